@@ -1,0 +1,286 @@
+//! The steps of continuous integration: what each runs, in which order, and what is said about it.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use thiserror::Error;
+
+use crate::tally::Tally;
+
+/// One named step of `cargo xtask ci`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Step {
+    /// Formatting: cargo fmt --check
+    Fmt,
+    /// Lints of every target, warnings are errors
+    Clippy,
+    /// Documentation builds, warnings and broken links are errors
+    Doc,
+    /// The binaries, then every test of the workspace
+    Test,
+    /// Licences, bans and sources of dependencies (cargo-deny)
+    Deny,
+    /// Known vulnerabilities of dependencies (cargo-deny; fetches the advisory database; only when named)
+    Advisories,
+}
+
+/// What `cargo xtask ci` runs when no step is named.
+///
+/// `Advisories` is missing on purpose: its data base lives outside the package registry, and a machine that reaches only
+/// registries must still be able to pass.
+const DEFAULT: [Step; 5] = [Step::Fmt, Step::Clippy, Step::Doc, Step::Test, Step::Deny];
+
+/// Why a run of the steps ended early.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// A command of the step exited with a status other than 0.
+    #[error("step {step} failed: {command}: {status}")]
+    Failed {
+        /// The step's name as on the command line.
+        step: String,
+        /// The command as one would type it.
+        command: String,
+        /// How it ended.
+        status: ExitStatus,
+    },
+    /// A command could not be started, or its output not be read.
+    #[error("step {step} failed: {command}: {source}")]
+    Io {
+        /// The step's name as on the command line.
+        step: String,
+        /// The command as one would type it.
+        command: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The test runners ran, and had nothing to run: a green result would mean nothing.
+    #[error("step {0} failed: no test was run")]
+    NoTests(String),
+    /// The cargo subcommand for dependency policy is missing.
+    #[error(
+        "step {0} failed: cargo-deny is not installed; install it with: cargo install cargo-deny --locked"
+    )]
+    NoCargoDeny(String),
+}
+
+/// Runs `steps`, or the default ones when none is named, and stops at the first failure.
+///
+/// # Errors
+///
+/// The first failure, with the name of its step.
+pub fn run(steps: &[Step]) -> Result<(), Error> {
+    let steps = if steps.is_empty() { &DEFAULT } else { steps };
+    let started = Instant::now();
+    let mut tally = Tally::default();
+    let mut times = Vec::with_capacity(steps.len());
+    for (index, step) in steps.iter().enumerate() {
+        eprintln!("==> [{}/{}] {}", index + 1, steps.len(), step.name());
+        let step_started = Instant::now();
+        step.run(&mut tally)?;
+        let elapsed = step_started.elapsed();
+        eprintln!("==> {} ok, {}", step.name(), seconds(elapsed));
+        times.push(format!("{} {}", step.name(), seconds(elapsed)));
+    }
+    eprintln!(
+        "==> all ok, {} ({})",
+        seconds(started.elapsed()),
+        times.join(", ")
+    );
+    if steps.contains(&Step::Test) {
+        println!("{tally}");
+    }
+    Ok(())
+}
+
+impl Step {
+    /// The step's name on the command line and in messages.
+    fn name(self) -> String {
+        self.to_possible_value()
+            .map(|value| value.get_name().to_owned())
+            .unwrap_or_default()
+    }
+
+    fn run(self, tally: &mut Tally) -> Result<(), Error> {
+        match self {
+            Self::Fmt => self.cargo(&["fmt", "--all", "--check"]),
+            Self::Clippy => self.cargo(&[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ]),
+            Self::Doc => self.doc(),
+            Self::Test => self.test(tally),
+            // With the data base out of reach `check` alone would fail, so the checks are named one by one.
+            Self::Deny => self.deny(&["bans", "licenses", "sources"]),
+            Self::Advisories => self.deny(&["advisories"]),
+        }
+    }
+
+    fn cargo(self, arguments: &[&str]) -> Result<(), Error> {
+        self.status(&mut cargo(arguments))
+    }
+
+    fn doc(self) -> Result<(), Error> {
+        let mut command = cargo(&["doc", "--no-deps", "--workspace"]);
+        command.env("RUSTDOCFLAGS", "-D warnings");
+        self.status(&mut command)
+    }
+
+    /// Builds the binaries first: the end-to-end tests start them, and `cargo test` builds a package's binaries only for
+    /// that package's own integration tests.
+    fn test(self, tally: &mut Tally) -> Result<(), Error> {
+        self.cargo(&["build", "--workspace", "--bins"])?;
+        let before = tally.ran();
+        self.counted(
+            &mut cargo(&["test", "--workspace", "--no-fail-fast"]),
+            tally,
+        )?;
+        if tally.ran() == before {
+            return Err(Error::NoTests(self.name()));
+        }
+        Ok(())
+    }
+
+    fn deny(self, checks: &[&str]) -> Result<(), Error> {
+        let probe = cargo(&["deny", "--version"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        if !probe.is_ok_and(|status| status.success()) {
+            return Err(Error::NoCargoDeny(self.name()));
+        }
+        let mut arguments = vec!["deny", "--workspace", "check"];
+        arguments.extend_from_slice(checks);
+        self.cargo(&arguments)
+    }
+
+    fn status(self, command: &mut Command) -> Result<(), Error> {
+        let typed = typed(command);
+        eprintln!("    {typed}");
+        let status = command.status().map_err(|source| self.io(&typed, source))?;
+        self.judge(typed, status)
+    }
+
+    /// Runs test runners: every line they print goes on to stdout, and their closing lines are counted.
+    fn counted(self, command: &mut Command, tally: &mut Tally) -> Result<(), Error> {
+        let typed = typed(command);
+        eprintln!("    {typed}");
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|source| self.io(&typed, source))?;
+        let copied = match child.stdout.take() {
+            Some(output) => copy_counted(BufReader::new(output), tally),
+            None => Ok(()),
+        };
+        // Waited for in any case: a child left behind would go on building into our target directory.
+        let status = child.wait().map_err(|source| self.io(&typed, source))?;
+        copied.map_err(|source| self.io(&typed, source))?;
+        self.judge(typed, status)
+    }
+
+    fn judge(self, command: String, status: ExitStatus) -> Result<(), Error> {
+        if status.success() {
+            return Ok(());
+        }
+        Err(Error::Failed {
+            step: self.name(),
+            command,
+            status,
+        })
+    }
+
+    fn io(self, command: &str, source: io::Error) -> Error {
+        Error::Io {
+            step: self.name(),
+            command: command.to_owned(),
+            source,
+        }
+    }
+}
+
+/// Copies line by line to stdout. Lines are bytes: a test may print what is not UTF-8.
+fn copy_counted(mut from: impl BufRead, tally: &mut Tally) -> io::Result<()> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if from.read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        tally.add_line(&String::from_utf8_lossy(&line));
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(&line)?;
+        stdout.flush()?;
+    }
+}
+
+/// The cargo that runs us, in the workspace's root.
+fn cargo(arguments: &[&str]) -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(workspace());
+    command
+}
+
+/// The workspace's root: the parent of this package's directory.
+fn workspace() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package).to_path_buf()
+}
+
+/// The command as one would type it.
+fn typed(command: &Command) -> String {
+    let mut words = vec!["cargo".to_owned()];
+    words.extend(
+        command
+            .get_args()
+            .map(|word| word.to_string_lossy().into_owned()),
+    );
+    words.join(" ")
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_command_line() {
+        let names: Vec<String> = Step::value_variants()
+            .iter()
+            .map(|step| step.name())
+            .collect();
+        assert_eq!(
+            names,
+            ["fmt", "clippy", "doc", "test", "deny", "advisories"]
+        );
+    }
+
+    #[test]
+    fn a_failed_command_names_its_step() {
+        let error = Step::Fmt
+            .status(cargo(&["no-such-subcommand-of-cargo"]).stderr(Stdio::null()))
+            .expect_err("cargo knows no such subcommand");
+        let text = error.to_string();
+        assert!(
+            text.starts_with("step fmt failed: cargo no-such-subcommand-of-cargo:"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_workspace_root_is_found() {
+        assert!(workspace().join("Cargo.toml").is_file());
+        assert!(workspace().join("xtask/Cargo.toml").is_file());
+    }
+}

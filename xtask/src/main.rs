@@ -1,0 +1,50 @@
+//! The project's own tasks, started as `cargo xtask TASK`.
+//!
+//! Plain Rust instead of a script, so that a step is spelled once for people and for CI, and works wherever cargo does.
+
+mod ci;
+mod tally;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::ci::Step;
+
+/// The project's own tasks.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+/// One task.
+#[derive(Subcommand)]
+enum Task {
+    /// Run what CI runs: formatting, lints, documentation, tests, dependency policy
+    ///
+    /// Without STEP the steps fmt, clippy, doc, test and deny run in this order. The first that fails ends the run with
+    /// its name and exit status 1. Progress goes to stderr, test results to stdout; the last line counts the tests.
+    ///
+    /// The step advisories needs the RustSec advisory database from the network, so it runs only when it is named.
+    /// The steps deny and advisories need cargo-deny: cargo install cargo-deny --locked
+    Ci {
+        /// Run only these steps, in the order given
+        #[arg(value_enum, value_name = "STEP")]
+        steps: Vec<Step>,
+    },
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().task {
+        Task::Ci { steps } => ci::run(&steps),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
