@@ -1,1 +1,33 @@
-//! (in work)
+//! The file-system switch (Goanna 3.4 and 3.7): what a back end implements, and what all back ends share.
+//!
+//! * [`FileSystem`] is the operations vector. A read-only back end writes six methods; every other method
+//!   has a default that answers what Linux answers for a missing operation.
+//! * [`Mounts`] maps canonical paths to mounted back ends; [`walk`] resolves a path through them.
+//! * [`ops`] holds the rules Linux's VFS applies above any file system (permissions, sticky directories,
+//!   set-id clearing, read-only mounts), so that back ends need not repeat them.
+//!
+//! Results carry the errno a program would see from the kernel; this crate never prints.
+
+mod caller;
+mod fs;
+mod mount;
+pub mod ops;
+mod synth;
+mod types;
+pub mod walk;
+
+pub use caller::{Caller, caps};
+pub use fs::{FileSystem, Native, OpenFile, Opened, Spot};
+pub use mount::{Mount, MountError, MountFlags, Mounts, Place};
+pub use synth::SynthFs;
+pub use types::{Attr, DirEntry, FileKind, Node, SetAttr, Stamp, StatFs, TimeSet};
+
+pub use nix::errno::Errno;
+
+/// The result of every operation: the errno is exactly the one the traced program gets.
+pub type Result<T> = std::result::Result<T, Errno>;
+
+/// Linux's limit on one path component, in bytes (`NAME_MAX`).
+pub const NAME_MAX: usize = 255;
+/// Linux's limit on a path with its terminating NUL, in bytes (`PATH_MAX`).
+pub const PATH_MAX: usize = 4096;

@@ -1,0 +1,244 @@
+//! The operations vector of the switch.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::{Attr, Caller, DirEntry, Errno, Node, Result, SetAttr, StatFs};
+
+/// Which calls on a descriptor run in the kernel without the monitor.
+#[derive(Debug, Clone)]
+pub enum Native {
+    /// All of them: the descriptor is the file itself (passfs).
+    All,
+    /// Everything that reads: the descriptor is a filled cache object (memfd) that always holds the file's
+    /// whole content. Calls that change or describe the file come to the back end. `witness` is the back
+    /// end's own read-only open file description of that object, with which "does anybody else still have it
+    /// open?" is asked.
+    Reads {
+        /// See [`Native::Reads`].
+        witness: Arc<OwnedFd>,
+    },
+}
+
+/// A fresh open file description for the tracee.
+#[derive(Debug)]
+pub struct Opened {
+    /// Installed in the tracee; carries the access mode and status flags the program asked for.
+    pub fd: OwnedFd,
+    /// What the kernel may do with it alone.
+    pub native: Native,
+}
+
+/// An open file of a [`Native::Reads`] back end, as a data call meets it.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenFile<'a> {
+    /// The inode.
+    pub node: &'a Node,
+    /// The tracee's own open file description (shared by pidfd_getfd): offset and flags live there.
+    pub ofd: BorrowedFd<'a>,
+    /// `F_GETFL` of `ofd`; its access mode was checked to allow writing.
+    pub flags: i32,
+}
+
+/// Where a write goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spot {
+    /// At the open file description's offset, which advances; at the end under `O_APPEND`.
+    Cursor,
+    /// At this offset, the description's own unchanged (pwrite(2)). Linux appends all the same under
+    /// `O_APPEND`.
+    At(u64),
+    /// At the end of the file (`RWF_APPEND`).
+    End,
+}
+
+/// A back end of the switch.
+///
+/// Names are single components: bytes without `/` and NUL, never empty, `.` or `..`, at most
+/// [`crate::NAME_MAX`] long. Unless [`FileSystem::checks_access`] says otherwise, [`crate::ops`] has judged
+/// permissions before a method is called. Every method is atomic against every other.
+#[allow(
+    unused_variables,
+    reason = "defaults answer without looking at their arguments"
+)]
+pub trait FileSystem: Send + Sync + 'static {
+    /// The type as `statfs` and mount listings name it: `pass`, `amino`, `aes`, `iso`.
+    fn kind(&self) -> &'static str;
+
+    /// The root directory.
+    fn root(&self) -> Node;
+
+    /// True when the back end itself enforces permissions as `caller` (passfs acts with the caller's
+    /// credentials, so the host kernel judges); then [`crate::ops`] does not.
+    fn checks_access(&self) -> bool {
+        false
+    }
+
+    // Required: a read-only file system.
+
+    /// The entry `name` of `dir`. ENOENT when there is none, ENOTDIR when `dir` is none.
+    fn lookup(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Node>;
+    /// The parent of directory `dir`; the root is its own parent. ENOENT for a removed directory.
+    fn parent(&self, caller: &Caller, dir: &Node) -> Result<Node>;
+    /// A name of the inode relative to the root, without leading slash ("" for the root), and whether that
+    /// name has been removed meanwhile (the kernel's " (deleted)").
+    fn path(&self, node: &Node) -> Result<(Vec<u8>, bool)>;
+    /// The inode's metadata.
+    fn getattr(&self, caller: &Caller, node: &Node) -> Result<Attr>;
+    /// A symbolic link's target. EINVAL for anything else.
+    fn readlink(&self, caller: &Caller, node: &Node) -> Result<Vec<u8>>;
+    /// Entries after `cookie` (0: from the start), without `.` and `..`, until `sink` returns false.
+    fn readdir(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()>;
+    /// Opens a regular file with the access mode and status flags of `flags` (`O_CREAT`, `O_EXCL`,
+    /// `O_NOFOLLOW`, `O_DIRECTORY` are settled before); truncates it under `O_TRUNC`.
+    fn open(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Opened>;
+    /// Reads without an open file description (exec, copies, tools). Short only at the end.
+    fn read_at(&self, caller: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    // Names.
+
+    /// Creates and opens a regular file; EEXIST when the name is taken. `mode` is as the program gave it;
+    /// the caller's umask is the back end's to apply, owner and group are the caller's (or the set-gid
+    /// directory's).
+    fn create(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+    ) -> Result<(Node, Opened)> {
+        Err(Errno::EROFS)
+    }
+    /// Creates and opens a file without a name in `dir` (`O_TMPFILE`).
+    fn tmpfile(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        mode: u32,
+        flags: i32,
+    ) -> Result<(Node, Opened)> {
+        Err(Errno::EOPNOTSUPP)
+    }
+    /// Makes a regular file, fifo, socket name or device node; `mode` has type and permission bits.
+    fn mknod(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+    ) -> Result<Node> {
+        Err(Errno::EROFS)
+    }
+    /// Makes a directory.
+    fn mkdir(&self, caller: &Caller, dir: &Node, name: &[u8], mode: u32) -> Result<Node> {
+        Err(Errno::EROFS)
+    }
+    /// Makes a symbolic link.
+    fn symlink(&self, caller: &Caller, dir: &Node, name: &[u8], target: &[u8]) -> Result<Node> {
+        Err(Errno::EROFS)
+    }
+    /// Gives `node` a further name; ENOENT for one without names unless it was made by
+    /// [`FileSystem::tmpfile`], EMLINK at the limit, EPERM for directories.
+    fn link(&self, caller: &Caller, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
+        Err(Errno::EROFS)
+    }
+    /// Removes a name that is no directory (EISDIR when it is one).
+    fn unlink(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
+        Err(Errno::EROFS)
+    }
+    /// Removes an empty directory (ENOTEMPTY, ENOTDIR).
+    fn rmdir(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
+        Err(Errno::EROFS)
+    }
+    /// rename(2), renameat2(2) with `RENAME_NOREPLACE` and `RENAME_EXCHANGE` in `flags`; both names are of
+    /// this back end. EINVAL into its own subtree, ENOTEMPTY, EISDIR, ENOTDIR as rename(2).
+    fn rename(
+        &self,
+        caller: &Caller,
+        from_dir: &Node,
+        from: &[u8],
+        to_dir: &Node,
+        to: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        Err(Errno::EROFS)
+    }
+
+    // Data.
+
+    /// Writes `data`, returns how much was written.
+    fn write(&self, caller: &Caller, file: OpenFile<'_>, spot: Spot, data: &[u8]) -> Result<usize> {
+        Err(Errno::EBADF)
+    }
+    /// Sets the size; a hole appears when it grows.
+    fn truncate(&self, caller: &Caller, node: &Node, size: u64) -> Result<()> {
+        Err(Errno::EROFS)
+    }
+    /// fallocate(2) with `FALLOC_FL_*` in `mode`; EOPNOTSUPP for modes the back end lacks.
+    fn fallocate(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        mode: i32,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+    /// A program is about to map the file shared through a writable descriptor: from now on its content can
+    /// change without a call, until [`FileSystem::released`].
+    fn mapped_shared(&self, node: &Node) {}
+    /// msync, munmap and the like: what mappings wrote is to be picked up now.
+    fn sync_mapped(&self, node: &Node) -> Result<()> {
+        Ok(())
+    }
+    /// Makes the inode (or all of the file system, with `None`) durable.
+    fn sync(&self, node: Option<&Node>) -> Result<()> {
+        Ok(())
+    }
+    /// Nobody outside holds an open file description or mapping of the inode's cache object any more (see
+    /// [`Native::Reads`]). The back end drops what it kept for that; an inode without names goes.
+    fn released(&self, node: &Node) {}
+
+    // Metadata.
+
+    /// Changes metadata; rules about who may have been judged.
+    fn setattr(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
+        Err(Errno::EROFS)
+    }
+    /// File-system figures.
+    fn statfs(&self, caller: &Caller, node: &Node) -> Result<StatFs> {
+        Err(Errno::ENOSYS)
+    }
+    /// An extended attribute's value; ENODATA when absent.
+    fn getxattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+    /// Sets an extended attribute; `flags` may hold `XATTR_CREATE` or `XATTR_REPLACE`.
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+    /// All extended attribute names.
+    fn listxattr(&self, caller: &Caller, node: &Node) -> Result<Vec<Vec<u8>>> {
+        Ok(Vec::new())
+    }
+    /// Removes an extended attribute; ENODATA when absent.
+    fn removexattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+}

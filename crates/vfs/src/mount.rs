@@ -1,0 +1,241 @@
+//! The mount table (Goanna 3.4): which back end answers for which canonical path.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use bitflags::bitflags;
+
+use crate::{Caller, Errno, FileSystem, Node, SynthFs, walk};
+
+bitflags! {
+    /// Mount options the switch itself enforces.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct MountFlags: u32 {
+        /// Every change answers EROFS.
+        const READ_ONLY = 1;
+        /// Programs may not be executed from here (EACCES).
+        const NO_EXEC = 2;
+        /// Directories leading to a mount point that does not exist on the host.
+        const SYNTHETIC = 4;
+    }
+}
+
+/// One mounted back end.
+pub struct Mount {
+    /// The back end.
+    pub fs: Arc<dyn FileSystem>,
+    /// Canonical absolute path of the mount point, without trailing slash; empty for the host's root.
+    pub target: Vec<u8>,
+    /// Options.
+    pub flags: MountFlags,
+    /// What was mounted, for listings.
+    pub source: String,
+}
+
+impl Mount {
+    /// True for the host's own tree.
+    pub fn is_host(&self) -> bool {
+        self.target.is_empty()
+    }
+
+    /// The absolute path of a path relative to the mount's root.
+    pub fn absolute(&self, relative: &[u8]) -> Vec<u8> {
+        let mut path = self.target.clone();
+        if !relative.is_empty() {
+            path.push(b'/');
+            path.extend_from_slice(relative);
+        }
+        if path.is_empty() {
+            path.push(b'/');
+        }
+        path
+    }
+}
+
+impl fmt::Debug for Mount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let target = String::from_utf8_lossy(&self.target);
+        write!(f, "{}={}:{}", self.fs.kind(), self.source, target)
+    }
+}
+
+/// Why a mount point was not accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MountError {
+    /// The mount point is not an absolute path.
+    NotAbsolute,
+    /// The mount point is `/`, which the host keeps.
+    Root,
+    /// A component is `..`, longer than NAME_MAX, or the path holds a NUL.
+    BadPath,
+    /// Something is mounted there already.
+    Busy,
+    /// The mount point, or what leads to it, exists and is no directory.
+    NotDirectory,
+    /// What leads to the mount point could not be read.
+    Lookup(Errno),
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAbsolute => f.write_str("the mount point must be an absolute path"),
+            Self::Root => f.write_str("the mount point must not be /"),
+            Self::BadPath => f.write_str("the mount point holds \"..\", NUL, or too long a name"),
+            Self::Busy => f.write_str("something is mounted there already"),
+            Self::NotDirectory => f.write_str("the mount point, or a part of it, is no directory"),
+            Self::Lookup(errno) => {
+                write!(f, "the mount point cannot be looked up: {}", errno.desc())
+            }
+        }
+    }
+}
+
+impl std::error::Error for MountError {}
+
+/// All mounts of one run. Built before the first process starts, never changed after.
+#[derive(Debug)]
+pub struct Mounts {
+    host: Arc<Mount>,
+    by_target: HashMap<Vec<u8>, Arc<Mount>>,
+}
+
+impl Mounts {
+    /// A table with nothing but the host's tree, served by `host` where the kernel cannot be left to it.
+    pub fn new(host: Arc<dyn FileSystem>) -> Self {
+        let host = Arc::new(Mount {
+            fs: host,
+            target: Vec::new(),
+            flags: MountFlags::empty(),
+            source: "/".into(),
+        });
+        Self {
+            host,
+            by_target: HashMap::new(),
+        }
+    }
+
+    /// Mounts `fs` at `target`. Symbolic links in `target` are resolved through what is mounted so far;
+    /// directories that lead to it and do not exist appear as read-only ones.
+    pub fn add(
+        &mut self,
+        caller: &Caller,
+        target: &[u8],
+        fs: Arc<dyn FileSystem>,
+        flags: MountFlags,
+        source: String,
+    ) -> Result<(), MountError> {
+        let target = self.canonical(caller, target)?;
+        if self
+            .by_target
+            .get(&target)
+            .is_some_and(|m| !m.flags.contains(MountFlags::SYNTHETIC))
+        {
+            return Err(MountError::Busy);
+        }
+        self.by_target.insert(
+            target.clone(),
+            Arc::new(Mount {
+                fs,
+                target,
+                flags,
+                source,
+            }),
+        );
+        Ok(())
+    }
+
+    /// The host's tree.
+    pub fn host(&self) -> &Arc<Mount> {
+        &self.host
+    }
+
+    /// The mount whose mount point is exactly `path` (canonical, absolute).
+    pub fn at(&self, path: &[u8]) -> Option<&Arc<Mount>> {
+        self.by_target.get(path)
+    }
+
+    /// All mounts but the host's.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Mount>> {
+        self.by_target.values()
+    }
+
+    /// Names of mount points directly inside the directory `path`.
+    pub fn children<'a>(
+        &'a self,
+        path: &'a [u8],
+    ) -> impl Iterator<Item = (&'a [u8], &'a Arc<Mount>)> {
+        let path = if path == b"/" { b"" } else { path };
+        self.by_target.iter().filter_map(move |(target, mount)| {
+            let name = target.strip_prefix(path)?.strip_prefix(b"/")?;
+            (!name.contains(&b'/')).then_some((name, mount))
+        })
+    }
+
+    fn canonical(&mut self, caller: &Caller, target: &[u8]) -> Result<Vec<u8>, MountError> {
+        if target.first() != Some(&b'/') {
+            return Err(MountError::NotAbsolute);
+        }
+        let names: Vec<&[u8]> = target
+            .split(|&b| b == b'/')
+            .filter(|n| !n.is_empty() && *n != b".")
+            .collect();
+        if names.is_empty() {
+            return Err(MountError::Root);
+        }
+        if names
+            .iter()
+            .any(|n| *n == b".." || n.len() > crate::NAME_MAX || n.contains(&0))
+        {
+            return Err(MountError::BadPath);
+        }
+        let mut path: Vec<u8> = Vec::new();
+        for (index, name) in names.iter().enumerate() {
+            let mut next = path.clone();
+            next.push(b'/');
+            next.extend_from_slice(name);
+            match walk::resolve_absolute(self, caller, &next) {
+                Ok((found, kind)) if kind == crate::FileKind::Directory => path = found,
+                Ok(_) => return Err(MountError::NotDirectory),
+                Err(Errno::ENOENT) => {
+                    self.synthesize(&path, &names[index..]);
+                    for name in &names[index..] {
+                        path.push(b'/');
+                        path.extend_from_slice(name);
+                    }
+                    return Ok(path);
+                }
+                Err(errno) => return Err(MountError::Lookup(errno)),
+            }
+        }
+        Ok(path)
+    }
+
+    /// Makes the missing directories between `existing` and a mount point appear. The mount point itself is
+    /// about to be covered, so only those above it need one.
+    fn synthesize(&mut self, existing: &[u8], missing: &[&[u8]]) {
+        let mut path = existing.to_vec();
+        for name in missing.split_last().map_or(&[][..], |(_, above)| above) {
+            path.push(b'/');
+            path.extend_from_slice(name);
+            let fs: Arc<dyn FileSystem> = Arc::new(SynthFs::default());
+            let mount = Mount {
+                fs,
+                target: path.clone(),
+                flags: MountFlags::READ_ONLY.union(MountFlags::SYNTHETIC),
+                source: "none".into(),
+            };
+            self.by_target.insert(path.clone(), Arc::new(mount));
+        }
+    }
+}
+
+/// A place in the tree the traced program sees: an inode and where it is mounted.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The mount.
+    pub mount: Arc<Mount>,
+    /// The inode.
+    pub node: Node,
+}

@@ -1,0 +1,89 @@
+//! The empty, read-only directory that stands where a mount point's parents do not exist on the host.
+
+use crate::{
+    Attr, Caller, DirEntry, Errno, FileKind, FileSystem, Node, Opened, Result, Stamp, StatFs,
+};
+
+/// A file system of one empty directory. What is mounted below it is found by the mount table.
+#[derive(Debug)]
+pub struct SynthFs {
+    made: Stamp,
+}
+
+impl Default for SynthFs {
+    fn default() -> Self {
+        Self { made: Stamp::now() }
+    }
+}
+
+impl FileSystem for SynthFs {
+    fn kind(&self) -> &'static str {
+        "none"
+    }
+
+    fn root(&self) -> Node {
+        Node::bare(1, FileKind::Directory)
+    }
+
+    fn lookup(&self, _: &Caller, _: &Node, _: &[u8]) -> Result<Node> {
+        Err(Errno::ENOENT)
+    }
+
+    fn parent(&self, _: &Caller, dir: &Node) -> Result<Node> {
+        Ok(dir.clone())
+    }
+
+    fn path(&self, _: &Node) -> Result<(Vec<u8>, bool)> {
+        Ok((Vec::new(), false))
+    }
+
+    fn getattr(&self, _: &Caller, node: &Node) -> Result<Attr> {
+        Ok(Attr {
+            dev: 0,
+            ino: node.ino(),
+            mode: libc::S_IFDIR | 0o555,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blksize: 4096,
+            blocks: 0,
+            atime: self.made,
+            mtime: self.made,
+            ctime: self.made,
+            btime: Some(self.made),
+        })
+    }
+
+    fn readlink(&self, _: &Caller, _: &Node) -> Result<Vec<u8>> {
+        Err(Errno::EINVAL)
+    }
+
+    fn readdir(
+        &self,
+        _: &Caller,
+        _: &Node,
+        _: u64,
+        _: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    fn open(&self, _: &Caller, _: &Node, _: i32) -> Result<Opened> {
+        Err(Errno::EISDIR)
+    }
+
+    fn read_at(&self, _: &Caller, _: &Node, _: u64, _: &mut [u8]) -> Result<usize> {
+        Err(Errno::EISDIR)
+    }
+
+    fn statfs(&self, _: &Caller, _: &Node) -> Result<StatFs> {
+        Ok(StatFs {
+            magic: 0x0102_1994,
+            block_size: 4096,
+            name_max: 255,
+            ..StatFs::default()
+        })
+    }
+}

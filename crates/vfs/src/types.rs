@@ -1,0 +1,242 @@
+//! Values that cross the switch.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+/// What an inode is (the `S_IFMT` part of its mode).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A Unix-domain socket's name.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+impl FileKind {
+    /// The `S_IF*` bits of this kind.
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            Self::Regular => libc::S_IFREG,
+            Self::Directory => libc::S_IFDIR,
+            Self::Symlink => libc::S_IFLNK,
+            Self::Fifo => libc::S_IFIFO,
+            Self::Socket => libc::S_IFSOCK,
+            Self::CharDevice => libc::S_IFCHR,
+            Self::BlockDevice => libc::S_IFBLK,
+        }
+    }
+
+    /// The kind a mode names; `None` for bits no Linux file has. A mode without type bits is a regular
+    /// file, as mknod(2) takes it.
+    pub const fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & libc::S_IFMT {
+            0 | libc::S_IFREG => Self::Regular,
+            libc::S_IFDIR => Self::Directory,
+            libc::S_IFLNK => Self::Symlink,
+            libc::S_IFIFO => Self::Fifo,
+            libc::S_IFSOCK => Self::Socket,
+            libc::S_IFCHR => Self::CharDevice,
+            libc::S_IFBLK => Self::BlockDevice,
+            _ => return None,
+        })
+    }
+
+    /// The `d_type` of getdents64(2).
+    pub const fn dirent_type(self) -> u8 {
+        (self.mode_bits() >> 12) as u8
+    }
+}
+
+/// A reference to one inode of one back end.
+///
+/// Cloning is cheap. `pin` is whatever the back end must keep to reach the inode again (passfs: an `O_PATH`
+/// descriptor; aminofs: its in-memory inode); it is dropped with the last clone, so there is no forget
+/// protocol.
+#[derive(Clone)]
+pub struct Node {
+    ino: u64,
+    kind: FileKind,
+    pin: Arc<dyn Any + Send + Sync>,
+}
+
+impl Node {
+    /// A node whose back end needs `pin` to find it again.
+    pub fn new(ino: u64, kind: FileKind, pin: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { ino, kind, pin }
+    }
+
+    /// A node that its inode number alone identifies.
+    pub fn bare(ino: u64, kind: FileKind) -> Self {
+        Self::new(ino, kind, Arc::new(()))
+    }
+
+    /// The inode number, unique within the back end while the node lives.
+    pub fn ino(&self) -> u64 {
+        self.ino
+    }
+
+    /// What the inode is; it never changes during an inode's life.
+    pub fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    /// Whether this is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    /// The back end's own part, when it is a `T`.
+    pub fn pin<T: Any>(&self) -> Option<&T> {
+        self.pin.downcast_ref()
+    }
+
+    /// A counted reference to the back end's own part, when it is a `T`.
+    pub fn pin_arc<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        Arc::clone(&self.pin).downcast().ok()
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({:?} {})", self.kind, self.ino)
+    }
+}
+
+/// A point in time: seconds since 1970 and nanoseconds below 10^9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Stamp {
+    /// Seconds since the epoch; negative before 1970.
+    pub sec: i64,
+    /// Nanoseconds, 0 to 999,999,999.
+    pub nsec: u32,
+}
+
+impl Stamp {
+    /// The wall clock.
+    pub fn now() -> Self {
+        match std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
+            Ok(d) => Self {
+                sec: d.as_secs() as i64,
+                nsec: d.subsec_nanos(),
+            },
+            Err(_) => Self::default(),
+        }
+    }
+}
+
+/// What stat(2) and statx(2) report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attr {
+    /// Device number of the file system, in the encoding of `makedev(3)`.
+    pub dev: u64,
+    /// Inode number.
+    pub ino: u64,
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Hard links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node.
+    pub rdev: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Preferred I/O size in bytes.
+    pub blksize: u32,
+    /// Allocated units of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Stamp,
+    /// Last change of content.
+    pub mtime: Stamp,
+    /// Last change of metadata.
+    pub ctime: Stamp,
+    /// Creation, where known.
+    pub btime: Option<Stamp>,
+}
+
+impl Attr {
+    /// The inode's kind.
+    pub fn kind(&self) -> FileKind {
+        FileKind::from_mode(self.mode).unwrap_or(FileKind::Regular)
+    }
+
+    /// The permission, set-id and sticky bits.
+    pub fn perm(&self) -> u32 {
+        self.mode & 0o7777
+    }
+}
+
+/// A time given to utimensat(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeSet {
+    /// The clock at the moment of the call (`UTIME_NOW`).
+    Now,
+    /// A given time.
+    At(Stamp),
+}
+
+/// Changes to an inode's metadata; `None` leaves a field as it is. The change time is the back end's to set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission, set-id and sticky bits (no type bits).
+    pub mode: Option<u32>,
+    /// New owner.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+    /// New access time.
+    pub atime: Option<TimeSet>,
+    /// New modification time.
+    pub mtime: Option<TimeSet>,
+}
+
+/// One directory entry.
+#[derive(Debug, Clone, Copy)]
+pub struct DirEntry<'a> {
+    /// The entry's name: bytes, never `.` or `..`, never with `/` or NUL.
+    pub name: &'a [u8],
+    /// Inode number.
+    pub ino: u64,
+    /// Inode kind.
+    pub kind: FileKind,
+    /// Position after this entry: passed back to [`crate::FileSystem::readdir`] to continue. Above 0, below
+    /// 2^62, and stable while the directory is in use, whatever is created or removed in it.
+    pub cookie: u64,
+}
+
+/// What statfs(2) reports, in the units of struct statfs.
+#[derive(Debug, Clone, Default)]
+pub struct StatFs {
+    /// Magic number of the file-system type.
+    pub magic: u64,
+    /// Block size in bytes.
+    pub block_size: u64,
+    /// Blocks in all, free, and free for ordinary users.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Free blocks for ordinary users.
+    pub blocks_available: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Free inodes.
+    pub files_free: u64,
+    /// Longest name in bytes.
+    pub name_max: u64,
+    /// `ST_*` mount flags.
+    pub flags: u64,
+}
