@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -230,9 +230,13 @@ fn cargo(arguments: &[&str]) -> Command {
 }
 
 /// The workspace's root: the parent of this package's directory.
+///
+/// Cargo names that directory to what it runs. The one compiled in is the second choice: two checkouts that share a
+/// target directory share this binary, too, and the steps would run in the other one.
 fn workspace() -> PathBuf {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.parent().unwrap_or(package).to_path_buf()
+    let package = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    package.parent().unwrap_or(&package).to_path_buf()
 }
 
 /// The command as one would type it.
