@@ -1,1 +1,49 @@
-//! Generic operations (in work).
+//! The rules Linux's VFS applies above any file system.
+//!
+//! Free functions over a [`Place`] and a [`Caller`]. Each checks in the order of the kernel (`fs/namei.c`,
+//! `fs/attr.c`, `fs/open.c`, `fs/xattr.c`), because which of two applicable errors a program gets is part of
+//! the interface, then calls the trait method. A back end whose [`crate::FileSystem::checks_access`] is true
+//! judges permissions itself; what belongs to a mount (EROFS, EXDEV) is checked here for all.
+//!
+//! Names are single components, never empty, `.` or `..`: what those mean, trailing slashes, and mount points
+//! (EBUSY) are the caller's, who has the path.
+
+mod attr;
+mod names;
+mod open;
+mod perm;
+mod xattr;
+
+pub use attr::{chmod, chown, drop_set_id, statfs, truncate, utimens};
+pub use names::{link, lookup, mkdir, mknod, rename, rmdir, symlink, unlink};
+pub use open::{check_sticky_create, create, open_existing, readdir_check, tmpfile};
+pub use perm::{access, may_follow, may_search, owner_or_capable, permitted};
+pub use xattr::{check_xattr_name, getxattr, listxattr, removexattr, setxattr};
+
+use crate::{Errno, FileSystem, MountFlags, Place, Result};
+
+/// EROFS on a read-only mount.
+fn writable(place: &Place) -> Result<()> {
+    if place.mount.flags.contains(MountFlags::READ_ONLY) {
+        return Err(Errno::EROFS);
+    }
+    Ok(())
+}
+
+/// The back end of a place.
+fn fs(place: &Place) -> &dyn FileSystem {
+    place.mount.fs.as_ref()
+}
+
+/// Whether permissions are ours to judge at this place.
+fn judged_here(place: &Place) -> bool {
+    !place.mount.fs.checks_access()
+}
+
+/// ENAMETOOLONG as `simple_lookup` and every disk file system answer it.
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > crate::NAME_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    Ok(())
+}

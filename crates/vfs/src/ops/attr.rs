@@ -1,0 +1,159 @@
+//! Changes of metadata and size.
+
+use super::perm::{check, in_group_or_capable, owner_or_capable, permitted};
+use super::{fs, judged_here, writable};
+use crate::{
+    Attr, Caller, Errno, FileKind, MountFlags, Place, Result, SetAttr, StatFs, TimeSet, caps,
+};
+
+/// chmod(2): EROFS; EOPNOTSUPP for a symbolic link (Linux since 6.6); EPERM unless owner or `CAP_FOWNER`.
+/// The set-group-id bit is dropped when the caller is neither in the file's group nor has `CAP_FSETID`.
+pub fn chmod(caller: &Caller, place: &Place, mode: u32) -> Result<()> {
+    writable(place)?;
+    if place.node.kind() == FileKind::Symlink {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let mut mode = mode & 0o7777;
+    if judged_here(place) {
+        let attr = fs(place).getattr(caller, &place.node)?;
+        if !owner_or_capable(caller, &attr) {
+            return Err(Errno::EPERM);
+        }
+        if !in_group_or_capable(caller, attr.gid) {
+            mode &= !libc::S_ISGID;
+        }
+    }
+    let set = SetAttr {
+        mode: Some(mode),
+        ..SetAttr::default()
+    };
+    fs(place).setattr(caller, &place.node, &set)
+}
+
+/// chown(2); `None` leaves an id as it is (the call's -1).
+///
+/// EROFS; EPERM unless `CAP_CHOWN`, or the owner keeps itself as owner and gives a group it is in. Of
+/// anything but a directory the set-user-id bit goes, and the set-group-id bit with it when the group may
+/// execute (or the caller is not of the group), also for root and also when neither id changes.
+pub fn chown(caller: &Caller, place: &Place, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+    writable(place)?;
+    let mut set = SetAttr {
+        uid,
+        gid,
+        ..SetAttr::default()
+    };
+    if judged_here(place) {
+        let attr = fs(place).getattr(caller, &place.node)?;
+        if !place.node.is_dir() {
+            set.mode = without_set_id(caller, &attr, gid);
+        }
+        let owner = attr.uid == caller.uid;
+        let capable = caller.capable(caps::CHOWN);
+        let uid_ok = uid.is_none_or(|uid| owner && uid == attr.uid);
+        let gid_ok = gid.is_none_or(|gid| owner && (gid == attr.gid || caller.in_group(gid)));
+        if !(capable || (uid_ok && gid_ok)) {
+            return Err(Errno::EPERM);
+        }
+        // Linux makes the clearing a change of mode, with that change's own permission.
+        if set.mode.is_some() && !owner_or_capable(caller, &attr) {
+            return Err(Errno::EPERM);
+        }
+    }
+    fs(place).setattr(caller, &place.node, &set)
+}
+
+/// The mode bits without set-id bits that a change of owner or content clears; `None` when none is.
+/// `new_gid` is the group the file is about to get.
+fn without_set_id(caller: &Caller, attr: &Attr, new_gid: Option<u32>) -> Option<u32> {
+    let mut mode = attr.perm() & !libc::S_ISUID;
+    if mode & libc::S_ISGID != 0
+        && (mode & libc::S_IXGRP != 0 || !in_group_or_capable(caller, attr.gid))
+    {
+        mode &= !libc::S_ISGID;
+    }
+    if mode == attr.perm() {
+        return None;
+    }
+    // The mode is being set, so the rule of chmod(2) applies to what is left of it.
+    if !in_group_or_capable(caller, new_gid.unwrap_or(attr.gid)) {
+        mode &= !libc::S_ISGID;
+    }
+    Some(mode)
+}
+
+/// Clears set-id bits of a regular file after `caller` changed its content, unless it has `CAP_FSETID`
+/// (`file_remove_privs`). For the writing calls; [`truncate`] and opening with `O_TRUNC` do it themselves.
+pub fn drop_set_id(caller: &Caller, place: &Place) -> Result<()> {
+    if !judged_here(place) || caller.capable(caps::FSETID) || place.node.kind() != FileKind::Regular
+    {
+        return Ok(());
+    }
+    let attr = fs(place).getattr(caller, &place.node)?;
+    let Some(mode) = without_set_id(caller, &attr, None) else {
+        return Ok(());
+    };
+    let set = SetAttr {
+        mode: Some(mode),
+        ..SetAttr::default()
+    };
+    fs(place).setattr(caller, &place.node, &set)
+}
+
+/// utimensat(2); `None` leaves a time as it is (`UTIME_OMIT`); a NULL array is both [`TimeSet::Now`].
+///
+/// Nothing to do with two `None`, not even a check. EROFS. Both `Now`: owner, or write permission (EACCES);
+/// anything else: owner or `CAP_FOWNER` (EPERM).
+pub fn utimens(
+    caller: &Caller,
+    place: &Place,
+    atime: Option<TimeSet>,
+    mtime: Option<TimeSet>,
+) -> Result<()> {
+    if atime.is_none() && mtime.is_none() {
+        return Ok(());
+    }
+    writable(place)?;
+    if judged_here(place) {
+        let attr = fs(place).getattr(caller, &place.node)?;
+        if !owner_or_capable(caller, &attr) {
+            if (atime, mtime) != (Some(TimeSet::Now), Some(TimeSet::Now)) {
+                return Err(Errno::EPERM);
+            }
+            permitted(caller, &attr, libc::W_OK)?;
+        }
+    }
+    let set = SetAttr {
+        atime,
+        mtime,
+        ..SetAttr::default()
+    };
+    fs(place).setattr(caller, &place.node, &set)
+}
+
+/// truncate(2) to `size` bytes: EINVAL when negative, EISDIR, EINVAL for what is no regular file, EROFS,
+/// EACCES. EFBIG is the back end's. ftruncate(2) goes to the back end directly: its descriptor was judged.
+pub fn truncate(caller: &Caller, place: &Place, size: i64) -> Result<()> {
+    let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
+    match place.node.kind() {
+        FileKind::Regular => {}
+        FileKind::Directory => return Err(Errno::EISDIR),
+        _ => return Err(Errno::EINVAL),
+    }
+    writable(place)?;
+    check(caller, place, libc::W_OK)?;
+    fs(place).truncate(caller, &place.node, size)?;
+    drop_set_id(caller, place)
+}
+
+/// statfs(2); the mount's own options show in the flags.
+pub fn statfs(caller: &Caller, place: &Place) -> Result<StatFs> {
+    let mut figures = fs(place).statfs(caller, &place.node)?;
+    let options = place.mount.flags;
+    if options.contains(MountFlags::READ_ONLY) {
+        figures.flags |= libc::ST_RDONLY;
+    }
+    if options.contains(MountFlags::NO_EXEC) {
+        figures.flags |= libc::ST_NOEXEC;
+    }
+    Ok(figures)
+}

@@ -1,0 +1,349 @@
+//! Names: look-up, creation, removal, rename.
+
+use std::sync::Arc;
+
+use super::perm::{Protections, check, may_link, permitted, sticky_for};
+use super::{check_name, fs, judged_here, may_search, writable};
+use crate::{Caller, Errno, FileKind, Node, PATH_MAX, Place, Result, caps};
+
+/// The entry `name` of `dir`: ENOTDIR, EACCES without search permission, ENAMETOOLONG above 255 bytes, ENOENT.
+pub fn lookup(caller: &Caller, dir: &Place, name: &[u8]) -> Result<Node> {
+    may_search(caller, dir)?;
+    check_name(name)?;
+    fs(dir).lookup(caller, &dir.node, name)
+}
+
+/// What the kernel's `filename_create` and `may_create` answer together: a taken name is EEXIST before any
+/// `objection` is heard, so that `mkdir -p` works through read-only and foreign directories.
+fn unless_exists(caller: &Caller, dir: &Place, name: &[u8], objection: Result<()>) -> Result<()> {
+    let Err(errno) = objection else {
+        return Ok(());
+    };
+    match fs(dir).lookup(caller, &dir.node, name) {
+        Ok(_) => Err(Errno::EEXIST),
+        Err(Errno::ENOENT) => Err(errno),
+        Err(other) => Err(other),
+    }
+}
+
+/// May `caller` add `name` to `dir`? `more` is asked after the directory's own permissions.
+pub(super) fn may_create(
+    caller: &Caller,
+    dir: &Place,
+    name: &[u8],
+    more: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    may_search(caller, dir)?;
+    check_name(name)?;
+    let objection = writable(dir)
+        .and_then(|()| check(caller, dir, libc::W_OK | libc::X_OK))
+        .and_then(|()| more());
+    unless_exists(caller, dir, name, objection)
+}
+
+/// A back end without the operation answers EROFS from its default; a taken name still comes first.
+pub(super) fn made<T>(caller: &Caller, dir: &Place, name: &[u8], result: Result<T>) -> Result<T> {
+    if matches!(result, Err(Errno::EROFS)) {
+        unless_exists(caller, dir, name, Err(Errno::EROFS))?;
+    }
+    result
+}
+
+/// `mode_strip_sgid`: a group-executable set-gid file would carry the group of a set-gid directory, which is
+/// only for its members to hand out.
+pub(super) fn creation_mode(caller: &Caller, dir: &Place, mode: u32) -> Result<u32> {
+    let risky = libc::S_ISGID | libc::S_IXGRP;
+    if mode & risky != risky || !judged_here(dir) {
+        return Ok(mode);
+    }
+    let attr = fs(dir).getattr(caller, &dir.node)?;
+    if attr.mode & libc::S_ISGID != 0 && !super::perm::in_group_or_capable(caller, attr.gid) {
+        return Ok(mode & !libc::S_ISGID);
+    }
+    Ok(mode)
+}
+
+/// mknod(2); `mode` has type and permission bits (no type: a regular file), `rdev` is in the encoding of
+/// `makedev(3)` and matters for devices only.
+///
+/// EPERM for `S_IFDIR` and EINVAL for other types the call cannot make, before anything else; EPERM for
+/// devices without `CAP_MKNOD`, the whiteout (character device 0:0) excepted.
+pub fn mknod(caller: &Caller, dir: &Place, name: &[u8], mode: u32, rdev: u64) -> Result<Node> {
+    let kind = FileKind::from_mode(mode).ok_or(Errno::EINVAL)?;
+    let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+    match kind {
+        FileKind::Directory => return Err(Errno::EPERM),
+        FileKind::Symlink => return Err(Errno::EINVAL),
+        _ => {}
+    }
+    let whiteout = kind == FileKind::CharDevice && rdev == 0;
+    may_create(caller, dir, name, || {
+        if device && !whiteout && judged_here(dir) && !caller.capable(caps::MKNOD) {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    })?;
+    let mode = creation_mode(caller, dir, mode & 0o7777)? | kind.mode_bits();
+    let rdev = if device { rdev } else { 0 };
+    let result = fs(dir).mknod(caller, &dir.node, name, mode, rdev);
+    made(caller, dir, name, result)
+}
+
+/// mkdir(2). Set-id bits of `mode` are ignored as Linux does; the sticky bit is kept.
+pub fn mkdir(caller: &Caller, dir: &Place, name: &[u8], mode: u32) -> Result<Node> {
+    may_create(caller, dir, name, || Ok(()))?;
+    let result = fs(dir).mkdir(caller, &dir.node, name, mode & 0o1777);
+    made(caller, dir, name, result)
+}
+
+/// symlink(2): ENOENT for an empty target, ENAMETOOLONG above 4095 bytes, both before `dir` is looked at.
+pub fn symlink(caller: &Caller, dir: &Place, name: &[u8], target: &[u8]) -> Result<Node> {
+    if target.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    if target.len() >= PATH_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    may_create(caller, dir, name, || Ok(()))?;
+    let result = fs(dir).symlink(caller, &dir.node, name, target);
+    made(caller, dir, name, result)
+}
+
+/// link(2): a further name `name` in `dir` for `place`.
+///
+/// After EEXIST and EROFS: EXDEV across mounts, EPERM by `fs.protected_hardlinks`, EACCES, EPERM for
+/// directories.
+pub fn link(caller: &Caller, place: &Place, dir: &Place, name: &[u8]) -> Result<()> {
+    may_search(caller, dir)?;
+    check_name(name)?;
+    let objection = writable(dir).and_then(|()| {
+        if !Arc::ptr_eq(&place.mount, &dir.mount) {
+            return Err(Errno::EXDEV);
+        }
+        if !judged_here(dir) {
+            return Ok(());
+        }
+        let attr = fs(place).getattr(caller, &place.node)?;
+        may_link(Protections::of_kernel(), caller, &attr)?;
+        check(caller, dir, libc::W_OK | libc::X_OK)?;
+        if place.node.is_dir() {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    });
+    unless_exists(caller, dir, name, objection)?;
+    let result = fs(dir).link(caller, &place.node, &dir.node, name);
+    made(caller, dir, name, result)
+}
+
+/// unlink(2): EROFS before ENOENT, ENOENT before EACCES, EPERM in a sticky directory, EISDIR.
+pub fn unlink(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
+    may_delete(caller, dir, name)?;
+    fs(dir).unlink(caller, &dir.node, name)
+}
+
+/// rmdir(2): as [`unlink`]; ENOTDIR, ENOTEMPTY. EBUSY for a mount point is the caller's.
+pub fn rmdir(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
+    may_delete(caller, dir, name)?;
+    fs(dir).rmdir(caller, &dir.node, name)
+}
+
+fn may_delete(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
+    may_search(caller, dir)?;
+    writable(dir)?;
+    check_name(name)?;
+    if !judged_here(dir) {
+        return Ok(());
+    }
+    let attr = fs(dir).getattr(caller, &dir.node)?;
+    let verdict = permitted(caller, &attr, libc::W_OK | libc::X_OK);
+    let sticky = sticky_for(caller, &attr);
+    if verdict.is_ok() && !sticky {
+        return Ok(());
+    }
+    let victim = fs(dir).lookup(caller, &dir.node, name)?;
+    verdict?;
+    not_stuck(caller, dir, sticky, &victim)
+}
+
+/// EPERM when the sticky bit holds and the victim is somebody else's.
+fn not_stuck(caller: &Caller, dir: &Place, sticky: bool, victim: &Node) -> Result<()> {
+    if sticky && fs(dir).getattr(caller, victim)?.uid != caller.uid {
+        return Err(Errno::EPERM);
+    }
+    Ok(())
+}
+
+/// rename(2), renameat2(2).
+///
+/// EINVAL for unknown or contradicting `flags`, EXDEV across mounts, EROFS, ENOENT, EEXIST under
+/// `RENAME_NOREPLACE`, then permissions: to write both directories, the sticky bit of both, and to write a
+/// directory that changes its parent, since its `..` changes. EBUSY for mount points is the caller's.
+/// `RENAME_WHITEOUT` reaches only back ends that check access themselves; others answer EINVAL.
+pub fn rename(
+    caller: &Caller,
+    from_dir: &Place,
+    from: &[u8],
+    to_dir: &Place,
+    to: &[u8],
+    flags: u32,
+) -> Result<()> {
+    let known = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
+    let exchange = flags & libc::RENAME_EXCHANGE != 0;
+    if flags & !known != 0 || (exchange && flags != libc::RENAME_EXCHANGE) {
+        return Err(Errno::EINVAL);
+    }
+    may_search(caller, from_dir)?;
+    may_search(caller, to_dir)?;
+    if !Arc::ptr_eq(&from_dir.mount, &to_dir.mount) {
+        return Err(Errno::EXDEV);
+    }
+    writable(from_dir)?;
+    check_name(from)?;
+    check_name(to)?;
+    if judged_here(from_dir) {
+        let rename = Rename {
+            caller,
+            from_dir,
+            from,
+            to_dir,
+            to,
+            flags,
+        };
+        rename.judge()?;
+        if flags & libc::RENAME_WHITEOUT != 0 {
+            return Err(Errno::EINVAL);
+        }
+    }
+    fs(from_dir).rename(caller, &from_dir.node, from, &to_dir.node, to, flags)
+}
+
+struct Rename<'a> {
+    caller: &'a Caller,
+    from_dir: &'a Place,
+    from: &'a [u8],
+    to_dir: &'a Place,
+    to: &'a [u8],
+    flags: u32,
+}
+
+/// The two ends of a rename, looked up.
+struct Ends {
+    source: Node,
+    target: Option<Node>,
+    from_verdict: Result<()>,
+    to_verdict: Result<()>,
+    from_sticky: bool,
+    to_sticky: bool,
+}
+
+impl Rename<'_> {
+    fn judge(&self) -> Result<()> {
+        let rename_mask = libc::W_OK | libc::X_OK;
+        let fs = fs(self.from_dir);
+        let same_dir = self.from_dir.node.ino() == self.to_dir.node.ino();
+        let attr = fs.getattr(self.caller, &self.from_dir.node)?;
+        let from_verdict = permitted(self.caller, &attr, rename_mask);
+        let from_sticky = sticky_for(self.caller, &attr);
+        // The usual case, a new version put in the old one's place, needs no look at either.
+        if same_dir && from_verdict.is_ok() && !from_sticky {
+            return Ok(());
+        }
+        let (to_verdict, to_sticky) = if same_dir {
+            (from_verdict, from_sticky)
+        } else {
+            let attr = fs.getattr(self.caller, &self.to_dir.node)?;
+            let verdict = permitted(self.caller, &attr, rename_mask);
+            (verdict, sticky_for(self.caller, &attr))
+        };
+        let ends = Ends {
+            source: fs.lookup(self.caller, &self.from_dir.node, self.from)?,
+            target: match fs.lookup(self.caller, &self.to_dir.node, self.to) {
+                Ok(node) => Some(node),
+                Err(Errno::ENOENT) => None,
+                Err(errno) => return Err(errno),
+            },
+            from_verdict,
+            to_verdict,
+            from_sticky,
+            to_sticky,
+        };
+        if self.flags & libc::RENAME_NOREPLACE != 0 && ends.target.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        if self.flags & libc::RENAME_EXCHANGE != 0 && ends.target.is_none() {
+            return Err(Errno::ENOENT);
+        }
+        // Two names of one inode: nothing happens, so nothing is judged. Loops the back end refuses.
+        if ends.target.as_ref().map(Node::ino) == Some(ends.source.ino()) {
+            return Ok(());
+        }
+        self.permissions(&ends, same_dir).map_err(|errno| {
+            // The kernel recognises loops while it locks both directories, before permissions.
+            self.loop_error(&ends, same_dir).unwrap_or(errno)
+        })
+    }
+
+    /// `may_delete` and `may_create` for both ends, in the order of `vfs_rename`.
+    fn permissions(&self, ends: &Ends, same_dir: bool) -> Result<()> {
+        let exchange = self.flags & libc::RENAME_EXCHANGE != 0;
+        let source_is_dir = ends.source.is_dir();
+        ends.from_verdict?;
+        not_stuck(self.caller, self.from_dir, ends.from_sticky, &ends.source)?;
+        ends.to_verdict?;
+        if let Some(target) = &ends.target {
+            not_stuck(self.caller, self.to_dir, ends.to_sticky, target)?;
+            if !exchange && source_is_dir && !target.is_dir() {
+                return Err(Errno::ENOTDIR);
+            }
+            if !exchange && !source_is_dir && target.is_dir() {
+                return Err(Errno::EISDIR);
+            }
+        }
+        if same_dir {
+            return Ok(());
+        }
+        let moved_target = ends.target.iter().filter(|_| exchange);
+        for moved in std::iter::once(&ends.source).chain(moved_target) {
+            if moved.is_dir() {
+                let attr = fs(self.from_dir).getattr(self.caller, moved)?;
+                permitted(self.caller, &attr, libc::W_OK)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// EINVAL when the source would become its own descendant, ENOTEMPTY when the target holds the source.
+    fn loop_error(&self, ends: &Ends, same_dir: bool) -> Option<Errno> {
+        if same_dir {
+            return None;
+        }
+        if ends.source.is_dir() && self.is_above(&ends.source, &self.to_dir.node) {
+            return Some(Errno::EINVAL);
+        }
+        let target = ends.target.as_ref().filter(|node| node.is_dir())?;
+        if !self.is_above(target, &self.from_dir.node) {
+            return None;
+        }
+        let exchange = self.flags & libc::RENAME_EXCHANGE != 0;
+        Some(if exchange {
+            Errno::EINVAL
+        } else {
+            Errno::ENOTEMPTY
+        })
+    }
+
+    fn is_above(&self, ancestor: &Node, dir: &Node) -> bool {
+        let fs = fs(self.from_dir);
+        let mut dir = dir.clone();
+        loop {
+            if dir.ino() == ancestor.ino() {
+                return true;
+            }
+            match fs.parent(self.caller, &dir) {
+                Ok(parent) if parent.ino() != dir.ino() => dir = parent,
+                _ => return false,
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Opening and creating files.
+
+use super::names::{creation_mode, made, may_create};
+use super::perm::{Protections, check, may_create_in_sticky, owner_or_capable, permitted};
+use super::{fs, judged_here, writable};
+use crate::{Caller, Errno, FileKind, Node, Opened, Place, Result};
+
+/// The permissions an open with `flags` asks for (the kernel's `ACC_MODE`).
+fn open_mask(flags: i32) -> i32 {
+    let mask = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => libc::R_OK,
+        libc::O_WRONLY => libc::W_OK,
+        // O_RDWR, and the access mode 3 of some drivers, which checks both.
+        _ => libc::R_OK | libc::W_OK,
+    };
+    if flags & libc::O_TRUNC != 0 {
+        mask | libc::W_OK
+    } else {
+        mask
+    }
+}
+
+/// Permission, `O_NOATIME` and read-only mount, as `may_open` and `do_dentry_open` check them.
+fn may_open(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
+    let truncates = flags & libc::O_TRUNC != 0 && place.node.kind() == FileKind::Regular;
+    if truncates {
+        writable(place)?;
+    }
+    if judged_here(place) {
+        let attr = fs(place).getattr(caller, &place.node)?;
+        permitted(caller, &attr, open_mask(flags))?;
+        if flags & libc::O_NOATIME != 0 && !owner_or_capable(caller, &attr) {
+            return Err(Errno::EPERM);
+        }
+    }
+    if matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR) {
+        writable(place)?;
+    }
+    Ok(())
+}
+
+/// Opens an existing file with the access mode and status flags of `flags`; the walk is done, so `O_CREAT`,
+/// `O_EXCL`, `O_NOFOLLOW` and `O_DIRECTORY` are settled ([`check_sticky_create`] under `O_CREAT`).
+///
+/// ELOOP for a symbolic link and EISDIR for a directory opened for writing (or at all: directories are not
+/// opened through this), EACCES, EPERM for `O_NOATIME` of somebody else's file, EROFS. Fifos, sockets and
+/// devices are the caller's matter (ENXIO here).
+pub fn open_existing(caller: &Caller, place: &Place, flags: i32) -> Result<Opened> {
+    match place.node.kind() {
+        FileKind::Regular => {}
+        FileKind::Symlink => return Err(Errno::ELOOP),
+        FileKind::Directory => return Err(Errno::EISDIR),
+        _ => return Err(Errno::ENXIO),
+    }
+    may_open(caller, place, flags)?;
+    let settled = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_DIRECTORY;
+    let opened = fs(place).open(caller, &place.node, flags & !settled)?;
+    if flags & libc::O_TRUNC != 0 {
+        super::drop_set_id(caller, place)?;
+    }
+    Ok(opened)
+}
+
+/// What an open with `O_CREAT` that found an existing `place` in `dir` must pass (`fs.protected_regular`,
+/// `fs.protected_fifos` of the running kernel): EISDIR for a directory, EACCES. Also for back ends that check
+/// access, which are never shown the `O_CREAT`.
+pub fn check_sticky_create(caller: &Caller, dir: &Place, place: &Place) -> Result<()> {
+    let rules = Protections::of_kernel();
+    match place.node.kind() {
+        FileKind::Directory => return Err(Errno::EISDIR),
+        FileKind::Regular if rules.regular == 0 => return Ok(()),
+        FileKind::Fifo if rules.fifos == 0 => return Ok(()),
+        _ => {}
+    }
+    let dir_attr = fs(dir).getattr(caller, &dir.node)?;
+    if dir_attr.mode & libc::S_ISVTX == 0 {
+        return Ok(());
+    }
+    let attr = fs(place).getattr(caller, &place.node)?;
+    may_create_in_sticky(rules, caller, &dir_attr, &attr)
+}
+
+/// Creates and opens the regular file `name` in `dir`: EEXIST when the name is taken, then EROFS, EACCES.
+/// `mode` has permission, set-id and sticky bits before the umask. A new file may be opened in a way its own
+/// mode forbids.
+pub fn create(
+    caller: &Caller,
+    dir: &Place,
+    name: &[u8],
+    mode: u32,
+    flags: i32,
+) -> Result<(Node, Opened)> {
+    may_create(caller, dir, name, || Ok(()))?;
+    let mode = creation_mode(caller, dir, mode & 0o7777)?;
+    let settled = libc::O_NOFOLLOW | libc::O_DIRECTORY | libc::O_TRUNC;
+    let result = fs(dir).create(caller, &dir.node, name, mode, flags & !settled);
+    made(caller, dir, name, result)
+}
+
+/// `O_TMPFILE` in directory `dir`: EINVAL without write access mode, ENOTDIR, EROFS, EACCES.
+pub fn tmpfile(caller: &Caller, dir: &Place, mode: u32, flags: i32) -> Result<(Node, Opened)> {
+    if flags & libc::O_ACCMODE == libc::O_RDONLY {
+        return Err(Errno::EINVAL);
+    }
+    if !dir.node.is_dir() {
+        return Err(Errno::ENOTDIR);
+    }
+    writable(dir)?;
+    check(caller, dir, libc::W_OK | libc::X_OK)?;
+    let mode = creation_mode(caller, dir, mode & 0o7777)?;
+    fs(dir).tmpfile(caller, &dir.node, mode, flags)
+}
+
+/// Whether `caller` may open directory `dir` for reading its entries: ENOTDIR, EACCES. A back end that checks
+/// access itself answers at the first [`crate::FileSystem::readdir`].
+pub fn readdir_check(caller: &Caller, dir: &Place) -> Result<()> {
+    if !dir.node.is_dir() {
+        return Err(Errno::ENOTDIR);
+    }
+    check(caller, dir, libc::R_OK)
+}

@@ -1,0 +1,309 @@
+//! Who may: mode bits, capabilities, and the protections of `/proc/sys/fs`.
+
+use std::sync::LazyLock;
+
+use super::{fs, judged_here};
+use crate::{Attr, Caller, Errno, FileKind, MountFlags, Place, Result, caps};
+
+/// The hardening switches of the running kernel, read once: what it enforces natively holds under us too.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Protections {
+    pub hardlinks: u8,
+    pub symlinks: u8,
+    pub fifos: u8,
+    pub regular: u8,
+}
+
+impl Protections {
+    pub fn of_kernel() -> Self {
+        static READ: LazyLock<Protections> = LazyLock::new(|| {
+            // An unreadable switch counts as off, the default of the kernel itself.
+            let read = |name: &str| {
+                std::fs::read_to_string(format!("/proc/sys/fs/protected_{name}"))
+                    .ok()
+                    .and_then(|text| text.trim().parse().ok())
+                    .unwrap_or(0)
+            };
+            Protections {
+                hardlinks: read("hardlinks"),
+                symlinks: read("symlinks"),
+                fifos: read("fifos"),
+                regular: read("regular"),
+            }
+        });
+        *READ
+    }
+}
+
+/// Whether `caller` may access an inode with attributes `attr` in all the ways of `mask` (`R_OK`, `W_OK`,
+/// `X_OK`; the kernel's `generic_permission`). EACCES if not.
+pub fn permitted(caller: &Caller, attr: &Attr, mask: i32) -> Result<()> {
+    let mask = (mask & 7) as u32;
+    let class = if attr.uid == caller.uid {
+        attr.mode >> 6
+    } else if caller.in_group(attr.gid) {
+        attr.mode >> 3
+    } else {
+        attr.mode
+    };
+    if mask & !class & 7 == 0 {
+        return Ok(());
+    }
+    let (write, exec) = (libc::W_OK as u32, libc::X_OK as u32);
+    let is_dir = attr.mode & libc::S_IFMT == libc::S_IFDIR;
+    // Reading a file, reading and searching a directory.
+    let read_search = if is_dir {
+        mask & write == 0
+    } else {
+        mask == libc::R_OK as u32
+    };
+    if read_search && caller.capable(caps::DAC_READ_SEARCH) {
+        return Ok(());
+    }
+    let overridable = is_dir || mask & exec == 0 || attr.mode & 0o111 != 0;
+    if overridable && caller.capable(caps::DAC_OVERRIDE) {
+        return Ok(());
+    }
+    Err(Errno::EACCES)
+}
+
+/// Whether `caller` owns the inode or may act as if it did (`CAP_FOWNER`).
+pub fn owner_or_capable(caller: &Caller, attr: &Attr) -> bool {
+    attr.uid == caller.uid || caller.capable(caps::FOWNER)
+}
+
+/// Whether a change of a file in group `gid` may leave its set-group-id bit alone.
+pub(super) fn in_group_or_capable(caller: &Caller, gid: u32) -> bool {
+    caller.in_group(gid) || caller.capable(caps::FSETID)
+}
+
+/// access(2): `mask` of `R_OK`, `W_OK`, `X_OK`, or 0. For access(2) and faccessat(2) without `AT_EACCESS`,
+/// `caller` is [`Caller::real`].
+///
+/// EACCES by mode bits and capabilities, or `X_OK` of a regular file on a `NO_EXEC` mount; then EROFS for
+/// `W_OK` on a read-only mount, fifos, sockets and devices excepted. The mode bits decide for every back end,
+/// also for one that checks access itself: the switch has no method to ask (an ACL of the host is not seen).
+pub fn access(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
+    let kind = place.node.kind();
+    if mask & libc::X_OK != 0
+        && kind == FileKind::Regular
+        && place.mount.flags.contains(MountFlags::NO_EXEC)
+    {
+        return Err(Errno::EACCES);
+    }
+    if mask != 0 {
+        let attr = fs(place).getattr(caller, &place.node)?;
+        permitted(caller, &attr, mask)?;
+    }
+    let stored = matches!(
+        kind,
+        FileKind::Regular | FileKind::Directory | FileKind::Symlink
+    );
+    if mask & libc::W_OK != 0 && stored {
+        super::writable(place)?;
+    }
+    Ok(())
+}
+
+/// Permission by mode bits where it is ours to judge.
+pub(super) fn check(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
+    if !judged_here(place) {
+        return Ok(());
+    }
+    let attr = fs(place).getattr(caller, &place.node)?;
+    permitted(caller, &attr, mask)
+}
+
+/// Whether `caller` may look names up in directory `dir`: ENOTDIR, EACCES. A back end that checks access
+/// itself answers at the look-up.
+pub fn may_search(caller: &Caller, dir: &Place) -> Result<()> {
+    if !dir.node.is_dir() {
+        return Err(Errno::ENOTDIR);
+    }
+    // Every component of every path comes by here: spare the look at the inode where it cannot matter.
+    if !judged_here(dir)
+        || caller.capable(caps::DAC_OVERRIDE)
+        || caller.capable(caps::DAC_READ_SEARCH)
+    {
+        return Ok(());
+    }
+    check(caller, dir, libc::X_OK)
+}
+
+/// Whether `caller` may follow a symbolic link with attributes `link` found in a directory with attributes
+/// `dir` as the last component of a path (`fs.protected_symlinks` of the running kernel). EACCES if not.
+pub fn may_follow(caller: &Caller, dir: &Attr, link: &Attr) -> Result<()> {
+    may_follow_by(Protections::of_kernel(), caller, dir, link)
+}
+
+fn may_follow_by(rules: Protections, caller: &Caller, dir: &Attr, link: &Attr) -> Result<()> {
+    let sticky_world = libc::S_ISVTX | libc::S_IWOTH;
+    if rules.symlinks == 0
+        || link.uid == caller.uid
+        || dir.mode & sticky_world != sticky_world
+        || dir.uid == link.uid
+    {
+        return Ok(());
+    }
+    Err(Errno::EACCES)
+}
+
+/// `may_create_in_sticky`: opening an existing fifo or file of somebody else with `O_CREAT` in a sticky
+/// directory that others can write to.
+pub(super) fn may_create_in_sticky(
+    rules: Protections,
+    caller: &Caller,
+    dir: &Attr,
+    file: &Attr,
+) -> Result<()> {
+    let level = match file.kind() {
+        FileKind::Regular => rules.regular,
+        FileKind::Fifo => rules.fifos,
+        // The kernel has no switch for sockets and devices: always in world-writable directories.
+        _ => 1,
+    };
+    if level == 0
+        || dir.mode & libc::S_ISVTX == 0
+        || file.uid == dir.uid
+        || file.uid == caller.uid
+        || dir.mode & (libc::S_IWOTH | libc::S_IWGRP) == 0
+    {
+        return Ok(());
+    }
+    if dir.mode & libc::S_IWOTH != 0 || level >= 2 {
+        return Err(Errno::EACCES);
+    }
+    Ok(())
+}
+
+/// `may_linkat`: whether `caller` may make a further name for a file it does not own
+/// (`fs.protected_hardlinks`). EPERM if not.
+pub(super) fn may_link(rules: Protections, caller: &Caller, file: &Attr) -> Result<()> {
+    if rules.hardlinks == 0 || owner_or_capable(caller, file) {
+        return Ok(());
+    }
+    let group_exec = libc::S_ISGID | libc::S_IXGRP;
+    let safe = file.kind() == FileKind::Regular
+        && file.mode & libc::S_ISUID == 0
+        && file.mode & group_exec != group_exec
+        && permitted(caller, file, libc::R_OK | libc::W_OK).is_ok();
+    if safe { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// Whether the sticky bit of `dir` keeps `caller` from removing what it does not own there.
+pub(super) fn sticky_for(caller: &Caller, dir: &Attr) -> bool {
+    dir.mode & libc::S_ISVTX != 0 && dir.uid != caller.uid && !caller.capable(caps::FOWNER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Stamp;
+    use std::sync::Arc;
+
+    fn attr(mode: u32, uid: u32, gid: u32) -> Attr {
+        Attr {
+            dev: 1,
+            ino: 1,
+            mode,
+            nlink: 1,
+            uid,
+            gid,
+            rdev: 0,
+            size: 0,
+            blksize: 4096,
+            blocks: 0,
+            atime: Stamp::default(),
+            mtime: Stamp::default(),
+            ctime: Stamp::default(),
+            btime: None,
+        }
+    }
+
+    fn caller(uid: u32, caps: u64) -> Caller {
+        Caller {
+            tid: 1,
+            pid: 1,
+            uid,
+            gid: uid,
+            real_uid: uid,
+            real_gid: uid,
+            groups: Arc::from([50, 60]),
+            caps,
+            umask: 0,
+        }
+    }
+
+    #[test]
+    fn mode_bits_decide_by_the_first_matching_class() {
+        let (reg, dir) = (libc::S_IFREG, libc::S_IFDIR);
+        let over = 1u64 << caps::DAC_OVERRIDE;
+        let search = 1u64 << caps::DAC_READ_SEARCH;
+        // mode, owner, group, capabilities, mask, granted; the caller is 1000:1000 with groups 50 and 60.
+        let table: &[(u32, u32, u32, u64, i32, bool)] = &[
+            (reg | 0o077, 1000, 1000, 0, 4, false),
+            (reg | 0o700, 1000, 1000, 0, 7, true),
+            (reg | 0o707, 0, 60, 0, 4, false),
+            (reg | 0o070, 0, 50, 0, 7, true),
+            (reg | 0o004, 0, 0, 0, 4, true),
+            (reg | 0o004, 0, 0, 0, 6, false),
+            (reg, 0, 0, over, 6, true),
+            (reg, 0, 0, over, 1, false),
+            (reg | 0o010, 0, 0, over, 1, true),
+            (reg, 0, 0, search, 4, true),
+            (reg, 0, 0, search, 6, false),
+            (dir, 0, 0, search, 5, true),
+            (dir, 0, 0, search, 2, false),
+            (dir, 0, 0, over, 7, true),
+        ];
+        for &(mode, uid, gid, caps, mask, granted) in table {
+            let result = permitted(&caller(1000, caps), &attr(mode, uid, gid), mask);
+            assert_eq!(
+                result.is_ok(),
+                granted,
+                "{mode:o} {uid}:{gid} {caps:#x} {mask}"
+            );
+        }
+    }
+
+    #[test]
+    fn protections_follow_their_switches() {
+        let on = Protections {
+            hardlinks: 1,
+            symlinks: 1,
+            fifos: 1,
+            regular: 2,
+        };
+        let off = Protections {
+            hardlinks: 0,
+            symlinks: 0,
+            fifos: 0,
+            regular: 0,
+        };
+        let me = caller(1000, 0);
+        let tmp = attr(libc::S_IFDIR | 0o1777, 0, 0);
+        let theirs = attr(libc::S_IFLNK | 0o777, 7, 7);
+        assert_eq!(may_follow_by(on, &me, &tmp, &theirs), Err(Errno::EACCES));
+        assert_eq!(may_follow_by(off, &me, &tmp, &theirs), Ok(()));
+        let of_root = attr(libc::S_IFLNK | 0o777, 0, 0);
+        assert_eq!(may_follow_by(on, &me, &tmp, &of_root), Ok(()));
+
+        let file = attr(libc::S_IFREG | 0o666, 7, 7);
+        let fifo = attr(libc::S_IFIFO | 0o666, 7, 7);
+        let group_tmp = attr(libc::S_IFDIR | 0o1770, 0, 0);
+        let create = |rules, dir, file| may_create_in_sticky(rules, &me, dir, file);
+        assert_eq!(create(on, &tmp, &file), Err(Errno::EACCES));
+        assert_eq!(create(off, &tmp, &file), Ok(()));
+        assert_eq!(create(on, &group_tmp, &file), Err(Errno::EACCES));
+        assert_eq!(create(on, &group_tmp, &fifo), Ok(()));
+
+        assert_eq!(may_link(on, &me, &file), Ok(()));
+        let set_id = attr(libc::S_IFREG | 0o4666, 7, 7);
+        assert_eq!(may_link(on, &me, &set_id), Err(Errno::EPERM));
+        assert_eq!(may_link(off, &me, &set_id), Ok(()));
+        assert_eq!(
+            may_link(on, &caller(1000, 1 << caps::FOWNER), &set_id),
+            Ok(())
+        );
+    }
+}

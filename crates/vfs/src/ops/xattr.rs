@@ -1,0 +1,110 @@
+//! Extended attributes and their name spaces.
+
+use super::perm::{owner_or_capable, permitted};
+use super::{fs, judged_here, writable};
+use crate::{Caller, Errno, FileKind, Place, Result, caps};
+
+/// Longest attribute name in bytes (`XATTR_NAME_MAX`).
+const NAME_MAX: usize = 255;
+/// Largest value in bytes (`XATTR_SIZE_MAX`).
+const SIZE_MAX: usize = 65536;
+/// CAP_SETFCAP of capabilities(7): to give files capabilities.
+const SETFCAP: u32 = 31;
+
+const USER: &[u8] = b"user.";
+const TRUSTED: &[u8] = b"trusted.";
+const SECURITY: &[u8] = b"security.";
+const SYSTEM: &[u8] = b"system.";
+
+/// ERANGE for an attribute name that is empty or longer than 255 bytes, which the kernel answers before it
+/// looks at the path.
+pub fn check_xattr_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(Errno::ERANGE);
+    }
+    Ok(())
+}
+
+/// The kernel's `xattr_permission`, and the capability module's word on writing `security.*`.
+fn may(caller: &Caller, place: &Place, name: &[u8], mask: i32) -> Result<()> {
+    if !judged_here(place) {
+        return Ok(());
+    }
+    let write = mask == libc::W_OK;
+    let refused = if write { Errno::EPERM } else { Errno::ENODATA };
+    if name.starts_with(SYSTEM) {
+        return Ok(());
+    }
+    if name.starts_with(SECURITY) {
+        let needed = if name == b"security.capability" {
+            SETFCAP
+        } else {
+            caps::SYS_ADMIN
+        };
+        if write && !caller.capable(needed) {
+            return Err(Errno::EPERM);
+        }
+        return Ok(());
+    }
+    if name.starts_with(TRUSTED) {
+        if !caller.capable(caps::SYS_ADMIN) {
+            return Err(refused);
+        }
+        return Ok(());
+    }
+    let kind = place.node.kind();
+    let user = name.starts_with(USER);
+    if user && !matches!(kind, FileKind::Regular | FileKind::Directory) {
+        return Err(refused);
+    }
+    let attr = fs(place).getattr(caller, &place.node)?;
+    let sticky_dir = kind == FileKind::Directory && attr.mode & libc::S_ISVTX != 0;
+    if user && write && sticky_dir && !owner_or_capable(caller, &attr) {
+        return Err(Errno::EPERM);
+    }
+    permitted(caller, &attr, mask)
+}
+
+/// getxattr(2): the whole value; the program's buffer size (ERANGE) is the caller's matter.
+pub fn getxattr(caller: &Caller, place: &Place, name: &[u8]) -> Result<Vec<u8>> {
+    check_xattr_name(name)?;
+    may(caller, place, name, libc::R_OK)?;
+    fs(place).getxattr(caller, &place.node, name)
+}
+
+/// setxattr(2): EINVAL for unknown `flags`, ERANGE for the name, E2BIG above 64 KiB, EROFS, EPERM, EACCES.
+pub fn setxattr(
+    caller: &Caller,
+    place: &Place,
+    name: &[u8],
+    value: &[u8],
+    flags: i32,
+) -> Result<()> {
+    if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    check_xattr_name(name)?;
+    if value.len() > SIZE_MAX {
+        return Err(Errno::E2BIG);
+    }
+    writable(place)?;
+    may(caller, place, name, libc::W_OK)?;
+    fs(place).setxattr(caller, &place.node, name, value, flags)
+}
+
+/// listxattr(2): all names, `trusted.*` only for those who may read them.
+pub fn listxattr(caller: &Caller, place: &Place) -> Result<Vec<Vec<u8>>> {
+    let mut names = fs(place).listxattr(caller, &place.node)?;
+    if judged_here(place) && !caller.capable(caps::SYS_ADMIN) {
+        names.retain(|name| !name.starts_with(TRUSTED));
+    }
+    Ok(names)
+}
+
+/// removexattr(2): ERANGE, EROFS, EPERM, EACCES.
+pub fn removexattr(caller: &Caller, place: &Place, name: &[u8]) -> Result<()> {
+    check_xattr_name(name)?;
+    writable(place)?;
+    may(caller, place, name, libc::W_OK)?;
+    fs(place).removexattr(caller, &place.node, name)
+}
