@@ -27,11 +27,11 @@
 //! | 32     | time u64, nanoseconds since 1970                                    |
 //! | 40     | uid u32, pid u32 of the writing process                             |
 //! | 48     | number of changes u32, zero u32                                     |
-//! | 56     | header CRC-32C: of the store id, the segment number (u64) and bytes 0..56 |
+//! | 56     | header CRC-32C: of bytes 16..48 of the segment header (store id, number, creation) and bytes 0..56 |
 //! | 60     | payload CRC-32C: the header CRC continued over the payload          |
 //!
-//! Store id and segment number are in the checksum and not in the record, so that what a recycled file still holds
-//! from its former life is no record. `durable` tells a torn tail from damage: several records that were never synced
+//! What identifies the segment is in the checksum and not in the record, so that what a recycled file still holds from
+//! its former life is no record. `durable` tells a torn tail from damage: several records that were never synced
 //! can reach the disk in any order, so a hole before a valid record is damage only if that record, or a later one,
 //! says that the hole had been on disk.
 //!
@@ -114,7 +114,9 @@ impl SegmentHeader {
 
     /// The checksum that those of this segment's records continue.
     fn seed(&self) -> u32 {
-        crc32c::crc32c_append(crc32c::crc32c(&self.store_id), &self.number.to_le_bytes())
+        let numbered =
+            crc32c::crc32c_append(crc32c::crc32c(&self.store_id), &self.number.to_le_bytes());
+        crc32c::crc32c_append(numbered, &self.created_ns.to_le_bytes())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Every layout: round trips, order of keys, and damaged bytes that must be refused and never panic.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
+
 use amino_schema::key::{self, ParsedKey};
 use amino_schema::log::{
     FoundRecord, RECORD_ALIGN, RECORD_HEADER_LEN, RecordHeader, SegmentHeader, begin_record,
@@ -257,6 +258,11 @@ proptest! {
 fn a_record_belongs_to_one_segment_of_one_store() {
     let raw = build(&segment(3), 1, &[(b"k".to_vec(), Some(b"v".to_vec()))]);
     assert!(reread(&segment(3), &raw).is_some());
+    let recreated = SegmentHeader {
+        created_ns: 10,
+        ..segment(3)
+    };
+    assert!(reread(&recreated, &raw).is_none());
     assert!(reread(&segment(4), &raw).is_none());
     assert!(
         reread(
