@@ -1,0 +1,276 @@
+//! Acting as a tracee's user: credentials, capabilities and umask of one thread, for the time of one call.
+//!
+//! The kernel keeps credentials per thread; glibc's setgroups changes all threads, so the raw calls are used here.
+//! A change of file-system ids clears the process's dumpable flag, as the kernel does for any such change.
+#![allow(
+    unsafe_code,
+    reason = "raw credential calls, which glibc would apply to every thread"
+)]
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+
+use nix::errno::Errno;
+
+/// Whose permissions a call is judged by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ids<'a> {
+    /// File-system user id.
+    pub uid: u32,
+    /// File-system group id.
+    pub gid: u32,
+    /// Supplementary groups, sorted.
+    pub groups: &'a [u32],
+}
+
+/// The monitor's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnIds {
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+    /// Supplementary groups, sorted.
+    pub groups: Vec<u32>,
+    /// Effective capabilities, one bit each.
+    pub cap_eff: u64,
+}
+
+static OWN: OnceLock<OwnIds> = OnceLock::new();
+
+thread_local! {
+    /// The umask of this thread once it has an fs_struct of its own.
+    static OWN_UMASK: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+/// Credentials of this process, as they were at the first call (make it early, outside [`as_user`]).
+pub fn own_ids() -> &'static OwnIds {
+    OWN.get_or_init(|| {
+        // SAFETY: these calls take nothing and cannot fail.
+        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        OwnIds {
+            uid,
+            gid,
+            groups: own_groups(),
+            cap_eff: Caps::get().map_or(0, |caps| caps.effective()),
+        }
+    })
+}
+
+/// Whether this process may act as other users at all (CAP_SETUID and CAP_SETGID).
+pub fn may_change_user() -> bool {
+    const CAP_SETGID: u64 = 1 << 6;
+    const CAP_SETUID: u64 = 1 << 7;
+    own_ids().cap_eff & (CAP_SETGID | CAP_SETUID) == CAP_SETGID | CAP_SETUID
+}
+
+fn own_groups() -> Vec<u32> {
+    loop {
+        // SAFETY: with a size of zero nothing is written.
+        let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) };
+        let mut groups = vec![0u32; usize::try_from(count).unwrap_or(0)];
+        // SAFETY: `groups` has room for `count` ids.
+        let got = unsafe { libc::getgroups(count, groups.as_mut_ptr()) };
+        // Fails only if there have come to be more of them in between.
+        if let Ok(got) = usize::try_from(got) {
+            groups.truncate(got);
+            groups.sort_unstable();
+            return groups;
+        }
+    }
+}
+
+/// Gives this thread a umask and a working directory of its own; [`as_user`] does so too when it must change the
+/// umask. Costs nothing the second time.
+pub fn thread_owns_fs() -> Result<(), Errno> {
+    own_umask().map(drop)
+}
+
+fn own_umask() -> Result<u32, Errno> {
+    if let Some(umask) = OWN_UMASK.get() {
+        return Ok(umask);
+    }
+    // SAFETY: integers only; without CLONE_FS shared, a change of umask is this thread's alone.
+    Errno::result(unsafe { libc::unshare(libc::CLONE_FS) })?;
+    // The mask can be read only by changing it.
+    // SAFETY: integers only.
+    let umask = unsafe {
+        let umask = libc::umask(0o077);
+        libc::umask(umask);
+        umask
+    };
+    OWN_UMASK.set(Some(umask));
+    Ok(umask)
+}
+
+/// Runs `f` on this thread with `ids` and `umask`, and without effective capabilities if `drop_caps`. What equals
+/// the monitor's own is left alone, and everything is put back afterwards, also when `f` panics. A user id other
+/// than root's loses the file capabilities in any case, as setfsuid(2) does.
+///
+/// `EPERM`: the ids differ and we may not change them; `f` has not run.
+pub fn as_user<R>(
+    ids: &Ids<'_>,
+    umask: u32,
+    drop_caps: bool,
+    f: impl FnOnce() -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    let own = own_ids();
+    let mut restore = Restore {
+        own,
+        groups: false,
+        gid: false,
+        uid: false,
+        caps: None,
+        umask: None,
+    };
+    let own_umask = own_umask()?;
+    if umask & 0o777 != own_umask {
+        // SAFETY: integers only; the thread has its own fs_struct.
+        unsafe { libc::umask(umask) };
+        restore.umask = Some(own_umask);
+    }
+    if ids.groups != own.groups {
+        set_groups(ids.groups)?;
+        restore.groups = true;
+    }
+    if ids.gid != own.gid {
+        restore.gid = true;
+        set_fs_id(libc::SYS_setfsgid, ids.gid)?;
+    }
+    let caps = if (ids.uid != own.uid || drop_caps) && own.cap_eff != 0 {
+        Some(Caps::get()?)
+    } else {
+        None
+    };
+    if ids.uid != own.uid {
+        restore.uid = true;
+        restore.caps = caps;
+        set_fs_id(libc::SYS_setfsuid, ids.uid)?;
+    }
+    if drop_caps && let Some(caps) = caps {
+        restore.caps = Some(caps);
+        caps.without_effective().set()?;
+    }
+    let result = f();
+    drop(restore);
+    result
+}
+
+/// What must be put back, in an order in which each step is permitted.
+struct Restore {
+    own: &'static OwnIds,
+    groups: bool,
+    gid: bool,
+    uid: bool,
+    caps: Option<Caps>,
+    umask: Option<u32>,
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        if let Some(umask) = self.umask {
+            // SAFETY: integers only.
+            unsafe { libc::umask(umask) };
+        }
+        if self.put_back().is_err() {
+            // A thread of the monitor that goes on as somebody else would answer others with wrong permissions.
+            std::process::abort();
+        }
+    }
+}
+
+impl Restore {
+    fn put_back(&mut self) -> Result<(), Errno> {
+        // Our own effective id is always permitted, and going back to root raises file capabilities, so the exact
+        // set is restored after it; setgroups needs that set.
+        if self.uid {
+            set_fs_id(libc::SYS_setfsuid, self.own.uid)?;
+        }
+        if let Some(caps) = self.caps.take() {
+            caps.set()?;
+        }
+        if self.gid {
+            set_fs_id(libc::SYS_setfsgid, self.own.gid)?;
+        }
+        if self.groups {
+            set_groups(&self.own.groups)?;
+        }
+        Ok(())
+    }
+}
+
+fn set_groups(groups: &[u32]) -> Result<(), Errno> {
+    // SAFETY: `groups` is live and has that many ids.
+    let r = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
+    Errno::result(r).map(drop)
+}
+
+/// setfsuid and setfsgid return the former id and no error, so the outcome has to be asked for with an id that
+/// cannot be.
+fn set_fs_id(call: libc::c_long, id: u32) -> Result<(), Errno> {
+    // SAFETY: integers only.
+    let now = unsafe {
+        libc::syscall(call, id);
+        libc::syscall(call, u32::MAX)
+    };
+    // The result is the id's 32 bits, sign-extended by libc's wrapper or not.
+    if now as u32 == id {
+        Ok(())
+    } else {
+        Err(Errno::EPERM)
+    }
+}
+
+/// Capability sets of this thread (capget(2), version 3).
+#[derive(Clone, Copy)]
+struct Caps([CapWord; 2]);
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct CapWord {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+#[repr(C)]
+struct CapHeader {
+    version: u32,
+    pid: i32,
+}
+
+impl CapHeader {
+    /// This thread, `_LINUX_CAPABILITY_VERSION_3`.
+    const THIS: Self = Self {
+        version: 0x2008_0522,
+        pid: 0,
+    };
+}
+
+impl Caps {
+    fn get() -> Result<Self, Errno> {
+        let mut header = CapHeader::THIS;
+        let mut words = [CapWord::default(); 2];
+        // SAFETY: version 3 fills two words, and there are two.
+        let r = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, words.as_mut_ptr()) };
+        Errno::result(r).map(|_| Self(words))
+    }
+
+    fn set(self) -> Result<(), Errno> {
+        let mut header = CapHeader::THIS;
+        // SAFETY: version 3 reads two words, and there are two.
+        let r = unsafe { libc::syscall(libc::SYS_capset, &raw mut header, self.0.as_ptr()) };
+        Errno::result(r).map(drop)
+    }
+
+    fn effective(self) -> u64 {
+        u64::from(self.0[0].effective) | u64::from(self.0[1].effective) << 32
+    }
+
+    fn without_effective(mut self) -> Self {
+        for word in &mut self.0 {
+            word.effective = 0;
+        }
+        self
+    }
+}

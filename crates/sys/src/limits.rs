@@ -1,0 +1,50 @@
+//! Resource limits.
+#![allow(unsafe_code, reason = "prlimit(2)")]
+
+use std::sync::OnceLock;
+
+use nix::errno::Errno;
+
+/// What the limit on descriptors was before [`raise_nofile`]: programs we launch get that one, since some size
+/// tables by it and `select` cannot name descriptors above 1023.
+static INHERITED_NOFILE: OnceLock<libc::rlimit64> = OnceLock::new();
+
+/// Raises the soft limit on open descriptors to the hard limit; returns it. Launched programs are not affected.
+pub fn raise_nofile() -> Result<u64, Errno> {
+    let mut limit = get(0, libc::RLIMIT_NOFILE)?;
+    if limit.rlim_cur != limit.rlim_max {
+        INHERITED_NOFILE.get_or_init(|| limit);
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: `limit` is a live rlimit64; no old limit is asked for.
+        let r = unsafe {
+            libc::prlimit64(
+                0,
+                libc::RLIMIT_NOFILE,
+                &raw const limit,
+                std::ptr::null_mut(),
+            )
+        };
+        Errno::result(r)?;
+    }
+    Ok(limit.rlim_cur)
+}
+
+pub(crate) fn inherited_nofile() -> Option<libc::rlimit64> {
+    INHERITED_NOFILE.get().copied()
+}
+
+/// The soft limit on file sizes of `tid`'s process, in bytes; `u64::MAX` is no limit. `EPERM`: its user ids are not
+/// ours and we lack CAP_SYS_RESOURCE.
+pub fn prlimit_fsize(tid: i32) -> Result<u64, Errno> {
+    get(tid, libc::RLIMIT_FSIZE).map(|limit| limit.rlim_cur)
+}
+
+fn get(tid: i32, resource: libc::__rlimit_resource_t) -> Result<libc::rlimit64, Errno> {
+    let mut limit = libc::rlimit64 {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a live rlimit64; no new limit is given.
+    let r = unsafe { libc::prlimit64(tid, resource, std::ptr::null(), &raw mut limit) };
+    Errno::result(r).map(|_| limit)
+}

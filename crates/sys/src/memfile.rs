@@ -1,0 +1,216 @@
+//! Memfds: files that live in memory and have an identity of their own (memfd_create(2)).
+//!
+//! The description that memfd_create returns counts neither as a reader nor as a writer of the inode; descriptions
+//! from [`reopen`] do. So the monitor can keep what [`create`] gave it and ask by a lease who *else* has the file
+//! open: in any process, by descriptor or by a mapping that outlived it. `O_PATH` descriptors and further mentions
+//! of the created description itself (dup, fork, ADDFD) do not count: never install that one in a tracee.
+#![allow(
+    unsafe_code,
+    reason = "memfd_create(2), fcntl(2) leases, fallocate(2), pread(2) and pwrite(2)"
+)]
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use nix::errno::Errno;
+
+/// A new empty file; `name` (at most 249 bytes) shows in /proc only. Close-on-exec here. Programs in it can be
+/// executed, unless the system forbids that for all memfds (`vm.memfd_noexec`).
+pub fn create(name: &CStr) -> Result<OwnedFd, Errno> {
+    let attempt = |flags| {
+        // SAFETY: `name` is null-terminated.
+        let fd = Errno::result(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
+        // SAFETY: the kernel has just returned this descriptor, which nobody else owns.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    };
+    match attempt(libc::MFD_CLOEXEC | libc::MFD_EXEC) {
+        // Linux before 6.3 does not know MFD_EXEC and does what it says.
+        Err(Errno::EINVAL) => attempt(libc::MFD_CLOEXEC),
+        // vm.memfd_noexec = 2.
+        Err(Errno::EACCES) => attempt(libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL),
+        other => other,
+    }
+}
+
+/// A new open file description of what `fd` refers to, with `flags` as for open(2); close-on-exec is added.
+/// Permissions are checked anew, as the calling thread's.
+pub fn reopen(fd: BorrowedFd<'_>, flags: i32) -> Result<OwnedFd, Errno> {
+    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
+    // Ten digits at most, written without allocating: this is on the path of every open.
+    let mut digits = [0u8; 10];
+    let mut first = digits.len();
+    let mut number = fd.as_raw_fd().cast_unsigned();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    let digits = &digits[first..];
+    path[14..14 + digits.len()].copy_from_slice(digits);
+    loop {
+        // SAFETY: `path` ends with a NUL, since at most ten of its eleven last bytes were filled.
+        let new = unsafe { libc::open(path.as_ptr().cast(), flags | libc::O_CLOEXEC) };
+        match Errno::result(new) {
+            // SAFETY: the kernel has just returned this descriptor, which nobody else owns.
+            Ok(new) => return Ok(unsafe { OwnedFd::from_raw_fd(new) }),
+            Err(Errno::EINTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Whether no one has the file open or mapped besides `fd`, which is what [`create`] returned or a read-only
+/// description of the caller's own. `false` when it cannot be known (leases disabled, or not the file's owner).
+pub fn sole_opener(fd: BorrowedFd<'_>) -> bool {
+    lease_granted(fd, libc::F_WRLCK)
+}
+
+/// Whether someone has the file open for writing, or mapped from such a description, besides `fd`, which is as for
+/// [`sole_opener`]. `true` when it cannot be known.
+pub fn open_for_write_elsewhere(fd: BorrowedFd<'_>) -> bool {
+    !lease_granted(fd, libc::F_RDLCK)
+}
+
+/// A write lease is granted when the inode has no other reader or writer, a read lease when it has no writer at all.
+/// The created description cannot be asked itself: it takes itself for one writer, while the inode counts none.
+fn lease_granted(fd: BorrowedFd<'_>, kind: libc::c_int) -> bool {
+    // SAFETY: integers only.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    if flags >= 0 && flags & libc::O_ACCMODE == libc::O_RDONLY {
+        return try_lease(fd, kind);
+    }
+    reopen(fd, libc::O_RDONLY | libc::O_NONBLOCK).is_ok_and(|probe| try_lease(probe.as_fd(), kind))
+}
+
+fn try_lease(fd: BorrowedFd<'_>, kind: libc::c_int) -> bool {
+    const F_SETSIG: libc::c_int = 10;
+    let fd = fd.as_raw_fd();
+    // Whoever opens the file while we hold the lease makes the kernel signal us, by default with SIGIO, which
+    // kills; SIGURG is ignored unless handled. That opener waits until the lease is gone, at once.
+    // SAFETY: integers only.
+    unsafe {
+        if libc::fcntl(fd, F_SETSIG, libc::SIGURG) < 0 {
+            return false;
+        }
+        let granted = libc::fcntl(fd, libc::F_SETLEASE, kind) == 0;
+        if granted {
+            libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK);
+        }
+        granted
+    }
+}
+
+/// Frees the memory of `[offset, offset + len)`, which then reads as zeros; the size stays.
+pub fn punch(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+    if len == 0 {
+        return Ok(());
+    }
+    let (offset, len) = (signed(offset)?, signed(len)?);
+    loop {
+        // SAFETY: integers only.
+        let r = unsafe {
+            libc::fallocate(
+                fd.as_raw_fd(),
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                offset,
+                len,
+            )
+        };
+        match Errno::result(r) {
+            Err(Errno::EINTR) => {}
+            other => return other.map(drop),
+        }
+    }
+}
+
+/// The parts of `[start, end)` that hold data, as (offset, length) in order; the rest are holes. Moves the offset of
+/// `fd`'s description.
+pub fn data_segments(fd: BorrowedFd<'_>, start: u64, end: u64) -> Result<Vec<(u64, u64)>, Errno> {
+    let mut segments = Vec::new();
+    let mut at = start;
+    while at < end {
+        let data = match seek(fd, at, libc::SEEK_DATA) {
+            Ok(data) => data,
+            Err(Errno::ENXIO) => break,
+            Err(e) => return Err(e),
+        };
+        if data >= end {
+            break;
+        }
+        // Data that another process truncates meanwhile is no data any more.
+        let hole = match seek(fd, data, libc::SEEK_HOLE) {
+            Ok(hole) => hole.min(end),
+            Err(Errno::ENXIO) => break,
+            Err(e) => return Err(e),
+        };
+        if hole > data {
+            segments.push((data, hole - data));
+        }
+        at = hole.max(data + 1);
+    }
+    Ok(segments)
+}
+
+fn seek(fd: BorrowedFd<'_>, at: u64, whence: libc::c_int) -> Result<u64, Errno> {
+    // SAFETY: integers only.
+    let r = unsafe { libc::lseek(fd.as_raw_fd(), signed(at)?, whence) };
+    Errno::result(r).map(i64::cast_unsigned)
+}
+
+fn signed(value: u64) -> Result<i64, Errno> {
+    i64::try_from(value).map_err(|_| Errno::EINVAL)
+}
+
+/// Sets the size, in bytes. `EFBIG` beyond what the kernel allows.
+pub fn set_len(fd: BorrowedFd<'_>, len: u64) -> Result<(), Errno> {
+    let len = signed(len)?;
+    loop {
+        // SAFETY: integers only.
+        match Errno::result(unsafe { libc::ftruncate(fd.as_raw_fd(), len) }) {
+            Err(Errno::EINTR) => {}
+            other => return other.map(drop),
+        }
+    }
+}
+
+/// Reads at `offset` until `buf` is full or the file ends; the count. An error after some bytes is not reported.
+pub fn pread(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < buf.len() {
+        let at = signed(offset.checked_add(done as u64).ok_or(Errno::EINVAL)?)?;
+        let rest = &mut buf[done..];
+        // SAFETY: `rest` is live and exclusively ours.
+        let n = unsafe { libc::pread(fd.as_raw_fd(), rest.as_mut_ptr().cast(), rest.len(), at) };
+        match Errno::result(n) {
+            Ok(0) => break,
+            Ok(n) => done += n.cast_unsigned(),
+            Err(Errno::EINTR) => {}
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// Writes at `offset` until all of `data` is written; the count is smaller only when an error (`ENOSPC`, `EFBIG`)
+/// came after some bytes.
+pub fn pwrite(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < data.len() {
+        let at = signed(offset.checked_add(done as u64).ok_or(Errno::EINVAL)?)?;
+        let rest = &data[done..];
+        // SAFETY: `rest` is live.
+        let n = unsafe { libc::pwrite(fd.as_raw_fd(), rest.as_ptr().cast(), rest.len(), at) };
+        match Errno::result(n) {
+            Ok(0) => break,
+            Ok(n) => done += n.cast_unsigned(),
+            Err(Errno::EINTR) => {}
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}

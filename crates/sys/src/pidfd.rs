@@ -1,0 +1,42 @@
+//! pidfd_open(2) and pidfd_getfd(2).
+#![allow(unsafe_code, reason = "system calls libc has no wrapper for")]
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use nix::errno::Errno;
+
+use crate::procfs;
+
+/// `PIDFD_THREAD` (Linux 6.9): the descriptor names one thread, which need not be its group's leader.
+const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
+
+/// Opens a descriptor for thread `tid`; where the kernel cannot name a thread, for its process, which has the same
+/// descriptor table unless the thread unshared it. `ESRCH`: no such thread.
+pub fn open(tid: i32) -> Result<OwnedFd, Errno> {
+    match open_raw(tid, PIDFD_THREAD) {
+        Err(Errno::EINVAL) => match open_raw(tid, 0) {
+            // Not a leader; the kernel says EINVAL or, later, ENOENT.
+            Err(Errno::EINVAL | Errno::ENOENT) => open_raw(procfs::status(tid)?.tgid, 0),
+            other => other,
+        },
+        other => other,
+    }
+}
+
+fn open_raw(pid: i32, flags: libc::c_int) -> Result<OwnedFd, Errno> {
+    // SAFETY: takes integers only.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) };
+    let fd = Errno::result(fd)?;
+    // SAFETY: the kernel has just returned this descriptor, which nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Copies descriptor `fd` of the task behind `pidfd` (close-on-exec here; same open file description). `EBADF`: it
+/// has no such descriptor; `ESRCH`: it is gone; `EPERM`: we may not ptrace it.
+pub fn getfd(pidfd: BorrowedFd<'_>, fd: i32) -> Result<OwnedFd, Errno> {
+    // SAFETY: takes integers only.
+    let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) };
+    let copy = Errno::result(copy)?;
+    // SAFETY: the kernel has just returned this descriptor, which nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy as i32) })
+}

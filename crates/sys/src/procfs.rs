@@ -1,0 +1,169 @@
+//! What /proc says of a task (proc_pid_status(5) and its neighbours). A task that is gone gives `ESRCH`.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+
+use nix::errno::Errno;
+
+/// Fields of /proc/TID/status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskStatus {
+    /// Process id (thread group).
+    pub tgid: i32,
+    /// Parent process id.
+    pub ppid: i32,
+    /// Tracer's thread id; 0 when there is none.
+    pub tracer: i32,
+    /// Real, effective, saved and file-system user id.
+    pub uid: [u32; 4],
+    /// Real, effective, saved and file-system group id.
+    pub gid: [u32; 4],
+    /// Supplementary groups, sorted.
+    pub groups: Vec<u32>,
+    /// Effective capabilities, one bit each.
+    pub cap_eff: u64,
+    /// File mode creation mask; 0 for a zombie, which creates nothing.
+    pub umask: u32,
+    /// Whether execve can no longer grant privileges.
+    pub no_new_privs: bool,
+    /// Seccomp mode: 0 none, 1 strict, 2 filter.
+    pub seccomp: u32,
+}
+
+/// Reads /proc/TID/status. `EIO`: a line this kernel must have is missing or not a number.
+pub fn status(tid: i32) -> Result<TaskStatus, Errno> {
+    let mut text = Vec::with_capacity(2048);
+    fs::File::open(format!("/proc/{tid}/status"))
+        .and_then(|mut file| file.read_to_end(&mut text))
+        .map_err(gone)?;
+    parse(&text).ok_or(Errno::EIO)
+}
+
+fn parse(text: &[u8]) -> Option<TaskStatus> {
+    let mut status = TaskStatus {
+        tgid: 0,
+        ppid: 0,
+        tracer: 0,
+        uid: [u32::MAX; 4],
+        gid: [u32::MAX; 4],
+        groups: Vec::new(),
+        cap_eff: 0,
+        umask: 0,
+        no_new_privs: false,
+        seccomp: 0,
+    };
+    let mut required = 0;
+    for line in text.split(|&byte| byte == b'\n') {
+        let Some(colon) = line.iter().position(|&byte| byte == b':') else {
+            continue;
+        };
+        let (key, value) = (&line[..colon], &line[colon + 1..]);
+        // The task's own name is the only value that need not be ASCII; the kernel escapes newlines in it.
+        let value = match std::str::from_utf8(value) {
+            Ok(value) => value.trim_ascii(),
+            Err(_) => continue,
+        };
+        match key {
+            b"Tgid" => status.tgid = value.parse().ok()?,
+            b"PPid" => status.ppid = value.parse().ok()?,
+            b"TracerPid" => status.tracer = value.parse().ok()?,
+            b"Uid" => status.uid = four(value)?,
+            b"Gid" => status.gid = four(value)?,
+            b"Groups" => {
+                let groups: Result<_, _> = value.split_ascii_whitespace().map(str::parse).collect();
+                status.groups = groups.ok()?;
+                status.groups.sort_unstable();
+            }
+            b"CapEff" => status.cap_eff = u64::from_str_radix(value, 16).ok()?,
+            b"Umask" => status.umask = u32::from_str_radix(value, 8).ok()?,
+            b"NoNewPrivs" => status.no_new_privs = value != "0",
+            b"Seccomp" => status.seccomp = value.parse().ok()?,
+            _ => continue,
+        }
+        if matches!(
+            key,
+            b"Tgid" | b"PPid" | b"Uid" | b"Gid" | b"Groups" | b"CapEff"
+        ) {
+            required += 1;
+        }
+    }
+    (required == 6).then_some(status)
+}
+
+fn four(value: &str) -> Option<[u32; 4]> {
+    let mut fields = value
+        .split_ascii_whitespace()
+        .map(|field| field.parse().ok());
+    let ids = [
+        fields.next()??,
+        fields.next()??,
+        fields.next()??,
+        fields.next()??,
+    ];
+    fields.next().is_none().then_some(ids)
+}
+
+/// Device and inode of the working directory.
+pub fn cwd_identity(tid: i32) -> Result<(u64, u64), Errno> {
+    let meta = fs::metadata(format!("/proc/{tid}/cwd")).map_err(gone)?;
+    Ok((meta.dev(), meta.ino()))
+}
+
+/// Path of the working directory, with " (deleted)" after it when it was removed.
+pub fn cwd(tid: i32) -> Result<Vec<u8>, Errno> {
+    link(&format!("/proc/{tid}/cwd")).map_err(gone)
+}
+
+/// Path of the root directory.
+pub fn root(tid: i32) -> Result<Vec<u8>, Errno> {
+    link(&format!("/proc/{tid}/root")).map_err(gone)
+}
+
+/// Path of the program.
+pub fn exe(tid: i32) -> Result<Vec<u8>, Errno> {
+    link(&format!("/proc/{tid}/exe")).map_err(gone)
+}
+
+/// What descriptor `fd` refers to, as /proc names it. `EBADF`: no such descriptor.
+pub fn fd_link(tid: i32, fd: i32) -> Result<Vec<u8>, Errno> {
+    link(&format!("/proc/{tid}/fd/{fd}")).map_err(|error| match errno(&error) {
+        Errno::ENOENT if exists(tid) => Errno::EBADF,
+        _ => gone(error),
+    })
+}
+
+/// Numbers of the open descriptors, sorted.
+pub fn fds(tid: i32) -> Result<Vec<i32>, Errno> {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{tid}/fd")).map_err(gone)? {
+        let name = entry.map_err(gone)?.file_name();
+        if let Some(number) = name.to_str().and_then(|name| name.parse().ok()) {
+            numbers.push(number);
+        }
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+fn exists(tid: i32) -> bool {
+    fs::metadata(format!("/proc/{tid}")).is_ok()
+}
+
+fn link(path: &str) -> std::io::Result<Vec<u8>> {
+    Ok(fs::read_link(path)?.into_os_string().into_vec())
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// /proc/TID of a task that has ended does not exist; its links and files fail with ENOENT or ESRCH.
+#[expect(clippy::needless_pass_by_value, reason = "the argument of map_err")]
+fn gone(error: std::io::Error) -> Errno {
+    match errno(&error) {
+        Errno::ENOENT => Errno::ESRCH,
+        other => other,
+    }
+}

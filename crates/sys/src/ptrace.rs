@@ -1,0 +1,296 @@
+//! ptrace(2) with `PTRACE_SEIZE`: options, stops and what they mean.
+//!
+//! Every request must come from the thread that seized the tracee; the kernel answers `ESRCH` to any other. `ESRCH`
+//! from a request on a stopped tracee means that it was killed: its end is reported by a later wait.
+#![allow(unsafe_code, reason = "ptrace(2) and waitpid(2)")]
+
+use nix::errno::Errno;
+
+bitflags::bitflags! {
+    /// `PTRACE_O_*`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Options: i32 {
+        /// Mark system-call stops, so that they differ from SIGTRAP.
+        const TRACESYSGOOD = libc::PTRACE_O_TRACESYSGOOD;
+        /// Stop at fork, and seize the child.
+        const TRACEFORK = libc::PTRACE_O_TRACEFORK;
+        /// Stop at vfork, and seize the child.
+        const TRACEVFORK = libc::PTRACE_O_TRACEVFORK;
+        /// Stop at clone, and seize the child.
+        const TRACECLONE = libc::PTRACE_O_TRACECLONE;
+        /// Stop when execve has succeeded, instead of a SIGTRAP.
+        const TRACEEXEC = libc::PTRACE_O_TRACEEXEC;
+        /// Stop when a vfork child has released its parent.
+        const TRACEVFORKDONE = libc::PTRACE_O_TRACEVFORKDONE;
+        /// Stop before exit, while memory and descriptors are still there.
+        const TRACEEXIT = libc::PTRACE_O_TRACEEXIT;
+        /// Stop at calls whose filter verdict is `SECCOMP_RET_TRACE`.
+        const TRACESECCOMP = libc::PTRACE_O_TRACESECCOMP;
+        /// Kill the tracee when the tracer ends.
+        const EXITKILL = libc::PTRACE_O_EXITKILL;
+        /// What the monitor seizes with.
+        const MONITOR = Self::TRACESYSGOOD.bits() | Self::TRACEFORK.bits() | Self::TRACEVFORK.bits()
+            | Self::TRACECLONE.bits() | Self::TRACEEXEC.bits() | Self::TRACESECCOMP.bits() | Self::EXITKILL.bits();
+    }
+}
+
+/// How a new child came to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// fork(2), or a clone with SIGCHLD as its exit signal.
+    Fork,
+    /// vfork(2), or a clone with CLONE_VFORK: the parent waits until the child executes or exits.
+    Vfork,
+    /// Any other clone; mostly threads.
+    Clone,
+}
+
+/// What a wait reported of a tracee or child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// Exited with this status; the tid is free. A thread-group leader is reported when its last thread has gone.
+    Exited(i32),
+    /// Killed by a signal.
+    Signaled {
+        /// The signal.
+        signal: i32,
+        /// Whether a core was dumped.
+        core: bool,
+    },
+    /// Before a call whose verdict is `SECCOMP_RET_TRACE`.
+    Seccomp,
+    /// execve has succeeded; the tracee now has its leader's tid, and every other thread is gone.
+    Exec {
+        /// The tid of the thread that called execve.
+        former_tid: i32,
+    },
+    /// The tracee made a child, which is seized already and reports an [`EventStop`](Status::EventStop) of its own
+    /// (that may come first).
+    NewChild {
+        /// The child's tid.
+        child: i32,
+        /// By which call.
+        how: How,
+    },
+    /// Entry or exit of a call after [`cont_syscall`].
+    SyscallStop,
+    /// A signal is about to be delivered; continue with it, another or none.
+    SignalDelivery(i32),
+    /// A stopping signal has stopped the group; [`listen`] keeps it so until SIGCONT.
+    GroupStop(i32),
+    /// `PTRACE_EVENT_STOP` with SIGTRAP: a new child's first stop, the answer to [`interrupt`], or SIGCONT seen
+    /// under [`listen`].
+    EventStop,
+    /// A vfork child has released its parent.
+    VforkDone,
+    /// Before exit.
+    ExitEvent,
+}
+
+impl Status {
+    /// Whether the tracee is stopped by a stopping signal (then [`listen`], not [`cont`]).
+    pub fn is_group_stop(&self) -> bool {
+        matches!(self, Self::GroupStop(_))
+    }
+
+    /// Whether the task is gone; if not, it is stopped and waits for a request.
+    pub fn is_end(&self) -> bool {
+        matches!(self, Self::Exited(_) | Self::Signaled { .. })
+    }
+}
+
+/// A tracee that is stopped. The requests that let it run consume the value.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a stopped tracee stays stopped until it is continued"]
+pub struct Stopped {
+    tid: i32,
+}
+
+impl Stopped {
+    /// Thread id.
+    pub fn tid(&self) -> i32 {
+        self.tid
+    }
+
+    /// Its registers.
+    pub fn regs(&self) -> Result<libc::user_regs_struct, Errno> {
+        get_regs(self.tid)
+    }
+
+    /// Replaces its registers.
+    pub fn set_regs(&self, regs: &libc::user_regs_struct) -> Result<(), Errno> {
+        set_regs(self.tid, regs)
+    }
+
+    /// See [`cont`].
+    pub fn cont(self, signal: i32) -> Result<(), Errno> {
+        cont(self.tid, signal)
+    }
+
+    /// See [`cont_syscall`].
+    pub fn cont_syscall(self, signal: i32) -> Result<(), Errno> {
+        cont_syscall(self.tid, signal)
+    }
+
+    /// See [`listen`].
+    pub fn listen(self) -> Result<(), Errno> {
+        listen(self.tid)
+    }
+}
+
+/// One report of [`wait_any`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The task is gone.
+    Ended {
+        /// Its thread id.
+        tid: i32,
+        /// [`Status::Exited`] or [`Status::Signaled`].
+        status: Status,
+    },
+    /// The tracee is stopped.
+    Stopped(Stopped, Status),
+}
+
+/// Waits for the next report of any child or tracee. `ECHILD`: none is left.
+pub fn wait_any() -> Result<Event, Errno> {
+    loop {
+        if let Some((tid, status)) = wait(0)? {
+            return Ok(if status.is_end() {
+                Event::Ended { tid, status }
+            } else {
+                Event::Stopped(Stopped { tid }, status)
+            });
+        }
+    }
+}
+
+/// Waits for the next report of any child or tracee, of any thread of this process. `flags` may hold `WNOHANG`, and
+/// then nothing new is `None`. `ECHILD`: none is left. Interruptions by signals are not reported.
+pub fn wait(flags: i32) -> Result<Option<(i32, Status)>, Errno> {
+    loop {
+        let mut raw = 0;
+        // SAFETY: `raw` is a live int.
+        let tid = unsafe { libc::waitpid(-1, &raw mut raw, flags | libc::__WALL) };
+        match Errno::result(tid) {
+            Ok(0) => return Ok(None),
+            Ok(tid) => {
+                if let Some(status) = decode(tid, raw)? {
+                    return Ok(Some((tid, status)));
+                }
+            }
+            Err(Errno::EINTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// `None` when the tracee was killed in its stop and the event's message is lost; its end will be reported.
+fn decode(tid: i32, raw: i32) -> Result<Option<Status>, Errno> {
+    if libc::WIFEXITED(raw) {
+        return Ok(Some(Status::Exited(libc::WEXITSTATUS(raw))));
+    }
+    if libc::WIFSIGNALED(raw) {
+        return Ok(Some(Status::Signaled {
+            signal: libc::WTERMSIG(raw),
+            core: libc::WCOREDUMP(raw),
+        }));
+    }
+    if !libc::WIFSTOPPED(raw) {
+        return Ok(None);
+    }
+    let signal = libc::WSTOPSIG(raw);
+    let child = |how| match event_message(tid) {
+        Ok(child) => Ok(Some(Status::NewChild { child, how })),
+        Err(Errno::ESRCH) => Ok(None),
+        Err(e) => Err(e),
+    };
+    match raw >> 16 {
+        libc::PTRACE_EVENT_SECCOMP => Ok(Some(Status::Seccomp)),
+        libc::PTRACE_EVENT_FORK => child(How::Fork),
+        libc::PTRACE_EVENT_VFORK => child(How::Vfork),
+        libc::PTRACE_EVENT_CLONE => child(How::Clone),
+        libc::PTRACE_EVENT_EXEC => match event_message(tid) {
+            Ok(former_tid) => Ok(Some(Status::Exec { former_tid })),
+            Err(Errno::ESRCH) => Ok(None),
+            Err(e) => Err(e),
+        },
+        libc::PTRACE_EVENT_VFORK_DONE => Ok(Some(Status::VforkDone)),
+        libc::PTRACE_EVENT_EXIT => Ok(Some(Status::ExitEvent)),
+        libc::PTRACE_EVENT_STOP if signal == libc::SIGTRAP => Ok(Some(Status::EventStop)),
+        libc::PTRACE_EVENT_STOP => Ok(Some(Status::GroupStop(signal))),
+        _ if signal == libc::SIGTRAP | 0x80 => Ok(Some(Status::SyscallStop)),
+        _ => Ok(Some(Status::SignalDelivery(signal))),
+    }
+}
+
+fn event_message(tid: i32) -> Result<i32, Errno> {
+    let mut message: libc::c_ulong = 0;
+    // SAFETY: `message` is a live unsigned long, which is what this request fills.
+    let r = unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, tid, 0, &raw mut message) };
+    Errno::result(r)?;
+    // Thread ids fit an int (PID_MAX_LIMIT is 2^22).
+    Ok(message as i32)
+}
+
+/// Attaches to thread `tid` without stopping it. `EPERM`: another tracer has it, or it is not ours to trace.
+pub fn seize(tid: i32, options: Options) -> Result<(), Errno> {
+    // SAFETY: the request takes both arguments by value.
+    let r = unsafe {
+        libc::ptrace(
+            libc::PTRACE_SEIZE,
+            tid,
+            0usize,
+            libc::c_long::from(options.bits()),
+        )
+    };
+    Errno::result(r).map(drop)
+}
+
+/// Lets a stopped tracee run, delivering `signal` (0: none) if it stopped for a signal.
+pub fn cont(tid: i32, signal: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_CONT, tid, signal)
+}
+
+/// Like [`cont`], stopping at the next entry to or exit from a call.
+pub fn cont_syscall(tid: i32, signal: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_SYSCALL, tid, signal)
+}
+
+/// Leaves a tracee in its group stop, reporting the SIGCONT that ends it.
+pub fn listen(tid: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_LISTEN, tid, 0)
+}
+
+/// Asks a running tracee to stop; it reports [`Status::EventStop`], or another stop that came first.
+pub fn interrupt(tid: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_INTERRUPT, tid, 0)
+}
+
+/// Lets go of a stopped tracee, delivering `signal` (0: none).
+pub fn detach(tid: i32, signal: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_DETACH, tid, signal)
+}
+
+fn request(request: libc::c_uint, tid: i32, data: i32) -> Result<(), Errno> {
+    // SAFETY: the requests that come here take both arguments by value.
+    let r = unsafe { libc::ptrace(request, tid, 0usize, libc::c_long::from(data)) };
+    Errno::result(r).map(drop)
+}
+
+/// Registers of a stopped tracee.
+pub fn get_regs(tid: i32) -> Result<libc::user_regs_struct, Errno> {
+    // SAFETY: user_regs_struct is plain integers, for which zero is a value.
+    let mut regs: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+    // SAFETY: `regs` is a live user_regs_struct, which is what this request fills.
+    let r = unsafe { libc::ptrace(libc::PTRACE_GETREGS, tid, 0usize, &raw mut regs) };
+    Errno::result(r).map(|_| regs)
+}
+
+/// Replaces the registers of a stopped tracee. At a seccomp stop, `orig_rax = -1` skips the call and `rax` is its
+/// result; another call number is run through the filter again.
+pub fn set_regs(tid: i32, regs: &libc::user_regs_struct) -> Result<(), Errno> {
+    // SAFETY: the request reads a user_regs_struct, and `regs` is one.
+    let r = unsafe { libc::ptrace(libc::PTRACE_SETREGS, tid, 0usize, std::ptr::from_ref(regs)) };
+    Errno::result(r).map(drop)
+}
