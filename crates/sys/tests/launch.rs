@@ -1,0 +1,283 @@
+//! Launched programs: the gate, failed executions, filters that are refused, signals and limits.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+#![allow(unsafe_code, reason = "tests set signal dispositions and limits")]
+
+mod common;
+
+use std::os::fd::AsFd;
+
+use common::{everyone, filter, launch_self, launch_shell, tracee_role};
+use goanna_sys::Errno;
+use goanna_sys::filter::Insn;
+use goanna_sys::launch::{Launch, LaunchError, launch};
+use goanna_sys::ptrace::{Options, Status, cont, seize, wait};
+use goanna_sys::{limits, stat};
+
+/// Waits for the only child's end.
+fn end() -> Status {
+    let (_, status) = wait(0).unwrap().unwrap();
+    assert!(status.is_end(), "{status:?}");
+    status
+}
+
+fn program(path: &std::ffi::CStr) -> Launch {
+    Launch {
+        path: path.into(),
+        argv: vec![path.into()],
+        env: vec![],
+        filter: vec![],
+        listener: false,
+    }
+}
+
+#[test]
+fn runs_true_without_a_filter() {
+    everyone("runs_true_without_a_filter", || {
+        let launched = launch(&program(c"/bin/true")).unwrap();
+        assert!(launched.listener.is_none());
+        let report = launched.go().unwrap();
+        assert_eq!(end(), Status::Exited(0));
+        assert_eq!(report.exec_errno(), None);
+        assert_eq!(wait(0), Err(Errno::ECHILD));
+    });
+}
+
+#[test]
+fn waits_at_the_gate_until_let_go() {
+    everyone("waits_at_the_gate_until_let_go", || {
+        let launched = launch(&program(c"/bin/true")).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert_eq!(wait(libc::WNOHANG), Ok(None));
+        drop(launched);
+        assert_eq!(end(), Status::Exited(125));
+    });
+}
+
+#[test]
+fn a_killed_child_gives_epipe_at_the_gate() {
+    everyone("a_killed_child_gives_epipe_at_the_gate", || {
+        let launched = launch(&program(c"/bin/true")).unwrap();
+        // SAFETY: our own child.
+        unsafe { libc::kill(launched.pid, libc::SIGKILL) };
+        let killed = Status::Signaled {
+            signal: libc::SIGKILL,
+            core: false,
+        };
+        assert_eq!(end(), killed);
+        assert_eq!(launched.go().unwrap_err(), Errno::EPIPE);
+    });
+}
+
+#[test]
+fn reports_why_execve_failed() {
+    everyone("reports_why_execve_failed", || {
+        for (path, errno, code) in [
+            (c"/nonexistent/program", Errno::ENOENT, 127),
+            (c"/etc", Errno::EACCES, 126),
+            (c"/etc/passwd/x", Errno::ENOTDIR, 126),
+        ] {
+            let report = launch(&program(path)).unwrap().go().unwrap();
+            assert_eq!(end(), Status::Exited(code));
+            assert_eq!(report.exec_errno(), Some(errno));
+        }
+    });
+}
+
+#[test]
+fn tells_why_a_filter_is_refused() {
+    everyone("tells_why_a_filter_is_refused", || {
+        let mut bad = program(c"/bin/true");
+        bad.filter = vec![Insn::stmt(0xffff, 0)];
+        assert_eq!(launch(&bad).unwrap_err(), LaunchError::FilterInvalid);
+        bad.filter = vec![Insn::stmt(libc::BPF_RET, 0); usize::from(u16::MAX) + 1];
+        assert_eq!(launch(&bad).unwrap_err(), LaunchError::FilterInvalid);
+        assert_eq!(wait(0), Err(Errno::ECHILD), "the refused child is reaped");
+    });
+}
+
+/// A filter chain has one listener, so a monitor inside a monitor must be told, not hang.
+#[test]
+fn a_second_listener_is_busy() {
+    const NAME: &str = "a_second_listener_is_busy";
+    everyone(NAME, || {
+        let notify = filter(&[(libc::SYS_getpgid, libc::SECCOMP_RET_USER_NOTIF)]);
+        if tracee_role().is_some() {
+            let mut inner = program(c"/bin/true");
+            inner.filter = notify;
+            inner.listener = true;
+            assert_eq!(launch(&inner).unwrap_err(), LaunchError::ListenerBusy);
+            inner.filter = filter(&[]);
+            inner.listener = false;
+            let _report = launch(&inner).unwrap().go().unwrap();
+            assert_eq!(end(), Status::Exited(0));
+            return;
+        }
+        let mut launched = launch(&launch_self(NAME, "inner", notify, true)).unwrap();
+        let listener = launched.listener.take().unwrap();
+        launched.go().unwrap();
+        assert_eq!(end(), Status::Exited(0));
+        drop(listener);
+    });
+}
+
+/// The filter of an outer sandbox can make seccomp(2) fail in ways of its own.
+#[test]
+fn an_outer_filter_can_forbid_or_hide_seccomp() {
+    const NAME: &str = "an_outer_filter_can_forbid_or_hide_seccomp";
+    everyone(NAME, || {
+        for (errno, error) in [
+            (Errno::EPERM, LaunchError::FilterForbidden),
+            (Errno::ENOSYS, LaunchError::FilterUnsupported),
+            (Errno::ENOMEM, LaunchError::Filter(Errno::ENOMEM)),
+        ] {
+            if let Some(role) = tracee_role() {
+                if role == errno.to_string() {
+                    let mut inner = program(c"/bin/true");
+                    inner.filter = filter(&[]);
+                    assert_eq!(launch(&inner).unwrap_err(), error);
+                }
+                continue;
+            }
+            let refuse = filter(&[(
+                libc::SYS_seccomp,
+                libc::SECCOMP_RET_ERRNO | errno as i32 as u32,
+            )]);
+            let _report = launch(&launch_self(NAME, &errno.to_string(), refuse, false))
+                .unwrap()
+                .go()
+                .unwrap();
+            assert_eq!(end(), Status::Exited(0), "{errno}");
+        }
+    });
+}
+
+/// Even a filter that traps the calls the child makes on its way reaches the gate.
+#[test]
+fn a_filter_that_traps_futex_and_close_does_not_hang_the_launch() {
+    const NAME: &str = "a_filter_that_traps_futex_and_close_does_not_hang_the_launch";
+    everyone(NAME, || {
+        use goanna_sys::notify::{Listener, Ready, Reply};
+        let verdicts = [
+            (libc::SYS_futex, libc::SECCOMP_RET_USER_NOTIF),
+            (libc::SYS_close, libc::SECCOMP_RET_USER_NOTIF),
+            (libc::SYS_write, libc::SECCOMP_RET_USER_NOTIF),
+        ];
+        let launched = launch(&launch_shell("exit 5", filter(&verdicts), true)).unwrap();
+        let listener = Listener::from_fd(launched.listener.unwrap());
+        let answers = std::thread::spawn(move || {
+            while listener.wait_readable(-1).unwrap() == Ready::Notification {
+                let call = listener.recv().unwrap();
+                listener.reply(call.id, Reply::Continue).unwrap();
+            }
+        });
+        launched.gate.open().unwrap();
+        assert_eq!(end(), Status::Exited(5));
+        answers.join().unwrap();
+    });
+}
+
+fn proc_line(pid: i32, file: &str, key: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+    let line = text.lines().find(|line| line.starts_with(key)).unwrap();
+    line[key.len()..].trim().to_owned()
+}
+
+/// Seizes, lets go and returns at the stop after execve.
+fn to_exec(request: &Launch) -> i32 {
+    let launched = launch(request).unwrap();
+    let pid = launched.pid;
+    seize(pid, Options::MONITOR).unwrap();
+    launched.go().unwrap();
+    let (tid, status) = wait(0).unwrap().unwrap();
+    assert_eq!((tid, status), (pid, Status::Exec { former_tid: pid }));
+    pid
+}
+
+fn procfs_thread_mask() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+    u64::from_str_radix(line.unwrap().trim(), 16).unwrap()
+}
+
+#[test]
+fn signals_are_as_the_caller_found_them() {
+    everyone("signals_are_as_the_caller_found_them", || {
+        extern "C" fn handler(_: i32) {}
+        // SAFETY: dispositions and mask of this process, which runs this test only.
+        unsafe {
+            for ignored in [libc::SIGINT, libc::SIGQUIT, libc::SIGPIPE, libc::SIGHUP] {
+                libc::signal(ignored, libc::SIG_IGN);
+            }
+            libc::signal(libc::SIGTERM, handler as *const () as usize);
+            let mut mask = std::mem::zeroed();
+            libc::sigemptyset(&raw mut mask);
+            libc::sigaddset(&raw mut mask, libc::SIGUSR1);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut());
+        }
+        let pid = to_exec(&program(c"/bin/true"));
+        let set = |key| u64::from_str_radix(&proc_line(pid, "status", key), 16).unwrap();
+        let bit = |signal: i32| 1u64 << (signal - 1);
+        assert_eq!(set("SigBlk:"), bit(libc::SIGUSR1));
+        assert_eq!(set("SigIgn:") & 0x7fff_ffff, bit(libc::SIGHUP));
+        assert_eq!(proc_line(pid, "status", "NoNewPrivs:"), "1");
+        cont(pid, 0).unwrap();
+        assert_eq!(end(), Status::Exited(0));
+        let own = procfs_thread_mask();
+        assert_eq!(own, bit(libc::SIGUSR1), "launching leaves our mask alone");
+    });
+}
+
+#[test]
+fn programs_keep_the_inherited_limit_on_descriptors() {
+    everyone("programs_keep_the_inherited_limit_on_descriptors", || {
+        // SAFETY: a live rlimit, of this process.
+        unsafe {
+            let mut limit = std::mem::zeroed();
+            libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+            limit.rlim_cur = 333;
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+        }
+        let raised = limits::raise_nofile().unwrap();
+        assert!(raised > 333);
+        assert_eq!(limits::raise_nofile(), Ok(raised));
+        let pid = to_exec(&program(c"/bin/true"));
+        let limit = proc_line(pid, "limits", "Max open files");
+        assert_eq!(limit.split_whitespace().next(), Some("333"));
+        cont(pid, 0).unwrap();
+        assert_eq!(end(), Status::Exited(0));
+    });
+}
+
+#[test]
+fn reads_the_limit_on_file_sizes() {
+    everyone("reads_the_limit_on_file_sizes", || {
+        let pid = to_exec(&launch_shell("ulimit -f 8; /bin/true", vec![], false));
+        assert_eq!(limits::prlimit_fsize(pid), Ok(u64::MAX));
+        let mut tid = pid;
+        loop {
+            cont(tid, 0).unwrap();
+            let (next, status) = wait(0).unwrap().unwrap();
+            tid = next;
+            if matches!(status, Status::Exec { .. }) {
+                break;
+            }
+            assert!(!status.is_end(), "{status:?}");
+        }
+        let unit = limits::prlimit_fsize(tid).unwrap() / 8;
+        assert!(unit == 512 || unit == 1024, "{unit}");
+        assert_eq!(limits::prlimit_fsize(i32::MAX), Err(Errno::ESRCH));
+    });
+}
+
+#[test]
+fn identity_is_that_of_stat() {
+    use std::os::unix::fs::MetadataExt;
+    let file = std::fs::File::open("/").unwrap();
+    let meta = file.metadata().unwrap();
+    let identity = stat::identity(file.as_fd()).unwrap();
+    assert_eq!(identity, (meta.dev(), meta.ino(), meta.mode()));
+}

@@ -1,0 +1,206 @@
+//! Stops of seized tracees and what they are decoded to.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+#![allow(unsafe_code, reason = "tests send signals and make raw calls")]
+
+mod common;
+
+use common::{everyone, filter, launch_self, launch_shell, tracee_role};
+use goanna_sys::Errno;
+use goanna_sys::launch::{Launch, launch};
+use goanna_sys::ptrace::{
+    Event, How, Options, Status, cont, cont_syscall, get_regs, interrupt, listen, seize, set_regs,
+    wait, wait_any,
+};
+
+fn start(request: &Launch) -> i32 {
+    let launched = launch(request).unwrap();
+    let pid = launched.pid;
+    seize(pid, Options::MONITOR).unwrap();
+    launched.go().unwrap();
+    pid
+}
+
+/// Lets everything run to its end, delivering signals; all that was reported, in order.
+fn run() -> Vec<(i32, Status)> {
+    let mut seen = Vec::new();
+    loop {
+        match wait_any() {
+            Ok(Event::Stopped(stopped, status)) => {
+                seen.push((stopped.tid(), status));
+                let signal = match status {
+                    Status::SignalDelivery(signal) => signal,
+                    _ => 0,
+                };
+                stopped.cont(signal).unwrap();
+            }
+            Ok(Event::Ended { tid, status }) => seen.push((tid, status)),
+            Err(error) => {
+                assert_eq!(error, Errno::ECHILD);
+                return seen;
+            }
+        }
+    }
+}
+
+fn next() -> (i32, Status) {
+    wait(0).unwrap().unwrap()
+}
+
+#[test]
+fn children_are_seized_and_reported() {
+    everyone("children_are_seized_and_reported", || {
+        let pid = start(&launch_shell("(exit 4); (exit 5) & wait", vec![], false));
+        let seen = run();
+        let children: Vec<i32> = seen
+            .iter()
+            .filter_map(|&(tid, status)| match status {
+                Status::NewChild { child, how } => {
+                    assert_eq!(tid, pid);
+                    assert!(matches!(how, How::Fork | How::Vfork));
+                    Some(child)
+                }
+                _ => None,
+            })
+            .collect();
+        assert_eq!(children.len(), 2);
+        for (&child, code) in children.iter().zip([4, 5]) {
+            assert!(seen.contains(&(child, Status::EventStop)), "first stop");
+            assert!(seen.contains(&(child, Status::Exited(code))));
+        }
+        assert!(seen.contains(&(pid, Status::Exec { former_tid: pid })));
+        assert_eq!(seen.last(), Some(&(pid, Status::Exited(0))));
+    });
+}
+
+#[test]
+fn an_exec_by_another_thread_names_its_former_tid() {
+    const NAME: &str = "an_exec_by_another_thread_names_its_former_tid";
+    everyone(NAME, || {
+        if tracee_role().is_some() {
+            use std::os::unix::process::CommandExt;
+            let thread =
+                std::thread::spawn(|| panic!("{}", std::process::Command::new("/bin/true").exec()));
+            thread.join().unwrap();
+            return;
+        }
+        let pid = start(&launch_self(NAME, "tracee", vec![], false));
+        let seen = run();
+        let thread = seen.iter().rev().find_map(|&(_, status)| match status {
+            Status::NewChild {
+                child,
+                how: How::Clone,
+            } => Some(child),
+            _ => None,
+        });
+        let thread = thread.unwrap();
+        assert_ne!(thread, pid);
+        assert!(seen.contains(&(pid, Status::Exec { former_tid: thread })));
+        assert_eq!(seen.last(), Some(&(pid, Status::Exited(0))));
+    });
+}
+
+#[test]
+fn signals_are_seen_and_can_be_dropped() {
+    everyone("signals_are_seen_and_can_be_dropped", || {
+        let script = "trap 'exit 7' USR1; kill -TERM $$; kill -USR1 $$; exit 1";
+        let pid = start(&launch_shell(script, vec![], false));
+        assert_eq!(next(), (pid, Status::Exec { former_tid: pid }));
+        cont(pid, 0).unwrap();
+        assert_eq!(next(), (pid, Status::SignalDelivery(libc::SIGTERM)));
+        cont(pid, 0).unwrap();
+        assert_eq!(next(), (pid, Status::SignalDelivery(libc::SIGUSR1)));
+        cont(pid, libc::SIGUSR1).unwrap();
+        assert_eq!(next(), (pid, Status::Exited(7)));
+    });
+}
+
+#[test]
+fn a_group_stop_lasts_until_sigcont() {
+    everyone("a_group_stop_lasts_until_sigcont", || {
+        let pid = start(&launch_shell("kill -STOP $$; exit 3", vec![], false));
+        assert_eq!(next(), (pid, Status::Exec { former_tid: pid }));
+        cont(pid, 0).unwrap();
+        assert_eq!(next(), (pid, Status::SignalDelivery(libc::SIGSTOP)));
+        cont(pid, libc::SIGSTOP).unwrap();
+        let (_, status) = next();
+        assert_eq!(status, Status::GroupStop(libc::SIGSTOP));
+        assert!(status.is_group_stop() && !Status::EventStop.is_group_stop());
+        listen(pid).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        assert_eq!(wait(libc::WNOHANG), Ok(None), "stays stopped");
+        // SAFETY: our tracee.
+        unsafe { libc::kill(pid, libc::SIGCONT) };
+        assert_eq!(next(), (pid, Status::EventStop));
+        let seen = {
+            cont(pid, 0).unwrap();
+            run()
+        };
+        assert_eq!(seen.last(), Some(&(pid, Status::Exited(3))));
+    });
+}
+
+#[test]
+fn interrupts_a_running_tracee() {
+    everyone("interrupts_a_running_tracee", || {
+        let pid = start(&launch_shell("while :; do :; done", vec![], false));
+        assert_eq!(next(), (pid, Status::Exec { former_tid: pid }));
+        assert_eq!(interrupt(pid), Ok(()), "stopped already: remembered");
+        cont(pid, 0).unwrap();
+        assert_eq!(next(), (pid, Status::EventStop));
+        cont(pid, 0).unwrap();
+        assert_eq!(get_regs(pid).unwrap_err(), Errno::ESRCH, "it runs");
+        // SAFETY: our tracee.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+        let killed = Status::Signaled {
+            signal: libc::SIGKILL,
+            core: false,
+        };
+        assert_eq!(next(), (pid, killed));
+        assert_eq!(seize(pid, Options::MONITOR), Err(Errno::ESRCH));
+    });
+}
+
+#[test]
+fn a_call_can_be_skipped_or_watched_to_its_exit() {
+    const NAME: &str = "a_call_can_be_skipped_or_watched_to_its_exit";
+    everyone(NAME, || {
+        if tracee_role().is_some() {
+            // SAFETY: integers only.
+            let (skipped, watched) =
+                unsafe { (libc::getpgid(1), libc::getpgid(0) == libc::getpgrp()) };
+            assert_eq!((skipped, watched), (123, true));
+            return;
+        }
+        let traced = filter(&[(libc::SYS_getpgid, libc::SECCOMP_RET_TRACE)]);
+        let pid = start(&launch_self(NAME, "tracee", traced, false));
+        let mut stops = 0;
+        let status = loop {
+            let (tid, status) = next();
+            if status.is_end() && tid == pid {
+                break status;
+            }
+            if status == Status::Seccomp {
+                stops += 1;
+                let mut regs = get_regs(tid).unwrap();
+                assert_eq!(regs.orig_rax, libc::SYS_getpgid as u64);
+                if regs.rdi == 1 {
+                    regs.orig_rax = u64::MAX;
+                    regs.rax = 123;
+                    set_regs(tid, &regs).unwrap();
+                } else {
+                    cont_syscall(tid, 0).unwrap();
+                    assert_eq!(next(), (tid, Status::SyscallStop));
+                    assert!(get_regs(tid).unwrap().rax.cast_signed() > 0);
+                }
+            }
+            if !status.is_end() {
+                cont(tid, 0).unwrap();
+            }
+        };
+        assert_eq!((status, stops), (Status::Exited(0), 2));
+    });
+}
