@@ -1,7 +1,8 @@
 //! Acting as a tracee's user: credentials, capabilities and umask of one thread, for the time of one call.
 //!
 //! The kernel keeps credentials per thread; glibc's setgroups changes all threads, so the raw calls are used here.
-//! A change of file-system ids clears the process's dumpable flag, as the kernel does for any such change.
+//! A change of file-system ids clears the process's dumpable flag, as the kernel does for any such change: programs
+//! launched after it can be seized and asked for their listener only with CAP_SYS_PTRACE until they have executed.
 #![allow(
     unsafe_code,
     reason = "raw credential calls, which glibc would apply to every thread"

@@ -167,6 +167,15 @@ fn vectors() {
     read_exact(pid, text, &mut back).unwrap();
     assert_eq!(&back, b"AB234CD7E9");
     assert_eq!(write_vec(pid, &[(text, 1), (0, 1)], b"zz"), Ok(1));
+
+    // A hole early in a long vector ends the transfer, however the kernel is asked for it.
+    let mut holed: Vec<(u64, usize)> = (0..100).map(|i| (text + i, 1)).collect();
+    holed[10] = (end, 1);
+    out.clear();
+    assert_eq!(read_vec(pid, &holed, &mut out, 1000), Ok(10));
+    assert_eq!(write_vec(pid, &holed, &[b'w'; 100]), Ok(10));
+    read_exact(pid, text + 95, &mut back[..1]).unwrap();
+    assert_eq!(back[0], b'x', "nothing is written behind the hole");
 }
 
 #[test]
