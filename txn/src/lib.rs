@@ -1,1 +1,23 @@
-//! (in work)
+//! The storage half of Amino: a redo log that makes changes durable, an engine that indexes them, and an overlay of what
+//! is not yet in the engine.
+//!
+//! A [`Store`] takes [`Changes`], each set of them one atomic step. They are visible at once and reach the disk in
+//! order, in the background or when somebody calls [`Store::sync`]; so a crash leaves a prefix of the steps, and at
+//! least those before the last sync.
+
+mod changes;
+mod commit;
+mod dir;
+pub mod engine;
+mod error;
+mod layers;
+mod log;
+mod store;
+
+pub use changes::{Changes, change_cost};
+pub use engine::EngineKind;
+pub use error::Error;
+pub use store::{DirtySource, Info, OpGuard, Options, Stats, Store};
+
+#[cfg(test)]
+mod tests;

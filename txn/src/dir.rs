@@ -1,0 +1,179 @@
+//! The directory of a store: telling it from other directories, creating it, and holding it alone.
+//!
+//! `AMINO` makes a directory a store and is the last thing that creation does. Until then `AMINO.new` says that what
+//! lies beside it is half a store of ours, so that an interrupted creation can be done again.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use amino_schema::marker::{MARKER_FORMAT, MARKER_LEN_MAX, Marker, claimed_format};
+
+use crate::log::sync_dir;
+use crate::{EngineKind, Error};
+
+const MARKER: &str = "AMINO";
+const NEW_MARKER: &str = "AMINO.new";
+const LOCK: &str = "lock";
+/// Directory of the log's segments.
+pub(crate) const LOG: &str = "log";
+/// Directory of the engine's files.
+pub(crate) const ENGINE: &str = "engine";
+
+/// The store's lock file; the lock goes with it.
+pub(crate) struct Lock(#[expect(dead_code, reason = "held for its lock")] File);
+
+/// Reads the marker of a store; `None` if `dir` does not exist, is empty, or holds an interrupted creation.
+pub(crate) fn read_marker(dir: &Path) -> Result<Option<Marker>, Error> {
+    let path = dir.join(MARKER);
+    let mut raw = Vec::new();
+    let read = File::open(&path)
+        .and_then(|file| file.take(MARKER_LEN_MAX as u64 + 1).read_to_end(&mut raw));
+    match read {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return check_unused(dir).map(|()| None);
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            return Err(Error::NotAStore {
+                path: dir.to_owned(),
+                why: "it is no directory",
+            });
+        }
+        Err(error) => return Err(Error::io("read", &path)(error)),
+    }
+    if let Some(found) = claimed_format(&raw).filter(|&found| found > MARKER_FORMAT) {
+        return Err(Error::NewerVersion {
+            path: dir.to_owned(),
+            found,
+            supported: MARKER_FORMAT,
+        });
+    }
+    let marker = Marker::decode(&raw).map_err(|why| Error::Damaged {
+        place: format!("{} at byte {}", path.display(), why.offset),
+        why: why.why.to_owned(),
+    })?;
+    Ok(Some(marker))
+}
+
+/// Whether a store may be made in `dir`.
+fn check_unused(dir: &Path) -> Result<(), Error> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(Error::io("list", dir)(error)),
+    };
+    let begun = fs::read(dir.join(NEW_MARKER)).is_ok_and(|raw| Marker::decode(&raw).is_ok());
+    for entry in entries {
+        let name = entry.map_err(Error::io("list", dir))?.file_name();
+        let ours = name == LOCK || name == NEW_MARKER || begun && (name == LOG || name == ENGINE);
+        if !ours {
+            return Err(Error::NotAStore {
+                path: dir.to_owned(),
+                why: "it is not empty and has no file AMINO",
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Makes `dir`, for its owner alone, if it does not exist; its parent must.
+pub(crate) fn make(dir: &Path) -> Result<(), Error> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => sync_dir(
+            dir.parent()
+                .filter(|parent| !parent.as_os_str().is_empty())
+                .unwrap_or(Path::new(".")),
+        ),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(Error::io("create", dir)(error)),
+    }
+}
+
+/// Takes the lock of `dir` or says who has it.
+pub(crate) fn lock(dir: &Path) -> Result<Lock, Error> {
+    let path = dir.join(LOCK);
+    let options = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path);
+    let file = options.map_err(Error::io("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(held(dir, &file)),
+        Err(TryLockError::Error(error)) => return Err(Error::io("lock", &path)(error)),
+    }
+    let command: Vec<String> = std::env::args_os()
+        .map(|arg| arg.to_string_lossy().into_owned())
+        .collect();
+    let text = format!(
+        "{}\n{}\n",
+        std::process::id(),
+        command.join(" ").replace('\n', " ")
+    );
+    let written = file
+        .set_len(0)
+        .and_then(|()| file.write_all_at(text.as_bytes(), 0));
+    written.map_err(Error::io("write", &path))?;
+    Ok(Lock(file))
+}
+
+fn held(dir: &Path, file: &File) -> Error {
+    let mut raw = [0; 4096];
+    let len = file.read_at(&mut raw, 0).unwrap_or(0);
+    let text = String::from_utf8_lossy(raw.get(..len).unwrap_or_default());
+    let mut lines = text.lines();
+    let pid = lines.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
+    Error::Held {
+        path: dir.to_owned(),
+        pid,
+        command: lines.next().unwrap_or("unknown").to_owned(),
+    }
+}
+
+/// Begins to make a store in the locked and unused `dir`; clears away what an interrupted attempt has left.
+pub(crate) fn begin(dir: &Path, engine: EngineKind) -> Result<Marker, Error> {
+    check_unused(dir)?;
+    for part in [LOG, ENGINE] {
+        let path = dir.join(part);
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::io("remove", &path)(error));
+            }
+            _ => {}
+        }
+    }
+    let store_id = std::array::from_fn(|_| fastrand::u8(..));
+    let marker = Marker {
+        format: MARKER_FORMAT,
+        engine: engine.name().to_owned(),
+        store_id,
+    };
+    let path = dir.join(NEW_MARKER);
+    let written = File::create(&path).and_then(|mut file| {
+        file.write_all(&marker.encode())?;
+        file.sync_all()
+    });
+    written.map_err(Error::io("write", &path))?;
+    sync_dir(dir)?;
+    for part in [LOG, ENGINE] {
+        let path = dir.join(part);
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(Error::io("create", &path))?;
+    }
+    sync_dir(dir)?;
+    Ok(marker)
+}
+
+/// Makes `dir` a store: from here on it is opened and never created again.
+pub(crate) fn finish(dir: &Path) -> Result<(), Error> {
+    let path = dir.join(NEW_MARKER);
+    fs::rename(&path, dir.join(MARKER)).map_err(Error::io("rename", &path))?;
+    sync_dir(dir)
+}

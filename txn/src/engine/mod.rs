@@ -1,0 +1,105 @@
+//! Storage engines: an ordered map that applies batches whole and in order. Durability is the log's business; an engine
+//! is asked to be on disk only at a checkpoint.
+
+mod fjall;
+mod memory;
+mod sled;
+
+use std::ops::Bound;
+use std::path::Path;
+
+use amino_schema::key::APPLIED;
+use bytes::Bytes;
+
+use crate::{Changes, Error};
+
+/// The engines that a store can use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EngineKind {
+    /// Log-structured merge trees; the default.
+    Fjall,
+    /// A lock-free tree over a log.
+    Sled,
+    /// A map in memory, rebuilt from the log at open; the log is never shortened. For tests.
+    Memory,
+}
+
+impl EngineKind {
+    /// The engine's name in the marker file and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fjall => "fjall",
+            Self::Sled => "sled",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// The engine with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Fjall, Self::Sled, Self::Memory]
+            .into_iter()
+            .find(|kind| kind.name() == name)
+    }
+
+    /// Opens the engine in `dir`, creating it where there is none.
+    pub fn open(self, dir: &Path) -> Result<Box<dyn Engine>, Error> {
+        Ok(match self {
+            Self::Fjall => Box::new(fjall::FjallEngine::open(dir)?),
+            Self::Sled => Box::new(sled::SledEngine::open(dir)?),
+            Self::Memory => Box::new(memory::MemoryEngine::default()),
+        })
+    }
+}
+
+/// An entry of a range read.
+pub type Entry = Result<(Bytes, Bytes), Error>;
+
+/// An ordered map of bytes to bytes. Keys that start with a zero byte are the adapter's own and never seen outside.
+pub trait Engine: Send + Sync {
+    /// The value of `key`.
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error>;
+
+    /// A view that batches applied later do not change. Some engines make `apply` wait for it: keep it short.
+    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, Error>;
+
+    /// Applies all changes or none, and notes that `seq` has been reached. Called by one thread at a time.
+    fn apply(&self, changes: &Changes, seq: u64) -> Result<(), Error>;
+
+    /// Returns when everything applied is on disk.
+    fn sync(&self) -> Result<(), Error>;
+
+    /// The last sequence number applied; `None` in an engine to which nothing was ever applied.
+    fn applied_seq(&self) -> Result<Option<u64>, Error>;
+
+    /// Bytes of host files, as far as the engine knows.
+    fn size_on_disk(&self) -> Result<u64, Error>;
+
+    /// Whether what was synced is still there when the engine is opened again.
+    fn is_persistent(&self) -> bool;
+}
+
+/// An engine's state at one moment.
+pub trait Snapshot {
+    /// The value of `key`.
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error>;
+
+    /// The entries within the bounds, in key order.
+    fn range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Box<dyn Iterator<Item = Entry> + '_>;
+}
+
+/// `from`, moved past the adapter's own keys.
+fn visible_from(from: Bound<&[u8]>) -> Bound<&[u8]> {
+    const FIRST: &[u8] = &[1];
+    match from {
+        Bound::Included(key) | Bound::Excluded(key) if key >= FIRST => from,
+        _ => Bound::Included(FIRST),
+    }
+}
+
+fn decode_applied(raw: &[u8]) -> Result<u64, Error> {
+    let raw = raw.try_into().map_err(|_| Error::Damaged {
+        place: format!("engine key {}", APPLIED.escape_ascii()),
+        why: "it is not eight bytes".to_owned(),
+    })?;
+    Ok(u64::from_le_bytes(raw))
+}

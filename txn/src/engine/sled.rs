@@ -1,0 +1,158 @@
+use std::fs::{self, File};
+use std::io;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+
+use amino_schema::key::APPLIED;
+use bytes::Bytes;
+use parking_lot::{RwLock, RwLockReadGuard};
+
+use super::{Engine, Entry, Snapshot, decode_applied, visible_from};
+use crate::changes::is_empty_range;
+use crate::{Changes, Error};
+
+const CACHE_BYTES: u64 = 64 << 20;
+
+/// sled's default tree. It has no snapshots: one keeps batches out by holding `batches` shared.
+pub(super) struct SledEngine {
+    dir: PathBuf,
+    database: sled::Db,
+    batches: RwLock<()>,
+}
+
+struct SledSnapshot<'a> {
+    database: &'a sled::Db,
+    _no_batches: RwLockReadGuard<'a, ()>,
+}
+
+fn error(what: &'static str) -> impl Fn(sled::Error) -> Error {
+    move |why| Error::Engine {
+        engine: "sled",
+        what,
+        why: why.to_string(),
+    }
+}
+
+fn owned(value: &sled::IVec) -> Bytes {
+    Bytes::copy_from_slice(value)
+}
+
+impl SledEngine {
+    pub(super) fn open(dir: &Path) -> Result<Self, Error> {
+        let opening = |why: sled::Error| match why {
+            sled::Error::Io(source) => Error::Io {
+                what: "open the engine in",
+                path: dir.to_owned(),
+                source,
+            },
+            why => Error::Damaged {
+                place: dir.display().to_string(),
+                why: format!("sled cannot open it: {why}"),
+            },
+        };
+        // Its own periodic flush would be a second, pointless durability: the log has it all until a checkpoint.
+        let config = sled::Config::new()
+            .path(dir)
+            .cache_capacity(CACHE_BYTES)
+            .flush_every_ms(None);
+        let database = config.open().map_err(opening)?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            database,
+            batches: RwLock::new(()),
+        })
+    }
+}
+
+/// Syncs every file below `dir` and every directory, `dir` included.
+fn sync_tree(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let synced = if entry.file_type()?.is_dir() {
+            sync_tree(&entry.path())
+        } else {
+            File::open(entry.path()).and_then(|file| file.sync_all())
+        };
+        match synced {
+            // sled's threads remove snapshots and blobs that a newer one replaces.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other?,
+        }
+    }
+    File::open(dir)?.sync_all()
+}
+
+impl Engine for SledEngine {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        Ok(self
+            .database
+            .get(key)
+            .map_err(error("read"))?
+            .as_ref()
+            .map(owned))
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, Error> {
+        Ok(Box::new(SledSnapshot {
+            database: &self.database,
+            _no_batches: self.batches.read(),
+        }))
+    }
+
+    fn apply(&self, changes: &Changes, seq: u64) -> Result<(), Error> {
+        let mut batch = sled::Batch::default();
+        for (key, value) in changes.iter() {
+            match value {
+                Some(value) => batch.insert(&key[..], &value[..]),
+                None => batch.remove(&key[..]),
+            }
+        }
+        batch.insert(APPLIED, &seq.to_le_bytes());
+        let _alone = self.batches.write();
+        self.database
+            .apply_batch(batch)
+            .map_err(error("apply a batch"))
+    }
+
+    fn sync(&self) -> Result<(), Error> {
+        self.database.flush().map_err(error("flush"))?;
+        // flush() ends in sync_file_range(2), which writes no metadata and no disk cache out.
+        sync_tree(&self.dir).map_err(Error::io("sync", &self.dir))
+    }
+
+    fn applied_seq(&self) -> Result<Option<u64>, Error> {
+        let raw = self.database.get(APPLIED).map_err(error("read"))?;
+        raw.map(|raw| decode_applied(&raw)).transpose()
+    }
+
+    fn size_on_disk(&self) -> Result<u64, Error> {
+        self.database.size_on_disk().map_err(error("tell its size"))
+    }
+
+    fn is_persistent(&self) -> bool {
+        true
+    }
+}
+
+impl Snapshot for SledSnapshot<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        Ok(self
+            .database
+            .get(key)
+            .map_err(error("read"))?
+            .as_ref()
+            .map(owned))
+    }
+
+    fn range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Box<dyn Iterator<Item = Entry> + '_> {
+        let from = visible_from(from);
+        if is_empty_range(from, to) {
+            return Box::new(std::iter::empty());
+        }
+        let entries = self.database.range::<&[u8], _>((from, to));
+        Box::new(entries.map(|entry| {
+            let (key, value) = entry.map_err(error("read a range"))?;
+            Ok((owned(&key), owned(&value)))
+        }))
+    }
+}

@@ -1,0 +1,130 @@
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use amino_schema::DecodeError;
+use nix::errno::Errno;
+
+/// Why a store could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The directory exists and is something else; it was not touched.
+    #[error("{path} is not an Amino store: {why}", path = path.display())]
+    NotAStore {
+        /// The directory.
+        path: PathBuf,
+        /// What was found instead.
+        why: &'static str,
+    },
+    /// The store was written by a newer program.
+    #[error("{path} has store format {found}; this program knows formats up to {supported}", path = path.display())]
+    NewerVersion {
+        /// The store's directory.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest format this program knows.
+        supported: u32,
+    },
+    /// Another process has the store open.
+    #[error("{path} is in use by process {pid} ({command})", path = path.display())]
+    Held {
+        /// The store's directory.
+        path: PathBuf,
+        /// The holder's process id, 0 when it could not be read.
+        pid: u32,
+        /// The holder's command line.
+        command: String,
+    },
+    /// The store uses another engine than the one asked for.
+    #[error("{path} uses the engine {found}, not {wanted}", path = path.display())]
+    EngineMismatch {
+        /// The store's directory.
+        path: PathBuf,
+        /// The engine named in its marker.
+        found: String,
+        /// The engine asked for.
+        wanted: &'static str,
+    },
+    /// The log cannot grow: the host's file system is full or a limit is reached. Nothing was changed.
+    #[error("no space left for the log")]
+    NoSpace,
+    /// Stored bytes are not what was written.
+    #[error("damaged: {place}: {why}")]
+    Damaged {
+        /// The file and offset, or the record.
+        place: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The host's file system refused something.
+    #[error("cannot {what} {path}", path = path.display())]
+    Io {
+        /// What was tried, as a verb.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The host's error.
+        source: io::Error,
+    },
+    /// The storage engine refused something.
+    #[error("the {engine} engine cannot {what}: {why}")]
+    Engine {
+        /// The engine's name.
+        engine: &'static str,
+        /// What was tried, as a verb.
+        what: &'static str,
+        /// The engine's own words.
+        why: String,
+    },
+    /// An earlier write or sync failed. What was submitted since the last successful sync may be lost; the store
+    /// takes no more changes and must be opened again.
+    #[error("the store has stopped: {why}; open it again to see what reached the disk")]
+    Stopped {
+        /// The failure that stopped it.
+        why: Arc<str>,
+    },
+}
+
+impl Error {
+    /// The errno that a system call fails with for this reason.
+    pub fn errno(&self) -> i32 {
+        let errno = match self {
+            Self::NotAStore { .. } | Self::NewerVersion { .. } | Self::EngineMismatch { .. } => {
+                Errno::EINVAL
+            }
+            Self::Held { .. } => Errno::EBUSY,
+            Self::NoSpace => Errno::ENOSPC,
+            Self::Damaged { .. } => Errno::EUCLEAN,
+            Self::Io { source, .. } => return source.raw_os_error().unwrap_or(Errno::EIO as i32),
+            Self::Engine { .. } | Self::Stopped { .. } => Errno::EIO,
+        };
+        errno as i32
+    }
+
+    /// A closure for `map_err` on host calls.
+    pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { what, path, source }
+    }
+
+    /// Whether the host said that its disk, or the user's quota, is full.
+    pub(crate) fn is_no_space(&self) -> bool {
+        match self {
+            Self::NoSpace => true,
+            Self::Io { source, .. } => {
+                matches!(source.raw_os_error(), Some(code) if code == Errno::ENOSPC as i32 || code == Errno::EDQUOT as i32)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl From<DecodeError> for Error {
+    fn from(error: DecodeError) -> Self {
+        Self::Damaged {
+            place: error.record.to_owned(),
+            why: format!("{} at byte {}", error.why, error.offset),
+        }
+    }
+}

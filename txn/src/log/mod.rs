@@ -1,0 +1,403 @@
+//! The redo log on disk: one segment file that grows in steps, and a new one at each checkpoint.
+//!
+//! Space is promised before it is used: [`Log::promise`] succeeds only when the segment has room for everything that was
+//! promised and not yet written, so that a change once accepted can always be logged. `promised` is raised before
+//! `capacity` is read, and `capacity` is lowered before `promised` is read, each sequentially consistent: one of two
+//! racing threads sees the other.
+
+mod recover;
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use amino_schema::log::{
+    RECORD_ALIGN, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, begin_record,
+    finish_record, put_change,
+};
+use nix::errno::Errno;
+use nix::fcntl::posix_fallocate;
+use parking_lot::Mutex;
+
+pub(crate) use recover::{Recovered, recover};
+
+use crate::{Changes, Error};
+
+/// What a record takes beside its changes.
+const OVERHEAD: u64 = (RECORD_HEADER_LEN + RECORD_ALIGN) as u64;
+const HEADER: u64 = SEGMENT_HEADER_LEN as u64;
+/// Smallest step by which a segment grows when the host has no room for a whole one.
+const SMALL_STEP: u64 = 64 << 10;
+
+struct Segment {
+    file: Arc<File>,
+    path: PathBuf,
+    header: SegmentHeader,
+    allocated: u64,
+    position: u64,
+}
+
+impl Segment {
+    fn room(&self) -> u64 {
+        (self.allocated - self.position).saturating_sub(OVERHEAD)
+    }
+}
+
+struct Space {
+    current: Option<Segment>,
+    /// Segments before the current one and their sizes; released by the next checkpoint.
+    old: Vec<(PathBuf, u64)>,
+    last_number: u64,
+}
+
+impl Space {
+    fn allocated(&self) -> u64 {
+        let old: u64 = self.old.iter().map(|(_, bytes)| bytes).sum();
+        old + self.current.as_ref().map_or(0, |segment| segment.allocated)
+    }
+}
+
+/// The log's writing end. Appending, rotating and releasing is done by the one thread that holds the writer lock;
+/// anybody promises.
+pub(crate) struct Log {
+    dir: PathBuf,
+    store_id: [u8; 16],
+    step: u64,
+    limit: u64,
+    space: Mutex<Space>,
+    promised: AtomicU64,
+    capacity: AtomicU64,
+    appended_bytes: AtomicU64,
+    syncs: AtomicU64,
+    #[cfg(test)]
+    pub(crate) fail_sync: std::sync::atomic::AtomicBool,
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn now_ns() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn sync_dir(dir: &Path) -> Result<(), Error> {
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(Error::io("sync", dir))
+}
+
+fn allocate(file: &File, path: &Path, from: u64, to: u64) -> Result<(), Error> {
+    let (Ok(offset), Ok(len)) = (i64::try_from(from), i64::try_from(to - from)) else {
+        return Err(Error::NoSpace);
+    };
+    loop {
+        match posix_fallocate(file, offset, len) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EINTR) => {}
+            Err(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) => return Err(Error::NoSpace),
+            Err(errno) => return Err(Error::io("preallocate", path)(errno.into())),
+        }
+    }
+}
+
+impl Log {
+    /// A log in `dir` after recovery; no file is made before the first promise.
+    pub(crate) fn new(
+        dir: PathBuf,
+        store_id: [u8; 16],
+        step: u64,
+        limit: u64,
+        recovered: Recovered,
+    ) -> Self {
+        let space = Space {
+            current: None,
+            old: recovered.segments,
+            last_number: recovered.last_number,
+        };
+        Self {
+            dir,
+            store_id,
+            step: step.max(SMALL_STEP),
+            limit,
+            space: Mutex::new(space),
+            promised: AtomicU64::new(0),
+            capacity: AtomicU64::new(0),
+            appended_bytes: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+            #[cfg(test)]
+            fail_sync: std::sync::atomic::AtomicBool::new(false),
+        }
+    }
+
+    /// Promises room for `bytes` of changes, or says that there is none and changes nothing.
+    pub(crate) fn promise(&self, bytes: u64) -> Result<(), Error> {
+        let promised = self.promised.fetch_add(bytes, SeqCst) + bytes;
+        if promised <= self.capacity.load(SeqCst) {
+            return Ok(());
+        }
+        let mut space = self.space.lock();
+        self.make_promised_room(&mut space)
+            .inspect_err(|_| self.release(bytes))
+    }
+
+    /// Makes room for what is promised, also for what is promised meanwhile against the capacity before.
+    fn make_promised_room(&self, space: &mut Space) -> Result<(), Error> {
+        loop {
+            self.make_room(space, self.promised())?;
+            if self.promised() <= self.capacity.load(SeqCst) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Bytes promised and not yet released by an append.
+    pub(crate) fn promised(&self) -> u64 {
+        self.promised.load(SeqCst)
+    }
+
+    /// Grows the current segment, or makes one, until it has room for a record with `need` bytes of payload.
+    fn make_room(&self, space: &mut Space, need: u64) -> Result<(), Error> {
+        let others: u64 = space.old.iter().map(|(_, bytes)| bytes).sum();
+        let room = self.limit.saturating_sub(others);
+        if space.current.is_none() {
+            let segment = self.create(space, need, room)?;
+            space.current = Some(segment);
+        }
+        let Some(segment) = &mut space.current else {
+            return Err(Error::NoSpace);
+        };
+        let target = segment.position + need + OVERHEAD;
+        if target > segment.allocated {
+            let (from, path) = (segment.allocated, &segment.path);
+            segment.allocated = self.grow(from, target, room, |to| {
+                allocate(&segment.file, path, from, to)
+            })?;
+        }
+        self.capacity.store(segment.room(), SeqCst);
+        Ok(())
+    }
+
+    /// Allocates to at least `target`: by a whole step if that is to be had, else by as little as will do.
+    fn grow(
+        &self,
+        from: u64,
+        target: u64,
+        room: u64,
+        mut allocate: impl FnMut(u64) -> Result<(), Error>,
+    ) -> Result<u64, Error> {
+        let mut result = Err(Error::NoSpace);
+        for step in [self.step, SMALL_STEP] {
+            let to = from.saturating_add((target - from).next_multiple_of(step));
+            if to <= room {
+                result = allocate(to).map(|()| to);
+                if !matches!(result, Err(Error::NoSpace)) {
+                    break;
+                }
+            }
+        }
+        result
+    }
+
+    fn create(&self, space: &mut Space, need: u64, room: u64) -> Result<Segment, Error> {
+        let now = now_ns();
+        let number = space.last_number + 1;
+        let path = self.dir.join(segment_name(number));
+        let header = SegmentHeader {
+            store_id: self.store_id,
+            number,
+            created_ns: now,
+        };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path);
+        let file = file.map_err(Error::io("create", &path))?;
+        let prepare = || {
+            let allocated = self.grow(0, HEADER + need + OVERHEAD, room, |to| {
+                allocate(&file, &path, 0, to)
+            })?;
+            file.write_all_at(&header.encode(), 0)
+                .map_err(Error::io("write", &path))?;
+            file.sync_all().map_err(Error::io("sync", &path))?;
+            sync_dir(&self.dir)?;
+            Ok::<u64, Error>(allocated)
+        };
+        match prepare() {
+            Ok(allocated) => {
+                space.last_number = number;
+                Ok(Segment {
+                    file: Arc::new(file),
+                    path,
+                    header,
+                    allocated,
+                    position: HEADER,
+                })
+            }
+            Err(error) => {
+                // Without a record in it the file means nothing, whether or not it can be removed.
+                let _ = fs::remove_file(&path);
+                Err(if error.is_no_space() {
+                    Error::NoSpace
+                } else {
+                    error
+                })
+            }
+        }
+    }
+
+    /// Appends one record and gives back what was promised for it.
+    pub(crate) fn append(
+        &self,
+        header: RecordHeader,
+        changes: &Changes,
+        promised: u64,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        buffer.clear();
+        buffer.reserve(changes.byte_size() + 2 * RECORD_HEADER_LEN);
+        begin_record(buffer);
+        for (key, value) in changes.iter() {
+            put_change(buffer, key, value.map(|value| &value[..]));
+        }
+        let (file, path, segment, position) = {
+            let mut space = self.space.lock();
+            self.make_room(&mut space, (buffer.len() - RECORD_HEADER_LEN) as u64)?;
+            let Some(segment) = &space.current else {
+                return Err(Error::NoSpace);
+            };
+            (
+                segment.file.clone(),
+                segment.path.clone(),
+                segment.header,
+                segment.position,
+            )
+        };
+        finish_record(buffer, &segment, &header);
+        file.write_all_at(buffer, position)
+            .map_err(Error::io("append to", &path))?;
+        self.appended_bytes.fetch_add(buffer.len() as u64, SeqCst);
+        let mut space = self.space.lock();
+        if let Some(segment) = &mut space.current {
+            segment.position = position + buffer.len() as u64;
+            self.capacity.store(segment.room(), SeqCst);
+        }
+        self.release(promised);
+        Ok(())
+    }
+
+    /// Gives back promises that no record needed, or whose record is written.
+    pub(crate) fn release(&self, promised: u64) {
+        // Saturating, so that a promise made outside an operation cannot turn into a full log.
+        let _ = self
+            .promised
+            .fetch_update(SeqCst, SeqCst, |all| Some(all.saturating_sub(promised)));
+    }
+
+    /// Returns when every record appended is on disk. After a failure nothing can be said about them any more.
+    pub(crate) fn sync(&self) -> Result<(), Error> {
+        let (file, path) = match &self.space.lock().current {
+            Some(segment) => (segment.file.clone(), segment.path.clone()),
+            None => return Ok(()),
+        };
+        self.syncs.fetch_add(1, SeqCst);
+        #[cfg(test)]
+        if self.fail_sync.load(SeqCst) {
+            return Err(Error::io("sync", &path)(Errno::EIO.into()));
+        }
+        file.sync_data().map_err(Error::io("sync", &path))
+    }
+
+    /// Starts a new segment, so that all before it can be released when the engine is synced. The caller has synced
+    /// the log. Without space for it the current segment stays in use.
+    pub(crate) fn rotate(&self) -> Result<(), Error> {
+        let mut space = self.space.lock();
+        let Some(former) = space.current.take() else {
+            return Ok(());
+        };
+        if former.position == HEADER {
+            space.current = Some(former);
+            return Ok(());
+        }
+        space.old.push((former.path.clone(), former.allocated));
+        let made = self.make_promised_room(&mut space);
+        if made.is_err() {
+            if let Some(unused) = space.current.take() {
+                let _ = fs::remove_file(&unused.path);
+            }
+            space.old.pop();
+            self.capacity.store(former.room(), SeqCst);
+            space.current = Some(former);
+        }
+        made
+    }
+
+    /// Deletes all segments before the current one. The engine is synced beyond their last record.
+    pub(crate) fn release_old(&self) -> Result<(), Error> {
+        let old = std::mem::take(&mut self.space.lock().old);
+        self.delete(old)
+    }
+
+    /// Deletes all segments. The engine is synced beyond the last record, and nothing is promised nor can be meanwhile.
+    pub(crate) fn release_all(&self) -> Result<(), Error> {
+        let mut space = self.space.lock();
+        self.capacity.store(0, SeqCst);
+        let mut old = std::mem::take(&mut space.old);
+        old.extend(
+            space
+                .current
+                .take()
+                .map(|segment| (segment.path, segment.allocated)),
+        );
+        self.delete(old)
+    }
+
+    fn delete(&self, segments: Vec<(PathBuf, u64)>) -> Result<(), Error> {
+        for (path, _) in segments {
+            fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+        }
+        // The directory is not synced: a segment that a power cut brings back holds nothing the engine has not applied.
+        Ok(())
+    }
+
+    /// Bytes of records since the log was last released.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        let space = self.space.lock();
+        let old: u64 = space.old.iter().map(|(_, bytes)| bytes).sum();
+        old + space
+            .current
+            .as_ref()
+            .map_or(0, |segment| segment.position - HEADER)
+    }
+
+    /// Bytes of host files.
+    pub(crate) fn allocated_bytes(&self) -> u64 {
+        self.space.lock().allocated()
+    }
+
+    /// Bytes appended since the store was opened.
+    pub(crate) fn appended_bytes(&self) -> u64 {
+        self.appended_bytes.load(SeqCst)
+    }
+
+    /// Number of fdatasync(2) calls since the store was opened.
+    pub(crate) fn syncs(&self) -> u64 {
+        self.syncs.load(SeqCst)
+    }
+}
+
+fn segment_name(number: u64) -> String {
+    format!("{number:016x}.seg")
+}
+
+fn segment_number(name: &str) -> Option<u64> {
+    let digits = name
+        .strip_suffix(".seg")
+        .filter(|digits| digits.len() == 16)?;
+    u64::from_str_radix(digits, 16).ok()
+}

@@ -1,0 +1,172 @@
+//! Reading the log back after a crash.
+//!
+//! A crash may lose any of the records that were not synced, whole or in part and in any order, and nothing else. So
+//! reading goes on behind a hole, but what follows it is not replayed; if a record behind the hole says that the hole
+//! had been on disk, the log is damaged, and that is reported instead of dropping durable transactions.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use amino_schema::log::{
+    FoundRecord, RECORD_ALIGN, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader, read_changes,
+    record_len,
+};
+use bytes::Bytes;
+
+use super::segment_number;
+use crate::{Changes, Error};
+
+/// What recovery found.
+#[derive(Debug, Default)]
+pub(crate) struct Recovered {
+    /// Records handed over.
+    pub(crate) replayed: u64,
+    /// The sequence number reached.
+    pub(crate) seq: u64,
+    /// The files read and their sizes.
+    pub(crate) segments: Vec<(PathBuf, u64)>,
+    /// The highest segment number seen.
+    pub(crate) last_number: u64,
+}
+
+struct Replay<'a> {
+    state: Recovered,
+    /// The first place where a record should have been and was not, since the last record replayed.
+    hole: Option<(PathBuf, usize)>,
+    apply: &'a mut dyn FnMut(u64, &Changes) -> Result<(), Error>,
+}
+
+/// Hands every record after `applied` to `apply`, in order, up to where the log ends.
+pub(crate) fn recover(
+    dir: &Path,
+    store_id: [u8; 16],
+    applied: u64,
+    apply: &mut dyn FnMut(u64, &Changes) -> Result<(), Error>,
+) -> Result<Recovered, Error> {
+    let state = Recovered {
+        seq: applied,
+        ..Recovered::default()
+    };
+    let mut replay = Replay {
+        state,
+        hole: None,
+        apply,
+    };
+    for (number, path) in segments(dir)? {
+        let raw = Bytes::from(fs::read(&path).map_err(Error::io("read", &path))?);
+        replay.state.last_number = number;
+        replay.state.segments.push((path.clone(), raw.len() as u64));
+        if let Some(header) = read_header(&path, &raw, store_id, number)? {
+            replay.segment(&path, &raw, &header)?;
+        }
+    }
+    Ok(replay.state)
+}
+
+fn segments(dir: &Path) -> Result<Vec<(u64, PathBuf)>, Error> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).map_err(Error::io("list", dir))? {
+        let entry = entry.map_err(Error::io("list", dir))?;
+        if let Some(number) = entry.file_name().to_str().and_then(segment_number) {
+            found.push((number, entry.path()));
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn damaged(path: &Path, offset: usize, why: impl Into<String>) -> Error {
+    Error::Damaged {
+        place: format!("{} at byte {offset}", path.display()),
+        why: why.into(),
+    }
+}
+
+/// The segment's header; `None` for a file whose creation was interrupted, which has no content at all.
+fn read_header(
+    path: &Path,
+    raw: &Bytes,
+    store_id: [u8; 16],
+    number: u64,
+) -> Result<Option<SegmentHeader>, Error> {
+    // The header is synced before the first record is written.
+    let records = raw.get(SEGMENT_HEADER_LEN..).unwrap_or_default();
+    match SegmentHeader::decode(raw) {
+        Ok(header) if header.store_id != store_id => {
+            Err(damaged(path, 16, "it belongs to another store"))
+        }
+        Ok(header) if header.number != number => {
+            Err(damaged(path, 32, "its number is not that of its name"))
+        }
+        Ok(header) => Ok(Some(header)),
+        Err(_) if records.iter().all(|&byte| byte == 0) => Ok(None),
+        Err(why) => Err(damaged(path, why.offset, why.why)),
+    }
+}
+
+impl Replay<'_> {
+    fn segment(&mut self, path: &Path, raw: &Bytes, header: &SegmentHeader) -> Result<(), Error> {
+        let mut at = SEGMENT_HEADER_LEN;
+        while at < raw.len() {
+            match read_record(header, raw, at) {
+                Some((found, payload, end)) => {
+                    self.record(path, at, &found, &payload)?;
+                    at = end;
+                }
+                None => {
+                    self.hole.get_or_insert_with(|| (path.to_owned(), at));
+                    at += RECORD_ALIGN;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn record(
+        &mut self,
+        path: &Path,
+        at: usize,
+        found: &FoundRecord,
+        payload: &Bytes,
+    ) -> Result<(), Error> {
+        let (seq, next) = (found.header.seq, self.state.seq + 1);
+        if seq < next {
+            return Ok(());
+        }
+        if seq > next {
+            if found.header.durable < next {
+                return Ok(());
+            }
+            let (path, at) = self.hole.clone().unwrap_or_else(|| (path.to_owned(), at));
+            return Err(damaged(
+                &path,
+                at,
+                format!("transaction {next}, which was durable, is not to be read"),
+            ));
+        }
+        let changes = read_changes(payload, found.header.changes)
+            .map_err(|why| damaged(path, at + RECORD_HEADER_LEN + why.offset, why.why))?;
+        (self.apply)(seq, &changes.into_iter().collect())?;
+        self.state.seq = seq;
+        self.state.replayed += 1;
+        self.hole = None;
+        Ok(())
+    }
+}
+
+/// The whole and undamaged record at `at`, its payload, and where the next one starts.
+fn read_record(
+    header: &SegmentHeader,
+    raw: &Bytes,
+    at: usize,
+) -> Option<(FoundRecord, Bytes, usize)> {
+    let found = FoundRecord::decode(header, raw.get(at..)?).ok()?;
+    let start = at + RECORD_HEADER_LEN;
+    let end = start.checked_add(usize::try_from(found.header.payload_len).ok()?)?;
+    let payload = raw.get(start..end)?;
+    if !found.matches(payload) {
+        return None;
+    }
+    let next = at.checked_add(usize::try_from(record_len(found.header.payload_len)?).ok()?)?;
+    Some((found, raw.slice_ref(payload), next))
+}

@@ -1,0 +1,408 @@
+//! The store: what others call. What happens behind it, and the order of locks, is in [`crate::commit`].
+
+use std::ops::{Bound, ControlFlow};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use amino_schema::key::prefix_end;
+use amino_schema::marker::Marker;
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLockReadGuard};
+
+use crate::commit::Shared;
+use crate::layers::Overlay;
+use crate::log::{Log, recover};
+use crate::{Changes, EngineKind, Error, dir};
+
+/// Changes that a scan takes from each layer at a time.
+const SCAN_CHUNK: usize = 1024;
+
+/// How a store is opened.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The engine of a new store; of an existing one it must be the one it was created with.
+    pub engine: EngineKind,
+    /// Whether to make a store in a directory that is empty or does not exist.
+    pub create: bool,
+    /// Longest time that a change stays in memory only.
+    pub flush_interval: Duration,
+    /// Bytes of changes not yet in the engine from which on [`Store::throttle`] waits.
+    pub max_pending_bytes: usize,
+    /// The log's file grows by this many bytes.
+    pub log_segment_bytes: u64,
+    /// The log takes at most this many bytes of the host's disk.
+    pub log_limit_bytes: u64,
+    /// A checkpoint releases the log when it is longer than this.
+    pub checkpoint_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            engine: EngineKind::Fjall,
+            create: false,
+            flush_interval: Duration::from_millis(500),
+            max_pending_bytes: 64 << 20,
+            log_segment_bytes: 32 << 20,
+            log_limit_bytes: u64::MAX,
+            checkpoint_bytes: 128 << 20,
+        }
+    }
+}
+
+/// Somebody who keeps changes in memory in a form of his own, such as pages written by programs.
+pub trait DirtySource: Send + Sync {
+    /// Adds all of them to `out` and forgets them. Called with no operation under way, so what is added is the state
+    /// between two operations. Each must have been [reserved](Store::reserve) when it arose. Must not call the store.
+    fn collect(&self, out: &mut Changes);
+
+    /// About how many bytes of changes are kept. Called often.
+    fn dirty_bytes(&self) -> usize;
+}
+
+/// Keeps the committer from drawing the line between two records while an operation is under way.
+///
+/// One thread must not hold two, nor call [`Store::sync`], [`Store::throttle`] or [`Store::close`] while it holds one.
+#[must_use]
+pub struct OpGuard<'a>(#[expect(dead_code, reason = "held for its lock")] RwLockReadGuard<'a, ()>);
+
+/// Counters since the store was opened, and what is pending now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Calls of `submit` that changed something.
+    pub submits: u64,
+    /// Records appended to the log.
+    pub records: u64,
+    /// Bytes appended to the log.
+    pub log_bytes: u64,
+    /// Calls of `sync`.
+    pub syncs: u64,
+    /// Calls of fdatasync(2) on the log.
+    pub fdatasyncs: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Records replayed when the store was opened.
+    pub replayed: u64,
+    /// Bytes of changes that are not yet in the engine, without those of the dirty source.
+    pub pending_bytes: u64,
+}
+
+/// What a store is and where it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Info {
+    /// Its directory.
+    pub path: PathBuf,
+    /// Its engine.
+    pub engine: EngineKind,
+    /// Its random id.
+    pub store_id: [u8; 16],
+    /// Whether this process created it just now.
+    pub created: bool,
+    /// Sequence number of the last record appended to the log.
+    pub appended_seq: u64,
+    /// Sequence number up to which records are known to be on disk.
+    pub durable_seq: u64,
+    /// Sequence number that the engine has reached.
+    pub applied_seq: u64,
+    /// Bytes of the log's files.
+    pub log_bytes_on_disk: u64,
+    /// Bytes of the engine's files.
+    pub engine_bytes_on_disk: u64,
+}
+
+/// An open store. Clones are the same store; it is closed when the last is dropped, or by [`Store::close`].
+#[derive(Clone)]
+pub struct Store {
+    shared: Arc<Shared>,
+    committer: Arc<Committer>,
+}
+
+struct Committer {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Committer {
+    fn stop(&self) {
+        self.shared.ask_to_stop();
+        let Some(thread) = self.thread.lock().take() else {
+            return;
+        };
+        // The committer drops a store itself when it happened to hold the dirty source's last reference.
+        if thread.thread().id() != thread::current().id() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Committer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Store {
+    /// Opens the store in `path`, or makes one there. What a crash has left in the log is applied first.
+    ///
+    /// A directory that is something else is not touched.
+    pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
+        let mut marker = dir::read_marker(path)?;
+        if marker.is_none() {
+            if !options.create {
+                let why = "there is no file AMINO in it";
+                return Err(Error::NotAStore {
+                    path: path.to_owned(),
+                    why,
+                });
+            }
+            dir::make(path)?;
+        }
+        let lock = dir::lock(path)?;
+        if marker.is_none() {
+            // Another process may have made the store while the lock was not ours.
+            marker = dir::read_marker(path)?;
+        }
+        let created = marker.is_none();
+        let marker = match marker {
+            Some(marker) => marker,
+            None => dir::begin(path, options.engine)?,
+        };
+        if marker.engine != options.engine.name() {
+            let wanted = options.engine.name();
+            return Err(Error::EngineMismatch {
+                path: path.to_owned(),
+                found: marker.engine,
+                wanted,
+            });
+        }
+        let shared = Arc::new(start(path, lock, &marker, options, created)?);
+        let runner = shared.clone();
+        let thread = thread::Builder::new()
+            .name("amino-commit".to_owned())
+            .spawn(move || runner.run());
+        let thread = Mutex::new(Some(thread.map_err(Error::io("start a thread for", path))?));
+        let committer = Arc::new(Committer {
+            shared: shared.clone(),
+            thread,
+        });
+        Ok(Self { shared, committer })
+    }
+
+    /// The engine of the store in `path`; `None` when there is no store yet but one could be made.
+    pub fn engine_of(path: &Path) -> Result<Option<EngineKind>, Error> {
+        let Some(marker) = dir::read_marker(path)? else {
+            return Ok(None);
+        };
+        EngineKind::from_name(&marker.engine)
+            .map(Some)
+            .ok_or_else(|| Error::Damaged {
+                place: path.display().to_string(),
+                why: format!("this program has no engine {}", marker.engine),
+            })
+    }
+
+    /// The value of `key`, with everything submitted so far.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        // The lock is given back before the engine is read: a layer leaves only after the engine has it.
+        let pending = self.shared.layers.read().get(key);
+        match pending {
+            Some(value) => Ok(value),
+            None => self.shared.engine.get(key),
+        }
+    }
+
+    /// Visits the entries whose keys start with `prefix` and lie behind `from`, in key order, until `visit` breaks.
+    ///
+    /// Of what is submitted meanwhile, a scan may see any part. `visit` may read and submit.
+    pub fn scan(
+        &self,
+        from: Bound<&[u8]>,
+        prefix: &[u8],
+        visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        let end = prefix_end(prefix);
+        let end = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut start = match from {
+            Bound::Included(key) | Bound::Excluded(key) if key >= prefix => {
+                from.map(<[u8]>::to_vec)
+            }
+            _ => Bound::Included(prefix.to_vec()),
+        };
+        loop {
+            let from = start.as_ref().map(Vec::as_slice);
+            let Some(complete_to) = self.scan_chunk(from, end, visit)? else {
+                return Ok(());
+            };
+            start = Bound::Excluded(complete_to.to_vec());
+        }
+    }
+
+    /// Scans up to the end (`None`) or a break (`None`), or to the key returned.
+    fn scan_chunk(
+        &self,
+        from: Bound<&[u8]>,
+        end: Bound<&[u8]>,
+        visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
+    ) -> Result<Option<Bytes>, Error> {
+        let (overlay, snapshot) = {
+            // Taken together: a layer is in the one or in the other.
+            let layers = self.shared.layers.read();
+            (
+                layers.overlay(from, end, SCAN_CHUNK),
+                self.shared.engine.snapshot()?,
+            )
+        };
+        let Overlay {
+            changes,
+            complete_to,
+        } = overlay;
+        let end = complete_to.as_deref().map_or(end, Bound::Included);
+        let mut changes = changes.into_iter().peekable();
+        for entry in snapshot.range(from, end) {
+            let (key, value) = entry?;
+            while let Some((changed, new)) = changes.next_if(|(changed, _)| *changed < key) {
+                if new.is_some_and(|new| visit(&changed, &new).is_break()) {
+                    return Ok(None);
+                }
+            }
+            let seen = match changes.next_if(|(changed, _)| *changed == key) {
+                Some((_, None)) => ControlFlow::Continue(()),
+                Some((_, Some(new))) => visit(&key, &new),
+                None => visit(&key, &value),
+            };
+            if seen.is_break() {
+                return Ok(None);
+            }
+        }
+        drop(snapshot);
+        for (key, new) in changes {
+            if new.is_some_and(|new| visit(&key, &new).is_break()) {
+                return Ok(None);
+            }
+        }
+        Ok(complete_to)
+    }
+
+    /// Begins an operation: nothing it submits is split between two records of the log.
+    pub fn enter(&self) -> OpGuard<'_> {
+        OpGuard(self.shared.barrier.read())
+    }
+
+    /// Makes sure that `bytes` of changes that the dirty source will hand over can be logged, or fails with
+    /// [`Error::NoSpace`]. Called within the operation that causes them, before it changes anything.
+    pub fn reserve(&self, bytes: usize) -> Result<(), Error> {
+        self.shared.check()?;
+        self.shared.promise(bytes)
+    }
+
+    /// Makes `changes` visible at once and durable later, all or none of them. Reserves what they need; on failure
+    /// nothing has changed.
+    pub fn submit(&self, _guard: &OpGuard<'_>, changes: Changes) -> Result<(), Error> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.shared.check()?;
+        let bytes = changes.byte_size();
+        self.shared.promise(bytes)?;
+        self.shared.submit(changes);
+        Ok(())
+    }
+
+    /// Returns when everything submitted before is on disk. Those who wait at the same time share one fdatasync(2).
+    pub fn sync(&self) -> Result<(), Error> {
+        self.shared.sync()
+    }
+
+    /// Waits while more is pending than [`Options::max_pending_bytes`].
+    pub fn throttle(&self) {
+        self.shared.throttle();
+    }
+
+    /// Names who keeps dirty data in memory.
+    pub fn set_source(&self, source: Weak<dyn DirtySource>) {
+        *self.shared.source.write() = Some(source);
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> Stats {
+        self.shared.stats()
+    }
+
+    /// What the store is and where it stands.
+    pub fn info(&self) -> Info {
+        self.shared.info()
+    }
+
+    /// Writes everything out and releases the log. Other clones take no more changes; the directory can be opened
+    /// again when the last of them is dropped.
+    pub fn close(self) -> Result<(), Error> {
+        self.committer.stop();
+        self.shared.closing_result()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+/// Opens engine and log of the locked directory and brings the engine up to the log's end.
+fn start(
+    path: &Path,
+    lock: dir::Lock,
+    marker: &Marker,
+    options: Options,
+    created: bool,
+) -> Result<Shared, Error> {
+    let engine = options.engine.open(&path.join(dir::ENGINE))?;
+    let log_dir = path.join(dir::LOG);
+    if created {
+        engine.apply(&Changes::new(), 0)?;
+        engine.sync()?;
+        dir::finish(path)?;
+    }
+    let applied = match engine.applied_seq()? {
+        Some(seq) => seq,
+        None if engine.is_persistent() => {
+            let place = path.join(dir::ENGINE).display().to_string();
+            return Err(Error::Damaged {
+                place,
+                why: "the engine is empty, which no store's is".to_owned(),
+            });
+        }
+        None => 0,
+    };
+    let recovered = recover(&log_dir, marker.store_id, applied, &mut |seq, changes| {
+        engine.apply(changes, seq)
+    })?;
+    let (seq, replayed, leftover) = (
+        recovered.seq,
+        recovered.replayed,
+        !recovered.segments.is_empty(),
+    );
+    let log = Log::new(
+        log_dir,
+        marker.store_id,
+        options.log_segment_bytes,
+        options.log_limit_bytes,
+        recovered,
+    );
+    if leftover && engine.is_persistent() {
+        // Numbers that a torn tail has used are given out again, so its segments must not be read again.
+        engine.sync()?;
+        log.release_old()?;
+    }
+    Ok(Shared::new(
+        path,
+        lock,
+        marker.store_id,
+        options,
+        engine,
+        log,
+        seq,
+        replayed,
+        created,
+    ))
+}

@@ -1,0 +1,131 @@
+//! The same operations on every engine have the same results.
+#![allow(clippy::unwrap_used)] // helpers of tests are tests too
+
+mod common;
+
+use std::ops::Bound;
+
+use amino_txn::engine::{Engine, Snapshot};
+use amino_txn::{Changes, EngineKind};
+use common::{ENGINES, Model, apply, random_changes, random_key};
+
+fn range(view: &dyn Snapshot, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    view.range(from, to)
+        .map(|entry| entry.unwrap())
+        .map(|(key, value)| (key.to_vec(), value.to_vec()))
+        .collect()
+}
+
+fn expected(model: &Model, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let after = |key: &[u8]| match from {
+        Bound::Included(from) => key >= from,
+        Bound::Excluded(from) => key > from,
+        Bound::Unbounded => true,
+    };
+    let before = |key: &[u8]| match to {
+        Bound::Included(to) => key <= to,
+        Bound::Excluded(to) => key < to,
+        Bound::Unbounded => true,
+    };
+    model
+        .iter()
+        .filter(|(key, _)| after(key) && before(key))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
+fn random_bound<'a>(rng: &mut fastrand::Rng, key: &'a [u8]) -> Bound<&'a [u8]> {
+    match rng.u8(..3) {
+        0 => Bound::Included(key),
+        1 => Bound::Excluded(key),
+        _ => Bound::Unbounded,
+    }
+}
+
+fn check(engine: &dyn Engine, model: &Model, rng: &mut fastrand::Rng) {
+    let view = engine.snapshot().unwrap();
+    assert_eq!(
+        range(&*view, Bound::Unbounded, Bound::Unbounded),
+        expected(model, Bound::Unbounded, Bound::Unbounded)
+    );
+    for _ in 0..5 {
+        let (a, b) = (random_key(rng), random_key(rng));
+        let (from, to) = (random_bound(rng, &a), random_bound(rng, &b));
+        assert_eq!(
+            range(&*view, from, to),
+            expected(model, from, to),
+            "{from:?} {to:?}"
+        );
+        assert_eq!(
+            engine.get(&a).unwrap().as_deref(),
+            model.get(&a).map(Vec::as_slice)
+        );
+        assert_eq!(
+            view.get(&b).unwrap().as_deref(),
+            model.get(&b).map(Vec::as_slice)
+        );
+    }
+}
+
+fn conformance(kind: EngineKind) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut engine = kind.open(&dir.path().join("engine")).unwrap();
+    assert_eq!(engine.applied_seq().unwrap(), None);
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut model = Model::new();
+    for seq in 1..=300 {
+        let changes = random_changes(&mut rng, 30);
+        engine.apply(&changes, seq).unwrap();
+        apply(&mut model, &changes);
+        assert_eq!(engine.applied_seq().unwrap(), Some(seq));
+        if seq % 10 == 0 {
+            check(&*engine, &model, &mut rng);
+        }
+        if seq % 70 == 0 && engine.is_persistent() {
+            engine.sync().unwrap();
+            drop(engine);
+            engine = kind.open(&dir.path().join("engine")).unwrap();
+            assert_eq!(engine.applied_seq().unwrap(), Some(seq));
+            check(&*engine, &model, &mut rng);
+        }
+    }
+    if engine.is_persistent() {
+        assert!(engine.size_on_disk().unwrap() > 0);
+    }
+}
+
+/// A view does not change while batches are applied, whether the engine keeps versions or lets the batch wait.
+fn snapshots_stand_still(kind: EngineKind) {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = kind.open(&dir.path().join("engine")).unwrap();
+    let batch = |round: u8| {
+        (0..100u8)
+            .map(|key| (vec![b'P', key].into(), Some(vec![round].into())))
+            .collect::<Changes>()
+    };
+    engine.apply(&batch(0), 1).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            (1..=100).for_each(|round| engine.apply(&batch(round), u64::from(round) + 1).unwrap())
+        });
+        for _ in 0..200 {
+            let view = engine.snapshot().unwrap();
+            let seen = range(&*view, Bound::Unbounded, Bound::Unbounded);
+            assert_eq!(seen.len(), 100);
+            assert!(
+                seen.iter().all(|(_, value)| *value == seen[0].1),
+                "{kind:?} shows half a batch"
+            );
+        }
+    });
+}
+
+#[test]
+fn engines_agree() {
+    ENGINES.into_iter().for_each(conformance);
+}
+
+#[test]
+fn snapshots_do_not_change() {
+    ENGINES.into_iter().for_each(snapshots_stand_still);
+}
