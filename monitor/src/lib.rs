@@ -1,1 +1,291 @@
-//! (in work)
+//! The monitor (Goanna 3): runs an unmodified program and its children, and routes their file calls through
+//! the switch.
+//!
+//! * [`table`] says how each system call is treated; [`filter`] makes the seccomp filter of it.
+//! * [`pool`] answers notifications: it finds the row, makes a [`call::Call`], and runs the row's handler
+//!   from [`calls`].
+//! * [`supervise`] is the ptracer: process tree, signals, and the few calls whose arguments must change.
+//! * [`shadow`] knows what stands for what; nothing the kernel knows is kept twice.
+//!
+//! Threads: one supervisor (the thread that calls [`run`]; ptrace belongs to a thread), a small pool, one
+//! sweeper, one for signals. Lock order: `tasks` and `shadows` tables and `programs` are leaves; none is held
+//! while a tracee or a back end is waited for, but `programs` while a program is copied.
+
+mod abi;
+pub mod call;
+pub mod calls;
+mod check;
+pub mod filter;
+mod launch;
+pub mod pool;
+mod program;
+mod rewrite;
+mod rundir;
+pub mod shadow;
+mod stats;
+mod supervise;
+pub mod table;
+mod task;
+
+use std::ffi::OsString;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use goanna_sys::launch::LaunchError;
+use goanna_sys::notify::Listener;
+use goanna_sys::{cred, limits};
+use goanna_vfs::{Errno, Mounts};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+use parking_lot::{Condvar, Mutex};
+use thiserror::Error;
+
+pub use check::{Facility, check};
+pub use launch::inside;
+pub use stats::Stats;
+
+use calls::map::Mapped;
+use program::Programs;
+use shadow::Shadows;
+use stats::Counters;
+use supervise::Supervisor;
+use task::Tasks;
+
+/// How calls reach the monitor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Interception {
+    /// By notification where the kernel gives it, else by ptrace stops.
+    #[default]
+    Auto,
+    /// By seccomp user notification.
+    Notify,
+    /// By ptrace stops.
+    Ptrace,
+}
+
+/// What to run, and over what.
+#[derive(Debug)]
+pub struct Config {
+    /// What is mounted where.
+    pub mounts: Mounts,
+    /// How calls are intercepted.
+    pub interception: Interception,
+    /// The command and its arguments.
+    pub command: Vec<OsString>,
+    /// Variables set for the command on top of ours.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+/// How the command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// With this exit status.
+    Exited(i32),
+    /// Killed by this signal.
+    Signaled(i32),
+}
+
+/// The result of a run.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// How the command ended.
+    pub status: Status,
+    /// What the monitor did.
+    pub stats: Stats,
+}
+
+/// Why a command could not be run.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// No program of that name in PATH, or no such file.
+    #[error("{}: command not found", .0.display())]
+    NotFound(OsString),
+    /// The file cannot be executed.
+    #[error("{}: cannot be executed: {}", .0.display(), .1.desc())]
+    NotExecutable(OsString, Errno),
+    /// An argument holds a NUL byte, or there is no command.
+    #[error("the command line is empty or holds a NUL byte")]
+    BadCommand,
+    /// No directory for the run-time objects.
+    #[error("no run-time directory: {0}")]
+    RunDir(#[source] io::Error),
+    /// The kernel does not let us intercept.
+    #[error("cannot intercept system calls: {0}")]
+    Launch(#[from] LaunchError),
+    /// The tracee could not be seized.
+    #[error("cannot trace the command: {}", .0.desc())]
+    Trace(Errno),
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
+}
+
+impl Error {
+    /// 127 for a missing command, 126 for one that cannot be executed, 125 for our own failures.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Self::NotFound(_) => 127,
+            Self::NotExecutable(..) => 126,
+            _ => 125,
+        }
+    }
+
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Launch(_) | Self::Trace(_) => Some("'goanna check' shows what the kernel offers"),
+            Self::RunDir(_) => {
+                Some("a directory from which programs may be executed is needed: set TMPDIR")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The state all threads of a run share.
+#[derive(Debug)]
+pub struct Monitor {
+    /// The mount table.
+    pub mounts: Mounts,
+    /// Known tracees.
+    pub(crate) tasks: Tasks,
+    /// Shadow objects.
+    pub(crate) shadows: Shadows,
+    /// Programs executed from mounts.
+    pub(crate) programs: Programs,
+    /// Files mapped shared and writable.
+    pub(crate) mapped: Mapped,
+    pub(crate) stats: Counters,
+}
+
+impl Monitor {
+    /// Sends a tracee the signal the kernel would have sent.
+    pub(crate) fn signal(&self, tid: i32, signal: i32) {
+        // It may have died meanwhile.
+        let _ = kill(Pid::from_raw(tid), Signal::try_from(signal).ok());
+    }
+}
+
+/// Runs the command until it and all its children have ended.
+///
+/// Must be called by a thread that has no other children: it waits for every child of the process.
+pub fn run(config: Config) -> Result<Outcome, Error> {
+    // The limit bounds how many files can be in use; tracees keep the one they had.
+    let _ = limits::raise_nofile();
+    cred::thread_owns_fs().map_err(Error::Trace)?;
+    let monitor = Arc::new(Monitor {
+        mounts: config.mounts,
+        tasks: Tasks::default(),
+        shadows: Shadows::new(rundir::RunDir::create().map_err(Error::RunDir)?),
+        programs: Programs::default(),
+        mapped: Mapped::default(),
+        stats: Counters::default(),
+    });
+    let program = launch::find(&monitor.mounts, &config.command)?;
+    let mut launched = launch::start(&program, &config.command, &config.env, config.interception)?;
+    let pid = launched.pid;
+    let mut supervisor = Supervisor::new(Arc::clone(&monitor));
+    supervisor.seize(pid).map_err(Error::Trace)?;
+    let signals = forward_signals(pid)?;
+    if let Some(listener) = launched.listener.take() {
+        let listener = Listener::from_fd(listener);
+        // Without it answers are only slower (Linux before 6.6).
+        let _ = listener.sync_wake_up();
+        pool::start(&monitor, listener).map_err(Error::Thread)?;
+    }
+    let sweeper = Sweeper::start(&monitor).map_err(Error::Thread)?;
+    let report = launched.go().map_err(Error::Trace)?;
+    let status = supervisor.run(pid).map_err(Error::Trace)?;
+    sweeper.stop();
+    drop(signals);
+    monitor.shadows.sweep(Vec::new);
+    if let Some(errno) = report.exec_errno() {
+        let command = config.command.into_iter().next().unwrap_or_default();
+        return Err(match errno {
+            Errno::ENOENT => Error::NotFound(command),
+            errno => Error::NotExecutable(command, errno),
+        });
+    }
+    Ok(Outcome {
+        status,
+        stats: monitor.stats.snapshot(),
+    })
+}
+
+/// Signals meant for the command reach it; those a terminal sends to the whole group are left to it.
+fn forward_signals(pid: i32) -> Result<SignalGuard, Error> {
+    let mut set = SigSet::empty();
+    for signal in [
+        Signal::SIGINT,
+        Signal::SIGQUIT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+        Signal::SIGUSR1,
+        Signal::SIGUSR2,
+        // A write lease test that meets an open makes the kernel send it.
+        Signal::SIGIO,
+    ] {
+        set.add(signal);
+    }
+    let before = SigSet::thread_get_mask().map_err(Error::Trace)?;
+    set.thread_block().map_err(Error::Trace)?;
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            while let Ok(signal) = set.wait() {
+                if !matches!(signal, Signal::SIGINT | Signal::SIGQUIT | Signal::SIGIO) {
+                    let _ = kill(Pid::from_raw(pid), signal);
+                }
+            }
+        })
+        .map_err(Error::Thread)?;
+    Ok(SignalGuard(before))
+}
+
+struct SignalGuard(SigSet);
+
+impl Drop for SignalGuard {
+    fn drop(&mut self) {
+        let _ = self.0.thread_set_mask();
+    }
+}
+
+const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Notices, twice a second, which files no tracee holds any more.
+struct Sweeper {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Sweeper {
+    fn start(monitor: &Arc<Monitor>) -> io::Result<Self> {
+        let monitor = Arc::clone(monitor);
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::Builder::new()
+            .name("sweeper".into())
+            .spawn(move || {
+                let (flag, wake) = &*stopped;
+                let mut stop = flag.lock();
+                while !*stop {
+                    wake.wait_for(&mut stop, SWEEP_INTERVAL);
+                    if *stop {
+                        return;
+                    }
+                    drop(stop);
+                    monitor.shadows.sweep(|| monitor.tasks.processes());
+                    stop = flag.lock();
+                }
+            })?;
+        Ok(Self { stop, thread })
+    }
+
+    fn stop(self) {
+        *self.stop.0.lock() = true;
+        self.stop.1.notify_all();
+        let _ = self.thread.join();
+    }
+}

@@ -204,8 +204,14 @@ pub trait FileSystem: Send + Sync + 'static {
     fn sync(&self, node: Option<&Node>) -> Result<()> {
         Ok(())
     }
+    /// The host path of the inode's own file, when there is one (passfs): programs are executed from it
+    /// without a copy.
+    fn host_path(&self, node: &Node) -> Option<std::path::PathBuf> {
+        None
+    }
     /// Nobody outside holds an open file description or mapping of the inode's cache object any more (see
-    /// [`Native::Reads`]). The back end drops what it kept for that; an inode without names goes.
+    /// [`Native::Reads`]). The back end drops what it kept for that; an inode without names goes. An open may race with this call: the back end
+    /// asks its witness again under its own lock, under which it also reopens the cache object.
     fn released(&self, node: &Node) {}
 
     // Metadata.

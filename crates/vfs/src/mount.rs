@@ -99,6 +99,7 @@ impl std::error::Error for MountError {}
 pub struct Mounts {
     host: Arc<Mount>,
     by_target: HashMap<Vec<u8>, Arc<Mount>>,
+    nested: bool,
 }
 
 impl Mounts {
@@ -113,6 +114,7 @@ impl Mounts {
         Self {
             host,
             by_target: HashMap::new(),
+            nested: false,
         }
     }
 
@@ -151,9 +153,26 @@ impl Mounts {
         &self.host
     }
 
+    /// The host object at the canonical absolute `path`, for operations performed on a tracee's behalf.
+    pub fn host_place(&self, caller: &Caller, path: &[u8]) -> crate::Result<Place> {
+        let mut node = self.host.fs.root();
+        for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
+            node = self.host.fs.lookup(caller, &node, name)?;
+        }
+        Ok(Place {
+            mount: Arc::clone(&self.host),
+            node,
+        })
+    }
+
     /// The mount whose mount point is exactly `path` (canonical, absolute).
     pub fn at(&self, path: &[u8]) -> Option<&Arc<Mount>> {
         self.by_target.get(path)
+    }
+
+    /// Whether a mount point lies inside another mount, so that every step must look for one.
+    pub fn nested(&self) -> bool {
+        self.nested
     }
 
     /// All mounts but the host's.
@@ -196,7 +215,7 @@ impl Mounts {
             next.push(b'/');
             next.extend_from_slice(name);
             match walk::resolve_absolute(self, caller, &next) {
-                Ok((found, kind)) if kind == crate::FileKind::Directory => path = found,
+                Ok((found, crate::FileKind::Directory)) => path = found,
                 Ok(_) => return Err(MountError::NotDirectory),
                 Err(Errno::ENOENT) => {
                     self.synthesize(&path, &names[index..]);

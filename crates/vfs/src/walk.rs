@@ -1,6 +1,456 @@
-//! Path walk (in work).
-use crate::{Caller, FileKind, Mounts, Result};
-/// Resolves an absolute path.
-pub fn resolve_absolute(_m: &Mounts, _c: &Caller, _p: &[u8]) -> Result<(Vec<u8>, FileKind)> {
-    Err(crate::Errno::ENOENT)
+//! Path walk: component by component, with symbolic links, `..`, mount crossings and search permission.
+//!
+//! The host's part of the tree is walked by canonical path strings, because most calls end there and are
+//! then passed on to the kernel, which walks again: all we need to know is whether the path leaves the host.
+//! Mounted parts are walked by [`Node`]s.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::{Caller, Errno, FileKind, Mount, Mounts, NAME_MAX, Place, Result, ops};
+use std::sync::Arc;
+
+/// Linux follows at most this many symbolic links in one walk (`MAXSYMLINKS`), then ELOOP.
+const MAX_LINKS: u32 = 40;
+
+/// Where a walk stands.
+#[derive(Debug, Clone)]
+pub enum Pos {
+    /// On the host: an absolute path whose directories were free of symbolic links when walked; empty for
+    /// the root.
+    Host(Vec<u8>),
+    /// In a mounted back end.
+    Mounted(Place),
+}
+
+impl Pos {
+    /// The root of the tree a process sees.
+    pub fn root() -> Self {
+        Self::Host(Vec::new())
+    }
+
+    /// The root directory of `mount`.
+    pub fn mount_root(mount: &Arc<Mount>) -> Self {
+        Self::Mounted(Place {
+            node: mount.fs.root(),
+            mount: Arc::clone(mount),
+        })
+    }
+
+    /// The canonical absolute path, and whether that name has been removed.
+    pub fn path(&self) -> Result<(Vec<u8>, bool)> {
+        match self {
+            Self::Host(path) if path.is_empty() => Ok((b"/".to_vec(), false)),
+            Self::Host(path) => Ok((path.clone(), false)),
+            Self::Mounted(place) => {
+                let (relative, deleted) = place.mount.fs.path(&place.node)?;
+                Ok((place.mount.absolute(&relative), deleted))
+            }
+        }
+    }
+}
+
+/// The last component of a path, for calls that make or remove a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Last {
+    /// A name to look up in the directory found.
+    Name(Vec<u8>),
+    /// `.`
+    Dot,
+    /// `..`
+    DotDot,
+    /// The path was all slashes.
+    Root,
+}
+
+/// The directory and last component a path names.
+#[derive(Debug, Clone)]
+pub struct Parent {
+    /// The directory.
+    pub dir: Pos,
+    /// The last component, not looked up.
+    pub last: Last,
+    /// Slashes follow the last component, so it must be (or become) a directory.
+    pub must_be_dir: bool,
+}
+
+/// What a walk needs beyond the mount table.
+pub trait Oracle {
+    /// The object behind a magic link of /proc whose canonical path is `path` (`/proc/PID/cwd`, `root`,
+    /// `exe`, `fd/N`), when a back end holds it. `None`: the host's kernel knows better.
+    fn magic_link(&self, path: &[u8]) -> Option<Pos>;
+    /// Process and thread id of the caller as its /proc shows them.
+    fn self_ids(&self) -> (i32, i32);
+}
+
+/// An oracle for walks outside any traced process.
+#[derive(Debug, Clone, Copy)]
+pub struct NoProcess;
+
+impl Oracle for NoProcess {
+    fn magic_link(&self, _: &[u8]) -> Option<Pos> {
+        None
+    }
+
+    fn self_ids(&self) -> (i32, i32) {
+        let id = std::process::id() as i32;
+        (id, id)
+    }
+}
+
+/// One walk: the limits on links are counted over its whole life.
+pub struct Walk<'a> {
+    mounts: &'a Mounts,
+    caller: &'a Caller,
+    oracle: &'a dyn Oracle,
+    resolve: u64,
+    links: u32,
+    /// Where the walk started, for `RESOLVE_BENEATH` and `RESOLVE_IN_ROOT`.
+    anchor: Option<Pos>,
+    depth: i32,
+    left_host: bool,
+}
+
+/// What stands between a walk and its end.
+enum Goal {
+    Object { follow: bool },
+    Parent,
+}
+
+enum Found {
+    Object(Pos),
+    Parent(Parent),
+}
+
+impl<'a> Walk<'a> {
+    /// A walk for `caller` through `mounts`.
+    pub fn new(mounts: &'a Mounts, caller: &'a Caller, oracle: &'a dyn Oracle) -> Self {
+        Self {
+            mounts,
+            caller,
+            oracle,
+            resolve: 0,
+            links: 0,
+            anchor: None,
+            depth: 0,
+            left_host: false,
+        }
+    }
+
+    /// Applies the `RESOLVE_*` flags of openat2(2).
+    pub fn with_resolve(mut self, resolve: u64) -> Self {
+        self.resolve = resolve;
+        self
+    }
+
+    /// The object `path` names, from `start`; `follow` says whether a final symbolic link is followed.
+    ///
+    /// An object on the host need not exist: the kernel, to which such calls are passed on, says so itself.
+    /// ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG, and under `RESOLVE_*` EXDEV, as path_resolution(7).
+    pub fn object(&mut self, start: Pos, path: &[u8], follow: bool) -> Result<Pos> {
+        match self.run(start, path, &Goal::Object { follow })? {
+            Found::Object(pos) => Ok(pos),
+            Found::Parent(_) => Err(Errno::EINVAL),
+        }
+    }
+
+    /// The directory in which `path` names its last component.
+    pub fn parent(&mut self, start: Pos, path: &[u8]) -> Result<Parent> {
+        match self.run(start, path, &Goal::Parent)? {
+            Found::Parent(parent) => Ok(parent),
+            Found::Object(_) => Err(Errno::EINVAL),
+        }
+    }
+
+    /// The object called `name` in `dir`, and the target when it is a symbolic link. `through` says whether
+    /// a magic link of /proc is gone through or is itself what is wanted.
+    pub fn step(
+        &mut self,
+        dir: &Pos,
+        name: &[u8],
+        through: bool,
+    ) -> Result<(Pos, Option<Vec<u8>>)> {
+        let (next, link) = match dir {
+            Pos::Host(path) => self.step_host(path, name, through),
+            Pos::Mounted(place) => self.step_mounted(place, name)?,
+        };
+        self.left_host |= matches!(next, Pos::Mounted(_));
+        Ok((next, link))
+    }
+
+    /// Whether any part of the walk was in a mount, so that the kernel could not repeat it.
+    pub fn left_host(&self) -> bool {
+        self.left_host
+    }
+
+    /// Counts one followed link: ELOOP beyond Linux's limit or where links are forbidden.
+    pub fn count_link(&mut self) -> Result<()> {
+        self.links += 1;
+        let forbidden = self.resolve & libc::RESOLVE_NO_SYMLINKS != 0;
+        if forbidden || self.links > MAX_LINKS {
+            Err(Errno::ELOOP)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn run(&mut self, start: Pos, path: &[u8], goal: &Goal) -> Result<Found> {
+        if path.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        if self.anchor.is_none() {
+            self.anchor = Some(start.clone());
+        }
+        self.left_host |= matches!(start, Pos::Mounted(_));
+        let mut at = start;
+        let mut rest = path.to_vec();
+        if rest.first() == Some(&b'/') {
+            at = self.absolute_start()?;
+        }
+        let mut cursor = 0;
+        loop {
+            while rest.get(cursor) == Some(&b'/') {
+                cursor += 1;
+            }
+            if cursor == rest.len() {
+                return Ok(match goal {
+                    Goal::Object { .. } => Found::Object(at),
+                    Goal::Parent => Found::Parent(Parent {
+                        dir: at,
+                        last: Last::Root,
+                        must_be_dir: true,
+                    }),
+                });
+            }
+            let tail = rest.get(cursor..).unwrap_or_default();
+            let length = tail.iter().position(|&b| b == b'/').unwrap_or(tail.len());
+            let (name, after) = tail.split_at(length);
+            let is_last = after.iter().all(|&b| b == b'/');
+            let must_be_dir = !after.is_empty();
+            if is_last && matches!(goal, Goal::Parent) {
+                let last = match name {
+                    b"." => Last::Dot,
+                    b".." => Last::DotDot,
+                    name => Last::Name(name.to_vec()),
+                };
+                self.must_be_directory(&at)?;
+                return Ok(Found::Parent(Parent {
+                    dir: at,
+                    last,
+                    must_be_dir,
+                }));
+            }
+            let follow = !is_last || must_be_dir || !matches!(goal, Goal::Object { follow: false });
+            let (next, link) = match name {
+                b"." => {
+                    self.must_be_directory(&at)?;
+                    (at.clone(), None)
+                }
+                b".." => (self.up(&at)?, None),
+                name => {
+                    self.depth += 1;
+                    self.step(&at, name, follow)?
+                }
+            };
+            match link {
+                Some(target) if follow => {
+                    self.count_link()?;
+                    self.depth -= 1;
+                    if target.first() == Some(&b'/') {
+                        at = self.absolute_start()?;
+                    }
+                    rest = [target.as_slice(), after].concat();
+                    cursor = 0;
+                }
+                _ => {
+                    cursor += length;
+                    if must_be_dir {
+                        self.must_be_directory(&next)?;
+                    }
+                    at = next;
+                }
+            }
+        }
+    }
+
+    fn absolute_start(&mut self) -> Result<Pos> {
+        if self.resolve & libc::RESOLVE_BENEATH != 0 {
+            return Err(Errno::EXDEV);
+        }
+        match &self.anchor {
+            Some(anchor) if self.resolve & libc::RESOLVE_IN_ROOT != 0 => {
+                self.depth = 0;
+                Ok(anchor.clone())
+            }
+            _ => Ok(Pos::root()),
+        }
+    }
+
+    /// Only mounted places are judged: the kernel judges the host's itself.
+    fn must_be_directory(&self, at: &Pos) -> Result<()> {
+        match at {
+            Pos::Mounted(place) if !place.node.is_dir() => Err(Errno::ENOTDIR),
+            _ => Ok(()),
+        }
+    }
+
+    fn up(&mut self, at: &Pos) -> Result<Pos> {
+        self.must_be_directory(at)?;
+        self.depth -= 1;
+        if self.depth < 0 {
+            if self.resolve & libc::RESOLVE_BENEATH != 0 {
+                return Err(Errno::EXDEV);
+            }
+            if self.resolve & libc::RESOLVE_IN_ROOT != 0 {
+                self.depth = 0;
+                return Ok(at.clone());
+            }
+        }
+        match at {
+            Pos::Host(path) => self.cross(parent_of(path)),
+            Pos::Mounted(place) => {
+                ops::may_search(self.caller, place)?;
+                let fs = &place.mount.fs;
+                if place.node.ino() != fs.root().ino() {
+                    let node = fs.parent(self.caller, &place.node)?;
+                    return Ok(Pos::Mounted(Place {
+                        node,
+                        mount: Arc::clone(&place.mount),
+                    }));
+                }
+                if self.resolve & libc::RESOLVE_NO_XDEV != 0 {
+                    return Err(Errno::EXDEV);
+                }
+                self.inside_out(parent_of(&place.mount.target))
+            }
+        }
+    }
+
+    /// The canonical directory `path`, which lies above a mount point: on the host or in an outer mount.
+    fn inside_out(&mut self, path: &[u8]) -> Result<Pos> {
+        if !self.mounts.nested() {
+            return self.cross(path);
+        }
+        let mut at = Pos::root();
+        for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
+            at = self.step(&at, name, true)?.0;
+        }
+        Ok(at)
+    }
+
+    /// The host directory `path`, or what is mounted on it.
+    fn cross(&mut self, path: &[u8]) -> Result<Pos> {
+        match self.mounts.at(path) {
+            Some(_) if self.resolve & libc::RESOLVE_NO_XDEV != 0 => Err(Errno::EXDEV),
+            Some(mount) => {
+                self.left_host = true;
+                Ok(Pos::mount_root(mount))
+            }
+            None => Ok(Pos::Host(path.to_vec())),
+        }
+    }
+
+    fn step_mounted(&mut self, place: &Place, name: &[u8]) -> Result<(Pos, Option<Vec<u8>>)> {
+        if !place.node.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        if name.len() > NAME_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        if self.mounts.nested() {
+            let (mut path, _) = Pos::Mounted(place.clone()).path()?;
+            path.push(b'/');
+            path.extend_from_slice(name);
+            if let Some(mount) = self.mounts.at(&path) {
+                ops::may_search(self.caller, place)?;
+                return Ok((Pos::mount_root(mount), None));
+            }
+        }
+        let node = ops::lookup(self.caller, place, name)?;
+        let link = match node.kind() {
+            FileKind::Symlink => Some(place.mount.fs.readlink(self.caller, &node)?),
+            _ => None,
+        };
+        Ok((
+            Pos::Mounted(Place {
+                node,
+                mount: Arc::clone(&place.mount),
+            }),
+            link,
+        ))
+    }
+
+    /// A component that is missing or unreadable counts as plain: the kernel will say what is wrong.
+    fn step_host(&self, dir: &[u8], name: &[u8], through: bool) -> (Pos, Option<Vec<u8>>) {
+        let mut path = dir.to_vec();
+        path.push(b'/');
+        if dir == b"/proc" && (name == b"self" || name == b"thread-self") {
+            let (pid, tid) = self.oracle.self_ids();
+            path.extend_from_slice(pid.to_string().as_bytes());
+            if name == b"thread-self" {
+                path.extend_from_slice(format!("/task/{tid}").as_bytes());
+            }
+            return (Pos::Host(path), None);
+        }
+        path.extend_from_slice(name);
+        if let Some(mount) = self.mounts.at(&path) {
+            return (Pos::mount_root(mount), None);
+        }
+        if is_magic_link(&path) {
+            let behind = if through {
+                self.oracle.magic_link(&path)
+            } else {
+                None
+            };
+            return (behind.unwrap_or(Pos::Host(path)), None);
+        }
+        let link = nix::fcntl::readlink(OsStr::from_bytes(&path)).ok();
+        (
+            Pos::Host(path),
+            link.map(|target| target.into_encoded_bytes()),
+        )
+    }
+}
+
+/// Whether `path` is one of /proc's links that lead to an object, not to a path.
+pub fn is_magic_link(path: &[u8]) -> bool {
+    let Some(rest) = path.strip_prefix(b"/proc/") else {
+        return false;
+    };
+    let parts: Vec<&[u8]> = rest.split(|&b| b == b'/').collect();
+    let digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    let parts = match parts.as_slice() {
+        [pid, b"task", tid, rest @ ..] if digits(pid) && digits(tid) => rest,
+        [pid, rest @ ..] if digits(pid) => rest,
+        _ => return false,
+    };
+    match parts {
+        [b"cwd" | b"root" | b"exe"] => true,
+        [b"fd", number] => digits(number),
+        _ => false,
+    }
+}
+
+/// The directory part of a canonical path; empty for the root.
+fn parent_of(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|&b| b == b'/').unwrap_or(0);
+    path.get(..end).unwrap_or_default()
+}
+
+/// Resolves an absolute path outside any process: its canonical form and what is there.
+pub fn resolve_absolute(
+    mounts: &Mounts,
+    caller: &Caller,
+    path: &[u8],
+) -> Result<(Vec<u8>, FileKind)> {
+    let pos = Walk::new(mounts, caller, &NoProcess).object(Pos::root(), path, true)?;
+    let kind = match &pos {
+        Pos::Mounted(place) => place.node.kind(),
+        Pos::Host(path) => {
+            let path: &[u8] = if path.is_empty() { b"/" } else { path };
+            let stat = nix::sys::stat::lstat(OsStr::from_bytes(path))?;
+            FileKind::from_mode(stat.st_mode).unwrap_or(FileKind::Regular)
+        }
+    };
+    Ok((pos.path()?.0, kind))
 }

@@ -1,0 +1,168 @@
+//! Kernel structures as x86-64 programs expect them in memory.
+
+use goanna_vfs::{Attr, DirEntry, Stamp, StatFs};
+
+/// `struct stat`.
+pub fn stat(attr: &Attr) -> [u8; 144] {
+    let mut out = Layout([0; 144]);
+    out.u64(0, attr.dev);
+    out.u64(8, attr.ino);
+    out.u64(16, u64::from(attr.nlink));
+    out.u32(24, attr.mode);
+    out.u32(28, attr.uid);
+    out.u32(32, attr.gid);
+    out.u64(40, attr.rdev);
+    out.u64(48, attr.size);
+    out.u64(56, u64::from(attr.blksize));
+    out.u64(64, attr.blocks);
+    for (at, time) in [(72, attr.atime), (88, attr.mtime), (104, attr.ctime)] {
+        out.u64(at, time.sec as u64);
+        out.u64(at + 8, u64::from(time.nsec));
+    }
+    out.0
+}
+
+/// `struct statx`: the basic fields, and the creation time where known.
+pub fn statx(attr: &Attr) -> [u8; 256] {
+    let mut out = Layout([0; 256]);
+    let birth = if attr.btime.is_some() {
+        libc::STATX_BTIME
+    } else {
+        0
+    };
+    out.u32(0, libc::STATX_BASIC_STATS | birth);
+    out.u32(4, attr.blksize);
+    out.u32(16, attr.nlink);
+    out.u32(20, attr.uid);
+    out.u32(24, attr.gid);
+    out.bytes(28, &(attr.mode as u16).to_ne_bytes());
+    out.u64(32, attr.ino);
+    out.u64(40, attr.size);
+    out.u64(48, attr.blocks);
+    let times = [
+        (64, attr.atime),
+        (80, attr.btime.unwrap_or_default()),
+        (96, attr.ctime),
+        (112, attr.mtime),
+    ];
+    for (at, Stamp { sec, nsec }) in times {
+        out.u64(at, sec as u64);
+        out.u32(at + 8, nsec);
+    }
+    out.u32(128, libc::major(attr.rdev));
+    out.u32(132, libc::minor(attr.rdev));
+    out.u32(136, libc::major(attr.dev));
+    out.u32(140, libc::minor(attr.dev));
+    out.0
+}
+
+/// `struct statfs`.
+pub fn statfs(fs: &StatFs, fsid: u64) -> [u8; 120] {
+    let mut out = Layout([0; 120]);
+    let fields = [
+        (0, fs.magic),
+        (8, fs.block_size),
+        (16, fs.blocks),
+        (24, fs.blocks_free),
+        (32, fs.blocks_available),
+        (40, fs.files),
+        (48, fs.files_free),
+        (56, fsid),
+        (64, fs.name_max),
+        (72, fs.block_size),
+        (80, fs.flags),
+    ];
+    for (at, value) in fields {
+        out.u64(at, value);
+    }
+    out.0
+}
+
+/// A zeroed structure that is filled field by field; offsets are the literals above.
+struct Layout<const N: usize>([u8; N]);
+
+impl<const N: usize> Layout<N> {
+    fn bytes(&mut self, at: usize, bytes: &[u8]) {
+        if let Some(field) = self.0.get_mut(at..at + bytes.len()) {
+            field.copy_from_slice(bytes);
+        }
+    }
+
+    fn u32(&mut self, at: usize, value: u32) {
+        self.bytes(at, &value.to_ne_bytes());
+    }
+
+    fn u64(&mut self, at: usize, value: u64) {
+        self.bytes(at, &value.to_ne_bytes());
+    }
+}
+
+/// Which of the two directory-entry layouts a call returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DirentLayout {
+    /// getdents(2): the type is the record's last byte.
+    Old,
+    /// getdents64(2).
+    New,
+}
+
+/// A getdents buffer of bounded size.
+#[derive(Debug)]
+pub struct Dirents {
+    layout: DirentLayout,
+    room: usize,
+    /// The records so far.
+    pub bytes: Vec<u8>,
+    /// Position after the last record.
+    pub position: u64,
+    /// A record did not fit.
+    pub full: bool,
+}
+
+impl Dirents {
+    /// An empty buffer of `room` bytes, for a directory read from `position`.
+    pub fn new(layout: DirentLayout, room: usize, position: u64) -> Self {
+        Self {
+            layout,
+            room,
+            bytes: Vec::with_capacity(room.min(64 << 10)),
+            position,
+            full: false,
+        }
+    }
+
+    /// Appends an entry whose cookie is a position of the open directory; false when it does not fit.
+    pub fn push(&mut self, entry: DirEntry<'_>) -> bool {
+        let header = if self.layout == DirentLayout::New {
+            19
+        } else {
+            18
+        };
+        let tail = if self.layout == DirentLayout::New {
+            1
+        } else {
+            2
+        };
+        let length = (header + entry.name.len() + tail).next_multiple_of(8);
+        if self.full || self.bytes.len() + length > self.room {
+            self.full = true;
+            return false;
+        }
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&entry.ino.to_ne_bytes());
+        self.bytes.extend_from_slice(&entry.cookie.to_ne_bytes());
+        self.bytes.extend_from_slice(&(length as u16).to_ne_bytes());
+        if self.layout == DirentLayout::New {
+            self.bytes.push(entry.kind.dirent_type());
+        }
+        self.bytes.extend_from_slice(entry.name);
+        self.bytes.resize(start + length, 0);
+        if self.layout == DirentLayout::Old {
+            if let Some(last) = self.bytes.last_mut() {
+                *last = entry.kind.dirent_type();
+            }
+        }
+        self.position = entry.cookie;
+        true
+    }
+}

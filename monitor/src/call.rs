@@ -1,0 +1,366 @@
+//! One call of a tracee: its arguments, the objects they name, and its answer.
+
+use std::cell::OnceCell;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use goanna_sys::{procfs, tracee};
+use goanna_vfs::walk::{Last, Oracle, Parent, Pos, Walk};
+use goanna_vfs::{Caller, Errno, PATH_MAX, Place, Result};
+
+use crate::Monitor;
+use crate::shadow::Shadow;
+use crate::task::Task;
+
+/// What becomes of a call.
+pub enum Answer {
+    /// It returns this value.
+    Value(i64),
+    /// The kernel performs it as it stands.
+    PassOn,
+    /// It returns a new descriptor of this.
+    Install {
+        /// What the tracee gets.
+        fd: OwnedFd,
+        /// Close-on-exec.
+        cloexec: bool,
+    },
+    /// The answer may take long (the other end of a fifo): it is worked out on a thread of its own.
+    Block(Box<dyn FnOnce() -> Result<Answer> + Send>),
+}
+
+impl Answer {
+    /// The call returns 0.
+    pub const DONE: Self = Self::Value(0);
+}
+
+/// What a descriptor of the tracee is.
+pub enum Descriptor {
+    /// Nothing of ours.
+    Native,
+    /// A shadow object, and the tracee's own open file description of it.
+    Shadow(Arc<Shadow>, OwnedFd),
+}
+
+/// Where a path leads.
+pub enum Target {
+    /// To the host, by a path the kernel understands as we do.
+    PassOn,
+    /// Here; on the host's own mount when the kernel cannot be given the path as it stands.
+    At(Place),
+}
+
+/// A directory and the name a call makes or removes in it.
+pub struct Entry {
+    /// The directory.
+    pub dir: Place,
+    /// The last component.
+    pub last: Last,
+    /// Slashes followed it.
+    pub must_be_dir: bool,
+    /// A mount point is there: it exists, and cannot be removed (EBUSY).
+    pub covered: bool,
+}
+
+impl Entry {
+    /// The name, where `.` or `..` or nothing answers `errno`.
+    pub fn name(&self, errno: Errno) -> Result<&[u8]> {
+        match &self.last {
+            Last::Name(name) => Ok(name),
+            _ => Err(errno),
+        }
+    }
+}
+
+/// A walk's end before it is decided who performs the call.
+#[derive(Clone)]
+pub struct Resolved<T> {
+    /// Where it ended.
+    pub at: T,
+    /// The kernel, given the same path, would have walked the same way.
+    pub native: bool,
+}
+
+/// A call being answered.
+pub struct Call<'m> {
+    /// The monitor.
+    pub monitor: &'m Monitor,
+    /// Who calls.
+    pub task: Arc<Task>,
+    /// Call number.
+    pub nr: u32,
+    args: [u64; 6],
+    caller: OnceCell<Arc<Caller>>,
+}
+
+impl<'m> Call<'m> {
+    /// A call of `task`.
+    pub fn new(monitor: &'m Monitor, task: Arc<Task>, nr: u32, args: [u64; 6]) -> Self {
+        Self {
+            monitor,
+            task,
+            nr,
+            args,
+            caller: OnceCell::new(),
+        }
+    }
+
+    /// Argument `index` as a 64-bit register.
+    pub fn arg(&self, index: usize) -> u64 {
+        self.args.get(index).copied().unwrap_or(0)
+    }
+
+    /// Argument `index` as the kernel takes an `int`.
+    pub fn int(&self, index: usize) -> i32 {
+        self.arg(index) as i32
+    }
+
+    /// Argument `index` as the kernel takes an `unsigned int`.
+    pub fn uint(&self, index: usize) -> u32 {
+        self.arg(index) as u32
+    }
+
+    /// The tracee's credentials.
+    pub fn caller(&self) -> Result<Arc<Caller>> {
+        if let Some(caller) = self.caller.get() {
+            return Ok(Arc::clone(caller));
+        }
+        let caller = self.task.caller()?;
+        Ok(Arc::clone(self.caller.get_or_init(|| caller)))
+    }
+
+    /// The path at argument `index`. EFAULT, ENAMETOOLONG.
+    pub fn path(&self, index: usize) -> Result<Vec<u8>> {
+        tracee::read_cstr(self.task.tid, self.arg(index), PATH_MAX)
+    }
+
+    /// `len` bytes at `address`. EFAULT.
+    pub fn read(&self, address: u64, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        tracee::read_exact(self.task.tid, address, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Writes `bytes` at `address`. EFAULT.
+    pub fn put(&self, address: u64, bytes: &[u8]) -> Result<()> {
+        tracee::write_all(self.task.tid, address, bytes)
+    }
+
+    /// A `u64` at `address`. EFAULT.
+    pub fn read_u64(&self, address: u64) -> Result<u64> {
+        let mut bytes = [0; 8];
+        tracee::read_exact(self.task.tid, address, &mut bytes)?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+
+    /// What descriptor `fd` is. EBADF.
+    pub fn descriptor(&self, fd: i32) -> Result<Descriptor> {
+        let ofd = self.task.descriptor(fd)?;
+        Ok(match self.monitor.shadows.of_descriptor(&ofd)? {
+            Some(shadow) => Descriptor::Shadow(shadow, ofd),
+            None => Descriptor::Native,
+        })
+    }
+
+    /// The virtual object behind descriptor `fd`; `None` for the host's. EBADF.
+    pub fn shadow(&self, fd: i32) -> Result<Option<Arc<Shadow>>> {
+        Ok(match self.descriptor(fd)? {
+            Descriptor::Native => None,
+            Descriptor::Shadow(shadow, _) => Some(shadow),
+        })
+    }
+
+    fn cwd(&self) -> Result<(Pos, bool)> {
+        let tid = self.task.tid;
+        if let Some(shadow) = self.monitor.shadows.find(procfs::cwd_identity(tid)?) {
+            return Ok((Pos::Mounted(shadow.place().clone()), false));
+        }
+        Ok((host_pos(procfs::cwd(tid)?), true))
+    }
+
+    fn start(&self, dirfd: i32, path: &[u8]) -> Result<(Pos, bool)> {
+        if path.first() == Some(&b'/') {
+            return Ok((Pos::root(), true));
+        }
+        if dirfd == libc::AT_FDCWD {
+            return self.cwd();
+        }
+        if let Some(shadow) = self.shadow(dirfd)? {
+            return Ok((Pos::Mounted(shadow.place().clone()), false));
+        }
+        let link = procfs::fd_link(self.task.tid, dirfd)?;
+        Ok((host_pos(link), true))
+    }
+
+    /// Walks `path` from `dirfd` to the object it names.
+    pub fn resolve(&self, dirfd: i32, path: &[u8], follow: bool) -> Result<Resolved<Pos>> {
+        let (start, native_start) = self.start(dirfd, path)?;
+        let caller = self.caller()?;
+        let oracle = self.oracle()?;
+        let mut walk = Walk::new(&self.monitor.mounts, &caller, &oracle);
+        let at = walk.object(start, path, follow)?;
+        Ok(Resolved {
+            at,
+            native: native_start && !walk.left_host(),
+        })
+    }
+
+    /// Walks `path` from `dirfd` to the directory of its last component.
+    pub fn resolve_parent(&self, dirfd: i32, path: &[u8]) -> Result<Resolved<Parent>> {
+        let (start, native_start) = self.start(dirfd, path)?;
+        let caller = self.caller()?;
+        let oracle = self.oracle()?;
+        let mut walk = Walk::new(&self.monitor.mounts, &caller, &oracle);
+        let at = walk.parent(start, path)?;
+        Ok(Resolved {
+            at,
+            native: native_start && !walk.left_host(),
+        })
+    }
+
+    /// What the walk asks about this task's /proc.
+    pub fn oracle(&self) -> Result<TaskOracle<'m>> {
+        let pid = self.caller()?.pid;
+        Ok(TaskOracle {
+            monitor: self.monitor,
+            pid,
+            tid: self.task.tid,
+        })
+    }
+
+    /// Where a walk of an open(2) starts, for [`crate::calls::open`], which steps through links itself.
+    pub fn walk_start(&self, dirfd: i32, path: &[u8]) -> Result<Resolved<Pos>> {
+        let (at, native) = self.start(dirfd, path)?;
+        Ok(Resolved { at, native })
+    }
+
+    /// A walk's end as something to operate on.
+    pub fn target(&self, resolved: Resolved<Pos>) -> Result<Target> {
+        match resolved.at {
+            Pos::Host(_) if resolved.native => Ok(Target::PassOn),
+            at => Ok(Target::At(self.place(at)?)),
+        }
+    }
+
+    /// The object at `pos`, on whichever mount. ENOENT on the host.
+    pub fn place(&self, pos: Pos) -> Result<Place> {
+        match pos {
+            Pos::Mounted(place) => Ok(place),
+            Pos::Host(path) => self.monitor.mounts.host_place(&*self.caller()?, &path),
+        }
+    }
+
+    /// The object `path` names from `dirfd`.
+    pub fn object(&self, dirfd: i32, path: &[u8], follow: bool) -> Result<Target> {
+        let resolved = self.resolve(dirfd, path, follow)?;
+        self.target(resolved)
+    }
+
+    /// As [`Call::object`], or `dirfd` itself for an empty path under `AT_EMPTY_PATH` in `flags`;
+    /// `AT_SYMLINK_NOFOLLOW` is honoured.
+    pub fn object_at(&self, dirfd: i32, path: &[u8], flags: i32) -> Result<Target> {
+        if path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
+            if dirfd == libc::AT_FDCWD {
+                let (at, native) = self.cwd()?;
+                return self.target(Resolved { at, native });
+            }
+            return Ok(match self.shadow(dirfd)? {
+                Some(shadow) => Target::At(shadow.place().clone()),
+                None => Target::PassOn,
+            });
+        }
+        self.object(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)
+    }
+
+    /// The name `path` gives from `dirfd`; `None` when the kernel can do the call.
+    pub fn entry(&self, dirfd: i32, path: &[u8]) -> Result<Option<Entry>> {
+        let resolved = self.resolve_parent(dirfd, path)?;
+        self.entry_of(resolved)
+    }
+
+    /// A parent walk's end as an entry to operate on.
+    pub fn entry_of(&self, resolved: Resolved<Parent>) -> Result<Option<Entry>> {
+        let Parent {
+            dir,
+            last,
+            must_be_dir,
+        } = resolved.at;
+        let covered = self.covers(&dir, &last);
+        if matches!(dir, Pos::Host(_)) && resolved.native && !covered {
+            return Ok(None);
+        }
+        Ok(Some(Entry {
+            dir: self.place(dir)?,
+            last,
+            must_be_dir,
+            covered,
+        }))
+    }
+
+    /// Whether something is mounted on the entry `last` of `dir`.
+    pub fn covers(&self, dir: &Pos, last: &Last) -> bool {
+        let Last::Name(name) = last else { return false };
+        if matches!(dir, Pos::Mounted(_)) && !self.monitor.mounts.nested() {
+            return false;
+        }
+        let Ok((mut path, _)) = dir.path() else {
+            return false;
+        };
+        if path != b"/" {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        self.monitor.mounts.at(&path).is_some()
+    }
+}
+
+/// A path the kernel showed for a directory it holds.
+fn host_pos(path: Vec<u8>) -> Pos {
+    Pos::Host(if path == b"/" { Vec::new() } else { path })
+}
+
+/// Answers a walk's questions about /proc for one task.
+pub struct TaskOracle<'m> {
+    monitor: &'m Monitor,
+    pid: i32,
+    tid: i32,
+}
+
+impl Oracle for TaskOracle<'_> {
+    fn magic_link(&self, path: &[u8]) -> Option<Pos> {
+        self.monitor.behind_magic_link(path).map(Pos::Mounted)
+    }
+
+    fn self_ids(&self) -> (i32, i32) {
+        (self.pid, self.tid)
+    }
+}
+
+impl Monitor {
+    /// The virtual object a magic link of /proc leads to: a tracee's working directory, descriptor or program.
+    pub fn behind_magic_link(&self, path: &[u8]) -> Option<Place> {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+        use std::os::unix::fs::MetadataExt;
+        let meta = std::fs::metadata(OsStr::from_bytes(path)).ok()?;
+        let identity = (meta.dev(), meta.ino());
+        if path.ends_with(b"/exe") {
+            return self.programs.behind(identity);
+        }
+        self.shadows
+            .find(identity)
+            .map(|shadow| shadow.place().clone())
+    }
+
+    /// `F_GETFL` of an open file description, and whether it can be written through.
+    pub fn writable(ofd: &OwnedFd) -> Result<(bool, i32)> {
+        use nix::fcntl::{FcntlArg, fcntl};
+        let flags = fcntl(ofd.as_fd(), FcntlArg::F_GETFL)?;
+        Ok((flags & libc::O_ACCMODE != libc::O_RDONLY, flags))
+    }
+
+    /// `O_RDONLY`, `O_WRONLY` or `O_RDWR` of an open file description.
+    pub fn access_mode(ofd: &OwnedFd) -> Result<i32> {
+        Ok(Self::writable(ofd)?.1 & libc::O_ACCMODE)
+    }
+}

@@ -1,0 +1,197 @@
+//! Permissions, owners and times.
+
+use goanna_vfs::{Errno, Result, Stamp, TimeSet, ops};
+
+use crate::call::{Answer, Call, Target};
+use crate::shadow::Shadow;
+
+/// The object of a call on a descriptor; an O_PATH one is refused (EBADF).
+pub(super) fn by_descriptor(call: &Call<'_>, fd: i32) -> Result<Target> {
+    match call.shadow(fd)?.as_deref() {
+        None => Ok(Target::PassOn),
+        Some(Shadow::Reference { .. }) => Err(Errno::EBADF),
+        Some(shadow) => Ok(Target::At(shadow.place().clone())),
+    }
+}
+
+fn set_mode(call: &Call<'_>, target: Target, mode: u32) -> Result<Answer> {
+    let Target::At(place) = target else {
+        return Ok(Answer::PassOn);
+    };
+    ops::chmod(&*call.caller()?, &place, mode & 0o7777)?;
+    Ok(Answer::DONE)
+}
+
+/// chmod(2)
+pub fn chmod(call: &mut Call<'_>) -> Result<Answer> {
+    let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;
+    set_mode(call, target, call.uint(1))
+}
+
+/// fchmod(2)
+pub fn fchmod(call: &mut Call<'_>) -> Result<Answer> {
+    let target = by_descriptor(call, call.int(0))?;
+    set_mode(call, target, call.uint(1))
+}
+
+/// fchmodat(2), which takes no flags.
+pub fn fchmodat(call: &mut Call<'_>) -> Result<Answer> {
+    let target = call.object(call.int(0), &call.path(1)?, true)?;
+    set_mode(call, target, call.uint(2))
+}
+
+/// fchmodat2(2)
+pub fn fchmodat2(call: &mut Call<'_>) -> Result<Answer> {
+    let flags = call.int(3);
+    if flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let target = call.object_at(call.int(0), &call.path(1)?, flags)?;
+    set_mode(call, target, call.uint(2))
+}
+
+fn set_owner(call: &Call<'_>, target: Target, uid: u32, gid: u32) -> Result<Answer> {
+    let Target::At(place) = target else {
+        return Ok(Answer::PassOn);
+    };
+    let given = |id: u32| (id != u32::MAX).then_some(id);
+    ops::chown(&*call.caller()?, &place, given(uid), given(gid))?;
+    Ok(Answer::DONE)
+}
+
+/// chown(2)
+pub fn chown(call: &mut Call<'_>) -> Result<Answer> {
+    let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;
+    set_owner(call, target, call.uint(1), call.uint(2))
+}
+
+/// lchown(2)
+pub fn lchown(call: &mut Call<'_>) -> Result<Answer> {
+    let target = call.object(libc::AT_FDCWD, &call.path(0)?, false)?;
+    set_owner(call, target, call.uint(1), call.uint(2))
+}
+
+/// fchown(2)
+pub fn fchown(call: &mut Call<'_>) -> Result<Answer> {
+    let target = by_descriptor(call, call.int(0))?;
+    set_owner(call, target, call.uint(1), call.uint(2))
+}
+
+/// fchownat(2)
+pub fn fchownat(call: &mut Call<'_>) -> Result<Answer> {
+    let flags = call.int(4);
+    if flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let target = call.object_at(call.int(0), &call.path(1)?, flags)?;
+    set_owner(call, target, call.uint(2), call.uint(3))
+}
+
+/// Access and modification time as a call gave them.
+type Times = (Option<TimeSet>, Option<TimeSet>);
+
+fn set_times(call: &Call<'_>, target: Target, times: Times) -> Result<Answer> {
+    let Target::At(place) = target else {
+        return Ok(Answer::PassOn);
+    };
+    ops::utimens(&*call.caller()?, &place, times.0, times.1)?;
+    Ok(Answer::DONE)
+}
+
+/// `count` pairs of 64-bit words at `address`.
+fn pairs(call: &Call<'_>, address: u64) -> Result<[(i64, i64); 2]> {
+    let word = |index: u64| {
+        call.read_u64(address.wrapping_add(8 * index))
+            .map(|w| w as i64)
+    };
+    Ok([(word(0)?, word(1)?), (word(2)?, word(3)?)])
+}
+
+const NOW: Times = (Some(TimeSet::Now), Some(TimeSet::Now));
+
+fn timespecs(call: &Call<'_>, address: u64) -> Result<Times> {
+    if address == 0 {
+        return Ok(NOW);
+    }
+    let one = |(sec, nsec): (i64, i64)| match nsec {
+        libc::UTIME_NOW => Ok(Some(TimeSet::Now)),
+        libc::UTIME_OMIT => Ok(None),
+        0..=999_999_999 => Ok(Some(TimeSet::At(Stamp {
+            sec,
+            nsec: nsec as u32,
+        }))),
+        _ => Err(Errno::EINVAL),
+    };
+    let [atime, mtime] = pairs(call, address)?;
+    Ok((one(atime)?, one(mtime)?))
+}
+
+fn timevals(call: &Call<'_>, address: u64) -> Result<Times> {
+    if address == 0 {
+        return Ok(NOW);
+    }
+    let one = |(sec, usec): (i64, i64)| match usec {
+        0..=999_999 => Ok(Some(TimeSet::At(Stamp {
+            sec,
+            nsec: 1000 * usec as u32,
+        }))),
+        _ => Err(Errno::EINVAL),
+    };
+    let [atime, mtime] = pairs(call, address)?;
+    Ok((one(atime)?, one(mtime)?))
+}
+
+/// utimensat(2): a NULL path means the descriptor itself.
+pub fn utimensat(call: &mut Call<'_>) -> Result<Answer> {
+    let flags = call.int(3);
+    if flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let times = timespecs(call, call.arg(2))?;
+    if times == (None, None) {
+        return Ok(Answer::DONE);
+    }
+    let target = if call.arg(1) == 0 && call.int(0) != libc::AT_FDCWD {
+        by_descriptor(call, call.int(0))?
+    } else {
+        call.object_at(call.int(0), &call.path(1)?, flags)?
+    };
+    set_times(call, target, times)
+}
+
+/// utime(2), in whole seconds.
+pub fn utime(call: &mut Call<'_>) -> Result<Answer> {
+    let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;
+    let address = call.arg(1);
+    if address == 0 {
+        return set_times(call, target, NOW);
+    }
+    let at = |word: u64| {
+        Some(TimeSet::At(Stamp {
+            sec: word as i64,
+            nsec: 0,
+        }))
+    };
+    let times = (
+        at(call.read_u64(address)?),
+        at(call.read_u64(address.wrapping_add(8))?),
+    );
+    set_times(call, target, times)
+}
+
+/// utimes(2)
+pub fn utimes(call: &mut Call<'_>) -> Result<Answer> {
+    let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;
+    let times = timevals(call, call.arg(1))?;
+    set_times(call, target, times)
+}
+
+/// futimesat(2)
+pub fn futimesat(call: &mut Call<'_>) -> Result<Answer> {
+    let times = timevals(call, call.arg(2))?;
+    let target = match call.arg(1) {
+        0 => by_descriptor(call, call.int(0))?,
+        _ => call.object(call.int(0), &call.path(1)?, true)?,
+    };
+    set_times(call, target, times)
+}

@@ -1,0 +1,150 @@
+//! Copies between descriptors inside the kernel, where one end is a shadow file.
+//!
+//! A shadow source needs nothing: the kernel reads its cache object. A shadow destination must hear of what
+//! it gets, so the monitor reads the source and writes.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use goanna_sys::memfile;
+use goanna_vfs::{Errno, Result, Spot};
+
+use super::rw::Output;
+use crate::Monitor;
+use crate::call::{Answer, Call};
+
+/// Copied at once; Linux returns short counts for long copies, too.
+const PIECE: usize = 4 << 20;
+
+/// Reads from a description at `offset`, or at its own offset, which advances by what is used.
+struct Source {
+    ofd: OwnedFd,
+    offset: Option<u64>,
+}
+
+impl Source {
+    fn read(&self, len: usize) -> Result<Vec<u8>> {
+        let mut data = vec![0; len];
+        let got = match self.offset {
+            Some(offset) => memfile::pread(self.ofd.as_fd(), &mut data, offset)?,
+            None => nix::unistd::read(&self.ofd, &mut data)?,
+        };
+        data.truncate(got);
+        Ok(data)
+    }
+
+    /// Takes back what the destination did not accept.
+    fn unread(&self, len: usize) -> Result<()> {
+        if self.offset.is_none() && len > 0 {
+            nix::unistd::lseek(&self.ofd, -(len as i64), nix::unistd::Whence::SeekCur)?;
+        }
+        Ok(())
+    }
+}
+
+fn offset_at(call: &Call<'_>, address: u64) -> Result<Option<u64>> {
+    if address == 0 {
+        return Ok(None);
+    }
+    let offset = call.read_u64(address)?;
+    if (offset as i64) < 0 {
+        Err(Errno::EINVAL)
+    } else {
+        Ok(Some(offset))
+    }
+}
+
+fn advance(call: &Call<'_>, address: u64, offset: Option<u64>, by: usize) -> Result<()> {
+    match offset {
+        Some(offset) => call.put(address, &(offset + by as u64).to_ne_bytes()),
+        None => Ok(()),
+    }
+}
+
+fn copy(
+    call: &Call<'_>,
+    output: &Output,
+    source: &Source,
+    spot: Spot,
+    len: usize,
+) -> Result<usize> {
+    let data = source.read(len.min(PIECE))?;
+    if data.is_empty() {
+        return Ok(0);
+    }
+    let written = match output.write(call, spot, &data) {
+        Ok(written) => written,
+        Err(errno) => {
+            source.unread(data.len())?;
+            return Err(errno);
+        }
+    };
+    source.unread(data.len() - written)?;
+    Ok(written)
+}
+
+/// sendfile(2): out_fd, in_fd, offset, count.
+pub fn sendfile(call: &mut Call<'_>) -> Result<Answer> {
+    let Some(output) = Output::of(call, call.int(0))? else {
+        return Ok(Answer::PassOn);
+    };
+    if output.flags & libc::O_APPEND != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let offset = offset_at(call, call.arg(2))?;
+    let source = Source {
+        ofd: call.task.descriptor(call.int(1))?,
+        offset,
+    };
+    let written = copy(call, &output, &source, Spot::Cursor, call.arg(3) as usize)?;
+    advance(call, call.arg(2), offset, written)?;
+    Ok(Answer::Value(written as i64))
+}
+
+/// copy_file_range(2): fd_in, off_in, fd_out, off_out, len, flags.
+pub fn copy_file_range(call: &mut Call<'_>) -> Result<Answer> {
+    use nix::sys::stat::{SFlag, fstat};
+    let Some(output) = Output::of(call, call.int(2))? else {
+        return Ok(Answer::PassOn);
+    };
+    if call.uint(5) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let ofd = call.task.descriptor(call.int(0))?;
+    let stat = fstat(&ofd)?;
+    match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
+        SFlag::S_IFREG => {}
+        SFlag::S_IFDIR => return Err(Errno::EISDIR),
+        _ => return Err(Errno::EINVAL),
+    }
+    let readable = Monitor::access_mode(&ofd)? != libc::O_WRONLY;
+    if !readable || output.flags & libc::O_APPEND != 0 {
+        return Err(Errno::EBADF);
+    }
+    let (from, to) = (offset_at(call, call.arg(1))?, offset_at(call, call.arg(3))?);
+    let len = call.arg(4) as usize;
+    if call
+        .shadow(call.int(0))?
+        .is_some_and(|s| s.place().node.ino() == output.place.node.ino())
+    {
+        let position = |ofd: &OwnedFd| nix::unistd::lseek(ofd, 0, nix::unistd::Whence::SeekCur);
+        let from = from.map_or_else(|| position(&ofd).map(|p| p as u64), Ok)?;
+        let to = to.map_or_else(|| position(&output.ofd).map(|p| p as u64), Ok)?;
+        if from.abs_diff(to) < len as u64 {
+            return Err(Errno::EINVAL);
+        }
+    }
+    let source = Source { ofd, offset: from };
+    let spot = to.map_or(Spot::Cursor, Spot::At);
+    let written = copy(call, &output, &source, spot, len)?;
+    advance(call, call.arg(1), from, written)?;
+    advance(call, call.arg(3), to, written)?;
+    Ok(Answer::Value(written as i64))
+}
+
+/// splice(2) into a shadow file: EINVAL, "the file system does not support splicing", on which programs copy.
+pub fn splice(call: &mut Call<'_>) -> Result<Answer> {
+    match Output::of(call, call.int(2))? {
+        Some(_) => Err(Errno::EINVAL),
+        None => Ok(Answer::PassOn),
+    }
+}

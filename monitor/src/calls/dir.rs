@@ -1,0 +1,218 @@
+//! Directories: reading, making, removing; device and fifo names; the working directory.
+
+use std::os::fd::AsFd;
+
+use goanna_sys::procfs;
+use goanna_vfs::walk::Pos;
+use goanna_vfs::{DirEntry, Errno, FileKind, Place, Result, ops};
+use nix::unistd::{Whence, lseek};
+
+use crate::abi::{DirentLayout, Dirents};
+use crate::call::{Answer, Call, Descriptor};
+use crate::shadow::Shadow;
+
+/// Positions of a shadow directory: 0 before `.`, 1 before `..`, 2 plus the back end's cookie, and from here
+/// on the mount points in it. The kernel keeps the position in the placeholder's open file description.
+const MOUNTS_FROM: u64 = 1 << 62;
+
+fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
+    let Descriptor::Shadow(shadow, ofd) = call.descriptor(call.int(0))? else {
+        return Ok(Answer::PassOn);
+    };
+    let Shadow::Dir { place, .. } = &*shadow else {
+        return Err(Errno::ENOTDIR);
+    };
+    let caller = call.caller()?;
+    let start = lseek(ofd.as_fd(), 0, Whence::SeekCur)? as u64;
+    let room = (call.uint(2) as usize).min(1 << 20);
+    let mut out = Dirents::new(layout, room, start);
+    let fs = &place.mount.fs;
+    if start == 0 {
+        let (ino, kind) = (place.node.ino(), FileKind::Directory);
+        out.push(DirEntry {
+            name: b".",
+            ino,
+            kind,
+            cookie: 1,
+        });
+    }
+    if out.position == 1 {
+        let parent = fs
+            .parent(&caller, &place.node)
+            .map_or(place.node.ino(), |node| node.ino());
+        out.push(DirEntry {
+            name: b"..",
+            ino: parent,
+            kind: FileKind::Directory,
+            cookie: 2,
+        });
+    }
+    if (2..MOUNTS_FROM).contains(&out.position) {
+        fs.readdir(&caller, &place.node, out.position - 2, &mut |entry| {
+            out.push(DirEntry {
+                cookie: entry.cookie + 2,
+                ..entry
+            })
+        })?;
+    }
+    if !out.full {
+        push_mount_points(call, place, &mut out)?;
+    }
+    if out.bytes.is_empty() && out.full {
+        return Err(Errno::EINVAL);
+    }
+    call.put(call.arg(1), &out.bytes)?;
+    lseek(ofd.as_fd(), out.position as i64, Whence::SeekSet)?;
+    Ok(Answer::Value(out.bytes.len() as i64))
+}
+
+/// Mount points appear in their directory even where it holds no such entry.
+fn push_mount_points(call: &Call<'_>, place: &Place, out: &mut Dirents) -> Result<()> {
+    let mounts = &call.monitor.mounts;
+    if !mounts.nested() {
+        return Ok(());
+    }
+    let caller = call.caller()?;
+    let (path, _) = Pos::Mounted(place.clone()).path()?;
+    let mut names: Vec<_> = mounts.children(&path).collect();
+    names.sort_unstable_by_key(|(name, _)| *name);
+    for (index, (name, mount)) in names.into_iter().enumerate() {
+        let cookie = MOUNTS_FROM + index as u64 + 1;
+        let shown = place.mount.fs.lookup(&caller, &place.node, name).is_ok();
+        if cookie <= out.position || shown {
+            continue;
+        }
+        let ino = mount.fs.root().ino();
+        if !out.push(DirEntry {
+            name,
+            ino,
+            kind: FileKind::Directory,
+            cookie,
+        }) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// getdents(2)
+pub fn getdents(call: &mut Call<'_>) -> Result<Answer> {
+    read_entries(call, DirentLayout::Old)
+}
+
+/// getdents64(2)
+pub fn getdents64(call: &mut Call<'_>) -> Result<Answer> {
+    read_entries(call, DirentLayout::New)
+}
+
+/// getcwd(2): the value is the length with the NUL. ENOENT for a removed directory.
+pub fn getcwd(call: &mut Call<'_>) -> Result<Answer> {
+    let identity = procfs::cwd_identity(call.task.tid)?;
+    let Some(shadow) = call.monitor.shadows.find(identity) else {
+        return Ok(Answer::PassOn);
+    };
+    let (mut path, deleted) = Pos::Mounted(shadow.place().clone()).path()?;
+    if deleted {
+        return Err(Errno::ENOENT);
+    }
+    path.push(0);
+    if (call.arg(1) as usize) < path.len() {
+        return Err(Errno::ERANGE);
+    }
+    call.put(call.arg(0), &path)?;
+    Ok(Answer::Value(path.len() as i64))
+}
+
+/// fchdir(2): the kernel enters the placeholder once the virtual directory may be searched.
+pub fn fchdir(call: &mut Call<'_>) -> Result<Answer> {
+    if let Some(shadow) = call.shadow(call.int(0))? {
+        ops::may_search(&*call.caller()?, shadow.place())?;
+    }
+    Ok(Answer::PassOn)
+}
+
+fn make(call: &Call<'_>, dirfd: i32, path: &[u8], mode: u32) -> Result<Answer> {
+    let Some(entry) = call.entry(dirfd, path)? else {
+        return Ok(Answer::PassOn);
+    };
+    let name = entry.name(Errno::EEXIST)?;
+    if entry.covered {
+        return Err(Errno::EEXIST);
+    }
+    ops::mkdir(&*call.caller()?, &entry.dir, name, mode & 0o1777)?;
+    Ok(Answer::DONE)
+}
+
+/// mkdir(2)
+pub fn mkdir(call: &mut Call<'_>) -> Result<Answer> {
+    make(call, libc::AT_FDCWD, &call.path(0)?, call.uint(1))
+}
+
+/// mkdirat(2)
+pub fn mkdirat(call: &mut Call<'_>) -> Result<Answer> {
+    make(call, call.int(0), &call.path(1)?, call.uint(2))
+}
+
+/// rmdir(2)
+pub fn rmdir(call: &mut Call<'_>) -> Result<Answer> {
+    remove(call, libc::AT_FDCWD, &call.path(0)?)
+}
+
+/// Removes a directory; also for unlinkat(2) with AT_REMOVEDIR.
+pub fn remove(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<Answer> {
+    use goanna_vfs::walk::Last;
+    let Some(entry) = call.entry(dirfd, path)? else {
+        return Ok(Answer::PassOn);
+    };
+    let name = match &entry.last {
+        Last::Name(name) => name,
+        Last::Dot => return Err(Errno::EINVAL),
+        Last::DotDot => return Err(Errno::ENOTEMPTY),
+        Last::Root => return Err(Errno::EBUSY),
+    };
+    if entry.covered {
+        return Err(Errno::EBUSY);
+    }
+    ops::rmdir(&*call.caller()?, &entry.dir, name)?;
+    Ok(Answer::DONE)
+}
+
+fn make_node(call: &Call<'_>, dirfd: i32, path: &[u8], mode: u32, dev: u32) -> Result<Answer> {
+    let Some(entry) = call.entry(dirfd, path)? else {
+        return Ok(Answer::PassOn);
+    };
+    let name = entry.name(Errno::EEXIST)?;
+    if entry.covered {
+        return Err(Errno::EEXIST);
+    }
+    let caller = call.caller()?;
+    if entry.must_be_dir {
+        // Linux: a name that may only be a directory's cannot be made as anything else.
+        return Err(ops::lookup(&caller, &entry.dir, name).map_or(Errno::ENOENT, |_| Errno::EEXIST));
+    }
+    let rdev = libc::makedev((dev >> 8) & 0xfff, (dev & 0xff) | ((dev >> 12) & 0xfff00));
+    ops::mknod(&caller, &entry.dir, name, mode, rdev)?;
+    Ok(Answer::DONE)
+}
+
+/// mknod(2)
+pub fn mknod(call: &mut Call<'_>) -> Result<Answer> {
+    make_node(
+        call,
+        libc::AT_FDCWD,
+        &call.path(0)?,
+        call.uint(1),
+        call.uint(2),
+    )
+}
+
+/// mknodat(2)
+pub fn mknodat(call: &mut Call<'_>) -> Result<Answer> {
+    make_node(
+        call,
+        call.int(0),
+        &call.path(1)?,
+        call.uint(2),
+        call.uint(3),
+    )
+}

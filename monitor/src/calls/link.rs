@@ -1,0 +1,232 @@
+//! Names: unlink(2), rename(2), link(2), symlink(2), readlink(2) and their kin.
+
+use goanna_vfs::walk::{Last, Pos, is_magic_link};
+use goanna_vfs::{Errno, FileKind, Result, ops};
+
+use crate::call::{Answer, Call, Entry, Target};
+
+fn remove_name(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<Answer> {
+    let Some(entry) = call.entry(dirfd, path)? else {
+        return Ok(Answer::PassOn);
+    };
+    let name = entry.name(Errno::EISDIR)?;
+    if entry.covered {
+        return Err(Errno::EISDIR);
+    }
+    let caller = call.caller()?;
+    if entry.must_be_dir {
+        let node = ops::lookup(&caller, &entry.dir, name)?;
+        return Err(if node.is_dir() {
+            Errno::EISDIR
+        } else {
+            Errno::ENOTDIR
+        });
+    }
+    ops::unlink(&caller, &entry.dir, name)?;
+    Ok(Answer::DONE)
+}
+
+/// unlink(2)
+pub fn unlink(call: &mut Call<'_>) -> Result<Answer> {
+    remove_name(call, libc::AT_FDCWD, &call.path(0)?)
+}
+
+/// unlinkat(2)
+pub fn unlinkat(call: &mut Call<'_>) -> Result<Answer> {
+    let path = call.path(1)?;
+    match call.int(2) {
+        0 => remove_name(call, call.int(0), &path),
+        libc::AT_REMOVEDIR => super::dir::remove(call, call.int(0), &path),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn move_name(
+    call: &Call<'_>,
+    (from_fd, from): (i32, &[u8]),
+    (to_fd, to): (i32, &[u8]),
+    flags: u32,
+) -> Result<Answer> {
+    let from_at = call.resolve_parent(from_fd, from)?;
+    let to_at = call.resolve_parent(to_fd, to)?;
+    let on_host = |dir: &Pos| matches!(dir, Pos::Host(_));
+    let covered = call.covers(&from_at.at.dir, &from_at.at.last)
+        || call.covers(&to_at.at.dir, &to_at.at.last);
+    if on_host(&from_at.at.dir) != on_host(&to_at.at.dir) {
+        return Err(Errno::EXDEV);
+    }
+    if on_host(&from_at.at.dir) && from_at.native && to_at.native && !covered {
+        return Ok(Answer::PassOn);
+    }
+    let (Last::Name(from), Last::Name(to)) = (&from_at.at.last, &to_at.at.last) else {
+        return Err(Errno::EBUSY);
+    };
+    if covered {
+        return Err(Errno::EBUSY);
+    }
+    let caller = call.caller()?;
+    let from_dir = call.place(from_at.at.dir.clone())?;
+    let to_dir = call.place(to_at.at.dir.clone())?;
+    if from_at.at.must_be_dir || to_at.at.must_be_dir {
+        let moved = ops::lookup(&caller, &from_dir, from)?;
+        if !moved.is_dir() && flags & libc::RENAME_EXCHANGE == 0 {
+            return Err(Errno::ENOTDIR);
+        }
+    }
+    ops::rename(&caller, &from_dir, from, &to_dir, to, flags)?;
+    Ok(Answer::DONE)
+}
+
+/// rename(2)
+pub fn rename(call: &mut Call<'_>) -> Result<Answer> {
+    let (from, to) = (call.path(0)?, call.path(1)?);
+    move_name(call, (libc::AT_FDCWD, &from), (libc::AT_FDCWD, &to), 0)
+}
+
+/// renameat(2)
+pub fn renameat(call: &mut Call<'_>) -> Result<Answer> {
+    let (from, to) = (call.path(1)?, call.path(3)?);
+    move_name(call, (call.int(0), &from), (call.int(2), &to), 0)
+}
+
+/// renameat2(2)
+pub fn renameat2(call: &mut Call<'_>) -> Result<Answer> {
+    let (from, to) = (call.path(1)?, call.path(3)?);
+    move_name(call, (call.int(0), &from), (call.int(2), &to), call.uint(4))
+}
+
+fn add_name(
+    call: &Call<'_>,
+    (from_fd, from): (i32, &[u8]),
+    (to_fd, to): (i32, &[u8]),
+    flags: i32,
+) -> Result<Answer> {
+    if flags & !(libc::AT_EMPTY_PATH | libc::AT_SYMLINK_FOLLOW) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let nofollow = if flags & libc::AT_SYMLINK_FOLLOW == 0 {
+        libc::AT_SYMLINK_NOFOLLOW
+    } else {
+        0
+    };
+    let target = call.object_at(from_fd, from, flags & libc::AT_EMPTY_PATH | nofollow)?;
+    let entry = call.entry(to_fd, to)?;
+    let (target, entry) = match (target, entry) {
+        (Target::PassOn, None) => return Ok(Answer::PassOn),
+        (Target::At(target), Some(entry)) => (target, entry),
+        _ => return Err(Errno::EXDEV),
+    };
+    let name = new_name(call, &entry)?;
+    ops::link(&*call.caller()?, &target, &entry.dir, name)?;
+    Ok(Answer::DONE)
+}
+
+/// The name a link gets: EEXIST for what must exist already, ENOENT for a missing name with a slash behind.
+fn new_name<'e>(call: &Call<'_>, entry: &'e Entry) -> Result<&'e [u8]> {
+    let name = entry.name(Errno::EEXIST)?;
+    if entry.covered {
+        return Err(Errno::EEXIST);
+    }
+    if entry.must_be_dir {
+        let found = ops::lookup(&*call.caller()?, &entry.dir, name);
+        return Err(found.map_or_else(|errno| errno, |_| Errno::EEXIST));
+    }
+    Ok(name)
+}
+
+/// link(2)
+pub fn link(call: &mut Call<'_>) -> Result<Answer> {
+    let (from, to) = (call.path(0)?, call.path(1)?);
+    add_name(call, (libc::AT_FDCWD, &from), (libc::AT_FDCWD, &to), 0)
+}
+
+/// linkat(2)
+pub fn linkat(call: &mut Call<'_>) -> Result<Answer> {
+    let (from, to) = (call.path(1)?, call.path(3)?);
+    add_name(call, (call.int(0), &from), (call.int(2), &to), call.int(4))
+}
+
+fn make_link(call: &Call<'_>, target: &[u8], dirfd: i32, path: &[u8]) -> Result<Answer> {
+    let Some(entry) = call.entry(dirfd, path)? else {
+        return Ok(Answer::PassOn);
+    };
+    if target.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    let name = new_name(call, &entry)?;
+    ops::symlink(&*call.caller()?, &entry.dir, name, target)?;
+    Ok(Answer::DONE)
+}
+
+/// symlink(2)
+pub fn symlink(call: &mut Call<'_>) -> Result<Answer> {
+    make_link(call, &call.path(0)?, libc::AT_FDCWD, &call.path(1)?)
+}
+
+/// symlinkat(2)
+pub fn symlinkat(call: &mut Call<'_>) -> Result<Answer> {
+    make_link(call, &call.path(0)?, call.int(1), &call.path(2)?)
+}
+
+fn read_target(call: &Call<'_>, dirfd: i32, path: &[u8], buffer: u64, size: i32) -> Result<Answer> {
+    let size = usize::try_from(size)
+        .ok()
+        .filter(|&size| size > 0)
+        .ok_or(Errno::EINVAL)?;
+    let place = if path.is_empty() {
+        // An O_PATH descriptor of a symbolic link; AT_FDCWD and anything else is no link.
+        let target = call.object_at(dirfd, path, libc::AT_EMPTY_PATH)?;
+        let Target::At(place) = target else {
+            return Ok(Answer::PassOn);
+        };
+        if place.node.kind() != FileKind::Symlink {
+            return Err(Errno::ENOENT);
+        }
+        place
+    } else {
+        let resolved = call.resolve(dirfd, path, false)?;
+        if let Pos::Host(path) = &resolved.at {
+            if is_magic_link(path) {
+                return read_magic(call, path, buffer, size);
+            }
+        }
+        match call.target(resolved)? {
+            Target::PassOn => return Ok(Answer::PassOn),
+            Target::At(place) => place,
+        }
+    };
+    let target = place.mount.fs.readlink(&*call.caller()?, &place.node)?;
+    put_target(call, buffer, &target, size)
+}
+
+fn put_target(call: &Call<'_>, buffer: u64, target: &[u8], size: usize) -> Result<Answer> {
+    let shown = target.get(..size).unwrap_or(target);
+    call.put(buffer, shown)?;
+    Ok(Answer::Value(shown.len() as i64))
+}
+
+/// A tracee's working directory, program or descriptor: virtual objects are shown by their virtual path.
+fn read_magic(call: &Call<'_>, link: &[u8], buffer: u64, size: usize) -> Result<Answer> {
+    let Some(place) = call.monitor.behind_magic_link(link) else {
+        return Ok(Answer::PassOn);
+    };
+    let (mut path, deleted) = Pos::Mounted(place).path()?;
+    if deleted {
+        path.extend_from_slice(b" (deleted)");
+    }
+    put_target(call, buffer, &path, size)
+}
+
+/// readlink(2)
+pub fn readlink(call: &mut Call<'_>) -> Result<Answer> {
+    let path = call.path(0)?;
+    if path.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    read_target(call, libc::AT_FDCWD, &path, call.arg(1), call.int(2))
+}
+
+/// readlinkat(2)
+pub fn readlinkat(call: &mut Call<'_>) -> Result<Answer> {
+    read_target(call, call.int(0), &call.path(1)?, call.arg(2), call.int(3))
+}

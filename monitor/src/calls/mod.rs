@@ -1,0 +1,15 @@
+//! The calls the monitor answers, one file per family.
+
+pub mod attr;
+pub mod copy;
+pub mod dir;
+pub mod link;
+pub mod map;
+pub mod open;
+pub mod process;
+pub mod rw;
+pub mod size;
+pub mod socket;
+pub mod stat;
+pub mod sync;
+pub mod xattr;

@@ -1,0 +1,315 @@
+//! open(2) and its kin.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use goanna_sys::cred;
+use goanna_vfs::walk::{Last, Pos, Walk};
+use goanna_vfs::{Caller, Errno, FileKind, Native, Opened, Place, Result, ops};
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+
+use crate::call::{Answer, Call};
+
+/// The arguments of an open, whichever call brought them.
+struct Request {
+    dirfd: i32,
+    path: Vec<u8>,
+    flags: i32,
+    mode: u32,
+    resolve: u64,
+}
+
+/// open(2)
+pub fn open(call: &mut Call<'_>) -> Result<Answer> {
+    let request = Request {
+        dirfd: libc::AT_FDCWD,
+        path: call.path(0)?,
+        flags: call.int(1),
+        mode: call.uint(2),
+        resolve: 0,
+    };
+    request.answer(call)
+}
+
+/// creat(2)
+pub fn creat(call: &mut Call<'_>) -> Result<Answer> {
+    let request = Request {
+        dirfd: libc::AT_FDCWD,
+        path: call.path(0)?,
+        flags: libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC,
+        mode: call.uint(1),
+        resolve: 0,
+    };
+    request.answer(call)
+}
+
+/// openat(2)
+pub fn openat(call: &mut Call<'_>) -> Result<Answer> {
+    let request = Request {
+        dirfd: call.int(0),
+        path: call.path(1)?,
+        flags: call.int(2),
+        mode: call.uint(3),
+        resolve: 0,
+    };
+    request.answer(call)
+}
+
+/// openat2(2)
+pub fn openat2(call: &mut Call<'_>) -> Result<Answer> {
+    const SIZE: usize = size_of::<libc::open_how>();
+    let size = call.arg(3) as usize;
+    if size < SIZE {
+        return Err(Errno::EINVAL);
+    }
+    if size > PAGE {
+        return Err(Errno::E2BIG);
+    }
+    let bytes = call.read(call.arg(2), size)?;
+    if bytes.iter().skip(SIZE).any(|&b| b != 0) {
+        return Err(Errno::E2BIG);
+    }
+    let field = |index: usize| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&bytes[8 * index..8 * index + 8]);
+        u64::from_ne_bytes(word)
+    };
+    let (flags, mode, resolve) = (field(0), field(1), field(2));
+    let creates = flags as i32 & (libc::O_CREAT | libc::O_TMPFILE) != 0;
+    if flags > u64::from(u32::MAX)
+        || mode & !0o7777 != 0
+        || (mode != 0 && !creates)
+        || resolve > 0x3f
+    {
+        return Err(Errno::EINVAL);
+    }
+    let request = Request {
+        dirfd: call.int(0),
+        path: call.path(1)?,
+        flags: flags as i32,
+        mode: mode as u32,
+        resolve,
+    };
+    request.answer(call)
+}
+
+const PAGE: usize = 4096;
+
+/// Where an open ends.
+enum End {
+    PassOn,
+    Existing(Place),
+    Missing { dir: Place, name: Vec<u8> },
+}
+
+impl Request {
+    fn answer(&self, call: &Call<'_>) -> Result<Answer> {
+        let creates = self.flags & libc::O_CREAT != 0 && self.flags & libc::O_PATH == 0;
+        let end = if creates {
+            self.find_or_missing(call)?
+        } else {
+            self.find(call)?
+        };
+        let caller = call.caller()?;
+        let mode = self.mode & 0o7777;
+        match end {
+            End::PassOn => Ok(Answer::PassOn),
+            End::Existing(place) if self.flags & libc::O_TMPFILE == libc::O_TMPFILE => {
+                if self.flags & libc::O_ACCMODE == libc::O_RDONLY {
+                    return Err(Errno::EINVAL);
+                }
+                if !place.node.is_dir() {
+                    return Err(Errno::ENOTDIR);
+                }
+                let (node, opened) = ops::tmpfile(&caller, &place, mode, self.flags)?;
+                self.install(call, &Place { node, ..place }, opened)
+            }
+            End::Existing(place) if self.flags & libc::O_PATH != 0 => self.reference(call, &place),
+            End::Existing(place) => self.open(call, &caller, &place),
+            End::Missing { dir, name } => {
+                let (node, opened) = ops::create(&caller, &dir, &name, mode, self.flags)?;
+                self.install(
+                    call,
+                    &Place {
+                        node,
+                        mount: dir.mount,
+                    },
+                    opened,
+                )
+            }
+        }
+    }
+
+    fn find(&self, call: &Call<'_>) -> Result<End> {
+        let start = call.walk_start(self.dirfd, &self.path)?;
+        let caller = call.caller()?;
+        let oracle = call.oracle()?;
+        let mut walk = Walk::new(&call.monitor.mounts, &caller, &oracle).with_resolve(self.resolve);
+        let at = walk.object(start.at, &self.path, self.flags & libc::O_NOFOLLOW == 0)?;
+        Ok(match at {
+            Pos::Host(_) if start.native && !walk.left_host() => End::PassOn,
+            at => End::Existing(call.place(at)?),
+        })
+    }
+
+    /// With O_CREAT a final symbolic link is followed even to a name that does not exist.
+    fn find_or_missing(&self, call: &Call<'_>) -> Result<End> {
+        let start = call.walk_start(self.dirfd, &self.path)?;
+        let caller = call.caller()?;
+        let oracle = call.oracle()?;
+        let mut walk = Walk::new(&call.monitor.mounts, &caller, &oracle).with_resolve(self.resolve);
+        let mut from = start.at;
+        let mut path = self.path.clone();
+        let exclusive = self.flags & libc::O_EXCL != 0;
+        loop {
+            let parent = walk.parent(from, &path)?;
+            let on_host = matches!(parent.dir, Pos::Host(_)) && start.native && !walk.left_host();
+            let name = match parent.last {
+                Last::Name(name) if !parent.must_be_dir => name,
+                _ if on_host => return Ok(End::PassOn),
+                _ => return Err(Errno::EISDIR),
+            };
+            match walk.step(&parent.dir, &name, true) {
+                Ok((_, Some(_))) if exclusive => return Err(Errno::EEXIST),
+                Ok((_, Some(_))) if self.flags & libc::O_NOFOLLOW != 0 => return Err(Errno::ELOOP),
+                Ok((_, Some(target))) => {
+                    walk.count_link()?;
+                    let absolute = target.first() == Some(&b'/');
+                    from = if absolute { Pos::root() } else { parent.dir };
+                    path = target;
+                }
+                Ok((Pos::Host(_), None)) if on_host && !walk.left_host() => return Ok(End::PassOn),
+                Ok((at, None)) => {
+                    return match call.place(at) {
+                        Ok(_) if exclusive => Err(Errno::EEXIST),
+                        Ok(place) => Ok(End::Existing(place)),
+                        Err(Errno::ENOENT) => Ok(End::Missing {
+                            dir: call.place(parent.dir)?,
+                            name,
+                        }),
+                        Err(errno) => Err(errno),
+                    };
+                }
+                Err(Errno::ENOENT) => {
+                    return Ok(End::Missing {
+                        dir: call.place(parent.dir)?,
+                        name,
+                    });
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    fn cloexec(&self) -> bool {
+        self.flags & libc::O_CLOEXEC != 0
+    }
+
+    fn open(&self, call: &Call<'_>, caller: &Caller, place: &Place) -> Result<Answer> {
+        let writes = self.flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let kind = place.node.kind();
+        if self.flags & libc::O_DIRECTORY != 0 && kind != FileKind::Directory {
+            return Err(if kind == FileKind::Symlink {
+                Errno::ELOOP
+            } else {
+                Errno::ENOTDIR
+            });
+        }
+        match kind {
+            FileKind::Directory => {
+                if writes || self.flags & (libc::O_CREAT | libc::O_TRUNC) != 0 {
+                    return Err(Errno::EISDIR);
+                }
+                ops::access(caller, place, libc::R_OK)?;
+                let fd = call.monitor.shadows.open_directory(place)?;
+                Ok(Answer::Install {
+                    fd,
+                    cloexec: self.cloexec(),
+                })
+            }
+            FileKind::Symlink => Err(Errno::ELOOP),
+            FileKind::Regular => {
+                if (writes || self.flags & libc::O_TRUNC != 0)
+                    && call.monitor.programs.running(place)
+                {
+                    return Err(Errno::ETXTBSY);
+                }
+                let opened = ops::open_existing(caller, place, self.flags)?;
+                self.install(call, place, opened)
+            }
+            FileKind::Socket => Err(Errno::ENXIO),
+            FileKind::Fifo | FileKind::CharDevice | FileKind::BlockDevice => {
+                self.open_special(call, caller, place)
+            }
+        }
+    }
+
+    fn install(&self, call: &Call<'_>, place: &Place, opened: Opened) -> Result<Answer> {
+        if let Native::Reads { witness } = opened.native {
+            call.monitor.shadows.register_file(place, witness)?;
+        }
+        Ok(Answer::Install {
+            fd: opened.fd,
+            cloexec: self.cloexec(),
+        })
+    }
+
+    fn reference(&self, call: &Call<'_>, place: &Place) -> Result<Answer> {
+        let fd = if place.node.is_dir() {
+            call.monitor.shadows.open_directory(place)?
+        } else if self.flags & libc::O_DIRECTORY != 0 {
+            return Err(Errno::ENOTDIR);
+        } else {
+            call.monitor.shadows.reference(place)?
+        };
+        Ok(Answer::Install {
+            fd,
+            cloexec: self.cloexec(),
+        })
+    }
+
+    /// The tracee gets the real fifo or device: that of a host directory, or the one in the run-time
+    /// directory that all tracees of this inode share.
+    fn open_special(&self, call: &Call<'_>, caller: &Caller, place: &Place) -> Result<Answer> {
+        let write = self.flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let read = self.flags & libc::O_ACCMODE != libc::O_WRONLY;
+        let mask = if write { libc::W_OK } else { 0 } | if read { libc::R_OK } else { 0 };
+        ops::access(caller, place, mask)?;
+        let rdev = place.mount.fs.getattr(caller, &place.node)?.rdev;
+        let path: std::path::PathBuf = match place.mount.fs.host_path(&place.node) {
+            Some(path) => path,
+            None => call.monitor.shadows.rendezvous(place, rdev)?.to_path_buf(),
+        };
+        let dropped = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+        let flags =
+            OFlag::from_bits_retain(self.flags & !dropped) | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
+        let cloexec = self.cloexec();
+        let may_wait =
+            !flags.contains(OFlag::O_NONBLOCK) && flags & OFlag::O_ACCMODE != OFlag::O_RDWR;
+        if !may_wait {
+            return Ok(Answer::Install {
+                fd: open_as(caller, &path, flags)?,
+                cloexec,
+            });
+        }
+        let caller = caller.clone();
+        Ok(Answer::Block(Box::new(move || {
+            Ok(Answer::Install {
+                fd: open_as(&caller, &path, flags)?,
+                cloexec,
+            })
+        })))
+    }
+}
+
+fn open_as(caller: &Caller, path: &Path, flags: OFlag) -> Result<OwnedFd> {
+    let ids = cred::Ids {
+        uid: caller.uid,
+        gid: caller.gid,
+        groups: &caller.groups,
+    };
+    cred::as_user(&ids, caller.umask, caller.caps == 0, || {
+        nix::fcntl::open(path, flags, Mode::empty())
+    })
+}

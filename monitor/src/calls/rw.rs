@@ -1,0 +1,220 @@
+//! Writes. Reads of shadow files run in the kernel, on the cache object.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use goanna_sys::{limits, tracee};
+use goanna_vfs::{Errno, OpenFile, Place, Result, Spot};
+
+use crate::Monitor;
+use crate::call::{Answer, Call, Descriptor};
+use crate::shadow::Shadow;
+
+/// A tracee's memory is copied in pieces of this size, so that no write can make the monitor large.
+const PIECE: usize = 8 << 20;
+
+/// The shadow file behind a descriptor that a call wants to write through.
+pub struct Output {
+    /// The file.
+    pub place: Place,
+    /// The tracee's open file description.
+    pub ofd: OwnedFd,
+    /// Its status flags.
+    pub flags: i32,
+}
+
+impl Output {
+    /// `None`: the kernel's business (nothing of ours, or a fifo or device of ours, which is the real one).
+    /// EBADF for what cannot be written.
+    pub fn of(call: &Call<'_>, fd: i32) -> Result<Option<Self>> {
+        let Descriptor::Shadow(shadow, ofd) = call.descriptor(fd)? else {
+            return Ok(None);
+        };
+        match &*shadow {
+            Shadow::File { place, .. } => {
+                let (writable, flags) = Monitor::writable(&ofd)?;
+                if !writable {
+                    return Err(Errno::EBADF);
+                }
+                Ok(Some(Self {
+                    place: place.clone(),
+                    ofd,
+                    flags,
+                }))
+            }
+            Shadow::Special { .. } => Ok(None),
+            Shadow::Dir { .. } | Shadow::Reference { .. } => Err(Errno::EBADF),
+        }
+    }
+
+    /// Writes `data` as one operation.
+    pub fn write(&self, call: &Call<'_>, spot: Spot, data: &[u8]) -> Result<usize> {
+        let data = self.within_limit(call, spot, data)?;
+        let file = OpenFile {
+            node: &self.place.node,
+            ofd: self.ofd.as_fd(),
+            flags: self.flags,
+        };
+        self.place
+            .mount
+            .fs
+            .write(&*call.caller()?, file, spot, data)
+    }
+
+    /// RLIMIT_FSIZE is the tracee's, and so is the signal.
+    fn within_limit<'d>(&self, call: &Call<'_>, spot: Spot, data: &'d [u8]) -> Result<&'d [u8]> {
+        // Unreadable when the tracee's ids are not ours and we are not root.
+        let limit = limits::prlimit_fsize(call.task.tid).unwrap_or(libc::RLIM_INFINITY);
+        if limit == libc::RLIM_INFINITY {
+            return Ok(data);
+        }
+        let start = match spot {
+            Spot::At(offset) if self.flags & libc::O_APPEND == 0 => offset,
+            Spot::Cursor if self.flags & libc::O_APPEND == 0 => {
+                nix::unistd::lseek(&self.ofd, 0, nix::unistd::Whence::SeekCur)? as u64
+            }
+            _ => {
+                self.place
+                    .mount
+                    .fs
+                    .getattr(&*call.caller()?, &self.place.node)?
+                    .size
+            }
+        };
+        let room = usize::try_from(limit.saturating_sub(start)).unwrap_or(usize::MAX);
+        if room == 0 && !data.is_empty() {
+            call.monitor.signal(call.task.tid, libc::SIGXFSZ);
+            return Err(Errno::EFBIG);
+        }
+        Ok(data.get(..room).unwrap_or(data))
+    }
+}
+
+/// Writes the tracee's `segments` to descriptor `fd`.
+fn write_segments(
+    call: &Call<'_>,
+    fd: i32,
+    segments: impl FnOnce() -> Result<Vec<(u64, usize)>>,
+    spot: Spot,
+) -> Result<Answer> {
+    let Some(output) = Output::of(call, fd)? else {
+        return Ok(Answer::PassOn);
+    };
+    let segments = segments()?;
+    let total: usize = segments.iter().map(|(_, len)| len).sum();
+    let mut done = 0;
+    let mut data = Vec::new();
+    while done < total {
+        let rest = skip(&segments, done);
+        data.clear();
+        let outcome = tracee::read_vec(call.task.tid, &rest, &mut data, PIECE)
+            .and_then(|_| {
+                if data.is_empty() {
+                    Err(Errno::EFAULT)
+                } else {
+                    Ok(())
+                }
+            })
+            .and_then(|()| {
+                let spot = match spot {
+                    Spot::At(offset) => {
+                        Spot::At(offset.checked_add(done as u64).ok_or(Errno::EFBIG)?)
+                    }
+                    spot => spot,
+                };
+                output.write(call, spot, &data)
+            });
+        match outcome {
+            Ok(written) => {
+                done += written;
+                if written < data.len() {
+                    break;
+                }
+            }
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => break,
+        }
+    }
+    Ok(Answer::Value(done as i64))
+}
+
+/// What is left of `segments` after their first `done` bytes.
+fn skip(segments: &[(u64, usize)], mut done: usize) -> Vec<(u64, usize)> {
+    let mut rest = Vec::with_capacity(segments.len());
+    for &(address, len) in segments {
+        let skipped = done.min(len);
+        done -= skipped;
+        if skipped < len {
+            rest.push((address + skipped as u64, len - skipped));
+        }
+    }
+    rest
+}
+
+/// Linux transfers at most this much in one call (`MAX_RW_COUNT`).
+const MAX_COUNT: u64 = 0x7fff_f000;
+
+fn one(call: &Call<'_>) -> Vec<(u64, usize)> {
+    vec![(call.arg(1), call.arg(2).min(MAX_COUNT) as usize)]
+}
+
+fn many(call: &Call<'_>) -> Result<Vec<(u64, usize)>> {
+    tracee::read_iovecs(call.task.tid, call.arg(1), call.arg(2) as usize)
+}
+
+fn offset(value: u64) -> Result<Spot> {
+    if (value as i64) < 0 {
+        Err(Errno::EINVAL)
+    } else {
+        Ok(Spot::At(value))
+    }
+}
+
+/// write(2)
+pub fn write(call: &mut Call<'_>) -> Result<Answer> {
+    write_segments(call, call.int(0), || Ok(one(call)), Spot::Cursor)
+}
+
+/// pwrite64(2)
+pub fn pwrite64(call: &mut Call<'_>) -> Result<Answer> {
+    let spot = offset(call.arg(3))?;
+    write_segments(call, call.int(0), || Ok(one(call)), spot)
+}
+
+/// writev(2)
+pub fn writev(call: &mut Call<'_>) -> Result<Answer> {
+    write_segments(call, call.int(0), || many(call), Spot::Cursor)
+}
+
+/// pwritev(2)
+pub fn pwritev(call: &mut Call<'_>) -> Result<Answer> {
+    let spot = offset(call.arg(3))?;
+    write_segments(call, call.int(0), || many(call), spot)
+}
+
+/// pwritev2(2): offset -1 means the description's own; RWF_APPEND, RWF_SYNC and RWF_DSYNC are honoured,
+/// RWF_HIPRI and RWF_NOWAIT are hints here.
+pub fn pwritev2(call: &mut Call<'_>) -> Result<Answer> {
+    let flags = call.int(5);
+    let known =
+        libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND;
+    let spot = match call.arg(3) {
+        _ if flags & libc::RWF_APPEND != 0 => Spot::End,
+        u64::MAX => Spot::Cursor,
+        value => offset(value)?,
+    };
+    if flags & !known != 0 {
+        return match call.descriptor(call.int(0))? {
+            Descriptor::Native => Ok(Answer::PassOn),
+            Descriptor::Shadow(..) => Err(Errno::EOPNOTSUPP),
+        };
+    }
+    let answer = write_segments(call, call.int(0), || many(call), spot)?;
+    if flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0 && matches!(answer, Answer::Value(1..)) {
+        let shadow: Option<Arc<Shadow>> = call.shadow(call.int(0))?;
+        if let Some(shadow) = shadow {
+            shadow.place().mount.fs.sync(Some(&shadow.place().node))?;
+        }
+    }
+    Ok(answer)
+}

@@ -1,0 +1,121 @@
+//! Names of Unix-domain sockets in a mount: the name is the back end's, the meeting point is in the run-time
+//! directory, and the monitor binds or connects the tracee's own socket there.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use goanna_sys::cred;
+use goanna_vfs::walk::Pos;
+use goanna_vfs::{Caller, Errno, FileKind, Place, Result, ops};
+use nix::sys::socket::UnixAddr;
+
+use crate::call::{Answer, Call, Resolved, Target};
+
+/// `sun_path` is 108 bytes, after a 2-byte family.
+const ADDRESS_MAX: u64 = 110;
+
+/// The path in the socket address at argument 1; `None` for other families, unnamed and abstract addresses,
+/// and addresses the kernel will refuse itself.
+fn path(call: &Call<'_>) -> Result<Option<Vec<u8>>> {
+    let len = call.arg(2);
+    if !(3..=ADDRESS_MAX).contains(&len) {
+        return Ok(None);
+    }
+    let address = call.read(call.arg(1), len as usize)?;
+    let (family, path) = address.split_at(2);
+    if family != (libc::AF_UNIX as u16).to_ne_bytes() || path.first() == Some(&0) {
+        return Ok(None);
+    }
+    let end = path.iter().position(|&b| b == 0).unwrap_or(path.len());
+    Ok(Some(path.get(..end).unwrap_or_default().to_vec()))
+}
+
+fn as_caller<R>(caller: &Caller, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let ids = cred::Ids {
+        uid: caller.uid,
+        gid: caller.gid,
+        groups: &caller.groups,
+    };
+    cred::as_user(&ids, caller.umask, false, f)
+}
+
+fn meeting_point(call: &Call<'_>, place: &Place) -> Result<PathBuf> {
+    match place.mount.fs.host_path(&place.node) {
+        Some(path) => Ok(path),
+        None => Ok(call.monitor.shadows.rendezvous(place, 0)?.to_path_buf()),
+    }
+}
+
+/// bind(2). EADDRINUSE when the name exists.
+pub fn bind(call: &mut Call<'_>) -> Result<Answer> {
+    let Some(path) = path(call)? else {
+        return Ok(Answer::PassOn);
+    };
+    let Some(entry) = call.entry(libc::AT_FDCWD, &path)? else {
+        return Ok(Answer::PassOn);
+    };
+    let name = entry.name(Errno::EADDRINUSE)?;
+    let caller = call.caller()?;
+    let socket = call.task.descriptor(call.int(0))?;
+    let in_use = |errno| {
+        if errno == Errno::EEXIST {
+            Errno::EADDRINUSE
+        } else {
+            errno
+        }
+    };
+    let mode = libc::S_IFSOCK | 0o777;
+    let node = ops::mknod(&caller, &entry.dir, name, mode, 0).map_err(in_use)?;
+    let place = Place {
+        node,
+        mount: entry.dir.mount.clone(),
+    };
+    let bound = meeting_point(call, &place).and_then(|path| {
+        // A back end on the host has just made the name that bind(2) insists on making itself.
+        let _ = std::fs::remove_file(&path);
+        let address = UnixAddr::new(&path)?;
+        as_caller(&caller, || {
+            nix::sys::socket::bind(socket.as_raw_fd(), &address)
+        })
+    });
+    if let Err(errno) = bound {
+        ops::unlink(&caller, &entry.dir, name)?;
+        return Err(errno);
+    }
+    Ok(Answer::DONE)
+}
+
+/// connect(2). ECONNREFUSED when the name is no socket's or nobody listens.
+pub fn connect(call: &mut Call<'_>) -> Result<Answer> {
+    let Some(path) = path(call)? else {
+        return Ok(Answer::PassOn);
+    };
+    let resolved: Resolved<Pos> = call.resolve(libc::AT_FDCWD, &path, true)?;
+    let Target::At(place) = call.target(resolved)? else {
+        return Ok(Answer::PassOn);
+    };
+    let caller = call.caller()?;
+    ops::access(&caller, &place, libc::W_OK)?;
+    if place.node.kind() != FileKind::Socket {
+        return Err(Errno::ECONNREFUSED);
+    }
+    let socket: OwnedFd = call.task.descriptor(call.int(0))?;
+    let path = meeting_point(call, &place)?;
+    let caller = Caller::clone(&caller);
+    // A full backlog makes a blocking socket wait.
+    Ok(Answer::Block(Box::new(move || {
+        let address = UnixAddr::new(&path)?;
+        let refused = |errno| {
+            if errno == Errno::ENOENT {
+                Errno::ECONNREFUSED
+            } else {
+                errno
+            }
+        };
+        as_caller(&caller, || {
+            nix::sys::socket::connect(socket.as_raw_fd(), &address)
+        })
+        .map_err(refused)?;
+        Ok(Answer::DONE)
+    })))
+}

@@ -1,0 +1,134 @@
+//! What a file is: stat(2), statx(2), access(2), statfs(2) and their kin.
+
+use goanna_vfs::{Attr, Errno, Place, Result, ops};
+
+use crate::abi;
+use crate::call::{Answer, Call, Target};
+
+fn attr(call: &Call<'_>, place: &Place) -> Result<Attr> {
+    place.mount.fs.getattr(&*call.caller()?, &place.node)
+}
+
+fn put_stat(call: &Call<'_>, target: Target, buffer: usize) -> Result<Answer> {
+    let Target::At(place) = target else {
+        return Ok(Answer::PassOn);
+    };
+    call.put(call.arg(buffer), &abi::stat(&attr(call, &place)?))?;
+    Ok(Answer::DONE)
+}
+
+/// stat(2)
+pub fn stat(call: &mut Call<'_>) -> Result<Answer> {
+    let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;
+    put_stat(call, target, 1)
+}
+
+/// lstat(2)
+pub fn lstat(call: &mut Call<'_>) -> Result<Answer> {
+    let target = call.object(libc::AT_FDCWD, &call.path(0)?, false)?;
+    put_stat(call, target, 1)
+}
+
+/// fstat(2)
+pub fn fstat(call: &mut Call<'_>) -> Result<Answer> {
+    let target = call.object_at(call.int(0), b"", libc::AT_EMPTY_PATH)?;
+    put_stat(call, target, 1)
+}
+
+/// The path at argument `index`, where Linux 6.11 and later take NULL for "" under AT_EMPTY_PATH.
+fn path_or_null(call: &Call<'_>, index: usize, flags: i32) -> Result<Vec<u8>> {
+    if call.arg(index) == 0 && flags & libc::AT_EMPTY_PATH != 0 {
+        return Ok(Vec::new());
+    }
+    call.path(index)
+}
+
+/// newfstatat(2)
+pub fn newfstatat(call: &mut Call<'_>) -> Result<Answer> {
+    let flags = call.int(3);
+    let known = libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
+    if flags & !known != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let target = call.object_at(call.int(0), &path_or_null(call, 1, flags)?, flags)?;
+    put_stat(call, target, 2)
+}
+
+/// statx(2)
+pub fn statx(call: &mut Call<'_>) -> Result<Answer> {
+    let flags = call.int(2);
+    let known = libc::AT_EMPTY_PATH
+        | libc::AT_SYMLINK_NOFOLLOW
+        | libc::AT_NO_AUTOMOUNT
+        | libc::AT_STATX_SYNC_TYPE;
+    if flags & !known != 0 || call.uint(3) & libc::STATX__RESERVED as u32 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let target = call.object_at(call.int(0), &path_or_null(call, 1, flags)?, flags)?;
+    let Target::At(place) = target else {
+        return Ok(Answer::PassOn);
+    };
+    call.put(call.arg(4), &abi::statx(&attr(call, &place)?))?;
+    Ok(Answer::DONE)
+}
+
+fn judge(call: &Call<'_>, target: Target, mode: i32, effective: bool) -> Result<Answer> {
+    if mode & !(libc::R_OK | libc::W_OK | libc::X_OK) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let Target::At(place) = target else {
+        return Ok(Answer::PassOn);
+    };
+    let caller = call.caller()?;
+    if effective {
+        ops::access(&caller, &place, mode)?;
+    } else {
+        ops::access(&caller.real(), &place, mode)?;
+    }
+    Ok(Answer::DONE)
+}
+
+/// access(2): judged by the real ids.
+pub fn access(call: &mut Call<'_>) -> Result<Answer> {
+    let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;
+    judge(call, target, call.int(1), false)
+}
+
+/// faccessat(2), which takes no flags.
+pub fn faccessat(call: &mut Call<'_>) -> Result<Answer> {
+    let target = call.object(call.int(0), &call.path(1)?, true)?;
+    judge(call, target, call.int(2), false)
+}
+
+/// faccessat2(2)
+pub fn faccessat2(call: &mut Call<'_>) -> Result<Answer> {
+    let flags = call.int(3);
+    let known = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+    if flags & !known != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let target = call.object_at(call.int(0), &call.path(1)?, flags)?;
+    judge(call, target, call.int(2), flags & libc::AT_EACCESS != 0)
+}
+
+fn put_statfs(call: &Call<'_>, target: Target) -> Result<Answer> {
+    let Target::At(place) = target else {
+        return Ok(Answer::PassOn);
+    };
+    let figures = ops::statfs(&*call.caller()?, &place)?;
+    let fsid = attr(call, &place)?.dev;
+    call.put(call.arg(1), &abi::statfs(&figures, fsid))?;
+    Ok(Answer::DONE)
+}
+
+/// statfs(2)
+pub fn statfs(call: &mut Call<'_>) -> Result<Answer> {
+    let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;
+    put_statfs(call, target)
+}
+
+/// fstatfs(2)
+pub fn fstatfs(call: &mut Call<'_>) -> Result<Answer> {
+    let target = call.object_at(call.int(0), b"", libc::AT_EMPTY_PATH)?;
+    put_statfs(call, target)
+}

@@ -1,0 +1,66 @@
+//! Durability.
+
+use goanna_vfs::{Errno, Result};
+
+use crate::call::{Answer, Call, Descriptor};
+use crate::shadow::Shadow;
+
+/// sync(2): every back end, then the host. Errors have nowhere to go, as in Linux.
+pub fn sync(call: &mut Call<'_>) -> Result<Answer> {
+    for mount in call.monitor.mounts.iter() {
+        let _ = mount.fs.sync(None);
+    }
+    Ok(Answer::PassOn)
+}
+
+fn sync_inode(call: &Call<'_>) -> Result<Answer> {
+    let Some(shadow) = call.shadow(call.int(0))? else {
+        return Ok(Answer::PassOn);
+    };
+    match &*shadow {
+        Shadow::File { place, .. } | Shadow::Dir { place, .. } => {
+            place.mount.fs.sync(Some(&place.node))?;
+            Ok(Answer::DONE)
+        }
+        // The kernel knows best what a fifo answers.
+        Shadow::Special { .. } => Ok(Answer::PassOn),
+        Shadow::Reference { .. } => Err(Errno::EBADF),
+    }
+}
+
+/// fsync(2)
+pub fn fsync(call: &mut Call<'_>) -> Result<Answer> {
+    sync_inode(call)
+}
+
+/// fdatasync(2)
+pub fn fdatasync(call: &mut Call<'_>) -> Result<Answer> {
+    sync_inode(call)
+}
+
+/// sync_file_range(2): durable, which is more than was asked for.
+pub fn sync_file_range(call: &mut Call<'_>) -> Result<Answer> {
+    sync_inode(call)
+}
+
+/// syncfs(2)
+pub fn syncfs(call: &mut Call<'_>) -> Result<Answer> {
+    let Descriptor::Shadow(shadow, _) = call.descriptor(call.int(0))? else {
+        return Ok(Answer::PassOn);
+    };
+    shadow.place().mount.fs.sync(None)?;
+    Ok(Answer::DONE)
+}
+
+/// msync(2): which file the range maps is the kernel's knowledge, so every file that is mapped shared is
+/// looked at; MS_SYNC makes it durable. The kernel checks the range.
+pub fn msync(call: &mut Call<'_>) -> Result<Answer> {
+    for place in call.monitor.mapped.places() {
+        let fs = &place.mount.fs;
+        fs.sync_mapped(&place.node)?;
+        if call.int(2) & libc::MS_SYNC != 0 {
+            fs.sync(Some(&place.node))?;
+        }
+    }
+    Ok(Answer::PassOn)
+}

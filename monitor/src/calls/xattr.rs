@@ -1,0 +1,147 @@
+//! Extended attributes.
+
+use goanna_sys::tracee;
+use goanna_vfs::{Errno, Result, ops};
+
+use super::attr::by_descriptor;
+use crate::call::{Answer, Call, Target};
+
+/// Longest attribute name, value and list (linux/limits.h).
+const NAME_MAX: usize = 255;
+const SIZE_MAX: usize = 65536;
+
+fn followed(call: &Call<'_>) -> Result<Target> {
+    call.object(libc::AT_FDCWD, &call.path(0)?, true)
+}
+
+fn itself(call: &Call<'_>) -> Result<Target> {
+    call.object(libc::AT_FDCWD, &call.path(0)?, false)
+}
+
+fn descriptor(call: &Call<'_>) -> Result<Target> {
+    by_descriptor(call, call.int(0))
+}
+
+fn name(call: &Call<'_>) -> Result<Vec<u8>> {
+    match tracee::read_cstr(call.task.tid, call.arg(1), NAME_MAX + 1) {
+        Ok(name) if name.is_empty() => Err(Errno::ERANGE),
+        Err(Errno::ENAMETOOLONG) => Err(Errno::ERANGE),
+        other => other,
+    }
+}
+
+/// Size 0 asks for the length; a buffer too small is ERANGE.
+fn put(call: &Call<'_>, buffer: u64, size: u64, bytes: &[u8]) -> Result<Answer> {
+    if size > 0 {
+        if (size as usize) < bytes.len() {
+            return Err(Errno::ERANGE);
+        }
+        call.put(buffer, bytes)?;
+    }
+    Ok(Answer::Value(bytes.len() as i64))
+}
+
+fn get(call: &Call<'_>, target: Target) -> Result<Answer> {
+    let Target::At(place) = target else {
+        return Ok(Answer::PassOn);
+    };
+    let value = ops::getxattr(&*call.caller()?, &place, &name(call)?)?;
+    put(call, call.arg(2), call.arg(3), &value)
+}
+
+fn set(call: &Call<'_>, target: Target) -> Result<Answer> {
+    let Target::At(place) = target else {
+        return Ok(Answer::PassOn);
+    };
+    let name = name(call)?;
+    let size = call.arg(3) as usize;
+    if size > SIZE_MAX {
+        return Err(Errno::E2BIG);
+    }
+    let value = call.read(call.arg(2), size)?;
+    ops::setxattr(&*call.caller()?, &place, &name, &value, call.int(4))?;
+    Ok(Answer::DONE)
+}
+
+fn list(call: &Call<'_>, target: Target) -> Result<Answer> {
+    let Target::At(place) = target else {
+        return Ok(Answer::PassOn);
+    };
+    let mut bytes = Vec::new();
+    for name in ops::listxattr(&*call.caller()?, &place)? {
+        bytes.extend_from_slice(&name);
+        bytes.push(0);
+    }
+    if bytes.len() > SIZE_MAX {
+        return Err(Errno::E2BIG);
+    }
+    put(call, call.arg(1), call.arg(2), &bytes)
+}
+
+fn remove(call: &Call<'_>, target: Target) -> Result<Answer> {
+    let Target::At(place) = target else {
+        return Ok(Answer::PassOn);
+    };
+    ops::removexattr(&*call.caller()?, &place, &name(call)?)?;
+    Ok(Answer::DONE)
+}
+
+/// getxattr(2)
+pub fn getxattr(call: &mut Call<'_>) -> Result<Answer> {
+    get(call, followed(call)?)
+}
+
+/// lgetxattr(2)
+pub fn lgetxattr(call: &mut Call<'_>) -> Result<Answer> {
+    get(call, itself(call)?)
+}
+
+/// fgetxattr(2)
+pub fn fgetxattr(call: &mut Call<'_>) -> Result<Answer> {
+    get(call, descriptor(call)?)
+}
+
+/// setxattr(2)
+pub fn setxattr(call: &mut Call<'_>) -> Result<Answer> {
+    set(call, followed(call)?)
+}
+
+/// lsetxattr(2)
+pub fn lsetxattr(call: &mut Call<'_>) -> Result<Answer> {
+    set(call, itself(call)?)
+}
+
+/// fsetxattr(2)
+pub fn fsetxattr(call: &mut Call<'_>) -> Result<Answer> {
+    set(call, descriptor(call)?)
+}
+
+/// listxattr(2)
+pub fn listxattr(call: &mut Call<'_>) -> Result<Answer> {
+    list(call, followed(call)?)
+}
+
+/// llistxattr(2)
+pub fn llistxattr(call: &mut Call<'_>) -> Result<Answer> {
+    list(call, itself(call)?)
+}
+
+/// flistxattr(2)
+pub fn flistxattr(call: &mut Call<'_>) -> Result<Answer> {
+    list(call, descriptor(call)?)
+}
+
+/// removexattr(2)
+pub fn removexattr(call: &mut Call<'_>) -> Result<Answer> {
+    remove(call, followed(call)?)
+}
+
+/// lremovexattr(2)
+pub fn lremovexattr(call: &mut Call<'_>) -> Result<Answer> {
+    remove(call, itself(call)?)
+}
+
+/// fremovexattr(2)
+pub fn fremovexattr(call: &mut Call<'_>) -> Result<Answer> {
+    remove(call, descriptor(call)?)
+}

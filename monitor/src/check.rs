@@ -1,0 +1,156 @@
+//! Which of the kernel's facilities are there, and what their absence means.
+
+use std::ffi::CString;
+
+use goanna_sys::launch::Launch;
+use goanna_sys::launch::{LaunchError, launch};
+use goanna_sys::notify::Listener;
+use goanna_sys::{memfile, ptrace};
+use std::os::fd::AsFd;
+
+use crate::filter::{Delivery, compile};
+use crate::rundir::RunDir;
+
+/// One facility.
+#[derive(Debug, Clone)]
+pub struct Facility {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it works here.
+    pub present: bool,
+    /// Whether nothing runs without it.
+    pub required: bool,
+    /// What it is for.
+    pub purpose: &'static str,
+    /// What was found, or why it does not work.
+    pub detail: String,
+}
+
+fn probe(delivery: Delivery) -> Result<goanna_sys::launch::Launched, LaunchError> {
+    launch(&Launch {
+        path: CString::from(c"/proc/self/exe"),
+        argv: vec![CString::from(c"probe")],
+        env: Vec::new(),
+        filter: compile(delivery),
+        listener: delivery == Delivery::Notify,
+    })
+}
+
+/// Tries every facility the monitor uses, as the user it runs as.
+pub fn check() -> Vec<Facility> {
+    let mut found = Vec::new();
+    let mut add = |name, required, purpose, result: Result<String, String>| {
+        let present = result.is_ok();
+        let detail = result.unwrap_or_else(|why| why);
+        found.push(Facility {
+            name,
+            present,
+            required,
+            purpose,
+            detail,
+        });
+    };
+    let notify = probe(Delivery::Notify);
+    let wake = notify.as_ref().ok().and_then(|launched| {
+        let fd = launched
+            .listener
+            .as_ref()?
+            .as_fd()
+            .try_clone_to_owned()
+            .ok()?;
+        Some(Listener::from_fd(fd).sync_wake_up())
+    });
+    add(
+        "seccomp notification",
+        false,
+        "answers a call in one round trip; without it every call is a ptrace stop",
+        notify
+            .as_ref()
+            .map(|_| "in use".into())
+            .map_err(ToString::to_string),
+    );
+    add(
+        "synchronous wake-up",
+        false,
+        "makes an answer about five times faster (Linux 6.6)",
+        match wake {
+            Some(Ok(())) => Ok("in use".into()),
+            Some(Err(errno)) => Err(errno.desc().into()),
+            None => Err("needs seccomp notification".into()),
+        },
+    );
+    let stopped = match &notify {
+        Ok(_) => None,
+        Err(_) => Some(
+            probe(Delivery::Stop)
+                .map(|_| ())
+                .map_err(|error| error.to_string()),
+        ),
+    };
+    add(
+        "seccomp filters",
+        true,
+        "select the calls that concern the monitor",
+        stopped.unwrap_or(Ok(())).map(|()| "in use".into()),
+    );
+    let seized = notify.as_ref().ok().map(|launched| {
+        ptrace::seize(launched.pid, ptrace::Options::MONITOR)
+            .map_err(|errno| errno.desc().to_owned())
+    });
+    add(
+        "ptrace",
+        true,
+        "follows the process tree and executes programs from mounts",
+        seized
+            .unwrap_or(Ok(()))
+            .map(|()| "PTRACE_SEIZE works".into()),
+    );
+    add(
+        "memfd and write leases",
+        true,
+        "hold files in use and notice their last close",
+        leases(),
+    );
+    add(
+        "run-time directory",
+        true,
+        "holds placeholders, and copies of programs that are executed from mounts",
+        RunDir::create()
+            .map(|dir| dir.path().display().to_string())
+            .map_err(|error| error.to_string()),
+    );
+    add(
+        "yama",
+        false,
+        "restricts who may trace; 0 and 1 are fine, 2 needs root, 3 forbids it",
+        yama(),
+    );
+    found
+}
+
+fn leases() -> Result<String, String> {
+    let why = |errno: nix::errno::Errno| errno.desc().to_owned();
+    let made = memfile::create(c"check").map_err(why)?;
+    let witness = memfile::reopen(made.as_fd(), libc::O_RDONLY).map_err(why)?;
+    let other = memfile::reopen(made.as_fd(), libc::O_RDWR).map_err(why)?;
+    let told_apart = !memfile::sole_opener(witness.as_fd());
+    drop((made, other));
+    if told_apart && memfile::sole_opener(witness.as_fd()) {
+        Ok("in use".into())
+    } else {
+        Err("a write lease does not tell whether a file is open elsewhere".into())
+    }
+}
+
+fn yama() -> Result<String, String> {
+    match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
+        Err(_) => Ok("not in this kernel".into()),
+        Ok(scope) => match scope.trim() {
+            scope @ ("0" | "1") => Ok(format!("ptrace_scope {scope}")),
+            scope if nix::unistd::geteuid().is_root() && scope == "2" => {
+                Ok("ptrace_scope 2, as root".into())
+            }
+            scope => Err(format!("ptrace_scope {scope}")),
+        },
+    }
+}

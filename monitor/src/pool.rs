@@ -1,0 +1,107 @@
+//! The pool that answers notifications: any thread may take any call.
+
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+
+use goanna_sys::cred;
+use goanna_sys::notify::{Listener, Notification, Ready, Reply};
+use goanna_vfs::{Errno, Result};
+use nix::sys::signal::SigSet;
+
+use crate::Monitor;
+use crate::call::{Answer, Call};
+use crate::table::{Rule, entry};
+
+/// Enough to keep both a slow and a fast call going; more threads than this gain nothing, because the wake-up
+/// ties each answer to its tracee's CPU.
+const THREADS: usize = 4;
+
+/// Starts answering. The threads end when no tracee is left.
+pub fn start(monitor: &Arc<Monitor>, listener: Listener) -> std::io::Result<()> {
+    let listener = Arc::new(listener);
+    for index in 0..THREADS {
+        let monitor = Arc::clone(monitor);
+        let listener = Arc::clone(&listener);
+        thread::Builder::new()
+            .name(format!("answer-{index}"))
+            .spawn(move || serve(&monitor, &listener))?;
+    }
+    Ok(())
+}
+
+fn serve(monitor: &Arc<Monitor>, listener: &Arc<Listener>) {
+    // A signal between a descriptor's installation and its report would leave the tracee without its number.
+    let _ = SigSet::all().thread_block();
+    // Without an fs_struct of its own a thread cannot take on a tracee's umask; only calls performed with one
+    // would notice, and those say so themselves.
+    let _ = cred::thread_owns_fs();
+    loop {
+        match listener.recv() {
+            Ok(notification) => answer(monitor, listener, &notification),
+            // The tracee died before its call was taken, or no tracee is left.
+            Err(Errno::ENOENT | Errno::EINTR) => {
+                if matches!(listener.wait_readable(0), Ok(Ready::HangUp) | Err(_)) {
+                    return;
+                }
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+fn answer(monitor: &Arc<Monitor>, listener: &Arc<Listener>, notification: &Notification) {
+    let nr = notification.nr as u32;
+    let outcome = treat(monitor, notification);
+    monitor.stats.count(nr, &outcome);
+    reply(listener, notification.id, outcome);
+}
+
+/// The handler's verdict. A defect in one handler must not take the tracees down with it: EIO.
+fn treat(monitor: &Monitor, notification: &Notification) -> Result<Answer> {
+    let nr = notification.nr as u32;
+    let Some(Rule::Notify(handler) | Rule::NotifyIf(_, handler)) =
+        entry(nr).map(|entry| entry.rule)
+    else {
+        return Err(Errno::ENOSYS);
+    };
+    let task = monitor.tasks.get(notification.tid)?;
+    let mut call = Call::new(monitor, task, nr, notification.args);
+    catch_unwind(AssertUnwindSafe(|| handler(&mut call))).unwrap_or(Err(Errno::EIO))
+}
+
+/// A reply that fails finds its tracee dead.
+fn reply(listener: &Arc<Listener>, id: u64, outcome: Result<Answer>) {
+    let result = match outcome {
+        Ok(Answer::Value(value)) => listener.reply(id, Reply::Value(value)),
+        Ok(Answer::PassOn) => listener.reply(id, Reply::Continue),
+        Ok(Answer::Install { fd, cloexec }) => match listener.install(id, fd.as_fd(), cloexec) {
+            Ok(_) => Ok(()),
+            Err(errno) => listener.reply(id, Reply::Error(errno)),
+        },
+        Ok(Answer::Block(work)) => {
+            let listener = Arc::clone(listener);
+            let spawned = thread::Builder::new()
+                .name("blocking".into())
+                .spawn(move || {
+                    let _ = cred::thread_owns_fs();
+                    let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno::EIO));
+                    reply(&listener, id, outcome);
+                });
+            match spawned {
+                Ok(_) => Ok(()),
+                // The listener went with the closure; the tracee is released when its run ends.
+                Err(_) => Err(Errno::EAGAIN),
+            }
+        }
+        Err(errno) => listener.reply(id, Reply::Error(errno)),
+    };
+    debug_assert!(
+        matches!(
+            result,
+            Ok(()) | Err(Errno::ENOENT | Errno::EAGAIN | Errno::EINPROGRESS)
+        ),
+        "{result:?}"
+    );
+}

@@ -1,0 +1,378 @@
+//! Programs in a mount: what the kernel is given to execute in their place.
+//!
+//! The kernel executes host files only. A program of a back end without host files is copied, under its own
+//! name, into the run-time directory (docs/decisions/0002), once for each content; `#!` scripts become a call
+//! of their interpreter, as the kernel itself would make it.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use goanna_vfs::walk::Pos;
+use goanna_vfs::{Caller, Errno, FileKind, Place, Result, Stamp, ops};
+use parking_lot::Mutex;
+
+use crate::call::{Call, Resolved};
+use crate::rundir::RunDir;
+use crate::shadow::{Identity, errno};
+
+/// Linux reads this much of a program to see what it is (`BINPRM_BUF_SIZE`).
+const HEAD: usize = 256;
+/// Linux allows four interpreters in a row, then ELOOP.
+const MAX_INTERPRETERS: usize = 4;
+const COPY_PIECE: usize = 1 << 20;
+
+#[derive(Debug)]
+struct HostCopy {
+    path: PathBuf,
+    version: (Stamp, Stamp, u64),
+}
+
+/// Host copies of programs, and what the running ones stand for.
+#[derive(Debug, Default)]
+pub struct Programs {
+    copies: Mutex<HashMap<(usize, u64), HostCopy>>,
+    behind: Mutex<HashMap<Identity, Place>>,
+}
+
+impl Programs {
+    /// The virtual program behind a host file that was executed.
+    pub fn behind(&self, identity: Identity) -> Option<Place> {
+        self.behind.lock().get(&identity).cloned()
+    }
+
+    /// Whether the program is being executed, so that it must not be written to (ETXTBSY).
+    pub fn running(&self, place: &Place) -> bool {
+        let copies = self.copies.lock();
+        let Some(copy) = copies.get(&key(place)) else {
+            return false;
+        };
+        let busy = OpenOptions::new()
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&copy.path);
+        busy.is_err_and(|error| error.raw_os_error() == Some(libc::ETXTBSY))
+    }
+
+    /// The host file to execute for `place`, named `name`.
+    fn host_file(
+        &self,
+        rundir: &RunDir,
+        caller: &Caller,
+        place: &Place,
+        name: &OsStr,
+    ) -> Result<PathBuf> {
+        if let Some(path) = place.mount.fs.host_path(&place.node) {
+            self.remember(&path, place)?;
+            return Ok(path);
+        }
+        let attr = place.mount.fs.getattr(caller, &place.node)?;
+        let version = (attr.mtime, attr.ctime, attr.size);
+        let mut copies = self.copies.lock();
+        if let Some(copy) = copies.get(&key(place)) {
+            if copy.version == version && copy.path.file_name() == Some(name) {
+                return Ok(copy.path.clone());
+            }
+        }
+        let dir = rundir.fresh("x");
+        DirBuilder::new().mode(0o711).create(&dir).map_err(errno)?;
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o711)).map_err(errno)?;
+        let path = dir.join(name);
+        copy_out(caller, place, &path)?;
+        self.remember(&path, place)?;
+        if let Some(old) = copies.insert(
+            key(place),
+            HostCopy {
+                path: path.clone(),
+                version,
+            },
+        ) {
+            // Processes that still execute it keep the file; only its name goes.
+            let _ = fs::remove_file(&old.path);
+        }
+        Ok(path)
+    }
+
+    fn remember(&self, path: &Path, place: &Place) -> Result<()> {
+        let meta = fs::metadata(path).map_err(errno)?;
+        self.behind
+            .lock()
+            .insert((meta.dev(), meta.ino()), place.clone());
+        Ok(())
+    }
+}
+
+fn key(place: &Place) -> (usize, u64) {
+    (Arc::as_ptr(&place.mount) as usize, place.node.ino())
+}
+
+/// The descriptor must be closed before the kernel is asked to execute the file, or it says ETXTBSY.
+fn copy_out(caller: &Caller, place: &Place, path: &Path) -> Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o700)
+        .open(path)
+        .map_err(errno)?;
+    let mut piece = vec![0; COPY_PIECE];
+    let mut offset = 0;
+    loop {
+        let got = place
+            .mount
+            .fs
+            .read_at(caller, &place.node, offset, &mut piece)?;
+        let Some(data) = piece.get(..got).filter(|data| !data.is_empty()) else {
+            break;
+        };
+        file.write_all(data).map_err(errno)?;
+        offset += got as u64;
+    }
+    file.set_permissions(fs::Permissions::from_mode(0o755))
+        .map_err(errno)
+}
+
+/// What an execve becomes.
+pub enum Plan {
+    /// The kernel does it as it stands.
+    PassOn,
+    /// It executes this instead.
+    Instead {
+        /// Host path.
+        program: Vec<u8>,
+        /// New arguments, where they change.
+        argv: Option<Vec<Arg>>,
+    },
+}
+
+/// One element of an argument vector.
+pub enum Arg {
+    /// A string of ours.
+    New(Vec<u8>),
+    /// The address of one of the tracee's.
+    Old(u64),
+}
+
+/// An execve or execveat in its registers.
+pub struct Exec {
+    /// AT_FDCWD for execve.
+    pub dirfd: i32,
+    /// The path given.
+    pub path: Vec<u8>,
+    /// Address of the argument vector.
+    pub argv: u64,
+    /// AT_EMPTY_PATH and AT_SYMLINK_NOFOLLOW.
+    pub flags: i32,
+}
+
+impl Exec {
+    /// Decides what the kernel is to execute. The errno of execve(2) where the program cannot be.
+    pub fn plan(&self, call: &Call<'_>) -> Result<Plan> {
+        let mut at = self.resolve(call)?;
+        let mut name = self.script_name();
+        let mut prefix: Vec<Vec<u8>> = Vec::new();
+        // Whether the kernel, left alone, would take the same way.
+        let mut native = true;
+        for _ in 0..=MAX_INTERPRETERS {
+            native &= at.native && matches!(at.at, Pos::Host(_));
+            let head = head(call, &at.at)?;
+            let Some(line) = Shebang::parse(&head) else {
+                if native {
+                    return Ok(Plan::PassOn);
+                }
+                let program = self.program(call, at.at, &name)?;
+                let argv = if prefix.is_empty() {
+                    None
+                } else {
+                    Some(self.new_argv(call, prefix)?)
+                };
+                return Ok(Plan::Instead { program, argv });
+            };
+            // Each interpreter goes in front of what was to be executed before it.
+            if prefix.is_empty() {
+                prefix.push(name);
+            } else if let Some(first) = prefix.first_mut() {
+                *first = name;
+            }
+            prefix.splice(0..0, line.argument);
+            prefix.insert(0, line.interpreter.clone());
+            at = call.resolve(libc::AT_FDCWD, &line.interpreter, true)?;
+            name = line.interpreter;
+        }
+        Err(Errno::ELOOP)
+    }
+
+    fn resolve(&self, call: &Call<'_>) -> Result<Resolved<Pos>> {
+        if self.path.is_empty() && self.flags & libc::AT_EMPTY_PATH != 0 {
+            return Ok(match call.shadow(self.dirfd)? {
+                Some(shadow) => Resolved {
+                    at: Pos::Mounted(shadow.place().clone()),
+                    native: false,
+                },
+                None => {
+                    let link = format!("/proc/{}/fd/{}", call.task.tid, self.dirfd);
+                    Resolved {
+                        at: Pos::Host(link.into_bytes()),
+                        native: true,
+                    }
+                }
+            });
+        }
+        let follow = self.flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        let resolved = call.resolve(self.dirfd, &self.path, follow)?;
+        match &resolved.at {
+            Pos::Mounted(place) if place.node.kind() == FileKind::Symlink => Err(Errno::ELOOP),
+            _ => Ok(resolved),
+        }
+    }
+
+    /// What a script is told it is called: as the kernel composes it for execveat.
+    fn script_name(&self) -> Vec<u8> {
+        if self.dirfd == libc::AT_FDCWD || self.path.first() == Some(&b'/') {
+            return self.path.clone();
+        }
+        let mut name = format!("/dev/fd/{}", self.dirfd).into_bytes();
+        if !self.path.is_empty() {
+            name.push(b'/');
+            name.extend_from_slice(&self.path);
+        }
+        name
+    }
+
+    fn program(&self, call: &Call<'_>, at: Pos, name: &[u8]) -> Result<Vec<u8>> {
+        let place = match at {
+            Pos::Host(path) => return Ok(path),
+            Pos::Mounted(place) => place,
+        };
+        let base = name
+            .rsplit(|&b| b == b'/')
+            .find(|part| !part.is_empty())
+            .unwrap_or(b"program");
+        let monitor = call.monitor;
+        let path = monitor.programs.host_file(
+            monitor.shadows.rundir(),
+            &*call.caller()?,
+            &place,
+            OsStr::from_bytes(base),
+        )?;
+        Ok(path.into_os_string().into_vec())
+    }
+
+    /// The interpreter's words, then the program's own arguments without its name.
+    fn new_argv(&self, call: &Call<'_>, prefix: Vec<Vec<u8>>) -> Result<Vec<Arg>> {
+        const MAX_ARGS: u64 = 1 << 20;
+        let mut argv: Vec<Arg> = prefix.into_iter().map(Arg::New).collect();
+        if self.argv == 0 || call.read_u64(self.argv)? == 0 {
+            return Ok(argv);
+        }
+        for index in 1..MAX_ARGS {
+            match call.read_u64(self.argv + 8 * index)? {
+                0 => return Ok(argv),
+                address => argv.push(Arg::Old(address)),
+            }
+        }
+        Err(Errno::E2BIG)
+    }
+}
+
+/// The beginning of a program; permission to execute it is checked where the kernel will not.
+fn head(call: &Call<'_>, at: &Pos) -> Result<Vec<u8>> {
+    let mut head = vec![0; HEAD];
+    let got = match at {
+        Pos::Host(path) => {
+            // What the monitor cannot read is the kernel's to judge, and is no script of ours.
+            let is_file = |file: &File| file.metadata().is_ok_and(|meta| meta.is_file());
+            match OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+                .open(OsStr::from_bytes(path))
+            {
+                Ok(mut file) if is_file(&file) => file.read(&mut head).unwrap_or(0),
+                _ => 0,
+            }
+        }
+        Pos::Mounted(place) => {
+            if place.node.kind() != FileKind::Regular {
+                return Err(Errno::EACCES);
+            }
+            let caller = call.caller()?;
+            ops::access(&caller, place, libc::X_OK)?;
+            place.mount.fs.read_at(&caller, &place.node, 0, &mut head)?
+        }
+    };
+    head.truncate(got);
+    Ok(head)
+}
+
+/// The first line of a script.
+#[derive(Debug, PartialEq, Eq)]
+struct Shebang {
+    interpreter: Vec<u8>,
+    argument: Option<Vec<u8>>,
+}
+
+impl Shebang {
+    /// As `fs/binfmt_script.c` reads it: one optional argument, which may hold blanks; `None` for what is no
+    /// script, or names no interpreter, or names one too long to be whole.
+    fn parse(head: &[u8]) -> Option<Self> {
+        let line = head.strip_prefix(b"#!")?;
+        let end = line.iter().position(|&b| b == b'\n');
+        let is_blank = |b: u8| b == b' ' || b == b'\t';
+        let whole = end.is_some() || head.len() < HEAD;
+        let line = line.get(..end.unwrap_or(line.len()))?;
+        let line = line.split(|&b| b == 0).next().unwrap_or(line);
+        let start = line.iter().position(|&b| !is_blank(b))?;
+        let line = line.get(start..)?;
+        let stop = line.iter().rposition(|&b| !is_blank(b))? + 1;
+        let line = line.get(..stop)?;
+        let Some(blank) = line.iter().position(|&b| is_blank(b)) else {
+            return whole.then(|| Self {
+                interpreter: line.to_vec(),
+                argument: None,
+            });
+        };
+        let (interpreter, rest) = line.split_at(blank);
+        let argument = rest
+            .iter()
+            .position(|&b| !is_blank(b))
+            .and_then(|from| rest.get(from..));
+        Some(Self {
+            interpreter: interpreter.to_vec(),
+            argument: argument.map(<[u8]>::to_vec),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(head: &[u8]) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+        Shebang::parse(head).map(|line| (line.interpreter, line.argument))
+    }
+
+    #[test]
+    fn first_lines_are_read_as_linux_reads_them() {
+        assert_eq!(parsed(b"#!/bin/sh\n"), Some((b"/bin/sh".to_vec(), None)));
+        assert_eq!(
+            parsed(b"#! /usr/bin/env  python3 -u \nrest"),
+            Some((b"/usr/bin/env".to_vec(), Some(b"python3 -u".to_vec())))
+        );
+        assert_eq!(parsed(b"#!bin/sh"), Some((b"bin/sh".to_vec(), None)));
+        assert_eq!(parsed(b"#!\n"), None);
+        assert_eq!(parsed(b"#!   \t\n"), None);
+        assert_eq!(parsed(b"\x7fELF"), None);
+        assert_eq!(parsed(b""), None);
+    }
+
+    #[test]
+    fn a_cut_interpreter_is_no_interpreter() {
+        let mut long = b"#!/".to_vec();
+        long.resize(HEAD, b'a');
+        assert_eq!(parsed(&long), None);
+    }
+}

@@ -1,0 +1,251 @@
+//! Calls that need other arguments: executed by the tracee with strings of ours in its memory.
+//!
+//! Where in its memory? Not below the stack pointer: a goroutine's stack is small and what lies below is other
+//! people's data. So the first such call of a thread is turned into an mmap of a scratch area, then
+//! executed again from the start; children of fork and vfork inherit the area with the memory.
+//!
+//! Registers are put back when the rewritten call returns: compilers rely on all but rax, rcx and r11.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+use goanna_sys::{ptrace, tracee};
+use goanna_vfs::{Errno, Result};
+
+use crate::program::Arg;
+
+/// Registers of a stopped tracee.
+pub type Registers = libc::user_regs_struct;
+
+/// Memory of ours in a tracee.
+#[derive(Debug, Clone, Copy)]
+struct Scratch {
+    address: u64,
+    len: u64,
+}
+
+/// The call that is to run instead.
+pub enum Rewrite {
+    /// chdir(2) to a host path.
+    Chdir(Vec<u8>),
+    /// execve(2) of a host path.
+    Execve {
+        /// Program.
+        program: Vec<u8>,
+        /// Arguments, where they change.
+        argv: Option<Vec<Arg>>,
+        /// Address of the vector given.
+        old_argv: u64,
+        /// Address of the environment.
+        envp: u64,
+    },
+    /// open(2) of a host path: how a descriptor gets into a tracee without notification.
+    Open {
+        /// Path of the monitor's own descriptor.
+        path: Vec<u8>,
+        /// Flags.
+        flags: i32,
+        /// Kept until the tracee has opened it.
+        source: OwnedFd,
+    },
+}
+
+enum Pending {
+    /// The scratch area is being mapped; then the call starts over.
+    Mapping { saved: Registers, len: u64 },
+    /// The rewritten call runs; then the registers come back.
+    Running {
+        saved: Registers,
+        _source: Option<OwnedFd>,
+    },
+}
+
+/// All rewriting under way.
+#[derive(Default)]
+pub struct Rewriter {
+    scratch: HashMap<i32, Scratch>,
+    pending: HashMap<i32, Pending>,
+}
+
+const PAGE: u64 = 4096;
+
+impl Rewriter {
+    /// Sets a tracee at its seccomp stop on the way to `rewrite`. It must then be continued with
+    /// [`ptrace::cont_syscall`], and its next syscall stop given to [`Rewriter::syscall_stop`].
+    pub fn start(&mut self, tid: i32, saved: Registers, rewrite: Rewrite) -> Result<()> {
+        let need = rewrite.len();
+        let scratch = self
+            .scratch
+            .get(&tid)
+            .copied()
+            .filter(|area| area.len >= need);
+        let Some(scratch) = scratch else {
+            return self.map(tid, saved, need);
+        };
+        let mut regs = saved;
+        let image = rewrite.apply(scratch.address, &mut regs);
+        if tracee::write_all(tid, scratch.address, &image).is_err() {
+            // The program unmapped what it did not know was ours.
+            self.scratch.remove(&tid);
+            return self.map(tid, saved, need);
+        }
+        ptrace::set_regs(tid, &regs)?;
+        let source = match rewrite {
+            Rewrite::Open { source, .. } => Some(source),
+            _ => None,
+        };
+        self.pending.insert(
+            tid,
+            Pending::Running {
+                saved,
+                _source: source,
+            },
+        );
+        Ok(())
+    }
+
+    fn map(&mut self, tid: i32, saved: Registers, need: u64) -> Result<()> {
+        let len = need.max(2 * PAGE).next_multiple_of(PAGE);
+        let mut regs = saved;
+        regs.orig_rax = libc::SYS_mmap as u64;
+        regs.rdi = 0;
+        regs.rsi = len;
+        regs.rdx = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        regs.r10 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        regs.r8 = u64::MAX;
+        regs.r9 = 0;
+        ptrace::set_regs(tid, &regs)?;
+        self.pending.insert(tid, Pending::Mapping { saved, len });
+        Ok(())
+    }
+
+    /// A syscall stop of `tid`: false when it is none of ours.
+    pub fn syscall_stop(&mut self, tid: i32) -> Result<bool> {
+        let Some(pending) = self.pending.remove(&tid) else {
+            return Ok(false);
+        };
+        let now = ptrace::get_regs(tid)?;
+        let mut regs = match pending {
+            Pending::Running { saved, .. } => Registers {
+                rax: now.rax,
+                ..saved
+            },
+            Pending::Mapping { saved, len } => {
+                if (now.rax as i64) < 0 && (now.rax as i64) > -PAGE.cast_signed() {
+                    Registers {
+                        rax: -(Errno::ENOMEM as i64) as u64,
+                        ..saved
+                    }
+                } else {
+                    self.scratch.insert(
+                        tid,
+                        Scratch {
+                            address: now.rax,
+                            len,
+                        },
+                    );
+                    // The syscall instruction is two bytes long; it runs again, as the first time.
+                    Registers {
+                        rip: saved.rip - 2,
+                        rax: saved.orig_rax,
+                        ..saved
+                    }
+                }
+            }
+        };
+        // No call is being restarted from here, whatever a signal handler finds in rax.
+        regs.orig_rax = u64::MAX;
+        ptrace::set_regs(tid, &regs)?;
+        Ok(true)
+    }
+
+    /// `child` was made with a copy of, or a share in, `parent`'s memory, and `parent` does not run in it
+    /// meanwhile.
+    pub fn inherit(&mut self, parent: i32, child: i32) {
+        if let Some(scratch) = self.scratch.get(&parent).copied() {
+            self.scratch.insert(child, scratch);
+        }
+    }
+
+    /// The thread is gone, or its memory is another program's.
+    pub fn forget(&mut self, tid: i32) {
+        self.scratch.remove(&tid);
+        self.pending.remove(&tid);
+    }
+}
+
+impl Rewrite {
+    fn len(&self) -> u64 {
+        let strings = match self {
+            Self::Chdir(path) | Self::Open { path, .. } => path.len() + 1,
+            Self::Execve { program, argv, .. } => {
+                let args = argv.as_deref().unwrap_or_default();
+                let new: usize = args
+                    .iter()
+                    .map(|arg| {
+                        if let Arg::New(bytes) = arg {
+                            bytes.len() + 1
+                        } else {
+                            0
+                        }
+                    })
+                    .sum();
+                program.len() + 1 + new + 8 * (args.len() + 2)
+            }
+        };
+        strings as u64
+    }
+
+    /// Sets the registers for the call, whose strings are to be at `base`; what is to be there.
+    fn apply(&self, base: u64, regs: &mut Registers) -> Vec<u8> {
+        match self {
+            Self::Chdir(path) => {
+                regs.rdi = base;
+                with_nul(path)
+            }
+            Self::Open { path, flags, .. } => {
+                regs.orig_rax = libc::SYS_open as u64;
+                regs.rdi = base;
+                regs.rsi = *flags as u64;
+                regs.rdx = 0;
+                with_nul(path)
+            }
+            Self::Execve {
+                program,
+                argv,
+                old_argv,
+                envp,
+            } => {
+                regs.orig_rax = libc::SYS_execve as u64;
+                regs.rdi = base;
+                regs.rsi = *old_argv;
+                regs.rdx = *envp;
+                let mut image = with_nul(program);
+                if let Some(argv) = argv {
+                    let mut pointers = Vec::with_capacity(argv.len() + 1);
+                    for arg in argv {
+                        match arg {
+                            Arg::Old(address) => pointers.push(*address),
+                            Arg::New(bytes) => {
+                                pointers.push(base + image.len() as u64);
+                                image.extend_from_slice(bytes);
+                                image.push(0);
+                            }
+                        }
+                    }
+                    pointers.push(0);
+                    image.resize(image.len().next_multiple_of(8), 0);
+                    regs.rsi = base + image.len() as u64;
+                    image.extend(pointers.into_iter().flat_map(u64::to_ne_bytes));
+                }
+                image
+            }
+        }
+    }
+}
+
+fn with_nul(path: &[u8]) -> Vec<u8> {
+    let mut bytes = path.to_vec();
+    bytes.push(0);
+    bytes
+}

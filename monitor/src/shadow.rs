@@ -1,0 +1,312 @@
+//! Shadow objects (DESIGN section 4): the host objects that tracees hold in place of virtual ones.
+//!
+//! A descriptor or working directory is recognised by the identity `(st_dev, st_ino)` of what the kernel
+//! holds; dup, fork, exec and descriptor passing therefore need no bookkeeping here.
+//!
+//! Lock order: the table's lock is a leaf but for the write lease test (a system call on our own
+//! descriptor); no back end is called under it.
+
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use goanna_sys::{memfile, procfs, stat};
+use goanna_vfs::{Errno, FileKind, Place, Result};
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use parking_lot::RwLock;
+
+use crate::rundir::RunDir;
+
+/// `(st_dev, st_ino)` of a host object.
+pub type Identity = (u64, u64);
+
+/// What a host object stands for.
+#[derive(Debug, Clone)]
+pub enum Shadow {
+    /// A regular file: the object is its back end's cache object.
+    File {
+        /// The virtual file.
+        place: Place,
+        /// The back end's read-only descriptor of the cache object.
+        witness: Arc<OwnedFd>,
+    },
+    /// A directory: the object is a placeholder directory.
+    Dir {
+        /// The virtual directory.
+        place: Place,
+        /// The placeholder.
+        path: Arc<Path>,
+    },
+    /// A fifo, socket or device: the object is the real one in the run-time directory.
+    Special {
+        /// The virtual inode.
+        place: Place,
+        /// Its rendezvous.
+        path: Arc<Path>,
+    },
+    /// An `O_PATH` descriptor of something that is no directory: the object is an empty memfd.
+    Reference {
+        /// The virtual inode.
+        place: Place,
+        /// Keeps the identity ours.
+        witness: Arc<OwnedFd>,
+    },
+}
+
+impl Shadow {
+    /// The virtual object.
+    pub fn place(&self) -> &Place {
+        match self {
+            Self::File { place, .. }
+            | Self::Dir { place, .. }
+            | Self::Special { place, .. }
+            | Self::Reference { place, .. } => place,
+        }
+    }
+}
+
+/// Identifies one inode of one mount, however often it is opened.
+type Key = (usize, u64);
+
+fn key(place: &Place) -> Key {
+    (Arc::as_ptr(&place.mount) as usize, place.node.ino())
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    by_identity: HashMap<Identity, Arc<Shadow>>,
+    stand_ins: HashMap<Key, (Identity, Arc<Path>)>,
+    /// Directories looked for in vain at the last sweep; sweeping waits until there are twice as many.
+    dirs_kept: usize,
+}
+
+/// All shadow objects of a run.
+#[derive(Debug)]
+pub struct Shadows {
+    table: RwLock<Table>,
+    rundir: RunDir,
+}
+
+/// Placeholders below this number are never looked for in /proc.
+const DIRS_BEFORE_SWEEP: usize = 1024;
+
+impl Shadows {
+    /// None yet; objects are made in `rundir`.
+    pub fn new(rundir: RunDir) -> Self {
+        Self {
+            table: RwLock::default(),
+            rundir,
+        }
+    }
+
+    /// The run-time directory.
+    pub fn rundir(&self) -> &RunDir {
+        &self.rundir
+    }
+
+    /// What the object with this identity stands for.
+    pub fn find(&self, identity: Identity) -> Option<Arc<Shadow>> {
+        self.table.read().by_identity.get(&identity).cloned()
+    }
+
+    /// What an open file description stands for.
+    pub fn of_descriptor(&self, fd: &OwnedFd) -> Result<Option<Arc<Shadow>>> {
+        let (dev, ino, _) = stat::identity(fd.as_fd())?;
+        Ok(self.find((dev, ino)))
+    }
+
+    /// Notes that tracees hold descriptors of `place`'s cache object.
+    pub fn register_file(&self, place: &Place, witness: Arc<OwnedFd>) -> Result<()> {
+        let (dev, ino, _) = stat::identity(witness.as_fd())?;
+        if self.table.read().by_identity.contains_key(&(dev, ino)) {
+            return Ok(());
+        }
+        let shadow = Arc::new(Shadow::File {
+            place: place.clone(),
+            witness,
+        });
+        self.table
+            .write()
+            .by_identity
+            .entry((dev, ino))
+            .or_insert(shadow);
+        Ok(())
+    }
+
+    /// A fresh descriptor standing for an `O_PATH` one of `place`.
+    pub fn reference(&self, place: &Place) -> Result<OwnedFd> {
+        let made = memfile::create(c"path")?;
+        let witness = Arc::new(memfile::reopen(made.as_fd(), libc::O_RDONLY)?);
+        let (dev, ino, _) = stat::identity(witness.as_fd())?;
+        let fd = memfile::reopen(made.as_fd(), libc::O_RDONLY)?;
+        let shadow = Arc::new(Shadow::Reference {
+            place: place.clone(),
+            witness,
+        });
+        self.table.write().by_identity.insert((dev, ino), shadow);
+        Ok(fd)
+    }
+
+    /// The placeholder of a virtual directory.
+    pub fn directory(&self, place: &Place) -> Result<Arc<Path>> {
+        self.stand_in(place, "d", |path| {
+            DirBuilder::new().mode(0o755).create(path).map_err(errno)
+        })
+    }
+
+    /// A descriptor of a virtual directory's placeholder.
+    pub fn open_directory(&self, place: &Place) -> Result<OwnedFd> {
+        let path = self.directory(place)?;
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        nix::fcntl::open(&*path, flags, Mode::empty())
+    }
+
+    /// The real fifo, device or socket name behind a virtual one. A socket's is made by bind(2) itself.
+    pub fn rendezvous(&self, place: &Place, rdev: u64) -> Result<Arc<Path>> {
+        use nix::sys::stat::{SFlag, mknod};
+        let kind = place.node.kind();
+        self.stand_in(place, "s", |path| {
+            let mode = Mode::from_bits_truncate(0o666);
+            match kind {
+                FileKind::Fifo => mknod(path, SFlag::S_IFIFO, mode, 0)?,
+                FileKind::CharDevice => mknod(path, SFlag::S_IFCHR, mode, rdev)?,
+                FileKind::BlockDevice => mknod(path, SFlag::S_IFBLK, mode, rdev)?,
+                _ => return Ok(()),
+            }
+            // The umask took some of it; who may open was judged by the virtual mode.
+            nix::sys::stat::fchmodat(
+                nix::fcntl::AT_FDCWD,
+                path,
+                mode,
+                nix::sys::stat::FchmodatFlags::FollowSymlink,
+            )
+        })
+    }
+
+    fn stand_in(
+        &self,
+        place: &Place,
+        class: &str,
+        make: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<Arc<Path>> {
+        let key = key(place);
+        if let Some((_, path)) = self.table.read().stand_ins.get(&key) {
+            return Ok(Arc::clone(path));
+        }
+        let mut table = self.table.write();
+        if let Some((_, path)) = table.stand_ins.get(&key) {
+            return Ok(Arc::clone(path));
+        }
+        let path: Arc<Path> = PathBuf::from(self.rundir.fresh(class)).into();
+        make(&path)?;
+        let place = place.clone();
+        let shadow = match place.node.kind() {
+            FileKind::Directory => Shadow::Dir {
+                place,
+                path: Arc::clone(&path),
+            },
+            _ => Shadow::Special {
+                place,
+                path: Arc::clone(&path),
+            },
+        };
+        let identity = match fs::symlink_metadata(&path) {
+            Ok(meta) => (meta.dev(), meta.ino()),
+            // A socket's rendezvous has no identity until it is bound, and its descriptors are sockets.
+            Err(_) => (0, self.rundir.path().as_os_str().len() as u64 + key.1),
+        };
+        table.by_identity.insert(identity, Arc::new(shadow));
+        table.stand_ins.insert(key, (identity, Arc::clone(&path)));
+        Ok(path)
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.table.read().by_identity.len()
+    }
+
+    /// Lets go of objects no tracee holds any more and tells their back ends. `processes` lists the tracees.
+    pub fn sweep(&self, processes: impl FnOnce() -> Vec<i32>) {
+        let candidates: Vec<(Identity, Arc<OwnedFd>)> = self
+            .table
+            .read()
+            .by_identity
+            .iter()
+            .filter_map(|(identity, shadow)| match &**shadow {
+                Shadow::File { witness, .. } | Shadow::Reference { witness, .. } => {
+                    Some((*identity, Arc::clone(witness)))
+                }
+                _ => None,
+            })
+            .collect();
+        for (identity, witness) in candidates {
+            if memfile::sole_opener(witness.as_fd()) {
+                self.release(identity, &witness);
+            }
+        }
+        self.sweep_directories(processes);
+    }
+
+    /// An open that races with us made its description before the test (then we are not alone) or registers
+    /// after the removal (then it inserts the file anew); the back end tests again under its own lock.
+    fn release(&self, identity: Identity, witness: &OwnedFd) {
+        let removed = {
+            let mut table = self.table.write();
+            if !memfile::sole_opener(witness.as_fd()) {
+                return;
+            }
+            table.by_identity.remove(&identity)
+        };
+        if let Some(Shadow::File { place, .. }) = removed.as_deref() {
+            place.mount.fs.released(&place.node);
+        }
+    }
+
+    /// Nothing tells when a placeholder is no longer held, so the processes are asked, and seldom.
+    fn sweep_directories(&self, processes: impl FnOnce() -> Vec<i32>) {
+        let known: Vec<(Identity, Key)> = {
+            let table = self.table.read();
+            if table.stand_ins.len() < DIRS_BEFORE_SWEEP.max(2 * table.dirs_kept) {
+                return;
+            }
+            table
+                .stand_ins
+                .iter()
+                .map(|(key, (identity, _))| (*identity, *key))
+                .collect()
+        };
+        let mut held = std::collections::HashSet::new();
+        for pid in processes() {
+            held.extend(procfs::cwd_identity(pid).ok());
+            for fd in procfs::fds(pid).unwrap_or_default() {
+                if let Ok(meta) = fs::metadata(format!("/proc/{pid}/fd/{fd}")) {
+                    held.insert((meta.dev(), meta.ino()));
+                }
+            }
+        }
+        let mut table = self.table.write();
+        for (identity, key) in known {
+            if held.contains(&identity) {
+                continue;
+            }
+            let is_dir = matches!(
+                table.by_identity.get(&identity).map(|s| &**s),
+                Some(Shadow::Dir { .. })
+            );
+            if is_dir && table.by_identity.remove(&identity).is_some() {
+                if let Some((_, path)) = table.stand_ins.remove(&key) {
+                    let _ = fs::remove_dir(&*path);
+                }
+            }
+        }
+        table.dirs_kept = table.stand_ins.len();
+    }
+}
+
+pub(crate) fn errno(error: std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}

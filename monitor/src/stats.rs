@@ -1,0 +1,76 @@
+//! What the monitor did, for `--stats`.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use goanna_vfs::Result;
+
+use crate::call::Answer;
+use crate::table::{ROWS, entry};
+
+const NUMBERS: usize = 512;
+
+/// Counters; cheap enough to be always on.
+#[derive(Debug)]
+pub struct Counters {
+    answered: AtomicU64,
+    passed_on: AtomicU64,
+    failed: AtomicU64,
+    by_number: [AtomicU64; NUMBERS],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            answered: AtomicU64::new(0),
+            passed_on: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            by_number: [const { AtomicU64::new(0) }; NUMBERS],
+        }
+    }
+}
+
+impl Counters {
+    /// Counts one call that came to the monitor.
+    pub fn count(&self, nr: u32, outcome: &Result<Answer>) {
+        let counter = match outcome {
+            Ok(Answer::PassOn) => &self.passed_on,
+            Ok(_) => &self.answered,
+            Err(_) => &self.failed,
+        };
+        counter.fetch_add(1, Relaxed);
+        if let Some(counter) = self.by_number.get(nr as usize) {
+            counter.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The figures so far.
+    pub fn snapshot(&self) -> Stats {
+        let mut calls: Vec<(&'static str, u64)> = ROWS
+            .iter()
+            .filter_map(|row| {
+                let count = self.by_number.get(row.nr as usize)?.load(Relaxed);
+                (count > 0).then_some((entry(row.nr)?.name, count))
+            })
+            .collect();
+        calls.sort_by_key(|&(name, count)| (std::cmp::Reverse(count), name));
+        Stats {
+            answered: self.answered.load(Relaxed),
+            passed_on: self.passed_on.load(Relaxed),
+            failed: self.failed.load(Relaxed),
+            calls,
+        }
+    }
+}
+
+/// What the monitor did in a run.
+#[derive(Debug, Clone, Default)]
+pub struct Stats {
+    /// Calls answered with a value.
+    pub answered: u64,
+    /// Calls looked at and left to the kernel.
+    pub passed_on: u64,
+    /// Calls answered with an errno.
+    pub failed: u64,
+    /// Calls by name, most frequent first.
+    pub calls: Vec<(&'static str, u64)>,
+}

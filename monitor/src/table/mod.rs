@@ -1,0 +1,129 @@
+//! The system-call table: how every call of the running kernel is treated, and why.
+//!
+//! It is the single source of the seccomp filter, of the dispatch of notifications, and of what
+//! `goanna syscalls` prints.
+
+mod rows;
+
+use nix::errno::Errno;
+
+use crate::call::{Answer, Call};
+pub use rows::ROWS;
+
+/// Answers a notified call.
+pub type Handler = fn(&mut Call<'_>) -> Result<Answer, Errno>;
+
+/// A test on one argument register that the filter itself can make: `args[arg] & mask == value`, on the low
+/// 32 bits.
+#[derive(Debug, Clone, Copy)]
+pub struct Condition {
+    /// Argument number, 0 to 5.
+    pub arg: u8,
+    /// Bits that are compared.
+    pub mask: u32,
+    /// What they must be.
+    pub value: u32,
+}
+
+/// mmap(2) of a file, shared.
+pub const MAP_SHARED_FILE: Condition = Condition {
+    arg: 3,
+    mask: (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u32,
+    value: libc::MAP_SHARED as u32,
+};
+/// prctl(PR_SET_DUMPABLE).
+pub const SET_NOT_DUMPABLE: Condition = Condition {
+    arg: 0,
+    mask: u32::MAX,
+    value: libc::PR_SET_DUMPABLE as u32,
+};
+/// clone(2) with CLONE_UNTRACED.
+pub const CLONE_UNTRACED: Condition = Condition {
+    arg: 0,
+    mask: libc::CLONE_UNTRACED as u32,
+    value: libc::CLONE_UNTRACED as u32,
+};
+
+/// How a call is treated.
+#[derive(Clone, Copy)]
+pub enum Rule {
+    /// Runs in the kernel, the monitor never sees it.
+    Allow,
+    /// Comes to the monitor, which answers it or passes it on.
+    Notify(Handler),
+    /// As [`Rule::Notify`] when the condition holds, else allowed.
+    NotifyIf(Condition, Handler),
+    /// Stopped by ptrace, because registers must change.
+    Trace,
+    /// Fails with this errno.
+    Refuse(Errno),
+    /// As [`Rule::Refuse`] when the condition holds, else allowed.
+    RefuseIf(Condition, Errno),
+    /// Answers 0 without effect when the condition holds, else allowed.
+    PretendIf(Condition),
+}
+
+/// One call.
+pub struct Entry {
+    /// Call number.
+    pub nr: u32,
+    /// Name, as in the kernel's table.
+    pub name: &'static str,
+    /// Treatment.
+    pub rule: Rule,
+    /// Why, or what to know.
+    pub note: &'static str,
+}
+
+const fn row(nr: u32, name: &'static str, rule: Rule, note: &'static str) -> Entry {
+    Entry {
+        nr,
+        name,
+        rule,
+        note,
+    }
+}
+
+impl Entry {
+    /// The treatment in words: `allowed`, `answered`, `stopped`, `refused`, with the errno where there is one.
+    pub fn treatment(&self) -> String {
+        match self.rule {
+            Rule::Allow => "allowed".into(),
+            Rule::Notify(_) => "answered".into(),
+            Rule::NotifyIf(..) => "answered in part".into(),
+            Rule::Trace => "stopped".into(),
+            Rule::Refuse(errno) => format!("refused {errno:?}"),
+            Rule::RefuseIf(_, errno) => format!("refused in part {errno:?}"),
+            Rule::PretendIf(_) => "pretended in part".into(),
+        }
+    }
+}
+
+/// The row of call `nr`.
+pub fn entry(nr: u32) -> Option<&'static Entry> {
+    ROWS.binary_search_by_key(&nr, |entry| entry.nr)
+        .ok()
+        .and_then(|index| ROWS.get(index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_sorted_without_repeats() {
+        assert!(ROWS.windows(2).all(|pair| pair[0].nr < pair[1].nr));
+    }
+
+    #[test]
+    fn numbers_match_the_kernel_headers() {
+        for (nr, name) in [
+            (libc::SYS_openat, "openat"),
+            (libc::SYS_statx, "statx"),
+            (libc::SYS_renameat2, "renameat2"),
+            (libc::SYS_mseal, "mseal"),
+        ] {
+            assert_eq!(entry(nr as u32).map(|e| e.name), Some(name));
+        }
+    }
+}
