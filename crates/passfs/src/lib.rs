@@ -1,1 +1,160 @@
-//! (in work)
+//! The pass-through back end: a directory of the host (Goanna 3.5).
+//!
+//! Every operation is the host's own, made relative to descriptors and with the caller's credentials, so the
+//! host kernel judges permissions, ACLs, quotas and everything else ([`goanna_vfs::FileSystem::checks_access`] is true).
+//! An open file is the lower file itself ([`goanna_vfs::Native::All`]): its data calls run without us.
+//!
+//! A [`Node`] pins an `O_PATH` descriptor, which follows its inode through every rename. What has no call on
+//! such a descriptor (chmod, truncate, extended attributes, link, open) goes through `/proc/self/fd/N`: the
+//! kernel jumps from there to the inode itself and follows no further, so it also reaches a symbolic link's
+//! own extended attributes and link count.
+//!
+//! A layered back end owns a [`PassFs`] and overrides names and data; [`PassFs::open_at`],
+//! [`PassFs::create_at`], [`PassFs::act`] and [`PassFs::node_of`] are its tools.
+
+mod act;
+mod attr;
+mod dir;
+mod file;
+mod fs;
+mod node;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use goanna_vfs::{Caller, Errno, Node, Result};
+use rustix::fs::{CWD, Mode, OFlags};
+
+use node::{Pin, Proc, os};
+
+/// Why a directory could not be passed through.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It could not be opened as a directory.
+    #[error("cannot pass {} through: {}", dir.display(), errno.desc())]
+    Directory {
+        /// The directory as given.
+        dir: PathBuf,
+        /// ENOENT, ENOTDIR, EACCES and the like.
+        errno: Errno,
+    },
+    /// `/proc` is not mounted or not ours: descriptors cannot be reached by name.
+    #[error("cannot pass {} through: /proc/self/fd is not usable: {}", dir.display(), errno.desc())]
+    Proc {
+        /// The directory as given.
+        dir: PathBuf,
+        /// What reading `/proc/self/fd` gave.
+        errno: Errno,
+    },
+}
+
+/// A directory of the host and all below it, mounts of the host included.
+#[derive(Debug)]
+pub struct PassFs {
+    root: Node,
+    root_id: (u64, u64),
+    is_host: bool,
+}
+
+impl PassFs {
+    /// Passes `dir` through; a symbolic link is followed. Later renames of the directory do no harm.
+    pub fn new(dir: &Path) -> std::result::Result<Self, Error> {
+        // Read before any thread acts as somebody else.
+        let _ = goanna_sys::cred::own_ids();
+        let directory = |errno| Error::Directory {
+            dir: dir.to_owned(),
+            errno,
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(dir, flags, Mode::empty())
+            .map_err(os)
+            .map_err(directory)?;
+        let path = Proc::of(fd.as_fd())
+            .readlink()
+            .map_err(|errno| Error::Proc {
+                dir: dir.to_owned(),
+                errno,
+            })?;
+        let pin = Pin::new(fd).map_err(directory)?;
+        let root_id = (pin.dev, pin.ino);
+        Ok(Self {
+            root: pin.into_node(root_id.0),
+            root_id,
+            is_host: path == b"/",
+        })
+    }
+
+    /// The host's own tree.
+    pub fn host() -> std::result::Result<Self, Error> {
+        Self::new(Path::new("/"))
+    }
+
+    /// The inode at `path`, an absolute path of this tree (of the host, for [`PassFs::host`]) that is known
+    /// to hold no symbolic link and no `..`: one open instead of a walk. A link in the last place is not
+    /// followed. ENOENT, ENOTDIR, EACCES.
+    pub fn node_at(&self, caller: &Caller, path: &[u8]) -> Result<Node> {
+        let start = path.iter().position(|&b| b != b'/').unwrap_or(path.len());
+        let relative = &path[start..];
+        if relative.is_empty() {
+            return Ok(self.root.clone());
+        }
+        self.lookup_path(caller, &self.root, relative)
+    }
+
+    /// A node for an `O_PATH` descriptor of something in this tree.
+    pub fn node_of(&self, fd: OwnedFd) -> Result<Node> {
+        Ok(Pin::new(fd)?.into_node(self.root_id.0))
+    }
+
+    /// Opens `node` as `caller` with the access mode and status flags of `flags`. The descriptor is
+    /// close-on-exec.
+    pub fn open_at(&self, caller: &Caller, node: &Node, flags: i32) -> Result<OwnedFd> {
+        let pin = Pin::of(node)?;
+        let settled = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_DIRECTORY;
+        let flags = OFlags::from_bits_retain((flags & !settled) as u32);
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+        self.act(caller, || {
+            rustix::fs::openat(CWD, pin.proc().as_c_str(), flags, Mode::empty()).map_err(os)
+        })
+    }
+
+    /// Creates the regular file `name` in `dir` as `caller`, with its umask, and opens it with `flags`.
+    pub fn create_at(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+    ) -> Result<(Node, OwnedFd)> {
+        let pin = Pin::of(dir)?;
+        let flags = OFlags::from_bits_retain(flags as u32)
+            | OFlags::CREATE
+            | OFlags::EXCL
+            | OFlags::NOFOLLOW
+            | OFlags::CLOEXEC
+            | OFlags::NOCTTY;
+        let fd = self.act_creating(caller, || {
+            rustix::fs::openat(&pin.fd, name, flags, Mode::from_bits_retain(mode)).map_err(os)
+        })?;
+        Ok((self.node_behind(&fd)?, fd))
+    }
+
+    /// The node of an open file, without a second look at its name.
+    fn node_behind(&self, fd: &OwnedFd) -> Result<Node> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let path = rustix::fs::openat(CWD, Proc::of(fd.as_fd()).as_c_str(), flags, Mode::empty())
+            .map_err(os)?;
+        self.node_of(path)
+    }
+
+    /// One open of `relative` below `dir`, as `caller`, without following a link in the last place.
+    fn lookup_path(&self, caller: &Caller, dir: &Node, relative: &[u8]) -> Result<Node> {
+        let pin = Pin::of(dir)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = self.act(caller, || {
+            rustix::fs::openat(&pin.fd, relative, flags, Mode::empty()).map_err(os)
+        })?;
+        self.node_of(fd)
+    }
+}

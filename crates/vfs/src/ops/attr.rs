@@ -130,8 +130,8 @@ pub fn utimens(
     fs(place).setattr(caller, &place.node, &set)
 }
 
-/// truncate(2) to `size` bytes: EINVAL when negative, EISDIR, EINVAL for what is no regular file, EROFS,
-/// EACCES. EFBIG is the back end's. ftruncate(2) goes to the back end directly: its descriptor was judged.
+/// truncate(2) to `size` bytes: EINVAL when negative, EISDIR, EINVAL for what is no regular file, EACCES,
+/// EROFS. EFBIG is the back end's. ftruncate(2) goes to the back end directly: its descriptor was judged.
 pub fn truncate(caller: &Caller, place: &Place, size: i64) -> Result<()> {
     let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
     match place.node.kind() {
@@ -139,7 +139,11 @@ pub fn truncate(caller: &Caller, place: &Place, size: i64) -> Result<()> {
         FileKind::Directory => return Err(Errno::EISDIR),
         _ => return Err(Errno::EINVAL),
     }
-    writable(place)?;
+    if let Err(errno) = writable(place) {
+        let attr = fs(place).getattr(caller, &place.node)?;
+        permitted(caller, &attr, libc::W_OK)?;
+        return Err(errno);
+    }
     check(caller, place, libc::W_OK)?;
     fs(place).truncate(caller, &place.node, size)?;
     drop_set_id(caller, place)

@@ -150,7 +150,7 @@ pub fn rmdir(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
 
 fn may_delete(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     may_search(caller, dir)?;
-    writable(dir)?;
+    writable_dir(caller, dir, name)?;
     check_name(name)?;
     if !judged_here(dir) {
         return Ok(());
@@ -164,6 +164,18 @@ fn may_delete(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     let victim = fs(dir).lookup(caller, &dir.node, name)?;
     verdict?;
     not_stuck(caller, dir, sticky, &victim)
+}
+
+/// EROFS, but EACCES before it when a back end that judges refuses the search for `name` in `dir`.
+fn writable_dir(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
+    let verdict = writable(dir);
+    if verdict.is_err()
+        && !judged_here(dir)
+        && fs(dir).lookup(caller, &dir.node, name).err() == Some(Errno::EACCES)
+    {
+        return Err(Errno::EACCES);
+    }
+    verdict
 }
 
 /// EPERM when the sticky bit holds and the victim is somebody else's.
@@ -193,12 +205,16 @@ pub fn rename(
     if flags & !known != 0 || (exchange && flags != libc::RENAME_EXCHANGE) {
         return Err(Errno::EINVAL);
     }
-    may_search(caller, from_dir)?;
-    may_search(caller, to_dir)?;
-    if !Arc::ptr_eq(&from_dir.mount, &to_dir.mount) {
+    let same_mount = Arc::ptr_eq(&from_dir.mount, &to_dir.mount);
+    // Where the back end judges, it also orders what is wrong with the two directories.
+    if judged_here(from_dir) || !same_mount {
+        may_search(caller, from_dir)?;
+        may_search(caller, to_dir)?;
+    }
+    if !same_mount {
         return Err(Errno::EXDEV);
     }
-    writable(from_dir)?;
+    writable_dir(caller, from_dir, from)?;
     check_name(from)?;
     check_name(to)?;
     if judged_here(from_dir) {

@@ -1,0 +1,162 @@
+//! Metadata: stat, setattr, statfs, extended attributes.
+
+use std::os::fd::AsFd;
+
+use goanna_vfs::{Attr, Caller, Node, Result, SetAttr, Stamp, StatFs, TimeSet};
+use rustix::fs::{
+    Access, AtFlags, CWD, Gid, Mode, StatxFlags, StatxTimestamp, Timespec, Timestamps, Uid,
+    XattrFlags,
+};
+
+use crate::PassFs;
+use crate::node::{Pin, device, os, stat};
+
+fn stamp(time: StatxTimestamp) -> Stamp {
+    Stamp {
+        sec: time.tv_sec,
+        nsec: time.tv_nsec,
+    }
+}
+
+fn timespec(time: Option<TimeSet>) -> Timespec {
+    let (tv_sec, tv_nsec) = match time {
+        None => (0, libc::UTIME_OMIT),
+        Some(TimeSet::Now) => (0, libc::UTIME_NOW),
+        Some(TimeSet::At(stamp)) => (stamp.sec, i64::from(stamp.nsec)),
+    };
+    Timespec { tv_sec, tv_nsec }
+}
+
+impl PassFs {
+    pub(crate) fn attributes(&self, node: &Node) -> Result<Attr> {
+        let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let stat = stat(Pin::of(node)?.fd.as_fd(), mask)?;
+        let has_btime = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+        Ok(Attr {
+            dev: device(stat.stx_dev_major, stat.stx_dev_minor),
+            ino: stat.stx_ino,
+            mode: u32::from(stat.stx_mode),
+            nlink: stat.stx_nlink,
+            uid: stat.stx_uid,
+            gid: stat.stx_gid,
+            rdev: device(stat.stx_rdev_major, stat.stx_rdev_minor),
+            size: stat.stx_size,
+            blksize: stat.stx_blksize,
+            blocks: stat.stx_blocks,
+            atime: stamp(stat.stx_atime),
+            mtime: stamp(stat.stx_mtime),
+            ctime: stamp(stat.stx_ctime),
+            btime: has_btime.then(|| stamp(stat.stx_btime)),
+        })
+    }
+
+    /// faccessat2(2) with `AT_EACCESS` as `caller`: what the host itself answers, ACLs included. `mask` is of
+    /// `R_OK`, `W_OK`, `X_OK`.
+    pub fn access(&self, caller: &Caller, node: &Node, mask: i32) -> Result<()> {
+        let pin = Pin::of(node)?;
+        let mask = Access::from_bits_retain(mask as u32);
+        self.act(caller, || {
+            let path = pin.proc();
+            rustix::fs::accessat(CWD, path.as_c_str(), mask, AtFlags::EACCESS).map_err(os)
+        })
+    }
+
+    /// Owner, then mode (a change of owner clears set-id bits), then times. A change of nothing is
+    /// `chown(-1, -1)`, which clears those bits too.
+    pub(crate) fn change(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
+        let pin = Pin::of(node)?;
+        self.act(caller, || {
+            if set.uid.is_some() || set.gid.is_some() || *set == SetAttr::default() {
+                let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+                rustix::fs::chownat(&pin.fd, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(os)?;
+            }
+            if let Some(mode) = set.mode {
+                let mode = Mode::from_bits_retain(mode);
+                let path = pin.proc();
+                rustix::fs::chmodat(CWD, path.as_c_str(), mode, AtFlags::empty()).map_err(os)?;
+            }
+            if set.atime.is_some() || set.mtime.is_some() {
+                let times = Timestamps {
+                    last_access: timespec(set.atime),
+                    last_modification: timespec(set.mtime),
+                };
+                let path = pin.proc();
+                rustix::fs::utimensat(CWD, path.as_c_str(), &times, AtFlags::empty())
+                    .map_err(os)?;
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn figures(&self, node: &Node) -> Result<StatFs> {
+        let fs = rustix::fs::fstatfs(&Pin::of(node)?.fd).map_err(os)?;
+        let unsigned = |value: i64| u64::try_from(value).unwrap_or(0);
+        Ok(StatFs {
+            // Magic numbers are 32 bits; some have the highest one set.
+            magic: fs.f_type as u64 & 0xffff_ffff,
+            block_size: unsigned(fs.f_bsize),
+            blocks: fs.f_blocks,
+            blocks_free: fs.f_bfree,
+            blocks_available: fs.f_bavail,
+            files: fs.f_files,
+            files_free: fs.f_ffree,
+            name_max: unsigned(fs.f_namelen),
+            flags: unsigned(fs.f_flags),
+        })
+    }
+
+    pub(crate) fn xattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
+        let path = Pin::of(node)?.proc();
+        self.act(caller, || {
+            sized(|buf| rustix::fs::getxattr(path.as_c_str(), name, buf))
+        })
+    }
+
+    pub(crate) fn set_xattr(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
+        let path = Pin::of(node)?.proc();
+        let flags = XattrFlags::from_bits_retain(flags as u32);
+        self.act(caller, || {
+            rustix::fs::setxattr(path.as_c_str(), name, value, flags).map_err(os)
+        })
+    }
+
+    pub(crate) fn xattr_names(&self, caller: &Caller, node: &Node) -> Result<Vec<Vec<u8>>> {
+        let path = Pin::of(node)?.proc();
+        let list = self.act(caller, || {
+            sized(|buf| rustix::fs::listxattr(path.as_c_str(), buf))
+        })?;
+        Ok(list
+            .split(|&b| b == 0)
+            .filter(|name| !name.is_empty())
+            .map(<[u8]>::to_vec)
+            .collect())
+    }
+
+    pub(crate) fn remove_xattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<()> {
+        let path = Pin::of(node)?.proc();
+        self.act(caller, || {
+            rustix::fs::removexattr(path.as_c_str(), name).map_err(os)
+        })
+    }
+}
+
+/// A value of unknown size: nearly all fit the first buffer, and the kernel's limit fits the second.
+fn sized(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Vec<u8>> {
+    let mut value = vec![0; 1024];
+    let len = match call(&mut value) {
+        Err(rustix::io::Errno::RANGE) => {
+            value.resize(65536, 0);
+            call(&mut value)
+        }
+        other => other,
+    };
+    value.truncate(len.map_err(os)?);
+    Ok(value)
+}

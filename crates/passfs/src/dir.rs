@@ -1,0 +1,229 @@
+//! Directories: names of inodes, parents, entries.
+
+use std::os::fd::AsFd;
+
+use goanna_vfs::{Caller, DirEntry, Errno, FileKind, Node, Result};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, StatxFlags};
+
+use crate::PassFs;
+use crate::node::{Pin, os, stat};
+
+/// Bytes of directory entries fetched at a time.
+const BUFFER_BYTES: usize = 32 * 1024;
+/// What the kernel appends to the path of a name that is gone.
+const DELETED: &[u8] = b" (deleted)";
+/// Host positions from here on are stored with two bits less, to keep cookies below 2^62.
+const LARGE: u64 = 1 << 61;
+
+/// A directory position of the host as a cookie. ext4 spreads positions over 63 bits, by a hash of the name
+/// of which the lowest bits may go: where another entry would fall together with it, which takes equal
+/// 61-bit hashes, that one is listed twice. Positions that count are far below.
+fn to_cookie(position: u64) -> u64 {
+    if position < LARGE {
+        position
+    } else {
+        // 2^63 and above no file system uses: lseek(2) could not go there.
+        LARGE | ((position >> 2) & (LARGE - 1))
+    }
+}
+
+fn from_cookie(cookie: u64) -> u64 {
+    if cookie < LARGE {
+        cookie
+    } else {
+        (cookie & (LARGE - 1)) << 2
+    }
+}
+
+fn kind_of(file_type: FileType) -> Option<FileKind> {
+    Some(match file_type {
+        FileType::RegularFile => FileKind::Regular,
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        FileType::CharacterDevice => FileKind::CharDevice,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        FileType::Unknown => return None,
+    })
+}
+
+/// `path` relative to `root`, both absolute.
+fn below<'a>(path: &'a [u8], root: &[u8]) -> Option<&'a [u8]> {
+    let root = if root == b"/" { b"" } else { root };
+    match path.strip_prefix(root)? {
+        [] => Some(b""),
+        [b'/', rest @ ..] => Some(rest),
+        _ => None,
+    }
+}
+
+impl PassFs {
+    fn root_path(&self) -> Result<Vec<u8>> {
+        if self.is_host {
+            return Ok(b"/".to_vec());
+        }
+        Pin::of(&self.root)?.proc().readlink()
+    }
+
+    pub(crate) fn is_root(&self, pin: &Pin) -> bool {
+        (pin.dev, pin.ino) == self.root_id
+    }
+
+    /// The absolute path of `node` on the host, and whether that name is gone.
+    pub fn absolute_path(&self, node: &Node) -> Result<(Vec<u8>, bool)> {
+        let pin = Pin::of(node)?;
+        let mut path = pin.proc().readlink()?;
+        if !path.ends_with(DELETED) {
+            return Ok((path, false));
+        }
+        // A live file may be called that. An inode with other names may have lost this one.
+        let live = stat(pin.fd.as_fd(), StatxFlags::NLINK)?.stx_nlink > 0
+            && rustix::fs::statx(
+                rustix::fs::CWD,
+                path.as_slice(),
+                AtFlags::SYMLINK_NOFOLLOW,
+                StatxFlags::INO,
+            )
+            .is_ok_and(|found| {
+                let dev = crate::node::device(found.stx_dev_major, found.stx_dev_minor);
+                (dev, found.stx_ino) == (pin.dev, pin.ino)
+            });
+        if !live {
+            path.truncate(path.len() - DELETED.len());
+        }
+        Ok((path, !live))
+    }
+
+    pub(crate) fn relative_path(&self, node: &Node) -> Result<(Vec<u8>, bool)> {
+        if self.is_root(Pin::of(node)?) {
+            return Ok((Vec::new(), false));
+        }
+        let (path, deleted) = self.absolute_path(node)?;
+        let relative = below(&path, &self.root_path()?).ok_or(Errno::ENOENT)?;
+        Ok((relative.to_vec(), deleted))
+    }
+
+    /// `..`, which works from a removed directory as on Linux. ENOENT from one that somebody has moved out of
+    /// the tree, as the kernel answers in a bind mount: the way up would lead outside.
+    pub(crate) fn parent_of(&self, caller: &Caller, dir: &Node) -> Result<Node> {
+        if self.is_root(Pin::of(dir)?) {
+            return Ok(dir.clone());
+        }
+        let parent = self.lookup_path(caller, dir, b"..")?;
+        if !self.is_host {
+            let path = Pin::of(&parent)?.proc().readlink()?;
+            below(&path, &self.root_path()?).ok_or(Errno::ENOENT)?;
+        }
+        Ok(parent)
+    }
+
+    pub(crate) fn list(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let pin = Pin::of(dir)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        if !dir.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        // By descriptor and not by ".", which would ask for search permission too.
+        let fd = self.act(caller, || {
+            rustix::fs::open(pin.proc().as_c_str(), flags, Mode::empty()).map_err(os)
+        })?;
+        if cookie != 0 {
+            rustix::fs::seek(&fd, SeekFrom::Start(from_cookie(cookie))).map_err(os)?;
+        }
+        let mut buffer = Vec::with_capacity(BUFFER_BYTES);
+        let mut entries = RawDir::new(&fd, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = entry.map_err(os)?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            let kind = match kind_of(entry.file_type()) {
+                Some(kind) => kind,
+                // Some file systems do not say; a name that is gone meanwhile is none to report.
+                None => match rustix::fs::statx(
+                    &fd,
+                    entry.file_name(),
+                    AtFlags::SYMLINK_NOFOLLOW,
+                    StatxFlags::TYPE,
+                ) {
+                    Ok(found) => {
+                        FileKind::from_mode(u32::from(found.stx_mode)).ok_or(Errno::EIO)?
+                    }
+                    Err(rustix::io::Errno::NOENT) => continue,
+                    Err(errno) => return Err(os(errno)),
+                },
+            };
+            let entry = DirEntry {
+                name,
+                ino: entry.ino(),
+                kind,
+                cookie: to_cookie(entry.next_entry_cookie()),
+            };
+            if !sink(entry) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// A symbolic link's text. `/proc/self` and `/proc/thread-self` name whoever asks, and that is the caller.
+    pub(crate) fn link_text(&self, caller: &Caller, node: &Node) -> Result<Vec<u8>> {
+        if node.kind() != FileKind::Symlink {
+            return Err(Errno::EINVAL);
+        }
+        let pin = Pin::of(node)?;
+        let text = self.act(caller, || {
+            rustix::fs::readlinkat(&pin.fd, c"", Vec::new()).map_err(os)
+        })?;
+        let text = text.into_bytes();
+        let own = std::process::id().to_string();
+        let Some(rest) = text.strip_prefix(own.as_bytes()) else {
+            return Ok(text);
+        };
+        const PROC_SUPER_MAGIC: i64 = 0x9fa0;
+        if rustix::fs::fstatfs(&pin.fd).map_err(os)?.f_type != PROC_SUPER_MAGIC {
+            return Ok(text);
+        }
+        if rest.is_empty() {
+            Ok(caller.pid.to_string().into_bytes())
+        } else if rest.starts_with(b"/task/") {
+            Ok(format!("{}/task/{}", caller.pid, caller.tid).into_bytes())
+        } else {
+            Ok(text)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_keep_small_positions_and_stay_below_the_limit() {
+        for position in [1, 2, 1 << 32, LARGE - 1] {
+            assert_eq!(from_cookie(to_cookie(position)), position);
+        }
+        for position in [LARGE, LARGE + 5, i64::MAX as u64, 0x3abc_def0_1234_5678] {
+            let cookie = to_cookie(position);
+            assert!((1..1 << 62).contains(&cookie));
+            assert_eq!(from_cookie(cookie), position & !3);
+        }
+    }
+
+    #[test]
+    fn a_path_is_below_a_root_by_whole_components() {
+        assert_eq!(below(b"/a/b", b"/"), Some(&b"a/b"[..]));
+        assert_eq!(below(b"/a/b", b"/a"), Some(&b"b"[..]));
+        assert_eq!(below(b"/a", b"/a"), Some(&b""[..]));
+        assert_eq!(below(b"/", b"/"), Some(&b""[..]));
+        assert_eq!(below(b"/ab", b"/a"), None);
+    }
+}

@@ -1,0 +1,135 @@
+//! Files: short-lived opens for what has no descriptor, names for inodes.
+
+use std::os::fd::OwnedFd;
+
+use goanna_vfs::{Caller, Errno, FileKind, Node, Result};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags};
+
+use crate::PassFs;
+use crate::node::{Pin, os};
+
+impl PassFs {
+    pub(crate) fn read(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        match node.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
+        }
+        let file = self.open_at(caller, node, libc::O_RDONLY | libc::O_NONBLOCK)?;
+        let mut done = 0;
+        while done < buf.len() {
+            match rustix::io::pread(&file, &mut buf[done..], offset.saturating_add(done as u64)) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(os(errno)),
+            }
+        }
+        Ok(done)
+    }
+
+    pub(crate) fn resize(&self, caller: &Caller, node: &Node, size: u64) -> Result<()> {
+        let size = i64::try_from(size).map_err(|_| Errno::EFBIG)?;
+        let path = Pin::of(node)?.proc();
+        self.act(caller, || nix::unistd::truncate(path.as_c_str(), size))
+    }
+
+    pub(crate) fn allocate(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        mode: i32,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        match node.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR),
+            FileKind::Fifo => return Err(Errno::ESPIPE),
+            _ => return Err(Errno::ENODEV),
+        }
+        let file = self.open_at(caller, node, libc::O_WRONLY | libc::O_NONBLOCK)?;
+        let mode = FallocateFlags::from_bits_retain(mode as u32);
+        rustix::fs::fallocate(&file, mode, offset, len).map_err(os)
+    }
+
+    /// fsync(2) by the monitor's own right, since whoever may ask holds the file open already.
+    pub(crate) fn make_durable(&self, node: Option<&Node>) -> Result<()> {
+        let Some(node) = node else {
+            return rustix::fs::syncfs(self.open_own(&self.root)?).map_err(os);
+        };
+        match node.kind() {
+            FileKind::Regular | FileKind::Directory => {
+                rustix::fs::fsync(self.open_own(node)?).map_err(os)
+            }
+            // As fsync(2) of a pipe or socket; there is no descriptor for the inode itself.
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn open_own(&self, node: &Node) -> Result<OwnedFd> {
+        let path = Pin::of(node)?.proc();
+        let base = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let open = |mode| rustix::fs::open(path.as_c_str(), base | mode, Mode::empty());
+        match open(OFlags::RDONLY) {
+            Err(rustix::io::Errno::ACCESS) if !node.is_dir() => open(OFlags::WRONLY),
+            other => other,
+        }
+        .map_err(os)
+    }
+
+    pub(crate) fn create_unnamed(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        mode: u32,
+        flags: i32,
+    ) -> Result<(Node, OwnedFd)> {
+        let pin = Pin::of(dir)?;
+        let flags = OFlags::from_bits_retain(flags as u32) | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let flags = flags.difference(OFlags::CREATE);
+        let fd = self.act_creating(caller, || {
+            rustix::fs::openat(&pin.fd, c".", flags, Mode::from_bits_retain(mode)).map_err(os)
+        })?;
+        Ok((self.node_behind(&fd)?, fd))
+    }
+
+    pub(crate) fn make_node(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+    ) -> Result<Node> {
+        let pin = Pin::of(dir)?;
+        let file_type = FileType::from_raw_mode(mode & libc::S_IFMT);
+        let bits = Mode::from_bits_retain(mode & 0o7777);
+        self.act_creating(caller, || {
+            rustix::fs::mknodat(&pin.fd, name, file_type, bits, rdev).map_err(os)
+        })?;
+        self.lookup_path(caller, dir, name)
+    }
+
+    /// The name goes to the inode, not to what a symbolic link points at. `AT_EMPTY_PATH` would need
+    /// `CAP_DAC_READ_SEARCH`.
+    pub(crate) fn add_name(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        dir: &Node,
+        name: &[u8],
+    ) -> Result<()> {
+        let (path, to) = (Pin::of(node)?.proc(), Pin::of(dir)?);
+        self.act(caller, || {
+            let follow = AtFlags::SYMLINK_FOLLOW;
+            rustix::fs::linkat(CWD, path.as_c_str(), &to.fd, name, follow).map_err(os)
+        })
+    }
+}

@@ -1,0 +1,204 @@
+//! The operations vector.
+
+use goanna_vfs::{
+    Attr, Caller, DirEntry, FileSystem, Native, Node, Opened, Result, SetAttr, StatFs,
+};
+use rustix::fs::{AtFlags, Mode, RenameFlags};
+
+use crate::PassFs;
+use crate::node::{Pin, os};
+
+/// The lower file itself: all its calls run without us.
+fn native(fd: std::os::fd::OwnedFd) -> Opened {
+    Opened {
+        fd,
+        native: Native::All,
+    }
+}
+
+impl FileSystem for PassFs {
+    fn kind(&self) -> &'static str {
+        "pass"
+    }
+
+    fn root(&self) -> Node {
+        self.root.clone()
+    }
+
+    fn checks_access(&self) -> bool {
+        true
+    }
+
+    fn lookup(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
+        self.lookup_path(caller, dir, name)
+    }
+
+    fn parent(&self, caller: &Caller, dir: &Node) -> Result<Node> {
+        self.parent_of(caller, dir)
+    }
+
+    fn path(&self, node: &Node) -> Result<(Vec<u8>, bool)> {
+        self.relative_path(node)
+    }
+
+    fn getattr(&self, _: &Caller, node: &Node) -> Result<Attr> {
+        self.attributes(node)
+    }
+
+    fn readlink(&self, caller: &Caller, node: &Node) -> Result<Vec<u8>> {
+        self.link_text(caller, node)
+    }
+
+    fn readdir(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.list(caller, dir, cookie, sink)
+    }
+
+    fn open(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Opened> {
+        self.open_at(caller, node, flags).map(native)
+    }
+
+    fn read_at(&self, caller: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read(caller, node, offset, buf)
+    }
+
+    fn create(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+    ) -> Result<(Node, Opened)> {
+        let (node, fd) = self.create_at(caller, dir, name, mode, flags)?;
+        Ok((node, native(fd)))
+    }
+
+    fn tmpfile(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        mode: u32,
+        flags: i32,
+    ) -> Result<(Node, Opened)> {
+        let (node, fd) = self.create_unnamed(caller, dir, mode, flags)?;
+        Ok((node, native(fd)))
+    }
+
+    fn mknod(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+    ) -> Result<Node> {
+        self.make_node(caller, dir, name, mode, rdev)
+    }
+
+    fn mkdir(&self, caller: &Caller, dir: &Node, name: &[u8], mode: u32) -> Result<Node> {
+        let pin = Pin::of(dir)?;
+        self.act_creating(caller, || {
+            rustix::fs::mkdirat(&pin.fd, name, Mode::from_bits_retain(mode)).map_err(os)
+        })?;
+        self.lookup_path(caller, dir, name)
+    }
+
+    fn symlink(&self, caller: &Caller, dir: &Node, name: &[u8], target: &[u8]) -> Result<Node> {
+        let pin = Pin::of(dir)?;
+        self.act_creating(caller, || {
+            rustix::fs::symlinkat(target, &pin.fd, name).map_err(os)
+        })?;
+        self.lookup_path(caller, dir, name)
+    }
+
+    fn link(&self, caller: &Caller, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
+        self.add_name(caller, node, dir, name)
+    }
+
+    fn unlink(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
+        let pin = Pin::of(dir)?;
+        self.act(caller, || {
+            rustix::fs::unlinkat(&pin.fd, name, AtFlags::empty()).map_err(os)
+        })
+    }
+
+    fn rmdir(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
+        let pin = Pin::of(dir)?;
+        self.act(caller, || {
+            rustix::fs::unlinkat(&pin.fd, name, AtFlags::REMOVEDIR).map_err(os)
+        })
+    }
+
+    fn rename(
+        &self,
+        caller: &Caller,
+        from_dir: &Node,
+        from: &[u8],
+        to_dir: &Node,
+        to: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        let (from_pin, to_pin) = (Pin::of(from_dir)?, Pin::of(to_dir)?);
+        let flags = RenameFlags::from_bits_retain(flags);
+        // RENAME_WHITEOUT makes a device node, whose mode the umask does not touch.
+        self.act(caller, || {
+            rustix::fs::renameat_with(&from_pin.fd, from, &to_pin.fd, to, flags).map_err(os)
+        })
+    }
+
+    fn truncate(&self, caller: &Caller, node: &Node, size: u64) -> Result<()> {
+        self.resize(caller, node, size)
+    }
+
+    fn fallocate(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        mode: i32,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.allocate(caller, node, mode, offset, len)
+    }
+
+    fn sync(&self, node: Option<&Node>) -> Result<()> {
+        self.make_durable(node)
+    }
+
+    fn setattr(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
+        self.change(caller, node, set)
+    }
+
+    fn statfs(&self, _: &Caller, node: &Node) -> Result<StatFs> {
+        self.figures(node)
+    }
+
+    fn getxattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
+        self.xattr(caller, node, name)
+    }
+
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
+        self.set_xattr(caller, node, name, value, flags)
+    }
+
+    fn listxattr(&self, caller: &Caller, node: &Node) -> Result<Vec<Vec<u8>>> {
+        self.xattr_names(caller, node)
+    }
+
+    fn removexattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<()> {
+        self.remove_xattr(caller, node, name)
+    }
+}
