@@ -157,10 +157,10 @@ impl Dirents {
         }
         self.bytes.extend_from_slice(entry.name);
         self.bytes.resize(start + length, 0);
-        if self.layout == DirentLayout::Old {
-            if let Some(last) = self.bytes.last_mut() {
-                *last = entry.kind.dirent_type();
-            }
+        if self.layout == DirentLayout::Old
+            && let Some(last) = self.bytes.last_mut()
+        {
+            *last = entry.kind.dirent_type();
         }
         self.position = entry.cookie;
         true

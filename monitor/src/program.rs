@@ -74,10 +74,11 @@ impl Programs {
         let attr = place.mount.fs.getattr(caller, &place.node)?;
         let version = (attr.mtime, attr.ctime, attr.size);
         let mut copies = self.copies.lock();
-        if let Some(copy) = copies.get(&key(place)) {
-            if copy.version == version && copy.path.file_name() == Some(name) {
-                return Ok(copy.path.clone());
-            }
+        if let Some(copy) = copies.get(&key(place))
+            && copy.version == version
+            && copy.path.file_name() == Some(name)
+        {
+            return Ok(copy.path.clone());
         }
         let dir = rundir.fresh("x");
         DirBuilder::new().mode(0o711).create(&dir).map_err(errno)?;

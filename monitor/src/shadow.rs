@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fs::{self, DirBuilder};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use goanna_sys::{memfile, procfs, stat};
@@ -201,7 +201,7 @@ impl Shadows {
         if let Some((_, path)) = table.stand_ins.get(&key) {
             return Ok(Arc::clone(path));
         }
-        let path: Arc<Path> = PathBuf::from(self.rundir.fresh(class)).into();
+        let path: Arc<Path> = self.rundir.fresh(class).into();
         make(&path)?;
         let place = place.clone();
         let shadow = match place.node.kind() {
@@ -297,10 +297,11 @@ impl Shadows {
                 table.by_identity.get(&identity).map(|s| &**s),
                 Some(Shadow::Dir { .. })
             );
-            if is_dir && table.by_identity.remove(&identity).is_some() {
-                if let Some((_, path)) = table.stand_ins.remove(&key) {
-                    let _ = fs::remove_dir(&*path);
-                }
+            if is_dir
+                && table.by_identity.remove(&identity).is_some()
+                && let Some((_, path)) = table.stand_ins.remove(&key)
+            {
+                let _ = fs::remove_dir(&*path);
             }
         }
         table.dirs_kept = table.stand_ins.len();

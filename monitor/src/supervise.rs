@@ -72,10 +72,10 @@ impl Supervisor {
             };
             match ptrace::wait(flags) {
                 Ok(Some((tid, event))) => {
-                    if let Some(end) = self.event(tid, event) {
-                        if tid == main {
-                            status = Some(end);
-                        }
+                    if let Some(end) = self.event(tid, event)
+                        && tid == main
+                    {
+                        status = Some(end);
                     }
                 }
                 Ok(None) => self.finish_late(),

@@ -1,5 +1,9 @@
 //! Names: unlink(2), rename(2), link(2), symlink(2), readlink(2) and their kin.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use goanna_vfs::walk::{Last, Pos, is_magic_link};
 use goanna_vfs::{Errno, FileKind, Result, ops};
 
@@ -185,10 +189,10 @@ fn read_target(call: &Call<'_>, dirfd: i32, path: &[u8], buffer: u64, size: i32)
         place
     } else {
         let resolved = call.resolve(dirfd, path, false)?;
-        if let Pos::Host(path) = &resolved.at {
-            if is_magic_link(path) {
-                return read_magic(call, path, buffer, size);
-            }
+        if let Pos::Host(path) = &resolved.at
+            && is_magic_link(path)
+        {
+            return read_magic(call, path, buffer, size);
         }
         match call.target(resolved)? {
             Target::PassOn => return Ok(Answer::PassOn),
@@ -207,14 +211,31 @@ fn put_target(call: &Call<'_>, buffer: u64, target: &[u8], size: usize) -> Resul
 
 /// A tracee's working directory, program or descriptor: virtual objects are shown by their virtual path.
 fn read_magic(call: &Call<'_>, link: &[u8], buffer: u64, size: usize) -> Result<Answer> {
-    let Some(place) = call.monitor.behind_magic_link(link) else {
-        return Ok(Answer::PassOn);
+    let path = match call.monitor.behind_magic_link(link) {
+        Some(place) => {
+            let (mut path, deleted) = Pos::Mounted(place).path()?;
+            if deleted {
+                path.extend_from_slice(b" (deleted)");
+            }
+            path
+        }
+        None => match through_mount(call, link) {
+            Some(path) => path,
+            None => return Ok(Answer::PassOn),
+        },
     };
-    let (mut path, deleted) = Pos::Mounted(place).path()?;
-    if deleted {
-        path.extend_from_slice(b" (deleted)");
-    }
     put_target(call, buffer, &path, size)
+}
+
+/// The path in a mount of a host file that a back end hands out natively. A tracee that opened the same file
+/// by its host path sees this path, too: the kernel holds but one object.
+fn through_mount(call: &Call<'_>, link: &[u8]) -> Option<Vec<u8>> {
+    let shown = nix::fcntl::readlink(OsStr::from_bytes(link)).ok()?;
+    call.monitor.mounts.iter().find_map(|mount| {
+        let source = mount.fs.host_path(&mount.fs.root())?;
+        let inside = Path::new(&shown).strip_prefix(source).ok()?;
+        Some(mount.absolute(inside.as_os_str().as_bytes()))
+    })
 }
 
 /// readlink(2)

@@ -17,11 +17,11 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Answer> {
     let Ok(Descriptor::Shadow(shadow, ofd)) = call.descriptor(call.int(4)) else {
         return Ok(Answer::PassOn);
     };
-    if let Shadow::File { place, .. } = &*shadow {
-        if Monitor::access_mode(&ofd)? == libc::O_RDWR {
-            place.mount.fs.mapped_shared(&place.node);
-            call.monitor.mapped.add(place);
-        }
+    if let Shadow::File { place, .. } = &*shadow
+        && Monitor::access_mode(&ofd)? == libc::O_RDWR
+    {
+        place.mount.fs.mapped_shared(&place.node);
+        call.monitor.mapped.add(place);
     }
     Ok(Answer::PassOn)
 }

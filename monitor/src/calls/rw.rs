@@ -108,7 +108,7 @@ fn write_segments(
         let rest = skip(&segments, done);
         data.clear();
         let outcome = tracee::read_vec(call.task.tid, &rest, &mut data, PIECE)
-            .and_then(|_| {
+            .and({
                 if data.is_empty() {
                     Err(Errno::EFAULT)
                 } else {
