@@ -224,11 +224,6 @@ impl Shadows {
         Ok(path)
     }
 
-    /// How many objects there are.
-    pub fn len(&self) -> usize {
-        self.table.read().by_identity.len()
-    }
-
     /// Lets go of objects no tracee holds any more and tells their back ends. `processes` lists the tracees.
     pub fn sweep(&self, processes: impl FnOnce() -> Vec<i32>) {
         let candidates: Vec<(Identity, Arc<OwnedFd>)> = self

@@ -223,11 +223,12 @@ impl Supervisor {
                 let done = self.late.0.clone();
                 self.late_count += 1;
                 thread::spawn(move || {
-                    done.send(Late {
+                    // The supervisor outlives its tracees.
+                    let _ = done.send(Late {
                         tid,
                         regs,
                         answer: work(),
-                    })
+                    });
                 });
                 Ok(Next::Wait)
             }
