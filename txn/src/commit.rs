@@ -2,12 +2,13 @@
 //!
 //! A commit draws a line between operations, takes what lies before it as one record, appends it to the log, and leaves
 //! it to the committer thread to apply to the engine. It is made by whoever holds the writer lock: the committer thread
-//! from time to time, or a caller of `sync`, who thereby needs no other thread to be woken; those who wait for the
-//! writer lock meanwhile find their changes already durable, or one of them commits for all.
+//! from time to time, or a caller of `sync`, who thereby needs no other thread to be woken; those who call `sync`
+//! meanwhile wait, find their changes durable or one of them commits for all.
 //!
 //! Lock order, first to last: `writer`, `barrier`, `source` and the locks of the source, `layers`, the engine's, the
-//! log's `space`, `signals`. An operation holds the barrier shared and never takes `writer`. The committer thread is the
-//! only one that applies to the engine, and holds none of these while it does, except in [`Shared::stop_the_world`].
+//! log's `space`, `signals`. `leading` is held alone. An operation holds the barrier shared and never takes `writer`.
+//! The committer thread is the only one that applies to the engine, and holds none of these while it does, except in
+//! [`Shared::stop_the_world`].
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
@@ -79,6 +80,9 @@ pub(crate) struct Shared {
     log_full: AtomicBool,
     closed: AtomicBool,
     failed: OnceLock<Arc<str>>,
+    /// Whether a caller of `sync` is committing for those who wait on `synced`.
+    leading: Mutex<bool>,
+    synced: Condvar,
     signals: Mutex<Signals>,
     wake: Condvar,
     drained: Condvar,
@@ -129,6 +133,8 @@ impl Shared {
             log_full: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             failed: OnceLock::new(),
+            leading: Mutex::new(false),
+            synced: Condvar::new(),
             signals: Mutex::default(),
             wake: Condvar::new(),
             drained: Condvar::new(),
@@ -222,12 +228,33 @@ impl Shared {
         self.counters.syncs.fetch_add(1, SeqCst);
         // What this thread submitted lies before every line drawn from now on.
         let needed = self.cuts.load(SeqCst) + 1;
-        let mut writer = self.writer.lock();
-        if self.durable_cut.load(SeqCst) >= needed {
-            return Ok(());
+        let mut leading = self.leading.lock();
+        loop {
+            if self.durable_cut.load(SeqCst) >= needed {
+                return Ok(());
+            }
+            self.check()?;
+            if !*leading {
+                break;
+            }
+            self.synced.wait(&mut leading);
         }
-        self.check()?;
-        self.commit(&mut writer, true)
+        *leading = true;
+        drop(leading);
+        let result = {
+            let mut writer = self.writer.lock();
+            // The committer thread may have been at it meanwhile.
+            let done = self.durable_cut.load(SeqCst) >= needed;
+            if done {
+                Ok(())
+            } else {
+                self.commit(&mut writer, true)
+            }
+        };
+        // All whom this commit covered go on at once, and one of the others, who came meanwhile, commits for the rest.
+        *self.leading.lock() = false;
+        self.synced.notify_all();
+        result
     }
 
     /// Appends everything submitted and dirty as one record; when `durable`, returns when it is on disk.
