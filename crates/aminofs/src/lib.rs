@@ -1,1 +1,538 @@
-//! (in work)
+//! Amino's file system: the switch's operations above the transactional store.
+//!
+//! Every method is one atomic step, and what a crash leaves is the result of a prefix of the steps: metadata
+//! operations submit their changes to the store at once; the content of files, and metadata that changes with every
+//! write, stay in memory ([`collect`]) and are handed over whenever the store cuts a batch, while no operation is in the
+//! middle. A file written and removed between two cuts costs the store nothing.
+//!
+//! What differs from ext4 and is meant to: the access time changes only by utimensat(2) (as `noatime`);
+//! `fallocate` reserves nothing, it only sets the size; a directory's size is 32 bytes an entry, rounded up; of
+//! a file that is not in use, `st_blocks` counts holes.
+//!
+//! # Lock order
+//!
+//! 1. the store's operation barrier (`OpGuard`, shared by operations, exclusive for the committer that collects),
+//! 2. `names`, the namespace lock: exclusive to change names, shared to look one up or to see a consistent inode,
+//! 3. one inode's state (never two at once),
+//! 4. leaves: the dentry cache, the inode table, the dirty set, the idle list, the inode allocator,
+//! 5. the store's own locks.
+//!
+//! No lock is held across `Store::throttle` and `Store::sync`, which wait for the committer, or while a sink or reader
+//! that the caller gave is called.
+
+mod attr;
+mod cache;
+mod collect;
+mod data;
+mod dentry;
+mod fill;
+pub mod fsck;
+mod housekeeping;
+mod import;
+mod inode;
+mod names;
+mod ranges;
+mod readdir;
+mod remove;
+mod rename;
+mod switch;
+mod xattr;
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::{Bound, ControlFlow};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use amino_schema::{Meta, MetaFlags, ParsedKey, PathRecord, ROOT_INO, Super, key};
+use amino_txn::{Changes, DirtySource, OpGuard, Store};
+use bytes::Bytes;
+use goanna_vfs::{Errno, FileKind, Node, Result};
+use parking_lot::{Mutex, RwLock};
+
+use crate::collect::Idle;
+use crate::dentry::DentryCache;
+use crate::inode::{Grave, Home, Inode, PAGE, Seen, State, Table};
+
+pub use amino_txn::EngineKind;
+
+/// How much an operation waits for the disk before it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Atomic, consistent, isolated: nothing waits but fsync and its like.
+    Aci,
+    /// As `Aci`; explicit transactions wait for the disk when they commit.
+    #[default]
+    Commit,
+    /// Every operation that changes something waits for the disk; those that wait together share one sync.
+    Acid,
+}
+
+/// How a store is opened.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The storage engine; `None`: what the store was made with, and the default for a new one.
+    pub engine: Option<EngineKind>,
+    /// How much an operation waits for the disk.
+    pub durability: Durability,
+    /// Make the store when there is none.
+    pub create: bool,
+    /// Owner of a new store's root directory: user and group id.
+    pub root_owner: (u32, u32),
+    /// Permission bits of a new store's root directory.
+    pub root_mode: u32,
+    /// Files of more bytes than this are kept in a host file while in use, not in memory. A file that grows past it
+    /// while open stays in memory until its last user has left.
+    pub large_file_bytes: u64,
+    /// At most this many contents of files that nobody uses are kept.
+    pub idle_files: usize,
+    /// At most this many bytes of them.
+    pub idle_bytes: u64,
+    /// At most about this many names are kept.
+    pub dentries: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            engine: None,
+            durability: Durability::default(),
+            create: false,
+            root_owner: (0, 0),
+            root_mode: 0o755,
+            large_file_bytes: 64 << 20,
+            idle_files: 256,
+            idle_bytes: 256 << 20,
+            dentries: 1 << 16,
+        }
+    }
+}
+
+/// Why a store could not be opened, closed or checked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The store itself.
+    #[error(transparent)]
+    Store(#[from] amino_txn::Error),
+    /// A record that cannot be read.
+    #[error("the store is damaged: {0}")]
+    Damaged(#[from] amino_schema::DecodeError),
+    /// A store written with other parameters than this program supports.
+    #[error("the store has {what} {found}; this program supports {supported}")]
+    Unsupported {
+        /// Which parameter.
+        what: &'static str,
+        /// The store's.
+        found: u64,
+        /// Ours.
+        supported: u64,
+    },
+    /// The host refused something in the store's directory.
+    #[error("cannot {what} {path}", path = path.display())]
+    Host {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The host's error.
+        source: io::Error,
+    },
+    /// An operation of the file system failed.
+    #[error("{what}: {errno}")]
+    Operation {
+        /// What was tried.
+        what: &'static str,
+        /// The result.
+        errno: Errno,
+    },
+}
+
+/// Figures for people.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Inodes in memory.
+    pub inodes: usize,
+    /// Names in the dentry cache.
+    pub dentries: usize,
+    /// Inodes whose state the store does not have yet.
+    pub dirty_inodes: usize,
+    /// Upper bound of content that the store does not have yet, bytes.
+    pub dirty_bytes: u64,
+    /// Contents kept that nobody uses.
+    pub idle_files: usize,
+}
+
+/// Inode numbers that were reserved in the store and not given out yet.
+struct InoPool {
+    next: u64,
+    superblock: Super,
+}
+
+/// Inode numbers reserved at a time; a crash skips what is left of them.
+const INO_CHUNK: u64 = 4096;
+
+/// What a deferred change of an inode's metadata can take in the log: names and inline content included.
+const META_COST: usize = 1024;
+
+/// A store as a file system.
+pub struct AminoFs {
+    store: Store,
+    dir: PathBuf,
+    options: Options,
+    dev: u64,
+    names: RwLock<()>,
+    root: Arc<Inode>,
+    table: Arc<Table>,
+    dentries: DentryCache,
+    dirty: Mutex<HashMap<u64, Arc<Inode>>>,
+    dirty_bytes: AtomicU64,
+    mapped: Mutex<HashMap<u64, Weak<Inode>>>,
+    idle: Mutex<Idle>,
+    inos: Mutex<InoPool>,
+}
+
+/// The errno a program sees for what the store says.
+fn errno(error: &amino_txn::Error) -> Errno {
+    Errno::from_raw(error.errno())
+}
+
+/// The errno for a record that cannot be read.
+fn damaged(_: amino_schema::DecodeError) -> Errno {
+    Errno::EUCLEAN
+}
+
+impl AminoFs {
+    /// Opens the store in `store_dir`; with `options.create` makes it when there is none. Files that had lost their
+    /// last name and were open at a crash are removed.
+    pub fn open(store_dir: &Path, options: Options) -> std::result::Result<Arc<Self>, Error> {
+        let store = open_store(store_dir, &options)?;
+        let superblock = match store.get(&key::super_key())? {
+            Some(raw) => Super::decode(&raw)?,
+            None => return Err(damage("superblock", "there is none")),
+        };
+        check_super(&superblock)?;
+        prepare_cache_dir(store_dir)?;
+        make_root(&store, &options)?;
+        let record = match store.get(&key::root_key())? {
+            Some(raw) => PathRecord::decode(&raw)?,
+            None => return Err(damage("path record", "the root directory is missing")),
+        };
+        let Some(meta) = record.meta.filter(|_| record.ino == ROOT_INO) else {
+            return Err(damage(
+                "path record",
+                "the root directory's entry is another's",
+            ));
+        };
+        let table = Table::new();
+        let no_name: Arc<[u8]> = Arc::from(&b""[..]);
+        let home = Home::Path {
+            parent: amino_schema::ROOT_PARENT,
+            name: Arc::clone(&no_name),
+        };
+        let seen = Seen {
+            parent: None,
+            name: no_name,
+            deleted: false,
+        };
+        let root = table.insert_new(
+            ROOT_INO,
+            FileKind::Directory,
+            State::stored(meta, home, seen),
+        );
+        let fs = Arc::new(Self {
+            dev: device(&superblock.store_id),
+            dir: store_dir.to_owned(),
+            names: RwLock::new(()),
+            root,
+            table,
+            dentries: DentryCache::new(options.dentries),
+            dirty: Mutex::default(),
+            dirty_bytes: AtomicU64::new(0),
+            mapped: Mutex::default(),
+            idle: Mutex::default(),
+            inos: Mutex::new(InoPool {
+                next: superblock.next_ino,
+                superblock,
+            }),
+            options,
+            store,
+        });
+        fs.bury_orphans()?;
+        let weak: Weak<Self> = Arc::downgrade(&fs);
+        fs.store.set_source(weak as Weak<dyn DirtySource>);
+        housekeeping::start(&fs).map_err(|source| Error::Host {
+            what: "start a thread for",
+            path: store_dir.to_owned(),
+            source,
+        })?;
+        Ok(fs)
+    }
+
+    /// Makes everything durable and releases the store's directory. Operations that change something fail afterwards.
+    pub fn close(&self) -> std::result::Result<(), Error> {
+        // What cannot be picked up now for want of space has been reported to nobody yet.
+        let picked_up = self.pick_up_all();
+        self.store.clone().close()?;
+        picked_up.map_err(|errno| Error::Operation {
+            what: "cannot store what was written through mappings",
+            errno,
+        })
+    }
+
+    /// Figures for people.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            inodes: self.table.len(),
+            dentries: self.dentries.len(),
+            dirty_inodes: self.dirty.lock().len(),
+            dirty_bytes: self.dirty_bytes.load(Ordering::Relaxed),
+            idle_files: self.idle.lock().len(),
+        }
+    }
+
+    /// The store below.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The device number that stat(2) reports for files here (`makedev(3)`).
+    pub fn device(&self) -> u64 {
+        self.dev
+    }
+
+    fn bury_orphans(&self) -> std::result::Result<(), Error> {
+        let mut failure = None;
+        self.store
+            .scan(Bound::Unbounded, key::ORPHAN_TAG, &mut |raw, _| {
+                match ParsedKey::parse(raw) {
+                    Ok(ParsedKey::Orphan { ino }) => {
+                        // Which attributes and pages there are was not settled at the crash.
+                        self.table.push_grave(Grave {
+                            ino,
+                            stored: ranges::RangeSet::default(),
+                            stored_exact: false,
+                            xattrs: true,
+                        });
+                    }
+                    Ok(_) => {}
+                    Err(error) => failure = Some(error),
+                }
+                ControlFlow::Continue(())
+            })?;
+        if let Some(error) = failure {
+            return Err(error.into());
+        }
+        while self.dig_graves().map_err(|errno| Error::Operation {
+            what: "cannot remove orphans",
+            errno,
+        })? {}
+        Ok(())
+    }
+
+    /// Runs `op`, which changes something, behind the operation barrier, and waits for the disk afterwards if the
+    /// durability level says so.
+    fn change<T>(&self, op: impl FnOnce(&OpGuard<'_>) -> Result<T>) -> Result<T> {
+        self.store.throttle();
+        let guard = self.store.enter();
+        let result = op(&guard)?;
+        drop(guard);
+        if self.options.durability == Durability::Acid {
+            self.flush()?;
+        }
+        Ok(result)
+    }
+
+    /// Waits until everything done before is on the disk. No lock is held.
+    fn flush(&self) -> Result<()> {
+        self.store.sync().map_err(|e| errno(&e))
+    }
+
+    fn submit(&self, guard: &OpGuard<'_>, changes: Changes) -> Result<()> {
+        self.store.submit(guard, changes).map_err(|e| errno(&e))
+    }
+
+    fn reserve(&self, bytes: usize) -> Result<()> {
+        self.store.reserve(bytes).map_err(|e| errno(&e))
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.store.get(key).map_err(|e| errno(&e))
+    }
+
+    /// Calls `visit` for all keys with `prefix`, in order, until it returns false.
+    fn scan(
+        &self,
+        prefix: &[u8],
+        mut visit: impl FnMut(&[u8], &Bytes) -> std::result::Result<bool, amino_schema::DecodeError>,
+    ) -> Result<()> {
+        let mut failure = None;
+        let scanned = self
+            .store
+            .scan(Bound::Unbounded, prefix, &mut |key, value| {
+                match visit(key, value) {
+                    Ok(true) => return ControlFlow::Continue(()),
+                    Ok(false) => {}
+                    Err(error) => failure = Some(error),
+                }
+                ControlFlow::Break(())
+            });
+        scanned.map_err(|e| errno(&e))?;
+        failure.map_or(Ok(()), |error| Err(damaged(error)))
+    }
+
+    /// The inode behind a node of this file system.
+    fn inode(&self, node: &Node) -> Result<Arc<Inode>> {
+        node.pin_arc::<Inode>().ok_or(Errno::ESTALE)
+    }
+
+    /// The inode behind a node that must be a directory.
+    fn dir(&self, node: &Node) -> Result<Arc<Inode>> {
+        let inode = self.inode(node)?;
+        if inode.kind == FileKind::Directory {
+            Ok(inode)
+        } else {
+            Err(Errno::ENOTDIR)
+        }
+    }
+
+    /// The state is newer than the store's: it is to be collected, and the inode stays in memory until then. Space in
+    /// the log was reserved in the same operation ([`State::meta_cost`]).
+    fn mark_dirty(&self, inode: &Arc<Inode>, state: &mut State) {
+        if !state.dirty && !state.gone {
+            state.dirty = true;
+            self.dirty.lock().insert(inode.ino, Arc::clone(inode));
+            self.dirty_bytes
+                .fetch_add(META_COST as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// An inode number never used before.
+    fn new_ino(&self, guard: &OpGuard<'_>) -> Result<u64> {
+        let mut pool = self.inos.lock();
+        if pool.next == pool.superblock.next_ino {
+            let mut superblock = pool.superblock.clone();
+            superblock.next_ino += INO_CHUNK;
+            let mut changes = Changes::new();
+            changes.put(key::super_key(), superblock.encode());
+            self.submit(guard, changes)?;
+            pool.superblock = superblock;
+        }
+        let ino = pool.next;
+        pool.next += 1;
+        Ok(ino)
+    }
+}
+
+fn open_store(dir: &Path, options: &Options) -> std::result::Result<Store, Error> {
+    let found = Store::engine_of(dir)?;
+    let defaults = amino_txn::Options::default();
+    let store_options = amino_txn::Options {
+        engine: options.engine.or(found).unwrap_or(defaults.engine),
+        create: options.create,
+        ..defaults
+    };
+    Ok(Store::open(dir, store_options)?)
+}
+
+fn damage(record: &'static str, why: &'static str) -> Error {
+    amino_schema::DecodeError {
+        record,
+        offset: 0,
+        why,
+    }
+    .into()
+}
+
+fn check_super(superblock: &Super) -> std::result::Result<(), Error> {
+    let checks = [
+        (
+            "format",
+            u64::from(superblock.format),
+            u64::from(Super::FORMAT),
+        ),
+        ("pages of", u64::from(superblock.page_size), PAGE),
+    ];
+    for (what, found, supported) in checks {
+        if found != supported {
+            return Err(Error::Unsupported {
+                what,
+                found,
+                supported,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The directory for the contents of large files in use. They have no names, so a crash leaves nothing in it.
+fn cache_dir(store_dir: &Path) -> PathBuf {
+    store_dir.join("cache")
+}
+
+fn prepare_cache_dir(store_dir: &Path) -> std::result::Result<(), Error> {
+    let path = cache_dir(store_dir);
+    match std::fs::create_dir(&path) {
+        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => Err(Error::Host {
+            what: "create",
+            path,
+            source,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn make_root(store: &Store, options: &Options) -> std::result::Result<(), Error> {
+    if store.get(&key::root_key())?.is_some() {
+        return Ok(());
+    }
+    let time = inode::now();
+    let meta = Meta {
+        mode: libc::S_IFDIR | (options.root_mode & 0o7777),
+        nlink: 2,
+        uid: options.root_owner.0,
+        gid: options.root_owner.1,
+        rdev: 0,
+        size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        flags: MetaFlags::default(),
+        inline: None,
+    };
+    let record = PathRecord {
+        ino: ROOT_INO,
+        kind: amino_schema::FileKind::Directory,
+        meta: Some(meta),
+    };
+    let mut changes = Changes::new();
+    changes.put(key::root_key(), record.encode());
+    let guard = store.enter();
+    store.submit(&guard, changes)?;
+    drop(guard);
+    store.sync()?;
+    Ok(())
+}
+
+/// A device number that no real device has: a major number beyond those in use, the minor from the store's id.
+fn device(store_id: &[u8; 16]) -> u64 {
+    let mut minor = [0; 4];
+    minor.copy_from_slice(&store_id[..4]);
+    libc::makedev(0xa30, u32::from_le_bytes(minor) & 0xf_ffff)
+}
+
+impl Drop for AminoFs {
+    fn drop(&mut self) {
+        {
+            let mut chores = self.table.chores.lock();
+            chores.stop = true;
+            self.table.wake.notify_all();
+        }
+        // The store cannot reach its dirty source any more, so what is dirty is submitted. After a close nothing is.
+        let guard = self.store.enter();
+        let mut changes = Changes::new();
+        self.collect(&mut changes);
+        let _ = self.store.submit(&guard, changes);
+    }
+}

@@ -1,0 +1,69 @@
+//! Attributes of inodes and figures of the file system.
+
+use goanna_vfs::{Attr, Errno, Node, Result, SetAttr, StatFs, TimeSet};
+
+use crate::AminoFs;
+use crate::inode::{now, timestamp};
+
+/// `f_type` of statfs(2): "AMNO".
+const MAGIC: u64 = 0x414d_4e4f;
+
+impl AminoFs {
+    pub(crate) fn do_getattr(&self, node: &Node) -> Result<Attr> {
+        let inode = self.inode(node)?;
+        // Shared, so that what a name operation does to several inodes is seen whole.
+        let _names = self.names.read();
+        let state = inode.state.lock();
+        Ok(inode.attr(&state, self.dev))
+    }
+
+    pub(crate) fn do_setattr(&self, node: &Node, set: &SetAttr) -> Result<()> {
+        let inode = self.inode(node)?;
+        self.change(|_| {
+            let mut state = inode.state.lock();
+            self.reserve(state.meta_cost())?;
+            let time = now();
+            let at = |set: TimeSet| match set {
+                TimeSet::Now => time,
+                TimeSet::At(stamp) => timestamp(stamp),
+            };
+            let meta = &mut state.meta;
+            if let Some(mode) = set.mode {
+                meta.mode = (meta.mode & libc::S_IFMT) | (mode & 0o7777);
+            }
+            meta.uid = set.uid.unwrap_or(meta.uid);
+            meta.gid = set.gid.unwrap_or(meta.gid);
+            meta.atime = set.atime.map_or(meta.atime, at);
+            meta.mtime = set.mtime.map_or(meta.mtime, at);
+            meta.ctime = time;
+            self.mark_dirty(&inode, &mut state);
+            Ok(())
+        })
+    }
+
+    pub(crate) fn do_readlink(&self, node: &Node) -> Result<Vec<u8>> {
+        let inode = self.inode(node)?;
+        if inode.kind != goanna_vfs::FileKind::Symlink {
+            return Err(Errno::EINVAL);
+        }
+        let state = inode.state.lock();
+        let target = state.meta.inline.as_ref().ok_or(Errno::EUCLEAN)?;
+        Ok(target.to_vec())
+    }
+
+    /// Space is the host's where the store lies.
+    pub(crate) fn do_statfs(&self) -> Result<StatFs> {
+        let host = nix::sys::statvfs::statvfs(&self.dir)?;
+        Ok(StatFs {
+            magic: MAGIC,
+            block_size: host.fragment_size(),
+            blocks: host.blocks(),
+            blocks_free: host.blocks_free(),
+            blocks_available: host.blocks_available(),
+            files: host.files(),
+            files_free: host.files_free(),
+            name_max: goanna_vfs::NAME_MAX as u64,
+            flags: 0,
+        })
+    }
+}

@@ -1,0 +1,129 @@
+//! The content of a regular file in use: one memfd, or a nameless host file for large ones.
+//!
+//! The object always holds the file's whole content, holes as holes, so that programs read and map it without asking
+//! us. The only open file description we keep is read-only: a writable one would make executing the file ETXTBSY.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use goanna_sys::memfile;
+use goanna_vfs::{Errno, Result};
+use nix::fcntl::OFlag;
+use nix::sys::stat::{Mode, fstat};
+use nix::unistd::{Whence, lseek};
+
+use crate::ranges::RangeSet;
+
+/// Status flags of open(2) that mean the same on the cache object.
+const KEPT_FLAGS: i32 = libc::O_ACCMODE
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_SYNC
+    | libc::O_DSYNC
+    | libc::O_NOATIME;
+
+/// A regular file's content in use.
+pub(crate) struct Cache {
+    /// Our own open file description: read-only, opened anew (see docs/decisions/0003).
+    pub witness: Arc<OwnedFd>,
+    /// Descriptors were handed out and not all are known to be gone.
+    pub in_use: bool,
+    /// In the list of caches that may go.
+    pub idle: bool,
+    /// Programs may write through a mapping.
+    pub mapped: bool,
+    /// Pages that differ from the store.
+    pub dirty: RangeSet,
+}
+
+impl Cache {
+    /// An empty object of `size` bytes, all hole, and a writable descriptor to fill it with. With `large_dir` it is a
+    /// nameless file there instead of memory.
+    pub fn create(size: u64, large_dir: Option<&Path>) -> Result<(Self, OwnedFd)> {
+        let first = match large_dir {
+            None => memfile::create(c"amino")?,
+            Some(dir) => nix::fcntl::open(
+                dir,
+                OFlag::O_TMPFILE | OFlag::O_RDWR | OFlag::O_CLOEXEC,
+                Mode::from_bits_truncate(0o700),
+            )?,
+        };
+        if size > 0 {
+            memfile::set_len(first.as_fd(), size)?;
+        }
+        let witness = Arc::new(reopen(&first, libc::O_RDONLY)?);
+        let cache = Self {
+            witness,
+            in_use: false,
+            idle: false,
+            mapped: false,
+            dirty: RangeSet::default(),
+        };
+        Ok((cache, first))
+    }
+
+    /// A new open file description for a program that opened the file with `flags`.
+    pub fn open(&self, flags: i32) -> Result<OwnedFd> {
+        reopen(&self.witness, flags & KEPT_FLAGS)
+    }
+
+    /// A descriptor to change the content with, to be closed at once: ETXTBSY while the file is executed, as on any
+    /// file system.
+    pub fn writer(&self) -> Result<OwnedFd> {
+        reopen(&self.witness, libc::O_WRONLY)
+    }
+
+    /// Allocated units of 512 bytes.
+    pub fn blocks(&self) -> Option<u64> {
+        let stat = fstat(&self.witness).ok()?;
+        u64::try_from(stat.st_blocks).ok()
+    }
+
+    /// Fills `buf` from `offset`; short only at the end.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        memfile::pread(self.witness.as_fd(), buf, offset)
+    }
+
+    /// Sets the object's size.
+    pub fn resize(&self, size: u64) -> Result<()> {
+        memfile::set_len(self.writer()?.as_fd(), size)
+    }
+
+    /// Makes `offset..offset+len` read as zeros, without changing the size.
+    pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        memfile::punch(self.writer()?.as_fd(), offset, len)
+    }
+
+    /// The first offset at or after `offset` where there may be data; `None` when only a hole follows.
+    pub fn next_data(&self, offset: u64) -> Result<Option<u64>> {
+        let Ok(at) = i64::try_from(offset) else {
+            return Ok(None);
+        };
+        match lseek(&self.witness, at, Whence::SeekData) {
+            Ok(found) => Ok(u64::try_from(found).ok()),
+            Err(Errno::ENXIO) => Ok(None),
+            // A host file system without holes: everything is data.
+            Err(Errno::EINVAL) => Ok(Some(offset)),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Whether nobody else has an open file description or a mapping of the object.
+    pub fn is_unused(&self) -> bool {
+        memfile::sole_opener(self.witness.as_fd())
+    }
+}
+
+/// A new open file description of the object behind `fd`.
+fn reopen(fd: impl AsFd, flags: i32) -> Result<OwnedFd> {
+    memfile::reopen(fd.as_fd(), flags)
+}
+
+/// Writes all of `data` at `offset`.
+pub(crate) fn write_all_at(fd: impl AsFd, offset: u64, data: &[u8]) -> Result<()> {
+    match memfile::pwrite(fd.as_fd(), data, offset)? {
+        n if n == data.len() => Ok(()),
+        _ => Err(Errno::ENOSPC),
+    }
+}

@@ -1,0 +1,249 @@
+//! Handing the store what has changed in memory only.
+//!
+//! Called by the store at each cut, while no operation is under way: the state then is the result of all operations
+//! before and of none after. What is handed over was reserved by the operations that caused it. Nothing here calls the
+//! store.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use amino_schema::{INLINE_MAX, MetaFlags, OrphanRecord, key, record};
+use amino_txn::{Changes, DirtySource};
+use bytes::Bytes;
+use goanna_vfs::{FileKind, Result};
+
+use crate::AminoFs;
+use crate::inode::{Home, Inode, PAGE, State};
+
+/// Pages that are deleted in the cut that removes a file's last name; larger files go in steps, as orphans.
+pub(crate) const REAP_PAGES: u64 = 1024;
+
+impl DirtySource for AminoFs {
+    fn collect(&self, out: &mut Changes) {
+        let dirty = std::mem::take(&mut *self.dirty.lock());
+        self.dirty_bytes.store(0, Ordering::Relaxed);
+        for inode in dirty.into_values() {
+            self.collect_inode(&inode, out);
+        }
+    }
+
+    fn dirty_bytes(&self) -> usize {
+        usize::try_from(self.dirty_bytes.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+    }
+}
+
+impl AminoFs {
+    fn collect_inode(&self, inode: &Arc<Inode>, out: &mut Changes) {
+        let mut state = inode.state.lock();
+        state.dirty = false;
+        if state.gone {
+            return;
+        }
+        if state.home == Home::Orphan {
+            // The one reference is what the dirty set held.
+            let unused = Arc::strong_count(inode) == 1 || state.doomed;
+            if unused && reap(inode, &mut state, out) {
+                return;
+            }
+            if !state.linkable {
+                put_orphan(inode, &mut state, out);
+                return;
+            }
+        }
+        if store_content(inode, &mut state, out).is_err() {
+            // The host could not read a large file's content. It stays dirty, and its metadata with it.
+            self.mark_dirty(inode, &mut state);
+            return;
+        }
+        inode.put_meta(&mut state, out);
+    }
+}
+
+/// Removes all that the store holds of an inode without names, if that is little enough to do it now.
+fn reap(inode: &Inode, state: &mut State, out: &mut Changes) -> bool {
+    let xattrs = state.meta.flags.contains(MetaFlags::HAS_XATTR);
+    let pages = state.stored.len();
+    if xattrs || pages > if state.reap_reserved { REAP_PAGES } else { 0 } {
+        state.reap_reserved = false;
+        return false;
+    }
+    for page in state.stored.pages() {
+        out.delete(key::page_key(inode.ino, page));
+    }
+    if state.orphan_stored {
+        out.delete(key::orphan_key(inode.ino));
+    }
+    state.gone = true;
+    true
+}
+
+/// Stores that the file has no names. Nobody can reach its content after a crash, so what is not stored yet stays
+/// in memory; the size covers what is stored.
+fn put_orphan(inode: &Inode, state: &mut State, out: &mut Changes) {
+    let mut meta = state.meta.clone();
+    if inode.kind == FileKind::Regular {
+        let end = state.stored.ranges().last().map_or(0, |(_, end)| end);
+        meta.size = meta.size.max(end.saturating_mul(PAGE));
+        meta.inline = None;
+    }
+    out.put(key::orphan_key(inode.ino), OrphanRecord { meta }.encode());
+    state.orphan_stored = true;
+    state.reap_reserved = false;
+}
+
+/// Hands over the pages that changed, or the whole of a tiny file.
+fn store_content(inode: &Inode, state: &mut State, out: &mut Changes) -> Result<()> {
+    let Some(cache) = &mut state.cache else {
+        return Ok(());
+    };
+    let size = state.meta.size;
+    if size <= INLINE_MAX as u64 {
+        let mut content = vec![0; size as usize];
+        cache.read_at(0, &mut content)?;
+        cache.dirty.remove(0, u64::MAX);
+        delete_pages(inode, state, 0, u64::MAX, out);
+        state.meta.inline = Some(Bytes::from(content));
+        return Ok(());
+    }
+    if state.meta.inline.is_some() {
+        cache.dirty.insert(0, 1);
+    }
+    let mut buf = vec![0; PAGE as usize];
+    let end = size.div_ceil(PAGE);
+    let ranges: Vec<_> = cache.dirty.intersect(0, end).collect();
+    for (mut page, end) in ranges {
+        while page < end {
+            let Some(cache) = &state.cache else { break };
+            // Holes are skipped without reading them.
+            let data = cache.next_data(page * PAGE)?.map_or(end, |at| at / PAGE);
+            if data > page {
+                delete_pages(inode, state, page, data.min(end), out);
+                page = data;
+                continue;
+            }
+            let len = (size - page * PAGE).min(PAGE) as usize;
+            let Some(content) = buf.get_mut(..len) else {
+                break;
+            };
+            cache.read_at(page * PAGE, content)?;
+            if is_zero(content) {
+                delete_pages(inode, state, page, page + 1, out);
+            } else {
+                out.put(key::page_key(inode.ino, page), record::encode_page(content));
+                state.stored.insert(page, page + 1);
+            }
+            page += 1;
+        }
+    }
+    // Only now: had reading failed, everything would still be dirty.
+    if let Some(cache) = &mut state.cache {
+        cache.dirty.remove(0, u64::MAX);
+    }
+    state.meta.inline = None;
+    delete_pages(inode, state, end, u64::MAX, out);
+    Ok(())
+}
+
+/// Deletes those of the pages that may be stored.
+fn delete_pages(inode: &Inode, state: &mut State, start: u64, end: u64, out: &mut Changes) {
+    for (from, to) in state.stored.intersect(start, end) {
+        for page in from..to {
+            out.delete(key::page_key(inode.ino, page));
+        }
+    }
+    state.stored.remove(start, end);
+}
+
+fn is_zero(content: &[u8]) -> bool {
+    // Whole chunks at a time, which the compiler turns into wide instructions.
+    content
+        .chunks(256)
+        .all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
+}
+
+/// Contents that nobody uses, kept for the next open: oldest first.
+#[derive(Default)]
+pub(crate) struct Idle {
+    files: HashMap<u64, (Arc<Inode>, u64)>,
+    order: VecDeque<u64>,
+    bytes: u64,
+}
+
+impl Idle {
+    pub fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    fn put(&mut self, inode: Arc<Inode>, bytes: u64) {
+        let ino = inode.ino;
+        self.bytes += bytes;
+        if self.files.insert(ino, (inode, bytes)).is_none() {
+            self.order.push_back(ino);
+        }
+    }
+
+    /// Removes the file; its place in the order stays and is passed over.
+    pub fn remove(&mut self, ino: u64) -> Option<Arc<Inode>> {
+        let (inode, bytes) = self.files.remove(&ino)?;
+        self.bytes -= bytes;
+        Some(inode)
+    }
+
+    fn oldest(&mut self) -> Option<Arc<Inode>> {
+        loop {
+            let ino = self.order.pop_front()?;
+            if let Some(inode) = self.remove(ino) {
+                return Some(inode);
+            }
+        }
+    }
+}
+
+impl AminoFs {
+    /// Puts the content of a file that nobody uses into the idle list. No lock is held.
+    pub(crate) fn park(&self, inode: &Arc<Inode>) {
+        {
+            let mut state = inode.state.lock();
+            let (size, orphan) = (state.meta.size, state.home == Home::Orphan);
+            let Some(cache) = &mut state.cache else {
+                return;
+            };
+            if cache.in_use || cache.idle || orphan {
+                return;
+            }
+            cache.idle = true;
+            self.idle.lock().put(Arc::clone(inode), size);
+        }
+        self.shrink_idle(self.options.idle_files, self.options.idle_bytes);
+    }
+
+    /// Drops contents that nobody uses and that the store has, oldest first. No lock is held.
+    pub(crate) fn shrink_idle(&self, max_files: usize, max_bytes: u64) {
+        // Each entry is looked at once, so that dirty ones, which stay, do not keep this going.
+        let mut left = self.idle.lock().len();
+        while left > 0 {
+            left -= 1;
+            let inode = {
+                let mut idle = self.idle.lock();
+                if idle.len() <= max_files && idle.bytes <= max_bytes {
+                    return;
+                }
+                idle.oldest()
+            };
+            let Some(inode) = inode else { return };
+            let mut state = inode.state.lock();
+            let (size, dirty) = (state.meta.size, state.dirty);
+            let Some(cache) = &mut state.cache else {
+                continue;
+            };
+            if cache.in_use {
+                cache.idle = false;
+            } else if dirty {
+                self.idle.lock().put(Arc::clone(&inode), size);
+            } else {
+                state.cache = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Opening, writing and resizing regular files.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use amino_schema::INLINE_MAX;
+use amino_txn::change_cost;
+use goanna_vfs::{Caller, Errno, FileKind, Native, Node, OpenFile, Opened, Result, Spot, caps};
+use nix::unistd::Whence;
+
+use crate::AminoFs;
+use crate::collect::REAP_PAGES;
+use crate::inode::{Inode, PAGE, State, now};
+
+/// Log bytes of one page's change.
+pub(crate) const PAGE_COST: usize = change_cost(17, PAGE as usize + 1);
+
+/// Log bytes of deleting so many pages.
+pub(crate) fn deletes(pages: u64) -> usize {
+    usize::try_from(pages)
+        .unwrap_or(usize::MAX)
+        .saturating_mul(change_cost(17, 0))
+}
+
+/// What Linux clears when somebody without CAP_FSETID changes content: set-user-id, and set-group-id on files that the
+/// group may execute (without that bit it meant mandatory locking).
+fn clear_set_ids(caller: &Caller, state: &mut State) {
+    if !caller.capable(caps::FSETID) {
+        state.meta.mode &= !libc::S_ISUID;
+        if state.meta.mode & libc::S_IXGRP != 0 {
+            state.meta.mode &= !libc::S_ISGID;
+        }
+    }
+}
+
+impl AminoFs {
+    /// A new open file description for a program.
+    pub(crate) fn open_cache(state: &mut State, flags: i32) -> Result<Opened> {
+        let cache = state.cache.as_mut().ok_or(Errno::EIO)?;
+        let fd = cache.open(flags)?;
+        cache.in_use = true;
+        let witness = Arc::clone(&cache.witness);
+        Ok(Opened {
+            fd,
+            native: Native::Reads { witness },
+        })
+    }
+
+    pub(crate) fn do_open(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Opened> {
+        let inode = self.inode(node)?;
+        match inode.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::ENXIO),
+        }
+        if flags & libc::O_TRUNC != 0 {
+            return self.change(|_| {
+                let mut state = inode.state.lock();
+                if state.gone {
+                    return Err(Errno::ENOENT);
+                }
+                self.resize(caller, &inode, &mut state, 0)?;
+                Self::open_cache(&mut state, flags)
+            });
+        }
+        let mut state = inode.state.lock();
+        if state.gone {
+            return Err(Errno::ENOENT);
+        }
+        let filled = self.ensure_cache(&inode, &mut state);
+        if filled == Err(Errno::EMFILE) {
+            // Contents that nobody uses hold descriptors; their locks are not to be taken under this one.
+            drop(state);
+            self.shrink_idle(0, 0);
+            state = inode.state.lock();
+            self.ensure_cache(&inode, &mut state)?;
+        } else {
+            filled?;
+        }
+        Self::open_cache(&mut state, flags)
+    }
+
+    /// Pages `start..end` now differ from the store.
+    pub(crate) fn dirty_pages(&self, state: &mut State, start: u64, end: u64) {
+        if let Some(cache) = &mut state.cache {
+            let new = cache.dirty.insert(start, end);
+            self.dirty_bytes
+                .fetch_add(new.saturating_mul(PAGE), Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn do_write(
+        &self,
+        caller: &Caller,
+        file: OpenFile<'_>,
+        spot: Spot,
+        data: &[u8],
+    ) -> Result<usize> {
+        let inode = self.inode(file.node)?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let written = self.change(|_| {
+            let mut state = inode.state.lock();
+            self.write_locked(caller, &inode, &mut state, file, spot, data)
+        })?;
+        if file.flags & libc::O_DSYNC != 0 && self.options.durability != crate::Durability::Acid {
+            // O_SYNC contains O_DSYNC's bit.
+            self.flush()?;
+        }
+        Ok(written)
+    }
+
+    fn write_locked(
+        &self,
+        caller: &Caller,
+        inode: &Arc<Inode>,
+        state: &mut State,
+        file: OpenFile<'_>,
+        spot: Spot,
+        data: &[u8],
+    ) -> Result<usize> {
+        let size = state.meta.size;
+        let append = file.flags & libc::O_APPEND != 0;
+        let start = match spot {
+            _ if append => size,
+            Spot::End => size,
+            Spot::Cursor => nix::unistd::lseek(file.ofd, 0, Whence::SeekCur)? as u64,
+            Spot::At(at) => at,
+        };
+        let (first, last) = pages_of(start, data.len() as u64);
+        let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
+        let new_pages = usize::try_from(cache.dirty.missing(first, last)).unwrap_or(usize::MAX);
+        // With the first page, which is stored from now on when the content was inline before.
+        let pages = new_pages.saturating_add(usize::from(size <= INLINE_MAX as u64));
+        let meta = if state.dirty { 0 } else { state.meta_cost() };
+        self.reserve(pages.saturating_mul(PAGE_COST).saturating_add(meta))?;
+        // The kernel advances the description's offset, and appends if it is to append.
+        let written = match spot {
+            Spot::Cursor => nix::unistd::write(file.ofd, data)?,
+            _ => {
+                let at = i64::try_from(start).map_err(|_| Errno::EINVAL)?;
+                nix::sys::uio::pwrite(file.ofd, data, at)?
+            }
+        };
+        if written > 0 {
+            let (first, last) = pages_of(start, written as u64);
+            self.dirty_pages(state, first, last);
+            state.meta.size = size.max(start + written as u64);
+            clear_set_ids(caller, state);
+            state.touch(now());
+            self.mark_dirty(inode, state);
+        }
+        Ok(written)
+    }
+
+    /// Sets the size, within an operation.
+    pub(crate) fn resize(
+        &self,
+        caller: &Caller,
+        inode: &Arc<Inode>,
+        state: &mut State,
+        size: u64,
+    ) -> Result<()> {
+        let old = state.meta.size;
+        let end = size.div_ceil(PAGE);
+        if size < old {
+            if !state.stored_exact && state.stored.len() > REAP_PAGES {
+                self.learn_stored(inode, state)?;
+            }
+            // A file that becomes small enough is stored inline and loses all its pages.
+            let gone = if size <= INLINE_MAX as u64 { 0 } else { end };
+            let stored = state.stored.intersect(gone, u64::MAX).map(|(s, e)| e - s);
+            self.reserve(deletes(stored.sum()))?;
+        }
+        // The last page is stored shorter; the first one is stored when the content was inline before.
+        self.reserve(2 * PAGE_COST + state.meta_cost())?;
+        if size == 0 && state.cache.is_none() {
+            // Nothing of the content is needed any more.
+            self.empty_cache(state)?;
+        } else {
+            self.ensure_cache(inode, state)?;
+            let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
+            if size != old {
+                cache.resize(size)?;
+            }
+        }
+        if size < old {
+            if let Some(cache) = &mut state.cache {
+                cache.dirty.remove(end, u64::MAX);
+            }
+            if !size.is_multiple_of(PAGE) {
+                self.dirty_pages(state, end - 1, end);
+            }
+        }
+        state.meta.size = size;
+        clear_set_ids(caller, state);
+        state.touch(now());
+        self.mark_dirty(inode, state);
+        Ok(())
+    }
+
+    pub(crate) fn do_truncate(&self, caller: &Caller, node: &Node, size: u64) -> Result<()> {
+        let inode = self.inode(node)?;
+        match inode.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
+        }
+        if i64::try_from(size).is_err() {
+            return Err(Errno::EFBIG);
+        }
+        self.change(|_| {
+            let mut state = inode.state.lock();
+            if state.gone {
+                return Err(Errno::ENOENT);
+            }
+            self.resize(caller, &inode, &mut state, size)
+        })?;
+        self.park(&inode);
+        Ok(())
+    }
+
+    pub(crate) fn do_fallocate(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        mode: i32,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let inode = self.inode(node)?;
+        let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let zero = match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            0 => false,
+            libc::FALLOC_FL_PUNCH_HOLE if keep_size => true,
+            libc::FALLOC_FL_ZERO_RANGE => true,
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
+        match inode.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR),
+            FileKind::Fifo => return Err(Errno::ESPIPE),
+            _ => return Err(Errno::ENODEV),
+        }
+        let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
+        if len == 0 || i64::try_from(offset).is_err() {
+            return Err(Errno::EINVAL);
+        }
+        if i64::try_from(end).is_err() {
+            return Err(Errno::EFBIG);
+        }
+        self.change(|_| {
+            let mut state = inode.state.lock();
+            if state.gone {
+                return Err(Errno::ENOENT);
+            }
+            self.ensure_cache(&inode, &mut state)?;
+            let size = state.meta.size;
+            if zero {
+                let (first, last) = pages_of(offset, end.min(size).saturating_sub(offset));
+                // Only the two pages at the edges can hold anything afterwards; of the others, those that are
+                // stored are deleted.
+                let stored: u64 = state
+                    .stored
+                    .intersect(first, last)
+                    .map(|(s, e)| e - s)
+                    .sum();
+                self.reserve(2 * PAGE_COST + deletes(stored) + state.meta_cost())?;
+                let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
+                cache.punch(offset, len)?;
+                self.dirty_pages(&mut state, first, last);
+                self.mark_dirty(&inode, &mut state);
+            }
+            let size = if keep_size { size } else { size.max(end) };
+            self.resize(caller, &inode, &mut state, size)
+        })?;
+        self.park(&inode);
+        Ok(())
+    }
+}
+
+/// The pages that `offset..offset+len` touches: first and end.
+fn pages_of(offset: u64, len: u64) -> (u64, u64) {
+    if len == 0 {
+        return (0, 0);
+    }
+    let end = offset.saturating_add(len);
+    (offset / PAGE, end.div_ceil(PAGE))
+}

@@ -1,0 +1,125 @@
+//! The dentry cache: what a name in a directory stands for, or that it stands for nothing.
+//!
+//! It changes only under the namespace lock (held exclusively by whoever changes names, shared by whoever looks one
+//! up), so it never disagrees with the store. It is bounded; what falls out is found again in the store.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::inode::Inode;
+
+const SHARDS: usize = 16;
+
+/// What the cache knows of a name: `None` inside means that there is no such name.
+pub(crate) type Known = Option<Arc<Inode>>;
+
+struct Slot {
+    target: Known,
+    /// Looked up since the queue last came past: it gets a second chance.
+    used: bool,
+}
+
+#[derive(Default)]
+struct Shard {
+    dirs: HashMap<u64, HashMap<Arc<[u8]>, Slot>>,
+    queue: VecDeque<(u64, Arc<[u8]>)>,
+    len: usize,
+}
+
+/// See the module's documentation.
+pub(crate) struct DentryCache {
+    shards: [Mutex<Shard>; SHARDS],
+    shard_cap: usize,
+}
+
+impl DentryCache {
+    /// A cache of at most about `cap` names.
+    pub fn new(cap: usize) -> Self {
+        Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            shard_cap: (cap / SHARDS).max(8),
+        }
+    }
+
+    fn shard(&self, dir: u64) -> &Mutex<Shard> {
+        // Inode numbers are consecutive, so their low bits spread well. The index is below SHARDS by the modulus.
+        &self.shards[(dir % SHARDS as u64) as usize]
+    }
+
+    /// What is known of `name` in `dir`; `None` when nothing is.
+    pub fn get(&self, dir: u64, name: &[u8]) -> Option<Known> {
+        let mut shard = self.shard(dir).lock();
+        let slot = shard.dirs.get_mut(&dir)?.get_mut(name)?;
+        slot.used = true;
+        Some(slot.target.clone())
+    }
+
+    /// Records what `name` in `dir` stands for.
+    pub fn put(&self, dir: u64, name: Arc<[u8]>, target: Known) {
+        // Dropped after the lock: the last reference to an inode does work of its own when it goes.
+        let mut dropped = Vec::new();
+        let mut guard = self.shard(dir).lock();
+        let shard = &mut *guard;
+        let names = shard.dirs.entry(dir).or_default();
+        if let Some(slot) = names.get_mut(&*name) {
+            dropped.push(std::mem::replace(&mut slot.target, target));
+            drop(guard);
+            return;
+        }
+        names.insert(
+            Arc::clone(&name),
+            Slot {
+                target,
+                used: false,
+            },
+        );
+        shard.queue.push_back((dir, name));
+        shard.len += 1;
+        shard.shrink(self.shard_cap, &mut dropped);
+        drop(guard);
+    }
+
+    /// Forgets all names of `dir`.
+    pub fn forget_dir(&self, dir: u64) {
+        let mut shard = self.shard(dir).lock();
+        let names = shard.dirs.remove(&dir);
+        shard.len -= names.as_ref().map_or(0, HashMap::len);
+        drop(shard);
+        drop(names);
+    }
+
+    /// How many names are known.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len).sum()
+    }
+}
+
+impl Shard {
+    fn shrink(&mut self, cap: usize, dropped: &mut Vec<Known>) {
+        // Names of forgotten directories stay in the queue until it comes to them; its length is bounded as well.
+        while self.len > cap || self.queue.len() > 2 * cap {
+            let Some((dir, name)) = self.queue.pop_front() else {
+                return;
+            };
+            let Some(names) = self.dirs.get_mut(&dir) else {
+                continue;
+            };
+            match names.get_mut(&name) {
+                None => {}
+                Some(slot) if slot.used => {
+                    slot.used = false;
+                    self.queue.push_back((dir, name));
+                }
+                Some(_) => {
+                    dropped.extend(names.remove(&name).map(|slot| slot.target));
+                    self.len -= 1;
+                    if names.is_empty() {
+                        self.dirs.remove(&dir);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Bringing a file's content into its cache object, and reading without one.
+
+use std::os::fd::OwnedFd;
+
+use amino_schema::{ParsedKey, key, record};
+use goanna_vfs::{Errno, FileKind, Node, Result};
+
+use crate::cache::{Cache, write_all_at};
+use crate::inode::{Inode, PAGE, State};
+use crate::ranges::RangeSet;
+use crate::{AminoFs, cache_dir, damaged};
+
+impl AminoFs {
+    /// An empty cache object; idle ones make room when the process has no descriptors left.
+    pub(crate) fn new_cache(&self, size: u64) -> Result<(Cache, OwnedFd)> {
+        let dir = (size > self.options.large_file_bytes).then(|| cache_dir(&self.dir));
+        Cache::create(size, dir.as_deref())
+    }
+
+    /// Gives the file a cache object without its content, which is cut off.
+    pub(crate) fn empty_cache(&self, state: &mut State) -> Result<()> {
+        state.cache = Some(self.new_cache(0)?.0);
+        Ok(())
+    }
+
+    /// Finds out which pages the store holds.
+    pub(crate) fn learn_stored(&self, inode: &Inode, state: &mut State) -> Result<()> {
+        let mut stored = RangeSet::default();
+        self.scan(&key::page_prefix(inode.ino), |raw, _| {
+            if let ParsedKey::Page { index, .. } = ParsedKey::parse(raw)? {
+                stored.insert(index, index + 1);
+            }
+            Ok(true)
+        })?;
+        state.stored = stored;
+        state.stored_exact = true;
+        Ok(())
+    }
+
+    /// Gives the file a cache object with its whole content.
+    pub(crate) fn ensure_cache(&self, inode: &Inode, state: &mut State) -> Result<()> {
+        if state.cache.is_some() {
+            return Ok(());
+        }
+        let (cache, fd) = self.new_cache(state.meta.size)?;
+        if let Some(inline) = &state.meta.inline {
+            write_all_at(&fd, 0, inline)?;
+        } else if state.meta.size > 0 {
+            let mut stored = RangeSet::default();
+            let mut failure = Ok(());
+            self.scan(&key::page_prefix(inode.ino), |raw, value| {
+                if let ParsedKey::Page { index, .. } = ParsedKey::parse(raw)? {
+                    let page = record::decode_page(value, amino_schema::PAGE_SIZE)?;
+                    failure = write_all_at(&fd, index.saturating_mul(PAGE), &page);
+                    stored.insert(index, index + 1);
+                }
+                Ok(failure.is_ok())
+            })?;
+            failure?;
+            state.stored = stored;
+            state.stored_exact = true;
+        }
+        state.cache = Some(cache);
+        Ok(())
+    }
+
+    pub(crate) fn do_read_at(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let inode = self.inode(node)?;
+        match inode.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
+        }
+        let state = inode.state.lock();
+        if let Some(cache) = &state.cache {
+            return cache.read_at(offset, buf);
+        }
+        if state.gone {
+            return Err(Errno::ESTALE);
+        }
+        let left = state.meta.size.saturating_sub(offset);
+        let len = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let Some(buf) = buf.get_mut(..len) else {
+            return Ok(0);
+        };
+        buf.fill(0);
+        if let Some(inline) = &state.meta.inline {
+            copy_part(inline, 0, offset, buf);
+            return Ok(len);
+        }
+        let end = (offset + len as u64).div_ceil(PAGE);
+        for (from, to) in state.stored.intersect(offset / PAGE, end) {
+            for index in from..to {
+                if let Some(raw) = self.get(&key::page_key(inode.ino, index))? {
+                    let page =
+                        record::decode_page(&raw, amino_schema::PAGE_SIZE).map_err(damaged)?;
+                    copy_part(&page, index * PAGE, offset, buf);
+                }
+            }
+        }
+        Ok(len)
+    }
+}
+
+/// Copies into `buf`, which stands for the file from `offset`, what of it `data` at `data_offset` covers.
+fn copy_part(data: &[u8], data_offset: u64, offset: u64, buf: &mut [u8]) {
+    let (from, to) = if data_offset >= offset {
+        (data, buf.get_mut((data_offset - offset) as usize..))
+    } else {
+        let skip = (offset - data_offset) as usize;
+        (data.get(skip..).unwrap_or_default(), Some(buf))
+    };
+    if let Some(to) = to {
+        let len = from.len().min(to.len());
+        if let (Some(to), Some(from)) = (to.get_mut(..len), from.get(..len)) {
+            to.copy_from_slice(from);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! What happens without a caller: what files without names left is removed, and what programs write through mappings is
+//! picked up. One thread, which sleeps when there is nothing of the kind.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use amino_schema::{key, record};
+use amino_txn::Changes;
+use goanna_vfs::{Node, Result};
+
+use crate::collect::REAP_PAGES;
+use crate::data::PAGE_COST;
+use crate::inode::{Grave, Home, Inode, PAGE, State, now};
+use crate::{AminoFs, damaged};
+
+/// Longest time that a change through a mapping stays unseen.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// Pages compared in one operation.
+const COMPARE_PAGES: u64 = 256;
+
+pub(crate) fn start(fs: &Arc<AminoFs>) -> std::io::Result<()> {
+    let (weak, table) = (Arc::downgrade(fs), Arc::clone(&fs.table));
+    let run = move || {
+        loop {
+            {
+                let mut chores = table.chores.lock();
+                while !chores.stop && chores.graves.is_empty() {
+                    if !chores.mapped {
+                        table.wake.wait(&mut chores);
+                    } else if table.wake.wait_for(&mut chores, PERIOD).timed_out() {
+                        break;
+                    }
+                }
+                if chores.stop {
+                    return;
+                }
+            }
+            let Some(fs) = Weak::upgrade(&weak) else {
+                return;
+            };
+            // Failures: the store has stopped, or is full. Everything stays as it is, and callers are told.
+            let dug = fs.dig_graves();
+            let picked_up = fs.pick_up_all();
+            drop(fs);
+            if dug.is_err() || picked_up.is_err() {
+                std::thread::sleep(PERIOD);
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("amino-chores".to_owned())
+        .spawn(run)
+        .map(drop)
+}
+
+impl AminoFs {
+    /// Removes some of what files without names left in the store; whether something is still to be done.
+    pub(crate) fn dig_graves(&self) -> Result<bool> {
+        let graves = std::mem::take(&mut self.table.chores.lock().graves);
+        if graves.is_empty() {
+            return Ok(false);
+        }
+        self.store.throttle();
+        let guard = self.store.enter();
+        let mut changes = Changes::new();
+        let mut left = Vec::new();
+        let mut result = Ok(());
+        for mut grave in graves {
+            if changes.len() as u64 >= REAP_PAGES || result.is_err() {
+                left.push(grave);
+                continue;
+            }
+            match self.dig(&mut grave, &mut changes) {
+                Ok(true) => {}
+                Ok(false) => left.push(grave),
+                Err(errno) => {
+                    result = Err(errno);
+                    left.push(grave);
+                }
+            }
+        }
+        if result.is_ok() {
+            // A failure leaves pages of orphans behind; they go when the store is opened again.
+            result = self.submit(&guard, changes);
+        }
+        let more = !left.is_empty();
+        self.table.chores.lock().graves.append(&mut left);
+        result.map(|()| more)
+    }
+
+    /// Deletes what the store holds of one inode, or part of it; whether that was all.
+    fn dig(&self, grave: &mut Grave, changes: &mut Changes) -> Result<bool> {
+        let ino = grave.ino;
+        let mut budget = REAP_PAGES;
+        if grave.stored_exact || (!grave.stored.is_empty() && grave.stored.len() <= REAP_PAGES) {
+            grave
+                .stored
+                .pop_back(budget, |page| changes.delete(key::page_key(ino, page)));
+            if !grave.stored.is_empty() {
+                return Ok(false);
+            }
+            budget = 1;
+        } else {
+            self.scan(&key::page_prefix(ino), |raw, _| {
+                changes.delete(raw.to_vec());
+                budget -= 1;
+                Ok(budget > 0)
+            })?;
+        }
+        if budget == 0 {
+            return Ok(false);
+        }
+        if grave.xattrs {
+            self.scan(&key::xattr_prefix(ino), |raw, _| {
+                changes.delete(raw.to_vec());
+                Ok(true)
+            })?;
+        }
+        changes.delete(key::orphan_key(ino));
+        Ok(true)
+    }
+
+    pub(crate) fn do_mapped_shared(&self, node: &Node) {
+        let Ok(inode) = self.inode(node) else { return };
+        let mut state = inode.state.lock();
+        let Some(cache) = &mut state.cache else {
+            return;
+        };
+        if !cache.mapped {
+            cache.mapped = true;
+            self.mapped.lock().insert(inode.ino, Arc::downgrade(&inode));
+            self.table.chores.lock().mapped = true;
+            self.table.wake.notify_one();
+        }
+    }
+
+    /// Picks up what was written through mappings of any file. No lock is held.
+    pub(crate) fn pick_up_all(&self) -> Result<()> {
+        let mapped: Vec<_> = self
+            .mapped
+            .lock()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect();
+        let mut result = Ok(());
+        for inode in mapped {
+            result = result.and(self.pick_up(&inode));
+        }
+        result
+    }
+
+    /// Picks up what was written through mappings of the file. No lock is held.
+    pub(crate) fn pick_up(&self, inode: &Arc<Inode>) -> Result<()> {
+        let mut page = 0_u64;
+        loop {
+            self.store.throttle();
+            let _guard = self.store.enter();
+            let mut state = inode.state.lock();
+            let mapped = state.cache.as_ref().is_some_and(|cache| cache.mapped);
+            if !mapped || state.home == Home::Orphan {
+                return Ok(());
+            }
+            let end = state.meta.size.div_ceil(PAGE);
+            let last = end.min(page.saturating_add(COMPARE_PAGES));
+            self.compare(inode, &mut state, page, last)?;
+            if last >= end {
+                return Ok(());
+            }
+            page = last;
+        }
+    }
+
+    /// Marks those of the pages dirty that differ from what is stored.
+    fn compare(&self, inode: &Arc<Inode>, state: &mut State, start: u64, end: u64) -> Result<()> {
+        let size = state.meta.size;
+        let mut buf = vec![0; PAGE as usize];
+        let mut changed = false;
+        for page in start..end {
+            let Some(cache) = &state.cache else { break };
+            if cache.dirty.contains(page) {
+                continue;
+            }
+            let stored = match &state.meta.inline {
+                Some(inline) => Some(inline.clone()),
+                None if state.stored.contains(page) => self
+                    .get(&key::page_key(inode.ino, page))?
+                    .map(|raw| record::decode_page(&raw, amino_schema::PAGE_SIZE))
+                    .transpose()
+                    .map_err(damaged)?,
+                None => None,
+            };
+            let len = (size - page * PAGE).min(PAGE) as usize;
+            let Some(content) = buf.get_mut(..len) else {
+                break;
+            };
+            cache.read_at(page * PAGE, content)?;
+            let stored = stored.as_deref().unwrap_or_default();
+            let (head, tail) = content.split_at(stored.len().min(len));
+            if head == stored && tail.iter().all(|&byte| byte == 0) {
+                continue;
+            }
+            self.reserve(PAGE_COST + state.meta_cost())?;
+            self.dirty_pages(state, page, page + 1);
+            changed = true;
+        }
+        if changed {
+            state.touch(now());
+            self.mark_dirty(inode, state);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn do_released(&self, node: &Node) {
+        let Ok(inode) = self.inode(node) else { return };
+        let unused = |state: &State| state.cache.as_ref().is_some_and(|cache| cache.is_unused());
+        if !unused(&inode.state.lock()) {
+            return;
+        }
+        // With no open file description left there is no mapping left: this sees the last of them. Failing for want
+        // of space, the content stays in use.
+        if self.pick_up(&inode).is_err() {
+            return;
+        }
+        {
+            let mut state = inode.state.lock();
+            // Somebody may have opened it meanwhile.
+            if !unused(&state) {
+                return;
+            }
+            if let Some(cache) = &mut state.cache {
+                cache.in_use = false;
+                cache.mapped = false;
+            }
+            let mut mapped = self.mapped.lock();
+            mapped.remove(&inode.ino);
+            let none = mapped.is_empty();
+            drop(mapped);
+            if none {
+                self.table.chores.lock().mapped = false;
+            }
+            if state.home == Home::Orphan && !state.gone {
+                if state.dirty {
+                    state.doomed = true;
+                } else if let Some(grave) = Grave::dig(inode.ino, &mut state) {
+                    self.table.push_grave(grave);
+                }
+                return;
+            }
+        }
+        self.park(&inode);
+    }
+
+    pub(crate) fn do_sync(&self, node: Option<&Node>) -> Result<()> {
+        match node {
+            Some(node) => self.pick_up(&self.inode(node)?)?,
+            None => self.pick_up_all()?,
+        }
+        self.flush()
+    }
+
+    pub(crate) fn do_sync_mapped(&self, node: &Node) -> Result<()> {
+        self.pick_up(&self.inode(node)?)
+    }
+}

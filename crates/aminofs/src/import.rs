@@ -1,0 +1,112 @@
+//! Copying files into the store without a content object for each.
+
+use std::io::Read;
+
+use amino_schema::{INLINE_MAX, key, record};
+use amino_txn::Changes;
+use bytes::Bytes;
+use goanna_vfs::{Caller, Errno, Node};
+
+use crate::cache::write_all_at;
+use crate::inode::{PAGE, now};
+use crate::{AminoFs, Error};
+
+/// Pages handed over in one operation.
+const CHUNK_PAGES: usize = 64;
+
+fn failed(errno: Errno) -> Error {
+    Error::Operation {
+        what: "cannot import",
+        errno,
+    }
+}
+
+impl AminoFs {
+    /// Makes the regular file `name` in `dir` and fills it from `reader`: in steps of 1 MiB, as a program would that
+    /// writes the file, but straight into the store. Times and owner are set by
+    /// [`setattr`](goanna_vfs::FileSystem::setattr) afterwards. After an error the file is there with what was
+    /// written. Bytes read are told to `progress` after each step.
+    pub fn import_file(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        name: &[u8],
+        mode: u32,
+        reader: &mut dyn Read,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Node, Error> {
+        let inode = self.make_file(caller, dir, name, mode).map_err(failed)?;
+        let mut buf = vec![0; CHUNK_PAGES * PAGE as usize];
+        let mut offset = 0;
+        loop {
+            let len = fill(reader, &mut buf).map_err(|source| Error::Host {
+                what: "read the source of",
+                path: String::from_utf8_lossy(name).into_owned().into(),
+                source,
+            })?;
+            let data = buf.get(..len).unwrap_or_default();
+            if !data.is_empty() {
+                self.import_chunk(&inode, offset, data).map_err(failed)?;
+                offset += len as u64;
+                progress(len as u64);
+            }
+            if len < buf.len() {
+                return Ok(inode.node());
+            }
+        }
+    }
+
+    /// Puts `data` at `offset`, a page's start and the end of the file.
+    fn import_chunk(
+        &self,
+        inode: &std::sync::Arc<crate::inode::Inode>,
+        offset: u64,
+        data: &[u8],
+    ) -> goanna_vfs::Result<()> {
+        self.change(|guard| {
+            let mut state = inode.state.lock();
+            if state.gone {
+                return Err(Errno::ENOENT);
+            }
+            let end = offset + data.len() as u64;
+            let first = offset / PAGE;
+            let pages = data.len().div_ceil(PAGE as usize);
+            if let Some(cache) = &state.cache {
+                // Somebody has opened it meanwhile: what he sees is the content object.
+                self.reserve((pages + 1) * crate::data::PAGE_COST + state.meta_cost())?;
+                write_all_at(cache.writer()?, offset, data)?;
+                self.dirty_pages(&mut state, first, first + pages as u64);
+            } else if offset == 0 && data.len() <= INLINE_MAX {
+                self.reserve(state.meta_cost() + data.len())?;
+                state.meta.inline = Some(Bytes::copy_from_slice(data));
+            } else {
+                self.reserve(state.meta_cost())?;
+                let mut changes = Changes::new();
+                for (page, content) in (first..).zip(data.chunks(PAGE as usize)) {
+                    changes.put(key::page_key(inode.ino, page), record::encode_page(content));
+                }
+                self.submit(guard, changes)?;
+                state.stored.insert(first, first + pages as u64);
+                state.meta.inline = None;
+            }
+            state.meta.size = state.meta.size.max(end);
+            state.touch(now());
+            self.mark_dirty(inode, &mut state);
+            Ok(())
+        })
+    }
+}
+
+/// Reads until `buf` is full or the source ends.
+fn fill(reader: &mut dyn Read, buf: &mut [u8]) -> std::io::Result<usize> {
+    let mut len = 0;
+    while let Some(rest) = buf.get_mut(len..).filter(|rest| !rest.is_empty()) {
+        match reader.read(rest) {
+            Ok(0) => break,
+            Ok(n) => len += n,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(len)
+}

@@ -1,0 +1,386 @@
+//! Inodes in memory, and the table of those in use.
+//!
+//! While an inode is in the table its state is the truth; the store may be older (see [`crate::collect`]). An inode
+//! whose state is newer than the store is held by the dirty set, so one that can no longer be upgraded equals the store.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use amino_schema::{DataRecord, Meta, MetaFlags, OrphanRecord, PathRecord, Timestamp, key};
+use amino_txn::Changes;
+use goanna_vfs::{Attr, Errno, FileKind, Node, Result, Stamp};
+use parking_lot::{Condvar, Mutex};
+
+use crate::META_COST;
+use crate::cache::Cache;
+use crate::ranges::RangeSet;
+use crate::readdir::DirOrder;
+
+const SHARDS: u64 = 16;
+
+/// Bytes of a page. The store refuses other sizes at open.
+pub(crate) const PAGE: u64 = amino_schema::PAGE_SIZE as u64;
+
+/// Where an inode's metadata is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// With its only name.
+    Path { parent: u64, name: Arc<[u8]> },
+    /// In a data record of its own, because it has several names.
+    Data,
+    /// It has no name.
+    Orphan,
+}
+
+/// The name by which an inode was reached, as the kernel's dentry of an open file.
+pub(crate) struct Seen {
+    /// The directory; `None` for the root and for files made without a name. Holding it keeps the way to the root
+    /// in memory, which the store could not give.
+    pub parent: Option<Arc<Inode>>,
+    pub name: Arc<[u8]>,
+    /// That name was removed.
+    pub deleted: bool,
+}
+
+impl Seen {
+    pub fn is(&self, parent: u64, name: &[u8]) -> bool {
+        *self.name == *name && self.parent.as_ref().is_some_and(|dir| dir.ino == parent)
+    }
+}
+
+/// What can change about an inode.
+pub(crate) struct State {
+    /// Size, times and so on are current. `inline` is current for symbolic links and for regular files without cache.
+    /// A directory's `size` is its number of entries.
+    pub meta: Meta,
+    pub home: Home,
+    pub seen: Seen,
+    /// In the dirty set.
+    pub dirty: bool,
+    /// Made by `O_TMPFILE` without `O_EXCL`: may be given a first name.
+    pub linkable: bool,
+    /// The store may hold an orphan record.
+    pub orphan_stored: bool,
+    /// Space in the log is reserved, until the next cut, for deleting what the store holds of this orphan.
+    pub reap_reserved: bool,
+    /// Without names, and nobody has it open: goes at the next cut even if a node still pins it.
+    pub doomed: bool,
+    /// Without names and given up: its content leaves the store, nothing of it is stored again.
+    pub gone: bool,
+    /// Pages that the store may hold; a superset until `stored_exact`.
+    pub stored: RangeSet,
+    pub stored_exact: bool,
+    /// The content of a regular file in use.
+    pub cache: Option<Cache>,
+    /// The order of a directory in use.
+    pub dir: Option<DirOrder>,
+}
+
+/// An inode in use.
+pub(crate) struct Inode {
+    pub ino: u64,
+    pub kind: FileKind,
+    pub state: Mutex<State>,
+    table: Arc<Table>,
+}
+
+/// What an inode left in the store when it went. Its orphan record is stored (an inode whose state is newer than the
+/// store is in the dirty set and does not go), so it can be dug in several steps.
+pub(crate) struct Grave {
+    pub ino: u64,
+    pub stored: RangeSet,
+    pub stored_exact: bool,
+    pub xattrs: bool,
+}
+
+/// The inodes in use, by number.
+pub(crate) struct Table {
+    shards: [Mutex<HashMap<u64, Weak<Inode>>>; SHARDS as usize],
+    /// Counts inodes that left, see [`Table::load`].
+    drops: AtomicU64,
+    /// What inodes without names left, for the housekeeper.
+    pub chores: Mutex<Chores>,
+    /// Wakes the housekeeper.
+    pub wake: Condvar,
+}
+
+/// What the housekeeper has to do.
+#[derive(Default)]
+pub(crate) struct Chores {
+    pub graves: Vec<Grave>,
+    /// Files may be changed through mappings.
+    pub mapped: bool,
+    pub stop: bool,
+}
+
+pub(crate) fn kind_of(kind: amino_schema::FileKind) -> FileKind {
+    FileKind::from_mode(kind.type_bits()).unwrap_or(FileKind::Regular)
+}
+
+pub(crate) fn schema_kind(kind: FileKind) -> amino_schema::FileKind {
+    amino_schema::FileKind::from_mode(kind.mode_bits()).unwrap_or(amino_schema::FileKind::Regular)
+}
+
+pub(crate) fn timestamp(stamp: Stamp) -> Timestamp {
+    Timestamp {
+        secs: stamp.sec,
+        nanos: stamp.nsec,
+    }
+}
+
+pub(crate) fn stamp(time: Timestamp) -> Stamp {
+    Stamp {
+        sec: time.secs,
+        nsec: time.nanos,
+    }
+}
+
+pub(crate) fn now() -> Timestamp {
+    timestamp(Stamp::now())
+}
+
+impl State {
+    /// The state of an inode that the store holds.
+    pub fn stored(meta: Meta, home: Home, seen: Seen) -> Self {
+        let regular = meta.kind() == Some(amino_schema::FileKind::Regular);
+        let pages = if regular && meta.inline.is_none() {
+            meta.size.div_ceil(PAGE)
+        } else {
+            0
+        };
+        Self {
+            meta,
+            home,
+            seen,
+            dirty: false,
+            linkable: false,
+            orphan_stored: false,
+            reap_reserved: false,
+            doomed: false,
+            gone: false,
+            stored: RangeSet::up_to(pages),
+            stored_exact: pages == 0,
+            cache: None,
+            dir: None,
+        }
+    }
+
+    /// The content changed at `time`.
+    pub fn touch(&mut self, time: Timestamp) {
+        self.meta.mtime = time;
+        self.meta.ctime = time;
+    }
+
+    /// Log bytes that storing the metadata can take: key, name, and inline content included.
+    pub fn meta_cost(&self) -> usize {
+        META_COST + self.meta.inline.as_ref().map_or(0, bytes::Bytes::len)
+    }
+
+    /// Whether entries may be made in this directory: ENOENT once it was removed.
+    pub fn check_alive(&self) -> Result<()> {
+        if self.home == Home::Orphan {
+            Err(Errno::ENOENT)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Inode {
+    pub fn node(self: &Arc<Self>) -> Node {
+        Node::new(self.ino, self.kind, Arc::clone(self) as _)
+    }
+
+    /// The path record of this inode for any of its names.
+    pub fn path_record(&self, state: &State) -> PathRecord {
+        PathRecord {
+            ino: self.ino,
+            kind: schema_kind(self.kind),
+            meta: match state.home {
+                Home::Path { .. } => Some(state.meta.clone()),
+                _ => None,
+            },
+        }
+    }
+
+    /// Puts the metadata where it belongs.
+    pub fn put_meta(&self, state: &mut State, changes: &mut Changes) {
+        match &state.home {
+            Home::Path { parent, name } => {
+                let record = self.path_record(state);
+                changes.put(key::path_key(*parent, name), record.encode());
+            }
+            Home::Data => {
+                let meta = state.meta.clone();
+                changes.put(key::data_key(self.ino), DataRecord { meta }.encode());
+            }
+            Home::Orphan => {
+                let meta = state.meta.clone();
+                changes.put(key::orphan_key(self.ino), OrphanRecord { meta }.encode());
+                state.orphan_stored = true;
+            }
+        }
+    }
+
+    /// Attributes as stat(2) reports them, `dev` being the file system's device number.
+    pub fn attr(&self, state: &State, dev: u64) -> Attr {
+        let meta = &state.meta;
+        let (size, blocks) = match self.kind {
+            // An entry counts as 32 bytes, so that a directory's size says how full it is.
+            FileKind::Directory => {
+                let size = meta.size.saturating_mul(32).max(1).next_multiple_of(4096);
+                (size, size / 512)
+            }
+            FileKind::Regular => {
+                let dense = meta.size.div_ceil(4096).saturating_mul(8);
+                let blocks = state.cache.as_ref().and_then(Cache::blocks);
+                (meta.size, blocks.unwrap_or(dense))
+            }
+            _ => (meta.size, 0),
+        };
+        Attr {
+            dev,
+            ino: self.ino,
+            mode: meta.mode,
+            nlink: meta.nlink,
+            uid: meta.uid,
+            gid: meta.gid,
+            rdev: meta.rdev,
+            size,
+            blksize: 4096,
+            blocks,
+            atime: stamp(meta.atime),
+            mtime: stamp(meta.mtime),
+            ctime: stamp(meta.ctime),
+            btime: Some(stamp(meta.btime)),
+        }
+    }
+}
+
+impl Grave {
+    /// What is to be removed for an inode without names; `None` when the store holds nothing of it.
+    pub fn dig(ino: u64, state: &mut State) -> Option<Self> {
+        state.gone = true;
+        let xattrs = state.meta.flags.contains(MetaFlags::HAS_XATTR);
+        if !state.orphan_stored && !xattrs && state.stored.is_empty() {
+            return None;
+        }
+        Some(Self {
+            ino,
+            stored: std::mem::take(&mut state.stored),
+            stored_exact: state.stored_exact,
+            xattrs,
+        })
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        if state.home == Home::Orphan
+            && !state.gone
+            && let Some(grave) = Grave::dig(self.ino, state)
+        {
+            self.table.push_grave(grave);
+        }
+        self.table.left(self.ino);
+        // The way to the root can be thousands of directories long: not by recursion.
+        let mut next = state.seen.parent.take();
+        while let Some(mut inode) = next.and_then(Arc::into_inner) {
+            next = inode.state.get_mut().seen.parent.take();
+        }
+    }
+}
+
+impl Table {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            drops: AtomicU64::new(0),
+            chores: Mutex::default(),
+            wake: Condvar::new(),
+        })
+    }
+
+    fn shard(&self, ino: u64) -> &Mutex<HashMap<u64, Weak<Inode>>> {
+        // Below SHARDS by the modulus.
+        &self.shards[(ino % SHARDS) as usize]
+    }
+
+    pub fn push_grave(&self, grave: Grave) {
+        self.chores.lock().graves.push(grave);
+        self.wake.notify_one();
+    }
+
+    /// The inode `ino` if it is in use.
+    pub fn get(&self, ino: u64) -> Option<Arc<Inode>> {
+        self.shard(ino).lock().get(&ino)?.upgrade()
+    }
+
+    /// How many inodes are in use.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// Value for [`Table::load`], to be taken before the store is read.
+    pub fn drops(&self) -> u64 {
+        self.drops.load(Ordering::Acquire)
+    }
+
+    fn left(&self, ino: u64) {
+        self.drops.fetch_add(1, Ordering::Release);
+        let mut shard = self.shard(ino).lock();
+        if shard.get(&ino).is_some_and(|weak| weak.strong_count() == 0) {
+            shard.remove(&ino);
+        }
+    }
+
+    /// An inode that did not exist before, with a number that nobody else has.
+    pub fn insert_new(self: &Arc<Self>, ino: u64, kind: FileKind, state: State) -> Arc<Inode> {
+        let inode = Arc::new(Inode {
+            ino,
+            kind,
+            state: Mutex::new(state),
+            table: Arc::clone(self),
+        });
+        self.shard(ino).lock().insert(ino, Arc::downgrade(&inode));
+        inode
+    }
+
+    /// The inode `ino`: the one in use, or a new one made of what the caller read in the store.
+    ///
+    /// Between that reading and now somebody may have had the inode in memory, changed it, and dropped it. `drops` is
+    /// [`Table::drops`] from before the reading; when it has changed, or when a dying inode is still in the table,
+    /// `reread` reads again, while the table is locked and nobody can bring the inode in.
+    pub fn load(
+        self: &Arc<Self>,
+        ino: u64,
+        kind: FileKind,
+        drops: u64,
+        state: State,
+        reread: impl FnOnce() -> Result<State>,
+    ) -> Result<Arc<Inode>> {
+        let mut shard = self.shard(ino).lock();
+        let mut stale = false;
+        if let Some(weak) = shard.get(&ino) {
+            if let Some(inode) = weak.upgrade() {
+                return Ok(inode);
+            }
+            stale = true;
+        }
+        let state = if stale || self.drops() != drops {
+            reread()?
+        } else {
+            state
+        };
+        let inode = Arc::new(Inode {
+            ino,
+            kind,
+            state: Mutex::new(state),
+            table: Arc::clone(self),
+        });
+        shard.insert(ino, Arc::downgrade(&inode));
+        Ok(inode)
+    }
+}

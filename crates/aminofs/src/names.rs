@@ -1,0 +1,504 @@
+//! Finding names and making them.
+
+use std::sync::Arc;
+
+use amino_schema::{
+    DataRecord, Meta, MetaFlags, PathRecord, SYMLINK_MAX, Timestamp, key, record::LINK_VALUE,
+};
+use amino_txn::{Changes, OpGuard};
+use bytes::Bytes;
+use goanna_vfs::{Caller, Errno, FileKind, Node, Opened, Result, caps};
+
+use crate::cache::Cache;
+use crate::inode::{Home, Inode, Seen, State, kind_of, now, schema_kind};
+use crate::readdir::DirOrder;
+use crate::{AminoFs, META_COST, damaged};
+
+/// Most names of one file, and most subdirectories of a directory (and 2).
+pub(crate) const LINK_MAX: u32 = 65000;
+
+/// What is to be made.
+struct Template {
+    kind: FileKind,
+    /// Permission bits as the caller gave them.
+    mode: u32,
+    rdev: u64,
+    /// A symbolic link's target.
+    target: Option<Bytes>,
+    /// The content object of a file that is made and opened in one step.
+    cache: Option<Cache>,
+}
+
+impl Template {
+    fn new(kind: FileKind, mode: u32) -> Self {
+        Self {
+            kind,
+            mode,
+            rdev: 0,
+            target: None,
+            cache: None,
+        }
+    }
+
+    /// The metadata of what `caller` makes in the directory `parent`, as `inode_init_owner` has it.
+    fn meta(&self, caller: &Caller, parent: &Meta, time: Timestamp) -> Meta {
+        let mut perm = match self.kind {
+            FileKind::Symlink => 0o777,
+            FileKind::Directory => self.mode & 0o1777 & !caller.umask,
+            _ => self.mode & 0o7777 & !caller.umask,
+        };
+        let mut gid = caller.gid;
+        if parent.mode & libc::S_ISGID != 0 {
+            gid = parent.gid;
+            let runs_as_group = libc::S_ISGID | libc::S_IXGRP;
+            if self.kind == FileKind::Directory {
+                perm |= libc::S_ISGID;
+            } else if perm & runs_as_group == runs_as_group
+                && !caller.in_group(gid)
+                && !caller.capable(caps::FSETID)
+            {
+                perm &= !libc::S_ISGID;
+            }
+        }
+        let inline = match self.kind {
+            FileKind::Regular => Some(Bytes::new()),
+            _ => self.target.clone(),
+        };
+        Meta {
+            mode: self.kind.mode_bits() | perm,
+            nlink: if self.kind == FileKind::Directory {
+                2
+            } else {
+                1
+            },
+            uid: caller.uid,
+            gid,
+            rdev: self.rdev,
+            size: inline.as_ref().map_or(0, |inline| inline.len() as u64),
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            flags: MetaFlags::default(),
+            inline,
+        }
+    }
+}
+
+/// What a single name must be; the path walk above has settled everything else.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > goanna_vfs::NAME_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    if matches!(name, b"" | b"." | b"..") || name.iter().any(|byte| matches!(byte, b'/' | 0)) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+impl AminoFs {
+    /// What `name` in `dir` stands for. The namespace lock is held.
+    pub(crate) fn find(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
+        if let Some(known) = self.dentries.get(dir.ino, name) {
+            return Ok(known);
+        }
+        {
+            let state = dir.state.lock();
+            state.check_alive()?;
+            if state.dir.as_ref().is_some_and(|order| !order.has(name)) {
+                return Ok(None);
+            }
+        }
+        let drops = self.table.drops();
+        let shared: Arc<[u8]> = Arc::from(name);
+        let read = || -> Result<Option<(u64, FileKind, State)>> {
+            let Some(raw) = self.get(&key::path_key(dir.ino, name))? else {
+                return Ok(None);
+            };
+            let record = PathRecord::decode(&raw).map_err(damaged)?;
+            let (ino, kind) = (record.ino, kind_of(record.kind));
+            let (meta, home) = match record.meta {
+                Some(meta) => {
+                    let name = Arc::clone(&shared);
+                    let parent = dir.ino;
+                    (meta, Home::Path { parent, name })
+                }
+                None => {
+                    let raw = self.get(&key::data_key(ino))?.ok_or(Errno::EUCLEAN)?;
+                    let data = DataRecord::decode(&raw).map_err(damaged)?;
+                    (data.meta, Home::Data)
+                }
+            };
+            let seen = Seen {
+                parent: Some(Arc::clone(dir)),
+                name: Arc::clone(&shared),
+                deleted: false,
+            };
+            Ok(Some((ino, kind, State::stored(meta, home, seen))))
+        };
+        let Some((ino, kind, state)) = read()? else {
+            self.dentries.put(dir.ino, shared, None);
+            return Ok(None);
+        };
+        let reread = || {
+            let (_, _, state) = read()?.ok_or(Errno::EUCLEAN)?;
+            Ok(state)
+        };
+        let inode = self.table.load(ino, kind, drops, state, reread)?;
+        {
+            let mut state = inode.state.lock();
+            if state.seen.deleted && state.home == Home::Data {
+                // It came into memory by a name that has been removed since.
+                state.seen = Seen {
+                    parent: Some(Arc::clone(dir)),
+                    name: Arc::clone(&shared),
+                    deleted: false,
+                };
+            }
+        }
+        self.dentries.put(dir.ino, shared, Some(Arc::clone(&inode)));
+        Ok(Some(inode))
+    }
+
+    pub(crate) fn do_lookup(&self, dir: &Node, name: &[u8]) -> Result<Node> {
+        check_name(name)?;
+        let dir = self.dir(dir)?;
+        let _names = self.names.read();
+        Ok(self.find(&dir, name)?.ok_or(Errno::ENOENT)?.node())
+    }
+
+    pub(crate) fn do_parent(&self, dir: &Node) -> Result<Node> {
+        let dir = self.dir(dir)?;
+        let _names = self.names.read();
+        let state = dir.state.lock();
+        state.check_alive()?;
+        let parent = state.seen.parent.clone();
+        Ok(parent.map_or_else(|| self.root.node(), |parent| parent.node()))
+    }
+
+    pub(crate) fn do_path(&self, node: &Node) -> Result<(Vec<u8>, bool)> {
+        let _names = self.names.read();
+        let mut inode = self.inode(node)?;
+        let mut parts = Vec::new();
+        let mut deleted = None;
+        loop {
+            let (name, parent) = {
+                let state = inode.state.lock();
+                // As the kernel: of the names on the way only the last one is looked at.
+                deleted.get_or_insert(state.seen.deleted);
+                (Arc::clone(&state.seen.name), state.seen.parent.clone())
+            };
+            let Some(parent) = parent else { break };
+            parts.push(name);
+            inode = parent;
+        }
+        parts.reverse();
+        Ok((parts.join(&b'/'), deleted.unwrap_or(false)))
+    }
+
+    /// Makes something in `dir`.
+    fn make(&self, caller: &Caller, dir: &Node, name: &[u8], what: Template) -> Result<Arc<Inode>> {
+        check_name(name)?;
+        let dir = self.dir(dir)?;
+        self.change(|guard| {
+            let _names = self.names.write();
+            self.make_locked(guard, caller, &dir, name, what)
+        })
+    }
+
+    fn make_locked(
+        &self,
+        guard: &OpGuard<'_>,
+        caller: &Caller,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        what: Template,
+    ) -> Result<Arc<Inode>> {
+        if self.find(dir, name)?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        let time = now();
+        let meta = {
+            let state = dir.state.lock();
+            state.check_alive()?;
+            if what.kind == FileKind::Directory && state.meta.nlink >= LINK_MAX {
+                return Err(Errno::EMLINK);
+            }
+            what.meta(caller, &state.meta, time)
+        };
+        self.reserve(META_COST)?;
+        let ino = self.new_ino(guard)?;
+        let record = PathRecord {
+            ino,
+            kind: schema_kind(what.kind),
+            meta: Some(meta),
+        };
+        let mut changes = Changes::new();
+        changes.put(key::path_key(dir.ino, name), record.encode());
+        self.submit(guard, changes)?;
+        let Some(meta) = record.meta else {
+            return Err(Errno::EIO);
+        };
+        let name: Arc<[u8]> = Arc::from(name);
+        let home = Home::Path {
+            parent: dir.ino,
+            name: Arc::clone(&name),
+        };
+        let seen = Seen {
+            parent: Some(Arc::clone(dir)),
+            name: Arc::clone(&name),
+            deleted: false,
+        };
+        let mut state = State::stored(meta, home, seen);
+        state.cache = what.cache;
+        if what.kind == FileKind::Directory {
+            state.dir = Some(DirOrder::default());
+        }
+        let inode = self.table.insert_new(ino, what.kind, state);
+        self.entry_added(dir, &name, &inode, time);
+        Ok(inode)
+    }
+
+    /// The directory has one more entry. The namespace lock is held exclusively, and space for the directory's
+    /// metadata is reserved.
+    pub(crate) fn entry_added(
+        &self,
+        dir: &Arc<Inode>,
+        name: &Arc<[u8]>,
+        inode: &Arc<Inode>,
+        time: Timestamp,
+    ) {
+        {
+            let mut state = dir.state.lock();
+            state.meta.size += 1;
+            if inode.kind == FileKind::Directory {
+                state.meta.nlink += 1;
+            }
+            if let Some(order) = &mut state.dir {
+                order.set(name, inode.ino, inode.kind);
+            }
+            state.touch(time);
+            self.mark_dirty(dir, &mut state);
+        }
+        self.dentries
+            .put(dir.ino, Arc::clone(name), Some(Arc::clone(inode)));
+    }
+
+    /// The directory has one entry less; as [`AminoFs::entry_added`].
+    pub(crate) fn entry_removed(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        kind: FileKind,
+        time: Timestamp,
+    ) {
+        {
+            let mut state = dir.state.lock();
+            state.meta.size = state.meta.size.saturating_sub(1);
+            if kind == FileKind::Directory {
+                state.meta.nlink = state.meta.nlink.saturating_sub(1);
+            }
+            if let Some(order) = &mut state.dir {
+                order.remove(name);
+            }
+            state.touch(time);
+            self.mark_dirty(dir, &mut state);
+        }
+        self.dentries.put(dir.ino, Arc::from(name), None);
+    }
+
+    pub(crate) fn do_create(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+    ) -> Result<(Node, Opened)> {
+        let mut what = Template::new(FileKind::Regular, mode);
+        // Before the name is there, so that a lack of descriptors leaves no file behind.
+        let mut cache = self.new_cache(0)?.0;
+        let fd = cache.open(flags)?;
+        cache.in_use = true;
+        let witness = Arc::clone(&cache.witness);
+        what.cache = Some(cache);
+        let inode = self.make(caller, dir, name, what)?;
+        let native = goanna_vfs::Native::Reads { witness };
+        Ok((inode.node(), Opened { fd, native }))
+    }
+
+    pub(crate) fn do_tmpfile(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        mode: u32,
+        flags: i32,
+    ) -> Result<(Node, Opened)> {
+        let dir = self.dir(dir)?;
+        let what = Template::new(FileKind::Regular, mode);
+        self.change(|guard| {
+            let _names = self.names.read();
+            let mut meta = {
+                let state = dir.state.lock();
+                state.check_alive()?;
+                what.meta(caller, &state.meta, now())
+            };
+            meta.nlink = 0;
+            let cache = self.new_cache(0)?.0;
+            self.reserve(META_COST)?;
+            let ino = self.new_ino(guard)?;
+            let seen = Seen {
+                parent: Some(Arc::clone(&dir)),
+                name: Arc::from(format!("#{ino}").as_bytes()),
+                deleted: true,
+            };
+            let mut state = State::stored(meta, Home::Orphan, seen);
+            state.cache = Some(cache);
+            state.linkable = flags & libc::O_EXCL == 0;
+            let opened = Self::open_cache(&mut state, flags)?;
+            let inode = self.table.insert_new(ino, FileKind::Regular, state);
+            self.mark_dirty(&inode, &mut inode.state.lock());
+            Ok((inode.node(), opened))
+        })
+    }
+
+    pub(crate) fn do_mknod(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+    ) -> Result<Node> {
+        let kind = FileKind::from_mode(mode).ok_or(Errno::EINVAL)?;
+        let mut what = Template::new(kind, mode);
+        match kind {
+            FileKind::Directory => return Err(Errno::EPERM),
+            FileKind::Symlink => return Err(Errno::EINVAL),
+            FileKind::CharDevice | FileKind::BlockDevice => what.rdev = rdev,
+            _ => {}
+        }
+        Ok(self.make(caller, dir, name, what)?.node())
+    }
+
+    pub(crate) fn do_mkdir(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Node> {
+        let what = Template::new(FileKind::Directory, mode);
+        Ok(self.make(caller, dir, name, what)?.node())
+    }
+
+    pub(crate) fn do_symlink(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Node> {
+        match target.len() {
+            0 => return Err(Errno::ENOENT),
+            len if len > SYMLINK_MAX => return Err(Errno::ENAMETOOLONG),
+            _ => {}
+        }
+        let mut what = Template::new(FileKind::Symlink, 0o777);
+        what.target = Some(Bytes::copy_from_slice(target));
+        Ok(self.make(caller, dir, name, what)?.node())
+    }
+
+    /// A regular file without content object, for imports.
+    pub(crate) fn make_file(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Arc<Inode>> {
+        self.make(caller, dir, name, Template::new(FileKind::Regular, mode))
+    }
+
+    pub(crate) fn do_link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        let inode = self.inode(node)?;
+        let dir = self.dir(dir)?;
+        if inode.kind == FileKind::Directory {
+            return Err(Errno::EPERM);
+        }
+        self.change(|guard| {
+            let _names = self.names.write();
+            if self.find(&dir, name)?.is_some() {
+                return Err(Errno::EEXIST);
+            }
+            dir.state.lock().check_alive()?;
+            let time = now();
+            let name: Arc<[u8]> = Arc::from(name);
+            self.link_locked(guard, &inode, &dir, &name, time)?;
+            self.entry_added(&dir, &name, &inode, time);
+            Ok(())
+        })
+    }
+
+    /// Files a further name. The second one moves the metadata to a data record of its own.
+    fn link_locked(
+        &self,
+        guard: &OpGuard<'_>,
+        inode: &Arc<Inode>,
+        dir: &Arc<Inode>,
+        name: &Arc<[u8]>,
+        time: Timestamp,
+    ) -> Result<()> {
+        let mut state = inode.state.lock();
+        let state = &mut *state;
+        let mut meta = state.meta.clone();
+        if meta.nlink >= LINK_MAX {
+            return Err(Errno::EMLINK);
+        }
+        meta.nlink += 1;
+        meta.ctime = time;
+        self.reserve(META_COST + state.meta_cost())?;
+        let (ino, kind) = (inode.ino, schema_kind(inode.kind));
+        let nameless = |meta| PathRecord { ino, kind, meta }.encode();
+        let mut changes = Changes::new();
+        let home = match &state.home {
+            Home::Orphan => {
+                if !state.linkable || state.gone {
+                    return Err(Errno::ENOENT);
+                }
+                changes.delete(key::orphan_key(ino));
+                changes.put(key::path_key(dir.ino, name), nameless(Some(meta.clone())));
+                let (parent, name) = (dir.ino, Arc::clone(name));
+                Home::Path { parent, name }
+            }
+            home => {
+                if let Home::Path { parent, name } = home {
+                    changes.put(key::path_key(*parent, name), nameless(None));
+                    changes.put(key::link_key(ino, *parent, name), LINK_VALUE);
+                }
+                changes.put(key::path_key(dir.ino, name), nameless(None));
+                changes.put(key::link_key(ino, dir.ino, name), LINK_VALUE);
+                let meta = meta.clone();
+                changes.put(key::data_key(ino), DataRecord { meta }.encode());
+                Home::Data
+            }
+        };
+        self.submit(guard, changes)?;
+        if state.home == Home::Orphan {
+            state.linkable = false;
+            state.orphan_stored = false;
+            state.doomed = false;
+        }
+        if state.seen.deleted {
+            state.seen = Seen {
+                parent: Some(Arc::clone(dir)),
+                name: Arc::clone(name),
+                deleted: false,
+            };
+        }
+        state.home = home;
+        state.meta = meta;
+        Ok(())
+    }
+}

@@ -1,0 +1,163 @@
+//! Sets of page indexes, kept as disjoint ranges: a file written from start to end is one range, not 65,536 entries.
+
+use std::collections::BTreeMap;
+
+/// A set of page indexes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct RangeSet {
+    /// Start to end (exclusive); ranges neither touch nor overlap.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl RangeSet {
+    /// The pages `0..end`.
+    pub fn up_to(end: u64) -> Self {
+        let mut set = Self::default();
+        set.insert(0, end);
+        set
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// How many pages are in the set.
+    pub fn len(&self) -> u64 {
+        self.ranges.iter().map(|(start, end)| end - start).sum()
+    }
+
+    pub fn contains(&self, page: u64) -> bool {
+        self.ranges
+            .range(..=page)
+            .next_back()
+            .is_some_and(|(_, &end)| page < end)
+    }
+
+    /// The parts of the set that lie in `start..end`.
+    pub fn intersect(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let first = match self.ranges.range(..=start).next_back() {
+            Some((&s, &e)) if e > start => s,
+            _ => start,
+        };
+        self.ranges
+            .range(first..end.max(first))
+            .map(move |(&s, &e)| (s.max(start), e.min(end)))
+    }
+
+    /// How many pages of `start..end` are not in the set.
+    pub fn missing(&self, start: u64, end: u64) -> u64 {
+        let had: u64 = self.intersect(start, end).map(|(s, e)| e - s).sum();
+        end.saturating_sub(start) - had
+    }
+
+    /// The ranges of the set, ascending.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.ranges.iter().map(|(&start, &end)| (start, end))
+    }
+
+    /// Adds `start..end`; returns how many pages were new.
+    pub fn insert(&mut self, start: u64, end: u64) -> u64 {
+        if start >= end {
+            return 0;
+        }
+        let (mut from, mut to, mut had) = (start, end, 0);
+        // The range that begins before `start`, if it reaches it, and all that begin up to `end`, are merged.
+        if let Some((&s, &e)) = self.ranges.range(..start).next_back()
+            && e >= start
+        {
+            from = s;
+            had += e.min(end) - start;
+            to = to.max(e);
+            self.ranges.remove(&s);
+        }
+        while let Some((&s, &e)) = self.ranges.range(start..=end).next() {
+            had += e.min(end) - s;
+            to = to.max(e);
+            self.ranges.remove(&s);
+        }
+        self.ranges.insert(from, to);
+        (end - start) - had
+    }
+
+    /// Removes `start..end`.
+    pub fn remove(&mut self, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
+        if let Some((&s, &e)) = self.ranges.range(..start).next_back()
+            && e > start
+        {
+            self.ranges.insert(s, start);
+            if e > end {
+                self.ranges.insert(end, e);
+            }
+        }
+        while let Some((&s, &e)) = self.ranges.range(start..end).next() {
+            self.ranges.remove(&s);
+            if e > end {
+                self.ranges.insert(end, e);
+            }
+        }
+    }
+
+    /// Takes up to `limit` pages out, highest first, and calls `visit` for each.
+    pub fn pop_back(&mut self, limit: u64, mut visit: impl FnMut(u64)) {
+        let mut left = limit;
+        while left > 0
+            && let Some((start, end)) = self.ranges.pop_last()
+        {
+            let from = start.max(end.saturating_sub(left));
+            (from..end).rev().for_each(&mut visit);
+            left -= end - from;
+            if from > start {
+                self.ranges.insert(start, from);
+            }
+        }
+    }
+
+    /// The pages of the set, ascending.
+    pub fn pages(&self) -> impl Iterator<Item = u64> + '_ {
+        self.ranges.iter().flat_map(|(&start, &end)| start..end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RangeSet;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_set_of_numbers(steps in prop::collection::vec((0_u8..3, 0_u64..40, 0_u64..12), 1..60)) {
+            let (mut ranges, mut model) = (RangeSet::default(), BTreeSet::new());
+            for (what, start, len) in steps {
+                match what {
+                    0 => {
+                        prop_assert_eq!(ranges.missing(start, start + len), (start..start + len).filter(|p| !model.contains(p)).count() as u64);
+                        let new = (start..start + len).filter(|p| model.insert(*p)).count() as u64;
+                        prop_assert_eq!(ranges.insert(start, start + len), new);
+                    }
+                    1 => {
+                        ranges.remove(start, start + len);
+                        model.retain(|p| !(start..start + len).contains(p));
+                    }
+                    _ => {
+                        let mut popped = Vec::new();
+                        ranges.pop_back(len, |p| popped.push(p));
+                        for page in popped {
+                            prop_assert_eq!(model.pop_last(), Some(page));
+                        }
+                    }
+                }
+                prop_assert_eq!(ranges.pages().collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
+                prop_assert_eq!(ranges.len(), model.len() as u64);
+                for page in 0..60 {
+                    prop_assert_eq!(ranges.contains(page), model.contains(&page));
+                }
+                // Ranges that touch were merged.
+                prop_assert!(ranges.ranges.iter().zip(ranges.ranges.iter().skip(1)).all(|(a, b)| a.1 < b.0));
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Directory order: entries in the order of their cookies.
+//!
+//! A directory that was read since it came into memory, or that was made since, has its whole order in memory: each
+//! entry a cookie that never changes, new entries at the end. So a program that creates and removes while it reads
+//! sees each lasting entry exactly once. The order also answers that a name does not exist.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use amino_schema::{ParsedKey, PathRecord, key};
+use goanna_vfs::{DirEntry, Errno, FileKind, Node, Result};
+
+use crate::AminoFs;
+use crate::inode::{Inode, State, kind_of};
+
+/// Entries that one locked step of readdir takes; the sink is called without locks.
+const BATCH: usize = 128;
+
+struct Entry {
+    name: Arc<[u8]>,
+    ino: u64,
+    kind: FileKind,
+}
+
+/// The entries of a directory by cookie.
+#[derive(Default)]
+pub(crate) struct DirOrder {
+    entries: BTreeMap<u64, Entry>,
+    cookies: HashMap<Arc<[u8]>, u64>,
+    last: u64,
+}
+
+impl DirOrder {
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.cookies.contains_key(name)
+    }
+
+    /// Adds an entry, or lets an existing name stand for something else at its old place.
+    pub fn set(&mut self, name: &Arc<[u8]>, ino: u64, kind: FileKind) {
+        let cookie = match self.cookies.get(&**name) {
+            Some(&cookie) => cookie,
+            None => {
+                self.last += 1;
+                self.cookies.insert(Arc::clone(name), self.last);
+                self.last
+            }
+        };
+        let name = Arc::clone(name);
+        self.entries.insert(cookie, Entry { name, ino, kind });
+    }
+
+    pub fn remove(&mut self, name: &[u8]) {
+        if let Some(cookie) = self.cookies.remove(name) {
+            self.entries.remove(&cookie);
+        }
+    }
+}
+
+impl AminoFs {
+    /// The directory's order, read from the store if need be. The namespace lock is held.
+    fn load_order(&self, dir: &Inode, state: &mut State) -> Result<()> {
+        if state.dir.is_some() {
+            return Ok(());
+        }
+        let mut order = DirOrder::default();
+        self.scan(&key::path_prefix(dir.ino), |raw, value| {
+            if let ParsedKey::Path { name, .. } = ParsedKey::parse(raw)? {
+                let record = PathRecord::decode(value)?;
+                order.set(&Arc::from(name), record.ino, kind_of(record.kind));
+            }
+            Ok(true)
+        })?;
+        state.dir = Some(order);
+        Ok(())
+    }
+
+    pub(crate) fn do_readdir(
+        &self,
+        dir: &Node,
+        mut cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let dir = self.dir(dir)?;
+        loop {
+            let mut batch = Vec::with_capacity(BATCH);
+            {
+                let _names = self.names.read();
+                let mut state = dir.state.lock();
+                if state.check_alive().is_err() {
+                    // A removed directory reads as empty in getdents64(2) on Linux: ENOENT comes from the VFS above.
+                    return Err(Errno::ENOENT);
+                }
+                self.load_order(&dir, &mut state)?;
+                if let Some(order) = &state.dir
+                    && let Some(start) = cookie.checked_add(1)
+                {
+                    let rest = order.entries.range(start..).take(BATCH);
+                    batch.extend(rest.map(|(&c, e)| (c, Arc::clone(&e.name), e.ino, e.kind)));
+                }
+            }
+            let full = batch.len() == BATCH;
+            for (at, name, ino, kind) in batch {
+                let entry = DirEntry {
+                    name: &name,
+                    ino,
+                    kind,
+                    cookie: at,
+                };
+                if !sink(entry) {
+                    return Ok(());
+                }
+                cookie = at;
+            }
+            if !full {
+                return Ok(());
+            }
+        }
+    }
+}

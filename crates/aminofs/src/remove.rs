@@ -1,0 +1,193 @@
+//! Removing names.
+
+use std::sync::Arc;
+
+use amino_schema::{ParsedKey, PathRecord, Timestamp, key};
+use amino_txn::Changes;
+use goanna_vfs::{Errno, FileKind, Node, Result};
+
+use crate::collect::REAP_PAGES;
+use crate::data::deletes;
+use crate::inode::{Home, Inode, Seen, now, schema_kind};
+use crate::names::check_name;
+use crate::{AminoFs, META_COST};
+
+/// What becomes of an inode that loses a name.
+pub(crate) struct Dropped {
+    nlink: u32,
+    home: Home,
+    /// A name that it still has, when its directory is in memory.
+    other: Option<Seen>,
+    /// The deletion of its content at the next cut is reserved.
+    reap_reserved: bool,
+}
+
+impl AminoFs {
+    /// Removes `name` in directory `dir` of `inode`, a non-directory or an empty directory, within `changes`; space
+    /// for what follows at the next cut is reserved. The namespace lock is held exclusively.
+    pub(crate) fn plan_drop(
+        &self,
+        inode: &Arc<Inode>,
+        dir: u64,
+        name: &[u8],
+        time: Timestamp,
+        changes: &mut Changes,
+    ) -> Result<Dropped> {
+        let state = inode.state.lock();
+        changes.delete(key::path_key(dir, name));
+        let pages = state.stored.len();
+        if state.home != Home::Data {
+            let reap_reserved = pages <= REAP_PAGES;
+            let content = if reap_reserved { deletes(pages + 1) } else { 0 };
+            self.reserve(state.meta_cost() + content)?;
+            return Ok(Dropped {
+                nlink: 0,
+                home: Home::Orphan,
+                other: None,
+                reap_reserved,
+            });
+        }
+        self.reserve(state.meta_cost())?;
+        changes.delete(key::link_key(inode.ino, dir, name));
+        let mut others = Vec::new();
+        self.scan(&key::link_prefix(inode.ino), |raw, _| {
+            if let ParsedKey::Link {
+                parent,
+                name: found,
+                ..
+            } = ParsedKey::parse(raw)?
+                && (parent, found) != (dir, name)
+            {
+                others.push((parent, Arc::<[u8]>::from(found)));
+            }
+            // Two are enough to know that it is not the last.
+            Ok(others.len() < 2)
+        })?;
+        let Some((parent, other)) = others.first() else {
+            return Err(Errno::EUCLEAN);
+        };
+        let seen = self.table.get(*parent).map(|parent| Seen {
+            parent: Some(parent),
+            name: Arc::clone(other),
+            deleted: false,
+        });
+        let nlink = state.meta.nlink.saturating_sub(1);
+        if others.len() > 1 {
+            return Ok(Dropped {
+                nlink,
+                home: Home::Data,
+                other: seen,
+                reap_reserved: false,
+            });
+        }
+        // The last name takes the metadata back.
+        let mut meta = state.meta.clone();
+        meta.nlink = 1;
+        meta.ctime = time;
+        let record = PathRecord {
+            ino: inode.ino,
+            kind: schema_kind(inode.kind),
+            meta: Some(meta),
+        };
+        changes.put(key::path_key(*parent, other), record.encode());
+        changes.delete(key::link_key(inode.ino, *parent, other));
+        changes.delete(key::data_key(inode.ino));
+        Ok(Dropped {
+            nlink: 1,
+            home: Home::Path {
+                parent: *parent,
+                name: Arc::clone(other),
+            },
+            other: seen,
+            reap_reserved: false,
+        })
+    }
+
+    /// Does in memory what [`AminoFs::plan_drop`] planned, after the changes were submitted.
+    pub(crate) fn apply_drop(
+        &self,
+        inode: &Arc<Inode>,
+        dir: u64,
+        name: &[u8],
+        time: Timestamp,
+        dropped: Dropped,
+    ) {
+        let orphan = dropped.home == Home::Orphan;
+        let old = {
+            let mut state = inode.state.lock();
+            state.meta.nlink = dropped.nlink;
+            state.meta.ctime = time;
+            state.home = dropped.home;
+            state.reap_reserved = dropped.reap_reserved;
+            let mut old = None;
+            if state.seen.is(dir, name) {
+                match dropped.other {
+                    Some(seen) => old = Some(std::mem::replace(&mut state.seen, seen)),
+                    None => state.seen.deleted = true,
+                }
+            }
+            if orphan {
+                state.dir = None;
+                if let Some(cache) = &mut state.cache {
+                    cache.idle = false;
+                }
+            }
+            self.mark_dirty(inode, &mut state);
+            old
+        };
+        drop(old);
+        if orphan {
+            // Its references would keep the inode from going.
+            let idle = self.idle.lock().remove(inode.ino);
+            drop(idle);
+            if inode.kind == FileKind::Directory {
+                self.dentries.forget_dir(inode.ino);
+            }
+        }
+    }
+
+    pub(crate) fn do_unlink(&self, dir: &Node, name: &[u8]) -> Result<()> {
+        self.remove(dir, name, |victim| {
+            if victim.kind == FileKind::Directory {
+                Err(Errno::EISDIR)
+            } else {
+                Ok(())
+            }
+        })
+    }
+
+    pub(crate) fn do_rmdir(&self, dir: &Node, name: &[u8]) -> Result<()> {
+        self.remove(dir, name, |victim| {
+            if victim.kind != FileKind::Directory {
+                Err(Errno::ENOTDIR)
+            } else if victim.state.lock().meta.size > 0 {
+                Err(Errno::ENOTEMPTY)
+            } else {
+                Ok(())
+            }
+        })
+    }
+
+    fn remove(
+        &self,
+        dir: &Node,
+        name: &[u8],
+        check: impl FnOnce(&Inode) -> Result<()>,
+    ) -> Result<()> {
+        check_name(name)?;
+        let dir = self.dir(dir)?;
+        self.change(|guard| {
+            let _names = self.names.write();
+            let victim = self.find(&dir, name)?.ok_or(Errno::ENOENT)?;
+            check(&victim)?;
+            let time = now();
+            let mut changes = Changes::new();
+            self.reserve(META_COST)?;
+            let dropped = self.plan_drop(&victim, dir.ino, name, time, &mut changes)?;
+            self.submit(guard, changes)?;
+            self.apply_drop(&victim, dir.ino, name, time, dropped);
+            self.entry_removed(&dir, name, victim.kind, time);
+            Ok(())
+        })
+    }
+}

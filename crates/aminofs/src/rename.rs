@@ -1,0 +1,239 @@
+//! rename(2) and renameat2(2). Children are filed under their directory's inode number, so moving a directory moves one
+//! record.
+
+use std::sync::Arc;
+
+use amino_schema::{PathRecord, Timestamp, key, record::LINK_VALUE};
+use amino_txn::{Changes, OpGuard};
+use goanna_vfs::{Errno, FileKind, Node, Result};
+
+use crate::inode::{Home, Inode, Seen, now, schema_kind};
+use crate::names::{LINK_MAX, check_name};
+use crate::{AminoFs, META_COST};
+
+/// A name in a directory.
+struct Spot<'a> {
+    dir: &'a Arc<Inode>,
+    name: &'a Arc<[u8]>,
+}
+
+/// Whether `dir` is `ancestor` or lies below it. The namespace lock is held.
+fn is_below(dir: &Arc<Inode>, ancestor: &Arc<Inode>) -> bool {
+    let mut at = Some(Arc::clone(dir));
+    while let Some(inode) = at {
+        if inode.ino == ancestor.ino {
+            return true;
+        }
+        at = inode.state.lock().seen.parent.clone();
+    }
+    false
+}
+
+fn is_dir(inode: &Inode) -> bool {
+    inode.kind == FileKind::Directory
+}
+
+impl AminoFs {
+    pub(crate) fn do_rename(
+        &self,
+        from_dir: &Node,
+        from: &[u8],
+        to_dir: &Node,
+        to: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        let exchange = flags & libc::RENAME_EXCHANGE != 0;
+        let no_replace = flags & libc::RENAME_NOREPLACE != 0;
+        if flags & !(libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE) != 0
+            || (exchange && no_replace)
+        {
+            return Err(Errno::EINVAL);
+        }
+        check_name(from)?;
+        check_name(to)?;
+        let (from_dir, to_dir) = (self.dir(from_dir)?, self.dir(to_dir)?);
+        let (from, to): (Arc<[u8]>, Arc<[u8]>) = (Arc::from(from), Arc::from(to));
+        let from = Spot {
+            dir: &from_dir,
+            name: &from,
+        };
+        let to = Spot {
+            dir: &to_dir,
+            name: &to,
+        };
+        self.change(|guard| {
+            let _names = self.names.write();
+            let source = self.find(from.dir, from.name)?.ok_or(Errno::ENOENT)?;
+            let target = self.find(to.dir, to.name)?;
+            to.dir.state.lock().check_alive()?;
+            match &target {
+                Some(_) if no_replace => return Err(Errno::EEXIST),
+                None if exchange => return Err(Errno::ENOENT),
+                _ => {}
+            }
+            // In the order of do_renameat2 and vfs_rename.
+            if is_dir(&source) && is_below(to.dir, &source) {
+                return Err(Errno::EINVAL);
+            }
+            if let Some(target) = &target {
+                if is_dir(target) && is_below(from.dir, target) {
+                    return Err(if exchange {
+                        Errno::EINVAL
+                    } else {
+                        Errno::ENOTEMPTY
+                    });
+                }
+                if target.ino == source.ino {
+                    return Ok(());
+                }
+            }
+            match target {
+                Some(target) if exchange => self.exchange(guard, &from, &source, &to, &target),
+                target => self.replace(guard, &from, &source, &to, target.as_ref()),
+            }
+        })
+    }
+
+    /// Records in `changes` that `inode` has the name `to` instead of `from`. The records of both names themselves
+    /// are: `to` is set, `from` is left to the caller.
+    fn plan_move(
+        &self,
+        inode: &Arc<Inode>,
+        from: &Spot<'_>,
+        to: &Spot<'_>,
+        time: Timestamp,
+        changes: &mut Changes,
+    ) -> Result<()> {
+        let state = inode.state.lock();
+        self.reserve(state.meta_cost())?;
+        let meta = if state.home == Home::Data {
+            changes.delete(key::link_key(inode.ino, from.dir.ino, from.name));
+            changes.put(key::link_key(inode.ino, to.dir.ino, to.name), LINK_VALUE);
+            None
+        } else {
+            let mut meta = state.meta.clone();
+            meta.ctime = time;
+            Some(meta)
+        };
+        let record = PathRecord {
+            ino: inode.ino,
+            kind: schema_kind(inode.kind),
+            meta,
+        };
+        changes.put(key::path_key(to.dir.ino, to.name), record.encode());
+        Ok(())
+    }
+
+    /// Does in memory what [`AminoFs::plan_move`] planned.
+    fn apply_move(&self, inode: &Arc<Inode>, from: &Spot<'_>, to: &Spot<'_>, time: Timestamp) {
+        let mut state = inode.state.lock();
+        state.meta.ctime = time;
+        if state.home != Home::Data {
+            state.home = Home::Path {
+                parent: to.dir.ino,
+                name: Arc::clone(to.name),
+            };
+        }
+        let mut old = None;
+        if state.seen.is(from.dir.ino, from.name) || state.home != Home::Data {
+            let seen = Seen {
+                parent: Some(Arc::clone(to.dir)),
+                name: Arc::clone(to.name),
+                deleted: false,
+            };
+            old = Some(std::mem::replace(&mut state.seen, seen));
+        }
+        self.mark_dirty(inode, &mut state);
+        drop(state);
+        drop(old);
+    }
+
+    fn replace(
+        &self,
+        guard: &OpGuard<'_>,
+        from: &Spot<'_>,
+        source: &Arc<Inode>,
+        to: &Spot<'_>,
+        target: Option<&Arc<Inode>>,
+    ) -> Result<()> {
+        if let Some(target) = target {
+            match (is_dir(source), is_dir(target)) {
+                (true, false) => return Err(Errno::ENOTDIR),
+                (false, true) => return Err(Errno::EISDIR),
+                (true, true) if target.state.lock().meta.size > 0 => return Err(Errno::ENOTEMPTY),
+                _ => {}
+            }
+        }
+        let crosses = from.dir.ino != to.dir.ino;
+        if is_dir(source)
+            && crosses
+            && target.is_none()
+            && to.dir.state.lock().meta.nlink >= LINK_MAX
+        {
+            return Err(Errno::EMLINK);
+        }
+        let time = now();
+        let mut changes = Changes::new();
+        self.reserve(2 * META_COST)?;
+        changes.delete(key::path_key(from.dir.ino, from.name));
+        let dropped = match target {
+            Some(target) => {
+                let name = to.name;
+                Some(self.plan_drop(target, to.dir.ino, name, time, &mut changes)?)
+            }
+            None => None,
+        };
+        self.plan_move(source, from, to, time, &mut changes)?;
+        self.submit(guard, changes)?;
+        if let (Some(target), Some(dropped)) = (target, dropped) {
+            self.apply_drop(target, to.dir.ino, to.name, time, dropped);
+            self.entry_removed(to.dir, to.name, target.kind, time);
+        }
+        self.apply_move(source, from, to, time);
+        self.entry_removed(from.dir, from.name, source.kind, time);
+        self.entry_added(to.dir, to.name, source, time);
+        Ok(())
+    }
+
+    fn exchange(
+        &self,
+        guard: &OpGuard<'_>,
+        from: &Spot<'_>,
+        source: &Arc<Inode>,
+        to: &Spot<'_>,
+        target: &Arc<Inode>,
+    ) -> Result<()> {
+        let time = now();
+        let mut changes = Changes::new();
+        self.reserve(2 * META_COST)?;
+        self.plan_move(source, from, to, time, &mut changes)?;
+        self.plan_move(target, to, from, time, &mut changes)?;
+        self.submit(guard, changes)?;
+        self.apply_move(source, from, to, time);
+        self.apply_move(target, to, from, time);
+        self.entry_changed(from, target, source.kind, time);
+        self.entry_changed(to, source, target.kind, time);
+        Ok(())
+    }
+
+    /// The name stands for `inode` now, and for something of kind `old` before; it keeps its place in the directory.
+    fn entry_changed(&self, spot: &Spot<'_>, inode: &Arc<Inode>, old: FileKind, time: Timestamp) {
+        {
+            let mut state = spot.dir.state.lock();
+            if is_dir(inode) {
+                state.meta.nlink += 1;
+            }
+            if old == FileKind::Directory {
+                state.meta.nlink = state.meta.nlink.saturating_sub(1);
+            }
+            if let Some(order) = &mut state.dir {
+                order.set(spot.name, inode.ino, inode.kind);
+            }
+            state.touch(time);
+            self.mark_dirty(spot.dir, &mut state);
+        }
+        let name = Arc::clone(spot.name);
+        self.dentries
+            .put(spot.dir.ino, name, Some(Arc::clone(inode)));
+    }
+}

@@ -1,0 +1,185 @@
+//! The operations vector: one line each, to where the work is done.
+
+use goanna_vfs::{
+    Attr, Caller, DirEntry, FileSystem, Node, OpenFile, Opened, Result, SetAttr, Spot, StatFs,
+};
+
+use crate::AminoFs;
+
+impl FileSystem for AminoFs {
+    fn kind(&self) -> &'static str {
+        "amino"
+    }
+
+    fn root(&self) -> Node {
+        self.root.node()
+    }
+
+    fn lookup(&self, _: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
+        self.do_lookup(dir, name)
+    }
+
+    fn parent(&self, _: &Caller, dir: &Node) -> Result<Node> {
+        self.do_parent(dir)
+    }
+
+    fn path(&self, node: &Node) -> Result<(Vec<u8>, bool)> {
+        self.do_path(node)
+    }
+
+    fn getattr(&self, _: &Caller, node: &Node) -> Result<Attr> {
+        self.do_getattr(node)
+    }
+
+    fn readlink(&self, _: &Caller, node: &Node) -> Result<Vec<u8>> {
+        self.do_readlink(node)
+    }
+
+    fn readdir(
+        &self,
+        _: &Caller,
+        dir: &Node,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.do_readdir(dir, cookie, sink)
+    }
+
+    fn open(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Opened> {
+        self.do_open(caller, node, flags)
+    }
+
+    fn read_at(&self, _: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.do_read_at(node, offset, buf)
+    }
+
+    fn create(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+    ) -> Result<(Node, Opened)> {
+        self.do_create(caller, dir, name, mode, flags)
+    }
+
+    fn tmpfile(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        mode: u32,
+        flags: i32,
+    ) -> Result<(Node, Opened)> {
+        self.do_tmpfile(caller, dir, mode, flags)
+    }
+
+    fn mknod(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+    ) -> Result<Node> {
+        self.do_mknod(caller, dir, name, mode, rdev)
+    }
+
+    fn mkdir(&self, caller: &Caller, dir: &Node, name: &[u8], mode: u32) -> Result<Node> {
+        self.do_mkdir(caller, dir, name, mode)
+    }
+
+    fn symlink(&self, caller: &Caller, dir: &Node, name: &[u8], target: &[u8]) -> Result<Node> {
+        self.do_symlink(caller, dir, name, target)
+    }
+
+    fn link(&self, _: &Caller, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
+        self.do_link(node, dir, name)
+    }
+
+    fn unlink(&self, _: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
+        self.do_unlink(dir, name)
+    }
+
+    fn rmdir(&self, _: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
+        self.do_rmdir(dir, name)
+    }
+
+    fn rename(
+        &self,
+        _: &Caller,
+        from_dir: &Node,
+        from: &[u8],
+        to_dir: &Node,
+        to: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        self.do_rename(from_dir, from, to_dir, to, flags)
+    }
+
+    fn write(&self, caller: &Caller, file: OpenFile<'_>, spot: Spot, data: &[u8]) -> Result<usize> {
+        self.do_write(caller, file, spot, data)
+    }
+
+    fn truncate(&self, caller: &Caller, node: &Node, size: u64) -> Result<()> {
+        self.do_truncate(caller, node, size)
+    }
+
+    fn fallocate(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        mode: i32,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.do_fallocate(caller, node, mode, offset, len)
+    }
+
+    fn mapped_shared(&self, node: &Node) {
+        self.do_mapped_shared(node);
+    }
+
+    fn sync_mapped(&self, node: &Node) -> Result<()> {
+        self.do_sync_mapped(node)
+    }
+
+    fn sync(&self, node: Option<&Node>) -> Result<()> {
+        self.do_sync(node)
+    }
+
+    fn released(&self, node: &Node) {
+        self.do_released(node);
+    }
+
+    fn setattr(&self, _: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
+        self.do_setattr(node, set)
+    }
+
+    fn statfs(&self, _: &Caller, _: &Node) -> Result<StatFs> {
+        self.do_statfs()
+    }
+
+    fn getxattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
+        self.do_getxattr(caller, node, name)
+    }
+
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
+        self.do_setxattr(caller, node, name, value, flags)
+    }
+
+    fn listxattr(&self, caller: &Caller, node: &Node) -> Result<Vec<Vec<u8>>> {
+        self.do_listxattr(caller, node)
+    }
+
+    fn removexattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<()> {
+        self.do_removexattr(caller, node, name)
+    }
+}

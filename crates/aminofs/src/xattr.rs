@@ -1,0 +1,145 @@
+//! Extended attributes.
+//!
+//! Namespaces as on Linux's disk file systems: `user.` on regular files and directories, `trusted.` for the
+//! administrator, `security.` readable by all. `system.` (access control lists) is not supported.
+
+use std::sync::Arc;
+
+use amino_schema::{MetaFlags, ParsedKey, key, record};
+use amino_txn::Changes;
+use goanna_vfs::{Caller, Errno, FileKind, Node, Result, caps};
+
+use crate::inode::{Inode, now};
+use crate::{AminoFs, damaged};
+
+/// `XATTR_NAME_MAX`.
+const NAME_MAX: usize = 255;
+/// `XATTR_SIZE_MAX`.
+const SIZE_MAX: usize = 65536;
+
+/// Whether an attribute of this name may be read or changed, as `xattr_permission` and the handlers' tables say.
+fn check(caller: &Caller, inode: &Inode, name: &[u8], write: bool) -> Result<()> {
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(Errno::ERANGE);
+    }
+    let refused = if write { Errno::EPERM } else { Errno::ENODATA };
+    let rest = if let Some(rest) = name.strip_prefix(b"user.") {
+        if !matches!(inode.kind, FileKind::Regular | FileKind::Directory) {
+            return Err(refused);
+        }
+        rest
+    } else if let Some(rest) = name.strip_prefix(b"trusted.") {
+        if !caller.capable(caps::SYS_ADMIN) {
+            return Err(refused);
+        }
+        rest
+    } else if let Some(rest) = name.strip_prefix(b"security.") {
+        if write && !caller.capable(caps::SYS_ADMIN) {
+            return Err(Errno::EPERM);
+        }
+        rest
+    } else {
+        return Err(Errno::EOPNOTSUPP);
+    };
+    if rest.is_empty() {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+impl AminoFs {
+    pub(crate) fn do_getxattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
+        let inode = self.inode(node)?;
+        check(caller, &inode, name, false)?;
+        let state = inode.state.lock();
+        if !state.meta.flags.contains(MetaFlags::HAS_XATTR) {
+            return Err(Errno::ENODATA);
+        }
+        let raw = self.get(&key::xattr_key(inode.ino, name))?;
+        let value = record::decode_xattr(&raw.ok_or(Errno::ENODATA)?).map_err(damaged)?;
+        Ok(value.to_vec())
+    }
+
+    pub(crate) fn do_listxattr(&self, caller: &Caller, node: &Node) -> Result<Vec<Vec<u8>>> {
+        let inode = self.inode(node)?;
+        let state = inode.state.lock();
+        let mut names = Vec::new();
+        if state.meta.flags.contains(MetaFlags::HAS_XATTR) {
+            let trusted = caller.capable(caps::SYS_ADMIN);
+            self.scan(&key::xattr_prefix(inode.ino), |raw, _| {
+                if let ParsedKey::Xattr { name, .. } = ParsedKey::parse(raw)?
+                    && (trusted || !name.starts_with(b"trusted."))
+                {
+                    names.push(name.to_vec());
+                }
+                Ok(true)
+            })?;
+        }
+        Ok(names)
+    }
+
+    pub(crate) fn do_setxattr(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
+        if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if value.len() > SIZE_MAX {
+            return Err(Errno::E2BIG);
+        }
+        let inode = self.inode(node)?;
+        check(caller, &inode, name, true)?;
+        self.edit_xattr(&inode, name, |exists, changes| {
+            if exists && flags & libc::XATTR_CREATE != 0 {
+                return Err(Errno::EEXIST);
+            }
+            if !exists && flags & libc::XATTR_REPLACE != 0 {
+                return Err(Errno::ENODATA);
+            }
+            changes.put(key::xattr_key(inode.ino, name), record::encode_xattr(value));
+            Ok(())
+        })
+    }
+
+    pub(crate) fn do_removexattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<()> {
+        let inode = self.inode(node)?;
+        check(caller, &inode, name, true)?;
+        self.edit_xattr(&inode, name, |exists, changes| {
+            if !exists {
+                return Err(Errno::ENODATA);
+            }
+            changes.delete(key::xattr_key(inode.ino, name));
+            Ok(())
+        })
+    }
+
+    /// The flag that the inode has attributes stays when the last one goes: it only spares look-ups.
+    fn edit_xattr(
+        &self,
+        inode: &Arc<Inode>,
+        name: &[u8],
+        edit: impl FnOnce(bool, &mut Changes) -> Result<()>,
+    ) -> Result<()> {
+        self.change(|guard| {
+            let mut state = inode.state.lock();
+            if state.gone {
+                return Err(Errno::ENOENT);
+            }
+            let exists = state.meta.flags.contains(MetaFlags::HAS_XATTR)
+                && self.get(&key::xattr_key(inode.ino, name))?.is_some();
+            let mut changes = Changes::new();
+            edit(exists, &mut changes)?;
+            self.reserve(state.meta_cost())?;
+            self.submit(guard, changes)?;
+            state.meta.flags.set(MetaFlags::HAS_XATTR, true);
+            state.meta.ctime = now();
+            self.mark_dirty(inode, &mut state);
+            Ok(())
+        })
+    }
+}
