@@ -1,5 +1,7 @@
 //! The operations vector.
 
+use std::os::unix::ffi::OsStringExt;
+
 use goanna_vfs::{
     Attr, Caller, DirEntry, FileSystem, Native, Node, Opened, Result, SetAttr, StatFs,
 };
@@ -169,6 +171,12 @@ impl FileSystem for PassFs {
 
     fn sync(&self, node: Option<&Node>) -> Result<()> {
         self.make_durable(node)
+    }
+
+    fn host_path(&self, node: &Node) -> Option<std::path::PathBuf> {
+        // A name that is gone leads nowhere, or by now to something else.
+        let (path, deleted) = self.absolute_path(node).ok()?;
+        (!deleted).then(|| std::ffi::OsString::from_vec(path).into())
     }
 
     fn setattr(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {

@@ -330,6 +330,8 @@ fn removed_names_are_told_from_names_that_only_look_it() {
     assert_eq!(dir.fs.path(&two), Ok((b"two".to_vec(), true)));
     assert_eq!(dir.fs.path(&odd), Ok((b"odd (deleted)".to_vec(), false)));
     assert_eq!(dir.fs.path(&sub), Ok((b"dir".to_vec(), true)));
+    assert_eq!(dir.fs.host_path(&gone), None);
+    assert_eq!(dir.fs.host_path(&odd), Some(dir.host("odd (deleted)")));
     assert_eq!(dir.fs.getattr(&me(), &gone).unwrap().nlink, 0);
     assert!(dir.fs.open(&me(), &gone, libc::O_RDONLY).is_ok());
     assert_eq!(

@@ -1,0 +1,180 @@
+//! A complete back end: one directory with one file. See docs/add-a-backend.md.
+
+use std::io::Write;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use goanna_vfs::{
+    Attr, Caller, DirEntry, Errno, FileKind, FileSystem, Native, Node, Opened, Result, Stamp,
+};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+const TEXT: &[u8] = b"Hello, world\n";
+const ROOT: u64 = 1;
+const FILE: u64 = 2;
+
+/// `/hello`, read-only.
+pub struct HelloFs {
+    cache: OwnedFd,
+    witness: Arc<OwnedFd>,
+    made: Stamp,
+}
+
+impl HelloFs {
+    /// Fills the one cache object there will be.
+    pub fn new() -> std::io::Result<Self> {
+        let mut cache = std::fs::File::from(memfd_create("hello", MFdFlags::MFD_CLOEXEC)?);
+        cache.write_all(TEXT)?;
+        let witness = std::fs::File::open(format!("/proc/self/fd/{}", cache.as_raw_fd()))?;
+        Ok(Self {
+            cache: cache.into(),
+            witness: Arc::new(witness.into()),
+            made: Stamp::now(),
+        })
+    }
+}
+
+impl FileSystem for HelloFs {
+    fn kind(&self) -> &'static str {
+        "hello"
+    }
+
+    fn root(&self) -> Node {
+        Node::bare(ROOT, FileKind::Directory)
+    }
+
+    fn lookup(&self, _: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
+        match (dir.ino(), name) {
+            (ROOT, b"hello") => Ok(Node::bare(FILE, FileKind::Regular)),
+            (ROOT, _) => Err(Errno::ENOENT),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    fn parent(&self, _: &Caller, _: &Node) -> Result<Node> {
+        Ok(self.root())
+    }
+
+    fn path(&self, node: &Node) -> Result<(Vec<u8>, bool)> {
+        let path: &[u8] = if node.ino() == ROOT { b"" } else { b"hello" };
+        Ok((path.to_vec(), false))
+    }
+
+    fn getattr(&self, _: &Caller, node: &Node) -> Result<Attr> {
+        let (perm, nlink, size) = match node.ino() {
+            ROOT => (0o555, 2, 0),
+            _ => (0o444, 1, TEXT.len() as u64),
+        };
+        Ok(Attr {
+            dev: 0,
+            ino: node.ino(),
+            mode: node.kind().mode_bits() | perm,
+            nlink,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size,
+            blksize: 4096,
+            blocks: size.div_ceil(512),
+            atime: self.made,
+            mtime: self.made,
+            ctime: self.made,
+            btime: Some(self.made),
+        })
+    }
+
+    fn readlink(&self, _: &Caller, _: &Node) -> Result<Vec<u8>> {
+        Err(Errno::EINVAL)
+    }
+
+    fn readdir(
+        &self,
+        _: &Caller,
+        dir: &Node,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        if dir.ino() != ROOT {
+            return Err(Errno::ENOTDIR);
+        }
+        if cookie < 1 {
+            sink(DirEntry {
+                name: b"hello",
+                ino: FILE,
+                kind: FileKind::Regular,
+                cookie: 1,
+            });
+        }
+        Ok(())
+    }
+
+    fn open(&self, _: &Caller, _: &Node, flags: i32) -> Result<Opened> {
+        if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
+            return Err(Errno::EROFS);
+        }
+        let cache = format!("/proc/self/fd/{}", self.cache.as_raw_fd());
+        // Opened anew: every open of a program has its own offset and flags.
+        let flags = nix::fcntl::OFlag::from_bits_retain(flags | libc::O_CLOEXEC);
+        let fd = nix::fcntl::open(cache.as_str(), flags, nix::sys::stat::Mode::empty())?;
+        Ok(Opened {
+            fd,
+            native: Native::Reads {
+                witness: Arc::clone(&self.witness),
+            },
+        })
+    }
+
+    fn read_at(&self, _: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if node.ino() != FILE {
+            return Err(Errno::EISDIR);
+        }
+        let start = usize::try_from(offset)
+            .unwrap_or(TEXT.len())
+            .min(TEXT.len());
+        let rest = &TEXT[start..];
+        let len = rest.len().min(buf.len());
+        buf[..len].copy_from_slice(&rest[..len]);
+        Ok(len)
+    }
+}
+
+/// Looks at the file the way a `cat /hello` does: walk, permission, open, read.
+pub fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    use goanna_vfs::{Mount, MountFlags, Place, ops};
+    use std::io::Read;
+
+    let caller = Caller {
+        tid: 1,
+        pid: 1,
+        uid: 1000,
+        gid: 1000,
+        real_uid: 1000,
+        real_gid: 1000,
+        groups: Arc::from([]),
+        caps: 0,
+        umask: 0o022,
+    };
+    let fs: Arc<dyn FileSystem> = Arc::new(HelloFs::new()?);
+    let root = Place {
+        node: fs.root(),
+        mount: Arc::new(Mount {
+            fs,
+            target: b"/mnt".to_vec(),
+            flags: MountFlags::READ_ONLY,
+            source: "hello".into(),
+        }),
+    };
+    let hello = Place {
+        mount: Arc::clone(&root.mount),
+        node: ops::lookup(&caller, &root, b"hello")?,
+    };
+    let mut text = String::new();
+    let opened = ops::open_existing(&caller, &hello, libc::O_RDONLY)?;
+    std::fs::File::from(opened.fd).read_to_string(&mut text)?;
+    print!("{text}");
+    let refused = ops::unlink(&caller, &root, b"hello");
+    if text.as_bytes() != TEXT || refused != Err(Errno::EROFS) {
+        return Err("not what was mounted".into());
+    }
+    Ok(())
+}
