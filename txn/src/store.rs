@@ -16,8 +16,9 @@ use crate::layers::Overlay;
 use crate::log::{Log, recover};
 use crate::{Changes, EngineKind, Error, dir};
 
-/// Changes that a scan takes from each layer at a time.
-const SCAN_CHUNK: usize = 1024;
+/// Changes that a scan takes from each layer at first, and at most at a time: most readers want only some entries.
+const SCAN_CHUNK: usize = 128;
+const SCAN_CHUNK_MAX: usize = 8192;
 
 /// How a store is opened.
 #[derive(Debug, Clone)]
@@ -230,12 +231,14 @@ impl Store {
             }
             _ => Bound::Included(prefix.to_vec()),
         };
+        let mut chunk = SCAN_CHUNK;
         loop {
             let from = start.as_ref().map(Vec::as_slice);
-            let Some(complete_to) = self.scan_chunk(from, end, visit)? else {
+            let Some(complete_to) = self.scan_chunk(from, end, chunk, visit)? else {
                 return Ok(());
             };
             start = Bound::Excluded(complete_to.to_vec());
+            chunk = (chunk * 4).min(SCAN_CHUNK_MAX);
         }
     }
 
@@ -244,13 +247,14 @@ impl Store {
         &self,
         from: Bound<&[u8]>,
         end: Bound<&[u8]>,
+        chunk: usize,
         visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
     ) -> Result<Option<Bytes>, Error> {
         let (overlay, snapshot) = {
             // Taken together: a layer is in the one or in the other.
             let layers = self.shared.layers.read();
             (
-                layers.overlay(from, end, SCAN_CHUNK),
+                layers.overlay(from, end, chunk),
                 self.shared.engine.snapshot()?,
             )
         };

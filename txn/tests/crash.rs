@@ -287,3 +287,28 @@ fn an_old_engine_and_a_new_log_make_the_new_state() {
         fs::rename(&again, path.join("log")).unwrap();
     }
 }
+
+/// Damage in the engine's own files is told with the file, not repaired away and not a panic.
+#[test]
+fn a_damaged_engine_journal_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let store = Store::open(&path, options(EngineKind::Fjall)).unwrap();
+    (1..=50).for_each(|number| store.submit(&store.enter(), step(number)).unwrap());
+    store.close().unwrap();
+    let journal = path.join("engine/0.jnl");
+    let mut raw = fs::read(&journal).unwrap();
+    let at = raw
+        .windows(5)
+        .position(|window| window == b"Plast")
+        .unwrap();
+    raw[at] ^= 1;
+    fs::write(&journal, raw).unwrap();
+    let error = Store::open(&path, options(EngineKind::Fjall))
+        .err()
+        .unwrap();
+    assert!(
+        matches!(&error, Error::Damaged { place, .. } if place.ends_with(".jnl")),
+        "{error}"
+    );
+}

@@ -248,3 +248,64 @@ fn throttling_bounds_what_is_pending() {
         assert!(store.stats().pending_bytes <= most as u64 + (17 << 10));
     }
 }
+
+/// Everything at once: several writers, small segments, checkpoints and a limit that is often reached.
+#[test]
+fn writers_checkpoints_and_a_short_log_get_along() {
+    for engine in [EngineKind::Fjall, EngineKind::Sled] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let options = Options {
+            flush_interval: Duration::from_millis(1),
+            checkpoint_bytes: 150 << 10,
+            log_limit_bytes: 400 << 10,
+            max_pending_bytes: 100 << 10,
+            ..options(engine)
+        };
+        let store = Store::open(&path, options.clone()).unwrap();
+        let work = |thread: u8, store: &Store| {
+            let mut rng = fastrand::Rng::with_seed(u64::from(thread));
+            let mut model = Model::new();
+            for _ in 0..600 {
+                let key = vec![b'P', thread, rng.u8(..40)];
+                let changes = one(key.clone(), vec![rng.u8(..); rng.usize(..3000)]);
+                store.throttle();
+                match store.submit(&store.enter(), changes.clone()) {
+                    Ok(()) => apply(&mut model, &changes),
+                    Err(Error::NoSpace) => std::thread::sleep(Duration::from_millis(1)),
+                    Err(error) => panic!("{error}"),
+                }
+                if rng.u8(..30) == 0 {
+                    store.sync().unwrap();
+                }
+                assert_eq!(
+                    store.get(&key).unwrap().as_deref(),
+                    model.get(&key).map(Vec::as_slice)
+                );
+            }
+            assert_eq!(
+                scan(store, Bound::Unbounded, &[b'P', thread]),
+                model.clone().into_iter().collect::<Vec<_>>()
+            );
+            model
+        };
+        let mut model = Model::new();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..6)
+                .map(|thread| {
+                    scope.spawn({
+                        let (work, store) = (&work, &store);
+                        move || work(thread, store)
+                    })
+                })
+                .collect();
+            threads
+                .into_iter()
+                .for_each(|thread| model.extend(thread.join().unwrap()));
+        });
+        assert!(store.stats().checkpoints > 1, "{:?}", store.stats());
+        assert_eq!(all(&store), model);
+        drop(store);
+        assert_eq!(all(&Store::open(&path, options).unwrap()), model);
+    }
+}

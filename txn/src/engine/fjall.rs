@@ -34,19 +34,45 @@ fn error(what: &'static str) -> impl Fn(fjall::Error) -> Error {
     }
 }
 
+/// Why the database in `dir` does not open. Damage in a journal is named by its file: the newest may have lost what was
+/// never synced, and then the log has it.
+fn cannot_open(dir: &Path, why: fjall::Error) -> Error {
+    let journal = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.ok()?.path();
+        let number: u64 = path
+            .file_name()?
+            .to_str()?
+            .strip_suffix(".jnl")?
+            .parse()
+            .ok()?;
+        Some((number, path))
+    };
+    match why {
+        fjall::Error::Io(source) => Error::Io {
+            what: "open the engine in",
+            path: dir.to_owned(),
+            source,
+        },
+        fjall::Error::JournalRecovery(why) => {
+            let newest = std::fs::read_dir(dir)
+                .ok()
+                .and_then(|entries| entries.filter_map(journal).max());
+            let place = newest.map_or_else(|| dir.to_owned(), |(_, path)| path);
+            Error::Damaged {
+                place: place.display().to_string(),
+                why: format!("fjall cannot read this journal or an older one: {why:?}"),
+            }
+        }
+        why => Error::Damaged {
+            place: dir.display().to_string(),
+            why: format!("fjall cannot open it: {why:?}"),
+        },
+    }
+}
+
 impl FjallEngine {
     pub(super) fn open(dir: &Path) -> Result<Self, Error> {
-        let opening = |why: fjall::Error| match why {
-            fjall::Error::Io(source) => Error::Io {
-                what: "open the engine in",
-                path: dir.to_owned(),
-                source,
-            },
-            why => Error::Damaged {
-                place: dir.display().to_string(),
-                why: format!("fjall cannot open it: {why:?}"),
-            },
-        };
+        let opening = |why| cannot_open(dir, why);
         // Our log already holds what the journal would lose, so it is compressed by nobody and synced by us.
         let builder = Database::builder(dir)
             .manual_journal_persist(true)

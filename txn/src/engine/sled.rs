@@ -93,9 +93,11 @@ impl Engine for SledEngine {
     }
 
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, Error> {
+        // Recursive, because a visitor of one range may read another while a batch waits for both.
+        let batches = self.batches.read_recursive();
         Ok(Box::new(SledSnapshot {
             database: &self.database,
-            _no_batches: self.batches.read(),
+            _no_batches: batches,
         }))
     }
 
