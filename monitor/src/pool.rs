@@ -81,27 +81,24 @@ fn reply(listener: &Arc<Listener>, id: u64, outcome: Result<Answer>) {
             Err(errno) => listener.reply(id, Reply::Error(errno)),
         },
         Ok(Answer::Block(work)) => {
-            let listener = Arc::clone(listener);
+            let replier = Arc::clone(listener);
             let spawned = thread::Builder::new()
                 .name("blocking".into())
                 .spawn(move || {
+                    let _ = SigSet::all().thread_block();
                     let _ = cred::thread_owns_fs();
                     let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno::EIO));
-                    reply(&listener, id, outcome);
+                    reply(&replier, id, outcome);
                 });
             match spawned {
                 Ok(_) => Ok(()),
-                // The listener went with the closure; the tracee is released when its run ends.
-                Err(_) => Err(Errno::EAGAIN),
+                Err(_) => listener.reply(id, Reply::Error(Errno::EAGAIN)),
             }
         }
         Err(errno) => listener.reply(id, Reply::Error(errno)),
     };
     debug_assert!(
-        matches!(
-            result,
-            Ok(()) | Err(Errno::ENOENT | Errno::EAGAIN | Errno::EINPROGRESS)
-        ),
+        matches!(result, Ok(()) | Err(Errno::ENOENT | Errno::EINPROGRESS)),
         "{result:?}"
     );
 }

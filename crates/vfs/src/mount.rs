@@ -145,6 +145,15 @@ impl Mounts {
                 source,
             }),
         );
+        let inside = |inner: &[u8], outer: &[u8]| {
+            inner
+                .strip_prefix(outer)
+                .is_some_and(|rest| rest.first() == Some(&b'/'))
+        };
+        let targets: Vec<&[u8]> = self.by_target.keys().map(Vec::as_slice).collect();
+        self.nested = targets
+            .iter()
+            .any(|inner| targets.iter().any(|outer| inside(inner, outer)));
         Ok(())
     }
 

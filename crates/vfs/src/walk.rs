@@ -171,7 +171,7 @@ impl<'a> Walk<'a> {
         through: bool,
     ) -> Result<(Pos, Option<Vec<u8>>)> {
         let (next, link) = match dir {
-            Pos::Host(path) => self.step_host(path, name, through),
+            Pos::Host(path) => self.step_host(path, name, through)?,
             Pos::Mounted(place) => self.step_mounted(place, name)?,
         };
         self.left_host |= matches!(next, Pos::Mounted(_));
@@ -181,6 +181,17 @@ impl<'a> Walk<'a> {
     /// Whether any part of the walk was in a mount, so that the kernel could not repeat it.
     pub fn left_host(&self) -> bool {
         self.left_host
+    }
+
+    /// Whether the last component, the link `link` found in `dir`, may be followed
+    /// (`fs.protected_symlinks`): EACCES. The kernel judges the host's itself.
+    pub fn may_follow(&self, dir: &Pos, link: &Pos) -> Result<()> {
+        let (Pos::Mounted(dir), Pos::Mounted(link)) = (dir, link) else {
+            return Ok(());
+        };
+        let fs = &dir.mount.fs;
+        let dir = fs.getattr(self.caller, &dir.node)?;
+        ops::may_follow(self.caller, &dir, &fs.getattr(self.caller, &link.node)?)
     }
 
     /// Counts one followed link: ELOOP beyond Linux's limit or where links are forbidden.
@@ -254,6 +265,9 @@ impl<'a> Walk<'a> {
             };
             match link {
                 Some(target) if follow => {
+                    if is_last {
+                        self.may_follow(&at, &next)?;
+                    }
                     self.count_link()?;
                     self.depth -= 1;
                     if target.first() == Some(&b'/') {
@@ -341,13 +355,19 @@ impl<'a> Walk<'a> {
     /// The host directory `path`, or what is mounted on it.
     fn cross(&mut self, path: &[u8]) -> Result<Pos> {
         match self.mounts.at(path) {
-            Some(_) if self.resolve & libc::RESOLVE_NO_XDEV != 0 => Err(Errno::EXDEV),
             Some(mount) => {
                 self.left_host = true;
-                Ok(Pos::mount_root(mount))
+                self.enter(mount)
             }
             None => Ok(Pos::Host(path.to_vec())),
         }
+    }
+
+    fn enter(&self, mount: &Arc<Mount>) -> Result<Pos> {
+        if self.resolve & libc::RESOLVE_NO_XDEV != 0 {
+            return Err(Errno::EXDEV);
+        }
+        Ok(Pos::mount_root(mount))
     }
 
     fn step_mounted(&mut self, place: &Place, name: &[u8]) -> Result<(Pos, Option<Vec<u8>>)> {
@@ -363,7 +383,7 @@ impl<'a> Walk<'a> {
             path.extend_from_slice(name);
             if let Some(mount) = self.mounts.at(&path) {
                 ops::may_search(self.caller, place)?;
-                return Ok((Pos::mount_root(mount), None));
+                return Ok((self.enter(mount)?, None));
             }
         }
         let node = ops::lookup(self.caller, place, name)?;
@@ -381,7 +401,7 @@ impl<'a> Walk<'a> {
     }
 
     /// A component that is missing or unreadable counts as plain: the kernel will say what is wrong.
-    fn step_host(&self, dir: &[u8], name: &[u8], through: bool) -> (Pos, Option<Vec<u8>>) {
+    fn step_host(&self, dir: &[u8], name: &[u8], through: bool) -> Result<(Pos, Option<Vec<u8>>)> {
         let mut path = dir.to_vec();
         path.push(b'/');
         if dir == b"/proc" && (name == b"self" || name == b"thread-self") {
@@ -390,11 +410,11 @@ impl<'a> Walk<'a> {
             if name == b"thread-self" {
                 path.extend_from_slice(format!("/task/{tid}").as_bytes());
             }
-            return (Pos::Host(path), None);
+            return Ok((Pos::Host(path), None));
         }
         path.extend_from_slice(name);
         if let Some(mount) = self.mounts.at(&path) {
-            return (Pos::mount_root(mount), None);
+            return Ok((self.enter(mount)?, None));
         }
         if is_magic_link(&path) {
             let behind = if through {
@@ -402,13 +422,11 @@ impl<'a> Walk<'a> {
             } else {
                 None
             };
-            return (behind.unwrap_or(Pos::Host(path)), None);
+            return Ok((behind.unwrap_or(Pos::Host(path)), None));
         }
         let link = nix::fcntl::readlink(OsStr::from_bytes(&path)).ok();
-        (
-            Pos::Host(path),
-            link.map(|target| target.into_encoded_bytes()),
-        )
+        let link = link.map(|target| target.into_encoded_bytes());
+        Ok((Pos::Host(path), link))
     }
 }
 

@@ -173,7 +173,8 @@ impl Request {
             match walk.step(&parent.dir, &name, true) {
                 Ok((_, Some(_))) if exclusive => return Err(Errno::EEXIST),
                 Ok((_, Some(_))) if self.flags & libc::O_NOFOLLOW != 0 => return Err(Errno::ELOOP),
-                Ok((_, Some(target))) => {
+                Ok((link, Some(target))) => {
+                    walk.may_follow(&parent.dir, &link)?;
                     walk.count_link()?;
                     let absolute = target.first() == Some(&b'/');
                     from = if absolute { Pos::root() } else { parent.dir };
@@ -183,7 +184,10 @@ impl Request {
                 Ok((at, None)) => {
                     return match call.place(at) {
                         Ok(_) if exclusive => Err(Errno::EEXIST),
-                        Ok(place) => Ok(End::Existing(place)),
+                        Ok(place) => {
+                            ops::check_sticky_create(&caller, &call.place(parent.dir)?, &place)?;
+                            Ok(End::Existing(place))
+                        }
                         Err(Errno::ENOENT) => Ok(End::Missing {
                             dir: call.place(parent.dir)?,
                             name,

@@ -221,8 +221,27 @@ impl FileSystem for MemFs {
         Ok(state.node(parent))
     }
 
-    fn path(&self, _: &Node) -> Result<(Vec<u8>, bool)> {
-        Err(Errno::ENOSYS)
+    fn path(&self, node: &Node) -> Result<(Vec<u8>, bool)> {
+        let state = self.state();
+        let (mut path, mut ino) = (Vec::new(), node.ino());
+        while ino != 1 {
+            let name = |inode: &Inode| {
+                let found = inode.entries.iter().find(|(_, child)| **child == ino);
+                found.map(|(name, _)| name.clone())
+            };
+            let parent = state
+                .inodes
+                .iter()
+                .find_map(|(at, inode)| Some((*at, name(inode)?)));
+            let (parent, name) = parent.ok_or(Errno::ENOENT)?;
+            path = if path.is_empty() {
+                name
+            } else {
+                [name, path].join(&b'/')
+            };
+            ino = parent;
+        }
+        Ok((path, false))
     }
 
     fn getattr(&self, _: &Caller, node: &Node) -> Result<Attr> {
