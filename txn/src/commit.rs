@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use amino_schema::log::RecordHeader;
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::engine::Engine;
 use crate::layers::Layers;
@@ -203,9 +203,14 @@ impl Shared {
         pending
     }
 
+    /// The dirty source. To be dropped when no lock is held: it may be the last reference, and dropping the source may
+    /// close the store.
+    fn source(&self) -> Option<Arc<dyn DirtySource>> {
+        self.source.read().as_ref().and_then(Weak::upgrade)
+    }
+
     fn dirty_bytes(&self) -> usize {
-        let source = self.source.read().as_ref().and_then(Weak::upgrade);
-        source.map_or(0, |source| source.dirty_bytes())
+        self.source().map_or(0, |source| source.dirty_bytes())
     }
 
     pub(crate) fn throttle(&self) {
@@ -241,6 +246,7 @@ impl Shared {
         }
         *leading = true;
         drop(leading);
+        let source = self.source();
         let result = {
             let mut writer = self.writer.lock();
             // The committer thread may have been at it meanwhile.
@@ -248,7 +254,7 @@ impl Shared {
             if done {
                 Ok(())
             } else {
-                self.commit(&mut writer, true)
+                self.commit(&mut writer, source.as_deref(), true)
             }
         };
         // All whom this commit covered go on at once, and one of the others, who came meanwhile, commits for the rest.
@@ -258,14 +264,16 @@ impl Shared {
     }
 
     /// Appends everything submitted and dirty as one record; when `durable`, returns when it is on disk.
-    fn commit(&self, writer: &mut Writer, durable: bool) -> Result<(), Error> {
+    fn commit(
+        &self,
+        writer: &mut Writer,
+        source: Option<&dyn DirtySource>,
+        durable: bool,
+    ) -> Result<(), Error> {
         self.check()?;
         let line = self.barrier.write();
-        let source = self.source.read().as_ref().and_then(Weak::upgrade);
-        let cut = self.cut(source.as_deref());
+        let cut = self.cut(source);
         drop(line);
-        // May be the source's last reference, and its drop may use the store.
-        drop(source);
         self.write_out(writer, cut, durable)
     }
 
@@ -273,8 +281,10 @@ impl Shared {
     fn cut(&self, source: Option<&dyn DirtySource>) -> Cut {
         let number = self.cuts.fetch_add(1, SeqCst) + 1;
         let mut dirty = Changes::new();
+        let mut kept = 0;
         if let Some(source) = source {
             source.collect(&mut dirty);
+            kept = source.dirty_bytes() as u64;
         }
         self.kick_sent.store(false, SeqCst);
         let mut layers = self.layers.write();
@@ -283,7 +293,7 @@ impl Shared {
         Cut {
             number,
             changes,
-            promised: self.log.promised(),
+            promised: self.log.promised().saturating_sub(kept),
         }
     }
 
@@ -382,9 +392,9 @@ impl Shared {
     /// released: when the host's disk is full, and at the end.
     fn stop_the_world(&self, closing: bool) -> Result<(), Error> {
         self.check()?;
-        let mut writer: MutexGuard<'_, Writer> = self.writer.lock();
+        let source = self.source();
+        let mut writer = self.writer.lock();
         let line = self.barrier.write();
-        let source = self.source.read().as_ref().and_then(Weak::upgrade);
         let cut = self.cut(source.as_deref());
         let released = self
             .write_out(&mut writer, cut, true)
@@ -400,8 +410,7 @@ impl Shared {
         if closing {
             self.closed.store(true, SeqCst);
         }
-        drop(line);
-        drop(source);
+        drop((line, writer));
         released
     }
 
@@ -446,7 +455,8 @@ impl Shared {
         self.apply_logged()?;
         if due || self.pending.load(SeqCst).saturating_add(self.dirty_bytes()) >= self.batch_bytes()
         {
-            self.commit(&mut self.writer.lock(), due)?;
+            let source = self.source();
+            self.commit(&mut self.writer.lock(), source.as_deref(), due)?;
             self.apply_logged()?;
         }
         if self.log_full.load(SeqCst) {

@@ -57,6 +57,7 @@ impl Default for Options {
 pub trait DirtySource: Send + Sync {
     /// Adds all of them to `out` and forgets them. Called with no operation under way, so what is added is the state
     /// between two operations. Each must have been [reserved](Store::reserve) when it arose. Must not call the store.
+    /// What cannot be handed over now stays in `dirty_bytes`, and so much of what was reserved stays reserved.
     fn collect(&self, out: &mut Changes);
 
     /// About how many bytes of changes are kept. Called often.

@@ -114,3 +114,72 @@ fn dirty_pages_join_the_batch_of_their_operation() {
     assert_eq!(seen[99], (vec![b'P', 49], 1));
     assert_eq!(store.shared().log.promised(), 0);
 }
+
+/// A file system that owns its store and is dropped by whoever happens to hold it last.
+struct Owner {
+    store: Store,
+    pages: Pages,
+}
+
+impl DirtySource for Owner {
+    fn collect(&self, out: &mut Changes) {
+        self.pages.collect(out);
+        // Time for the test to let go of its own reference, so that the store's is the last.
+        std::thread::sleep(Duration::from_millis(30));
+    }
+
+    fn dirty_bytes(&self) -> usize {
+        self.pages.dirty_bytes()
+    }
+}
+
+/// Dropping the source closes the store, which waits for the committer, which needs the locks of a commit.
+#[test]
+fn the_last_reference_to_the_source_may_be_the_commits_own() {
+    for by_sync in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let flush_interval = if by_sync {
+            Duration::from_secs(60)
+        } else {
+            Duration::from_millis(5)
+        };
+        let store = Store::open(
+            &path,
+            Options {
+                flush_interval,
+                ..options()
+            },
+        )
+        .unwrap();
+        let owner = Arc::new(Owner {
+            store: store.clone(),
+            pages: Pages::default(),
+        });
+        let source: Arc<dyn DirtySource> = owner.clone();
+        store.set_source(Arc::downgrade(&source));
+        drop(source);
+        {
+            let _guard = owner.store.enter();
+            owner.store.reserve(change_cost(2, 100)).unwrap();
+            owner.pages.dirty.lock().unwrap().push(1);
+        }
+        let syncing = std::thread::spawn(move || if by_sync { store.sync() } else { Ok(()) });
+        std::thread::sleep(Duration::from_millis(15));
+        drop(owner);
+        syncing.join().unwrap().unwrap();
+        // Closing goes on in the committer when it was the one to drop the store.
+        let again = (0..200).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            Store::open(&path, options()).ok()
+        });
+        assert_eq!(
+            again
+                .unwrap()
+                .get(&[b'B', 1])
+                .unwrap()
+                .map(|page| page.len()),
+            Some(100)
+        );
+    }
+}
