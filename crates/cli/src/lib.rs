@@ -1,1 +1,23 @@
-//! (in work)
+//! The commands `amino` and `goanna`: command lines, mount specifications, and the offline commands on a store.
+//!
+//! This crate is the only one that knows all back ends and picks among them. It is also the only one that
+//! talks to the terminal: the libraries below it return values and errors.
+
+pub mod args;
+mod caller;
+mod error;
+mod inspect;
+mod manual;
+mod mounts;
+mod names;
+mod offline;
+mod output;
+mod program;
+mod run;
+mod spec;
+mod stats;
+mod store;
+mod tab;
+
+pub use error::Error;
+pub use program::{amino, goanna};

@@ -1,0 +1,398 @@
+//! The command line of `amino`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use super::{Common, Engine, Intercept, Level, Loudness, StatsFormat, run_status, spec_help};
+
+/// Run unmodified programs on a transactional file system, without root, FUSE or a mount
+///
+/// `amino run COMMAND` shows COMMAND and everything it starts a directory (/amino) that no other program on this
+/// machine sees. Each file operation there is atomic, isolated and checked; what was made is kept in a store, an
+/// ordinary directory of yours. The other commands look at a store, fill it, empty it and check it.
+#[derive(Debug, Parser)]
+#[command(name = "amino", version, max_term_width = 110, after_help = AMINO_HELP)]
+pub struct Amino {
+    /// How much to say.
+    #[command(flatten)]
+    pub loudness: Loudness,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AMINO_HELP: &str = "\
+Examples:
+  amino run -- make install DESTDIR=/amino
+  amino run bash                   a shell that sees /amino
+  amino ls -l /                    what is in the store
+  amino import ./photos /photos && amino fsck
+
+Files:
+  The store is the directory of --store DIR, else of $AMINO_STORE, else
+  $XDG_DATA_HOME/amino, else ~/.local/share/amino. `amino run` and
+  `amino import` make it on first use, for you alone (mode 0700).
+
+Exit status:
+  0    done
+  1    something asked for was not there or could not be done; fsck: errors found
+  125  the command line is wrong, the store cannot be opened, or amino failed
+  `amino run` ends with the status of its command; see `amino run --help`.
+
+Environment:
+  AMINO_STORE    the store, when --store is not given
+  XDG_DATA_HOME  where the default store is
+  NO_COLOR       no colours, even on a terminal";
+
+/// The commands of `amino`.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a command that sees the store
+    Run(Run),
+    /// List a directory of the store
+    Ls(Ls),
+    /// Print files of the store
+    Cat(Cat),
+    /// Print all metadata of files of the store
+    Stat(Stat),
+    /// Print a directory of the store and all below it as a tree
+    Tree(Tree),
+    /// Copy a host directory into the store
+    Import(Import),
+    /// Copy a directory of the store to the host
+    Export(Export),
+    /// Check the store's integrity constraints and checksums
+    Fsck(Fsck),
+    /// Print the store's engine, size, counts and versions, and who has it open
+    Info(Info),
+    /// Commands every binary has.
+    #[command(flatten)]
+    Common(Common),
+}
+
+/// Which store.
+#[derive(Debug, Clone, Args)]
+pub struct StoreArg {
+    /// The store, a directory [default: $XDG_DATA_HOME/amino, else ~/.local/share/amino]
+    #[arg(long, value_name = "DIR", env = "AMINO_STORE", hide_env_values = true)]
+    pub store: Option<PathBuf>,
+}
+
+/// `amino run`.
+#[derive(Debug, Args)]
+#[command(after_help = RUN_HELP, override_usage = "amino run [OPTIONS] [--] COMMAND [ARG]...")]
+pub struct Run {
+    /// Which store.
+    #[command(flatten)]
+    pub store: StoreArg,
+    /// Where the store's root appears to the command; an absolute path that need not exist on the host
+    #[arg(long, value_name = "PATH", default_value = "/amino")]
+    pub at: PathBuf,
+    /// When a program waits for the disk
+    #[arg(long, value_name = "LEVEL", value_enum, default_value = "commit")]
+    pub durability: Level,
+    /// The storage engine of a store that is made now; kept in the store [default: fjall]
+    #[arg(long, value_name = "NAME", value_enum)]
+    pub engine: Option<Engine>,
+    /// What other mounts there are and how to run.
+    #[command(flatten)]
+    pub how: How,
+}
+
+/// What `amino run` and `goanna run` share.
+#[derive(Debug, Args)]
+pub struct How {
+    /// A mount, TYPE=SOURCE:TARGET[,option[=value]...]; may be given several times
+    #[arg(long, value_name = "SPEC")]
+    pub mount: Vec<OsString>,
+    /// Mounts from an fstab-like file: TYPE SOURCE TARGET OPTIONS, one a line
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// At the end print on stderr what was done: calls answered, passed on, time, bytes, commits
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "human"
+    )]
+    pub stats: Option<StatsFormat>,
+    /// How calls are intercepted; see `goanna check`
+    #[arg(
+        long,
+        value_name = "HOW",
+        value_enum,
+        default_value = "auto",
+        help_heading = "Advanced"
+    )]
+    pub intercept: Intercept,
+    /// The command and its arguments; options after COMMAND are the command's own
+    #[arg(
+        value_name = "COMMAND",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_hint = clap::ValueHint::CommandWithArguments
+    )]
+    pub command: Vec<OsString>,
+}
+
+const RUN_HELP: &str = concat!(
+    run_status!(),
+    "\n\n",
+    spec_help!(),
+    "\n\n",
+    "\
+Notes:
+  Programs run as you, and without the privilege of set-uid programs.
+  `amino run` inside `amino run` is not supported yet.
+  The store and the place where it appears must not contain one another.
+
+Examples:
+  amino run -- cp -a /etc /amino/etc
+  amino run --store ./db --at /db -- ./load.sh
+  amino run --durability acid --stats -- ./server
+  amino run --mount pass=/usr/include:/inc,ro -- ls /inc"
+);
+
+/// `amino ls`.
+#[derive(Debug, Args)]
+#[command(after_help = LS_HELP)]
+pub struct Ls {
+    /// Which store.
+    #[command(flatten)]
+    pub store: StoreArg,
+    /// Mode, links, owner, group, size in bytes, time of last change, name
+    #[arg(short, long)]
+    pub long: bool,
+    /// Names that begin with a dot, too
+    #[arg(short, long)]
+    pub all: bool,
+    /// The list as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Directories and files of the store; the store's root is /
+    #[arg(value_name = "PATH", default_value = "/")]
+    pub paths: Vec<OsString>,
+}
+
+const LS_HELP: &str = "\
+Notes:
+  Sorted by name, one a line. On a terminal bytes that are no printable UTF-8
+  are shown as \\xNN; in a pipe names are written as they are. Times are local.
+
+JSON:
+  An array of objects with name, path, ino, kind, mode (octal text), nlink,
+  uid, gid, rdev ({major, minor}), size and blksize (bytes), blocks (units of
+  512 bytes), atime, mtime, ctime, btime ({sec, nsec}), and target for
+  symbolic links. kind is file, directory, symlink, fifo, socket, char_device
+  or block_device.
+  Where a name is not UTF-8, the bytes that are not are written \\xNN, and a
+  further field with the suffix _bytes (name_bytes, path_bytes, target_bytes)
+  has all its bytes in hexadecimal.
+
+Examples:
+  amino ls -la /etc
+  amino ls --json / | jq -r '.[].name'";
+
+/// `amino cat`.
+#[derive(Debug, Args)]
+pub struct Cat {
+    /// Which store.
+    #[command(flatten)]
+    pub store: StoreArg,
+    /// Files of the store; symbolic links are followed
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<OsString>,
+}
+
+/// `amino stat`.
+#[derive(Debug, Args)]
+#[command(after_help = STAT_HELP)]
+pub struct Stat {
+    /// Which store.
+    #[command(flatten)]
+    pub store: StoreArg,
+    /// Of a symbolic link, the file it leads to
+    #[arg(short = 'L', long)]
+    pub dereference: bool,
+    /// The metadata as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Files of the store
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<OsString>,
+}
+
+const STAT_HELP: &str = "\
+Notes:
+  Sizes are in bytes, blocks in units of 512 bytes, times local with
+  nanoseconds.
+
+JSON:
+  An array of objects as `amino ls --json` prints them, with xattrs: an array
+  of {name, value}, the value in hexadecimal.";
+
+/// `amino tree`.
+#[derive(Debug, Args)]
+#[command(after_help = TREE_HELP)]
+pub struct Tree {
+    /// Which store.
+    #[command(flatten)]
+    pub store: StoreArg,
+    /// How many levels to descend [default: all]
+    #[arg(short = 'L', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub level: Option<u32>,
+    /// Names that begin with a dot, too
+    #[arg(short, long)]
+    pub all: bool,
+    /// The tree as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// A directory of the store
+    #[arg(value_name = "PATH", default_value = "/")]
+    pub path: OsString,
+}
+
+const TREE_HELP: &str = "\
+JSON:
+  A flat array, parents before children, of objects with depth (0 for PATH
+  itself) and the fields of `amino ls --json`.";
+
+/// `amino import`.
+#[derive(Debug, Args)]
+#[command(after_help = IMPORT_HELP)]
+pub struct Import {
+    /// Which store.
+    #[command(flatten)]
+    pub store: StoreArg,
+    /// The storage engine of a store that is made now [default: fjall]
+    #[arg(long, value_name = "NAME", value_enum)]
+    pub engine: Option<Engine>,
+    /// Replace files of the store that are in the way
+    #[arg(short, long)]
+    pub force: bool,
+    /// What was copied, as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+    /// The directory to copy from
+    #[arg(value_name = "HOSTDIR", value_hint = clap::ValueHint::DirPath)]
+    pub host: PathBuf,
+    /// The directory of the store to copy to; made with its parents when it does not exist
+    #[arg(value_name = "PATH")]
+    pub path: OsString,
+}
+
+const IMPORT_HELP: &str = "\
+Notes:
+  Copies what is in HOSTDIR (not HOSTDIR's own name) with modes, times to the
+  nanosecond, symbolic and hard links, fifos, sockets' names, extended
+  attributes and holes; as root also owners and device nodes. Directories
+  that exist are merged. Everything is on disk when the command ends.
+
+JSON:
+  An object with files, directories, symlinks, hard_links, special, bytes (of
+  data, without holes), and skipped: an array of {path, why}.
+
+Exit status:
+  0    everything was copied
+  1    something could not be copied; each is named on stderr
+  125  the command line is wrong, the store cannot be opened, or amino failed
+
+Examples:
+  amino import ~/src/linux /linux
+  amino import --store ./db --engine sled data /";
+
+/// `amino export`.
+#[derive(Debug, Args)]
+#[command(after_help = EXPORT_HELP)]
+pub struct Export {
+    /// Which store.
+    #[command(flatten)]
+    pub store: StoreArg,
+    /// Write into HOSTDIR although it is not empty; replace files that are in the way
+    #[arg(short, long)]
+    pub force: bool,
+    /// What was copied, as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+    /// The directory of the store to copy from
+    #[arg(value_name = "PATH")]
+    pub path: OsString,
+    /// The directory to copy to; made when it does not exist
+    #[arg(value_name = "HOSTDIR", value_hint = clap::ValueHint::DirPath)]
+    pub host: PathBuf,
+}
+
+const EXPORT_HELP: &str = "\
+Notes:
+  Copies what is in PATH with modes, times to the nanosecond, symbolic and
+  hard links, fifos, sockets' names and extended attributes; as root also
+  owners and device nodes. Pages of zeros become holes. Nothing is written
+  outside HOSTDIR: symbolic links found in it are never followed.
+
+JSON:
+  An object as `amino import --json` prints it.
+
+Exit status:
+  0    everything was copied
+  1    something could not be copied; each is named on stderr
+  125  the command line is wrong, HOSTDIR is not empty, the store cannot be
+       opened, or amino failed
+
+Examples:
+  amino export / /backup/today";
+
+/// `amino fsck`.
+#[derive(Debug, Args)]
+#[command(after_help = FSCK_HELP)]
+pub struct Fsck {
+    /// Which store.
+    #[command(flatten)]
+    pub store: StoreArg,
+    /// The findings as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const FSCK_HELP: &str = "\
+Notes:
+  Reads every record of the store, verifies its checksum and the seven
+  integrity constraints, and prints what is wrong, by constraint. Repairs
+  nothing. Nobody may have the store open.
+
+JSON:
+  An object with store, clean, records, files (of any kind), directories,
+  orphans, pages, bytes, and findings: an array of {constraint, path, ino,
+  key, what}, where path and ino are null when not known.
+
+Exit status:
+  0    clean
+  1    errors found
+  125  the store cannot be opened";
+
+/// `amino info`.
+#[derive(Debug, Args)]
+#[command(after_help = INFO_HELP)]
+pub struct Info {
+    /// Which store.
+    #[command(flatten)]
+    pub store: StoreArg,
+    /// The same as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const INFO_HELP: &str = "\
+Notes:
+  While another process has the store open, only the store, its engine, its
+  size on disk and that process are told.
+
+JSON:
+  An object with store, id, engine, format, created ({sec, nsec}), disk_bytes,
+  names, files, directories, symlinks, special, orphans, bytes (sum of file
+  sizes), appended_seq, durable_seq, applied_seq, replayed (records of the
+  log that this opening applied), and open_by (null, or {pid, command}).";

@@ -1,0 +1,122 @@
+//! The command line of `goanna`.
+
+use clap::{Args, Parser, Subcommand};
+
+use super::amino::How;
+use super::{Common, Loudness, run_status, spec_help};
+
+/// Run unmodified programs with file systems of your own, without root, FUSE or a mount
+///
+/// `goanna run --mount SPEC COMMAND` shows COMMAND and everything it starts further file systems at paths of your
+/// choice. `goanna check` says whether this machine has what that needs; `goanna syscalls` lists how each system
+/// call is treated.
+#[derive(Debug, Parser)]
+#[command(name = "goanna", version, max_term_width = 110, after_help = GOANNA_HELP)]
+pub struct Goanna {
+    /// How much to say.
+    #[command(flatten)]
+    pub loudness: Loudness,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const GOANNA_HELP: &str = "\
+Examples:
+  goanna check
+  goanna run --mount pass=/usr/include:/inc,ro -- ls -l /inc
+  goanna run --mount amino=$HOME/db:/db --mount pass=/srv:/srv,ro -- sh
+  goanna run --config mounts.tab -- make
+
+Exit status:
+  0    done
+  1    goanna check: something needed is missing
+  125  the command line is wrong, or goanna failed
+  `goanna run` ends with the status of its command; see `goanna run --help`.";
+
+/// The commands of `goanna`.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a command that sees the given mounts
+    Run(Run),
+    /// Say which kernel facilities are there, what is missing and why it matters
+    Check(Check),
+    /// List every system call, how it is treated, and notes
+    Syscalls(Syscalls),
+    /// Commands every binary has.
+    #[command(flatten)]
+    Common(Common),
+}
+
+/// `goanna run`.
+#[derive(Debug, Args)]
+#[command(after_help = RUN_HELP, override_usage = "goanna run [OPTIONS] [--] COMMAND [ARG]...")]
+pub struct Run {
+    /// The mounts and the command.
+    #[command(flatten)]
+    pub how: How,
+}
+
+const RUN_HELP: &str = concat!(
+    run_status!(),
+    "\n\n",
+    spec_help!(),
+    "\n\n",
+    "\
+Notes:
+  At least one mount is needed, by --mount or --config. Programs run as you,
+  and without the privilege of set-uid programs. `goanna run` inside
+  `goanna run` or `amino run` is not supported yet.
+
+Examples:
+  goanna run --mount pass=/usr/include:/inc,ro -- ls -l /inc
+  goanna run --mount 'amino=/home/me/db:/db,durability=acid' --stats -- ./server
+  goanna run --config mounts.tab -- make"
+);
+
+/// `goanna check`.
+#[derive(Debug, Args)]
+#[command(after_help = CHECK_HELP)]
+pub struct Check {
+    /// The same as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const CHECK_HELP: &str = "\
+JSON:
+  An object with usable, interception (notify, ptrace or none), and
+  facilities: an array of {name, present, required, purpose, detail}.
+
+Exit status:
+  0    programs can be run here
+  1    something that is needed is missing";
+
+/// `goanna syscalls`.
+#[derive(Debug, Args)]
+#[command(after_help = SYSCALLS_HELP)]
+pub struct Syscalls {
+    /// The table as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Only calls whose name contains TEXT
+    #[arg(value_name = "TEXT")]
+    pub filter: Option<String>,
+}
+
+const SYSCALLS_HELP: &str = "\
+Treatments:
+  allowed    runs in the kernel, the monitor never sees it
+  answered   comes to the monitor, which answers it or passes it on
+  stopped    is stopped by ptrace, because registers must change
+  refused    fails with the errno named
+  pretended  answers 0 without effect
+  in part    so for certain arguments, which the note names; else allowed
+
+JSON:
+  An array of objects with number, name, treatment, errno (null, or the
+  errno's name) and note.
+
+Examples:
+  goanna syscalls rename
+  goanna syscalls --json | jq -r '.[] | select(.errno) | .name'";

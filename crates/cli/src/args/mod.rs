@@ -1,0 +1,154 @@
+//! What users type: the clap definitions from which parsing, `--help`, completions and man pages are made.
+
+pub mod amino;
+pub mod goanna;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+pub use self::amino::Amino;
+pub use self::goanna::Goanna;
+
+/// Options every command takes.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub struct Loudness {
+    /// Say more on stderr; -vv for everything
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, display_order = 900)]
+    pub verbose: u8,
+    /// Say nothing on stderr but errors; no progress bars
+    #[arg(
+        short,
+        long,
+        global = true,
+        conflicts_with = "verbose",
+        display_order = 901
+    )]
+    pub quiet: bool,
+}
+
+/// How figures are printed on stderr at the end of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StatsFormat {
+    /// A table for people
+    Human,
+    /// One line of JSON
+    Json,
+}
+
+/// How calls reach us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Intercept {
+    /// Seccomp notification where the kernel has it, else ptrace
+    Auto,
+    /// Seccomp user notification (5-7 us a call); fails where it is not to be had
+    Notify,
+    /// One ptrace stop a call (10-60 us); works on older kernels
+    Ptrace,
+}
+
+/// Levels of durability of an amino store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Level {
+    /// Atomic, consistent, isolated; on disk within a second; fsync does not wait
+    Aci,
+    /// As aci, and fsync, O_SYNC and commits of transactions wait for the disk
+    Commit,
+    /// Every single operation is on disk before the program goes on
+    Acid,
+}
+
+impl Level {
+    /// The level a mount option names.
+    pub fn named(name: &[u8]) -> Option<Self> {
+        Some(match name {
+            b"aci" => Self::Aci,
+            b"commit" => Self::Commit,
+            b"acid" => Self::Acid,
+            _ => return None,
+        })
+    }
+}
+
+/// Storage engines of an amino store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// Log-structured merge tree, the default: fast creation, compact
+    Fjall,
+    /// B+-tree on a log
+    Sled,
+}
+
+/// Shells completions can be made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// GNU Bash
+    Bash,
+    /// Z shell
+    Zsh,
+    /// fish
+    Fish,
+}
+
+/// Commands both binaries have.
+#[derive(Debug, Subcommand)]
+pub enum Common {
+    /// Print shell completions on stdout
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// Write the man pages, one file a command, into a directory
+    #[command(hide = true)]
+    Man {
+        /// The directory; made when it does not exist
+        #[arg(value_name = "OUTDIR")]
+        dir: std::path::PathBuf,
+    },
+}
+
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  bash: source <(amino completions bash)
+  zsh:  amino completions zsh > \"${fpath[1]}/_amino\"
+  fish: amino completions fish > ~/.config/fish/completions/amino.fish
+  (goanna likewise)";
+
+/// `Exit status` of the commands that run a program.
+macro_rules! run_status {
+    () => {
+        "\
+Exit status:
+  That of COMMAND; 128+N when signal N killed it.
+  125  the command line is wrong, a mount failed, or the monitor failed
+  126  COMMAND was found but cannot be executed
+  127  COMMAND was not found"
+    };
+}
+pub(crate) use run_status;
+
+/// `Mount specifications` of the commands that take them.
+macro_rules! spec_help {
+    () => {
+        "\
+Mount specifications (SPEC):
+  TYPE=SOURCE:TARGET[,option[=value]...]
+    pass=/host/dir:/mnt[,ro][,noexec]
+        shows the host directory /host/dir at /mnt
+    amino=/store:/db[,durability=LEVEL][,ro][,noexec]
+        shows the amino store in the directory /store at /db;
+        LEVEL is aci, commit (default) or acid
+  TARGET is an absolute path and need not exist on the host. A backslash
+  makes a following colon, comma or backslash part of the path. ro refuses
+  changes (EROFS), noexec refuses to execute programs (EACCES). The types
+  aes and iso are not in this build yet.
+
+Mount file:
+  The file of --config has one mount a line, with fields separated by blanks
+  as in fstab(5): TYPE SOURCE TARGET [OPTIONS]. OPTIONS are separated by
+  commas; \"defaults\" stands for none. # begins a comment. In paths a blank
+  is written \\040, a tab \\011, a newline \\012, a backslash \\134, # at the
+  start \\043. Mounts of the file come before those of --mount."
+    };
+}
+pub(crate) use spec_help;

@@ -1,0 +1,268 @@
+//! What goes wrong, as users read it: the path or option at fault, why, and what to do about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use goanna_vfs::{Errno, MountError};
+use thiserror::Error;
+
+use crate::names::{escape, escape_path};
+use crate::spec::SpecError;
+
+/// An error that ends a command.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// A `--mount` that is wrong.
+    #[error("--mount {}: {why}", escape(.spec))]
+    Spec {
+        /// As it was given.
+        spec: Vec<u8>,
+        /// What is wrong.
+        why: SpecError,
+    },
+    /// A line of a mount file that is wrong.
+    #[error("{}:{line}: {why}", escape_path(.file))]
+    Tab {
+        /// The file.
+        file: PathBuf,
+        /// Its line, from 1.
+        line: usize,
+        /// What is wrong.
+        why: SpecError,
+    },
+    /// A mount that could not be made.
+    #[error("mount at {}: {why}", escape(.target))]
+    Mount {
+        /// The mount point.
+        target: Vec<u8>,
+        /// Why.
+        why: MountError,
+    },
+    /// `--at` and the store contain one another.
+    #[error("--at {}: {why}", escape(.at))]
+    At {
+        /// As it was given.
+        at: Vec<u8>,
+        /// What is wrong.
+        why: AtError,
+    },
+    /// No mount was given.
+    #[error("no mounts: --mount or --config is needed")]
+    NoMounts,
+    /// Neither option nor environment says where the store is.
+    #[error("--store: no default, because neither $XDG_DATA_HOME nor $HOME is an absolute path")]
+    NoStoreDir,
+    /// A store is to be looked at that does not exist.
+    #[error("{}: there is no store here", escape_path(.0))]
+    NoStore(PathBuf),
+    /// A store could not be opened.
+    #[error("{}: {}", escape_path(.dir), store_why(.why))]
+    Store {
+        /// The store.
+        dir: PathBuf,
+        /// Why.
+        why: amino_fs::Error,
+    },
+    /// An operation on a host path failed.
+    #[error("{}: {}", escape_path(.path), io_text(.why))]
+    Host {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        why: io::Error,
+    },
+    /// A directory cannot be passed through.
+    #[error(transparent)]
+    Pass(goanna_passfs::Error),
+    /// An operation on a path of a store failed.
+    #[error("{}: {}", escape(.path), .errno.desc())]
+    InStore {
+        /// The path within the store.
+        path: Vec<u8>,
+        /// Why.
+        errno: Errno,
+    },
+    /// `export` would write into a directory that holds something.
+    #[error("{}: the directory is not empty", escape_path(.0))]
+    NotEmpty(PathBuf),
+    /// `export` would write into the store's own directory.
+    #[error("{}: lies inside the store's own directory", escape_path(.0))]
+    InsideStore(PathBuf),
+    /// A monitor runs this process already.
+    #[error("run: this shell runs under amino or goanna already, and nesting is not supported yet")]
+    Nested,
+    /// The monitor failed.
+    #[error("{}", chain(.0))]
+    Monitor(#[from] goanna_monitor::Error),
+    /// Standard output cannot be written.
+    #[error("standard output: {}", io_text(.0))]
+    Output(io::Error),
+}
+
+/// What is wrong with `--at`.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum AtError {
+    /// Not absolute.
+    #[error("not an absolute path")]
+    Relative,
+    /// The root.
+    #[error("the store cannot appear at /, which the host keeps")]
+    Root,
+    /// Inside the store's directory.
+    #[error("lies inside the store's own directory {0}")]
+    InsideStore(String),
+    /// Around the store's directory.
+    #[error("would hide the store's own directory {0}")]
+    HidesStore(String),
+}
+
+impl Error {
+    /// An error of an operation on a host path.
+    pub fn host(path: &Path, why: impl Into<io::Error>) -> Self {
+        Self::Host {
+            path: path.to_owned(),
+            why: why.into(),
+        }
+    }
+
+    /// An error of the pass-through back end.
+    pub fn from_pass(error: goanna_passfs::Error) -> Self {
+        match error {
+            goanna_passfs::Error::Directory { dir, errno } => Self::host(&dir, errno),
+            error => Self::Pass(error),
+        }
+    }
+
+    /// An error of a store.
+    pub fn store(dir: &Path, why: amino_fs::Error) -> Self {
+        Self::Store {
+            dir: dir.to_owned(),
+            why,
+        }
+    }
+
+    /// An error of an operation on a path of a store.
+    pub fn in_store(path: &[u8], errno: Errno) -> Self {
+        Self::InStore {
+            path: path.to_owned(),
+            errno,
+        }
+    }
+
+    /// The exit status it means: 1 when what was asked for is not there or cannot be done, 126 and 127 as a
+    /// shell's, else 125. A reader of our output that went away means what it means for any program: death
+    /// by SIGPIPE.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::InStore { .. } => 1,
+            Self::Monitor(error) => u8::try_from(error.exit_code()).unwrap_or(125),
+            Self::Output(_) if self.is_quiet() => 128 + SIGPIPE,
+            _ => 125,
+        }
+    }
+
+    /// Nothing is to be said: nobody listens any more.
+    pub fn is_quiet(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// What the user could do.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NoStore(_) => {
+                "amino run and amino import make one; another store is named by --store DIR or $AMINO_STORE"
+            }
+            Self::At {
+                why: AtError::Relative | AtError::Root,
+                ..
+            } => "give an absolute path below /, as in --at /amino",
+            Self::At { .. } => "choose another --at or another --store",
+            Self::NoStoreDir => "name the store with --store DIR or $AMINO_STORE",
+            Self::NotEmpty(_) => {
+                "give an empty or new directory, or --force to write into this one"
+            }
+            Self::Nested => {
+                "leave the outer one first, or give it all the mounts you need with --mount"
+            }
+            Self::Spec {
+                why: SpecError::SecondColon | SpecError::Escape,
+                ..
+            } => r"quote the specification for the shell, as in --mount 'pass=/a\:b:/mnt'",
+            Self::Tab {
+                why: SpecError::Fields(_),
+                ..
+            } => r"a blank inside a path is written \040",
+            Self::Mount {
+                why: MountError::Root,
+                ..
+            } => "choose a mount point below /",
+            Self::Store { why, .. } => return store_hint(why).map(Into::into),
+            Self::Monitor(error) => return error.hint().map(Into::into),
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+}
+
+const SIGPIPE: u8 = nix::libc::SIGPIPE as u8;
+
+/// The system's words without the number that [`io::Error`] adds.
+pub fn io_text(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(code) => Errno::from_raw(code).desc().to_owned(),
+        None => error.to_string(),
+    }
+}
+
+/// Why a store could not be used, without its directory, which is named before.
+fn store_why(error: &amino_fs::Error) -> String {
+    match error {
+        amino_fs::Error::Store(amino_txn::Error::NotAStore { why, .. }) => {
+            format!("not an amino store: {why}")
+        }
+        amino_fs::Error::Store(amino_txn::Error::Held { pid, command, .. }) => {
+            format!("in use by process {pid} ({})", escape(command.as_bytes()))
+        }
+        amino_fs::Error::Store(amino_txn::Error::EngineMismatch { found, wanted, .. }) => {
+            format!("made with the engine {found}, not {wanted}")
+        }
+        error => chain(error),
+    }
+}
+
+/// An error with what caused it, as far as its own words leave that out.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<io::Error>();
+        let more = io.map_or_else(|| error.to_string(), io_text);
+        // thiserror's transparent errors, and those that name their source themselves.
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn store_hint(error: &amino_fs::Error) -> Option<&'static str> {
+    Some(match error {
+        amino_fs::Error::Store(amino_txn::Error::NotAStore { .. }) => {
+            "give an empty or new directory, or that of a store"
+        }
+        amino_fs::Error::Store(amino_txn::Error::Held { .. }) => {
+            "a store is used by one command at a time; wait for that process, or choose another --store"
+        }
+        amino_fs::Error::Store(amino_txn::Error::EngineMismatch { .. }) => {
+            "leave --engine out; it is for new stores only"
+        }
+        amino_fs::Error::Store(amino_txn::Error::NewerVersion { .. }) => {
+            "use the amino that wrote it, or a newer one"
+        }
+        amino_fs::Error::Store(amino_txn::Error::Damaged { .. }) | amino_fs::Error::Damaged(_) => {
+            "amino fsck says what is damaged"
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,130 @@
+//! Completions and man pages, made from the same definitions as `--help`.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use clap::Command;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+
+use crate::args::Shell;
+use crate::error::Error;
+use crate::output::Output;
+
+/// Prints the completions of `command` for `shell` on stdout.
+pub fn completions(shell: Shell, mut command: Command) -> Result<(), Error> {
+    let shell = match shell {
+        Shell::Bash => clap_complete::Shell::Bash,
+        Shell::Zsh => clap_complete::Shell::Zsh,
+        Shell::Fish => clap_complete::Shell::Fish,
+    };
+    let name = command.get_name().to_owned();
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, name, &mut script);
+    let mut out = Output::new();
+    out.raw(&script)?;
+    out.finish()
+}
+
+/// Writes the man page of `command` and one of each of its commands to `dir`: `amino.1`, `amino-run.1`, ...
+pub fn man(dir: &Path, mut command: Command) -> Result<(), Error> {
+    fs::create_dir_all(dir).map_err(|why| Error::host(dir, why))?;
+    // Propagates global options to the commands.
+    command.build();
+    let name = command.get_name().to_owned();
+    write_page(dir, &name, &command, &name)?;
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+        if sub.get_name() == "help" {
+            continue;
+        }
+        let page = format!("{name}-{}", sub.get_name());
+        write_page(dir, &page, sub, &name)?;
+    }
+    Ok(())
+}
+
+fn write_page(dir: &Path, page: &str, command: &Command, parent: &str) -> Result<(), Error> {
+    let path = dir.join(format!("{page}.1"));
+    let text = render(page, command, parent).map_err(|why| Error::host(&path, why))?;
+    fs::write(&path, text).map_err(|why| Error::host(&path, why))
+}
+
+fn render(page: &str, command: &Command, parent: &str) -> std::io::Result<Vec<u8>> {
+    let after = command
+        .get_after_help()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let version = concat!("goanna and amino ", env!("CARGO_PKG_VERSION"));
+    let man = Man::new(command.clone())
+        .title(page.to_uppercase())
+        .source(version);
+    let mut text = Vec::new();
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    synopsis(command).to_writer(&mut text)?;
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    if page == parent {
+        commands_section(command, parent).to_writer(&mut text)?;
+    }
+    help_sections(&after).to_writer(&mut text)?;
+    if page != parent {
+        let mut roff = Roff::new();
+        roff.control("SH", ["SEE ALSO"]);
+        roff.text([bold(parent), roman("(1)")]);
+        roff.to_writer(&mut text)?;
+    }
+    text.flush()?;
+    Ok(text)
+}
+
+/// The usage line, which unlike the generator's own synopsis names the values of options.
+fn synopsis(command: &Command) -> Roff {
+    let usage = command.clone().render_usage().to_string();
+    let mut roff = Roff::new();
+    roff.control("SH", ["SYNOPSIS"]);
+    roff.text([roman(usage.trim_start_matches("Usage:").trim())]);
+    roff
+}
+
+fn commands_section(command: &Command, parent: &str) -> Roff {
+    let mut roff = Roff::new();
+    roff.control("SH", ["COMMANDS"]);
+    for sub in command.get_subcommands() {
+        if sub.is_hide_set() || sub.get_name() == "help" {
+            continue;
+        }
+        let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
+        roff.control("TP", []);
+        roff.text([bold(format!("{parent}-{}", sub.get_name())), roman("(1)")]);
+        roff.text([roman(about)]);
+    }
+    roff
+}
+
+/// Makes sections of help text in which lines that begin at the margin and end in a colon are headings, as
+/// all of ours are. What stands below a heading is laid out already and stays so.
+fn help_sections(help: &str) -> Roff {
+    let mut roff = Roff::new();
+    let mut open = false;
+    for line in help.trim_end().lines() {
+        let heading = line.strip_suffix(':').filter(|h| !h.starts_with(' '));
+        if heading.is_some() || !open {
+            if open {
+                roff.control("fi", []);
+            }
+            roff.control("SH", [heading.unwrap_or("NOTES").to_uppercase().as_str()]);
+            roff.control("nf", []);
+            open = true;
+            if heading.is_some() {
+                continue;
+            }
+        }
+        roff.text([roman(line)]);
+    }
+    if open {
+        roff.control("fi", []);
+    }
+    roff
+}

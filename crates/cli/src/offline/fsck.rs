@@ -1,0 +1,112 @@
+//! `amino fsck`.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use amino_fs::fsck::{Finding, Report, fsck as check};
+use indicatif::ProgressBar;
+use serde_json::{Map, Value, json};
+
+use super::report::shows_progress;
+use crate::args::{Loudness, amino};
+use crate::error::Error;
+use crate::names;
+use crate::output::Output;
+use crate::store;
+
+/// `amino fsck`: 0 clean, 1 errors found.
+pub fn fsck(args: &amino::Fsck, loud: Loudness) -> Result<u8, Error> {
+    let dir = store::dir(&args.store)?;
+    store::must_exist(&dir)?;
+    let bar = if shows_progress(loud) {
+        ProgressBar::new_spinner()
+    } else {
+        ProgressBar::hidden()
+    };
+    let report = check(&dir, &mut |records| {
+        bar.set_message(format!("{records} records"));
+        bar.tick();
+    });
+    bar.finish_and_clear();
+    let report = report.map_err(|why| Error::store(&dir, why))?;
+    let out = Output::new();
+    if args.json {
+        out.json(&to_json(&dir, &report))?;
+    } else {
+        print(out, &dir, &report, loud)?;
+    }
+    Ok(u8::from(!report.is_clean()))
+}
+
+fn print(mut out: Output, dir: &Path, report: &Report, loud: Loudness) -> Result<(), Error> {
+    let mut last = None;
+    for finding in &report.findings {
+        if last != Some(finding.constraint) {
+            out.line(&format!("{}:", finding.constraint.name()))?;
+            last = Some(finding.constraint);
+        }
+        out.line(&format!("  {}", describe(finding)))?;
+    }
+    let verdict = match report.findings.len() {
+        0 => "clean".to_owned(),
+        1 => "1 error found".to_owned(),
+        count => format!("{count} errors found"),
+    };
+    if !loud.quiet || !report.is_clean() {
+        out.line(&format!(
+            "{}: {verdict}; {} records, {} files, {} of them directories, {} orphans, {} pages, {} bytes",
+            names::escape_path(dir),
+            report.records,
+            report.files,
+            report.directories,
+            report.orphans,
+            report.pages,
+            report.bytes,
+        ))?;
+    }
+    out.finish()
+}
+
+fn describe(finding: &Finding) -> String {
+    let place = match (&finding.path, finding.ino) {
+        (Some(path), Some(ino)) => format!("{} (inode {ino})", shown(path)),
+        (Some(path), None) => shown(path),
+        (None, Some(ino)) => format!("inode {ino}"),
+        (None, None) => format!("key {}", names::hex(&finding.key)),
+    };
+    format!("{place}: {}", names::escape(finding.what.as_bytes()))
+}
+
+fn shown(path: &[u8]) -> String {
+    names::escape(&super::tree::absolute(path))
+}
+
+fn to_json(dir: &Path, report: &Report) -> Value {
+    let findings = report.findings.iter().map(|finding| {
+        let mut map = Map::new();
+        map.insert("constraint".into(), finding.constraint.name().into());
+        map.insert("ino".into(), finding.ino.map_or(Value::Null, Value::from));
+        map.insert("key".into(), names::hex(&finding.key).into());
+        map.insert("what".into(), finding.what.as_str().into());
+        map.insert("path".into(), Value::Null);
+        if let Some(path) = &finding.path {
+            names::put(&mut map, "path", &super::tree::absolute(path));
+        }
+        Value::Object(map)
+    });
+    let mut map = Map::new();
+    names::put(&mut map, "store", dir.as_os_str().as_bytes());
+    map.insert("clean".into(), json!(report.is_clean()));
+    for (key, figure) in [
+        ("records", report.records),
+        ("files", report.files),
+        ("directories", report.directories),
+        ("orphans", report.orphans),
+        ("pages", report.pages),
+        ("bytes", report.bytes),
+    ] {
+        map.insert(key.into(), figure.into());
+    }
+    map.insert("findings".into(), findings.collect());
+    Value::Object(map)
+}

@@ -1,0 +1,141 @@
+//! The commands that work on a store without a monitor.
+
+mod export;
+mod fsck;
+mod host;
+mod import;
+mod info;
+mod look;
+mod record;
+mod report;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use amino_fs::AminoFs;
+use goanna_vfs::Errno;
+
+pub use fsck::fsck;
+pub use info::info;
+
+use self::report::Report;
+use self::tree::{Tree, absolute};
+use crate::args::amino::{self, StoreArg};
+use crate::args::{Engine, Level, Loudness};
+use crate::error::Error;
+use crate::store::{self, Opening};
+use crate::{caller, mounts};
+
+/// An open store and its tree.
+struct Shop {
+    dir: PathBuf,
+    fs: Arc<AminoFs>,
+    tree: Tree,
+}
+
+impl Shop {
+    fn open(arg: &StoreArg, create: bool, engine: Option<Engine>) -> Result<Self, Error> {
+        let dir = store::dir(arg)?;
+        let mut caller = caller::current();
+        let opening = Opening {
+            engine,
+            durability: Level::Aci,
+            create,
+        };
+        let fs = store::open(&dir, opening, &caller)?;
+        // What a copy sets is what the original had.
+        caller.umask = 0;
+        let tree = Tree::new(fs.clone(), caller);
+        Ok(Self { dir, fs, tree })
+    }
+
+    /// Ends the use of the store; its failure is worse than the command's own.
+    fn close(self, result: Result<u8, Error>) -> Result<u8, Error> {
+        drop(self.tree);
+        store::close(&self.dir, &self.fs)?;
+        result
+    }
+}
+
+/// `amino ls`.
+pub fn ls(args: &amino::Ls) -> Result<u8, Error> {
+    let shop = Shop::open(&args.store, false, None)?;
+    let result = look::ls(&shop.tree, args);
+    shop.close(result)
+}
+
+/// `amino cat`.
+pub fn cat(args: &amino::Cat) -> Result<u8, Error> {
+    let shop = Shop::open(&args.store, false, None)?;
+    let result = look::cat(&shop.tree, args);
+    shop.close(result)
+}
+
+/// `amino stat`.
+pub fn stat(args: &amino::Stat) -> Result<u8, Error> {
+    let shop = Shop::open(&args.store, false, None)?;
+    let result = look::stat(&shop.tree, args);
+    shop.close(result)
+}
+
+/// `amino tree`.
+pub fn tree(args: &amino::Tree) -> Result<u8, Error> {
+    let shop = Shop::open(&args.store, false, None)?;
+    let result = look::tree(&shop.tree, args);
+    shop.close(result)
+}
+
+/// `amino import`.
+pub fn import(args: &amino::Import, loud: Loudness) -> Result<u8, Error> {
+    // Before a store is made for nothing.
+    if !args
+        .host
+        .metadata()
+        .map_err(|why| Error::host(&args.host, why))?
+        .is_dir()
+    {
+        return Err(Error::host(&args.host, Errno::ENOTDIR));
+    }
+    host::raise_descriptor_limit();
+    let shop = Shop::open(&args.store, true, args.engine)?;
+    let total = report::shows_progress(loud).then(|| import::total(&args.host));
+    let report = Report::new(total, loud);
+    let result = import::Import::new(&shop.tree, Some(&shop.fs), &shop.dir, args.force, report)
+        .run(&args.host, args.path.as_bytes())
+        .and_then(|report| report.finish(args.json, loud));
+    shop.close(result)
+}
+
+/// `amino export`.
+pub fn export(args: &amino::Export, loud: Loudness) -> Result<u8, Error> {
+    host::raise_descriptor_limit();
+    let shop = Shop::open(&args.store, false, None)?;
+    let result = export_from(&shop, args, loud);
+    shop.close(result)
+}
+
+fn export_from(shop: &Shop, args: &amino::Export, loud: Loudness) -> Result<u8, Error> {
+    let path = absolute(args.path.as_bytes());
+    let fail = |errno| Error::in_store(&path, errno);
+    let place = shop.tree.resolve(&path, true).map_err(fail)?;
+    if !place.node.is_dir() {
+        return Err(fail(Errno::ENOTDIR));
+    }
+    if inside(&args.host, &shop.dir) {
+        return Err(Error::InsideStore(args.host.clone()));
+    }
+    let (target, empty) = export::open_target(&args.host, args.force)?;
+    let total = report::shows_progress(loud).then(|| export::total(&shop.tree, &place));
+    let report = Report::new(total, loud);
+    export::Export::new(&shop.tree, args.force, target, report)
+        .run(place, &path, empty)?
+        .finish(args.json, loud)
+}
+
+fn inside(path: &Path, dir: &Path) -> bool {
+    mounts::real(path).starts_with(mounts::real(dir))
+}

@@ -1,0 +1,144 @@
+//! The tree of a store, as its owner sees it without a monitor.
+
+use std::sync::Arc;
+
+use goanna_vfs::walk::{NoProcess, Pos, Walk};
+use goanna_vfs::{
+    Attr, Caller, Errno, FileKind, FileSystem, Mount, MountFlags, Mounts, Place, Result, SynthFs,
+    ops,
+};
+
+/// A file system and who looks at it. Its root is `/`, for symbolic links, too.
+pub struct Tree {
+    /// On whose behalf.
+    pub caller: Caller,
+    mounts: Mounts,
+    mount: Arc<Mount>,
+}
+
+/// One entry of a directory.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// What it names.
+    pub place: Place,
+}
+
+impl Tree {
+    /// The tree of `fs`.
+    pub fn new(fs: Arc<dyn FileSystem>, caller: Caller) -> Self {
+        let mount = Arc::new(Mount {
+            fs,
+            target: b"/".to_vec(),
+            flags: MountFlags::empty(),
+            source: String::new(),
+        });
+        Self {
+            caller,
+            mounts: Mounts::new(Arc::new(SynthFs::default())),
+            mount,
+        }
+    }
+
+    /// The file system.
+    pub fn fs(&self) -> &dyn FileSystem {
+        self.mount.fs.as_ref()
+    }
+
+    /// An inode of this tree.
+    pub fn place(&self, node: goanna_vfs::Node) -> Place {
+        Place {
+            mount: Arc::clone(&self.mount),
+            node,
+        }
+    }
+
+    /// What `path` names; it may begin with a slash or not.
+    pub fn resolve(&self, path: &[u8], follow: bool) -> Result<Place> {
+        if path.contains(&0) {
+            return Err(Errno::EINVAL);
+        }
+        let mut walk = Walk::new(&self.mounts, &self.caller, &NoProcess)
+            .with_resolve(nix::libc::RESOLVE_IN_ROOT);
+        match walk.object(Pos::mount_root(&self.mount), path, follow)? {
+            Pos::Mounted(place) => Ok(place),
+            Pos::Host(_) => Err(Errno::EXDEV),
+        }
+    }
+
+    /// The entries of a directory, by name.
+    pub fn list(&self, dir: &Place) -> Result<Vec<Entry>> {
+        ops::readdir_check(&self.caller, dir)?;
+        let mut names = Vec::new();
+        self.fs()
+            .readdir(&self.caller, &dir.node, 0, &mut |entry| {
+                names.push(entry.name.to_vec());
+                true
+            })?;
+        names.sort_unstable();
+        let mut entries = Vec::with_capacity(names.len());
+        for name in names {
+            let place = self.place(ops::lookup(&self.caller, dir, &name)?);
+            entries.push(Entry { name, place });
+        }
+        Ok(entries)
+    }
+
+    /// An inode's metadata.
+    pub fn attr(&self, place: &Place) -> Result<Attr> {
+        self.fs().getattr(&self.caller, &place.node)
+    }
+
+    /// A symbolic link's target; `None` for anything else.
+    pub fn target(&self, place: &Place) -> Result<Option<Vec<u8>>> {
+        match place.node.kind() {
+            FileKind::Symlink => self.fs().readlink(&self.caller, &place.node).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the caller may read an inode: EACCES if not.
+    pub fn may_read(&self, place: &Place) -> Result<()> {
+        ops::access(&self.caller, place, nix::libc::R_OK)
+    }
+
+    /// Reads from a regular file.
+    pub fn read(&self, place: &Place, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.fs().read_at(&self.caller, &place.node, offset, buf)
+    }
+
+    /// The extended attributes the caller may see, by name. None where the file system has none at all.
+    pub fn xattrs(&self, place: &Place) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let mut names = match ops::listxattr(&self.caller, place) {
+            Err(Errno::EOPNOTSUPP) => Vec::new(),
+            names => names?,
+        };
+        names.sort_unstable();
+        names
+            .into_iter()
+            .map(|name| {
+                let value = ops::getxattr(&self.caller, place, &name)?;
+                Ok((name, value))
+            })
+            .collect()
+    }
+}
+
+/// `dir` and `name` as one path.
+pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut path = dir.to_vec();
+    if path.last() != Some(&b'/') {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+    path
+}
+
+/// `path` as an absolute one.
+pub fn absolute(path: &[u8]) -> Vec<u8> {
+    match path.first() {
+        Some(b'/') => path.to_vec(),
+        _ => join(b"/", path),
+    }
+}

@@ -1,0 +1,415 @@
+//! Mount specifications: `TYPE=SOURCE:TARGET[,option[=value]...]`.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::args::Level;
+use crate::names;
+
+/// A mount as the user asked for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountSpec {
+    /// Which back end.
+    pub source: Source,
+    /// The mount point: an absolute path.
+    pub target: Vec<u8>,
+    /// Changes are refused.
+    pub read_only: bool,
+    /// Execution is refused.
+    pub no_exec: bool,
+}
+
+/// What is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A host directory.
+    Pass {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// An amino store.
+    Amino {
+        /// The store's directory.
+        dir: PathBuf,
+        /// When programs wait for the disk.
+        durability: Level,
+    },
+}
+
+impl Source {
+    /// The directory on the host.
+    pub fn dir(&self) -> &PathBuf {
+        match self {
+            Self::Pass { dir } | Self::Amino { dir, .. } => dir,
+        }
+    }
+}
+
+/// What is wrong with a specification or with a line of a mount file.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SpecError {
+    /// No `=`, or nothing before it.
+    #[error("no type; a mount is TYPE=SOURCE:TARGET[,option...]")]
+    NoType,
+    /// The type is planned, but this build has no such back end.
+    #[error("the type {0} is not in this build yet; there are pass and amino")]
+    Planned(String),
+    /// No such type.
+    #[error("unknown type {0:?}; there are pass and amino")]
+    UnknownType(String),
+    /// No `:`.
+    #[error("no target; a mount is TYPE=SOURCE:TARGET[,option...]")]
+    NoTarget,
+    /// A second `:`.
+    #[error("a second colon; one that is part of a path is written \\:")]
+    SecondColon,
+    /// The source is empty.
+    #[error("the source is empty")]
+    EmptySource,
+    /// The target is not absolute.
+    #[error("the target {0:?} is not an absolute path")]
+    Relative(String),
+    /// A backslash before something that needs none, or at the end.
+    #[error("a backslash stands only before a colon, a comma or a backslash")]
+    Escape,
+    /// No such option for this type.
+    #[error("unknown option {option:?} for a mount of type {kind}; there are {known}")]
+    UnknownOption {
+        /// The option.
+        option: String,
+        /// The type.
+        kind: &'static str,
+        /// The options of that type.
+        known: &'static str,
+    },
+    /// An option with a value it does not take.
+    #[error("the option {0} takes no value")]
+    NoValue(String),
+    /// An option without the value it needs.
+    #[error("the option {0} needs a value, as in {0}=VALUE")]
+    NeedsValue(String),
+    /// The value of an option is none it can have.
+    #[error("durability={0}: not one of aci, commit, acid")]
+    BadLevel(String),
+    /// An option stands there twice.
+    #[error("the option {0} is given twice")]
+    Twice(String),
+    /// A line of a mount file has too few or too many fields.
+    #[error("{0} fields; a line is TYPE SOURCE TARGET [OPTIONS]")]
+    Fields(usize),
+    /// A NUL byte in a path.
+    #[error("a path holds a NUL byte")]
+    Nul,
+}
+
+/// A piece of a specification with its escapes undone, and what ended it.
+struct Piece {
+    bytes: Vec<u8>,
+    rest_at: usize,
+    end: Option<u8>,
+}
+
+/// Reads up to an unescaped byte of `stops`.
+fn piece(text: &[u8], from: usize, stops: &[u8]) -> Result<Piece, SpecError> {
+    let mut bytes = Vec::new();
+    let mut at = from;
+    while let Some(&byte) = text.get(at) {
+        at += 1;
+        match byte {
+            b'\\' => match text.get(at) {
+                Some(&next @ (b':' | b',' | b'\\')) => {
+                    bytes.push(next);
+                    at += 1;
+                }
+                _ => return Err(SpecError::Escape),
+            },
+            byte if stops.contains(&byte) => {
+                return Ok(Piece {
+                    bytes,
+                    rest_at: at,
+                    end: Some(byte),
+                });
+            }
+            byte => bytes.push(byte),
+        }
+    }
+    Ok(Piece {
+        bytes,
+        rest_at: at,
+        end: None,
+    })
+}
+
+impl MountSpec {
+    /// Parses `TYPE=SOURCE:TARGET[,option[=value]...]`.
+    pub fn parse(text: &[u8]) -> Result<Self, SpecError> {
+        let equals = text.iter().position(|&b| b == b'=');
+        let equals = equals.filter(|&at| at > 0).ok_or(SpecError::NoType)?;
+        let (kind, _) = text.split_at(equals);
+        if kind.iter().any(|b| matches!(b, b':' | b',' | b'/')) {
+            return Err(SpecError::NoType);
+        }
+        known_type(kind)?;
+        let source = piece(text, equals + 1, b":")?;
+        if source.end.is_none() {
+            return Err(SpecError::NoTarget);
+        }
+        let target = piece(text, source.rest_at, b":,")?;
+        if target.end == Some(b':') {
+            return Err(SpecError::SecondColon);
+        }
+        let mut options = Vec::new();
+        let mut at = target.rest_at;
+        let mut more = target.end.is_some();
+        while more {
+            let option = piece(text, at, b",")?;
+            at = option.rest_at;
+            more = option.end.is_some();
+            options.push(option.bytes);
+        }
+        Self::build(kind, source.bytes, target.bytes, &options)
+    }
+
+    /// Puts a mount together from its fields, escapes undone.
+    pub fn build(
+        kind: &[u8],
+        source: Vec<u8>,
+        target: Vec<u8>,
+        options: &[Vec<u8>],
+    ) -> Result<Self, SpecError> {
+        let kind = known_type(kind)?;
+        if source.is_empty() {
+            return Err(SpecError::EmptySource);
+        }
+        if source.contains(&0) || target.contains(&0) {
+            return Err(SpecError::Nul);
+        }
+        if target.is_empty() {
+            return Err(SpecError::NoTarget);
+        }
+        if target.first() != Some(&b'/') {
+            return Err(SpecError::Relative(names::escape(&target)));
+        }
+        let options = Options::parse(kind, options)?;
+        let dir = PathBuf::from(OsString::from_vec(source));
+        let source = match kind {
+            Kind::Pass => Source::Pass { dir },
+            Kind::Amino => Source::Amino {
+                dir,
+                durability: options.durability.unwrap_or(Level::Commit),
+            },
+        };
+        Ok(Self {
+            source,
+            target,
+            read_only: options.read_only,
+            no_exec: options.no_exec,
+        })
+    }
+
+    /// What a listing says was mounted.
+    pub fn source_text(&self) -> String {
+        names::escape(self.source.dir().as_os_str().as_bytes())
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Pass,
+    Amino,
+}
+
+fn known_type(kind: &[u8]) -> Result<Kind, SpecError> {
+    match kind {
+        b"pass" => Ok(Kind::Pass),
+        b"amino" => Ok(Kind::Amino),
+        b"aes" | b"iso" => Err(SpecError::Planned(names::escape(kind))),
+        _ => Err(SpecError::UnknownType(names::lossy(kind))),
+    }
+}
+
+#[derive(Default)]
+struct Options {
+    read_only: bool,
+    no_exec: bool,
+    durability: Option<Level>,
+}
+
+impl Options {
+    fn parse(kind: Kind, options: &[Vec<u8>]) -> Result<Self, SpecError> {
+        let mut parsed = Self::default();
+        for option in options {
+            let (name, value) = match option.iter().position(|&b| b == b'=') {
+                Some(at) => (&option[..at], Some(&option[at + 1..])),
+                None => (&option[..], None),
+            };
+            parsed.set(kind, name, value)?;
+        }
+        Ok(parsed)
+    }
+
+    fn set(&mut self, kind: Kind, name: &[u8], value: Option<&[u8]>) -> Result<(), SpecError> {
+        let shown = || names::escape(name);
+        let twice = match (name, kind) {
+            (b"ro", _) => std::mem::replace(&mut self.read_only, true),
+            (b"noexec", _) => std::mem::replace(&mut self.no_exec, true),
+            (b"durability", Kind::Amino) => {
+                let value = value.ok_or_else(|| SpecError::NeedsValue(shown()))?;
+                let level =
+                    Level::named(value).ok_or_else(|| SpecError::BadLevel(names::escape(value)))?;
+                self.durability.replace(level).is_some()
+            }
+            _ => {
+                let (kind, known) = match kind {
+                    Kind::Pass => ("pass", "ro and noexec"),
+                    Kind::Amino => ("amino", "ro, noexec and durability=LEVEL"),
+                };
+                let option = names::lossy(name);
+                return Err(SpecError::UnknownOption {
+                    option,
+                    kind,
+                    known,
+                });
+            }
+        };
+        if twice {
+            return Err(SpecError::Twice(shown()));
+        }
+        if value.is_some() && name != b"durability" {
+            return Err(SpecError::NoValue(shown()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pass(dir: &[u8], target: &[u8]) -> MountSpec {
+        MountSpec {
+            source: Source::Pass {
+                dir: OsString::from_vec(dir.to_vec()).into(),
+            },
+            target: target.to_vec(),
+            read_only: false,
+            no_exec: false,
+        }
+    }
+
+    #[test]
+    fn specifications_that_are_right() {
+        let amino = |durability| MountSpec {
+            source: Source::Amino {
+                dir: "/store".into(),
+                durability,
+            },
+            ..pass(b"/", b"/db")
+        };
+        let cases: &[(&[u8], MountSpec)] = &[
+            (b"pass=/dir:/mnt", pass(b"/dir", b"/mnt")),
+            (b"pass=dir:/mnt", pass(b"dir", b"/mnt")),
+            (
+                b"pass=/dir:/mnt,ro",
+                MountSpec {
+                    read_only: true,
+                    ..pass(b"/dir", b"/mnt")
+                },
+            ),
+            (
+                b"pass=/d:/m,noexec,ro",
+                MountSpec {
+                    read_only: true,
+                    no_exec: true,
+                    ..pass(b"/d", b"/m")
+                },
+            ),
+            (br"pass=/a\:b\,c\\d:/m\:n\,o", pass(br"/a:b,c\d", b"/m:n,o")),
+            (b"pass=/a,b:/m", pass(b"/a,b", b"/m")),
+            (b"pass=/a=b:/m=n", pass(b"/a=b", b"/m=n")),
+            (b"pass=/\xff:/\xfe", pass(b"/\xff", b"/\xfe")),
+            (b"amino=/store:/db", amino(Level::Commit)),
+            (b"amino=/store:/db,durability=acid", amino(Level::Acid)),
+            (
+                b"amino=/store:/db,durability=aci,ro",
+                MountSpec {
+                    read_only: true,
+                    ..amino(Level::Aci)
+                },
+            ),
+        ];
+        for (text, spec) in cases {
+            assert_eq!(
+                MountSpec::parse(text).as_ref(),
+                Ok(spec),
+                "{}",
+                names::escape(text)
+            );
+        }
+    }
+
+    #[test]
+    fn specifications_that_are_wrong() {
+        let cases: &[(&[u8], SpecError)] = &[
+            (b"", SpecError::NoType),
+            (b"=/a:/b", SpecError::NoType),
+            (b"/a:/b", SpecError::NoType),
+            (b"/a:/b,durability=acid", SpecError::NoType),
+            (b"pass", SpecError::NoType),
+            (b"pass=", SpecError::NoTarget),
+            (b"pass=/a", SpecError::NoTarget),
+            (b"pass=/a:", SpecError::NoTarget),
+            (b"pass=/a:,ro", SpecError::NoTarget),
+            (b"pass=:/b", SpecError::EmptySource),
+            (b"pass=/a:b", SpecError::Relative("b".into())),
+            (b"pass=/a:/b:/c", SpecError::SecondColon),
+            (br"pass=/a\x:/b", SpecError::Escape),
+            (b"pass=/a:/b\\", SpecError::Escape),
+            (b"pass=/a\0:/b", SpecError::Nul),
+            (b"pass=/a:/b,ro=1", SpecError::NoValue("ro".into())),
+            (b"pass=/a:/b,ro,ro", SpecError::Twice("ro".into())),
+            (
+                b"amino=/a:/b,durability",
+                SpecError::NeedsValue("durability".into()),
+            ),
+            (
+                b"amino=/a:/b,durability=max",
+                SpecError::BadLevel("max".into()),
+            ),
+            (
+                b"amino=/a:/b,durability=aci,durability=acid",
+                SpecError::Twice("durability".into()),
+            ),
+            (b"aes=/a:/b,passfile=/f", SpecError::Planned("aes".into())),
+            (b"iso=/a:/b", SpecError::Planned("iso".into())),
+            (b"nfs=/a:/b", SpecError::UnknownType("nfs".into())),
+        ];
+        for (text, error) in cases {
+            assert_eq!(
+                MountSpec::parse(text).as_ref(),
+                Err(error),
+                "{}",
+                names::escape(text)
+            );
+        }
+    }
+
+    #[test]
+    fn unknown_options_name_those_there_are() {
+        for text in [
+            "pass=/a:/b,durability=aci",
+            "pass=/a:/b,",
+            "amino=/a:/b,joliet",
+        ] {
+            let error = MountSpec::parse(text.as_bytes()).unwrap_err();
+            assert!(
+                matches!(error, SpecError::UnknownOption { .. }),
+                "{text}: {error}"
+            );
+            assert!(error.to_string().contains("there are ro"), "{error}");
+        }
+    }
+}

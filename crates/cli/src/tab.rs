@@ -1,0 +1,112 @@
+//! Mount files: `TYPE SOURCE TARGET [OPTIONS]`, one mount a line, as fstab(5).
+
+use crate::spec::{MountSpec, SpecError};
+
+/// The mounts of a file's text, or the number of the line (from 1) that is wrong, and why.
+pub fn parse(text: &[u8]) -> Result<Vec<MountSpec>, (usize, SpecError)> {
+    let mut mounts = Vec::new();
+    for (index, line) in text.split(|&b| b == b'\n').enumerate() {
+        let mount = parse_line(line).map_err(|error| (index + 1, error))?;
+        mounts.extend(mount);
+    }
+    Ok(mounts)
+}
+
+/// A comment begins with `#` at the start of a field, so a `#` inside one stands for itself.
+fn parse_line(line: &[u8]) -> Result<Option<MountSpec>, SpecError> {
+    let fields: Vec<&[u8]> = line
+        .split(|b| matches!(b, b' ' | b'\t' | b'\r'))
+        .filter(|field| !field.is_empty())
+        .take_while(|field| field.first() != Some(&b'#'))
+        .collect();
+    let (kind, source, target, options) = match fields.as_slice() {
+        [] => return Ok(None),
+        [kind, source, target] => (kind, source, target, &b"defaults"[..]),
+        [kind, source, target, options] => (kind, source, target, *options),
+        fields => return Err(SpecError::Fields(fields.len())),
+    };
+    let options: Vec<Vec<u8>> = options
+        .split(|&b| b == b',')
+        .filter(|option| !matches!(*option, b"defaults" | b"rw" | b"exec"))
+        .map(unescape)
+        .collect();
+    MountSpec::build(kind, unescape(source), unescape(target), &options).map(Some)
+}
+
+/// Undoes `\NNN`, three octal digits, as getmntent(3) does; any other backslash stands for itself.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    loop {
+        match rest {
+            [] => return bytes,
+            [
+                b'\\',
+                a @ b'0'..=b'3',
+                b @ b'0'..=b'7',
+                c @ b'0'..=b'7',
+                tail @ ..,
+            ] => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = tail;
+            }
+            [byte, tail @ ..] => {
+                bytes.push(*byte);
+                rest = tail;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Level;
+    use crate::spec::Source;
+
+    #[test]
+    fn a_file_with_everything() {
+        let text = b"# mounts\n\npass /srv /srv ro # the data\n\
+            pass\t/with\\040blank\\134\t/a\\043b\tdefaults\r\n\
+            amino /store /db durability=acid,noexec\n  pass /a#b /c";
+        let mounts = parse(text).unwrap();
+        let targets: Vec<&[u8]> = mounts.iter().map(|m| m.target.as_slice()).collect();
+        assert_eq!(targets, [&b"/srv"[..], b"/a#b", b"/db", b"/c"]);
+        assert!(mounts[0].read_only && !mounts[1].read_only);
+        assert_eq!(
+            mounts[1].source,
+            Source::Pass {
+                dir: "/with blank\\".into()
+            }
+        );
+        assert_eq!(
+            mounts[2].source,
+            Source::Amino {
+                dir: "/store".into(),
+                durability: Level::Acid
+            }
+        );
+        assert!(mounts[2].no_exec);
+        assert_eq!(mounts[3].source, Source::Pass { dir: "/a#b".into() });
+    }
+
+    #[test]
+    fn errors_name_their_line() {
+        let cases: &[(&[u8], usize, SpecError)] = &[
+            (b"pass /a", 1, SpecError::Fields(2)),
+            (b"\n# c\npass /a /b ro 0 0", 3, SpecError::Fields(6)),
+            (
+                b"pass /a /b\naes /a /b",
+                2,
+                SpecError::Planned("aes".into()),
+            ),
+            (b"pass /a b", 1, SpecError::Relative("b".into())),
+            (b"ext4 /a /b", 1, SpecError::UnknownType("ext4".into())),
+            (b"pass /a /b ro,ro", 1, SpecError::Twice("ro".into())),
+            (b"pass /a\\000 /b", 1, SpecError::Nul),
+        ];
+        for (text, line, error) in cases {
+            assert_eq!(parse(text), Err((*line, error.clone())));
+        }
+    }
+}
