@@ -187,7 +187,11 @@ impl AminoFs {
         }
         if size < old {
             if let Some(cache) = &mut state.cache {
+                // What is stored there is to be deleted, even if the file has grown again by then.
                 cache.dirty.remove(end, u64::MAX);
+                for (from, to) in state.stored.intersect(end, u64::MAX) {
+                    cache.dirty.insert(from, to);
+                }
             }
             if !size.is_multiple_of(PAGE) {
                 self.dirty_pages(state, end - 1, end);

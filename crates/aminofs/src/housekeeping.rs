@@ -2,6 +2,7 @@
 //! picked up. One thread, which sleeps when there is nothing of the kind.
 
 use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use amino_schema::{key, record};
@@ -19,7 +20,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 /// Pages compared in one operation.
 const COMPARE_PAGES: u64 = 256;
 
-pub(crate) fn start(fs: &Arc<AminoFs>) -> std::io::Result<()> {
+pub(crate) fn start(fs: &Arc<AminoFs>) -> std::io::Result<JoinHandle<()>> {
     let (weak, table) = (Arc::downgrade(fs), Arc::clone(&fs.table));
     let run = move || {
         loop {
@@ -51,7 +52,6 @@ pub(crate) fn start(fs: &Arc<AminoFs>) -> std::io::Result<()> {
     std::thread::Builder::new()
         .name("amino-chores".to_owned())
         .spawn(run)
-        .map(drop)
 }
 
 impl AminoFs {

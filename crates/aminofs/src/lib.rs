@@ -44,6 +44,7 @@ use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 
 use amino_schema::{Meta, MetaFlags, ParsedKey, PathRecord, ROOT_INO, Super, key};
 use amino_txn::{Changes, DirtySource, OpGuard, Store};
@@ -190,6 +191,7 @@ pub struct AminoFs {
     mapped: Mutex<HashMap<u64, Weak<Inode>>>,
     idle: Mutex<Idle>,
     inos: Mutex<InoPool>,
+    housekeeper: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// The errno a program sees for what the store says.
@@ -207,13 +209,13 @@ impl AminoFs {
     /// last name and were open at a crash are removed.
     pub fn open(store_dir: &Path, options: Options) -> std::result::Result<Arc<Self>, Error> {
         let store = open_store(store_dir, &options)?;
+        make_root(&store, &options)?;
         let superblock = match store.get(&key::super_key())? {
             Some(raw) => Super::decode(&raw)?,
             None => return Err(damage("superblock", "there is none")),
         };
         check_super(&superblock)?;
         prepare_cache_dir(store_dir)?;
-        make_root(&store, &options)?;
         let record = match store.get(&key::root_key())? {
             Some(raw) => PathRecord::decode(&raw)?,
             None => return Err(damage("path record", "the root directory is missing")),
@@ -257,22 +259,26 @@ impl AminoFs {
             }),
             options,
             store,
+            housekeeper: Mutex::new(None),
         });
         fs.bury_orphans()?;
         let weak: Weak<Self> = Arc::downgrade(&fs);
         fs.store.set_source(weak as Weak<dyn DirtySource>);
-        housekeeping::start(&fs).map_err(|source| Error::Host {
+        let housekeeper = housekeeping::start(&fs).map_err(|source| Error::Host {
             what: "start a thread for",
             path: store_dir.to_owned(),
             source,
         })?;
+        *fs.housekeeper.lock() = Some(housekeeper);
         Ok(fs)
     }
 
-    /// Makes everything durable and releases the store's directory. Operations that change something fail afterwards.
+    /// Makes everything durable and stops. Operations that change something fail afterwards. The store's directory is
+    /// free for others when the last reference to the file system is dropped.
     pub fn close(&self) -> std::result::Result<(), Error> {
         // What cannot be picked up now for want of space has been reported to nobody yet.
         let picked_up = self.pick_up_all();
+        self.stop_housekeeper();
         self.store.clone().close()?;
         picked_up.map_err(|errno| Error::Operation {
             what: "cannot store what was written through mappings",
@@ -299,6 +305,17 @@ impl AminoFs {
     /// The device number that stat(2) reports for files here (`makedev(3)`).
     pub fn device(&self) -> u64 {
         self.dev
+    }
+
+    fn stop_housekeeper(&self) {
+        self.table.chores.lock().stop = true;
+        self.table.wake.notify_all();
+        // The housekeeper itself drops the file system when it happened to hold the last reference.
+        if let Some(thread) = self.housekeeper.lock().take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
     }
 
     fn bury_orphans(&self) -> std::result::Result<(), Error> {
@@ -482,10 +499,17 @@ fn prepare_cache_dir(store_dir: &Path) -> std::result::Result<(), Error> {
     }
 }
 
+/// Writes superblock and root directory, in one step, into a store that is empty: new, or left so by a crash.
 fn make_root(store: &Store, options: &Options) -> std::result::Result<(), Error> {
-    if store.get(&key::root_key())?.is_some() {
+    let mut empty = true;
+    store.scan(Bound::Unbounded, b"", &mut |_, _| {
+        empty = false;
+        ControlFlow::Break(())
+    })?;
+    if !empty {
         return Ok(());
     }
+    let info = store.info();
     let time = inode::now();
     let meta = Meta {
         mode: libc::S_IFDIR | (options.root_mode & 0o7777),
@@ -508,6 +532,11 @@ fn make_root(store: &Store, options: &Options) -> std::result::Result<(), Error>
     };
     let mut changes = Changes::new();
     changes.put(key::root_key(), record.encode());
+    let created_ns = u64::try_from(time.secs)
+        .unwrap_or(0)
+        .saturating_mul(1_000_000_000);
+    let superblock = Super::new(info.store_id, info.engine.name(), created_ns);
+    changes.put(key::super_key(), superblock.encode());
     let guard = store.enter();
     store.submit(&guard, changes)?;
     drop(guard);
@@ -524,11 +553,7 @@ fn device(store_id: &[u8; 16]) -> u64 {
 
 impl Drop for AminoFs {
     fn drop(&mut self) {
-        {
-            let mut chores = self.table.chores.lock();
-            chores.stop = true;
-            self.table.wake.notify_all();
-        }
+        self.stop_housekeeper();
         // The store cannot reach its dirty source any more, so what is dirty is submitted. After a close nothing is.
         let guard = self.store.enter();
         let mut changes = Changes::new();
