@@ -37,7 +37,7 @@ Files:
 
 Exit status:
   0    done
-  1    something asked for was not there or could not be done; fsck: errors found
+  1    something was not there or could not be done; fsck: errors found
   125  the command line is wrong, the store cannot be opened, or amino failed
   `amino run` ends with the status of its command; see `amino run --help`.
 
@@ -134,7 +134,6 @@ pub struct How {
         value_name = "COMMAND",
         required = true,
         trailing_var_arg = true,
-        allow_hyphen_values = true,
         value_hint = clap::ValueHint::CommandWithArguments
     )]
     pub command: Vec<OsString>,

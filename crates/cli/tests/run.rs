@@ -1,0 +1,210 @@
+//! `amino run` and `goanna run`: what users see of a run. What the monitor does has its own tests.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+struct Fixture {
+    dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn run(&self, program: &str, args: &[&str]) -> Output {
+        Command::new(program)
+            .args(args)
+            .env("AMINO_STORE", self.path("store"))
+            .current_dir(self.dir.path())
+            .output()
+            .unwrap()
+    }
+
+    fn amino(&self, args: &[&str]) -> Output {
+        self.run(env!("CARGO_BIN_EXE_amino"), args)
+    }
+
+    fn goanna(&self, args: &[&str]) -> Output {
+        self.run(env!("CARGO_BIN_EXE_goanna"), args)
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn statuses_are_the_commands_own() {
+    let fixture = Fixture::new();
+    for (args, status) in [
+        (&["run", "true"][..], 0),
+        (&["run", "--", "sh", "-c", "exit 7"], 7),
+        (&["run", "sh", "-c", "exit 125"], 125),
+        (&["run", "sh", "-c", "kill -KILL $$"], 137),
+        (&["run", "sh", "-c", "kill -TERM $$"], 143),
+        (&["run", "no-such-command"], 127),
+        (&["run", "/no/such/command"], 127),
+        (&["run", "/etc/passwd"], 126),
+    ] {
+        let output = fixture.amino(args);
+        assert_eq!(
+            output.status.code(),
+            Some(status),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn what_a_command_writes_is_in_the_store() {
+    let fixture = Fixture::new();
+    let script = "echo one >/amino/f; mkdir /amino/d; cat /amino/f; test ! -e /nonexistent";
+    let output = fixture.amino(&["run", "sh", "-c", script]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(output.stdout, b"one\n");
+    assert_eq!(fixture.amino(&["ls", "/"]).stdout, b"d\nf\n");
+    assert_eq!(fixture.amino(&["cat", "/f"]).stdout, b"one\n");
+    let elsewhere = fixture.amino(&["run", "--at", "/some/where", "--", "cat", "/some/where/f"]);
+    assert_eq!(elsewhere.stdout, b"one\n", "{}", stderr(&elsewhere));
+    assert_eq!(fixture.amino(&["fsck"]).status.code(), Some(0));
+}
+
+#[test]
+fn one_command_at_a_time_uses_a_store() {
+    let fixture = Fixture::new();
+    let amino = env!("CARGO_BIN_EXE_amino");
+    let nested = fixture.amino(&["run", amino, "run", "true"]);
+    assert_eq!(nested.status.code(), Some(125));
+    assert!(
+        stderr(&nested).contains("nesting is not supported yet"),
+        "{}",
+        stderr(&nested)
+    );
+    let inside = fixture.amino(&["run", amino, "ls", "/"]);
+    assert_eq!(inside.status.code(), Some(125));
+    assert!(
+        stderr(&inside).contains("in use by process"),
+        "{}",
+        stderr(&inside)
+    );
+    let info = fixture.amino(&["run", amino, "info", "--json"]);
+    let info: Value = serde_json::from_slice(&info.stdout).unwrap();
+    assert!(
+        info["open_by"]["pid"].as_u64().is_some_and(|pid| pid > 1),
+        "{info}"
+    );
+    assert_eq!(info["engine"], "fjall");
+}
+
+#[test]
+fn engines_are_kept_in_the_store() {
+    let fixture = Fixture::new();
+    assert!(
+        fixture
+            .amino(&["run", "--engine", "sled", "true"])
+            .status
+            .success()
+    );
+    assert!(
+        fixture
+            .amino(&["run", "--engine", "sled", "true"])
+            .status
+            .success()
+    );
+    assert!(fixture.amino(&["run", "true"]).status.success());
+    let wrong = fixture.amino(&["run", "--engine", "fjall", "true"]);
+    assert_eq!(wrong.status.code(), Some(125));
+    assert!(
+        stderr(&wrong).contains("made with the engine sled, not fjall\n  hint: "),
+        "{}",
+        stderr(&wrong)
+    );
+}
+
+#[test]
+fn mounts_of_options_and_files_are_there() {
+    let fixture = Fixture::new();
+    for (dir, content) in [("a", "from a"), ("b c", "from b")] {
+        fs::create_dir(fixture.path(dir)).unwrap();
+        fs::write(fixture.path(dir).join("file"), content).unwrap();
+    }
+    let tab = fixture.path("tab");
+    fs::write(&tab, "# mounts\npass b\\040c /mnt/b\\040c ro\n").unwrap();
+    let script = "cat /mnt/a/file '/mnt/b c/file'; echo new >/mnt/a/new; echo x >'/mnt/b c/new'";
+    let output = fixture.goanna(&[
+        "run",
+        "--config",
+        "tab",
+        "--mount",
+        "pass=a:/mnt/a",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    assert_eq!(output.stdout, b"from afrom b", "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("Read-only file system"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(fs::read(fixture.path("a/new")).unwrap(), b"new\n");
+    assert!(!fixture.path("b c/new").exists());
+}
+
+#[test]
+fn stats_come_last_and_for_machines_too() {
+    let fixture = Fixture::new();
+    let output = fixture.amino(&[
+        "run",
+        "--stats=json",
+        "sh",
+        "-c",
+        "echo x >/amino/f; echo said >&2",
+    ]);
+    let text = stderr(&output);
+    let last = text.lines().last().unwrap();
+    let stats: Value = serde_json::from_str(last).expect(last);
+    assert!(text.starts_with("said\n"));
+    assert!(stats["answered"].as_u64().unwrap() > 0, "{stats}");
+    assert!(
+        stats["stores"][0]["commits"].as_u64().unwrap() > 0,
+        "{stats}"
+    );
+    let output = fixture.amino(&["run", "--stats", "true"]);
+    assert!(
+        stderr(&output).contains("calls answered"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn facilities_and_calls_are_listed() {
+    let fixture = Fixture::new();
+    let check = fixture.goanna(&["check", "--json"]);
+    let check: Value = serde_json::from_slice(&check.stdout).unwrap();
+    assert_eq!(check["usable"], true, "{check}");
+    let calls = fixture.goanna(&["syscalls", "--json"]);
+    let calls: Value = serde_json::from_slice(&calls.stdout).unwrap();
+    let calls = calls.as_array().unwrap();
+    assert!(calls.len() > 300);
+    let uring = calls
+        .iter()
+        .find(|call| call["name"] == "io_uring_setup")
+        .unwrap();
+    assert_eq!(uring["errno"], "ENOSYS");
+    let text = fixture.goanna(&["syscalls", "openat"]).stdout;
+    assert!(String::from_utf8(text).unwrap().contains("answered"));
+}
