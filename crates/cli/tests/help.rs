@@ -1,5 +1,12 @@
 //! The command line documents itself: help, completions, man pages.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
+
 use std::fs;
 use std::process::{Command, Stdio};
 

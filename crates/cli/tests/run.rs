@@ -1,5 +1,12 @@
 //! `amino run` and `goanna run`: what users see of a run. What the monitor does has its own tests.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -25,6 +32,8 @@ impl Fixture {
         Command::new(program)
             .args(args)
             .env("AMINO_STORE", self.path("store"))
+            // A directory of PATH that may not be searched would make 126 of 127, as with execvp(3).
+            .env("PATH", "/usr/bin:/bin")
             .current_dir(self.dir.path())
             .output()
             .unwrap()

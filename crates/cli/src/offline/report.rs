@@ -57,7 +57,7 @@ impl Report {
             Some(total) => {
                 let bar = ProgressBar::new(total.bytes.max(1));
                 let style = ProgressStyle::with_template(&format!(
-                    "{{msg}} of {} files  {{bytes}} of {{total_bytes}}  {{bar:30}} {{bytes_per_sec}}",
+                    "{{msg}} of {} files  {{bytes}} of {{total_bytes}}  {{wide_bar}} {{bytes_per_sec}}",
                     total.files
                 ));
                 if let Ok(style) = style {
