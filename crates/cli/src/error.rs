@@ -63,6 +63,17 @@ pub enum Error {
         /// Why.
         why: amino_fs::Error,
     },
+    /// A store could not be checked, because it cannot even be opened.
+    #[error("{}: {}", escape_path(.dir), store_why(.why))]
+    Unchecked {
+        /// The store.
+        dir: PathBuf,
+        /// Why.
+        why: amino_fs::Error,
+    },
+    /// Two mounts of one store.
+    #[error("{}: the store is mounted twice", escape_path(.0))]
+    Twice(PathBuf),
     /// An operation on a host path failed.
     #[error("{}: {}", escape_path(.path), io_text(.why))]
     Host {
@@ -197,6 +208,10 @@ impl Error {
                 ..
             } => "choose a mount point below /",
             Self::Store { why, .. } => return store_hint(why).map(Into::into),
+            Self::Unchecked { why, .. } if is_damage(why) => {
+                "the store is too damaged to be opened; restore it from a copy"
+            }
+            Self::Unchecked { why, .. } => return store_hint(why).map(Into::into),
             Self::Monitor(error) => return error.hint().map(Into::into),
             _ => return None,
         };
@@ -260,9 +275,14 @@ fn store_hint(error: &amino_fs::Error) -> Option<&'static str> {
         amino_fs::Error::Store(amino_txn::Error::NewerVersion { .. }) => {
             "use the amino that wrote it, or a newer one"
         }
-        amino_fs::Error::Store(amino_txn::Error::Damaged { .. }) | amino_fs::Error::Damaged(_) => {
-            "amino fsck says what is damaged"
-        }
+        error if is_damage(error) => "amino fsck says what is damaged",
         _ => return None,
     })
+}
+
+fn is_damage(error: &amino_fs::Error) -> bool {
+    matches!(
+        error,
+        amino_fs::Error::Store(amino_txn::Error::Damaged { .. }) | amino_fs::Error::Damaged(_)
+    )
 }

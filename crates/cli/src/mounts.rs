@@ -119,6 +119,13 @@ pub fn build(specs: &[MountSpec], engine: Option<Engine>, caller: &Caller) -> Re
             Source::Pass { dir } => Arc::new(PassFs::new(dir).map_err(Error::from_pass)?),
             Source::Amino { dir, durability } => {
                 check_at(spec)?;
+                if built
+                    .stores
+                    .iter()
+                    .any(|(other, _)| real(other) == real(dir))
+                {
+                    return Err(Error::Twice(dir.clone()));
+                }
                 let opening = Opening {
                     engine: engine.take(),
                     durability: *durability,

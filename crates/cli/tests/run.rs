@@ -117,6 +117,17 @@ fn one_command_at_a_time_uses_a_store() {
 }
 
 #[test]
+fn a_store_is_mounted_once() {
+    let fixture = Fixture::new();
+    let output = fixture.amino(&["run", "--mount", "amino=./store:/again", "true"]);
+    assert_eq!(output.status.code(), Some(125));
+    assert_eq!(
+        stderr(&output),
+        "amino: ./store: the store is mounted twice\n"
+    );
+}
+
+#[test]
 fn engines_are_kept_in_the_store() {
     let fixture = Fixture::new();
     assert!(

@@ -11,7 +11,7 @@ pub use self::goanna::Goanna;
 /// Options every command takes.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct Loudness {
-    /// Say more on stderr; -vv for everything
+    /// Say more on stderr: each file copied; with --stats every kind of call
     #[arg(short, long, global = true, action = clap::ArgAction::Count, display_order = 900)]
     pub verbose: u8,
     /// Say nothing on stderr but errors; no progress bars

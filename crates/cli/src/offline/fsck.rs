@@ -28,7 +28,10 @@ pub fn fsck(args: &amino::Fsck, loud: Loudness) -> Result<u8, Error> {
         bar.tick();
     });
     bar.finish_and_clear();
-    let report = report.map_err(|why| Error::store(&dir, why))?;
+    let report = report.map_err(|why| Error::Unchecked {
+        dir: dir.clone(),
+        why,
+    })?;
     let out = Output::new();
     if args.json {
         out.json(&to_json(&dir, &report))?;

@@ -8,7 +8,7 @@ use amino_schema::{DataRecord, DecodeError, FileKind, Meta, PathRecord, Super, k
 use amino_txn::Store;
 use serde_json::{Map, Value, json};
 
-use super::Shop;
+use super::StoreHandle;
 use crate::args::amino;
 use crate::error::Error;
 use crate::names;
@@ -87,10 +87,10 @@ fn scan(
 
 /// `amino info`. A store that another process has open is told from outside.
 pub fn info(args: &amino::Info) -> Result<u8, Error> {
-    match Shop::open(&args.store, false, None) {
-        Ok(shop) => {
-            let result = facts(&shop).and_then(|facts| print(facts, args.json));
-            shop.close(result)
+    match StoreHandle::open(&args.store, false, None) {
+        Ok(handle) => {
+            let result = facts(&handle).and_then(|facts| print(facts, args.json));
+            handle.close(result)
         }
         Err(Error::Store {
             dir,
@@ -111,14 +111,14 @@ pub fn info(args: &amino::Info) -> Result<u8, Error> {
     }
 }
 
-fn facts(shop: &Shop) -> Result<Facts, Error> {
-    let fail = |why| Error::store(&shop.dir, why);
-    let store = shop.fs.store();
+fn facts(handle: &StoreHandle) -> Result<Facts, Error> {
+    let fail = |why| Error::store(&handle.dir, why);
+    let store = handle.fs.store();
     let info = store.info();
     let superblock = superblock(store).map_err(fail)?;
     let counts = Counts::of(store).map_err(fail)?;
     let mut facts = Facts::default();
-    facts.put_path("store", "store", &shop.dir);
+    facts.put_path("store", "store", &handle.dir);
     let id = names::hex(&info.store_id);
     facts.put("id", "id", &id, id.as_str());
     facts.put("engine", "engine", info.engine.name(), info.engine.name());
@@ -134,7 +134,7 @@ fn facts(shop: &Shop) -> Result<Facts, Error> {
             json!({"sec": made, "nsec": nsec}),
         );
     }
-    facts.size(&shop.dir);
+    facts.size(&handle.dir);
     for (label, count) in [
         ("names", counts.names),
         ("files", counts.files),

@@ -31,13 +31,13 @@ use crate::store::{self, Opening};
 use crate::{caller, mounts};
 
 /// An open store and its tree.
-struct Shop {
+struct StoreHandle {
     dir: PathBuf,
     fs: Arc<AminoFs>,
     tree: Tree,
 }
 
-impl Shop {
+impl StoreHandle {
     fn open(arg: &StoreArg, create: bool, engine: Option<Engine>) -> Result<Self, Error> {
         let dir = store::dir(arg)?;
         let mut caller = caller::current();
@@ -63,30 +63,30 @@ impl Shop {
 
 /// `amino ls`.
 pub fn ls(args: &amino::Ls) -> Result<u8, Error> {
-    let shop = Shop::open(&args.store, false, None)?;
-    let result = look::ls(&shop.tree, args);
-    shop.close(result)
+    let handle = StoreHandle::open(&args.store, false, None)?;
+    let result = look::ls(&handle.tree, args);
+    handle.close(result)
 }
 
 /// `amino cat`.
 pub fn cat(args: &amino::Cat) -> Result<u8, Error> {
-    let shop = Shop::open(&args.store, false, None)?;
-    let result = look::cat(&shop.tree, args);
-    shop.close(result)
+    let handle = StoreHandle::open(&args.store, false, None)?;
+    let result = look::cat(&handle.tree, args);
+    handle.close(result)
 }
 
 /// `amino stat`.
 pub fn stat(args: &amino::Stat) -> Result<u8, Error> {
-    let shop = Shop::open(&args.store, false, None)?;
-    let result = look::stat(&shop.tree, args);
-    shop.close(result)
+    let handle = StoreHandle::open(&args.store, false, None)?;
+    let result = look::stat(&handle.tree, args);
+    handle.close(result)
 }
 
 /// `amino tree`.
 pub fn tree(args: &amino::Tree) -> Result<u8, Error> {
-    let shop = Shop::open(&args.store, false, None)?;
-    let result = look::tree(&shop.tree, args);
-    shop.close(result)
+    let handle = StoreHandle::open(&args.store, false, None)?;
+    let result = look::tree(&handle.tree, args);
+    handle.close(result)
 }
 
 /// `amino import`.
@@ -101,39 +101,45 @@ pub fn import(args: &amino::Import, loud: Loudness) -> Result<u8, Error> {
         return Err(Error::host(&args.host, Errno::ENOTDIR));
     }
     host::raise_descriptor_limit();
-    let shop = Shop::open(&args.store, true, args.engine)?;
+    let handle = StoreHandle::open(&args.store, true, args.engine)?;
     let total = report::shows_progress(loud).then(|| import::total(&args.host));
     let report = Report::new(total, loud);
-    let result = import::Import::new(&shop.tree, Some(&shop.fs), &shop.dir, args.force, report)
-        .run(&args.host, args.path.as_bytes())
-        .and_then(|report| report.finish(args.json, loud));
-    shop.close(result)
+    let result = import::Import::new(
+        &handle.tree,
+        Some(&handle.fs),
+        &handle.dir,
+        args.force,
+        report,
+    )
+    .run(&args.host, args.path.as_bytes())
+    .and_then(|report| report.finish(args.json));
+    handle.close(result)
 }
 
 /// `amino export`.
 pub fn export(args: &amino::Export, loud: Loudness) -> Result<u8, Error> {
     host::raise_descriptor_limit();
-    let shop = Shop::open(&args.store, false, None)?;
-    let result = export_from(&shop, args, loud);
-    shop.close(result)
+    let handle = StoreHandle::open(&args.store, false, None)?;
+    let result = export_from(&handle, args, loud);
+    handle.close(result)
 }
 
-fn export_from(shop: &Shop, args: &amino::Export, loud: Loudness) -> Result<u8, Error> {
+fn export_from(handle: &StoreHandle, args: &amino::Export, loud: Loudness) -> Result<u8, Error> {
     let path = absolute(args.path.as_bytes());
     let fail = |errno| Error::in_store(&path, errno);
-    let place = shop.tree.resolve(&path, true).map_err(fail)?;
+    let place = handle.tree.resolve(&path, true).map_err(fail)?;
     if !place.node.is_dir() {
         return Err(fail(Errno::ENOTDIR));
     }
-    if inside(&args.host, &shop.dir) {
+    if inside(&args.host, &handle.dir) {
         return Err(Error::InsideStore(args.host.clone()));
     }
     let (target, empty) = export::open_target(&args.host, args.force)?;
-    let total = report::shows_progress(loud).then(|| export::total(&shop.tree, &place));
+    let total = report::shows_progress(loud).then(|| export::total(&handle.tree, &place));
     let report = Report::new(total, loud);
-    export::Export::new(&shop.tree, args.force, target, report)
+    export::Export::new(&handle.tree, args.force, target, report)
         .run(place, &path, empty)?
-        .finish(args.json, loud)
+        .finish(args.json)
 }
 
 fn inside(path: &Path, dir: &Path) -> bool {

@@ -33,7 +33,7 @@ pub struct Report {
     pub done: Counts,
     skipped: Vec<(Vec<u8>, String)>,
     bar: ProgressBar,
-    verbose: bool,
+    loud: Loudness,
 }
 
 /// What there is to copy, for the progress bar.
@@ -71,7 +71,7 @@ impl Report {
             done: Counts::default(),
             skipped: Vec::new(),
             bar,
-            verbose: loud.verbose > 0,
+            loud,
         }
     }
 
@@ -93,7 +93,7 @@ impl Report {
         if !self.bar.is_hidden() {
             self.bar.set_message(names.to_string());
         }
-        if self.verbose {
+        if self.loud.verbose > 0 {
             self.say(&names::escape(path));
         }
     }
@@ -107,7 +107,9 @@ impl Report {
 
     /// Something worth knowing.
     pub fn notice(&self, path: &[u8], what: &str) {
-        self.say(&format!("amino: {}: {what}", names::escape(path)));
+        if !self.loud.quiet {
+            self.say(&format!("amino: {}: {what}", names::escape(path)));
+        }
     }
 
     fn say(&self, line: &str) {
@@ -117,12 +119,12 @@ impl Report {
     }
 
     /// Ends the copy; prints its figures and returns the exit status.
-    pub fn finish(self, json: bool, loud: Loudness) -> Result<u8, Error> {
+    pub fn finish(self, json: bool) -> Result<u8, Error> {
         self.bar.finish_and_clear();
         let status = u8::from(!self.skipped.is_empty());
         if json {
             Output::new().json(&self.to_json())?;
-        } else if shows_progress(loud) || loud.verbose > 0 {
+        } else if shows_progress(self.loud) || self.loud.verbose > 0 {
             let done = &self.done;
             self.say(&format!(
                 "{} files, {} directories, {} symbolic links, {} hard links, {} special files; {} bytes of data",

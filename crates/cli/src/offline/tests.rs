@@ -56,8 +56,8 @@ fn everything_survives_the_way_in_and_out() {
     assert_eq!(imported.done.files, exported.done.files);
     assert_eq!(imported.done.directories, exported.done.directories);
     common::assert_same(&source, &back);
-    assert_eq!(imported.finish(false, Loudness::default()).unwrap(), 0);
-    assert_eq!(exported.finish(false, Loudness::default()).unwrap(), 0);
+    assert_eq!(imported.finish(false).unwrap(), 0);
+    assert_eq!(exported.finish(false).unwrap(), 0);
 }
 
 #[test]
@@ -95,14 +95,14 @@ fn what_is_in_the_way_stays_without_force() {
     let old = fs::read(middle.join("file")).unwrap();
 
     let report = bring_in(&tree, &source, b"/", false);
-    assert_eq!(report.finish(false, Loudness::default()).unwrap(), 1);
+    assert_eq!(report.finish(false).unwrap(), 1);
     assert_eq!(fs::read(middle.join("file")).unwrap(), old);
     assert_eq!(fs::read(middle.join("dir/new")).unwrap(), b"new");
     assert_eq!(fs::read(middle.join("dir/old")).unwrap(), b"old");
 
     fs::remove_file(middle.join("dir/new")).unwrap();
     let report = bring_in(&tree, &source, b"/", true);
-    assert_eq!(report.finish(false, Loudness::default()).unwrap(), 0);
+    assert_eq!(report.finish(false).unwrap(), 0);
     assert_eq!(
         fs::read(middle.join("file")).unwrap(),
         fs::read(source.join("file")).unwrap()
@@ -130,7 +130,7 @@ fn links_in_the_target_are_not_followed() {
 
     assert!(export::open_target(&target, false).is_err());
     let report = take_out(&tree, b"/", &target, true);
-    assert_eq!(report.finish(false, Loudness::default()).unwrap(), 0);
+    assert_eq!(report.finish(false).unwrap(), 0);
     assert_eq!(fs::read(outside.join("plain")).unwrap(), b"precious");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
     assert_eq!(fs::read(target.join("dir/file")).unwrap(), b"x");
@@ -148,7 +148,7 @@ fn the_store_itself_is_left_out() {
     let report = Import::new(&tree, None, &middle, false, report())
         .run(&source, b"/")
         .unwrap();
-    assert_eq!(report.finish(false, Loudness::default()).unwrap(), 0);
+    assert_eq!(report.finish(false).unwrap(), 0);
     assert!(middle.join("file").exists());
     assert!(!middle.join("store").exists());
 }
