@@ -200,6 +200,9 @@ impl Idle {
     }
 }
 
+/// Entries of the idle list that one release looks at: more than it adds, so that the list shrinks to its bound.
+const EVICT_MAX: usize = 4;
+
 impl AminoFs {
     /// Puts the content of a file that nobody uses into the idle list. No lock is held.
     pub(crate) fn park(&self, inode: &Arc<Inode>) {
@@ -209,21 +212,23 @@ impl AminoFs {
             let Some(cache) = &mut state.cache else {
                 return;
             };
-            if cache.in_use || cache.idle || orphan {
+            if cache.in_use || orphan {
                 return;
             }
-            cache.idle = true;
-            self.idle.lock().put(Arc::clone(inode), size);
+            if !cache.idle {
+                cache.idle = true;
+                self.idle.lock().put(Arc::clone(inode), size);
+            }
         }
-        self.shrink_idle(self.options.idle_files, self.options.idle_bytes);
+        self.shrink_idle(self.options.idle_files, self.options.idle_bytes, EVICT_MAX);
     }
 
-    /// Drops contents that nobody uses and that the store has, oldest first. No lock is held.
-    pub(crate) fn shrink_idle(&self, max_files: usize, max_bytes: u64) {
-        // Each entry is looked at once, so that dirty ones, which stay, do not keep this going.
-        let mut left = self.idle.lock().len();
-        while left > 0 {
-            left -= 1;
+    /// Drops contents that nobody uses, oldest first, until at most so many are left or `limit` were looked at. No
+    /// lock is held.
+    pub(crate) fn shrink_idle(&self, max_files: usize, max_bytes: u64, limit: usize) {
+        // Each entry at most once: what cannot be stored is put back.
+        let limit = limit.min(self.idle.lock().len());
+        for _ in 0..limit {
             let inode = {
                 let mut idle = self.idle.lock();
                 if idle.len() <= max_files && idle.bytes <= max_bytes {
@@ -232,18 +237,53 @@ impl AminoFs {
                 idle.oldest()
             };
             let Some(inode) = inode else { return };
-            let mut state = inode.state.lock();
-            let (size, dirty) = (state.meta.size, state.dirty);
-            let Some(cache) = &mut state.cache else {
-                continue;
-            };
-            if cache.in_use {
-                cache.idle = false;
-            } else if dirty {
-                self.idle.lock().put(Arc::clone(&inode), size);
-            } else {
-                state.cache = None;
+            if self.evict(&inode).is_err() {
+                // What could not be stored stays.
+                self.park_again(&inode);
             }
         }
+    }
+
+    fn park_again(&self, inode: &Arc<Inode>) {
+        let mut state = inode.state.lock();
+        let size = state.meta.size;
+        if let Some(cache) = &mut state.cache {
+            cache.idle = true;
+            self.idle.lock().put(Arc::clone(inode), size);
+        }
+    }
+
+    /// Drops the content of a file that nobody uses; stores first what the store does not have.
+    fn evict(&self, inode: &Arc<Inode>) -> Result<()> {
+        self.store.throttle();
+        let guard = self.store.enter();
+        let mut state = inode.state.lock();
+        let Some(cache) = &mut state.cache else {
+            return Ok(());
+        };
+        cache.idle = false;
+        if cache.in_use || state.home == Home::Orphan {
+            return Ok(());
+        }
+        if state.dirty {
+            // As at a cut, only earlier: the prefix of operations that a crash leaves is drawn by the store.
+            let dirty = state.cache.as_ref().map(|cache| cache.dirty.clone());
+            let (stored, inline) = (state.stored.clone(), state.meta.inline.clone());
+            let mut changes = Changes::new();
+            let result = store_content(inode, &mut state, &mut changes).and_then(|()| {
+                inode.put_meta(&mut state, &mut changes);
+                self.submit(&guard, changes)
+            });
+            if let Err(errno) = result {
+                state.stored = stored;
+                state.meta.inline = inline;
+                if let (Some(cache), Some(dirty)) = (&mut state.cache, dirty) {
+                    cache.dirty = dirty;
+                }
+                return Err(errno);
+            }
+        }
+        state.cache = None;
+        Ok(())
     }
 }

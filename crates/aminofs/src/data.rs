@@ -71,7 +71,7 @@ impl AminoFs {
         if filled == Err(Errno::EMFILE) {
             // Contents that nobody uses hold descriptors; their locks are not to be taken under this one.
             drop(state);
-            self.shrink_idle(0, 0);
+            self.shrink_idle(0, 0, usize::MAX);
             state = inode.state.lock();
             self.ensure_cache(&inode, &mut state)?;
         } else {

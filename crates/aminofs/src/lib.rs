@@ -50,6 +50,7 @@ use amino_schema::{Meta, MetaFlags, ParsedKey, PathRecord, ROOT_INO, Super, key}
 use amino_txn::{Changes, DirtySource, OpGuard, Store};
 use bytes::Bytes;
 use goanna_vfs::{Errno, FileKind, Node, Result};
+use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::{Mutex, RwLock};
 
 use crate::collect::Idle;
@@ -86,7 +87,8 @@ pub struct Options {
     /// Files of more bytes than this are kept in a host file while in use, not in memory. A file that grows past it
     /// while open stays in memory until its last user has left.
     pub large_file_bytes: u64,
-    /// At most this many contents of files that nobody uses are kept.
+    /// At most about this many contents of files that nobody uses are kept; each takes a descriptor. By default a
+    /// quarter of what the process may open when the options are made, at most 4096.
     pub idle_files: usize,
     /// At most this many bytes of them.
     pub idle_bytes: u64,
@@ -96,6 +98,8 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
+        let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+        let descriptors = usize::try_from(limit.min(4 * 4096)).unwrap_or(1024);
         Self {
             engine: None,
             durability: Durability::default(),
@@ -103,7 +107,7 @@ impl Default for Options {
             root_owner: (0, 0),
             root_mode: 0o755,
             large_file_bytes: 64 << 20,
-            idle_files: 256,
+            idle_files: descriptors / 4,
             idle_bytes: 256 << 20,
             dentries: 1 << 16,
         }

@@ -1,5 +1,7 @@
 //! Each method on its own.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use common::*;

@@ -4,6 +4,8 @@
 //! `AMINO_MODEL_STEPS` and `AMINO_MODEL_SEED` change how long and which; with `AMINO_MODEL_VERBOSE=1` every step is told, and
 //! everything compared after each.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::collections::BTreeMap;
@@ -15,7 +17,7 @@ use std::sync::Arc;
 
 use common::*;
 
-use amino_fs::{AminoFs, EngineKind};
+use amino_fs::{AminoFs, EngineKind, Options};
 use goanna_vfs::{Errno, FileSystem, Result, SetAttr, Spot};
 use nix::fcntl::{AtFlags, OFlag, RenameFlags, renameat2};
 
@@ -38,7 +40,7 @@ struct Open {
 struct World {
     rng: fastrand::Rng,
     store: PathBuf,
-    engine: EngineKind,
+    options: Options,
     fs: Arc<AminoFs>,
     host: PathBuf,
     open: Vec<Open>,
@@ -420,20 +422,20 @@ impl World {
             let old = std::mem::replace(&mut self.fs, other);
             drop(old);
             check(&self.store);
-            AminoFs::open(&self.store, options(self.engine)).unwrap()
+            AminoFs::open(&self.store, self.options.clone()).unwrap()
         };
     }
 }
 
-fn run(engine: EngineKind, seed: u64, steps: u64) {
+fn run(options: Options, seed: u64, steps: u64) {
     let dir = tempfile::tempdir().unwrap();
     let (store, host) = (dir.path().join("store"), dir.path().join("host"));
     fs::create_dir(&host).unwrap();
-    let fs = AminoFs::open(&store, options(engine)).unwrap();
+    let fs = AminoFs::open(&store, options.clone()).unwrap();
     let mut world = World {
         rng: fastrand::Rng::with_seed(seed),
         store: store.clone(),
-        engine,
+        options,
         fs,
         host,
         open: Vec::new(),
@@ -471,12 +473,26 @@ fn as_the_host_in_memory_engine() {
     let steps = env("AMINO_MODEL_STEPS", 4000);
     let seed = env("AMINO_MODEL_SEED", 1);
     for seed in seed..seed + 3 {
-        run(EngineKind::Memory, seed, steps);
+        run(options(EngineKind::Memory), seed, steps);
     }
 }
 
 #[test]
 fn as_the_host_in_fjall() {
     let steps = env("AMINO_MODEL_STEPS", 4000);
-    run(EngineKind::Fjall, env("AMINO_MODEL_SEED", 100), steps);
+    let seed = env("AMINO_MODEL_SEED", 100);
+    run(options(EngineKind::Fjall), seed, steps);
+}
+
+/// Everything is dropped and loaded all the time, and contents are host files.
+#[test]
+fn as_the_host_with_hardly_any_memory() {
+    let steps = env("AMINO_MODEL_STEPS", 4000);
+    let tight = Options {
+        dentries: 1,
+        idle_files: 1,
+        large_file_bytes: 10_000,
+        ..options(EngineKind::Memory)
+    };
+    run(tight, env("AMINO_MODEL_SEED", 200), steps);
 }

@@ -1,5 +1,9 @@
 //! What the tests share: a caller, and the calls as the monitor makes them.
-#![allow(dead_code, reason = "each test program uses its part")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "each test program uses its part, and fails by panicking"
+)]
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
