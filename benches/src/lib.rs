@@ -1,1 +1,86 @@
-//! (in work)
+//! What the benchmarks share: the calls that are measured, the settings they are measured in, and the page that is
+//! printed at the end. See `README.md` of this package.
+//!
+//! A *setting* is a place where a program's calls can land: a host directory (`native`), a pass-through mount
+//! (`passfs`), an amino store (`amino`), a FUSE mount (`fuse`). One *tracee* (the program `bench-tracee`) lives in
+//! each setting for a whole run and times calls on demand, so that settings alternate and share the machine's moods.
+
+mod binaries;
+mod lockstep;
+mod operation;
+mod page;
+mod setting;
+
+pub use binaries::{Binaries, build_cli};
+pub use lockstep::Lockstep;
+pub use operation::Operation;
+pub use page::{Page, Row, Unit};
+pub use setting::{Kind, Setting};
+
+use std::io;
+use std::path::Path;
+use std::process::ExitStatus;
+
+use thiserror::Error;
+
+/// Why a benchmark could not go on.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// A call of the benchmark itself failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was done to what.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A tracee ended, or never began.
+    #[error("{kind}: the tracee ended; its standard error:\n{stderr}")]
+    Ended {
+        /// The setting's name.
+        kind: &'static str,
+        /// What it and the monitor said.
+        stderr: String,
+    },
+    /// A tracee could not do what it was asked.
+    #[error("{kind}: {request}: {answer}")]
+    Refused {
+        /// The setting's name.
+        kind: &'static str,
+        /// The line sent.
+        request: String,
+        /// The line received.
+        answer: String,
+    },
+    /// The FUSE file system did not appear in time.
+    #[error("{kind}: no mount after 10 s; standard error of the FUSE program:\n{stderr}")]
+    NoMount {
+        /// The setting's name.
+        kind: &'static str,
+        /// What the FUSE program said.
+        stderr: String,
+    },
+    /// A setting was asked for whose program is not there.
+    #[error("{kind}: {program} is not there; {advice}")]
+    Missing {
+        /// The setting's name.
+        kind: &'static str,
+        /// The program.
+        program: &'static str,
+        /// How to get it.
+        advice: &'static str,
+    },
+    /// The binaries to measure could not be built.
+    #[error("cargo build of amino and goanna: {0}")]
+    Build(ExitStatus),
+}
+
+impl Error {
+    /// An I/O error with what was done to `path`.
+    pub fn io<'a>(verb: &'a str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + use<'a> {
+        move |source| Self::Io {
+            what: format!("{verb} {}", path.display()),
+            source,
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The measured calls. They run in the tracee, in its working directory, and time themselves.
+
+use std::ffi::CString;
+use std::fmt;
+use std::io::{self, Error, ErrorKind};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{self, Dir, Mode, OFlags};
+use rustix::io::{Errno, pread, pwrite, write};
+
+/// A read or write: one page.
+const PAGE: usize = 4096;
+/// Pages of the file that is read and written; small enough to stay cached everywhere.
+const FILE_PAGES: u64 = 16;
+/// Entries of the directory that is listed.
+const ENTRIES: usize = 1000;
+/// Files made at a time by [`Operation::Create`] and [`Operation::Unlink`]: directories do not grow with the
+/// iterations, so the price per call does not either.
+const CHUNK: u64 = 500;
+
+/// A call, or the smallest sequence of calls that a program makes together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// getppid: concerns no file, must not be intercepted.
+    Getppid,
+    /// stat of a file.
+    Stat,
+    /// stat of a name that is not there.
+    StatMissing,
+    /// stat of a file outside of every mount.
+    StatHost,
+    /// fstat of a descriptor.
+    Fstat,
+    /// open for reading, and close.
+    Open,
+    /// open with `O_CREAT|O_EXCL`, write of 4 KiB, close.
+    Create,
+    /// pread of 4 KiB that was read before.
+    Pread,
+    /// pwrite of 4 KiB over what is there.
+    Pwrite,
+    /// open, getdents64 and close of a directory of 1000 names.
+    Readdir,
+    /// unlink of a file of 4 KiB.
+    Unlink,
+    /// rename to a name that is free, in the same directory.
+    Rename,
+    /// A child that executes `/bin/true`, and waiting for it.
+    Spawn,
+}
+
+impl Operation {
+    /// All, in the order of the page.
+    pub const ALL: [Self; 13] = [
+        Self::Getppid,
+        Self::Stat,
+        Self::StatMissing,
+        Self::StatHost,
+        Self::Fstat,
+        Self::Open,
+        Self::Create,
+        Self::Pread,
+        Self::Pwrite,
+        Self::Readdir,
+        Self::Unlink,
+        Self::Rename,
+        Self::Spawn,
+    ];
+
+    /// The name in the tracee's protocol and in criterion's filter.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Getppid => "getppid",
+            Self::Stat => "stat",
+            Self::StatMissing => "stat-missing",
+            Self::StatHost => "stat-host",
+            Self::Fstat => "fstat",
+            Self::Open => "open",
+            Self::Create => "create",
+            Self::Pread => "pread",
+            Self::Pwrite => "pwrite",
+            Self::Readdir => "readdir",
+            Self::Unlink => "unlink",
+            Self::Rename => "rename",
+            Self::Spawn => "spawn",
+        }
+    }
+
+    /// What the page calls it.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Getppid => "getppid (no file call)",
+            Self::Stat => "stat",
+            Self::StatMissing => "stat, missing name",
+            Self::StatHost => "stat, outside of the mount",
+            Self::Fstat => "fstat",
+            Self::Open => "open+close",
+            Self::Create => "create+write 4 KiB+close",
+            Self::Pread => "pread 4 KiB, cached",
+            Self::Pwrite => "pwrite 4 KiB",
+            Self::Readdir => "readdir of 1000",
+            Self::Unlink => "unlink",
+            Self::Rename => "rename",
+            Self::Spawn => "fork+exec /bin/true+wait",
+        }
+    }
+
+    /// The operation of that [`name`](Self::name).
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|op| op.name() == name)
+    }
+
+    /// Performs it `iterations` times in the working directory and says how long that took, without preparation and
+    /// without clearing away.
+    ///
+    /// # Errors
+    ///
+    /// A call failed, or answered something else than it must.
+    pub fn run(self, iterations: u64) -> io::Result<Duration> {
+        match self {
+            Self::Getppid => timed(iterations, |_| {
+                std::hint::black_box(rustix::process::getppid());
+                Ok(())
+            }),
+            Self::Stat => {
+                file()?;
+                timed(iterations, |_| Ok(fs::stat(c"file").map(drop)?))
+            }
+            Self::StatMissing => timed(iterations, |_| match fs::stat(c"missing") {
+                Err(Errno::NOENT) => Ok(()),
+                Err(errno) => Err(errno.into()),
+                Ok(_) => Err(wrong("a name that is not there was found")),
+            }),
+            Self::StatHost => timed(iterations, |_| Ok(fs::stat(c"/etc/passwd").map(drop)?)),
+            Self::Fstat => {
+                let fd = file()?;
+                timed(iterations, |_| Ok(fs::fstat(&fd).map(drop)?))
+            }
+            Self::Open => {
+                file()?;
+                timed(iterations, |_| {
+                    Ok(fs::open(c"file", OFlags::RDONLY, Mode::empty()).map(drop)?)
+                })
+            }
+            Self::Create => chunked(iterations, |names| {
+                let elapsed = create(names)?;
+                unlink(names)?;
+                Ok(elapsed)
+            }),
+            Self::Unlink => chunked(iterations, |names| {
+                create(names)?;
+                unlink(names)
+            }),
+            Self::Pread => preads(iterations),
+            Self::Pwrite => {
+                let fd = file()?;
+                let page = [0x5a; PAGE];
+                timed(iterations, |i| whole(pwrite(&fd, &page, offset(i))?))
+            }
+            Self::Readdir => readdirs(iterations),
+            Self::Rename => renames(iterations),
+            Self::Spawn => timed(iterations, |_| {
+                let status = Command::new("/bin/true").stdin(Stdio::null()).status()?;
+                if status.success() {
+                    Ok(())
+                } else {
+                    Err(wrong("/bin/true failed"))
+                }
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+fn timed(iterations: u64, mut call: impl FnMut(u64) -> io::Result<()>) -> io::Result<Duration> {
+    let start = Instant::now();
+    for i in 0..iterations {
+        call(i)?;
+    }
+    Ok(start.elapsed())
+}
+
+/// Adds up what `run` says about each chunk of fresh names.
+fn chunked(
+    iterations: u64,
+    mut run: impl FnMut(&[CString]) -> io::Result<Duration>,
+) -> io::Result<Duration> {
+    // Made ahead: formatting is not what is measured.
+    let names = (0..iterations.min(CHUNK))
+        .map(|i| Ok(CString::new(format!("new{i}"))?))
+        .collect::<io::Result<Vec<_>>>()?;
+    let mut elapsed = Duration::ZERO;
+    let mut left = iterations;
+    while left > 0 {
+        let count = left.min(CHUNK);
+        elapsed += run(names.get(..count as usize).unwrap_or(&names))?;
+        left -= count;
+    }
+    Ok(elapsed)
+}
+
+fn create(names: &[CString]) -> io::Result<Duration> {
+    let page = [0xa5; PAGE];
+    let start = Instant::now();
+    for name in names {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let fd = fs::open(name, flags, Mode::from_raw_mode(0o644))?;
+        whole(write(&fd, &page)?)?;
+    }
+    Ok(start.elapsed())
+}
+
+fn unlink(names: &[CString]) -> io::Result<Duration> {
+    let start = Instant::now();
+    for name in names {
+        fs::unlink(name)?;
+    }
+    Ok(start.elapsed())
+}
+
+fn preads(iterations: u64) -> io::Result<Duration> {
+    file()?;
+    let fd = fs::open(c"file", OFlags::RDONLY, Mode::empty())?;
+    let mut page = [0; PAGE];
+    for i in 0..FILE_PAGES {
+        whole(pread(&fd, &mut page, offset(i))?)?;
+    }
+    timed(iterations, |i| whole(pread(&fd, &mut page, offset(i))?))
+}
+
+fn readdirs(iterations: u64) -> io::Result<Duration> {
+    match fs::mkdir(c"many", Mode::from_raw_mode(0o755)) {
+        Ok(()) => {
+            for i in 0..ENTRIES {
+                let flags = OFlags::WRONLY | OFlags::CREATE;
+                fs::open(format!("many/entry{i}"), flags, Mode::from_raw_mode(0o644))?;
+            }
+        }
+        Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    timed(iterations, |_| {
+        let fd = fs::open(c"many", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        let mut count = 0;
+        for entry in Dir::new(fd)? {
+            entry?;
+            count += 1;
+        }
+        // "." and ".." are entries too.
+        if count == ENTRIES + 2 {
+            Ok(())
+        } else {
+            Err(wrong("the directory has not the names that were made"))
+        }
+    })
+}
+
+fn renames(iterations: u64) -> io::Result<Duration> {
+    let names = [c"name0", c"name1"];
+    for name in names {
+        match fs::unlink(name) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    fs::open(
+        names[0],
+        OFlags::WRONLY | OFlags::CREATE,
+        Mode::from_raw_mode(0o644),
+    )?;
+    timed(iterations, |i| {
+        let (from, to) = if i % 2 == 0 { (0, 1) } else { (1, 0) };
+        Ok(fs::rename(names[from], names[to])?)
+    })
+}
+
+/// The file that is read and written, with all its pages, open for both.
+fn file() -> io::Result<rustix::fd::OwnedFd> {
+    let fd = fs::open(
+        c"file",
+        OFlags::RDWR | OFlags::CREATE,
+        Mode::from_raw_mode(0o644),
+    )?;
+    if fs::fstat(&fd)?.st_size == 0 {
+        for _ in 0..FILE_PAGES {
+            whole(write(&fd, &[1; PAGE])?)?;
+        }
+    }
+    Ok(fd)
+}
+
+const fn offset(i: u64) -> u64 {
+    i % FILE_PAGES * PAGE as u64
+}
+
+fn whole(transferred: usize) -> io::Result<()> {
+    if transferred == PAGE {
+        Ok(())
+    } else {
+        Err(wrong("a short read or write"))
+    }
+}
+
+fn wrong(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidData, what)
+}

@@ -1,0 +1,310 @@
+//! Settings: where a tracee's calls land, and the long-lived tracee in each.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{Binaries, Error, Operation};
+
+const MOUNT_DEADLINE: Duration = Duration::from_secs(10);
+const BUILD_ADVICE: &str = "build it with `cargo build --release -p goanna-cli`, or name its directory in \
+                            GOANNA_BIN_DIR";
+const FUSE_ADVICE: &str = "name libfuse's passthrough_ll in GOANNA_FUSE_PASSTHROUGH (benches/README.md says how to build it)";
+
+/// A place where calls can land.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// A directory of the host, nobody in between.
+    Native,
+    /// `goanna run --mount pass=...`.
+    Passfs,
+    /// `amino run`, engine fjall, durability `commit`.
+    Amino,
+    /// libfuse's passthrough_ll as it comes: names and attributes are believed for a second without asking.
+    Fuse,
+    /// The same with `-o timeout=0`: every name and attribute is asked for, so no change on the host is ever missed.
+    FuseUncached,
+}
+
+impl Kind {
+    /// All, in the order of the page; the first is what the others are compared with.
+    pub const ALL: [Self; 5] = [
+        Self::Native,
+        Self::Passfs,
+        Self::Amino,
+        Self::Fuse,
+        Self::FuseUncached,
+    ];
+
+    /// The name on the page and in criterion's filter.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Passfs => "passfs",
+            Self::Amino => "amino",
+            Self::Fuse => "fuse",
+            Self::FuseUncached => "fuse-uncached",
+        }
+    }
+
+    /// The program that has to be there.
+    ///
+    /// # Errors
+    ///
+    /// It is not.
+    pub fn program(self, binaries: &Binaries) -> Result<&Path, Error> {
+        let (program, found, advice) = match self {
+            Self::Native => return Ok(&binaries.tracee),
+            Self::Passfs => ("goanna", &binaries.goanna, BUILD_ADVICE),
+            Self::Amino => ("amino", &binaries.amino, BUILD_ADVICE),
+            Self::Fuse | Self::FuseUncached => ("passthrough_ll", &binaries.fuse, FUSE_ADVICE),
+        };
+        found.as_deref().ok_or(Error::Missing {
+            kind: self.name(),
+            program,
+            advice,
+        })
+    }
+}
+
+/// A running tracee in its setting. Dropping it ends the tracee, the monitor and the mount.
+#[derive(Debug)]
+pub struct Setting {
+    kind: Kind,
+    // Dropped in this order: the tracee sees the end of its input and leaves before its file system goes.
+    requests: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+    child: Child,
+    stderr: PathBuf,
+    unable: Vec<Operation>,
+    _mount: Option<FuseMount>,
+}
+
+impl Setting {
+    /// Starts a tracee; everything of it lies in `scratch`, a directory of the host that exists.
+    ///
+    /// # Errors
+    ///
+    /// A program is missing, or does not start.
+    pub fn start(kind: Kind, binaries: &Binaries, scratch: &Path) -> Result<Self, Error> {
+        let program = kind.program(binaries)?;
+        let base = scratch.join(kind.name());
+        let lower = base.join("files");
+        fs::create_dir_all(&lower).map_err(Error::io("make", &lower))?;
+        let stderr = base.join("stderr");
+        let mut mount = None;
+        let mut command = Command::new(program);
+        match kind {
+            Kind::Native => {
+                command.arg(&lower);
+            }
+            Kind::Passfs => {
+                let spec = format!("pass={}:/pass", escaped(&lower));
+                command.args(["run", "--mount", &spec, "--"]);
+                command.arg(&binaries.tracee).arg("/pass");
+            }
+            Kind::Amino => {
+                command.args(["run", "--engine", "fjall", "--durability", "commit"]);
+                command.arg("--store").arg(base.join("store")).arg("--");
+                command.arg(&binaries.tracee).arg("/amino");
+            }
+            Kind::Fuse | Kind::FuseUncached => {
+                let at = base.join("mount");
+                mount = Some(FuseMount::start(kind, program, &lower, &at)?);
+                command = Command::new(&binaries.tracee);
+                command.arg(at);
+            }
+        }
+        let log = File::create(&stderr).map_err(Error::io("make", &stderr))?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .map_err(Error::io("start", program))?;
+        let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(ended(kind, &stderr));
+        };
+        let mut setting = Self {
+            kind,
+            requests: Some(requests),
+            answers: BufReader::new(answers),
+            child,
+            stderr,
+            unable: Vec::new(),
+            _mount: mount,
+        };
+        if setting.answer()? == "ready" {
+            Ok(setting)
+        } else {
+            Err(ended(kind, &setting.stderr))
+        }
+    }
+
+    /// Which setting this is.
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Whether [`check`](Self::check) found that `operation` can be measured here.
+    pub fn is_able(&self, operation: Operation) -> bool {
+        !self.unable.contains(&operation)
+    }
+
+    /// Tries each operation once and remembers what does not work here; answers what was said about it.
+    ///
+    /// # Errors
+    ///
+    /// The tracee is gone.
+    pub fn check(&mut self) -> Result<Vec<Error>, Error> {
+        let mut failures = Vec::new();
+        for operation in Operation::ALL {
+            match self.measure(operation, 1) {
+                Ok(_) => {}
+                Err(error @ Error::Refused { .. }) => {
+                    self.unable.push(operation);
+                    failures.push(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(failures)
+    }
+
+    /// Performs `operation` `iterations` times.
+    ///
+    /// # Errors
+    ///
+    /// The operation failed, or the tracee is gone.
+    pub fn measure(&mut self, operation: Operation, iterations: u64) -> Result<Duration, Error> {
+        self.request(&format!("{operation} {iterations}"))
+    }
+
+    /// Runs a shell command of one line in the setting's directory.
+    ///
+    /// # Errors
+    ///
+    /// The command's exit status was not 0, or the tracee is gone.
+    pub fn shell(&mut self, command: &str) -> Result<Duration, Error> {
+        self.request(&format!("sh {command}"))
+    }
+
+    fn request(&mut self, line: &str) -> Result<Duration, Error> {
+        let sent = match &mut self.requests {
+            Some(pipe) => writeln!(pipe, "{line}"),
+            None => return Err(ended(self.kind, &self.stderr)),
+        };
+        // A broken pipe: its reason is on the tracee's standard error.
+        sent.map_err(|_| ended(self.kind, &self.stderr))?;
+        let answer = self.answer()?;
+        match answer.parse() {
+            Ok(nanos) => Ok(Duration::from_nanos(nanos)),
+            Err(_) => Err(Error::Refused {
+                kind: self.kind.name(),
+                request: line.to_owned(),
+                answer,
+            }),
+        }
+    }
+
+    fn answer(&mut self) -> Result<String, Error> {
+        let mut line = String::new();
+        match self.answers.read_line(&mut line) {
+            Ok(length) if length > 0 => Ok(line.trim_end().to_owned()),
+            _ => Err(ended(self.kind, &self.stderr)),
+        }
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        drop(self.requests.take());
+        let _ = self.child.wait();
+    }
+}
+
+fn ended(kind: Kind, stderr: &Path) -> Error {
+    Error::Ended {
+        kind: kind.name(),
+        stderr: text(stderr),
+    }
+}
+
+fn text(path: &Path) -> String {
+    fs::read(path).map_or_else(
+        |error| error.to_string(),
+        |bytes| String::from_utf8_lossy(&bytes).into_owned(),
+    )
+}
+
+/// A path as a mount specification wants it.
+fn escaped(path: &Path) -> String {
+    let mut escaped = String::new();
+    for c in path.display().to_string().chars() {
+        if matches!(c, ':' | ',' | '\\') {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}
+
+/// A FUSE file system and its daemon, kept in the foreground so that it is ours to end.
+#[derive(Debug)]
+struct FuseMount {
+    daemon: Child,
+}
+
+impl FuseMount {
+    fn start(kind: Kind, program: &Path, source: &Path, at: &Path) -> Result<Self, Error> {
+        fs::create_dir_all(at).map_err(Error::io("make", at))?;
+        let device = |path: &Path| fs::metadata(path).map(|meta| meta.dev());
+        let below = device(at).map_err(Error::io("stat", at))?;
+        let stderr = at.with_file_name("fuse-stderr");
+        let log = File::create(&stderr).map_err(Error::io("make", &stderr))?;
+        let mut options = format!("source={}", source.display());
+        if kind == Kind::FuseUncached {
+            options.push_str(",timeout=0");
+        }
+        let daemon = Command::new(program)
+            .args(["-f", "-o", &options])
+            .arg(at)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .map_err(Error::io("start", program))?;
+        let mut mount = Self { daemon };
+        let start = Instant::now();
+        while device(at).map_or(true, |device| device == below) {
+            let gone = !matches!(mount.daemon.try_wait(), Ok(None));
+            if gone || start.elapsed() > MOUNT_DEADLINE {
+                return Err(Error::NoMount {
+                    kind: kind.name(),
+                    stderr: text(&stderr),
+                });
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(mount)
+    }
+}
+
+impl Drop for FuseMount {
+    fn drop(&mut self) {
+        // On SIGTERM libfuse unmounts; a kill would leave a dead mount behind.
+        if let Ok(None) = self.daemon.try_wait()
+            && let Some(pid) = Pid::from_raw(self.daemon.id().cast_signed())
+        {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let _ = self.daemon.wait();
+    }
+}
