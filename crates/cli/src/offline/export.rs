@@ -2,17 +2,17 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::fmt::Display;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use goanna_vfs::{Attr, Errno, FileKind, Place, caps};
+use goanna_vfs::{Attr, FileKind, Place, caps};
 use rustix::fs::{AtFlags, OFlags};
 
 use super::host::{self, At};
 use super::report::{Report, Total};
 use super::tree::{Entry, Tree, absolute, join};
-use crate::error::{Error, io_text};
+use super::trouble::Trouble;
+use crate::error::Error;
 use crate::names;
 
 const CHUNK: usize = 1 << 20;
@@ -41,34 +41,6 @@ struct Level {
     /// Whether its metadata is the store's to set.
     ours: bool,
     path: Vec<u8>,
-}
-
-enum Trouble {
-    Host(rustix::io::Errno),
-    Store(Errno),
-    Other(&'static str),
-}
-
-impl From<rustix::io::Errno> for Trouble {
-    fn from(errno: rustix::io::Errno) -> Self {
-        Self::Host(errno)
-    }
-}
-
-impl From<Errno> for Trouble {
-    fn from(errno: Errno) -> Self {
-        Self::Store(errno)
-    }
-}
-
-impl Display for Trouble {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Host(errno) => write!(f, "on the host: {}", io_text(&(*errno).into())),
-            Self::Store(errno) => f.write_str(errno.desc()),
-            Self::Other(why) => f.write_str(why),
-        }
-    }
 }
 
 /// Counts what is below a directory of the store, for the progress bar.
@@ -192,7 +164,7 @@ impl<'a> Export<'a> {
             FileKind::CharDevice | FileKind::BlockDevice
                 if !self.tree.caller.capable(caps::MKNOD) =>
             {
-                return Err(Trouble::Other("only root can make device nodes"));
+                return Err(Trouble::text("only root can make device nodes"));
             }
             _ => {
                 at.make_node(&attr)?;
@@ -213,7 +185,7 @@ impl<'a> Export<'a> {
     fn descend(&self, components: &[CString]) -> Result<(OwnedFd, CString), Trouble> {
         let (name, above) = components
             .split_last()
-            .ok_or(Trouble::Other("its first name is lost"))?;
+            .ok_or(Trouble::text("its first name is lost"))?;
         let mut dir = rustix::io::fcntl_dupfd_cloexec(&self.top, 0)?;
         for name in above {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -253,11 +225,11 @@ impl<'a> Export<'a> {
         match at.stat() {
             Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
-            Ok(stat) if host::kind(&stat) == Some(FileKind::Directory) => Err(Trouble::Other(
-                "a host directory of that name is in the way",
-            )),
+            Ok(stat) if host::kind(&stat) == Some(FileKind::Directory) => {
+                Err(Trouble::text("a host directory of that name is in the way"))
+            }
             Ok(_) if self.force => Ok(rustix::fs::unlinkat(at.dir, at.name, AtFlags::empty())?),
-            Ok(_) => Err(Trouble::Other(
+            Ok(_) => Err(Trouble::text(
                 "a host file of that name is in the way; --force replaces it",
             )),
         }
@@ -365,9 +337,9 @@ impl<'a> Export<'a> {
 /// of its directory.
 fn host_name(name: &[u8]) -> Result<CString, Trouble> {
     if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') {
-        return Err(Trouble::Other("its name is not valid; see amino fsck"));
+        return Err(Trouble::text("its name is not valid; see amino fsck"));
     }
-    CString::new(name).map_err(|_| Trouble::Other("its name is not valid; see amino fsck"))
+    CString::new(name).map_err(|_| Trouble::text("its name is not valid; see amino fsck"))
 }
 
 /// The length of the pages at the start of `data` that are all zero, or all not, and which.

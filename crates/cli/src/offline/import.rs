@@ -1,9 +1,7 @@
 //! `amino import`: a host directory into the store.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::fmt::Display;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +16,8 @@ use rustix::fs::{SeekFrom, Stat};
 use super::host::{self, At};
 use super::report::{Report, Total};
 use super::tree::{Tree, absolute, join};
-use crate::error::{Error, io_text};
+use super::trouble::Trouble;
+use crate::error::Error;
 use crate::names;
 
 /// How much is written at once: large enough to make calls cheap, small enough to keep memory flat.
@@ -46,35 +45,6 @@ struct Level {
     stat: Stat,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     path: Vec<u8>,
-}
-
-/// Why one name could not be copied.
-enum Trouble {
-    Host(rustix::io::Errno),
-    Store(Errno),
-    Other(Cow<'static, str>),
-}
-
-impl From<rustix::io::Errno> for Trouble {
-    fn from(errno: rustix::io::Errno) -> Self {
-        Self::Host(errno)
-    }
-}
-
-impl From<Errno> for Trouble {
-    fn from(errno: Errno) -> Self {
-        Self::Store(errno)
-    }
-}
-
-impl Display for Trouble {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Host(errno) => write!(f, "{}", io_text(&(*errno).into())),
-            Self::Store(errno) => write!(f, "in the store: {}", errno.desc()),
-            Self::Other(why) => f.write_str(why),
-        }
-    }
 }
 
 /// Counts what is below a directory, for the progress bar; what cannot be read counts as nothing.
@@ -219,8 +189,7 @@ impl<'a> Import<'a> {
             name,
         };
         let stat = at.stat()?;
-        let kind =
-            host::kind(&stat).ok_or(Trouble::Other("no kind of file that is known".into()))?;
+        let kind = host::kind(&stat).ok_or(Trouble::text("no kind of file that is known"))?;
         if kind == FileKind::Directory {
             return self.directory(level, at, path);
         }
@@ -269,7 +238,7 @@ impl<'a> Import<'a> {
                 } else if node.is_dir() {
                     self.tree.place(node)
                 } else {
-                    return Err(Trouble::Other(IN_THE_WAY.into()));
+                    return Err(Trouble::text(IN_THE_WAY));
                 }
             }
             Err(errno) => return Err(errno.into()),
@@ -290,11 +259,11 @@ impl<'a> Import<'a> {
         match ops::lookup(self.caller(), dir, name) {
             Err(Errno::ENOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
-            Ok(node) if node.is_dir() => Err(Trouble::Other(
-                "a directory of the store is in the way".into(),
-            )),
+            Ok(node) if node.is_dir() => {
+                Err(Trouble::text("a directory of the store is in the way"))
+            }
             Ok(_) if self.force => Ok(ops::unlink(self.caller(), dir, name)?),
-            Ok(_) => Err(Trouble::Other(IN_THE_WAY.into())),
+            Ok(_) => Err(Trouble::text(IN_THE_WAY)),
         }
     }
 
@@ -302,7 +271,7 @@ impl<'a> Import<'a> {
         let from = at.open_file()?;
         let stat = rustix::fs::fstat(&from)?;
         if host::kind(&stat) != Some(FileKind::Regular) {
-            return Err(Trouble::Other("was exchanged while it was read".into()));
+            return Err(Trouble::text("was exchanged while it was read"));
         }
         let xattrs = at.xattrs()?;
         let name = at.name.to_bytes();
@@ -356,7 +325,7 @@ impl<'a> Import<'a> {
                 error => Trouble::Other(error.to_string().into()),
             })?;
         if copied < size {
-            return Err(Trouble::Other(SHORTER.into()));
+            return Err(Trouble::text(SHORTER));
         }
         Ok(self.tree.place(node))
     }
@@ -414,7 +383,7 @@ impl<'a> Import<'a> {
                 let buffer = self.buffer.get_mut(..length).unwrap_or_default();
                 let count = rustix::io::pread(from, &mut *buffer, at)?;
                 if count == 0 {
-                    return Err(Trouble::Other(SHORTER.into()));
+                    return Err(Trouble::text(SHORTER));
                 }
                 write_all(
                     self.tree,

@@ -11,6 +11,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod trouble;
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
