@@ -48,9 +48,9 @@ pub enum Intercept {
 /// Levels of durability of an amino store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Level {
-    /// Atomic, consistent, isolated; on disk within a second; fsync does not wait
+    /// Atomic, consistent, isolated; on disk about a second later; fsync and O_SYNC wait for the disk
     Aci,
-    /// As aci, and fsync, O_SYNC and commits of transactions wait for the disk
+    /// As aci, and commits of explicit transactions wait for the disk, too
     Commit,
     /// Every single operation is on disk before the program goes on
     Acid,
