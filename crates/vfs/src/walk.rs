@@ -162,8 +162,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The object called `name` in `dir`, and the target when it is a symbolic link. `through` says whether
-    /// a magic link of /proc is gone through or is itself what is wanted.
+    /// The object called `name` in `dir`. `through`: what is wanted lies behind it if it is a link, so the
+    /// target of a symbolic link is read (which sets its access time) and returned, too, and a magic link of
+    /// /proc is gone through.
     pub fn step(
         &mut self,
         dir: &Pos,
@@ -172,7 +173,7 @@ impl<'a> Walk<'a> {
     ) -> Result<(Pos, Option<Vec<u8>>)> {
         let (next, link) = match dir {
             Pos::Host(path) => self.step_host(path, name, through)?,
-            Pos::Mounted(place) => self.step_mounted(place, name)?,
+            Pos::Mounted(place) => self.step_mounted(place, name, through)?,
         };
         self.left_host |= matches!(next, Pos::Mounted(_));
         Ok((next, link))
@@ -264,7 +265,7 @@ impl<'a> Walk<'a> {
                 }
             };
             match link {
-                Some(target) if follow => {
+                Some(target) => {
                     if is_last {
                         self.may_follow(&at, &next)?;
                     }
@@ -276,7 +277,7 @@ impl<'a> Walk<'a> {
                     rest = [target.as_slice(), after].concat();
                     cursor = 0;
                 }
-                _ => {
+                None => {
                     cursor += length;
                     if must_be_dir {
                         self.must_be_directory(&next)?;
@@ -370,7 +371,12 @@ impl<'a> Walk<'a> {
         Ok(Pos::mount_root(mount))
     }
 
-    fn step_mounted(&mut self, place: &Place, name: &[u8]) -> Result<(Pos, Option<Vec<u8>>)> {
+    fn step_mounted(
+        &mut self,
+        place: &Place,
+        name: &[u8],
+        through: bool,
+    ) -> Result<(Pos, Option<Vec<u8>>)> {
         if !place.node.is_dir() {
             return Err(Errno::ENOTDIR);
         }
@@ -388,7 +394,7 @@ impl<'a> Walk<'a> {
         }
         let node = ops::lookup(self.caller, place, name)?;
         let link = match node.kind() {
-            FileKind::Symlink => Some(place.mount.fs.readlink(self.caller, &node)?),
+            FileKind::Symlink if through => Some(place.mount.fs.readlink(self.caller, &node)?),
             _ => None,
         };
         Ok((
@@ -423,6 +429,9 @@ impl<'a> Walk<'a> {
                 None
             };
             return Ok((behind.unwrap_or(Pos::Host(path)), None));
+        }
+        if !through {
+            return Ok((Pos::Host(path), None));
         }
         let link = nix::fcntl::readlink(OsStr::from_bytes(&path)).ok();
         let link = link.map(|target| target.into_encoded_bytes());
