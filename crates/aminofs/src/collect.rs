@@ -26,6 +26,12 @@ impl DirtySource for AminoFs {
         for inode in dirty.into_values() {
             self.collect_inode(&inode, out);
         }
+        let reserved = self.reserved.swap(0, Ordering::Relaxed);
+        debug_assert!(
+            out.byte_size() <= reserved,
+            "{} bytes collected, {reserved} reserved",
+            out.byte_size()
+        );
     }
 
     fn dirty_bytes(&self) -> usize {

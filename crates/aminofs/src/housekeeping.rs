@@ -9,6 +9,7 @@ use amino_schema::{key, record};
 use amino_txn::Changes;
 use goanna_vfs::{Node, Result};
 
+use crate::cache::Cache;
 use crate::collect::REAP_PAGES;
 use crate::data::PAGE_COST;
 use crate::inode::{Grave, Home, Inode, PAGE, State, now};
@@ -213,42 +214,56 @@ impl AminoFs {
 
     pub(crate) fn do_released(&self, node: &Node) {
         let Ok(inode) = self.inode(node) else { return };
-        let unused = |state: &State| state.cache.as_ref().is_some_and(|cache| cache.is_unused());
-        if !unused(&inode.state.lock()) {
-            return;
-        }
-        // With no open file description left there is no mapping left: this sees the last of them. Failing for want
-        // of space, the content stays in use.
-        if self.pick_up(&inode).is_err() {
-            return;
-        }
-        {
-            let mut state = inode.state.lock();
+        let unused = |state: &State| {
+            let cache = state.cache.as_ref();
+            (
+                cache.is_some_and(Cache::is_unused),
+                cache.is_some_and(|cache| cache.mapped),
+            )
+        };
+        let mut state = inode.state.lock();
+        let (mut is_unused, mapped) = unused(&state);
+        if is_unused && mapped {
+            drop(state);
+            // With no open file description left there is no mapping left: this sees the last of them. Failing for
+            // want of space, the content stays in use.
+            if self.pick_up(&inode).is_err() {
+                return;
+            }
+            state = inode.state.lock();
             // Somebody may have opened it meanwhile.
-            if !unused(&state) {
-                return;
-            }
-            if let Some(cache) = &mut state.cache {
-                cache.in_use = false;
-                cache.mapped = false;
-            }
-            let mut mapped = self.mapped.lock();
-            mapped.remove(&inode.ino);
-            let none = mapped.is_empty();
-            drop(mapped);
-            if none {
-                self.table.chores.lock().mapped = false;
-            }
-            if state.home == Home::Orphan && !state.gone {
-                if state.dirty {
-                    state.doomed = true;
-                } else if let Some(grave) = Grave::dig(inode.ino, &mut state) {
-                    self.table.push_grave(grave);
-                }
-                return;
-            }
+            (is_unused, _) = unused(&state);
         }
+        if !is_unused {
+            return;
+        }
+        if let Some(cache) = &mut state.cache {
+            cache.in_use = false;
+            cache.mapped = false;
+        }
+        if mapped {
+            self.forget_mapped(inode.ino);
+        }
+        if state.home == Home::Orphan && !state.gone {
+            if state.dirty {
+                state.doomed = true;
+            } else if let Some(grave) = Grave::dig(inode.ino, &mut state) {
+                self.table.push_grave(grave);
+            }
+            return;
+        }
+        drop(state);
         self.park(&inode);
+    }
+
+    fn forget_mapped(&self, ino: u64) {
+        let mut mapped = self.mapped.lock();
+        mapped.remove(&ino);
+        let none = mapped.is_empty();
+        drop(mapped);
+        if none {
+            self.table.chores.lock().mapped = false;
+        }
     }
 
     pub(crate) fn do_sync(&self, node: Option<&Node>) -> Result<()> {

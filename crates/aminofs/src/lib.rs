@@ -42,7 +42,7 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -94,6 +94,8 @@ pub struct Options {
     pub idle_bytes: u64,
     /// At most about this many names are kept.
     pub dentries: usize,
+    /// The store's log takes at most this many bytes of the host's disk; beyond that, ENOSPC.
+    pub log_limit_bytes: u64,
 }
 
 impl Default for Options {
@@ -110,6 +112,7 @@ impl Default for Options {
             idle_files: descriptors / 4,
             idle_bytes: 256 << 20,
             dentries: 1 << 16,
+            log_limit_bytes: u64::MAX,
         }
     }
 }
@@ -192,6 +195,8 @@ pub struct AminoFs {
     dentries: DentryCache,
     dirty: Mutex<HashMap<u64, Arc<Inode>>>,
     dirty_bytes: AtomicU64,
+    /// Log bytes reserved since the last cut for what is collected at the next.
+    reserved: AtomicUsize,
     mapped: Mutex<HashMap<u64, Weak<Inode>>>,
     idle: Mutex<Idle>,
     inos: Mutex<InoPool>,
@@ -255,6 +260,7 @@ impl AminoFs {
             dentries: DentryCache::new(options.dentries),
             dirty: Mutex::default(),
             dirty_bytes: AtomicU64::new(0),
+            reserved: AtomicUsize::new(0),
             mapped: Mutex::default(),
             idle: Mutex::default(),
             inos: Mutex::new(InoPool {
@@ -373,8 +379,11 @@ impl AminoFs {
         self.store.submit(guard, changes).map_err(|e| errno(&e))
     }
 
+    /// Makes sure that so many bytes of changes that the next cut collects can be logged.
     fn reserve(&self, bytes: usize) -> Result<()> {
-        self.store.reserve(bytes).map_err(|e| errno(&e))
+        self.store.reserve(bytes).map_err(|e| errno(&e))?;
+        self.reserved.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
@@ -451,6 +460,7 @@ fn open_store(dir: &Path, options: &Options) -> std::result::Result<Store, Error
     let store_options = amino_txn::Options {
         engine: options.engine.or(found).unwrap_or(defaults.engine),
         create: options.create,
+        log_limit_bytes: options.log_limit_bytes,
         ..defaults
     };
     Ok(Store::open(dir, store_options)?)

@@ -92,7 +92,7 @@ fn hammer(fs: &AminoFs, seed: u64, steps: u32) {
 }
 
 fn hammer_store(options: Options, path: &Path, steps: u32) {
-    let fs = AminoFs::open(path, options).unwrap();
+    let fs = open_with(path, &options);
     std::thread::scope(|scope| {
         for seed in 0..8 {
             let fs = &fs;
@@ -119,7 +119,7 @@ fn hammer_store(options: Options, path: &Path, steps: u32) {
 }
 
 fn open_any(path: &Path) -> Arc<AminoFs> {
-    AminoFs::open(path, Options::default()).unwrap()
+    open_with(path, &Options::default())
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn contents_nobody_uses_are_bounded() {
         idle_files: 5,
         ..options(EngineKind::Memory)
     };
-    let fs = AminoFs::open(&path, few).unwrap();
+    let fs = open_with(&path, &few);
     // Also while nothing was stored yet.
     for i in 0..100 {
         write_file(&fs, &format!("f{i}"), &[i; 20_000]).unwrap();

@@ -151,7 +151,7 @@ fn kill_and_look(engine: EngineKind, after: Duration) {
     child.wait().unwrap();
 
     // The check is without recovery of orphans, so it sees the state that the crash left.
-    let report = amino_fs::fsck::fsck(&store, &mut |_| {}).unwrap();
+    let report = fsck(&store);
     assert!(report.is_clean(), "{:#?}", report.findings);
     assert_eq!(report.orphans, 1);
     let options = || Options {
@@ -159,7 +159,7 @@ fn kill_and_look(engine: EngineKind, after: Duration) {
         engine: None,
         ..options(engine)
     };
-    let fs = AminoFs::open(&store, options()).unwrap();
+    let fs = open_with(&store, &options());
     let found = state(&fs);
     let mut model = Model::new();
     let mut matching = None;
@@ -189,7 +189,7 @@ fn kill_and_look(engine: EngineKind, after: Duration) {
         "no prefix from {synced} on gives what was found"
     );
     drop(fs);
-    let report = amino_fs::fsck::fsck(&store, &mut |_| {}).unwrap();
+    let report = fsck(&store);
     assert!(report.is_clean(), "{:#?}", report.findings);
     assert_eq!(report.orphans, 0, "orphans go when the store is opened");
 }

@@ -421,3 +421,56 @@ fn statfs_and_reopening_needs_a_store() {
         "held"
     );
 }
+
+/// The in-memory engine's log is never shortened, so it fills up for good.
+#[test]
+fn a_full_store_refuses_and_keeps_what_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let small = Options {
+        log_limit_bytes: 40 << 20,
+        ..options(EngineKind::Memory)
+    };
+    let fs = AminoFs::open(&path, small).unwrap();
+    let file = create(&fs, "f").unwrap();
+    let data = vec![1; 100_000];
+    let mut size = 0;
+    loop {
+        match file.write(&fs, Spot::Cursor, &data) {
+            Ok(n) => size += n as u64,
+            Err(errno) => {
+                assert_eq!(errno, Errno::ENOSPC);
+                break;
+            }
+        }
+        assert!(size < 100 << 20, "the limit is not kept");
+    }
+    assert!(size > 10 << 20);
+    assert_eq!(fs.getattr(&caller(), &file.node).unwrap().size, size);
+    assert_eq!(
+        nix::unistd::lseek(&file.fd, 0, nix::unistd::Whence::SeekCur),
+        Ok(size as i64)
+    );
+    // Metadata operations fail as well, before they change anything.
+    let mut made = 0;
+    let failed = loop {
+        match fs.mkdir(&caller(), &fs.root(), format!("d{made}").as_bytes(), 0o755) {
+            Ok(_) => made += 1,
+            Err(errno) => break errno,
+        }
+    };
+    assert_eq!(failed, Errno::ENOSPC);
+    assert_eq!(names(&fs, "").len(), made + 1);
+    file.close(&fs);
+    close_and_check(fs, &path);
+    let fs = open(&path);
+    assert_eq!(names(&fs, "").len(), made + 1);
+    let node = walk(&fs, "f").unwrap();
+    assert_eq!(fs.getattr(&caller(), &node).unwrap().size, size);
+    let mut tail = vec![0; 100_000];
+    assert_eq!(
+        fs.read_at(&caller(), &node, size - 100_000, &mut tail),
+        Ok(100_000)
+    );
+    assert_eq!(tail, data);
+}

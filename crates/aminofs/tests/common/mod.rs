@@ -46,8 +46,27 @@ pub fn options(engine: EngineKind) -> Options {
     }
 }
 
+/// A process that another test is just starting holds the store's lock from its fork to its exec.
+fn patiently<T>(mut open: impl FnMut() -> std::result::Result<T, amino_fs::Error>) -> T {
+    for _ in 0..200 {
+        match open() {
+            Err(amino_fs::Error::Store(amino_txn::Error::Held { pid, .. }))
+                if pid == std::process::id() =>
+            {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            other => return other.unwrap(),
+        }
+    }
+    open().unwrap()
+}
+
 pub fn open(dir: &Path) -> Arc<AminoFs> {
-    AminoFs::open(dir, options(EngineKind::Memory)).unwrap()
+    open_with(dir, &options(EngineKind::Memory))
+}
+
+pub fn open_with(dir: &Path, options: &Options) -> Arc<AminoFs> {
+    patiently(|| AminoFs::open(dir, options.clone()))
 }
 
 /// Closes the file system and checks the store.
@@ -58,9 +77,13 @@ pub fn close_and_check(fs: Arc<AminoFs>, dir: &Path) {
 }
 
 pub fn check(dir: &Path) {
-    let report = amino_fs::fsck::fsck(dir, &mut |_| {}).unwrap();
+    let report = fsck(dir);
     let findings: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
     assert!(report.is_clean(), "fsck: {findings:#?}");
+}
+
+pub fn fsck(dir: &Path) -> amino_fs::fsck::Report {
+    patiently(|| amino_fs::fsck::fsck(dir, &mut |_| {}))
 }
 
 /// An open file: what a tracee's descriptor is.
