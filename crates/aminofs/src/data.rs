@@ -46,6 +46,18 @@ impl AminoFs {
         })
     }
 
+    /// Runs `op`; when the process has no descriptors left, again without the contents that nobody uses, each of which
+    /// holds one. No lock is held.
+    pub(crate) fn with_descriptors<T>(&self, op: impl Fn() -> Result<T>) -> Result<T> {
+        match op() {
+            Err(Errno::EMFILE) => {
+                self.shrink_idle(0, 0, usize::MAX);
+                op()
+            }
+            other => other,
+        }
+    }
+
     pub(crate) fn do_open(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Opened> {
         let inode = self.inode(node)?;
         match inode.kind {
@@ -53,13 +65,17 @@ impl AminoFs {
             FileKind::Directory => return Err(Errno::EISDIR),
             _ => return Err(Errno::ENXIO),
         }
+        self.with_descriptors(|| self.open_once(caller, &inode, flags))
+    }
+
+    fn open_once(&self, caller: &Caller, inode: &Arc<Inode>, flags: i32) -> Result<Opened> {
         if flags & libc::O_TRUNC != 0 {
             return self.change(|_| {
                 let mut state = inode.state.lock();
                 if state.gone {
                     return Err(Errno::ENOENT);
                 }
-                self.resize(caller, &inode, &mut state, 0)?;
+                self.resize(caller, inode, &mut state, 0)?;
                 Self::open_cache(&mut state, flags)
             });
         }
@@ -67,16 +83,7 @@ impl AminoFs {
         if state.gone {
             return Err(Errno::ENOENT);
         }
-        let filled = self.ensure_cache(&inode, &mut state);
-        if filled == Err(Errno::EMFILE) {
-            // Contents that nobody uses hold descriptors; their locks are not to be taken under this one.
-            drop(state);
-            self.shrink_idle(0, 0, usize::MAX);
-            state = inode.state.lock();
-            self.ensure_cache(&inode, &mut state)?;
-        } else {
-            filled?;
-        }
+        self.ensure_cache(inode, &mut state)?;
         Self::open_cache(&mut state, flags)
     }
 
@@ -214,12 +221,14 @@ impl AminoFs {
         if i64::try_from(size).is_err() {
             return Err(Errno::EFBIG);
         }
-        self.change(|_| {
-            let mut state = inode.state.lock();
-            if state.gone {
-                return Err(Errno::ENOENT);
-            }
-            self.resize(caller, &inode, &mut state, size)
+        self.with_descriptors(|| {
+            self.change(|_| {
+                let mut state = inode.state.lock();
+                if state.gone {
+                    return Err(Errno::ENOENT);
+                }
+                self.resize(caller, &inode, &mut state, size)
+            })
         })?;
         self.park(&inode);
         Ok(())

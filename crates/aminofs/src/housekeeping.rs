@@ -177,13 +177,24 @@ impl AminoFs {
         let size = state.meta.size;
         let mut buf = vec![0; PAGE as usize];
         let mut changed = false;
+        let mut hole_end = start;
         for page in start..end {
             let Some(cache) = &state.cache else { break };
-            if cache.dirty.contains(page) {
+            if page < hole_end || cache.dirty.contains(page) {
                 continue;
             }
+            if !state.stored.contains(page) && state.meta.inline.is_none() {
+                // Holes on both sides are passed over at once.
+                let data = cache.next_data(page * PAGE)?.map_or(end, |at| at / PAGE);
+                let stored = state.stored.intersect(page, end).next();
+                hole_end = data.min(stored.map_or(end, |(from, _)| from));
+                if page < hole_end {
+                    continue;
+                }
+            }
             let stored = match &state.meta.inline {
-                Some(inline) => Some(inline.clone()),
+                Some(inline) if page == 0 => Some(inline.clone()),
+                Some(_) => None,
                 None if state.stored.contains(page) => self
                     .get(&key::page_key(inode.ino, page))?
                     .map(|raw| record::decode_page(&raw, amino_schema::PAGE_SIZE))

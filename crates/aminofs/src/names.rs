@@ -317,18 +317,10 @@ impl AminoFs {
     ) -> Result<(Node, Opened)> {
         let mut what = Template::new(FileKind::Regular, mode);
         // Before the name is there, so that a lack of descriptors leaves no file behind.
-        let made = self
-            .new_cache(0)
-            .and_then(|(cache, _)| Ok((cache.open(flags)?, cache)));
-        let (fd, mut cache) = match made {
-            Err(Errno::EMFILE) => {
-                // Contents that nobody uses hold descriptors.
-                self.shrink_idle(0, 0, usize::MAX);
-                let (cache, _) = self.new_cache(0)?;
-                (cache.open(flags)?, cache)
-            }
-            other => other?,
-        };
+        let (fd, mut cache) = self.with_descriptors(|| {
+            let (cache, _) = self.new_cache(0)?;
+            Ok((cache.open(flags)?, cache))
+        })?;
         cache.in_use = true;
         let witness = Arc::clone(&cache.witness);
         what.cache = Some(cache);

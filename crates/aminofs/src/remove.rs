@@ -1,6 +1,7 @@
 //! Removing names.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use amino_schema::{ParsedKey, PathRecord, Timestamp, key};
 use amino_txn::Changes;
@@ -11,6 +12,10 @@ use crate::data::deletes;
 use crate::inode::{Home, Inode, Seen, now, schema_kind};
 use crate::names::check_name;
 use crate::{AminoFs, META_COST};
+
+/// How often, and how far apart, a removal is tried again on a full store.
+const FULL_RETRIES: u32 = 10;
+const FULL_PAUSE: Duration = Duration::from_millis(20);
 
 /// What becomes of an inode that loses a name.
 pub(crate) struct Dropped {
@@ -168,17 +173,28 @@ impl AminoFs {
         })
     }
 
-    fn remove(
-        &self,
-        dir: &Node,
-        name: &[u8],
-        check: impl FnOnce(&Inode) -> Result<()>,
-    ) -> Result<()> {
+    fn remove(&self, dir: &Node, name: &[u8], check: impl Fn(&Inode) -> Result<()>) -> Result<()> {
         check_name(name)?;
         let dir = self.dir(dir)?;
+        for _ in 0..FULL_RETRIES {
+            match self.remove_once(&dir, name, &check) {
+                // Removing needs a little of the log. When the host's disk is full, the store now empties its log.
+                Err(Errno::ENOSPC) => std::thread::sleep(FULL_PAUSE),
+                other => return other,
+            }
+        }
+        self.remove_once(&dir, name, &check)
+    }
+
+    fn remove_once(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        check: &impl Fn(&Inode) -> Result<()>,
+    ) -> Result<()> {
         self.change(|guard| {
             let _names = self.names.write();
-            let victim = self.find(&dir, name)?.ok_or(Errno::ENOENT)?;
+            let victim = self.find(dir, name)?.ok_or(Errno::ENOENT)?;
             check(&victim)?;
             let time = now();
             let mut changes = Changes::new();
@@ -186,7 +202,7 @@ impl AminoFs {
             let dropped = self.plan_drop(&victim, dir.ino, name, time, &mut changes)?;
             self.submit(guard, changes)?;
             self.apply_drop(&victim, dir.ino, name, time, dropped);
-            self.entry_removed(&dir, name, victim.kind, time);
+            self.entry_removed(dir, name, victim.kind, time);
             Ok(())
         })
     }

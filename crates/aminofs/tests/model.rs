@@ -484,6 +484,13 @@ fn as_the_host_in_fjall() {
     run(options(EngineKind::Fjall), seed, steps);
 }
 
+#[test]
+fn as_the_host_in_sled() {
+    let steps = env("AMINO_MODEL_STEPS", 4000) / 3;
+    let seed = env("AMINO_MODEL_SEED", 300);
+    run(options(EngineKind::Sled), seed, steps);
+}
+
 /// Everything is dropped and loaded all the time, and contents are host files.
 #[test]
 fn as_the_host_with_hardly_any_memory() {
