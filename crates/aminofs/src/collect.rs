@@ -184,8 +184,14 @@ impl Idle {
     fn put(&mut self, inode: Arc<Inode>, bytes: u64) {
         let ino = inode.ino;
         self.bytes += bytes;
-        if self.files.insert(ino, (inode, bytes)).is_none() {
-            self.order.push_back(ino);
+        match self.files.insert(ino, (inode, bytes)) {
+            Some((_, before)) => self.bytes -= before,
+            None => self.order.push_back(ino),
+        }
+        // Places of removed files are passed over only when the list is too long.
+        if self.order.len() > 2 * self.files.len() + 64 {
+            let files = &self.files;
+            self.order.retain(|ino| files.contains_key(ino));
         }
     }
 
