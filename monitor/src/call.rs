@@ -4,6 +4,7 @@ use std::cell::OnceCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use goanna_sys::notify::Listener;
 use goanna_sys::{procfs, tracee};
 use goanna_vfs::walk::{Last, Oracle, Parent, Pos, Walk};
 use goanna_vfs::{Caller, Errno, PATH_MAX, Place, Result};
@@ -89,6 +90,8 @@ pub struct Call<'m> {
     pub task: Arc<Task>,
     /// Call number.
     pub nr: u32,
+    /// Where the call can be given descriptors while it waits; none at a ptrace stop.
+    pub notification: Option<(Arc<Listener>, u64)>,
     args: [u64; 6],
     caller: OnceCell<Arc<Caller>>,
 }
@@ -100,6 +103,7 @@ impl<'m> Call<'m> {
             monitor,
             task,
             nr,
+            notification: None,
             args,
             caller: OnceCell::new(),
         }

@@ -47,6 +47,7 @@ pub use launch::inside;
 pub use stats::Stats;
 
 use calls::map::Mapped;
+use calls::outgrow::Reluctant;
 use program::Programs;
 use shadow::Shadows;
 use stats::Counters;
@@ -157,6 +158,8 @@ pub struct Monitor {
     pub(crate) programs: Programs,
     /// Files mapped shared and writable.
     pub(crate) mapped: Mapped,
+    /// Large files that stay where they are for now.
+    pub(crate) reluctant: Reluctant,
     pub(crate) stats: Counters,
 }
 
@@ -181,6 +184,7 @@ pub fn run(config: Config) -> Result<Outcome, Error> {
         shadows: Shadows::new(rundir::RunDir::create().map_err(Error::RunDir)?),
         programs: Programs::default(),
         mapped: Mapped::default(),
+        reluctant: Reluctant::default(),
         stats: Counters::default(),
     });
     let program = launch::find(&monitor.mounts, &config.command)?;

@@ -53,13 +53,17 @@ fn serve(monitor: &Arc<Monitor>, listener: &Arc<Listener>) {
 
 fn answer(monitor: &Arc<Monitor>, listener: &Arc<Listener>, notification: &Notification) {
     let nr = notification.nr as u32;
-    let outcome = treat(monitor, notification);
+    let outcome = treat(monitor, listener, notification);
     monitor.stats.count(nr, &outcome);
     reply(listener, notification.id, outcome);
 }
 
 /// The handler's verdict. A defect in one handler must not take the tracees down with it: EIO.
-fn treat(monitor: &Monitor, notification: &Notification) -> Result<Answer> {
+fn treat(
+    monitor: &Monitor,
+    listener: &Arc<Listener>,
+    notification: &Notification,
+) -> Result<Answer> {
     let nr = notification.nr as u32;
     let Some(Rule::Notify(handler) | Rule::NotifyIf(_, handler)) =
         entry(nr).map(|entry| entry.rule)
@@ -68,6 +72,7 @@ fn treat(monitor: &Monitor, notification: &Notification) -> Result<Answer> {
     };
     let task = monitor.tasks.get(notification.tid)?;
     let mut call = Call::new(monitor, task, nr, notification.args);
+    call.notification = Some((Arc::clone(listener), notification.id));
     catch_unwind(AssertUnwindSafe(|| handler(&mut call))).unwrap_or(Err(Errno::EIO))
 }
 

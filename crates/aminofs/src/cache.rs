@@ -35,6 +35,8 @@ pub(crate) struct Cache {
     pub mapped: bool,
     /// Pages that differ from the store.
     pub dirty: RangeSet,
+    /// A host file, not memory.
+    pub on_disk: bool,
 }
 
 impl Cache {
@@ -59,6 +61,7 @@ impl Cache {
             idle: false,
             mapped: false,
             dirty: RangeSet::default(),
+            on_disk: large_dir.is_some(),
         };
         Ok((cache, first))
     }

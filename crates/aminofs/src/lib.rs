@@ -33,6 +33,7 @@ mod inode;
 mod names;
 mod ranges;
 mod readdir;
+mod relocate;
 mod remove;
 mod rename;
 mod switch;

@@ -148,6 +148,14 @@ impl FileSystem for AminoFs {
         self.do_sync(node)
     }
 
+    fn outgrown(&self, node: &Node) -> bool {
+        self.is_outgrown(node)
+    }
+
+    fn relocate(&self, node: &Node, flags: i32) -> Result<Option<Opened>> {
+        self.do_relocate(node, flags)
+    }
+
     fn released(&self, node: &Node) {
         self.do_released(node);
     }

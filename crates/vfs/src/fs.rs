@@ -209,6 +209,15 @@ pub trait FileSystem: Send + Sync + 'static {
     fn host_path(&self, node: &Node) -> Option<std::path::PathBuf> {
         None
     }
+    /// Whether the inode's cache object has grown too large for where it is.
+    fn outgrown(&self, node: &Node) -> bool {
+        false
+    }
+    /// Moves an outgrown cache object to a place for large ones and opens the new one with `flags`. The caller
+    /// makes sure that exactly one descriptor of the old one exists, and exchanges it. `None`: not outgrown.
+    fn relocate(&self, node: &Node, flags: i32) -> Result<Option<Opened>> {
+        Ok(None)
+    }
     /// Nobody outside holds an open file description or mapping of the inode's cache object any more (see
     /// [`Native::Reads`]). The back end drops what it kept for that; an inode without names goes. An open may race with this call: the back end
     /// asks its witness again under its own lock, under which it also reopens the cache object.

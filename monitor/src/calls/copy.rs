@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use goanna_sys::memfile;
 use goanna_vfs::{Errno, Result, Spot};
 
+use super::outgrow::after_growth;
 use super::rw::Output;
 use crate::Monitor;
 use crate::call::{Answer, Call};
@@ -97,6 +98,7 @@ pub fn sendfile(call: &mut Call<'_>) -> Result<Answer> {
     };
     let written = copy(call, &output, &source, Spot::Cursor, call.arg(3) as usize)?;
     advance(call, call.arg(2), offset, written)?;
+    after_growth(call, call.int(0), &output);
     Ok(Answer::Value(written as i64))
 }
 
@@ -138,6 +140,7 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Answer> {
     let written = copy(call, &output, &source, spot, len)?;
     advance(call, call.arg(1), from, written)?;
     advance(call, call.arg(3), to, written)?;
+    after_growth(call, call.int(2), &output);
     Ok(Answer::Value(written as i64))
 }
 

@@ -6,6 +6,7 @@ pub mod dir;
 pub mod link;
 pub mod map;
 pub mod open;
+pub mod outgrow;
 pub mod process;
 pub mod rw;
 pub mod size;

@@ -135,6 +135,7 @@ fn write_segments(
             Err(_) => break,
         }
     }
+    super::outgrow::after_growth(call, fd, &output);
     Ok(Answer::Value(done as i64))
 }
 

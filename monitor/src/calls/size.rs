@@ -2,6 +2,7 @@
 
 use goanna_vfs::{Errno, Place, Result, ops};
 
+use super::outgrow::after_growth;
 use super::rw::Output;
 use crate::call::{Answer, Call, Target};
 
@@ -50,6 +51,7 @@ pub fn ftruncate(call: &mut Call<'_>) -> Result<Answer> {
         .fs
         .truncate(&caller, &output.place.node, size)?;
     ops::drop_set_id(&caller, &output.place)?;
+    after_growth(call, call.int(0), &output);
     Ok(Answer::DONE)
 }
 
@@ -76,5 +78,6 @@ pub fn fallocate(call: &mut Call<'_>) -> Result<Answer> {
         .mount
         .fs
         .fallocate(&*call.caller()?, &output.place.node, mode, offset, len)?;
+    after_growth(call, call.int(0), &output);
     Ok(Answer::DONE)
 }

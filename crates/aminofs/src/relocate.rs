@@ -1,0 +1,60 @@
+//! Moving the content of a file that outgrew memory to a host file, while its writer has it open.
+
+use std::os::fd::AsFd;
+
+use goanna_sys::memfile;
+use goanna_vfs::{Native, Node, Opened, Result};
+
+use crate::cache::{Cache, write_all_at};
+use crate::{AminoFs, cache_dir};
+
+const PIECE: usize = 1 << 20;
+
+impl AminoFs {
+    pub(crate) fn is_outgrown(&self, node: &Node) -> bool {
+        let Ok(inode) = self.inode(node) else {
+            return false;
+        };
+        let state = inode.state.lock();
+        let in_memory = state.cache.as_ref().is_some_and(|cache| !cache.on_disk);
+        in_memory && state.meta.size > self.options.large_file_bytes
+    }
+
+    /// The state's lock is held throughout, so nothing is written meanwhile.
+    pub(crate) fn do_relocate(&self, node: &Node, flags: i32) -> Result<Option<Opened>> {
+        let inode = self.inode(node)?;
+        let mut state = inode.state.lock();
+        let size = state.meta.size;
+        let Some(old) = state.cache.as_mut().filter(|cache| !cache.on_disk) else {
+            return Ok(None);
+        };
+        let (mut new, fd) = Cache::create(size, Some(&cache_dir(&self.dir)))?;
+        let mut piece = vec![0; PIECE];
+        for (start, len) in memfile::data_segments(old.witness.as_fd(), 0, size)? {
+            let mut done = 0;
+            while done < len {
+                let want = usize::try_from(len - done).map_or(PIECE, |left| left.min(PIECE));
+                let Some(buf) = piece.get_mut(..want) else {
+                    break;
+                };
+                let got = old.read_at(start + done, buf)?;
+                let Some(data) = buf.get(..got).filter(|data| !data.is_empty()) else {
+                    break;
+                };
+                write_all_at(&fd, start + done, data)?;
+                done += got as u64;
+            }
+        }
+        new.in_use = old.in_use;
+        new.mapped = old.mapped;
+        new.dirty = std::mem::take(&mut old.dirty);
+        let opened = Opened {
+            fd: new.open(flags)?,
+            native: Native::Reads {
+                witness: new.witness.clone(),
+            },
+        };
+        *old = new;
+        Ok(Some(opened))
+    }
+}

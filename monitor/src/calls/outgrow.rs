@@ -1,0 +1,119 @@
+//! A file that grows too large for memory while it is being written.
+//!
+//! Its back end moves the content to a host file, and the writer's descriptor is exchanged for one of that,
+//! while the writer waits for the answer to its write. That is safe when nobody else can use the old
+//! object: the writer has one thread and one descriptor of the file, no mapping and no lock, and no other
+//! tracee holds it. Large files are nearly always written so (cp, dd, tar, ld); others stay in memory until they are
+//! closed. A descriptor that is on its way through a socket at this moment is not seen.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+
+use goanna_sys::{procfs, stat};
+use goanna_vfs::{Native, Result};
+use nix::unistd::{Whence, lseek};
+use parking_lot::Mutex;
+
+use super::rw::Output;
+use crate::call::Call;
+use crate::shadow::Identity;
+
+/// Files that could not be exchanged, with the offset from which on it is tried again.
+#[derive(Debug, Default)]
+pub struct Reluctant {
+    retry_at: Mutex<HashMap<Identity, u64>>,
+}
+
+/// After a change through descriptor `fd` that may have made the file larger. What goes wrong here leaves the
+/// file in memory, and the call's own answer as it was.
+pub fn after_growth(call: &Call<'_>, fd: i32, output: &Output) {
+    let place = &output.place;
+    if !place.mount.fs.outgrown(&place.node) {
+        return;
+    }
+    let Ok((dev, ino, _)) = stat::identity(output.ofd.as_fd()) else {
+        return;
+    };
+    let Ok(size) = lseek(&output.ofd, 0, Whence::SeekCur).map(i64::cast_unsigned) else {
+        return;
+    };
+    let identity = (dev, ino);
+    let mut retry_at = call.monitor.reluctant.retry_at.lock();
+    if retry_at.get(&identity).is_some_and(|&at| size < at) {
+        return;
+    }
+    let alone = exclusive(call, fd, identity).unwrap_or(false);
+    if alone && exchange(call, fd, output).unwrap_or(false) {
+        retry_at.remove(&identity);
+    } else {
+        retry_at.insert(identity, size.saturating_mul(2));
+    }
+}
+
+/// Whether descriptor `fd` of a single-threaded caller is the only way to the object.
+fn exclusive(call: &Call<'_>, fd: i32, identity: Identity) -> Result<bool> {
+    let pid = call.caller()?.pid;
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    let inode = identity.1.to_string();
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let mapped = maps
+        .lines()
+        .any(|line| line.split_ascii_whitespace().nth(4) == Some(&inode));
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let locked = locks
+        .split_ascii_whitespace()
+        .any(|word| word.ends_with(&format!(":{inode}")));
+    if threads != 1 || mapped || locked {
+        return Ok(false);
+    }
+    let holds = |pid: i32, number: i32| {
+        fs::metadata(format!("/proc/{pid}/fd/{number}"))
+            .is_ok_and(|meta| (meta.dev(), meta.ino()) == identity)
+    };
+    let holders: Vec<(i32, i32)> = call
+        .monitor
+        .tasks
+        .processes()
+        .into_iter()
+        .flat_map(|pid| {
+            procfs::fds(pid)
+                .unwrap_or_default()
+                .into_iter()
+                .map(move |fd| (pid, fd))
+        })
+        .filter(|&(pid, number)| holds(pid, number))
+        .collect();
+    Ok(holders == [(pid, fd)])
+}
+
+fn exchange(call: &Call<'_>, fd: i32, output: &Output) -> Result<bool> {
+    let Some(notification) = &call.notification else {
+        return Ok(false);
+    };
+    let cloexec = close_on_exec(call.caller()?.pid, fd);
+    let place = &output.place;
+    let Some(opened) = place.mount.fs.relocate(&place.node, output.flags)? else {
+        return Ok(true);
+    };
+    lseek(
+        &opened.fd,
+        lseek(&output.ofd, 0, Whence::SeekCur)?,
+        Whence::SeekSet,
+    )?;
+    if let Native::Reads { witness } = opened.native {
+        call.monitor.shadows.register_file(place, witness)?;
+    }
+    let (listener, id) = notification;
+    listener.install_keep(*id, opened.fd.as_fd(), cloexec, Some(fd))?;
+    Ok(true)
+}
+
+fn close_on_exec(pid: i32, fd: i32) -> bool {
+    let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    flags
+        .and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok())
+        .is_some_and(|flags| flags & libc::O_CLOEXEC != 0)
+}
