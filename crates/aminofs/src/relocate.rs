@@ -45,15 +45,17 @@ impl AminoFs {
                 done += got as u64;
             }
         }
-        new.in_use = old.in_use;
-        new.mapped = old.mapped;
-        new.dirty = std::mem::take(&mut old.dirty);
         let opened = Opened {
             fd: new.open(flags)?,
             native: Native::Reads {
                 witness: new.witness.clone(),
             },
         };
+        // Nothing can fail from here on: what is dirty must not be lost between the two.
+        new.in_use = old.in_use;
+        new.idle = old.idle;
+        new.mapped = old.mapped;
+        new.dirty = std::mem::take(&mut old.dirty);
         *old = new;
         Ok(Some(opened))
     }
