@@ -93,8 +93,15 @@ fn calibrate(operation: Operation, setting: &mut Setting, sample: Duration) -> R
     }
     let mut iterations = 1;
     loop {
-        let elapsed = setting.measure(operation, iterations)?;
-        if elapsed * 4 >= sample || iterations >= MOST_ITERATIONS {
+        let mut elapsed = setting.measure(operation, iterations)?;
+        let is_enough = |elapsed: Duration| elapsed * 4 >= sample || iterations >= MOST_ITERATIONS;
+        // A stall of the disk would make a call seem slow, and then its samples be of a few iterations.
+        for _ in 0..2 {
+            if is_enough(elapsed) {
+                elapsed = elapsed.min(setting.measure(operation, iterations)?);
+            }
+        }
+        if is_enough(elapsed) {
             let per_iteration = elapsed.as_secs_f64() / iterations as f64;
             // A float that is too large for an integer becomes the largest one.
             let fitting = (sample.as_secs_f64() / per_iteration) as u64;

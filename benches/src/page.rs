@@ -109,7 +109,7 @@ impl Page {
             let name = |at: usize| self.kinds.get(at).map_or("", |kind| kind.name());
             let names = pairs
                 .iter()
-                .map(|&(of, to)| format!("{} / {}", name(of), name(to)));
+                .map(|&(of, to)| format!("{}/{}", name(of), name(to)));
             self.table(&mut text, "Ratios", names.collect(), |row| {
                 let cell = |&(of, to): &(usize, usize)| row.ratio(of, to);
                 pairs.iter().map(cell).collect()
@@ -252,10 +252,10 @@ Medians of 1 rounds; a ratio is the median of the ratios within the rounds.
 | stat                  |     1.00 |     9.00 |     36.0 |
 | open+close            |     2.00 |        - |     50.0 |
 
-| Ratios     | amino / native | fuse / native | amino / fuse |
-|------------|---------------:|--------------:|-------------:|
-| stat       |           9.00 |          36.0 |         0.25 |
-| open+close |              - |          25.0 |            - |
+| Ratios     | amino/native | fuse/native | amino/fuse |
+|------------|-------------:|------------:|-----------:|
+| stat       |         9.00 |        36.0 |       0.25 |
+| open+close |            - |        25.0 |          - |
 ";
         assert_eq!(page.markdown(), expected);
     }
