@@ -11,7 +11,7 @@ use goanna_vfs::{Caller, Errno, PATH_MAX, Place, Result};
 
 use crate::Monitor;
 use crate::shadow::Shadow;
-use crate::task::Task;
+use crate::task::{Cwd, Task};
 
 /// What becomes of a call.
 pub enum Answer {
@@ -174,12 +174,15 @@ impl<'m> Call<'m> {
         })
     }
 
-    fn cwd(&self) -> Result<(Pos, bool)> {
+    /// The working directory, and whether it is the host's.
+    pub fn cwd(&self) -> Result<Cwd> {
         let tid = self.task.tid;
-        if let Some(shadow) = self.monitor.shadows.find(procfs::cwd_identity(tid)?) {
-            return Ok((Pos::Mounted(shadow.place().clone()), false));
-        }
-        Ok((host_pos(procfs::cwd(tid)?), true))
+        self.task.cwd(|| {
+            if let Some(shadow) = self.monitor.shadows.find(procfs::cwd_identity(tid)?) {
+                return Ok((Pos::Mounted(shadow.place().clone()), false));
+            }
+            Ok((host_pos(procfs::cwd(tid)?), true))
+        })
     }
 
     fn start(&self, dirfd: i32, path: &[u8]) -> Result<(Pos, bool)> {

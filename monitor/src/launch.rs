@@ -10,6 +10,7 @@ use goanna_vfs::{Caller, Errno, FileKind, Mounts, Result, ops};
 use nix::unistd::{AccessFlags, access};
 
 use crate::filter::{Delivery, compile};
+use crate::task::credentials;
 use crate::{Error, Interception};
 
 /// Marks the environment of everything that runs under a monitor.
@@ -28,7 +29,7 @@ pub fn find(mounts: &Mounts, command: &[OsString]) -> std::result::Result<CStrin
     if name.is_empty() {
         return Err(Error::NotFound(name.clone()));
     }
-    let caller = own_caller().map_err(Error::Trace)?;
+    let caller = credentials(std::process::id() as i32).map_err(Error::Trace)?;
     let candidates: Vec<Vec<u8>> = if name.as_bytes().contains(&b'/') {
         vec![name.as_bytes().to_vec()]
     } else {
@@ -75,23 +76,6 @@ fn executable(mounts: &Mounts, caller: &Caller, path: &[u8]) -> Result<()> {
             access(path, AccessFlags::X_OK)
         }
     }
-}
-
-/// The monitor's own credentials.
-pub fn own_caller() -> Result<Caller> {
-    let pid = std::process::id() as i32;
-    let status = procfs::status(pid)?;
-    Ok(Caller {
-        tid: pid,
-        pid,
-        uid: status.uid[3],
-        gid: status.gid[3],
-        real_uid: status.uid[0],
-        real_gid: status.gid[0],
-        groups: status.groups.into(),
-        caps: status.cap_eff,
-        umask: status.umask,
-    })
 }
 
 /// Starts `program` up to its gate, under the filter for `interception`.

@@ -259,6 +259,7 @@ fn skip(tid: i32, mut regs: Registers, value: i64) -> Result<()> {
 
 fn change_directory(call: &Call<'_>) -> Result<Next> {
     let resolved = call.resolve(libc::AT_FDCWD, &call.path(0)?, true)?;
+    call.monitor.tasks.about_to_change(&call.task);
     match resolved.at {
         Pos::Host(_) if resolved.native => Ok(Next::Run),
         Pos::Host(path) if path.is_empty() => Ok(Next::Instead(Rewrite::Chdir(b"/".to_vec()))),

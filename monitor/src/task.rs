@@ -1,13 +1,46 @@
-//! What the monitor knows of each tracee: how to reach it, and who it is.
+//! What the monitor knows of each tracee: how to reach it, who it is, and where it stands.
+//!
+//! Credentials, umask and working directory are the kernel's knowledge; what is kept here is a copy, valid
+//! until a call that changes them. Such a call is passed on, so it takes effect after we saw it: from then until
+//! the same thread's next call nothing is kept for its whole process, because threads share umask and working
+//! directory. Lock order: `by_tid`, then a process's state, then a task's copies; all are leaves to the rest.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use goanna_sys::{pidfd, procfs};
+use goanna_vfs::walk::Pos;
 use goanna_vfs::{Caller, Errno, Result};
 use parking_lot::{Mutex, RwLock};
+
+/// A working directory: where it is, and whether it is the host's.
+pub type Cwd = (Pos, bool);
+
+/// What the threads of a process have in common.
+#[derive(Debug, Default)]
+struct Process {
+    state: Mutex<Validity>,
+}
+
+#[derive(Debug, Default)]
+struct Validity {
+    /// Copies of an earlier epoch are stale.
+    epoch: u64,
+    /// Threads with a change under way.
+    changing: Vec<i32>,
+}
+
+impl Process {
+    /// The epoch of what is read now, if it may be kept.
+    fn stable_epoch(&self) -> Option<u64> {
+        let state = self.state.lock();
+        state.changing.is_empty().then_some(state.epoch)
+    }
+}
+
+/// A copy of the kernel's knowledge, and the epoch it was made in.
+type Copied<T> = Mutex<Option<(u64, T)>>;
 
 /// One thread of a traced process.
 #[derive(Debug)]
@@ -15,22 +48,12 @@ pub struct Task {
     /// Thread id.
     pub tid: i32,
     pidfd: OwnedFd,
-    caller: Mutex<Option<Arc<Caller>>>,
-    /// A call that changes ids or umask was passed on: what /proc says may be older until this thread's next
-    /// call proves that one done.
-    changing: AtomicBool,
+    process: Arc<Process>,
+    caller: Copied<Arc<Caller>>,
+    cwd: Copied<Cwd>,
 }
 
 impl Task {
-    fn new(tid: i32) -> Result<Self> {
-        Ok(Self {
-            tid,
-            pidfd: pidfd::open(tid)?,
-            caller: Mutex::new(None),
-            changing: AtomicBool::new(false),
-        })
-    }
-
     /// The tracee's open file description behind descriptor `fd`, shared with it. EBADF.
     pub fn descriptor(&self, fd: i32) -> Result<OwnedFd> {
         if fd < 0 {
@@ -41,61 +64,113 @@ impl Task {
 
     /// The credentials and umask of the thread.
     pub fn caller(&self) -> Result<Arc<Caller>> {
-        let mut cached = self.caller.lock();
-        if let Some(caller) = &*cached {
-            return Ok(Arc::clone(caller));
-        }
-        let status = procfs::status(self.tid)?;
-        let caller = Arc::new(Caller {
-            tid: self.tid,
-            pid: status.tgid,
-            uid: status.uid[3],
-            gid: status.gid[3],
-            real_uid: status.uid[0],
-            real_gid: status.gid[0],
-            groups: status.groups.into(),
-            caps: status.cap_eff,
-            umask: status.umask,
-        });
-        *cached = Some(Arc::clone(&caller));
-        Ok(caller)
+        self.copied(&self.caller, || credentials(self.tid).map(Arc::new))
     }
 
-    fn forget_caller(&self) {
-        *self.caller.lock() = None;
+    /// The working directory, which `find` looks up.
+    pub fn cwd(&self, find: impl FnOnce() -> Result<Cwd>) -> Result<Cwd> {
+        self.copied(&self.cwd, find)
     }
+
+    fn copied<T: Clone>(&self, copy: &Copied<T>, read: impl FnOnce() -> Result<T>) -> Result<T> {
+        let Some(epoch) = self.process.stable_epoch() else {
+            return read();
+        };
+        if let Some((made, value)) = &*copy.lock()
+            && *made == epoch
+        {
+            return Ok(value.clone());
+        }
+        let value = read()?;
+        *copy.lock() = Some((epoch, value.clone()));
+        Ok(value)
+    }
+}
+
+/// The credentials of thread `tid` as the kernel has them now.
+pub fn credentials(tid: i32) -> Result<Caller> {
+    let status = procfs::status(tid)?;
+    Ok(Caller {
+        tid,
+        pid: status.tgid,
+        uid: status.uid[3],
+        gid: status.gid[3],
+        real_uid: status.uid[0],
+        real_gid: status.gid[0],
+        groups: status.groups.into(),
+        caps: status.cap_eff,
+        umask: status.umask,
+    })
 }
 
 /// All tracees that have made a call the monitor answers.
 #[derive(Debug, Default)]
 pub struct Tasks {
     by_tid: RwLock<HashMap<i32, Arc<Task>>>,
+    by_pid: Mutex<HashMap<i32, Weak<Process>>>,
 }
 
 impl Tasks {
-    /// The task `tid`, known or new. ESRCH when it has died.
+    /// The task `tid`, known or new, at the beginning of a call. ESRCH when it has died.
     pub fn get(&self, tid: i32) -> Result<Arc<Task>> {
         let known = self.by_tid.read().get(&tid).cloned();
         if let Some(task) = known {
-            if task.changing.swap(false, Ordering::Relaxed) {
-                self.forget_process(&task);
+            let mut state = task.process.state.lock();
+            if !state.changing.is_empty() && state.changing.contains(&tid) {
+                state.changing.retain(|&changing| changing != tid);
+                state.epoch += 1;
             }
+            drop(state);
             return Ok(task);
         }
-        let task = Arc::new(Task::new(tid)?);
+        let caller = credentials(tid)?;
+        let process = self.process(caller.pid);
+        let copied = process
+            .stable_epoch()
+            .map(|epoch| (epoch, Arc::new(caller)));
+        let task = Arc::new(Task {
+            tid,
+            pidfd: pidfd::open(tid)?,
+            process,
+            caller: Mutex::new(copied),
+            cwd: Mutex::default(),
+        });
         self.by_tid.write().insert(tid, Arc::clone(&task));
         Ok(task)
     }
 
-    /// Forgets a thread that exited or became another program.
-    pub fn remove(&self, tid: i32) {
-        self.by_tid.write().remove(&tid);
+    fn process(&self, pid: i32) -> Arc<Process> {
+        let mut by_pid = self.by_pid.lock();
+        if let Some(process) = by_pid.get(&pid).and_then(Weak::upgrade) {
+            return process;
+        }
+        let process = Arc::default();
+        by_pid.insert(pid, Arc::downgrade(&process));
+        process
     }
 
-    /// Notes that `task` is about to change its ids or its process's umask.
+    /// Forgets a thread that exited or became another program.
+    pub fn remove(&self, tid: i32) {
+        let removed = self.by_tid.write().remove(&tid);
+        if let Some(task) = removed {
+            let mut state = task.process.state.lock();
+            state.changing.retain(|&changing| changing != tid);
+            state.epoch += 1;
+        }
+        let mut by_pid = self.by_pid.lock();
+        if by_pid
+            .get(&tid)
+            .is_some_and(|process| process.strong_count() == 0)
+        {
+            by_pid.remove(&tid);
+        }
+    }
+
+    /// Notes that `task` is about to change ids, umask or working directory.
     pub fn about_to_change(&self, task: &Task) {
-        task.changing.store(true, Ordering::Relaxed);
-        task.forget_caller();
+        let mut state = task.process.state.lock();
+        state.epoch += 1;
+        state.changing.push(task.tid);
     }
 
     /// Process ids of all known tasks, each once.
@@ -108,22 +183,5 @@ impl Tasks {
         pids.sort_unstable();
         pids.dedup();
         pids
-    }
-
-    /// The umask is the process's (CLONE_FS), so every thread of it must look again.
-    fn forget_process(&self, task: &Task) {
-        task.forget_caller();
-        let Ok(caller) = task.caller() else { return };
-        for other in self
-            .by_tid
-            .read()
-            .values()
-            .filter(|other| other.tid != task.tid)
-        {
-            let mut cached = other.caller.lock();
-            if cached.as_ref().is_some_and(|c| c.pid == caller.pid) {
-                *cached = None;
-            }
-        }
     }
 }

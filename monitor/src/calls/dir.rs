@@ -2,7 +2,6 @@
 
 use std::os::fd::AsFd;
 
-use goanna_sys::procfs;
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{DirEntry, Errno, FileKind, Place, Result, ops};
 use nix::unistd::{Whence, lseek};
@@ -107,11 +106,11 @@ pub fn getdents64(call: &mut Call<'_>) -> Result<Answer> {
 
 /// getcwd(2): the value is the length with the NUL. ENOENT for a removed directory.
 pub fn getcwd(call: &mut Call<'_>) -> Result<Answer> {
-    let identity = procfs::cwd_identity(call.task.tid)?;
-    let Some(shadow) = call.monitor.shadows.find(identity) else {
+    let (cwd, on_host) = call.cwd()?;
+    if on_host {
         return Ok(Answer::PassOn);
-    };
-    let (mut path, deleted) = Pos::Mounted(shadow.place().clone()).path()?;
+    }
+    let (mut path, deleted) = cwd.path()?;
     if deleted {
         return Err(Errno::ENOENT);
     }
@@ -128,6 +127,7 @@ pub fn fchdir(call: &mut Call<'_>) -> Result<Answer> {
     if let Some(shadow) = call.shadow(call.int(0))? {
         ops::may_search(&*call.caller()?, shadow.place())?;
     }
+    call.monitor.tasks.about_to_change(&call.task);
     Ok(Answer::PassOn)
 }
 
