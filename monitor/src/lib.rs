@@ -30,6 +30,7 @@ mod task;
 use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -77,6 +78,8 @@ pub struct Config {
     pub command: Vec<OsString>,
     /// Variables set for the command on top of ours.
     pub env: Vec<(OsString, OsString)>,
+    /// Tells the user what is worth knowing of the run; called at most once.
+    pub note: fn(&str),
 }
 
 /// How the command ended.
@@ -161,9 +164,18 @@ pub struct Monitor {
     /// Large files that stay where they are for now.
     pub(crate) reluctant: Reluctant,
     pub(crate) stats: Counters,
+    note: fn(&str),
+    noted: AtomicBool,
 }
 
 impl Monitor {
+    /// Tells the user once.
+    pub(crate) fn note_once(&self, text: &str) {
+        if !self.noted.swap(true, Ordering::Relaxed) {
+            (self.note)(text);
+        }
+    }
+
     /// Sends a tracee the signal the kernel would have sent.
     pub(crate) fn signal(&self, tid: i32, signal: i32) {
         // It may have died meanwhile.
@@ -186,6 +198,8 @@ pub fn run(config: Config) -> Result<Outcome, Error> {
         mapped: Mapped::default(),
         reluctant: Reluctant::default(),
         stats: Counters::default(),
+        note: config.note,
+        noted: AtomicBool::new(false),
     });
     let program = launch::find(&monitor.mounts, &config.command)?;
     let mut launched = launch::start(&program, &config.command, &config.env, config.interception)?;

@@ -286,7 +286,13 @@ fn head(call: &Call<'_>, at: &Pos) -> Result<Vec<u8>> {
     let got = match at {
         Pos::Host(path) => {
             // What the monitor cannot read is the kernel's to judge, and is no script of ours.
-            let is_file = |file: &File| file.metadata().is_ok_and(|meta| meta.is_file());
+            let is_file = |file: &File| match file.metadata() {
+                Ok(meta) if meta.is_file() => {
+                    note_set_id(call, path, &meta);
+                    true
+                }
+                _ => false,
+            };
             match OpenOptions::new()
                 .read(true)
                 .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -307,6 +313,20 @@ fn head(call: &Call<'_>, at: &Pos) -> Result<Vec<u8>> {
     };
     head.truncate(got);
     Ok(head)
+}
+
+/// Tracees have no_new_privs, so the kernel ignores set-id bits: said once, because a program that then fails
+/// does not say why.
+fn note_set_id(call: &Call<'_>, path: &[u8], meta: &fs::Metadata) {
+    let Ok(caller) = call.caller() else { return };
+    let set_uid = meta.mode() & libc::S_ISUID != 0 && meta.uid() != caller.uid;
+    let set_gid = meta.mode() & libc::S_ISGID != 0 && meta.gid() != caller.gid;
+    if set_uid || set_gid {
+        call.monitor.note_once(&format!(
+            "{}: set-user-ID and set-group-ID programs run without their privilege here",
+            OsStr::from_bytes(path).display()
+        ));
+    }
 }
 
 /// The first line of a script.

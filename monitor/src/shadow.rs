@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use goanna_sys::{memfile, procfs, stat};
 use goanna_vfs::{Errno, FileKind, Place, Result};
@@ -76,12 +77,31 @@ fn key(place: &Place) -> Key {
     (Arc::as_ptr(&place.mount) as usize, place.node.ino())
 }
 
+/// A host object of the run-time directory.
+#[derive(Debug)]
+struct StandIn {
+    identity: Identity,
+    path: Arc<Path>,
+    /// The sweep before which it was last asked for: who asked may not have it in hand yet.
+    asked: AtomicU64,
+}
+
 #[derive(Debug, Default)]
 struct Table {
     by_identity: HashMap<Identity, Arc<Shadow>>,
-    stand_ins: HashMap<Key, (Identity, Arc<Path>)>,
+    stand_ins: HashMap<Key, StandIn>,
+    /// Counts sweeps of placeholders.
+    sweeps: u64,
     /// Directories looked for in vain at the last sweep; sweeping waits until there are twice as many.
     dirs_kept: usize,
+}
+
+impl Table {
+    fn known(&self, key: &Key) -> Option<Arc<Path>> {
+        let stand_in = self.stand_ins.get(key)?;
+        stand_in.asked.store(self.sweeps, Ordering::Relaxed);
+        Some(Arc::clone(&stand_in.path))
+    }
 }
 
 /// All shadow objects of a run.
@@ -194,12 +214,12 @@ impl Shadows {
         make: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Arc<Path>> {
         let key = key(place);
-        if let Some((_, path)) = self.table.read().stand_ins.get(&key) {
-            return Ok(Arc::clone(path));
+        if let Some(path) = self.table.read().known(&key) {
+            return Ok(path);
         }
         let mut table = self.table.write();
-        if let Some((_, path)) = table.stand_ins.get(&key) {
-            return Ok(Arc::clone(path));
+        if let Some(path) = table.known(&key) {
+            return Ok(path);
         }
         let path: Arc<Path> = self.rundir.fresh(class).into();
         make(&path)?;
@@ -220,7 +240,13 @@ impl Shadows {
             Err(_) => (0, self.rundir.path().as_os_str().len() as u64 + key.1),
         };
         table.by_identity.insert(identity, Arc::new(shadow));
-        table.stand_ins.insert(key, (identity, Arc::clone(&path)));
+        let asked = AtomicU64::new(table.sweeps);
+        let stand_in = StandIn {
+            identity,
+            path: Arc::clone(&path),
+            asked,
+        };
+        table.stand_ins.insert(key, stand_in);
         Ok(path)
     }
 
@@ -264,14 +290,18 @@ impl Shadows {
     /// Nothing tells when a placeholder is no longer held, so the processes are asked, and seldom.
     fn sweep_directories(&self, processes: impl FnOnce() -> Vec<i32>) {
         let known: Vec<(Identity, Key)> = {
-            let table = self.table.read();
+            let mut table = self.table.write();
             if table.stand_ins.len() < DIRS_BEFORE_SWEEP.max(2 * table.dirs_kept) {
                 return;
             }
-            table
+            table.sweeps += 1;
+            let sweep = table.sweeps;
+            let idle = |stand_in: &StandIn| stand_in.asked.load(Ordering::Relaxed) + 1 < sweep;
+            let idle = table
                 .stand_ins
                 .iter()
-                .map(|(key, (identity, _))| (*identity, *key))
+                .filter(|(_, stand_in)| idle(stand_in));
+            idle.map(|(key, stand_in)| (stand_in.identity, *key))
                 .collect()
         };
         let mut held = std::collections::HashSet::new();
@@ -285,7 +315,9 @@ impl Shadows {
         }
         let mut table = self.table.write();
         for (identity, key) in known {
-            if held.contains(&identity) {
+            let asked = table.stand_ins.get(&key).map(|stand_in| &stand_in.asked);
+            let again = asked.is_some_and(|asked| asked.load(Ordering::Relaxed) == table.sweeps);
+            if again || held.contains(&identity) {
                 continue;
             }
             let is_dir = matches!(
@@ -294,9 +326,9 @@ impl Shadows {
             );
             if is_dir
                 && table.by_identity.remove(&identity).is_some()
-                && let Some((_, path)) = table.stand_ins.remove(&key)
+                && let Some(StandIn { path, .. }) = table.stand_ins.remove(&key)
             {
-                let _ = fs::remove_dir(&*path);
+                let _ = fs::remove_dir(&path);
             }
         }
         table.dirs_kept = table.stand_ins.len();

@@ -51,6 +51,11 @@ fn run(specs: &[MountSpec], engine: Option<Engine>, how: How, loud: Loudness) ->
         },
         command: how.command,
         env: Vec::new(),
+        note: if loud.quiet {
+            |_| {}
+        } else {
+            |text| eprintln!("note: {text}")
+        },
     });
     let elapsed = start.elapsed();
     // Whatever became of the command, what it wrote is brought to the disk; every store, even if one fails.
