@@ -12,6 +12,7 @@
 //! while a tracee or a back end is waited for, but `programs` while a program is copied.
 
 mod abi;
+mod baton;
 pub mod call;
 pub mod calls;
 mod check;

@@ -1,4 +1,4 @@
-//! The pool that answers notifications: any thread may take any call.
+//! The pool that answers notifications: any thread may take any call, one at a time receives ([`crate::baton`]).
 
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,42 +11,65 @@ use goanna_vfs::{Errno, Result};
 use nix::sys::signal::SigSet;
 
 use crate::Monitor;
+use crate::baton::{Baton, Ticket};
 use crate::call::{Answer, Call};
 use crate::table::{Rule, entry};
 
-/// Enough to keep both a slow and a fast call going; more threads than this gain nothing, because the wake-up
-/// ties each answer to its tracee's CPU.
-const THREADS: usize = 4;
+/// How many calls may take long at the same time before further ones wait for them.
+const THREADS: usize = 8;
 
 /// Starts answering. The threads end when no tracee is left.
 pub fn start(monitor: &Arc<Monitor>, listener: Listener) -> std::io::Result<()> {
     let listener = Arc::new(listener);
+    let baton = Arc::new(Baton::default());
     for index in 0..THREADS {
         let monitor = Arc::clone(monitor);
         let listener = Arc::clone(&listener);
+        let baton = Arc::clone(&baton);
         thread::Builder::new()
             .name(format!("answer-{index}"))
-            .spawn(move || serve(&monitor, &listener))?;
+            .spawn(move || serve(&monitor, &listener, &baton))?;
     }
     Ok(())
 }
 
-fn serve(monitor: &Arc<Monitor>, listener: &Arc<Listener>) {
+fn serve(monitor: &Arc<Monitor>, listener: &Arc<Listener>, baton: &Baton) {
     // A signal between a descriptor's installation and its report would leave the tracee without its number.
     let _ = SigSet::all().thread_block();
     // Without an fs_struct of its own a thread cannot take on a tracee's umask; only calls performed with one
     // would notice, and those say so themselves.
     let _ = cred::thread_owns_fs();
     loop {
-        match listener.recv() {
-            Ok(notification) => answer(monitor, listener, &notification),
+        let ticket = baton.take();
+        if !receive(monitor, listener, baton, ticket) {
+            // The others must learn it, too.
+            baton.pass(ticket);
+            return;
+        }
+    }
+}
+
+/// Answers calls as long as the baton is ours; false when none will come any more.
+fn receive(
+    monitor: &Arc<Monitor>,
+    listener: &Arc<Listener>,
+    baton: &Baton,
+    ticket: Ticket,
+) -> bool {
+    loop {
+        let notification = match listener.recv() {
+            Ok(notification) => notification,
             // The tracee died before its call was taken, or no tracee is left.
-            Err(Errno::ENOENT | Errno::EINTR) => {
-                if matches!(listener.wait_readable(0), Ok(Ready::HangUp) | Err(_)) {
-                    return;
-                }
-            }
-            Err(_) => return,
+            Err(Errno::ENOENT | Errno::EINTR) => match listener.wait_readable(0) {
+                Ok(Ready::HangUp) | Err(_) => return false,
+                Ok(_) => continue,
+            },
+            Err(_) => return false,
+        };
+        baton.begin(ticket);
+        answer(monitor, listener, &notification);
+        if !baton.end(ticket) {
+            return true;
         }
     }
 }
