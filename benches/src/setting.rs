@@ -124,6 +124,9 @@ impl Setting {
         }
         let log = File::create(&stderr).map_err(Error::io("make", &stderr))?;
         let mut child = command
+            // cargo's, for its own libraries: every dynamic program would look for libc in a dozen directories first,
+            // and a child that executes would cost three times what it does in a user's shell.
+            .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)
