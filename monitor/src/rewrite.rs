@@ -1,8 +1,8 @@
 //! Calls that need other arguments: executed by the tracee with strings of ours in its memory.
 //!
 //! Where in its memory? Not below the stack pointer: a goroutine's stack is small and what lies below is other
-//! people's data. So the first such call of a thread is turned into an mmap of a scratch area, then
-//! executed again from the start; children of fork and vfork inherit the area with the memory.
+//! people's data. So the first such call of a thread is turned into an mmap of a scratch area, after
+//! which the tracee makes the rewritten call; children of fork and vfork inherit the area with the memory.
 //!
 //! Registers are put back when the rewritten call returns: compilers rely on all but rax, rcx and r11.
 
@@ -51,8 +51,17 @@ pub enum Rewrite {
 }
 
 enum Pending {
-    /// The scratch area is being mapped; then the call starts over.
-    Mapping { saved: Registers, len: u64 },
+    /// The scratch area is being mapped; then the rewritten call is made from the start.
+    Mapping {
+        saved: Registers,
+        len: u64,
+        rewrite: Rewrite,
+    },
+    /// The rewritten call is about to meet the filter.
+    Ready {
+        saved: Registers,
+        source: Option<OwnedFd>,
+    },
     /// The rewritten call runs; then the registers come back.
     Running {
         saved: Registers,
@@ -74,55 +83,72 @@ impl Rewriter {
     /// [`ptrace::cont_syscall`], and its next syscall stop given to [`Rewriter::syscall_stop`].
     pub fn start(&mut self, tid: i32, saved: Registers, rewrite: Rewrite) -> Result<()> {
         let need = rewrite.len();
-        let scratch = self
-            .scratch
-            .get(&tid)
-            .copied()
-            .filter(|area| area.len >= need);
+        let scratch = self.scratch.get(&tid).filter(|area| area.len >= need);
         let Some(scratch) = scratch else {
-            return self.map(tid, saved, need);
+            return self.map(tid, saved, rewrite);
         };
         let mut regs = saved;
         let image = rewrite.apply(scratch.address, &mut regs);
         if tracee::write_all(tid, scratch.address, &image).is_err() {
             // The program unmapped what it did not know was ours.
             self.scratch.remove(&tid);
-            return self.map(tid, saved, need);
+            return self.map(tid, saved, rewrite);
         }
         ptrace::set_regs(tid, &regs)?;
-        let source = match rewrite {
-            Rewrite::Open { source, .. } => Some(source),
-            _ => None,
+        let _source = rewrite.into_source();
+        self.pending
+            .insert(tid, Pending::Running { saved, _source });
+        Ok(())
+    }
+
+    fn map(&mut self, tid: i32, saved: Registers, rewrite: Rewrite) -> Result<()> {
+        let len = rewrite.len().max(2 * PAGE).next_multiple_of(PAGE);
+        let regs = Registers {
+            orig_rax: libc::SYS_mmap as u64,
+            rdi: 0,
+            rsi: len,
+            rdx: (libc::PROT_READ | libc::PROT_WRITE) as u64,
+            r10: (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64,
+            r8: u64::MAX,
+            r9: 0,
+            ..saved
         };
-        self.pending.insert(
-            tid,
-            Pending::Running {
-                saved,
-                _source: source,
-            },
-        );
-        Ok(())
-    }
-
-    fn map(&mut self, tid: i32, saved: Registers, need: u64) -> Result<()> {
-        let len = need.max(2 * PAGE).next_multiple_of(PAGE);
-        let mut regs = saved;
-        regs.orig_rax = libc::SYS_mmap as u64;
-        regs.rdi = 0;
-        regs.rsi = len;
-        regs.rdx = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        regs.r10 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        regs.r8 = u64::MAX;
-        regs.r9 = 0;
         ptrace::set_regs(tid, &regs)?;
-        self.pending.insert(tid, Pending::Mapping { saved, len });
+        let mapping = Pending::Mapping {
+            saved,
+            len,
+            rewrite,
+        };
+        self.pending.insert(tid, mapping);
         Ok(())
     }
 
-    /// A syscall stop of `tid`: false when it is none of ours.
-    pub fn syscall_stop(&mut self, tid: i32) -> Result<bool> {
+    /// Whether this seccomp stop of `tid` is that of a call already rewritten, which is then to be continued with
+    /// [`ptrace::cont_syscall`]. It is not when a signal handler runs first; the rewritten call follows behind it.
+    pub fn seccomp_stop(&mut self, tid: i32, regs: &Registers) -> bool {
+        let ours = |saved: &Registers| {
+            let scratch = self.scratch.get(&tid).map(|area| area.address);
+            regs.rip == saved.rip && Some(regs.rdi) == scratch
+        };
+        match self.pending.remove(&tid) {
+            Some(Pending::Ready { saved, source }) if ours(&saved) => {
+                let _source = source;
+                self.pending
+                    .insert(tid, Pending::Running { saved, _source });
+                true
+            }
+            Some(other) => {
+                self.pending.insert(tid, other);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Handles a syscall stop of `tid`.
+    pub fn syscall_stop(&mut self, tid: i32) -> Result<()> {
         let Some(pending) = self.pending.remove(&tid) else {
-            return Ok(false);
+            return Ok(());
         };
         let now = ptrace::get_regs(tid)?;
         let mut regs = match pending {
@@ -130,33 +156,37 @@ impl Rewriter {
                 rax: now.rax,
                 ..saved
             },
-            Pending::Mapping { saved, len } => {
-                if (now.rax as i64) < 0 && (now.rax as i64) > -PAGE.cast_signed() {
+            Pending::Mapping {
+                saved,
+                len,
+                rewrite,
+            } => {
+                let failed = (-PAGE.cast_signed()..0).contains(&now.rax.cast_signed());
+                let mut regs = saved;
+                let image = rewrite.apply(now.rax, &mut regs);
+                if failed || tracee::write_all(tid, now.rax, &image).is_err() {
                     Registers {
                         rax: -(Errno::ENOMEM as i64) as u64,
                         ..saved
                     }
                 } else {
-                    self.scratch.insert(
-                        tid,
-                        Scratch {
-                            address: now.rax,
-                            len,
-                        },
-                    );
-                    // The syscall instruction is two bytes long; it runs again, as the first time.
+                    let address = now.rax;
+                    self.scratch.insert(tid, Scratch { address, len });
+                    let source = rewrite.into_source();
+                    self.pending.insert(tid, Pending::Ready { saved, source });
+                    // The syscall instruction is two bytes long; it runs again, as another call.
                     Registers {
                         rip: saved.rip - 2,
-                        rax: saved.orig_rax,
-                        ..saved
+                        rax: regs.orig_rax,
+                        ..regs
                     }
                 }
             }
+            Pending::Ready { .. } => now,
         };
         // No call is being restarted from here, whatever a signal handler finds in rax.
         regs.orig_rax = u64::MAX;
-        ptrace::set_regs(tid, &regs)?;
-        Ok(true)
+        ptrace::set_regs(tid, &regs)
     }
 
     /// `child` was made with a copy of, or a share in, `parent`'s memory, and `parent` does not run in it
@@ -175,6 +205,13 @@ impl Rewriter {
 }
 
 impl Rewrite {
+    fn into_source(self) -> Option<OwnedFd> {
+        match self {
+            Self::Open { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+
     fn len(&self) -> u64 {
         let strings = match self {
             Self::Chdir(path) | Self::Open { path, .. } => path.len() + 1,

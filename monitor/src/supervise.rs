@@ -137,6 +137,9 @@ impl Supervisor {
 
     fn call(&mut self, tid: i32) -> Result<()> {
         let regs = ptrace::get_regs(tid)?;
+        if self.rewriter.seccomp_stop(tid, &regs) {
+            return ptrace::cont_syscall(tid, 0);
+        }
         let next = self.treat(tid, &regs);
         self.go_on(tid, regs, next)
     }
