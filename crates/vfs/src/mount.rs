@@ -179,6 +179,14 @@ impl Mounts {
         self.by_target.get(path)
     }
 
+    /// Whether the canonical absolute `path` is a mount point or lies below one.
+    pub fn leads_into(&self, path: &[u8]) -> bool {
+        self.by_target.keys().any(|target| {
+            path.strip_prefix(target.as_slice())
+                .is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
+        })
+    }
+
     /// Whether a mount point lies inside another mount, so that every step must look for one.
     pub fn nested(&self) -> bool {
         self.nested

@@ -210,6 +210,9 @@ impl<'a> Walk<'a> {
         if path.is_empty() {
             return Err(Errno::ENOENT);
         }
+        if let Some(found) = self.straight(&start, path, goal) {
+            return Ok(found);
+        }
         if self.anchor.is_none() {
             self.anchor = Some(start.clone());
         }
@@ -286,6 +289,50 @@ impl<'a> Walk<'a> {
                 }
             }
         }
+    }
+
+    /// The end of a walk that stays on the host and meets no symbolic link, which is most of them: one system call
+    /// tells, where the walk proper asks for each component. `None`: walk.
+    fn straight(&self, start: &Pos, path: &[u8], goal: &Goal) -> Option<Found> {
+        let Pos::Host(base) = start else { return None };
+        if self.resolve != 0 {
+            return None;
+        }
+        let absolute = path.first() == Some(&b'/');
+        let mut full = if absolute { Vec::new() } else { base.clone() };
+        let mut last_at = full.len();
+        let mut last = None;
+        for name in path.split(|&b| b == b'/') {
+            match name {
+                b"" => {}
+                b"." | b".." => return None,
+                name => {
+                    last_at = full.len();
+                    full.push(b'/');
+                    full.extend_from_slice(name);
+                    last = Some(name);
+                }
+            }
+        }
+        let last = last?;
+        if full.starts_with(b"/proc/") || self.mounts.leads_into(&full) {
+            return None;
+        }
+        let must_be_dir = path.last() == Some(&b'/');
+        let follows = matches!(goal, Goal::Object { follow } if *follow || must_be_dir);
+        let walked = full.get(..if follows { full.len() } else { last_at })?;
+        // The kernel knows the starting directory by its canonical path.
+        if walked.len() > base.len() || absolute {
+            free_of_links(walked).then_some(())?;
+        }
+        Some(match goal {
+            Goal::Object { .. } => Found::Object(Pos::Host(full)),
+            Goal::Parent => Found::Parent(Parent {
+                last: Last::Name(last.to_vec()),
+                dir: Pos::Host(walked.to_vec()),
+                must_be_dir,
+            }),
+        })
     }
 
     fn absolute_start(&mut self) -> Result<Pos> {
@@ -436,6 +483,22 @@ impl<'a> Walk<'a> {
         let link = nix::fcntl::readlink(OsStr::from_bytes(&path)).ok();
         let link = link.map(|target| target.into_encoded_bytes());
         Ok((Pos::Host(path), link))
+    }
+}
+
+/// Whether the host's kernel walks `path` without meeting a symbolic link. Where it fails for another reason it met
+/// none before, and will fail so again.
+fn free_of_links(path: &[u8]) -> bool {
+    use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+    if path.is_empty() {
+        return true;
+    }
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+    match openat2(AT_FDCWD, OsStr::from_bytes(path), how) {
+        Ok(_) => true,
+        Err(errno) => matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES),
     }
 }
 
