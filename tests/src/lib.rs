@@ -1,1 +1,74 @@
-//! (in work)
+//! What the end-to-end tests share: the binaries under test, places to run commands in, tracee programs, comparison.
+//!
+//! A [`Place`] is a temporary directory with a back end; a command runs there natively, under `goanna run` or under
+//! `amino run`. The kernel is the specification: what a program prints natively is what it has to print in every place.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, and this package is nothing but tests"
+)]
+
+pub mod binaries;
+pub mod compare;
+pub mod finish;
+pub mod place;
+pub mod program;
+pub mod tools;
+
+pub use self::binaries::binary;
+pub use self::compare::{differences, same_tree, tree};
+pub use self::finish::{Ended, finish, finish_within};
+pub use self::place::{Backend, Engine, Intercept, Place, User};
+pub use self::program::program;
+
+/// Whether the tests run as root; only then other users can be tried.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Whether the longer versions of tests were asked for with `GOANNA_LONG=1`.
+pub fn is_long() -> bool {
+    std::env::var_os("GOANNA_LONG").is_some_and(|value| value == "1")
+}
+
+/// Defines one test for each place that `$body` is to hold in: back end, interception and user.
+///
+/// A test for another user says that it was left out when the tests do not run as root.
+#[macro_export]
+macro_rules! in_every_place {
+    ($($name:ident => $body:expr;)*) => {
+        $(mod $name {
+            #[allow(unused_imports, reason = "the body may need nothing from its file")]
+            use super::*;
+            $crate::in_every_place!(@ $body;
+                pass_notify(Pass, Notify) pass_ptrace(Pass, Ptrace)
+                fjall_notify(Amino(Fjall), Notify) fjall_ptrace(Amino(Fjall), Ptrace)
+                sled_notify(Amino(Sled), Notify) sled_ptrace(Amino(Sled), Ptrace));
+        })*
+    };
+    (@ $body:expr; $($test:ident($backend:ident $(($engine:ident))?, $intercept:ident))*) => {
+        mod own {
+            #[allow(unused_imports, reason = "the body may need nothing from its file")]
+            use super::*;
+            $(#[test]
+            fn $test() {
+                let backend = $crate::Backend::$backend $(($crate::Engine::$engine))?;
+                $body($crate::Place::new(backend, $crate::Intercept::$intercept, $crate::User::Own));
+            })*
+        }
+        mod nobody {
+            #[allow(unused_imports, reason = "the body may need nothing from its file")]
+            use super::*;
+            $(#[test]
+            fn $test() {
+                if !$crate::is_root() {
+                    eprintln!("not run: needs root to become another user");
+                    return;
+                }
+                let backend = $crate::Backend::$backend $(($crate::Engine::$engine))?;
+                $body($crate::Place::new(backend, $crate::Intercept::$intercept, $crate::User::Nobody));
+            })*
+        }
+    };
+}

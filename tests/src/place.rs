@@ -1,0 +1,258 @@
+//! Where a command runs: a back end, a way to intercept calls, a user.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::binary;
+
+/// The ordinary user of tests that run as root.
+pub const NOBODY: u32 = 65534;
+
+/// Who runs the command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum User {
+    /// Whoever runs the tests.
+    Own,
+    /// User and group 65534, without further groups.
+    Nobody,
+}
+
+/// Storage engines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// The default.
+    Fjall,
+    /// The other one.
+    Sled,
+}
+
+/// What is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// A host directory, by `goanna run`.
+    Pass,
+    /// A store, by `amino run`.
+    Amino(Engine),
+}
+
+/// How calls are intercepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Intercept {
+    /// By seccomp notification.
+    Notify,
+    /// By ptrace stops.
+    Ptrace,
+}
+
+/// A temporary directory of a user, with a back end.
+///
+/// It holds `native` and `host`, directories of the host; `pass`, the source of the pass mount; and `store`, made by
+/// the first command that needs it.
+#[derive(Debug)]
+pub struct Place {
+    dir: TempDir,
+    backend: Backend,
+    intercept: Intercept,
+    user: User,
+}
+
+impl Place {
+    /// A new place.
+    ///
+    /// # Panics
+    ///
+    /// When there is no room for temporary files.
+    pub fn new(backend: Backend, intercept: Intercept, user: User) -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("goanna-")
+            .permissions(fs::Permissions::from_mode(0o755))
+            .tempdir_in(
+                std::env::temp_dir()
+                    .canonicalize()
+                    .expect("temporary files"),
+            )
+            .expect("a temporary directory");
+        let place = Self {
+            dir,
+            backend,
+            intercept,
+            user,
+        };
+        if user == User::Nobody {
+            chown(place.dir.path(), Some(NOBODY), Some(NOBODY)).expect("a directory of the user");
+        }
+        for name in ["native", "host", "pass"] {
+            place.make_dir(name);
+        }
+        place
+    }
+
+    /// Amino on the default engine, with notifications, as who runs the tests.
+    pub fn amino() -> Self {
+        Self::new(Backend::Amino(Engine::Fjall), Intercept::Notify, User::Own)
+    }
+
+    /// A pass mount, with notifications, as who runs the tests.
+    pub fn pass() -> Self {
+        Self::new(Backend::Pass, Intercept::Notify, User::Own)
+    }
+
+    /// The back end.
+    pub fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// Who runs commands here.
+    pub fn user(&self) -> User {
+        self.user
+    }
+
+    /// The temporary directory, or something in it.
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A new directory of the user in the temporary directory; one that is there is emptied.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be made.
+    pub fn make_dir(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        if path.exists() {
+            fs::remove_dir_all(&path).expect("an old directory removed");
+        }
+        fs::create_dir(&path).expect("a directory");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
+        if self.user == User::Nobody {
+            chown(&path, Some(NOBODY), Some(NOBODY)).expect("its owner");
+        }
+        path
+    }
+
+    /// Where the back end appears to commands.
+    pub fn top(&self) -> &'static str {
+        match self.backend {
+            Backend::Pass => "/mnt-test",
+            Backend::Amino(_) => "/amino-test",
+        }
+    }
+
+    /// `program` as the user, natively.
+    pub fn native(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env_clear()
+            .env("PATH", path())
+            .env("LC_ALL", "C.UTF-8")
+            .env("HOME", self.path("host"))
+            .env("TZ", "UTC")
+            .current_dir(self.path("host"));
+        if self.user == User::Nobody {
+            // Sets the groups, too: an empty list when root does it.
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command
+    }
+
+    /// `goanna run` or `amino run` with its options; the command is to be added.
+    pub fn run(&self) -> Command {
+        let mut command = match self.backend {
+            Backend::Pass => {
+                let mut command = self.native(binary("goanna"));
+                let mut spec = b"pass=".to_vec();
+                spec.extend_from_slice(self.path("pass").as_os_str().as_bytes());
+                spec.extend_from_slice(b":/mnt-test");
+                command
+                    .args(["run", "--mount"])
+                    .arg(OsStr::from_bytes(&spec));
+                command
+            }
+            Backend::Amino(engine) => {
+                let mut command = self.amino_command("run");
+                command.args(["--at", self.top()]);
+                // The engine is for a store that is made now.
+                if !self.path("store").exists() {
+                    command.args([
+                        "--engine",
+                        match engine {
+                            Engine::Fjall => "fjall",
+                            Engine::Sled => "sled",
+                        },
+                    ]);
+                }
+                command
+            }
+        };
+        command.args([
+            "--intercept",
+            match self.intercept {
+                Intercept::Notify => "notify",
+                Intercept::Ptrace => "ptrace",
+            },
+            "--",
+        ]);
+        command
+    }
+
+    /// [`Place::run`] of a shell script that starts in the mount.
+    pub fn shell(&self, script: &str) -> Command {
+        let mut command = self.run();
+        command.args(["/bin/bash", "-c", &format!("cd {} && {script}", self.top())]);
+        command
+    }
+
+    /// A subcommand of `amino` on this place's store; further arguments are to be added.
+    pub fn amino_command(&self, subcommand: &str) -> Command {
+        let mut command = self.native(binary("amino"));
+        command
+            .arg(subcommand)
+            .arg("--store")
+            .arg(self.path("store"));
+        command
+    }
+
+    /// Fails the test unless the store is clean.
+    ///
+    /// # Panics
+    ///
+    /// When `amino fsck` finds something.
+    #[track_caller]
+    pub fn fsck(&self) {
+        if self.backend != Backend::Pass {
+            crate::finish(&mut self.amino_command("fsck")).expect(0);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Tests leave directories behind that their owner may not search; when the tests run as that owner, removing
+        // the place needs the permission back.
+        if !crate::is_root() {
+            let _ = Command::new("chmod")
+                .args(["-R", "u+rwX"])
+                .arg(self.dir.path())
+                .status();
+        }
+    }
+}
+
+/// Where programs are looked for: the tests' own path, so that tools of the machine are found, without directories
+/// that only root can search, which would make "permission denied" of "not found".
+fn path() -> std::ffi::OsString {
+    let own = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    let open = |dir: &Path| {
+        dir.ancestors()
+            .all(|dir| fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 0o001 != 0))
+    };
+    let dirs = std::env::split_paths(&own).filter(|dir| open(dir));
+    std::env::join_paths(dirs).expect("the parts of a path")
+}

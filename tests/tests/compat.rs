@@ -1,0 +1,82 @@
+//! Every family of calls, as programs use them: the same program natively and in every place, and no difference.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::path::Path;
+use std::time::Duration;
+
+use goanna_tests::{Place, differences, finish, finish_within, in_every_place, program};
+
+/// A program takes two seconds natively at most; more than this is a hang.
+const LIMIT: Duration = Duration::from_secs(45);
+
+/// What `program` prints natively, in a fresh directory.
+fn natively(place: &Place, program: &Path) -> String {
+    let (top, host) = (place.make_dir("native"), place.make_dir("host"));
+    let ended = finish(place.native(program).arg(top).arg(host));
+    let text = ended.expect(0).text();
+    assert!(
+        text.ends_with("end\n"),
+        "stopped half way natively:\n{text}"
+    );
+    text
+}
+
+fn check(place: &Place, name: &str, is_static: bool) {
+    let program = program(name, &place.path("."), is_static);
+    let expected = natively(place, &program);
+    let again = differences(&expected, &natively(place, &program));
+    assert!(
+        again.is_empty(),
+        "the program is no good: two native runs differ:\n{again}"
+    );
+
+    let host = place.make_dir("host");
+    let ended = finish_within(place.run().arg(&program).arg(place.top()).arg(host), LIMIT);
+    let wrong = differences(&expected, &ended.text());
+    assert!(
+        wrong.is_empty() && ended.status == 0,
+        "{} lines (- natively, + here), {}:\n{}\n{}",
+        wrong.lines().count(),
+        ended.how(),
+        wrong.lines().take(100).collect::<Vec<_>>().join("\n"),
+        ended.errors()
+    );
+    place.fsck();
+}
+
+in_every_place! {
+    open => |place| check(&place, "open", false);
+    o_path => |place| check(&place, "opath", false);
+    stat => |place| check(&place, "stat", false);
+    rw => |place| check(&place, "rw", false);
+    dirs => |place| check(&place, "dirs", false);
+    names => |place| check(&place, "names", false);
+    attr => |place| check(&place, "attr", false);
+    xattr => |place| check(&place, "xattr", false);
+    mmap => |place| check(&place, "mmap", false);
+    cwd => |place| check(&place, "cwd", false);
+    process => |place| check(&place, "process", false);
+    process_static => |place| check(&place, "process", true);
+    exec_name => |place| check(&place, "execname", false);
+    fifos => |place| check(&place, "fifos", false);
+    fifo_interrupted => |place| check(&place, "interrupt", false);
+    sockets => |place| check(&place, "sockets", false);
+    locks => |place| check(&place, "locks", false);
+    copy => |place| check(&place, "copy", false);
+}
+
+/// The comparison itself: a difference must be seen, and the order of lines must not be one.
+#[test]
+fn differences_are_found() {
+    assert_eq!(differences("1 a: 0\n2 b: 0\n", "2 b: 0\n1 a: 0\n"), "");
+    assert_eq!(
+        differences("1 a: 0\n2 b: 0\n3 c: 0\n", "1 a: 0\n2 b: ENOENT\n3 c: 0\n"),
+        "- 2 b: 0\n+ 2 b: ENOENT\n"
+    );
+    assert_eq!(differences("x\nx\n", "x\n"), "- x\n");
+    assert_eq!(differences("x\n", "x\nx\n"), "+ x\n");
+}
