@@ -74,6 +74,8 @@ enum Pending {
 pub struct Rewriter {
     scratch: HashMap<i32, Scratch>,
     pending: HashMap<i32, Pending>,
+    /// Children that run in their parents' memory while these wait.
+    lenders: HashMap<i32, i32>,
 }
 
 const PAGE: u64 = 4096;
@@ -172,6 +174,9 @@ impl Rewriter {
                 } else {
                     let address = now.rax;
                     self.scratch.insert(tid, Scratch { address, len });
+                    if let Some(lender) = self.lenders.get(&tid) {
+                        self.scratch.insert(*lender, Scratch { address, len });
+                    }
                     let source = rewrite.into_source();
                     self.pending.insert(tid, Pending::Ready { saved, source });
                     // The syscall instruction is two bytes long; it runs again, as another call.
@@ -189,18 +194,29 @@ impl Rewriter {
         ptrace::set_regs(tid, &regs)
     }
 
-    /// `child` was made with a copy of, or a share in, `parent`'s memory, and `parent` does not run in it
-    /// meanwhile.
-    pub fn inherit(&mut self, parent: i32, child: i32) {
+    /// `parent` is at the stop of the call that made `child`. A copy of its memory has a copy of the scratch area; a
+    /// child that borrows the memory, as vfork's does, leaves behind what it maps there.
+    pub fn inherit(&mut self, parent: i32, child: i32) -> Result<()> {
+        let flags = clone_flags(parent)?;
+        let shared = flags & libc::CLONE_VM as u64 != 0;
+        let borrowed = flags & libc::CLONE_VFORK as u64 != 0;
+        if shared && !borrowed {
+            return Ok(());
+        }
+        if shared {
+            self.lenders.insert(child, parent);
+        }
         if let Some(scratch) = self.scratch.get(&parent).copied() {
             self.scratch.insert(child, scratch);
         }
+        Ok(())
     }
 
     /// The thread is gone, or its memory is another program's.
     pub fn forget(&mut self, tid: i32) {
         self.scratch.remove(&tid);
         self.pending.remove(&tid);
+        self.lenders.remove(&tid);
     }
 }
 
@@ -278,6 +294,21 @@ impl Rewrite {
                 image
             }
         }
+    }
+}
+
+/// The flags of the call that `tid` is in, which made a child.
+fn clone_flags(tid: i32) -> Result<u64> {
+    let regs = ptrace::get_regs(tid)?;
+    match regs.orig_rax as i64 {
+        libc::SYS_vfork => Ok((libc::CLONE_VM | libc::CLONE_VFORK) as u64),
+        libc::SYS_clone => Ok(regs.rdi),
+        libc::SYS_clone3 => {
+            let mut flags = [0; 8];
+            tracee::read_exact(tid, regs.rdi, &mut flags)?;
+            Ok(u64::from_ne_bytes(flags))
+        }
+        _ => Ok(0),
     }
 }
 

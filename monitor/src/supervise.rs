@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use goanna_sys::ptrace::{self, How, Options};
+use goanna_sys::ptrace::{self, Options};
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, Result, ops};
 
@@ -101,10 +101,9 @@ impl Supervisor {
             ptrace::Status::SyscallStop => self.syscall_stop(tid),
             ptrace::Status::SignalDelivery(signal) => ptrace::cont(tid, signal),
             ptrace::Status::GroupStop(_) => ptrace::listen(tid),
-            ptrace::Status::NewChild { child, how } => {
-                if how != How::Clone {
-                    self.rewriter.inherit(tid, child);
-                }
+            ptrace::Status::NewChild { child, .. } => {
+                // What cannot be told is taken as not inherited.
+                let _ = self.rewriter.inherit(tid, child);
                 ptrace::cont(tid, 0)
             }
             ptrace::Status::Exec { former_tid } => {
