@@ -8,7 +8,7 @@ use goanna_sys::notify::Listener;
 use goanna_sys::{memfile, ptrace};
 use std::os::fd::AsFd;
 
-use crate::filter::{Delivery, compile};
+use crate::filter::{Delivery, Purpose, compile};
 use crate::rundir::RunDir;
 
 /// One facility.
@@ -31,7 +31,10 @@ fn probe(delivery: Delivery) -> Result<goanna_sys::launch::Launched, LaunchError
         path: CString::from(c"/proc/self/exe"),
         argv: vec![CString::from(c"probe")],
         env: Vec::new(),
-        filter: compile(delivery),
+        filter: compile(Purpose {
+            delivery,
+            shadow_files: true,
+        }),
         listener: delivery == Delivery::Notify,
     })
 }

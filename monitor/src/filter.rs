@@ -38,6 +38,15 @@ pub enum Delivery {
     Stop,
 }
 
+/// What a filter is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Purpose {
+    /// How answered calls reach the monitor.
+    pub delivery: Delivery,
+    /// Whether any mount hands out shadow files, so that data calls must be seen.
+    pub shadow_files: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Return(u32),
@@ -50,8 +59,8 @@ enum Verdict {
 }
 
 impl Verdict {
-    fn of(rule: &Rule, delivery: Delivery) -> Self {
-        let answered = match delivery {
+    fn of(rule: &Rule, purpose: Purpose) -> Self {
+        let answered = match purpose.delivery {
             Delivery::Notify => RET_NOTIFY,
             Delivery::Stop => RET_TRACE,
         };
@@ -63,8 +72,9 @@ impl Verdict {
         };
         match rule {
             Rule::Allow => Self::Return(RET_ALLOW),
-            Rule::Notify(_) => Self::Return(answered),
-            Rule::NotifyIf(condition, _) => when(condition, answered),
+            Rule::Data(_) | Rule::DataIf(..) if !purpose.shadow_files => Self::Return(RET_ALLOW),
+            Rule::Notify(_) | Rule::Data(_) => Self::Return(answered),
+            Rule::DataIf(condition, _) => when(condition, answered),
             Rule::Trace => Self::Return(RET_TRACE),
             Rule::Refuse(errno) => Self::Return(RET_ERRNO | *errno as u32),
             Rule::RefuseIf(condition, errno) => when(condition, RET_ERRNO | *errno as u32),
@@ -77,8 +87,8 @@ const fn insn(code: u16, jt: u8, jf: u8, k: u32) -> Insn {
     Insn { code, jt, jf, k }
 }
 
-/// The filter for `delivery`. Calls of foreign ABIs and calls the table does not know answer ENOSYS.
-pub fn compile(delivery: Delivery) -> Vec<Insn> {
+/// The filter for `purpose`. Calls of foreign ABIs and calls the table does not know answer ENOSYS.
+pub fn compile(purpose: Purpose) -> Vec<Insn> {
     let unknown = Verdict::Return(RET_ERRNO | libc::ENOSYS as u32);
     let mut ranges: Vec<(u32, Verdict)> = Vec::new();
     let mut next = 0;
@@ -90,7 +100,7 @@ pub fn compile(delivery: Delivery) -> Vec<Insn> {
         if entry.nr > next {
             push(next, unknown);
         }
-        push(entry.nr, Verdict::of(&entry.rule, delivery));
+        push(entry.nr, Verdict::of(&entry.rule, purpose));
         next = entry.nr + 1;
     }
     push(next, unknown);
@@ -146,6 +156,11 @@ fn leaf(verdict: Verdict) -> Vec<Insn> {
 mod tests {
     use super::*;
 
+    const NOTIFY: Purpose = Purpose {
+        delivery: Delivery::Notify,
+        shadow_files: true,
+    };
+
     /// Runs the program as the kernel would.
     fn run(program: &[Insn], arch: u32, nr: u32, args: [u64; 6]) -> u32 {
         let (mut pc, mut acc) = (0usize, 0u32);
@@ -173,10 +188,10 @@ mod tests {
 
     #[test]
     fn every_row_gets_its_verdict() {
-        let program = compile(Delivery::Notify);
+        let program = compile(NOTIFY);
         for entry in ROWS {
             let got = run(&program, AUDIT_ARCH_X86_64, entry.nr, [0; 6]);
-            let want = match Verdict::of(&entry.rule, Delivery::Notify) {
+            let want = match Verdict::of(&entry.rule, NOTIFY) {
                 Verdict::Return(value) => value,
                 Verdict::If { value: 0, then, .. } => then,
                 Verdict::If { .. } => RET_ALLOW,
@@ -187,7 +202,7 @@ mod tests {
 
     #[test]
     fn foreign_and_unknown_calls_are_refused() {
-        let program = compile(Delivery::Notify);
+        let program = compile(NOTIFY);
         let enosys = RET_ERRNO | libc::ENOSYS as u32;
         assert_eq!(run(&program, 0x4000_0003, 5, [0; 6]), enosys);
         assert_eq!(
@@ -198,8 +213,20 @@ mod tests {
     }
 
     #[test]
+    fn data_calls_run_in_the_kernel_where_all_files_are_the_hosts() {
+        let host_files = Purpose {
+            shadow_files: false,
+            ..NOTIFY
+        };
+        let write = libc::SYS_write as u32;
+        let verdict = |purpose| run(&compile(purpose), AUDIT_ARCH_X86_64, write, [0; 6]);
+        assert_eq!(verdict(NOTIFY), RET_NOTIFY);
+        assert_eq!(verdict(host_files), RET_ALLOW);
+    }
+
+    #[test]
     fn conditions_look_at_arguments() {
-        let program = compile(Delivery::Notify);
+        let program = compile(NOTIFY);
         let mmap = libc::SYS_mmap as u32;
         let verdict = |flags: i32| {
             run(

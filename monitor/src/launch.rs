@@ -9,7 +9,7 @@ use goanna_vfs::walk::{NoProcess, Pos, Walk};
 use goanna_vfs::{Caller, Errno, FileKind, Mounts, Result, ops};
 use nix::unistd::{AccessFlags, access};
 
-use crate::filter::{Delivery, compile};
+use crate::filter::{Delivery, Purpose, compile};
 use crate::task::credentials;
 use crate::{Error, Interception};
 
@@ -80,6 +80,7 @@ fn executable(mounts: &Mounts, caller: &Caller, path: &[u8]) -> Result<()> {
 
 /// Starts `program` up to its gate, under the filter for `interception`.
 pub fn start(
+    mounts: &Mounts,
     program: &CString,
     command: &[OsString],
     env: &[(OsString, OsString)],
@@ -103,11 +104,15 @@ pub fn start(
             &[name.as_bytes(), b"=", value.as_bytes()].concat(),
         )?);
     }
+    let shadow_files = mounts.iter().any(|mount| !mount.fs.opens_host_files());
     let under = |delivery| Launch {
         path: program.clone(),
         argv: Vec::clone(&argv),
         env: variables.clone(),
-        filter: compile(delivery),
+        filter: compile(Purpose {
+            delivery,
+            shadow_files,
+        }),
         listener: delivery == Delivery::Notify,
     };
     match interception {

@@ -203,7 +203,13 @@ pub fn run(config: Config) -> Result<Outcome, Error> {
         noted: AtomicBool::new(false),
     });
     let program = launch::find(&monitor.mounts, &config.command)?;
-    let mut launched = launch::start(&program, &config.command, &config.env, config.interception)?;
+    let mut launched = launch::start(
+        &monitor.mounts,
+        &program,
+        &config.command,
+        &config.env,
+        config.interception,
+    )?;
     let pid = launched.pid;
     let mut supervisor = Supervisor::new(Arc::clone(&monitor));
     supervisor.seize(pid).map_err(Error::Trace)?;

@@ -13,7 +13,7 @@ use nix::sys::signal::SigSet;
 use crate::Monitor;
 use crate::baton::{Baton, Ticket};
 use crate::call::{Answer, Call};
-use crate::table::{Rule, entry};
+use crate::table::entry;
 
 /// How many calls may take long at the same time before further ones wait for them.
 const THREADS: usize = 8;
@@ -88,9 +88,7 @@ fn treat(
     notification: &Notification,
 ) -> Result<Answer> {
     let nr = notification.nr as u32;
-    let Some(Rule::Notify(handler) | Rule::NotifyIf(_, handler)) =
-        entry(nr).map(|entry| entry.rule)
-    else {
+    let Some(handler) = entry(nr).and_then(|entry| entry.rule.handler()) else {
         return Err(Errno::ENOSYS);
     };
     let task = monitor.tasks.get(notification.tid)?;

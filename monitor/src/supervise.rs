@@ -15,7 +15,7 @@ use goanna_vfs::{Errno, Result, ops};
 use crate::call::{Answer, Call};
 use crate::program::{Exec, Plan};
 use crate::rewrite::{Registers, Rewrite, Rewriter};
-use crate::table::{Rule, entry};
+use crate::table::entry;
 use crate::{Monitor, Status};
 
 /// Follows the tracees of one run.
@@ -165,7 +165,10 @@ impl Supervisor {
         let monitor = Arc::clone(&self.monitor);
         let task = monitor.tasks.get(tid)?;
         let mut call = Call::new(&monitor, task, nr, args);
-        match (i64::from(nr), entry(nr).map(|entry| entry.rule)) {
+        match (
+            i64::from(nr),
+            entry(nr).and_then(|entry| entry.rule.handler()),
+        ) {
             (libc::SYS_chdir, _) => change_directory(&call),
             (libc::SYS_execve, _) => {
                 let path = call.path(0)?;
@@ -186,7 +189,7 @@ impl Supervisor {
                 };
                 execute(&call, &exec, args[3])
             }
-            (_, Some(Rule::Notify(handler) | Rule::NotifyIf(_, handler))) => {
+            (_, Some(handler)) => {
                 let answer = handler(&mut call);
                 drop(call);
                 self.without_notification(tid, *regs, answer)

@@ -31,6 +31,10 @@ impl FileSystem for PassFs {
         true
     }
 
+    fn opens_host_files(&self) -> bool {
+        true
+    }
+
     fn lookup(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
         self.lookup_path(caller, dir, name)
     }

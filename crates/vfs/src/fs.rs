@@ -74,6 +74,11 @@ pub trait FileSystem: Send + Sync + 'static {
         false
     }
 
+    /// True when every open answers [`Native::All`]; a run with only such mounts does not see data calls at all.
+    fn opens_host_files(&self) -> bool {
+        false
+    }
+
     // Required: a read-only file system.
 
     /// The entry `name` of `dir`. ENOENT when there is none, ENOTDIR when `dir` is none.

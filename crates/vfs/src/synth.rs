@@ -21,6 +21,10 @@ impl FileSystem for SynthFs {
         "none"
     }
 
+    fn opens_host_files(&self) -> bool {
+        true
+    }
+
     fn root(&self) -> Node {
         Node::bare(1, FileKind::Directory)
     }

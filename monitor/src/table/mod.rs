@@ -51,8 +51,11 @@ pub enum Rule {
     Allow,
     /// Comes to the monitor, which answers it or passes it on.
     Notify(Handler),
-    /// As [`Rule::Notify`] when the condition holds, else allowed.
-    NotifyIf(Condition, Handler),
+    /// As [`Rule::Notify`], but allowed in a run whose mounts all hand out host files: it changes the content
+    /// behind a descriptor, which then needs no monitor.
+    Data(Handler),
+    /// As [`Rule::Data`] when the condition holds, else allowed.
+    DataIf(Condition, Handler),
     /// Stopped by ptrace, because registers must change.
     Trace,
     /// Fails with this errno.
@@ -90,11 +93,24 @@ impl Entry {
         match self.rule {
             Rule::Allow => "allowed".into(),
             Rule::Notify(_) => "answered".into(),
-            Rule::NotifyIf(..) => "answered in part".into(),
+            Rule::Data(_) => "answered for shadow files".into(),
+            Rule::DataIf(..) => "answered in part for shadow files".into(),
             Rule::Trace => "stopped".into(),
             Rule::Refuse(errno) => format!("refused {errno:?}"),
             Rule::RefuseIf(_, errno) => format!("refused in part {errno:?}"),
             Rule::PretendIf(_) => "pretended in part".into(),
+        }
+    }
+}
+
+impl Rule {
+    /// What answers a call that came to the monitor.
+    pub fn handler(&self) -> Option<Handler> {
+        match self {
+            Self::Notify(handler) | Self::Data(handler) | Self::DataIf(_, handler) => {
+                Some(*handler)
+            }
+            _ => None,
         }
     }
 }
