@@ -133,18 +133,18 @@ static void datagrams(void)
 	T("bind sender", bind(sender, (void *)&mine, sizeof mine));
 	T("sendto", sendto(sender, "one", 3, 0, (void *)&address, sizeof address));
 	memset(&from, 0, sizeof from);
-	T("recvfrom", recvfrom(receiver, text, sizeof text, 0, (void *)&from, &length));
+	T("recvfrom", recvfrom(receiver, text, sizeof text, MSG_DONTWAIT, (void *)&from, &length));
 	note("%.3s from %s", text, from.sun_path);
 	struct iovec vector = {"two", 3};
 	struct msghdr message = {.msg_name = &address, .msg_namelen = sizeof address, .msg_iov = &vector, .msg_iovlen = 1};
 	T("sendmsg", sendmsg(sender, &message, 0));
-	T("recv", recv(receiver, text, sizeof text, 0));
+	T("recv", recv(receiver, text, sizeof text, MSG_DONTWAIT));
 	address = name_of("none");
 	T("sendto missing", sendto(sender, "x", 1, 0, (void *)&address, sizeof address));
 	address = name_of("dgram");
 	T("connect", connect(sender, (void *)&address, sizeof address));
 	T("send", send(sender, "three", 5, 0));
-	T("recv", recv(receiver, text, sizeof text, 0));
+	T("recv", recv(receiver, text, sizeof text, MSG_DONTWAIT));
 	close(sender);
 	close(receiver);
 }

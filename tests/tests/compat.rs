@@ -11,7 +11,7 @@ use std::time::Duration;
 use goanna_tests::{Place, differences, finish, finish_within, in_every_place, program};
 
 /// A program takes two seconds natively at most; more than this is a hang.
-const LIMIT: Duration = Duration::from_secs(45);
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// What `program` prints natively, in a fresh directory.
 fn natively(place: &Place, program: &Path) -> String {

@@ -170,7 +170,7 @@ fn control_c_ends_the_whole_group(place: Place) {
     // A command that handles the signal decides for itself, and the monitor stays for it.
     let mut child = start(
         &place,
-        "trap 'echo trapped > trapped; exit 5' INT; READY; sleep 60 & wait",
+        "trap 'echo trapped > trapped; kill $!; exit 5' INT; READY; sleep 60 & wait",
     );
     rustix::process::kill_process_group(pid_of(&child), Signal::INT).unwrap();
     assert_eq!(wait(&mut child, Duration::from_secs(20)), Some(5));
