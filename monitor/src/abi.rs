@@ -22,15 +22,18 @@ pub fn stat(attr: &Attr) -> [u8; 144] {
     out.0
 }
 
-/// `struct statx`: the basic fields, and the creation time where known.
-pub fn statx(attr: &Attr) -> [u8; 256] {
+/// `struct statx`: the basic fields, and the creation time where known. Like Linux since 6.13, it claims the change
+/// times only when `mask` asks for one of them.
+pub fn statx(attr: &Attr, mask: u32) -> [u8; 256] {
     let mut out = Layout([0; 256]);
     let birth = if attr.btime.is_some() {
         libc::STATX_BTIME
     } else {
         0
     };
-    out.u32(0, libc::STATX_BASIC_STATS | birth);
+    let times = libc::STATX_CTIME | libc::STATX_MTIME;
+    let unasked = if mask & times == 0 { times } else { 0 };
+    out.u32(0, (libc::STATX_BASIC_STATS & !unasked) | birth);
     out.u32(4, attr.blksize);
     out.u32(16, attr.nlink);
     out.u32(20, attr.uid);

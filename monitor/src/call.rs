@@ -186,8 +186,10 @@ impl<'m> Call<'m> {
     }
 
     fn start(&self, dirfd: i32, path: &[u8]) -> Result<(Pos, bool)> {
-        if path.first() == Some(&b'/') {
-            return Ok((Pos::root(), true));
+        match path.first() {
+            None => return Err(Errno::ENOENT),
+            Some(b'/') => return Ok((Pos::root(), true)),
+            Some(_) => {}
         }
         if dirfd == libc::AT_FDCWD {
             return self.cwd();
@@ -335,6 +337,10 @@ pub struct TaskOracle<'m> {
 
 impl Oracle for TaskOracle<'_> {
     fn magic_link(&self, path: &[u8]) -> Option<Pos> {
+        if path.ends_with(b"/root") {
+            // No tracee has another root than ours: chroot is refused.
+            return Some(Pos::root());
+        }
         self.monitor.behind_magic_link(path).map(Pos::Mounted)
     }
 

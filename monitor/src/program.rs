@@ -308,6 +308,9 @@ fn head(call: &Call<'_>, at: &Pos) -> Result<Vec<u8>> {
             }
             let caller = call.caller()?;
             ops::access(&caller, place, libc::X_OK)?;
+            if place.mount.fs.open_for_writing(&place.node) {
+                return Err(Errno::ETXTBSY);
+            }
             place.mount.fs.read_at(&caller, &place.node, 0, &mut head)?
         }
     };

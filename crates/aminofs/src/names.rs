@@ -170,9 +170,7 @@ impl AminoFs {
     pub(crate) fn do_parent(&self, dir: &Node) -> Result<Node> {
         let dir = self.dir(dir)?;
         let _names = self.names.read();
-        let state = dir.state.lock();
-        state.check_alive()?;
-        let parent = state.seen.parent.clone();
+        let parent = dir.state.lock().seen.parent.clone();
         Ok(parent.map_or_else(|| self.root.node(), |parent| parent.node()))
     }
 

@@ -1,4 +1,5 @@
-//! Moving the content of a file that outgrew memory to a host file, while its writer has it open.
+//! What is asked of a cache object in use: who writes to it; and moving one that outgrew memory to a host file, while
+//! its writer has it open.
 
 use std::os::fd::AsFd;
 
@@ -11,6 +12,15 @@ use crate::{AminoFs, cache_dir};
 const PIECE: usize = 1 << 20;
 
 impl AminoFs {
+    pub(crate) fn is_open_for_writing(&self, node: &Node) -> bool {
+        let Ok(inode) = self.inode(node) else {
+            return false;
+        };
+        let state = inode.state.lock();
+        let witness = state.cache.as_ref().map(|cache| cache.witness.as_fd());
+        witness.is_some_and(memfile::open_for_write_elsewhere)
+    }
+
     pub(crate) fn is_outgrown(&self, node: &Node) -> bool {
         let Ok(inode) = self.inode(node) else {
             return false;

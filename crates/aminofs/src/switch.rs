@@ -148,6 +148,10 @@ impl FileSystem for AminoFs {
         self.do_sync(node)
     }
 
+    fn open_for_writing(&self, node: &Node) -> bool {
+        self.is_open_for_writing(node)
+    }
+
     fn outgrown(&self, node: &Node) -> bool {
         self.is_outgrown(node)
     }

@@ -83,7 +83,7 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// The entry `name` of `dir`. ENOENT when there is none, ENOTDIR when `dir` is none.
     fn lookup(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Node>;
-    /// The parent of directory `dir`; the root is its own parent. ENOENT for a removed directory.
+    /// The parent of directory `dir`, the one it had for a removed directory; the root is its own parent.
     fn parent(&self, caller: &Caller, dir: &Node) -> Result<Node>;
     /// A name of the inode relative to the root, without leading slash ("" for the root), and whether that
     /// name has been removed meanwhile (the kernel's " (deleted)").
@@ -213,6 +213,11 @@ pub trait FileSystem: Send + Sync + 'static {
     /// without a copy.
     fn host_path(&self, node: &Node) -> Option<std::path::PathBuf> {
         None
+    }
+    /// Whether a program has the file open for writing, so that it cannot be executed (ETXTBSY). Asked only of
+    /// inodes without a host path.
+    fn open_for_writing(&self, node: &Node) -> bool {
+        false
     }
     /// Whether the inode's cache object has grown too large for where it is.
     fn outgrown(&self, node: &Node) -> bool {

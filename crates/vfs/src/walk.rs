@@ -470,6 +470,11 @@ impl<'a> Walk<'a> {
             return Ok((self.enter(mount)?, None));
         }
         if is_magic_link(&path) {
+            if through
+                && self.resolve & (libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS) != 0
+            {
+                return Err(Errno::ELOOP);
+            }
             let behind = if through {
                 self.oracle.magic_link(&path)
             } else {

@@ -9,7 +9,7 @@ use goanna_vfs::{Caller, Errno, FileKind, Native, Opened, Place, Result, ops};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
-use crate::call::{Answer, Call};
+use crate::call::{Answer, Call, Resolved};
 
 /// The arguments of an open, whichever call brought them.
 struct Request {
@@ -76,22 +76,33 @@ pub fn openat2(call: &mut Call<'_>) -> Result<Answer> {
         u64::from_ne_bytes(word)
     };
     let (flags, mode, resolve) = (field(0), field(1), field(2));
-    let creates = flags as i32 & (libc::O_CREAT | libc::O_TMPFILE) != 0;
-    if flags > u64::from(u32::MAX)
-        || mode & !0o7777 != 0
-        || (mode != 0 && !creates)
-        || resolve > 0x3f
-    {
-        return Err(Errno::EINVAL);
-    }
+    let (flags, mode) = validate(flags, mode, resolve)?;
     let request = Request {
         dirfd: call.int(0),
         path: call.path(1)?,
-        flags: flags as i32,
-        mode: mode as u32,
+        flags,
+        mode,
         resolve,
     };
     request.answer(call)
+}
+
+/// What openat2 refuses and its elders ignore.
+fn validate(flags: u64, mode: u64, resolve: u64) -> Result<(i32, u32)> {
+    const RESOLVE_ALL: u64 = 0x3f;
+    let contained = libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT;
+    let with_path = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_PATH | libc::O_CLOEXEC;
+    let bits = u32::try_from(flags)
+        .map_err(|_| Errno::EINVAL)?
+        .cast_signed();
+    let creates = bits & libc::O_CREAT != 0 || bits & libc::O_TMPFILE == libc::O_TMPFILE;
+    let bad_mode = mode & !0o7777 != 0 || (mode != 0 && !creates);
+    let bad_resolve = resolve & !RESOLVE_ALL != 0 || resolve & contained == contained;
+    let bad_path = bits & libc::O_PATH != 0 && bits & !with_path != 0;
+    if bad_mode || bad_resolve || bad_path {
+        return Err(Errno::EINVAL);
+    }
+    Ok((bits, mode as u32))
 }
 
 const PAGE: usize = 4096;
@@ -105,6 +116,11 @@ enum End {
 
 impl Request {
     fn answer(&self, call: &Call<'_>) -> Result<Answer> {
+        let both = libc::O_CREAT | libc::O_DIRECTORY;
+        if self.flags & (both | libc::O_PATH) == both {
+            // Since Linux 6.4.
+            return Err(Errno::EINVAL);
+        }
         let creates = self.flags & libc::O_CREAT != 0 && self.flags & libc::O_PATH == 0;
         let end = if creates {
             self.find_or_missing(call)?
@@ -142,7 +158,7 @@ impl Request {
     }
 
     fn find(&self, call: &Call<'_>) -> Result<End> {
-        let start = call.walk_start(self.dirfd, &self.path)?;
+        let start = self.start(call)?;
         let caller = call.caller()?;
         let oracle = call.oracle()?;
         let mut walk = Walk::new(&call.monitor.mounts, &caller, &oracle).with_resolve(self.resolve);
@@ -155,7 +171,7 @@ impl Request {
 
     /// With O_CREAT a final symbolic link is followed even to a name that does not exist.
     fn find_or_missing(&self, call: &Call<'_>) -> Result<End> {
-        let start = call.walk_start(self.dirfd, &self.path)?;
+        let start = self.start(call)?;
         let caller = call.caller()?;
         let oracle = call.oracle()?;
         let mut walk = Walk::new(&call.monitor.mounts, &caller, &oracle).with_resolve(self.resolve);
@@ -206,6 +222,12 @@ impl Request {
         }
     }
 
+    /// Under RESOLVE_IN_ROOT an absolute path starts at the directory descriptor, too.
+    fn start(&self, call: &Call<'_>) -> Result<Resolved<Pos>> {
+        let in_root = self.resolve & libc::RESOLVE_IN_ROOT != 0 && !self.path.is_empty();
+        call.walk_start(self.dirfd, if in_root { b"." } else { &self.path })
+    }
+
     fn cloexec(&self) -> bool {
         self.flags & libc::O_CLOEXEC != 0
     }
@@ -214,11 +236,7 @@ impl Request {
         let writes = self.flags & libc::O_ACCMODE != libc::O_RDONLY;
         let kind = place.node.kind();
         if self.flags & libc::O_DIRECTORY != 0 && kind != FileKind::Directory {
-            return Err(if kind == FileKind::Symlink {
-                Errno::ELOOP
-            } else {
-                Errno::ENOTDIR
-            });
+            return Err(Errno::ENOTDIR);
         }
         match kind {
             FileKind::Directory => {
@@ -226,7 +244,7 @@ impl Request {
                     return Err(Errno::EISDIR);
                 }
                 ops::access(caller, place, libc::R_OK)?;
-                let fd = call.monitor.shadows.open_directory(place)?;
+                let fd = directory(call, caller, place)?;
                 Ok(Answer::Install {
                     fd,
                     cloexec: self.cloexec(),
@@ -261,7 +279,7 @@ impl Request {
 
     fn reference(&self, call: &Call<'_>, place: &Place) -> Result<Answer> {
         let fd = if place.node.is_dir() {
-            call.monitor.shadows.open_directory(place)?
+            directory(call, &*call.caller()?, place)?
         } else if self.flags & libc::O_DIRECTORY != 0 {
             return Err(Errno::ENOTDIR);
         } else {
@@ -304,6 +322,18 @@ impl Request {
                 cloexec,
             })
         })))
+    }
+}
+
+/// A directory's placeholder; of the host's own tree the directory itself, from which walks go on by its path.
+fn directory(call: &Call<'_>, caller: &Caller, place: &Place) -> Result<OwnedFd> {
+    match place.mount.fs.host_path(&place.node) {
+        Some(path) if place.mount.is_host() => open_as(
+            caller,
+            &path,
+            OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+        ),
+        _ => call.monitor.shadows.open_directory(place),
     }
 }
 

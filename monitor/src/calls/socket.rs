@@ -30,6 +30,13 @@ fn path(call: &Call<'_>) -> Result<Option<Vec<u8>>> {
     Ok(Some(path.get(..end).unwrap_or_default().to_vec()))
 }
 
+/// The tracee's socket. ENOTSOCK.
+fn socket(call: &Call<'_>) -> Result<OwnedFd> {
+    let socket = call.task.descriptor(call.int(0))?;
+    nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::SockType)?;
+    Ok(socket)
+}
+
 fn as_caller<R>(caller: &Caller, f: impl FnOnce() -> Result<R>) -> Result<R> {
     let ids = cred::Ids {
         uid: caller.uid,
@@ -54,9 +61,9 @@ pub fn bind(call: &mut Call<'_>) -> Result<Answer> {
     let Some(entry) = call.entry(libc::AT_FDCWD, &path)? else {
         return Ok(Answer::PassOn);
     };
+    let socket = socket(call)?;
     let name = entry.name(Errno::EADDRINUSE)?;
     let caller = call.caller()?;
-    let socket = call.task.descriptor(call.int(0))?;
     let in_use = |errno| {
         if errno == Errno::EEXIST {
             Errno::EADDRINUSE
@@ -99,7 +106,7 @@ pub fn connect(call: &mut Call<'_>) -> Result<Answer> {
     if place.node.kind() != FileKind::Socket {
         return Err(Errno::ECONNREFUSED);
     }
-    let socket: OwnedFd = call.task.descriptor(call.int(0))?;
+    let socket = socket(call)?;
     let path = meeting_point(call, &place)?;
     let caller = Caller::clone(&caller);
     // A full backlog makes a blocking socket wait.

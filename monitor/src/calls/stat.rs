@@ -61,14 +61,16 @@ pub fn statx(call: &mut Call<'_>) -> Result<Answer> {
         | libc::AT_SYMLINK_NOFOLLOW
         | libc::AT_NO_AUTOMOUNT
         | libc::AT_STATX_SYNC_TYPE;
-    if flags & !known != 0 || call.uint(3) & libc::STATX__RESERVED as u32 != 0 {
+    let mask = call.uint(3);
+    let contradicts = flags & libc::AT_STATX_SYNC_TYPE == libc::AT_STATX_SYNC_TYPE;
+    if flags & !known != 0 || contradicts || mask & libc::STATX__RESERVED as u32 != 0 {
         return Err(Errno::EINVAL);
     }
     let target = call.object_at(call.int(0), &path_or_null(call, 1, flags)?, flags)?;
     let Target::At(place) = target else {
         return Ok(Answer::PassOn);
     };
-    call.put(call.arg(4), &abi::statx(&attr(call, &place)?))?;
+    call.put(call.arg(4), &abi::statx(&attr(call, &place)?, mask))?;
     Ok(Answer::DONE)
 }
 
