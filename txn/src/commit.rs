@@ -9,6 +9,9 @@
 //! log's `space`, `signals`. `leading` is held alone. An operation holds the barrier shared and never takes `writer`.
 //! The committer thread is the only one that applies to the engine, and holds none of these while it does, except in
 //! [`Shared::stop_the_world`].
+//!
+//! When the host's disk is full and the engine cannot take a layer, the layer stays: readers find it, the log has it, and
+//! the committer tries again. Only a failed write or sync of the log stops the store.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
@@ -17,16 +20,32 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use amino_schema::log::RecordHeader;
+use amino_schema::marker::Marker;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::engine::Engine;
 use crate::layers::Layers;
 use crate::log::{Log, now_ns};
+use crate::room::{Claim, Room};
 use crate::store::{DirtySource, Info, Options, Stats};
 use crate::{Changes, Error, dir};
 
 /// How long a throttled thread sleeps before it looks again by itself.
 const THROTTLE_RECHECK: Duration = Duration::from_millis(50);
+
+/// How long the committer leaves an engine alone that could not apply on a full disk.
+const FULL_PAUSE: Duration = Duration::from_millis(500);
+/// A journal that the engine has to read at every start is made shorter at the end when it is longer than this.
+const UNSETTLED_MAX: u64 = 512 << 10;
+/// As much of it is worth the while on a full disk.
+const UNSETTLED_LOW: u64 = 4 << 20;
+/// With room for less than this on the disk, a log that is longer than that is released.
+const LOW: u64 = 24 << 20;
+/// As much on the disk is taken for little when a store is opened.
+const LOW_AT_OPEN: u64 = 256 << 20;
+const LOW_LOG: u64 = 8 << 20;
+/// So many deleted keys, of pages mostly, make it worth the while to rewrite the engine's files without them.
+const DELETED_MIN: u64 = 64;
 
 /// What only the thread that commits needs.
 #[derive(Default)]
@@ -75,9 +94,22 @@ pub(crate) struct Shared {
     durable_seq: AtomicU64,
     /// Bytes in `layers`, kept aside so that it can be looked at without a lock.
     pending: AtomicUsize,
+    /// As `pending`, without what the log has only promised.
+    sealed: AtomicUsize,
     kick_sent: AtomicBool,
     /// The log could not grow: a checkpoint may help.
     log_full: AtomicBool,
+    pub(crate) room: Room,
+    /// There was little room left at the last look.
+    low: AtomicBool,
+    /// Last record applied; the engine must not forget it when it is opened again.
+    applied_seq: AtomicU64,
+    /// Since when the engine cannot apply for want of space.
+    engine_full: Mutex<Option<Instant>>,
+    /// The engine has something that was not synced.
+    unsynced: AtomicBool,
+    /// Number of keys deleted since the engine gave back space.
+    deleted: AtomicU64,
     closed: AtomicBool,
     failed: OnceLock<Arc<str>>,
     /// Whether a caller of `sync` is committing for those who wait on `synced`.
@@ -90,32 +122,45 @@ pub(crate) struct Shared {
     _lock: dir::Lock,
 }
 
+/// What opening has found.
+pub(crate) struct Found {
+    pub(crate) marker: Marker,
+    pub(crate) created: bool,
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) log: Log,
+    pub(crate) room: Room,
+    /// What the log has and the engine could not take: the disk is full.
+    pub(crate) layers: Layers,
+    /// Last record in the log.
+    pub(crate) seq: u64,
+    pub(crate) replayed: u64,
+}
+
 impl Shared {
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "called once, with what opening has found"
-    )]
-    pub(crate) fn new(
-        path: &Path,
-        lock: dir::Lock,
-        store_id: [u8; 16],
-        options: Options,
-        engine: Box<dyn Engine>,
-        log: Log,
-        seq: u64,
-        replayed: u64,
-        created: bool,
-    ) -> Self {
+    pub(crate) fn new(path: &Path, lock: dir::Lock, options: Options, found: Found) -> Self {
+        let Found {
+            marker,
+            created,
+            engine,
+            log,
+            room,
+            layers,
+            seq,
+            replayed,
+        } = found;
+        let behind = layers.byte_size() > 0;
         Self {
             path: path.to_owned(),
-            store_id,
+            store_id: marker.store_id,
             created,
             options,
             replayed,
             uid: nix::unistd::getuid().as_raw(),
             engine,
             log,
-            layers: RwLock::default(),
+            pending: AtomicUsize::new(layers.byte_size()),
+            sealed: AtomicUsize::new(layers.sealed_bytes()),
+            layers: RwLock::new(layers),
             barrier: RwLock::new(()),
             source: RwLock::new(None),
             counters: Counters::default(),
@@ -128,9 +173,15 @@ impl Shared {
             durable_cut: AtomicU64::new(0),
             appended_seq: AtomicU64::new(seq),
             durable_seq: AtomicU64::new(seq),
-            pending: AtomicUsize::new(0),
             kick_sent: AtomicBool::new(false),
-            log_full: AtomicBool::new(false),
+            log_full: AtomicBool::new(behind),
+            low: AtomicBool::new(room.disk().is_ok_and(|disk| disk.available < LOW_AT_OPEN)),
+            room,
+            applied_seq: AtomicU64::new(if behind { 0 } else { seq }),
+            engine_full: Mutex::new(behind.then(Instant::now)),
+            unsynced: AtomicBool::new(replayed > 0),
+            // What earlier processes have deleted is not known.
+            deleted: AtomicU64::new(DELETED_MIN),
             closed: AtomicBool::new(false),
             failed: OnceLock::new(),
             leading: Mutex::new(false),
@@ -167,12 +218,51 @@ impl Shared {
         Error::Stopped { why }
     }
 
-    pub(crate) fn promise(&self, bytes: usize) -> Result<(), Error> {
-        self.log.promise(bytes as u64).inspect_err(|error| {
-            if error.is_no_space() && !self.log_full.swap(true, SeqCst) {
-                self.kick();
+    pub(crate) fn promise(&self, bytes: usize, claim: Claim) -> Result<(), Error> {
+        let claimed = if claim == Claim::Growth && self.is_full() {
+            Err(Error::NoSpace)
+        } else {
+            let left = self.room.claim(bytes, claim, || self.needed());
+            left.map(|left| {
+                if let Some(left) = left {
+                    self.low.store(left < LOW, SeqCst);
+                }
+            })
+        };
+        let promised = claimed.and_then(|()| self.log.promise(bytes as u64));
+        promised.inspect_err(|error| {
+            if error.is_no_space() {
+                self.low.store(true, SeqCst);
+                self.clean_up();
             }
         })
+    }
+
+    /// Whether the committer could make room.
+    fn can_clean_up(&self) -> bool {
+        self.log.used_bytes().saturating_add(self.accepted()) > LOW_LOG
+            || self.deleted.load(SeqCst) >= DELETED_MIN
+    }
+
+    /// Has the committer make room; the next operation waits for that in [`Shared::throttle`].
+    fn clean_up(&self) {
+        if !self.log_full.swap(true, SeqCst) {
+            self.kick();
+        }
+    }
+
+    /// Bytes that were accepted and are not in the engine.
+    fn accepted(&self) -> u64 {
+        (self.sealed.load(SeqCst) as u64).saturating_add(self.log.promised())
+    }
+
+    /// Bytes of disk that are needed for all that was accepted.
+    fn needed(&self) -> u64 {
+        self.engine.room(self.accepted())
+    }
+
+    fn is_full(&self) -> bool {
+        self.engine_full.lock().is_some()
     }
 
     fn kick(&self) {
@@ -200,6 +290,7 @@ impl Shared {
     fn note_pending(&self, layers: &Layers) -> usize {
         let pending = layers.byte_size();
         self.pending.store(pending, SeqCst);
+        self.sealed.store(layers.sealed_bytes(), SeqCst);
         pending
     }
 
@@ -219,7 +310,12 @@ impl Shared {
         if now >= self.batch_bytes() && !self.kick_sent.swap(true, SeqCst) {
             self.kick();
         }
-        while now > self.options.max_pending_bytes && self.check().is_ok() {
+        if self.low.load(SeqCst) && self.can_clean_up() {
+            self.clean_up();
+        }
+        let too_much = |now| now > self.options.max_pending_bytes || self.log_full.load(SeqCst);
+        // On a full disk nothing is drained, and what grows is refused.
+        while too_much(now) && self.check().is_ok() && !self.is_full() {
             let mut signals = self.signals.lock();
             signals.kicked = true;
             self.wake.notify_one();
@@ -344,16 +440,18 @@ impl Shared {
         Ok(())
     }
 
-    /// Hands the engine every layer that is in the log. Only by the committer thread.
-    fn apply_logged(&self) -> Result<(), Error> {
+    /// Hands the engine every layer that is in the log; whether it has them all. Only by the committer thread.
+    fn apply_logged(&self) -> Result<bool, Error> {
         loop {
             let next = self.layers.write().next_to_apply();
             let Some((seq, changes)) = next else {
-                return Ok(());
+                return Ok(true);
             };
-            self.engine
-                .apply(&changes, seq)
-                .map_err(|error| self.fail(&error))?;
+            if !self.apply(&changes, seq)? {
+                return Ok(false);
+            }
+            let deleted = changes.iter().filter(|(_, value)| value.is_none()).count();
+            self.deleted.fetch_add(deleted as u64, SeqCst);
             drop(changes);
             let mut layers = self.layers.write();
             let applied = layers.applied();
@@ -361,8 +459,73 @@ impl Shared {
             drop(layers);
             // Freeing many small values takes its time; nobody waits for it.
             drop(applied);
-            let _signals = self.signals.lock();
-            self.drained.notify_all();
+            self.tell_waiting();
+        }
+    }
+
+    fn tell_waiting(&self) {
+        let _signals = self.signals.lock();
+        self.drained.notify_all();
+    }
+
+    /// Hands the engine one layer; false when the disk is too full for it.
+    fn apply(&self, changes: &Changes, seq: u64) -> Result<bool, Error> {
+        let since = *self.engine_full.lock();
+        if since.is_some_and(|since| since.elapsed() < FULL_PAUSE) {
+            return Ok(false);
+        }
+        self.unsynced.store(true, SeqCst);
+        let mut result = self.engine.apply(changes, seq);
+        if matches!(&result, Err(error) if error.is_no_space()) {
+            self.room.release_ballast();
+            result = self
+                .reopen_engine()
+                .and_then(|()| self.engine.apply(changes, seq));
+        }
+        let full = match result {
+            Ok(()) => {
+                self.applied_seq.store(seq, SeqCst);
+                None
+            }
+            Err(error) if error.is_no_space() => {
+                self.reopen_engine().map_err(|error| self.fail(&error))?;
+                Some(Instant::now())
+            }
+            Err(error) => return Err(self.fail(&error)),
+        };
+        *self.engine_full.lock() = full;
+        if full.is_some() {
+            self.tell_waiting();
+        }
+        Ok(full.is_none())
+    }
+
+    fn reopen_engine(&self) -> Result<(), Error> {
+        self.engine.reopen()?;
+        let (found, applied) = (self.engine.applied_seq()?, self.applied_seq.load(SeqCst));
+        if found.unwrap_or(0) < applied {
+            return Err(Error::Damaged {
+                place: self.path.join(dir::ENGINE).display().to_string(),
+                why: format!("it has lost what came after transaction {found:?}, up to {applied}"),
+            });
+        }
+        Ok(())
+    }
+
+    /// Syncs the engine if it has anything new; false when the disk is too full for it.
+    fn sync_engine(&self) -> Result<bool, Error> {
+        if !self.unsynced.swap(false, SeqCst) {
+            return Ok(true);
+        }
+        match self.engine.sync() {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_no_space() => {
+                self.unsynced.store(true, SeqCst);
+                self.room.release_ballast();
+                self.reopen_engine().map_err(|error| self.fail(&error))?;
+                Ok(false)
+            }
+            Err(error) => Err(self.fail(&error)),
         }
     }
 
@@ -382,10 +545,11 @@ impl Shared {
             Err(error) if error.is_no_space() => return self.stop_the_world(false),
             Err(error) => return Err(self.fail(&error)),
         }
-        self.apply_logged()?;
-        let released = self.engine.sync().and_then(|()| self.log.release_old());
-        self.counters.checkpoints.fetch_add(1, SeqCst);
-        released.map_err(|error| self.fail(&error))
+        if self.apply_logged()? && self.sync_engine()? {
+            self.counters.checkpoints.fetch_add(1, SeqCst);
+            self.log.release_old().map_err(|error| self.fail(&error))?;
+        }
+        Ok(())
     }
 
     /// A checkpoint that needs no room for a new segment, because no operation is under way until all of the log is
@@ -398,20 +562,47 @@ impl Shared {
         let cut = self.cut(source.as_deref());
         let released = self
             .write_out(&mut writer, cut, true)
-            .and_then(|()| self.apply_logged())
-            .and_then(|()| {
-                if !self.engine.is_persistent() {
-                    return Ok(());
-                }
-                self.counters.checkpoints.fetch_add(1, SeqCst);
-                let released = self.engine.sync().and_then(|()| self.log.release_all());
-                released.map_err(|error| self.fail(&error))
-            });
+            .and_then(|()| self.release_log());
         if closing {
             self.closed.store(true, SeqCst);
         }
         drop((line, writer));
         released
+    }
+
+    /// Releases all of the log if the engine can take it.
+    fn release_log(&self) -> Result<(), Error> {
+        if self.apply_logged()? && self.engine.is_persistent() && self.sync_engine()? {
+            self.counters.checkpoints.fetch_add(1, SeqCst);
+            self.log.release_all().map_err(|error| self.fail(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Lets the engine give back space, and makes the ballast when there is enough of it. A failure that leaves the
+    /// engine unusable shows at the next batch.
+    fn make_space(&self) -> Result<(), Error> {
+        if !self.is_full() {
+            let reclaim = self.deleted.load(SeqCst) >= DELETED_MIN;
+            // The deletions must be in the files that are rewritten.
+            let unsettled = if reclaim { 0 } else { UNSETTLED_LOW };
+            if self.engine.settle(unsettled).unwrap_or(false) {
+                self.reopen_engine().map_err(|error| self.fail(&error))?;
+            }
+            if reclaim && let Ok(disk) = self.room.disk() {
+                self.deleted.store(0, SeqCst);
+                if self.engine.reclaim(disk.available).unwrap_or(false) {
+                    // Files that were replaced go at the latest now.
+                    self.reopen_engine().map_err(|error| self.fail(&error))?;
+                }
+            }
+        }
+        let needed = self.needed();
+        self.room.keep_ballast(needed);
+        if let Ok(Some(left)) = self.room.claim(0, Claim::Growth, || needed) {
+            self.low.store(left < LOW, SeqCst);
+        }
+        Ok(())
     }
 
     pub(crate) fn ask_to_stop(&self) {
@@ -435,7 +626,12 @@ impl Shared {
             };
             if stop {
                 // Failures are kept and told to whoever closes.
-                let _ = self.stop_the_world(true);
+                if self.stop_the_world(true).is_ok() && !self.is_full() {
+                    let _ = self.engine.settle(UNSETTLED_MAX);
+                    if self.low.load(SeqCst) {
+                        let _ = self.make_space();
+                    }
+                }
                 self.closed.store(true, SeqCst);
                 self.drained.notify_all();
                 return;
@@ -461,10 +657,16 @@ impl Shared {
         }
         if self.log_full.load(SeqCst) {
             // What fills the log may not even be written yet.
-            self.stop_the_world(false)?;
+            let made = self.stop_the_world(false).and_then(|()| self.make_space());
             self.log_full.store(false, SeqCst);
+            self.tell_waiting();
+            made?;
+        } else if self.is_full() {
+            // With the next round, when the engine has taken what it could not.
+            self.log_full.store(due && self.apply_logged()?, SeqCst);
         } else if self.log.used_bytes() > self.options.checkpoint_bytes {
             self.checkpoint()?;
+            self.room.keep_ballast(self.needed());
         }
         Ok(())
     }

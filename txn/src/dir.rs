@@ -115,11 +115,15 @@ pub(crate) fn lock(dir: &Path) -> Result<Lock, Error> {
         std::process::id(),
         command.join(" ").replace('\n', " ")
     );
+    // In place, because a full disk may have no block for a file that was emptied; and it only tells others.
     let written = file
-        .set_len(0)
-        .and_then(|()| file.write_all_at(text.as_bytes(), 0));
-    written.map_err(Error::io("write", &path))?;
-    Ok(Lock(file))
+        .write_all_at(text.as_bytes(), 0)
+        .and_then(|()| file.set_len(text.len() as u64))
+        .map_err(Error::io("write", &path));
+    match written {
+        Err(error) if !error.is_no_space() => Err(error),
+        _ => Ok(Lock(file)),
+    }
 }
 
 fn held(dir: &Path, file: &File) -> Error {

@@ -34,6 +34,15 @@ pub(crate) struct Overlay {
 }
 
 impl Layers {
+    /// Layers with changes that the log has up to record `seq`.
+    pub(crate) fn behind(changes: Changes, seq: u64) -> Self {
+        let mut layers = Self::default();
+        if layers.seal(changes).is_some() {
+            layers.logged(seq);
+        }
+        layers
+    }
+
     pub(crate) fn submit(&mut self, changes: Changes) {
         self.active.merge(changes);
     }
@@ -99,6 +108,11 @@ impl Layers {
     /// The oldest layer is in the engine.
     pub(crate) fn applied(&mut self) -> Option<Arc<Changes>> {
         self.sealed.pop_front().map(|layer| layer.changes)
+    }
+
+    /// Bytes of the sealed layers.
+    pub(crate) fn sealed_bytes(&self) -> usize {
+        self.byte_size() - self.active.byte_size()
     }
 
     /// Bytes of all layers.

@@ -12,6 +12,7 @@ pub mod engine;
 mod error;
 mod layers;
 mod log;
+mod room;
 mod store;
 
 pub use changes::{Changes, change_cost};

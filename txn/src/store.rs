@@ -11,9 +11,11 @@ use amino_schema::marker::Marker;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLockReadGuard};
 
-use crate::commit::Shared;
-use crate::layers::Overlay;
+use crate::commit::{Found, Shared};
+use crate::engine::Engine;
+use crate::layers::{Layers, Overlay};
 use crate::log::{Log, recover};
+use crate::room::{Claim, Room};
 use crate::{Changes, EngineKind, Error, dir};
 
 /// Changes that a scan takes from each layer at first, and at most at a time: most readers want only some entries.
@@ -179,7 +181,7 @@ impl Store {
                 wanted,
             });
         }
-        let shared = Arc::new(start(path, lock, &marker, options, created)?);
+        let shared = Arc::new(start(path, lock, marker, options, created)?);
         let runner = shared.clone();
         let thread = thread::Builder::new()
             .name("amino-commit".to_owned())
@@ -299,18 +301,25 @@ impl Store {
     /// [`Error::NoSpace`]. Called within the operation that causes them, before it changes anything.
     pub fn reserve(&self, bytes: usize) -> Result<(), Error> {
         self.shared.check()?;
-        self.shared.promise(bytes)
+        self.shared.promise(bytes, Claim::Growth)
     }
 
-    /// Makes `changes` visible at once and durable later, all or none of them. Reserves what they need; on failure
-    /// nothing has changed.
+    /// As [`Store::reserve`], for an operation that makes room in the end: it may use space of the host's disk that is
+    /// kept free for such.
+    pub fn reserve_removal(&self, bytes: usize) -> Result<(), Error> {
+        self.shared.check()?;
+        self.shared.promise(bytes, Claim::Removal)
+    }
+
+    /// Makes `changes` visible at once and durable later, all or none of them. Reserves what they need, as a removal
+    /// when they delete something and put little; on failure nothing has changed.
     pub fn submit(&self, _guard: &OpGuard<'_>, changes: Changes) -> Result<(), Error> {
         if changes.is_empty() {
             return Ok(());
         }
         self.shared.check()?;
         let bytes = changes.byte_size();
-        self.shared.promise(bytes)?;
+        self.shared.promise(bytes, claim(&changes))?;
         self.shared.submit(changes);
         Ok(())
     }
@@ -353,15 +362,38 @@ impl Store {
     }
 }
 
+/// Bytes put in place of what is deleted that make no growth of it: metadata that moves with its name.
+const REMOVAL_PUTS: usize = 4096;
+
+fn claim(changes: &Changes) -> Claim {
+    let mut deletes = false;
+    let mut put = 0;
+    for (_, value) in changes.iter() {
+        match value {
+            Some(value) => put += value.len(),
+            None => deletes = true,
+        }
+        if put > REMOVAL_PUTS {
+            return Claim::Growth;
+        }
+    }
+    if deletes {
+        Claim::Removal
+    } else {
+        Claim::Growth
+    }
+}
+
 /// Opens engine and log of the locked directory and brings the engine up to the log's end.
 fn start(
     path: &Path,
     lock: dir::Lock,
-    marker: &Marker,
+    marker: Marker,
     options: Options,
     created: bool,
 ) -> Result<Shared, Error> {
-    let engine = options.engine.open(&path.join(dir::ENGINE))?;
+    let room = Room::new(path);
+    let engine = open_engine(path, &options, &room)?;
     let log_dir = path.join(dir::LOG);
     if created {
         engine.apply(&Changes::new(), 0)?;
@@ -379,35 +411,83 @@ fn start(
         }
         None => 0,
     };
+    let mut catch_up = CatchUp {
+        engine: &*engine,
+        room: &room,
+        behind: Changes::new(),
+    };
     let recovered = recover(&log_dir, marker.store_id, applied, &mut |seq, changes| {
-        engine.apply(changes, seq)
+        catch_up.apply(seq, changes)
     })?;
-    let (seq, replayed, leftover) = (
-        recovered.seq,
-        recovered.replayed,
-        !recovered.segments.is_empty(),
-    );
+    let behind = catch_up.behind;
+    let (seq, replayed) = (recovered.seq, recovered.replayed);
+    let leftover = !recovered.segments.is_empty();
+    // On a small disk a whole step would be much of it.
+    let step_max = room.disk().map_or(u64::MAX, |disk| disk.total / 64);
     let log = Log::new(
         log_dir,
         marker.store_id,
-        options.log_segment_bytes,
+        options.log_segment_bytes.min(step_max),
         options.log_limit_bytes,
         recovered,
     );
-    if leftover && engine.is_persistent() {
-        // Numbers that a torn tail has used are given out again, so its segments must not be read again.
+    // Numbers that a torn tail has used are given out again, so its segments must not be read again.
+    if !behind.is_empty() {
+        log.freeze();
+    } else if leftover && engine.is_persistent() {
         engine.sync()?;
         log.release_old()?;
     }
-    Ok(Shared::new(
-        path,
-        lock,
-        marker.store_id,
-        options,
+    let found = Found {
+        marker,
+        created,
         engine,
         log,
+        room,
+        layers: Layers::behind(behind, seq),
         seq,
         replayed,
-        created,
-    ))
+    };
+    Ok(Shared::new(path, lock, options, found))
+}
+
+fn open_engine(path: &Path, options: &Options, room: &Room) -> Result<Box<dyn Engine>, Error> {
+    let dir = path.join(dir::ENGINE);
+    match options.engine.open(&dir) {
+        Err(error) if error.is_no_space() && room.release_ballast() => options.engine.open(&dir),
+        other => other,
+    }
+}
+
+/// Brings the engine up to the log's end as far as there is room on the disk.
+struct CatchUp<'a> {
+    engine: &'a dyn Engine,
+    room: &'a Room,
+    /// What there was no room for, and what came after it.
+    behind: Changes,
+}
+
+impl CatchUp<'_> {
+    fn apply(&mut self, seq: u64, changes: &Changes) -> Result<(), Error> {
+        let full = |result: &Result<(), Error>| matches!(result, Err(error) if error.is_no_space());
+        let mut result = Err(Error::NoSpace);
+        if self.behind.is_empty() {
+            result = self.engine.apply(changes, seq);
+            if full(&result) {
+                let more = self.room.release_ballast();
+                self.engine.reopen()?;
+                if more {
+                    result = self.engine.apply(changes, seq);
+                    if full(&result) {
+                        self.engine.reopen()?;
+                    }
+                }
+            }
+        }
+        if full(&result) {
+            self.behind.merge(changes.clone());
+            return Ok(());
+        }
+        result
+    }
 }

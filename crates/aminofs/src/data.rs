@@ -178,10 +178,15 @@ impl AminoFs {
             // A file that becomes small enough is stored inline and loses all its pages.
             let gone = if size <= INLINE_MAX as u64 { 0 } else { end };
             let stored = state.stored.intersect(gone, u64::MAX).map(|(s, e)| e - s);
-            self.reserve(deletes(stored.sum()))?;
+            self.reserve_removal(deletes(stored.sum()))?;
         }
         // The last page is stored shorter; the first one is stored when the content was inline before.
-        self.reserve(2 * PAGE_COST + state.meta_cost())?;
+        let bytes = 2 * PAGE_COST + state.meta_cost();
+        if size < old {
+            self.reserve_removal(bytes)?;
+        } else {
+            self.reserve(bytes)?;
+        }
         if size == 0 && state.cache.is_none() {
             // Nothing of the content is needed any more.
             self.empty_cache(state)?;

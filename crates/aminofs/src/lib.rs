@@ -2,7 +2,7 @@
 //!
 //! Every method is one atomic step, and what a crash leaves is the result of a prefix of the steps: metadata
 //! operations submit their changes to the store at once; the content of files, and metadata that changes with every
-//! write, stay in memory ([`collect`]) and are handed over whenever the store cuts a batch, while no operation is in the
+//! write, stay in memory (`collect`) and are handed over whenever the store cuts a batch, while no operation is in the
 //! middle. A file written and removed between two cuts costs the store nothing.
 //!
 //! What differs from ext4 and is meant to: the access time changes only by utimensat(2) (as `noatime`);
@@ -351,11 +351,17 @@ impl AminoFs {
         if let Some(error) = failure {
             return Err(error.into());
         }
-        while self.dig_graves().map_err(|errno| Error::Operation {
-            what: "cannot remove orphans",
-            errno,
-        })? {}
-        Ok(())
+        loop {
+            match self.dig_graves() {
+                Ok(true) => {}
+                // With no room to log even that, the housekeeper tries again until there is.
+                Ok(false) | Err(Errno::ENOSPC) => return Ok(()),
+                Err(errno) => {
+                    let what = "cannot remove orphans";
+                    return Err(Error::Operation { what, errno });
+                }
+            }
+        }
     }
 
     /// Runs `op`, which changes something, behind the operation barrier, and waits for the disk afterwards if the
@@ -383,6 +389,13 @@ impl AminoFs {
     /// Makes sure that so many bytes of changes that the next cut collects can be logged.
     fn reserve(&self, bytes: usize) -> Result<()> {
         self.store.reserve(bytes).map_err(|e| errno(&e))?;
+        self.reserved.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// As [`AminoFs::reserve`], for what makes room in the end: possible when the disk is full for everything else.
+    fn reserve_removal(&self, bytes: usize) -> Result<()> {
+        self.store.reserve_removal(bytes).map_err(|e| errno(&e))?;
         self.reserved.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }

@@ -44,7 +44,7 @@ impl AminoFs {
         if state.home != Home::Data {
             let reap_reserved = pages <= REAP_PAGES;
             let content = if reap_reserved { deletes(pages + 1) } else { 0 };
-            self.reserve(state.meta_cost() + content)?;
+            self.reserve_removal(state.meta_cost() + content)?;
             return Ok(Dropped {
                 nlink: 0,
                 home: Home::Orphan,
@@ -52,7 +52,7 @@ impl AminoFs {
                 reap_reserved,
             });
         }
-        self.reserve(state.meta_cost())?;
+        self.reserve_removal(state.meta_cost())?;
         changes.delete(key::link_key(inode.ino, dir, name));
         let mut others = Vec::new();
         self.scan(&key::link_prefix(inode.ino), |raw, _| {
@@ -198,7 +198,7 @@ impl AminoFs {
             check(&victim)?;
             let time = now();
             let mut changes = Changes::new();
-            self.reserve(META_COST)?;
+            self.reserve_removal(META_COST)?;
             let dropped = self.plan_drop(&victim, dir.ino, name, time, &mut changes)?;
             self.submit(guard, changes)?;
             self.apply_drop(&victim, dir.ino, name, time, dropped);

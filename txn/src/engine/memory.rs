@@ -45,6 +45,22 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
+    fn reopen(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn room(&self, _pending: u64) -> u64 {
+        0
+    }
+
+    fn settle(&self, _unsettled: u64) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    fn reclaim(&self, _available: u64) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     fn applied_seq(&self) -> Result<Option<u64>, Error> {
         Ok(self.state.read().1)
     }

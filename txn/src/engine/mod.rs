@@ -62,11 +62,27 @@ pub trait Engine: Send + Sync {
     /// A view that batches applied later do not change. Some engines make `apply` wait for it: keep it short.
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, Error>;
 
-    /// Applies all changes or none, and notes that `seq` has been reached. Called by one thread at a time.
+    /// Applies all changes or none, and notes that `seq` has been reached. Called by one thread at a time. A full disk
+    /// is an error of its own ([`Error::NoSpace`] or the host's); [`Engine::reopen`] must follow it.
     fn apply(&self, changes: &Changes, seq: u64) -> Result<(), Error>;
 
     /// Returns when everything applied is on disk.
     fn sync(&self) -> Result<(), Error>;
+
+    /// Opens the files again after a full disk made writing fail; views have ended before it begins. What was applied
+    /// is still there.
+    fn reopen(&self) -> Result<(), Error>;
+
+    /// Bytes of disk that the engine may take before all it holds, and `pending` bytes more, have found their place.
+    fn room(&self, pending: u64) -> u64;
+
+    /// Brings what was applied to its final place, if that is more than `unsettled` bytes, and waits for it. Whether
+    /// it was: opening has less to read then, and opening again gives back space.
+    fn settle(&self, unsettled: u64) -> Result<bool, Error>;
+
+    /// Rewrites the files without what was deleted, if `available` bytes are enough for it, and waits for it. Whether it
+    /// did: opening again gives back space then.
+    fn reclaim(&self, available: u64) -> Result<bool, Error>;
 
     /// The last sequence number applied; `None` in an engine to which nothing was ever applied.
     fn applied_seq(&self) -> Result<Option<u64>, Error>;

@@ -2,6 +2,7 @@ use std::fs::{self, File};
 use std::io;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use amino_schema::key::APPLIED;
 use bytes::Bytes;
@@ -12,6 +13,10 @@ use crate::changes::is_empty_range;
 use crate::{Changes, Error};
 
 const CACHE_BYTES: u64 = 64 << 20;
+const LOCK_RETRIES: u32 = 200;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+/// Room at most for segments that sled has begun and for the ones it cleans.
+const SEGMENTS: u64 = 64 << 20;
 
 /// sled's default tree. It has no snapshots: one keeps batches out by holding `batches` shared.
 pub(super) struct SledEngine {
@@ -55,7 +60,18 @@ impl SledEngine {
             .path(dir)
             .cache_capacity(CACHE_BYTES)
             .flush_every_ms(None);
-        let database = config.open().map_err(opening)?;
+        // A thread of a database that was just closed may still hold its lock; nobody else can, as the store is ours.
+        let mut result = config.open();
+        for _ in 0..LOCK_RETRIES {
+            match &result {
+                Err(sled::Error::Io(why)) if why.to_string().contains("acquire lock") => {
+                    std::thread::sleep(LOCK_PAUSE);
+                    result = config.open();
+                }
+                _ => break,
+            }
+        }
+        let database = result.map_err(opening)?;
         Ok(Self {
             dir: dir.to_owned(),
             database,
@@ -120,6 +136,32 @@ impl Engine for SledEngine {
         self.database.flush().map_err(error("flush"))?;
         // flush() ends in sync_file_range(2), which writes no metadata and no disk cache out.
         sync_tree(&self.dir).map_err(Error::io("sync", &self.dir))
+    }
+
+    fn reopen(&self) -> Result<(), Error> {
+        // What sled has not written yet would be lost; the log has it when the store is opened again.
+        Err(Error::Engine {
+            engine: "sled",
+            what: "go on after a write failed on a full disk",
+            why: "its changes in memory are incomplete".to_owned(),
+        })
+    }
+
+    fn room(&self, pending: u64) -> u64 {
+        // Each change appends to its node, which is written again as a whole from time to time; and sled never comes
+        // back from a write that fails for want of space.
+        let written = self.database.size_on_disk().unwrap_or(0);
+        pending
+            .saturating_mul(8)
+            .saturating_add(written.min(SEGMENTS))
+    }
+
+    fn settle(&self, _unsettled: u64) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    fn reclaim(&self, _available: u64) -> Result<bool, Error> {
+        Ok(false)
     }
 
     fn applied_seq(&self) -> Result<Option<u64>, Error> {

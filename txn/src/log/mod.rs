@@ -11,7 +11,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use amino_schema::log::{
@@ -72,6 +72,8 @@ pub(crate) struct Log {
     capacity: AtomicU64,
     appended_bytes: AtomicU64,
     syncs: AtomicU64,
+    /// Nothing can be appended before what recovery has read is released: its numbers may be given out again.
+    frozen: AtomicBool,
     #[cfg(test)]
     pub(crate) fail_sync: std::sync::atomic::AtomicBool,
 }
@@ -90,7 +92,8 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<(), Error> {
         .map_err(Error::io("sync", dir))
 }
 
-fn allocate(file: &File, path: &Path, from: u64, to: u64) -> Result<(), Error> {
+/// Preallocates; [`Error::NoSpace`] when that cannot be had.
+pub(crate) fn allocate(file: &File, path: &Path, from: u64, to: u64) -> Result<(), Error> {
     let (Ok(offset), Ok(len)) = (i64::try_from(from), i64::try_from(to - from)) else {
         return Err(Error::NoSpace);
     };
@@ -128,9 +131,15 @@ impl Log {
             capacity: AtomicU64::new(0),
             appended_bytes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
+            frozen: AtomicBool::new(false),
             #[cfg(test)]
             fail_sync: std::sync::atomic::AtomicBool::new(false),
         }
+    }
+
+    /// Refuses everything until the segments that recovery has found are released.
+    pub(crate) fn freeze(&self) {
+        self.frozen.store(true, SeqCst);
     }
 
     /// Promises room for `bytes` of changes, or says that there is none and changes nothing.
@@ -161,6 +170,9 @@ impl Log {
 
     /// Grows the current segment, or makes one, until it has room for a record with `need` bytes of payload.
     fn make_room(&self, space: &mut Space, need: u64) -> Result<(), Error> {
+        if self.frozen.load(SeqCst) {
+            return Err(Error::NoSpace);
+        }
         let others: u64 = space.old.iter().map(|(_, bytes)| bytes).sum();
         let room = self.limit.saturating_sub(others);
         if space.current.is_none() {
@@ -361,6 +373,7 @@ impl Log {
         for (path, _) in segments {
             fs::remove_file(&path).map_err(Error::io("remove", &path))?;
         }
+        self.frozen.store(false, SeqCst);
         // The directory is not synced: a segment that a power cut brings back holds nothing the engine has not applied.
         Ok(())
     }

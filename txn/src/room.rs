@@ -1,0 +1,166 @@
+//! Room on the host's disk. A change is refused before it is made when the disk could become too full to log it, to
+//! hand it to the engine and to let the engine tidy up; and a ballast file is there to be given up when others have
+//! filled the disk nevertheless.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use nix::sys::statvfs::statvfs;
+use parking_lot::Mutex;
+
+use crate::Error;
+use crate::log::allocate;
+
+/// Bytes granted between two looks at the disk.
+const GRANT: u64 = 1 << 20;
+/// The ballast is made when less than this is left.
+const NEARLY_FULL: u64 = 1 << 30;
+const BALLAST: u64 = 16 << 20;
+/// What a removal leaves: for the log's and the engine's own metadata.
+const REMOVAL_FLOOR: u64 = 256 << 10;
+/// A record in the log, in the engine's journal and in its tables.
+const COPIES: u64 = 3;
+
+/// What is asked for room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// Something that stays.
+    Growth,
+    /// Something that makes room in the end: it may use what is kept free from the others.
+    Removal,
+}
+
+/// The host's file system, bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Disk {
+    pub(crate) available: u64,
+    pub(crate) total: u64,
+}
+
+impl Disk {
+    pub(crate) fn of(dir: &Path) -> Result<Self, Error> {
+        let found = statvfs(dir).map_err(|errno| Error::io("look at", dir)(errno.into()))?;
+        let unit = found.fragment_size();
+        Ok(Self {
+            available: found.blocks_available().saturating_mul(unit),
+            total: found.blocks().saturating_mul(unit),
+        })
+    }
+
+    /// What stays free after everything that is to stay.
+    pub(crate) fn headroom(self) -> u64 {
+        (self.total / 32)
+            .clamp(16 << 20, 256 << 20)
+            .min(self.total / 8)
+    }
+
+    fn ballast(self) -> u64 {
+        BALLAST.min(self.total / 16)
+    }
+}
+
+/// The room of one store.
+pub(crate) struct Room {
+    dir: PathBuf,
+    /// Bytes that can be claimed without looking at the disk.
+    grant: AtomicU64,
+    looking: Mutex<()>,
+    ballast: Mutex<bool>,
+}
+
+impl Room {
+    pub(crate) fn new(dir: &Path) -> Self {
+        let held = ballast_path(dir).exists();
+        Self {
+            dir: dir.to_owned(),
+            grant: AtomicU64::new(0),
+            looking: Mutex::new(()),
+            ballast: Mutex::new(held),
+        }
+    }
+
+    pub(crate) fn disk(&self) -> Result<Disk, Error> {
+        Disk::of(&self.dir)
+    }
+
+    /// Claims room for `bytes` of changes, or fails with [`Error::NoSpace`]. `needed` says what is to be kept for
+    /// earlier ones; asked only when the disk must be looked at. Returns how many bytes more there is room for, as far
+    /// as that was looked at.
+    pub(crate) fn claim(
+        &self,
+        bytes: usize,
+        claim: Claim,
+        needed: impl Fn() -> u64,
+    ) -> Result<Option<u64>, Error> {
+        let taken = self.grant.fetch_update(SeqCst, SeqCst, |grant| {
+            (bytes > 0).then_some(grant)?.checked_sub(bytes as u64)
+        });
+        if taken.is_ok() {
+            return Ok(None);
+        }
+        let _looking = self.looking.lock();
+        let disk = self.disk()?;
+        let cost = (bytes as u64).saturating_mul(COPIES);
+        match claim {
+            Claim::Growth => {
+                let floor = needed().saturating_add(disk.headroom());
+                let Some(left) = disk.available.checked_sub(floor.saturating_add(cost)) else {
+                    self.grant.store(0, SeqCst);
+                    return Err(Error::NoSpace);
+                };
+                self.grant.store((left / COPIES).min(GRANT), SeqCst);
+                Ok(Some(left / COPIES))
+            }
+            Claim::Removal => {
+                let fits = |disk: Disk| disk.available >= cost.saturating_add(REMOVAL_FLOOR);
+                if fits(disk) || self.release_ballast() && fits(self.disk()?) {
+                    return Ok(None);
+                }
+                Err(Error::NoSpace)
+            }
+        }
+    }
+
+    /// Gives up the ballast; whether there was any.
+    pub(crate) fn release_ballast(&self) -> bool {
+        let mut held = self.ballast.lock();
+        let released = *held && fs::remove_file(ballast_path(&self.dir)).is_ok();
+        *held = false;
+        released
+    }
+
+    /// Makes the ballast when the disk is nearly full and there is room for it beside what is `needed`. Without it the
+    /// store works, too.
+    pub(crate) fn keep_ballast(&self, needed: u64) {
+        let mut held = self.ballast.lock();
+        if *held {
+            return;
+        }
+        let Ok(disk) = self.disk() else { return };
+        let bytes = disk.ballast();
+        let least = needed.saturating_add(disk.headroom()).saturating_add(bytes);
+        if disk.available >= NEARLY_FULL || disk.available < least {
+            return;
+        }
+        let path = ballast_path(&self.dir);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path);
+        let made = file
+            .map_err(Error::io("create", &path))
+            .and_then(|file| allocate(&file, &path, 0, bytes));
+        *held = made.is_ok();
+        if made.is_err() {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+fn ballast_path(dir: &Path) -> PathBuf {
+    dir.join("ballast")
+}
