@@ -25,6 +25,8 @@ pub enum Answer {
         fd: OwnedFd,
         /// Close-on-exec.
         cloexec: bool,
+        /// Ours must be closed before the tracee goes on: it is an end of a fifo, and counts.
+        counts: bool,
     },
     /// The answer may take long (the other end of a fifo): it is worked out on a thread of its own.
     Block(Box<dyn FnOnce() -> Result<Answer> + Send>),
@@ -181,7 +183,9 @@ impl<'m> Call<'m> {
             if let Some(shadow) = self.monitor.shadows.find(procfs::cwd_identity(tid)?) {
                 return Ok((Pos::Mounted(shadow.place().clone()), false));
             }
-            Ok((host_pos(procfs::cwd(tid)?), true))
+            // Deeper than a path can say: the link stands for it.
+            let path = procfs::cwd(tid).unwrap_or_else(|_| format!("/proc/{tid}/cwd").into_bytes());
+            Ok((host_pos(path), true))
         })
     }
 

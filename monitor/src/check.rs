@@ -36,6 +36,7 @@ fn probe(delivery: Delivery) -> Result<goanna_sys::launch::Launched, LaunchError
             shadow_files: true,
         }),
         listener: delivery == Delivery::Notify,
+        unblock: Vec::new(),
     })
 }
 

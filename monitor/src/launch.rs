@@ -85,6 +85,7 @@ pub fn start(
     command: &[OsString],
     env: &[(OsString, OsString)],
     interception: Interception,
+    unblock: Vec<i32>,
 ) -> std::result::Result<Launched, Error> {
     let c_string = |bytes: &[u8]| CString::new(bytes).map_err(|_| Error::BadCommand);
     let argv = command
@@ -114,6 +115,7 @@ pub fn start(
             shadow_files,
         }),
         listener: delivery == Delivery::Notify,
+        unblock: unblock.clone(),
     };
     match interception {
         Interception::Notify => Ok(launch(&under(Delivery::Notify))?),

@@ -23,6 +23,7 @@ mod program;
 mod rewrite;
 mod rundir;
 pub mod shadow;
+mod signals;
 mod stats;
 mod supervise;
 pub mod table;
@@ -39,13 +40,14 @@ use goanna_sys::launch::LaunchError;
 use goanna_sys::notify::Listener;
 use goanna_sys::{cred, limits};
 use goanna_vfs::{Errno, Mounts};
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::{Condvar, Mutex};
 use thiserror::Error;
 
 pub use check::{Facility, check};
 pub use launch::inside;
+pub use signals::Signals;
 pub use stats::Stats;
 
 use calls::map::Mapped;
@@ -79,6 +81,8 @@ pub struct Config {
     pub command: Vec<OsString>,
     /// Variables set for the command on top of ours.
     pub env: Vec<(OsString, OsString)>,
+    /// Held since before the back ends of `mounts` started their threads, and by the caller until they are closed.
+    pub signals: Arc<Signals>,
     /// Tells the user what is worth knowing of the run; called at most once.
     pub note: fn(&str),
 }
@@ -209,11 +213,12 @@ pub fn run(config: Config) -> Result<Outcome, Error> {
         &config.command,
         &config.env,
         config.interception,
+        config.signals.of_command(),
     )?;
     let pid = launched.pid;
     let mut supervisor = Supervisor::new(Arc::clone(&monitor));
     supervisor.seize(pid).map_err(Error::Trace)?;
-    let signals = forward_signals(pid)?;
+    config.signals.forward_to(pid).map_err(Error::Thread)?;
     if let Some(listener) = launched.listener.take() {
         let listener = Listener::from_fd(listener);
         // Without it answers are only slower (Linux before 6.6).
@@ -224,7 +229,6 @@ pub fn run(config: Config) -> Result<Outcome, Error> {
     let report = launched.go().map_err(Error::Trace)?;
     let status = supervisor.run(pid).map_err(Error::Trace)?;
     sweeper.stop();
-    drop(signals);
     monitor.shadows.sweep(Vec::new);
     if let Some(errno) = report.exec_errno() {
         let command = config.command.into_iter().next().unwrap_or_default();
@@ -237,44 +241,6 @@ pub fn run(config: Config) -> Result<Outcome, Error> {
         status,
         stats: monitor.stats.snapshot(),
     })
-}
-
-/// Signals meant for the command reach it; those a terminal sends to the whole group are left to it.
-fn forward_signals(pid: i32) -> Result<SignalGuard, Error> {
-    let mut set = SigSet::empty();
-    for signal in [
-        Signal::SIGINT,
-        Signal::SIGQUIT,
-        Signal::SIGTERM,
-        Signal::SIGHUP,
-        Signal::SIGUSR1,
-        Signal::SIGUSR2,
-        // A write lease test that meets an open makes the kernel send it.
-        Signal::SIGIO,
-    ] {
-        set.add(signal);
-    }
-    let before = SigSet::thread_get_mask().map_err(Error::Trace)?;
-    set.thread_block().map_err(Error::Trace)?;
-    thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            while let Ok(signal) = set.wait() {
-                if !matches!(signal, Signal::SIGINT | Signal::SIGQUIT | Signal::SIGIO) {
-                    let _ = kill(Pid::from_raw(pid), signal);
-                }
-            }
-        })
-        .map_err(Error::Thread)?;
-    Ok(SignalGuard(before))
-}
-
-struct SignalGuard(SigSet);
-
-impl Drop for SignalGuard {
-    fn drop(&mut self) {
-        let _ = self.0.thread_set_mask();
-    }
 }
 
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);

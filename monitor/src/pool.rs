@@ -102,10 +102,20 @@ fn reply(listener: &Arc<Listener>, id: u64, outcome: Result<Answer>) {
     let result = match outcome {
         Ok(Answer::Value(value)) => listener.reply(id, Reply::Value(value)),
         Ok(Answer::PassOn) => listener.reply(id, Reply::Continue),
-        Ok(Answer::Install { fd, cloexec }) => match listener.install(id, fd.as_fd(), cloexec) {
-            Ok(_) => Ok(()),
-            Err(errno) => listener.reply(id, Reply::Error(errno)),
-        },
+        Ok(Answer::Install {
+            fd,
+            cloexec,
+            counts,
+        }) => {
+            let installed = if counts {
+                let number = listener.install_keep(id, fd.as_fd(), cloexec, None);
+                drop(fd);
+                number.and_then(|number| listener.reply(id, Reply::Value(number.into())))
+            } else {
+                listener.install(id, fd.as_fd(), cloexec).map(drop)
+            };
+            installed.or_else(|errno| listener.reply(id, Reply::Error(errno)))
+        }
         Ok(Answer::Block(work)) => {
             let replier = Arc::clone(listener);
             let spawned = thread::Builder::new()

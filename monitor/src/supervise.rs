@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use goanna_sys::ptrace::{self, Options};
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Errno, Result, ops};
+use goanna_vfs::{Errno, Place, Result, ops};
 
 use crate::call::{Answer, Call};
 use crate::program::{Exec, Plan};
@@ -34,6 +34,15 @@ struct Late {
 }
 
 const POLL_MS: u64 = 2;
+
+/// Flags with which a description is opened again; the others were about finding the file.
+const REOPEN_FLAGS: i32 = libc::O_ACCMODE
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_SYNC
+    | libc::O_DSYNC
+    | libc::O_DIRECT
+    | libc::O_NOATIME;
 
 /// How a stopped call goes on.
 enum Next {
@@ -212,12 +221,12 @@ impl Supervisor {
                 skip(tid, regs, value)?;
                 Ok(Next::Run)
             }
-            Answer::Install { fd, cloexec } => {
+            Answer::Install { fd, cloexec, .. } => {
                 use nix::fcntl::{FcntlArg, fcntl};
                 use std::os::fd::AsRawFd;
                 let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
                 let cloexec = if cloexec { libc::O_CLOEXEC } else { 0 };
-                let flags = fcntl(fd.as_fd(), FcntlArg::F_GETFL)? | cloexec;
+                let flags = fcntl(fd.as_fd(), FcntlArg::F_GETFL)? & REOPEN_FLAGS | cloexec;
                 Ok(Next::Instead(Rewrite::Open {
                     path: path.into_bytes(),
                     flags,
@@ -270,13 +279,21 @@ fn change_directory(call: &Call<'_>) -> Result<Next> {
         Pos::Host(path) if path.is_empty() => Ok(Next::Instead(Rewrite::Chdir(b"/".to_vec()))),
         Pos::Host(path) => Ok(Next::Instead(Rewrite::Chdir(path))),
         Pos::Mounted(place) => {
-            ops::may_search(&*call.caller()?, &place)?;
+            may_enter(call, &place)?;
             let path = call.monitor.shadows.directory(&place)?;
             Ok(Next::Instead(Rewrite::Chdir(
                 path.as_os_str().as_bytes().to_vec(),
             )))
         }
     }
+}
+
+/// The working directory is found without a look-up that a back end could judge.
+fn may_enter(call: &Call<'_>, place: &Place) -> Result<()> {
+    if !place.node.is_dir() {
+        return Err(Errno::ENOTDIR);
+    }
+    ops::access(&*call.caller()?, place, libc::X_OK)
 }
 
 fn execute(call: &Call<'_>, exec: &Exec, envp: u64) -> Result<Next> {

@@ -20,6 +20,9 @@ pub enum Error {
         /// What is wrong.
         why: SpecError,
     },
+    /// Signals could not be held.
+    #[error("cannot hold signals: {0}")]
+    Signals(#[source] io::Error),
     /// A line of a mount file that is wrong.
     #[error("{}:{line}: {why}", escape_path(.file))]
     Tab {

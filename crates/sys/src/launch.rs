@@ -31,6 +31,8 @@ pub struct Launch {
     pub filter: Vec<Insn>,
     /// Whether the filter gets a listener (a filter that uses `SECCOMP_RET_USER_NOTIF` needs one).
     pub listener: bool,
+    /// Signals that the caller has blocked and the program is not to have blocked.
+    pub unblock: Vec<i32>,
 }
 
 /// Why a program could not be brought to its gate.
@@ -202,13 +204,15 @@ struct Prepared<'a> {
     env: Vec<*const libc::c_char>,
     /// The caller's signal mask.
     mask: libc::sigset_t,
+    /// The program's.
+    child_mask: libc::sigset_t,
     nofile: Option<libc::rlimit64>,
     gate_child: RawFd,
     gate_parent: RawFd,
     shared: &'a Shared,
 }
 
-/// Forks a child and brings it to its gate. Its signal mask is the caller's; handlers are reset, SIGINT, SIGQUIT and
+/// Forks a child and brings it to its gate. Its signal mask is the caller's without [`Launch::unblock`]; handlers are reset, SIGINT, SIGQUIT and
 /// SIGPIPE to their default even if they are ignored here.
 pub fn launch(launch: &Launch) -> Result<Launched, LaunchError> {
     let shared = Mapping::new().map_err(LaunchError::Process)?;
@@ -219,6 +223,8 @@ pub fn launch(launch: &Launch) -> Result<Launched, LaunchError> {
         env: pointers(&launch.env),
         // SAFETY: a sigset_t is plain integers; pthread_sigmask fills it below.
         mask: unsafe { std::mem::zeroed() },
+        // SAFETY: as above; it is made of `mask`.
+        child_mask: unsafe { std::mem::zeroed() },
         nofile: limits::inherited_nofile(),
         gate_child: gate_child.as_raw_fd(),
         gate_parent: gate_parent.as_raw_fd(),
@@ -275,6 +281,11 @@ fn fork_blocked(prepared: &mut Prepared<'_>) -> Result<i32, Errno> {
     unsafe {
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut prepared.mask);
+    }
+    prepared.child_mask = prepared.mask;
+    for &signal in &prepared.launch.unblock {
+        // SAFETY: the set is live; a number that is no signal is refused.
+        unsafe { libc::sigdelset(&raw mut prepared.child_mask, signal) };
     }
     // SAFETY: the child runs `child`, which makes async-signal-safe calls only and never returns.
     let pid = unsafe { libc::fork() };
@@ -334,7 +345,7 @@ fn child(prepared: &Prepared<'_>) -> ! {
         libc::close(prepared.gate_child);
         libc::pthread_sigmask(
             libc::SIG_SETMASK,
-            &raw const prepared.mask,
+            &raw const prepared.child_mask,
             std::ptr::null_mut(),
         );
         libc::execve(

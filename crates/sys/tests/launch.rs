@@ -31,6 +31,7 @@ fn program(path: &std::ffi::CStr) -> Launch {
         env: vec![],
         filter: vec![],
         listener: false,
+        unblock: Vec::new(),
     }
 }
 

@@ -125,7 +125,10 @@ pub fn getcwd(call: &mut Call<'_>) -> Result<Answer> {
 /// fchdir(2): the kernel enters the placeholder once the virtual directory may be searched.
 pub fn fchdir(call: &mut Call<'_>) -> Result<Answer> {
     if let Some(shadow) = call.shadow(call.int(0))? {
-        ops::may_search(&*call.caller()?, shadow.place())?;
+        if !shadow.place().node.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        ops::access(&*call.caller()?, shadow.place(), libc::X_OK)?;
     }
     call.monitor.tasks.about_to_change(&call.task);
     Ok(Answer::PassOn)

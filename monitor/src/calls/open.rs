@@ -248,6 +248,7 @@ impl Request {
                 Ok(Answer::Install {
                     fd,
                     cloexec: self.cloexec(),
+                    counts: false,
                 })
             }
             FileKind::Symlink => Err(Errno::ELOOP),
@@ -274,6 +275,7 @@ impl Request {
         Ok(Answer::Install {
             fd: opened.fd,
             cloexec: self.cloexec(),
+            counts: false,
         })
     }
 
@@ -288,6 +290,7 @@ impl Request {
         Ok(Answer::Install {
             fd,
             cloexec: self.cloexec(),
+            counts: false,
         })
     }
 
@@ -313,6 +316,7 @@ impl Request {
             return Ok(Answer::Install {
                 fd: open_as(caller, &path, flags)?,
                 cloexec,
+                counts: true,
             });
         }
         let caller = caller.clone();
@@ -320,6 +324,7 @@ impl Request {
             Ok(Answer::Install {
                 fd: open_as(&caller, &path, flags)?,
                 cloexec,
+                counts: true,
             })
         })))
     }

@@ -40,6 +40,13 @@ pub fn fdatasync(call: &mut Call<'_>) -> Result<Answer> {
 
 /// sync_file_range(2): durable, which is more than was asked for.
 pub fn sync_file_range(call: &mut Call<'_>) -> Result<Answer> {
+    let known = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let negative = (call.arg(1) as i64) < 0 || (call.arg(2) as i64) < 0;
+    if call.uint(3) & !known != 0 || negative {
+        return Err(Errno::EINVAL);
+    }
     sync_inode(call)
 }
 

@@ -107,6 +107,7 @@ pub fn launch_self(name: &str, role: &str, filter: Vec<Insn>, listener: bool) ->
         ],
         filter,
         listener,
+        unblock: Vec::new(),
     }
 }
 
@@ -118,6 +119,7 @@ pub fn launch_shell(script: &str, filter: Vec<Insn>, listener: bool) -> Launch {
         env: vec![c"PATH=/usr/bin:/bin".into()],
         filter,
         listener,
+        unblock: Vec::new(),
     }
 }
 
