@@ -3,9 +3,12 @@
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
+use std::time::Duration;
 
 use goanna_sys::cred;
+use goanna_sys::interrupt::{Waiter, is_interrupted};
 use goanna_sys::notify::{Listener, Notification, Ready, Reply};
 use goanna_vfs::{Errno, Result};
 use nix::sys::signal::SigSet;
@@ -78,7 +81,7 @@ fn answer(monitor: &Arc<Monitor>, listener: &Arc<Listener>, notification: &Notif
     let nr = notification.nr as u32;
     let outcome = treat(monitor, listener, notification);
     monitor.stats.count(nr, &outcome);
-    reply(listener, notification.id, outcome);
+    reply(listener, notification, outcome);
 }
 
 /// The handler's verdict. A defect in one handler must not take the tracees down with it: EIO.
@@ -98,7 +101,8 @@ fn treat(
 }
 
 /// A reply that fails finds its tracee dead.
-fn reply(listener: &Arc<Listener>, id: u64, outcome: Result<Answer>) {
+fn reply(listener: &Arc<Listener>, notification: &Notification, outcome: Result<Answer>) {
+    let id = notification.id;
     let result = match outcome {
         Ok(Answer::Value(value)) => listener.reply(id, Reply::Value(value)),
         Ok(Answer::PassOn) => listener.reply(id, Reply::Continue),
@@ -117,15 +121,10 @@ fn reply(listener: &Arc<Listener>, id: u64, outcome: Result<Answer>) {
             installed.or_else(|errno| listener.reply(id, Reply::Error(errno)))
         }
         Ok(Answer::Block(work)) => {
-            let replier = Arc::clone(listener);
+            let (replier, notification) = (Arc::clone(listener), *notification);
             let spawned = thread::Builder::new()
                 .name("blocking".into())
-                .spawn(move || {
-                    let _ = SigSet::all().thread_block();
-                    let _ = cred::thread_owns_fs();
-                    let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno::EIO));
-                    reply(&replier, id, outcome);
-                });
+                .spawn(move || wait_for(&replier, &notification, work));
             match spawned {
                 Ok(_) => Ok(()),
                 Err(_) => listener.reply(id, Reply::Error(Errno::EAGAIN)),
@@ -137,4 +136,51 @@ fn reply(listener: &Arc<Listener>, id: u64, outcome: Result<Answer>) {
         matches!(result, Ok(()) | Err(Errno::ENOENT | Errno::EINPROGRESS)),
         "{result:?}"
     );
+}
+
+/// How often a call that waits looks whether its tracee still does.
+const LOOK: Duration = Duration::from_millis(10);
+/// What the kernel's own calls answer when a signal ends their wait: it restarts the call or makes it EINTR, as the
+/// signal's handler was installed.
+const ERESTARTSYS: i64 = 512;
+
+/// Lets `work` wait on a thread of its own until it has an answer, or the tracee has a signal or is gone.
+fn wait_for(
+    listener: &Arc<Listener>,
+    notification: &Notification,
+    work: Box<dyn FnOnce() -> Result<Answer> + Send>,
+) {
+    let _ = SigSet::all().thread_block();
+    let (started, waiter) = channel();
+    let (done, outcome) = channel();
+    let spawned = thread::Builder::new()
+        .name("waiting".into())
+        .spawn(move || {
+            let _ = cred::thread_owns_fs();
+            let _ = started.send(Waiter::this_thread());
+            let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno::EIO));
+            let _ = done.send(outcome);
+        });
+    let (Ok(_), Ok(Ok(waiter))) = (spawned, waiter.recv()) else {
+        return reply(listener, notification, Err(Errno::EAGAIN));
+    };
+    let mut cancelled = false;
+    loop {
+        match outcome.recv_timeout(LOOK) {
+            Ok(Err(Errno::EINTR)) if cancelled => {
+                return reply(listener, notification, Ok(Answer::Value(-ERESTARTSYS)));
+            }
+            Ok(outcome) => return reply(listener, notification, outcome),
+            Err(RecvTimeoutError::Disconnected) => {
+                return reply(listener, notification, Err(Errno::EIO));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                cancelled |= is_interrupted(notification.tid).unwrap_or(true)
+                    || !listener.still_valid(notification.id);
+                if cancelled {
+                    let _ = waiter.poke();
+                }
+            }
+        }
+    }
 }

@@ -5,8 +5,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use goanna_sys::memfile;
-use goanna_vfs::{Errno, Result, Spot};
+use goanna_sys::{memfile, tracee};
+use goanna_vfs::{Errno, OpenFile, Result, Spot};
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::outgrow::after_growth;
 use super::rw::Output;
@@ -144,10 +145,62 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::Value(written as i64))
 }
 
-/// splice(2) into a shadow file: EINVAL, "the file system does not support splicing", on which programs copy.
+/// splice(2) from a pipe into a shadow file: fd_in, off_in, fd_out, off_out, len, flags.
 pub fn splice(call: &mut Call<'_>) -> Result<Answer> {
-    match Output::of(call, call.int(2))? {
-        Some(_) => Err(Errno::EINVAL),
-        None => Ok(Answer::PassOn),
+    use nix::sys::stat::{SFlag, fstat};
+    let Some(output) = Output::of(call, call.int(2))? else {
+        return Ok(Answer::PassOn);
+    };
+    let pipe = call.task.descriptor(call.int(0))?;
+    let kind = SFlag::from_bits_truncate(fstat(&pipe)?.st_mode) & SFlag::S_IFMT;
+    if kind != SFlag::S_IFIFO || output.flags & libc::O_APPEND != 0 {
+        return Err(Errno::EINVAL);
     }
+    if call.arg(1) != 0 {
+        return Err(Errno::ESPIPE);
+    }
+    let to = offset_at(call, call.arg(3))?;
+    let spot = to.map_or(Spot::Cursor, Spot::At);
+    let len = (call.arg(4) as usize).min(PIECE);
+    if len == 0 {
+        return Ok(Answer::Value(0));
+    }
+    if has_data(&pipe, PollTimeout::ZERO)? {
+        let data = read_pipe(&pipe, len)?;
+        let written = output.write(call, spot, &data)?;
+        advance(call, call.arg(3), to, written)?;
+        return Ok(Answer::Value(written as i64));
+    }
+    if call.uint(5) & libc::SPLICE_F_NONBLOCK != 0 {
+        return Err(Errno::EAGAIN);
+    }
+    let (caller, tid, offset_at) = (call.caller()?, call.task.tid, call.arg(3));
+    Ok(Answer::Block(Box::new(move || {
+        has_data(&pipe, PollTimeout::NONE)?;
+        let data = read_pipe(&pipe, len)?;
+        let Output { place, ofd, flags } = &output;
+        let file = OpenFile {
+            node: &place.node,
+            ofd: ofd.as_fd(),
+            flags: *flags,
+        };
+        let written = place.mount.fs.write(&caller, file, spot, &data)?;
+        if let Some(offset) = to {
+            tracee::write_all(tid, offset_at, &(offset + written as u64).to_ne_bytes())?;
+        }
+        Ok(Answer::Value(written as i64))
+    })))
+}
+
+/// Whether a read of the pipe would not wait.
+fn has_data(pipe: &OwnedFd, timeout: PollTimeout) -> Result<bool> {
+    let mut set = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+    Ok(nix::poll::poll(&mut set, timeout)? > 0)
+}
+
+fn read_pipe(pipe: &OwnedFd, len: usize) -> Result<Vec<u8>> {
+    let mut data = vec![0; len];
+    let got = nix::unistd::read(pipe, &mut data)?;
+    data.truncate(got);
+    Ok(data)
 }

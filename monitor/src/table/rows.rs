@@ -285,7 +285,7 @@ pub static ROWS: &[Entry] = &[
     row(272, "unshare", Rule::Notify(process::credentials), "noted, then passed on: later checks see the new ids"),
     row(273, "set_robust_list", Rule::Allow, ""),
     row(274, "get_robust_list", Rule::Allow, ""),
-    row(275, "splice", Rule::Data(copy::splice), "into a shadow file: EINVAL, so that programs fall back to read and write"),
+    row(275, "splice", Rule::Data(copy::splice), "into a shadow file: copied by the monitor"),
     row(276, "tee", Rule::Allow, ""),
     row(277, "sync_file_range", Rule::Notify(sync::sync_file_range), ""),
     row(278, "vmsplice", Rule::Allow, ""),

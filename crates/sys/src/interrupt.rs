@@ -1,0 +1,116 @@
+//! Ending a wait in the kernel that another thread of ours is in, and telling when a tracee's wait would have ended.
+#![allow(
+    unsafe_code,
+    reason = "signal handlers, and signals to single threads, have no safe interface"
+)]
+
+use std::fs;
+use std::sync::OnceLock;
+
+use crate::Errno;
+
+extern "C" fn nothing(_: libc::c_int) {}
+
+/// Real-time, so that nobody else gives it a meaning.
+fn poke_signal() -> libc::c_int {
+    libc::SIGRTMIN() + 7
+}
+
+/// A thread whose waits can be ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Waiter {
+    tid: i32,
+}
+
+impl Waiter {
+    /// This thread; it takes no other signal from now on.
+    pub fn this_thread() -> Result<Self, Errno> {
+        static INSTALLED: OnceLock<Result<(), Errno>> = OnceLock::new();
+        (*INSTALLED.get_or_init(install))?;
+        // SAFETY: a sigset_t is plain integers, and sigfillset sets them all.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the set is live; pthread_sigmask changes this thread only.
+        let r = unsafe {
+            libc::sigfillset(&raw mut set);
+            libc::sigdelset(&raw mut set, poke_signal());
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut())
+        };
+        if r != 0 {
+            return Err(Errno::from_raw(r));
+        }
+        // SAFETY: no arguments.
+        let tid = unsafe { libc::gettid() };
+        Ok(Self { tid })
+    }
+
+    /// Makes the call the thread waits in fail with `EINTR`. A poke that comes just before the call is lost: poke again
+    /// until the thread has answered. `ESRCH`: it has ended.
+    pub fn poke(&self) -> Result<(), Errno> {
+        // SAFETY: integers only; tgkill reaches threads of this process alone.
+        let r = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.tid, poke_signal()) };
+        Errno::result(r).map(drop)
+    }
+}
+
+fn install() -> Result<(), Errno> {
+    // SAFETY: a sigaction is plain integers; without SA_RESTART a wait ends with EINTR.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    let handler: extern "C" fn(libc::c_int) = nothing;
+    action.sa_sigaction = handler as libc::sighandler_t;
+    // SAFETY: the action is live, and its handler does nothing, which is async-signal-safe.
+    let r = unsafe { libc::sigaction(poke_signal(), &raw const action, std::ptr::null_mut()) };
+    Errno::result(r).map(drop)
+}
+
+/// Whether a signal is pending for thread `tid` that would end a wait: not blocked, and handled or fatal or stopping. A
+/// tracee's ignored signals stay pending, too, and do not count. `ESRCH`: it is gone.
+pub fn is_interrupted(tid: i32) -> Result<bool, Errno> {
+    let text = fs::read_to_string(format!("/proc/{tid}/status")).map_err(|_| Errno::ESRCH)?;
+    let mask = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    let field = |name: &str| mask(name).ok_or(Errno::EIO);
+    let bit = |signal: i32| 1u64 << (signal - 1);
+    let harmless = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT]
+        .into_iter()
+        .fold(0, |set, signal| set | bit(signal));
+    let pending = (field("SigPnd:")? | field("ShdPnd:")?) & !field("SigBlk:")?;
+    let caught = field("SigCgt:")?;
+    let ignored = field("SigIgn:")? | (harmless & !caught);
+    Ok(pending & !ignored != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_poke_ends_a_wait() {
+        let (sender, receiver) = channel();
+        let waiting = thread::spawn(move || {
+            sender.send(Waiter::this_thread().unwrap()).unwrap();
+            // SAFETY: no descriptors; the wait is bounded.
+            let r = unsafe { libc::poll(std::ptr::null_mut(), 0, 20_000) };
+            Errno::result(r)
+        });
+        let waiter = receiver.recv().unwrap();
+        while !waiting.is_finished() {
+            let _ = waiter.poke();
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(waiting.join().unwrap(), Err(Errno::EINTR));
+    }
+
+    #[test]
+    fn an_idle_thread_is_not_interrupted() {
+        // SAFETY: no arguments.
+        let tid = unsafe { libc::gettid() };
+        assert_eq!(is_interrupted(tid), Ok(false));
+        assert_eq!(is_interrupted(i32::MAX), Err(Errno::ESRCH));
+    }
+}
