@@ -13,6 +13,8 @@
 //! When the host's disk is full and the engine cannot take a layer, the layer stays: readers find it, the log has it, and
 //! the committer tries again. Only a failed write or sync of the log stops the store.
 
+mod apply;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -33,17 +35,13 @@ use crate::{Changes, Error, dir};
 /// How long a throttled thread sleeps before it looks again by itself.
 const THROTTLE_RECHECK: Duration = Duration::from_millis(50);
 
-/// How long the committer leaves an engine alone that could not apply on a full disk.
-const FULL_PAUSE: Duration = Duration::from_millis(500);
 /// A journal that the engine has to read at every start is made shorter at the end when it is longer than this.
 const UNSETTLED_MAX: u64 = 512 << 10;
-/// As much of it is worth the while on a full disk.
-const UNSETTLED_LOW: u64 = 4 << 20;
-/// With room for less than this on the disk, a log that is longer than that is released.
+/// With room for less than this on the disk, a log longer than `LOW_LOG` is released.
 const LOW: u64 = 24 << 20;
-/// As much on the disk is taken for little when a store is opened.
-const LOW_AT_OPEN: u64 = 256 << 20;
 const LOW_LOG: u64 = 8 << 20;
+/// With less than this on the disk, room is taken to be little when a store is opened.
+const LOW_AT_OPEN: u64 = 256 << 20;
 /// So many deleted keys, of pages mostly, make it worth the while to rewrite the engine's files without them.
 const DELETED_MIN: u64 = 64;
 
@@ -106,6 +104,8 @@ pub(crate) struct Shared {
     applied_seq: AtomicU64,
     /// Since when the engine cannot apply for want of space.
     engine_full: Mutex<Option<Instant>>,
+    /// Whether it cannot, for those who ask often.
+    full: AtomicBool,
     /// The engine has something that was not synced.
     unsynced: AtomicBool,
     /// Number of keys deleted since the engine gave back space.
@@ -179,6 +179,7 @@ impl Shared {
             room,
             applied_seq: AtomicU64::new(if behind { 0 } else { seq }),
             engine_full: Mutex::new(behind.then(Instant::now)),
+            full: AtomicBool::new(behind),
             unsynced: AtomicBool::new(replayed > 0),
             // What earlier processes have deleted is not known.
             deleted: AtomicU64::new(DELETED_MIN),
@@ -262,7 +263,7 @@ impl Shared {
     }
 
     fn is_full(&self) -> bool {
-        self.engine_full.lock().is_some()
+        self.full.load(SeqCst)
     }
 
     fn kick(&self) {
@@ -440,171 +441,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Hands the engine every layer that is in the log; whether it has them all. Only by the committer thread.
-    fn apply_logged(&self) -> Result<bool, Error> {
-        loop {
-            let next = self.layers.write().next_to_apply();
-            let Some((seq, changes)) = next else {
-                return Ok(true);
-            };
-            if !self.apply(&changes, seq)? {
-                return Ok(false);
-            }
-            let deleted = changes.iter().filter(|(_, value)| value.is_none()).count();
-            self.deleted.fetch_add(deleted as u64, SeqCst);
-            drop(changes);
-            let mut layers = self.layers.write();
-            let applied = layers.applied();
-            self.note_pending(&layers);
-            drop(layers);
-            // Freeing many small values takes its time; nobody waits for it.
-            drop(applied);
-            self.tell_waiting();
-        }
-    }
-
-    fn tell_waiting(&self) {
-        let _signals = self.signals.lock();
-        self.drained.notify_all();
-    }
-
-    /// Hands the engine one layer; false when the disk is too full for it.
-    fn apply(&self, changes: &Changes, seq: u64) -> Result<bool, Error> {
-        let since = *self.engine_full.lock();
-        if since.is_some_and(|since| since.elapsed() < FULL_PAUSE) {
-            return Ok(false);
-        }
-        self.unsynced.store(true, SeqCst);
-        let mut result = self.engine.apply(changes, seq);
-        if matches!(&result, Err(error) if error.is_no_space()) {
-            self.room.release_ballast();
-            result = self
-                .reopen_engine()
-                .and_then(|()| self.engine.apply(changes, seq));
-        }
-        let full = match result {
-            Ok(()) => {
-                self.applied_seq.store(seq, SeqCst);
-                None
-            }
-            Err(error) if error.is_no_space() => {
-                self.reopen_engine().map_err(|error| self.fail(&error))?;
-                Some(Instant::now())
-            }
-            Err(error) => return Err(self.fail(&error)),
-        };
-        *self.engine_full.lock() = full;
-        if full.is_some() {
-            self.tell_waiting();
-        }
-        Ok(full.is_none())
-    }
-
-    fn reopen_engine(&self) -> Result<(), Error> {
-        self.engine.reopen()?;
-        let (found, applied) = (self.engine.applied_seq()?, self.applied_seq.load(SeqCst));
-        if found.unwrap_or(0) < applied {
-            return Err(Error::Damaged {
-                place: self.path.join(dir::ENGINE).display().to_string(),
-                why: format!("it has lost what came after transaction {found:?}, up to {applied}"),
-            });
-        }
-        Ok(())
-    }
-
-    /// Syncs the engine if it has anything new; false when the disk is too full for it.
-    fn sync_engine(&self) -> Result<bool, Error> {
-        if !self.unsynced.swap(false, SeqCst) {
-            return Ok(true);
-        }
-        match self.engine.sync() {
-            Ok(()) => Ok(true),
-            Err(error) if error.is_no_space() => {
-                self.unsynced.store(true, SeqCst);
-                self.room.release_ballast();
-                self.reopen_engine().map_err(|error| self.fail(&error))?;
-                Ok(false)
-            }
-            Err(error) => Err(self.fail(&error)),
-        }
-    }
-
-    /// Syncs the engine and releases the log before it.
-    fn checkpoint(&self) -> Result<(), Error> {
-        if !self.engine.is_persistent() {
-            return Ok(());
-        }
-        let rotated = {
-            let mut writer = self.writer.lock();
-            self.make_durable(&mut writer)
-                .map_err(|error| self.fail(&error))?;
-            self.log.rotate()
-        };
-        match rotated {
-            Ok(()) => {}
-            Err(error) if error.is_no_space() => return self.stop_the_world(false),
-            Err(error) => return Err(self.fail(&error)),
-        }
-        if self.apply_logged()? && self.sync_engine()? {
-            self.counters.checkpoints.fetch_add(1, SeqCst);
-            self.log.release_old().map_err(|error| self.fail(&error))?;
-        }
-        Ok(())
-    }
-
-    /// A checkpoint that needs no room for a new segment, because no operation is under way until all of the log is
-    /// released: when the host's disk is full, and at the end.
-    fn stop_the_world(&self, closing: bool) -> Result<(), Error> {
-        self.check()?;
-        let source = self.source();
-        let mut writer = self.writer.lock();
-        let line = self.barrier.write();
-        let cut = self.cut(source.as_deref());
-        let released = self
-            .write_out(&mut writer, cut, true)
-            .and_then(|()| self.release_log());
-        if closing {
-            self.closed.store(true, SeqCst);
-        }
-        drop((line, writer));
-        released
-    }
-
-    /// Releases all of the log if the engine can take it.
-    fn release_log(&self) -> Result<(), Error> {
-        if self.apply_logged()? && self.engine.is_persistent() && self.sync_engine()? {
-            self.counters.checkpoints.fetch_add(1, SeqCst);
-            self.log.release_all().map_err(|error| self.fail(&error))?;
-        }
-        Ok(())
-    }
-
-    /// Lets the engine give back space, and makes the ballast when there is enough of it. A failure that leaves the
-    /// engine unusable shows at the next batch.
-    fn make_space(&self) -> Result<(), Error> {
-        if !self.is_full() {
-            let reclaim = self.deleted.load(SeqCst) >= DELETED_MIN;
-            // The deletions must be in the files that are rewritten.
-            let unsettled = if reclaim { 0 } else { UNSETTLED_LOW };
-            if self.engine.settle(unsettled).unwrap_or(false) {
-                self.reopen_engine().map_err(|error| self.fail(&error))?;
-            }
-            if reclaim && let Ok(disk) = self.room.disk() {
-                self.deleted.store(0, SeqCst);
-                if self.engine.reclaim(disk.available).unwrap_or(false) {
-                    // Files that were replaced go at the latest now.
-                    self.reopen_engine().map_err(|error| self.fail(&error))?;
-                }
-            }
-        }
-        let needed = self.needed();
-        self.room.keep_ballast(needed);
-        if let Ok(Some(left)) = self.room.claim(0, Claim::Growth, || needed) {
-            self.low.store(left < LOW, SeqCst);
-        }
-        Ok(())
-    }
-
     pub(crate) fn ask_to_stop(&self) {
         self.signals.lock().stop = true;
         self.wake.notify_one();
@@ -664,6 +500,8 @@ impl Shared {
         } else if self.is_full() {
             // With the next round, when the engine has taken what it could not.
             self.log_full.store(due && self.apply_logged()?, SeqCst);
+        } else if due && self.low.load(SeqCst) && !self.room.has_ballast() {
+            self.room.keep_ballast(self.needed());
         } else if self.log.used_bytes() > self.options.checkpoint_bytes {
             self.checkpoint()?;
             self.room.keep_ballast(self.needed());

@@ -123,6 +123,10 @@ impl Room {
         }
     }
 
+    pub(crate) fn has_ballast(&self) -> bool {
+        *self.ballast.lock()
+    }
+
     /// Gives up the ballast; whether there was any.
     pub(crate) fn release_ballast(&self) -> bool {
         let mut held = self.ballast.lock();

@@ -6,7 +6,7 @@ mod common;
 use std::ops::Bound;
 
 use amino_txn::engine::{Engine, Snapshot};
-use amino_txn::{Changes, EngineKind};
+use amino_txn::{Changes, EngineKind, Store};
 use common::{ENGINES, Model, apply, random_changes, random_key};
 
 fn range(view: &dyn Snapshot, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
@@ -128,4 +128,40 @@ fn engines_agree() {
 #[test]
 fn snapshots_do_not_change() {
     ENGINES.into_iter().for_each(snapshots_stand_still);
+}
+
+/// fjall reads its journal entry by entry at each start, also what is in its tables already. It must not count its
+/// sequence numbers from zero, either, when there is nothing to read: later changes would be older than earlier ones.
+#[test]
+fn fjall_starts_without_a_journal_after_a_large_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let journal = || {
+        let entries = std::fs::read_dir(path.join("engine")).unwrap();
+        let journals = entries.map(|entry| entry.unwrap());
+        let bytes = journals
+            .filter(|entry| entry.file_name().to_string_lossy().ends_with(".jnl"))
+            .map(|entry| entry.metadata().unwrap().len());
+        bytes.collect::<Vec<_>>()
+    };
+    let mut model = Model::new();
+    for round in 0..4u8 {
+        let store = Store::open(&path, common::options(EngineKind::Fjall)).unwrap();
+        assert_eq!(common::all(&store), model, "round {round}");
+        for number in 0..200u32 {
+            let mut changes = Changes::new();
+            let key = [b"P", &number.to_be_bytes()[..]].concat();
+            if (number + u32::from(round)).is_multiple_of(5) {
+                changes.delete(key);
+            } else {
+                changes.put(key, vec![round; 6000]);
+            }
+            apply(&mut model, &changes);
+            store.submit(&store.enter(), changes).unwrap();
+        }
+        store.close().unwrap();
+        assert_eq!(journal(), [0], "round {round}");
+    }
+    let store = Store::open(&path, common::options(EngineKind::Fjall)).unwrap();
+    assert_eq!(common::all(&store), model);
 }

@@ -20,6 +20,8 @@ use crate::{Changes, Error};
 
 const CACHE_BYTES: u64 = 64 << 20;
 const KEYSPACE: &str = "amino";
+/// Where a keyspace keeps its tables.
+const TABLES: &str = "tables";
 
 /// One thread flushes while another compacts.
 const WORKERS: usize = 2;
@@ -93,6 +95,13 @@ fn journals(dir: &Path) -> Vec<(u64, PathBuf)> {
     };
     let entries = fs::read_dir(dir).into_iter().flatten();
     entries.filter_map(journal).collect()
+}
+
+/// Bytes of disk that the files in `dir` take.
+fn disk_bytes(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten();
+    let blocks = entries.filter_map(|entry| Some(entry.ok()?.metadata().ok()?.blocks()));
+    blocks.sum::<u64>() * 512
 }
 
 fn open(dir: &Path) -> Result<Opened, Error> {
@@ -227,11 +236,16 @@ impl Engine for FjallEngine {
         let Ok(opened) = self.opened() else { return 0 };
         let flushes = opened.database.write_buffer_size().saturating_add(pending);
         let tables = opened.entries.disk_space();
-        let compaction = if tables == 0 {
-            0
-        } else {
-            tables.saturating_add(flushes).min(COMPACTION_MAX)
-        };
+        let mut compaction = 0;
+        if tables > 0 {
+            // What a compaction under way has written, or left to be deleted, is taken from the disk already.
+            let files = disk_bytes(&opened.entries.path().join(TABLES));
+            let taken = files.saturating_sub(tables);
+            compaction = tables
+                .saturating_add(flushes)
+                .min(COMPACTION_MAX)
+                .saturating_sub(taken);
+        }
         pending.saturating_add(flushes).saturating_add(compaction)
     }
 

@@ -1,0 +1,181 @@
+//! The committer and the engine: applying what the log has, checkpoints, and what is done on a full disk.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use super::{DELETED_MIN, LOW, Shared};
+use crate::room::Claim;
+use crate::{Changes, Error, dir};
+
+/// How long the committer leaves an engine alone that could not apply on a full disk.
+const FULL_PAUSE: Duration = Duration::from_millis(500);
+/// On a full disk an engine's journal longer than this is made shorter.
+const UNSETTLED_LOW: u64 = 4 << 20;
+
+impl Shared {
+    /// Hands the engine every layer that is in the log; whether it has them all. Only by the committer thread.
+    pub(super) fn apply_logged(&self) -> Result<bool, Error> {
+        loop {
+            let next = self.layers.write().next_to_apply();
+            let Some((seq, changes)) = next else {
+                return Ok(true);
+            };
+            if !self.apply(&changes, seq)? {
+                return Ok(false);
+            }
+            let deleted = changes.iter().filter(|(_, value)| value.is_none()).count();
+            self.deleted.fetch_add(deleted as u64, SeqCst);
+            drop(changes);
+            let mut layers = self.layers.write();
+            let applied = layers.applied();
+            self.note_pending(&layers);
+            drop(layers);
+            // Freeing many small values takes its time; nobody waits for it.
+            drop(applied);
+            self.tell_waiting();
+        }
+    }
+
+    pub(super) fn tell_waiting(&self) {
+        let _signals = self.signals.lock();
+        self.drained.notify_all();
+    }
+
+    /// Hands the engine one layer; false when the disk is too full for it.
+    pub(super) fn apply(&self, changes: &Changes, seq: u64) -> Result<bool, Error> {
+        let since = *self.engine_full.lock();
+        if since.is_some_and(|since| since.elapsed() < FULL_PAUSE) {
+            return Ok(false);
+        }
+        self.unsynced.store(true, SeqCst);
+        let mut result = self.engine.apply(changes, seq);
+        if matches!(&result, Err(error) if error.is_no_space()) {
+            self.room.release_ballast();
+            result = self
+                .reopen_engine()
+                .and_then(|()| self.engine.apply(changes, seq));
+        }
+        let full = match result {
+            Ok(()) => {
+                self.applied_seq.store(seq, SeqCst);
+                None
+            }
+            Err(error) if error.is_no_space() => {
+                self.reopen_engine().map_err(|error| self.fail(&error))?;
+                Some(Instant::now())
+            }
+            Err(error) => return Err(self.fail(&error)),
+        };
+        *self.engine_full.lock() = full;
+        self.full.store(full.is_some(), SeqCst);
+        if full.is_some() {
+            self.tell_waiting();
+        }
+        Ok(full.is_none())
+    }
+
+    pub(super) fn reopen_engine(&self) -> Result<(), Error> {
+        self.engine.reopen()?;
+        let (found, applied) = (self.engine.applied_seq()?, self.applied_seq.load(SeqCst));
+        if found.unwrap_or(0) < applied {
+            return Err(Error::Damaged {
+                place: self.path.join(dir::ENGINE).display().to_string(),
+                why: format!("it has lost what came after transaction {found:?}, up to {applied}"),
+            });
+        }
+        Ok(())
+    }
+
+    /// Syncs the engine if it has anything new; false when the disk is too full for it.
+    pub(super) fn sync_engine(&self) -> Result<bool, Error> {
+        if !self.unsynced.swap(false, SeqCst) {
+            return Ok(true);
+        }
+        match self.engine.sync() {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_no_space() => {
+                self.unsynced.store(true, SeqCst);
+                self.room.release_ballast();
+                self.reopen_engine().map_err(|error| self.fail(&error))?;
+                Ok(false)
+            }
+            Err(error) => Err(self.fail(&error)),
+        }
+    }
+
+    /// Syncs the engine and releases the log before it.
+    pub(super) fn checkpoint(&self) -> Result<(), Error> {
+        if !self.engine.is_persistent() {
+            return Ok(());
+        }
+        let rotated = {
+            let mut writer = self.writer.lock();
+            self.make_durable(&mut writer)
+                .map_err(|error| self.fail(&error))?;
+            self.log.rotate()
+        };
+        match rotated {
+            Ok(()) => {}
+            Err(error) if error.is_no_space() => return self.stop_the_world(false),
+            Err(error) => return Err(self.fail(&error)),
+        }
+        if self.apply_logged()? && self.sync_engine()? {
+            self.counters.checkpoints.fetch_add(1, SeqCst);
+            self.log.release_old().map_err(|error| self.fail(&error))?;
+        }
+        Ok(())
+    }
+
+    /// A checkpoint that needs no room for a new segment, because no operation is under way until all of the log is
+    /// released: when the host's disk is full, and at the end.
+    pub(super) fn stop_the_world(&self, closing: bool) -> Result<(), Error> {
+        self.check()?;
+        let source = self.source();
+        let mut writer = self.writer.lock();
+        let line = self.barrier.write();
+        let cut = self.cut(source.as_deref());
+        let released = self
+            .write_out(&mut writer, cut, true)
+            .and_then(|()| self.release_log());
+        if closing {
+            self.closed.store(true, SeqCst);
+        }
+        drop((line, writer));
+        released
+    }
+
+    /// Releases all of the log if the engine can take it.
+    pub(super) fn release_log(&self) -> Result<(), Error> {
+        if self.apply_logged()? && self.engine.is_persistent() && self.sync_engine()? {
+            self.counters.checkpoints.fetch_add(1, SeqCst);
+            self.log.release_all().map_err(|error| self.fail(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Lets the engine give back space, and makes the ballast when there is enough of it. A failure that leaves the
+    /// engine unusable shows at the next batch.
+    pub(super) fn make_space(&self) -> Result<(), Error> {
+        if !self.is_full() {
+            let reclaim = self.deleted.load(SeqCst) >= DELETED_MIN;
+            // The deletions must be in the files that are rewritten.
+            let unsettled = if reclaim { 0 } else { UNSETTLED_LOW };
+            if self.engine.settle(unsettled).unwrap_or(false) {
+                self.reopen_engine().map_err(|error| self.fail(&error))?;
+            }
+            if reclaim && let Ok(disk) = self.room.disk() {
+                self.deleted.store(0, SeqCst);
+                if self.engine.reclaim(disk.available).unwrap_or(false) {
+                    // Files that were replaced go at the latest now.
+                    self.reopen_engine().map_err(|error| self.fail(&error))?;
+                }
+            }
+        }
+        let needed = self.needed();
+        self.room.keep_ballast(needed);
+        if let Ok(Some(left)) = self.room.claim(0, Claim::Growth, || needed) {
+            self.low.store(left < LOW, SeqCst);
+        }
+        Ok(())
+    }
+}
