@@ -114,6 +114,50 @@ impl Place {
         self.user
     }
 
+    /// Whether this is one of the places that `conditions` describe: words of `pass`, `amino`, `notify`, `ptrace`, `own`
+    /// and `nobody`, separated by commas, all of which must hold; `*` is everywhere.
+    pub fn is_any(&self, conditions: &str) -> bool {
+        let mine = [
+            if self.backend == Backend::Pass {
+                "pass"
+            } else {
+                "amino"
+            },
+            if self.intercept == Intercept::Notify {
+                "notify"
+            } else {
+                "ptrace"
+            },
+            if self.user == User::Own {
+                "own"
+            } else {
+                "nobody"
+            },
+            "*",
+        ];
+        conditions.split(',').all(|word| mine.contains(&word))
+    }
+
+    /// `text` with what differs from run to run named: the pass mount's source, and the run-time directory.
+    pub fn without_names(&self, text: &str) -> String {
+        const RUN: &str = "/dev/shm/goanna-";
+        let source = self.path("pass");
+        let mut rest = text.replace(&*source.to_string_lossy(), "SOURCE");
+        let mut named = String::new();
+        while let Some(at) = rest.find(RUN) {
+            named.push_str(&rest[..at]);
+            named.push_str("RUN");
+            let after = rest.split_off(at + RUN.len());
+            let path = after.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+            let (class, number) = path.split_at(path.len().min(3));
+            named.push_str(class);
+            rest = number
+                .trim_start_matches(|c: char| c.is_ascii_digit())
+                .to_owned();
+        }
+        named + &rest
+    }
+
     /// The temporary directory, or something in it.
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.dir.path().join(name)
