@@ -4,7 +4,7 @@
 //! * [`table`] says how each system call is treated; [`filter`] makes the seccomp filter of it.
 //! * [`pool`] answers notifications: it finds the row, makes a [`call::Call`], and runs the row's handler
 //!   from [`calls`].
-//! * [`supervise`] is the ptracer: process tree, signals, and the few calls whose arguments must change.
+//! * `supervise` is the ptracer: process tree, signals, and the few calls whose arguments must change.
 //! * [`shadow`] knows what stands for what; nothing the kernel knows is kept twice.
 //!
 //! Threads: one supervisor (the thread that calls [`run`]; ptrace belongs to a thread), a small pool, one

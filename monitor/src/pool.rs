@@ -1,4 +1,4 @@
-//! The pool that answers notifications: any thread may take any call, one at a time receives ([`crate::baton`]).
+//! The pool that answers notifications: any thread may take any call, one at a time receives (`baton`).
 
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
