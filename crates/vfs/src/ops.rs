@@ -1,6 +1,6 @@
 //! The rules Linux's VFS applies above any file system.
 //!
-//! Free functions over a [`Place`] and a [`Caller`]. Each checks in the order of the kernel (`fs/namei.c`,
+//! Free functions over a [`crate::Place`] and a [`crate::Caller`]. Each checks in the order of the kernel (`fs/namei.c`,
 //! `fs/attr.c`, `fs/open.c`, `fs/xattr.c`), because which of two applicable errors a program gets is part of
 //! the interface, then calls the trait method. A back end whose [`crate::FileSystem::checks_access`] is true
 //! judges permissions itself; what belongs to a mount (EROFS, EXDEV) is checked here for all.

@@ -2,7 +2,7 @@
 //!
 //! The host's part of the tree is walked by canonical path strings, because most calls end there and are
 //! then passed on to the kernel, which walks again: all we need to know is whether the path leaves the host.
-//! Mounted parts are walked by [`Node`]s.
+//! Mounted parts are walked by [`crate::Node`]s.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
