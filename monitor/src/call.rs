@@ -28,6 +28,14 @@ pub enum Answer {
         /// Ours must be closed before the tracee goes on: it is an end of a fifo, and counts.
         counts: bool,
     },
+    /// The tracee opens this host path itself. Only where there is no notification: a descriptor of ours would be opened
+    /// a second time there, and a fifo counts.
+    OpenHost {
+        /// The path.
+        path: Vec<u8>,
+        /// Flags of open(2).
+        flags: i32,
+    },
     /// The answer may take long (the other end of a fifo): it is worked out on a thread of its own.
     Block(Box<dyn FnOnce() -> Result<Answer> + Send>),
 }

@@ -81,8 +81,8 @@ pub struct Config {
     pub command: Vec<OsString>,
     /// Variables set for the command on top of ours.
     pub env: Vec<(OsString, OsString)>,
-    /// Held since before the back ends of `mounts` started their threads, and by the caller until they are closed.
-    pub signals: Arc<Signals>,
+    /// Held since before the back ends of `mounts` started their threads.
+    pub signals: Signals,
     /// Tells the user what is worth knowing of the run; called at most once.
     pub note: fn(&str),
 }

@@ -120,6 +120,8 @@ fn reply(listener: &Arc<Listener>, notification: &Notification, outcome: Result<
             };
             installed.or_else(|errno| listener.reply(id, Reply::Error(errno)))
         }
+        // Never an answer to a notification.
+        Ok(Answer::OpenHost { .. }) => listener.reply(id, Reply::Error(Errno::EIO)),
         Ok(Answer::Block(work)) => {
             let (replier, notification) = (Arc::clone(listener), *notification);
             let spawned = thread::Builder::new()

@@ -41,12 +41,12 @@ pub enum Rewrite {
     },
     /// open(2) of a host path: how a descriptor gets into a tracee without notification.
     Open {
-        /// Path of the monitor's own descriptor.
+        /// The path, of the monitor's own descriptor or another host object.
         path: Vec<u8>,
         /// Flags.
         flags: i32,
         /// Kept until the tracee has opened it.
-        source: OwnedFd,
+        source: Option<OwnedFd>,
     },
 }
 
@@ -79,6 +79,9 @@ pub struct Rewriter {
 }
 
 const PAGE: u64 = 4096;
+
+/// The kernel's own results ERESTARTSYS to ERESTART_RESTARTBLOCK.
+const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
 impl Rewriter {
     /// Sets a tracee at its seccomp stop on the way to `rewrite`. It must then be continued with
@@ -189,8 +192,11 @@ impl Rewriter {
             }
             Pending::Ready { .. } => now,
         };
-        // No call is being restarted from here, whatever a signal handler finds in rax.
-        regs.orig_rax = u64::MAX;
+        // A call that a signal ended is restarted by the kernel, as the one the program made; nothing else is, whatever
+        // a handler finds in rax.
+        if !RESTARTS.contains(&regs.rax.cast_signed()) {
+            regs.orig_rax = u64::MAX;
+        }
         ptrace::set_regs(tid, &regs)
     }
 
@@ -223,7 +229,7 @@ impl Rewriter {
 impl Rewrite {
     fn into_source(self) -> Option<OwnedFd> {
         match self {
-            Self::Open { source, .. } => Some(source),
+            Self::Open { source, .. } => source,
             _ => None,
         }
     }

@@ -22,8 +22,9 @@ const HELD: [Signal; 7] = [
     Signal::SIGIO,
 ];
 
-/// Held signals; the caller's mask comes back when dropped.
-#[derive(Debug)]
+/// Held signals. They stay held until the process ends: one that is still on its way when the command has ended must not
+/// end the monitor before its stores are closed.
+#[derive(Debug, Clone, Copy)]
 pub struct Signals {
     before: SigSet,
     held: SigSet,
@@ -62,11 +63,5 @@ impl Signals {
                 }
             })?;
         Ok(())
-    }
-}
-
-impl Drop for Signals {
-    fn drop(&mut self) {
-        let _ = self.before.thread_set_mask();
     }
 }

@@ -230,9 +230,14 @@ impl Supervisor {
                 Ok(Next::Instead(Rewrite::Open {
                     path: path.into_bytes(),
                     flags,
-                    source: fd,
+                    source: Some(fd),
                 }))
             }
+            Answer::OpenHost { path, flags } => Ok(Next::Instead(Rewrite::Open {
+                path,
+                flags,
+                source: None,
+            })),
             Answer::Block(work) => {
                 let done = self.late.0.clone();
                 self.late_count += 1;

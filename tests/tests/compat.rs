@@ -78,8 +78,7 @@ in_every_place! {
     process_static => |place| check(&place, "process", true);
     exec_name => |place| check(&place, "execname", false);
     fifos => |place| check(&place, "fifos", false);
-    // Under ptrace interception a wait at a fifo goes on (docs/compatibility.md).
-    fifo_interrupted => |place: Place| if place.is_any("notify") { check(&place, "interrupt", false) };
+    fifo_interrupted => |place| check(&place, "interrupt", false);
     sockets => |place| check(&place, "sockets", false);
     locks => |place| check(&place, "locks", false);
     copy => |place| check(&place, "copy", false);

@@ -15,6 +15,9 @@ use crate::inode::{Inode, PAGE, State, now};
 /// Log bytes of one page's change.
 pub(crate) const PAGE_COST: usize = change_cost(17, PAGE as usize + 1);
 
+/// The largest file, in bytes: ext4's limit with blocks of 4 KiB, so that a host file can hold its content.
+const MAX_FILE: u64 = (1 << 44) - 4096;
+
 /// Log bytes of deleting so many pages.
 pub(crate) fn deletes(pages: u64) -> usize {
     usize::try_from(pages)
@@ -135,6 +138,12 @@ impl AminoFs {
             Spot::Cursor => nix::unistd::lseek(file.ofd, 0, Whence::SeekCur)? as u64,
             Spot::At(at) => at,
         };
+        // As Linux: what fits is written, nothing at all is EFBIG.
+        let room = usize::try_from(MAX_FILE.saturating_sub(start)).unwrap_or(usize::MAX);
+        let data = data.get(..room).unwrap_or(data);
+        if data.is_empty() {
+            return Err(Errno::EFBIG);
+        }
         let (first, last) = pages_of(start, data.len() as u64);
         let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
         let new_pages = usize::try_from(cache.dirty.missing(first, last)).unwrap_or(usize::MAX);
@@ -223,7 +232,7 @@ impl AminoFs {
             FileKind::Directory => return Err(Errno::EISDIR),
             _ => return Err(Errno::EINVAL),
         }
-        if i64::try_from(size).is_err() {
+        if size > MAX_FILE {
             return Err(Errno::EFBIG);
         }
         self.with_descriptors(|| {
@@ -265,7 +274,7 @@ impl AminoFs {
         if len == 0 || i64::try_from(offset).is_err() {
             return Err(Errno::EINVAL);
         }
-        if i64::try_from(end).is_err() {
+        if end > MAX_FILE {
             return Err(Errno::EFBIG);
         }
         self.change(|_| {

@@ -1,7 +1,6 @@
 //! `amino run` and `goanna run`.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Instant;
 
 use goanna_monitor::{Config, Interception, Signals, Status};
@@ -41,7 +40,7 @@ fn refuse_nesting() -> Result<(), Error> {
 }
 
 fn run(specs: &[MountSpec], engine: Option<Engine>, how: How, loud: Loudness) -> Result<u8, Error> {
-    let signals = Arc::new(Signals::hold().map_err(Error::Signals)?);
+    let signals = Signals::hold().map_err(Error::Signals)?;
     let Built { mounts, stores } = mounts::build(specs, engine, &caller::current())?;
     let start = Instant::now();
     let outcome = goanna_monitor::run(Config {
@@ -53,7 +52,7 @@ fn run(specs: &[MountSpec], engine: Option<Engine>, how: How, loud: Loudness) ->
         },
         command: how.command,
         env: Vec::new(),
-        signals: Arc::clone(&signals),
+        signals,
         note: if loud.quiet {
             |_| {}
         } else {
@@ -66,7 +65,6 @@ fn run(specs: &[MountSpec], engine: Option<Engine>, how: How, loud: Loudness) ->
         .iter()
         .map(|(dir, fs)| store::close(dir, fs))
         .collect();
-    drop(signals);
     let outcome = outcome?;
     if let Some(format) = how.stats {
         let figures = Figures {

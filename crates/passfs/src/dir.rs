@@ -112,10 +112,28 @@ impl PassFs {
         }
         let parent = self.lookup_path(caller, dir, b"..")?;
         if !self.is_host {
-            let path = Pin::of(&parent)?.proc().readlink()?;
-            below(&path, &self.root_path()?).ok_or(Errno::ENOENT)?;
+            match Pin::of(&parent)?.proc().readlink() {
+                Ok(path) if below(&path, &self.root_path()?).is_none() => {
+                    return Err(Errno::ENOENT);
+                }
+                Ok(_) => {}
+                Err(Errno::ENAMETOOLONG) => self.climb(caller, parent.clone())?,
+                Err(errno) => return Err(errno),
+            }
         }
         Ok(parent)
+    }
+
+    /// Whether the way up from `dir`, too deep for a path, meets the root: ENOENT if not.
+    fn climb(&self, caller: &Caller, mut dir: Node) -> Result<()> {
+        while !self.is_root(Pin::of(&dir)?) {
+            let up = self.lookup_path(caller, &dir, b"..")?;
+            if up.ino() == dir.ino() {
+                return Err(Errno::ENOENT);
+            }
+            dir = up;
+        }
+        Ok(())
     }
 
     pub(crate) fn list(

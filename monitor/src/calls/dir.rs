@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{DirEntry, Errno, FileKind, Place, Result, ops};
+use goanna_vfs::{DirEntry, Errno, FileKind, PATH_MAX, Place, Result, ops};
 use nix::unistd::{Whence, lseek};
 
 use crate::abi::{DirentLayout, Dirents};
@@ -115,6 +115,9 @@ pub fn getcwd(call: &mut Call<'_>) -> Result<Answer> {
         return Err(Errno::ENOENT);
     }
     path.push(0);
+    if path.len() > PATH_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
     if (call.arg(1) as usize) < path.len() {
         return Err(Errno::ERANGE);
     }

@@ -1,6 +1,7 @@
 //! open(2) and its kin.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use goanna_sys::cred;
@@ -310,6 +311,17 @@ impl Request {
         let flags =
             OFlag::from_bits_retain(self.flags & !dropped) | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
         let cloexec = self.cloexec();
+        if call.notification.is_none() {
+            let kept = if cloexec {
+                flags
+            } else {
+                flags - OFlag::O_CLOEXEC
+            };
+            return Ok(Answer::OpenHost {
+                path: path.into_os_string().into_vec(),
+                flags: kept.bits(),
+            });
+        }
         let may_wait =
             !flags.contains(OFlag::O_NONBLOCK) && flags & OFlag::O_ACCMODE != OFlag::O_RDWR;
         if !may_wait {
