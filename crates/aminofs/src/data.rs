@@ -138,7 +138,10 @@ impl AminoFs {
             Spot::Cursor => nix::unistd::lseek(file.ofd, 0, Whence::SeekCur)? as u64,
             Spot::At(at) => at,
         };
-        // As Linux: what fits is written, nothing at all is EFBIG.
+        // As Linux: an end that no offset can say is EINVAL; else what fits is written, and nothing at all is EFBIG.
+        if (i64::MAX as u64).saturating_sub(start) < data.len() as u64 {
+            return Err(Errno::EINVAL);
+        }
         let room = usize::try_from(MAX_FILE.saturating_sub(start)).unwrap_or(usize::MAX);
         let data = data.get(..room).unwrap_or(data);
         if data.is_empty() {
