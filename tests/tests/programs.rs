@@ -252,7 +252,7 @@ fn copies(place: &Place) {
         place,
         &format!(
             r#"set -e
-            cp -a {source} cp; tar -C {source} -cf t.tar .; mkdir tar; tar -C tar -xpf t.tar
+            cp -a {source} cp; tar --format=posix -C {source} -cf t.tar .; mkdir tar; tar -C tar -xpf t.tar
             cp -a cp cp2; mv cp2 moved; mkdir sub; mv moved sub/; cp -a sub/moved {out}/cp; tar -C tar -czf {out}/t.tgz .; cp -a tar {out}/tar
             find cp -type f | wc -l; find cp -type l | wc -l; find cp -name 'f*' -size +3 -newermt 2019-01-01 | sort; find sub -empty -type f
             du -s --apparent-size -b cp/d1/f5 | cut -f 1; du -sh sub > /dev/null
