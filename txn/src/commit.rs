@@ -368,6 +368,9 @@ impl Shared {
         durable: bool,
     ) -> Result<(), Error> {
         self.check()?;
+        if let Some(source) = source {
+            source.prepare();
+        }
         let line = self.barrier.write();
         let cut = self.cut(source);
         drop(line);

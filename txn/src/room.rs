@@ -94,33 +94,37 @@ impl Room {
         claim: Claim,
         needed: impl Fn() -> u64,
     ) -> Result<Option<u64>, Error> {
-        let taken = self.grant.fetch_update(SeqCst, SeqCst, |grant| {
-            (bytes > 0).then_some(grant)?.checked_sub(bytes as u64)
-        });
+        let taken = self
+            .grant
+            .fetch_update(SeqCst, SeqCst, |grant| grant.checked_sub(bytes as u64));
         if taken.is_ok() {
             return Ok(None);
         }
+        self.look(bytes, claim, needed)
+    }
+
+    /// Claims as [`Room::claim`] does, but looks at the disk in any case.
+    pub(crate) fn look(
+        &self,
+        bytes: usize,
+        claim: Claim,
+        needed: impl Fn() -> u64,
+    ) -> Result<Option<u64>, Error> {
         let _looking = self.looking.lock();
         let disk = self.disk()?;
         let cost = (bytes as u64).saturating_mul(COPIES);
-        match claim {
-            Claim::Growth => {
-                let floor = needed().saturating_add(disk.headroom());
-                let Some(left) = disk.available.checked_sub(floor.saturating_add(cost)) else {
-                    self.grant.store(0, SeqCst);
-                    return Err(Error::NoSpace);
-                };
-                self.grant.store((left / COPIES).min(GRANT), SeqCst);
-                Ok(Some(left / COPIES))
-            }
-            Claim::Removal => {
-                let fits = |disk: Disk| disk.available >= cost.saturating_add(REMOVAL_FLOOR);
-                if fits(disk) || self.release_ballast() && fits(self.disk()?) {
-                    return Ok(None);
-                }
-                Err(Error::NoSpace)
-            }
+        let floor = needed().saturating_add(disk.headroom());
+        if let Some(left) = disk.available.checked_sub(floor.saturating_add(cost)) {
+            self.grant.store((left / COPIES).min(GRANT), SeqCst);
+            return Ok(Some(left / COPIES));
         }
+        self.grant.store(0, SeqCst);
+        let fits = |disk: Disk| disk.available >= cost.saturating_add(REMOVAL_FLOOR);
+        let removes = claim == Claim::Removal;
+        if removes && (fits(disk) || self.release_ballast() && fits(self.disk()?)) {
+            return Ok(None);
+        }
+        Err(Error::NoSpace)
     }
 
     pub(crate) fn has_ballast(&self) -> bool {

@@ -57,6 +57,11 @@ impl Default for Options {
 
 /// Somebody who keeps changes in memory in a form of his own, such as pages written by programs.
 pub trait DirtySource: Send + Sync {
+    /// A line is about to be drawn, for which all operations wait while [`DirtySource::collect`] works: what can be
+    /// submitted now need not be collected then. The caller holds the writer's lock only, so this may begin operations
+    /// and submit; it must not wait for the committer.
+    fn prepare(&self) {}
+
     /// Adds all of them to `out` and forgets them. Called with no operation under way, so what is added is the state
     /// between two operations. Each must have been [reserved](Store::reserve) when it arose. Must not call the store.
     /// What cannot be handed over now stays in `dirty_bytes`, and so much of what was reserved stays reserved.

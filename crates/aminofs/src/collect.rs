@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use amino_schema::{INLINE_MAX, MetaFlags, OrphanRecord, key, record};
-use amino_txn::{Changes, DirtySource};
+use amino_txn::{Changes, DirtySource, OpGuard};
 use bytes::Bytes;
 use goanna_vfs::{FileKind, Result};
 
@@ -19,7 +19,26 @@ use crate::inode::{Home, Inode, PAGE, State};
 /// Pages that are deleted in the cut that removes a file's last name; larger files go in steps, as orphans.
 pub(crate) const REAP_PAGES: u64 = 1024;
 
+/// Bytes that are collected at a cut without having been looked at before.
+const COLLECT_BYTES: usize = 256 << 10;
+
 impl DirtySource for AminoFs {
+    fn prepare(&self) {
+        if self.dirty_bytes() < COLLECT_BYTES {
+            return;
+        }
+        let dirty: Vec<Arc<Inode>> = self.dirty.lock().values().cloned().collect();
+        for inode in dirty {
+            let guard = self.store.enter();
+            let _names = self.names.read();
+            let mut state = inode.state.lock();
+            // What becomes of an orphan is decided at the cut; what fails stays for it.
+            if state.dirty && !state.gone && state.home != Home::Orphan {
+                let _ = self.hand_over(&guard, &inode, &mut state);
+            }
+        }
+    }
+
     fn collect(&self, out: &mut Changes) {
         let dirty = std::mem::take(&mut *self.dirty.lock());
         self.dirty_bytes.store(0, Ordering::Relaxed);
@@ -269,6 +288,7 @@ impl AminoFs {
     fn evict(&self, inode: &Arc<Inode>) -> Result<()> {
         self.store.throttle();
         let guard = self.store.enter();
+        let _names = self.names.read();
         let mut state = inode.state.lock();
         let Some(cache) = &mut state.cache else {
             return Ok(());
@@ -278,24 +298,35 @@ impl AminoFs {
             return Ok(());
         }
         if state.dirty {
-            // As at a cut, only earlier: the prefix of operations that a crash leaves is drawn by the store.
-            let dirty = state.cache.as_ref().map(|cache| cache.dirty.clone());
-            let (stored, inline) = (state.stored.clone(), state.meta.inline.clone());
-            let mut changes = Changes::new();
-            let result = store_content(inode, &mut state, &mut changes).and_then(|()| {
-                inode.put_meta(&mut state, &mut changes);
-                self.submit(&guard, changes)
-            });
-            if let Err(errno) = result {
+            self.hand_over(&guard, inode, &mut state)?;
+        }
+        state.cache = None;
+        Ok(())
+    }
+
+    /// Submits what the store does not have of a file that has a name: as at a cut, only earlier. The prefix of operations
+    /// that a crash leaves is drawn by the store. The namespace lock is held, as the metadata lies with the name.
+    fn hand_over(&self, guard: &OpGuard<'_>, inode: &Inode, state: &mut State) -> Result<()> {
+        let dirty = state.cache.as_ref().map(|cache| cache.dirty.clone());
+        let (stored, inline) = (state.stored.clone(), state.meta.inline.clone());
+        let mut changes = Changes::new();
+        let result = store_content(inode, state, &mut changes).and_then(|()| {
+            inode.put_meta(state, &mut changes);
+            self.submit(guard, changes)
+        });
+        match result {
+            Ok(()) => {
+                state.dirty = false;
+                self.dirty.lock().remove(&inode.ino);
+            }
+            Err(_) => {
                 state.stored = stored;
                 state.meta.inline = inline;
                 if let (Some(cache), Some(dirty)) = (&mut state.cache, dirty) {
                     cache.dirty = dirty;
                 }
-                return Err(errno);
             }
         }
-        state.cache = None;
-        Ok(())
+        result
     }
 }

@@ -173,7 +173,7 @@ impl Shared {
         }
         let needed = self.needed();
         self.room.keep_ballast(needed);
-        if let Ok(Some(left)) = self.room.claim(0, Claim::Growth, || needed) {
+        if let Ok(Some(left)) = self.room.look(0, Claim::Growth, || needed) {
             self.low.store(left < LOW, SeqCst);
         }
         Ok(())
