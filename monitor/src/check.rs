@@ -62,7 +62,7 @@ pub fn check() -> Vec<Facility> {
             .as_fd()
             .try_clone_to_owned()
             .ok()?;
-        Some(Listener::from_fd(fd).sync_wake_up())
+        Some(Listener::from_fd(fd).set_sync_wake_up(true))
     });
     add(
         "seccomp notification",

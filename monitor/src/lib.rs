@@ -28,6 +28,7 @@ mod stats;
 mod supervise;
 pub mod table;
 mod task;
+mod vigil;
 
 use std::ffi::OsString;
 use std::io;
@@ -81,7 +82,7 @@ pub struct Config {
     pub command: Vec<OsString>,
     /// Variables set for the command on top of ours.
     pub env: Vec<(OsString, OsString)>,
-    /// Held since before the back ends of `mounts` started their threads.
+    /// From [`prepare`], before the back ends of `mounts` started their threads.
     pub signals: Signals,
     /// Tells the user what is worth knowing of the run; called at most once.
     pub note: fn(&str),
@@ -188,12 +189,18 @@ impl Monitor {
     }
 }
 
+/// Makes the process ready to host a monitor and back ends. To be called before the first thread is started.
+pub fn prepare() -> io::Result<Signals> {
+    // The limit bounds how many files can be in use; tracees keep the one they had.
+    let _ = limits::raise_nofile();
+    limits::widen_descriptor_table();
+    Signals::hold()
+}
+
 /// Runs the command until it and all its children have ended.
 ///
 /// Must be called by a thread that has no other children: it waits for every child of the process.
 pub fn run(config: Config) -> Result<Outcome, Error> {
-    // The limit bounds how many files can be in use; tracees keep the one they had.
-    let _ = limits::raise_nofile();
     cred::thread_owns_fs().map_err(Error::Trace)?;
     let monitor = Arc::new(Monitor {
         mounts: config.mounts,
@@ -222,7 +229,7 @@ pub fn run(config: Config) -> Result<Outcome, Error> {
     if let Some(listener) = launched.listener.take() {
         let listener = Listener::from_fd(listener);
         // Without it answers are only slower (Linux before 6.6).
-        let _ = listener.sync_wake_up();
+        let _ = listener.set_sync_wake_up(true);
         pool::start(&monitor, listener).map_err(Error::Thread)?;
     }
     let sweeper = Sweeper::start(&monitor).map_err(Error::Thread)?;

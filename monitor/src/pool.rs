@@ -17,6 +17,7 @@ use crate::Monitor;
 use crate::baton::{Baton, Ticket};
 use crate::call::{Answer, Call};
 use crate::table::entry;
+use crate::vigil::Vigil;
 
 /// How many calls may take long at the same time before further ones wait for them.
 const THREADS: usize = 8;
@@ -25,18 +26,20 @@ const THREADS: usize = 8;
 pub fn start(monitor: &Arc<Monitor>, listener: Listener) -> std::io::Result<()> {
     let listener = Arc::new(listener);
     let baton = Arc::new(Baton::default());
+    let vigil = Arc::new(Vigil::start()?);
     for index in 0..THREADS {
         let monitor = Arc::clone(monitor);
         let listener = Arc::clone(&listener);
         let baton = Arc::clone(&baton);
+        let vigil = Arc::clone(&vigil);
         thread::Builder::new()
             .name(format!("answer-{index}"))
-            .spawn(move || serve(&monitor, &listener, &baton))?;
+            .spawn(move || serve(&monitor, &listener, &baton, &vigil))?;
     }
     Ok(())
 }
 
-fn serve(monitor: &Arc<Monitor>, listener: &Arc<Listener>, baton: &Baton) {
+fn serve(monitor: &Arc<Monitor>, listener: &Arc<Listener>, baton: &Baton, vigil: &Vigil) {
     // A signal between a descriptor's installation and its report would leave the tracee without its number.
     let _ = SigSet::all().thread_block();
     // Without an fs_struct of its own a thread cannot take on a tracee's umask; only calls performed with one
@@ -44,7 +47,7 @@ fn serve(monitor: &Arc<Monitor>, listener: &Arc<Listener>, baton: &Baton) {
     let _ = cred::thread_owns_fs();
     loop {
         let ticket = baton.take();
-        if !receive(monitor, listener, baton, ticket) {
+        if !receive(monitor, listener, baton, vigil, ticket) {
             // The others must learn it, too.
             baton.pass(ticket);
             return;
@@ -57,6 +60,7 @@ fn receive(
     monitor: &Arc<Monitor>,
     listener: &Arc<Listener>,
     baton: &Baton,
+    vigil: &Vigil,
     ticket: Ticket,
 ) -> bool {
     loop {
@@ -69,19 +73,34 @@ fn receive(
             },
             Err(_) => return false,
         };
-        baton.begin(ticket);
-        answer(monitor, listener, &notification);
+        let crowded = baton.begin(ticket, notification.tid);
+        answer(monitor, listener, vigil, crowded, &notification);
         if !baton.end(ticket) {
             return true;
         }
     }
 }
 
-fn answer(monitor: &Arc<Monitor>, listener: &Arc<Listener>, notification: &Notification) {
+fn answer(
+    monitor: &Arc<Monitor>,
+    listener: &Arc<Listener>,
+    vigil: &Vigil,
+    crowded: bool,
+    notification: &Notification,
+) {
     let nr = notification.nr as u32;
     let outcome = treat(monitor, listener, notification);
     monitor.stats.count(nr, &outcome);
+    let installs = matches!(outcome, Ok(Answer::Install { .. }));
+    if installs && !crowded {
+        vigil.keep();
+    }
+    // Where other tracees want this CPU, too, the kernel is to look for another one.
+    let spread = crowded && !installs && listener.set_sync_wake_up(false).is_ok();
     reply(listener, notification, outcome);
+    if spread {
+        let _ = listener.set_sync_wake_up(true);
+    }
 }
 
 /// The handler's verdict. A defect in one handler must not take the tracees down with it: EIO.

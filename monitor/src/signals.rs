@@ -32,7 +32,7 @@ pub struct Signals {
 
 impl Signals {
     /// Holds them from now on, in this thread and all it starts.
-    pub fn hold() -> io::Result<Self> {
+    pub(crate) fn hold() -> io::Result<Self> {
         let held: SigSet = HELD.into_iter().collect();
         let before = SigSet::thread_get_mask()?;
         held.thread_block()?;

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Instant;
 
-use goanna_monitor::{Config, Interception, Signals, Status};
+use goanna_monitor::{Config, Interception, Status};
 
 use crate::args::amino::{self, How};
 use crate::args::{Engine, Intercept, Loudness, goanna};
@@ -40,7 +40,7 @@ fn refuse_nesting() -> Result<(), Error> {
 }
 
 fn run(specs: &[MountSpec], engine: Option<Engine>, how: How, loud: Loudness) -> Result<u8, Error> {
-    let signals = Signals::hold().map_err(Error::Signals)?;
+    let signals = goanna_monitor::prepare().map_err(Error::Signals)?;
     let Built { mounts, stores } = mounts::build(specs, engine, &caller::current())?;
     let start = Instant::now();
     let outcome = goanna_monitor::run(Config {

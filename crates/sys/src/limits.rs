@@ -29,6 +29,22 @@ pub fn raise_nofile() -> Result<u64, Errno> {
     Ok(limit.rlim_cur)
 }
 
+/// Entries of the descriptor table that are made at once: 128 KiB.
+const TABLE_ENTRIES: libc::c_int = 16 << 10;
+
+/// Makes the descriptor table large while it belongs to one thread. When a table that threads share grows, the kernel
+/// waits until no CPU can be looking at the old one (`synchronize_rcu`), 5 to 20 ms each of the ten times it doubles.
+/// A limit below that size is no error: then less than that will be needed.
+pub fn widen_descriptor_table() {
+    // SAFETY: a copy of standard input is made and closed; nobody else knows its number.
+    unsafe {
+        let fd = libc::fcntl(0, libc::F_DUPFD_CLOEXEC, TABLE_ENTRIES - 1);
+        if fd >= 0 {
+            libc::close(fd);
+        }
+    }
+}
+
 pub(crate) fn inherited_nofile() -> Option<libc::rlimit64> {
     INHERITED_NOFILE.get().copied()
 }

@@ -62,16 +62,18 @@ impl Listener {
         self.0
     }
 
-    /// Asks for synchronous wake-ups (Linux 6.6): the tracee runs on the answering thread's CPU, which makes a
-    /// round trip about six times faster. `EINVAL` or `ENOTTY` on older kernels; nothing is lost but speed.
-    pub fn sync_wake_up(&self) -> Result<(), Errno> {
+    /// Asks for synchronous wake-ups, or for ordinary ones (Linux 6.6). Synchronous, the receiver is woken on the calling
+    /// tracee's CPU and the tracee on that of the thread that answers, which makes a round trip about six times faster.
+    /// May change at any time. `EINVAL` or `ENOTTY` on older kernels; nothing is lost but speed.
+    pub fn set_sync_wake_up(&self, sync: bool) -> Result<(), Errno> {
         const SYNC_WAKE_UP: libc::c_ulong = 1;
+        let flags = if sync { SYNC_WAKE_UP } else { 0 };
         // SAFETY: this request takes its argument by value.
         let r = unsafe {
             libc::ioctl(
                 self.0.as_raw_fd(),
                 libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS,
-                SYNC_WAKE_UP,
+                flags,
             )
         };
         Errno::result(r).map(drop)

@@ -32,7 +32,7 @@ fn trace(name: &str, answer: impl Fn(&Listener, Notification) + Send + 'static) 
     let mut launched = launch(&launch_self(name, "tracee", filter(&verdicts), true)).unwrap();
     let pid = launched.pid;
     let listener = Listener::from_fd(launched.listener.take().unwrap());
-    listener.sync_wake_up().unwrap();
+    listener.set_sync_wake_up(true).unwrap();
     assert_eq!(listener.wait_readable(0), Ok(Ready::TimedOut));
     seize(pid, Options::MONITOR).unwrap();
     let (ended, at_end) = mpsc::channel();

@@ -10,6 +10,7 @@
 
 mod caller;
 mod fs;
+mod linkfree;
 mod mount;
 pub mod ops;
 mod synth;
@@ -18,6 +19,7 @@ pub mod walk;
 
 pub use caller::{Caller, caps};
 pub use fs::{FileSystem, Native, OpenFile, Opened, Spot};
+pub use linkfree::LinkFree;
 pub use mount::{Mount, MountError, MountFlags, Mounts, Place};
 pub use synth::SynthFs;
 pub use types::{Attr, DirEntry, FileKind, Node, SetAttr, Stamp, StatFs, TimeSet};

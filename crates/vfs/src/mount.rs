@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
-use crate::{Caller, Errno, FileSystem, Node, SynthFs, walk};
+use crate::{Caller, Errno, FileSystem, LinkFree, Node, SynthFs, walk};
 
 bitflags! {
     /// Mount options the switch itself enforces.
@@ -100,6 +100,7 @@ pub struct Mounts {
     host: Arc<Mount>,
     by_target: HashMap<Vec<u8>, Arc<Mount>>,
     nested: bool,
+    link_free: LinkFree,
 }
 
 impl Mounts {
@@ -115,7 +116,13 @@ impl Mounts {
             host,
             by_target: HashMap::new(),
             nested: false,
+            link_free: LinkFree::default(),
         }
+    }
+
+    /// What walks have learned of the host's directories.
+    pub fn link_free(&self) -> &LinkFree {
+        &self.link_free
     }
 
     /// Mounts `fs` at `target`. Symbolic links in `target` are resolved through what is mounted so far;

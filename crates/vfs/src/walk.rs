@@ -291,8 +291,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The end of a walk that stays on the host and meets no symbolic link, which is most of them: one system call
-    /// tells, where the walk proper asks for each component. `None`: walk.
+    /// The end of a walk that stays on the host and meets no symbolic link, which is most of them: at most two system
+    /// calls tell, where the walk proper asks for each component. `None`: walk.
     fn straight(&self, start: &Pos, path: &[u8], goal: &Goal) -> Option<Found> {
         let Pos::Host(base) = start else { return None };
         if self.resolve != 0 {
@@ -320,16 +320,21 @@ impl<'a> Walk<'a> {
         }
         let must_be_dir = path.last() == Some(&b'/');
         let follows = matches!(goal, Goal::Object { follow } if *follow || must_be_dir);
-        let walked = full.get(..if follows { full.len() } else { last_at })?;
+        let dir = full.get(..last_at)?;
         // The kernel knows the starting directory by its canonical path.
-        if walked.len() > base.len() || absolute {
-            free_of_links(walked).then_some(())?;
+        let known = dir.is_empty() || !absolute && dir.len() == base.len();
+        if !known {
+            let straight = self.mounts.link_free().holds(dir, || free_of_links(dir));
+            straight.then_some(())?;
+        }
+        if follows && is_link(&full) {
+            return None;
         }
         Some(match goal {
             Goal::Object { .. } => Found::Object(Pos::Host(full)),
             Goal::Parent => Found::Parent(Parent {
                 last: Last::Name(last.to_vec()),
-                dir: Pos::Host(walked.to_vec()),
+                dir: Pos::Host(dir.to_vec()),
                 must_be_dir,
             }),
         })
@@ -491,20 +496,23 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether the host's kernel walks `path` without meeting a symbolic link. Where it fails for another reason it met
-/// none before, and will fail so again.
+/// Whether `path` leads to a directory and the host's kernel meets no symbolic link on the way.
 fn free_of_links(path: &[u8]) -> bool {
     use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
-    if path.is_empty() {
-        return true;
-    }
     let how = OpenHow::new()
-        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
-    match openat2(AT_FDCWD, OsStr::from_bytes(path), how) {
-        Ok(_) => true,
-        Err(errno) => matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES),
-    }
+    openat2(AT_FDCWD, OsStr::from_bytes(path), how).is_ok()
+}
+
+/// Whether a symbolic link, or what cannot be told from one, is at `path`, whose directory is free of links. Where the
+/// kernel refuses to look it will refuse again.
+fn is_link(path: &[u8]) -> bool {
+    let read = nix::fcntl::readlink(OsStr::from_bytes(path));
+    !matches!(
+        read,
+        Err(Errno::EINVAL | Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES)
+    )
 }
 
 /// Whether `path` is one of /proc's links that lead to an object, not to a path.

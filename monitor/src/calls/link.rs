@@ -51,6 +51,7 @@ fn move_name(
     (to_fd, to): (i32, &[u8]),
     flags: u32,
 ) -> Result<Answer> {
+    call.monitor.mounts.link_free().unsettle();
     let from_at = call.resolve_parent(from_fd, from)?;
     let to_at = call.resolve_parent(to_fd, to)?;
     let on_host = |dir: &Pos| matches!(dir, Pos::Host(_));
@@ -105,6 +106,7 @@ fn add_name(
     (to_fd, to): (i32, &[u8]),
     flags: i32,
 ) -> Result<Answer> {
+    call.monitor.mounts.link_free().unsettle();
     if flags & !(libc::AT_EMPTY_PATH | libc::AT_SYMLINK_FOLLOW) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -151,6 +153,7 @@ pub fn linkat(call: &mut Call<'_>) -> Result<Answer> {
 }
 
 fn make_link(call: &Call<'_>, target: &[u8], dirfd: i32, path: &[u8]) -> Result<Answer> {
+    call.monitor.mounts.link_free().unsettle();
     let Some(entry) = call.entry(dirfd, path)? else {
         return Ok(Answer::PassOn);
     };

@@ -1,0 +1,90 @@
+//! Host directories whose paths were found free of symbolic links a moment ago.
+//!
+//! Compilers ask about thousands of files in a few dozen directories; asking the kernel about the directory each time
+//! takes a fifth of the time of such a call. What is kept here only decides who walks a path, we or the kernel, and
+//! matters only where a link leads into a mount: then a link made by a process outside the run is seen up to
+//! [`FRESH`] late. Links made inside it are seen at once: the monitor tells of each call that could make one, and for as
+//! long as the kernel may be at it nothing is kept.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// How long a directory stays known.
+const FRESH: Duration = Duration::from_millis(50);
+/// Directories kept; more start anew.
+const MAX: usize = 4096;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct LinkFree(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// When each was asked for.
+    dirs: HashMap<Box<[u8]>, Instant>,
+    /// A name was changing less than [`FRESH`] before.
+    unsettled_until: Option<Instant>,
+}
+
+impl LinkFree {
+    /// Whether the absolute path `dir` is free of links: known, or as `ask` finds out.
+    pub fn holds(&self, dir: &[u8], ask: impl FnOnce() -> bool) -> bool {
+        let now = Instant::now();
+        {
+            let known = self.0.lock();
+            let fresh = |asked: &Instant| now.duration_since(*asked) < FRESH;
+            if known.dirs.get(dir).is_some_and(fresh) {
+                return true;
+            }
+        }
+        if !ask() {
+            return false;
+        }
+        let mut known = self.0.lock();
+        // Settled since before it was asked, or else the answer may be older than the change.
+        if known.unsettled_until.is_none_or(|until| until <= now) {
+            if known.dirs.len() >= MAX {
+                known.dirs.clear();
+            }
+            known.dirs.insert(dir.into(), now);
+        }
+        true
+    }
+
+    /// A process of the run is about to make, move or remove names that may be links.
+    pub fn unsettle(&self) {
+        let mut known = self.0.lock();
+        known.dirs.clear();
+        known.unsettled_until = Some(Instant::now() + FRESH);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asks_once_until_names_change_or_time_passes() {
+        let known = LinkFree::default();
+        assert!(
+            !known.holds(b"/a", || false),
+            "what has links is asked for each time"
+        );
+        assert!(known.holds(b"/a", || true));
+        assert!(known.holds(b"/a", || panic!("known")));
+        known.unsettle();
+        assert!(!known.holds(b"/a", || false));
+        assert!(known.holds(b"/a", || true));
+        assert!(
+            !known.holds(b"/a", || false),
+            "nothing is kept while names may be changing"
+        );
+        std::thread::sleep(2 * FRESH);
+        assert!(known.holds(b"/a", || true));
+        assert!(known.holds(b"/a", || panic!("settled")));
+        std::thread::sleep(2 * FRESH);
+        assert!(!known.holds(b"/a", || false), "forgotten");
+    }
+}
