@@ -11,10 +11,9 @@ use std::io::{Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Caller, Errno, FileKind, Place, Result, Stamp, ops};
+use goanna_vfs::{Caller, Errno, FileKind, Place, PlaceKey, Result, Stamp, ops};
 use parking_lot::Mutex;
 
 use crate::call::{Call, Resolved};
@@ -36,7 +35,7 @@ struct HostCopy {
 /// Host copies of programs, and what the running ones stand for.
 #[derive(Debug, Default)]
 pub struct Programs {
-    copies: Mutex<HashMap<(usize, u64), HostCopy>>,
+    copies: Mutex<HashMap<PlaceKey, HostCopy>>,
     behind: Mutex<HashMap<Identity, Place>>,
 }
 
@@ -49,7 +48,7 @@ impl Programs {
     /// Whether the program is being executed, so that it must not be written to (ETXTBSY).
     pub fn running(&self, place: &Place) -> bool {
         let copies = self.copies.lock();
-        let Some(copy) = copies.get(&key(place)) else {
+        let Some(copy) = copies.get(&place.key()) else {
             return false;
         };
         let busy = OpenOptions::new()
@@ -74,7 +73,7 @@ impl Programs {
         let attr = place.mount.fs.getattr(caller, &place.node)?;
         let version = (attr.mtime, attr.ctime, attr.size);
         let mut copies = self.copies.lock();
-        if let Some(copy) = copies.get(&key(place))
+        if let Some(copy) = copies.get(&place.key())
             && copy.version == version
             && copy.path.file_name() == Some(name)
         {
@@ -87,7 +86,7 @@ impl Programs {
         copy_out(caller, place, &path)?;
         self.remember(&path, place)?;
         if let Some(old) = copies.insert(
-            key(place),
+            place.key(),
             HostCopy {
                 path: path.clone(),
                 version,
@@ -106,10 +105,6 @@ impl Programs {
             .insert((meta.dev(), meta.ino()), place.clone());
         Ok(())
     }
-}
-
-fn key(place: &Place) -> (usize, u64) {
-    (Arc::as_ptr(&place.mount) as usize, place.node.ino())
 }
 
 /// The descriptor must be closed before the kernel is asked to execute the file, or it says ETXTBSY.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use goanna_sys::{memfile, procfs, stat};
-use goanna_vfs::{Errno, FileKind, Place, Result};
+use goanna_vfs::{Errno, FileKind, Place, PlaceKey, Result};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use parking_lot::RwLock;
@@ -70,13 +70,6 @@ impl Shadow {
     }
 }
 
-/// Identifies one inode of one mount, however often it is opened.
-type Key = (usize, u64);
-
-fn key(place: &Place) -> Key {
-    (Arc::as_ptr(&place.mount) as usize, place.node.ino())
-}
-
 /// A host object of the run-time directory.
 #[derive(Debug)]
 struct StandIn {
@@ -89,7 +82,7 @@ struct StandIn {
 #[derive(Debug, Default)]
 struct Table {
     by_identity: HashMap<Identity, Arc<Shadow>>,
-    stand_ins: HashMap<Key, StandIn>,
+    stand_ins: HashMap<PlaceKey, StandIn>,
     /// Counts sweeps of placeholders.
     sweeps: u64,
     /// Directories looked for in vain at the last sweep; sweeping waits until there are twice as many.
@@ -97,7 +90,7 @@ struct Table {
 }
 
 impl Table {
-    fn known(&self, key: &Key) -> Option<Arc<Path>> {
+    fn known(&self, key: &PlaceKey) -> Option<Arc<Path>> {
         let stand_in = self.stand_ins.get(key)?;
         stand_in.asked.store(self.sweeps, Ordering::Relaxed);
         Some(Arc::clone(&stand_in.path))
@@ -213,7 +206,7 @@ impl Shadows {
         class: &str,
         make: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Arc<Path>> {
-        let key = key(place);
+        let key = place.key();
         if let Some(path) = self.table.read().known(&key) {
             return Ok(path);
         }
@@ -289,7 +282,7 @@ impl Shadows {
 
     /// Nothing tells when a placeholder is no longer held, so the processes are asked, and seldom.
     fn sweep_directories(&self, processes: impl FnOnce() -> Vec<i32>) {
-        let known: Vec<(Identity, Key)> = {
+        let known: Vec<(Identity, PlaceKey)> = {
             let mut table = self.table.write();
             if table.stand_ins.len() < DIRS_BEFORE_SWEEP.max(2 * table.dirs_kept) {
                 return;

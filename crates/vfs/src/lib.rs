@@ -20,7 +20,7 @@ pub mod walk;
 pub use caller::{Caller, caps};
 pub use fs::{FileSystem, Native, OpenFile, Opened, Spot};
 pub use linkfree::LinkFree;
-pub use mount::{Mount, MountError, MountFlags, Mounts, Place};
+pub use mount::{Mount, MountError, MountFlags, Mounts, Place, PlaceKey};
 pub use synth::SynthFs;
 pub use types::{Attr, DirEntry, FileKind, Node, SetAttr, Stamp, StatFs, TimeSet};
 

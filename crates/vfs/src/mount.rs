@@ -282,3 +282,14 @@ pub struct Place {
     /// The inode.
     pub node: Node,
 }
+
+/// Identifies one inode of one mount while the run lasts: the mount's address, the inode number.
+pub type PlaceKey = (usize, u64);
+
+impl Place {
+    /// What all handles of the same inode have in common, however often it was looked up. Mounts live as long as the
+    /// run, so their addresses are not used again.
+    pub fn key(&self) -> PlaceKey {
+        (Arc::as_ptr(&self.mount) as usize, self.node.ino())
+    }
+}

@@ -2,9 +2,8 @@
 //! coherent; the back end must only know that content can change without a call.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use goanna_vfs::{Place, Result};
+use goanna_vfs::{Place, PlaceKey, Result};
 use parking_lot::Mutex;
 
 use crate::Monitor;
@@ -29,21 +28,17 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Answer> {
 /// Files that tracees have mapped shared and writable, until their last user leaves.
 #[derive(Debug, Default)]
 pub struct Mapped {
-    files: Mutex<HashMap<(usize, u64), Place>>,
-}
-
-fn key(place: &Place) -> (usize, u64) {
-    (Arc::as_ptr(&place.mount) as usize, place.node.ino())
+    files: Mutex<HashMap<PlaceKey, Place>>,
 }
 
 impl Mapped {
     fn add(&self, place: &Place) {
-        self.files.lock().insert(key(place), place.clone());
+        self.files.lock().insert(place.key(), place.clone());
     }
 
     /// The file's last user has left.
     pub fn remove(&self, place: &Place) {
-        self.files.lock().remove(&key(place));
+        self.files.lock().remove(&place.key());
     }
 
     /// All of them.

@@ -3,9 +3,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use goanna_sys::{limits, tracee};
+use goanna_sys::tracee;
 use goanna_vfs::{Errno, OpenFile, Place, Result, Spot};
 
+use super::size::within_limit;
 use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::Shadow;
@@ -61,31 +62,28 @@ impl Output {
             .write(&*call.caller()?, file, spot, data)
     }
 
-    /// RLIMIT_FSIZE is the tracee's, and so is the signal.
+    /// As much of `data` as RLIMIT_FSIZE lets in.
     fn within_limit<'d>(&self, call: &Call<'_>, spot: Spot, data: &'d [u8]) -> Result<&'d [u8]> {
-        // Unreadable when the tracee's ids are not ours and we are not root.
-        let limit = limits::prlimit_fsize(call.task.tid).unwrap_or(libc::RLIM_INFINITY);
-        if limit == libc::RLIM_INFINITY {
+        if data.is_empty() {
             return Ok(data);
         }
-        let start = match spot {
-            Spot::At(offset) if self.flags & libc::O_APPEND == 0 => offset,
-            Spot::Cursor if self.flags & libc::O_APPEND == 0 => {
-                nix::unistd::lseek(&self.ofd, 0, nix::unistd::Whence::SeekCur)? as u64
-            }
-            _ => {
-                self.place
-                    .mount
-                    .fs
-                    .getattr(&*call.caller()?, &self.place.node)?
-                    .size
-            }
-        };
-        let room = usize::try_from(limit.saturating_sub(start)).unwrap_or(usize::MAX);
-        if room == 0 && !data.is_empty() {
-            call.monitor.signal(call.task.tid, libc::SIGXFSZ);
-            return Err(Errno::EFBIG);
-        }
+        let room = within_limit(call, |limit| {
+            let start = match spot {
+                Spot::At(offset) if self.flags & libc::O_APPEND == 0 => offset,
+                Spot::Cursor if self.flags & libc::O_APPEND == 0 => {
+                    nix::unistd::lseek(&self.ofd, 0, nix::unistd::Whence::SeekCur)? as u64
+                }
+                _ => {
+                    self.place
+                        .mount
+                        .fs
+                        .getattr(&*call.caller()?, &self.place.node)?
+                        .size
+                }
+            };
+            Ok(limit.saturating_sub(start))
+        })?;
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
         Ok(data.get(..room).unwrap_or(data))
     }
 }

@@ -1,18 +1,41 @@
 //! Sizes and allocation.
 
+use goanna_sys::limits;
 use goanna_vfs::{Errno, Place, Result, ops};
 
 use super::outgrow::after_growth;
 use super::rw::Output;
 use crate::call::{Answer, Call, Target};
 
-/// RLIMIT_FSIZE bounds growth, with its signal.
-fn within_limit(call: &Call<'_>, place: &Place, size: u64) -> Result<()> {
-    let limit = goanna_sys::limits::prlimit_fsize(call.task.tid).unwrap_or(libc::RLIM_INFINITY);
-    if size > limit && size > place.mount.fs.getattr(&*call.caller()?, &place.node)?.size {
+/// RLIMIT_FSIZE is the tracee's, and so is the signal: how many bytes it leaves to a call, which `room` tells of the
+/// limit; no limit leaves `u64::MAX`. EFBIG with SIGXFSZ for none.
+pub fn within_limit(call: &Call<'_>, room: impl FnOnce(u64) -> Result<u64>) -> Result<u64> {
+    // Unreadable when the tracee's ids are not ours and we are not root.
+    let limit = limits::prlimit_fsize(call.task.tid).unwrap_or(libc::RLIM_INFINITY);
+    if limit == libc::RLIM_INFINITY {
+        return Ok(u64::MAX);
+    }
+    let room = room(limit)?;
+    if room == 0 {
         call.monitor.signal(call.task.tid, libc::SIGXFSZ);
         return Err(Errno::EFBIG);
     }
+    Ok(room)
+}
+
+/// The limit bounds growth only: a file that is too large already may stay so.
+fn may_become(call: &Call<'_>, place: &Place, size: u64) -> Result<()> {
+    within_limit(call, |limit| {
+        let grows = || -> Result<bool> {
+            let attr = place.mount.fs.getattr(&*call.caller()?, &place.node)?;
+            Ok(size > attr.size)
+        };
+        Ok(if size > limit && grows()? {
+            0
+        } else {
+            u64::MAX
+        })
+    })?;
     Ok(())
 }
 
@@ -27,7 +50,7 @@ pub fn truncate(call: &mut Call<'_>) -> Result<Answer> {
     }
     let caller = call.caller()?;
     if let Ok(size) = u64::try_from(size) {
-        within_limit(call, &place, size)?;
+        may_become(call, &place, size)?;
     }
     ops::truncate(&caller, &place, size)?;
     Ok(Answer::DONE)
@@ -43,7 +66,7 @@ pub fn ftruncate(call: &mut Call<'_>) -> Result<Answer> {
         Err(Errno::EBADF) if call.descriptor(call.int(0)).is_ok() => return Err(Errno::EINVAL),
         Err(errno) => return Err(errno),
     };
-    within_limit(call, &output.place, size)?;
+    may_become(call, &output.place, size)?;
     let caller = call.caller()?;
     output
         .place
@@ -71,7 +94,7 @@ pub fn fallocate(call: &mut Call<'_>) -> Result<Answer> {
         .ok_or(Errno::EFBIG)?;
     let mode = call.int(1);
     if mode & libc::FALLOC_FL_KEEP_SIZE == 0 {
-        within_limit(call, &output.place, end)?;
+        may_become(call, &output.place, end)?;
     }
     output
         .place
