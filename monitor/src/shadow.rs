@@ -34,6 +34,8 @@ pub enum Shadow {
         place: Place,
         /// The back end's read-only descriptor of the cache object.
         witness: Arc<OwnedFd>,
+        /// What was written since the back end was last asked whether it has outgrown memory ([`crate::calls::outgrow`]).
+        volume: Arc<AtomicU64>,
     },
     /// A directory: the object is a placeholder directory.
     Dir {
@@ -141,6 +143,7 @@ impl Shadows {
         let shadow = Arc::new(Shadow::File {
             place: place.clone(),
             witness,
+            volume: Arc::default(),
         });
         self.table
             .write()

@@ -99,7 +99,7 @@ pub fn sendfile(call: &mut Call<'_>) -> Result<Answer> {
     };
     let written = copy(call, &output, &source, Spot::Cursor, call.arg(3) as usize)?;
     advance(call, call.arg(2), offset, written)?;
-    after_growth(call, call.int(0), &output);
+    after_growth(call, call.int(0), &output, written as u64);
     Ok(Answer::Value(written as i64))
 }
 
@@ -141,7 +141,7 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Answer> {
     let written = copy(call, &output, &source, spot, len)?;
     advance(call, call.arg(1), from, written)?;
     advance(call, call.arg(3), to, written)?;
-    after_growth(call, call.int(2), &output);
+    after_growth(call, call.int(2), &output, written as u64);
     Ok(Answer::Value(written as i64))
 }
 
@@ -178,7 +178,9 @@ pub fn splice(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::Block(Box::new(move || {
         has_data(&pipe, PollTimeout::NONE)?;
         let data = read_pipe(&pipe, len)?;
-        let Output { place, ofd, flags } = &output;
+        let Output {
+            place, ofd, flags, ..
+        } = &output;
         let file = OpenFile {
             node: &place.node,
             ofd: ofd.as_fd(),

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering;
 
 use goanna_sys::{procfs, stat};
 use goanna_vfs::{Native, Result};
@@ -26,9 +27,18 @@ pub struct Reluctant {
     retry_at: Mutex<HashMap<Identity, u64>>,
 }
 
-/// After a change through descriptor `fd` that may have made the file larger. What goes wrong here leaves the
-/// file in memory, and the call's own answer as it was.
-pub fn after_growth(call: &Call<'_>, fd: i32, output: &Output) {
+/// Bytes written to a file between two questions whether it has outgrown memory: the question takes a lock that
+/// other writers of the file hold for long, and what holds little data takes little memory, whatever its size.
+const VOLUME_TO_ASK: u64 = 256 << 10;
+
+/// After a change through descriptor `fd` that may have made the file larger, by at most `volume` bytes of content.
+/// What goes wrong here leaves the file in memory, and the call's own answer as it was.
+pub fn after_growth(call: &Call<'_>, fd: i32, output: &Output, volume: u64) {
+    let before = output.volume.fetch_add(volume, Ordering::Relaxed);
+    if before.saturating_add(volume) < VOLUME_TO_ASK {
+        return;
+    }
+    output.volume.store(0, Ordering::Relaxed);
     let place = &output.place;
     if !place.mount.fs.outgrown(&place.node) {
         return;

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use goanna_sys::tracee;
 use goanna_vfs::{Errno, OpenFile, Place, Result, Spot};
@@ -22,6 +23,8 @@ pub struct Output {
     pub ofd: OwnedFd,
     /// Its status flags.
     pub flags: i32,
+    /// See [`Shadow::File`].
+    pub volume: Arc<AtomicU64>,
 }
 
 impl Output {
@@ -32,7 +35,7 @@ impl Output {
             return Ok(None);
         };
         match &*shadow {
-            Shadow::File { place, .. } => {
+            Shadow::File { place, volume, .. } => {
                 let (writable, flags) = Monitor::writable(&ofd)?;
                 if !writable {
                     return Err(Errno::EBADF);
@@ -41,6 +44,7 @@ impl Output {
                     place: place.clone(),
                     ofd,
                     flags,
+                    volume: Arc::clone(volume),
                 }))
             }
             Shadow::Special { .. } => Ok(None),
@@ -133,7 +137,7 @@ fn write_segments(
             Err(_) => break,
         }
     }
-    super::outgrow::after_growth(call, fd, &output);
+    super::outgrow::after_growth(call, fd, &output, done as u64);
     Ok(Answer::Value(done as i64))
 }
 

@@ -74,7 +74,7 @@ pub fn ftruncate(call: &mut Call<'_>) -> Result<Answer> {
         .fs
         .truncate(&caller, &output.place.node, size)?;
     ops::drop_set_id(&caller, &output.place)?;
-    after_growth(call, call.int(0), &output);
+    after_growth(call, call.int(0), &output, size);
     Ok(Answer::DONE)
 }
 
@@ -101,6 +101,6 @@ pub fn fallocate(call: &mut Call<'_>) -> Result<Answer> {
         .mount
         .fs
         .fallocate(&*call.caller()?, &output.place.node, mode, offset, len)?;
-    after_growth(call, call.int(0), &output);
+    after_growth(call, call.int(0), &output, len);
     Ok(Answer::DONE)
 }
