@@ -419,6 +419,50 @@ static void permissions(void)
 	O("O_NOATIME", open("ro", O_RDONLY | O_NOATIME));
 }
 
+/* Names for what is open. */
+static void publishing(void)
+{
+	int fd, dir, other;
+	char link[64];
+
+	MUST(mkdir("pub", 0755));
+	make("pub/taken", "x");
+	dir = MUST(open("pub", O_RDONLY | O_DIRECTORY));
+	fd = MUST(open("pub", O_TMPFILE | O_WRONLY, 0604));
+	MUST(write(fd, "published", 9));
+	T("taken", linkat(fd, "", dir, "taken", AT_EMPTY_PATH));
+	T("linkat empty", linkat(fd, "", dir, "first", AT_EMPTY_PATH));
+	SHOW_FD("first", fd);
+	sprintf(link, "/dev/fd/%d", fd);
+	T("by /dev/fd", linkat(AT_FDCWD, link, dir, "second", AT_SYMLINK_FOLLOW));
+	sprintf(link, "/proc/%d/fd/%d", getpid(), fd);
+	T("by pid, taken", linkat(AT_FDCWD, link, AT_FDCWD, "pub/taken", AT_SYMLINK_FOLLOW));
+	T("by pid", linkat(AT_FDCWD, link, AT_FDCWD, "pub/third", AT_SYMLINK_FOLLOW));
+	sprintf(link, "/proc/thread-self/fd/%d", fd);
+	T("by thread", linkat(AT_FDCWD, link, dir, "fourth", AT_SYMLINK_FOLLOW));
+	T("the link itself", linkat(AT_FDCWD, link, dir, "fifth", 0));
+	T("with a slash", linkat(AT_FDCWD, link, dir, "fifth/", AT_SYMLINK_FOLLOW));
+	T("in missing", linkat(AT_FDCWD, link, dir, "none/fifth", AT_SYMLINK_FOLLOW));
+	T("in file", linkat(AT_FDCWD, link, dir, "taken/fifth", AT_SYMLINK_FOLLOW));
+	write(fd, " twice", 6);
+	close(fd);
+	SHOW("pub/fourth");
+	T("chmod", chmod("pub/fourth", 0644));
+	CONTENT("pub/first");
+	CONTENT("pub/second");
+	T("closed", linkat(AT_FDCWD, link, dir, "fifth", AT_SYMLINK_FOLLOW));
+	T("closed, empty", linkat(fd, "", dir, "fifth", AT_EMPTY_PATH));
+	other = MUST(open("/proc/version", O_RDONLY));
+	sprintf(link, "/proc/self/fd/%d", other);
+	T("another file system's", linkat(AT_FDCWD, link, dir, "fifth", AT_SYMLINK_FOLLOW));
+	T("another's, taken", linkat(AT_FDCWD, link, dir, "taken", AT_SYMLINK_FOLLOW));
+	close(other);
+	sprintf(link, "/proc/self/fd/%d", dir);
+	T("directory", linkat(AT_FDCWD, link, dir, "fifth", AT_SYMLINK_FOLLOW));
+	T("directory, empty", linkat(dir, "", dir, "fifth", AT_EMPTY_PATH));
+	close(dir);
+}
+
 static void steps(void)
 {
 	creation();
@@ -429,6 +473,7 @@ static void steps(void)
 	descriptors();
 	temporary_files();
 	resolve();
+	publishing();
 	CHILD("permissions", permissions());
 	if (geteuid() != 0)
 		MUST(chmod("perm/closed", 0700));

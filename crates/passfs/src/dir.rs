@@ -49,7 +49,7 @@ fn kind_of(file_type: FileType) -> Option<FileKind> {
 }
 
 /// `path` relative to `root`, both absolute.
-fn below<'a>(path: &'a [u8], root: &[u8]) -> Option<&'a [u8]> {
+pub(crate) fn below<'a>(path: &'a [u8], root: &[u8]) -> Option<&'a [u8]> {
     let root = if root == b"/" { b"" } else { root };
     match path.strip_prefix(root)? {
         [] => Some(b""),
@@ -59,7 +59,7 @@ fn below<'a>(path: &'a [u8], root: &[u8]) -> Option<&'a [u8]> {
 }
 
 impl PassFs {
-    fn root_path(&self) -> Result<Vec<u8>> {
+    pub(crate) fn root_path(&self) -> Result<Vec<u8>> {
         if self.is_host {
             return Ok(b"/".to_vec());
         }

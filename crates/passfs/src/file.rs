@@ -1,12 +1,13 @@
 //! Files: short-lived opens for what has no descriptor, names for inodes.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use goanna_vfs::{Caller, Errno, FileKind, Node, Result};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags};
 
 use crate::PassFs;
-use crate::node::{Pin, os};
+use crate::dir::below;
+use crate::node::{Pin, Proc, os};
 
 impl PassFs {
     pub(crate) fn read(
@@ -126,10 +127,31 @@ impl PassFs {
         dir: &Node,
         name: &[u8],
     ) -> Result<()> {
-        let (path, to) = (Pin::of(node)?.proc(), Pin::of(dir)?);
+        self.add_name_to(caller, Pin::of(node)?.proc(), dir, name)
+    }
+
+    /// EXDEV for a file outside the tree, as between two mounts. A file without a name has the path it was made or
+    /// last named at.
+    pub(crate) fn add_name_of_open(
+        &self,
+        caller: &Caller,
+        file: BorrowedFd<'_>,
+        dir: &Node,
+        name: &[u8],
+    ) -> Result<()> {
+        let file = Proc::of(file);
+        let path = file.readlink()?;
+        if below(&path, &self.root_path()?).is_none() {
+            return Err(Errno::EXDEV);
+        }
+        self.add_name_to(caller, file, dir, name)
+    }
+
+    fn add_name_to(&self, caller: &Caller, file: Proc, dir: &Node, name: &[u8]) -> Result<()> {
+        let to = Pin::of(dir)?;
         self.act(caller, || {
             let follow = AtFlags::SYMLINK_FOLLOW;
-            rustix::fs::linkat(CWD, path.as_c_str(), &to.fd, name, follow).map_err(os)
+            rustix::fs::linkat(CWD, file.as_c_str(), &to.fd, name, follow).map_err(os)
         })
     }
 }

@@ -1,5 +1,6 @@
 //! The operations vector.
 
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
 
 use goanna_vfs::{
@@ -125,6 +126,16 @@ impl FileSystem for PassFs {
 
     fn link(&self, caller: &Caller, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
         self.add_name(caller, node, dir, name)
+    }
+
+    fn link_open(
+        &self,
+        caller: &Caller,
+        file: BorrowedFd<'_>,
+        dir: &Node,
+        name: &[u8],
+    ) -> Result<()> {
+        self.add_name_of_open(caller, file, dir, name)
     }
 
     fn unlink(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {

@@ -155,6 +155,17 @@ pub trait FileSystem: Send + Sync + 'static {
     fn link(&self, caller: &Caller, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
         Err(Errno::EROFS)
     }
+    /// Gives the host file that a tracee has open as `file` a further name, where it is one of this back end's: a file
+    /// of [`Native::All`], which no node stands for. EXDEV for others; else as [`FileSystem::link`].
+    fn link_open(
+        &self,
+        caller: &Caller,
+        file: BorrowedFd<'_>,
+        dir: &Node,
+        name: &[u8],
+    ) -> Result<()> {
+        Err(Errno::EXDEV)
+    }
     /// Removes a name that is no directory (EISDIR when it is one).
     fn unlink(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
         Err(Errno::EROFS)

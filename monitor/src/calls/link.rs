@@ -1,13 +1,14 @@
 //! Names: unlink(2), rename(2), link(2), symlink(2), readlink(2) and their kin.
 
 use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use goanna_vfs::walk::{Last, Pos, is_magic_link};
 use goanna_vfs::{Errno, FileKind, Result, ops};
 
-use crate::call::{Answer, Call, Entry, Target};
+use crate::call::{Answer, Call, Entry, Resolved, Target};
 
 fn remove_name(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<Answer> {
     let Some(entry) = call.entry(dirfd, path)? else {
@@ -110,21 +111,79 @@ fn add_name(
     if flags & !(libc::AT_EMPTY_PATH | libc::AT_SYMLINK_FOLLOW) != 0 {
         return Err(Errno::EINVAL);
     }
-    let nofollow = if flags & libc::AT_SYMLINK_FOLLOW == 0 {
-        libc::AT_SYMLINK_NOFOLLOW
-    } else {
-        0
+    let source = Source::find(call, from_fd, from, flags)?;
+    let parent = call.resolve_parent(to_fd, to)?;
+    let entry = call.entry_of(parent.clone())?;
+    let source = match (source, entry) {
+        (Source::Open(_), None) => return Ok(Answer::PassOn),
+        (Source::Open(file), Some(entry)) => {
+            let name = new_name(call, &entry)?;
+            ops::link_open(&*call.caller()?, file.as_fd(), &entry.dir, name)?;
+            return Ok(Answer::DONE);
+        }
+        (Source::At(source), None) if source.native && matches!(source.at, Pos::Host(_)) => {
+            return Ok(Answer::PassOn);
+        }
+        (Source::At(source), _) => call.place(source.at)?,
     };
-    let target = call.object_at(from_fd, from, flags & libc::AT_EMPTY_PATH | nofollow)?;
-    let entry = call.entry(to_fd, to)?;
-    let (target, entry) = match (target, entry) {
-        (Target::PassOn, None) => return Ok(Answer::PassOn),
-        (Target::At(target), Some(entry)) => (target, entry),
-        _ => return Err(Errno::EXDEV),
+    let (at, native) = (parent.at, false);
+    let Some(entry) = call.entry_of(Resolved { at, native })? else {
+        return Err(Errno::EXDEV);
     };
     let name = new_name(call, &entry)?;
-    ops::link(&*call.caller()?, &target, &entry.dir, name)?;
+    ops::link(&*call.caller()?, &source, &entry.dir, name)?;
     Ok(Answer::DONE)
+}
+
+/// What a link is made to.
+enum Source {
+    /// What a path leads to.
+    At(Resolved<Pos>),
+    /// A host file that the tracee has open: it may be one that a back end handed out.
+    Open(OwnedFd),
+}
+
+impl Source {
+    fn find(call: &Call<'_>, dirfd: i32, path: &[u8], flags: i32) -> Result<Self> {
+        if path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
+            if dirfd == libc::AT_FDCWD {
+                let (at, native) = call.cwd()?;
+                return Ok(Self::At(Resolved { at, native }));
+            }
+            let ofd = call.task.descriptor(dirfd)?;
+            return Ok(match call.monitor.shadows.of_descriptor(&ofd)? {
+                None => Self::Open(ofd),
+                Some(shadow) => Self::At(Resolved {
+                    at: Pos::Mounted(shadow.place().clone()),
+                    native: false,
+                }),
+            });
+        }
+        let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
+        let resolved = call.resolve(dirfd, path, follow)?;
+        if follow
+            && let Pos::Host(path) = &resolved.at
+            && let Some(number) = own_descriptor(call, path)?
+            && let Ok(ofd) = call.task.descriptor(number)
+        {
+            return Ok(Self::Open(ofd));
+        }
+        Ok(Self::At(resolved))
+    }
+}
+
+/// The descriptor that the magic link `path` stands for, if it is one of the caller's own.
+fn own_descriptor(call: &Call<'_>, path: &[u8]) -> Result<Option<i32>> {
+    if !is_magic_link(path) {
+        return Ok(None);
+    }
+    let (pid, tid) = (call.caller()?.pid, call.task.tid);
+    let path = std::str::from_utf8(path).unwrap_or_default();
+    let number = path
+        .strip_prefix(&format!("/proc/{pid}/"))
+        .map(|path| path.strip_prefix(&format!("task/{tid}/")).unwrap_or(path))
+        .and_then(|path| path.strip_prefix("fd/"));
+    Ok(number.and_then(|number| number.parse().ok()))
 }
 
 /// The name a link gets: EEXIST for what must exist already, ENOENT for a missing name with a slash behind.

@@ -1,5 +1,6 @@
 //! Names: look-up, creation, removal, rename.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::perm::{Protections, check, may_link, permitted, sticky_for};
@@ -134,6 +135,18 @@ pub fn link(caller: &Caller, place: &Place, dir: &Place, name: &[u8]) -> Result<
     unless_exists(caller, dir, name, objection)?;
     let result = fs(dir).link(caller, &place.node, &dir.node, name);
     made(caller, dir, name, result)
+}
+
+/// linkat(2) of the host file behind a tracee's descriptor `file`: errors as [`link()`]'s, EXDEV for a file that is not
+/// in `dir`'s mount.
+pub fn link_open(caller: &Caller, file: BorrowedFd<'_>, dir: &Place, name: &[u8]) -> Result<()> {
+    may_search(caller, dir)?;
+    check_name(name)?;
+    unless_exists(caller, dir, name, writable(dir))?;
+    match fs(dir).link_open(caller, file, &dir.node, name) {
+        Err(Errno::EXDEV) => unless_exists(caller, dir, name, Err(Errno::EXDEV)),
+        other => other,
+    }
 }
 
 /// unlink(2): EROFS before ENOENT, ENOENT before EACCES, EPERM in a sticky directory, EISDIR.
