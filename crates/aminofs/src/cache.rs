@@ -33,8 +33,11 @@ pub(crate) struct Cache {
     pub idle: bool,
     /// Programs may write through a mapping.
     pub mapped: bool,
-    /// Pages that differ from the store.
+    /// Pages that differ from the store; space to store each of them is reserved.
     pub dirty: RangeSet,
+    /// Pages that the store has and that were cut off or punched out since; space to delete them is reserved, and no
+    /// more: one that is written again becomes dirty.
+    pub erased: RangeSet,
     /// A host file, not memory.
     pub on_disk: bool,
 }
@@ -61,6 +64,7 @@ impl Cache {
             idle: false,
             mapped: false,
             dirty: RangeSet::default(),
+            erased: RangeSet::default(),
             on_disk: large_dir.is_some(),
         };
         Ok((cache, first))

@@ -1,20 +1,26 @@
 //! Handing the store what has changed in memory only.
 //!
 //! Called by the store at each cut, while no operation is under way: the state then is the result of all operations
-//! before and of none after. What is handed over was reserved by the operations that caused it. Nothing here calls the
-//! store.
+//! before and of none after. What is collected was reserved by the operations that caused it, and collecting calls
+//! nothing of the store.
+//!
+//! A state may also be submitted earlier, as an operation of its own: before a cut, so that the cut is short, and when
+//! an idle content goes. Until the cut it may change again, and is then dirty again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::Ordering::Relaxed;
 
 use amino_schema::{INLINE_MAX, MetaFlags, OrphanRecord, key, record};
 use amino_txn::{Changes, DirtySource, OpGuard};
 use bytes::Bytes;
 use goanna_vfs::{FileKind, Result};
 
-use crate::AminoFs;
+use crate::cache::Cache;
+use crate::data::{PAGE_COST, deletes};
 use crate::inode::{Home, Inode, PAGE, State};
+use crate::ranges::RangeSet;
+use crate::{AminoFs, META_COST};
 
 /// Pages that are deleted in the cut that removes a file's last name; larger files go in steps, as orphans.
 pub(crate) const REAP_PAGES: u64 = 1024;
@@ -41,11 +47,14 @@ impl DirtySource for AminoFs {
 
     fn collect(&self, out: &mut Changes) {
         let dirty = std::mem::take(&mut *self.dirty.lock());
-        self.dirty_bytes.store(0, Ordering::Relaxed);
+        self.dirty_bytes.store(0, Relaxed);
+        let mut kept = 0;
         for inode in dirty.into_values() {
-            self.collect_inode(&inode, out);
+            kept += self.collect_inode(&inode, out);
         }
-        let reserved = self.reserved.swap(0, Ordering::Relaxed);
+        // The store keeps promising as much as there are dirty bytes.
+        self.dirty_bytes.fetch_add(kept as u64, Relaxed);
+        let reserved = self.reserved.swap(kept, Relaxed);
         debug_assert!(
             out.byte_size() <= reserved,
             "{} bytes collected, {reserved} reserved",
@@ -54,35 +63,48 @@ impl DirtySource for AminoFs {
     }
 
     fn dirty_bytes(&self) -> usize {
-        usize::try_from(self.dirty_bytes.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+        usize::try_from(self.dirty_bytes.load(Relaxed)).unwrap_or(usize::MAX)
     }
 }
 
 impl AminoFs {
-    fn collect_inode(&self, inode: &Arc<Inode>, out: &mut Changes) {
+    /// Bytes that must stay reserved for what could not be collected.
+    fn collect_inode(&self, inode: &Arc<Inode>, out: &mut Changes) -> usize {
         let mut state = inode.state.lock();
         state.dirty = false;
         if state.gone {
-            return;
+            return 0;
         }
         if state.home == Home::Orphan {
             // The one reference is what the dirty set held.
             let unused = Arc::strong_count(inode) == 1 || state.doomed;
             if unused && reap(inode, &mut state, out) {
-                return;
+                return 0;
             }
             if !state.linkable {
                 put_orphan(inode, &mut state, out);
-                return;
+                return 0;
             }
         }
         if store_content(inode, &mut state, out).is_err() {
             // The host could not read a large file's content. It stays dirty, and its metadata with it.
             self.mark_dirty(inode, &mut state);
-            return;
+            return state.meta_cost() + state.cache.as_ref().map_or(0, content_cost);
         }
         inode.put_meta(&mut state, out);
+        0
     }
+}
+
+/// Log bytes that storing the content can take.
+fn content_cost(cache: &Cache) -> usize {
+    let pages = usize::try_from(cache.dirty.len()).unwrap_or(usize::MAX);
+    let erased = deletes(cache.erased.len());
+    // With the first page, if the content was inline before.
+    pages
+        .saturating_add(1)
+        .saturating_mul(PAGE_COST)
+        .saturating_add(erased)
 }
 
 /// Removes all that the store holds of an inode without names, if that is little enough to do it now.
@@ -126,7 +148,8 @@ fn store_content(inode: &Inode, state: &mut State, out: &mut Changes) -> Result<
     if size <= INLINE_MAX as u64 {
         let mut content = vec![0; size as usize];
         cache.read_at(0, &mut content)?;
-        cache.dirty.remove(0, u64::MAX);
+        cache.dirty = RangeSet::default();
+        cache.erased = RangeSet::default();
         delete_pages(inode, state, 0, u64::MAX, out);
         state.meta.inline = Some(Bytes::from(content));
         return Ok(());
@@ -137,6 +160,10 @@ fn store_content(inode: &Inode, state: &mut State, out: &mut Changes) -> Result<
     let mut buf = vec![0; PAGE as usize];
     let end = size.div_ceil(PAGE);
     let ranges: Vec<_> = cache.dirty.intersect(0, end).collect();
+    // Without a look at the content: what a mapping has put there since is not reserved, and found later.
+    for (from, to) in cache.erased.clone().ranges() {
+        delete_pages(inode, state, from, to, out);
+    }
     for (mut page, end) in ranges {
         while page < end {
             let Some(cache) = &state.cache else { break };
@@ -163,7 +190,8 @@ fn store_content(inode: &Inode, state: &mut State, out: &mut Changes) -> Result<
     }
     // Only now: had reading failed, everything would still be dirty.
     if let Some(cache) = &mut state.cache {
-        cache.dirty.remove(0, u64::MAX);
+        cache.dirty = RangeSet::default();
+        cache.erased = RangeSet::default();
     }
     state.meta.inline = None;
     delete_pages(inode, state, end, u64::MAX, out);
@@ -307,7 +335,8 @@ impl AminoFs {
     /// Submits what the store does not have of a file that has a name: as at a cut, only earlier. The prefix of operations
     /// that a crash leaves is drawn by the store. The namespace lock is held, as the metadata lies with the name.
     fn hand_over(&self, guard: &OpGuard<'_>, inode: &Inode, state: &mut State) -> Result<()> {
-        let dirty = state.cache.as_ref().map(|cache| cache.dirty.clone());
+        let content = |cache: &Cache| (cache.dirty.clone(), cache.erased.clone());
+        let before = state.cache.as_ref().map(content);
         let (stored, inline) = (state.stored.clone(), state.meta.inline.clone());
         let mut changes = Changes::new();
         let result = store_content(inode, state, &mut changes).and_then(|()| {
@@ -316,14 +345,18 @@ impl AminoFs {
         });
         match result {
             Ok(()) => {
+                let pages = before.map_or(0, |(dirty, _)| dirty.len());
+                let bytes = pages.saturating_mul(PAGE) + META_COST as u64;
+                let less = |all: u64| Some(all.saturating_sub(bytes));
+                let _ = self.dirty_bytes.fetch_update(Relaxed, Relaxed, less);
                 state.dirty = false;
                 self.dirty.lock().remove(&inode.ino);
             }
             Err(_) => {
                 state.stored = stored;
                 state.meta.inline = inline;
-                if let (Some(cache), Some(dirty)) = (&mut state.cache, dirty) {
-                    cache.dirty = dirty;
+                if let (Some(cache), Some((dirty, erased))) = (&mut state.cache, before) {
+                    (cache.dirty, cache.erased) = (dirty, erased);
                 }
             }
         }

@@ -90,13 +90,31 @@ impl AminoFs {
         Self::open_cache(&mut state, flags)
     }
 
-    /// Pages `start..end` now differ from the store.
+    /// Pages `start..end` now differ from the store. Space to store them was reserved in the same operation.
     pub(crate) fn dirty_pages(&self, state: &mut State, start: u64, end: u64) {
         if let Some(cache) = &mut state.cache {
+            cache.erased.remove(start, end);
             let new = cache.dirty.insert(start, end);
             self.dirty_bytes
                 .fetch_add(new.saturating_mul(PAGE), Ordering::Relaxed);
         }
+    }
+
+    /// Pages `start..end` were punched out, the first and the last of them perhaps in part. Space to store those two,
+    /// and to delete the others, was reserved in the same operation.
+    fn erase_pages(&self, state: &mut State, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
+        let State { cache, stored, .. } = state;
+        if let Some(cache) = cache {
+            cache.dirty.remove(start + 1, end - 1);
+            for (from, to) in stored.intersect(start + 1, end - 1) {
+                cache.erased.insert(from, to);
+            }
+        }
+        self.dirty_pages(state, start, start + 1);
+        self.dirty_pages(state, end - 1, end);
     }
 
     pub(crate) fn do_write(
@@ -214,7 +232,7 @@ impl AminoFs {
                 // What is stored there is to be deleted, even if the file has grown again by then.
                 cache.dirty.remove(end, u64::MAX);
                 for (from, to) in state.stored.intersect(end, u64::MAX) {
-                    cache.dirty.insert(from, to);
+                    cache.erased.insert(from, to);
                 }
             }
             if !size.is_multiple_of(PAGE) {
@@ -299,7 +317,7 @@ impl AminoFs {
                 self.reserve(2 * PAGE_COST + deletes(stored) + state.meta_cost())?;
                 let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
                 cache.punch(offset, len)?;
-                self.dirty_pages(&mut state, first, last);
+                self.erase_pages(&mut state, first, last);
                 self.mark_dirty(&inode, &mut state);
             }
             let size = if keep_size { size } else { size.max(end) };

@@ -174,16 +174,34 @@ impl AminoFs {
 
     /// Marks those of the pages dirty that differ from what is stored.
     fn compare(&self, inode: &Arc<Inode>, state: &mut State, start: u64, end: u64) -> Result<()> {
+        let mut changed = false;
+        let result = self.compare_pages(inode, state, start, end, &mut changed);
+        // Also of a comparison that failed midway: dirty pages are passed over the next time.
+        if changed {
+            state.touch(now());
+            self.mark_dirty(inode, state);
+        }
+        result
+    }
+
+    fn compare_pages(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        start: u64,
+        end: u64,
+        changed: &mut bool,
+    ) -> Result<()> {
         let size = state.meta.size;
         let mut buf = vec![0; PAGE as usize];
-        let mut changed = false;
         let mut hole_end = start;
         for page in start..end {
             let Some(cache) = &state.cache else { break };
             if page < hole_end || cache.dirty.contains(page) {
                 continue;
             }
-            if !state.stored.contains(page) && state.meta.inline.is_none() {
+            let is_stored = state.stored.contains(page) && !cache.erased.contains(page);
+            if !is_stored && state.meta.inline.is_none() {
                 // Holes on both sides are passed over at once.
                 let data = cache.next_data(page * PAGE)?.map_or(end, |at| at / PAGE);
                 let stored = state.stored.intersect(page, end).next();
@@ -195,7 +213,7 @@ impl AminoFs {
             let stored = match &state.meta.inline {
                 Some(inline) if page == 0 => Some(inline.clone()),
                 Some(_) => None,
-                None if state.stored.contains(page) => self
+                None if is_stored => self
                     .get(&key::page_key(inode.ino, page))?
                     .map(|raw| record::decode_page(&raw, amino_schema::PAGE_SIZE))
                     .transpose()
@@ -214,11 +232,7 @@ impl AminoFs {
             }
             self.reserve(PAGE_COST + state.meta_cost())?;
             self.dirty_pages(state, page, page + 1);
-            changed = true;
-        }
-        if changed {
-            state.touch(now());
-            self.mark_dirty(inode, state);
+            *changed = true;
         }
         Ok(())
     }

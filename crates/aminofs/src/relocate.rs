@@ -66,6 +66,7 @@ impl AminoFs {
         new.idle = old.idle;
         new.mapped = old.mapped;
         new.dirty = std::mem::take(&mut old.dirty);
+        new.erased = std::mem::take(&mut old.erased);
         *old = new;
         Ok(Some(opened))
     }
