@@ -208,6 +208,11 @@ impl Place {
 
     /// `goanna run` or `amino run` with its options; the command is to be added.
     pub fn run(&self) -> Command {
+        self.run_with(&[])
+    }
+
+    /// [`Place::run`] with further options.
+    pub fn run_with(&self, options: &[&str]) -> Command {
         let mut command = match self.backend {
             Backend::Pass => {
                 let mut command = self.native(binary("goanna"));
@@ -241,14 +246,23 @@ impl Place {
                 Intercept::Notify => "notify",
                 Intercept::Ptrace => "ptrace",
             },
-            "--",
         ]);
+        command.args(options).arg("--");
         command
     }
 
     /// [`Place::run`] of a shell script that starts in the mount.
     pub fn shell(&self, script: &str) -> Command {
-        let mut command = self.run();
+        self.script(&[], script)
+    }
+
+    /// [`Place::shell`] as one transaction.
+    pub fn transaction(&self, script: &str) -> Command {
+        self.script(&["--txn"], script)
+    }
+
+    fn script(&self, options: &[&str], script: &str) -> Command {
+        let mut command = self.run_with(options);
         command.args(["/bin/bash", "-c", &format!("cd {} && {script}", self.top())]);
         command
     }

@@ -291,10 +291,27 @@ impl AminoFs {
         let picked_up = self.pick_up_all();
         self.stop_housekeeper();
         self.store.clone().close()?;
-        picked_up.map_err(|errno| Error::Operation {
-            what: "cannot store what was written through mappings",
-            errno,
-        })
+        picked_up.map_err(mappings)
+    }
+
+    /// Begins one transaction of everything that is done from now on, until [`AminoFs::commit`], or [`AminoFs::abort`], or
+    /// the end of the process, which forgets it. No operation is under way. fsync(2) and its like don't wait meanwhile; what
+    /// would make the transaction larger than 1 GiB of log fails with ENOSPC.
+    pub fn begin(&self) -> std::result::Result<(), Error> {
+        Ok(self.store.hold()?)
+    }
+
+    /// Commits what was done since [`AminoFs::begin`], what was written through mappings included: all of it, or on a
+    /// failure nothing. Returns when it is on the disk.
+    pub fn commit(&self) -> std::result::Result<(), Error> {
+        self.pick_up_all().map_err(mappings)?;
+        Ok(self.store.commit_held()?)
+    }
+
+    /// Forgets what was done since [`AminoFs::begin`], and stops as [`AminoFs::close`] does.
+    pub fn abort(&self) -> std::result::Result<(), Error> {
+        self.stop_housekeeper();
+        Ok(self.store.clone().close()?)
     }
 
     /// Figures for people.
@@ -466,6 +483,11 @@ impl AminoFs {
         pool.next += 1;
         Ok(ino)
     }
+}
+
+fn mappings(errno: Errno) -> Error {
+    let what = "cannot store what was written through mappings";
+    Error::Operation { what, errno }
 }
 
 fn open_store(dir: &Path, options: &Options) -> std::result::Result<Store, Error> {

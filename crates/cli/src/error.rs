@@ -77,6 +77,9 @@ pub enum Error {
     /// Two mounts of one store.
     #[error("{}: the store is mounted twice", escape_path(.0))]
     Twice(PathBuf),
+    /// A transaction over two stores.
+    #[error("--txn: a transaction cannot span the store mounted at {}, too", escape(.0))]
+    SeveralStores(Vec<u8>),
     /// An operation on a host path failed.
     #[error("{}: {}", escape_path(.path), io_text(.why))]
     Host {

@@ -9,7 +9,7 @@ use crate::args::amino::{self, How};
 use crate::args::{Engine, Intercept, Loudness, goanna};
 use crate::error::Error;
 use crate::mounts::{self, Built};
-use crate::spec::MountSpec;
+use crate::spec::{MountSpec, Source};
 use crate::stats::Figures;
 use crate::{caller, store};
 
@@ -19,7 +19,10 @@ pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
     let dir = store::dir(&args.store)?;
     let mut specs = vec![mounts::own(dir, &args.at, args.durability)?];
     specs.extend(mounts::requested(&args.how)?);
-    run(&specs, args.engine, args.how, loud)
+    if args.txn {
+        refuse_several_stores(&specs)?;
+    }
+    run(&specs, args.engine, args.txn, args.how, loud)
 }
 
 /// `goanna run`.
@@ -29,7 +32,7 @@ pub fn goanna(args: goanna::Run, loud: Loudness) -> Result<u8, Error> {
     if specs.is_empty() {
         return Err(Error::NoMounts);
     }
-    run(&specs, None, args.how, loud)
+    run(&specs, None, false, args.how, loud)
 }
 
 fn refuse_nesting() -> Result<(), Error> {
@@ -39,9 +42,31 @@ fn refuse_nesting() -> Result<(), Error> {
     Ok(())
 }
 
-fn run(specs: &[MountSpec], engine: Option<Engine>, how: How, loud: Loudness) -> Result<u8, Error> {
+/// A transaction belongs to one store: two could not commit at the same instant.
+fn refuse_several_stores(specs: &[MountSpec]) -> Result<(), Error> {
+    let others = specs.iter().skip(1);
+    let mut changed =
+        others.filter(|spec| matches!(spec.source, Source::Amino { .. }) && !spec.read_only);
+    match changed.next() {
+        Some(spec) => Err(Error::SeveralStores(spec.target.clone())),
+        None => Ok(()),
+    }
+}
+
+/// Runs the command over `specs`; with `txn` as one transaction of the first, which is a store.
+fn run(
+    specs: &[MountSpec],
+    engine: Option<Engine>,
+    txn: bool,
+    how: How,
+    loud: Loudness,
+) -> Result<u8, Error> {
     let signals = goanna_monitor::prepare().map_err(Error::Signals)?;
     let Built { mounts, stores } = mounts::build(specs, engine, &caller::current())?;
+    let transaction = stores.first().filter(|_| txn);
+    if let Some((dir, fs)) = transaction {
+        fs.begin().map_err(|why| Error::store(dir, why))?;
+    }
     let start = Instant::now();
     let outcome = goanna_monitor::run(Config {
         mounts,
@@ -60,9 +85,20 @@ fn run(specs: &[MountSpec], engine: Option<Engine>, how: How, loud: Loudness) ->
         },
     });
     let elapsed = start.elapsed();
-    // Whatever became of the command, what it wrote is brought to the disk; every store, even if one fails.
+    let succeeded = outcome
+        .as_ref()
+        .is_ok_and(|outcome| outcome.status == Status::Exited(0));
+    let ended = match transaction {
+        Some((dir, fs)) if succeeded => fs.commit().map_err(|why| Error::store(dir, why)),
+        Some((dir, fs)) => fs.abort().map_err(|why| Error::store(dir, why)),
+        None => Ok(()),
+    };
+    // Whatever became of the command, what it wrote outside a transaction is brought to the disk; every store, even if
+    // one fails.
+    let aborted = usize::from(transaction.is_some() && !succeeded);
     let closed: Vec<Result<(), Error>> = stores
         .iter()
+        .skip(aborted)
         .map(|(dir, fs)| store::close(dir, fs))
         .collect();
     let outcome = outcome?;
@@ -75,8 +111,22 @@ fn run(specs: &[MountSpec], engine: Option<Engine>, how: How, loud: Loudness) ->
         let text = figures.text(format, loud.verbose > 0);
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
+    ended?;
     closed.into_iter().collect::<Result<Vec<()>, Error>>()?;
+    if aborted > 0 && !loud.quiet {
+        eprintln!(
+            "note: {}; the transaction was aborted",
+            ending(outcome.status)
+        );
+    }
     Ok(status(outcome.status))
+}
+
+fn ending(status: Status) -> String {
+    match status {
+        Status::Exited(code) => format!("the command exited with {code}"),
+        Status::Signaled(signal) => format!("signal {signal} killed the command"),
+    }
 }
 
 /// The status as shells give it: 128+N for signal N.

@@ -96,6 +96,9 @@ pub struct Run {
     /// The storage engine of a store that is made now; kept in the store [default: fjall]
     #[arg(long, value_name = "NAME", value_enum)]
     pub engine: Option<Engine>,
+    /// Make the whole command one transaction: commit when it exits with 0, keep nothing of it otherwise
+    #[arg(long)]
+    pub txn: bool,
     /// What other mounts there are and how to run.
     #[command(flatten)]
     pub how: How,
@@ -145,6 +148,13 @@ const RUN_HELP: &str = concat!(
     spec_help!(),
     "\n\n",
     "\
+Transactions:
+  With --txn nothing that the command and all it starts do in the store reaches
+  the disk before the command has exited with 0; then all of it does, in one
+  step. Any other end, kill -9 of amino and a power cut included, leaves the
+  store as it was. fsync does not wait for the disk meanwhile. A transaction of
+  more than 1 GiB gets ENOSPC. What is done outside the store stays done.
+
 Notes:
   Programs run as you, and without the privilege of set-uid programs.
   `amino run` inside `amino run` is not supported yet.
@@ -153,6 +163,7 @@ Notes:
 Examples:
   amino run -- cp -a /etc /amino/etc
   amino run --store ./db --at /db -- ./load.sh
+  amino run --txn -- ./deploy.sh
   amino run --durability acid --stats -- ./server
   amino run --mount pass=/usr/include:/inc,ro -- ls /inc"
 );
