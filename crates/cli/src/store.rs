@@ -1,6 +1,7 @@
 //! Where stores are, and how they are opened.
 
 use std::env;
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -89,7 +90,11 @@ fn make_parents(dir: &Path) -> Result<(), Error> {
         .recursive(true)
         .mode(0o700)
         .create(parent)
-        .map_err(|why| Error::host(parent, why))
+        .map_err(|why| match why.kind() {
+            // What exists is no directory.
+            ErrorKind::AlreadyExists => Error::host(parent, ErrorKind::NotADirectory),
+            _ => Error::host(parent, why),
+        })
 }
 
 #[cfg(test)]
