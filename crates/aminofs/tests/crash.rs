@@ -1,6 +1,10 @@
 //! A process with an open store is killed at a random moment. What the store then holds must be the result of the first
 //! so many operations, none partly, and at least those before the last sync.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 mod common;
 
@@ -8,12 +12,13 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
 
 use amino_fs::{AminoFs, EngineKind, Options};
-use goanna_vfs::{FileSystem, Spot};
+use goanna_vfs::{Errno, FileSystem, Spot};
 
 const SYNC_EVERY: u64 = 503;
 
@@ -117,12 +122,11 @@ fn victim() {
     }
 }
 
-fn kill_and_look(engine: EngineKind, after: Duration) {
-    let dir = tempfile::tempdir().unwrap();
-    let store = dir.path().join("store");
+/// Runs the test `victim` of this program on `store`, and kills it; the last operation that it told to be synced.
+fn kill(victim: &str, store: &Path, engine: EngineKind, after: Duration) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "victim", "--nocapture"])
-        .env("AMINO_CRASH_DIR", &store)
+        .args(["--exact", victim, "--nocapture"])
+        .env("AMINO_CRASH_DIR", store)
         .env("AMINO_CRASH_ENGINE", engine.name())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -147,9 +151,14 @@ fn kill_and_look(engine: EngineKind, after: Duration) {
     let last = rest
         .filter_map(|line| line.rsplit("synced ").next()?.parse().ok())
         .last();
-    let synced: u64 = last.unwrap_or(synced);
     child.wait().unwrap();
+    last.unwrap_or(synced)
+}
 
+fn kill_and_look(engine: EngineKind, after: Duration) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let synced = kill("victim", &store, engine, after);
     // The check is without recovery of orphans, so it sees the state that the crash left.
     let report = fsck(&store);
     assert!(report.is_clean(), "{:#?}", report.findings);
@@ -205,6 +214,220 @@ fn killed_processes_leave_a_prefix() {
 fn killed_processes_leave_a_prefix_in_the_log_alone() {
     for round in 0..3 {
         kill_and_look(EngineKind::Memory, Duration::from_millis(200 * round));
+    }
+}
+
+/// Names of any directory and the inodes behind them, with their contents.
+#[derive(Default)]
+struct Tree {
+    names: BTreeMap<String, u64>,
+    contents: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Tree {
+    fn nlink(&self, ino: u64) -> usize {
+        self.names.values().filter(|&&other| other == ino).count()
+    }
+
+    fn unlink(&mut self, name: &str) {
+        if let Some(ino) = self.names.remove(name)
+            && self.nlink(ino) == 0
+        {
+            self.contents.remove(&ino);
+        }
+    }
+
+    /// What [`Change`] number `i` makes of it; nothing if it fails.
+    fn apply(&mut self, i: u64, change: &Change) {
+        let Change { name, other, .. } = change;
+        let found = self.names.get(name).copied();
+        if let Kind::Create = change.kind {
+            if found.is_none() {
+                self.names.insert(name.clone(), i);
+                self.contents.insert(i, Vec::new());
+            }
+            return;
+        }
+        let Some(ino) = found else { return };
+        let content = self.contents.get_mut(&ino).unwrap();
+        let (at, end) = (change.at, change.at + change.len);
+        match change.kind {
+            Kind::Create => {}
+            Kind::Write => {
+                content.resize(content.len().max(end), 0);
+                content[at..end].fill(change.byte);
+            }
+            Kind::Truncate => content.resize(at, 0),
+            Kind::Punch => {
+                let end = end.min(content.len());
+                content[at.min(end)..end].fill(0);
+            }
+            Kind::Link => {
+                self.names.entry(other.clone()).or_insert(ino);
+            }
+            Kind::Rename => {
+                if self.names.get(other) != Some(&ino) {
+                    self.unlink(other);
+                    self.names.remove(name);
+                    self.names.insert(other.clone(), ino);
+                }
+            }
+            Kind::Unlink => self.unlink(name),
+        }
+    }
+
+    /// Names, link counts and contents are those of `found`.
+    fn is(&self, found: &BTreeMap<String, (usize, Vec<u8>)>) -> bool {
+        self.names.len() == found.len()
+            && self.names.iter().all(|(name, ino)| {
+                found.get(name).is_some_and(|(nlink, content)| {
+                    *nlink == self.nlink(*ino) && *content == self.contents[ino]
+                })
+            })
+    }
+}
+
+enum Kind {
+    Create,
+    Write,
+    Truncate,
+    Punch,
+    Link,
+    Rename,
+    Unlink,
+}
+
+/// An operation; it may be one that fails.
+struct Change {
+    kind: Kind,
+    name: String,
+    other: String,
+    at: usize,
+    len: usize,
+    byte: u8,
+}
+
+impl Change {
+    fn number(i: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(i);
+        let kind = match rng.u8(..16) {
+            0 | 1 => Kind::Create,
+            2..=8 => Kind::Write,
+            9 => Kind::Truncate,
+            10 => Kind::Punch,
+            11 | 12 => Kind::Link,
+            13 | 14 => Kind::Rename,
+            _ => Kind::Unlink,
+        };
+        let mut name = || {
+            let dir = if rng.bool() { "a" } else { "b" };
+            format!("{dir}/{}", rng.u8(..8))
+        };
+        Self {
+            kind,
+            name: name(),
+            other: name(),
+            at: rng.usize(..60_000) / [1, 100][rng.usize(..2)],
+            len: rng.usize(1..60_000),
+            byte: rng.u8(1..),
+        }
+    }
+
+    fn perform(&self, fs: &AminoFs) -> goanna_vfs::Result<()> {
+        let user = caller();
+        let (dir, name) = parent(fs, &self.name)?;
+        let (other_dir, other) = parent(fs, &self.other)?;
+        let at = self.at as u64;
+        match self.kind {
+            Kind::Create => fs.mknod(&user, &dir, name, 0o644, 0).map(drop),
+            Kind::Write => {
+                let file = open_file(fs, &self.name, libc::O_WRONLY)?;
+                let data = vec![self.byte; self.len];
+                assert_eq!(file.write(fs, Spot::At(at), &data)?, self.len);
+                file.close(fs);
+                Ok(())
+            }
+            Kind::Truncate => fs.truncate(&user, &walk(fs, &self.name)?, at),
+            Kind::Punch => {
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                let node = walk(fs, &self.name)?;
+                fs.fallocate(&user, &node, mode, at, self.len as u64)
+            }
+            Kind::Link => fs.link(&user, &walk(fs, &self.name)?, &other_dir, other),
+            Kind::Rename => fs.rename(&user, &dir, name, &other_dir, other, 0),
+            Kind::Unlink => fs.unlink(&user, &dir, name),
+        }
+    }
+}
+
+/// As `victim`, with random operations, and another thread that syncs whenever so much is dirty that the store has it
+/// submitted before the cut.
+#[test]
+fn dirty_victim() {
+    const DIRTY: u64 = 300 << 10;
+    let Ok(dir) = std::env::var("AMINO_CRASH_DIR") else {
+        return;
+    };
+    let engine = EngineKind::from_name(&std::env::var("AMINO_CRASH_ENGINE").unwrap()).unwrap();
+    let tight = Options {
+        idle_files: 6,
+        ..options(engine)
+    };
+    let fs = AminoFs::open(Path::new(&dir), tight).unwrap();
+    fs.mkdir(&caller(), &fs.root(), b"a", 0o755).unwrap();
+    fs.mkdir(&caller(), &fs.root(), b"b", 0o755).unwrap();
+    fs.sync(None).unwrap();
+    let performed = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            loop {
+                let last = performed.load(Ordering::Acquire);
+                if fs.stats().dirty_bytes > DIRTY {
+                    fs.sync(None).unwrap();
+                    println!("synced {last}");
+                }
+                std::thread::yield_now();
+            }
+        });
+        for i in 1.. {
+            match Change::number(i).perform(&fs) {
+                Ok(()) | Err(Errno::ENOENT | Errno::EEXIST) => {}
+                Err(errno) => panic!("{errno}"),
+            }
+            performed.store(i, Ordering::Release);
+        }
+    });
+}
+
+fn kill_dirty_and_look(engine: EngineKind, after: Duration) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let synced = kill("dirty_victim", &store, engine, after);
+    assert!(synced > 0);
+    check(&store);
+    let fs = open_with(&store, &options(engine));
+    let mut found = BTreeMap::new();
+    for (name, content) in state(&fs) {
+        let nlink = fs.getattr(&caller(), &walk(&fs, &name).unwrap()).unwrap();
+        found.insert(name, (nlink.nlink as usize, content));
+    }
+    let mut tree = Tree::default();
+    let matching = (1..synced + 20_000).find(|&i| {
+        tree.apply(i, &Change::number(i));
+        i >= synced && tree.is(&found)
+    });
+    assert!(
+        matching.is_some(),
+        "no prefix from {synced} on gives what was found"
+    );
+    close_and_check(fs, &store);
+}
+
+#[test]
+fn killed_processes_leave_a_prefix_of_what_was_submitted_before_a_cut() {
+    for round in 0..4 {
+        let engine = [EngineKind::Memory, EngineKind::Fjall][round % 2];
+        kill_dirty_and_look(engine, Duration::from_millis(100 + 200 * round as u64));
     }
 }
 
