@@ -14,32 +14,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use common::Fixture;
 use serde_json::Value;
 
 mod common;
 
-struct Fixture {
-    dir: tempfile::TempDir,
-}
-
 impl Fixture {
-    fn new() -> Self {
-        Self {
-            dir: tempfile::tempdir().unwrap(),
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_amino"));
-        command
-            .args(args)
-            .env("AMINO_STORE", self.path("store"))
-            .current_dir(self.dir.path());
-        command
+        self.program(env!("CARGO_BIN_EXE_amino"), args)
     }
 
     fn amino(&self, args: &[&str]) -> Output {

@@ -8,33 +8,18 @@
 )]
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Output;
 
+use common::Fixture;
 use serde_json::Value;
 
-struct Fixture {
-    dir: tempfile::TempDir,
-}
+mod common;
 
 impl Fixture {
-    fn new() -> Self {
-        Self {
-            dir: tempfile::tempdir().unwrap(),
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
     fn run(&self, program: &str, args: &[&str]) -> Output {
-        Command::new(program)
-            .args(args)
-            .env("AMINO_STORE", self.path("store"))
+        self.program(program, args)
             // A directory of PATH that may not be searched would make 126 of 127, as with execvp(3).
             .env("PATH", "/usr/bin:/bin")
-            .current_dir(self.dir.path())
             .output()
             .unwrap()
     }

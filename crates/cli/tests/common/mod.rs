@@ -1,4 +1,5 @@
-//! A tree with everything that a copy can get wrong, and a way to compare two trees in every detail.
+//! A directory with a store, and programs run in it; a tree with everything that a copy can get wrong, and a way to
+//! compare two trees in every detail.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -11,8 +12,36 @@ use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
+
+/// A directory of its own for a test.
+pub struct Fixture {
+    dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    pub fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// `program`, to be run in the directory, on the store there.
+    pub fn program(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command
+            .args(args)
+            .env("AMINO_STORE", self.path("store"))
+            .current_dir(self.dir.path());
+        command
+    }
+}
 
 /// Whether the test runs as root, who may make devices and give files away.
 pub fn is_root() -> bool {
