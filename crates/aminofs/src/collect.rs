@@ -305,8 +305,9 @@ impl AminoFs {
 
     fn park_again(&self, inode: &Arc<Inode>) {
         let mut state = inode.state.lock();
-        let size = state.meta.size;
-        if let Some(cache) = &mut state.cache {
+        let (size, orphan) = (state.meta.size, state.home == Home::Orphan);
+        // The last name may have gone meanwhile; an orphan goes when nobody holds it.
+        if let Some(cache) = state.cache.as_mut().filter(|_| !orphan) {
             cache.idle = true;
             self.idle.lock().put(Arc::clone(inode), size);
         }
