@@ -29,6 +29,9 @@ const OFFSET_NR: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
 const OFFSET_ARGS: u32 = 16;
 
+/// The event message of a stop that the filter of [`compile_watch`] asked for and the first one did, too.
+pub const WATCHED: u32 = 1;
+
 /// How calls that the monitor answers are to reach it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
@@ -51,34 +54,48 @@ pub struct Purpose {
 enum Verdict {
     Return(u32),
     If {
-        arg: u8,
-        mask: u32,
-        value: u32,
+        all: &'static [Condition],
         then: u32,
     },
 }
 
 impl Verdict {
-    fn of(rule: &Rule, purpose: Purpose) -> Self {
+    fn when(condition: &'static Condition, then: u32) -> Self {
+        let all = std::slice::from_ref(condition);
+        Self::If { all, then }
+    }
+
+    fn of(rule: &'static Rule, purpose: Purpose) -> Self {
         let answered = match purpose.delivery {
             Delivery::Notify => RET_NOTIFY,
             Delivery::Stop => RET_TRACE,
         };
-        let when = |c: &Condition, then| Self::If {
-            arg: c.arg,
-            mask: c.mask,
-            value: c.value,
-            then,
-        };
         match rule {
-            Rule::Allow => Self::Return(RET_ALLOW),
+            Rule::Allow | Rule::TraceSends(_) => Self::Return(RET_ALLOW),
             Rule::Data(_) | Rule::DataIf(..) if !purpose.shadow_files => Self::Return(RET_ALLOW),
             Rule::Notify(_) | Rule::Data(_) => Self::Return(answered),
-            Rule::DataIf(condition, _) => when(condition, answered),
+            Rule::DataIf(condition, _) => Self::when(condition, answered),
             Rule::Trace => Self::Return(RET_TRACE),
+            Rule::TraceIf(all) => Self::If {
+                all,
+                then: RET_TRACE,
+            },
             Rule::Refuse(errno) => Self::Return(RET_ERRNO | *errno as u32),
-            Rule::RefuseIf(condition, errno) => when(condition, RET_ERRNO | *errno as u32),
-            Rule::PretendIf(condition) => when(condition, RET_ERRNO),
+            Rule::RefuseIf(condition, errno) => Self::when(condition, RET_ERRNO | *errno as u32),
+            Rule::PretendIf(condition) => Self::when(condition, RET_ERRNO),
+        }
+    }
+
+    /// The verdict of [`compile_watch`].
+    fn watching(rule: &'static Rule) -> Self {
+        match rule {
+            Rule::TraceSends(None) => Self::Return(RET_TRACE),
+            Rule::TraceSends(Some(condition)) => Self::when(condition, RET_TRACE),
+            Rule::TraceIf(all) => Self::If {
+                all,
+                then: RET_TRACE | WATCHED,
+            },
+            _ => Self::Return(RET_ALLOW),
         }
     }
 }
@@ -89,7 +106,21 @@ const fn insn(code: u16, jt: u8, jf: u8, k: u32) -> Insn {
 
 /// The filter for `purpose`. Calls of foreign ABIs and calls the table does not know answer ENOSYS.
 pub fn compile(purpose: Purpose) -> Vec<Insn> {
-    let unknown = Verdict::Return(RET_ERRNO | libc::ENOSYS as u32);
+    assemble(RET_ERRNO | libc::ENOSYS as u32, |rule| {
+        Verdict::of(rule, purpose)
+    })
+}
+
+/// A second filter for a program that has made a Unix datagram socket: it stops calls that send. The kernel takes
+/// the stricter verdict of both, and the younger filter's of two that are alike: so a stop tells whether the program
+/// has the second filter, which it hands on to its children as it does the first.
+pub fn compile_watch() -> Vec<Insn> {
+    assemble(RET_ALLOW, Verdict::watching)
+}
+
+/// A program of the rows' verdicts; calls of foreign ABIs and calls the table does not know get `other`.
+fn assemble(other: u32, verdict: impl Fn(&'static Rule) -> Verdict) -> Vec<Insn> {
+    let unknown = Verdict::Return(other);
     let mut ranges: Vec<(u32, Verdict)> = Vec::new();
     let mut next = 0;
     let mut push = |start: u32, verdict: Verdict| match ranges.last() {
@@ -100,7 +131,7 @@ pub fn compile(purpose: Purpose) -> Vec<Insn> {
         if entry.nr > next {
             push(next, unknown);
         }
-        push(entry.nr, Verdict::of(&entry.rule, purpose));
+        push(entry.nr, verdict(&entry.rule));
         next = entry.nr + 1;
     }
     push(next, unknown);
@@ -108,10 +139,10 @@ pub fn compile(purpose: Purpose) -> Vec<Insn> {
     let mut program = vec![
         insn(LD_W_ABS, 0, 0, OFFSET_ARCH),
         insn(JEQ, 1, 0, AUDIT_ARCH_X86_64),
-        insn(RET, 0, 0, RET_ERRNO | libc::ENOSYS as u32),
+        insn(RET, 0, 0, other),
         insn(LD_W_ABS, 0, 0, OFFSET_NR),
         insn(JGE, 0, 1, X32_BIT),
-        insn(RET, 0, 0, RET_ERRNO | libc::ENOSYS as u32),
+        insn(RET, 0, 0, other),
     ];
     program.extend(search(&ranges));
     program
@@ -137,18 +168,26 @@ fn search(ranges: &[(u32, Verdict)]) -> Vec<Insn> {
 fn leaf(verdict: Verdict) -> Vec<Insn> {
     match verdict {
         Verdict::Return(value) => vec![insn(RET, 0, 0, value)],
-        Verdict::If {
-            arg,
-            mask,
-            value,
-            then,
-        } => vec![
-            insn(LD_W_ABS, 0, 0, OFFSET_ARGS + 8 * u32::from(arg)),
-            insn(AND, 0, 0, mask),
-            insn(JEQ, 0, 1, value),
-            insn(RET, 0, 0, then),
-            insn(RET, 0, 0, RET_ALLOW),
-        ],
+        Verdict::If { all, then } => {
+            let mut program = Vec::new();
+            for (index, condition) in all.iter().enumerate() {
+                // Past what is left of the tests, and past the verdict: at most two tests, of three instructions each.
+                let fails = (3 * (all.len() - index - 1) + 1) as u8;
+                let (jt, jf) = if condition.holds {
+                    (0, fails)
+                } else {
+                    (fails, 0)
+                };
+                let argument = OFFSET_ARGS + 8 * u32::from(condition.arg);
+                program.extend([
+                    insn(LD_W_ABS, 0, 0, argument),
+                    insn(AND, 0, 0, condition.mask),
+                    insn(JEQ, jt, jf, condition.value),
+                ]);
+            }
+            program.extend([insn(RET, 0, 0, then), insn(RET, 0, 0, RET_ALLOW)]);
+            program
+        }
     }
 }
 
@@ -193,7 +232,7 @@ mod tests {
             let got = run(&program, AUDIT_ARCH_X86_64, entry.nr, [0; 6]);
             let want = match Verdict::of(&entry.rule, NOTIFY) {
                 Verdict::Return(value) => value,
-                Verdict::If { value: 0, then, .. } => then,
+                Verdict::If { all, then } if all.iter().all(|c| (c.value == 0) == c.holds) => then,
                 Verdict::If { .. } => RET_ALLOW,
             };
             assert_eq!(got, want, "{}", entry.name);
@@ -222,6 +261,54 @@ mod tests {
         let verdict = |purpose| run(&compile(purpose), AUDIT_ARCH_X86_64, write, [0; 6]);
         assert_eq!(verdict(NOTIFY), RET_NOTIFY);
         assert_eq!(verdict(host_files), RET_ALLOW);
+    }
+
+    #[test]
+    fn sends_are_stopped_under_the_second_filter_only() {
+        let (first, second) = (compile(NOTIFY), compile_watch());
+        let verdict =
+            |program: &[Insn], nr: i64, args| run(program, AUDIT_ARCH_X86_64, nr as u32, args);
+        let unix = [libc::AF_UNIX as u64, libc::SOCK_DGRAM as u64, 0, 0, 0, 0];
+        let raw = [
+            libc::AF_UNIX as u64,
+            (libc::SOCK_RAW | libc::SOCK_CLOEXEC) as u64,
+            0,
+            0,
+            0,
+            0,
+        ];
+        let stream = [
+            libc::AF_UNIX as u64,
+            (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64,
+            0,
+            0,
+            0,
+            0,
+        ];
+        let internet = [libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0, 0, 0, 0];
+        assert_eq!(verdict(&first, libc::SYS_socket, unix), RET_TRACE);
+        assert_eq!(
+            verdict(&second, libc::SYS_socket, unix),
+            RET_TRACE | WATCHED
+        );
+        assert_eq!(verdict(&first, libc::SYS_socket, raw), RET_TRACE);
+        let addressed = [3, 16, 1, 0, 16, 110];
+        assert_eq!(verdict(&second, libc::SYS_sendto, addressed), RET_TRACE);
+        for nr in [libc::SYS_sendmsg, libc::SYS_sendmmsg] {
+            assert_eq!(verdict(&first, nr, [0; 6]), RET_ALLOW);
+            assert_eq!(verdict(&second, nr, [0; 6]), RET_TRACE);
+        }
+        for program in [&first, &second] {
+            assert_eq!(verdict(program, libc::SYS_socket, internet), RET_ALLOW);
+            assert_eq!(verdict(program, libc::SYS_socket, stream), RET_ALLOW);
+            assert_eq!(
+                verdict(program, libc::SYS_sendto, [3, 16, 1, 0, 16, 0]),
+                RET_ALLOW
+            );
+        }
+        assert_eq!(verdict(&first, libc::SYS_sendto, addressed), RET_ALLOW);
+        assert_eq!(verdict(&second, libc::SYS_openat, [0; 6]), RET_ALLOW);
+        assert_eq!(verdict(&second, 9999, [0; 6]), RET_ALLOW);
     }
 
     #[test]

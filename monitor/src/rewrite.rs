@@ -6,9 +6,10 @@
 //!
 //! Registers are put back when the rewritten call returns: compilers rely on all but rax, rcx and r11.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 
+use goanna_sys::filter::Insn;
 use goanna_sys::{ptrace, tracee};
 use goanna_vfs::{Errno, Result};
 
@@ -48,6 +49,48 @@ pub enum Rewrite {
         /// Kept until the tracee has opened it.
         source: Option<OwnedFd>,
     },
+    /// The sending call itself, to other addresses.
+    Send(Send),
+    /// seccomp(2): a further filter for all threads of the program, which then makes its own call again.
+    Filter(Vec<Insn>),
+}
+
+/// A sending call with addresses of ours.
+pub struct Send {
+    /// What goes to the scratch area: the structures the call takes, and the addresses.
+    pub image: Vec<u8>,
+    /// Where in it offsets into it stand, to be made pointers.
+    pub pointers: Vec<usize>,
+    /// Which call.
+    pub kind: SendKind,
+}
+
+/// What the image of a [`Send`] begins with.
+#[derive(Debug, Clone, Copy)]
+pub enum SendKind {
+    /// sendto(2): the address, of this length.
+    To(u64),
+    /// sendmsg(2): a `struct msghdr`.
+    Message,
+    /// sendmmsg(2): this many `struct mmsghdr`, whose lengths the kernel sets.
+    Messages(u64),
+}
+
+/// Size of a `struct mmsghdr`, and where in it the length is that the kernel sets.
+pub const MMSGHDR: (usize, usize) = (64, 56);
+
+/// What is to be done when a rewritten call returns, besides putting the registers back.
+enum Then {
+    Nothing,
+    /// The descriptor was kept open for the tracee to open again.
+    Close(OwnedFd),
+    /// The program's own call is made.
+    Again,
+    /// The lengths in the messages go from our copy to the program's.
+    Lengths {
+        from: u64,
+        to: u64,
+    },
 }
 
 enum Pending {
@@ -60,13 +103,11 @@ enum Pending {
     /// The rewritten call is about to meet the filter.
     Ready {
         saved: Registers,
-        source: Option<OwnedFd>,
+        rewritten: Registers,
+        then: Then,
     },
     /// The rewritten call runs; then the registers come back.
-    Running {
-        saved: Registers,
-        _source: Option<OwnedFd>,
-    },
+    Running { saved: Registers, then: Then },
 }
 
 /// All rewriting under way.
@@ -76,6 +117,8 @@ pub struct Rewriter {
     pending: HashMap<i32, Pending>,
     /// Children that run in their parents' memory while these wait.
     lenders: HashMap<i32, i32>,
+    /// Threads that were to get a filter and are to make their own call now, with or without it.
+    filtered: HashSet<i32>,
 }
 
 const PAGE: u64 = 4096;
@@ -100,9 +143,8 @@ impl Rewriter {
             return self.map(tid, saved, rewrite);
         }
         ptrace::set_regs(tid, &regs)?;
-        let _source = rewrite.into_source();
-        self.pending
-            .insert(tid, Pending::Running { saved, _source });
+        let then = rewrite.then(scratch.address, &saved);
+        self.pending.insert(tid, Pending::Running { saved, then });
         Ok(())
     }
 
@@ -131,15 +173,25 @@ impl Rewriter {
     /// Whether this seccomp stop of `tid` is that of a call already rewritten, which is then to be continued with
     /// [`ptrace::cont_syscall`]. It is not when a signal handler runs first; the rewritten call follows behind it.
     pub fn seccomp_stop(&mut self, tid: i32, regs: &Registers) -> bool {
-        let ours = |saved: &Registers| {
-            let scratch = self.scratch.get(&tid).map(|area| area.address);
-            regs.rip == saved.rip && Some(regs.rdi) == scratch
+        let call = |regs: &Registers| {
+            let Registers {
+                rip,
+                orig_rax,
+                rdi,
+                rsi,
+                rdx,
+                r8,
+                ..
+            } = *regs;
+            [rip, orig_rax, rdi, rsi, rdx, r8]
         };
         match self.pending.remove(&tid) {
-            Some(Pending::Ready { saved, source }) if ours(&saved) => {
-                let _source = source;
-                self.pending
-                    .insert(tid, Pending::Running { saved, _source });
+            Some(Pending::Ready {
+                saved,
+                rewritten,
+                then,
+            }) if call(regs) == call(&rewritten) => {
+                self.pending.insert(tid, Pending::Running { saved, then });
                 true
             }
             Some(other) => {
@@ -157,39 +209,26 @@ impl Rewriter {
         };
         let now = ptrace::get_regs(tid)?;
         let mut regs = match pending {
-            Pending::Running { saved, .. } => Registers {
-                rax: now.rax,
-                ..saved
-            },
+            Pending::Running { saved, then } => {
+                let regs = self.returned(tid, saved, now.rax, &then);
+                if let Then::Close(source) = then {
+                    drop(source);
+                }
+                regs
+            }
             Pending::Mapping {
                 saved,
                 len,
                 rewrite,
-            } => {
-                let failed = (-PAGE.cast_signed()..0).contains(&now.rax.cast_signed());
-                let mut regs = saved;
-                let image = rewrite.apply(now.rax, &mut regs);
-                if failed || tracee::write_all(tid, now.rax, &image).is_err() {
-                    Registers {
-                        rax: -(Errno::ENOMEM as i64) as u64,
-                        ..saved
-                    }
-                } else {
-                    let address = now.rax;
-                    self.scratch.insert(tid, Scratch { address, len });
-                    if let Some(lender) = self.lenders.get(&tid) {
-                        self.scratch.insert(*lender, Scratch { address, len });
-                    }
-                    let source = rewrite.into_source();
-                    self.pending.insert(tid, Pending::Ready { saved, source });
-                    // The syscall instruction is two bytes long; it runs again, as another call.
-                    Registers {
-                        rip: saved.rip - 2,
-                        rax: regs.orig_rax,
-                        ..regs
-                    }
-                }
-            }
+            } => self.mapped(
+                tid,
+                saved,
+                Scratch {
+                    address: now.rax,
+                    len,
+                },
+                rewrite,
+            ),
             Pending::Ready { .. } => now,
         };
         // A call that a signal ended is restarted by the kernel, as the one the program made; nothing else is, whatever
@@ -198,6 +237,74 @@ impl Rewriter {
             regs.orig_rax = u64::MAX;
         }
         ptrace::set_regs(tid, &regs)
+    }
+
+    /// The registers after a rewritten call that returned `result`.
+    fn returned(&mut self, tid: i32, saved: Registers, result: u64, then: &Then) -> Registers {
+        match *then {
+            Then::Again => {
+                self.filtered.insert(tid);
+                again(saved)
+            }
+            Then::Lengths { from, to } => {
+                copy_lengths(tid, from, to, result.cast_signed());
+                Registers {
+                    rax: result,
+                    ..saved
+                }
+            }
+            Then::Nothing | Then::Close(_) => Registers {
+                rax: result,
+                ..saved
+            },
+        }
+    }
+
+    /// The registers after the mmap of the scratch area: for the rewritten call.
+    fn mapped(
+        &mut self,
+        tid: i32,
+        saved: Registers,
+        scratch: Scratch,
+        rewrite: Rewrite,
+    ) -> Registers {
+        let address = scratch.address;
+        let failed = (-PAGE.cast_signed()..0).contains(&address.cast_signed());
+        let mut rewritten = saved;
+        let image = rewrite.apply(address, &mut rewritten);
+        if failed || tracee::write_all(tid, address, &image).is_err() {
+            if matches!(rewrite, Rewrite::Filter(_)) {
+                self.filtered.insert(tid);
+                return again(saved);
+            }
+            return Registers {
+                rax: -(Errno::ENOMEM as i64) as u64,
+                ..saved
+            };
+        }
+        self.scratch.insert(tid, scratch);
+        if let Some(lender) = self.lenders.get(&tid) {
+            self.scratch.insert(*lender, scratch);
+        }
+        if matches!(rewrite, Rewrite::Filter(_)) {
+            // seccomp(2) has no stop of its own: the program's call has, and finds the scratch area there.
+            return again(saved);
+        }
+        let then = rewrite.then(address, &saved);
+        self.pending.insert(
+            tid,
+            Pending::Ready {
+                saved,
+                rewritten,
+                then,
+            },
+        );
+        again(rewritten)
+    }
+
+    /// Whether `tid` is at the call that it makes after a filter was to be installed; asked once.
+    pub fn was_filtered(&mut self, tid: i32) -> bool {
+        self.filtered.remove(&tid)
     }
 
     /// `parent` is at the stop of the call that made `child`. A copy of its memory has a copy of the scratch area; a
@@ -223,14 +330,51 @@ impl Rewriter {
         self.scratch.remove(&tid);
         self.pending.remove(&tid);
         self.lenders.remove(&tid);
+        self.filtered.remove(&tid);
+    }
+}
+
+/// The registers of a call that has returned, set to make it from the start, as `regs` has it.
+fn again(regs: Registers) -> Registers {
+    // The syscall instruction is two bytes long.
+    Registers {
+        rip: regs.rip - 2,
+        rax: regs.orig_rax,
+        ..regs
+    }
+}
+
+/// What cannot be written the kernel could not have written, either; the messages are sent.
+fn copy_lengths(tid: i32, from: u64, to: u64, count: i64) {
+    let (size, at) = MMSGHDR;
+    for index in 0..u64::try_from(count).unwrap_or(0) {
+        let at = index * size as u64 + at as u64;
+        let mut length = [0; 4];
+        if tracee::read_exact(tid, from + at, &mut length).is_err()
+            || tracee::write_all(tid, to + at, &length).is_err()
+        {
+            return;
+        }
     }
 }
 
 impl Rewrite {
-    fn into_source(self) -> Option<OwnedFd> {
+    /// `saved`: the registers of the call as the program made it.
+    fn then(self, base: u64, saved: &Registers) -> Then {
         match self {
-            Self::Open { source, .. } => source,
-            _ => None,
+            Self::Open {
+                source: Some(source),
+                ..
+            } => Then::Close(source),
+            Self::Send(Send {
+                kind: SendKind::Messages(_),
+                ..
+            }) => Then::Lengths {
+                from: base,
+                to: saved.rsi,
+            },
+            Self::Filter(_) => Then::Again,
+            _ => Then::Nothing,
         }
     }
 
@@ -251,6 +395,8 @@ impl Rewrite {
                     .sum();
                 program.len() + 1 + new + 8 * (args.len() + 2)
             }
+            Self::Send(send) => send.image.len(),
+            Self::Filter(program) => FPROG + program.len() * size_of::<Insn>(),
         };
         strings as u64
     }
@@ -299,7 +445,42 @@ impl Rewrite {
                 }
                 image
             }
+            Self::Send(send) => send.apply(base, regs),
+            Self::Filter(program) => {
+                regs.orig_rax = libc::SYS_seccomp as u64;
+                regs.rdi = u64::from(libc::SECCOMP_SET_MODE_FILTER);
+                regs.rsi = libc::SECCOMP_FILTER_FLAG_TSYNC;
+                regs.rdx = base;
+                let mut image = (program.len() as u64).to_ne_bytes().to_vec();
+                image.extend((base + FPROG as u64).to_ne_bytes());
+                for insn in program {
+                    image.extend(insn.code.to_ne_bytes());
+                    image.extend([insn.jt, insn.jf]);
+                    image.extend(insn.k.to_ne_bytes());
+                }
+                image
+            }
         }
+    }
+}
+
+/// Size of a `struct sock_fprog`: a count in the first bytes of eight, a pointer.
+const FPROG: usize = 16;
+
+impl Send {
+    fn apply(&self, base: u64, regs: &mut Registers) -> Vec<u8> {
+        match self.kind {
+            SendKind::To(len) => (regs.r8, regs.r9) = (base, len),
+            SendKind::Message => regs.rsi = base,
+            SendKind::Messages(count) => (regs.rsi, regs.rdx) = (base, count),
+        }
+        let mut image = self.image.clone();
+        for &at in &self.pointers {
+            if let Some(pointer) = image.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<8>) {
+                *pointer = (base + u64::from_ne_bytes(*pointer)).to_ne_bytes();
+            }
+        }
+        image
     }
 }
 

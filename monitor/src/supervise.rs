@@ -13,6 +13,7 @@ use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, Place, Result, ops};
 
 use crate::call::{Answer, Call};
+use crate::calls::datagram;
 use crate::program::{Exec, Plan};
 use crate::rewrite::{Registers, Rewrite, Rewriter};
 use crate::table::entry;
@@ -52,6 +53,12 @@ enum Next {
     Instead(Rewrite),
     /// Not yet: its answer is being worked out.
     Wait,
+}
+
+impl Next {
+    fn of(rewrite: Option<Rewrite>) -> Self {
+        rewrite.map_or(Self::Run, Self::Instead)
+    }
 }
 
 impl Supervisor {
@@ -179,6 +186,11 @@ impl Supervisor {
             entry(nr).and_then(|entry| entry.rule.handler()),
         ) {
             (libc::SYS_chdir, _) => change_directory(&call),
+            (libc::SYS_socket, _) if self.rewriter.was_filtered(tid) => Ok(Next::Run),
+            (libc::SYS_socket, _) => datagram::watch(&call).map(Next::of),
+            (libc::SYS_sendto | libc::SYS_sendmsg | libc::SYS_sendmmsg, _) => {
+                datagram::redirect(&call).map(Next::of)
+            }
             (libc::SYS_execve, _) => {
                 let path = call.path(0)?;
                 let exec = Exec {

@@ -30,6 +30,8 @@ pub struct TaskStatus {
     pub no_new_privs: bool,
     /// Seccomp mode: 0 none, 1 strict, 2 filter.
     pub seccomp: u32,
+    /// Seccomp filters in force; 0 where the kernel does not say (before Linux 5.9).
+    pub seccomp_filters: u32,
 }
 
 /// Reads /proc/TID/status. `EIO`: a line this kernel must have is missing or not a number.
@@ -53,6 +55,7 @@ fn parse(text: &[u8]) -> Option<TaskStatus> {
         umask: 0,
         no_new_privs: false,
         seccomp: 0,
+        seccomp_filters: 0,
     };
     let mut required = 0;
     for line in text.split(|&byte| byte == b'\n') {
@@ -80,6 +83,7 @@ fn parse(text: &[u8]) -> Option<TaskStatus> {
             b"Umask" => status.umask = u32::from_str_radix(value, 8).ok()?,
             b"NoNewPrivs" => status.no_new_privs = value != "0",
             b"Seccomp" => status.seccomp = value.parse().ok()?,
+            b"Seccomp_filters" => status.seccomp_filters = value.parse().ok()?,
             _ => continue,
         }
         if matches!(

@@ -224,7 +224,9 @@ fn decode(tid: i32, raw: i32) -> Result<Option<Status>, Errno> {
     }
 }
 
-fn event_message(tid: i32) -> Result<i32, Errno> {
+/// What the tracee's stop has to tell: the tid of a new child or of a thread that executed, the data of the filter's
+/// verdict at a seccomp stop.
+pub fn event_message(tid: i32) -> Result<i32, Errno> {
     let mut message: libc::c_ulong = 0;
     // SAFETY: `message` is a live unsigned long, which is what this request fills.
     let r = unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, tid, 0, &raw mut message) };

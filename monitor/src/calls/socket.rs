@@ -2,6 +2,8 @@
 //! directory, and the monitor binds or connects the tracee's own socket there.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use goanna_sys::cred;
@@ -14,14 +16,13 @@ use crate::call::{Answer, Call, Resolved, Target};
 /// `sun_path` is 108 bytes, after a 2-byte family.
 const ADDRESS_MAX: u64 = 110;
 
-/// The path in the socket address at argument 1; `None` for other families, unnamed and abstract addresses,
-/// and addresses the kernel will refuse itself.
-fn path(call: &Call<'_>) -> Result<Option<Vec<u8>>> {
-    let len = call.arg(2);
+/// The path in the socket address of `len` bytes at `address`; `None` for other families, unnamed and abstract
+/// addresses, and addresses the kernel will refuse itself.
+fn path(call: &Call<'_>, address: u64, len: u64) -> Result<Option<Vec<u8>>> {
     if !(3..=ADDRESS_MAX).contains(&len) {
         return Ok(None);
     }
-    let address = call.read(call.arg(1), len as usize)?;
+    let address = call.read(address, len as usize)?;
     let (family, path) = address.split_at(2);
     if family != (libc::AF_UNIX as u16).to_ne_bytes() || path.first() == Some(&0) {
         return Ok(None);
@@ -55,7 +56,7 @@ fn meeting_point(call: &Call<'_>, place: &Place) -> Result<PathBuf> {
 
 /// bind(2). EADDRINUSE when the name exists.
 pub fn bind(call: &mut Call<'_>) -> Result<Answer> {
-    let Some(path) = path(call)? else {
+    let Some(path) = path(call, call.arg(1), call.arg(2))? else {
         return Ok(Answer::PassOn);
     };
     let Some(entry) = call.entry(libc::AT_FDCWD, &path)? else {
@@ -77,13 +78,20 @@ pub fn bind(call: &mut Call<'_>) -> Result<Answer> {
         node,
         mount: entry.dir.mount.clone(),
     };
+    let stands_in = place.mount.fs.host_path(&place.node).is_none();
     let bound = meeting_point(call, &place).and_then(|path| {
         // A back end on the host has just made the name that bind(2) insists on making itself.
         let _ = std::fs::remove_file(&path);
         let address = UnixAddr::new(&path)?;
         as_caller(&caller, || {
             nix::sys::socket::bind(socket.as_raw_fd(), &address)
-        })
+        })?;
+        if stands_in {
+            // Who may connect or send is judged by the virtual mode, which may change.
+            let everybody = std::fs::Permissions::from_mode(0o777);
+            std::fs::set_permissions(&path, everybody).map_err(crate::shadow::errno)?;
+        }
+        Ok(())
     });
     if let Err(errno) = bound {
         ops::unlink(&caller, &entry.dir, name)?;
@@ -92,23 +100,60 @@ pub fn bind(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::DONE)
 }
 
-/// connect(2). ECONNREFUSED when the name is no socket's or nobody listens.
-pub fn connect(call: &mut Call<'_>) -> Result<Answer> {
-    let Some(path) = path(call)? else {
-        return Ok(Answer::PassOn);
-    };
-    let resolved: Resolved<Pos> = call.resolve(libc::AT_FDCWD, &path, true)?;
+/// The meeting point of the socket that `path` names; `None` when the kernel finds it by that name. ECONNREFUSED for
+/// what is no socket, EACCES without permission to write.
+fn peer(call: &Call<'_>, path: &[u8]) -> Result<Option<PathBuf>> {
+    let resolved: Resolved<Pos> = call.resolve(libc::AT_FDCWD, path, true)?;
     let Target::At(place) = call.target(resolved)? else {
-        return Ok(Answer::PassOn);
+        return Ok(None);
     };
-    let caller = call.caller()?;
-    ops::access(&caller, &place, libc::W_OK)?;
+    ops::access(&*call.caller()?, &place, libc::W_OK)?;
     if place.node.kind() != FileKind::Socket {
         return Err(Errno::ECONNREFUSED);
     }
+    meeting_point(call, &place).map(Some)
+}
+
+/// Where the socket is that a datagram on descriptor `fd` to the address of `len` bytes at `address` is for, as an
+/// address of the host. `None` when that is the kernel's to find: it gets the call as it stands, with all its errors.
+pub fn destination(call: &Call<'_>, fd: i32, address: u64, len: u64) -> Result<Option<Vec<u8>>> {
+    use nix::sys::socket::{SockType, SockaddrLike, getsockname, getsockopt, sockopt};
+    let Ok(Some(path)) = path(call, address, len) else {
+        return Ok(None);
+    };
+    let Ok(socket) = call.task.descriptor(fd) else {
+        return Ok(None);
+    };
+    if getsockopt(&socket, sockopt::SockType) != Ok(SockType::Datagram)
+        || getsockname::<UnixAddr>(socket.as_raw_fd()).is_err()
+    {
+        return Ok(None);
+    }
+    let Some(path) = peer(call, &path)? else {
+        return Ok(None);
+    };
+    // Nobody has bound it in this run: its meeting point is yet to be made.
+    if matches!(path.try_exists(), Ok(false)) {
+        return Err(Errno::ECONNREFUSED);
+    }
+    let address = UnixAddr::new(&path)?;
+    let mut bytes = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
+    bytes.extend_from_slice(path.as_os_str().as_bytes());
+    bytes.push(0);
+    bytes.truncate(address.len() as usize);
+    Ok(Some(bytes))
+}
+
+/// connect(2). ECONNREFUSED when the name is no socket's or nobody listens.
+pub fn connect(call: &mut Call<'_>) -> Result<Answer> {
+    let Some(path) = path(call, call.arg(1), call.arg(2))? else {
+        return Ok(Answer::PassOn);
+    };
+    let Some(path) = peer(call, &path)? else {
+        return Ok(Answer::PassOn);
+    };
     let socket = socket(call)?;
-    let path = meeting_point(call, &place)?;
-    let caller = Caller::clone(&caller);
+    let caller = Caller::clone(&*call.caller()?);
     // A full backlog makes a blocking socket wait.
     Ok(Answer::Block(Box::new(move || {
         let address = UnixAddr::new(&path)?;

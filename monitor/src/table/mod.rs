@@ -13,16 +13,18 @@ pub use rows::ROWS;
 /// Answers a notified call.
 pub type Handler = fn(&mut Call<'_>) -> Result<Answer, Errno>;
 
-/// A test on one argument register that the filter itself can make: `args[arg] & mask == value`, on the low
-/// 32 bits.
-#[derive(Debug, Clone, Copy)]
+/// A test on one argument register that the filter itself can make: whether `args[arg] & mask == value`, on the
+/// low 32 bits, is what `holds` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Condition {
     /// Argument number, 0 to 5.
     pub arg: u8,
     /// Bits that are compared.
     pub mask: u32,
-    /// What they must be.
+    /// What they are compared with.
     pub value: u32,
+    /// Whether they must be that, or must not.
+    pub holds: bool,
 }
 
 /// mmap(2) of a file, shared.
@@ -30,18 +32,43 @@ pub const MAP_SHARED_FILE: Condition = Condition {
     arg: 3,
     mask: (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u32,
     value: libc::MAP_SHARED as u32,
+    holds: true,
 };
 /// prctl(PR_SET_DUMPABLE).
 pub const SET_NOT_DUMPABLE: Condition = Condition {
     arg: 0,
     mask: u32::MAX,
     value: libc::PR_SET_DUMPABLE as u32,
+    holds: true,
 };
 /// clone(2) with CLONE_UNTRACED.
 pub const CLONE_UNTRACED: Condition = Condition {
     arg: 0,
     mask: libc::CLONE_UNTRACED as u32,
     value: libc::CLONE_UNTRACED as u32,
+    holds: true,
+};
+/// socket(2) for Unix datagrams: SOCK_DGRAM, or SOCK_RAW, which is the same there.
+pub const UNIX_DATAGRAMS: [Condition; 2] = [
+    Condition {
+        arg: 0,
+        mask: u32::MAX,
+        value: libc::AF_UNIX as u32,
+        holds: true,
+    },
+    Condition {
+        arg: 1,
+        mask: 0xe,
+        value: libc::SOCK_DGRAM as u32,
+        holds: true,
+    },
+];
+/// sendto(2) with an address.
+pub const TO_ADDRESS: Condition = Condition {
+    arg: 5,
+    mask: u32::MAX,
+    value: 0,
+    holds: false,
 };
 
 /// How a call is treated.
@@ -58,6 +85,11 @@ pub enum Rule {
     DataIf(Condition, Handler),
     /// Stopped by ptrace, because registers must change.
     Trace,
+    /// As [`Rule::Trace`] when all conditions hold, else allowed.
+    TraceIf(&'static [Condition]),
+    /// Allowed in programs that have never made a Unix datagram socket; in others stopped by ptrace, where there is a
+    /// condition only when it holds. Else what the network sends would pay for names of sockets.
+    TraceSends(Option<Condition>),
     /// Fails with this errno.
     Refuse(Errno),
     /// As [`Rule::Refuse`] when the condition holds, else allowed.
@@ -96,6 +128,8 @@ impl Entry {
             Rule::Data(_) => "answered for shadow files".into(),
             Rule::DataIf(..) => "answered in part for shadow files".into(),
             Rule::Trace => "stopped".into(),
+            Rule::TraceIf(_) => "stopped in part".into(),
+            Rule::TraceSends(_) => "stopped in programs with Unix datagrams".into(),
             Rule::Refuse(errno) => format!("refused {errno:?}"),
             Rule::RefuseIf(_, errno) => format!("refused in part {errno:?}"),
             Rule::PretendIf(_) => "pretended in part".into(),

@@ -2,7 +2,9 @@
 
 use nix::errno::Errno;
 
-use super::{CLONE_UNTRACED, Entry, MAP_SHARED_FILE, Rule, SET_NOT_DUMPABLE, row};
+use super::{
+    CLONE_UNTRACED, Entry, MAP_SHARED_FILE, Rule, SET_NOT_DUMPABLE, TO_ADDRESS, UNIX_DATAGRAMS, row,
+};
 use crate::calls::{
     attr, copy, dir, link, map, open, process, rw, size, socket, stat, sync, xattr,
 };
@@ -51,12 +53,12 @@ pub static ROWS: &[Entry] = &[
     row(38, "setitimer", Rule::Allow, ""),
     row(39, "getpid", Rule::Allow, ""),
     row(40, "sendfile", Rule::Data(copy::sendfile), "into a shadow file: copied by the monitor"),
-    row(41, "socket", Rule::Allow, ""),
+    row(41, "socket", Rule::TraceIf(&UNIX_DATAGRAMS), "a program's first Unix datagram socket: from then on its sends are stopped"),
     row(42, "connect", Rule::Notify(socket::connect), ""),
     row(43, "accept", Rule::Allow, ""),
-    row(44, "sendto", Rule::Allow, ""),
+    row(44, "sendto", Rule::TraceSends(Some(TO_ADDRESS)), "the name of a socket in a mount becomes that of its meeting point"),
     row(45, "recvfrom", Rule::Allow, ""),
-    row(46, "sendmsg", Rule::Allow, "descriptors of shadow files travel as they are"),
+    row(46, "sendmsg", Rule::TraceSends(None), "as sendto; descriptors of shadow files travel as they are"),
     row(47, "recvmsg", Rule::Allow, "descriptors of shadow files travel as they are"),
     row(48, "shutdown", Rule::Allow, ""),
     row(49, "bind", Rule::Notify(socket::bind), "a Unix-domain address in a mount gets its name there"),
@@ -317,7 +319,7 @@ pub static ROWS: &[Entry] = &[
     row(304, "open_by_handle_at", Rule::Allow, ""),
     row(305, "clock_adjtime", Rule::Allow, ""),
     row(306, "syncfs", Rule::Notify(sync::syncfs), ""),
-    row(307, "sendmmsg", Rule::Allow, "descriptors of shadow files travel as they are"),
+    row(307, "sendmmsg", Rule::TraceSends(None), "as sendmsg"),
     row(308, "setns", Rule::Notify(process::credentials), "noted, then passed on: later checks see the new ids"),
     row(309, "getcpu", Rule::Allow, ""),
     row(310, "process_vm_readv", Rule::Allow, ""),

@@ -1,0 +1,118 @@
+//! Datagrams to names of Unix-domain sockets in a mount: the tracee sends them itself, to the meeting point. So the
+//! sender is who it says it is, descriptors travel, and a full queue makes the tracee wait, not the monitor.
+//!
+//! The calls come here at ptrace stops, and only those of programs that have made a Unix datagram socket: no register
+//! tells whether a `sendmsg` has an address, or which family's. Such a program is given a second filter
+//! ([`crate::filter::compile_watch`]) before it makes its first.
+
+use goanna_sys::{procfs, ptrace};
+use goanna_vfs::Result;
+
+use super::socket::destination;
+use crate::call::Call;
+use crate::filter::{WATCHED, compile_watch};
+use crate::rewrite::{MMSGHDR, Rewrite, Send, SendKind};
+
+/// Size of a `struct msghdr`.
+const MSGHDR: usize = 56;
+/// More messages than this Linux does not take from one call (`UIO_MAXIOV`).
+const MAX_MESSAGES: u64 = 1024;
+
+/// socket(2) for Unix datagrams: the filter that the program must have first.
+///
+/// A program under filters of its own gets none: one of those may kill whoever makes another call than it expects.
+pub fn watch(call: &Call<'_>) -> Result<Option<Rewrite>> {
+    let tid = call.task.tid;
+    if ptrace::event_message(tid)? == WATCHED as i32 {
+        return Ok(None);
+    }
+    let ours = procfs::status(std::process::id() as i32)?.seccomp_filters;
+    if procfs::status(tid)?.seccomp_filters > ours + 1 {
+        return Ok(None);
+    }
+    Ok(Some(Rewrite::Filter(compile_watch())))
+}
+
+/// sendto(2), sendmsg(2) or sendmmsg(2); `None` for the kernel to do as it stands.
+pub fn redirect(call: &Call<'_>) -> Result<Option<Rewrite>> {
+    let send = match i64::from(call.nr) {
+        libc::SYS_sendto => to(call)?,
+        libc::SYS_sendmsg => message(call)?,
+        _ => messages(call)?,
+    };
+    Ok(send.map(Rewrite::Send))
+}
+
+fn to(call: &Call<'_>) -> Result<Option<Send>> {
+    let address = destination(call, call.int(0), call.arg(4), call.arg(5))?;
+    Ok(address.map(|address| Send {
+        kind: SendKind::To(address.len() as u64),
+        image: address,
+        pointers: Vec::new(),
+    }))
+}
+
+fn message(call: &Call<'_>) -> Result<Option<Send>> {
+    let Ok(image) = call.read(call.arg(1), MSGHDR) else {
+        return Ok(None);
+    };
+    let mut send = Send {
+        image,
+        pointers: Vec::new(),
+        kind: SendKind::Message,
+    };
+    Ok(readdress(call, &mut send, 0)?.then_some(send))
+}
+
+/// A message that cannot be sent ends the call, as it does in the kernel: those before it are sent.
+fn messages(call: &Call<'_>) -> Result<Option<Send>> {
+    let count = u64::from(call.uint(2)).min(MAX_MESSAGES);
+    let Ok(image) = call.read(call.arg(1), count as usize * MMSGHDR.0) else {
+        return Ok(None);
+    };
+    let mut send = Send {
+        image,
+        pointers: Vec::new(),
+        kind: SendKind::Messages(count),
+    };
+    let mut changed = false;
+    for index in 0..count {
+        match readdress(call, &mut send, index as usize * MMSGHDR.0) {
+            Ok(other) => changed |= other,
+            Err(errno) if index == 0 => return Err(errno),
+            Err(_) => {
+                send.kind = SendKind::Messages(index);
+                changed = true;
+                break;
+            }
+        }
+    }
+    Ok(changed.then_some(send))
+}
+
+/// Gives the `struct msghdr` at `at` in the image the address of a meeting point; false when its own is right.
+fn readdress(call: &Call<'_>, send: &mut Send, at: usize) -> Result<bool> {
+    let field = |at: usize| send.image.get(at..).and_then(<[u8]>::first_chunk::<8>);
+    let (Some(name), Some(len)) = (field(at), field(at + 8)) else {
+        return Ok(false);
+    };
+    // The length is an int, with padding behind it.
+    let (name, len) = (u64::from_ne_bytes(*name), u64::from_ne_bytes(*len) as u32);
+    let Some(address) = destination(call, call.int(0), name, u64::from(len))? else {
+        return Ok(false);
+    };
+    let end = send.image.len() as u64;
+    let fields = [end, address.len() as u64];
+    for (at, value) in [at, at + 8].into_iter().zip(fields) {
+        if let Some(field) = send
+            .image
+            .get_mut(at..)
+            .and_then(<[u8]>::first_chunk_mut::<8>)
+        {
+            *field = value.to_ne_bytes();
+        }
+    }
+    send.pointers.push(at);
+    send.image.extend_from_slice(&address);
+    Ok(true)
+}
