@@ -332,6 +332,16 @@ impl Store {
         Ok(())
     }
 
+    /// As [`Store::submit`], for changes that were [reserved](Store::reserve) since the last cut and are not collected any
+    /// more: handed over before the next one.
+    pub fn submit_reserved(&self, _guard: &OpGuard<'_>, changes: Changes) -> Result<(), Error> {
+        self.shared.check()?;
+        if !changes.is_empty() {
+            self.shared.submit(changes);
+        }
+        Ok(())
+    }
+
     /// Returns when everything submitted before is on disk. Those who wait at the same time share one fdatasync(2).
     pub fn sync(&self) -> Result<(), Error> {
         self.shared.sync()

@@ -20,7 +20,7 @@ use crate::cache::Cache;
 use crate::data::{PAGE_COST, deletes};
 use crate::inode::{Home, Inode, PAGE, State};
 use crate::ranges::RangeSet;
-use crate::{AminoFs, META_COST};
+use crate::{AminoFs, META_COST, errno};
 
 /// Pages that are deleted in the cut that removes a file's last name; larger files go in steps, as orphans.
 pub(crate) const REAP_PAGES: u64 = 1024;
@@ -342,7 +342,8 @@ impl AminoFs {
         let mut changes = Changes::new();
         let result = store_content(inode, state, &mut changes).and_then(|()| {
             inode.put_meta(state, &mut changes);
-            self.submit(guard, changes)
+            let submitted = self.store.submit_reserved(guard, changes);
+            submitted.map_err(|error| errno(&error))
         });
         match result {
             Ok(()) => {

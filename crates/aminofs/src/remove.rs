@@ -1,5 +1,6 @@
 //! Removing names.
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,30 +55,20 @@ impl AminoFs {
         }
         self.reserve_removal(state.meta_cost())?;
         changes.delete(key::link_key(inode.ino, dir, name));
-        let mut others = Vec::new();
-        self.scan(&key::link_prefix(inode.ino), |raw, _| {
-            if let ParsedKey::Link {
-                parent,
-                name: found,
-                ..
-            } = ParsedKey::parse(raw)?
-                && (parent, found) != (dir, name)
-            {
-                others.push((parent, Arc::<[u8]>::from(found)));
-            }
-            // Two are enough to know that it is not the last.
-            Ok(others.len() < 2)
-        })?;
-        let Some((parent, other)) = others.first() else {
-            return Err(Errno::EUCLEAN);
-        };
-        let seen = self.table.get(*parent).map(|parent| Seen {
-            parent: Some(parent),
-            name: Arc::clone(other),
-            deleted: false,
-        });
         let nlink = state.meta.nlink.saturating_sub(1);
-        if others.len() > 1 {
+        let other = if nlink == 1 || state.seen.is(dir, name) {
+            self.other_name(inode.ino, dir, name)?
+        } else {
+            None
+        };
+        let seen = other.as_ref().and_then(|(parent, other)| {
+            Some(Seen {
+                parent: Some(self.table.get(*parent)?),
+                name: Arc::clone(other),
+                deleted: false,
+            })
+        });
+        if nlink > 1 {
             return Ok(Dropped {
                 nlink,
                 home: Home::Data,
@@ -85,6 +76,9 @@ impl AminoFs {
                 reap_reserved: false,
             });
         }
+        let Some((parent, other)) = &other else {
+            return Err(Errno::EUCLEAN);
+        };
         // The last name takes the metadata back.
         let mut meta = state.meta.clone();
         meta.nlink = 1;
@@ -106,6 +100,27 @@ impl AminoFs {
             other: seen,
             reap_reserved: false,
         })
+    }
+
+    /// Another name of inode `ino` than `name` in directory `dir`. The search begins behind that one: where many names go
+    /// one after the other, those before are gone already, and each would be looked at again.
+    fn other_name(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Option<(u64, Arc<[u8]>)>> {
+        let this = key::link_key(ino, dir, name);
+        for from in [Bound::Excluded(&this[..]), Bound::Unbounded] {
+            let mut found = None;
+            self.scan_from(from, &key::link_prefix(ino), |raw, _| {
+                if raw != &this[..]
+                    && let ParsedKey::Link { parent, name, .. } = ParsedKey::parse(raw)?
+                {
+                    found = Some((parent, Arc::<[u8]>::from(name)));
+                }
+                Ok(found.is_none())
+            })?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
     }
 
     /// Does in memory what [`AminoFs::plan_drop`] planned, after the changes were submitted.

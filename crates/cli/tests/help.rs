@@ -168,8 +168,8 @@ fn wrong_command_lines_end_with_125() {
         ),
         (
             "amino",
-            &["run", "--txn", "true"],
-            "amino: unexpected argument '--txn'",
+            &["run", "--transaction", "true"],
+            "amino: unexpected argument '--transaction'",
         ),
         ("amino", &["frobnicate"], "amino: unrecognized subcommand"),
         (
