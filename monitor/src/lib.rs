@@ -17,9 +17,11 @@ pub mod call;
 pub mod calls;
 mod check;
 pub mod filter;
+mod inflight;
 mod launch;
 pub mod pool;
 mod program;
+mod restart;
 mod rewrite;
 mod rundir;
 pub mod shadow;
@@ -53,6 +55,7 @@ pub use stats::Stats;
 
 use calls::map::Mapped;
 use calls::outgrow::Reluctant;
+use inflight::InFlight;
 use program::Programs;
 use shadow::Shadows;
 use stats::Counters;
@@ -161,6 +164,8 @@ pub struct Monitor {
     pub mounts: Mounts,
     /// Known tracees.
     pub(crate) tasks: Tasks,
+    /// Calls being answered.
+    pub(crate) in_flight: InFlight,
     /// Shadow objects.
     pub(crate) shadows: Shadows,
     /// Programs executed from mounts.
@@ -205,6 +210,7 @@ pub fn run(config: Config) -> Result<Outcome, Error> {
     let monitor = Arc::new(Monitor {
         mounts: config.mounts,
         tasks: Tasks::default(),
+        in_flight: InFlight::default(),
         shadows: Shadows::new(rundir::RunDir::create().map_err(Error::RunDir)?),
         programs: Programs::default(),
         mapped: Mapped::default(),
@@ -223,7 +229,7 @@ pub fn run(config: Config) -> Result<Outcome, Error> {
         config.signals.of_command(),
     )?;
     let pid = launched.pid;
-    let mut supervisor = Supervisor::new(Arc::clone(&monitor));
+    let mut supervisor = Supervisor::new(Arc::clone(&monitor), launched.listener.is_some());
     supervisor.seize(pid).map_err(Error::Trace)?;
     config.signals.forward_to(pid).map_err(Error::Thread)?;
     if let Some(listener) = launched.listener.take() {

@@ -16,6 +16,7 @@ use nix::sys::signal::SigSet;
 use crate::Monitor;
 use crate::baton::{Baton, Ticket};
 use crate::call::{Answer, Call};
+use crate::restart::is_interruptible;
 use crate::table::entry;
 use crate::vigil::Vigil;
 
@@ -113,10 +114,18 @@ fn treat(
     let Some(handler) = entry(nr).and_then(|entry| entry.rule.handler()) else {
         return Err(Errno::ENOSYS);
     };
-    let task = monitor.tasks.get(notification.tid)?;
-    let mut call = Call::new(monitor, task, nr, notification.args);
+    // Entered before the task is looked up: the supervisor forgets the task of a dead tracee before it looks here.
+    let _in_flight = monitor.in_flight.enter(notification.tid);
+    let alive = || listener.still_valid(notification.id);
+    let task = monitor.tasks.get_if(notification.tid, alive)?;
+    let mut call = Call::new(monitor, Arc::clone(&task), nr, notification.args);
     call.notification = Some((Arc::clone(listener), notification.id));
-    catch_unwind(AssertUnwindSafe(|| handler(&mut call))).unwrap_or(Err(Errno::EIO))
+    let outcome = catch_unwind(AssertUnwindSafe(|| handler(&mut call))).unwrap_or(Err(Errno::EIO));
+    let waits = matches!(outcome, Ok(Answer::PassOn | Answer::Block(_)));
+    if is_interruptible(nr) {
+        task.note_left_to_wait(waits.then_some((nr, notification.args)));
+    }
+    outcome
 }
 
 /// A reply that fails finds its tracee dead.

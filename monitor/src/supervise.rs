@@ -17,11 +17,13 @@ use crate::calls::datagram;
 use crate::program::{Exec, Plan};
 use crate::rewrite::{Registers, Rewrite, Rewriter};
 use crate::table::entry;
-use crate::{Monitor, Status};
+use crate::{Monitor, Status, restart};
 
 /// Follows the tracees of one run.
 pub struct Supervisor {
     monitor: Arc<Monitor>,
+    /// Calls come as notifications, not only as stops.
+    notified: bool,
     rewriter: Rewriter,
     /// Answers of calls that took long, where there is no notification to reply to.
     late: (Sender<Late>, Receiver<Late>),
@@ -63,9 +65,10 @@ impl Next {
 
 impl Supervisor {
     /// For the tracees of `monitor`.
-    pub fn new(monitor: Arc<Monitor>) -> Self {
+    pub fn new(monitor: Arc<Monitor>, notified: bool) -> Self {
         Self {
             monitor,
+            notified,
             rewriter: Rewriter::default(),
             late: channel(),
             late_count: 0,
@@ -86,7 +89,12 @@ impl Supervisor {
             } else {
                 0
             };
-            match ptrace::wait(flags) {
+            let monitor = &self.monitor;
+            let leaving = |tid| {
+                monitor.tasks.remove(tid);
+                monitor.in_flight.settle(tid);
+            };
+            match ptrace::wait_leaving(flags, leaving) {
                 Ok(Some((tid, event))) => {
                     if let Some(end) = self.event(tid, event)
                         && tid == main
@@ -115,7 +123,7 @@ impl Supervisor {
             }
             ptrace::Status::Seccomp => self.call(tid),
             ptrace::Status::SyscallStop => self.syscall_stop(tid),
-            ptrace::Status::SignalDelivery(signal) => ptrace::cont(tid, signal),
+            ptrace::Status::SignalDelivery(signal) => self.deliver(tid, signal),
             ptrace::Status::GroupStop(_) => ptrace::listen(tid),
             ptrace::Status::NewChild { child, .. } => {
                 // What cannot be told is taken as not inherited.
@@ -143,6 +151,24 @@ impl Supervisor {
     fn ended(&mut self, tid: i32) {
         self.rewriter.forget(tid);
         self.monitor.tasks.remove(tid);
+    }
+
+    /// Lets a signal be delivered; a call that it took back from us unseen is made again afterwards.
+    fn deliver(&self, tid: i32, signal: i32) -> Result<()> {
+        if !self.notified {
+            return ptrace::cont(tid, signal);
+        }
+        let mut regs = ptrace::get_regs(tid)?;
+        let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
+        // No call: -1, which is no number of the table.
+        let nr = regs.orig_rax as u32;
+        let received = || self.monitor.tasks.left_to_wait(tid);
+        let result = regs.rax.cast_signed();
+        if let Some(instead) = restart::instead(nr, args, result, received) {
+            regs.rax = instead.cast_unsigned();
+            ptrace::set_regs(tid, &regs)?;
+        }
+        ptrace::cont(tid, signal)
     }
 
     fn syscall_stop(&mut self, tid: i32) -> Result<()> {

@@ -14,6 +14,8 @@ use goanna_vfs::walk::Pos;
 use goanna_vfs::{Caller, Errno, Result};
 use parking_lot::{Mutex, RwLock};
 
+use crate::restart::Received;
+
 /// A working directory: where it is, and whether it is the host's.
 pub type Cwd = (Pos, bool);
 
@@ -51,9 +53,16 @@ pub struct Task {
     process: Arc<Process>,
     caller: Copied<Arc<Caller>>,
     cwd: Copied<Cwd>,
+    /// The last call that was received and left to wait.
+    left_to_wait: Mutex<Option<Received>>,
 }
 
 impl Task {
+    /// Notes the last call received: one that may wait now, or (`None`) one that does not.
+    pub fn note_left_to_wait(&self, call: Option<Received>) {
+        *self.left_to_wait.lock() = call;
+    }
+
     /// The tracee's open file description behind descriptor `fd`, shared with it. EBADF.
     pub fn descriptor(&self, fd: i32) -> Result<OwnedFd> {
         if fd < 0 {
@@ -113,6 +122,11 @@ pub struct Tasks {
 impl Tasks {
     /// The task `tid`, known or new, at the beginning of a call. ESRCH when it has died.
     pub fn get(&self, tid: i32) -> Result<Arc<Task>> {
+        self.get_if(tid, || true)
+    }
+
+    /// As [`Tasks::get`]; `alive` tells of a task that is not known whether it has died and not been reaped. ESRCH then.
+    pub fn get_if(&self, tid: i32, alive: impl FnOnce() -> bool) -> Result<Arc<Task>> {
         let known = self.by_tid.read().get(&tid).cloned();
         if let Some(task) = known {
             let mut state = task.process.state.lock();
@@ -134,9 +148,19 @@ impl Tasks {
             process,
             caller: Mutex::new(copied),
             cwd: Mutex::default(),
+            left_to_wait: Mutex::default(),
         });
+        if !alive() {
+            return Err(Errno::ESRCH);
+        }
         self.by_tid.write().insert(tid, Arc::clone(&task));
         Ok(task)
+    }
+
+    /// See [`Task::note_left_to_wait`].
+    pub fn left_to_wait(&self, tid: i32) -> Option<Received> {
+        let task = self.by_tid.read().get(&tid).cloned();
+        task.and_then(|task| *task.left_to_wait.lock())
     }
 
     fn process(&self, pid: i32) -> Arc<Process> {

@@ -75,6 +75,8 @@ in_every_place! {
     mmap => |place| check(&place, "mmap", false);
     cwd => |place| check(&place, "cwd", false);
     process => |place| check(&place, "process", false);
+    killed => |place| check(&place, "killed", false);
+    eintr => |place| check(&place, "eintr", false);
     process_static => |place| check(&place, "process", true);
     exec_name => |place| check(&place, "execname", false);
     fifos => |place| check(&place, "fifos", false);

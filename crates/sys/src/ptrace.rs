@@ -168,20 +168,73 @@ pub fn wait_any() -> Result<Event, Errno> {
 /// Waits for the next report of any child or tracee, of any thread of this process. `flags` may hold `WNOHANG`, and
 /// then nothing new is `None`. `ECHILD`: none is left. Interruptions by signals are not reported.
 pub fn wait(flags: i32) -> Result<Option<(i32, Status)>, Errno> {
+    wait_leaving(flags, |_| {})
+}
+
+/// As [`wait`]; the end of a task is told to `leaving` before it is reaped: until that returns nobody learns of it, its
+/// parent neither.
+pub fn wait_leaving(
+    flags: i32,
+    mut leaving: impl FnMut(i32),
+) -> Result<Option<(i32, Status)>, Errno> {
+    let any = libc::WEXITED | libc::WSTOPPED;
     loop {
-        let mut raw = 0;
-        // SAFETY: `raw` is a live int.
-        let tid = unsafe { libc::waitpid(-1, &raw mut raw, flags | libc::__WALL) };
-        match Errno::result(tid) {
-            Ok(0) => return Ok(None),
-            Ok(tid) => {
-                if let Some(status) = decode(tid, raw)? {
-                    return Ok(Some((tid, status)));
-                }
-            }
-            Err(Errno::EINTR) => {}
+        let Some(seen) = wait_id(None, any | libc::WNOWAIT | flags)? else {
+            return Ok(None);
+        };
+        let kind = if seen.is_end {
+            leaving(seen.tid);
+            libc::WEXITED
+        } else {
+            libc::WSTOPPED
+        };
+        // A stopped tracee may have been killed meanwhile; its end is reported next.
+        let Some(report) = wait_id(Some(seen.tid), kind | libc::WNOHANG)? else {
+            continue;
+        };
+        if let Some(status) = decode(report.tid, report.raw)? {
+            return Ok(Some((report.tid, status)));
+        }
+    }
+}
+
+/// What waitid(2) reports.
+struct Report {
+    tid: i32,
+    is_end: bool,
+    /// As waitpid(2) gives it.
+    raw: i32,
+}
+
+fn wait_id(tid: Option<i32>, flags: i32) -> Result<Option<Report>, Errno> {
+    let (which, id) = match tid {
+        Some(tid) => (libc::P_PID, tid.cast_unsigned()),
+        None => (libc::P_ALL, 0),
+    };
+    loop {
+        // SAFETY: all zeroes is a siginfo_t; waitid leaves it so when there is nothing to report.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `info` is live.
+        let r = unsafe { libc::waitid(which, id, &raw mut info, flags | libc::__WALL) };
+        match Errno::result(r) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => continue,
+            // That one task has nothing more to report; whether any is left is asked next.
+            Err(Errno::ECHILD) if tid.is_some() => return Ok(None),
             Err(e) => return Err(e),
         }
+        // SAFETY: waitid fills the fields of SIGCHLD, or none.
+        let (tid, status) = unsafe { (info.si_pid(), info.si_status()) };
+        if tid == 0 {
+            return Ok(None);
+        }
+        let (is_end, raw) = match info.si_code {
+            libc::CLD_EXITED => (true, (status & 0xff) << 8),
+            libc::CLD_KILLED => (true, status),
+            libc::CLD_DUMPED => (true, status | 0x80),
+            _ => (false, (status << 8) | 0x7f),
+        };
+        return Ok(Some(Report { tid, is_end, raw }));
     }
 }
 
