@@ -1,8 +1,11 @@
-//! Calls being answered, and tracees that died meanwhile.
+//! Calls being answered, and who must wait for them.
 //!
 //! In the kernel a call is over before its caller is: who has waited for a killed child finds nothing changing any more.
 //! A notification's caller dies at once, while its call is still being answered here. So the supervisor, whose wait
 //! comes before the parent's, lets the call end before it reaps the caller.
+//!
+//! The descriptor that a tracee gets is ours for a moment longer. Where it was opened for writing, the file may be
+//! executed next, by whoever; so an exec lets those who are installing descriptors let go of theirs, or it would be ETXTBSY.
 
 use std::time::{Duration, Instant};
 
@@ -14,30 +17,54 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// See the module.
 #[derive(Debug, Default)]
 pub struct InFlight {
-    callers: Mutex<Vec<i32>>,
+    calls: Mutex<Calls>,
     over: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Calls {
+    begun: u64,
+    /// Which call, and whose.
+    under_way: Vec<(u64, i32)>,
 }
 
 /// A call is being answered as long as this lives.
 #[derive(Debug)]
 pub struct Guard<'a> {
-    calls: &'a InFlight,
-    tid: i32,
+    all: &'a InFlight,
+    number: u64,
 }
 
 impl InFlight {
     /// A call of `tid` is about to be answered.
     pub fn enter(&self, tid: i32) -> Guard<'_> {
-        self.callers.lock().push(tid);
-        Guard { calls: self, tid }
+        let mut calls = self.calls.lock();
+        calls.begun += 1;
+        let number = calls.begun;
+        calls.under_way.push((number, tid));
+        Guard { all: self, number }
     }
 
     /// Waits until no call of `tid` is being answered.
     pub fn settle(&self, tid: i32) {
+        self.wait_while(|_, whose| whose == tid);
+    }
+
+    /// Waits until every call that is being answered now has been.
+    pub fn settle_all(&self) {
+        let begun = self.calls.lock().begun;
+        self.wait_while(|number, _| number <= begun);
+    }
+
+    fn wait_while(&self, awaited: impl Fn(u64, i32) -> bool) {
         let limit = Instant::now() + LIMIT;
-        let mut callers = self.callers.lock();
-        while callers.contains(&tid) {
-            if self.over.wait_until(&mut callers, limit).timed_out() {
+        let mut calls = self.calls.lock();
+        while calls
+            .under_way
+            .iter()
+            .any(|&(number, tid)| awaited(number, tid))
+        {
+            if self.over.wait_until(&mut calls, limit).timed_out() {
                 return;
             }
         }
@@ -46,12 +73,10 @@ impl InFlight {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        let mut callers = self.calls.callers.lock();
-        if let Some(at) = callers.iter().position(|&tid| tid == self.tid) {
-            callers.swap_remove(at);
-        }
-        drop(callers);
-        self.calls.over.notify_all();
+        let mut calls = self.all.calls.lock();
+        calls.under_way.retain(|&(number, _)| number != self.number);
+        drop(calls);
+        self.all.over.notify_all();
     }
 }
 
@@ -73,6 +98,19 @@ mod tests {
         thread::sleep(Duration::from_millis(50));
         assert!(!waiter.is_finished());
         drop(guard);
+        waiter.join().unwrap();
+    }
+
+    #[test]
+    fn settling_all_does_not_wait_for_those_that_come_later() {
+        let calls = Arc::new(InFlight::default());
+        let early = calls.enter(1);
+        let settling = Arc::clone(&calls);
+        let waiter = thread::spawn(move || settling.settle_all());
+        thread::sleep(Duration::from_millis(50));
+        let _late = calls.enter(1);
+        assert!(!waiter.is_finished());
+        drop(early);
         waiter.join().unwrap();
     }
 }

@@ -166,6 +166,8 @@ pub struct Monitor {
     pub(crate) tasks: Tasks,
     /// Calls being answered.
     pub(crate) in_flight: InFlight,
+    /// Descriptors being installed.
+    pub(crate) installs: InFlight,
     /// Shadow objects.
     pub(crate) shadows: Shadows,
     /// Programs executed from mounts.
@@ -211,6 +213,7 @@ pub fn run(config: Config) -> Result<Outcome, Error> {
         mounts: config.mounts,
         tasks: Tasks::default(),
         in_flight: InFlight::default(),
+        installs: InFlight::default(),
         shadows: Shadows::new(rundir::RunDir::create().map_err(Error::RunDir)?),
         programs: Programs::default(),
         mapped: Mapped::default(),

@@ -98,7 +98,9 @@ fn answer(
     }
     // Where other tracees want this CPU, too, the kernel is to look for another one.
     let spread = crowded && !installs && listener.set_sync_wake_up(false).is_ok();
+    let installing = installs.then(|| monitor.installs.enter(notification.tid));
     reply(listener, notification, outcome);
+    drop(installing);
     if spread {
         let _ = listener.set_sync_wake_up(true);
     }

@@ -340,6 +340,7 @@ fn may_enter(call: &Call<'_>, place: &Place) -> Result<()> {
 }
 
 fn execute(call: &Call<'_>, exec: &Exec, envp: u64) -> Result<Next> {
+    call.monitor.installs.settle_all();
     Ok(match exec.plan(call)? {
         Plan::PassOn => Next::Run,
         Plan::Instead { program, argv } => Next::Instead(Rewrite::Execve {
