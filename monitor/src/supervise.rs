@@ -159,9 +159,8 @@ impl Supervisor {
             return ptrace::cont(tid, signal);
         }
         let mut regs = ptrace::get_regs(tid)?;
-        let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
-        // No call: -1, which is no number of the table.
-        let nr = regs.orig_rax as u32;
+        // Outside of a call the number is -1, which is none of the table.
+        let (nr, args) = call_of(&regs);
         let received = || self.monitor.tasks.left_to_wait(tid);
         let result = regs.rax.cast_signed();
         if let Some(instead) = restart::instead(nr, args, result, received) {
@@ -202,8 +201,7 @@ impl Supervisor {
 
     /// What the call at this stop becomes.
     fn treat(&mut self, tid: i32, regs: &Registers) -> Result<Next> {
-        let nr = regs.orig_rax as u32;
-        let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
+        let (nr, args) = call_of(regs);
         let monitor = Arc::clone(&self.monitor);
         let task = monitor.tasks.get(tid)?;
         let mut call = Call::new(&monitor, task, nr, args);
@@ -305,6 +303,12 @@ impl Supervisor {
             "{tid}: {outcome:?}"
         );
     }
+}
+
+/// The number and the arguments of the call a tracee is stopped in.
+fn call_of(regs: &Registers) -> (u32, [u64; 6]) {
+    let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
+    (regs.orig_rax as u32, args)
 }
 
 /// Makes the call at this seccomp stop not happen and return `value`.

@@ -4,8 +4,8 @@
 //! installs wakes the tracee and waits until the tracee has taken the descriptor, so the two meet on two CPUs. A CPU that
 //! has nothing to do halts within a microsecond, and waking a halted virtual CPU takes 10 to 20 us, twice a descriptor.
 //! So while descriptors follow each other closely, threads of the lowest priority there is (SCHED_IDLE, which every other
-//! thread displaces at once) stay awake on CPUs that would halt. Measured on two virtual CPUs: open and close 44 us
-//! without, 20 with them. Linux does the same below us where `haltpoll` is configured, which is for the host to decide.
+//! thread displaces at once) stay awake on CPUs that would halt. Measured on two virtual CPUs: open and close 45 us
+//! without, 17 with them. Linux does the same below us where `haltpoll` is configured, which is for the host to decide.
 
 use std::io;
 use std::sync::Arc;
