@@ -109,6 +109,7 @@ pub fn credentials(tid: i32) -> Result<Caller> {
         groups: status.groups.into(),
         caps: status.cap_eff,
         umask: status.umask,
+        txn: None,
     })
 }
 

@@ -191,6 +191,7 @@ fn caller(uid: u32, groups: &[u32], caps: u64) -> Caller {
         groups: Arc::from(groups),
         caps,
         umask: 0o022,
+        txn: None,
     }
 }
 

@@ -28,6 +28,7 @@ fn me() -> Caller {
         groups: Arc::from(own.groups.as_slice()),
         caps: own.cap_eff,
         umask: 0o022,
+        txn: None,
     }
 }
 
@@ -224,6 +225,7 @@ fn the_umask_is_the_callers() {
     let dir = Dir::new();
     let who = Caller {
         umask: 0o077,
+        txn: None,
         ..me()
     };
     create(&dir, &who, "closed", 0o666).unwrap();

@@ -27,5 +27,6 @@ pub mod ptrace;
 pub mod sched;
 pub mod stat;
 pub mod tracee;
+pub mod txncall;
 
 pub use nix::errno::Errno;

@@ -153,6 +153,7 @@ pub fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         groups: Arc::from([]),
         caps: 0,
         umask: 0o022,
+        txn: None,
     };
     let fs: Arc<dyn FileSystem> = Arc::new(HelloFs::new()?);
     let root = Place {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::TxnId;
+
 /// Capability bit numbers (capabilities(7)).
 pub mod caps {
     /// Change owners.
@@ -41,6 +43,8 @@ pub struct Caller {
     pub caps: u64,
     /// File mode creation mask.
     pub umask: u32,
+    /// The transaction that what the thread does belongs to.
+    pub txn: Option<TxnId>,
 }
 
 impl Caller {

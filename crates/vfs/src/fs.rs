@@ -3,7 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::{Attr, Caller, DirEntry, Errno, Node, Result, SetAttr, StatFs};
+use crate::{Attr, Caller, DirEntry, Errno, Node, Result, SetAttr, StatFs, Transactions};
 
 /// Which calls on a descriptor run in the kernel without the monitor.
 #[derive(Debug, Clone)]
@@ -77,6 +77,11 @@ pub trait FileSystem: Send + Sync + 'static {
     /// True when every open answers [`Native::All`]; a run with only such mounts does not see data calls at all.
     fn opens_host_files(&self) -> bool {
         false
+    }
+
+    /// Transactions across several calls, where the back end has them.
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        None
     }
 
     // Required: a read-only file system.

@@ -14,6 +14,7 @@ mod linkfree;
 mod mount;
 pub mod ops;
 mod synth;
+mod txn;
 mod types;
 pub mod walk;
 
@@ -22,6 +23,7 @@ pub use fs::{FileSystem, Native, OpenFile, Opened, Spot};
 pub use linkfree::LinkFree;
 pub use mount::{Mount, MountError, MountFlags, Mounts, Place, PlaceKey};
 pub use synth::SynthFs;
+pub use txn::{LOCKED, Transactions, TxnId, TxnStatus};
 pub use types::{Attr, DirEntry, FileKind, Node, SetAttr, Stamp, StatFs, TimeSet};
 
 pub use nix::errno::Errno;

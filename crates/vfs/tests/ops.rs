@@ -22,6 +22,7 @@ fn caller(uid: u32, caps: u64) -> Caller {
         groups: Arc::from([]),
         caps,
         umask: 0,
+        txn: None,
     }
 }
 

@@ -21,6 +21,7 @@ fn root() -> Caller {
         groups: Arc::from([]),
         caps: u64::MAX,
         umask: 0,
+        txn: None,
     }
 }
 

@@ -23,6 +23,7 @@ pub fn caller() -> Caller {
         groups: Arc::from([1000]),
         caps: 0,
         umask: 0o022,
+        txn: None,
     }
 }
 

@@ -231,6 +231,7 @@ mod tests {
             groups: Arc::from([50, 60]),
             caps,
             umask: 0,
+            txn: None,
         }
     }
 

@@ -1,0 +1,112 @@
+//! The reserved system call through which programs under `amino run` begin and end transactions (DESIGN 7).
+//!
+//! Linux has no call of this number, so outside of a monitor it answers ENOSYS. The monitor stops the caller by ptrace,
+//! never by notification, because the first call may have to give the program a further seccomp filter.
+//!
+//! ```text
+//! syscall(NUMBER, op, target, buf, len, flags)
+//! ```
+//!
+//! `target` is the process on which the operation acts: 0 for the calling thread, else a process of the same run and the
+//! same user (`amino txn begin` names its parent, the shell). `buf` and `len` are an identifier to be read, or room for a
+//! text to be written, as the operation says. `flags` must be 0.
+#![allow(
+    unsafe_code,
+    reason = "syscall(2) with a number that libc does not know"
+)]
+
+use nix::errno::Errno;
+
+/// The call's number: "amn" in ASCII, far above Linux's own, below the x32 ABI's.
+pub const NUMBER: i64 = 0x61_6d_6e;
+
+/// The version of what is described here, which [`Op::Version`] returns.
+pub const VERSION: i64 = 1;
+
+/// Length of a transaction's identifier: 128 random bits as lower-case hexadecimal digits, without a NUL.
+pub const ID_LEN: usize = 32;
+
+/// How deep transactions can be nested.
+pub const DEPTH_MAX: usize = 64;
+
+/// What is asked. Errors of all: ENOSYS outside of `amino run`; EINVAL for an unknown operation, flags, or a malformed
+/// identifier; EFAULT for a bad buffer; ESRCH when `target` is no process of this run; EPERM when it is another user's;
+/// EOPNOTSUPP when no store is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Op {
+    /// Returns [`VERSION`].
+    Version = 0,
+    /// Begins a transaction, nested when there is a current one; writes its identifier to `buf`, returns its depth from 1 on.
+    /// EMLINK beyond [`DEPTH_MAX`]; EINVAL when `len` is below [`ID_LEN`].
+    Begin = 1,
+    /// Commits the current transaction: a nested one into the one around it, an outermost one to the disk. ENODATA when there
+    /// is none; EBUSY while one nested in it by another process is open; ENOSPC or EIO when it cannot be committed, and
+    /// was aborted.
+    Commit = 2,
+    /// Aborts the current transaction, with those that are nested in it. ENODATA when there is none.
+    Abort = 3,
+    /// Writes a description (JSON) to `buf` as far as `len` lets, and returns its whole length.
+    Status = 4,
+    /// Sets the current transaction, with those around it, aside; writes its identifier to `buf`. ENODATA, EINVAL.
+    Suspend = 5,
+    /// Makes a transaction that this process, or its parent, suspended the current one again; `buf` holds its identifier.
+    /// ENOENT when there is none of that identifier, EBUSY when there is a current one.
+    Resume = 6,
+    /// Joins a transaction of another process of the same user; `buf` holds its identifier. ENOENT when none of that
+    /// identifier is open, EPERM when it is another user's, EBUSY when there is a current one.
+    Attach = 7,
+    /// Leaves the current transaction, and those around it, without ending them. One that its last process leaves is aborted. ENODATA.
+    Detach = 8,
+}
+
+impl Op {
+    /// The operation of this number.
+    pub const fn from_raw(raw: u64) -> Option<Self> {
+        Some(match raw {
+            0 => Self::Version,
+            1 => Self::Begin,
+            2 => Self::Commit,
+            3 => Self::Abort,
+            4 => Self::Status,
+            5 => Self::Suspend,
+            6 => Self::Resume,
+            7 => Self::Attach,
+            8 => Self::Detach,
+            _ => return None,
+        })
+    }
+}
+
+/// Makes the call; what `op` returns. `buf` is read or written as `op` says.
+pub fn call(op: Op, target: i32, buf: &mut [u8]) -> Result<i64, Errno> {
+    // SAFETY: the monitor writes at most `len` bytes to `buf`, which is ours alone; the kernel knows no such call.
+    let result = unsafe {
+        libc::syscall(
+            NUMBER,
+            op as u64,
+            i64::from(target),
+            buf.as_mut_ptr(),
+            buf.len(),
+            0_u64,
+        )
+    };
+    Errno::result(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outside_of_a_monitor_there_is_no_such_call() {
+        assert_eq!(call(Op::Version, 0, &mut []), Err(Errno::ENOSYS));
+    }
+
+    #[test]
+    fn numbers_are_what_from_raw_takes() {
+        for raw in 0..16 {
+            assert!(Op::from_raw(raw).is_none_or(|op| op as u64 == raw));
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Transactions across several calls (Amino 2.3 to 2.5): what the monitor asks a back end that has them.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::{Errno, Result};
+
+/// A transaction's identifier: 128 random bits, so that who knows it was told it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TxnId(pub u128);
+
+impl TxnId {
+    /// The identifier that `text` spells: 32 lower-case hexadecimal digits.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if text.len() != 32 || !text.iter().all(digit) {
+            return None;
+        }
+        let text = std::str::from_utf8(text).ok()?;
+        u128::from_str_radix(text, 16).ok().map(Self)
+    }
+}
+
+impl fmt::Display for TxnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for TxnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Figures of one open transaction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TxnStatus {
+    /// Names made, removed or replaced.
+    pub names: usize,
+    /// Inodes with changed content or metadata.
+    pub inodes: usize,
+    /// Bytes of log that a commit would take, at most.
+    pub bytes: u64,
+    /// Locks held, shared and other.
+    pub shared_locks: usize,
+    /// See `shared_locks`.
+    pub exclusive_locks: usize,
+    /// Calls that failed with EDEADLK or ETIMEDOUT, nested transactions included: to try again may help.
+    pub conflicts: u64,
+}
+
+/// Result of a call that met a lock: it is to be made again, from the start, after [`Transactions::wait`] of the same
+/// caller. Linux never returns this number to a program.
+pub const LOCKED: Errno = Errno::ERESTART;
+
+/// A back end's transactions. Which one a call belongs to is [`crate::Caller::txn`]; a call of none is a transaction of its
+/// own, which reads what was committed and waits for no one unless it changes something.
+///
+/// Every method of [`crate::FileSystem`] may answer [`LOCKED`] while a transaction is open.
+pub trait Transactions: Send + Sync {
+    /// Begins a transaction, inside `parent` if that is given.
+    fn begin(&self, parent: Option<TxnId>) -> Result<TxnId>;
+
+    /// Ends the transaction: its changes become its parent's, or, of an outermost one, everybody's, at once, and reach the
+    /// disk before this returns if the back end's durability says so. EBUSY while one inside it is open, and nothing has
+    /// happened then; any other failure (ENOSPC, EIO) has aborted it.
+    fn commit(&self, id: TxnId) -> Result<()>;
+
+    /// Ends the transaction, and those inside it, without a trace.
+    fn abort(&self, id: TxnId);
+
+    /// Figures. ENOENT for one that is not open.
+    fn status(&self, id: TxnId) -> Result<TxnStatus>;
+
+    /// Waits, at most for `slice`, until what kept the last call of thread `tid` from going on may be gone: true when it is
+    /// worth another try, false when the time is over. EDEADLK when it will never be gone without this transaction's end;
+    /// ETIMEDOUT when all the waiting for this call, `waited` so far, has taken longer than the limit.
+    fn wait(&self, tid: i32, waited: Duration, slice: Duration) -> Result<bool>;
+}
