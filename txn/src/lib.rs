@@ -11,6 +11,7 @@ mod dir;
 pub mod engine;
 mod error;
 mod layers;
+pub mod locks;
 mod log;
 mod room;
 mod store;

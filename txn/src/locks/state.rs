@@ -1,0 +1,252 @@
+//! Who holds what and who waits for what, as it is under the lock manager's mutex.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::{Condvar, Conflict, Counts, Mode, Owner, Resource};
+
+/// A set of modes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Modes(u8);
+
+impl Modes {
+    fn of(mode: Mode) -> Self {
+        Self(match mode {
+            Mode::Shared => 1,
+            Mode::Intent => 2,
+            Mode::Exclusive => 4,
+        })
+    }
+
+    fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether one owner's set is in the way of another's wish.
+    fn clash_with(self, mode: Mode) -> bool {
+        let compatible = match mode {
+            Mode::Shared | Mode::Intent => Self::of(mode),
+            Mode::Exclusive => Self::default(),
+        };
+        self.0 & !compatible.0 != 0
+    }
+}
+
+struct Holder {
+    owner: Owner,
+    modes: Modes,
+}
+
+/// An owner that has not ended.
+struct Open {
+    parent: Option<Owner>,
+    /// What it holds, each once.
+    held: Vec<Resource>,
+}
+
+/// A thread within [`super::Locks::wait`].
+pub(super) struct Wait {
+    owner: Owner,
+    resource: Resource,
+    mode: Mode,
+    pub(super) wake: Condvar,
+}
+
+impl Wait {
+    pub(super) fn new(conflict: &Conflict) -> Self {
+        Self {
+            owner: conflict.owner,
+            resource: conflict.resource.clone(),
+            mode: conflict.mode,
+            wake: Condvar::new(),
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    last_owner: u64,
+    open: HashMap<Owner, Open>,
+    /// The resources that are held; none of the lists is empty.
+    table: HashMap<Resource, Vec<Holder>>,
+    /// In the order in which they came.
+    waits: Vec<Arc<Wait>>,
+}
+
+impl State {
+    pub(super) fn begin(&mut self, parent: Option<Owner>) -> Owner {
+        self.last_owner += 1;
+        let owner = Owner(self.last_owner);
+        let held = Vec::new();
+        self.open.insert(owner, Open { parent, held });
+        owner
+    }
+
+    pub(super) fn is_open(&self, owner: Owner) -> bool {
+        self.open.contains_key(&owner)
+    }
+
+    /// An owner and its ancestors, innermost first.
+    fn line(&self, owner: Owner) -> impl Iterator<Item = Owner> {
+        std::iter::successors(Some(owner), |owner| {
+            self.open.get(owner).and_then(|open| open.parent)
+        })
+    }
+
+    /// The owners whose locks keep `owner` from taking a resource.
+    fn blockers(
+        &self,
+        owner: Owner,
+        resource: &Resource,
+        mode: Mode,
+    ) -> impl Iterator<Item = Owner> {
+        let holders = self.table.get(resource).into_iter().flatten();
+        holders
+            .filter(move |holder| holder.modes.clash_with(mode))
+            .map(|holder| holder.owner)
+            .filter(move |holder| self.line(owner).all(|relative| relative != *holder))
+    }
+
+    pub(super) fn is_blocked(&self, wait: &Wait) -> bool {
+        let mut blockers = self.blockers(wait.owner, &wait.resource, wait.mode);
+        blockers.next().is_some()
+    }
+
+    /// Whether the owners that `wait` depends on depend on its own end.
+    pub(super) fn is_in_circle(&self, wait: &Wait) -> bool {
+        let mut seen = HashSet::new();
+        let mut to_see: Vec<_> = self
+            .blockers(wait.owner, &wait.resource, wait.mode)
+            .collect();
+        while let Some(owner) = to_see.pop() {
+            if !seen.insert(owner) {
+                continue;
+            }
+            if self.line(wait.owner).any(|relative| relative == owner) {
+                return true;
+            }
+            // Who waits for an owner waits for its descendants: it ends after them.
+            let inside = |other: &&Arc<Wait>| self.line(other.owner).any(|around| around == owner);
+            for other in self.waits.iter().filter(inside) {
+                to_see.extend(self.blockers(other.owner, &other.resource, other.mode));
+            }
+        }
+        false
+    }
+
+    /// Whether the owner has got the lock.
+    pub(super) fn acquire(&mut self, owner: Owner, resource: &Resource, mode: Mode) -> bool {
+        if self.blockers(owner, resource, mode).next().is_some() {
+            return false;
+        }
+        let Some(open) = self.open.get_mut(&owner) else {
+            return false;
+        };
+        let modes = Modes::of(mode);
+        let Some(holders) = self.table.get_mut(resource) else {
+            open.held.push(resource.clone());
+            self.table
+                .insert(resource.clone(), vec![Holder { owner, modes }]);
+            return true;
+        };
+        match holders.iter_mut().find(|holder| holder.owner == owner) {
+            Some(own) => own.modes = own.modes.with(modes),
+            None => {
+                open.held.push(resource.clone());
+                holders.push(Holder { owner, modes });
+            }
+        }
+        // Who waits for the resource depends on one owner more, or on the same for longer.
+        for wait in self.waits.iter().filter(|wait| wait.resource == *resource) {
+            wait.wake.notify_one();
+        }
+        true
+    }
+
+    pub(super) fn end(&mut self, owner: Owner) {
+        self.wake_dependents(owner);
+        let Some(open) = self.open.remove(&owner) else {
+            return;
+        };
+        for resource in open.held {
+            self.release(owner, &resource);
+        }
+    }
+
+    pub(super) fn pass_to_parent(&mut self, owner: Owner) {
+        let parent = self.open.get(&owner).and_then(|open| open.parent);
+        let Some(parent) = parent.filter(|parent| self.is_open(*parent)) else {
+            return self.end(owner);
+        };
+        // They depend on the parent from then on, and that may wait for them.
+        self.wake_dependents(owner);
+        let Some(open) = self.open.remove(&owner) else {
+            return;
+        };
+        for resource in open.held {
+            self.hand_over(owner, parent, resource);
+        }
+    }
+
+    fn hand_over(&mut self, from: Owner, to: Owner, resource: Resource) {
+        let Some(holders) = self.table.get_mut(&resource) else {
+            return;
+        };
+        let Some(at) = holders.iter().position(|holder| holder.owner == from) else {
+            return;
+        };
+        let modes = holders.swap_remove(at).modes;
+        if let Some(own) = holders.iter_mut().find(|holder| holder.owner == to) {
+            own.modes = own.modes.with(modes);
+            return;
+        }
+        holders.push(Holder { owner: to, modes });
+        if let Some(open) = self.open.get_mut(&to) {
+            open.held.push(resource);
+        }
+    }
+
+    fn release(&mut self, owner: Owner, resource: &Resource) {
+        let Some(holders) = self.table.get_mut(resource) else {
+            return;
+        };
+        holders.retain(|holder| holder.owner != owner);
+        if holders.is_empty() {
+            self.table.remove(resource);
+        }
+    }
+
+    pub(super) fn counts(&self, owner: Owner) -> Counts {
+        let mut counts = Counts::default();
+        let held = self.open.get(&owner).map(|open| open.held.iter());
+        for resource in held.into_iter().flatten() {
+            let holders = self.table.get(resource).into_iter().flatten();
+            for own in holders.filter(|holder| holder.owner == owner) {
+                if own.modes == Modes::of(Mode::Shared) {
+                    counts.shared += 1;
+                } else {
+                    counts.exclusive += 1;
+                }
+            }
+        }
+        counts
+    }
+
+    pub(super) fn add_wait(&mut self, wait: &Arc<Wait>) {
+        self.waits.push(Arc::clone(wait));
+    }
+
+    pub(super) fn remove_wait(&mut self, wait: &Arc<Wait>) {
+        self.waits.retain(|other| !Arc::ptr_eq(other, wait));
+    }
+
+    /// Wakes the threads of `owner` and those that wait for something it holds.
+    fn wake_dependents(&self, owner: Owner) {
+        for wait in &self.waits {
+            let mut holders = self.table.get(&wait.resource).into_iter().flatten();
+            if wait.owner == owner || holders.any(|holder| holder.owner == owner) {
+                wait.wake.notify_one();
+            }
+        }
+    }
+}
