@@ -324,7 +324,7 @@ impl<'m> Call<'m> {
         if matches!(dir, Pos::Mounted(_)) && !self.monitor.mounts.nested() {
             return false;
         }
-        let Ok((mut path, _)) = dir.path() else {
+        let Ok((mut path, _)) = self.caller().and_then(|caller| dir.path(&caller)) else {
             return false;
         };
         if path != b"/" {

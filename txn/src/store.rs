@@ -305,6 +305,11 @@ impl Store {
         OpGuard(self.shared.barrier.read())
     }
 
+    /// Returns when every operation that was under way has ended.
+    pub fn wait_for_operations(&self) {
+        drop(self.shared.barrier.write());
+    }
+
     /// Makes sure that `bytes` of changes that the dirty source will hand over can be logged, or fails with
     /// [`Error::NoSpace`]. Called within the operation that causes them, before it changes anything.
     pub fn reserve(&self, bytes: usize) -> Result<(), Error> {

@@ -3,23 +3,38 @@
 use goanna_vfs::{Attr, Errno, Node, Result, SetAttr, StatFs, TimeSet};
 
 use crate::AminoFs;
-use crate::inode::{now, timestamp};
+use crate::inode::{now, set_dir_attr, timestamp};
+use crate::view::View;
+use amino_txn::locks::Resource;
 
 /// `f_type` of statfs(2): "AMNO".
 const MAGIC: u64 = 0x414d_4e4f;
 
-impl AminoFs {
+impl View<'_> {
     pub(crate) fn do_getattr(&self, node: &Node) -> Result<Attr> {
-        let inode = self.inode(node)?;
+        if node.is_dir() {
+            self.lock_read(|| Resource::Entries(node.ino()))?;
+        }
+        self.do_getattr_own(node)
+    }
+
+    /// As [`View::do_getattr`], but size, links and times of a directory are not to be relied on.
+    pub(crate) fn do_getattr_own(&self, node: &Node) -> Result<Attr> {
+        let inode = self.inode_to_read(node)?;
         // Shared, so that what a name operation does to several inodes is seen whole.
         let _names = self.names.read();
         let state = inode.state.lock();
-        Ok(inode.attr(&state, self.dev))
+        let mut attr = inode.attr(&state, self.dev);
+        if node.is_dir() && self.in_transaction() {
+            set_dir_attr(&mut attr, &self.dir_meta(&inode, &state));
+        }
+        Ok(attr)
     }
 
     pub(crate) fn do_setattr(&self, node: &Node, set: &SetAttr) -> Result<()> {
         let inode = self.inode(node)?;
         self.change(|_| {
+            let inode = self.for_change(&inode)?;
             let mut state = inode.state.lock();
             self.reserve(state.meta_cost())?;
             let time = now();
@@ -36,13 +51,19 @@ impl AminoFs {
             meta.atime = set.atime.map_or(meta.atime, at);
             meta.mtime = set.mtime.map_or(meta.mtime, at);
             meta.ctime = time;
+            if set.mtime.is_some()
+                && let Some(copy) = &mut state.copy
+            {
+                copy.times = true;
+                self.forget_entry_time(inode.ino);
+            }
             self.mark_dirty(&inode, &mut state);
             Ok(())
         })
     }
 
     pub(crate) fn do_readlink(&self, node: &Node) -> Result<Vec<u8>> {
-        let inode = self.inode(node)?;
+        let inode = self.inode_to_read(node)?;
         if inode.kind != goanna_vfs::FileKind::Symlink {
             return Err(Errno::EINVAL);
         }
@@ -50,7 +71,9 @@ impl AminoFs {
         let target = state.meta.inline.as_ref().ok_or(Errno::EUCLEAN)?;
         Ok(target.to_vec())
     }
+}
 
+impl AminoFs {
     /// Space is the host's where the store lies.
     pub(crate) fn do_statfs(&self) -> Result<StatFs> {
         let host = nix::sys::statvfs::statvfs(&self.dir)?;

@@ -23,6 +23,8 @@ const KEPT_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_DSYNC
     | libc::O_NOATIME;
 
+const PIECE: usize = 1 << 20;
+
 /// A regular file's content in use.
 pub(crate) struct Cache {
     /// Our own open file description: read-only, opened anew (see docs/decisions/0003).
@@ -100,6 +102,27 @@ impl Cache {
     /// Makes `offset..offset+len` read as zeros, without changing the size.
     pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
         memfile::punch(self.writer()?.as_fd(), offset, len)
+    }
+
+    /// Copies the first `size` bytes to an object that is all hole, holes as holes.
+    pub fn copy_to(&self, to: &OwnedFd, size: u64) -> Result<()> {
+        let mut piece = vec![0; PIECE];
+        for (start, len) in memfile::data_segments(self.witness.as_fd(), 0, size)? {
+            let mut done = 0;
+            while done < len {
+                let want = usize::try_from(len - done).map_or(PIECE, |left| left.min(PIECE));
+                let Some(buf) = piece.get_mut(..want) else {
+                    break;
+                };
+                let got = self.read_at(start + done, buf)?;
+                let Some(data) = buf.get(..got).filter(|data| !data.is_empty()) else {
+                    break;
+                };
+                write_all_at(to, start + done, data)?;
+                done += got as u64;
+            }
+        }
+        Ok(())
     }
 
     /// The first offset at or after `offset` where there may be data; `None` when only a hole follows.

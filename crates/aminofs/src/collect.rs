@@ -265,6 +265,9 @@ const EVICT_MAX: usize = 4;
 impl AminoFs {
     /// Puts the content of a file that nobody uses into the idle list. No lock is held.
     pub(crate) fn park(&self, inode: &Arc<Inode>) {
+        if inode.under.is_some() {
+            return;
+        }
         {
             let mut state = inode.state.lock();
             let (size, orphan) = (state.meta.size, state.home == Home::Orphan);

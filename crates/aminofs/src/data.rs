@@ -8,9 +8,10 @@ use amino_txn::change_cost;
 use goanna_vfs::{Caller, Errno, FileKind, Native, Node, OpenFile, Opened, Result, Spot, caps};
 use nix::unistd::Whence;
 
-use crate::AminoFs;
 use crate::collect::REAP_PAGES;
 use crate::inode::{Inode, PAGE, State, now};
+use crate::view::View;
+use crate::{AminoFs, Durability};
 
 /// Log bytes of one page's change.
 pub(crate) const PAGE_COST: usize = change_cost(17, PAGE as usize + 1);
@@ -61,8 +62,48 @@ impl AminoFs {
         }
     }
 
+    /// Pages `start..end` now differ from the store, or from what a copy was made of. Space to store them was reserved in
+    /// the same operation.
+    pub(crate) fn dirty_pages(&self, state: &mut State, start: u64, end: u64) {
+        if let Some(cache) = &mut state.cache {
+            cache.erased.remove(start, end);
+            let new = cache.dirty.insert(start, end);
+            if state.copy.is_none() {
+                self.dirty_bytes
+                    .fetch_add(new.saturating_mul(PAGE), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Gives the content object, which is there, another size. What that takes in the log was reserved.
+    pub(crate) fn set_content_size(&self, state: &mut State, size: u64) -> Result<()> {
+        let old = state.meta.size;
+        let end = size.div_ceil(PAGE);
+        let cache = state.cache.as_mut().ok_or(Errno::EIO)?;
+        if size != old {
+            cache.resize(size)?;
+        }
+        if size < old {
+            // What is stored there is to be deleted, even if the file has grown again by then.
+            cache.dirty.remove(end, u64::MAX);
+            for (from, to) in state.stored.intersect(end, u64::MAX) {
+                cache.erased.insert(from, to);
+            }
+            if !size.is_multiple_of(PAGE) {
+                self.dirty_pages(state, end - 1, end);
+            }
+        }
+        state.meta.size = size;
+        if let Some(copy) = &mut state.copy {
+            copy.low = copy.low.min(size);
+        }
+        Ok(())
+    }
+}
+
+impl View<'_> {
     pub(crate) fn do_open(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Opened> {
-        let inode = self.inode(node)?;
+        let inode = self.inode_to_read(node)?;
         match inode.kind {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Errno::EISDIR),
@@ -71,33 +112,43 @@ impl AminoFs {
         self.with_descriptors(|| self.open_once(caller, &inode, flags))
     }
 
+    /// The inode whose content object programs get descriptors of: not that of a copy, unless nothing lies below it, since
+    /// descriptors outlive transactions.
+    fn anchor(inode: &Arc<Inode>) -> &Arc<Inode> {
+        let mut at = inode;
+        while let Some(under) = at.under.as_ref().filter(|under| !under.state.lock().unborn) {
+            at = under;
+        }
+        at
+    }
+
     fn open_once(&self, caller: &Caller, inode: &Arc<Inode>, flags: i32) -> Result<Opened> {
         if flags & libc::O_TRUNC != 0 {
             return self.change(|_| {
+                let inode = &self.for_change(inode)?;
                 let mut state = inode.state.lock();
                 if state.gone {
                     return Err(Errno::ENOENT);
                 }
                 self.resize(caller, inode, &mut state, 0)?;
-                Self::open_cache(&mut state, flags)
+                if inode.under.is_none() {
+                    return AminoFs::open_cache(&mut state, flags);
+                }
+                drop(state);
+                self.open_anchor(inode, flags)
             });
         }
-        let mut state = inode.state.lock();
+        self.open_anchor(inode, flags)
+    }
+
+    fn open_anchor(&self, inode: &Arc<Inode>, flags: i32) -> Result<Opened> {
+        let anchor = Self::anchor(inode);
+        let mut state = anchor.state.lock();
         if state.gone {
             return Err(Errno::ENOENT);
         }
-        self.ensure_cache(inode, &mut state)?;
-        Self::open_cache(&mut state, flags)
-    }
-
-    /// Pages `start..end` now differ from the store. Space to store them was reserved in the same operation.
-    pub(crate) fn dirty_pages(&self, state: &mut State, start: u64, end: u64) {
-        if let Some(cache) = &mut state.cache {
-            cache.erased.remove(start, end);
-            let new = cache.dirty.insert(start, end);
-            self.dirty_bytes
-                .fetch_add(new.saturating_mul(PAGE), Ordering::Relaxed);
-        }
+        self.ensure_cache(anchor, &mut state)?;
+        AminoFs::open_cache(&mut state, flags)
     }
 
     /// Pages `start..end` were punched out, the first and the last of them perhaps in part. Space to store those two,
@@ -105,6 +156,10 @@ impl AminoFs {
     fn erase_pages(&self, state: &mut State, start: u64, end: u64) {
         if start >= end {
             return;
+        }
+        if state.copy.is_some() {
+            // What lies below is to be overwritten with zeros.
+            return self.dirty_pages(state, start, end);
         }
         let State { cache, stored, .. } = state;
         if let Some(cache) = cache {
@@ -129,11 +184,13 @@ impl AminoFs {
             return Ok(0);
         }
         let written = self.change(|_| {
+            let inode = self.for_change(&inode)?;
             let mut state = inode.state.lock();
             self.write_locked(caller, &inode, &mut state, file, spot, data)
         })?;
-        if file.flags & libc::O_DSYNC != 0 && self.options.durability != crate::Durability::Acid {
-            // O_SYNC contains O_DSYNC's bit.
+        // O_SYNC contains O_DSYNC's bit.
+        let synced = file.flags & libc::O_DSYNC != 0;
+        if synced && !self.in_transaction() && self.options.durability != Durability::Acid {
             self.flush()?;
         }
         Ok(written)
@@ -166,6 +223,9 @@ impl AminoFs {
             return Err(Errno::EFBIG);
         }
         let (first, last) = pages_of(start, data.len() as u64);
+        if inode.under.is_some() {
+            self.ensure_cache(inode, state)?;
+        }
         let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
         let new_pages = usize::try_from(cache.dirty.missing(first, last)).unwrap_or(usize::MAX);
         // With the first page, which is stored from now on when the content was inline before.
@@ -174,6 +234,7 @@ impl AminoFs {
         self.reserve(pages.saturating_mul(PAGE_COST).saturating_add(meta))?;
         // The kernel advances the description's offset, and appends if it is to append.
         let written = match spot {
+            _ if inode.under.is_some() => write_copy(state, file, spot, start, data)?,
             Spot::Cursor => nix::unistd::write(file.ofd, data)?,
             _ => {
                 let at = i64::try_from(start).map_err(|_| Errno::EINVAL)?;
@@ -220,26 +281,11 @@ impl AminoFs {
         if size == 0 && state.cache.is_none() {
             // Nothing of the content is needed any more.
             self.empty_cache(state)?;
+            state.meta.size = 0;
         } else {
             self.ensure_cache(inode, state)?;
-            let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
-            if size != old {
-                cache.resize(size)?;
-            }
         }
-        if size < old {
-            if let Some(cache) = &mut state.cache {
-                // What is stored there is to be deleted, even if the file has grown again by then.
-                cache.dirty.remove(end, u64::MAX);
-                for (from, to) in state.stored.intersect(end, u64::MAX) {
-                    cache.erased.insert(from, to);
-                }
-            }
-            if !size.is_multiple_of(PAGE) {
-                self.dirty_pages(state, end - 1, end);
-            }
-        }
-        state.meta.size = size;
+        self.set_content_size(state, size)?;
         clear_set_ids(caller, state);
         state.touch(now());
         self.mark_dirty(inode, state);
@@ -258,6 +304,7 @@ impl AminoFs {
         }
         self.with_descriptors(|| {
             self.change(|_| {
+                let inode = self.for_change(&inode)?;
                 let mut state = inode.state.lock();
                 if state.gone {
                     return Err(Errno::ENOENT);
@@ -299,6 +346,7 @@ impl AminoFs {
             return Err(Errno::EFBIG);
         }
         self.change(|_| {
+            let inode = self.for_change(&inode)?;
             let mut state = inode.state.lock();
             if state.gone {
                 return Err(Errno::ENOENT);
@@ -326,6 +374,24 @@ impl AminoFs {
         self.park(&inode);
         Ok(())
     }
+}
+
+/// Writes to a transaction's copy of the content, which is another object than the one that the program has open.
+fn write_copy(
+    state: &State,
+    file: OpenFile<'_>,
+    spot: Spot,
+    start: u64,
+    data: &[u8],
+) -> Result<usize> {
+    let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
+    let at = i64::try_from(start).map_err(|_| Errno::EINVAL)?;
+    let written = nix::sys::uio::pwrite(cache.writer()?, data, at)?;
+    if spot == Spot::Cursor {
+        let end = at.saturating_add_unsigned(written as u64);
+        nix::unistd::lseek(file.ofd, end, Whence::SeekSet)?;
+    }
+    Ok(written)
 }
 
 /// The pages that `offset..offset+len` touches: first and end.

@@ -8,6 +8,7 @@ use goanna_vfs::{Errno, FileKind, Node, Result};
 use crate::cache::{Cache, write_all_at};
 use crate::inode::{Inode, PAGE, State};
 use crate::ranges::RangeSet;
+use crate::view::View;
 use crate::{AminoFs, cache_dir, damaged};
 
 impl AminoFs {
@@ -20,6 +21,9 @@ impl AminoFs {
     /// Gives the file a cache object without its content, which is cut off.
     pub(crate) fn empty_cache(&self, state: &mut State) -> Result<()> {
         state.cache = Some(self.new_cache(0)?.0);
+        if let Some(copy) = &mut state.copy {
+            (copy.content, copy.low) = (true, 0);
+        }
         Ok(())
     }
 
@@ -37,11 +41,40 @@ impl AminoFs {
         Ok(())
     }
 
-    /// Gives the file a cache object with its whole content.
+    /// Gives the file a cache object with its whole content; a transaction's copy of a file one of its own.
     pub(crate) fn ensure_cache(&self, inode: &Inode, state: &mut State) -> Result<()> {
         if state.cache.is_some() {
             return Ok(());
         }
+        match &inode.under {
+            None => state.cache = Some(self.filled_cache(inode, state)?),
+            Some(under) => {
+                state.cache = Some(self.copied_cache(under)?);
+                if let Some(copy) = &mut state.copy {
+                    copy.content = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A cache object with the content of the file as it is.
+    fn copied_cache(&self, from: &Inode) -> Result<Cache> {
+        let mut state = from.state.lock();
+        match (&state.cache, &from.under) {
+            (Some(content), _) => {
+                let size = state.meta.size;
+                let (cache, fd) = self.new_cache(size)?;
+                content.copy_to(&fd, size)?;
+                Ok(cache)
+            }
+            (None, Some(under)) => self.copied_cache(under),
+            (None, None) => self.filled_cache(from, &mut state),
+        }
+    }
+
+    /// A cache object with what the store has of the file.
+    fn filled_cache(&self, inode: &Inode, state: &mut State) -> Result<Cache> {
         let (cache, fd) = self.new_cache(state.meta.size)?;
         if let Some(inline) = &state.meta.inline {
             write_all_at(&fd, 0, inline)?;
@@ -60,20 +93,16 @@ impl AminoFs {
             state.stored = stored;
             state.stored_exact = true;
         }
-        state.cache = Some(cache);
-        Ok(())
+        Ok(cache)
     }
 
-    pub(crate) fn do_read_at(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let inode = self.inode(node)?;
-        match inode.kind {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(Errno::EISDIR),
-            _ => return Err(Errno::EINVAL),
-        }
+    fn read_content(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let state = inode.state.lock();
         if let Some(cache) = &state.cache {
             return cache.read_at(offset, buf);
+        }
+        if let Some(under) = &inode.under {
+            return self.read_content(under, offset, buf);
         }
         if state.gone {
             return Err(Errno::ESTALE);
@@ -99,6 +128,17 @@ impl AminoFs {
             }
         }
         Ok(len)
+    }
+}
+
+impl View<'_> {
+    pub(crate) fn do_read_at(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let inode = self.inode_to_read(node)?;
+        match inode.kind {
+            FileKind::Regular => self.read_content(&inode, offset, buf),
+            FileKind::Directory => Err(Errno::EISDIR),
+            _ => Err(Errno::EINVAL),
+        }
     }
 }
 

@@ -35,7 +35,8 @@ impl AminoFs {
         reader: &mut dyn Read,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Node, Error> {
-        let inode = self.make_file(caller, dir, name, mode).map_err(failed)?;
+        let made = self.view(caller, |view| view.make_file(caller, dir, name, mode));
+        let inode = made.map_err(failed)?;
         let mut buf = vec![0; CHUNK_PAGES * PAGE as usize];
         let mut offset = 0;
         loop {

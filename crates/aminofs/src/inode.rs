@@ -34,6 +34,7 @@ pub(crate) enum Home {
 }
 
 /// The name by which an inode was reached, as the kernel's dentry of an open file.
+#[derive(Clone)]
 pub(crate) struct Seen {
     /// The directory; `None` for the root and for files made without a name. Holding it keeps the way to the root
     /// in memory, which the store could not give.
@@ -44,6 +45,15 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// As `name` in `dir`, of which the table's inode is held.
+    pub fn at(dir: &Arc<Inode>, name: &Arc<[u8]>) -> Self {
+        Self {
+            parent: Some(Arc::clone(dir.base())),
+            name: Arc::clone(name),
+            deleted: false,
+        }
+    }
+
     pub fn is(&self, parent: u64, name: &[u8]) -> bool {
         *self.name == *name && self.parent.as_ref().is_some_and(|dir| dir.ino == parent)
     }
@@ -68,6 +78,8 @@ pub(crate) struct State {
     pub doomed: bool,
     /// Without names and given up: its content leaves the store, nothing of it is stored again.
     pub gone: bool,
+    /// Made by a transaction that has not committed, or was aborted; `gone` as well.
+    pub unborn: bool,
     /// Pages that the store may hold; a superset until `stored_exact`.
     pub stored: RangeSet,
     pub stored_exact: bool,
@@ -75,14 +87,28 @@ pub(crate) struct State {
     pub cache: Option<Cache>,
     /// The order of a directory in use.
     pub dir: Option<DirOrder>,
+    /// What a transaction's copy must know beyond the state itself.
+    pub copy: Option<CopyState>,
 }
 
-/// An inode in use.
+/// See [`State::copy`].
+pub(crate) struct CopyState {
+    /// The smallest size that the content had since, bytes: what lay behind it is gone, whatever the size is now.
+    pub low: u64,
+    /// The content is another than what lies below.
+    pub content: bool,
+    /// A directory's times were set explicitly, and do not follow those of what lies below.
+    pub times: bool,
+}
+
+/// An inode in use; or a transaction's copy of one, which is not in the table.
 pub(crate) struct Inode {
     pub ino: u64,
     pub kind: FileKind,
     pub state: Mutex<State>,
     table: Arc<Table>,
+    /// Of a copy: what it was made from, the table's inode or the copy of the transaction around.
+    pub under: Option<Arc<Inode>>,
 }
 
 /// What an inode left in the store when it went. Its orphan record is stored (an inode whose state is newer than the
@@ -159,10 +185,57 @@ impl State {
             reap_reserved: false,
             doomed: false,
             gone: false,
+            unborn: false,
             stored: RangeSet::up_to(pages),
             stored_exact: pages == 0,
             cache: None,
             dir: None,
+            copy: None,
+        }
+    }
+
+    /// The state of an inode that a transaction makes, as all others see it until the transaction has committed.
+    pub fn unborn(meta: Meta) -> Self {
+        let seen = Seen {
+            parent: None,
+            name: Arc::from(&b""[..]),
+            deleted: true,
+        };
+        Self {
+            gone: true,
+            unborn: true,
+            stored: RangeSet::default(),
+            stored_exact: true,
+            ..Self::stored(meta, Home::Orphan, seen)
+        }
+    }
+
+    /// The state that a transaction's copy of an inode begins with: everything but the content.
+    pub fn forked(&self) -> Self {
+        Self {
+            linkable: self.linkable,
+            gone: self.gone,
+            stored: RangeSet::default(),
+            stored_exact: true,
+            copy: Some(CopyState {
+                low: self.meta.size,
+                content: false,
+                times: self.copy.as_ref().is_some_and(|copy| copy.times),
+            }),
+            ..Self::stored(self.meta.clone(), self.home.clone(), self.seen.clone())
+        }
+    }
+
+    /// This state as that of an inode which a transaction made.
+    pub fn made_inside(self) -> Self {
+        let copy = CopyState {
+            low: 0,
+            content: self.cache.is_some(),
+            times: false,
+        };
+        Self {
+            copy: Some(copy),
+            ..self
         }
     }
 
@@ -187,9 +260,37 @@ impl State {
     }
 }
 
+/// Puts into `attr` what entries in a directory change, of `meta`.
+pub(crate) fn set_dir_attr(attr: &mut Attr, meta: &Meta) {
+    (attr.size, attr.blocks) = dir_size(meta);
+    attr.nlink = meta.nlink;
+    (attr.mtime, attr.ctime) = (stamp(meta.mtime), stamp(meta.ctime));
+}
+
 impl Inode {
+    /// What others hold of this inode: of a copy, the table's.
     pub fn node(self: &Arc<Self>) -> Node {
-        Node::new(self.ino, self.kind, Arc::clone(self) as _)
+        Node::new(self.ino, self.kind, Arc::clone(self.base()) as _)
+    }
+
+    /// The table's inode, of which this may be a copy.
+    pub fn base(self: &Arc<Self>) -> &Arc<Self> {
+        let mut at = self;
+        while let Some(under) = &at.under {
+            at = under;
+        }
+        at
+    }
+
+    /// A transaction's copy with `state`.
+    pub fn copy(under: &Arc<Self>, state: State) -> Arc<Self> {
+        Arc::new(Self {
+            ino: under.ino,
+            kind: under.kind,
+            state: Mutex::new(state),
+            table: Arc::clone(&under.table),
+            under: Some(Arc::clone(under)),
+        })
     }
 
     /// The path record of this inode for any of its names.
@@ -227,11 +328,7 @@ impl Inode {
     pub fn attr(&self, state: &State, dev: u64) -> Attr {
         let meta = &state.meta;
         let (size, blocks) = match self.kind {
-            // An entry counts as 32 bytes, so that a directory's size says how full it is.
-            FileKind::Directory => {
-                let size = meta.size.saturating_mul(32).max(1).next_multiple_of(4096);
-                (size, size / 512)
-            }
+            FileKind::Directory => dir_size(meta),
             FileKind::Regular => {
                 let dense = meta.size.div_ceil(4096).saturating_mul(8);
                 let blocks = state.cache.as_ref().and_then(Cache::blocks);
@@ -258,6 +355,12 @@ impl Inode {
     }
 }
 
+/// Size in bytes and blocks of a directory: an entry counts as 32 bytes, so that the size says how full it is.
+fn dir_size(meta: &Meta) -> (u64, u64) {
+    let size = meta.size.saturating_mul(32).max(1).next_multiple_of(4096);
+    (size, size / 512)
+}
+
 impl Grave {
     /// What is to be removed for an inode without names; `None` when the store holds nothing of it.
     pub fn dig(ino: u64, state: &mut State) -> Option<Self> {
@@ -277,6 +380,9 @@ impl Grave {
 
 impl Drop for Inode {
     fn drop(&mut self) {
+        if self.under.is_some() {
+            return;
+        }
         let state = self.state.get_mut();
         if state.home == Home::Orphan
             && !state.gone
@@ -343,6 +449,7 @@ impl Table {
             kind,
             state: Mutex::new(state),
             table: Arc::clone(self),
+            under: None,
         });
         self.shard(ino).lock().insert(ino, Arc::downgrade(&inode));
         inode
@@ -379,6 +486,7 @@ impl Table {
             kind,
             state: Mutex::new(state),
             table: Arc::clone(self),
+            under: None,
         });
         shard.insert(ino, Arc::downgrade(&inode));
         Ok(inode)

@@ -37,6 +37,8 @@ mod relocate;
 mod remove;
 mod rename;
 mod switch;
+mod transaction;
+mod view;
 mod xattr;
 
 use std::collections::HashMap;
@@ -57,6 +59,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::collect::Idle;
 use crate::dentry::DentryCache;
 use crate::inode::{Grave, Home, Inode, PAGE, Seen, State, Table};
+use crate::transaction::Transactions;
 
 pub use amino_txn::EngineKind;
 
@@ -97,6 +100,8 @@ pub struct Options {
     pub dentries: usize,
     /// The store's log takes at most this many bytes of the host's disk; beyond that, ENOSPC.
     pub log_limit_bytes: u64,
+    /// Largest transaction, in bytes of log: it is kept in memory until it is committed.
+    pub transaction_bytes: u64,
 }
 
 impl Default for Options {
@@ -114,6 +119,7 @@ impl Default for Options {
             idle_bytes: 256 << 20,
             dentries: 1 << 16,
             log_limit_bytes: u64::MAX,
+            transaction_bytes: 1 << 30,
         }
     }
 }
@@ -200,6 +206,7 @@ pub struct AminoFs {
     reserved: AtomicUsize,
     mapped: Mutex<HashMap<u64, Weak<Inode>>>,
     idle: Mutex<Idle>,
+    transactions: Transactions,
     inos: Mutex<InoPool>,
     housekeeper: Mutex<Option<JoinHandle<()>>>,
 }
@@ -236,6 +243,11 @@ impl AminoFs {
                 "the root directory's entry is another's",
             ));
         };
+        let transactions = Transactions::new().map_err(|source| Error::Host {
+            what: "read",
+            path: PathBuf::from("/dev/urandom"),
+            source,
+        })?;
         let table = Table::new();
         let no_name: Arc<[u8]> = Arc::from(&b""[..]);
         let home = Home::Path {
@@ -264,6 +276,7 @@ impl AminoFs {
             reserved: AtomicUsize::new(0),
             mapped: Mutex::default(),
             idle: Mutex::default(),
+            transactions,
             inos: Mutex::new(InoPool {
                 next: superblock.next_ino,
                 superblock,
@@ -294,22 +307,22 @@ impl AminoFs {
         picked_up.map_err(mappings)
     }
 
-    /// Begins one transaction of everything that is done from now on, until [`AminoFs::commit`], or [`AminoFs::abort`], or
+    /// Begins one transaction of everything that is done from now on, until [`AminoFs::commit_held`], or [`AminoFs::abandon`], or
     /// the end of the process, which forgets it. No operation is under way. fsync(2) and its like don't wait meanwhile; what
     /// would make the transaction larger than 1 GiB of log fails with ENOSPC.
-    pub fn begin(&self) -> std::result::Result<(), Error> {
+    pub fn hold(&self) -> std::result::Result<(), Error> {
         Ok(self.store.hold()?)
     }
 
-    /// Commits what was done since [`AminoFs::begin`], what was written through mappings included: all of it, or on a
+    /// Commits what was done since [`AminoFs::hold`], what was written through mappings included: all of it, or on a
     /// failure nothing. Returns when it is on the disk.
-    pub fn commit(&self) -> std::result::Result<(), Error> {
+    pub fn commit_held(&self) -> std::result::Result<(), Error> {
         self.pick_up_all().map_err(mappings)?;
         Ok(self.store.commit_held()?)
     }
 
-    /// Forgets what was done since [`AminoFs::begin`], and stops as [`AminoFs::close`] does.
-    pub fn abort(&self) -> std::result::Result<(), Error> {
+    /// Forgets what was done since [`AminoFs::hold`], and stops as [`AminoFs::close`] does.
+    pub fn abandon(&self) -> std::result::Result<(), Error> {
         self.stop_housekeeper();
         Ok(self.store.clone().close()?)
     }
@@ -455,20 +468,10 @@ impl AminoFs {
         node.pin_arc::<Inode>().ok_or(Errno::ESTALE)
     }
 
-    /// The inode behind a node that must be a directory.
-    fn dir(&self, node: &Node) -> Result<Arc<Inode>> {
-        let inode = self.inode(node)?;
-        if inode.kind == FileKind::Directory {
-            Ok(inode)
-        } else {
-            Err(Errno::ENOTDIR)
-        }
-    }
-
     /// The state is newer than the store's: it is to be collected, and the inode stays in memory until then. Space in
     /// the log was reserved in the same operation ([`State::meta_cost`]).
     fn mark_dirty(&self, inode: &Arc<Inode>, state: &mut State) {
-        if !state.dirty && !state.gone {
+        if !state.dirty && !state.gone && state.copy.is_none() {
             state.dirty = true;
             self.dirty.lock().insert(inode.ino, Arc::clone(inode));
             self.dirty_bytes
@@ -505,6 +508,7 @@ fn open_store(dir: &Path, options: &Options) -> std::result::Result<Store, Error
         engine: options.engine.or(found).unwrap_or(defaults.engine),
         create: options.create,
         log_limit_bytes: options.log_limit_bytes,
+        transaction_bytes: options.transaction_bytes,
         ..defaults
     };
     Ok(Store::open(dir, store_options)?)

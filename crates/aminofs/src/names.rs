@@ -5,6 +5,7 @@ use std::sync::Arc;
 use amino_schema::{
     DataRecord, Meta, MetaFlags, PathRecord, SYMLINK_MAX, Timestamp, key, record::LINK_VALUE,
 };
+use amino_txn::locks::{Mode, Resource};
 use amino_txn::{Changes, OpGuard};
 use bytes::Bytes;
 use goanna_vfs::{Caller, Errno, FileKind, Node, Opened, Result, caps};
@@ -12,6 +13,7 @@ use goanna_vfs::{Caller, Errno, FileKind, Node, Opened, Result, caps};
 use crate::cache::Cache;
 use crate::inode::{Home, Inode, Seen, State, kind_of, now, schema_kind};
 use crate::readdir::DirOrder;
+use crate::view::View;
 use crate::{AminoFs, META_COST, damaged};
 
 /// Most names of one file, and most subdirectories of a directory (and 2).
@@ -96,9 +98,19 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-impl AminoFs {
+impl View<'_> {
     /// What `name` in `dir` stands for. The namespace lock is held.
     pub(crate) fn find(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
+        self.lock_read(|| Resource::Name(dir.ino, Arc::from(name)))?;
+        if let Some(changed) = self.overlaid(dir.ino, name) {
+            return Ok(changed);
+        }
+        let committed = self.find_committed(dir, name)?;
+        Ok(committed.map(|inode| self.current(inode)))
+    }
+
+    /// As [`View::find`], outside of this transaction.
+    fn find_committed(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
         if let Some(known) = self.dentries.get(dir.ino, name) {
             return Ok(known);
         }
@@ -112,7 +124,7 @@ impl AminoFs {
         let drops = self.table.drops();
         let shared: Arc<[u8]> = Arc::from(name);
         let read = || -> Result<Option<(u64, FileKind, State)>> {
-            let Some(raw) = self.get(&key::path_key(dir.ino, name))? else {
+            let Some(raw) = self.committed(&key::path_key(dir.ino, name))? else {
                 return Ok(None);
             };
             let record = PathRecord::decode(&raw).map_err(damaged)?;
@@ -124,16 +136,12 @@ impl AminoFs {
                     (meta, Home::Path { parent, name })
                 }
                 None => {
-                    let raw = self.get(&key::data_key(ino))?.ok_or(Errno::EUCLEAN)?;
+                    let raw = self.committed(&key::data_key(ino))?.ok_or(Errno::EUCLEAN)?;
                     let data = DataRecord::decode(&raw).map_err(damaged)?;
                     (data.meta, Home::Data)
                 }
             };
-            let seen = Seen {
-                parent: Some(Arc::clone(dir)),
-                name: Arc::clone(&shared),
-                deleted: false,
-            };
+            let seen = Seen::at(dir, &shared);
             Ok(Some((ino, kind, State::stored(meta, home, seen))))
         };
         let Some((ino, kind, state)) = read()? else {
@@ -149,11 +157,7 @@ impl AminoFs {
             let mut state = inode.state.lock();
             if state.seen.deleted && state.home == Home::Data {
                 // It came into memory by a name that has been removed since.
-                state.seen = Seen {
-                    parent: Some(Arc::clone(dir)),
-                    name: Arc::clone(&shared),
-                    deleted: false,
-                };
+                state.seen = Seen::at(dir, &shared);
             }
         }
         self.dentries.put(dir.ino, shared, Some(Arc::clone(&inode)));
@@ -169,6 +173,7 @@ impl AminoFs {
 
     pub(crate) fn do_parent(&self, dir: &Node) -> Result<Node> {
         let dir = self.dir(dir)?;
+        self.lock_read(|| Resource::Inode(dir.ino))?;
         let _names = self.names.read();
         let parent = dir.state.lock().seen.parent.clone();
         Ok(parent.map_or_else(|| self.root.node(), |parent| parent.node()))
@@ -188,7 +193,7 @@ impl AminoFs {
             };
             let Some(parent) = parent else { break };
             parts.push(name);
-            inode = parent;
+            inode = self.current(parent);
         }
         parts.reverse();
         Ok((parts.join(&b'/'), deleted.unwrap_or(false)))
@@ -212,6 +217,7 @@ impl AminoFs {
         name: &[u8],
         what: Template,
     ) -> Result<Arc<Inode>> {
+        self.lock_entry(dir, name)?;
         if self.find(dir, name)?.is_some() {
             return Err(Errno::EEXIST);
         }
@@ -219,7 +225,7 @@ impl AminoFs {
         let meta = {
             let state = dir.state.lock();
             state.check_alive()?;
-            if what.kind == FileKind::Directory && state.meta.nlink >= LINK_MAX {
+            if what.kind == FileKind::Directory && self.dir_meta(dir, &state).nlink >= LINK_MAX {
                 return Err(Errno::EMLINK);
             }
             what.meta(caller, &state.meta, time)
@@ -242,19 +248,21 @@ impl AminoFs {
             parent: dir.ino,
             name: Arc::clone(&name),
         };
-        let seen = Seen {
-            parent: Some(Arc::clone(dir)),
-            name: Arc::clone(&name),
-            deleted: false,
-        };
-        let mut state = State::stored(meta, home, seen);
+        let mut state = State::stored(meta, home, Seen::at(dir, &name));
         state.cache = what.cache;
         if what.kind == FileKind::Directory {
             state.dir = Some(DirOrder::default());
         }
-        let inode = self.table.insert_new(ino, what.kind, state);
+        let inode = self.new_inode(ino, what.kind, state);
         self.entry_added(dir, &name, &inode, time);
         Ok(inode)
+    }
+
+    /// Locks a name in a directory to be made, removed or given to something else.
+    pub(crate) fn lock_entry(&self, dir: &Inode, name: &[u8]) -> Result<()> {
+        self.lock_read(|| Resource::Inode(dir.ino))?;
+        self.lock_change(|| Resource::Name(dir.ino, Arc::from(name)), Mode::Exclusive)?;
+        self.lock_change(|| Resource::Entries(dir.ino), Mode::Intent)
     }
 
     /// The directory has one more entry. The namespace lock is held exclusively, and space for the directory's
@@ -266,6 +274,10 @@ impl AminoFs {
         inode: &Arc<Inode>,
         time: Timestamp,
     ) {
+        let subdirs = i64::from(inode.kind == FileKind::Directory);
+        if self.overlay_entry(dir, name, Some(inode), (1, subdirs), time) {
+            return;
+        }
         {
             let mut state = dir.state.lock();
             state.meta.size += 1;
@@ -282,7 +294,7 @@ impl AminoFs {
             .put(dir.ino, Arc::clone(name), Some(Arc::clone(inode)));
     }
 
-    /// The directory has one entry less; as [`AminoFs::entry_added`].
+    /// The directory has one entry less; as [`View::entry_added`].
     pub(crate) fn entry_removed(
         &self,
         dir: &Arc<Inode>,
@@ -290,6 +302,10 @@ impl AminoFs {
         kind: FileKind,
         time: Timestamp,
     ) {
+        let subdirs = -i64::from(kind == FileKind::Directory);
+        if self.overlay_entry(dir, &Arc::from(name), None, (-1, subdirs), time) {
+            return;
+        }
         {
             let mut state = dir.state.lock();
             state.meta.size = state.meta.size.saturating_sub(1);
@@ -348,15 +364,14 @@ impl AminoFs {
             self.reserve(META_COST)?;
             let ino = self.new_ino(guard)?;
             let seen = Seen {
-                parent: Some(Arc::clone(&dir)),
-                name: Arc::from(format!("#{ino}").as_bytes()),
                 deleted: true,
+                ..Seen::at(&dir, &Arc::from(format!("#{ino}").as_bytes()))
             };
             let mut state = State::stored(meta, Home::Orphan, seen);
             state.cache = Some(cache);
             state.linkable = flags & libc::O_EXCL == 0;
-            let opened = Self::open_cache(&mut state, flags)?;
-            let inode = self.table.insert_new(ino, FileKind::Regular, state);
+            let opened = AminoFs::open_cache(&mut state, flags)?;
+            let inode = self.new_inode(ino, FileKind::Regular, state);
             self.mark_dirty(&inode, &mut inode.state.lock());
             Ok((inode.node(), opened))
         })
@@ -429,6 +444,8 @@ impl AminoFs {
         }
         self.change(|guard| {
             let _names = self.names.write();
+            self.lock_entry(&dir, name)?;
+            let inode = self.for_change(&inode)?;
             if self.find(&dir, name)?.is_some() {
                 return Err(Errno::EEXIST);
             }
@@ -491,11 +508,7 @@ impl AminoFs {
             state.doomed = false;
         }
         if state.seen.deleted {
-            state.seen = Seen {
-                parent: Some(Arc::clone(dir)),
-                name: Arc::clone(name),
-                deleted: false,
-            };
+            state.seen = Seen::at(dir, name);
         }
         state.home = home;
         state.meta = meta;

@@ -8,10 +8,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use amino_schema::{ParsedKey, PathRecord, key};
-use goanna_vfs::{DirEntry, Errno, FileKind, Node, Result};
+use goanna_vfs::{DirEntry, FileKind, Node, Result};
+
+use amino_txn::locks::Resource;
 
 use crate::AminoFs;
 use crate::inode::{Inode, State, kind_of};
+use crate::view::View;
 
 /// Entries that one locked step of readdir takes; the sink is called without locks.
 const BATCH: usize = 128;
@@ -73,7 +76,9 @@ impl AminoFs {
         state.dir = Some(order);
         Ok(())
     }
+}
 
+impl View<'_> {
     pub(crate) fn do_readdir(
         &self,
         dir: &Node,
@@ -81,29 +86,28 @@ impl AminoFs {
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let dir = self.dir(dir)?;
+        self.lock_read(|| Resource::Entries(dir.ino))?;
         loop {
             let mut batch = Vec::with_capacity(BATCH);
             {
                 let _names = self.names.read();
-                let mut state = dir.state.lock();
-                if state.check_alive().is_err() {
-                    // A removed directory reads as empty in getdents64(2) on Linux: ENOENT comes from the VFS above.
-                    return Err(Errno::ENOENT);
-                }
-                self.load_order(&dir, &mut state)?;
+                // A removed directory reads as empty in getdents64(2) on Linux: ENOENT comes from the VFS above.
+                dir.state.lock().check_alive()?;
+                let base = dir.base();
+                let mut state = base.state.lock();
+                self.load_order(base, &mut state)?;
                 if let Some(order) = &state.dir
                     && let Some(start) = cookie.checked_add(1)
                 {
-                    let rest = order.entries.range(start..).take(BATCH);
-                    batch.extend(rest.map(|(&c, e)| (c, Arc::clone(&e.name), e.ino, e.kind)));
+                    self.fill_batch(dir.ino, order, start, &mut batch);
                 }
             }
             let full = batch.len() == BATCH;
-            for (at, name, ino, kind) in batch {
+            for (at, found) in batch {
                 let entry = DirEntry {
-                    name: &name,
-                    ino,
-                    kind,
+                    name: &found.name,
+                    ino: found.ino,
+                    kind: found.kind,
                     cookie: at,
                 };
                 if !sink(entry) {
@@ -115,5 +119,33 @@ impl AminoFs {
                 return Ok(());
             }
         }
+    }
+
+    /// The next entries from cookie `start` on, up to [`BATCH`]: what was committed, and as the transaction changed it.
+    fn fill_batch(&self, dir: u64, order: &DirOrder, start: u64, batch: &mut Vec<(u64, Entry)>) {
+        let changed = self.overlaid_names(dir);
+        let committed = order.entries.range(start..).filter_map(|(&cookie, entry)| {
+            let (ino, kind) = match changed.get(&entry.name) {
+                None => (entry.ino, entry.kind),
+                Some(change) => change
+                    .target
+                    .as_ref()
+                    .map(|inode| (inode.ino, inode.kind))?,
+            };
+            let name = Arc::clone(&entry.name);
+            Some((cookie, Entry { name, ino, kind }))
+        });
+        batch.extend(committed.take(BATCH));
+        let mut added: Vec<_> = changed
+            .iter()
+            .filter(|(name, change)| change.cookie >= start && !order.has(name))
+            .filter_map(|(name, change)| {
+                let (inode, name) = (change.target.as_ref()?, Arc::clone(name));
+                let (ino, kind) = (inode.ino, inode.kind);
+                Some((change.cookie, Entry { name, ino, kind }))
+            })
+            .collect();
+        added.sort_unstable_by_key(|(cookie, _)| *cookie);
+        batch.extend(added.into_iter().take(BATCH - batch.len()));
     }
 }

@@ -6,10 +6,8 @@ use std::os::fd::AsFd;
 use goanna_sys::memfile;
 use goanna_vfs::{Native, Node, Opened, Result};
 
-use crate::cache::{Cache, write_all_at};
+use crate::cache::Cache;
 use crate::{AminoFs, cache_dir};
-
-const PIECE: usize = 1 << 20;
 
 impl AminoFs {
     pub(crate) fn is_open_for_writing(&self, node: &Node) -> bool {
@@ -39,22 +37,7 @@ impl AminoFs {
             return Ok(None);
         };
         let (mut new, fd) = Cache::create(size, Some(&cache_dir(&self.dir)))?;
-        let mut piece = vec![0; PIECE];
-        for (start, len) in memfile::data_segments(old.witness.as_fd(), 0, size)? {
-            let mut done = 0;
-            while done < len {
-                let want = usize::try_from(len - done).map_or(PIECE, |left| left.min(PIECE));
-                let Some(buf) = piece.get_mut(..want) else {
-                    break;
-                };
-                let got = old.read_at(start + done, buf)?;
-                let Some(data) = buf.get(..got).filter(|data| !data.is_empty()) else {
-                    break;
-                };
-                write_all_at(&fd, start + done, data)?;
-                done += got as u64;
-            }
-        }
+        old.copy_to(&fd, size)?;
         let opened = Opened {
             fd: new.open(flags)?,
             native: Native::Reads {

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use amino_schema::{ParsedKey, PathRecord, Timestamp, key};
 use amino_txn::Changes;
+use amino_txn::locks::{Mode, Resource};
 use goanna_vfs::{Errno, FileKind, Node, Result};
 
 use crate::collect::REAP_PAGES;
 use crate::data::deletes;
 use crate::inode::{Home, Inode, Seen, now, schema_kind};
 use crate::names::check_name;
+use crate::view::View;
 use crate::{AminoFs, META_COST};
 
 /// How often, and how far apart, a removal is tried again on a full store.
@@ -28,7 +30,7 @@ pub(crate) struct Dropped {
     reap_reserved: bool,
 }
 
-impl AminoFs {
+impl View<'_> {
     /// Removes `name` in directory `dir` of `inode`, a non-directory or an empty directory, within `changes`; space
     /// for what follows at the next cut is reserved. The namespace lock is held exclusively.
     pub(crate) fn plan_drop(
@@ -123,7 +125,7 @@ impl AminoFs {
         Ok(None)
     }
 
-    /// Does in memory what [`AminoFs::plan_drop`] planned, after the changes were submitted.
+    /// Does in memory what [`View::plan_drop`] planned, after the changes were submitted.
     pub(crate) fn apply_drop(
         &self,
         inode: &Arc<Inode>,
@@ -156,18 +158,13 @@ impl AminoFs {
             old
         };
         drop(old);
-        if orphan {
-            // Its references would keep the inode from going.
-            let idle = self.idle.lock().remove(inode.ino);
-            drop(idle);
-            if inode.kind == FileKind::Directory {
-                self.dentries.forget_dir(inode.ino);
-            }
+        if orphan && !self.in_transaction() {
+            self.forget_orphan(inode);
         }
     }
 
     pub(crate) fn do_unlink(&self, dir: &Node, name: &[u8]) -> Result<()> {
-        self.remove(dir, name, |victim| {
+        self.remove(dir, name, |victim: &Arc<Inode>| {
             if victim.kind == FileKind::Directory {
                 Err(Errno::EISDIR)
             } else {
@@ -179,16 +176,29 @@ impl AminoFs {
     pub(crate) fn do_rmdir(&self, dir: &Node, name: &[u8]) -> Result<()> {
         self.remove(dir, name, |victim| {
             if victim.kind != FileKind::Directory {
-                Err(Errno::ENOTDIR)
-            } else if victim.state.lock().meta.size > 0 {
-                Err(Errno::ENOTEMPTY)
-            } else {
-                Ok(())
+                return Err(Errno::ENOTDIR);
             }
+            self.check_empty(victim)
         })
     }
 
-    fn remove(&self, dir: &Node, name: &[u8], check: impl Fn(&Inode) -> Result<()>) -> Result<()> {
+    /// ENOTEMPTY for a directory with entries; of one without, nobody makes any meanwhile.
+    pub(crate) fn check_empty(&self, dir: &Arc<Inode>) -> Result<()> {
+        self.lock_change(|| Resource::Entries(dir.ino), Mode::Exclusive)?;
+        let state = dir.state.lock();
+        if self.dir_meta(dir, &state).size > 0 {
+            Err(Errno::ENOTEMPTY)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn remove(
+        &self,
+        dir: &Node,
+        name: &[u8],
+        check: impl Fn(&Arc<Inode>) -> Result<()>,
+    ) -> Result<()> {
         check_name(name)?;
         let dir = self.dir(dir)?;
         for _ in 0..FULL_RETRIES {
@@ -205,12 +215,14 @@ impl AminoFs {
         &self,
         dir: &Arc<Inode>,
         name: &[u8],
-        check: &impl Fn(&Inode) -> Result<()>,
+        check: &impl Fn(&Arc<Inode>) -> Result<()>,
     ) -> Result<()> {
         self.change(|guard| {
             let _names = self.names.write();
+            self.lock_entry(dir, name)?;
             let victim = self.find(dir, name)?.ok_or(Errno::ENOENT)?;
             check(&victim)?;
+            let victim = self.for_change(&victim)?;
             let time = now();
             let mut changes = Changes::new();
             self.reserve_removal(META_COST)?;
@@ -220,5 +232,17 @@ impl AminoFs {
             self.entry_removed(dir, name, victim.kind, time);
             Ok(())
         })
+    }
+}
+
+impl AminoFs {
+    /// A table's inode has lost its last name.
+    pub(crate) fn forget_orphan(&self, inode: &Inode) {
+        // Its references would keep the inode from going.
+        let idle = self.idle.lock().remove(inode.ino);
+        drop(idle);
+        if inode.kind == FileKind::Directory {
+            self.dentries.forget_dir(inode.ino);
+        }
     }
 }

@@ -7,9 +7,10 @@ use amino_schema::{PathRecord, Timestamp, key, record::LINK_VALUE};
 use amino_txn::{Changes, OpGuard};
 use goanna_vfs::{Errno, FileKind, Node, Result};
 
+use crate::META_COST;
 use crate::inode::{Home, Inode, Seen, now, schema_kind};
 use crate::names::{LINK_MAX, check_name};
-use crate::{AminoFs, META_COST};
+use crate::view::View;
 
 /// A name in a directory.
 struct Spot<'a> {
@@ -17,23 +18,24 @@ struct Spot<'a> {
     name: &'a Arc<[u8]>,
 }
 
-/// Whether `dir` is `ancestor` or lies below it. The namespace lock is held.
-fn is_below(dir: &Arc<Inode>, ancestor: &Arc<Inode>) -> bool {
-    let mut at = Some(Arc::clone(dir));
-    while let Some(inode) = at {
-        if inode.ino == ancestor.ino {
-            return true;
-        }
-        at = inode.state.lock().seen.parent.clone();
-    }
-    false
-}
-
 fn is_dir(inode: &Inode) -> bool {
     inode.kind == FileKind::Directory
 }
 
-impl AminoFs {
+impl View<'_> {
+    /// Whether `dir` is `ancestor` or lies below it. The namespace lock is held.
+    fn is_below(&self, dir: &Arc<Inode>, ancestor: &Arc<Inode>) -> bool {
+        let mut at = Some(Arc::clone(dir));
+        while let Some(inode) = at {
+            if inode.ino == ancestor.ino {
+                return true;
+            }
+            let parent = inode.state.lock().seen.parent.clone();
+            at = parent.map(|parent| self.current(parent));
+        }
+        false
+    }
+
     pub(crate) fn do_rename(
         &self,
         from_dir: &Node,
@@ -63,6 +65,8 @@ impl AminoFs {
         };
         self.change(|guard| {
             let _names = self.names.write();
+            self.lock_entry(from.dir, from.name)?;
+            self.lock_entry(to.dir, to.name)?;
             let source = self.find(from.dir, from.name)?.ok_or(Errno::ENOENT)?;
             let target = self.find(to.dir, to.name)?;
             to.dir.state.lock().check_alive()?;
@@ -72,11 +76,11 @@ impl AminoFs {
                 _ => {}
             }
             // In the order of do_renameat2 and vfs_rename.
-            if is_dir(&source) && is_below(to.dir, &source) {
+            if is_dir(&source) && self.is_below(to.dir, &source) {
                 return Err(Errno::EINVAL);
             }
             if let Some(target) = &target {
-                if is_dir(target) && is_below(from.dir, target) {
+                if is_dir(target) && self.is_below(from.dir, target) {
                     return Err(if exchange {
                         Errno::EINVAL
                     } else {
@@ -87,11 +91,18 @@ impl AminoFs {
                     return Ok(());
                 }
             }
+            let source = self.for_change(&source)?;
+            let target = target.map(|target| self.for_change(&target)).transpose()?;
             match target {
                 Some(target) if exchange => self.exchange(guard, &from, &source, &to, &target),
                 target => self.replace(guard, &from, &source, &to, target.as_ref()),
             }
         })
+    }
+
+    fn subdirs(&self, dir: &Arc<Inode>) -> u32 {
+        let state = dir.state.lock();
+        self.dir_meta(dir, &state).nlink
     }
 
     /// Records in `changes` that `inode` has the name `to` instead of `from`. The records of both names themselves
@@ -124,7 +135,7 @@ impl AminoFs {
         Ok(())
     }
 
-    /// Does in memory what [`AminoFs::plan_move`] planned.
+    /// Does in memory what [`View::plan_move`] planned.
     fn apply_move(&self, inode: &Arc<Inode>, from: &Spot<'_>, to: &Spot<'_>, time: Timestamp) {
         let mut state = inode.state.lock();
         state.meta.ctime = time;
@@ -136,12 +147,10 @@ impl AminoFs {
         }
         let mut old = None;
         if state.seen.is(from.dir.ino, from.name) || state.home != Home::Data {
-            let seen = Seen {
-                parent: Some(Arc::clone(to.dir)),
-                name: Arc::clone(to.name),
-                deleted: false,
-            };
-            old = Some(std::mem::replace(&mut state.seen, seen));
+            old = Some(std::mem::replace(
+                &mut state.seen,
+                Seen::at(to.dir, to.name),
+            ));
         }
         self.mark_dirty(inode, &mut state);
         drop(state);
@@ -160,16 +169,12 @@ impl AminoFs {
             match (is_dir(source), is_dir(target)) {
                 (true, false) => return Err(Errno::ENOTDIR),
                 (false, true) => return Err(Errno::EISDIR),
-                (true, true) if target.state.lock().meta.size > 0 => return Err(Errno::ENOTEMPTY),
+                (true, true) => self.check_empty(target)?,
                 _ => {}
             }
         }
         let crosses = from.dir.ino != to.dir.ino;
-        if is_dir(source)
-            && crosses
-            && target.is_none()
-            && to.dir.state.lock().meta.nlink >= LINK_MAX
-        {
+        if is_dir(source) && crosses && target.is_none() && self.subdirs(to.dir) >= LINK_MAX {
             return Err(Errno::EMLINK);
         }
         let time = now();
@@ -218,6 +223,10 @@ impl AminoFs {
 
     /// The name stands for `inode` now, and for something of kind `old` before; it keeps its place in the directory.
     fn entry_changed(&self, spot: &Spot<'_>, inode: &Arc<Inode>, old: FileKind, time: Timestamp) {
+        let subdirs = i64::from(is_dir(inode)) - i64::from(old == FileKind::Directory);
+        if self.overlay_entry(spot.dir, spot.name, Some(inode), (0, subdirs), time) {
+            return;
+        }
         {
             let mut state = spot.dir.state.lock();
             if is_dir(inode) {

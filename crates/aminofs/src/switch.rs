@@ -2,6 +2,7 @@
 
 use goanna_vfs::{
     Attr, Caller, DirEntry, FileSystem, Node, OpenFile, Opened, Result, SetAttr, Spot, StatFs,
+    Transactions,
 };
 
 use crate::AminoFs;
@@ -15,42 +16,50 @@ impl FileSystem for AminoFs {
         self.root.node()
     }
 
-    fn lookup(&self, _: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
-        self.do_lookup(dir, name)
+    fn lookup(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
+        self.view(caller, |view| view.do_lookup(dir, name))
     }
 
-    fn parent(&self, _: &Caller, dir: &Node) -> Result<Node> {
-        self.do_parent(dir)
+    fn parent(&self, caller: &Caller, dir: &Node) -> Result<Node> {
+        self.view(caller, |view| view.do_parent(dir))
     }
 
-    fn path(&self, node: &Node) -> Result<(Vec<u8>, bool)> {
-        self.do_path(node)
+    fn path(&self, caller: &Caller, node: &Node) -> Result<(Vec<u8>, bool)> {
+        self.view(caller, |view| view.do_path(node))
     }
 
-    fn getattr(&self, _: &Caller, node: &Node) -> Result<Attr> {
-        self.do_getattr(node)
+    fn getattr(&self, caller: &Caller, node: &Node) -> Result<Attr> {
+        self.view(caller, |view| view.do_getattr(node))
     }
 
-    fn readlink(&self, _: &Caller, node: &Node) -> Result<Vec<u8>> {
-        self.do_readlink(node)
+    fn owner_and_mode(&self, caller: &Caller, node: &Node) -> Result<Attr> {
+        self.view(caller, |view| view.do_getattr_own(node))
+    }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        Some(self)
+    }
+
+    fn readlink(&self, caller: &Caller, node: &Node) -> Result<Vec<u8>> {
+        self.view(caller, |view| view.do_readlink(node))
     }
 
     fn readdir(
         &self,
-        _: &Caller,
+        caller: &Caller,
         dir: &Node,
         cookie: u64,
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.do_readdir(dir, cookie, sink)
+        self.view(caller, |view| view.do_readdir(dir, cookie, sink))
     }
 
     fn open(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Opened> {
-        self.do_open(caller, node, flags)
+        self.view(caller, |view| view.do_open(caller, node, flags))
     }
 
-    fn read_at(&self, _: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.do_read_at(node, offset, buf)
+    fn read_at(&self, caller: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.view(caller, |view| view.do_read_at(node, offset, buf))
     }
 
     fn create(
@@ -61,7 +70,9 @@ impl FileSystem for AminoFs {
         mode: u32,
         flags: i32,
     ) -> Result<(Node, Opened)> {
-        self.do_create(caller, dir, name, mode, flags)
+        self.view(caller, |view| {
+            view.do_create(caller, dir, name, mode, flags)
+        })
     }
 
     fn tmpfile(
@@ -71,7 +82,7 @@ impl FileSystem for AminoFs {
         mode: u32,
         flags: i32,
     ) -> Result<(Node, Opened)> {
-        self.do_tmpfile(caller, dir, mode, flags)
+        self.view(caller, |view| view.do_tmpfile(caller, dir, mode, flags))
     }
 
     fn mknod(
@@ -82,47 +93,49 @@ impl FileSystem for AminoFs {
         mode: u32,
         rdev: u64,
     ) -> Result<Node> {
-        self.do_mknod(caller, dir, name, mode, rdev)
+        self.view(caller, |view| view.do_mknod(caller, dir, name, mode, rdev))
     }
 
     fn mkdir(&self, caller: &Caller, dir: &Node, name: &[u8], mode: u32) -> Result<Node> {
-        self.do_mkdir(caller, dir, name, mode)
+        self.view(caller, |view| view.do_mkdir(caller, dir, name, mode))
     }
 
     fn symlink(&self, caller: &Caller, dir: &Node, name: &[u8], target: &[u8]) -> Result<Node> {
-        self.do_symlink(caller, dir, name, target)
+        self.view(caller, |view| view.do_symlink(caller, dir, name, target))
     }
 
-    fn link(&self, _: &Caller, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
-        self.do_link(node, dir, name)
+    fn link(&self, caller: &Caller, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
+        self.view(caller, |view| view.do_link(node, dir, name))
     }
 
-    fn unlink(&self, _: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
-        self.do_unlink(dir, name)
+    fn unlink(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
+        self.view(caller, |view| view.do_unlink(dir, name))
     }
 
-    fn rmdir(&self, _: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
-        self.do_rmdir(dir, name)
+    fn rmdir(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
+        self.view(caller, |view| view.do_rmdir(dir, name))
     }
 
     fn rename(
         &self,
-        _: &Caller,
+        caller: &Caller,
         from_dir: &Node,
         from: &[u8],
         to_dir: &Node,
         to: &[u8],
         flags: u32,
     ) -> Result<()> {
-        self.do_rename(from_dir, from, to_dir, to, flags)
+        self.view(caller, |view| {
+            view.do_rename(from_dir, from, to_dir, to, flags)
+        })
     }
 
     fn write(&self, caller: &Caller, file: OpenFile<'_>, spot: Spot, data: &[u8]) -> Result<usize> {
-        self.do_write(caller, file, spot, data)
+        self.view(caller, |view| view.do_write(caller, file, spot, data))
     }
 
     fn truncate(&self, caller: &Caller, node: &Node, size: u64) -> Result<()> {
-        self.do_truncate(caller, node, size)
+        self.view(caller, |view| view.do_truncate(caller, node, size))
     }
 
     fn fallocate(
@@ -133,7 +146,9 @@ impl FileSystem for AminoFs {
         offset: u64,
         len: u64,
     ) -> Result<()> {
-        self.do_fallocate(caller, node, mode, offset, len)
+        self.view(caller, |view| {
+            view.do_fallocate(caller, node, mode, offset, len)
+        })
     }
 
     fn mapped_shared(&self, node: &Node) {
@@ -164,8 +179,8 @@ impl FileSystem for AminoFs {
         self.do_released(node);
     }
 
-    fn setattr(&self, _: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
-        self.do_setattr(node, set)
+    fn setattr(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
+        self.view(caller, |view| view.do_setattr(node, set))
     }
 
     fn statfs(&self, _: &Caller, _: &Node) -> Result<StatFs> {
@@ -173,7 +188,7 @@ impl FileSystem for AminoFs {
     }
 
     fn getxattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
-        self.do_getxattr(caller, node, name)
+        self.view(caller, |view| view.do_getxattr(caller, node, name))
     }
 
     fn setxattr(
@@ -184,14 +199,16 @@ impl FileSystem for AminoFs {
         value: &[u8],
         flags: i32,
     ) -> Result<()> {
-        self.do_setxattr(caller, node, name, value, flags)
+        self.view(caller, |view| {
+            view.do_setxattr(caller, node, name, value, flags)
+        })
     }
 
     fn listxattr(&self, caller: &Caller, node: &Node) -> Result<Vec<Vec<u8>>> {
-        self.do_listxattr(caller, node)
+        self.view(caller, |view| view.do_listxattr(caller, node))
     }
 
     fn removexattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<()> {
-        self.do_removexattr(caller, node, name)
+        self.view(caller, |view| view.do_removexattr(caller, node, name))
     }
 }

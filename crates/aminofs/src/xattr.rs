@@ -9,8 +9,9 @@ use amino_schema::{MetaFlags, ParsedKey, key, record};
 use amino_txn::Changes;
 use goanna_vfs::{Caller, Errno, FileKind, Node, Result, caps};
 
+use crate::damaged;
 use crate::inode::{Inode, now};
-use crate::{AminoFs, damaged};
+use crate::view::View;
 
 /// `XATTR_NAME_MAX`.
 const NAME_MAX: usize = 255;
@@ -47,9 +48,9 @@ fn check(caller: &Caller, inode: &Inode, name: &[u8], write: bool) -> Result<()>
     Ok(())
 }
 
-impl AminoFs {
+impl View<'_> {
     pub(crate) fn do_getxattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
-        let inode = self.inode(node)?;
+        let inode = self.inode_to_read(node)?;
         check(caller, &inode, name, false)?;
         let state = inode.state.lock();
         if !state.meta.flags.contains(MetaFlags::HAS_XATTR) {
@@ -61,7 +62,7 @@ impl AminoFs {
     }
 
     pub(crate) fn do_listxattr(&self, caller: &Caller, node: &Node) -> Result<Vec<Vec<u8>>> {
-        let inode = self.inode(node)?;
+        let inode = self.inode_to_read(node)?;
         let state = inode.state.lock();
         let mut names = Vec::new();
         if state.meta.flags.contains(MetaFlags::HAS_XATTR) {
@@ -126,6 +127,7 @@ impl AminoFs {
         edit: impl FnOnce(bool, &mut Changes) -> Result<()>,
     ) -> Result<()> {
         self.change(|guard| {
+            let inode = &self.for_change(inode)?;
             let mut state = inode.state.lock();
             if state.gone {
                 return Err(Errno::ENOENT);

@@ -86,10 +86,10 @@ fn metadata_is_promoted_and_demoted() {
     let top = fs.root();
     fs.unlink(&user, &top, b"a").unwrap();
     let node = walk(&fs, "B").unwrap();
-    let (shown, deleted) = fs.path(&node).unwrap();
+    let (shown, deleted) = fs.path(&root(), &node).unwrap();
     assert!(!deleted && (shown == b"B" || shown == b"c"), "{shown:?}");
     fs.unlink(&user, &top, b"c").unwrap();
-    assert_eq!(fs.path(&node).unwrap(), (b"B".to_vec(), false));
+    assert_eq!(fs.path(&root(), &node).unwrap(), (b"B".to_vec(), false));
     assert_eq!(keys(&fs), [0, 0, 0, 0, 0, 2]);
     assert_eq!(fs.getattr(&user, &node).unwrap().nlink, 1);
     assert_eq!(read_direct(&fs, &node).unwrap(), b"content");
@@ -128,7 +128,7 @@ fn names_go_in_any_order() {
         for (gone, n) in order.iter().take(39).enumerate() {
             fs.unlink(&user, &top, format!("n{n:02}").as_bytes())
                 .unwrap();
-            let (shown, deleted) = fs.path(&node).unwrap();
+            let (shown, deleted) = fs.path(&root(), &node).unwrap();
             let shown = String::from_utf8(shown).unwrap();
             assert!(!deleted && walk(&fs, &shown).is_ok(), "{shown}");
             assert_eq!(fs.getattr(&user, &node).unwrap().nlink, 39 - gone as u32);
@@ -267,9 +267,12 @@ fn tmpfiles() {
     named.write(&fs, Spot::Cursor, &[4; 20_000]).unwrap();
     fs.sync(None).unwrap();
     assert_eq!(keys(&fs)[2], 1);
-    assert!(fs.path(&named.node).unwrap().1);
+    assert!(fs.path(&root(), &named.node).unwrap().1);
     fs.link(&user, &named.node, &fs.root(), b"name").unwrap();
-    assert_eq!(fs.path(&named.node).unwrap(), (b"name".to_vec(), false));
+    assert_eq!(
+        fs.path(&root(), &named.node).unwrap(),
+        (b"name".to_vec(), false)
+    );
     assert_eq!(fs.getattr(&user, &named.node).unwrap().nlink, 1);
     let private = make(flags | libc::O_EXCL);
     assert_eq!(

@@ -333,18 +333,18 @@ fn paths_and_parents() {
     let a = fs.mkdir(&user, &top, b"a", 0o755).unwrap();
     let b = fs.mkdir(&user, &a, b"b", 0o755).unwrap();
     let f = fs.mknod(&user, &b, b"f", 0o644, 0).unwrap();
-    assert_eq!(fs.path(&top).unwrap(), (b"".to_vec(), false));
-    assert_eq!(fs.path(&f).unwrap(), (b"a/b/f".to_vec(), false));
+    assert_eq!(fs.path(&root(), &top).unwrap(), (b"".to_vec(), false));
+    assert_eq!(fs.path(&root(), &f).unwrap(), (b"a/b/f".to_vec(), false));
     fs.rename(&user, &a, b"b", &top, b"c", 0).unwrap();
-    assert_eq!(fs.path(&f).unwrap(), (b"c/f".to_vec(), false));
+    assert_eq!(fs.path(&root(), &f).unwrap(), (b"c/f".to_vec(), false));
     assert_eq!(fs.parent(&user, &b).unwrap().ino(), top.ino());
     assert_eq!(fs.parent(&user, &top).unwrap().ino(), top.ino());
     fs.unlink(&user, &b, b"f").unwrap();
-    assert_eq!(fs.path(&f).unwrap(), (b"c/f".to_vec(), true));
+    assert_eq!(fs.path(&root(), &f).unwrap(), (b"c/f".to_vec(), true));
     fs.rmdir(&user, &top, b"c").unwrap();
     // A process that stands in it can still go up, as on Linux.
     assert_eq!(fs.parent(&user, &b).unwrap().ino(), top.ino());
-    assert_eq!(fs.path(&b).unwrap(), (b"c".to_vec(), true));
+    assert_eq!(fs.path(&root(), &b).unwrap(), (b"c".to_vec(), true));
     assert_eq!(fs.mkdir(&user, &b, b"x", 0o755).unwrap_err(), Errno::ENOENT);
     assert_eq!(fs.lookup(&user, &b, b"x").unwrap_err(), Errno::ENOENT);
     assert_eq!(

@@ -65,7 +65,7 @@ fn run(
     let Built { mounts, stores } = mounts::build(specs, engine, &caller::current())?;
     let transaction = stores.first().filter(|_| txn);
     if let Some((dir, fs)) = transaction {
-        fs.begin().map_err(|why| Error::store(dir, why))?;
+        fs.hold().map_err(|why| Error::store(dir, why))?;
     }
     let start = Instant::now();
     let outcome = goanna_monitor::run(Config {
@@ -89,8 +89,8 @@ fn run(
         .as_ref()
         .is_ok_and(|outcome| outcome.status == Status::Exited(0));
     let ended = match transaction {
-        Some((dir, fs)) if succeeded => fs.commit().map_err(|why| Error::store(dir, why)),
-        Some((dir, fs)) => fs.abort().map_err(|why| Error::store(dir, why)),
+        Some((dir, fs)) if succeeded => fs.commit_held().map_err(|why| Error::store(dir, why)),
+        Some((dir, fs)) => fs.abandon().map_err(|why| Error::store(dir, why)),
         None => Ok(()),
     };
     // Whatever became of the command, what it wrote outside a transaction is brought to the disk; every store, even if

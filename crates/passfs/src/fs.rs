@@ -44,7 +44,7 @@ impl FileSystem for PassFs {
         self.parent_of(caller, dir)
     }
 
-    fn path(&self, node: &Node) -> Result<(Vec<u8>, bool)> {
+    fn path(&self, _: &Caller, node: &Node) -> Result<(Vec<u8>, bool)> {
         self.relative_path(node)
     }
 

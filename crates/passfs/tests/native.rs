@@ -169,7 +169,10 @@ fn every_kind_of_file_is_made_and_seen_as_the_host_does() {
             assert_eq!((meta.uid(), meta.gid()), (who.uid, who.gid));
             let found = dir.fs.lookup(&who, &root, name.as_bytes()).unwrap();
             assert_eq!((found.ino(), found.kind()), (node.ino(), kind));
-            assert_eq!(dir.fs.path(&node), Ok((name.as_bytes().to_vec(), false)));
+            assert_eq!(
+                dir.fs.path(&me(), &node),
+                Ok((name.as_bytes().to_vec(), false))
+            );
         }
         assert!(
             fs::symlink_metadata(dir.host("fifo"))
@@ -283,13 +286,13 @@ fn a_node_follows_its_inode_through_renames() {
     let (a, b, file) = (dir.get("/a"), dir.get("/a/b"), dir.get("/a/b/file"));
     let root = dir.fs.root();
     dir.fs.rename(&me(), &root, b"a", &root, b"z", 0).unwrap();
-    assert_eq!(dir.fs.path(&file), Ok((b"z/b/file".to_vec(), false)));
+    assert_eq!(dir.fs.path(&me(), &file), Ok((b"z/b/file".to_vec(), false)));
     assert_eq!(dir.fs.parent(&me(), &b).unwrap().ino(), a.ino());
     assert_eq!(dir.fs.lookup(&me(), &b, b"file").unwrap().ino(), file.ino());
     fs::rename(dir.host("z/b"), dir.host("b")).unwrap();
     assert_eq!(dir.fs.parent(&me(), &b).unwrap().ino(), root.ino());
     assert_eq!(dir.fs.parent(&me(), &root).unwrap().ino(), root.ino());
-    assert_eq!(dir.fs.path(&root), Ok((Vec::new(), false)));
+    assert_eq!(dir.fs.path(&me(), &root), Ok((Vec::new(), false)));
     let noreplace = dir
         .fs
         .rename(&me(), &root, b"b", &root, b"z", libc::RENAME_NOREPLACE);
@@ -297,7 +300,7 @@ fn a_node_follows_its_inode_through_renames() {
     dir.fs
         .rename(&me(), &root, b"b", &root, b"z", libc::RENAME_EXCHANGE)
         .unwrap();
-    assert_eq!(dir.fs.path(&file), Ok((b"z/file".to_vec(), false)));
+    assert_eq!(dir.fs.path(&me(), &file), Ok((b"z/file".to_vec(), false)));
     let into_itself = dir.fs.rename(&me(), &root, b"z", &b, b"z", 0);
     assert_eq!(into_itself, Err(Errno::EINVAL));
 }
@@ -309,10 +312,10 @@ fn the_tree_may_move_but_what_leaves_it_has_no_way_up() {
     let tree = PassFs::new(&dir.host("tree")).unwrap();
     let deep = tree.node_at(&me(), b"/in/deep").unwrap();
     fs::rename(dir.host("tree"), dir.host("moved")).unwrap();
-    assert_eq!(tree.path(&deep), Ok((b"in/deep".to_vec(), false)));
+    assert_eq!(tree.path(&me(), &deep), Ok((b"in/deep".to_vec(), false)));
     fs::rename(dir.host("moved/in/deep"), dir.host("out")).unwrap();
     assert_eq!(tree.parent(&me(), &deep).map(drop), Err(Errno::ENOENT));
-    assert_eq!(tree.path(&deep), Err(Errno::ENOENT));
+    assert_eq!(tree.path(&me(), &deep), Err(Errno::ENOENT));
 }
 
 #[test]
@@ -328,10 +331,13 @@ fn removed_names_are_told_from_names_that_only_look_it() {
     dir.fs.unlink(&me(), &root, b"gone").unwrap();
     dir.fs.unlink(&me(), &root, b"two").unwrap();
     dir.fs.rmdir(&me(), &root, b"dir").unwrap();
-    assert_eq!(dir.fs.path(&gone), Ok((b"gone".to_vec(), true)));
-    assert_eq!(dir.fs.path(&two), Ok((b"two".to_vec(), true)));
-    assert_eq!(dir.fs.path(&odd), Ok((b"odd (deleted)".to_vec(), false)));
-    assert_eq!(dir.fs.path(&sub), Ok((b"dir".to_vec(), true)));
+    assert_eq!(dir.fs.path(&me(), &gone), Ok((b"gone".to_vec(), true)));
+    assert_eq!(dir.fs.path(&me(), &two), Ok((b"two".to_vec(), true)));
+    assert_eq!(
+        dir.fs.path(&me(), &odd),
+        Ok((b"odd (deleted)".to_vec(), false))
+    );
+    assert_eq!(dir.fs.path(&me(), &sub), Ok((b"dir".to_vec(), true)));
     assert_eq!(dir.fs.host_path(&gone), None);
     assert_eq!(dir.fs.host_path(&odd), Some(dir.host("odd (deleted)")));
     assert_eq!(dir.fs.getattr(&me(), &gone).unwrap().nlink, 0);
@@ -577,7 +583,7 @@ fn the_host_tree_spans_its_file_systems() {
     assert_ne!(attr.dev, host.getattr(&me(), &host.root()).unwrap().dev);
     assert_eq!(host.statfs(&me(), &proc).unwrap().magic, 0x9fa0);
     assert_eq!(host.parent(&me(), &proc).unwrap().ino(), host.root().ino());
-    assert_eq!(host.path(&proc), Ok((b"proc".to_vec(), false)));
+    assert_eq!(host.path(&me(), &proc), Ok((b"proc".to_vec(), false)));
     // Who asks is the caller, not the process that asks for it.
     let link = |name| {
         let node = host.lookup(&me(), &proc, name).unwrap();

@@ -103,22 +103,25 @@ fn try_lease(fd: BorrowedFd<'_>, kind: libc::c_int) -> bool {
     }
 }
 
+/// Allocates room for `[offset, offset + len)` where there is none, so that writing there cannot fail; the size stays.
+pub fn allocate(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+    fallocate(fd, libc::FALLOC_FL_KEEP_SIZE, offset, len)
+}
+
 /// Frees the memory of `[offset, offset + len)`, which then reads as zeros; the size stays.
 pub fn punch(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    fallocate(fd, mode, offset, len)
+}
+
+fn fallocate(fd: BorrowedFd<'_>, mode: i32, offset: u64, len: u64) -> Result<(), Errno> {
     if len == 0 {
         return Ok(());
     }
     let (offset, len) = (signed(offset)?, signed(len)?);
     loop {
         // SAFETY: integers only.
-        let r = unsafe {
-            libc::fallocate(
-                fd.as_raw_fd(),
-                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
-                offset,
-                len,
-            )
-        };
+        let r = unsafe { libc::fallocate(fd.as_raw_fd(), mode, offset, len) };
         match Errno::result(r) {
             Err(Errno::EINTR) => {}
             other => return other.map(drop),

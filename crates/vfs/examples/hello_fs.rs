@@ -55,7 +55,7 @@ impl FileSystem for HelloFs {
         Ok(self.root())
     }
 
-    fn path(&self, node: &Node) -> Result<(Vec<u8>, bool)> {
+    fn path(&self, _: &Caller, node: &Node) -> Result<(Vec<u8>, bool)> {
         let path: &[u8] = if node.ino() == ROOT { b"" } else { b"hello" };
         Ok((path.to_vec(), false))
     }

@@ -37,7 +37,7 @@ impl FileSystem for SynthFs {
         Ok(dir.clone())
     }
 
-    fn path(&self, _: &Node) -> Result<(Vec<u8>, bool)> {
+    fn path(&self, _: &Caller, _: &Node) -> Result<(Vec<u8>, bool)> {
         Ok((Vec::new(), false))
     }
 

@@ -38,12 +38,12 @@ impl Pos {
     }
 
     /// The canonical absolute path, and whether that name has been removed.
-    pub fn path(&self) -> Result<(Vec<u8>, bool)> {
+    pub fn path(&self, caller: &Caller) -> Result<(Vec<u8>, bool)> {
         match self {
             Self::Host(path) if path.is_empty() => Ok((b"/".to_vec(), false)),
             Self::Host(path) => Ok((path.clone(), false)),
             Self::Mounted(place) => {
-                let (relative, deleted) = place.mount.fs.path(&place.node)?;
+                let (relative, deleted) = place.mount.fs.path(caller, &place.node)?;
                 Ok((place.mount.absolute(&relative), deleted))
             }
         }
@@ -191,8 +191,12 @@ impl<'a> Walk<'a> {
             return Ok(());
         };
         let fs = &dir.mount.fs;
-        let dir = fs.getattr(self.caller, &dir.node)?;
-        ops::may_follow(self.caller, &dir, &fs.getattr(self.caller, &link.node)?)
+        let dir = fs.owner_and_mode(self.caller, &dir.node)?;
+        ops::may_follow(
+            self.caller,
+            &dir,
+            &fs.owner_and_mode(self.caller, &link.node)?,
+        )
     }
 
     /// Counts one followed link: ELOOP beyond Linux's limit or where links are forbidden.
@@ -436,7 +440,7 @@ impl<'a> Walk<'a> {
             return Err(Errno::ENAMETOOLONG);
         }
         if self.mounts.nested() {
-            let (mut path, _) = Pos::Mounted(place.clone()).path()?;
+            let (mut path, _) = Pos::Mounted(place.clone()).path(self.caller)?;
             path.push(b'/');
             path.extend_from_slice(name);
             if let Some(mount) = self.mounts.at(&path) {
@@ -555,5 +559,5 @@ pub fn resolve_absolute(
             FileKind::from_mode(stat.st_mode).unwrap_or(FileKind::Regular)
         }
     };
-    Ok((pos.path()?.0, kind))
+    Ok((pos.path(caller)?.0, kind))
 }

@@ -69,7 +69,7 @@ fn fill(mounts: &Mounts) {
 }
 
 fn path_of(pos: &Pos) -> String {
-    String::from_utf8(pos.path().unwrap().0).unwrap()
+    String::from_utf8(pos.path(&root()).unwrap().0).unwrap()
 }
 
 fn object(path: &str, follow: bool) -> Result<String> {

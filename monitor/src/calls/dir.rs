@@ -72,7 +72,7 @@ fn push_mount_points(call: &Call<'_>, place: &Place, out: &mut Dirents) -> Resul
         return Ok(());
     }
     let caller = call.caller()?;
-    let (path, _) = Pos::Mounted(place.clone()).path()?;
+    let (path, _) = Pos::Mounted(place.clone()).path(&caller)?;
     let mut names: Vec<_> = mounts.children(&path).collect();
     names.sort_unstable_by_key(|(name, _)| *name);
     for (index, (name, mount)) in names.into_iter().enumerate() {
@@ -110,7 +110,7 @@ pub fn getcwd(call: &mut Call<'_>) -> Result<Answer> {
     if on_host {
         return Ok(Answer::PassOn);
     }
-    let (mut path, deleted) = cwd.path()?;
+    let (mut path, deleted) = cwd.path(&*call.caller()?)?;
     if deleted {
         return Err(Errno::ENOENT);
     }

@@ -275,7 +275,7 @@ fn put_target(call: &Call<'_>, buffer: u64, target: &[u8], size: usize) -> Resul
 fn read_magic(call: &Call<'_>, link: &[u8], buffer: u64, size: usize) -> Result<Answer> {
     let path = match call.monitor.behind_magic_link(link) {
         Some(place) => {
-            let (mut path, deleted) = Pos::Mounted(place).path()?;
+            let (mut path, deleted) = Pos::Mounted(place).path(&*call.caller()?)?;
             if deleted {
                 path.extend_from_slice(b" (deleted)");
             }

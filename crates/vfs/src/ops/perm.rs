@@ -92,7 +92,7 @@ pub fn access(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
         return Err(Errno::EACCES);
     }
     if mask != 0 {
-        let attr = fs(place).getattr(caller, &place.node)?;
+        let attr = fs(place).owner_and_mode(caller, &place.node)?;
         permitted(caller, &attr, mask)?;
     }
     let stored = matches!(
@@ -110,7 +110,7 @@ pub(super) fn check(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
     if !judged_here(place) {
         return Ok(());
     }
-    let attr = fs(place).getattr(caller, &place.node)?;
+    let attr = fs(place).owner_and_mode(caller, &place.node)?;
     permitted(caller, &attr, mask)
 }
 

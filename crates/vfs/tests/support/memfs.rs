@@ -221,7 +221,7 @@ impl FileSystem for MemFs {
         Ok(state.node(parent))
     }
 
-    fn path(&self, node: &Node) -> Result<(Vec<u8>, bool)> {
+    fn path(&self, _: &Caller, node: &Node) -> Result<(Vec<u8>, bool)> {
         let state = self.state();
         let (mut path, mut ino) = (Vec::new(), node.ino());
         while ino != 1 {

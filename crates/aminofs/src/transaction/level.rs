@@ -1,0 +1,99 @@
+//! What one transaction has changed and nobody else sees: an overlay on those around it, and on the committed state.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use amino_schema::Timestamp;
+use amino_schema::key::prefix_end;
+use amino_txn::Changes;
+use bytes::Bytes;
+
+use crate::inode::Inode;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(crate) struct Level {
+    /// Changes to the store's records.
+    pub changes: Changes,
+    /// Copies of the inodes whose state or content differs from what lies below.
+    pub inodes: HashMap<u64, Arc<Inode>>,
+    /// Directories whose entries changed.
+    pub dirs: HashMap<u64, DirDelta>,
+}
+
+/// How a directory's entries differ from what lies below. Only differences are kept: other transactions may add other
+/// entries at the same time.
+pub(crate) struct DirDelta {
+    /// The table's inode.
+    pub base: Arc<Inode>,
+    /// Entries more, or less.
+    pub size: i64,
+    /// Subdirectories more, or less.
+    pub nlink: i64,
+    /// When they changed last; `None` when the times were set explicitly since.
+    pub time: Option<Timestamp>,
+    /// The names that changed.
+    pub names: BTreeMap<Arc<[u8]>, Entry>,
+}
+
+/// What a changed name stands for.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    /// The table's inode; `None` for nothing.
+    pub target: Option<Arc<Inode>>,
+    /// Place in listings of this transaction, for a name that has none in the committed directory.
+    pub cookie: u64,
+}
+
+impl Level {
+    /// The delta of directory `base`, to be changed.
+    pub fn dir(&mut self, base: &Arc<Inode>) -> &mut DirDelta {
+        self.dirs.entry(base.ino).or_insert_with(|| DirDelta {
+            base: Arc::clone(base),
+            size: 0,
+            nlink: 0,
+            time: None,
+            names: BTreeMap::new(),
+        })
+    }
+
+    /// Adds the changes to keys with `prefix` behind `from` to `out`, where they win.
+    pub fn overlay(
+        &self,
+        from: Bound<&[u8]>,
+        prefix: &[u8],
+        out: &mut BTreeMap<Bytes, Option<Bytes>>,
+    ) {
+        let end = prefix_end(prefix);
+        let end = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let start = match from {
+            Bound::Included(key) | Bound::Excluded(key) if key >= prefix => from,
+            _ => Bound::Included(prefix),
+        };
+        for (key, value) in self.changes.range(start, end) {
+            out.insert(key.clone(), value.cloned());
+        }
+    }
+
+    /// Takes over the store's records and the entries of a transaction inside this one.
+    pub fn take_over(&mut self, changes: Changes, dirs: HashMap<u64, DirDelta>) {
+        self.changes.merge(changes);
+        for (ino, inner) in dirs {
+            let Some(outer) = self.dirs.get_mut(&ino) else {
+                self.dirs.insert(ino, inner);
+                continue;
+            };
+            outer.size += inner.size;
+            outer.nlink += inner.nlink;
+            outer.time = inner.time.or(outer.time);
+            for (name, entry) in inner.names {
+                let cookie = outer
+                    .names
+                    .get(&name)
+                    .map_or(entry.cookie, |old| old.cookie);
+                outer.names.insert(name, Entry { cookie, ..entry });
+            }
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Transactions across several calls: overlays on the committed state, under strict two-phase locking (DESIGN 7).
+//!
+//! A transaction's changes are kept in its [`Level`]: records, copies of inodes, differences of directories. Its
+//! operations look through the levels, innermost first, and then at the committed state ([`crate::view::View`]). A commit pours a level
+//! into the one around it, or, of an outermost transaction, into the committed state, within one operation, so that the log
+//! gets all of it in one record ([`publish`]). An abort drops the level.
+//!
+//! A single operation outside of transactions reads what was committed without locks: it could as well have run before
+//! all that are open. Before it changes something it takes the locks that a transaction would, and gives them back at its end.
+//!
+//! Lock order: a transaction's `using` comes before everything in the crate's order; [`Transactions`]' `open`, the levels and the
+//! lock manager are leaves. Nothing is held while somebody waits for a lock: the operation is undone (it takes all
+//! its locks before it changes anything) and made again.
+
+pub(crate) mod level;
+mod publish;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use amino_txn::locks::{Conflict, Locks, Owner};
+use goanna_vfs::{Errno, Result, TxnId, TxnStatus};
+use parking_lot::{Mutex, RwLock};
+
+use crate::AminoFs;
+use level::Level;
+
+/// Longest time that a call waits for locks, all in all.
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
+
+/// The first cookie of entries that a transaction has added; those of committed directories are counted from 1.
+const FIRST_COOKIE: u64 = 1 << 48;
+
+/// An open transaction.
+pub(crate) struct Txn {
+    pub id: TxnId,
+    pub owner: Owner,
+    pub parent: Option<Arc<Txn>>,
+    pub level: Mutex<Level>,
+    /// Held shared by operations of the transaction, exclusively by whoever ends it.
+    pub using: RwLock<()>,
+    pub ended: AtomicBool,
+    inner: Mutex<Vec<Weak<Txn>>>,
+    conflicts: AtomicU64,
+    /// Bytes of log that the commit takes at most.
+    pub bytes: AtomicU64,
+    cookies: AtomicU64,
+}
+
+impl Txn {
+    /// This transaction and those around it, innermost first.
+    pub fn chain(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
+        std::iter::successors(Some(self), |txn| txn.parent.as_ref())
+    }
+
+    /// A place in listings for an entry that is added.
+    pub fn next_cookie(self: &Arc<Self>) -> u64 {
+        let outermost = self.chain().last().unwrap_or(self);
+        outermost.cookies.fetch_add(1, SeqCst)
+    }
+
+    /// Bytes of log that this transaction and those around it take.
+    pub fn total_bytes(self: &Arc<Self>) -> u64 {
+        self.chain().map(|txn| txn.bytes.load(SeqCst)).sum()
+    }
+
+    fn open_inside(&self) -> Vec<Arc<Txn>> {
+        let mut inner = self.inner.lock();
+        inner.retain(|txn| txn.strong_count() > 0);
+        let open = inner.iter().filter_map(Weak::upgrade);
+        open.filter(|txn| !txn.ended.load(SeqCst)).collect()
+    }
+}
+
+/// A conflict that a thread's last call met, and the transaction it met it in.
+type Met = (Conflict, Option<TxnId>);
+
+/// The transactions of one file system.
+pub(crate) struct Transactions {
+    pub locks: Locks,
+    /// How many are open; while none is, operations take no locks.
+    pub count: AtomicUsize,
+    /// The upper half of all identifiers, so that they are not taken for another store's.
+    tag: u64,
+    open: Mutex<HashMap<TxnId, Arc<Txn>>>,
+    met: Mutex<HashMap<i32, Met>>,
+}
+
+impl Transactions {
+    /// No transactions. Fails when the host gives no random numbers.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            locks: Locks::default(),
+            count: AtomicUsize::new(0),
+            tag: random()?,
+            open: Mutex::default(),
+            met: Mutex::default(),
+        })
+    }
+
+    fn find(&self, id: TxnId) -> Option<Arc<Txn>> {
+        self.open.lock().get(&id).cloned()
+    }
+
+    /// The transaction that a call names, if it is one of this store's. ECANCELED when it has ended meanwhile.
+    pub fn of_call(&self, id: Option<TxnId>) -> Result<Option<Arc<Txn>>> {
+        match id {
+            Some(id) if (id.0 >> 64) as u64 == self.tag => {
+                Ok(Some(self.find(id).ok_or(Errno::ECANCELED)?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Thread `tid` has met a lock.
+    pub fn note(&self, tid: i32, conflict: Conflict, txn: Option<TxnId>) {
+        self.met.lock().insert(tid, (conflict, txn));
+    }
+
+    /// The transaction has ended.
+    fn forget(&self, txn: &Txn) {
+        txn.ended.store(true, SeqCst);
+        self.open.lock().remove(&txn.id);
+        self.count.fetch_sub(1, SeqCst);
+    }
+}
+
+fn random() -> std::io::Result<u64> {
+    use std::io::Read;
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+impl goanna_vfs::Transactions for AminoFs {
+    fn begin(&self, parent: Option<TxnId>) -> Result<TxnId> {
+        let parent = self.transactions.of_call(parent)?;
+        let _using = parent.as_ref().map(|txn| txn.using.read());
+        if parent.as_ref().is_some_and(|txn| txn.ended.load(SeqCst)) {
+            return Err(Errno::ECANCELED);
+        }
+        let all = &self.transactions;
+        let low = random().map_err(|_| Errno::EIO)?;
+        let id = TxnId(u128::from(all.tag) << 64 | u128::from(low));
+        all.count.fetch_add(1, SeqCst);
+        // Operations that saw none open take no locks: they end before this one takes its first.
+        self.store.wait_for_operations();
+        let txn = Arc::new(Txn {
+            id,
+            owner: all.locks.begin(parent.as_ref().map(|txn| txn.owner)),
+            parent: parent.clone(),
+            level: Mutex::default(),
+            using: RwLock::default(),
+            ended: AtomicBool::new(false),
+            inner: Mutex::default(),
+            conflicts: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            cookies: AtomicU64::new(FIRST_COOKIE),
+        });
+        if let Some(parent) = &parent {
+            parent.inner.lock().push(Arc::downgrade(&txn));
+        }
+        all.open.lock().insert(id, txn);
+        Ok(id)
+    }
+
+    fn commit(&self, id: TxnId) -> Result<()> {
+        let txn = self.transactions.find(id).ok_or(Errno::ENOENT)?;
+        let using = txn.using.write();
+        if txn.ended.load(SeqCst) {
+            return Err(Errno::ENOENT);
+        }
+        if !txn.open_inside().is_empty() {
+            return Err(Errno::EBUSY);
+        }
+        let result = match &txn.parent {
+            Some(parent) => self.pour_into(&txn, parent),
+            None => self.publish(&txn),
+        };
+        let locks = &self.transactions.locks;
+        match (&result, &txn.parent) {
+            (Ok(()), Some(_)) => locks.pass_to_parent(txn.owner),
+            _ => locks.end(txn.owner),
+        }
+        self.transactions.forget(&txn);
+        let level = std::mem::take(&mut *txn.level.lock());
+        drop(using);
+        drop(level);
+        if result.is_ok()
+            && txn.parent.is_none()
+            && self.options.durability != crate::Durability::Aci
+        {
+            self.flush()?;
+        }
+        result
+    }
+
+    fn abort(&self, id: TxnId) {
+        let Some(txn) = self.transactions.find(id) else {
+            return;
+        };
+        for inner in txn.open_inside() {
+            goanna_vfs::Transactions::abort(self, inner.id);
+        }
+        let using = txn.using.write();
+        if txn.ended.load(SeqCst) {
+            return;
+        }
+        let level = std::mem::take(&mut *txn.level.lock());
+        self.transactions.forget(&txn);
+        self.transactions.locks.end(txn.owner);
+        drop(using);
+        drop(level);
+    }
+
+    fn status(&self, id: TxnId) -> Result<TxnStatus> {
+        let txn = self.transactions.find(id).ok_or(Errno::ENOENT)?;
+        let locks = self.transactions.locks.counts(txn.owner);
+        let level = txn.level.lock();
+        Ok(TxnStatus {
+            names: level.dirs.values().map(|dir| dir.names.len()).sum(),
+            inodes: level.inodes.len(),
+            bytes: txn.bytes.load(SeqCst),
+            shared_locks: locks.shared,
+            exclusive_locks: locks.exclusive,
+            conflicts: txn.conflicts.load(SeqCst),
+        })
+    }
+
+    fn wait(&self, tid: i32, waited: Duration, slice: Duration) -> Result<bool> {
+        let all = &self.transactions;
+        let Some((conflict, txn)) = all.met.lock().get(&tid).cloned() else {
+            return Ok(true);
+        };
+        let outcome = if waited >= WAIT_LIMIT {
+            Err(Errno::ETIMEDOUT)
+        } else {
+            let waited = all.locks.wait(&conflict, slice);
+            waited.map_err(|_| Errno::EDEADLK)
+        };
+        if outcome == Ok(false) {
+            return outcome;
+        }
+        all.met.lock().remove(&tid);
+        if outcome.is_err()
+            && let Some(txn) = txn.and_then(|id| all.find(id))
+        {
+            for txn in txn.chain() {
+                txn.conflicts.fetch_add(1, SeqCst);
+            }
+        }
+        outcome
+    }
+}

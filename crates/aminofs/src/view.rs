@@ -1,0 +1,399 @@
+//! What one operation sees and changes: the committed state, or that below a transaction's overlays.
+//!
+//! Every operation of the file system runs in a view. Reads come by [`View::inode`] and [`View::find`], which give a
+//! transaction's copy of an inode where it has one; before an inode changes, [`View::for_change`] gives what may
+//! be changed. So the operations themselves are the same within transactions and outside of them.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow, Deref};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use amino_schema::{DecodeError, Meta, Timestamp};
+use amino_txn::locks::{Mode, Owner, Resource};
+use amino_txn::{Changes, OpGuard};
+use bytes::Bytes;
+use goanna_vfs::{Caller, Errno, FileKind, LOCKED, Node, Result};
+
+use crate::inode::{Inode, State};
+use crate::transaction::Txn;
+use crate::transaction::level::{DirDelta, Entry};
+use crate::{AminoFs, Durability, damaged, errno};
+
+/// See the module's documentation.
+pub(crate) struct View<'a> {
+    fs: &'a AminoFs,
+    within: Option<&'a Arc<Txn>>,
+    tid: i32,
+    /// Transactions are open, so that this single operation must lock what it changes.
+    locking: Cell<bool>,
+    /// The single operation, once it has locked something.
+    alone: Cell<Option<Owner>>,
+}
+
+impl Deref for View<'_> {
+    type Target = AminoFs;
+
+    fn deref(&self) -> &AminoFs {
+        self.fs
+    }
+}
+
+impl Drop for View<'_> {
+    fn drop(&mut self) {
+        if let Some(owner) = self.alone.get() {
+            self.fs.transactions.locks.end(owner);
+        }
+    }
+}
+
+impl AminoFs {
+    /// Runs `op` in the view of `caller`. ECANCELED when its transaction has ended.
+    pub(crate) fn view<T>(
+        &self,
+        caller: &Caller,
+        op: impl FnOnce(&View<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let txn = self.transactions.of_call(caller.txn)?;
+        // Recursively: a sink that readdir calls may call the file system.
+        let _using = txn.as_ref().map(|txn| txn.using.read_recursive());
+        if txn.as_ref().is_some_and(|txn| txn.ended.load(SeqCst)) {
+            return Err(Errno::ECANCELED);
+        }
+        op(&View {
+            fs: self,
+            within: txn.as_ref(),
+            tid: caller.tid,
+            locking: Cell::new(false),
+            alone: Cell::new(None),
+        })
+    }
+}
+
+impl View<'_> {
+    /// Runs `op`, which changes something, behind the operation barrier. Outside of transactions it waits for the disk
+    /// afterwards if the durability level says so.
+    pub(crate) fn change<T>(&self, op: impl FnOnce(&OpGuard<'_>) -> Result<T>) -> Result<T> {
+        self.store.throttle();
+        let guard = self.store.enter();
+        self.locking.set(self.transactions.count.load(SeqCst) > 0);
+        let result = op(&guard)?;
+        drop(guard);
+        if self.options.durability == Durability::Acid && self.within.is_none() {
+            self.flush()?;
+        }
+        Ok(result)
+    }
+
+    /// Whether this is an operation of a transaction.
+    pub(crate) fn in_transaction(&self) -> bool {
+        self.within.is_some()
+    }
+
+    fn lock(&self, owner: Owner, resource: &Resource, mode: Mode) -> Result<()> {
+        let locks = &self.transactions.locks;
+        locks.acquire(owner, resource, mode).map_err(|conflict| {
+            let txn = self.within.map(|txn| txn.id);
+            self.transactions.note(self.tid, conflict, txn);
+            LOCKED
+        })
+    }
+
+    /// Locks what is read, until the transaction ends. A single operation reads without.
+    pub(crate) fn lock_read(&self, resource: impl FnOnce() -> Resource) -> Result<()> {
+        match self.within {
+            Some(txn) => self.lock(txn.owner, &resource(), Mode::Shared),
+            None => Ok(()),
+        }
+    }
+
+    /// Locks what is about to change: until the transaction ends, or the single operation.
+    pub(crate) fn lock_change(
+        &self,
+        resource: impl FnOnce() -> Resource,
+        mode: Mode,
+    ) -> Result<()> {
+        let owner = match (self.within, self.alone.get()) {
+            (Some(txn), _) => txn.owner,
+            (None, _) if !self.locking.get() => return Ok(()),
+            (None, Some(owner)) => owner,
+            (None, None) => {
+                let owner = self.transactions.locks.begin(None);
+                self.alone.set(Some(owner));
+                owner
+            }
+        };
+        self.lock(owner, &resource(), mode)
+    }
+
+    /// This operation's version of a table's inode.
+    pub(crate) fn current(&self, base: Arc<Inode>) -> Arc<Inode> {
+        let Some(txn) = self.within else { return base };
+        let found = |txn: &Arc<Txn>| txn.level.lock().inodes.get(&base.ino).cloned();
+        txn.chain().find_map(found).unwrap_or(base)
+    }
+
+    /// The inode behind a node of this file system. ESTALE for one whose transaction made it and was aborted, or is
+    /// another's.
+    pub(crate) fn inode(&self, node: &Node) -> Result<Arc<Inode>> {
+        let base = node.pin_arc::<Inode>().ok_or(Errno::ESTALE)?;
+        let inode = self.current(base);
+        if inode.under.is_none() && inode.state.lock().unborn {
+            return Err(Errno::ESTALE);
+        }
+        Ok(inode)
+    }
+
+    /// As [`View::inode`], for one that is read: nobody changes it until the transaction ends.
+    pub(crate) fn inode_to_read(&self, node: &Node) -> Result<Arc<Inode>> {
+        self.lock_read(|| Resource::Inode(node.ino()))?;
+        self.inode(node)
+    }
+
+    /// The inode behind a node that must be a directory.
+    pub(crate) fn dir(&self, node: &Node) -> Result<Arc<Inode>> {
+        let inode = self.inode(node)?;
+        if inode.kind == FileKind::Directory {
+            Ok(inode)
+        } else {
+            Err(Errno::ENOTDIR)
+        }
+    }
+
+    /// What may be changed of an inode: itself, or the transaction's own copy. No inode's state is locked.
+    pub(crate) fn for_change(&self, inode: &Arc<Inode>) -> Result<Arc<Inode>> {
+        self.lock_change(|| Resource::Inode(inode.ino), Mode::Exclusive)?;
+        let Some(txn) = self.within else {
+            return Ok(Arc::clone(inode));
+        };
+        let under = self.current(Arc::clone(inode.base()));
+        if let Some(own) = txn.level.lock().inodes.get(&under.ino) {
+            return Ok(Arc::clone(own));
+        }
+        let mut state = under.state.lock().forked();
+        if under.kind == FileKind::Directory {
+            let meta = self.dir_meta(&under, &state);
+            (state.meta.mtime, state.meta.ctime) = (meta.mtime, meta.ctime);
+        }
+        let copy = Inode::copy(&under, state);
+        let mut level = txn.level.lock();
+        // Another thread of the transaction may have been first.
+        Ok(Arc::clone(level.inodes.entry(copy.ino).or_insert(copy)))
+    }
+
+    /// Brings in an inode that did not exist before; within a transaction only that sees it.
+    pub(crate) fn new_inode(&self, ino: u64, kind: FileKind, state: State) -> Arc<Inode> {
+        let Some(txn) = self.within else {
+            return self.table.insert_new(ino, kind, state);
+        };
+        let base = self
+            .table
+            .insert_new(ino, kind, State::unborn(state.meta.clone()));
+        let copy = Inode::copy(&base, state.made_inside());
+        txn.level.lock().inodes.insert(ino, Arc::clone(&copy));
+        copy
+    }
+
+    /// What the transaction has made of `name` in a directory: nothing said, nothing there, or an inode.
+    pub(crate) fn overlaid(&self, dir: u64, name: &[u8]) -> Option<Option<Arc<Inode>>> {
+        let entry = |txn: &Arc<Txn>| {
+            let level = txn.level.lock();
+            Some(level.dirs.get(&dir)?.names.get(name)?.target.clone())
+        };
+        let target = self.within?.chain().find_map(entry)?;
+        Some(target.map(|base| self.current(base)))
+    }
+
+    /// The names that the transaction changed in a directory.
+    pub(crate) fn overlaid_names(&self, dir: u64) -> BTreeMap<Arc<[u8]>, Entry> {
+        let mut all = BTreeMap::new();
+        let Some(txn) = self.within else { return all };
+        for txn in txn.chain() {
+            if let Some(delta) = txn.level.lock().dirs.get(&dir) {
+                for (name, entry) in &delta.names {
+                    all.entry(Arc::clone(name)).or_insert_with(|| entry.clone());
+                }
+            }
+        }
+        all
+    }
+
+    /// Notes in the transaction that a directory's entry changed; false outside of one, where the directory itself changes.
+    pub(crate) fn overlay_entry(
+        &self,
+        dir: &Arc<Inode>,
+        name: &Arc<[u8]>,
+        target: Option<&Arc<Inode>>,
+        (size, nlink): (i64, i64),
+        time: Timestamp,
+    ) -> bool {
+        let Some(txn) = self.within else { return false };
+        let target = target.map(|inode| Arc::clone(inode.base()));
+        let mut level = txn.level.lock();
+        let delta: &mut DirDelta = level.dir(dir.base());
+        delta.size += size;
+        delta.nlink += nlink;
+        delta.time = Some(time);
+        match delta.names.get_mut(name) {
+            Some(entry) => entry.target = target,
+            None => {
+                let cookie = txn.next_cookie();
+                delta
+                    .names
+                    .insert(Arc::clone(name), Entry { target, cookie });
+            }
+        }
+        true
+    }
+
+    /// A directory's times were set explicitly, in the transaction's own copy.
+    pub(crate) fn forget_entry_time(&self, dir: u64) {
+        if let Some(txn) = self.within
+            && let Some(delta) = txn.level.lock().dirs.get_mut(&dir)
+        {
+            delta.time = None;
+        }
+    }
+
+    /// The metadata of a directory, whose own part is `state`, with the entries that the transaction added and removed.
+    pub(crate) fn dir_meta(&self, dir: &Arc<Inode>, state: &State) -> Meta {
+        let mut meta = state.meta.clone();
+        let Some(txn) = self.within else { return meta };
+        if let Some(copy) = &state.copy {
+            // The copy has the numbers of when it was made; others may have added entries since.
+            let base = dir.base().state.lock();
+            (meta.size, meta.nlink) = (base.meta.size, base.meta.nlink);
+            if !copy.times {
+                meta.mtime = base.meta.mtime;
+                meta.ctime = meta.ctime.max(base.meta.ctime);
+            }
+        }
+        let mut time_known = false;
+        for txn in txn.chain() {
+            let level = txn.level.lock();
+            if let Some(delta) = level.dirs.get(&dir.ino) {
+                meta.size = meta.size.saturating_add_signed(delta.size);
+                let nlink = i64::from(meta.nlink) + delta.nlink;
+                meta.nlink = u32::try_from(nlink).unwrap_or(0);
+                if let Some(time) = delta.time.filter(|_| !time_known) {
+                    (meta.mtime, meta.ctime) = (time, time.max(meta.ctime));
+                    time_known = true;
+                }
+            }
+            // An inner copy whose times were set hides what the outer ones say.
+            let copy = level.inodes.get(&dir.ino);
+            time_known |= state.copy.as_ref().is_some_and(|copy| copy.times) && copy.is_some();
+        }
+        meta
+    }
+
+    pub(crate) fn submit(&self, guard: &OpGuard<'_>, changes: Changes) -> Result<()> {
+        match self.within {
+            Some(txn) => {
+                self.reserve(changes.byte_size())?;
+                txn.level.lock().changes.merge(changes);
+                Ok(())
+            }
+            None => self.store.submit(guard, changes).map_err(|e| errno(&e)),
+        }
+    }
+
+    /// Makes sure that so many bytes of changes that the next cut, or the commit, collects can be logged.
+    pub(crate) fn reserve(&self, bytes: usize) -> Result<()> {
+        let Some(txn) = self.within else {
+            return self.fs.reserve(bytes);
+        };
+        if txn.total_bytes().saturating_add(bytes as u64) > self.options.transaction_bytes {
+            return Err(Errno::ENOSPC);
+        }
+        txn.bytes.fetch_add(bytes as u64, SeqCst);
+        Ok(())
+    }
+
+    /// As [`View::reserve`], for what makes room in the end: possible when the disk is full for everything else.
+    pub(crate) fn reserve_removal(&self, bytes: usize) -> Result<()> {
+        match self.within {
+            Some(txn) => {
+                txn.bytes.fetch_add(bytes as u64, SeqCst);
+                Ok(())
+            }
+            None => self.fs.reserve_removal(bytes),
+        }
+    }
+
+    /// The value of a record as this operation sees it.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let changed = |txn: &Arc<Txn>| {
+            let level = txn.level.lock();
+            level.changes.get(key).map(Option::<&Bytes>::cloned)
+        };
+        match self.within.and_then(|txn| txn.chain().find_map(changed)) {
+            Some(value) => Ok(value),
+            None => self.fs.get(key),
+        }
+    }
+
+    /// The value of a record outside of this transaction.
+    pub(crate) fn committed(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.fs.get(key)
+    }
+
+    /// Calls `visit` for all keys with `prefix` behind `from`, in order, until it returns false.
+    pub(crate) fn scan_from(
+        &self,
+        from: Bound<&[u8]>,
+        prefix: &[u8],
+        mut visit: impl FnMut(&[u8], &Bytes) -> std::result::Result<bool, DecodeError>,
+    ) -> Result<()> {
+        let mut changed = BTreeMap::new();
+        let chain: Vec<_> = self.within.into_iter().flat_map(Txn::chain).collect();
+        for txn in chain.into_iter().rev() {
+            txn.level.lock().overlay(from, prefix, &mut changed);
+        }
+        let mut failure = None;
+        let mut seen = |key: &[u8], value: &Option<Bytes>| {
+            let Some(value) = value else {
+                return ControlFlow::Continue(());
+            };
+            match visit(key, value) {
+                Ok(true) => return ControlFlow::Continue(()),
+                Ok(false) => {}
+                Err(error) => failure = Some(error),
+            }
+            ControlFlow::Break(())
+        };
+        let mut stopped = false;
+        let scanned = self.store.scan(from, prefix, &mut |key, value| {
+            let mut next = ControlFlow::Continue(());
+            let mut replaced = false;
+            while let Some(first) = changed.first_entry().filter(|first| **first.key() <= *key) {
+                let (changed, new) = first.remove_entry();
+                replaced |= *changed == *key;
+                next = seen(&changed, &new);
+                if next.is_break() {
+                    break;
+                }
+            }
+            if next.is_continue() && !replaced {
+                next = seen(key, &Some(value.clone()));
+            }
+            stopped = next.is_break();
+            next
+        });
+        scanned.map_err(|e| errno(&e))?;
+        if !stopped {
+            let _ = changed.iter().try_for_each(|(key, value)| seen(key, value));
+        }
+        failure.map_or(Ok(()), |error| Err(damaged(error)))
+    }
+
+    /// As [`View::scan_from`], from the first on.
+    pub(crate) fn scan(
+        &self,
+        prefix: &[u8],
+        visit: impl FnMut(&[u8], &Bytes) -> std::result::Result<bool, DecodeError>,
+    ) -> Result<()> {
+        self.scan_from(Bound::Unbounded, prefix, visit)
+    }
+}
