@@ -1,0 +1,147 @@
+use goanna_sys::Errno;
+use goanna_sys::txncall::{DEPTH_MAX, Op};
+
+/// Why a call failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// `ENOSYS`: no monitor answers. Of every call.
+    #[error("not running under amino")]
+    NotUnderAmino,
+    /// `EOPNOTSUPP`: the run has no store. Of every call.
+    #[error("no store is mounted in this run")]
+    NoStore,
+    /// `EINVAL`: the monitor does not know the operation, its flags or the form of the identifier. Of every call.
+    #[error("invalid operation or malformed identifier")]
+    Invalid,
+    /// `EFAULT`: the buffer is not accessible memory. Of every call with a buffer.
+    #[error("the buffer is not accessible memory")]
+    BadBuffer,
+    /// `ESRCH`: the target is no process of this run. Of every call.
+    #[error("the process does not belong to this run")]
+    NoProcess,
+    /// `EPERM`: the target, or the transaction to attach to, is another user's.
+    #[error("the process or the transaction belongs to another user")]
+    NotPermitted,
+    /// `EMLINK`: begin beyond the deepest nesting.
+    #[error("transactions are nested {DEPTH_MAX} deep already")]
+    TooDeep,
+    /// `ENODATA`: commit, abort, suspend or detach without a current transaction.
+    #[error("there is no current transaction")]
+    NoTransaction,
+    /// `EBUSY` of commit: another process is in a transaction that is nested in this one. It stays open.
+    #[error("another process has a transaction open that is nested in this one")]
+    NestedOpen,
+    /// `EBUSY` of resume and attach.
+    #[error("there is a current transaction already")]
+    HasCurrent,
+    /// `ENOENT`: resume and attach.
+    #[error("there is no such transaction")]
+    NotFound,
+    /// `ENOSPC` of commit: no room for it. It was aborted.
+    #[error("no space left to commit; the transaction was aborted")]
+    NoSpace,
+    /// `EIO` of commit: the disk failed. It was aborted.
+    #[error("the disk failed at the commit; the transaction was aborted")]
+    Io,
+    /// `EDEADLK`: to wait for a lock would have closed a circle. Trying again may help.
+    #[error("a lock would have been waited for in a circle")]
+    Deadlock,
+    /// `ETIMEDOUT`: a lock was not to be had in time. Trying again may help.
+    #[error("a lock was not to be had in time")]
+    LockTimeout,
+    /// An errno that no call is documented to fail with.
+    #[error("{}", .0.desc())]
+    Other(Errno),
+    /// A text that is no identifier: 32 lower-case hexadecimal digits.
+    #[error("a transaction's identifier has 32 hexadecimal digits in lower case")]
+    BadId,
+    /// The monitor answered what this library does not understand.
+    #[error("the monitor's answer is not understood: {0}")]
+    BadAnswer(String),
+    /// [`Transaction::commit`](crate::Transaction::commit) while a transaction that was begun inside is current. Nothing was
+    /// committed.
+    #[error("a transaction that was begun inside this one has not ended")]
+    NotInnermost,
+    /// The work failed, and then its transaction could not be aborted: it is still current.
+    #[error("{work}; and the transaction could not be aborted: {why}")]
+    NotAborted {
+        /// What the work failed with.
+        work: String,
+        /// What the abort failed with.
+        why: Box<Error>,
+    },
+}
+
+impl Error {
+    /// What `errno` means as the answer to `op`.
+    pub(crate) fn of(op: Op, errno: Errno) -> Self {
+        match errno {
+            Errno::ENOSYS => Self::NotUnderAmino,
+            Errno::EOPNOTSUPP => Self::NoStore,
+            Errno::EINVAL => Self::Invalid,
+            Errno::EFAULT => Self::BadBuffer,
+            Errno::ESRCH => Self::NoProcess,
+            Errno::EPERM => Self::NotPermitted,
+            Errno::EMLINK => Self::TooDeep,
+            Errno::ENODATA => Self::NoTransaction,
+            Errno::EBUSY if op == Op::Commit => Self::NestedOpen,
+            Errno::EBUSY => Self::HasCurrent,
+            Errno::ENOENT => Self::NotFound,
+            Errno::ENOSPC => Self::NoSpace,
+            Errno::EIO => Self::Io,
+            Errno::EDEADLK => Self::Deadlock,
+            Errno::ETIMEDOUT => Self::LockTimeout,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The errno it stands for.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::NotUnderAmino => Errno::ENOSYS,
+            Self::NoStore => Errno::EOPNOTSUPP,
+            Self::Invalid | Self::BadId => Errno::EINVAL,
+            Self::BadBuffer => Errno::EFAULT,
+            Self::NoProcess => Errno::ESRCH,
+            Self::NotPermitted => Errno::EPERM,
+            Self::TooDeep => Errno::EMLINK,
+            Self::NoTransaction => Errno::ENODATA,
+            Self::NestedOpen | Self::HasCurrent | Self::NotInnermost => Errno::EBUSY,
+            Self::NotFound => Errno::ENOENT,
+            Self::NoSpace => Errno::ENOSPC,
+            Self::Io => Errno::EIO,
+            Self::Deadlock => Errno::EDEADLK,
+            Self::LockTimeout => Errno::ETIMEDOUT,
+            Self::Other(errno) => *errno,
+            Self::BadAnswer(_) => Errno::EPROTO,
+            Self::NotAborted { why, .. } => why.errno(),
+        }
+    }
+
+    /// Whether locks of others were in the way, so that trying again may help.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Deadlock | Self::LockTimeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_errno_survives_the_way_there_and_back() {
+        for raw in 1..134 {
+            let errno = Errno::from_raw(raw);
+            for op in (0..9).filter_map(Op::from_raw) {
+                assert_eq!(Error::of(op, errno).errno(), errno);
+            }
+        }
+    }
+
+    #[test]
+    fn busy_says_what_is_in_the_way() {
+        assert_eq!(Error::of(Op::Commit, Errno::EBUSY), Error::NestedOpen);
+        assert_eq!(Error::of(Op::Resume, Errno::EBUSY), Error::HasCurrent);
+        assert_eq!(Error::of(Op::Attach, Errno::EBUSY), Error::HasCurrent);
+    }
+}

@@ -1,0 +1,119 @@
+//! A monitor of one thread for unit tests, in the place of the call: stacks of transactions, scripted failures, and a record
+//! of what was asked.
+
+use std::cell::RefCell;
+
+use goanna_sys::Errno;
+use goanna_sys::txncall::Op;
+
+#[derive(Default)]
+struct Monitor {
+    begun: u64,
+    /// Identifiers with their counts of conflicts, outermost first.
+    current: Vec<(String, u64)>,
+    suspended: Vec<(String, u64)>,
+    failures: Vec<(Op, Errno)>,
+    calls: Vec<(Op, i32)>,
+}
+
+thread_local! {
+    static MONITOR: RefCell<Monitor> = RefCell::default();
+}
+
+fn with<T>(act: impl FnOnce(&mut Monitor) -> T) -> T {
+    MONITOR.with_borrow_mut(act)
+}
+
+/// Starts with nothing.
+pub fn reset() {
+    with(|monitor| *monitor = Monitor::default());
+}
+
+/// Makes the next call of `op` fail.
+pub fn fail(op: Op, errno: Errno) {
+    with(|monitor| monitor.failures.push((op, errno)));
+}
+
+/// An operation of the current transaction meets a lock of others.
+pub fn conflict() {
+    with(|monitor| monitor.current.last_mut().unwrap().1 += 1);
+}
+
+/// All calls since the start, with their targets.
+pub fn calls() -> Vec<(Op, i32)> {
+    with(|monitor| monitor.calls.clone())
+}
+
+/// How often `op` was asked for.
+pub fn count(op: Op) -> usize {
+    calls().iter().filter(|call| call.0 == op).count()
+}
+
+/// How many transactions are open.
+pub fn depth() -> usize {
+    with(|monitor| monitor.current.len())
+}
+
+pub fn call(op: Op, target: i32, buf: &mut [u8]) -> Result<i64, Errno> {
+    with(|monitor| {
+        monitor.calls.push((op, target));
+        if let Some(at) = monitor.failures.iter().position(|failure| failure.0 == op) {
+            let errno = monitor.failures.remove(at).1;
+            // As documented: it was aborted.
+            if op == Op::Commit && matches!(errno, Errno::ENOSPC | Errno::EIO) {
+                monitor.current.pop();
+            }
+            return Err(errno);
+        }
+        monitor.answer(op, buf)
+    })
+}
+
+impl Monitor {
+    fn answer(&mut self, op: Op, buf: &mut [u8]) -> Result<i64, Errno> {
+        match op {
+            Op::Version => return Ok(1),
+            Op::Begin => {
+                self.begun += 1;
+                let id = format!("{:032x}", self.begun);
+                buf.copy_from_slice(id.as_bytes());
+                self.current.push((id, 0));
+                return Ok(self.current.len() as i64);
+            }
+            Op::Status => {
+                let text = self.describe();
+                let len = text.len().min(buf.len());
+                buf[..len].copy_from_slice(&text.as_bytes()[..len]);
+                return Ok(text.len() as i64);
+            }
+            Op::Commit | Op::Abort => drop(self.current.pop().ok_or(Errno::ENODATA)?),
+            Op::Suspend => {
+                let (id, _) = self.current.last().ok_or(Errno::ENODATA)?;
+                buf.copy_from_slice(id.as_bytes());
+                self.suspended = std::mem::take(&mut self.current);
+            }
+            Op::Resume | Op::Attach if !self.current.is_empty() => return Err(Errno::EBUSY),
+            Op::Resume if self.suspended.last().is_some_and(|s| s.0.as_bytes() == buf) => {
+                self.current = std::mem::take(&mut self.suspended);
+            }
+            Op::Resume | Op::Attach => return Err(Errno::ENOENT),
+            Op::Detach if self.current.is_empty() => return Err(Errno::ENODATA),
+            Op::Detach => self.current.clear(),
+        }
+        Ok(0)
+    }
+
+    fn describe(&self) -> String {
+        let mut depth = 0;
+        let current = self.current.iter().map(|(id, conflicts)| {
+            depth += 1;
+            serde_json::json!({
+                "id": id, "depth": depth, "names": 0, "inodes": 0, "bytes": 0, "shared_locks": 0,
+                "exclusive_locks": 0, "conflicts": conflicts, "processes": [1],
+            })
+        });
+        let current: Vec<_> = current.collect();
+        let suspended: Vec<&String> = self.suspended.last().iter().map(|s| &s.0).collect();
+        serde_json::json!({"current": current, "suspended": suspended}).to_string()
+    }
+}
