@@ -1,0 +1,4 @@
+//! libamino, the C library. `include/amino.h` is its documentation.
+
+mod abi;
+mod text;
