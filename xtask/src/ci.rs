@@ -47,12 +47,12 @@ pub enum Error {
         /// How it ended.
         status: ExitStatus,
     },
-    /// A command could not be started, or its output not be read.
+    /// A command could not be started, or its output not be read; or a file could not be read or written.
     #[error("step {step} failed: {command}: {source}")]
     Io {
         /// The step's name as on the command line.
         step: String,
-        /// The command as one would type it.
+        /// The command as one would type it, or the file.
         command: String,
         /// What the system said.
         source: io::Error,
@@ -222,7 +222,7 @@ fn copy_counted(mut from: impl BufRead, tally: &mut Tally) -> io::Result<()> {
 }
 
 /// The cargo that runs us, in the workspace's root.
-fn cargo(arguments: &[&str]) -> Command {
+pub fn cargo(arguments: &[&str]) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
     command.args(arguments).current_dir(workspace());
@@ -233,14 +233,14 @@ fn cargo(arguments: &[&str]) -> Command {
 ///
 /// Cargo names that directory to what it runs. The one compiled in is the second choice: two checkouts that share a
 /// target directory share this binary, too, and the steps would run in the other one.
-fn workspace() -> PathBuf {
+pub fn workspace() -> PathBuf {
     let package = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     package.parent().unwrap_or(&package).to_path_buf()
 }
 
 /// The command as one would type it.
-fn typed(command: &Command) -> String {
+pub fn typed(command: &Command) -> String {
     let mut words = vec!["cargo".to_owned()];
     words.extend(
         command

@@ -3,8 +3,10 @@
 //! Plain Rust instead of a script, so that a step is spelled once for people and for CI, and works wherever cargo does.
 
 mod ci;
+mod install;
 mod tally;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -34,11 +36,21 @@ enum Task {
         #[arg(value_enum, value_name = "STEP")]
         steps: Vec<Step>,
     },
+    /// Build libamino and install it: header, static and shared library, pkg-config file, Python module
+    ///
+    /// Prints the files. They are used with PKG_CONFIG_PATH=DIR/lib/pkgconfig, and the module with
+    /// PYTHONPATH=$(pkg-config --variable=pythondir amino).
+    InstallClient {
+        /// Where include and lib are or are made, such as /usr/local
+        #[arg(long, value_name = "DIR")]
+        prefix: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Ci { steps } => ci::run(&steps),
+        Task::InstallClient { prefix } => install::run(&prefix),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
