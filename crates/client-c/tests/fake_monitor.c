@@ -32,6 +32,14 @@ struct state {
     struct stack stack[100], suspended;
 };
 
+/* Identifiers are the numbers of transactions, from 1 on. */
+static int number_of(const char *id)
+{
+    char digits[ID + 1] = "";
+    memcpy(digits, id, ID);
+    return atoi(digits);
+}
+
 static int parent_of(int pid)
 {
     char path[64];
@@ -91,7 +99,7 @@ static long describe(struct state *state, struct stack *stack, char *buf, size_t
         at += sprintf(text + at,
                       "%s{\"id\":\"%.32s\",\"depth\":%d,\"names\":1,\"inodes\":2,\"bytes\":4096,\"shared_locks\":3,"
                       "\"exclusive_locks\":4,\"conflicts\":%d,\"processes\":[%d]}",
-                      i ? "," : "", stack->id[i], i + 1, state->conflicts[atoi(stack->id[i])], stack->pid);
+                      i ? "," : "", stack->id[i], i + 1, state->conflicts[number_of(stack->id[i])], stack->pid);
     at += sprintf(text + at, "],\"suspended\":[");
     if (state->suspended.depth)
         at += sprintf(text + at, "\"%.32s\"", state->suspended.id[state->suspended.depth - 1]);
