@@ -3,10 +3,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use goanna_monitor::Status;
 use goanna_vfs::{Errno, MountError};
 use thiserror::Error;
 
 use crate::names::{escape, escape_path};
+use crate::run::{ending, exit_status};
 use crate::spec::SpecError;
 
 /// An error that ends a command.
@@ -108,6 +110,23 @@ pub enum Error {
     /// A monitor runs this process already.
     #[error("run: this shell runs under amino or goanna already, and nesting is not supported yet")]
     Nested,
+    /// `amino txn` could not do what it was told to.
+    #[error("txn {command}: {why}")]
+    Txn {
+        /// The command of `amino txn`.
+        command: &'static str,
+        /// Why.
+        why: amino_client::Error,
+    },
+    /// The transaction of `amino txn run` could not be begun or committed.
+    #[error("txn run: {0}")]
+    TxnRun(#[from] amino_client::Error),
+    /// The command of `amino txn run` could not be started or waited for.
+    #[error("txn run: cannot run the command: {}", .0.desc())]
+    Child(Errno),
+    /// The command of `amino txn run` failed, and its transaction with it.
+    #[error("{}", ending(*.0))]
+    Command(Status),
     /// The monitor failed.
     #[error("{}", chain(.0))]
     Monitor(#[from] goanna_monitor::Error),
@@ -172,6 +191,8 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::InStore { .. } => 1,
+            Self::Txn { why, .. } => txn_exit_code(why),
+            Self::Command(status) => exit_status(*status),
             Self::Monitor(error) => u8::try_from(error.exit_code()).unwrap_or(125),
             Self::Output(_) if self.is_quiet() => 128 + SIGPIPE,
             _ => 125,
@@ -218,6 +239,7 @@ impl Error {
                 "the store is too damaged to be opened; restore it from a copy"
             }
             Self::Unchecked { why, .. } => return store_hint(why).map(Into::into),
+            Self::Txn { why, .. } | Self::TxnRun(why) => return txn_hint(why).map(Into::into),
             Self::Monitor(error) => return error.hint().map(Into::into),
             _ => return None,
         };
@@ -282,6 +304,34 @@ fn store_hint(error: &amino_fs::Error) -> Option<&'static str> {
             "use the amino that wrote it, or a newer one"
         }
         error if is_damage(error) => "amino fsck says what is damaged",
+        _ => return None,
+    })
+}
+
+/// 1 when the transaction, or what it is about, is not as the command needs it, else 125.
+fn txn_exit_code(error: &amino_client::Error) -> u8 {
+    use amino_client::Error::{
+        Deadlock, HasCurrent, Io, LockTimeout, NestedOpen, NoSpace, NoTransaction, NotFound,
+        NotPermitted, TooDeep,
+    };
+    match error {
+        NoTransaction | NestedOpen | HasCurrent | NotFound | NotPermitted | TooDeep | NoSpace
+        | Io | Deadlock | LockTimeout => 1,
+        _ => 125,
+    }
+}
+
+fn txn_hint(error: &amino_client::Error) -> Option<&'static str> {
+    use amino_client::Error;
+    Some(match error {
+        Error::NotUnderAmino => "start the shell with: amino run bash",
+        Error::NoStore => "transactions need a store: amino run mounts one",
+        Error::NoProcess => "amino txn acts on its parent, a shell that was started by amino run",
+        Error::NoTransaction => "amino txn begin begins one",
+        Error::NestedOpen => "amino txn status lists the processes; wait for them, or abort",
+        Error::HasCurrent => "end it, or set it aside with amino txn suspend",
+        Error::NotFound => "it may have ended; amino txn status lists what is suspended here",
+        Error::Deadlock | Error::LockTimeout => "try again; amino txn run --retry N does so itself",
         _ => return None,
     })
 }

@@ -5,6 +5,7 @@
 
 pub mod args;
 mod caller;
+mod child;
 mod error;
 mod inspect;
 mod manual;
@@ -18,6 +19,7 @@ mod spec;
 mod stats;
 mod store;
 mod tab;
+mod txn;
 
 pub use error::Error;
 pub use program::{amino, goanna};

@@ -27,30 +27,48 @@ pub fn completions(shell: Shell, mut command: Command) -> Result<(), Error> {
     out.finish()
 }
 
-/// Writes the man page of `command` and one of each of its commands to `dir`: `amino.1`, `amino-run.1`, ...
+/// Writes the man page of `command` and one of each command below it to `dir`: `amino.1`, `amino-run.1`, ...
 pub fn man(dir: &Path, mut command: Command) -> Result<(), Error> {
     fs::create_dir_all(dir).map_err(|why| Error::host(dir, why))?;
     // Propagates global options to the commands.
     command.build();
     let name = command.get_name().to_owned();
-    write_page(dir, &name, &command, &name)?;
-    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
-        if sub.get_name() == "help" {
-            continue;
-        }
-        let page = format!("{name}-{}", sub.get_name());
-        write_page(dir, &page, sub, &name)?;
+    write_pages(dir, &name, &command, None)
+}
+
+/// Writes the page of `command` and those of its commands.
+fn write_pages(
+    dir: &Path,
+    page: &str,
+    command: &Command,
+    parent: Option<&str>,
+) -> Result<(), Error> {
+    write_page(dir, page, command, parent)?;
+    for sub in commands(command) {
+        let below = format!("{page}-{}", sub.get_name());
+        write_pages(dir, &below, sub, Some(page))?;
     }
     Ok(())
 }
 
-fn write_page(dir: &Path, page: &str, command: &Command, parent: &str) -> Result<(), Error> {
+/// The commands below `command` that have pages.
+fn commands(command: &Command) -> impl Iterator<Item = &Command> {
+    let all = command.get_subcommands();
+    all.filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
+}
+
+fn write_page(
+    dir: &Path,
+    page: &str,
+    command: &Command,
+    parent: Option<&str>,
+) -> Result<(), Error> {
     let path = dir.join(format!("{page}.1"));
     let text = render(page, command, parent).map_err(|why| Error::host(&path, why))?;
     fs::write(&path, text).map_err(|why| Error::host(&path, why))
 }
 
-fn render(page: &str, command: &Command, parent: &str) -> std::io::Result<Vec<u8>> {
+fn render(page: &str, command: &Command, parent: Option<&str>) -> std::io::Result<Vec<u8>> {
     let after = command
         .get_after_help()
         .map(ToString::to_string)
@@ -65,11 +83,11 @@ fn render(page: &str, command: &Command, parent: &str) -> std::io::Result<Vec<u8
     synopsis(command).to_writer(&mut text)?;
     man.render_description_section(&mut text)?;
     man.render_options_section(&mut text)?;
-    if page == parent {
-        commands_section(command, parent).to_writer(&mut text)?;
+    if commands(command).next().is_some() {
+        commands_section(command, page).to_writer(&mut text)?;
     }
     help_sections(&after).to_writer(&mut text)?;
-    if page != parent {
+    if let Some(parent) = parent {
         let mut roff = Roff::new();
         roff.control("SH", ["SEE ALSO"]);
         roff.text([bold(parent), roman("(1)")]);
@@ -88,16 +106,13 @@ fn synopsis(command: &Command) -> Roff {
     roff
 }
 
-fn commands_section(command: &Command, parent: &str) -> Roff {
+fn commands_section(command: &Command, page: &str) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["COMMANDS"]);
-    for sub in command.get_subcommands() {
-        if sub.is_hide_set() || sub.get_name() == "help" {
-            continue;
-        }
+    for sub in commands(command) {
         let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
         roff.control("TP", []);
-        roff.text([bold(format!("{parent}-{}", sub.get_name())), roman("(1)")]);
+        roff.text([bold(format!("{page}-{}", sub.get_name())), roman("(1)")]);
         roff.text([roman(about)]);
     }
     roff

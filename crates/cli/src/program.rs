@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::args::{Amino, Common, Goanna, amino, goanna};
 use crate::error::Error;
-use crate::{inspect, manual, offline, run};
+use crate::{inspect, manual, offline, run, txn};
 
 /// The status when we ourselves failed.
 const FAILED: u8 = 125;
@@ -19,6 +19,7 @@ pub fn amino() -> ExitCode {
         let loud = args.loudness;
         match args.command {
             Command::Run(run) => run::amino(run, loud),
+            Command::Txn(args) => txn::txn(args, loud),
             Command::Ls(ls) => offline::ls(&ls),
             Command::Cat(cat) => offline::cat(&cat),
             Command::Stat(stat) => offline::stat(&stat),

@@ -119,10 +119,11 @@ fn run(
             ending(outcome.status)
         );
     }
-    Ok(status(outcome.status))
+    Ok(exit_status(outcome.status))
 }
 
-fn ending(status: Status) -> String {
+/// How the command ended, in words.
+pub fn ending(status: Status) -> String {
     match status {
         Status::Exited(code) => format!("the command exited with {code}"),
         Status::Signaled(signal) => format!("signal {signal} killed the command"),
@@ -130,7 +131,7 @@ fn ending(status: Status) -> String {
 }
 
 /// The status as shells give it: 128+N for signal N.
-fn status(status: Status) -> u8 {
+pub fn exit_status(status: Status) -> u8 {
     match status {
         // The kernel keeps eight bits of an exit status.
         Status::Exited(code) => (code & 0xff) as u8,
@@ -144,9 +145,9 @@ mod tests {
 
     #[test]
     fn statuses_are_those_of_a_shell() {
-        assert_eq!(status(Status::Exited(0)), 0);
-        assert_eq!(status(Status::Exited(255)), 255);
-        assert_eq!(status(Status::Signaled(9)), 137);
-        assert_eq!(status(Status::Signaled(64)), 192);
+        assert_eq!(exit_status(Status::Exited(0)), 0);
+        assert_eq!(exit_status(Status::Exited(255)), 255);
+        assert_eq!(exit_status(Status::Signaled(9)), 137);
+        assert_eq!(exit_status(Status::Signaled(64)), 192);
     }
 }

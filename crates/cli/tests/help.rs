@@ -19,12 +19,19 @@ fn commands() -> Vec<(String, clap::Command)> {
     for mut top in [Amino::command(), Goanna::command()] {
         top.build();
         let name = top.get_name().to_owned();
-        for sub in top.get_subcommands().filter(|sub| sub.get_name() != "help") {
-            all.push((format!("{name} {}", sub.get_name()), sub.clone()));
-        }
-        all.push((name, top));
+        collect(name, &top, &mut all);
     }
     all
+}
+
+fn collect(name: String, command: &clap::Command, all: &mut Vec<(String, clap::Command)>) {
+    for sub in command
+        .get_subcommands()
+        .filter(|sub| sub.get_name() != "help")
+    {
+        collect(format!("{name} {}", sub.get_name()), sub, all);
+    }
+    all.push((name, command.clone()));
 }
 
 fn program(name: &str) -> Command {
@@ -97,6 +104,8 @@ fn the_options_promised_are_there() {
             "amino run",
             "store at durability engine mount config stats verbose quiet intercept",
         ),
+        ("amino txn status", "json"),
+        ("amino txn run", "retry quiet"),
         ("amino ls", "store long all json"),
         ("amino stat", "store json"),
         ("amino tree", "store level json"),
@@ -172,6 +181,20 @@ fn wrong_command_lines_end_with_125() {
             "amino: unexpected argument '--transaction'",
         ),
         ("amino", &["frobnicate"], "amino: unrecognized subcommand"),
+        ("amino", &["txn"], "Begin and end transactions"),
+        ("amino", &["txn", "end"], "amino: unrecognized subcommand"),
+        ("amino", &["txn", "attach"], "amino: the following required"),
+        (
+            "amino",
+            &["txn", "resume", "0123"],
+            "amino: invalid value '0123' for '<ID>': a transaction's identifier has 32",
+        ),
+        (
+            "amino",
+            &["txn", "run", "--retry", "-1", "true"],
+            "amino: unexpected argument '-1'",
+        ),
+        ("amino", &["txn", "run"], "amino: the following required"),
         (
             "amino",
             &["ls", "-q", "-v", "/"],

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::txn::Txn;
 use super::{Common, Engine, Intercept, Level, Loudness, StatsFormat, run_status, spec_help};
 
 /// Run unmodified programs on a transactional file system, without root, FUSE or a mount
@@ -39,7 +40,8 @@ Exit status:
   0    done
   1    something was not there or could not be done; fsck: errors found
   125  the command line is wrong, the store cannot be opened, or amino failed
-  `amino run` ends with the status of its command; see `amino run --help`.
+  `amino run` and `amino txn run` end with the status of their command; see
+  their --help.
 
 Environment:
   AMINO_STORE    the store, when --store is not given
@@ -51,6 +53,8 @@ Environment:
 pub enum Command {
     /// Run a command that sees the store
     Run(Run),
+    /// Begin and end transactions, from a shell below `amino run`
+    Txn(Txn),
     /// List a directory of the store
     Ls(Ls),
     /// Print files of the store

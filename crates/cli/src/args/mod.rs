@@ -2,6 +2,7 @@
 
 pub mod amino;
 pub mod goanna;
+pub mod txn;
 
 use clap::{Args, Subcommand, ValueEnum};
 

@@ -1,0 +1,126 @@
+//! The command line of `amino txn`.
+
+use std::ffi::OsString;
+
+use amino_client::Id;
+use clap::{Args, Subcommand};
+
+/// `amino txn`.
+#[derive(Debug, Args)]
+#[command(after_help = TXN_HELP)]
+pub struct Txn {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const TXN_HELP: &str = "\
+Notes:
+  All but run act on the process that calls amino: a shell below `amino run`.
+  From begin to commit or abort, what the shell does in the store belongs to
+  the transaction, and so does what the programs do that it starts. Others see
+  nothing of it before the commit, and all of it after. begin inside of a
+  transaction nests: the inner one commits into the outer one.
+  A shell that exits without a commit aborts. A subshell is a shell: what
+  (amino txn begin; make) begins is the subshell's, and is aborted at its end.
+
+Exit status:
+  0    done
+  1    there is no such transaction, one is in the way, or it could not be
+       committed, and was aborted
+  125  not running under amino, or the command line is wrong
+  `amino txn run` ends with the status of its command.
+
+Examples:
+  amino txn begin
+  if make install; then amino txn commit; else amino txn abort; fi
+
+  id=$(amino txn suspend)          step outside
+  amino txn resume $id             and back
+
+  amino txn run --retry 5 -- ./move-money.sh";
+
+/// The commands of `amino txn`.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Begin a transaction in the calling shell and print its identifier
+    Begin,
+    /// Commit the shell's current transaction: a nested one into the one around it, else to the disk
+    Commit,
+    /// Abort the shell's current transaction, with those nested in it
+    Abort,
+    /// Print the shell's transactions: changes, locks, conflicts, processes
+    Status(Status),
+    /// Set the shell's current transaction, with those around it, aside and print its identifier
+    Suspend,
+    /// Make a transaction that this shell, or its parent, suspended the shell's current one again
+    Resume(Named),
+    /// Let the shell join a transaction of another process of the same user
+    Attach(Named),
+    /// Let the shell leave its transactions without ending them; one that its last process leaves is aborted
+    Detach,
+    /// Run a command in a transaction: commit when it exits with 0, abort otherwise
+    Run(Run),
+}
+
+/// `amino txn status`.
+#[derive(Debug, Args)]
+#[command(after_help = STATUS_HELP)]
+pub struct Status {
+    /// The same as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const STATUS_HELP: &str = "\
+Notes:
+  The stack of transactions, the current one last, then those suspended.
+
+JSON:
+  An object with current, an array of objects with id, depth (1 for an
+  outermost one), names, inodes and bytes (changed so far), shared_locks,
+  exclusive_locks, conflicts (operations that failed because of others'
+  locks), processes (their ids), outermost first; and suspended, an array of
+  identifiers.";
+
+/// `amino txn resume` and `amino txn attach`.
+#[derive(Debug, Args)]
+pub struct Named {
+    /// The transaction's identifier, as begin, suspend and status print it
+    #[arg(value_name = "ID")]
+    pub id: Id,
+}
+
+/// `amino txn run`.
+#[derive(Debug, Args)]
+#[command(after_help = RUN_HELP, override_usage = "amino txn run [OPTIONS] [--] COMMAND [ARG]...")]
+pub struct Run {
+    /// How often to run COMMAND again when it, or the commit, failed after it met locks of others
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub retry: u32,
+    /// The command and its arguments; options after COMMAND are the command's own
+    #[arg(
+        value_name = "COMMAND",
+        required = true,
+        trailing_var_arg = true,
+        value_hint = clap::ValueHint::CommandWithArguments
+    )]
+    pub command: Vec<OsString>,
+}
+
+const RUN_HELP: &str = "\
+Notes:
+  Nested when there is a current transaction. SIGINT and SIGQUIT are left to
+  COMMAND, SIGTERM and SIGHUP are sent on to it. After any of them nothing is
+  tried again. Before each repetition there is a short random pause.
+
+Exit status:
+  That of COMMAND; 128+N when signal N killed it.
+  125  not running under amino, the command line is wrong, or COMMAND exited
+       with 0 and could not be committed: nothing of it is in the store
+  126  COMMAND was found but cannot be executed
+  127  COMMAND was not found
+
+Examples:
+  amino txn run -- sh -c 'cd /amino/etc && sed -i s/a/b/ passwd shadow'
+  amino txn run --retry 5 -- ./transfer alice bob 10";

@@ -1,0 +1,166 @@
+//! A command that is run and waited for, as system(3) does, while signals for us are held.
+
+use std::env;
+use std::ffi::{CString, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+
+use goanna_monitor::Status;
+use goanna_vfs::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawnp};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+
+use crate::error::Error;
+
+/// The signals that are held.
+const HELD: [Signal; 4] = [
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+];
+
+/// Held signals: none of them ends this process, which has a transaction to end first.
+pub struct Signals {
+    before: SigSet,
+    arrived: SignalFd,
+    any: bool,
+}
+
+impl Signals {
+    /// Holds them until the process ends. For processes of one thread.
+    pub fn hold() -> Result<Self, Errno> {
+        let held: SigSet = HELD.into_iter().collect();
+        let before = SigSet::thread_get_mask()?;
+        held.thread_block()?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        Ok(Self {
+            before,
+            arrived: SignalFd::with_flags(&held, flags)?,
+            any: false,
+        })
+    }
+
+    /// Whether one arrived since they are held.
+    pub fn any_arrived(&mut self) -> Result<bool, Errno> {
+        while self.next()?.is_some() {}
+        Ok(self.any)
+    }
+
+    fn next(&mut self) -> Result<Option<Signal>, Errno> {
+        let Some(info) = self.arrived.read_signal()? else {
+            return Ok(None);
+        };
+        self.any = true;
+        let number = i32::try_from(info.ssi_signo).map_err(|_| Errno::EINVAL)?;
+        Signal::try_from(number).map(Some)
+    }
+}
+
+/// Runs `command`, found in PATH, and waits for its end. It has the signals that we had at the start.
+pub fn run(command: &[OsString], signals: &mut Signals) -> Result<Status, Error> {
+    let pid = spawn(command, signals.before)?;
+    let watched = watch(pid, signals);
+    if watched.is_err() {
+        // Nobody would end its transaction.
+        let _ = kill(pid, Signal::SIGKILL);
+    }
+    let ended = waitpid(pid, None).map_err(Error::Child)?;
+    watched.map_err(Error::Child)?;
+    match ended {
+        WaitStatus::Exited(_, code) => Ok(Status::Exited(code)),
+        WaitStatus::Signaled(_, signal, _) => Ok(Status::Signaled(signal as i32)),
+        // Asked for by none of our flags.
+        _ => Err(Error::Child(Errno::ECHILD)),
+    }
+}
+
+fn spawn(command: &[OsString], mask: SigSet) -> Result<Pid, Error> {
+    let bad = |_| Error::Monitor(goanna_monitor::Error::BadCommand);
+    let words = command.iter().cloned();
+    let argv = words.map(|word| CString::new(word.into_vec()).map_err(bad));
+    let argv = argv.collect::<Result<Vec<CString>, Error>>()?;
+    let variables = env::vars_os().map(|(mut variable, value)| {
+        variable.push("=");
+        variable.push(value);
+        CString::new(variable.into_vec()).map_err(bad)
+    });
+    let envp = variables.collect::<Result<Vec<CString>, Error>>()?;
+    let (Some(name), Some(file)) = (command.first(), argv.first()) else {
+        return Err(Error::Monitor(goanna_monitor::Error::BadCommand));
+    };
+    let attr = attributes(mask).map_err(Error::Child)?;
+    let actions = PosixSpawnFileActions::init().map_err(Error::Child)?;
+    posix_spawnp(file, &actions, &attr, &argv, &envp).map_err(|errno| match errno {
+        Errno::EAGAIN | Errno::ENOMEM => Error::Child(errno),
+        Errno::ENOENT => Error::Monitor(goanna_monitor::Error::NotFound(name.clone())),
+        _ => Error::Monitor(goanna_monitor::Error::NotExecutable(name.clone(), errno)),
+    })
+}
+
+fn attributes(mask: SigSet) -> Result<PosixSpawnAttr, Errno> {
+    let mut attr = PosixSpawnAttr::init()?;
+    attr.set_flags(
+        PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF,
+    )?;
+    attr.set_sigmask(&mask)?;
+    // Rust's run-time ignores it in us.
+    attr.set_sigdefault(&SigSet::from(Signal::SIGPIPE))?;
+    Ok(attr)
+}
+
+/// Returns when `pid` has ended; it is not reaped before. Signals that a terminal does not send to it are sent on.
+fn watch(pid: Pid, signals: &mut Signals) -> Result<(), Errno> {
+    let process = pidfd(pid)?;
+    loop {
+        let (arrived, ended) = wait(signals.arrived.as_fd(), process.as_fd())?;
+        if arrived {
+            while let Some(signal) = signals.next()? {
+                send_on(process.as_fd(), signal)?;
+            }
+        }
+        if ended {
+            return Ok(());
+        }
+    }
+}
+
+fn pidfd(pid: Pid) -> Result<OwnedFd, Errno> {
+    let pid = rustix::process::Pid::from_raw(pid.as_raw()).ok_or(Errno::ESRCH)?;
+    pidfd_open(pid, PidfdFlags::empty()).map_err(errno)
+}
+
+fn send_on(process: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
+    let signal = match signal {
+        Signal::SIGTERM => rustix::process::Signal::TERM,
+        Signal::SIGHUP => rustix::process::Signal::HUP,
+        _ => return Ok(()),
+    };
+    match pidfd_send_signal(process, signal) {
+        // It has ended meanwhile.
+        Err(rustix::io::Errno::SRCH) => Ok(()),
+        sent => sent.map_err(errno),
+    }
+}
+
+fn errno(errno: rustix::io::Errno) -> Errno {
+    Errno::from_raw(errno.raw_os_error())
+}
+
+/// Which of the two can be read, when one can.
+fn wait(arrived: BorrowedFd<'_>, process: BorrowedFd<'_>) -> Result<(bool, bool), Errno> {
+    let mut fds = [arrived, process].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    match poll(&mut fds, PollTimeout::NONE) {
+        Err(Errno::EINTR) => {}
+        result => {
+            result?;
+        }
+    }
+    let [arrived, process] = fds.map(|fd| fd.any().unwrap_or(false));
+    Ok((arrived, process))
+}
