@@ -126,6 +126,38 @@ fn c_programs_link_the_static_library() {
 }
 
 #[test]
+fn the_examples_compile_and_do_nothing_outside() {
+    let installed = installed();
+    let ask = ["--cflags", "--libs"];
+    let spool = tempfile::tempdir().unwrap();
+    let outcome = |program: &Path, args: &[&str]| {
+        let mut command = installed.program(program);
+        command.args(args).current_dir(&spool).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), stderr)
+    };
+    let posix = ["-D_GNU_SOURCE"];
+    let mail = installed.compile("../../../examples/mail/deliver_txn.c", "mail", &posix, &ask);
+    let (status, stderr) = outcome(&mail, &[".", "user"]);
+    assert_eq!(status, Some(75));
+    assert_eq!(stderr, "./user: not delivered: not running under amino\n");
+    let helper = installed.compile("../../../examples/shared/helper.c", "helper", &posix, &ask);
+    let id = "0123456789abcdef0123456789abcdef";
+    let (status, stderr) = outcome(&helper, &[id, "."]);
+    assert_eq!(status, Some(1));
+    assert_eq!(stderr, format!("attach {id}: not running under amino\n"));
+    assert_eq!(spool.path().read_dir().unwrap().count(), 0);
+
+    let classic = "../../../examples/mail/deliver_classic.c";
+    let classic = installed.compile(classic, "classic", &[], &["--cflags"]);
+    assert_eq!(outcome(&classic, &[".", "user"]), (Some(0), String::new()));
+    let quota = std::fs::read_to_string(spool.path().join("user.quota"));
+    assert_eq!(quota.unwrap(), "1 52428800\n");
+    assert_eq!(spool.path().read_dir().unwrap().count(), 2);
+}
+
+#[test]
 fn the_header_is_cpp_too() {
     if Command::new("g++").arg("--version").output().is_err() {
         return;
