@@ -101,6 +101,8 @@ impl Target {
     fn call(self, op: Op, buf: &mut [u8]) -> Result<i64, Error> {
         let pid = match self {
             Self::Me => 0,
+            // The call's 0 is the calling thread; getppid(2)'s is a parent in another process name space.
+            Self::Process(..=0) => return Err(Error::NoProcess),
             Self::Process(pid) => pid,
         };
         call(op, pid, buf).map_err(|errno| {
@@ -142,6 +144,15 @@ mod tests {
             (Op::Detach, 0),
         ];
         assert_eq!(fake::calls(), calls);
+    }
+
+    #[test]
+    fn no_process_is_not_taken_for_the_caller() {
+        fake::reset();
+        for pid in [0, -1] {
+            assert_eq!(Target::Process(pid).begin(), Err(Error::NoProcess));
+        }
+        assert_eq!(fake::calls(), []);
     }
 
     #[test]
