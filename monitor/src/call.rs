@@ -36,6 +36,10 @@ pub enum Answer {
         /// Flags of open(2).
         flags: i32,
     },
+    /// It maps a private copy of this content instead of the file. Only at a ptrace stop.
+    MapCopy(Vec<u8>),
+    /// It is made again from the start, after the signal that interrupted its wait for a lock.
+    Again,
     /// The answer may take long (the other end of a fifo): it is worked out on a thread of its own.
     Block(Box<dyn FnOnce() -> Result<Answer> + Send>),
 }
@@ -139,7 +143,14 @@ impl<'m> Call<'m> {
         if let Some(caller) = self.caller.get() {
             return Ok(Arc::clone(caller));
         }
-        let caller = self.task.caller()?;
+        let mut caller = self.task.caller()?;
+        let txn = self.monitor.members.current(self.task.tid);
+        if txn.is_some() {
+            caller = Arc::new(Caller {
+                txn,
+                ..(*caller).clone()
+            });
+        }
         Ok(Arc::clone(self.caller.get_or_init(|| caller)))
     }
 

@@ -7,7 +7,7 @@
 
 use goanna_sys::filter::Insn;
 
-use crate::table::{Condition, ROWS, Rule};
+use crate::table::{Condition, MAP_FILE, MAP_SHARED_FILE, ROWS, Rule};
 
 const LD_W_ABS: u16 = 0x20;
 const JEQ: u16 = 0x15;
@@ -31,6 +31,8 @@ const OFFSET_ARGS: u32 = 16;
 
 /// The event message of a stop that the filter of [`compile_watch`] asked for and the first one did, too.
 pub const WATCHED: u32 = 1;
+/// The event message of the transaction call's stop in a program that has the filter of [`compile_member`].
+pub const MEMBER: u32 = 2;
 
 /// How calls that the monitor answers are to reach it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,11 +73,11 @@ impl Verdict {
             Delivery::Stop => RET_TRACE,
         };
         match rule {
-            Rule::Allow | Rule::TraceSends(_) => Self::Return(RET_ALLOW),
-            Rule::Data(_) | Rule::DataIf(..) if !purpose.shadow_files => Self::Return(RET_ALLOW),
+            Rule::Allow | Rule::TraceSends(_) | Rule::Read(_) => Self::Return(RET_ALLOW),
+            Rule::Data(_) | Rule::MapFile(_) if !purpose.shadow_files => Self::Return(RET_ALLOW),
             Rule::Notify(_) | Rule::Data(_) => Self::Return(answered),
-            Rule::DataIf(condition, _) => Self::when(condition, answered),
-            Rule::Trace => Self::Return(RET_TRACE),
+            Rule::MapFile(_) => Self::when(&MAP_SHARED_FILE, answered),
+            Rule::Trace | Rule::Transaction => Self::Return(RET_TRACE),
             Rule::TraceIf(all) => Self::If {
                 all,
                 then: RET_TRACE,
@@ -100,6 +102,18 @@ impl Verdict {
     }
 }
 
+impl Verdict {
+    /// The verdict of [`compile_member`].
+    fn of_member(rule: &'static Rule) -> Self {
+        match rule {
+            Rule::Read(_) => Self::Return(RET_TRACE),
+            Rule::MapFile(_) => Self::when(&MAP_FILE, RET_TRACE),
+            Rule::Transaction => Self::Return(RET_TRACE | MEMBER),
+            _ => Self::Return(RET_ALLOW),
+        }
+    }
+}
+
 const fn insn(code: u16, jt: u8, jf: u8, k: u32) -> Insn {
     Insn { code, jt, jf, k }
 }
@@ -116,6 +130,12 @@ pub fn compile(purpose: Purpose) -> Vec<Insn> {
 /// has the second filter, which it hands on to its children as it does the first.
 pub fn compile_watch() -> Vec<Insn> {
     assemble(RET_ALLOW, Verdict::watching)
+}
+
+/// A further filter for a program that takes part in a transaction: it stops calls that read, whose answer is not the
+/// kernel's where the transaction has changed the file. Children inherit it, and it stays when the transaction has ended.
+pub fn compile_member() -> Vec<Insn> {
+    assemble(RET_ALLOW, Verdict::of_member)
 }
 
 /// A program of the rows' verdicts; calls of foreign ABIs and calls the table does not know get `other`.

@@ -8,7 +8,7 @@
 //! * [`shadow`] knows what stands for what; nothing the kernel knows is kept twice.
 //!
 //! Threads: one supervisor (the thread that calls [`run`]; ptrace belongs to a thread), a small pool, one
-//! sweeper, one for signals. Lock order: `tasks` and `shadows` tables and `programs` are leaves; none is held
+//! sweeper, one for signals. Lock order: `tasks` and `shadows` tables and `programs` are leaves, as is the book of `members`; none is held
 //! while a tracee or a back end is waited for, but `programs` while a program is copied.
 
 mod abi;
@@ -18,7 +18,10 @@ pub mod calls;
 mod check;
 pub mod filter;
 mod inflight;
+mod inject;
 mod launch;
+mod locked;
+mod members;
 pub mod pool;
 mod program;
 mod restart;
@@ -56,6 +59,7 @@ pub use stats::Stats;
 use calls::map::Mapped;
 use calls::outgrow::Reluctant;
 use inflight::InFlight;
+use members::Members;
 use program::Programs;
 use shadow::Shadows;
 use stats::Counters;
@@ -168,6 +172,8 @@ pub struct Monitor {
     pub(crate) in_flight: InFlight,
     /// Descriptors being installed.
     pub(crate) installs: InFlight,
+    /// Who takes part in which transaction.
+    pub(crate) members: Members,
     /// Shadow objects.
     pub(crate) shadows: Shadows,
     /// Programs executed from mounts.
@@ -210,6 +216,7 @@ pub fn prepare() -> io::Result<Signals> {
 pub fn run(config: Config) -> Result<Outcome, Error> {
     cred::thread_owns_fs().map_err(Error::Trace)?;
     let monitor = Arc::new(Monitor {
+        members: Members::new(&config.mounts),
         mounts: config.mounts,
         tasks: Tasks::default(),
         in_flight: InFlight::default(),

@@ -10,15 +10,15 @@ use std::time::Duration;
 use goanna_sys::cred;
 use goanna_sys::interrupt::{Waiter, is_interrupted};
 use goanna_sys::notify::{Listener, Notification, Ready, Reply};
-use goanna_vfs::{Errno, Result};
+use goanna_vfs::{Errno, LOCKED, Result};
 use nix::sys::signal::SigSet;
 
-use crate::Monitor;
 use crate::baton::{Baton, Ticket};
 use crate::call::{Answer, Call};
 use crate::restart::is_interruptible;
 use crate::table::entry;
 use crate::vigil::Vigil;
+use crate::{Monitor, locked};
 
 /// How many calls may take long at the same time before further ones wait for them.
 const THREADS: usize = 8;
@@ -106,8 +106,26 @@ fn answer(
     }
 }
 
-/// The handler's verdict. A defect in one handler must not take the tracees down with it: EIO.
+/// The verdict on a call, which may have to wait for a lock first.
 fn treat(
+    monitor: &Arc<Monitor>,
+    listener: &Arc<Listener>,
+    notification: &Notification,
+) -> Result<Answer> {
+    let outcome = attempt(monitor, listener, notification);
+    if outcome.as_ref().is_err_and(|errno| *errno == LOCKED) {
+        let (monitor, listener) = (Arc::clone(monitor), Arc::clone(listener));
+        let notification = *notification;
+        return Ok(Answer::Block(Box::new(move || {
+            let again = || attempt(&monitor, &listener, &notification);
+            locked::until_free(&monitor, notification.tid, again)
+        })));
+    }
+    outcome
+}
+
+/// The handler's verdict. A defect in one handler must not take the tracees down with it: EIO.
+fn attempt(
     monitor: &Monitor,
     listener: &Arc<Listener>,
     notification: &Notification,
@@ -151,7 +169,10 @@ fn reply(listener: &Arc<Listener>, notification: &Notification, outcome: Result<
             installed.or_else(|errno| listener.reply(id, Reply::Error(errno)))
         }
         // Never an answer to a notification.
-        Ok(Answer::OpenHost { .. }) => listener.reply(id, Reply::Error(Errno::EIO)),
+        Ok(Answer::OpenHost { .. } | Answer::MapCopy(_)) => {
+            listener.reply(id, Reply::Error(Errno::EIO))
+        }
+        Ok(Answer::Again) => listener.reply(id, Reply::Value(-ERESTARTNOINTR)),
         Ok(Answer::Block(work)) => {
             let (replier, notification) = (Arc::clone(listener), *notification);
             let spawned = thread::Builder::new()
@@ -175,6 +196,8 @@ const LOOK: Duration = Duration::from_millis(10);
 /// What the kernel's own calls answer when a signal ends their wait: it restarts the call or makes it EINTR, as the
 /// signal's handler was installed.
 const ERESTARTSYS: i64 = 512;
+/// As `ERESTARTSYS`, and never EINTR: what natively does not wait, or not so that a signal could end it.
+const ERESTARTNOINTR: i64 = 513;
 
 /// Lets `work` wait on a thread of its own until it has an answer, or the tracee has a signal or is gone.
 fn wait_for(

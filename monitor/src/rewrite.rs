@@ -51,6 +51,8 @@ pub enum Rewrite {
     },
     /// The sending call itself, to other addresses.
     Send(Send),
+    /// mmap(2) of memory that then gets this content, instead of a private mapping of a file.
+    MapCopy(Vec<u8>),
     /// seccomp(2): a further filter for all threads of the program, which then makes its own call again.
     Filter(Vec<Insn>),
 }
@@ -86,6 +88,8 @@ enum Then {
     Close(OwnedFd),
     /// The program's own call is made.
     Again,
+    /// The memory that was mapped gets this content.
+    Fill(Vec<u8>),
     /// The lengths in the messages go from our copy to the program's.
     Lengths {
         from: u64,
@@ -253,6 +257,10 @@ impl Rewriter {
                     ..saved
                 }
             }
+            Then::Fill(ref content) => Registers {
+                rax: fill(tid, result, content),
+                ..saved
+            },
             Then::Nothing | Then::Close(_) => Registers {
                 rax: result,
                 ..saved
@@ -344,6 +352,15 @@ fn again(regs: Registers) -> Registers {
     }
 }
 
+/// Puts `content` into memory that was mapped at `address`, if it was; the call's result.
+fn fill(tid: i32, address: u64, content: &[u8]) -> u64 {
+    let failed = (-PAGE.cast_signed()..0).contains(&address.cast_signed());
+    if failed || content.is_empty() || tracee::write_forced(tid, address, content).is_ok() {
+        return address;
+    }
+    -(Errno::ENOMEM as i64) as u64
+}
+
 /// What cannot be written the kernel could not have written, either; the messages are sent.
 fn copy_lengths(tid: i32, from: u64, to: u64, count: i64) {
     let (size, at) = MMSGHDR;
@@ -374,6 +391,7 @@ impl Rewrite {
                 to: saved.rsi,
             },
             Self::Filter(_) => Then::Again,
+            Self::MapCopy(content) => Then::Fill(content),
             _ => Then::Nothing,
         }
     }
@@ -396,6 +414,7 @@ impl Rewrite {
                 program.len() + 1 + new + 8 * (args.len() + 2)
             }
             Self::Send(send) => send.image.len(),
+            Self::MapCopy(_) => 0,
             Self::Filter(program) => FPROG + program.len() * size_of::<Insn>(),
         };
         strings as u64
@@ -451,17 +470,31 @@ impl Rewrite {
                 regs.rdi = u64::from(libc::SECCOMP_SET_MODE_FILTER);
                 regs.rsi = libc::SECCOMP_FILTER_FLAG_TSYNC;
                 regs.rdx = base;
-                let mut image = (program.len() as u64).to_ne_bytes().to_vec();
-                image.extend((base + FPROG as u64).to_ne_bytes());
-                for insn in program {
-                    image.extend(insn.code.to_ne_bytes());
-                    image.extend([insn.jt, insn.jf]);
-                    image.extend(insn.k.to_ne_bytes());
-                }
-                image
+                filter_image(program, base)
+            }
+            Self::MapCopy(_) => {
+                regs.r10 = regs.r10 & !(libc::MAP_SHARED as u64) | MAP_MEMORY;
+                regs.r8 = u64::MAX;
+                regs.r9 = 0;
+                Vec::new()
             }
         }
     }
+}
+
+/// Flags of a mapping of memory instead of a file.
+const MAP_MEMORY: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+
+/// A `struct sock_fprog` of the program, to lie at `base`, and the program behind it.
+pub fn filter_image(program: &[Insn], base: u64) -> Vec<u8> {
+    let mut image = (program.len() as u64).to_ne_bytes().to_vec();
+    image.extend((base + FPROG as u64).to_ne_bytes());
+    for insn in program {
+        image.extend(insn.code.to_ne_bytes());
+        image.extend([insn.jt, insn.jf]);
+        image.extend(insn.k.to_ne_bytes());
+    }
+    image
 }
 
 /// Size of a `struct sock_fprog`: a count in the first bytes of eight, a pointer.

@@ -1,6 +1,7 @@
 //! The ptracer: one thread that follows every tracee through its life, and changes registers where a call
 //! needs other arguments than it was given.
 
+use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -8,16 +9,21 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use goanna_sys::procfs;
 use goanna_sys::ptrace::{self, Options};
+use goanna_sys::txncall::NUMBER;
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Errno, Place, Result, ops};
+use goanna_vfs::{Errno, LOCKED, Place, Result, ops};
 
 use crate::call::{Answer, Call};
 use crate::calls::datagram;
+use crate::calls::txn::Request;
+use crate::filter::{MEMBER, compile_member};
+use crate::inject::{Injector, Stop};
 use crate::program::{Exec, Plan};
 use crate::rewrite::{Registers, Rewrite, Rewriter};
 use crate::table::entry;
-use crate::{Monitor, Status, restart};
+use crate::{Monitor, Status, locked, restart};
 
 /// Follows the tracees of one run.
 pub struct Supervisor {
@@ -28,6 +34,15 @@ pub struct Supervisor {
     /// Answers of calls that took long, where there is no notification to reply to.
     late: (Sender<Late>, Receiver<Late>),
     late_count: usize,
+    /// Tracees that are followed.
+    known: HashSet<i32>,
+    /// New ones that stopped before the stop of who started them, which tells what they inherit.
+    early: HashSet<i32>,
+    /// Those that have the filter of members.
+    filtered: HashSet<i32>,
+    injector: Injector,
+    /// Transaction calls that wait until another process has that filter.
+    joining: HashMap<i32, (Registers, Request)>,
 }
 
 struct Late {
@@ -72,11 +87,17 @@ impl Supervisor {
             rewriter: Rewriter::default(),
             late: channel(),
             late_count: 0,
+            known: HashSet::new(),
+            early: HashSet::new(),
+            filtered: HashSet::new(),
+            injector: Injector::default(),
+            joining: HashMap::new(),
         }
     }
 
     /// Seizes `pid`, which waits at its gate.
-    pub fn seize(&self, pid: i32) -> Result<()> {
+    pub fn seize(&mut self, pid: i32) -> Result<()> {
+        self.known.insert(pid);
         ptrace::seize(pid, Options::MONITOR)
     }
 
@@ -125,21 +146,17 @@ impl Supervisor {
             ptrace::Status::SyscallStop => self.syscall_stop(tid),
             ptrace::Status::SignalDelivery(signal) => self.deliver(tid, signal),
             ptrace::Status::GroupStop(_) => ptrace::listen(tid),
-            ptrace::Status::NewChild { child, .. } => {
-                // What cannot be told is taken as not inherited.
-                let _ = self.rewriter.inherit(tid, child);
-                ptrace::cont(tid, 0)
-            }
+            ptrace::Status::NewChild { child, .. } => self.new_child(tid, child),
             ptrace::Status::Exec { former_tid } => {
                 for tid in [tid, former_tid] {
                     self.rewriter.forget(tid);
                     self.monitor.tasks.remove(tid);
                 }
+                self.monitor.members.rename(former_tid, tid);
                 ptrace::cont(tid, 0)
             }
-            ptrace::Status::EventStop | ptrace::Status::VforkDone | ptrace::Status::ExitEvent => {
-                ptrace::cont(tid, 0)
-            }
+            ptrace::Status::EventStop => self.event_stop(tid),
+            ptrace::Status::VforkDone | ptrace::Status::ExitEvent => ptrace::cont(tid, 0),
         };
         debug_assert!(
             matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
@@ -151,10 +168,120 @@ impl Supervisor {
     fn ended(&mut self, tid: i32) {
         self.rewriter.forget(tid);
         self.monitor.tasks.remove(tid);
+        self.known.remove(&tid);
+        self.early.remove(&tid);
+        self.filtered.remove(&tid);
+        self.joining.remove(&tid);
+        let waiting = self.injector.forget(tid);
+        self.joined(&waiting, Err(Errno::ESRCH));
+        self.monitor.members.left(tid);
+        self.release_orphans();
+    }
+
+    /// `child` inherits what `tid` had when it started it.
+    fn new_child(&mut self, tid: i32, child: i32) -> Result<()> {
+        // What cannot be told is taken as not inherited.
+        let _ = self.rewriter.inherit(tid, child);
+        self.monitor.members.inherit(tid, child);
+        if self.filtered.contains(&tid) {
+            self.filtered.insert(child);
+        }
+        self.known.insert(child);
+        if self.early.remove(&child) {
+            let _ = ptrace::cont(child, 0);
+        }
+        ptrace::cont(tid, 0)
+    }
+
+    fn event_stop(&mut self, tid: i32) -> Result<()> {
+        if !self.known.contains(&tid) {
+            self.early.insert(tid);
+            return Ok(());
+        }
+        match self.injector.event_stop(tid) {
+            Stop::Foreign => ptrace::cont(tid, 0),
+            stop => self.injected(tid, stop),
+        }
+    }
+
+    /// New tracees whose parent was killed before it could tell of them inherit nothing.
+    fn release_orphans(&mut self) {
+        let known = &self.known;
+        let orphaned = |tid: &i32| {
+            procfs::status(*tid).map_or(true, |status| {
+                let parent = if status.tgid == *tid {
+                    status.ppid
+                } else {
+                    status.tgid
+                };
+                !known.contains(&parent)
+            })
+        };
+        let orphans: Vec<i32> = self.early.iter().copied().filter(orphaned).collect();
+        for tid in orphans {
+            self.early.remove(&tid);
+            self.known.insert(tid);
+            let _ = ptrace::cont(tid, 0);
+        }
+    }
+
+    fn injected(&mut self, tid: i32, stop: Stop) -> Result<()> {
+        if let Stop::Done(result, waiting) = stop {
+            if result.is_ok() {
+                self.filtered.extend(procfs::threads(tid)?);
+            }
+            self.joined(&waiting, result);
+        }
+        Ok(())
+    }
+
+    /// The process that these callers wanted to bring into a transaction has its filter, or cannot have it.
+    fn joined(&mut self, callers: &[i32], result: Result<()>) {
+        for tid in callers {
+            let Some((regs, request)) = self.joining.remove(tid) else {
+                continue;
+            };
+            let answer = result.map(|()| request.later(Arc::clone(&self.monitor)));
+            let next = self.without_notification(*tid, regs, answer);
+            let outcome = self.go_on(*tid, regs, next);
+            debug_assert!(
+                matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
+                "{tid}: {outcome:?}"
+            );
+        }
+    }
+
+    /// The call that begins and ends transactions.
+    fn transaction(&mut self, call: &Call<'_>, regs: &Registers) -> Result<Next> {
+        let tid = call.task.tid;
+        let request = Request::of(call)?;
+        if ptrace::event_message(tid)? == MEMBER as i32 {
+            self.filtered.insert(tid);
+        }
+        let tried = self.rewriter.was_filtered(tid);
+        let joins = request.target.unwrap_or(tid);
+        if request.joins() && !self.filtered.contains(&joins) {
+            match request.target {
+                None if tried => return Err(Errno::EAGAIN),
+                None => return Ok(Next::Instead(Rewrite::Filter(compile_member()))),
+                Some(target) if !self.known.contains(&target) => return Err(Errno::ESRCH),
+                Some(target) => {
+                    self.injector.start(target, tid)?;
+                    self.joining.insert(tid, (*regs, request));
+                    return Ok(Next::Wait);
+                }
+            }
+        }
+        let answer = request.later(Arc::clone(&self.monitor));
+        self.without_notification(tid, *regs, Ok(answer))
     }
 
     /// Lets a signal be delivered; a call that it took back from us unseen is made again afterwards.
-    fn deliver(&self, tid: i32, signal: i32) -> Result<()> {
+    fn deliver(&mut self, tid: i32, signal: i32) -> Result<()> {
+        match self.injector.signal(tid, signal) {
+            Stop::Foreign => {}
+            stop => return self.injected(tid, stop),
+        }
         if !self.notified {
             return ptrace::cont(tid, signal);
         }
@@ -171,6 +298,10 @@ impl Supervisor {
     }
 
     fn syscall_stop(&mut self, tid: i32) -> Result<()> {
+        match self.injector.syscall_stop(tid) {
+            Stop::Foreign => {}
+            stop => return self.injected(tid, stop),
+        }
         self.rewriter.syscall_stop(tid)?;
         ptrace::cont(tid, 0)
     }
@@ -180,7 +311,12 @@ impl Supervisor {
         if self.rewriter.seccomp_stop(tid, &regs) {
             return ptrace::cont_syscall(tid, 0);
         }
-        let next = self.treat(tid, &regs);
+        let mut next = self.treat(tid, &regs);
+        if next.as_ref().is_err_and(|errno| *errno == LOCKED) {
+            let monitor = Arc::clone(&self.monitor);
+            let wait = move || locked::until_free(&monitor, tid, || Ok(Answer::Again));
+            next = self.without_notification(tid, regs, Ok(Answer::Block(Box::new(wait))));
+        }
         self.go_on(tid, regs, next)
     }
 
@@ -210,6 +346,7 @@ impl Supervisor {
             entry(nr).and_then(|entry| entry.rule.handler()),
         ) {
             (libc::SYS_chdir, _) => change_directory(&call),
+            (NUMBER, _) => self.transaction(&call, regs),
             (libc::SYS_socket, _) if self.rewriter.was_filtered(tid) => Ok(Next::Run),
             (libc::SYS_socket, _) => datagram::watch(&call).map(Next::of),
             (libc::SYS_sendto | libc::SYS_sendmsg | libc::SYS_sendmmsg, _) => {
@@ -269,6 +406,11 @@ impl Supervisor {
                     source: Some(fd),
                 }))
             }
+            Answer::MapCopy(content) => Ok(Next::Instead(Rewrite::MapCopy(content))),
+            Answer::Again => {
+                make_again(tid, regs)?;
+                Ok(Next::Run)
+            }
             Answer::OpenHost { path, flags } => Ok(Next::Instead(Rewrite::Open {
                 path,
                 flags,
@@ -315,6 +457,15 @@ fn call_of(regs: &Registers) -> (u32, [u64; 6]) {
 fn skip(tid: i32, mut regs: Registers, value: i64) -> Result<()> {
     regs.orig_rax = u64::MAX;
     regs.rax = value as u64;
+    ptrace::set_regs(tid, &regs)
+}
+
+/// Makes the call at this seccomp stop happen later, from the start: after a signal's handler, or at once.
+fn make_again(tid: i32, mut regs: Registers) -> Result<()> {
+    // The syscall instruction is two bytes long.
+    regs.rip -= 2;
+    regs.rax = regs.orig_rax;
+    regs.orig_rax = u64::MAX;
     ptrace::set_regs(tid, &regs)
 }
 

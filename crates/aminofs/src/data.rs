@@ -122,6 +122,27 @@ impl View<'_> {
         at
     }
 
+    pub(crate) fn do_has_own_content(&self, node: &Node) -> Result<bool> {
+        let inode = self.inode_to_read(node)?;
+        if Arc::ptr_eq(Self::anchor(&inode), &inode) {
+            return Ok(false);
+        }
+        let mut at = Some(&inode);
+        while let Some(copy) = at.filter(|copy| !Arc::ptr_eq(copy, Self::anchor(&inode))) {
+            if copy
+                .state
+                .lock()
+                .copy
+                .as_ref()
+                .is_some_and(|copy| copy.content)
+            {
+                return Ok(true);
+            }
+            at = copy.under.as_ref();
+        }
+        Ok(false)
+    }
+
     fn open_once(&self, caller: &Caller, inode: &Arc<Inode>, flags: i32) -> Result<Opened> {
         if flags & libc::O_TRUNC != 0 {
             return self.change(|_| {
@@ -229,7 +250,8 @@ impl View<'_> {
         let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
         let new_pages = usize::try_from(cache.dirty.missing(first, last)).unwrap_or(usize::MAX);
         // With the first page, which is stored from now on when the content was inline before.
-        let pages = new_pages.saturating_add(usize::from(size <= INLINE_MAX as u64));
+        let was_inline = size <= INLINE_MAX as u64 && !cache.dirty.contains(0);
+        let pages = new_pages.saturating_add(usize::from(was_inline));
         let meta = if state.dirty { 0 } else { state.meta_cost() };
         self.reserve(pages.saturating_mul(PAGE_COST).saturating_add(meta))?;
         // The kernel advances the description's offset, and appends if it is to append.
@@ -281,7 +303,6 @@ impl View<'_> {
         if size == 0 && state.cache.is_none() {
             // Nothing of the content is needed any more.
             self.empty_cache(state)?;
-            state.meta.size = 0;
         } else {
             self.ensure_cache(inode, state)?;
         }

@@ -471,8 +471,12 @@ impl AminoFs {
     /// The state is newer than the store's: it is to be collected, and the inode stays in memory until then. Space in
     /// the log was reserved in the same operation ([`State::meta_cost`]).
     fn mark_dirty(&self, inode: &Arc<Inode>, state: &mut State) {
-        if !state.dirty && !state.gone && state.copy.is_none() {
-            state.dirty = true;
+        if state.dirty || state.gone {
+            return;
+        }
+        state.dirty = true;
+        // A transaction's copy is collected by its commit.
+        if state.copy.is_none() {
             self.dirty.lock().insert(inode.ino, Arc::clone(inode));
             self.dirty_bytes
                 .fetch_add(META_COST as u64, Ordering::Relaxed);

@@ -151,6 +151,10 @@ impl FileSystem for AminoFs {
         })
     }
 
+    fn has_own_content(&self, caller: &Caller, node: &Node) -> Result<bool> {
+        self.view(caller, |view| view.do_has_own_content(node))
+    }
+
     fn mapped_shared(&self, node: &Node) {
         self.do_mapped_shared(node);
     }

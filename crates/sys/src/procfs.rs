@@ -140,8 +140,27 @@ pub fn fd_link(tid: i32, fd: i32) -> Result<Vec<u8>, Errno> {
 
 /// Numbers of the open descriptors, sorted.
 pub fn fds(tid: i32) -> Result<Vec<i32>, Errno> {
+    numbers(&format!("/proc/{tid}/fd"))
+}
+
+/// Numbers of the threads of process `pid`, sorted.
+pub fn threads(pid: i32) -> Result<Vec<i32>, Errno> {
+    numbers(&format!("/proc/{pid}/task"))
+}
+
+/// Start and end of the vDSO in the address space. `EOPNOTSUPP`: it has none.
+pub fn vdso(tid: i32) -> Result<(u64, u64), Errno> {
+    let maps = fs::read_to_string(format!("/proc/{tid}/maps")).map_err(gone)?;
+    let line = maps.lines().find(|line| line.ends_with("[vdso]"));
+    let range = line.and_then(|line| line.split_once(' ')?.0.split_once('-'));
+    let parse = |text: &str| u64::from_str_radix(text, 16).ok();
+    let range = range.and_then(|(start, end)| Some((parse(start)?, parse(end)?)));
+    range.ok_or(Errno::EOPNOTSUPP)
+}
+
+fn numbers(dir: &str) -> Result<Vec<i32>, Errno> {
     let mut numbers = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{tid}/fd")).map_err(gone)? {
+    for entry in fs::read_dir(dir).map_err(gone)? {
         let name = entry.map_err(gone)?.file_name();
         if let Some(number) = name.to_str().and_then(|name| name.parse().ok()) {
             numbers.push(number);

@@ -73,6 +73,18 @@ pub fn write(tid: i32, addr: u64, data: &[u8]) -> Result<usize, Errno> {
     write_vec(tid, &[(addr, data.len())], data)
 }
 
+/// Writes all of `data` at `addr` whatever the protection of the memory there, as a debugger does: private mappings
+/// only. The caller must be the tracee's ptracer. EFAULT, EIO.
+pub fn write_forced(tid: i32, addr: u64, data: &[u8]) -> Result<(), Errno> {
+    use std::os::unix::fs::FileExt;
+    let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
+    let memory = std::fs::OpenOptions::new()
+        .write(true)
+        .open(format!("/proc/{tid}/mem"))
+        .map_err(errno)?;
+    memory.write_all_at(data, addr).map_err(errno)
+}
+
 /// Writes all of `data` at `addr`, or `EFAULT` (a part may then have been written, as the kernel's own copies do).
 pub fn write_all(tid: i32, addr: u64, data: &[u8]) -> Result<(), Errno> {
     if write(tid, addr, data)? == data.len() {

@@ -31,7 +31,8 @@ pub const DEPTH_MAX: usize = 64;
 
 /// What is asked. Errors of all: ENOSYS outside of `amino run`; EINVAL for an unknown operation, flags, or a malformed
 /// identifier; EFAULT for a bad buffer; ESRCH when `target` is no process of this run; EPERM when it is another user's;
-/// EOPNOTSUPP when no store is mounted.
+/// EOPNOTSUPP when no store is mounted. For [`Op::Begin`], [`Op::Resume`] and
+/// [`Op::Attach`]: EAGAIN when the program has seccomp filters of its own, beside which that of members has no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Op {
@@ -50,8 +51,8 @@ pub enum Op {
     Status = 4,
     /// Sets the current transaction, with those around it, aside; writes its identifier to `buf`. ENODATA, EINVAL.
     Suspend = 5,
-    /// Makes a transaction that this process, or its parent, suspended the current one again; `buf` holds its identifier.
-    /// ENOENT when there is none of that identifier, EBUSY when there is a current one.
+    /// Makes a transaction that `target` suspended the current one again; `buf` holds its identifier. ENOENT when it
+    /// suspended none of that identifier, EBUSY when there is a current one.
     Resume = 6,
     /// Joins a transaction of another process of the same user; `buf` holds its identifier. ENOENT when none of that
     /// identifier is open, EPERM when it is another user's, EBUSY when there is a current one.

@@ -249,6 +249,11 @@ pub trait FileSystem: Send + Sync + 'static {
     fn relocate(&self, node: &Node, flags: i32) -> Result<Option<Opened>> {
         Ok(None)
     }
+    /// Whether the caller's transaction has given the file another content than its descriptors show: reads, and
+    /// mappings, must then be given [`FileSystem::read_at`]'s. What a transaction asks this of stays as it is for others.
+    fn has_own_content(&self, caller: &Caller, node: &Node) -> Result<bool> {
+        Ok(false)
+    }
     /// Nobody outside holds an open file description or mapping of the inode's cache object any more (see
     /// [`Native::Reads`]). The back end drops what it kept for that; an inode without names goes. An open may race with this call: the back end
     /// asks its witness again under its own lock, under which it also reopens the cache object.

@@ -10,6 +10,7 @@ use goanna_vfs::{Errno, OpenFile, Result, Spot};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::outgrow::after_growth;
+use super::read::Content;
 use super::rw::Output;
 use crate::Monitor;
 use crate::call::{Answer, Call};
@@ -21,10 +22,20 @@ const PIECE: usize = 4 << 20;
 struct Source {
     ofd: OwnedFd,
     offset: Option<u64>,
+    /// Where it does not show what the caller's transaction has made of the file.
+    inside: Option<Content>,
 }
 
 impl Source {
     fn read(&self, len: usize) -> Result<Vec<u8>> {
+        if let Some(content) = &self.inside {
+            let start = self.offset.map_or_else(|| content.offset(), Ok)?;
+            let data = content.at(start, len)?;
+            if self.offset.is_none() {
+                content.seek(start + data.len() as u64)?;
+            }
+            return Ok(data);
+        }
         let mut data = vec![0; len];
         let got = match self.offset {
             Some(offset) => memfile::pread(self.ofd.as_fd(), &mut data, offset)?,
@@ -84,10 +95,19 @@ fn copy(
     Ok(written)
 }
 
+/// To a file or socket of the host: the kernel copies, unless it would copy something else than the transaction sees; then
+/// `refused` makes the program read and write.
+fn out_of_store(call: &Call<'_>, fd: i32, refused: Errno) -> Result<Answer> {
+    match Content::of(call, fd)? {
+        None => Ok(Answer::PassOn),
+        Some(_) => Err(refused),
+    }
+}
+
 /// sendfile(2): out_fd, in_fd, offset, count.
 pub fn sendfile(call: &mut Call<'_>) -> Result<Answer> {
     let Some(output) = Output::of(call, call.int(0))? else {
-        return Ok(Answer::PassOn);
+        return out_of_store(call, call.int(1), Errno::EINVAL);
     };
     if output.flags & libc::O_APPEND != 0 {
         return Err(Errno::EINVAL);
@@ -96,6 +116,7 @@ pub fn sendfile(call: &mut Call<'_>) -> Result<Answer> {
     let source = Source {
         ofd: call.task.descriptor(call.int(1))?,
         offset,
+        inside: Content::of(call, call.int(1))?,
     };
     let written = copy(call, &output, &source, Spot::Cursor, call.arg(3) as usize)?;
     advance(call, call.arg(2), offset, written)?;
@@ -107,7 +128,7 @@ pub fn sendfile(call: &mut Call<'_>) -> Result<Answer> {
 pub fn copy_file_range(call: &mut Call<'_>) -> Result<Answer> {
     use nix::sys::stat::{SFlag, fstat};
     let Some(output) = Output::of(call, call.int(2))? else {
-        return Ok(Answer::PassOn);
+        return out_of_store(call, call.int(0), Errno::EXDEV);
     };
     if call.uint(5) != 0 {
         return Err(Errno::EINVAL);
@@ -136,7 +157,11 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Answer> {
             return Err(Errno::EINVAL);
         }
     }
-    let source = Source { ofd, offset: from };
+    let source = Source {
+        ofd,
+        offset: from,
+        inside: Content::of(call, call.int(0))?,
+    };
     let spot = to.map_or(Spot::Cursor, Spot::At);
     let written = copy(call, &output, &source, spot, len)?;
     advance(call, call.arg(1), from, written)?;
@@ -149,7 +174,7 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Answer> {
 pub fn splice(call: &mut Call<'_>) -> Result<Answer> {
     use nix::sys::stat::{SFlag, fstat};
     let Some(output) = Output::of(call, call.int(2))? else {
-        return Ok(Answer::PassOn);
+        return out_of_store(call, call.int(0), Errno::EINVAL);
     };
     let pipe = call.task.descriptor(call.int(0))?;
     let kind = SFlag::from_bits_truncate(fstat(&pipe)?.st_mode) & SFlag::S_IFMT;

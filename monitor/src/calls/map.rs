@@ -1,28 +1,64 @@
-//! Shared file mappings. The kernel maps the cache object, so mappings, reads and writes of all processes are
-//! coherent; the back end must only know that content can change without a call.
+//! File mappings. The kernel maps the cache object, so shared mappings, reads and writes of all processes are coherent; the
+//! back end must only know that content can change without a call.
+//!
+//! In a transaction a private mapping is of the content as the transaction has it at that moment. A shared one is
+//! refused where it would show something else than reads, or could be written through: ENODEV, as by file systems
+//! without shared mappings.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 
-use goanna_vfs::{Place, PlaceKey, Result};
+use goanna_vfs::{Errno, Place, PlaceKey, Result};
 use parking_lot::Mutex;
 
+use super::read::Content;
 use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::Shadow;
 
-/// mmap(2) with MAP_SHARED of a file.
+/// The largest changed content that is mapped, bytes: it is copied into the tracee.
+const COPY_MAX: usize = 1 << 30;
+
+/// mmap(2) of a file: with MAP_SHARED, and any by a member of a transaction.
 pub fn mmap(call: &mut Call<'_>) -> Result<Answer> {
     // A bad descriptor is the kernel's to report, among the other errors of mmap in their order.
     let Ok(Descriptor::Shadow(shadow, ofd)) = call.descriptor(call.int(4)) else {
         return Ok(Answer::PassOn);
     };
-    if let Shadow::File { place, .. } = &*shadow
+    let shared = call.int(3) & libc::MAP_SHARED != 0;
+    if call.caller()?.txn.is_some() {
+        return map_inside(call, &shadow, &ofd, shared);
+    }
+    if shared
+        && let Shadow::File { place, .. } = &*shadow
         && Monitor::access_mode(&ofd)? == libc::O_RDWR
     {
         place.mount.fs.mapped_shared(&place.node);
         call.monitor.mapped.add(place);
     }
     Ok(Answer::PassOn)
+}
+
+fn map_inside(call: &Call<'_>, shadow: &Shadow, ofd: &OwnedFd, shared: bool) -> Result<Answer> {
+    let content = Content::of(call, call.int(4))?;
+    let Shadow::File { place, .. } = shadow else {
+        return Ok(Answer::PassOn);
+    };
+    let transactional = place.mount.fs.transactions().is_some();
+    let writable = Monitor::access_mode(ofd)? == libc::O_RDWR;
+    match content {
+        _ if shared && transactional && writable => Err(Errno::ENODEV),
+        None => Ok(Answer::PassOn),
+        Some(_) if shared => Err(Errno::ENODEV),
+        Some(content) => {
+            let wanted = usize::try_from(call.arg(1)).unwrap_or(usize::MAX);
+            let len = usize::try_from(content.size()?).unwrap_or(usize::MAX);
+            if wanted.min(len) > COPY_MAX {
+                return Err(Errno::ENOMEM);
+            }
+            Ok(Answer::MapCopy(content.at(call.arg(5), wanted.min(len))?))
+        }
+    }
 }
 
 /// Files that tracees have mapped shared and writable, until their last user leaves.

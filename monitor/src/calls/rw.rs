@@ -1,4 +1,4 @@
-//! Writes. Reads of shadow files run in the kernel, on the cache object.
+//! Writes. Reads of shadow files run in the kernel, on the cache object, but for members of transactions ([`super::read`]).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -157,11 +157,13 @@ fn skip(segments: &[(u64, usize)], mut done: usize) -> Vec<(u64, usize)> {
 /// Linux transfers at most this much in one call (`MAX_RW_COUNT`).
 const MAX_COUNT: u64 = 0x7fff_f000;
 
-fn one(call: &Call<'_>) -> Vec<(u64, usize)> {
+/// The buffer of read(2), write(2) and their like.
+pub fn one(call: &Call<'_>) -> Vec<(u64, usize)> {
     vec![(call.arg(1), call.arg(2).min(MAX_COUNT) as usize)]
 }
 
-fn many(call: &Call<'_>) -> Result<Vec<(u64, usize)>> {
+/// The buffers of readv(2), writev(2) and their like. EFAULT, EINVAL.
+pub fn many(call: &Call<'_>) -> Result<Vec<(u64, usize)>> {
     tracee::read_iovecs(call.task.tid, call.arg(1), call.arg(2) as usize)
 }
 

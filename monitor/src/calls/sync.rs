@@ -1,6 +1,6 @@
 //! Durability.
 
-use goanna_vfs::{Errno, Result};
+use goanna_vfs::{Errno, Place, Result};
 
 use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::Shadow;
@@ -13,13 +13,20 @@ pub fn sync(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::PassOn)
 }
 
+/// Whether what the caller has changed reaches the disk with its transaction, or not at all.
+fn with_commit(call: &Call<'_>, place: &Place) -> Result<bool> {
+    Ok(call.caller()?.txn.is_some() && place.mount.fs.transactions().is_some())
+}
+
 fn sync_inode(call: &Call<'_>) -> Result<Answer> {
     let Some(shadow) = call.shadow(call.int(0))? else {
         return Ok(Answer::PassOn);
     };
     match &*shadow {
         Shadow::File { place, .. } | Shadow::Dir { place, .. } => {
-            place.mount.fs.sync(Some(&place.node))?;
+            if !with_commit(call, place)? {
+                place.mount.fs.sync(Some(&place.node))?;
+            }
             Ok(Answer::DONE)
         }
         // The kernel knows best what a fifo answers.
@@ -55,7 +62,9 @@ pub fn syncfs(call: &mut Call<'_>) -> Result<Answer> {
     let Descriptor::Shadow(shadow, _) = call.descriptor(call.int(0))? else {
         return Ok(Answer::PassOn);
     };
-    shadow.place().mount.fs.sync(None)?;
+    if !with_commit(call, shadow.place())? {
+        shadow.place().mount.fs.sync(None)?;
+    }
     Ok(Answer::DONE)
 }
 

@@ -34,6 +34,13 @@ pub const MAP_SHARED_FILE: Condition = Condition {
     value: libc::MAP_SHARED as u32,
     holds: true,
 };
+/// mmap(2) of a file.
+pub const MAP_FILE: Condition = Condition {
+    arg: 3,
+    mask: libc::MAP_ANONYMOUS as u32,
+    value: 0,
+    holds: true,
+};
 /// prctl(PR_SET_DUMPABLE).
 pub const SET_NOT_DUMPABLE: Condition = Condition {
     arg: 0,
@@ -81,8 +88,12 @@ pub enum Rule {
     /// As [`Rule::Notify`], but allowed in a run whose mounts all hand out host files: it changes the content
     /// behind a descriptor, which then needs no monitor.
     Data(Handler),
-    /// As [`Rule::Data`] when the condition holds, else allowed.
-    DataIf(Condition, Handler),
+    /// mmap(2): as [`Rule::Data`] for a shared mapping of a file; in members of transactions stopped by ptrace for any of a file.
+    MapFile(Handler),
+    /// Allowed; in members of transactions stopped by ptrace and answered.
+    Read(Handler),
+    /// Stopped by ptrace; the event message tells whether the program has the filter of members.
+    Transaction,
     /// Stopped by ptrace, because registers must change.
     Trace,
     /// As [`Rule::Trace`] when all conditions hold, else allowed.
@@ -126,8 +137,9 @@ impl Entry {
             Rule::Allow => "allowed".into(),
             Rule::Notify(_) => "answered".into(),
             Rule::Data(_) => "answered for shadow files".into(),
-            Rule::DataIf(..) => "answered in part for shadow files".into(),
-            Rule::Trace => "stopped".into(),
+            Rule::MapFile(_) => "answered in part for shadow files".into(),
+            Rule::Read(_) => "allowed; answered in transactions".into(),
+            Rule::Trace | Rule::Transaction => "stopped".into(),
             Rule::TraceIf(_) => "stopped in part".into(),
             Rule::TraceSends(_) => "stopped in programs with Unix datagrams".into(),
             Rule::Refuse(errno) => format!("refused {errno:?}"),
@@ -141,9 +153,10 @@ impl Rule {
     /// What answers a call that came to the monitor.
     pub fn handler(&self) -> Option<Handler> {
         match self {
-            Self::Notify(handler) | Self::Data(handler) | Self::DataIf(_, handler) => {
-                Some(*handler)
-            }
+            Self::Notify(handler)
+            | Self::Data(handler)
+            | Self::MapFile(handler)
+            | Self::Read(handler) => Some(*handler),
             _ => None,
         }
     }

@@ -2,17 +2,15 @@
 
 use nix::errno::Errno;
 
-use super::{
-    CLONE_UNTRACED, Entry, MAP_SHARED_FILE, Rule, SET_NOT_DUMPABLE, TO_ADDRESS, UNIX_DATAGRAMS, row,
-};
+use super::{CLONE_UNTRACED, Entry, Rule, SET_NOT_DUMPABLE, TO_ADDRESS, UNIX_DATAGRAMS, row};
 use crate::calls::{
-    attr, copy, dir, link, map, open, process, rw, size, socket, stat, sync, xattr,
+    attr, copy, dir, link, map, open, process, read, rw, size, socket, stat, sync, xattr,
 };
 
 /// Sorted by number.
 #[rustfmt::skip]
 pub static ROWS: &[Entry] = &[
-    row(0, "read", Rule::Allow, "a shadow file's cache object answers natively"),
+    row(0, "read", Rule::Read(read::read), "a shadow file's cache object answers natively, but for what a transaction has changed"),
     row(1, "write", Rule::Data(rw::write), "one write is one operation of the back end"),
     row(2, "open", Rule::Notify(open::open), ""),
     row(3, "close", Rule::Allow, "the kernel keeps the descriptor table"),
@@ -20,8 +18,8 @@ pub static ROWS: &[Entry] = &[
     row(5, "fstat", Rule::Notify(stat::fstat), ""),
     row(6, "lstat", Rule::Notify(stat::lstat), ""),
     row(7, "poll", Rule::Allow, ""),
-    row(8, "lseek", Rule::Allow, "a shadow file's cache object answers natively"),
-    row(9, "mmap", Rule::DataIf(MAP_SHARED_FILE, map::mmap), "shared file mappings only; private ones need no monitor"),
+    row(8, "lseek", Rule::Read(read::lseek_in), "a shadow file's cache object answers natively, but for what a transaction has changed"),
+    row(9, "mmap", Rule::MapFile(map::mmap), "shared file mappings; private ones in transactions only"),
     row(10, "mprotect", Rule::Allow, "on the cache object"),
     row(11, "munmap", Rule::Allow, "on the cache object"),
     row(12, "brk", Rule::Allow, ""),
@@ -29,9 +27,9 @@ pub static ROWS: &[Entry] = &[
     row(14, "rt_sigprocmask", Rule::Allow, ""),
     row(15, "rt_sigreturn", Rule::Allow, ""),
     row(16, "ioctl", Rule::Allow, "on the cache object"),
-    row(17, "pread64", Rule::Allow, "a shadow file's cache object answers natively"),
+    row(17, "pread64", Rule::Read(read::pread64), "a shadow file's cache object answers natively, but for what a transaction has changed"),
     row(18, "pwrite64", Rule::Data(rw::pwrite64), ""),
-    row(19, "readv", Rule::Allow, "a shadow file's cache object answers natively"),
+    row(19, "readv", Rule::Read(read::readv), "a shadow file's cache object answers natively, but for what a transaction has changed"),
     row(20, "writev", Rule::Data(rw::writev), "gathered, then written as one"),
     row(21, "access", Rule::Notify(stat::access), ""),
     row(22, "pipe", Rule::Allow, ""),
@@ -307,7 +305,7 @@ pub static ROWS: &[Entry] = &[
     row(292, "dup3", Rule::Allow, "the kernel keeps the descriptor table"),
     row(293, "pipe2", Rule::Allow, ""),
     row(294, "inotify_init1", Rule::Allow, ""),
-    row(295, "preadv", Rule::Allow, "a shadow file's cache object answers natively"),
+    row(295, "preadv", Rule::Read(read::preadv), "a shadow file's cache object answers natively, but for what a transaction has changed"),
     row(296, "pwritev", Rule::Data(rw::pwritev), ""),
     row(297, "rt_tgsigqueueinfo", Rule::Allow, ""),
     row(298, "perf_event_open", Rule::Allow, ""),
@@ -339,7 +337,7 @@ pub static ROWS: &[Entry] = &[
     row(324, "membarrier", Rule::Allow, ""),
     row(325, "mlock2", Rule::Allow, ""),
     row(326, "copy_file_range", Rule::Data(copy::copy_file_range), ""),
-    row(327, "preadv2", Rule::Allow, "a shadow file's cache object answers natively"),
+    row(327, "preadv2", Rule::Read(read::preadv2), "a shadow file's cache object answers natively, but for what a transaction has changed"),
     row(328, "pwritev2", Rule::Data(rw::pwritev2), ""),
     row(329, "pkey_mprotect", Rule::Allow, ""),
     row(330, "pkey_alloc", Rule::Allow, ""),
@@ -395,4 +393,5 @@ pub static ROWS: &[Entry] = &[
     row(467, "open_tree_attr", Rule::Allow, "host paths only"),
     row(468, "file_getattr", Rule::Refuse(Errno::EOPNOTSUPP), "not offered yet; libraries fall back to the calls without at"),
     row(469, "file_setattr", Rule::Refuse(Errno::EOPNOTSUPP), "not offered yet; libraries fall back to the calls without at"),
+    row(goanna_sys::txncall::NUMBER as u32, "amino_txn", Rule::Transaction, "not a call of Linux: begins and ends transactions"),
 ];

@@ -1,0 +1,178 @@
+//! Reads by members of transactions. All others read natively, on the cache object, which has the committed content; a
+//! transaction that has changed the file must be given its own.
+//!
+//! These calls come at ptrace stops, under the second filter of members ([`crate::filter::compile_member`]).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use goanna_sys::tracee;
+use goanna_vfs::{Caller, Errno, Place, Result};
+use nix::unistd::{Whence, lseek};
+
+use super::rw::{many, one};
+use crate::Monitor;
+use crate::call::{Answer, Call, Descriptor};
+use crate::shadow::Shadow;
+
+/// Read from the file system and written to the tracee at once.
+const PIECE: usize = 4 << 20;
+
+/// A file whose content a transaction sees otherwise than its descriptor shows.
+pub struct Content {
+    place: Place,
+    ofd: OwnedFd,
+    caller: Arc<Caller>,
+}
+
+impl Content {
+    /// `None` where the kernel's answer is right. A transaction that asks has a shared lock on the file from then on.
+    pub fn of(call: &Call<'_>, fd: i32) -> Result<Option<Self>> {
+        let caller = call.caller()?;
+        if caller.txn.is_none() {
+            return Ok(None);
+        }
+        // A bad descriptor is the kernel's to report.
+        let Ok(Descriptor::Shadow(shadow, ofd)) = call.descriptor(fd) else {
+            return Ok(None);
+        };
+        let Shadow::File { place, .. } = &*shadow else {
+            return Ok(None);
+        };
+        if Monitor::access_mode(&ofd)? == libc::O_WRONLY
+            || !place.mount.fs.has_own_content(&caller, &place.node)?
+        {
+            return Ok(None);
+        }
+        let place = place.clone();
+        Ok(Some(Self { place, ofd, caller }))
+    }
+
+    /// Up to `len` bytes at `offset`.
+    pub fn at(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let fs = &self.place.mount.fs;
+        let mut data = vec![0; len];
+        let mut done = 0;
+        while let Some(rest) = data.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match fs.read_at(&self.caller, &self.place.node, offset + done as u64, rest)? {
+                0 => break,
+                got => done += got,
+            }
+        }
+        data.truncate(done);
+        Ok(data)
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> Result<u64> {
+        let fs = &self.place.mount.fs;
+        Ok(fs.getattr(&self.caller, &self.place.node)?.size)
+    }
+
+    /// The descriptor's offset.
+    pub fn offset(&self) -> Result<u64> {
+        Ok(lseek(self.ofd.as_fd(), 0, Whence::SeekCur)? as u64)
+    }
+
+    /// Sets the descriptor's offset.
+    pub fn seek(&self, offset: u64) -> Result<()> {
+        let offset = i64::try_from(offset).map_err(|_| Errno::EINVAL)?;
+        lseek(self.ofd.as_fd(), offset, Whence::SeekSet)?;
+        Ok(())
+    }
+}
+
+/// Fills the tracee's `segments` from `offset`, or from the descriptor's own, which then advances.
+fn read_segments(
+    call: &Call<'_>,
+    segments: impl FnOnce() -> Result<Vec<(u64, usize)>>,
+    offset: Option<u64>,
+) -> Result<Answer> {
+    let Some(content) = Content::of(call, call.int(0))? else {
+        return Ok(Answer::PassOn);
+    };
+    let start = offset.map_or_else(|| content.offset(), Ok)?;
+    let size = content.size()?;
+    let mut done = 0_u64;
+    'segments: for (address, len) in segments()? {
+        let mut filled = 0;
+        while filled < len {
+            let at = start.saturating_add(done);
+            let left = usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX);
+            let data = content.at(at, (len - filled).min(PIECE).min(left))?;
+            let put = match tracee::write(call.task.tid, address + filled as u64, &data) {
+                Ok(put) => put,
+                Err(errno) if done == 0 && !data.is_empty() => return Err(errno),
+                Err(_) => 0,
+            };
+            done += put as u64;
+            filled += put;
+            if put == 0 || put < data.len() {
+                break 'segments;
+            }
+        }
+    }
+    if offset.is_none() {
+        content.seek(start + done)?;
+    }
+    Ok(Answer::Value(done as i64))
+}
+
+fn offset(value: u64) -> Result<Option<u64>> {
+    i64::try_from(value).map_err(|_| Errno::EINVAL)?;
+    Ok(Some(value))
+}
+
+/// read(2)
+pub fn read(call: &mut Call<'_>) -> Result<Answer> {
+    read_segments(call, || Ok(one(call)), None)
+}
+
+/// pread64(2)
+pub fn pread64(call: &mut Call<'_>) -> Result<Answer> {
+    read_segments(call, || Ok(one(call)), offset(call.arg(3))?)
+}
+
+/// readv(2)
+pub fn readv(call: &mut Call<'_>) -> Result<Answer> {
+    read_segments(call, || many(call), None)
+}
+
+/// preadv(2)
+pub fn preadv(call: &mut Call<'_>) -> Result<Answer> {
+    read_segments(call, || many(call), offset(call.arg(3))?)
+}
+
+/// preadv2(2): its flags are hints here; one that Linux does not know is the kernel's to refuse.
+pub fn preadv2(call: &mut Call<'_>) -> Result<Answer> {
+    let known = libc::RWF_HIPRI | libc::RWF_NOWAIT;
+    if call.int(5) & !known != 0 {
+        return Ok(Answer::PassOn);
+    }
+    let at = match call.arg(3) {
+        u64::MAX => None,
+        value => offset(value)?,
+    };
+    read_segments(call, || many(call), at)
+}
+
+/// lseek(2): from the end, and over holes, of which a changed content has none.
+pub fn lseek_in(call: &mut Call<'_>) -> Result<Answer> {
+    let whence = call.int(2);
+    if !matches!(whence, libc::SEEK_END | libc::SEEK_DATA | libc::SEEK_HOLE) {
+        return Ok(Answer::PassOn);
+    }
+    let Some(content) = Content::of(call, call.int(0))? else {
+        return Ok(Answer::PassOn);
+    };
+    let (size, by) = (content.size()?, call.arg(1) as i64);
+    let beyond = u64::try_from(by).map_or(true, |by| by >= size);
+    let to = match whence {
+        libc::SEEK_END => size.checked_add_signed(by).ok_or(Errno::EINVAL)?,
+        _ if beyond => return Err(Errno::ENXIO),
+        libc::SEEK_DATA => by.unsigned_abs(),
+        _ => size,
+    };
+    content.seek(to)?;
+    Ok(Answer::Value(to as i64))
+}

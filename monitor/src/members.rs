@@ -1,0 +1,422 @@
+//! Who takes part in which transaction. A thread's current one is inherited by what it starts, as the working directory
+//! is; a transaction that nobody takes part in any more is aborted.
+//!
+//! The book is a leaf in the lock order: the back end is never asked while it is held.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use goanna_sys::txncall::DEPTH_MAX;
+use goanna_sys::{pidfd, procfs};
+use goanna_vfs::{Errno, FileSystem, Mounts, Result, TxnId, TxnStatus};
+use nix::sys::stat::fstat;
+use nix::unistd::{Whence, lseek};
+use parking_lot::Mutex;
+
+/// A descriptor, and where it stood when the transaction began.
+#[derive(Debug, Clone)]
+pub struct Offset {
+    pid: i32,
+    fd: i32,
+    object: (u64, u64),
+    at: i64,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Member {
+    current: Option<TxnId>,
+    suspended: Vec<TxnId>,
+}
+
+#[derive(Debug)]
+struct Open {
+    parent: Option<TxnId>,
+    uid: u32,
+    offsets: Vec<Offset>,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    threads: HashMap<i32, Member>,
+    open: HashMap<TxnId, Open>,
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct Members {
+    book: Mutex<Book>,
+    /// Whether there has ever been a transaction: else nobody needs to look.
+    used: AtomicBool,
+    store: Option<Arc<dyn FileSystem>>,
+}
+
+impl std::fmt::Debug for Members {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.book.lock().fmt(f)
+    }
+}
+
+impl Book {
+    /// The transaction and those around it, innermost first.
+    fn chain(&self, id: Option<TxnId>) -> impl Iterator<Item = TxnId> {
+        std::iter::successors(id, |id| self.open.get(id)?.parent)
+    }
+
+    fn depth(&self, id: Option<TxnId>) -> usize {
+        self.chain(id).count()
+    }
+
+    fn takes_part(&self, member: &Member, id: TxnId) -> bool {
+        let roots = member.suspended.iter().copied().chain(member.current);
+        roots
+            .into_iter()
+            .any(|root| self.chain(Some(root)).any(|at| at == id))
+    }
+
+    /// Those of the transactions that nobody takes part in.
+    fn deserted(&self, ids: impl IntoIterator<Item = TxnId>) -> Vec<TxnId> {
+        let alone = |id: &TxnId| {
+            !self
+                .threads
+                .values()
+                .any(|member| self.takes_part(member, *id))
+        };
+        ids.into_iter().filter(alone).collect()
+    }
+
+    /// What a member has open: by its current transaction, and those it suspended.
+    fn of(&self, member: &Member) -> Vec<TxnId> {
+        let roots = member.suspended.iter().copied().chain(member.current);
+        roots
+            .flat_map(|root| self.chain(Some(root)).collect::<Vec<_>>())
+            .collect()
+    }
+
+    /// The transaction has ended, and those in it; who took part goes on in the one around it.
+    fn end(&mut self, id: TxnId) -> Vec<Offset> {
+        let parent = self.open.get(&id).and_then(|open| open.parent);
+        let ended: Vec<_> = self
+            .open
+            .keys()
+            .copied()
+            .filter(|at| self.chain(Some(*at)).any(|x| x == id))
+            .collect();
+        for member in self.threads.values_mut() {
+            if member
+                .current
+                .is_some_and(|current| ended.contains(&current))
+            {
+                member.current = parent;
+            }
+            for suspended in &mut member.suspended {
+                if ended.contains(suspended) {
+                    // Removed below where nothing is around it.
+                    *suspended = parent.unwrap_or(*suspended);
+                }
+            }
+            member
+                .suspended
+                .retain(|suspended| !ended.contains(suspended));
+        }
+        let gone = ended.iter().filter_map(|id| self.open.remove(id));
+        gone.flat_map(|open| open.offsets).collect()
+    }
+}
+
+impl Members {
+    /// Nobody yet; transactions are those of the first mounted back end that has them.
+    pub fn new(mounts: &Mounts) -> Self {
+        let store = mounts
+            .iter()
+            .find(|mount| mount.fs.transactions().is_some());
+        Self {
+            store: store.map(|mount| Arc::clone(&mount.fs)),
+            ..Self::default()
+        }
+    }
+
+    /// The back end's transactions. EOPNOTSUPP when no back end has any.
+    pub fn transactions(&self) -> Result<&dyn goanna_vfs::Transactions> {
+        let store = self.store.as_ref().ok_or(Errno::EOPNOTSUPP)?;
+        store.transactions().ok_or(Errno::EOPNOTSUPP)
+    }
+
+    /// The transaction that a thread's calls belong to.
+    pub fn current(&self, tid: i32) -> Option<TxnId> {
+        if !self.used.load(Relaxed) {
+            return None;
+        }
+        self.book.lock().threads.get(&tid)?.current
+    }
+
+    /// `parent` has started `child`.
+    pub fn inherit(&self, parent: i32, child: i32) {
+        if !self.used.load(Relaxed) {
+            return;
+        }
+        let mut book = self.book.lock();
+        if let Some(current) = book.threads.get(&parent).and_then(|member| member.current) {
+            book.threads.entry(child).or_default().current = Some(current);
+        }
+    }
+
+    /// Thread `former` goes on as `tid`: it has executed a program.
+    pub fn rename(&self, former: i32, tid: i32) {
+        if former != tid && self.used.load(Relaxed) {
+            let mut book = self.book.lock();
+            if let Some(member) = book.threads.remove(&former) {
+                book.threads.insert(tid, member);
+            }
+        }
+    }
+
+    /// The thread has ended: so have the transactions that only it took part in.
+    pub fn left(&self, tid: i32) {
+        if !self.used.load(Relaxed) {
+            return;
+        }
+        let deserted = {
+            let mut book = self.book.lock();
+            let Some(member) = book.threads.remove(&tid) else {
+                return;
+            };
+            let open = book.of(&member);
+            book.deserted(open)
+        };
+        self.abort_all(&deserted);
+    }
+
+    fn abort_all(&self, ids: &[TxnId]) {
+        let Ok(transactions) = self.transactions() else {
+            return;
+        };
+        for id in ids {
+            transactions.abort(*id);
+            restore(self.book.lock().end(*id));
+        }
+    }
+
+    /// Begins a transaction, in the current one of the first of `tids`; it is all of theirs from then on. Returns its
+    /// depth. EMLINK.
+    pub fn begin(&self, tids: &[i32], uid: u32, offsets: Vec<Offset>) -> Result<(TxnId, usize)> {
+        let parent = tids.first().and_then(|tid| self.current(*tid));
+        let depth = self.book.lock().depth(parent) + 1;
+        if depth > DEPTH_MAX {
+            return Err(Errno::EMLINK);
+        }
+        let id = self.transactions()?.begin(parent)?;
+        self.used.store(true, Relaxed);
+        let mut book = self.book.lock();
+        let open = Open {
+            parent,
+            uid,
+            offsets,
+        };
+        book.open.insert(id, open);
+        for tid in tids {
+            book.threads.entry(*tid).or_default().current = Some(id);
+        }
+        Ok((id, depth))
+    }
+
+    fn current_of(&self, tids: &[i32]) -> Result<TxnId> {
+        let current = tids.first().and_then(|tid| self.current(*tid));
+        current.ok_or(Errno::ENODATA)
+    }
+
+    /// Commits the current transaction. ENODATA, EBUSY; after any other failure it is aborted.
+    pub fn commit(&self, tids: &[i32]) -> Result<()> {
+        let id = self.current_of(tids)?;
+        let result = self.transactions()?.commit(id);
+        match result {
+            Err(Errno::EBUSY) => return result,
+            Ok(()) => drop(self.book.lock().end(id)),
+            Err(_) => restore(self.book.lock().end(id)),
+        }
+        result
+    }
+
+    /// Aborts the current transaction. ENODATA.
+    pub fn abort(&self, tids: &[i32]) -> Result<()> {
+        let id = self.current_of(tids)?;
+        self.abort_all(&[id]);
+        Ok(())
+    }
+
+    /// Sets the current transaction aside. ENODATA.
+    pub fn suspend(&self, tids: &[i32]) -> Result<TxnId> {
+        let id = self.current_of(tids)?;
+        let mut book = self.book.lock();
+        for tid in tids {
+            let member = book.threads.entry(*tid).or_default();
+            if member.current.take() == Some(id) {
+                member.suspended.push(id);
+            }
+        }
+        Ok(id)
+    }
+
+    /// Makes a suspended transaction the current one. ENOENT, EBUSY.
+    pub fn resume(&self, tids: &[i32], id: TxnId) -> Result<()> {
+        let mut book = self.book.lock();
+        let own = |tid: &i32| {
+            book.threads
+                .get(tid)
+                .is_some_and(|member| member.suspended.contains(&id))
+        };
+        if !tids.iter().any(own) {
+            return Err(Errno::ENOENT);
+        }
+        book.make_current(tids, id)
+    }
+
+    /// Joins a transaction. ENOENT, EPERM, EBUSY.
+    pub fn attach(&self, tids: &[i32], uid: u32, id: TxnId) -> Result<()> {
+        let mut book = self.book.lock();
+        let owner = book.open.get(&id).ok_or(Errno::ENOENT)?.uid;
+        if owner != uid {
+            return Err(Errno::EPERM);
+        }
+        book.make_current(tids, id)
+    }
+
+    /// Leaves the current transaction and those around it. ENODATA.
+    pub fn detach(&self, tids: &[i32]) -> Result<()> {
+        let id = self.current_of(tids)?;
+        let deserted = {
+            let mut book = self.book.lock();
+            for tid in tids {
+                book.threads.entry(*tid).or_default().current = None;
+            }
+            let chain: Vec<_> = book.chain(Some(id)).collect();
+            book.deserted(chain)
+        };
+        self.abort_all(&deserted);
+        Ok(())
+    }
+
+    /// What a member takes part in, as JSON.
+    pub fn describe(&self, tid: i32) -> String {
+        let (chain, suspended) = {
+            let book = self.book.lock();
+            let member = book.threads.get(&tid).cloned().unwrap_or_default();
+            let mut chain: Vec<_> = book.chain(member.current).collect();
+            chain.reverse();
+            let processes = |id: TxnId| -> Vec<i32> {
+                let part = book
+                    .threads
+                    .iter()
+                    .filter(|(_, member)| book.takes_part(member, id));
+                let mut tids: Vec<i32> = part.map(|(tid, _)| *tid).collect();
+                tids.sort_unstable();
+                tids
+            };
+            let chain: Vec<_> = chain.into_iter().map(|id| (id, processes(id))).collect();
+            (chain, member.suspended)
+        };
+        let mut text = String::from("{\"current\":[");
+        for (index, (id, tids)) in chain.into_iter().enumerate() {
+            let figures = self
+                .transactions()
+                .and_then(|all| all.status(id))
+                .unwrap_or_default();
+            if index > 0 {
+                text.push(',');
+            }
+            describe_one(&mut text, id, index + 1, &figures, tids);
+        }
+        let suspended: Vec<_> = suspended.iter().map(|id| format!("\"{id}\"")).collect();
+        let _ = write!(text, "],\"suspended\":[{}]}}", suspended.join(","));
+        text
+    }
+}
+
+impl Book {
+    fn make_current(&mut self, tids: &[i32], id: TxnId) -> Result<()> {
+        let busy = |tid: &i32| {
+            self.threads
+                .get(tid)
+                .is_some_and(|member| member.current.is_some())
+        };
+        if tids.iter().any(busy) {
+            return Err(Errno::EBUSY);
+        }
+        for tid in tids {
+            let member = self.threads.entry(*tid).or_default();
+            member.suspended.retain(|suspended| *suspended != id);
+            member.current = Some(id);
+        }
+        Ok(())
+    }
+}
+
+/// Threads of one process are named by the process.
+fn describe_one(text: &mut String, id: TxnId, depth: usize, figures: &TxnStatus, tids: Vec<i32>) {
+    let mut pids: Vec<i32> = tids
+        .into_iter()
+        .map(|tid| procfs::status(tid).map_or(tid, |status| status.tgid))
+        .collect();
+    pids.sort_unstable();
+    pids.dedup();
+    let TxnStatus {
+        names,
+        inodes,
+        bytes,
+        shared_locks,
+        exclusive_locks,
+        conflicts,
+    } = figures;
+    let _ = write!(
+        text,
+        "{{\"id\":\"{id}\",\"depth\":{depth},\"names\":{names},\"inodes\":{inodes},\"bytes\":{bytes},\
+         \"shared_locks\":{shared_locks},\"exclusive_locks\":{exclusive_locks},\"conflicts\":{conflicts},\
+         \"processes\":{pids:?}}}"
+    );
+}
+
+/// Where the descriptors of process `pid` stand whose objects `is_ours` says to be of a mount.
+pub fn offsets(pid: i32, is_ours: impl Fn((u64, u64)) -> bool) -> Vec<Offset> {
+    let Ok(process) = pidfd::open(pid) else {
+        return Vec::new();
+    };
+    let offset = |fd: i32| {
+        let ofd = pidfd::getfd(process.as_fd(), fd).ok()?;
+        let stat = fstat(&ofd).ok()?;
+        let object = (stat.st_dev, stat.st_ino);
+        let at = lseek(&ofd, 0, Whence::SeekCur).ok()?;
+        is_ours(object).then_some(Offset {
+            pid,
+            fd,
+            object,
+            at,
+        })
+    };
+    let fds = procfs::fds(pid).unwrap_or_default();
+    fds.into_iter().filter_map(offset).collect()
+}
+
+/// Sets descriptors back to where they stood. Those that are closed, or something else by now, are left alone.
+fn restore(offsets: Vec<Offset>) {
+    for Offset {
+        pid,
+        fd,
+        object,
+        at,
+    } in offsets
+    {
+        let back = || -> Result<()> {
+            let process = pidfd::open(pid)?;
+            let ofd = pidfd::getfd(process.as_fd(), fd)?;
+            let stat = fstat(&ofd)?;
+            if (stat.st_dev, stat.st_ino) == object {
+                lseek(&ofd, at, Whence::SeekSet)?;
+            }
+            Ok(())
+        };
+        // The process may have gone.
+        let _ = back();
+    }
+}
