@@ -16,13 +16,13 @@
 //! Lock order: the one mutex in here is a leaf; nothing else is taken while it is held.
 
 mod state;
+mod sync;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
-
 use state::{State, Wait};
+use sync::Mutex;
 
 /// What is locked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -105,7 +105,7 @@ impl Locks {
     ///
     /// Fails with [`Deadlock`] as soon as the owner waits in a circle. One that has ended never does.
     pub fn wait(&self, conflict: &Conflict, slice: Duration) -> Result<bool, Deadlock> {
-        let until = Instant::now().checked_add(slice);
+        let began = Instant::now();
         let mut state = self.state.lock();
         let had_ended = !state.is_open(conflict.owner);
         let wait = Arc::new(Wait::new(conflict));
@@ -122,13 +122,8 @@ impl Locks {
             if !in_time {
                 break Ok(false);
             }
-            in_time = match until {
-                Some(until) => !wait.wake.wait_until(&mut state, until).timed_out(),
-                None => {
-                    wait.wake.wait(&mut state);
-                    true
-                }
-            };
+            let left = slice.saturating_sub(began.elapsed());
+            in_time = !wait.wake.wait_for(&mut state, left).timed_out();
         };
         state.remove_wait(&wait);
         outcome
@@ -150,3 +145,6 @@ impl Locks {
         self.state.lock().counts(owner)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Condvar, Conflict, Counts, Mode, Owner, Resource};
+use super::sync::Condvar;
+use super::{Conflict, Counts, Mode, Owner, Resource};
 
 /// A set of modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,7 +47,7 @@ struct Open {
 
 /// A thread within [`super::Locks::wait`].
 pub(super) struct Wait {
-    owner: Owner,
+    pub(super) owner: Owner,
     resource: Resource,
     mode: Mode,
     pub(super) wake: Condvar,
@@ -70,7 +71,7 @@ pub(super) struct State {
     /// The resources that are held; none of the lists is empty.
     table: HashMap<Resource, Vec<Holder>>,
     /// In the order in which they came.
-    waits: Vec<Arc<Wait>>,
+    pub(super) waits: Vec<Arc<Wait>>,
 }
 
 impl State {
@@ -87,7 +88,7 @@ impl State {
     }
 
     /// An owner and its ancestors, innermost first.
-    fn line(&self, owner: Owner) -> impl Iterator<Item = Owner> {
+    pub(super) fn line(&self, owner: Owner) -> impl Iterator<Item = Owner> {
         std::iter::successors(Some(owner), |owner| {
             self.open.get(owner).and_then(|open| open.parent)
         })
@@ -107,17 +108,18 @@ impl State {
             .filter(move |holder| self.line(owner).all(|relative| relative != *holder))
     }
 
+    pub(super) fn blockers_of(&self, wait: &Wait) -> impl Iterator<Item = Owner> {
+        self.blockers(wait.owner, &wait.resource, wait.mode)
+    }
+
     pub(super) fn is_blocked(&self, wait: &Wait) -> bool {
-        let mut blockers = self.blockers(wait.owner, &wait.resource, wait.mode);
-        blockers.next().is_some()
+        self.blockers_of(wait).next().is_some()
     }
 
     /// Whether the owners that `wait` depends on depend on its own end.
     pub(super) fn is_in_circle(&self, wait: &Wait) -> bool {
         let mut seen = HashSet::new();
-        let mut to_see: Vec<_> = self
-            .blockers(wait.owner, &wait.resource, wait.mode)
-            .collect();
+        let mut to_see: Vec<_> = self.blockers_of(wait).collect();
         while let Some(owner) = to_see.pop() {
             if !seen.insert(owner) {
                 continue;
@@ -128,7 +130,7 @@ impl State {
             // Who waits for an owner waits for its descendants: it ends after them.
             let inside = |other: &&Arc<Wait>| self.line(other.owner).any(|around| around == owner);
             for other in self.waits.iter().filter(inside) {
-                to_see.extend(self.blockers(other.owner, &other.resource, other.mode));
+                to_see.extend(self.blockers_of(other));
             }
         }
         false
