@@ -10,8 +10,13 @@
 //! nobody in it would ever go on, and the thread that sees it is told [`Deadlock`]. Dependencies are derived from
 //! what is held at that moment and never stored, so there are no stale ones.
 //!
-//! Threads that wait in slices are seen only while they are within one. A circle is found all the same, by the last of its threads
-//! to come back, as long as the slices are longer than the gaps between them.
+//! Threads that wait in slices are seen only while they are within one. A circle is found all the same when the gaps are short
+//! against the slices: by the thread that comes back when the others are there.
+//!
+//! There is no queue: of those who wait, whoever comes back first gets the lock, and new readers get in while others read. A
+//! stream of readers that overlap can so keep a writer waiting up to the caller's limit. The reverse, to stop new readers while a
+//! writer waits, would let one transaction that stays open for minutes, and one writer behind it, stop everybody else's reads;
+//! and a single operation comes back as another owner, so it could not keep a place in a queue.
 //!
 //! Lock order: the one mutex in here is a leaf; nothing else is taken while it is held.
 

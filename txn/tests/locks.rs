@@ -276,6 +276,7 @@ fn an_operation_that_has_ended_waits_and_is_in_no_circle() {
     locks.end(operation);
     thread::scope(|scope| {
         let waiting = wait_aside(scope, &locks, refused);
+        assert!(!waiting.is_finished());
         assert_eq!(locks.wait(&back, LONG), Ok(true));
         take(&locks, holder, &B, Shared);
         locks.end(holder);

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use super::sync::Condvar;
 use super::{Conflict, Counts, Mode, Owner, Resource};
 
+/// Resources for which the table keeps its memory.
+const KEPT_CAPACITY: usize = 1 << 14;
+
 /// A set of modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Modes(u8);
@@ -33,7 +36,7 @@ impl Modes {
     }
 }
 
-struct Holder {
+pub(super) struct Holder {
     owner: Owner,
     modes: Modes,
 }
@@ -69,8 +72,8 @@ pub(super) struct State {
     last_owner: u64,
     open: HashMap<Owner, Open>,
     /// The resources that are held; none of the lists is empty.
-    table: HashMap<Resource, Vec<Holder>>,
-    /// In the order in which they came.
+    pub(super) table: HashMap<Resource, Vec<Holder>>,
+    /// The threads that are within [`super::Locks::wait`].
     pub(super) waits: Vec<Arc<Wait>>,
 }
 
@@ -152,13 +155,14 @@ impl State {
             return true;
         };
         match holders.iter_mut().find(|holder| holder.owner == owner) {
+            Some(own) if own.modes.with(modes) == own.modes => return true,
             Some(own) => own.modes = own.modes.with(modes),
             None => {
                 open.held.push(resource.clone());
                 holders.push(Holder { owner, modes });
             }
         }
-        // Who waits for the resource depends on one owner more, or on the same for longer.
+        // Who waits for the resource depends on one owner more, or on one for more modes.
         for wait in self.waits.iter().filter(|wait| wait.resource == *resource) {
             wait.wake.notify_one();
         }
@@ -172,6 +176,10 @@ impl State {
         };
         for resource in open.held {
             self.release(owner, &resource);
+        }
+        // A transaction can have locked a million names; later ones do not need its memory.
+        if self.table.capacity() > KEPT_CAPACITY && self.table.len() < KEPT_CAPACITY / 4 {
+            self.table.shrink_to(KEPT_CAPACITY);
         }
     }
 

@@ -176,12 +176,10 @@ fn a_circle_that_closes_behind_the_waiters_is_found() {
             1 => {
                 let _ = take(&locks, other, &S, Mode::Shared);
                 locks.end(other);
-            }
-            // Another thread of `other`.
-            _ => {
-                let _ = locks.acquire(other, &R, Mode::Shared);
                 locks.end(reader);
             }
+            // Another thread of `other`; it wakes nobody else.
+            _ => _ = locks.acquire(other, &R, Mode::Shared),
         });
     }
     fn passed_to_a_parent() {
@@ -335,4 +333,15 @@ fn circles_are_found_where_somebody_is_stuck_and_nowhere_else() {
     };
     shuttle::check_random(model, 600);
     assert!(stuck_seen.load(SeqCst) > 100 && free_seen.load(SeqCst) > 1_000);
+}
+
+#[test]
+fn the_memory_of_a_large_transaction_is_given_back() {
+    let mut state = State::default();
+    let owner = state.begin(None);
+    for inode in 0..100_000 {
+        assert!(state.acquire(owner, &Resource::Inode(inode), Mode::Shared));
+    }
+    state.end(owner);
+    assert!(state.table.capacity() < 50_000);
 }
