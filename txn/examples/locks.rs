@@ -7,9 +7,6 @@ use std::time::{Duration, Instant};
 
 use amino_txn::locks::{Locks, Mode, Owner, Resource};
 
-const RESOURCES: u64 = 100_000;
-const ROUNDS: u32 = 20;
-
 /// Nanoseconds for each of `count`.
 fn each(what: &str, count: u64, elapsed: Duration) {
     println!(
@@ -18,9 +15,9 @@ fn each(what: &str, count: u64, elapsed: Duration) {
     );
 }
 
-fn names() -> Vec<Resource> {
+fn names(count: u64) -> Vec<Resource> {
     let name = |at: u64| Arc::from(format!("file{at:08}").as_bytes());
-    (0..RESOURCES)
+    (0..count)
         .map(|at| Resource::Name(at / 100, name(at)))
         .collect()
 }
@@ -34,11 +31,14 @@ fn take_all(locks: &Locks, owner: Owner, resources: &[Resource], mode: Mode) -> 
     began.elapsed()
 }
 
-fn without_conflict() {
-    let (locks, names) = (Locks::default(), names());
-    let inodes: Vec<_> = (0..RESOURCES).map(Resource::Inode).collect();
+/// Transactions, one after the other, that each take `size` locks of a kind.
+fn without_conflict(size: u64) {
+    println!("transactions of {size} locks");
+    let (locks, names) = (Locks::default(), names(size));
+    let inodes: Vec<_> = (0..size).map(Resource::Inode).collect();
+    let rounds = 2_000_000 / size;
     let mut took = [Duration::ZERO; 5];
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         let (outer, other) = (locks.begin(None), locks.begin(None));
         let owner = locks.begin(Some(outer));
         took[0] += take_all(&locks, owner, &names, Mode::Shared);
@@ -51,20 +51,24 @@ fn without_conflict() {
         took[4] += began.elapsed();
         locks.end(outer);
     }
-    let count = RESOURCES * u64::from(ROUNDS);
+    let count = size * rounds;
     each("shared, name, free", count, took[0]);
     each("exclusive, inode, free", count, took[1]);
     each("shared, name, held by the owner", count, took[2]);
     each("shared, name, held by another", count, took[3]);
     each("release of each at the end", 2 * count, took[4]);
+}
 
+fn single_operations() {
+    const COUNT: u64 = 1_000_000;
+    let locks = Locks::default();
     let began = Instant::now();
-    for inode in inodes.iter().cycle().take(1_000_000) {
+    for at in 0..COUNT {
         let owner = locks.begin(None);
-        let _ = locks.acquire(owner, inode, Mode::Exclusive);
+        let _ = locks.acquire(owner, &Resource::Inode(at % 1000), Mode::Exclusive);
         locks.end(owner);
     }
-    each("begin, exclusive, end", 1_000_000, began.elapsed());
+    each("begin, exclusive, end", COUNT, began.elapsed());
 }
 
 /// Threads that each begin, lock four inodes and end; of their own, or the same few.
@@ -100,7 +104,7 @@ fn threads(what: &str, count: u64, inode: impl Fn(u64, u64) -> u64 + Copy + Send
 
 /// From a release to the return of the thread that waits, with 15 others that wait for something else.
 fn wake_up() {
-    const TURNS: u64 = 5_000;
+    const TURNS: usize = 5_000;
     let locks = Locks::default();
     let elsewhere = locks.begin(None);
     let _ = locks.acquire(elsewhere, &Resource::Inode(1), Mode::Exclusive);
@@ -111,7 +115,7 @@ fn wake_up() {
         }
         locks.end(owner);
     };
-    let mut took = Duration::ZERO;
+    let mut took = Vec::new();
     thread::scope(|scope| {
         for _ in 0..15 {
             scope.spawn(|| wait(&Resource::Inode(1)));
@@ -126,17 +130,23 @@ fn wake_up() {
             thread::sleep(Duration::from_micros(200));
             let released = Instant::now();
             locks.end(holder);
-            took += waiter.join().map_or(Duration::ZERO, |woken| {
-                woken.saturating_duration_since(released)
-            });
+            let woken = waiter.join().unwrap_or(released);
+            took.push(woken.saturating_duration_since(released));
         }
         locks.end(elsewhere);
     });
-    each("from a release to the thread that waits", TURNS, took);
+    took.sort_unstable();
+    each(
+        "from a release to the thread that waits, median",
+        1,
+        took[TURNS / 2],
+    );
 }
 
 fn main() {
-    without_conflict();
+    without_conflict(1_000);
+    without_conflict(100_000);
+    single_operations();
     for count in [1, 2, 4, 16] {
         threads(
             "a transaction of four locks, inodes of its own",
