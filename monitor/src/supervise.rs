@@ -241,7 +241,7 @@ impl Supervisor {
             let Some((regs, request)) = self.joining.remove(tid) else {
                 continue;
             };
-            let answer = result.map(|()| request.later(Arc::clone(&self.monitor)));
+            let answer = result.and_then(|()| request.answer(&self.monitor));
             let next = self.without_notification(*tid, regs, answer);
             let outcome = self.go_on(*tid, regs, next);
             debug_assert!(
@@ -272,8 +272,8 @@ impl Supervisor {
                 }
             }
         }
-        let answer = request.later(Arc::clone(&self.monitor));
-        self.without_notification(tid, *regs, Ok(answer))
+        let answer = request.answer(&self.monitor);
+        self.without_notification(tid, *regs, answer)
     }
 
     /// Lets a signal be delivered; a call that it took back from us unseen is made again afterwards.

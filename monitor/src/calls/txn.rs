@@ -71,8 +71,7 @@ impl Request {
         matches!(self.op, Op::Begin | Op::Resume | Op::Attach)
     }
 
-    /// Does it. May wait for the disk, and for calls that are under way.
-    pub fn perform(&self, monitor: &Monitor) -> Result<Answer> {
+    fn perform(&self, monitor: &Monitor) -> Result<Answer> {
         let members = &monitor.members;
         members.transactions()?;
         let tids = match self.target {
@@ -128,8 +127,14 @@ impl Request {
         goanna_sys::tracee::write_all(self.caller, self.buf, text)
     }
 
-    /// As an answer that is worked out on a thread of its own.
-    pub fn later(self, monitor: Arc<Monitor>) -> Answer {
-        Answer::Block(Box::new(move || self.perform(&monitor)))
+    /// The answer; what may wait for the disk, and for calls that are under way, is worked out on a thread of its own.
+    pub fn answer(self, monitor: &Arc<Monitor>) -> Result<Answer> {
+        match self.op {
+            Op::Commit | Op::Abort | Op::Detach => {
+                let monitor = Arc::clone(monitor);
+                Ok(Answer::Block(Box::new(move || self.perform(&monitor))))
+            }
+            _ => self.perform(monitor),
+        }
     }
 }

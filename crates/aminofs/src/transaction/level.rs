@@ -47,6 +47,11 @@ pub(crate) struct Entry {
 }
 
 impl Level {
+    /// Whether nothing has changed.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.inodes.is_empty() && self.dirs.is_empty()
+    }
+
     /// The delta of directory `base`, to be changed.
     pub fn dir(&mut self, base: &Arc<Inode>) -> &mut DirDelta {
         self.dirs.entry(base.ino).or_insert_with(|| DirDelta {

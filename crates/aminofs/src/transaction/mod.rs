@@ -175,7 +175,9 @@ impl goanna_vfs::Transactions for AminoFs {
         if !txn.open_inside().is_empty() {
             return Err(Errno::EBUSY);
         }
+        let is_empty = txn.level.lock().is_empty();
         let result = match &txn.parent {
+            _ if is_empty => Ok(()),
             Some(parent) => self.pour_into(&txn, parent),
             None => self.publish(&txn),
         };
@@ -188,10 +190,8 @@ impl goanna_vfs::Transactions for AminoFs {
         let level = std::mem::take(&mut *txn.level.lock());
         drop(using);
         drop(level);
-        if result.is_ok()
-            && txn.parent.is_none()
-            && self.options.durability != crate::Durability::Aci
-        {
+        let outermost = txn.parent.is_none() && !is_empty;
+        if result.is_ok() && outermost && self.options.durability != crate::Durability::Aci {
             self.flush()?;
         }
         result
@@ -234,7 +234,10 @@ impl goanna_vfs::Transactions for AminoFs {
         let Some((conflict, txn)) = all.met.lock().get(&tid).cloned() else {
             return Ok(true);
         };
-        let outcome = if waited >= WAIT_LIMIT {
+        let outcome = if txn.is_some_and(|id| all.find(id).is_none()) {
+            // It has ended meanwhile, as another try will tell.
+            Ok(true)
+        } else if waited >= WAIT_LIMIT {
             Err(Errno::ETIMEDOUT)
         } else {
             let waited = all.locks.wait(&conflict, slice);
