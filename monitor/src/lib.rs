@@ -22,6 +22,7 @@ mod inject;
 mod launch;
 mod locked;
 mod members;
+mod outside;
 pub mod pool;
 mod program;
 mod restart;
@@ -53,6 +54,7 @@ use thiserror::Error;
 
 pub use check::{Facility, check};
 pub use launch::inside;
+pub use outside::Outside;
 pub use signals::Signals;
 pub use stats::Stats;
 
@@ -60,6 +62,7 @@ use calls::map::Mapped;
 use calls::outgrow::Reluctant;
 use inflight::InFlight;
 use members::Members;
+use outside::Policy;
 use program::Programs;
 use shadow::Shadows;
 use stats::Counters;
@@ -91,8 +94,12 @@ pub struct Config {
     pub env: Vec<(OsString, OsString)>,
     /// From [`prepare`], before the back ends of `mounts` started their threads.
     pub signals: Signals,
-    /// Tells the user what is worth knowing of the run; called at most once.
+    /// Tells the user what is worth knowing of the run.
     pub note: fn(&str),
+    /// What becomes of changes that transactions do not cover.
+    pub outside: Outside,
+    /// The whole run is one transaction, of which the back end knows.
+    pub one_transaction: bool,
 }
 
 /// How the command ended.
@@ -174,6 +181,7 @@ pub struct Monitor {
     pub(crate) installs: InFlight,
     /// Who takes part in which transaction.
     pub(crate) members: Members,
+    pub(crate) outside: Policy,
     /// Shadow objects.
     pub(crate) shadows: Shadows,
     /// Programs executed from mounts.
@@ -217,6 +225,7 @@ pub fn run(config: Config) -> Result<Outcome, Error> {
     cred::thread_owns_fs().map_err(Error::Trace)?;
     let monitor = Arc::new(Monitor {
         members: Members::new(&config.mounts),
+        outside: Policy::new(config.outside, config.one_transaction, config.note),
         mounts: config.mounts,
         tasks: Tasks::default(),
         in_flight: InFlight::default(),

@@ -140,7 +140,10 @@ fn attempt(
     let task = monitor.tasks.get_if(notification.tid, alive)?;
     let mut call = Call::new(monitor, Arc::clone(&task), nr, notification.args);
     call.notification = Some((Arc::clone(listener), notification.id));
-    let outcome = catch_unwind(AssertUnwindSafe(|| handler(&mut call))).unwrap_or(Err(Errno::EIO));
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        handler(&mut call).and_then(|answer| monitor.outside.judge(&call, answer))
+    }))
+    .unwrap_or(Err(Errno::EIO));
     let waits = matches!(outcome, Ok(Answer::PassOn | Answer::Block(_)));
     if is_interruptible(nr) {
         task.note_left_to_wait(waits.then_some((nr, notification.args)));

@@ -373,6 +373,7 @@ impl Supervisor {
             }
             (_, Some(handler)) => {
                 let answer = handler(&mut call);
+                let answer = answer.and_then(|answer| monitor.outside.judge(&call, answer));
                 drop(call);
                 self.without_notification(tid, *regs, answer)
             }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use goanna_monitor::{Config, Interception, Status};
 
 use crate::args::amino::{self, How};
-use crate::args::{Engine, Intercept, Loudness, goanna};
+use crate::args::{Engine, Intercept, Loudness, Outside, goanna};
 use crate::error::Error;
 use crate::mounts::{self, Built};
 use crate::spec::{MountSpec, Source};
@@ -83,6 +83,12 @@ fn run(
         } else {
             |text| eprintln!("note: {text}")
         },
+        outside: match how.outside {
+            Outside::Allow => goanna_monitor::Outside::Allow,
+            Outside::Warn => goanna_monitor::Outside::Warn,
+            Outside::Deny => goanna_monitor::Outside::Deny,
+        },
+        one_transaction: txn,
     });
     let elapsed = start.elapsed();
     let succeeded = outcome

@@ -127,6 +127,22 @@ impl Transactions {
     }
 }
 
+/// What a transaction made is not to be read any more by descriptors that are left of it.
+fn discard(level: &Level) {
+    for copy in level.inodes.values() {
+        let state = copy.state.lock();
+        if copy
+            .under
+            .as_ref()
+            .is_some_and(|under| under.state.lock().unborn)
+            && let Some(cache) = &state.cache
+        {
+            // A program that is executed from it keeps its pages.
+            let _ = cache.resize(0);
+        }
+    }
+}
+
 fn random() -> std::io::Result<u64> {
     use std::io::Read;
     let mut bytes = [0; 8];
@@ -186,10 +202,11 @@ impl goanna_vfs::Transactions for AminoFs {
             (Ok(()), Some(_)) => locks.pass_to_parent(txn.owner),
             _ => locks.end(txn.owner),
         }
+        if result.is_err() {
+            discard(&txn.level.lock());
+        }
         self.transactions.forget(&txn);
-        let level = std::mem::take(&mut *txn.level.lock());
         drop(using);
-        drop(level);
         let outermost = txn.parent.is_none() && !is_empty;
         if result.is_ok() && outermost && self.options.durability != crate::Durability::Aci {
             self.flush()?;
@@ -209,6 +226,7 @@ impl goanna_vfs::Transactions for AminoFs {
             return;
         }
         let level = std::mem::take(&mut *txn.level.lock());
+        discard(&level);
         self.transactions.forget(&txn);
         self.transactions.locks.end(txn.owner);
         drop(using);

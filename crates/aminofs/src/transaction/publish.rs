@@ -77,22 +77,16 @@ impl AminoFs {
     fn publish_level(
         &self,
         guard: &amino_txn::OpGuard<'_>,
-        level: Level,
+        mut level: Level,
     ) -> Result<Vec<Arc<Inode>>> {
-        let Level {
-            changes,
-            inodes,
-            dirs,
-        } = level;
-        self.reserve_all(&changes, &inodes, &dirs)?;
-        let mut writers = HashMap::new();
-        for (ino, copy) in &inodes {
-            let writer = self.writer_of(copy, copy.base())?;
-            writers.insert(*ino, writer);
-        }
-        self.store
-            .submit_reserved(guard, changes)
-            .map_err(|error| errno(&error))?;
+        let mut writers = match self.prepare_to_publish(guard, &mut level) {
+            Ok(writers) => writers,
+            Err(errno) => {
+                super::discard(&level);
+                return Err(errno);
+            }
+        };
+        let Level { inodes, dirs, .. } = level;
         let mut touched = Vec::new();
         let mut result = Ok(());
         for (ino, copy) in inodes {
@@ -105,6 +99,25 @@ impl AminoFs {
             self.publish_entries(delta);
         }
         result.map(|()| touched)
+    }
+
+    /// Everything that can fail; nothing has changed when it does.
+    fn prepare_to_publish(
+        &self,
+        guard: &amino_txn::OpGuard<'_>,
+        level: &mut Level,
+    ) -> Result<HashMap<u64, Option<OwnedFd>>> {
+        self.reserve_all(&level.changes, &level.inodes, &level.dirs)?;
+        let mut writers = HashMap::new();
+        for (ino, copy) in &level.inodes {
+            let writer = self.writer_of(copy, copy.base())?;
+            writers.insert(*ino, writer);
+        }
+        let submitted = self
+            .store
+            .submit_reserved(guard, std::mem::take(&mut level.changes));
+        submitted.map_err(|error| errno(&error))?;
+        Ok(writers)
     }
 
     /// Reserves what the commit and the cut after it put into the log. Nothing has changed yet.

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::txn::Txn;
-use super::{Common, Engine, Intercept, Level, Loudness, StatsFormat, run_status, spec_help};
+use super::{
+    Common, Engine, Intercept, Level, Loudness, Outside, StatsFormat, run_status, spec_help,
+};
 
 /// Run unmodified programs on a transactional file system, without root, FUSE or a mount
 ///
@@ -127,6 +129,9 @@ pub struct How {
         default_missing_value = "human"
     )]
     pub stats: Option<StatsFormat>,
+    /// What becomes of changes to host files that programs make within transactions, which do not cover them
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "allow")]
+    pub outside: Outside,
     /// How calls are intercepted; see `goanna check`
     #[arg(
         long,

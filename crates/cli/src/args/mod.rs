@@ -35,6 +35,17 @@ pub enum StatsFormat {
     Json,
 }
 
+/// What becomes of changes that a transaction does not cover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Outside {
+    /// They happen, and no abort takes them back
+    Allow,
+    /// They happen, and a note on stderr names each path, 20 at most
+    Warn,
+    /// They fail with EROFS
+    Deny,
+}
+
 /// How calls reach us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Intercept {
