@@ -253,15 +253,16 @@ impl Place {
 
     /// [`Place::run`] of a shell script that starts in the mount.
     pub fn shell(&self, script: &str) -> Command {
-        self.script(&[], script)
+        self.shell_with(&[], script)
     }
 
     /// [`Place::shell`] as one transaction.
     pub fn transaction(&self, script: &str) -> Command {
-        self.script(&["--txn"], script)
+        self.shell_with(&["--txn"], script)
     }
 
-    fn script(&self, options: &[&str], script: &str) -> Command {
+    /// [`Place::shell`] with options of `amino run`.
+    pub fn shell_with(&self, options: &[&str], script: &str) -> Command {
         let mut command = self.run_with(options);
         command.args(["/bin/bash", "-c", &format!("cd {} && {script}", self.top())]);
         command

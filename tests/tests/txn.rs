@@ -133,3 +133,22 @@ fn a_transaction_belongs_to_one_store() {
         ended.errors()
     );
 }
+
+#[test]
+fn changes_outside_of_the_store_are_told_or_refused() {
+    let place = Place::new(Backend::Amino(Engine::Fjall), Intercept::Notify, User::Own);
+    let host = place.make_dir("host");
+    let script = format!(
+        "cd {} && echo x > f && mkdir d && echo y > /dev/null && cat f > /dev/null && echo z > \"$OLDPWD\"/inside",
+        host.display()
+    );
+    let warned = finish(&mut place.shell_with(&["--txn", "--outside", "warn"], &script)).expect(0);
+    let told: Vec<_> = warned.errors().lines().map(str::to_owned).collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].contains("does not cover f:") && told[1].contains("does not cover d:"));
+    assert!(host.join("d").is_dir());
+    std::fs::remove_dir_all(&host).unwrap();
+    std::fs::create_dir(&host).unwrap();
+    finish(&mut place.shell_with(&["--txn", "--outside", "deny"], &script)).expect(1);
+    assert_eq!(std::fs::read_dir(&host).unwrap().count(), 0);
+}
