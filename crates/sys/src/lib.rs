@@ -1,5 +1,5 @@
 //! The kernel as the monitor sees it: launching and seizing tracees, seccomp notifications, tracee memory,
-//! memfds and per-thread credentials. The only crate with `unsafe`; each file that needs it says why.
+//! memfds and per-thread credentials. The only crate with `unsafe` but for C interfaces; each file that needs it says why.
 //!
 //! Everything here is a thin, checked layer over one system call or a few; no policy. Errors are [`Errno`]
 //! values as the kernel gave them, so that the monitor can hand them to a tracee unchanged.
