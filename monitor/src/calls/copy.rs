@@ -104,10 +104,41 @@ fn out_of_store(call: &Call<'_>, fd: i32, refused: Errno) -> Result<Answer> {
     }
 }
 
+/// sendfile(2) of a file that the caller's transaction has changed, to a socket, pipe or file of the host: written by the
+/// monitor, on a thread of its own because the receiver may be slow.
+fn send_out(call: &Call<'_>) -> Result<Answer> {
+    let Some(content) = Content::of(call, call.int(1))? else {
+        return Ok(Answer::PassOn);
+    };
+    let out = call.task.descriptor(call.int(0))?;
+    let (address, offset) = (call.arg(2), offset_at(call, call.arg(2))?);
+    let len = usize::try_from(call.arg(3)).map_or(PIECE, |len| len.min(PIECE));
+    let tid = call.task.tid;
+    Ok(Answer::Block(Box::new(move || {
+        let start = offset.map_or_else(|| content.offset(), Ok)?;
+        let data = content.at(start, len)?;
+        let sent = nix::unistd::write(&out, &data).inspect_err(|errno| {
+            if *errno == Errno::EPIPE {
+                // As the kernel would have sent it; the caller may have died meanwhile.
+                let _ = nix::sys::signal::kill(
+                    nix::unistd::Pid::from_raw(tid),
+                    nix::sys::signal::SIGPIPE,
+                );
+            }
+        })?;
+        let end = start + sent as u64;
+        match offset {
+            Some(_) => tracee::write_all(tid, address, &end.to_ne_bytes())?,
+            None => content.seek(end)?,
+        }
+        Ok(Answer::Value(sent as i64))
+    })))
+}
+
 /// sendfile(2): out_fd, in_fd, offset, count.
 pub fn sendfile(call: &mut Call<'_>) -> Result<Answer> {
     let Some(output) = Output::of(call, call.int(0))? else {
-        return out_of_store(call, call.int(1), Errno::EINVAL);
+        return send_out(call);
     };
     if output.flags & libc::O_APPEND != 0 {
         return Err(Errno::EINVAL);
