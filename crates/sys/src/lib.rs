@@ -24,6 +24,7 @@ pub mod notify;
 pub mod pidfd;
 pub mod procfs;
 pub mod ptrace;
+pub mod region;
 pub mod sched;
 pub mod stat;
 pub mod tracee;
