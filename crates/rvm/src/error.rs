@@ -1,0 +1,63 @@
+use goanna_sys::Errno;
+use thiserror::Error;
+
+/// What can go wrong. [`Error::errno`] gives the number that the C interface returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Error {
+    /// The process does not run under `amino run`, so there are no file transactions.
+    #[error("not running under amino; only memory can be recovered here")]
+    NotUnderAmino,
+    /// The monitor speaks another version of the transaction call.
+    #[error("amino speaks version {0} of the transaction call")]
+    Version(i64),
+    /// Linux before 6.7, which cannot tell which pages were written.
+    #[error("recoverable memory needs Linux 6.7 or newer")]
+    OldKernel,
+    /// The file transaction could not begin, commit or abort. See each method for what became of memory.
+    #[error("the file transaction: {0}")]
+    Files(Errno),
+    /// The kernel refused to map memory or to tell about it.
+    #[error("memory: {0}")]
+    Memory(Errno),
+    /// More than [`DEPTH_MAX`](crate::DEPTH_MAX) transactions within each other.
+    #[error("too many nested transactions")]
+    TooDeep,
+    /// Commit or abort without begin.
+    #[error("no transaction")]
+    NoTransaction,
+    /// There is no such region: never, not any more, or not since an abort.
+    #[error("no such region")]
+    NoRegion,
+    /// The heap has no free block of this size.
+    #[error("the heap is full")]
+    Full,
+    /// Alignment beyond a page.
+    #[error("alignment beyond a page")]
+    Alignment,
+    /// The pointer to be freed is no allocated block of this heap.
+    #[error("not an allocated block")]
+    NotAllocated,
+    /// The heap's own data was overwritten, by a write beyond a block for instance.
+    #[error("the heap is damaged")]
+    Damaged,
+    /// This is a child of fork; recoverable memory stayed with the parent.
+    #[error("recoverable memory is not inherited by fork")]
+    Forked,
+}
+
+impl Error {
+    /// The error number closest to it.
+    pub fn errno(self) -> Errno {
+        match self {
+            Self::NotUnderAmino => Errno::ENOSYS,
+            Self::Version(_) | Self::OldKernel => Errno::EOPNOTSUPP,
+            Self::Files(errno) | Self::Memory(errno) => errno,
+            Self::TooDeep => Errno::EMLINK,
+            Self::NoTransaction => Errno::ENODATA,
+            Self::NoRegion | Self::NotAllocated | Self::Alignment => Errno::EINVAL,
+            Self::Full => Errno::ENOMEM,
+            Self::Damaged => Errno::EUCLEAN,
+            Self::Forked => Errno::EPERM,
+        }
+    }
+}

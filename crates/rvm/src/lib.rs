@@ -1,0 +1,54 @@
+//! Recoverable memory (Amino 2.4): regions whose writes, allocation and deallocation roll back when a transaction aborts, so
+//! that a program's data structures stay consistent with its files. Nothing has to be logged or announced: the first
+//! write to a page makes the kernel copy it, and the copy is what is found, kept or dropped later.
+//!
+//! ```
+//! use amino_rvm::{Error, NoFiles, Rvm};
+//!
+//! # fn main() -> Result<(), Error> {
+//! let mut rvm = Rvm::new(NoFiles)?; // or AminoFiles::connect()?
+//! let region = rvm.map(1 << 20)?;
+//! rvm.bytes_mut(region)?[0] = 1;
+//! rvm.begin()?;
+//! rvm.bytes_mut(region)?[0] = 2;
+//! rvm.abort()?;
+//! assert_eq!(rvm.bytes(region)?[0], 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Memory and files
+//!
+//! [`Rvm`] takes a hook to file transactions. With [`AminoFiles`] each begin, commit and abort is one of the files below
+//! `amino run`, too, and a commit that files refuse aborts memory. [`NoFiles`] is memory alone.
+//!
+//! # Rules and limits
+//!
+//! - **Threads.** Any number may read and write the regions in the one transaction. During begin, commit, abort, map and unmap
+//!   nobody may write, nor be in a system call that does (an `O_DIRECT` or io_uring read still under way). Rust's borrows
+//!   see to that for slices; whoever uses pointers has to. A file transaction is its thread's: with [`AminoFiles`] the same
+//!   thread begins and ends, and what other threads do with files is no part of it.
+//! - **System calls** write into regions like anybody else: `read(2)`, a ptracer, a monitor.
+//! - **Memory.** A page that is read takes 4 KiB, one that is written 8 KiB until it was left alone for a transaction, and 4 KiB
+//!   more for each level around a nested transaction that changed it. Pages never touched take none. It is swappable.
+//! - **Size.** A region takes twice its length of address space, and must not exceed `ulimit -f`, since a memfd is behind it.
+//! - **Time.** Begin looks at each page of the regions that was lately in use, commit is free, abort drops all mapped pages.
+//!   See docs/decisions/0012-recoverable-memory.md for figures.
+//! - **Depth.** [`DEPTH_MAX`] transactions within each other.
+//! - **fork.** A child has no recoverable memory: the mappings are not inherited, so that using them is a segmentation fault,
+//!   and each method answers [`Error::Forked`]. What a child needs is copied before. Programs that are executed, by
+//!   [`std::process::Command`] or `posix_spawn`, notice nothing.
+//! - **Rolled back** is memory in regions only: not pointers to it that are kept elsewhere.
+//! - **Not durable.** The memory ends with the process. Linux 6.7 or newer, x86-64.
+
+mod bins;
+mod error;
+mod files;
+mod heap;
+mod rvm;
+
+pub use error::Error;
+pub use files::{AminoFiles, Files, NoFiles};
+pub use goanna_sys::Errno;
+pub use heap::Heap;
+pub use rvm::{DEPTH_MAX, RegionId, Rvm};

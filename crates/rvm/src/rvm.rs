@@ -1,0 +1,325 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::process;
+use std::ptr::NonNull;
+
+use goanna_sys::Errno;
+use goanna_sys::region::{Page, Pagemap, Pages, Region};
+
+use crate::{Error, Files};
+
+/// How deep transactions can be nested: as deep as those of files.
+pub const DEPTH_MAX: usize = goanna_sys::txncall::DEPTH_MAX;
+
+/// How often begin unmaps all pages, so that the ones it has to look at are those that are in use: 25 ns each, against some
+/// 100 ns to map a page again when it is read, which Linux does for 16 at a time.
+const REFRESH_BEGINS: u32 = 64;
+
+/// Names a region of an [`Rvm`]. Never used again for another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RegionId(u64);
+
+/// Recoverable memory: regions, and the transactions over all of them.
+///
+/// The base of each region has its content as of the last begin, so that to abort is to drop the private copies. A
+/// nested begin moves the base on; what it overwrites is kept by the level around it.
+pub struct Rvm {
+    files: Box<dyn Files + Send>,
+    pagemap: Pagemap,
+    /// Those in use. One that was unmapped in a transaction waits in its level.
+    regions: BTreeMap<RegionId, Region>,
+    /// Open transactions, the outermost first.
+    levels: Vec<Level>,
+    ids_used: u64,
+    process: u32,
+    begins: u32,
+    /// Only to keep its room.
+    runs: Vec<Pages>,
+}
+
+/// What an abort of one transaction has to put back.
+#[derive(Default)]
+struct Level {
+    /// Pages of the bases as they were at its begin, where nested begins have changed them since.
+    undo: BTreeMap<(RegionId, usize), Box<Page>>,
+    mapped: BTreeSet<RegionId>,
+    unmapped: BTreeMap<RegionId, Region>,
+}
+
+impl Rvm {
+    /// Recoverable memory whose transactions are tied to those of `files`.
+    ///
+    /// [`Error::OldKernel`]; [`Error::Memory`] when /proc/self/pagemap cannot be opened: ENOENT without /proc, EACCES when
+    /// the process has made itself unreadable, EMFILE, ENFILE.
+    pub fn new(files: impl Files + Send + 'static) -> Result<Self, Error> {
+        let pagemap = Pagemap::open().map_err(|errno| match errno {
+            Errno::ENOTTY => Error::OldKernel,
+            other => Error::Memory(other),
+        })?;
+        Ok(Self {
+            files: Box::new(files),
+            pagemap,
+            regions: BTreeMap::new(),
+            levels: Vec::new(),
+            ids_used: 0,
+            process: process::id(),
+            begins: 0,
+            runs: Vec::new(),
+        })
+    }
+
+    /// How many transactions are open within each other.
+    pub fn depth(&self) -> usize {
+        self.levels.len()
+    }
+
+    /// Begins a transaction, nested when one is open; returns the depth, from 1 on. Costs time for each page of the regions
+    /// that was lately in use, most for those written since the last begin.
+    ///
+    /// [`Error::TooDeep`]; [`Error::Files`] as the hook says; [`Error::Memory`] when the kernel does not tell what was
+    /// written. After an error no transaction was begun.
+    pub fn begin(&mut self) -> Result<usize, Error> {
+        self.check_process()?;
+        if self.depth() == DEPTH_MAX {
+            return Err(Error::TooDeep);
+        }
+        self.files.begin().map_err(Error::Files)?;
+        if let Err(errno) = self.absorb() {
+            // That it failed has a cause to be reported already.
+            let _ = self.files.abort();
+            return Err(Error::Memory(errno));
+        }
+        self.levels.push(Level::default());
+        Ok(self.depth())
+    }
+
+    /// Commits the current transaction: a nested one into the one around it, an outermost one for good. Files first.
+    ///
+    /// [`Error::NoTransaction`]; [`Error::Files`] when files do not commit: with EBUSY all is still open, with others
+    /// files and memory are aborted.
+    pub fn commit(&mut self) -> Result<(), Error> {
+        self.check_process()?;
+        if self.levels.is_empty() {
+            return Err(Error::NoTransaction);
+        }
+        match self.files.commit() {
+            Ok(()) => {
+                self.merge();
+                Ok(())
+            }
+            Err(Errno::EBUSY) => Err(Error::Files(Errno::EBUSY)),
+            Err(errno) => {
+                self.roll_back().map_err(Error::Memory)?;
+                Err(Error::Files(errno))
+            }
+        }
+    }
+
+    /// Aborts the current transaction: memory is as it was at its begin.
+    ///
+    /// [`Error::NoTransaction`]; [`Error::Files`] when files do not say that theirs was aborted; memory's was.
+    /// [`Error::Memory`] when the kernel does not drop a mapping's pages, of which no cause is known.
+    pub fn abort(&mut self) -> Result<(), Error> {
+        self.check_process()?;
+        if self.levels.is_empty() {
+            return Err(Error::NoTransaction);
+        }
+        let files = self.files.abort();
+        self.roll_back().map_err(Error::Memory)?;
+        match files {
+            Ok(()) | Err(Errno::ENODATA) => Ok(()),
+            Err(errno) => Err(Error::Files(errno)),
+        }
+    }
+
+    /// Runs `body` in a transaction: committed when it returns `Ok`, aborted when it returns `Err` or panics, or when the
+    /// commit fails. Transactions that `body` leaves open are aborted. [`Error::NoTransaction`] when it has ended this one.
+    pub fn transaction<T, E: From<Error>>(
+        &mut self,
+        body: impl FnOnce(&mut Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let depth = self.begin()?;
+        let guard = AbortTo {
+            depth: depth - 1,
+            rvm: self,
+        };
+        let value = body(guard.rvm)?;
+        while guard.rvm.depth() > depth {
+            guard.rvm.abort()?;
+        }
+        if guard.rvm.depth() < depth {
+            return Err(Error::NoTransaction.into());
+        }
+        guard.rvm.commit()?;
+        Ok(value)
+    }
+
+    /// A region of at least `len` bytes of zeros, rounded up to whole pages. In a transaction it vanishes by abort.
+    ///
+    /// [`Error::Memory`]: EINVAL for no length, ENOMEM for no room in the address space, EFBIG beyond the limit on file
+    /// sizes (`ulimit -f`), EMFILE, ENFILE.
+    pub fn map(&mut self, len: usize) -> Result<RegionId, Error> {
+        self.check_process()?;
+        let region = Region::new(len).map_err(Error::Memory)?;
+        self.ids_used += 1;
+        let id = RegionId(self.ids_used);
+        self.regions.insert(id, region);
+        if let Some(level) = self.levels.last_mut() {
+            level.mapped.insert(id);
+        }
+        Ok(id)
+    }
+
+    /// Gives a region up. In a transaction its memory is kept until the outermost commits, and an abort brings it back to
+    /// where it was. [`Error::NoRegion`].
+    pub fn unmap(&mut self, id: RegionId) -> Result<(), Error> {
+        self.check_process()?;
+        let region = self.regions.remove(&id).ok_or(Error::NoRegion)?;
+        if let Some(level) = self.levels.last_mut()
+            && !level.mapped.remove(&id)
+        {
+            level.unmapped.insert(id, region);
+        }
+        Ok(())
+    }
+
+    /// The content of a region. [`Error::NoRegion`].
+    pub fn bytes(&self, id: RegionId) -> Result<&[u8], Error> {
+        self.region(id).map(Region::bytes)
+    }
+
+    /// The content of a region, to be written: by any threads, or by system calls. [`Error::NoRegion`].
+    pub fn bytes_mut(&mut self, id: RegionId) -> Result<&mut [u8], Error> {
+        self.region_mut(id).map(Region::bytes_mut)
+    }
+
+    /// Where a region starts, for data structures with pointers. It stays there until it is unmapped. Whoever writes by
+    /// pointers sees to it that nobody does during begin, commit and abort. [`Error::NoRegion`].
+    pub fn start(&self, id: RegionId) -> Result<NonNull<u8>, Error> {
+        self.region(id).map(Region::start)
+    }
+
+    /// The region that starts at this address.
+    pub fn starting_at(&self, start: NonNull<u8>) -> Option<RegionId> {
+        let found = self.regions.iter().find(|(_, r)| r.start() == start)?;
+        Some(*found.0)
+    }
+
+    pub(crate) fn region(&self, id: RegionId) -> Result<&Region, Error> {
+        self.regions.get(&id).ok_or(Error::NoRegion)
+    }
+
+    pub(crate) fn region_mut(&mut self, id: RegionId) -> Result<&mut Region, Error> {
+        self.regions.get_mut(&id).ok_or(Error::NoRegion)
+    }
+
+    /// Moves the bases on to what memory holds. Pages that did not change since the last time lose their private copy,
+    /// those that did keep it: they are likely to be written again, which then costs no page fault.
+    ///
+    /// Stopped by an error halfway, it has done no harm: what it overwrote is kept by the level around.
+    fn absorb(&mut self) -> Result<(), Errno> {
+        self.begins = self.begins.wrapping_add(1);
+        let refresh = self.begins.is_multiple_of(REFRESH_BEGINS);
+        for (id, region) in &mut self.regions {
+            self.runs.clear();
+            self.pagemap
+                .private_pages(region, |run| self.runs.push(run))?;
+            for run in &self.runs {
+                let mut unchanged = run.start..run.start;
+                for page in run.clone() {
+                    let changed = region.absorb(page, |before| {
+                        if let Some(level) = self.levels.last_mut() {
+                            let undo = level.undo.entry((*id, page));
+                            undo.or_insert_with(|| Box::new(*before));
+                        }
+                    });
+                    if changed {
+                        region.discard_pages(unchanged)?;
+                        unchanged = page + 1..page + 1;
+                    } else {
+                        unchanged.end = page + 1;
+                    }
+                }
+                region.discard_pages(unchanged)?;
+            }
+            if refresh {
+                region.discard()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The current transaction becomes part of the one around it, or lasting.
+    fn merge(&mut self) {
+        let Some(mut level) = self.levels.pop() else {
+            return;
+        };
+        if let Some(outer) = self.levels.last_mut() {
+            for (at, page) in level.undo {
+                outer.undo.entry(at).or_insert(page);
+            }
+            // Mapped by the outer one: it vanishes by an abort as by this unmap.
+            level.unmapped.retain(|id, _| !outer.mapped.remove(id));
+            outer.unmapped.append(&mut level.unmapped);
+            outer.mapped.append(&mut level.mapped);
+        }
+    }
+
+    /// Memory becomes what it was at the begin of the current transaction. All regions are done, even after an error.
+    fn roll_back(&mut self) -> Result<(), Errno> {
+        let Some(mut level) = self.levels.pop() else {
+            return Ok(());
+        };
+        self.regions.append(&mut level.unmapped);
+        self.regions.retain(|id, _| !level.mapped.contains(id));
+        for ((id, page), before) in &level.undo {
+            if let Some(region) = self.regions.get_mut(id) {
+                region.restore(*page, before);
+            }
+        }
+        self.regions
+            .values_mut()
+            .map(Region::discard)
+            .fold(Ok(()), Result::and)
+    }
+
+    fn check_process(&self) -> Result<(), Error> {
+        if process::id() == self.process {
+            Ok(())
+        } else {
+            Err(Error::Forked)
+        }
+    }
+}
+
+/// Transactions that are open are aborted.
+impl Drop for Rvm {
+    fn drop(&mut self) {
+        if self.check_process().is_err() {
+            let unmapped = self.levels.drain(..).flat_map(|level| level.unmapped);
+            let regions = std::mem::take(&mut self.regions).into_iter();
+            regions
+                .chain(unmapped)
+                .for_each(|(_, region)| region.forget());
+        }
+        abort_to(self, 0);
+    }
+}
+
+/// Aborts what is open beyond a depth, when a body ends early.
+struct AbortTo<'a> {
+    rvm: &'a mut Rvm,
+    depth: usize,
+}
+
+impl Drop for AbortTo<'_> {
+    fn drop(&mut self) {
+        abort_to(self.rvm, self.depth);
+    }
+}
+
+fn abort_to(rvm: &mut Rvm, depth: usize) {
+    while rvm.depth() > depth && rvm.check_process().is_ok() {
+        // Memory is rolled back in any case, and nobody is there to be told about files.
+        let _ = rvm.abort();
+    }
+}
