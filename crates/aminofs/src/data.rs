@@ -143,6 +143,18 @@ impl View<'_> {
         Ok(false)
     }
 
+    /// Only of a file that the transaction itself has made: its descriptors are of the transaction's own content.
+    pub(crate) fn do_mapped_inside(&self, node: &Node) -> Result<()> {
+        let inode = self.inode(node)?;
+        if !self.is_own(&inode) || !Arc::ptr_eq(Self::anchor(&inode), &inode) {
+            return Err(Errno::ENODEV);
+        }
+        let mut state = inode.state.lock();
+        let cache = state.cache.as_mut().ok_or(Errno::ENODEV)?;
+        cache.mapped = true;
+        Ok(())
+    }
+
     fn open_once(&self, caller: &Caller, inode: &Arc<Inode>, flags: i32) -> Result<Opened> {
         if flags & libc::O_TRUNC != 0 {
             return self.change(|_| {

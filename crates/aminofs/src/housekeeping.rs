@@ -130,10 +130,15 @@ impl AminoFs {
         };
         if !cache.mapped {
             cache.mapped = true;
-            self.mapped.lock().insert(inode.ino, Arc::downgrade(&inode));
-            self.table.chores.lock().mapped = true;
-            self.table.wake.notify_one();
+            self.watch_mapped(&inode);
         }
+    }
+
+    /// From now on the file's content is looked at from time to time.
+    pub(crate) fn watch_mapped(&self, inode: &Arc<Inode>) {
+        self.mapped.lock().insert(inode.ino, Arc::downgrade(inode));
+        self.table.chores.lock().mapped = true;
+        self.table.wake.notify_one();
     }
 
     /// Picks up what was written through mappings of any file. No lock is held.

@@ -159,6 +159,10 @@ impl FileSystem for AminoFs {
         self.do_mapped_shared(node);
     }
 
+    fn mapped_inside(&self, caller: &Caller, node: &Node) -> Result<()> {
+        self.view(caller, |view| view.do_mapped_inside(node))
+    }
+
     fn sync_mapped(&self, node: &Node) -> Result<()> {
         self.do_sync_mapped(node)
     }

@@ -182,6 +182,15 @@ impl View<'_> {
         Ok(Arc::clone(level.inodes.entry(copy.ino).or_insert(copy)))
     }
 
+    /// Whether this is a copy of the transaction itself, not of one around it.
+    pub(crate) fn is_own(&self, inode: &Arc<Inode>) -> bool {
+        self.within.is_some_and(|txn| {
+            let level = txn.level.lock();
+            let own = level.inodes.get(&inode.ino);
+            own.is_some_and(|own| Arc::ptr_eq(own, inode))
+        })
+    }
+
     /// Brings in an inode that did not exist before; within a transaction only that sees it.
     pub(crate) fn new_inode(&self, ino: u64, kind: FileKind, state: State) -> Arc<Inode> {
         let Some(txn) = self.within else {

@@ -289,6 +289,38 @@ fn an_abort_leaves_no_trace() {
 }
 
 #[test]
+fn what_is_written_through_a_mapping_of_a_new_file_is_committed() {
+    use std::io::Write;
+    let dir = tempfile::tempdir().unwrap();
+    let fs = open_with(dir.path(), &options(EngineKind::Fjall));
+    let (mut inside, outside) = (User::new(&fs, 1), User::new(&fs, 2));
+    outside.put("old", &[1; 5000]).unwrap();
+    inside.begin();
+    let old = inside.open("old", libc::O_RDWR).unwrap();
+    assert_eq!(
+        fs.mapped_inside(&inside.caller, &old.node),
+        Err(Errno::ENODEV)
+    );
+    old.close(&fs);
+    let new = inside.create("new").unwrap();
+    inside.truncate("new", 20_000).unwrap();
+    fs.mapped_inside(&inside.caller, &new.node).unwrap();
+    // As through a mapping: the content object changes without a call.
+    let mut object = std::fs::File::from(new.fd.try_clone().unwrap());
+    object.write_all(&[7; 9000]).unwrap();
+    inside.commit(None).unwrap();
+    let mut expected = vec![7; 9000];
+    expected.resize(20_000, 0);
+    assert_eq!(outside.get("new").unwrap(), expected);
+    drop(object);
+    new.close(&fs);
+    close_and_check(fs, dir.path());
+    let fs = open_with(dir.path(), &options(EngineKind::Fjall));
+    assert_eq!(User::new(&fs, 3).get("new").unwrap(), expected);
+    close_and_check(fs, dir.path());
+}
+
+#[test]
 fn who_wants_to_change_the_same_waits() {
     let dir = tempfile::tempdir().unwrap();
     let fs = open(dir.path());

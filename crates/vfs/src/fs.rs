@@ -222,6 +222,11 @@ pub trait FileSystem: Send + Sync + 'static {
     /// A program is about to map the file shared through a writable descriptor: from now on its content can
     /// change without a call, until [`FileSystem::released`].
     fn mapped_shared(&self, node: &Node) {}
+    /// As [`FileSystem::mapped_shared`], in a transaction. ENODEV where what is written through the mapping could not be
+    /// taken back.
+    fn mapped_inside(&self, caller: &Caller, node: &Node) -> Result<()> {
+        Err(Errno::ENODEV)
+    }
     /// msync, munmap and the like: what mappings wrote is to be picked up now.
     fn sync_mapped(&self, node: &Node) -> Result<()> {
         Ok(())

@@ -2,8 +2,8 @@
 //! back end must only know that content can change without a call.
 //!
 //! In a transaction a private mapping is of the content as the transaction has it at that moment. A shared one is
-//! refused where it would show something else than reads, or could be written through: ENODEV, as by file systems
-//! without shared mappings.
+//! refused where it would show something else than reads, or where what is written through it could not be taken back: ENODEV,
+//! as by file systems without shared mappings.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -47,7 +47,12 @@ fn map_inside(call: &Call<'_>, shadow: &Shadow, ofd: &OwnedFd, shared: bool) -> 
     let transactional = place.mount.fs.transactions().is_some();
     let writable = Monitor::access_mode(ofd)? == libc::O_RDWR;
     match content {
-        _ if shared && transactional && writable => Err(Errno::ENODEV),
+        _ if shared && transactional && writable => {
+            let fs = &place.mount.fs;
+            fs.mapped_inside(&*call.caller()?, &place.node)?;
+            call.monitor.mapped.add(place);
+            Ok(Answer::PassOn)
+        }
         None => Ok(Answer::PassOn),
         Some(_) if shared => Err(Errno::ENODEV),
         Some(content) => {

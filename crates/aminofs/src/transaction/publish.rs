@@ -133,7 +133,12 @@ impl AminoFs {
             let base = copy.base().state.lock();
             rest += state.meta_cost();
             if let Some(cache) = &state.cache {
-                let dirty = usize::try_from(cache.dirty.len()).unwrap_or(usize::MAX);
+                let dirty = if cache.mapped {
+                    state.meta.size.div_ceil(PAGE)
+                } else {
+                    cache.dirty.len()
+                };
+                let dirty = usize::try_from(dirty).unwrap_or(usize::MAX);
                 // The first page, if it was inline before, and the one that a cut shortens.
                 pages = pages.saturating_add(dirty).saturating_add(2);
             }
@@ -216,6 +221,11 @@ impl AminoFs {
         born.stored_exact = true;
         if let Some(cache) = &mut born.cache {
             cache.in_use = !cache.is_unused();
+            if cache.mapped {
+                // Nobody knows which pages were written.
+                cache.dirty.insert(0, state.meta.size.div_ceil(PAGE));
+                self.watch_mapped(into);
+            }
             let bytes = cache.dirty.len().saturating_mul(PAGE);
             self.dirty_bytes.fetch_add(bytes, SeqCst);
         }
