@@ -16,7 +16,7 @@ use amino_txn::{Changes, OpGuard};
 use bytes::Bytes;
 use goanna_vfs::{Caller, Errno, FileKind, LOCKED, Node, Result};
 
-use crate::inode::{Inode, State};
+use crate::inode::{Home, Inode, State};
 use crate::transaction::Txn;
 use crate::transaction::level::{DirDelta, Entry};
 use crate::{AminoFs, Durability, damaged, errno};
@@ -293,6 +293,9 @@ impl View<'_> {
             // An inner copy whose times were set hides what the outer ones say.
             let copy = level.inodes.get(&dir.ino);
             time_known |= state.copy.as_ref().is_some_and(|copy| copy.times) && copy.is_some();
+        }
+        if state.home == Home::Orphan {
+            meta.nlink = 0;
         }
         meta
     }

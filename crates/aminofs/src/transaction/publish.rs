@@ -307,6 +307,9 @@ fn pour_meta(kind: FileKind, from: &State, into: &mut State) {
         FileKind::Regular => into.meta.inline = old.inline,
         FileKind::Directory => {
             (into.meta.size, into.meta.nlink) = (old.size, old.nlink);
+            if from.home == Home::Orphan {
+                into.meta.nlink = 0;
+            }
             let set = from.copy.as_ref().is_some_and(|copy| copy.times);
             if !set {
                 into.meta.mtime = old.mtime;
