@@ -2,6 +2,8 @@
 //!
 //! A [`Place`] is a temporary directory with a back end; a command runs there natively, under `goanna run` or under
 //! `amino run`. The kernel is the specification: what a program prints natively is what it has to print in every place.
+//!
+//! The isolation of transactions is tested on the file system itself, where each step can be chosen: [`isolation`].
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,6 +14,7 @@
 pub mod binaries;
 pub mod compare;
 pub mod finish;
+pub mod isolation;
 pub mod place;
 pub mod program;
 pub mod tools;

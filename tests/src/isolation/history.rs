@@ -1,0 +1,433 @@
+//! What happened, and whether it could have happened one after the other.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use goanna_vfs::Errno;
+
+use super::model::{Model, apply};
+use super::op::{Op, Outcome, told};
+use super::plan::Layout;
+
+/// Something that happened. Times are counted, not measured: each number comes once in a history.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// Who did it.
+    pub party: usize,
+    /// The transaction it belongs to; of a begin and an end, the one around.
+    pub txn: Option<usize>,
+    /// What it was.
+    pub what: What,
+    /// When it was begun; of something that waited, when it was tried for the last time.
+    pub from: u64,
+    /// When it was over.
+    pub to: u64,
+}
+
+/// See [`Event`]. Transactions have numbers in the order in which they began.
+#[derive(Debug, Clone)]
+#[allow(missing_docs, reason = "they say it")]
+pub enum What {
+    Begin(usize),
+    End {
+        txn: usize,
+        committed: bool,
+    },
+    Op(Op, Outcome),
+    /// An operation has met a lock and is to be tried again.
+    Waits(Op),
+    /// An operation was given up, without effect, because it would have waited for ever.
+    Refused(Op, Errno),
+}
+
+/// See the module's documentation.
+#[derive(Debug, Clone)]
+pub struct History {
+    /// What there was before.
+    pub layout: &'static Layout,
+    /// In the order in which they were over.
+    pub events: Vec<Event>,
+}
+
+/// An operation, or a transaction with what is in it.
+#[derive(Debug, Clone)]
+struct Unit {
+    from: u64,
+    to: u64,
+    what: Inside,
+}
+
+#[derive(Debug, Clone)]
+enum Inside {
+    Op(Op, Outcome),
+    Txn { units: Vec<Unit>, committed: bool },
+}
+
+impl History {
+    /// Whether there is a serial order in which everything answers what it answered; see the documentation of this module's parent.
+    pub fn is_serialisable(&self) -> bool {
+        let mut roots = self.units(None);
+        let mut ghosts = Vec::new();
+        for root in &mut roots {
+            take_aborted(root, &mut ghosts);
+        }
+        roots.extend(ghosts);
+        roots.sort_by_key(|unit| unit.to);
+        assert!(roots.len() <= 64, "a bit for each");
+        let model = Model::new(self.layout);
+        let mut dead = HashSet::new();
+        linearise(&roots, 0, &model, &mut dead, &mut |_| true)
+    }
+
+    /// What is directly within a transaction, or outside of all, in the order in which it ended.
+    fn units(&self, within: Option<usize>) -> Vec<Unit> {
+        let mut units = Vec::new();
+        for event in self.events.iter().filter(|event| event.txn == within) {
+            match &event.what {
+                What::Op(op, outcome) => units.push(Unit {
+                    from: event.from,
+                    to: event.to,
+                    what: Inside::Op(op.clone(), outcome.clone()),
+                }),
+                What::End { txn, committed } => units.push(Unit {
+                    from: self.begin_of(*txn),
+                    to: event.to,
+                    what: Inside::Txn {
+                        units: self.units(Some(*txn)),
+                        committed: *committed,
+                    },
+                }),
+                What::Begin(_) | What::Waits(_) | What::Refused(..) => {}
+            }
+        }
+        units
+    }
+
+    fn begin_of(&self, txn: usize) -> u64 {
+        let begins = |event: &&Event| matches!(event.what, What::Begin(begun) if begun == txn);
+        let begin = self.events.iter().find(begins);
+        begin.expect("what has ended has begun").from
+    }
+
+    /// How often a party has met a lock.
+    pub fn waits_of(&self, party: usize) -> usize {
+        let waits = |event: &&Event| event.party == party && matches!(event.what, What::Waits(_));
+        self.events.iter().filter(waits).count()
+    }
+
+    /// What the operations of a party answered, those left out that were refused.
+    pub fn outcomes_of(&self, party: usize) -> Vec<&Outcome> {
+        let of_party = self.events.iter().filter(|event| event.party == party);
+        let outcomes = of_party.filter_map(|event| match &event.what {
+            What::Op(_, outcome) => Some(outcome),
+            _ => None,
+        });
+        outcomes.collect()
+    }
+
+    /// How many outermost transactions were committed.
+    pub fn committed(&self) -> usize {
+        let committed = |event: &&Event| {
+            event.txn.is_none()
+                && matches!(
+                    event.what,
+                    What::End {
+                        committed: true,
+                        ..
+                    }
+                )
+        };
+        self.events.iter().filter(committed).count()
+    }
+}
+
+/// Takes aborted transactions out of the one around them; each becomes a transaction of its own, with what came before it.
+fn take_aborted(unit: &mut Unit, ghosts: &mut Vec<Unit>) {
+    let from = unit.from;
+    let Inside::Txn { units, .. } = &mut unit.what else {
+        return;
+    };
+    let mut kept: Vec<Unit> = Vec::new();
+    for mut inner in std::mem::take(units) {
+        // Ghosts of what is further inside get what is before here in front of them.
+        let mut deeper = Vec::new();
+        take_aborted(&mut inner, &mut deeper);
+        let aborted = matches!(
+            inner.what,
+            Inside::Txn {
+                committed: false,
+                ..
+            }
+        );
+        let at = if aborted { Some(inner.clone()) } else { None };
+        for ghost in deeper.into_iter().chain(at) {
+            let to = ghost.to;
+            let before = kept.iter().filter(|unit| unit.to < to).cloned();
+            let units = before.chain([ghost]).collect();
+            let committed = false;
+            let what = Inside::Txn { units, committed };
+            ghosts.push(Unit { from, to, what });
+        }
+        if !aborted {
+            kept.push(inner);
+        }
+    }
+    *units = kept;
+}
+
+/// Whether `found` likes a state that `units` lead to from `state` in one of their orders; those in `done` were before. `dead` remembers
+/// from where none was found.
+fn linearise(
+    units: &[Unit],
+    done: u64,
+    state: &Model,
+    dead: &mut HashSet<(u64, Model)>,
+    found: &mut dyn FnMut(&Model) -> bool,
+) -> bool {
+    if done.count_ones() as usize == units.len() {
+        return found(state);
+    }
+    if !dead.is_empty() && dead.contains(&(done, state.clone())) {
+        return false;
+    }
+    let open = |at: &usize| done & (1 << at) == 0;
+    let first_end = (0..units.len()).filter(open).map(|at| units[at].to).min();
+    for at in (0..units.len()).filter(open) {
+        let unit = &units[at];
+        if first_end.is_some_and(|end| end < unit.from) {
+            continue;
+        }
+        let done = done | 1 << at;
+        let went_on = match &unit.what {
+            Inside::Op(op, outcome) => {
+                let (answer, after) = apply(state, op);
+                answer == *outcome && linearise(units, done, &after, dead, found)
+            }
+            Inside::Txn {
+                units: inner,
+                committed,
+            } => linearise(inner, 0, state, &mut HashSet::new(), &mut |after| {
+                let next = if *committed { after } else { state };
+                linearise(units, done, next, dead, found)
+            }),
+        };
+        if went_on {
+            return true;
+        }
+    }
+    dead.insert((done, state.clone()));
+    false
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "before:")?;
+        for op in self.layout.make {
+            writeln!(f, "    {op}")?;
+        }
+        for (number, path) in self.layout.held.iter().enumerate() {
+            writeln!(f, "    @{number} is {path}")?;
+        }
+        writeln!(
+            f,
+            "then, in the order of their ends (from, to, party, transaction):"
+        )?;
+        for event in &self.events {
+            let Event {
+                from, to, party, ..
+            } = event;
+            let txn = event.txn.map_or("-".to_owned(), |txn| format!("T{txn}"));
+            write!(f, "    {from:3} {to:3}  P{party} {txn:3} ")?;
+            match &event.what {
+                What::Begin(txn) => writeln!(f, "begin T{txn}")?,
+                What::End { txn, committed } => {
+                    let how = if *committed { "commit" } else { "abort" };
+                    writeln!(f, "{how} T{txn}")?;
+                }
+                What::Op(op, outcome) => writeln!(f, "{op} -> {}", told(outcome))?,
+                What::Waits(op) => writeln!(f, "{op} -> waits")?,
+                What::Refused(op, errno) => writeln!(f, "{op} -> refused: {errno:?}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isolation::op::Op::{Append, Read, Write};
+    use crate::isolation::op::{Outcome, Seen};
+
+    const LAYOUT: Layout = Layout {
+        make: &[Op::Create("x", b'0'), Op::Create("y", b'0')],
+        held: &[],
+    };
+
+    fn content(content: &str) -> Outcome {
+        Ok(Seen::Content(content.into()))
+    }
+
+    fn begin(txn: usize, within: Option<usize>) -> (Option<usize>, What) {
+        (within, What::Begin(txn))
+    }
+
+    fn end(txn: usize, within: Option<usize>, committed: bool) -> (Option<usize>, What) {
+        (within, What::End { txn, committed })
+    }
+
+    fn read(txn: Option<usize>, path: &'static str, seen: &str) -> (Option<usize>, What) {
+        (txn, What::Op(Read(path), content(seen)))
+    }
+
+    fn done(txn: Option<usize>, op: Op) -> (Option<usize>, What) {
+        (txn, What::Op(op, Ok(Seen::Done)))
+    }
+
+    /// Whether these, one after the other, have a serial order.
+    fn judge(what: Vec<(Option<usize>, What)>) -> bool {
+        let events = what.into_iter().enumerate().map(|(at, (txn, what))| Event {
+            party: 0,
+            txn,
+            what,
+            from: 2 * at as u64,
+            to: 2 * at as u64 + 1,
+        });
+        let history = History {
+            layout: &LAYOUT,
+            events: events.collect(),
+        };
+        history.is_serialisable()
+    }
+
+    #[test]
+    fn a_lost_update_has_no_serial_order() {
+        let both = |last: &str| {
+            judge(vec![
+                begin(0, None),
+                begin(1, None),
+                read(Some(0), "x", "0"),
+                read(Some(1), "x", "0"),
+                done(Some(0), Write("x", 0, b'a')),
+                done(Some(1), Write("x", 0, b'b')),
+                end(0, None, true),
+                end(1, None, true),
+                read(None, "x", last),
+            ])
+        };
+        assert!(!both("a"));
+        assert!(!both("b"));
+    }
+
+    #[test]
+    fn every_order_is_looked_at() {
+        // The one that ended last comes first.
+        let steps = |seen: &str| {
+            judge(vec![
+                begin(0, None),
+                begin(1, None),
+                done(Some(0), Append("x", b'a')),
+                done(Some(1), Append("y", b'b')),
+                read(Some(0), "y", seen),
+                end(0, None, true),
+                end(1, None, true),
+                read(None, "x", "0a"),
+                read(None, "y", "0b"),
+            ])
+        };
+        assert!(steps("0"));
+        assert!(steps("0b"));
+        assert!(!steps("b"));
+    }
+
+    #[test]
+    fn what_has_ended_comes_before_what_begins() {
+        let steps = |seen: &str| {
+            judge(vec![
+                begin(0, None),
+                done(Some(0), Append("x", b'a')),
+                end(0, None, true),
+                begin(1, None),
+                read(Some(1), "x", seen),
+                end(1, None, true),
+            ])
+        };
+        assert!(steps("0a"));
+        assert!(!steps("0"));
+    }
+
+    #[test]
+    fn aborted_transactions_see_what_makes_sense_and_leave_nothing() {
+        let steps = |second: &str, last: &str| {
+            judge(vec![
+                begin(0, None),
+                read(Some(0), "x", "0"),
+                done(None, Append("x", b'b')),
+                done(None, Append("y", b'b')),
+                read(Some(0), "y", second),
+                done(Some(0), Append("y", b'a')),
+                end(0, None, false),
+                read(None, "y", last),
+            ])
+        };
+        assert!(steps("0", "0b"));
+        assert!(!steps("0b", "0b"), "skew");
+        assert!(!steps("0", "0ba"), "its write is there");
+    }
+
+    #[test]
+    fn an_aborted_nested_transaction_has_a_place_of_its_own() {
+        let steps = |own: &str, inner: &str, outer: &str| {
+            judge(vec![
+                begin(0, None),
+                done(Some(0), Append("y", b'a')),
+                begin(1, Some(0)),
+                read(Some(1), "x", "0"),
+                read(Some(1), "y", own),
+                read(Some(1), "x", inner),
+                end(1, Some(0), false),
+                done(None, Append("x", b'b')),
+                read(Some(0), "x", outer),
+                end(0, None, true),
+                read(None, "y", "0a"),
+            ])
+        };
+        assert!(steps("0a", "0", "0b"));
+        assert!(steps("0a", "0", "0"), "before the single operation");
+        assert!(!steps("0", "0", "0b"), "it has not seen what is around it");
+        assert!(!steps("0a", "0b", "0b"), "it has seen both");
+    }
+
+    #[test]
+    fn a_committed_nested_transaction_has_no_place_of_its_own() {
+        assert!(!judge(vec![
+            begin(0, None),
+            begin(1, Some(0)),
+            read(Some(1), "x", "0"),
+            end(1, Some(0), true),
+            done(None, Append("x", b'b')),
+            read(Some(0), "x", "0b"),
+            end(0, None, true),
+        ]));
+    }
+
+    #[test]
+    fn transactions_inside_are_not_mixed() {
+        let steps = |second: &str| {
+            judge(vec![
+                begin(0, None),
+                begin(1, Some(0)),
+                begin(2, Some(0)),
+                read(Some(1), "x", "0"),
+                done(Some(2), Append("x", b'2')),
+                done(Some(2), Append("y", b'2')),
+                end(2, Some(0), true),
+                read(Some(1), "y", second),
+                end(1, Some(0), true),
+                end(0, None, true),
+            ])
+        };
+        assert!(steps("0"));
+        assert!(!steps("02"));
+    }
+}
