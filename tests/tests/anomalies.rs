@@ -432,3 +432,18 @@ fn a_removed_directory_has_no_links() {
     let dir = "Dir 755 x0 0 bytes";
     assert_answers(&history, A, &["done", dir, dir]);
 }
+
+/// Two directories are moved into each other's inside: together they would hang on nothing.
+#[test]
+fn directories_are_not_moved_into_each_other() {
+    let history = play(&[
+        (A, Begin),
+        (B, Begin),
+        (A, op(Rename("d", "@3/d"))),
+        (B, op(Rename("e", "@2/e"))),
+        (A, Commit),
+        (B, Commit),
+    ]);
+    assert_waits(&history, &[B]);
+    assert_answers(&history, B, &["EINVAL"]);
+}

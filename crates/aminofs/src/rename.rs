@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use amino_schema::{PathRecord, Timestamp, key, record::LINK_VALUE};
+use amino_txn::locks::Resource;
 use amino_txn::{Changes, OpGuard};
 use goanna_vfs::{Errno, FileKind, Node, Result};
 
@@ -23,17 +24,19 @@ fn is_dir(inode: &Inode) -> bool {
 }
 
 impl View<'_> {
-    /// Whether `dir` is `ancestor` or lies below it. The namespace lock is held.
-    fn is_below(&self, dir: &Arc<Inode>, ancestor: &Arc<Inode>) -> bool {
+    /// Whether `dir` is `ancestor` or lies below it, which stays so until the transaction ends: whoever moves a directory
+    /// changes its inode. The namespace lock is held.
+    fn is_below(&self, dir: &Arc<Inode>, ancestor: &Arc<Inode>) -> Result<bool> {
         let mut at = Some(Arc::clone(dir));
         while let Some(inode) = at {
             if inode.ino == ancestor.ino {
-                return true;
+                return Ok(true);
             }
+            self.lock_read(|| Resource::Inode(inode.ino))?;
             let parent = inode.state.lock().seen.parent.clone();
             at = parent.map(|parent| self.current(parent));
         }
-        false
+        Ok(false)
     }
 
     pub(crate) fn do_rename(
@@ -76,11 +79,11 @@ impl View<'_> {
                 _ => {}
             }
             // In the order of do_renameat2 and vfs_rename.
-            if is_dir(&source) && self.is_below(to.dir, &source) {
+            if is_dir(&source) && self.is_below(to.dir, &source)? {
                 return Err(Errno::EINVAL);
             }
             if let Some(target) = &target {
-                if is_dir(target) && self.is_below(from.dir, target) {
+                if is_dir(target) && self.is_below(from.dir, target)? {
                     return Err(if exchange {
                         Errno::EINVAL
                     } else {
