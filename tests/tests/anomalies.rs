@@ -11,7 +11,7 @@
 use amino_fs::{AminoFs, EngineKind, Options};
 use goanna_tests::isolation::Item::{Abort, Begin, Commit, Fork};
 use goanna_tests::isolation::Op::{
-    Append, Create, Link, List, Look, Mkdir, Read, Rename, Rmdir, Stat, Unlink, Write,
+    Append, Create, Link, List, Look, Mkdir, Read, Rename, Rmdir, Stat, Unlink, Where, Write,
 };
 use goanna_tests::isolation::{History, Item, Layout, Op, Plan, Stage, told};
 
@@ -431,6 +431,20 @@ fn a_removed_directory_has_no_links() {
     ]);
     let dir = "Dir 755 x0 0 bytes";
     assert_answers(&history, A, &["done", dir, dir]);
+}
+
+/// The working directory is somewhere else although the transaction has not moved it.
+#[test]
+fn working_directory_skew() {
+    let history = play(&[
+        (A, Begin),
+        (A, op(Where("@2"))),
+        (B, op(Rename("d", "moved"))),
+        (A, op(Where("@2"))),
+        (A, Commit),
+    ]);
+    assert_answers(&history, A, &["d/in", "d/in"]);
+    assert_waits(&history, &[B]);
 }
 
 /// Two directories are moved into each other's inside: together they would hang on nothing.

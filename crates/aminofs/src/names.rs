@@ -185,6 +185,8 @@ impl View<'_> {
         let mut parts = Vec::new();
         let mut deleted = None;
         loop {
+            // Whoever moves or removes it changes its inode.
+            self.lock_read(|| Resource::Inode(inode.ino))?;
             let (name, parent) = {
                 let state = inode.state.lock();
                 // As the kernel: of the names on the way only the last one is looked at.
