@@ -60,6 +60,16 @@ pub enum Error {
     /// The test runners ran, and had nothing to run: a green result would mean nothing.
     #[error("step {0} failed: no test was run")]
     NoTests(String),
+    /// A store that is broken on purpose passes a test that is there to notice.
+    #[error("step {step} failed: with {mutant} broken: {why}")]
+    Mutant {
+        /// The step's name as on the command line.
+        step: String,
+        /// What was broken.
+        mutant: String,
+        /// What was found.
+        why: String,
+    },
     /// The cargo subcommand for dependency policy is missing.
     #[error(
         "step {0} failed: cargo-deny is not installed; install it with: cargo install cargo-deny --locked"

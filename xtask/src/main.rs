@@ -4,6 +4,7 @@
 
 mod ci;
 mod install;
+mod mutants;
 mod tally;
 
 use std::path::PathBuf;
@@ -45,12 +46,22 @@ enum Task {
         #[arg(long, value_name = "DIR")]
         prefix: PathBuf,
     },
+    /// Break the isolation of transactions in a copy of the workspace, one way after the other, and see the tests fail
+    ///
+    /// Prints for each way which tests failed: with an anomaly that they have seen, or because nobody waited. Fails when a
+    /// test passes that should not. Takes some minutes, and about 1 GiB below target/isolation-mutants.
+    IsolationMutants {
+        /// Only the ways whose description contains this
+        #[arg(default_value = "", value_name = "TEXT")]
+        only: String,
+    },
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Ci { steps } => ci::run(&steps),
         Task::InstallClient { prefix } => install::run(&prefix),
+        Task::IsolationMutants { only } => mutants::run(&only),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

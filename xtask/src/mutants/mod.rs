@@ -1,0 +1,199 @@
+//! `cargo xtask isolation-mutants`: isolation broken on purpose, one way after the other, in a copy of the workspace; the tests that are
+//! there for it have to fail.
+
+mod table;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::ci::{Error, cargo, workspace};
+use table::{Edit, MUTANTS, Mutant};
+
+const STEP: &str = "isolation-mutants";
+
+/// Histories for each mutant: with a lock too few, one in a few hundred has no serial order.
+const HISTORIES: &str = "6000";
+
+/// What is not copied.
+const LEFT_OUT: [&str; 2] = [".git", "target"];
+
+/// What the tests have shown.
+#[derive(Default)]
+struct Verdicts {
+    passed: BTreeSet<String>,
+    failed: BTreeSet<String>,
+    /// Of those that failed, the ones that have seen an anomaly. The others have seen that nobody waited, or another answer.
+    anomalies: BTreeSet<String>,
+}
+
+/// Runs the tests with the mutants whose names contain `only`, and prints which of them failed.
+///
+/// # Errors
+///
+/// The tests fail without a mutant; a mutant does not fit the source; or a test that should has not failed.
+pub fn run(only: &str) -> Result<(), Error> {
+    let tree = workspace().join("target").join(STEP);
+    copy(&workspace(), &tree)?;
+    let sound = test(&tree)?;
+    if let Some(test) = sound.failed.first() {
+        return Err(undetected("nothing", &format!("{test} failed")));
+    }
+    let mut idle = sound.passed;
+    let mut missed = Vec::new();
+    for mutant in MUTANTS.iter().filter(|mutant| mutant.name.contains(only)) {
+        let verdicts = test_mutant(&tree, mutant)?;
+        report(mutant, &verdicts);
+        for test in mutant.fails {
+            if !verdicts.failed.contains(*test) {
+                missed.push(undetected(mutant.name, &format!("{test} passed")));
+            }
+        }
+        idle.retain(|test| !verdicts.failed.contains(test));
+    }
+    if only.is_empty() {
+        missed.extend(
+            idle.iter()
+                .map(|test| undetected("anything", &format!("{test} passed"))),
+        );
+    }
+    missed.into_iter().next().map_or(Ok(()), Err)
+}
+
+fn report(mutant: &Mutant, verdicts: &Verdicts) {
+    println!("{}:", mutant.name);
+    for test in &verdicts.failed {
+        let what = if verdicts.anomalies.contains(test) {
+            "anomaly"
+        } else {
+            "no wait, or another answer"
+        };
+        println!("    {test}: {what}");
+    }
+    for test in mutant.fails {
+        if !verdicts.failed.contains(*test) {
+            println!("    {test}: PASSED, AND SHOULD NOT");
+        }
+    }
+}
+
+fn undetected(mutant: &str, why: &str) -> Error {
+    Error::Mutant {
+        step: STEP.to_owned(),
+        mutant: mutant.to_owned(),
+        why: why.to_owned(),
+    }
+}
+
+fn test_mutant(tree: &Path, mutant: &Mutant) -> Result<Verdicts, Error> {
+    let mut originals = Vec::new();
+    for Edit {
+        file,
+        find,
+        replace,
+    } in mutant.edits
+    {
+        let path = tree.join(file);
+        let text = fs::read_to_string(&path).map_err(at(&path))?;
+        if text.matches(find).count() != 1 {
+            let why = format!("{file} does not have this once: {find}");
+            return Err(undetected(mutant.name, &why));
+        }
+        fs::write(&path, text.replace(find, replace)).map_err(at(&path))?;
+        originals.push((path, text));
+    }
+    let verdicts = test(tree);
+    for (path, text) in originals.into_iter().rev() {
+        fs::write(&path, text).map_err(at(&path))?;
+    }
+    let verdicts = verdicts?;
+    if verdicts.failed.is_empty() {
+        return Err(undetected(mutant.name, "no test failed"));
+    }
+    Ok(verdicts)
+}
+
+/// Runs the tests in `tree`. An end of which no test is to blame, such as an error of the compiler, is an error.
+fn test(tree: &Path) -> Result<Verdicts, Error> {
+    let mut verdicts = Verdicts::default();
+    for arguments in [
+        &["--test", "anomalies"][..],
+        &["--test", "isolation", "random_histories_are_serialisable"],
+    ] {
+        let mut command = cargo(&["test", "--package", "goanna-tests"]);
+        command
+            .args(arguments)
+            .current_dir(tree)
+            .env("CARGO_TARGET_DIR", tree.join("target"))
+            .env("ISOLATION_HISTORIES", HISTORIES)
+            .env("RUST_BACKTRACE", "0");
+        read_verdicts(&mut command, &mut verdicts)?;
+    }
+    Ok(verdicts)
+}
+
+fn read_verdicts(command: &mut Command, verdicts: &mut Verdicts) -> Result<(), Error> {
+    let output = command.output().map_err(at(Path::new("cargo")))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let before = verdicts.failed.len();
+    let mut current = String::new();
+    for line in text.lines() {
+        match line
+            .strip_prefix("test ")
+            .and_then(|line| line.split_once(" ... "))
+        {
+            Some((test, "ok")) => verdicts.passed.insert(test.to_owned()),
+            Some((test, "FAILED")) => verdicts.failed.insert(test.to_owned()),
+            _ => false,
+        };
+        let section = line.strip_prefix("---- ");
+        if let Some(test) = section.and_then(|line| line.strip_suffix(" stdout ----")) {
+            test.clone_into(&mut current);
+        }
+        if line.contains("no serial order") || line.contains("fsck: ") {
+            verdicts.anomalies.insert(current.clone());
+        }
+    }
+    if !output.status.success() && verdicts.failed.len() == before {
+        eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+        return Err(Error::Failed {
+            step: STEP.to_owned(),
+            command: crate::ci::typed(command),
+            status: output.status,
+        });
+    }
+    Ok(())
+}
+
+/// Copies a directory. Files that are there with the same content stay as they are, so that they are not compiled again.
+fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    fs::create_dir_all(to).map_err(at(to))?;
+    for entry in fs::read_dir(from).map_err(at(from))? {
+        let entry = entry.map_err(at(from))?;
+        let (path, name) = (entry.path(), entry.file_name());
+        if LEFT_OUT.iter().any(|left_out| name == **left_out) {
+            continue;
+        }
+        let target = to.join(&name);
+        if entry.file_type().map_err(at(&path))?.is_dir() {
+            copy(&path, &target)?;
+            continue;
+        }
+        let content = fs::read(&path).map_err(at(&path))?;
+        if fs::read(&target).ok().as_ref() != Some(&content) {
+            fs::write(&target, content).map_err(at(&target))?;
+        }
+    }
+    Ok(())
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path: PathBuf = path.to_owned();
+    move |source| Error::Io {
+        step: STEP.to_owned(),
+        command: path.display().to_string(),
+        source,
+    }
+}
