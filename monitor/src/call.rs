@@ -7,7 +7,7 @@ use std::sync::Arc;
 use goanna_sys::notify::Listener;
 use goanna_sys::{procfs, tracee};
 use goanna_vfs::walk::{Last, Oracle, Parent, Pos, Walk};
-use goanna_vfs::{Caller, Errno, PATH_MAX, Place, Result};
+use goanna_vfs::{Caller, Errno, LOCKED, PATH_MAX, Place, Result};
 
 use crate::Monitor;
 use crate::shadow::Shadow;
@@ -317,7 +317,7 @@ impl<'m> Call<'m> {
             last,
             must_be_dir,
         } = resolved.at;
-        let covered = self.covers(&dir, &last);
+        let covered = self.covers(&dir, &last)?;
         if matches!(dir, Pos::Host(_)) && resolved.native && !covered {
             return Ok(None);
         }
@@ -330,19 +330,24 @@ impl<'m> Call<'m> {
     }
 
     /// Whether something is mounted on the entry `last` of `dir`.
-    pub fn covers(&self, dir: &Pos, last: &Last) -> bool {
-        let Last::Name(name) = last else { return false };
+    pub fn covers(&self, dir: &Pos, last: &Last) -> Result<bool> {
+        let Last::Name(name) = last else {
+            return Ok(false);
+        };
         if matches!(dir, Pos::Mounted(_)) && !self.monitor.mounts.nested() {
-            return false;
+            return Ok(false);
         }
-        let Ok((mut path, _)) = self.caller().and_then(|caller| dir.path(&caller)) else {
-            return false;
+        let mut path = match dir.path(&*self.caller()?) {
+            Ok((path, _)) => path,
+            Err(LOCKED) => return Err(LOCKED),
+            // Nothing can be mounted where no path leads.
+            Err(_) => return Ok(false),
         };
         if path != b"/" {
             path.push(b'/');
         }
         path.extend_from_slice(name);
-        self.monitor.mounts.at(&path).is_some()
+        Ok(self.monitor.mounts.at(&path).is_some())
     }
 }
 

@@ -16,8 +16,9 @@ use crate::AminoFs;
 use crate::inode::{Inode, State, kind_of};
 use crate::view::View;
 
-/// Entries that one locked step of readdir takes; the sink is called without locks.
-const BATCH: usize = 128;
+/// Entries that one locked step of readdir takes; the sink is called without locks. As many as fit into the 32 KiB that C
+/// libraries ask for, so that one call shows a directory as it is at one moment.
+const BATCH: usize = 1366;
 
 struct Entry {
     name: Arc<[u8]>,

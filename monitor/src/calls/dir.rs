@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{DirEntry, Errno, FileKind, PATH_MAX, Place, Result, ops};
+use goanna_vfs::{DirEntry, Errno, FileKind, LOCKED, PATH_MAX, Place, Result, ops};
 use nix::unistd::{Whence, lseek};
 
 use crate::abi::{DirentLayout, Dirents};
@@ -77,7 +77,10 @@ fn push_mount_points(call: &Call<'_>, place: &Place, out: &mut Dirents) -> Resul
     names.sort_unstable_by_key(|(name, _)| *name);
     for (index, (name, mount)) in names.into_iter().enumerate() {
         let cookie = MOUNTS_FROM + index as u64 + 1;
-        let shown = place.mount.fs.lookup(&caller, &place.node, name).is_ok();
+        let shown = match place.mount.fs.lookup(&caller, &place.node, name) {
+            Err(LOCKED) => return Err(LOCKED),
+            found => found.is_ok(),
+        };
         if cookie <= out.position || shown {
             continue;
         }

@@ -56,8 +56,8 @@ fn move_name(
     let from_at = call.resolve_parent(from_fd, from)?;
     let to_at = call.resolve_parent(to_fd, to)?;
     let on_host = |dir: &Pos| matches!(dir, Pos::Host(_));
-    let covered = call.covers(&from_at.at.dir, &from_at.at.last)
-        || call.covers(&to_at.at.dir, &to_at.at.last);
+    let covered = call.covers(&from_at.at.dir, &from_at.at.last)?
+        || call.covers(&to_at.at.dir, &to_at.at.last)?;
     if on_host(&from_at.at.dir) != on_host(&to_at.at.dir) {
         return Err(Errno::EXDEV);
     }
