@@ -59,7 +59,7 @@ pub fn instead(
     result: i64,
     left_to_wait: impl FnOnce() -> Option<Received>,
 ) -> Option<i64> {
-    if result != -ERESTARTSYS || entry(nr).and_then(|entry| entry.rule.handler()).is_none() {
+    if result != -ERESTARTSYS || !entry(nr).is_some_and(|entry| entry.rule.notifies()) {
         return None;
     }
     let rightly = is_interruptible(nr) && left_to_wait() == Some((nr, args));
@@ -96,5 +96,7 @@ mod tests {
             None,
             "not ours"
         );
+        let read = libc::SYS_read as u32;
+        assert_eq!(instead(read, args, -512, || None), None, "stopped at most");
     }
 }

@@ -348,7 +348,10 @@ impl Supervisor {
             (libc::SYS_chdir, _) => change_directory(&call),
             (NUMBER, _) => self.transaction(&call, regs),
             (libc::SYS_socket, _) if self.rewriter.was_filtered(tid) => Ok(Next::Run),
-            (libc::SYS_socket, _) => datagram::watch(&call).map(Next::of),
+            (libc::SYS_socket, _) => {
+                let further = u32::from(self.filtered.contains(&tid));
+                datagram::watch(&call, further).map(Next::of)
+            }
             (libc::SYS_sendto | libc::SYS_sendmsg | libc::SYS_sendmmsg, _) => {
                 datagram::redirect(&call).map(Next::of)
             }

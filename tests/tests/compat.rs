@@ -8,7 +8,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use goanna_tests::{Place, differences, finish, finish_within, in_every_place, program};
+use goanna_tests::{
+    Backend, Engine, Intercept, Place, User, binary, differences, finish, finish_within,
+    in_every_place, program,
+};
 
 /// A program takes two seconds natively at most; more than this is a hang.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -84,6 +87,53 @@ in_every_place! {
     sockets => |place| check(&place, "sockets", false);
     locks => |place| check(&place, "locks", false);
     copy => |place| check(&place, "copy", false);
+}
+
+/// The same, each program in a transaction of its own, whose reads are answered by the monitor.
+mod inside {
+    use super::*;
+
+    fn check(name: &str) {
+        let place = Place::new(Backend::Amino(Engine::Fjall), Intercept::Notify, User::Own);
+        let program = program(name, &place.path("."), false);
+        let expected = natively(&place, &program);
+        let host = place.make_dir("host");
+        let mut command = place.run();
+        command.arg(binary("amino")).args(["txn", "run", "--"]);
+        let ended = finish_within(command.arg(&program).arg(place.top()).arg(host), LIMIT);
+        let found = place.without_names(&differences(&expected, &ended.text()));
+        let mut explained = known(&place, name);
+        explained.push_str(&known_inside(name));
+        let surprises = differences(&explained, &found);
+        assert!(
+            surprises.is_empty() && ended.status == 0,
+            "{name}, {}: differences that docs/transactions.md does not explain (+), or explains though there are none (-); \
+             in each, - is natively and + in a transaction:\n{surprises}\n{}",
+            ended.how(),
+            ended.errors()
+        );
+        place.fsck();
+    }
+
+    /// As [`known`], for what is different in transactions only.
+    fn known_inside(name: &str) -> String {
+        let mut lines = String::new();
+        for line in include_str!("../known.txt").lines() {
+            if let Some(difference) = line.strip_prefix(&format!("{name} transaction ")) {
+                lines.push_str(difference);
+                lines.push('\n');
+            }
+        }
+        lines
+    }
+
+    macro_rules! programs {
+        ($($name:ident)*) => { $(#[test] fn $name() { check(stringify!($name)); })* };
+    }
+
+    programs! {
+        open opath stat rw dirs names attr xattr mmap cwd process eintr fifos interrupt sockets locks copy
+    }
 }
 
 /// The comparison itself: a difference must be seen, and the order of lines must not be one.

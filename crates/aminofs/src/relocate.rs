@@ -7,6 +7,7 @@ use goanna_sys::memfile;
 use goanna_vfs::{Native, Node, Opened, Result};
 
 use crate::cache::Cache;
+use crate::inode::Inode;
 use crate::{AminoFs, cache_dir};
 
 impl AminoFs {
@@ -14,9 +15,17 @@ impl AminoFs {
         let Ok(inode) = self.inode(node) else {
             return false;
         };
-        let state = inode.state.lock();
-        let witness = state.cache.as_ref().map(|cache| cache.witness.as_fd());
-        witness.is_some_and(memfile::open_for_write_elsewhere)
+        let is_written = |inode: &Inode| {
+            let state = inode.state.lock();
+            let witness = state.cache.as_ref().map(|cache| cache.witness.as_fd());
+            witness.is_some_and(memfile::open_for_write_elsewhere)
+        };
+        // Descriptors of a file that a transaction makes are of the content of its copy.
+        is_written(&inode)
+            || self
+                .transactions
+                .maker_of(&inode)
+                .is_some_and(|copy| is_written(&copy))
     }
 
     pub(crate) fn is_outgrown(&self, node: &Node) -> bool {

@@ -20,14 +20,15 @@ const MAX_MESSAGES: u64 = 1024;
 
 /// socket(2) for Unix datagrams: the filter that the program must have first.
 ///
-/// A program under filters of its own gets none: one of those may kill whoever makes another call than it expects.
-pub fn watch(call: &Call<'_>) -> Result<Option<Rewrite>> {
+/// A program under filters of its own gets none: one of those may kill whoever makes another call than it expects. `further` is
+/// how many of ours it has beside the first.
+pub fn watch(call: &Call<'_>, further: u32) -> Result<Option<Rewrite>> {
     let tid = call.task.tid;
     if ptrace::event_message(tid)? == WATCHED as i32 {
         return Ok(None);
     }
     let ours = procfs::status(std::process::id() as i32)?.seccomp_filters;
-    if procfs::status(tid)?.seccomp_filters > ours + 1 {
+    if procfs::status(tid)?.seccomp_filters > ours + 1 + further {
         return Ok(None);
     }
     Ok(Some(Rewrite::Filter(compile_watch())))

@@ -150,6 +150,11 @@ impl Entry {
 }
 
 impl Rule {
+    /// Whether the call can come to the monitor as a notification.
+    pub fn notifies(&self) -> bool {
+        matches!(self, Self::Notify(_) | Self::Data(_) | Self::MapFile(_))
+    }
+
     /// What answers a call that came to the monitor.
     pub fn handler(&self) -> Option<Handler> {
         match self {

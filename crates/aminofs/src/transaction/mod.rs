@@ -25,6 +25,7 @@ use goanna_vfs::{Errno, Result, TxnId, TxnStatus};
 use parking_lot::{Mutex, RwLock};
 
 use crate::AminoFs;
+use crate::inode::Inode;
 use level::Level;
 
 /// Longest time that a call waits for locks, all in all.
@@ -112,6 +113,19 @@ impl Transactions {
             }
             _ => Ok(None),
         }
+    }
+
+    /// The copy of an inode that an open transaction has made.
+    pub fn maker_of(&self, inode: &Arc<Inode>) -> Option<Arc<Inode>> {
+        if !inode.state.lock().unborn {
+            return None;
+        }
+        let open: Vec<_> = self.open.lock().values().cloned().collect();
+        open.iter().find_map(|txn| {
+            let copy = txn.level.lock().inodes.get(&inode.ino).cloned()?;
+            let under = copy.under.as_ref()?;
+            Arc::ptr_eq(under, inode).then_some(copy)
+        })
     }
 
     /// Thread `tid` has met a lock.
