@@ -135,7 +135,15 @@ impl Rewriter {
     /// [`ptrace::cont_syscall`], and its next syscall stop given to [`Rewriter::syscall_stop`].
     pub fn start(&mut self, tid: i32, saved: Registers, rewrite: Rewrite) -> Result<()> {
         let need = rewrite.len();
-        let scratch = self.scratch.get(&tid).filter(|area| area.len >= need);
+        let scratch = match need {
+            // No string of ours, and perhaps no stop at which the rewritten call could be told from others.
+            0 => Some(Scratch { address: 0, len: 0 }),
+            _ => self
+                .scratch
+                .get(&tid)
+                .filter(|area| area.len >= need)
+                .copied(),
+        };
         let Some(scratch) = scratch else {
             return self.map(tid, saved, rewrite);
         };
