@@ -122,6 +122,16 @@ impl Request {
             // Since Linux 6.4.
             return Err(Errno::EINVAL);
         }
+        loop {
+            match self.attempt(call) {
+                // Somebody else took the name after it was looked up; what he made is there to be opened.
+                Err(Errno::EEXIST) if self.flags & libc::O_EXCL == 0 => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    fn attempt(&self, call: &Call<'_>) -> Result<Answer> {
         let creates = self.flags & libc::O_CREAT != 0 && self.flags & libc::O_PATH == 0;
         let end = if creates {
             self.find_or_missing(call)?
