@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use amino_schema::{key, record};
 use amino_txn::Changes;
-use goanna_vfs::{Node, Result};
+use goanna_vfs::{Errno, Node, Result};
 
 use crate::cache::Cache;
 use crate::collect::REAP_PAGES;
@@ -298,7 +298,13 @@ impl AminoFs {
 
     pub(crate) fn do_sync(&self, node: Option<&Node>) -> Result<()> {
         match node {
-            Some(node) => self.pick_up(&self.inode(node)?)?,
+            Some(node) => {
+                let inode = self.inode(node)?;
+                if inode.state.lock().unborn {
+                    return Err(Errno::ESTALE);
+                }
+                self.pick_up(&inode)?;
+            }
             None => self.pick_up_all()?,
         }
         self.flush()

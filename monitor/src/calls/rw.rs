@@ -8,6 +8,7 @@ use goanna_sys::tracee;
 use goanna_vfs::{Errno, OpenFile, Place, Result, Spot};
 
 use super::size::within_limit;
+use super::sync::with_commit;
 use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::Shadow;
@@ -217,7 +218,9 @@ pub fn pwritev2(call: &mut Call<'_>) -> Result<Answer> {
     let answer = write_segments(call, call.int(0), || many(call), spot)?;
     if flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0 && matches!(answer, Answer::Value(1..)) {
         let shadow: Option<Arc<Shadow>> = call.shadow(call.int(0))?;
-        if let Some(shadow) = shadow {
+        if let Some(shadow) = shadow
+            && !with_commit(call, shadow.place())?
+        {
             shadow.place().mount.fs.sync(Some(&shadow.place().node))?;
         }
     }

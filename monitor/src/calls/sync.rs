@@ -14,7 +14,7 @@ pub fn sync(call: &mut Call<'_>) -> Result<Answer> {
 }
 
 /// Whether what the caller has changed reaches the disk with its transaction, or not at all.
-fn with_commit(call: &Call<'_>, place: &Place) -> Result<bool> {
+pub fn with_commit(call: &Call<'_>, place: &Place) -> Result<bool> {
     Ok(call.caller()?.txn.is_some() && place.mount.fs.transactions().is_some())
 }
 
