@@ -154,6 +154,11 @@ impl<'m> Call<'m> {
         Ok(Arc::clone(self.caller.get_or_init(|| caller)))
     }
 
+    /// The thread's current transaction has changed since [`Call::caller`] was asked.
+    pub fn forget_caller(&mut self) {
+        self.caller.take();
+    }
+
     /// The path at argument `index`. EFAULT, ENAMETOOLONG.
     pub fn path(&self, index: usize) -> Result<Vec<u8>> {
         tracee::read_cstr(self.task.tid, self.arg(index), PATH_MAX)

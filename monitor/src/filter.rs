@@ -31,8 +31,11 @@ const OFFSET_ARGS: u32 = 16;
 
 /// The event message of a stop that the filter of [`compile_watch`] asked for and the first one did, too.
 pub const WATCHED: u32 = 1;
-/// The event message of the transaction call's stop in a program that has the filter of [`compile_member`].
+/// The event message of a stop of the transaction call, or of one of [`Rule::Trace`], in a program that has the filter
+/// of [`compile_member`].
 pub const MEMBER: u32 = 2;
+/// As [`MEMBER`], where that filter also stops calls that close descriptors.
+pub const CLOSER: u32 = 3;
 
 /// How calls that the monitor answers are to reach it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +76,9 @@ impl Verdict {
             Delivery::Stop => RET_TRACE,
         };
         match rule {
-            Rule::Allow | Rule::TraceSends(_) | Rule::Read(_) => Self::Return(RET_ALLOW),
+            Rule::Allow | Rule::Close | Rule::TraceSends(_) | Rule::Read(_) => {
+                Self::Return(RET_ALLOW)
+            }
             Rule::Data(_) | Rule::MapFile(_) if !purpose.shadow_files => Self::Return(RET_ALLOW),
             Rule::Notify(_) | Rule::Data(_) => Self::Return(answered),
             Rule::MapFile(_) => Self::when(&MAP_SHARED_FILE, answered),
@@ -104,11 +109,13 @@ impl Verdict {
 
 impl Verdict {
     /// The verdict of [`compile_member`].
-    fn of_member(rule: &'static Rule) -> Self {
+    fn of_member(rule: &'static Rule, closes: bool) -> Self {
         match rule {
             Rule::Read(_) => Self::Return(RET_TRACE),
+            Rule::Close if closes => Self::Return(RET_TRACE),
             Rule::MapFile(_) => Self::when(&MAP_FILE, RET_TRACE),
-            Rule::Transaction => Self::Return(RET_TRACE | MEMBER),
+            Rule::Transaction | Rule::Trace if closes => Self::Return(RET_TRACE | CLOSER),
+            Rule::Transaction | Rule::Trace => Self::Return(RET_TRACE | MEMBER),
             _ => Self::Return(RET_ALLOW),
         }
     }
@@ -133,9 +140,10 @@ pub fn compile_watch() -> Vec<Insn> {
 }
 
 /// A further filter for a program that takes part in a transaction: it stops calls that read, whose answer is not the
-/// kernel's where the transaction has changed the file. Children inherit it, and it stays when the transaction has ended.
-pub fn compile_member() -> Vec<Insn> {
-    assemble(RET_ALLOW, Verdict::of_member)
+/// kernel's where the transaction has changed the file; where the last close ends one (`closes`) also calls that close.
+/// Children inherit it, and it stays when the transaction has ended.
+pub fn compile_member(closes: bool) -> Vec<Insn> {
+    assemble(RET_ALLOW, |rule| Verdict::of_member(rule, closes))
 }
 
 /// A program of the rows' verdicts; calls of foreign ABIs and calls the table does not know get `other`.

@@ -183,7 +183,7 @@ impl Injection {
             }
             Stage::Mapping { .. } => {
                 let address = ptrace::get_regs(tid)?.rax;
-                let program = compile_member();
+                let program = compile_member(false);
                 let image = filter_image(&program, address);
                 if tracee::write_all(tid, address, &image).is_err() {
                     self.go_back(tid)?;

@@ -8,8 +8,9 @@
 //! * [`shadow`] knows what stands for what; nothing the kernel knows is kept twice.
 //!
 //! Threads: one supervisor (the thread that calls [`run`]; ptrace belongs to a thread), a small pool, one
-//! sweeper, one for signals. Lock order: `tasks` and `shadows` tables and `programs` are leaves, as is the book of `members`; none is held
-//! while a tracee or a back end is waited for, but `programs` while a program is copied.
+//! sweeper, one for signals. Lock order: the table of `profiled` comes first; `tasks` and `shadows` tables and
+//! `programs` are leaves, as is the book of `members`; none is held while a tracee or a back end is waited for, but
+//! `programs` while a program is copied, and that of `profiled` while a transaction begins.
 
 mod abi;
 mod baton;
@@ -24,6 +25,8 @@ mod locked;
 mod members;
 mod outside;
 pub mod pool;
+pub mod profile;
+mod profiled;
 mod program;
 mod restart;
 mod rewrite;
@@ -63,6 +66,8 @@ use calls::outgrow::Reluctant;
 use inflight::InFlight;
 use members::Members;
 use outside::Policy;
+use profile::Profile;
+use profiled::Profiled;
 use program::Programs;
 use shadow::Shadows;
 use stats::Counters;
@@ -96,6 +101,10 @@ pub struct Config {
     pub signals: Signals,
     /// Tells the user what is worth knowing of the run.
     pub note: fn(&str),
+    /// Tells the user what failed with nobody else to tell.
+    pub fail: fn(&str),
+    /// Where transactions are inserted into programs.
+    pub profile: Option<Profile>,
     /// What becomes of changes that transactions do not cover.
     pub outside: Outside,
     /// The whole run is one transaction, of which the back end knows.
@@ -118,6 +127,8 @@ pub struct Outcome {
     pub status: Status,
     /// What the monitor did.
     pub stats: Stats,
+    /// Transactions of the profile whose commit failed, as [`Config::fail`] has been told.
+    pub lost: usize,
 }
 
 /// Why a command could not be run.
@@ -182,6 +193,8 @@ pub struct Monitor {
     /// Who takes part in which transaction.
     pub(crate) members: Members,
     pub(crate) outside: Policy,
+    /// Processes for which transactions are begun.
+    pub(crate) profiled: Profiled,
     /// Shadow objects.
     pub(crate) shadows: Shadows,
     /// Programs executed from mounts.
@@ -192,6 +205,7 @@ pub struct Monitor {
     pub(crate) reluctant: Reluctant,
     pub(crate) stats: Counters,
     note: fn(&str),
+    pub(crate) fail: fn(&str),
     noted: AtomicBool,
 }
 
@@ -224,7 +238,8 @@ pub fn prepare() -> io::Result<Signals> {
 pub fn run(config: Config) -> Result<Outcome, Error> {
     cred::thread_owns_fs().map_err(Error::Trace)?;
     let monitor = Arc::new(Monitor {
-        members: Members::new(&config.mounts),
+        members: Members::new(&config.mounts, config.fail),
+        profiled: Profiled::new(config.profile),
         outside: Policy::new(config.outside, config.one_transaction, config.note),
         mounts: config.mounts,
         tasks: Tasks::default(),
@@ -236,6 +251,7 @@ pub fn run(config: Config) -> Result<Outcome, Error> {
         reluctant: Reluctant::default(),
         stats: Counters::default(),
         note: config.note,
+        fail: config.fail,
         noted: AtomicBool::new(false),
     });
     let program = launch::find(&monitor.mounts, &config.command)?;
@@ -272,6 +288,7 @@ pub fn run(config: Config) -> Result<Outcome, Error> {
     Ok(Outcome {
         status,
         stats: monitor.stats.snapshot(),
+        lost: monitor.members.lost(),
     })
 }
 

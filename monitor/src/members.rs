@@ -3,11 +3,12 @@
 //!
 //! The book is a leaf in the lock order: the back end is never asked while it is held.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use goanna_sys::txncall::DEPTH_MAX;
 use goanna_sys::{pidfd, procfs};
@@ -25,6 +26,22 @@ pub struct Offset {
     at: i64,
 }
 
+impl Offset {
+    /// Whether `other`, of who started our process, is likely the same open file description.
+    pub fn is_twin(&self, other: &Self) -> bool {
+        (self.fd, self.object, self.at) == (other.fd, other.object, other.at)
+    }
+}
+
+/// How a transaction is to be committed that was begun for a program.
+#[derive(Debug, Clone)]
+pub struct Deferred {
+    /// As [`goanna_vfs::Transactions::commit`] takes it.
+    pub durable: Option<bool>,
+    /// For whom it was begun.
+    pub program: Arc<str>,
+}
+
 #[derive(Debug, Clone, Default)]
 struct Member {
     current: Option<TxnId>,
@@ -36,6 +53,8 @@ struct Open {
     parent: Option<TxnId>,
     uid: u32,
     offsets: Vec<Offset>,
+    /// It is committed when nothing inside it is open any more.
+    deferred: Option<Deferred>,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +70,9 @@ pub struct Members {
     /// Whether there has ever been a transaction: else nobody needs to look.
     used: AtomicBool,
     store: Option<Arc<dyn FileSystem>>,
+    tell: Option<fn(&str)>,
+    /// Commits that failed without anybody whom the error could be returned to.
+    lost: AtomicUsize,
 }
 
 impl std::fmt::Debug for Members {
@@ -63,6 +85,14 @@ impl Book {
     /// The transaction and those around it, innermost first.
     fn chain(&self, id: Option<TxnId>) -> impl Iterator<Item = TxnId> {
         std::iter::successors(id, |id| self.open.get(id)?.parent)
+    }
+
+    fn around(&self, id: TxnId) -> Option<TxnId> {
+        self.open.get(&id)?.parent
+    }
+
+    fn deferred(&self, id: TxnId) -> Option<Deferred> {
+        self.open.get(&id)?.deferred.clone()
     }
 
     fn depth(&self, id: Option<TxnId>) -> usize {
@@ -98,12 +128,14 @@ impl Book {
     /// The transaction has ended, and those in it; who took part goes on in the one around it.
     fn end(&mut self, id: TxnId) -> Vec<Offset> {
         let parent = self.open.get(&id).and_then(|open| open.parent);
-        let ended: Vec<_> = self
+        let mut ended: Vec<_> = self
             .open
             .keys()
             .copied()
             .filter(|at| self.chain(Some(*at)).any(|x| x == id))
             .collect();
+        // What stood first is set back last.
+        ended.sort_by_key(|at| Reverse(self.depth(Some(*at))));
         for member in self.threads.values_mut() {
             if member
                 .current
@@ -127,13 +159,15 @@ impl Book {
 }
 
 impl Members {
-    /// Nobody yet; transactions are those of the first mounted back end that has them.
-    pub fn new(mounts: &Mounts) -> Self {
+    /// Nobody yet; transactions are those of the first mounted back end that has them. `tell` is called with a
+    /// line for each commit that fails with nobody to return the error to.
+    pub fn new(mounts: &Mounts, tell: fn(&str)) -> Self {
         let store = mounts
             .iter()
             .find(|mount| mount.fs.transactions().is_some());
         Self {
             store: store.map(|mount| Arc::clone(&mount.fs)),
+            tell: Some(tell),
             ..Self::default()
         }
     }
@@ -186,17 +220,102 @@ impl Members {
             let open = book.of(&member);
             book.deserted(open)
         };
-        self.abort_all(&deserted);
+        self.end_deserted(&deserted);
     }
 
-    fn abort_all(&self, ids: &[TxnId]) {
+    /// Ends transactions that nobody takes part in: those that are to be committed by a commit. Innermost first.
+    fn end_deserted(&self, ids: &[TxnId]) {
+        for id in ids {
+            let deferred = self.book.lock().deferred(*id);
+            match deferred {
+                Some(_) => self.commit_deferred(Some(*id)),
+                None => self.abort_one(*id),
+            }
+        }
+    }
+
+    /// Aborts a transaction, if it is open.
+    pub fn abort_one(&self, id: TxnId) {
         let Ok(transactions) = self.transactions() else {
             return;
         };
-        for id in ids {
-            transactions.abort(*id);
-            restore(self.book.lock().end(*id));
+        let around = self.book.lock().around(id);
+        transactions.abort(id);
+        restore(self.book.lock().end(id));
+        self.commit_deferred(around);
+    }
+
+    /// Process `tid`, whose last thread that is, is over with what it began inside `id`, which was begun for it.
+    pub fn retreat(&self, tid: i32, id: TxnId) {
+        let deserted = {
+            let mut book = self.book.lock();
+            if !book.open.contains_key(&id) {
+                return;
+            }
+            let member = Member {
+                current: Some(id),
+                suspended: Vec::new(),
+            };
+            let Some(former) = book.threads.insert(tid, member) else {
+                return;
+            };
+            let open = book.of(&former);
+            book.deserted(open)
+        };
+        self.end_deserted(&deserted);
+    }
+
+    /// Commits a transaction that was begun for a program, if it is open: at once, or when the last one inside it has
+    /// ended. A failure is told.
+    pub fn commit_when_free(&self, id: TxnId, how: Deferred) {
+        if let Some(open) = self.book.lock().open.get_mut(&id) {
+            open.deferred = Some(how);
         }
+        self.commit_deferred(Some(id));
+    }
+
+    /// Commits the transaction if it waits for that and nothing inside it is open; then what waited for it.
+    fn commit_deferred(&self, mut id: Option<TxnId>) {
+        while let Some(at) = id {
+            let (deferred, around) = {
+                let book = self.book.lock();
+                (book.deferred(at), book.around(at))
+            };
+            let Some(Deferred { durable, program }) = deferred else {
+                return;
+            };
+            match self.commit_one(at, durable) {
+                Ok(()) => {}
+                // Something inside it is open; another thread was faster.
+                Err(Errno::EBUSY | Errno::ENOENT) => return,
+                Err(errno) => {
+                    self.lost.fetch_add(1, Relaxed);
+                    if let Some(tell) = self.tell {
+                        let why = errno.desc();
+                        tell(&format!(
+                            "{program}: its transaction could not be committed: {why}"
+                        ));
+                    }
+                }
+            }
+            id = around;
+        }
+    }
+
+    fn commit_one(&self, id: TxnId, durable: Option<bool>) -> Result<()> {
+        let result = self.transactions()?.commit(id, durable);
+        match result {
+            Err(Errno::EBUSY) => {}
+            // ENOENT: another thread has ended it.
+            Ok(()) | Err(Errno::ENOENT) => drop(self.book.lock().end(id)),
+            Err(_) => restore(self.book.lock().end(id)),
+        }
+        result
+    }
+
+    /// How many commits failed without anybody whom the error could be returned to.
+    pub fn lost(&self) -> usize {
+        self.lost.load(Relaxed)
     }
 
     /// Begins a transaction, in the current one of the first of `tids`; it is all of theirs from then on. Returns its
@@ -214,6 +333,7 @@ impl Members {
             parent,
             uid,
             offsets,
+            deferred: None,
         };
         book.open.insert(id, open);
         for tid in tids {
@@ -230,19 +350,16 @@ impl Members {
     /// Commits the current transaction. ENODATA, EBUSY; after any other failure it is aborted.
     pub fn commit(&self, tids: &[i32]) -> Result<()> {
         let id = self.current_of(tids)?;
-        let result = self.transactions()?.commit(id);
-        match result {
-            Err(Errno::EBUSY) => return result,
-            Ok(()) => drop(self.book.lock().end(id)),
-            Err(_) => restore(self.book.lock().end(id)),
-        }
-        result
+        let around = self.book.lock().around(id);
+        self.commit_one(id, None)?;
+        self.commit_deferred(around);
+        Ok(())
     }
 
     /// Aborts the current transaction. ENODATA.
     pub fn abort(&self, tids: &[i32]) -> Result<()> {
         let id = self.current_of(tids)?;
-        self.abort_all(&[id]);
+        self.abort_one(id);
         Ok(())
     }
 
@@ -294,7 +411,7 @@ impl Members {
             let chain: Vec<_> = book.chain(Some(id)).collect();
             book.deserted(chain)
         };
-        self.abort_all(&deserted);
+        self.end_deserted(&deserted);
         Ok(())
     }
 

@@ -85,8 +85,11 @@ impl Policy {
     }
 }
 
-/// Of a call that changes what a path names: the argument that is the path, and the one it starts from.
-fn changed(call: &Call<'_>) -> Option<(Option<usize>, usize)> {
+/// Which argument a path starts from, if any does, and which is the path.
+pub type PathAt = (Option<usize>, usize);
+
+/// Of a call that changes what a path names: where that stands.
+pub fn changed(call: &Call<'_>) -> Option<PathAt> {
     let opens = |flags: i32| {
         flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0
     };

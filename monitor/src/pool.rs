@@ -18,7 +18,7 @@ use crate::call::{Answer, Call};
 use crate::restart::is_interruptible;
 use crate::table::entry;
 use crate::vigil::Vigil;
-use crate::{Monitor, locked};
+use crate::{Monitor, locked, profiled};
 
 /// How many calls may take long at the same time before further ones wait for them.
 const THREADS: usize = 8;
@@ -141,7 +141,7 @@ fn attempt(
     let mut call = Call::new(monitor, Arc::clone(&task), nr, notification.args);
     call.notification = Some((Arc::clone(listener), notification.id));
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        handler(&mut call).and_then(|answer| monitor.outside.judge(&call, answer))
+        profiled::answer(&mut call, handler).and_then(|answer| monitor.outside.judge(&call, answer))
     }))
     .unwrap_or(Err(Errno::EIO));
     let waits = matches!(outcome, Ok(Answer::PassOn | Answer::Block(_)));

@@ -18,12 +18,13 @@ use goanna_vfs::{Errno, LOCKED, Place, Result, ops};
 use crate::call::{Answer, Call};
 use crate::calls::datagram;
 use crate::calls::txn::Request;
-use crate::filter::{MEMBER, compile_member};
+use crate::filter::{CLOSER, MEMBER, compile_member};
 use crate::inject::{Injector, Stop};
+use crate::profile::{End, Rule};
 use crate::program::{Exec, Plan};
 use crate::rewrite::{Registers, Rewrite, Rewriter};
 use crate::table::entry;
-use crate::{Monitor, Status, locked, restart};
+use crate::{Monitor, Status, locked, profiled, restart};
 
 /// Follows the tracees of one run.
 pub struct Supervisor {
@@ -43,7 +44,12 @@ pub struct Supervisor {
     injector: Injector,
     /// Transaction calls that wait until another process has that filter.
     joining: HashMap<i32, (Registers, Request)>,
+    /// Those that are executing a program that a rule of the profile is for.
+    entering: HashMap<i32, Entering>,
 }
+
+/// The rule for a program that is being executed, and the program.
+type Entering = (Option<Arc<Rule>>, Arc<str>);
 
 struct Late {
     tid: i32,
@@ -92,6 +98,7 @@ impl Supervisor {
             filtered: HashSet::new(),
             injector: Injector::default(),
             joining: HashMap::new(),
+            entering: HashMap::new(),
         }
     }
 
@@ -111,9 +118,12 @@ impl Supervisor {
                 0
             };
             let monitor = &self.monitor;
-            let leaving = |tid| {
+            let leaving = |tid, how| {
                 monitor.tasks.remove(tid);
                 monitor.in_flight.settle(tid);
+                if let Some(status) = end_of(how) {
+                    monitor.profiled.exited(monitor, tid, status);
+                }
             };
             match ptrace::wait_leaving(flags, leaving) {
                 Ok(Some((tid, event))) => {
@@ -134,13 +144,9 @@ impl Supervisor {
     /// reported like any other, so those errors mean nothing.
     fn event(&mut self, tid: i32, event: ptrace::Status) -> Option<Status> {
         let outcome = match event {
-            ptrace::Status::Exited(code) => {
+            ptrace::Status::Exited(_) | ptrace::Status::Signaled { .. } => {
                 self.ended(tid);
-                return Some(Status::Exited(code));
-            }
-            ptrace::Status::Signaled { signal, .. } => {
-                self.ended(tid);
-                return Some(Status::Signaled(signal));
+                return end_of(event);
             }
             ptrace::Status::Seccomp => self.call(tid),
             ptrace::Status::SyscallStop => self.syscall_stop(tid),
@@ -153,6 +159,8 @@ impl Supervisor {
                     self.monitor.tasks.remove(tid);
                 }
                 self.monitor.members.rename(former_tid, tid);
+                let entered = self.entering.remove(&former_tid);
+                self.monitor.profiled.executed(&self.monitor, tid, entered);
                 ptrace::cont(tid, 0)
             }
             ptrace::Status::EventStop => self.event_stop(tid),
@@ -172,6 +180,7 @@ impl Supervisor {
         self.early.remove(&tid);
         self.filtered.remove(&tid);
         self.joining.remove(&tid);
+        self.entering.remove(&tid);
         let waiting = self.injector.forget(tid);
         self.joined(&waiting, Err(Errno::ESRCH));
         self.monitor.members.left(tid);
@@ -183,6 +192,7 @@ impl Supervisor {
         // What cannot be told is taken as not inherited.
         let _ = self.rewriter.inherit(tid, child);
         self.monitor.members.inherit(tid, child);
+        self.monitor.profiled.forked(tid, child);
         if self.filtered.contains(&tid) {
             self.filtered.insert(child);
         }
@@ -255,7 +265,7 @@ impl Supervisor {
     fn transaction(&mut self, call: &Call<'_>, regs: &Registers) -> Result<Next> {
         let tid = call.task.tid;
         let request = Request::of(call)?;
-        if ptrace::event_message(tid)? == MEMBER as i32 {
+        if member_filter(tid)? > 0 {
             self.filtered.insert(tid);
         }
         let tried = self.rewriter.was_filtered(tid);
@@ -263,7 +273,7 @@ impl Supervisor {
         if request.joins() && !self.filtered.contains(&joins) {
             match request.target {
                 None if tried => return Err(Errno::EAGAIN),
-                None => return Ok(Next::Instead(Rewrite::Filter(compile_member()))),
+                None => return Ok(Next::Instead(Rewrite::Filter(compile_member(false)))),
                 Some(target) if !self.known.contains(&target) => return Err(Errno::ESRCH),
                 Some(target) => {
                     self.injector.start(target, tid)?;
@@ -274,6 +284,36 @@ impl Supervisor {
         }
         let answer = request.answer(&self.monitor);
         self.without_notification(tid, *regs, answer)
+    }
+
+    /// A program is about to be executed: one that a rule is for gets its filter before.
+    fn execute(&mut self, call: &Call<'_>, exec: &Exec, envp: u64) -> Result<Next> {
+        let tid = call.task.tid;
+        self.entering.remove(&tid);
+        let path = if exec.path.is_empty() {
+            procfs::fd_link(tid, exec.dirfd).unwrap_or_default()
+        } else {
+            exec.path.clone()
+        };
+        let tried = self.rewriter.was_filtered(tid);
+        if let Some(rule) = self.monitor.profiled.rule(&path) {
+            let closes = rule.end == End::LastClose;
+            let has = member_filter(tid)?;
+            if has == 0 || closes && has != CLOSER {
+                if !tried {
+                    return Ok(Next::Instead(Rewrite::Filter(compile_member(closes))));
+                }
+                self.monitor.note_once(&format!(
+                    "{}: the profile does not apply to programs that start with seccomp filters of their own",
+                    path.escape_ascii()
+                ));
+            } else {
+                self.filtered.insert(tid);
+                let program = Arc::from(path.escape_ascii().to_string());
+                self.entering.insert(tid, (Some(rule), program));
+            }
+        }
+        execute(call, exec, envp)
     }
 
     /// Lets a signal be delivered; a call that it took back from us unseen is made again afterwards.
@@ -363,7 +403,7 @@ impl Supervisor {
                     argv: args[1],
                     flags: 0,
                 };
-                execute(&call, &exec, args[2])
+                self.execute(&call, &exec, args[2])
             }
             (libc::SYS_execveat, _) => {
                 let exec = Exec {
@@ -372,10 +412,15 @@ impl Supervisor {
                     argv: args[2],
                     flags: call.int(4),
                 };
-                execute(&call, &exec, args[3])
+                self.execute(&call, &exec, args[3])
+            }
+            (libc::SYS_close | libc::SYS_close_range | libc::SYS_dup2 | libc::SYS_dup3, _) => {
+                let answer = profiled::close(&monitor, &call);
+                drop(call);
+                self.without_notification(tid, *regs, Ok(answer))
             }
             (_, Some(handler)) => {
-                let answer = handler(&mut call);
+                let answer = profiled::answer(&mut call, handler);
                 let answer = answer.and_then(|answer| monitor.outside.judge(&call, answer));
                 drop(call);
                 self.without_notification(tid, *regs, answer)
@@ -449,6 +494,25 @@ impl Supervisor {
             "{tid}: {outcome:?}"
         );
     }
+}
+
+/// How a task ended, if it did.
+fn end_of(event: ptrace::Status) -> Option<Status> {
+    match event {
+        ptrace::Status::Exited(code) => Some(Status::Exited(code)),
+        ptrace::Status::Signaled { signal, .. } => Some(Status::Signaled(signal)),
+        _ => None,
+    }
+}
+
+/// Which filter of members a tracee has that is stopped where the message tells: [`MEMBER`], [`CLOSER`], or 0.
+fn member_filter(tid: i32) -> Result<u32> {
+    let message = ptrace::event_message(tid)?.cast_unsigned();
+    Ok(if matches!(message, MEMBER | CLOSER) {
+        message
+    } else {
+        0
+    })
 }
 
 /// The number and the arguments of the call a tracee is stopped in.

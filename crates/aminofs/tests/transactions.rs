@@ -33,7 +33,7 @@ impl<'a> User<'a> {
 
     /// Ends the current transaction; `outer` is the one around it.
     fn commit(&mut self, outer: Option<TxnId>) -> Result<()> {
-        let result = self.fs.commit(self.caller.txn.unwrap());
+        let result = self.fs.commit(self.caller.txn.unwrap(), None);
         self.caller.txn = outer;
         result
     }

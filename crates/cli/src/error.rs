@@ -8,6 +8,7 @@ use goanna_vfs::{Errno, MountError};
 use thiserror::Error;
 
 use crate::names::{escape, escape_path};
+use crate::profile::ProfileError;
 use crate::run::{ending, exit_status};
 use crate::spec::SpecError;
 
@@ -35,6 +36,25 @@ pub enum Error {
         /// What is wrong.
         why: SpecError,
     },
+    /// A profile file that cannot be read.
+    #[error("--profile {}: {}", escape_path(.file), io_text(.why))]
+    ProfileFile {
+        /// As it was given.
+        file: PathBuf,
+        /// Why.
+        why: io::Error,
+    },
+    /// A profile file that is wrong.
+    #[error("profile {}:{why}", escape_path(.file))]
+    Profile {
+        /// The file.
+        file: PathBuf,
+        /// Line, key, and what is wrong.
+        why: ProfileError,
+    },
+    /// Transactions of a profile were lost; each has been told.
+    #[error("{0} transactions of the profile could not be committed")]
+    Lost(usize),
     /// A mount that could not be made.
     #[error("mount at {}: {why}", escape(.target))]
     Mount {
@@ -230,6 +250,9 @@ impl Error {
                 why: SpecError::Fields(_),
                 ..
             } => r"a blank inside a path is written \040",
+            Self::ProfileFile { .. } => {
+                "give exec, session, or the path of a profile file; ./exec is a file"
+            }
             Self::Mount {
                 why: MountError::Root,
                 ..

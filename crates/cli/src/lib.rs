@@ -13,6 +13,7 @@ mod mounts;
 mod names;
 mod offline;
 mod output;
+mod profile;
 mod program;
 mod run;
 mod spec;

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::time::Instant;
 
+use goanna_monitor::profile::Profile;
 use goanna_monitor::{Config, Interception, Status};
 
 use crate::args::amino::{self, How};
@@ -11,7 +12,16 @@ use crate::error::Error;
 use crate::mounts::{self, Built};
 use crate::spec::{MountSpec, Source};
 use crate::stats::Figures;
-use crate::{caller, store};
+use crate::{caller, profile, store};
+
+/// Transactions that the command knows nothing of.
+#[derive(Default)]
+struct Inserted {
+    /// One around all of it.
+    whole: bool,
+    /// Around parts of it.
+    profile: Option<Profile>,
+}
 
 /// `amino run`.
 pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
@@ -22,7 +32,11 @@ pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
     if args.txn {
         refuse_several_stores(&specs)?;
     }
-    run(&specs, args.engine, args.txn, args.how, loud)
+    let inserted = Inserted {
+        whole: args.txn,
+        profile: args.profile.as_deref().map(profile::load).transpose()?,
+    };
+    run(&specs, args.engine, inserted, args.how, loud)
 }
 
 /// `goanna run`.
@@ -32,7 +46,7 @@ pub fn goanna(args: goanna::Run, loud: Loudness) -> Result<u8, Error> {
     if specs.is_empty() {
         return Err(Error::NoMounts);
     }
-    run(&specs, None, false, args.how, loud)
+    run(&specs, None, Inserted::default(), args.how, loud)
 }
 
 fn refuse_nesting() -> Result<(), Error> {
@@ -53,17 +67,17 @@ fn refuse_several_stores(specs: &[MountSpec]) -> Result<(), Error> {
     }
 }
 
-/// Runs the command over `specs`; with `txn` as one transaction of the first, which is a store.
+/// Runs the command over `specs`; transactions are those of the first, which is a store.
 fn run(
     specs: &[MountSpec],
     engine: Option<Engine>,
-    txn: bool,
+    inserted: Inserted,
     how: How,
     loud: Loudness,
 ) -> Result<u8, Error> {
     let signals = goanna_monitor::prepare().map_err(Error::Signals)?;
     let Built { mounts, stores } = mounts::build(specs, engine, &caller::current())?;
-    let transaction = stores.first().filter(|_| txn);
+    let transaction = stores.first().filter(|_| inserted.whole);
     if let Some((dir, fs)) = transaction {
         fs.hold().map_err(|why| Error::store(dir, why))?;
     }
@@ -83,12 +97,14 @@ fn run(
         } else {
             |text| eprintln!("note: {text}")
         },
+        fail: |text| eprintln!("amino: {text}"),
+        profile: inserted.profile,
         outside: match how.outside {
             Outside::Allow => goanna_monitor::Outside::Allow,
             Outside::Warn => goanna_monitor::Outside::Warn,
             Outside::Deny => goanna_monitor::Outside::Deny,
         },
-        one_transaction: txn,
+        one_transaction: inserted.whole,
     });
     let elapsed = start.elapsed();
     let succeeded = outcome
@@ -124,6 +140,9 @@ fn run(
             "note: {}; the transaction was aborted",
             ending(outcome.status)
         );
+    }
+    if outcome.lost > 0 {
+        return Err(Error::Lost(outcome.lost));
     }
     Ok(exit_status(outcome.status))
 }

@@ -168,14 +168,14 @@ pub fn wait_any() -> Result<Event, Errno> {
 /// Waits for the next report of any child or tracee, of any thread of this process. `flags` may hold `WNOHANG`, and
 /// then nothing new is `None`. `ECHILD`: none is left. Interruptions by signals are not reported.
 pub fn wait(flags: i32) -> Result<Option<(i32, Status)>, Errno> {
-    wait_leaving(flags, |_| {})
+    wait_leaving(flags, |_, _| {})
 }
 
-/// As [`wait`]; the end of a task is told to `leaving` before it is reaped: until that returns nobody learns of it, its
-/// parent neither.
+/// As [`wait`]; the end of a task, and how it ended, is told to `leaving` before it is reaped: until that returns nobody
+/// learns of it, its parent neither.
 pub fn wait_leaving(
     flags: i32,
-    mut leaving: impl FnMut(i32),
+    mut leaving: impl FnMut(i32, Status),
 ) -> Result<Option<(i32, Status)>, Errno> {
     let any = libc::WEXITED | libc::WSTOPPED;
     loop {
@@ -183,7 +183,9 @@ pub fn wait_leaving(
             return Ok(None);
         };
         let kind = if seen.is_end {
-            leaving(seen.tid);
+            if let Some(status) = decode(seen.tid, seen.raw)? {
+                leaving(seen.tid, status);
+            }
             libc::WEXITED
         } else {
             libc::WSTOPPED

@@ -63,9 +63,9 @@ pub trait Transactions: Send + Sync {
     fn begin(&self, parent: Option<TxnId>) -> Result<TxnId>;
 
     /// Ends the transaction: its changes become its parent's, or, of an outermost one, everybody's, at once, and reach the
-    /// disk before this returns if the back end's durability says so. EBUSY while one inside it is open, and nothing has
+    /// disk before this returns if `durable`, or for `None` the back end's durability, says so. EBUSY while one inside it is open, and nothing has
     /// happened then; any other failure (ENOSPC, EIO) has aborted it.
-    fn commit(&self, id: TxnId) -> Result<()>;
+    fn commit(&self, id: TxnId, durable: Option<bool>) -> Result<()>;
 
     /// Ends the transaction, and those inside it, without a trace.
     fn abort(&self, id: TxnId);

@@ -92,6 +92,8 @@ pub enum Rule {
     MapFile(Handler),
     /// Allowed; in members of transactions stopped by ptrace and answered.
     Read(Handler),
+    /// Allowed; in programs whose transactions end with the last close of a file stopped by ptrace.
+    Close,
     /// Stopped by ptrace; the event message tells whether the program has the filter of members.
     Transaction,
     /// Stopped by ptrace, because registers must change.
@@ -139,6 +141,7 @@ impl Entry {
             Rule::Data(_) => "answered for shadow files".into(),
             Rule::MapFile(_) => "answered in part for shadow files".into(),
             Rule::Read(_) => "allowed; answered in transactions".into(),
+            Rule::Close => "allowed; stopped under profiles".into(),
             Rule::Trace | Rule::Transaction => "stopped".into(),
             Rule::TraceIf(_) => "stopped in part".into(),
             Rule::TraceSends(_) => "stopped in programs with Unix datagrams".into(),

@@ -196,7 +196,7 @@ impl goanna_vfs::Transactions for AminoFs {
         Ok(id)
     }
 
-    fn commit(&self, id: TxnId) -> Result<()> {
+    fn commit(&self, id: TxnId, durable: Option<bool>) -> Result<()> {
         let txn = self.transactions.find(id).ok_or(Errno::ENOENT)?;
         let using = txn.using.write();
         if txn.ended.load(SeqCst) {
@@ -222,7 +222,8 @@ impl goanna_vfs::Transactions for AminoFs {
         self.transactions.forget(&txn);
         drop(using);
         let outermost = txn.parent.is_none() && !is_empty;
-        if result.is_ok() && outermost && self.options.durability != crate::Durability::Aci {
+        let waits = durable.unwrap_or(self.options.durability != crate::Durability::Aci);
+        if result.is_ok() && outermost && waits {
             self.flush()?;
         }
         result

@@ -105,6 +105,10 @@ pub struct Run {
     /// Make the whole command one transaction: commit when it exits with 0, keep nothing of it otherwise
     #[arg(long)]
     pub txn: bool,
+    /// Insert transactions into programs: exec (each program is one), session (from its first open to its last close), or
+    /// a profile file
+    #[arg(long, value_name = "NAME|FILE", value_hint = clap::ValueHint::FilePath)]
+    pub profile: Option<PathBuf>,
     /// What other mounts there are and how to run.
     #[command(flatten)]
     pub how: How,
@@ -164,6 +168,20 @@ Transactions:
   store as it was. fsync does not wait for the disk meanwhile. A transaction of
   more than 1 GiB gets ENOSPC. What is done outside the store stays done.
 
+Profiles:
+  --profile inserts transactions into programs that know nothing of them.
+  exec     each program that is executed is a transaction, inside that of the
+           program that executed it: committed when it exits with 0, else aborted
+  session  from the first file of the store that a process opens to the last
+           that it closes; aborted when it exits before otherwise than with 0
+  FILE     TOML: [[rule]] tables, the first that names a program counts, with
+             programs = [\"tar\", \"/opt/*\"]   paths or last components
+             begin = \"exec\"                 or \"open\", \"first-write\"
+             end = \"exit\"                   or \"close\"
+             aborts = [1, 75]               statuses; default: all but 0
+             durability = \"commit\"          or \"aci\"; default: the store's
+  Status 125 when a commit fails whose program had exited by then.
+
 Notes:
   Programs run as you, and without the privilege of set-uid programs.
   `amino run` inside `amino run` is not supported yet.
@@ -173,6 +191,7 @@ Examples:
   amino run -- cp -a /etc /amino/etc
   amino run --store ./db --at /db -- ./load.sh
   amino run --txn -- ./deploy.sh
+  amino run --profile exec -- make -C /amino/src
   amino run --durability acid --stats -- ./server
   amino run --mount pass=/usr/include:/inc,ro -- ls /inc"
 );

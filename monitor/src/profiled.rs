@@ -1,0 +1,442 @@
+//! Processes under a rule of the profile, and the transactions that were begun for them.
+//!
+//! Lock order: the table, then whatever beginning a transaction takes. No tracee is waited for meanwhile.
+
+use std::collections::HashMap;
+use std::fs;
+use std::ops::RangeInclusive;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use goanna_sys::procfs;
+use goanna_vfs::walk::Pos;
+use goanna_vfs::{Errno, LOCKED, Place, Result, TxnId};
+use parking_lot::Mutex;
+
+use crate::call::{Answer, Call};
+use crate::members::{Deferred, Offset, offsets};
+use crate::outside::{PathAt, changed};
+use crate::profile::{Begin, End, Profile, Rule};
+use crate::shadow::Identity;
+use crate::table::Handler;
+use crate::{Monitor, Status};
+
+/// A descriptor, and what it refers to.
+type Held = (i32, Identity);
+
+/// A transaction that was begun for a process.
+#[derive(Debug)]
+struct Begun {
+    id: TxnId,
+    rule: Arc<Rule>,
+    program: Arc<str>,
+    /// Files of the store that the process had open when it began.
+    held: Vec<Held>,
+    /// Calls under way that it was begun for, none of which has succeeded yet; `None` when one has.
+    tried_by: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Process {
+    /// For transactions that begin from here on.
+    rule: Option<Arc<Rule>>,
+    program: Arc<str>,
+    open: Option<Begun>,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Profiled {
+    profile: Option<Profile>,
+    processes: Mutex<HashMap<i32, Process>>,
+}
+
+impl Begun {
+    fn deferred(&self) -> Deferred {
+        Deferred {
+            durable: self.rule.durable,
+            program: Arc::clone(&self.program),
+        }
+    }
+}
+
+impl Profiled {
+    /// Nobody yet.
+    pub fn new(profile: Option<Profile>) -> Self {
+        Self {
+            profile,
+            processes: Mutex::default(),
+        }
+    }
+
+    /// The rule for the program at `path`.
+    pub fn rule(&self, path: &[u8]) -> Option<Arc<Rule>> {
+        self.profile.as_ref()?.rule(path)
+    }
+
+    /// Process `pid` has executed `program`, which `rule` is for. A transaction that was begun for it goes on.
+    pub fn executed(
+        &self,
+        monitor: &Monitor,
+        pid: i32,
+        entered: Option<(Option<Arc<Rule>>, Arc<str>)>,
+    ) {
+        if self.profile.is_none() {
+            return;
+        }
+        let former = self.processes.lock().remove(&pid);
+        let mut open = former.and_then(|process| process.open);
+        // Descriptors that are closed on exec are closed by now.
+        let is_over = |begun: &mut Begun| {
+            begun.rule.end == End::LastClose && !begun.goes_on(monitor, pid, None)
+        };
+        if let Some(begun) = open.take_if(is_over) {
+            monitor.members.commit_when_free(begun.id, begun.deferred());
+        }
+        let Some((rule, program)) = entered.or_else(|| {
+            let begun = open.as_ref()?;
+            Some((None, Arc::clone(&begun.program)))
+        }) else {
+            return;
+        };
+        if open.is_none()
+            && let Some(rule) = rule.as_ref().filter(|rule| rule.begin == Begin::Exec)
+        {
+            open = begin(monitor, pid, pid, rule, &program, None);
+        }
+        let process = Process {
+            rule,
+            program,
+            open,
+        };
+        self.processes.lock().insert(pid, process);
+    }
+
+    /// `parent` has started `child`, which runs the same program.
+    pub fn forked(&self, parent: i32, child: i32) {
+        if self.profile.is_none() {
+            return;
+        }
+        let (Ok(parent), Ok(child)) = (procfs::status(parent), procfs::status(child)) else {
+            return;
+        };
+        if parent.tgid == child.tgid {
+            return;
+        }
+        let mut processes = self.processes.lock();
+        let Some(Process {
+            rule: Some(rule),
+            program,
+            ..
+        }) = processes.get(&parent.tgid)
+        else {
+            return;
+        };
+        let inherited = Process {
+            rule: Some(Arc::clone(rule)),
+            program: Arc::clone(program),
+            open: None,
+        };
+        processes.insert(child.tgid, inherited);
+    }
+
+    /// Process `pid` has exited with `status`, which nobody knows yet.
+    pub fn exited(&self, monitor: &Monitor, pid: i32, status: Status) {
+        let process = self.processes.lock().remove(&pid);
+        let Some(begun) = process.and_then(|process| process.open) else {
+            return;
+        };
+        monitor.members.retreat(pid, begun.id);
+        if begun.rule.commits(status) {
+            monitor.members.commit_when_free(begun.id, begun.deferred());
+        } else {
+            monitor.members.abort_one(begun.id);
+        }
+    }
+
+    /// A transaction that the call of these descriptors' closing ends, and how it is to be committed.
+    fn last_close(
+        &self,
+        call: &Call<'_>,
+        closed: RangeInclusive<i32>,
+    ) -> Option<(TxnId, Deferred)> {
+        let pid = call.task.caller().ok()?.pid;
+        let mut processes = self.processes.lock();
+        let process = processes.get_mut(&pid)?;
+        let begun = process.open.as_ref()?;
+        if begun.rule.end != End::LastClose || begun.tried_by.is_some() {
+            return None;
+        }
+        let single = closed.start() == closed.end();
+        if single && of_store(call.monitor, pid, *closed.start()).is_none() {
+            return None;
+        }
+        if begun.goes_on(call.monitor, pid, Some(closed)) {
+            return None;
+        }
+        let begun = process.open.take()?;
+        Some((begun.id, begun.deferred()))
+    }
+
+    /// Whether a rule begins a transaction with this call; if so it has been begun.
+    fn before(&self, call: &mut Call<'_>) -> bool {
+        let Ok(pid) = call.task.caller().map(|caller| caller.pid) else {
+            return false;
+        };
+        let begins = {
+            let processes = self.processes.lock();
+            let Some(process) = processes.get(&pid) else {
+                return false;
+            };
+            match (&process.open, &process.rule) {
+                (None, Some(rule)) => rule.begin,
+                (Some(begun), _) if begun.tried_by.is_some() => begun.rule.begin,
+                _ => return false,
+            }
+        };
+        let relevant = match begins {
+            Begin::Exec => false,
+            Begin::Open => opened(call).is_some_and(|at| is_in_store(call, at)),
+            Begin::FirstWrite => changes_store(call),
+        };
+        if !relevant {
+            return false;
+        }
+        let mut processes = self.processes.lock();
+        let Some(process) = processes.get_mut(&pid) else {
+            return false;
+        };
+        match &mut process.open {
+            Some(begun) => match &mut begun.tried_by {
+                Some(calls) => *calls += 1,
+                None => return false,
+            },
+            None => {
+                let Some(rule) = &process.rule else {
+                    return false;
+                };
+                let tid = call.task.tid;
+                process.open = begin(call.monitor, pid, tid, rule, &process.program, Some(1));
+            }
+        }
+        let begun = process.open.is_some();
+        call.forget_caller();
+        begun
+    }
+
+    /// The call that [`Profiled::before`] was true for has this answer: without a success there was nothing to begin.
+    fn after(&self, call: &Call<'_>, answer: &Result<Answer>) {
+        let Ok(pid) = call.task.caller().map(|caller| caller.pid) else {
+            return;
+        };
+        let failed = {
+            let mut processes = self.processes.lock();
+            let Some(process) = processes.get_mut(&pid) else {
+                return;
+            };
+            let Some(begun) = &mut process.open else {
+                return;
+            };
+            let Some(calls) = &mut begun.tried_by else {
+                return;
+            };
+            *calls = calls.saturating_sub(1);
+            match answer {
+                // It is made again.
+                Err(LOCKED) => None,
+                Ok(Answer::PassOn) | Err(_) if *calls == 0 => process.open.take(),
+                Ok(Answer::PassOn) | Err(_) => None,
+                Ok(_) => {
+                    begun.tried_by = None;
+                    None
+                }
+            }
+        };
+        if let Some(begun) = failed {
+            call.monitor.members.abort_one(begun.id);
+        }
+    }
+
+    fn knows(&self, call: &Call<'_>) -> bool {
+        let caller = call.task.caller();
+        caller.is_ok_and(|caller| self.processes.lock().contains_key(&caller.pid))
+    }
+}
+
+impl Begun {
+    /// Whether the process has files of the store open that it opened since it began, other than those being closed.
+    fn goes_on(&self, monitor: &Monitor, pid: i32, closed: Option<RangeInclusive<i32>>) -> bool {
+        let is_closed = |fd: i32| closed.as_ref().is_some_and(|range| range.contains(&fd));
+        held(monitor, pid)
+            .into_iter()
+            .any(|held| !is_closed(held.0) && !self.held.contains(&held))
+    }
+}
+
+/// Has `handler` answer a call, in a transaction that begins with it where a rule says so.
+pub fn answer(call: &mut Call<'_>, handler: Handler) -> Result<Answer> {
+    let profiled = &call.monitor.profiled;
+    if profiled.profile.is_none() {
+        return handler(call);
+    }
+    let begins = profiled.before(call);
+    let mut answer = handler(call);
+    // Another thread has closed the last file in this instant; the program knows of no transaction.
+    if matches!(answer, Err(Errno::ECANCELED)) && profiled.knows(call) {
+        call.forget_caller();
+        answer = handler(call);
+    }
+    if begins {
+        profiled.after(call, &answer);
+        if matches!(answer, Ok(Answer::PassOn)) {
+            call.forget_caller();
+        }
+    }
+    answer
+}
+
+/// The answer to a call that closes descriptors: the kernel's, after a commit where a rule says so.
+pub fn close(monitor: &Arc<Monitor>, call: &Call<'_>) -> Answer {
+    let ended = closed_by(call).and_then(|closed| monitor.profiled.last_close(call, closed));
+    let Some((id, deferred)) = ended else {
+        return Answer::PassOn;
+    };
+    let monitor = Arc::clone(monitor);
+    Answer::Block(Box::new(move || {
+        monitor.members.commit_when_free(id, deferred);
+        Ok(Answer::PassOn)
+    }))
+}
+
+fn closed_by(call: &Call<'_>) -> Option<RangeInclusive<i32>> {
+    let bound = |index: usize| i32::try_from(call.uint(index)).unwrap_or(i32::MAX);
+    match i64::from(call.nr) {
+        libc::SYS_close => Some(call.int(0)..=call.int(0)),
+        libc::SYS_dup2 | libc::SYS_dup3 if call.int(0) != call.int(1) => {
+            Some(call.int(1)..=call.int(1))
+        }
+        libc::SYS_close_range if call.uint(2) & libc::CLOSE_RANGE_CLOEXEC == 0 => {
+            Some(bound(0)..=bound(1))
+        }
+        _ => None,
+    }
+}
+
+/// Begins a transaction of `rule` for process `pid`, whose thread `tid` gives cause to. Without one it goes on as it is.
+fn begin(
+    monitor: &Monitor,
+    pid: i32,
+    tid: i32,
+    rule: &Arc<Rule>,
+    program: &Arc<str>,
+    tried_by: Option<usize>,
+) -> Option<Begun> {
+    let try_begin = || -> Result<Begun> {
+        let status = procfs::status(tid)?;
+        let mut tids = procfs::threads(pid)?;
+        // The first one's current transaction is the one around it.
+        tids.retain(|&other| other != tid);
+        tids.insert(0, tid);
+        let is_ours = |object| monitor.shadows.find(object).is_some();
+        let mut before = offsets(pid, is_ours);
+        // A process that has exited has no descriptors to set back, but shares them with who started it.
+        let parents = offsets(status.ppid, is_ours);
+        let shared = |theirs: &Offset| before.iter().any(|own| own.is_twin(theirs));
+        let parents: Vec<_> = parents.into_iter().filter(shared).collect();
+        before.extend(parents);
+        let held = if rule.end == End::LastClose {
+            held(monitor, pid)
+        } else {
+            Vec::new()
+        };
+        let (id, _) = monitor.members.begin(&tids, status.uid[0], before)?;
+        Ok(Begun {
+            id,
+            rule: Arc::clone(rule),
+            program: Arc::clone(program),
+            held,
+            tried_by,
+        })
+    };
+    match try_begin() {
+        Ok(begun) => Some(begun),
+        // It is gone.
+        Err(Errno::ESRCH) => None,
+        Err(errno) => {
+            let why = errno.desc();
+            (monitor.fail)(&format!(
+                "{program}: no transaction could be begun for it: {why}"
+            ));
+            None
+        }
+    }
+}
+
+/// The descriptors of process `pid` that are files of the store, of any kind.
+fn held(monitor: &Monitor, pid: i32) -> Vec<Held> {
+    let fds = procfs::fds(pid).unwrap_or_default();
+    fds.into_iter()
+        .filter_map(|fd| Some((fd, of_store(monitor, pid, fd)?)))
+        .collect()
+}
+
+fn of_store(monitor: &Monitor, pid: i32, fd: i32) -> Option<Identity> {
+    let meta = fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok()?;
+    let identity = (meta.dev(), meta.ino());
+    let shadow = monitor.shadows.find(identity)?;
+    is_transactional(shadow.place()).then_some(identity)
+}
+
+fn is_transactional(place: &Place) -> bool {
+    place.mount.fs.transactions().is_some()
+}
+
+/// Of a call that opens what a path names: where that stands.
+fn opened(call: &Call<'_>) -> Option<PathAt> {
+    match i64::from(call.nr) {
+        libc::SYS_open | libc::SYS_creat => Some((None, 0)),
+        libc::SYS_openat | libc::SYS_openat2 => Some((Some(0), 1)),
+        _ => None,
+    }
+}
+
+/// Whether a call changes something of the store, if it succeeds.
+fn changes_store(call: &Call<'_>) -> bool {
+    if let Some(at) = changed(call) {
+        return is_in_store(call, at);
+    }
+    let fd = match i64::from(call.nr) {
+        libc::SYS_write
+        | libc::SYS_pwrite64
+        | libc::SYS_writev
+        | libc::SYS_pwritev
+        | libc::SYS_pwritev2
+        | libc::SYS_ftruncate
+        | libc::SYS_fallocate
+        | libc::SYS_fchmod
+        | libc::SYS_fchown
+        | libc::SYS_fsetxattr
+        | libc::SYS_fremovexattr
+        | libc::SYS_sendfile => 0,
+        libc::SYS_splice | libc::SYS_copy_file_range => 2,
+        _ => return false,
+    };
+    let shadow = call.shadow(call.int(fd)).ok().flatten();
+    shadow.is_some_and(|shadow| is_transactional(shadow.place()))
+}
+
+/// Whether the path leads into the store, or its last name would be there.
+fn is_in_store(call: &Call<'_>, (dirfd, path): PathAt) -> bool {
+    let is_ours = |at: &Pos| matches!(at, Pos::Mounted(place) if is_transactional(place));
+    let dirfd = dirfd.map_or(libc::AT_FDCWD, |index| call.int(index));
+    let Ok(path) = call.path(path) else {
+        return false;
+    };
+    match call.resolve(dirfd, &path, true) {
+        Ok(resolved) => is_ours(&resolved.at),
+        Err(_) => {
+            let parent = call.resolve_parent(dirfd, &path);
+            parent.is_ok_and(|parent| is_ours(&parent.at.dir))
+        }
+    }
+}
