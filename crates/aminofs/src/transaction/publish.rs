@@ -265,13 +265,17 @@ impl AminoFs {
         let dir = &delta.base;
         let mut state = dir.state.lock();
         state.meta.size = state.meta.size.saturating_add_signed(delta.size);
-        let nlink = i64::from(state.meta.nlink) + delta.nlink;
-        state.meta.nlink = u32::try_from(nlink).unwrap_or(0);
+        let removed = state.home == Home::Orphan;
+        if !removed {
+            let nlink = i64::from(state.meta.nlink) + delta.nlink;
+            state.meta.nlink = u32::try_from(nlink).unwrap_or(0);
+        }
         if let Some(time) = delta.time {
             state.meta.mtime = state.meta.mtime.max(time);
             state.meta.ctime = state.meta.ctime.max(time);
         }
-        for (name, entry) in delta.names {
+        // Names in a directory that was removed itself would keep it from going.
+        for (name, entry) in delta.names.into_iter().filter(|_| !removed) {
             if let Some(order) = &mut state.dir {
                 match &entry.target {
                     Some(inode) => order.set(&name, inode.ino, inode.kind),
