@@ -396,6 +396,34 @@ fn a_transaction_that_is_too_large_fails_with_enospc_and_can_be_aborted() {
 }
 
 #[test]
+fn a_commit_without_room_in_the_log_is_reported_and_aborts() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options(EngineKind::Fjall);
+    options.log_limit_bytes = 64 << 20;
+    let fs = open_with(dir.path(), &options);
+    let (mut user, other) = (User::new(&fs, 1), User::new(&fs, 2));
+    other.put("f", b"before").unwrap();
+    user.begin();
+    user.put("f", b"after").unwrap();
+    let large = user.create("large").unwrap();
+    for piece in 0..80 {
+        let spot = Spot::At(piece << 20);
+        user.write(&large, spot, &[7; 1 << 20]).unwrap();
+    }
+    assert_eq!(user.commit(None), Err(Errno::ENOSPC));
+    assert_eq!(other.names("").unwrap(), ["f"]);
+    assert_eq!(other.get("f").unwrap(), b"before");
+    assert_eq!(user.write(&large, Spot::At(0), b"x"), Err(Errno::ESTALE));
+    large.close(&fs);
+    // The store goes on.
+    user.begin();
+    user.put("f", b"later").unwrap();
+    user.commit(None).unwrap();
+    assert_eq!(other.get("f").unwrap(), b"later");
+    close_and_check(fs, dir.path());
+}
+
+#[test]
 fn a_committed_transaction_is_on_the_disk_whole_and_an_open_one_is_not() {
     let (dir, crashed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let fs = open_with(dir.path(), &options(EngineKind::Fjall));
@@ -481,6 +509,10 @@ impl Model {
             Step::PutAt(path, offset, data) => {
                 let data = bytes(data);
                 let file = self.file(path)?;
+                if data.is_empty() {
+                    // Writing nothing makes no file longer.
+                    return Ok(());
+                }
                 let end = offset + data.len();
                 file.resize(file.len().max(end), 0);
                 file[*offset..end].copy_from_slice(&data);
