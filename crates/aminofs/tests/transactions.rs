@@ -709,38 +709,76 @@ fn tree_of(user: &User<'_>) -> BTreeMap<String, (Option<Runs>, u32)> {
     tree
 }
 
+/// An open transaction: what it sees, and what it has done.
+struct Open {
+    id: TxnId,
+    seen: Model,
+    steps: Vec<Step>,
+}
+
+impl Open {
+    /// It has committed; `stack` are those around it.
+    fn pour(self, stack: &mut [Self], committed: &mut Model) {
+        match stack.last_mut() {
+            Some(around) => {
+                around.seen = self.seen;
+                around.steps.extend(self.steps);
+            }
+            None => *committed = self.seen,
+        }
+    }
+}
+
+/// What the open transactions see when something was committed before all that they did.
+fn replay(stack: &mut [Open], committed: &Model) {
+    let mut below = committed.clone();
+    for open in stack {
+        open.seen = below;
+        for step in &open.steps {
+            let _ = open.seen.apply(step);
+        }
+        below = open.seen.clone();
+    }
+}
+
 fn play(engine: EngineKind, acts: &[Act]) {
     let dir = tempfile::tempdir().unwrap();
     let fs = open_with(dir.path(), &options(engine));
     let (mut inside, outside) = (User::new(&fs, 1), User::new(&fs, 2));
     let mut committed = Model::default();
-    // The open transactions, outermost first, and what each sees.
-    let mut stack: Vec<(TxnId, Model)> = Vec::new();
+    // The open transactions, outermost first.
+    let mut stack: Vec<Open> = Vec::new();
     for (at, act) in acts.iter().enumerate() {
         match act {
             Act::Begin => {
-                let seen = stack.last().map_or(&committed, |(_, model)| model).clone();
-                stack.push((inside.begin(), seen));
+                let seen = stack.last().map_or(&committed, |open| &open.seen).clone();
+                let (id, steps) = (inside.begin(), Vec::new());
+                stack.push(Open { id, seen, steps });
             }
             Act::Commit | Act::Abort => {
-                let Some((_, seen)) = stack.pop() else {
+                let Some(open) = stack.pop() else {
                     continue;
                 };
-                let outer = stack.last().map(|(id, _)| *id);
+                let outer = stack.last().map(|open| open.id);
                 if matches!(act, Act::Abort) {
                     inside.abort(outer);
                 } else {
                     inside.commit(outer).unwrap();
-                    let around = stack.last_mut().map_or(&mut committed, |(_, model)| model);
-                    *around = seen;
+                    open.pour(&mut stack, &mut committed);
                 }
             }
             Act::Inside(step) => {
-                let seen = stack.last_mut().map_or(&mut committed, |(_, model)| model);
+                let seen = match stack.last_mut() {
+                    Some(open) => {
+                        open.steps.push(step.clone());
+                        &mut open.seen
+                    }
+                    None => &mut committed,
+                };
                 assert_eq!(perform(&inside, step), seen.apply(step), "{at}: {step:?}");
             }
             Act::Outside(step) => {
-                // Whatever the transactions have touched waits; the rest happens for all of them.
+                // What the transactions have touched waits. The rest happens before all of them.
                 let result = perform(&outside, step);
                 let mut expected = committed.clone();
                 match (&result, expected.apply(step)) {
@@ -748,11 +786,7 @@ fn play(engine: EngineKind, acts: &[Act]) {
                     (_, theirs) => {
                         assert_eq!(result, theirs, "{at}: outside {step:?}");
                         committed = expected;
-                        if result.is_ok() {
-                            for (_, model) in &mut stack {
-                                let _ = model.apply(step);
-                            }
-                        }
+                        replay(&mut stack, &committed);
                     }
                 }
             }
@@ -765,11 +799,11 @@ fn play(engine: EngineKind, acts: &[Act]) {
             );
         }
     }
-    let seen = stack.last().map_or(&committed, |(_, model)| model);
+    let seen = stack.last().map_or(&committed, |open| &open.seen);
     assert_eq!(tree_of(&inside), seen.tree(), "inside at the end");
-    while let Some((_, seen)) = stack.pop() {
-        inside.commit(stack.last().map(|(id, _)| *id)).unwrap();
-        *stack.last_mut().map_or(&mut committed, |(_, model)| model) = seen;
+    while let Some(open) = stack.pop() {
+        inside.commit(stack.last().map(|open| open.id)).unwrap();
+        open.pour(&mut stack, &mut committed);
     }
     assert_eq!(tree_of(&outside), committed.tree(), "at the end");
     close_and_check(fs, dir.path());
