@@ -1,0 +1,147 @@
+/* Signals while a call waits for a lock: the call goes on behind a handler, and death ends it at once. */
+#include "txn.h"
+
+static volatile int alarms;
+
+static void on_alarm(int number)
+{
+	(void)number;
+	alarms++;
+}
+
+/* Holds `locked` and the name `name` for so many milliseconds; they are taken when it returns. */
+static pid_t holder(int ms)
+{
+	struct flag held = new_flag();
+	pid_t child = CHILD({
+		IS(txn(BEGIN) == 1);
+		put("locked", "holder");
+		put("name", "holder");
+		set(held);
+		usleep(ms * 1000);
+		IS(txn(unlink("name") ? ABORT : COMMIT) == 0);
+	});
+
+	wait_for(held);
+	return child;
+}
+
+static void write_waits(const char *how)
+{
+	long begun = now_ms();
+
+	alarms = 0;
+	int fd = open("locked", O_WRONLY);
+	if (fd < 0 || write(fd, how, strlen(how)) != (ssize_t)strlen(how))
+		wrong(__FILE__, __LINE__, "%s: %s", how, strerrorname_np(errno));
+	close(fd);
+	if (now_ms() - begun < 150)
+		wrong(__FILE__, __LINE__, "%s: waited %ld ms only", how, now_ms() - begun);
+}
+
+static void interrupted(int flags)
+{
+	struct sigaction action = {.sa_handler = on_alarm, .sa_flags = flags};
+	struct itimerval often = {{0, 15000}, {0, 15000}}, never = {{0, 0}, {0, 0}};
+
+	MUST(sigaction(SIGALRM, &action, NULL));
+	pid_t child = holder(400);
+	setitimer(ITIMER_REAL, &often, NULL);
+	write_waits("outside");
+	IS(alarms >= 5);
+	setitimer(ITIMER_REAL, &never, NULL);
+	ENDS(child);
+
+	child = holder(400);
+	setitimer(ITIMER_REAL, &often, NULL);
+	IS(txn(BEGIN) == 1);
+	write_waits("inside");
+	IS(alarms >= 5);
+	/* A read waits, too, in a transaction. */
+	IS(txn(COMMIT) == 0);
+	setitimer(ITIMER_REAL, &never, NULL);
+	ENDS(child);
+
+	child = holder(300);
+	setitimer(ITIMER_REAL, &often, NULL);
+	IS(txn(BEGIN) == 1);
+	alarms = 0;
+	IS(!strcmp(get("locked"), "holder"));
+	FAILS(ENOENT, access("name", F_OK));
+	IS(alarms >= 5);
+	IS(txn(COMMIT) == 0);
+	setitimer(ITIMER_REAL, &never, NULL);
+	ENDS(child);
+}
+
+/* A process that waits, inside or outside of a transaction, by names or by a descriptor. */
+static pid_t waiter(bool inside, int fd)
+{
+	struct flag ready = new_flag();
+	pid_t child = CHILD({
+		signal(SIGALRM, SIG_DFL);
+		if (inside)
+			IS(txn(BEGIN) == 1);
+		set(ready);
+		if (fd >= 0)
+			pwrite(fd, "w", 1, 0);
+		else
+			put("name", "waiter");
+		_exit(77);
+	});
+
+	wait_for(ready);
+	usleep(60000);
+	return child;
+}
+
+static void killed(int signal)
+{
+	int fd = MUST(open("locked", O_RDWR));
+
+	for (int i = 0; i < 4; i++) {
+		pid_t child = holder(3000), waits = waiter(i & 1, i & 2 ? fd : -1);
+		int status;
+		IS(waitpid(waits, &status, WNOHANG) == 0);
+		long begun = now_ms();
+		kill(waits, signal);
+		MUST(waitpid(waits, &status, 0));
+		if (!WIFSIGNALED(status) || WTERMSIG(status) != signal || now_ms() - begun > 1000)
+			wrong(__FILE__, __LINE__, "signal %d, %d: status %x after %ld ms", signal, i, status, now_ms() - begun);
+		kill(child, SIGKILL);
+		MUST(waitpid(child, &status, 0));
+		/* Nothing is left of either. */
+		begun = now_ms();
+		put("name", "free");
+		IS(unlink("name") == 0 && now_ms() - begun < 500);
+	}
+	close(fd);
+}
+
+/* Stopped and continued while it waits. */
+static void stopped(void)
+{
+	int status, fd = MUST(open("locked", O_RDWR));
+	pid_t child = holder(400), waits = waiter(false, fd);
+
+	kill(waits, SIGSTOP);
+	IS(waitpid(waits, &status, WUNTRACED) == waits && WIFSTOPPED(status));
+	ENDS(child);
+	usleep(50000);
+	kill(waits, SIGCONT);
+	MUST(waitpid(waits, &status, 0));
+	IS(WIFEXITED(status) && WEXITSTATUS(status) == 77);
+	IS(!strcmp(get("locked"), "wolder"));
+}
+
+static void test(int argc, char **argv)
+{
+	(void)argc;
+	(void)argv;
+	put("locked", "first");
+	interrupted(0);
+	interrupted(SA_RESTART);
+	killed(SIGKILL);
+	killed(SIGINT);
+	stopped();
+}
