@@ -14,13 +14,13 @@ use crate::run::{ending, exit_status};
 pub fn txn(args: Txn, loud: Loudness) -> Result<u8, Error> {
     match args.command {
         Command::Begin => print(of_shell("begin", Target::begin)?.as_str())?,
-        Command::Commit => of_shell("commit", Target::commit)?,
-        Command::Abort => of_shell("abort", Target::abort)?,
+        Command::Commit => of_member("commit", Target::commit)?,
+        Command::Abort => of_member("abort", Target::abort)?,
         Command::Status(args) => status(&args)?,
-        Command::Suspend => print(of_shell("suspend", Target::suspend)?.as_str())?,
+        Command::Suspend => print(of_member("suspend", Target::suspend)?.as_str())?,
         Command::Resume(args) => of_shell("resume", |shell| shell.resume(&args.id))?,
         Command::Attach(args) => of_shell("attach", |shell| shell.attach(&args.id))?,
-        Command::Detach => of_shell("detach", Target::detach)?,
+        Command::Detach => of_member("detach", Target::detach)?,
         Command::Run(args) => return run(&args, loud),
     }
     Ok(0)
@@ -31,7 +31,26 @@ fn of_shell<T>(
     command: &'static str,
     call: impl FnOnce(Target) -> Result<T, amino_client::Error>,
 ) -> Result<T, Error> {
-    let shell = Target::Process(nix::unistd::getppid().as_raw());
+    call(parent()).map_err(|why| Error::Txn { command, why })
+}
+
+fn parent() -> Target {
+    Target::Process(nix::unistd::getppid().as_raw())
+}
+
+/// Calls for the shell, which takes part in a transaction: our parent, or ourselves where a shell executed us in its place,
+/// as it does with the last command of a script. Then we have another transaction than our parent.
+fn of_member<T>(
+    command: &'static str,
+    call: impl FnOnce(Target) -> Result<T, amino_client::Error>,
+) -> Result<T, Error> {
+    let current = |of: Target| Some(of.status().ok()?.current.pop()?.id);
+    let own = current(Target::Me);
+    let shell = if own.is_some() && own != current(parent()) {
+        Target::Me
+    } else {
+        parent()
+    };
     call(shell).map_err(|why| Error::Txn { command, why })
 }
 
@@ -42,7 +61,7 @@ fn print(line: &str) -> Result<(), Error> {
 }
 
 fn status(args: &txn::Status) -> Result<(), Error> {
-    let status = of_shell("status", Target::status)?;
+    let status = of_member("status", Target::status)?;
     if args.json {
         return print(status.raw());
     }
