@@ -239,13 +239,20 @@ fn the_commands_say_what_they_did(place: &Place) {
         amino txn begin > /dev/null
         amino -q txn run -- sh -c 'echo x > nested; exit 1'; amino -q txn run -- sh -c 'echo x > nested2'
         amino txn abort; echo *
-        rm -f message; (amino txn begin > /dev/null; echo x > sub; cat sub); cat sub"#;
+        rm -f message; (amino txn begin > /dev/null; echo x > sub; cat sub); test ! -e sub
+        # A shell executes the last command in its own place.
+        sh -c 'amino txn begin > /dev/null; echo last > last; amino txn commit'; cat last
+        bash -c 'amino txn begin > /dev/null; rm last; amino txn abort'; cat last
+        amino txn begin > /dev/null; sh -c 'amino txn begin > /dev/null; echo inner > last; amino txn commit'
+        cat last; amino txn abort; cat last; sh -c 'amino txn begin > /dev/null; amino txn status' | grep -c depth
+        amino txn begin > /dev/null; echo committed > last; amino txn commit"#;
     let ended = run_in(place, "sh", text);
     let expected = "commit: 1 1 1\nabort: 1 1 1\nsuspend: 1 1 1\ndetach: 1 1 1\n\
         resume 0123456789abcdef0123456789abcdef: 1 1 1\nattach 0123456789abcdef0123456789abcdef: 1 1 1\nnonsense: 125\n\
         xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\ntoo deep: 1 1\n64\nno current transaction\n\
-        zero: 0\nthree: 3\nterm: 143\nkill: 137\nnonexistent: 127\nleft open: 0\nzero\nx\n";
+        zero: 0\nthree: 3\nterm: 143\nkill: 137\nnonexistent: 127\nleft open: 0\nzero\nx\nlast\nlast\ninner\nlast\n1\n";
     assert_eq!(ended.text(), expected, "{}", ended.errors());
+    assert_eq!(script(place, "cat last"), "committed\n");
 }
 
 fn programs_written_inside(place: &Place) {
