@@ -340,6 +340,30 @@ mod tests {
     }
 
     #[test]
+    fn members_are_told_apart_and_only_closers_stop_at_close() {
+        let (member, closer) = (compile_member(false), compile_member(true));
+        let verdict =
+            |program: &[Insn], nr: i64| run(program, AUDIT_ARCH_X86_64, nr as u32, [0; 6]);
+        for nr in [libc::SYS_execve, libc::SYS_execveat] {
+            assert_eq!(verdict(&member, nr), RET_TRACE | MEMBER);
+            assert_eq!(verdict(&closer, nr), RET_TRACE | CLOSER);
+        }
+        let closing = [
+            libc::SYS_close,
+            libc::SYS_close_range,
+            libc::SYS_dup2,
+            libc::SYS_dup3,
+        ];
+        for nr in closing {
+            assert_eq!(verdict(&compile(NOTIFY), nr), RET_ALLOW);
+            assert_eq!(verdict(&member, nr), RET_ALLOW);
+            assert_eq!(verdict(&closer, nr), RET_TRACE);
+        }
+        assert_eq!(verdict(&closer, libc::SYS_read), RET_TRACE);
+        assert_eq!(verdict(&closer, libc::SYS_openat), RET_ALLOW);
+    }
+
+    #[test]
     fn conditions_look_at_arguments() {
         let program = compile(NOTIFY);
         let mmap = libc::SYS_mmap as u32;

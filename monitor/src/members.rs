@@ -36,7 +36,7 @@ impl Offset {
 /// How a transaction is to be committed that was begun for a program.
 #[derive(Debug, Clone)]
 pub struct Deferred {
-    /// As [`goanna_vfs::Transactions::commit`] takes it.
+    /// As [`goanna_vfs::Transactions::harden`] takes it.
     pub durable: Option<bool>,
     /// For whom it was begun.
     pub program: Arc<str>,
@@ -303,14 +303,19 @@ impl Members {
     }
 
     fn commit_one(&self, id: TxnId, durable: Option<bool>) -> Result<()> {
-        let result = self.transactions()?.commit(id, durable);
-        match result {
+        let transactions = self.transactions()?;
+        let outcome = transactions.commit(id);
+        match outcome {
             Err(Errno::EBUSY) => {}
             // ENOENT: another thread has ended it.
-            Ok(()) | Err(Errno::ENOENT) => drop(self.book.lock().end(id)),
+            Ok(_) | Err(Errno::ENOENT) => drop(self.book.lock().end(id)),
             Err(_) => restore(self.book.lock().end(id)),
         }
-        result
+        // Those who took part have left it by then: the disk takes long.
+        if outcome? {
+            transactions.harden(durable)?;
+        }
+        Ok(())
     }
 
     /// How many commits failed without anybody whom the error could be returned to.

@@ -7,6 +7,7 @@ use std::fs;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::thread;
 
 use goanna_sys::procfs;
 use goanna_vfs::walk::Pos;
@@ -273,6 +274,9 @@ impl Begun {
     }
 }
 
+/// How often is tried again what fails because its transaction is ending, which takes but an instant.
+const REPEATS: usize = 1000;
+
 /// Has `handler` answer a call, in a transaction that begins with it where a rule says so.
 pub fn answer(call: &mut Call<'_>, handler: Handler) -> Result<Answer> {
     let profiled = &call.monitor.profiled;
@@ -282,7 +286,11 @@ pub fn answer(call: &mut Call<'_>, handler: Handler) -> Result<Answer> {
     let begins = profiled.before(call);
     let mut answer = handler(call);
     // Another thread has closed the last file in this instant; the program knows of no transaction.
-    if matches!(answer, Err(Errno::ECANCELED)) && profiled.knows(call) {
+    for _ in 0..REPEATS {
+        if !matches!(answer, Err(Errno::ECANCELED)) || !profiled.knows(call) {
+            break;
+        }
+        thread::yield_now();
         call.forget_caller();
         answer = handler(call);
     }
@@ -358,7 +366,16 @@ fn begin(
             tried_by,
         })
     };
-    match try_begin() {
+    let mut begun = try_begin();
+    // The one around it is ending in this instant.
+    for _ in 0..REPEATS {
+        if !matches!(begun, Err(Errno::ECANCELED)) {
+            break;
+        }
+        thread::yield_now();
+        begun = try_begin();
+    }
+    match begun {
         Ok(begun) => Some(begun),
         // It is gone.
         Err(Errno::ESRCH) => None,

@@ -33,9 +33,12 @@ impl<'a> User<'a> {
 
     /// Ends the current transaction; `outer` is the one around it.
     fn commit(&mut self, outer: Option<TxnId>) -> Result<()> {
-        let result = self.fs.commit(self.caller.txn.unwrap(), None);
+        let result = self.fs.commit(self.caller.txn.unwrap());
         self.caller.txn = outer;
-        result
+        if result? {
+            self.fs.harden(None)?;
+        }
+        Ok(())
     }
 
     fn abort(&mut self, outer: Option<TxnId>) {

@@ -62,10 +62,14 @@ pub trait Transactions: Send + Sync {
     /// Begins a transaction, inside `parent` if that is given.
     fn begin(&self, parent: Option<TxnId>) -> Result<TxnId>;
 
-    /// Ends the transaction: its changes become its parent's, or, of an outermost one, everybody's, at once, and reach the
-    /// disk before this returns if `durable`, or for `None` the back end's durability, says so. EBUSY while one inside it is open, and nothing has
+    /// Ends the transaction: its changes become its parent's, or, of an outermost one, everybody's, at once: true when there
+    /// are any, which [`Transactions::harden`] brings to the disk. EBUSY while one inside it is open, and nothing has
     /// happened then; any other failure (ENOSPC, EIO) has aborted it.
-    fn commit(&self, id: TxnId, durable: Option<bool>) -> Result<()>;
+    fn commit(&self, id: TxnId) -> Result<bool>;
+
+    /// Waits until what was committed has reached the disk, if `durable`, or for `None` the back end's durability, says so.
+    /// EIO, ENOSPC: it may be lost when the machine stops.
+    fn harden(&self, durable: Option<bool>) -> Result<()>;
 
     /// Ends the transaction, and those inside it, without a trace.
     fn abort(&self, id: TxnId);

@@ -196,7 +196,7 @@ impl goanna_vfs::Transactions for AminoFs {
         Ok(id)
     }
 
-    fn commit(&self, id: TxnId, durable: Option<bool>) -> Result<()> {
+    fn commit(&self, id: TxnId) -> Result<bool> {
         let txn = self.transactions.find(id).ok_or(Errno::ENOENT)?;
         let using = txn.using.write();
         if txn.ended.load(SeqCst) {
@@ -221,12 +221,14 @@ impl goanna_vfs::Transactions for AminoFs {
         }
         self.transactions.forget(&txn);
         drop(using);
-        let outermost = txn.parent.is_none() && !is_empty;
-        let waits = durable.unwrap_or(self.options.durability != crate::Durability::Aci);
-        if result.is_ok() && outermost && waits {
+        result.map(|()| txn.parent.is_none() && !is_empty)
+    }
+
+    fn harden(&self, durable: Option<bool>) -> Result<()> {
+        if durable.unwrap_or(self.options.durability != crate::Durability::Aci) {
             self.flush()?;
         }
-        result
+        Ok(())
     }
 
     fn abort(&self, id: TxnId) {
