@@ -170,8 +170,8 @@ Transactions:
 
 Profiles:
   --profile inserts transactions into programs that know nothing of them.
-  exec     each program that is executed is a transaction, inside that of the
-           program that executed it: committed when it exits with 0, else aborted
+  exec     each program that is executed is a transaction, inside that of who
+           executed it: committed when it exits with 0, else aborted
   session  from the first file of the store that a process opens to the last
            that it closes; aborted when it exits before otherwise than with 0
   FILE     TOML: [[rule]] tables, the first that names a program counts, with
