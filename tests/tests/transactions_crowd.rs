@@ -94,6 +94,22 @@ fn signals_while_waiting_for_a_lock() {
 }
 
 #[test]
+fn a_process_can_be_brought_in_whatever_it_does() {
+    for place in &stores()[..2] {
+        check(place, "txn_target", &[]);
+    }
+}
+
+#[test]
+fn anything_goes_at_random() {
+    for place in stores() {
+        for seed in 0..if is_long() { 200 } else { 3 } {
+            check(&place, "txn_chaos", &["4", "200", &seed.to_string()]);
+        }
+    }
+}
+
+#[test]
 fn both_of_a_circle_get_through_with_retries() {
     let text = r#"mkdir one two; echo 0 > one/a; echo 0 > two/b
         add() { amino -q txn run --retry 20 -- sh -c 'echo $1 >> $2; sleep 0.2; echo $1 >> $3' sh "$@" 2> /dev/null; echo "$1: $?"; }
