@@ -230,31 +230,28 @@ impl Profiled {
         let Ok(pid) = call.task.caller().map(|caller| caller.pid) else {
             return;
         };
-        let failed = {
-            let mut processes = self.processes.lock();
-            let Some(process) = processes.get_mut(&pid) else {
-                return;
-            };
-            let Some(begun) = &mut process.open else {
-                return;
-            };
-            let Some(calls) = &mut begun.tried_by else {
-                return;
-            };
-            *calls = calls.saturating_sub(1);
-            match answer {
-                // It is made again.
-                Err(LOCKED) => None,
-                Ok(Answer::PassOn) | Err(_) if *calls == 0 => process.open.take(),
-                Ok(Answer::PassOn) | Err(_) => None,
-                Ok(_) => {
-                    begun.tried_by = None;
-                    None
+        let mut processes = self.processes.lock();
+        let Some(process) = processes.get_mut(&pid) else {
+            return;
+        };
+        let Some(begun) = &mut process.open else {
+            return;
+        };
+        let Some(calls) = &mut begun.tried_by else {
+            return;
+        };
+        *calls = calls.saturating_sub(1);
+        let is_last = *calls == 0;
+        match answer {
+            // It is made again.
+            Err(LOCKED) => {}
+            Ok(Answer::PassOn) | Err(_) => {
+                if is_last && let Some(begun) = process.open.take() {
+                    // With the table locked: nothing may begin inside it.
+                    call.monitor.members.abort_one(begun.id);
                 }
             }
-        };
-        if let Some(begun) = failed {
-            call.monitor.members.abort_one(begun.id);
+            Ok(_) => begun.tried_by = None,
         }
     }
 
