@@ -334,6 +334,12 @@ impl Members {
         let id = self.transactions()?.begin(parent)?;
         self.used.store(true, Relaxed);
         let mut book = self.book.lock();
+        if parent.is_some_and(|parent| !book.open.contains_key(&parent)) {
+            // Another member has ended the one around it meanwhile.
+            drop(book);
+            self.transactions()?.abort(id);
+            return Err(Errno::ECANCELED);
+        }
         let open = Open {
             parent,
             uid,

@@ -235,13 +235,19 @@ impl goanna_vfs::Transactions for AminoFs {
         let Some(txn) = self.transactions.find(id) else {
             return;
         };
-        for inner in txn.open_inside() {
-            goanna_vfs::Transactions::abort(self, inner.id);
-        }
-        let using = txn.using.write();
-        if txn.ended.load(SeqCst) {
-            return;
-        }
+        let using = loop {
+            for inner in txn.open_inside() {
+                goanna_vfs::Transactions::abort(self, inner.id);
+            }
+            let using = txn.using.write();
+            if txn.ended.load(SeqCst) {
+                return;
+            }
+            // Another member may have begun one meanwhile; from here on none can.
+            if txn.open_inside().is_empty() {
+                break using;
+            }
+        };
         let level = std::mem::take(&mut *txn.level.lock());
         discard(&level);
         self.transactions.forget(&txn);
