@@ -91,7 +91,7 @@ int amino_status(char *buf, size_t len);
 int amino_suspend(char id[AMINO_ID_SIZE]);
 
 /*
- * Makes a transaction that this process, or its parent, suspended the current one again.
+ * Makes a transaction that this process suspended the current one again.
  *
  *   -ENOENT      there is none of that identifier
  *   -EBUSY       there is a current transaction

@@ -68,7 +68,7 @@ impl Target {
         self.call_for_id(Op::Suspend)
     }
 
-    /// Makes a transaction that the target, or its parent, suspended its current one again. [`Error::NotFound`] when there is
+    /// Makes a transaction that the target suspended its current one again. [`Error::NotFound`] when there is
     /// none of that identifier, [`Error::HasCurrent`] when there is a current one.
     pub fn resume(self, id: &Id) -> Result<(), Error> {
         self.call_with_id(Op::Resume, id)

@@ -73,9 +73,13 @@ pub fn syncfs(call: &mut Call<'_>) -> Result<Answer> {
 pub fn msync(call: &mut Call<'_>) -> Result<Answer> {
     for place in call.monitor.mapped.places() {
         let fs = &place.mount.fs;
-        fs.sync_mapped(&place.node)?;
+        let mut synced = fs.sync_mapped(&place.node);
         if call.int(2) & libc::MS_SYNC != 0 {
-            fs.sync(Some(&place.node))?;
+            synced = synced.and_then(|()| fs.sync(Some(&place.node)));
+        }
+        // What a transaction has made, and mapped, reaches the disk with it.
+        if synced != Err(Errno::ESTALE) {
+            synced?;
         }
     }
     Ok(Answer::PassOn)

@@ -53,7 +53,7 @@ pub enum Command {
     Status(Status),
     /// Set the shell's current transaction, with those around it, aside and print its identifier
     Suspend,
-    /// Make a transaction that this shell, or its parent, suspended the shell's current one again
+    /// Make a transaction that this shell suspended its current one again
     Resume(Named),
     /// Let the shell join a transaction of another process of the same user
     Attach(Named),
