@@ -1,11 +1,11 @@
 //! Attributes of inodes and figures of the file system.
 
+use amino_txn::locks::Resource;
 use goanna_vfs::{Attr, Errno, Node, Result, SetAttr, StatFs, TimeSet};
 
 use crate::AminoFs;
 use crate::inode::{now, set_dir_attr, timestamp};
 use crate::view::View;
-use amino_txn::locks::Resource;
 
 /// `f_type` of statfs(2): "AMNO".
 const MAGIC: u64 = 0x414d_4e4f;

@@ -124,23 +124,16 @@ impl View<'_> {
 
     pub(crate) fn do_has_own_content(&self, node: &Node) -> Result<bool> {
         let inode = self.inode_to_read(node)?;
-        if Arc::ptr_eq(Self::anchor(&inode), &inode) {
-            return Ok(false);
-        }
-        let mut at = Some(&inode);
-        while let Some(copy) = at.filter(|copy| !Arc::ptr_eq(copy, Self::anchor(&inode))) {
-            if copy
-                .state
-                .lock()
-                .copy
-                .as_ref()
-                .is_some_and(|copy| copy.content)
-            {
-                return Ok(true);
-            }
-            at = copy.under.as_ref();
-        }
-        Ok(false)
+        let anchor = Self::anchor(&inode);
+        let own = |copy: &Arc<Inode>| {
+            let state = copy.state.lock();
+            state.copy.as_ref().is_some_and(|copy| copy.content)
+        };
+        Ok(
+            std::iter::successors(Some(&inode), |copy| copy.under.as_ref())
+                .take_while(|copy| !Arc::ptr_eq(copy, anchor))
+                .any(own),
+        )
     }
 
     /// Only of a file that the transaction itself has made: its descriptors are of the transaction's own content.

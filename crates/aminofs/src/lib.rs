@@ -438,27 +438,19 @@ impl AminoFs {
     fn scan(
         &self,
         prefix: &[u8],
-        visit: impl FnMut(&[u8], &Bytes) -> std::result::Result<bool, amino_schema::DecodeError>,
-    ) -> Result<()> {
-        self.scan_from(Bound::Unbounded, prefix, visit)
-    }
-
-    /// As [`AminoFs::scan`], from `from` on.
-    fn scan_from(
-        &self,
-        from: Bound<&[u8]>,
-        prefix: &[u8],
         mut visit: impl FnMut(&[u8], &Bytes) -> std::result::Result<bool, amino_schema::DecodeError>,
     ) -> Result<()> {
         let mut failure = None;
-        let scanned = self.store.scan(from, prefix, &mut |key, value| {
-            match visit(key, value) {
-                Ok(true) => return ControlFlow::Continue(()),
-                Ok(false) => {}
-                Err(error) => failure = Some(error),
-            }
-            ControlFlow::Break(())
-        });
+        let scanned = self
+            .store
+            .scan(Bound::Unbounded, prefix, &mut |key, value| {
+                match visit(key, value) {
+                    Ok(true) => return ControlFlow::Continue(()),
+                    Ok(false) => {}
+                    Err(error) => failure = Some(error),
+                }
+                ControlFlow::Break(())
+            });
         scanned.map_err(|e| errno(&e))?;
         failure.map_or(Ok(()), |error| Err(damaged(error)))
     }

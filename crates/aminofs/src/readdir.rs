@@ -8,9 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use amino_schema::{ParsedKey, PathRecord, key};
-use goanna_vfs::{DirEntry, FileKind, Node, Result};
-
 use amino_txn::locks::Resource;
+use goanna_vfs::{DirEntry, FileKind, Node, Result};
 
 use crate::AminoFs;
 use crate::inode::{Inode, State, kind_of};

@@ -27,15 +27,15 @@ impl AminoFs {
     /// Gives what a nested transaction changed to the one around it.
     pub(super) fn pour_into(&self, txn: &Txn, parent: &Txn) -> Result<()> {
         let _names = self.names.write();
-        let own = txn.level.lock();
+        let copies: Vec<_> = txn.level.lock().inodes.values().cloned().collect();
         let mut around = HashMap::new();
-        for (ino, copy) in &own.inodes {
-            if let Some(outer) = parent.level.lock().inodes.get(ino).cloned() {
-                let writer = self.writer_of(copy, &outer)?;
-                around.insert(*ino, (outer, writer));
+        for copy in copies {
+            let outer = parent.level.lock().inodes.get(&copy.ino).cloned();
+            if let Some(outer) = outer {
+                let writer = self.writer_of(&copy, &outer)?;
+                around.insert(copy.ino, (outer, writer));
             }
         }
-        drop(own);
         let Level {
             changes,
             inodes,
