@@ -5,6 +5,8 @@
     reason = "each test program uses its part, and fails by panicking"
 )]
 
+pub mod user;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;

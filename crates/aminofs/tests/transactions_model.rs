@@ -1,0 +1,397 @@
+//! Nested transactions, and operations outside of them, against copies of a tree.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use amino_fs::EngineKind;
+use common::user::{Runs, User, runs};
+use common::{close_and_check, open_with, options};
+use goanna_vfs::{Errno, LOCKED, Result, TxnId};
+use proptest::prelude::*;
+
+/// The reference: names to directories or files, files by number.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Model {
+    names: BTreeMap<String, Option<usize>>,
+    files: BTreeMap<usize, Vec<u8>>,
+    next: usize,
+}
+
+impl Model {
+    fn kind(&self, path: &str) -> Option<Option<usize>> {
+        self.names.get(path).copied()
+    }
+
+    /// What a walk to the parent of `path` says.
+    fn parent(&self, path: &str) -> Result<()> {
+        let mut at = 0;
+        while let Some(slash) = path[at..].find('/') {
+            match self.kind(&path[..at + slash]) {
+                None => return Err(Errno::ENOENT),
+                Some(Some(_)) => return Err(Errno::ENOTDIR),
+                Some(None) => at += slash + 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn walk(&self, path: &str) -> Result<Option<usize>> {
+        self.parent(path)?;
+        self.kind(path).ok_or(Errno::ENOENT)
+    }
+
+    fn file(&mut self, path: &str) -> Result<&mut Vec<u8>> {
+        let id = self.walk(path)?.ok_or(Errno::EISDIR)?;
+        Ok(self.files.get_mut(&id).unwrap())
+    }
+
+    fn is_empty(&self, dir: &str) -> bool {
+        let below = format!("{dir}/");
+        !self.names.keys().any(|name| name.starts_with(&below))
+    }
+
+    fn apply(&mut self, step: &Step) -> Result<()> {
+        match step {
+            Step::Put(path, data) => {
+                let data = bytes(data);
+                self.parent(path)?;
+                match self.kind(path) {
+                    Some(None) => return Err(Errno::EISDIR),
+                    Some(Some(id)) => *self.files.get_mut(&id).unwrap() = data,
+                    None => {
+                        self.files.insert(self.next, data);
+                        self.names.insert(path.clone(), Some(self.next));
+                        self.next += 1;
+                    }
+                }
+            }
+            Step::PutAt(path, offset, data) => {
+                let data = bytes(data);
+                let file = self.file(path)?;
+                if data.is_empty() {
+                    // Writing nothing makes no file longer.
+                    return Ok(());
+                }
+                let end = offset + data.len();
+                file.resize(file.len().max(end), 0);
+                file[*offset..end].copy_from_slice(&data);
+            }
+            Step::Truncate(path, size) => self.file(path)?.resize(*size, 0),
+            Step::Mkdir(path) => {
+                self.parent(path)?;
+                if self.kind(path).is_some() {
+                    return Err(Errno::EEXIST);
+                }
+                self.names.insert(path.clone(), None);
+            }
+            Step::Unlink(path) => {
+                if self.walk(path)?.is_none() {
+                    return Err(Errno::EISDIR);
+                }
+                self.names.remove(path);
+            }
+            Step::Rmdir(path) => {
+                if self.walk(path)?.is_some() {
+                    return Err(Errno::ENOTDIR);
+                }
+                if !self.is_empty(path) {
+                    return Err(Errno::ENOTEMPTY);
+                }
+                self.names.remove(path);
+            }
+            Step::Link(from, to) => {
+                let id = self.walk(from)?;
+                self.parent(to)?;
+                let id = id.ok_or(Errno::EPERM)?;
+                if self.kind(to).is_some() {
+                    return Err(Errno::EEXIST);
+                }
+                self.names.insert(to.clone(), Some(id));
+            }
+            Step::Rename(from, to) => return self.rename(from, to),
+        }
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> Result<()> {
+        self.parent(from)?;
+        self.parent(to)?;
+        let source = self.kind(from).ok_or(Errno::ENOENT)?;
+        let target = self.kind(to);
+        if source.is_none() && (to == from || to.starts_with(&format!("{from}/"))) {
+            return if to == from {
+                Ok(())
+            } else {
+                Err(Errno::EINVAL)
+            };
+        }
+        if target == Some(None) && from.starts_with(&format!("{to}/")) {
+            return Err(Errno::ENOTEMPTY);
+        }
+        match (source, target) {
+            (Some(a), Some(Some(b))) if a == b => return Ok(()),
+            (None, Some(Some(_))) => return Err(Errno::ENOTDIR),
+            (Some(_), Some(None)) => return Err(Errno::EISDIR),
+            (None, Some(None)) if !self.is_empty(to) => return Err(Errno::ENOTEMPTY),
+            _ => {}
+        }
+        let below = format!("{from}/");
+        let moved: Vec<_> = self
+            .names
+            .iter()
+            .filter(|(name, _)| *name == from || name.starts_with(&below))
+            .map(|(name, id)| (name.clone(), *id))
+            .collect();
+        self.names.remove(to);
+        for (name, id) in moved {
+            self.names.remove(&name);
+            self.names
+                .insert(format!("{to}{}", &name[from.len()..]), id);
+        }
+        Ok(())
+    }
+
+    fn tree(&self) -> BTreeMap<String, (Option<Runs>, u32)> {
+        let links = |id: usize| {
+            self.names
+                .values()
+                .filter(|other| **other == Some(id))
+                .count()
+        };
+        let mut out = BTreeMap::new();
+        for (name, id) in &self.names {
+            let shown = match id {
+                Some(id) => (Some(runs(&self.files[id])), links(*id) as u32),
+                None => {
+                    let below = format!("{name}/");
+                    let is_subdir = |other: &&String| {
+                        other.starts_with(&below) && !other[below.len()..].contains('/')
+                    };
+                    let dirs = self.names.iter().filter(|(_, id)| id.is_none());
+                    (
+                        None,
+                        2 + dirs.map(|(name, _)| name).filter(is_subdir).count() as u32,
+                    )
+                }
+            };
+            out.insert(format!("/{name}"), shown);
+        }
+        out
+    }
+}
+
+/// Content: a byte, and how many of it.
+type Fill = (u8, usize);
+
+fn bytes(fill: &Fill) -> Vec<u8> {
+    vec![fill.0; fill.1]
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Put(String, Fill),
+    PutAt(String, usize, Fill),
+    Truncate(String, usize),
+    Mkdir(String),
+    Unlink(String),
+    Rmdir(String),
+    Link(String, String),
+    Rename(String, String),
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Inside(Step),
+    Outside(Step),
+    Begin,
+    Commit,
+    Abort,
+}
+
+fn perform(user: &User<'_>, step: &Step) -> Result<()> {
+    match step {
+        Step::Put(path, data) => user.put(path, &bytes(data)),
+        Step::PutAt(path, offset, data) => {
+            if user.walk(path)?.is_dir() {
+                return Err(Errno::EISDIR);
+            }
+            user.put_at(path, *offset as u64, &bytes(data))
+        }
+        Step::Truncate(path, size) => user.truncate(path, *size as u64),
+        Step::Mkdir(path) => user.mkdir(path).map(drop),
+        Step::Unlink(path) => user.unlink(path),
+        Step::Rmdir(path) => user.rmdir(path),
+        Step::Link(from, to) => user.link(from, to),
+        Step::Rename(from, to) => user.rename(from, to),
+    }
+}
+
+fn path() -> impl Strategy<Value = String> {
+    let name = prop::sample::select(vec!["a", "b", "c"]);
+    prop::collection::vec(name, 1..4).prop_map(|parts| parts.join("/"))
+}
+
+fn size() -> impl Strategy<Value = usize> {
+    prop_oneof![0_usize..40, 4000_usize..4200, 9000_usize..9010]
+}
+
+fn data() -> impl Strategy<Value = Fill> {
+    (1_u8..100, size())
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (path(), data()).prop_map(|(p, d)| Step::Put(p, d)),
+        2 => (path(), size(), data()).prop_map(|(p, o, d)| Step::PutAt(p, o, d)),
+        2 => (path(), size()).prop_map(|(p, s)| Step::Truncate(p, s)),
+        4 => path().prop_map(Step::Mkdir),
+        2 => path().prop_map(Step::Unlink),
+        1 => path().prop_map(Step::Rmdir),
+        2 => (path(), path()).prop_map(|(a, b)| Step::Link(a, b)),
+        4 => (path(), path()).prop_map(|(a, b)| Step::Rename(a, b)),
+    ]
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        10 => step().prop_map(Act::Inside),
+        3 => step().prop_map(Act::Outside),
+        2 => Just(Act::Begin),
+        1 => Just(Act::Commit),
+        1 => Just(Act::Abort),
+    ]
+}
+
+fn tree_of(user: &User<'_>) -> BTreeMap<String, (Option<Runs>, u32)> {
+    let mut tree = BTreeMap::new();
+    user.tree("", &mut tree);
+    tree
+}
+
+/// An open transaction: what it sees, and what it has done.
+struct Open {
+    id: TxnId,
+    seen: Model,
+    steps: Vec<Step>,
+}
+
+impl Open {
+    /// It has committed; `stack` are those around it.
+    fn pour(self, stack: &mut [Self], committed: &mut Model) {
+        match stack.last_mut() {
+            Some(around) => {
+                around.seen = self.seen;
+                around.steps.extend(self.steps);
+            }
+            None => *committed = self.seen,
+        }
+    }
+}
+
+/// What the open transactions see when something was committed before all that they did.
+fn replay(stack: &mut [Open], committed: &Model) {
+    let mut below = committed.clone();
+    for open in stack {
+        open.seen = below;
+        for step in &open.steps {
+            let _ = open.seen.apply(step);
+        }
+        below = open.seen.clone();
+    }
+}
+
+fn play(engine: EngineKind, acts: &[Act]) {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = open_with(dir.path(), &options(engine));
+    let (mut inside, outside) = (User::new(&fs, 1), User::new(&fs, 2));
+    let mut committed = Model::default();
+    // The open transactions, outermost first.
+    let mut stack: Vec<Open> = Vec::new();
+    for (at, act) in acts.iter().enumerate() {
+        match act {
+            Act::Begin => {
+                let seen = stack.last().map_or(&committed, |open| &open.seen).clone();
+                let (id, steps) = (inside.begin(), Vec::new());
+                stack.push(Open { id, seen, steps });
+            }
+            Act::Commit | Act::Abort => {
+                let Some(open) = stack.pop() else {
+                    continue;
+                };
+                let outer = stack.last().map(|open| open.id);
+                if matches!(act, Act::Abort) {
+                    inside.abort(outer);
+                } else {
+                    inside.commit(outer).unwrap();
+                    open.pour(&mut stack, &mut committed);
+                }
+            }
+            Act::Inside(step) => {
+                let seen = match stack.last_mut() {
+                    Some(open) => {
+                        open.steps.push(step.clone());
+                        &mut open.seen
+                    }
+                    None => &mut committed,
+                };
+                assert_eq!(perform(&inside, step), seen.apply(step), "{at}: {step:?}");
+            }
+            Act::Outside(step) => {
+                // What the transactions have touched waits. The rest happens before all of them.
+                let result = perform(&outside, step);
+                let mut expected = committed.clone();
+                match (&result, expected.apply(step)) {
+                    (Err(LOCKED), _) => {}
+                    (_, theirs) => {
+                        assert_eq!(result, theirs, "{at}: outside {step:?}");
+                        committed = expected;
+                        replay(&mut stack, &committed);
+                    }
+                }
+            }
+        }
+        if at % 4 == 0 || matches!(act, Act::Commit | Act::Abort) {
+            assert_eq!(
+                tree_of(&outside),
+                committed.tree(),
+                "{at}: outside after {act:?}"
+            );
+        }
+    }
+    let seen = stack.last().map_or(&committed, |open| &open.seen);
+    assert_eq!(tree_of(&inside), seen.tree(), "inside at the end");
+    while let Some(open) = stack.pop() {
+        inside.commit(stack.last().map(|open| open.id)).unwrap();
+        open.pour(&mut stack, &mut committed);
+    }
+    assert_eq!(tree_of(&outside), committed.tree(), "at the end");
+    close_and_check(fs, dir.path());
+    let fs = open_with(dir.path(), &options(engine));
+    if engine != EngineKind::Memory {
+        assert_eq!(
+            tree_of(&User::new(&fs, 3)),
+            committed.tree(),
+            "opened again"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nested_transactions_behave_like_copies_of_the_tree(acts in prop::collection::vec(act(), 1..60)) {
+        play(EngineKind::Memory, &acts);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_was_committed_is_there_after_opening_again(acts in prop::collection::vec(act(), 1..60)) {
+        play(EngineKind::Fjall, &acts);
+    }
+}
