@@ -89,7 +89,7 @@ fn run(
             Intercept::Notify => Interception::Notify,
             Intercept::Ptrace => Interception::Ptrace,
         },
-        command: how.command,
+        command: how.run.command,
         env: Vec::new(),
         signals,
         note: if loud.quiet {

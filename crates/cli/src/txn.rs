@@ -121,7 +121,7 @@ fn run(args: &txn::Run, loud: Loudness) -> Result<u8, Error> {
         }
         repetition += 1;
         failed = None;
-        match child::run(&args.command, &mut signals)? {
+        match child::run(&args.run.command, &mut signals)? {
             Status::Exited(0) => Ok(()),
             status => {
                 failed = Some(status);

@@ -7,7 +7,8 @@ use clap::{Args, Parser, Subcommand};
 
 use super::txn::Txn;
 use super::{
-    Common, Engine, Intercept, Level, Loudness, Outside, StatsFormat, run_status, spec_help,
+    CommandLine, Common, Engine, Intercept, Level, Loudness, Outside, StatsFormat, run_status,
+    spec_help,
 };
 
 /// Run unmodified programs on a transactional file system, without root, FUSE or a mount
@@ -145,14 +146,9 @@ pub struct How {
         help_heading = "Advanced"
     )]
     pub intercept: Intercept,
-    /// The command and its arguments; options after COMMAND are the command's own
-    #[arg(
-        value_name = "COMMAND",
-        required = true,
-        trailing_var_arg = true,
-        value_hint = clap::ValueHint::CommandWithArguments
-    )]
-    pub command: Vec<OsString>,
+    /// What is run.
+    #[command(flatten)]
+    pub run: CommandLine,
 }
 
 const RUN_HELP: &str = concat!(

@@ -4,6 +4,8 @@ pub mod amino;
 pub mod goanna;
 pub mod txn;
 
+use std::ffi::OsString;
+
 use clap::{Args, Subcommand, ValueEnum};
 
 pub use self::amino::Amino;
@@ -24,6 +26,19 @@ pub struct Loudness {
         display_order = 901
     )]
     pub quiet: bool,
+}
+
+/// What is run.
+#[derive(Debug, Args)]
+pub struct CommandLine {
+    /// The command and its arguments; options after COMMAND are the command's own
+    #[arg(
+        value_name = "COMMAND",
+        required = true,
+        trailing_var_arg = true,
+        value_hint = clap::ValueHint::CommandWithArguments
+    )]
+    pub command: Vec<OsString>,
 }
 
 /// How figures are printed on stderr at the end of a run.

@@ -1,9 +1,9 @@
 //! The command line of `amino txn`.
 
-use std::ffi::OsString;
-
 use amino_client::Id;
 use clap::{Args, Subcommand};
+
+use super::CommandLine;
 
 /// `amino txn`.
 #[derive(Debug, Args)]
@@ -98,14 +98,9 @@ pub struct Run {
     /// How often to run COMMAND again when it, or the commit, failed after it met locks of others
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub retry: u32,
-    /// The command and its arguments; options after COMMAND are the command's own
-    #[arg(
-        value_name = "COMMAND",
-        required = true,
-        trailing_var_arg = true,
-        value_hint = clap::ValueHint::CommandWithArguments
-    )]
-    pub command: Vec<OsString>,
+    /// What is run.
+    #[command(flatten)]
+    pub run: CommandLine,
 }
 
 const RUN_HELP: &str = "\
