@@ -38,6 +38,7 @@ mod supervise;
 pub mod table;
 mod task;
 mod vigil;
+mod whole;
 
 use std::ffi::OsString;
 use std::io;
@@ -60,6 +61,7 @@ pub use launch::inside;
 pub use outside::Outside;
 pub use signals::Signals;
 pub use stats::Stats;
+pub use whole::Ending;
 
 use calls::map::Mapped;
 use calls::outgrow::Reluctant;
@@ -73,6 +75,7 @@ use shadow::Shadows;
 use stats::Counters;
 use supervise::Supervisor;
 use task::Tasks;
+use whole::Whole;
 
 /// How calls reach the monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -107,7 +110,7 @@ pub struct Config {
     pub profile: Option<Profile>,
     /// What becomes of changes that transactions do not cover.
     pub outside: Outside,
-    /// The whole run is one transaction, of which the back end knows.
+    /// The whole run is one transaction of the first mounted back end that has them.
     pub one_transaction: bool,
 }
 
@@ -129,6 +132,8 @@ pub struct Outcome {
     pub stats: Stats,
     /// Transactions of the profile whose commit failed, as [`Config::fail`] has been told.
     pub lost: usize,
+    /// What became of the transaction of [`Config::one_transaction`].
+    pub transaction: Option<Ending>,
 }
 
 /// Why a command could not be run.
@@ -152,6 +157,9 @@ pub enum Error {
     /// The tracee could not be seized.
     #[error("cannot trace the command: {}", .0.desc())]
     Trace(Errno),
+    /// The run's transaction could not be begun.
+    #[error("cannot begin the transaction: {}", .0.desc())]
+    Transaction(Errno),
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
@@ -255,6 +263,11 @@ pub fn run(config: Config) -> Result<Outcome, Error> {
         noted: AtomicBool::new(false),
     });
     let program = launch::find(&monitor.mounts, &config.command)?;
+    let whole = config
+        .one_transaction
+        .then(|| Whole::begin(&monitor))
+        .transpose()
+        .map_err(Error::Transaction)?;
     let mut launched = launch::start(
         &monitor.mounts,
         &program,
@@ -289,6 +302,7 @@ pub fn run(config: Config) -> Result<Outcome, Error> {
         status,
         stats: monitor.stats.snapshot(),
         lost: monitor.members.lost(),
+        transaction: whole.map(|whole| whole.end(status)),
     })
 }
 

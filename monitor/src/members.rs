@@ -1,14 +1,17 @@
 //! Who takes part in which transaction. A thread's current one is inherited by what it starts, as the working directory
 //! is; a transaction that nobody takes part in any more is aborted.
 //!
+//! Where the whole run is a transaction, who has no other takes part in that one, and what he begins is inside it; but it is
+//! not in the book, and no call of a program ends it, leaves it or shows it ([`crate::whole`]).
+//!
 //! The book is a leaf in the lock order: the back end is never asked while it is held.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use goanna_sys::txncall::DEPTH_MAX;
 use goanna_sys::{pidfd, procfs};
@@ -70,6 +73,8 @@ pub struct Members {
     /// Whether there has ever been a transaction: else nobody needs to look.
     used: AtomicBool,
     store: Option<Arc<dyn FileSystem>>,
+    /// The transaction of the whole run.
+    run: OnceLock<TxnId>,
     tell: Option<fn(&str)>,
     /// Commits that failed without anybody whom the error could be returned to.
     lost: AtomicUsize,
@@ -178,8 +183,43 @@ impl Members {
         store.transactions().ok_or(Errno::EOPNOTSUPP)
     }
 
+    /// Whether the whole run is a transaction.
+    pub fn is_run(&self) -> bool {
+        self.run.get().is_some()
+    }
+
+    /// Makes the whole run a transaction, before anybody of it calls.
+    pub fn begin_run(&self) -> Result<()> {
+        let id = self.transactions()?.begin_run()?;
+        let _ = self.run.set(id);
+        Ok(())
+    }
+
+    /// Commits the run's transaction; returns when it is on the disk. EBUSY, and nothing has happened; any other
+    /// failure has aborted it, or is one of the disk.
+    pub fn commit_run(&self) -> Result<()> {
+        let id = *self.run.get().ok_or(Errno::ENODATA)?;
+        let transactions = self.transactions()?;
+        if transactions.commit(id)? {
+            transactions.harden(Some(true))?;
+        }
+        Ok(())
+    }
+
+    /// Aborts the run's transaction.
+    pub fn abort_run(&self) {
+        if let (Some(id), Ok(transactions)) = (self.run.get(), self.transactions()) {
+            transactions.abort(*id);
+        }
+    }
+
     /// The transaction that a thread's calls belong to.
     pub fn current(&self, tid: i32) -> Option<TxnId> {
+        self.own(tid).or_else(|| self.run.get().copied())
+    }
+
+    /// The thread's current transaction, other than the run's.
+    fn own(&self, tid: i32) -> Option<TxnId> {
         if !self.used.load(Relaxed) {
             return None;
         }
@@ -326,12 +366,13 @@ impl Members {
     /// Begins a transaction, in the current one of the first of `tids`; it is all of theirs from then on. Returns its
     /// depth. EMLINK.
     pub fn begin(&self, tids: &[i32], uid: u32, offsets: Vec<Offset>) -> Result<(TxnId, usize)> {
-        let parent = tids.first().and_then(|tid| self.current(*tid));
+        let parent = tids.first().and_then(|tid| self.own(*tid));
         let depth = self.book.lock().depth(parent) + 1;
         if depth > DEPTH_MAX {
             return Err(Errno::EMLINK);
         }
-        let id = self.transactions()?.begin(parent)?;
+        let around = parent.or_else(|| self.run.get().copied());
+        let id = self.transactions()?.begin(around)?;
         self.used.store(true, Relaxed);
         let mut book = self.book.lock();
         if parent.is_some_and(|parent| !book.open.contains_key(&parent)) {
@@ -354,7 +395,7 @@ impl Members {
     }
 
     fn current_of(&self, tids: &[i32]) -> Result<TxnId> {
-        let current = tids.first().and_then(|tid| self.current(*tid));
+        let current = tids.first().and_then(|tid| self.own(*tid));
         current.ok_or(Errno::ENODATA)
     }
 

@@ -303,7 +303,7 @@ fn head(call: &Call<'_>, at: &Pos) -> Result<Vec<u8>> {
             }
             let caller = call.caller()?;
             ops::access(&caller, place, libc::X_OK)?;
-            if place.mount.fs.open_for_writing(&place.node) {
+            if place.mount.fs.open_for_writing(&caller, &place.node) {
                 return Err(Errno::ETXTBSY);
             }
             read_head(&caller, place, &mut head)?

@@ -89,50 +89,79 @@ in_every_place! {
     copy => |place| check(&place, "copy", false);
 }
 
-/// The same, each program in a transaction of its own, whose reads are answered by the monitor.
+/// The same, each program in a transaction.
+#[track_caller]
+fn check_in_transaction(
+    name: &str,
+    place: &Place,
+    explained: &str,
+    run: &mut std::process::Command,
+) {
+    let program = program(name, &place.path("."), false);
+    let expected = natively(place, &program);
+    let host = place.make_dir("host");
+    let ended = finish_within(run.arg(&program).arg(place.top()).arg(host), LIMIT);
+    let found = place.without_names(&differences(&expected, &ended.text()));
+    let mut explained_all = known(place, name);
+    explained_all.push_str(explained);
+    let surprises = differences(&explained_all, &found);
+    assert!(
+        surprises.is_empty() && ended.status == 0,
+        "{name}, {}: differences that docs/transactions.md does not explain (+), or explains though there are none (-); \
+         in each, - is natively and + in a transaction:\n{surprises}\n{}",
+        ended.how(),
+        ended.errors()
+    );
+    place.fsck();
+}
+
+/// As [`known`], for what is different only in transactions of a `kind`.
+fn known_inside(name: &str, kind: &str) -> String {
+    let mut lines = String::new();
+    for line in include_str!("../known.txt").lines() {
+        if let Some(difference) = line.strip_prefix(&format!("{name} {kind} ")) {
+            lines.push_str(difference);
+            lines.push('\n');
+        }
+    }
+    lines
+}
+
+macro_rules! programs {
+    ($check:ident: $($name:ident)*) => { $(#[test] fn $name() { $check(stringify!($name)); })* };
+}
+
+/// In a transaction of its own, whose reads are answered by the monitor.
 mod inside {
     use super::*;
 
     fn check(name: &str) {
-        let place = Place::new(Backend::Amino(Engine::Fjall), Intercept::Notify, User::Own);
-        let program = program(name, &place.path("."), false);
-        let expected = natively(&place, &program);
-        let host = place.make_dir("host");
+        let place = Place::amino();
         let mut command = place.run();
         command.arg(binary("amino")).args(["txn", "run", "--"]);
-        let ended = finish_within(command.arg(&program).arg(place.top()).arg(host), LIMIT);
-        let found = place.without_names(&differences(&expected, &ended.text()));
-        let mut explained = known(&place, name);
-        explained.push_str(&known_inside(name));
-        let surprises = differences(&explained, &found);
-        assert!(
-            surprises.is_empty() && ended.status == 0,
-            "{name}, {}: differences that docs/transactions.md does not explain (+), or explains though there are none (-); \
-             in each, - is natively and + in a transaction:\n{surprises}\n{}",
-            ended.how(),
-            ended.errors()
-        );
-        place.fsck();
+        let explained = known_inside(name, "transaction");
+        check_in_transaction(name, &place, &explained, &mut command);
     }
 
-    /// As [`known`], for what is different in transactions only.
-    fn known_inside(name: &str) -> String {
-        let mut lines = String::new();
-        for line in include_str!("../known.txt").lines() {
-            if let Some(difference) = line.strip_prefix(&format!("{name} transaction ")) {
-                lines.push_str(difference);
-                lines.push('\n');
-            }
-        }
-        lines
-    }
-
-    macro_rules! programs {
-        ($($name:ident)*) => { $(#[test] fn $name() { check(stringify!($name)); })* };
-    }
-
-    programs! {
+    programs! { check:
         open opath stat rw dirs names attr xattr mmap cwd process eintr fifos interrupt sockets locks copy
+    }
+}
+
+/// As a run that is one transaction, which reads natively.
+mod whole {
+    use super::*;
+
+    fn check(name: &str) {
+        for intercept in [Intercept::Notify, Intercept::Ptrace] {
+            let place = Place::new(Backend::Amino(Engine::Fjall), intercept, User::Own);
+            let explained = known_inside(name, "whole");
+            check_in_transaction(name, &place, &explained, &mut place.run_with(&["--txn"]));
+        }
+    }
+
+    programs! { check:
+        open opath stat rw dirs names attr xattr mmap cwd process killed eintr execname fifos interrupt sockets locks copy
     }
 }
 

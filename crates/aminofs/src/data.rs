@@ -112,42 +112,6 @@ impl View<'_> {
         self.with_descriptors(|| self.open_once(caller, &inode, flags))
     }
 
-    /// The inode whose content object programs get descriptors of: not that of a copy, unless nothing lies below it, since
-    /// descriptors outlive transactions.
-    fn anchor(inode: &Arc<Inode>) -> &Arc<Inode> {
-        let mut at = inode;
-        while let Some(under) = at.under.as_ref().filter(|under| !under.state.lock().unborn) {
-            at = under;
-        }
-        at
-    }
-
-    pub(crate) fn do_has_own_content(&self, node: &Node) -> Result<bool> {
-        let inode = self.inode_to_read(node)?;
-        let anchor = Self::anchor(&inode);
-        let own = |copy: &Arc<Inode>| {
-            let state = copy.state.lock();
-            state.copy.as_ref().is_some_and(|copy| copy.content)
-        };
-        Ok(
-            std::iter::successors(Some(&inode), |copy| copy.under.as_ref())
-                .take_while(|copy| !Arc::ptr_eq(copy, anchor))
-                .any(own),
-        )
-    }
-
-    /// Only of a file that the transaction itself has made: its descriptors are of the transaction's own content.
-    pub(crate) fn do_mapped_inside(&self, node: &Node) -> Result<()> {
-        let inode = self.inode(node)?;
-        if !self.is_own(&inode) || !Arc::ptr_eq(Self::anchor(&inode), &inode) {
-            return Err(Errno::ENODEV);
-        }
-        let mut state = inode.state.lock();
-        let cache = state.cache.as_mut().ok_or(Errno::ENODEV)?;
-        cache.mapped = true;
-        Ok(())
-    }
-
     fn open_once(&self, caller: &Caller, inode: &Arc<Inode>, flags: i32) -> Result<Opened> {
         if flags & libc::O_TRUNC != 0 {
             return self.change(|_| {
@@ -168,12 +132,12 @@ impl View<'_> {
     }
 
     fn open_anchor(&self, inode: &Arc<Inode>, flags: i32) -> Result<Opened> {
-        let anchor = Self::anchor(inode);
+        let anchor = self.anchor_to_open(inode);
         let mut state = anchor.state.lock();
         if state.gone {
             return Err(Errno::ENOENT);
         }
-        self.ensure_cache(anchor, &mut state)?;
+        self.ensure_cache(&anchor, &mut state)?;
         AminoFs::open_cache(&mut state, flags)
     }
 
@@ -211,8 +175,9 @@ impl View<'_> {
         }
         let written = self.change(|_| {
             let inode = self.for_change(&inode)?;
+            let shown = Arc::ptr_eq(&inode, &self.anchor(&inode));
             let mut state = inode.state.lock();
-            self.write_locked(caller, &inode, &mut state, file, spot, data)
+            self.write_locked(caller, (&inode, shown), &mut state, file, spot, data)
         })?;
         // O_SYNC contains O_DSYNC's bit.
         let synced = file.flags & libc::O_DSYNC != 0;
@@ -222,10 +187,11 @@ impl View<'_> {
         Ok(written)
     }
 
+    /// `shown`: the descriptor is of the inode's own content.
     fn write_locked(
         &self,
         caller: &Caller,
-        inode: &Arc<Inode>,
+        (inode, shown): (&Arc<Inode>, bool),
         state: &mut State,
         file: OpenFile<'_>,
         spot: Spot,
@@ -261,7 +227,7 @@ impl View<'_> {
         self.reserve(pages.saturating_mul(PAGE_COST).saturating_add(meta))?;
         // The kernel advances the description's offset, and appends if it is to append.
         let written = match spot {
-            _ if inode.under.is_some() => write_copy(state, file, spot, start, data)?,
+            _ if !shown => write_copy(state, file, spot, start, data)?,
             Spot::Cursor => nix::unistd::write(file.ofd, data)?,
             _ => {
                 let at = i64::try_from(start).map_err(|_| Errno::EINVAL)?;

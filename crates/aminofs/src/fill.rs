@@ -23,6 +23,7 @@ impl AminoFs {
         state.cache = Some(self.new_cache(0)?.0);
         if let Some(copy) = &mut state.copy {
             (copy.content, copy.low) = (true, 0);
+            copy.packed = None;
         }
         Ok(())
     }
@@ -48,6 +49,7 @@ impl AminoFs {
         }
         match &inode.under {
             None => state.cache = Some(self.filled_cache(inode, state)?),
+            Some(_) if self.unpack(state)? => {}
             Some(under) => {
                 state.cache = Some(self.copied_cache(under)?);
                 if let Some(copy) = &mut state.copy {
@@ -68,7 +70,14 @@ impl AminoFs {
                 content.copy_to(&fd, size)?;
                 Ok(cache)
             }
-            (None, Some(under)) => self.copied_cache(under),
+            (None, Some(under)) => match state.packed() {
+                Some(packed) => {
+                    let (cache, fd) = self.new_cache(packed.len() as u64)?;
+                    write_all_at(&fd, 0, packed)?;
+                    Ok(cache)
+                }
+                None => self.copied_cache(under),
+            },
             (None, None) => self.filled_cache(from, &mut state),
         }
     }
@@ -101,7 +110,8 @@ impl AminoFs {
         if let Some(cache) = &state.cache {
             return cache.read_at(offset, buf);
         }
-        if let Some(under) = &inode.under {
+        let packed = state.packed();
+        if let Some(under) = inode.under.as_ref().filter(|_| packed.is_none()) {
             return self.read_content(under, offset, buf);
         }
         if state.gone {
@@ -113,7 +123,7 @@ impl AminoFs {
             return Ok(0);
         };
         buf.fill(0);
-        if let Some(inline) = &state.meta.inline {
+        if let Some(inline) = packed.or(state.meta.inline.as_ref()) {
             copy_part(inline, 0, offset, buf);
             return Ok(len);
         }

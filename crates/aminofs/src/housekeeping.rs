@@ -244,6 +244,7 @@ impl AminoFs {
 
     pub(crate) fn do_released(&self, node: &Node) {
         let Ok(inode) = self.inode(node) else { return };
+        self.release_copies(&inode);
         let unused = |state: &State| {
             let cache = state.cache.as_ref();
             (

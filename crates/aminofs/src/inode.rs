@@ -4,11 +4,12 @@
 //! whose state is newer than the store is held by the dirty set, so one that can no longer be upgraded equals the store.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use amino_schema::{DataRecord, Meta, MetaFlags, OrphanRecord, PathRecord, Timestamp, key};
 use amino_txn::Changes;
+use bytes::Bytes;
 use goanna_vfs::{Attr, Errno, FileKind, Node, Result, Stamp};
 use parking_lot::{Condvar, Mutex};
 
@@ -99,6 +100,8 @@ pub(crate) struct CopyState {
     pub content: bool,
     /// A directory's times were set explicitly, and do not follow those of what lies below.
     pub times: bool,
+    /// The whole content, where there is no object for it.
+    pub packed: Option<Bytes>,
 }
 
 /// An inode in use; or a transaction's copy of one, which is not in the table.
@@ -109,6 +112,8 @@ pub(crate) struct Inode {
     table: Arc<Table>,
     /// Of a copy: what it was made from, the table's inode or the copy of the transaction around.
     pub under: Option<Arc<Inode>>,
+    /// Of a copy: it differs from what it was made from, or is about to.
+    pub changed: AtomicBool,
 }
 
 /// What an inode left in the store when it went. Its orphan record is stored (an inode whose state is newer than the
@@ -221,6 +226,7 @@ impl State {
                 low: self.meta.size,
                 content: false,
                 times: self.copy.as_ref().is_some_and(|copy| copy.times),
+                packed: None,
             }),
             ..Self::stored(self.meta.clone(), self.home.clone(), self.seen.clone())
         }
@@ -232,6 +238,7 @@ impl State {
             low: 0,
             content: self.cache.is_some(),
             times: false,
+            packed: None,
         };
         Self {
             copy: Some(copy),
@@ -247,7 +254,7 @@ impl State {
 
     /// Log bytes that storing the metadata can take: key, name, and inline content included.
     pub fn meta_cost(&self) -> usize {
-        META_COST + self.meta.inline.as_ref().map_or(0, bytes::Bytes::len)
+        META_COST + self.meta.inline.as_ref().map_or(0, Bytes::len)
     }
 
     /// Whether entries may be made in this directory: ENOENT once it was removed.
@@ -290,6 +297,7 @@ impl Inode {
             state: Mutex::new(state),
             table: Arc::clone(&under.table),
             under: Some(Arc::clone(under)),
+            changed: AtomicBool::new(true),
         })
     }
 
@@ -450,6 +458,7 @@ impl Table {
             state: Mutex::new(state),
             table: Arc::clone(self),
             under: None,
+            changed: AtomicBool::new(false),
         });
         self.shard(ino).lock().insert(ino, Arc::downgrade(&inode));
         inode
@@ -487,6 +496,7 @@ impl Table {
             state: Mutex::new(state),
             table: Arc::clone(self),
             under: None,
+            changed: AtomicBool::new(false),
         });
         shard.insert(ino, Arc::downgrade(&inode));
         Ok(inode)

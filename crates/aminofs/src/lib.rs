@@ -304,27 +304,10 @@ impl AminoFs {
         let picked_up = self.pick_up_all();
         self.stop_housekeeper();
         self.store.clone().close()?;
-        picked_up.map_err(mappings)
-    }
-
-    /// Begins one transaction of everything that is done from now on, until [`AminoFs::commit_held`], or [`AminoFs::abandon`], or
-    /// the end of the process, which forgets it. No operation is under way. fsync(2) and its like don't wait meanwhile; what
-    /// would make the transaction larger than 1 GiB of log fails with ENOSPC.
-    pub fn hold(&self) -> std::result::Result<(), Error> {
-        Ok(self.store.hold()?)
-    }
-
-    /// Commits what was done since [`AminoFs::hold`], what was written through mappings included: all of it, or on a
-    /// failure nothing. Returns when it is on the disk.
-    pub fn commit_held(&self) -> std::result::Result<(), Error> {
-        self.pick_up_all().map_err(mappings)?;
-        Ok(self.store.commit_held()?)
-    }
-
-    /// Forgets what was done since [`AminoFs::hold`], and stops as [`AminoFs::close`] does.
-    pub fn abandon(&self) -> std::result::Result<(), Error> {
-        self.stop_housekeeper();
-        Ok(self.store.clone().close()?)
+        picked_up.map_err(|errno| Error::Operation {
+            what: "cannot store what was written through mappings",
+            errno,
+        })
     }
 
     /// Figures for people.
@@ -492,11 +475,6 @@ impl AminoFs {
     }
 }
 
-fn mappings(errno: Errno) -> Error {
-    let what = "cannot store what was written through mappings";
-    Error::Operation { what, errno }
-}
-
 fn open_store(dir: &Path, options: &Options) -> std::result::Result<Store, Error> {
     let found = Store::engine_of(dir)?;
     let defaults = amino_txn::Options::default();
@@ -504,7 +482,6 @@ fn open_store(dir: &Path, options: &Options) -> std::result::Result<Store, Error
         engine: options.engine.or(found).unwrap_or(defaults.engine),
         create: options.create,
         log_limit_bytes: options.log_limit_bytes,
-        transaction_bytes: options.transaction_bytes,
         ..defaults
     };
     Ok(Store::open(dir, store_options)?)

@@ -7,39 +7,27 @@ use goanna_sys::memfile;
 use goanna_vfs::{Native, Node, Opened, Result};
 
 use crate::cache::Cache;
-use crate::inode::Inode;
-use crate::{AminoFs, cache_dir};
+use crate::cache_dir;
+use crate::view::View;
 
-impl AminoFs {
-    pub(crate) fn is_open_for_writing(&self, node: &Node) -> bool {
-        let Ok(inode) = self.inode(node) else {
-            return false;
-        };
-        let is_written = |inode: &Inode| {
-            let state = inode.state.lock();
-            let witness = state.cache.as_ref().map(|cache| cache.witness.as_fd());
-            witness.is_some_and(memfile::open_for_write_elsewhere)
-        };
-        // Descriptors of a file that a transaction makes are of the content of its copy.
-        is_written(&inode)
-            || self
-                .transactions
-                .maker_of(&inode)
-                .is_some_and(|copy| is_written(&copy))
+impl View<'_> {
+    pub(crate) fn is_open_for_writing(&self, node: &Node) -> Result<bool> {
+        let inode = self.anchor(&self.inode(node)?);
+        let state = inode.state.lock();
+        let witness = state.cache.as_ref().map(|cache| cache.witness.as_fd());
+        Ok(witness.is_some_and(memfile::open_for_write_elsewhere))
     }
 
-    pub(crate) fn is_outgrown(&self, node: &Node) -> bool {
-        let Ok(inode) = self.inode(node) else {
-            return false;
-        };
+    pub(crate) fn is_outgrown(&self, node: &Node) -> Result<bool> {
+        let inode = self.anchor(&self.inode(node)?);
         let state = inode.state.lock();
         let in_memory = state.cache.as_ref().is_some_and(|cache| !cache.on_disk);
-        in_memory && state.meta.size > self.options.large_file_bytes
+        Ok(in_memory && state.meta.size > self.options.large_file_bytes)
     }
 
     /// The state's lock is held throughout, so nothing is written meanwhile.
     pub(crate) fn do_relocate(&self, node: &Node, flags: i32) -> Result<Option<Opened>> {
-        let inode = self.inode(node)?;
+        let inode = self.anchor(&self.inode(node)?);
         let mut state = inode.state.lock();
         let size = state.meta.size;
         let Some(old) = state.cache.as_mut().filter(|cache| !cache.on_disk) else {

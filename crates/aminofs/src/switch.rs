@@ -171,16 +171,18 @@ impl FileSystem for AminoFs {
         self.do_sync(node)
     }
 
-    fn open_for_writing(&self, node: &Node) -> bool {
-        self.is_open_for_writing(node)
+    fn open_for_writing(&self, caller: &Caller, node: &Node) -> bool {
+        self.view(caller, |view| view.is_open_for_writing(node))
+            .unwrap_or(false)
     }
 
-    fn outgrown(&self, node: &Node) -> bool {
-        self.is_outgrown(node)
+    fn outgrown(&self, caller: &Caller, node: &Node) -> bool {
+        self.view(caller, |view| view.is_outgrown(node))
+            .unwrap_or(false)
     }
 
-    fn relocate(&self, node: &Node, flags: i32) -> Result<Option<Opened>> {
-        self.do_relocate(node, flags)
+    fn relocate(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Option<Opened>> {
+        self.view(caller, |view| view.do_relocate(node, flags))
     }
 
     fn released(&self, node: &Node) {

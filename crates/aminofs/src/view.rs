@@ -86,6 +86,11 @@ impl View<'_> {
         Ok(result)
     }
 
+    /// The transaction that this operation is part of.
+    pub(crate) fn within(&self) -> Option<&Arc<Txn>> {
+        self.within
+    }
+
     /// Whether this is an operation of a transaction.
     pub(crate) fn in_transaction(&self) -> bool {
         self.within.is_some()
@@ -169,6 +174,7 @@ impl View<'_> {
         };
         let under = self.current(Arc::clone(inode.base()));
         if let Some(own) = txn.level.lock().inodes.get(&under.ino) {
+            own.changed.store(true, SeqCst);
             return Ok(Arc::clone(own));
         }
         let mut state = under.state.lock().forked();
@@ -179,7 +185,9 @@ impl View<'_> {
         let copy = Inode::copy(&under, state);
         let mut level = txn.level.lock();
         // Another thread of the transaction may have been first.
-        Ok(Arc::clone(level.inodes.entry(copy.ino).or_insert(copy)))
+        let own = level.inodes.entry(copy.ino).or_insert(copy);
+        own.changed.store(true, SeqCst);
+        Ok(Arc::clone(own))
     }
 
     /// Whether this is a copy of the transaction itself, not of one around it.

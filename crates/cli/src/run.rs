@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use goanna_monitor::profile::Profile;
-use goanna_monitor::{Config, Interception, Status};
+use goanna_monitor::{Config, Ending, Interception, Status};
 
 use crate::args::amino::{self, How};
 use crate::args::{Engine, Intercept, Loudness, Outside, goanna};
@@ -77,10 +77,6 @@ fn run(
 ) -> Result<u8, Error> {
     let signals = goanna_monitor::prepare().map_err(Error::Signals)?;
     let Built { mounts, stores } = mounts::build(specs, engine, &caller::current())?;
-    let transaction = stores.first().filter(|_| inserted.whole);
-    if let Some((dir, fs)) = transaction {
-        fs.hold().map_err(|why| Error::store(dir, why))?;
-    }
     let start = Instant::now();
     let outcome = goanna_monitor::run(Config {
         mounts,
@@ -107,20 +103,10 @@ fn run(
         one_transaction: inserted.whole,
     });
     let elapsed = start.elapsed();
-    let succeeded = outcome
-        .as_ref()
-        .is_ok_and(|outcome| outcome.status == Status::Exited(0));
-    let ended = match transaction {
-        Some((dir, fs)) if succeeded => fs.commit_held().map_err(|why| Error::store(dir, why)),
-        Some((dir, fs)) => fs.abandon().map_err(|why| Error::store(dir, why)),
-        None => Ok(()),
-    };
     // Whatever became of the command, what it wrote outside a transaction is brought to the disk; every store, even if
     // one fails.
-    let aborted = usize::from(transaction.is_some() && !succeeded);
     let closed: Vec<Result<(), Error>> = stores
         .iter()
-        .skip(aborted)
         .map(|(dir, fs)| store::close(dir, fs))
         .collect();
     let outcome = outcome?;
@@ -133,9 +119,15 @@ fn run(
         let text = figures.text(format, loud.verbose > 0);
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
-    ended?;
+    if let (Some(Ending::Failed(errno)), Some((dir, _))) = (outcome.transaction, stores.first()) {
+        let what = "cannot commit the transaction";
+        return Err(Error::store(
+            dir,
+            amino_fs::Error::Operation { what, errno },
+        ));
+    }
     closed.into_iter().collect::<Result<Vec<()>, Error>>()?;
-    if aborted > 0 && !loud.quiet {
+    if outcome.transaction == Some(Ending::Aborted) && !loud.quiet {
         eprintln!(
             "note: {}; the transaction was aborted",
             ending(outcome.status)

@@ -240,18 +240,18 @@ pub trait FileSystem: Send + Sync + 'static {
     fn host_path(&self, node: &Node) -> Option<std::path::PathBuf> {
         None
     }
-    /// Whether a program has the file open for writing, so that it cannot be executed (ETXTBSY). Asked only of
-    /// inodes without a host path.
-    fn open_for_writing(&self, node: &Node) -> bool {
+    /// Whether a program has the file, as the caller sees it, open for writing, so that it cannot be executed (ETXTBSY).
+    /// Asked only of inodes without a host path.
+    fn open_for_writing(&self, caller: &Caller, node: &Node) -> bool {
         false
     }
     /// Whether the inode's cache object has grown too large for where it is.
-    fn outgrown(&self, node: &Node) -> bool {
+    fn outgrown(&self, caller: &Caller, node: &Node) -> bool {
         false
     }
     /// Moves an outgrown cache object to a place for large ones and opens the new one with `flags`. The caller
     /// makes sure that exactly one descriptor of the old one exists, and exchanges it. `None`: not outgrown.
-    fn relocate(&self, node: &Node, flags: i32) -> Result<Option<Opened>> {
+    fn relocate(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Option<Opened>> {
         Ok(None)
     }
     /// Whether the caller's transaction has given the file another content than its descriptors show: reads, and

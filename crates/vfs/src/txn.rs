@@ -62,6 +62,12 @@ pub trait Transactions: Send + Sync {
     /// Begins a transaction, inside `parent` if that is given.
     fn begin(&self, parent: Option<TxnId>) -> Result<TxnId>;
 
+    /// Begins an outermost transaction of a whole run: every descriptor of the file system that its programs have is
+    /// younger than it, and none is left when it ends. Its programs therefore read, map and execute natively what
+    /// [`crate::FileSystem::open`] gives them, which is the transaction's own content; [`crate::FileSystem::has_own_content`] is
+    /// false for it, but not for transactions inside it. EIO.
+    fn begin_run(&self) -> Result<TxnId>;
+
     /// Ends the transaction: its changes become its parent's, or, of an outermost one, everybody's, at once: true when there
     /// are any, which [`Transactions::harden`] brings to the disk. EBUSY while one inside it is open, and nothing has
     /// happened then; any other failure (ENOSPC, EIO) has aborted it.

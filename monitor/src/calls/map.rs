@@ -1,9 +1,9 @@
 //! File mappings. The kernel maps the cache object, so shared mappings, reads and writes of all processes are coherent; the
 //! back end must only know that content can change without a call.
 //!
-//! In a transaction a private mapping is of the content as the transaction has it at that moment. A shared one is
+//! In an explicit transaction a private mapping is of the content as the transaction has it at that moment. A shared one is
 //! refused where it would show something else than reads, or where what is written through it could not be taken back: ENODEV,
-//! as by file systems without shared mappings.
+//! as by file systems without shared mappings. Where the whole run is one transaction, the cache object is its own.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -26,7 +26,8 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Answer> {
         return Ok(Answer::PassOn);
     };
     let shared = call.int(3) & libc::MAP_SHARED != 0;
-    if call.caller()?.txn.is_some() {
+    let transactional = shadow.place().mount.fs.transactions().is_some();
+    if transactional && call.caller()?.txn.is_some() {
         return map_inside(call, &shadow, &ofd, shared);
     }
     if shared
@@ -44,10 +45,9 @@ fn map_inside(call: &Call<'_>, shadow: &Shadow, ofd: &OwnedFd, shared: bool) -> 
     let Shadow::File { place, .. } = shadow else {
         return Ok(Answer::PassOn);
     };
-    let transactional = place.mount.fs.transactions().is_some();
     let writable = Monitor::access_mode(ofd)? == libc::O_RDWR;
     match content {
-        _ if shared && transactional && writable => {
+        _ if shared && writable => {
             let fs = &place.mount.fs;
             fs.mapped_inside(&*call.caller()?, &place.node)?;
             call.monitor.mapped.add(place);

@@ -40,7 +40,8 @@ pub fn after_growth(call: &Call<'_>, fd: i32, output: &Output, volume: u64) {
     }
     output.volume.store(0, Ordering::Relaxed);
     let place = &output.place;
-    if !place.mount.fs.outgrown(&place.node) {
+    let Ok(caller) = call.caller() else { return };
+    if !place.mount.fs.outgrown(&caller, &place.node) {
         return;
     }
     let Ok((dev, ino, _)) = stat::identity(output.ofd.as_fd()) else {
@@ -104,7 +105,12 @@ fn exchange(call: &Call<'_>, fd: i32, output: &Output) -> Result<bool> {
     };
     let cloexec = close_on_exec(call.caller()?.pid, fd);
     let place = &output.place;
-    let Some(opened) = place.mount.fs.relocate(&place.node, output.flags)? else {
+    let caller = call.caller()?;
+    let relocated = place
+        .mount
+        .fs
+        .relocate(&caller, &place.node, output.flags)?;
+    let Some(opened) = relocated else {
         return Ok(true);
     };
     lseek(

@@ -7,7 +7,12 @@ use crate::shadow::Shadow;
 
 /// sync(2): every back end, then the host. Errors have nowhere to go, as in Linux.
 pub fn sync(call: &mut Call<'_>) -> Result<Answer> {
+    let inside = call.caller()?.txn.is_some();
     for mount in call.monitor.mounts.iter() {
+        if inside && mount.fs.transactions().is_some() {
+            // It reaches the disk with its transaction.
+            continue;
+        }
         let _ = mount.fs.sync(None);
     }
     Ok(Answer::PassOn)
@@ -73,6 +78,10 @@ pub fn syncfs(call: &mut Call<'_>) -> Result<Answer> {
 pub fn msync(call: &mut Call<'_>) -> Result<Answer> {
     for place in call.monitor.mapped.places() {
         let fs = &place.mount.fs;
+        if call.monitor.members.is_run() && fs.transactions().is_some() {
+            // What is mapped is the run's own, and reaches the disk with it.
+            continue;
+        }
         let mut synced = fs.sync_mapped(&place.node);
         if call.int(2) & libc::MS_SYNC != 0 {
             synced = synced.and_then(|()| fs.sync(Some(&place.node)));

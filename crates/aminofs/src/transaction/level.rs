@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use amino_schema::Timestamp;
 use amino_schema::key::prefix_end;
@@ -16,7 +17,8 @@ use crate::inode::Inode;
 pub(crate) struct Level {
     /// Changes to the store's records.
     pub changes: Changes,
-    /// Copies of the inodes whose state or content differs from what lies below.
+    /// Copies of the inodes whose state or content differs from what lies below, and of a run transaction those that it has
+    /// open.
     pub inodes: HashMap<u64, Arc<Inode>>,
     /// Directories whose entries changed.
     pub dirs: HashMap<u64, DirDelta>,
@@ -49,7 +51,13 @@ pub(crate) struct Entry {
 impl Level {
     /// Whether nothing has changed.
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.inodes.is_empty() && self.dirs.is_empty()
+        self.changes.is_empty() && self.changed().next().is_none() && self.dirs.is_empty()
+    }
+
+    /// The copies that differ from what lies below.
+    pub fn changed(&self) -> impl Iterator<Item = &Arc<Inode>> {
+        let copies = self.inodes.values();
+        copies.filter(|copy| copy.changed.load(SeqCst))
     }
 
     /// The delta of directory `base`, to be changed.

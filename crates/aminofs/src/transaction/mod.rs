@@ -12,6 +12,7 @@
 //! lock manager are leaves. Nothing is held while somebody waits for a lock: the operation is undone (it takes all
 //! its locks before it changes anything) and made again.
 
+mod copies;
 pub(crate) mod level;
 mod publish;
 
@@ -25,7 +26,6 @@ use goanna_vfs::{Errno, Result, TxnId, TxnStatus};
 use parking_lot::{Mutex, RwLock};
 
 use crate::AminoFs;
-use crate::inode::Inode;
 use level::Level;
 
 /// Longest time that a call waits for locks, all in all.
@@ -39,6 +39,8 @@ pub(crate) struct Txn {
     pub id: TxnId,
     pub owner: Owner,
     pub parent: Option<Arc<Txn>>,
+    /// All descriptors of its programs are younger than it, and none outlives it ([`copies`]).
+    pub is_run: bool,
     pub level: Mutex<Level>,
     /// Held shared by operations of the transaction, exclusively by whoever ends it.
     pub using: RwLock<()>,
@@ -115,17 +117,9 @@ impl Transactions {
         }
     }
 
-    /// The copy of an inode that an open transaction has made.
-    pub fn maker_of(&self, inode: &Arc<Inode>) -> Option<Arc<Inode>> {
-        if !inode.state.lock().unborn {
-            return None;
-        }
-        let open: Vec<_> = self.open.lock().values().cloned().collect();
-        open.iter().find_map(|txn| {
-            let copy = txn.level.lock().inodes.get(&inode.ino).cloned()?;
-            let under = copy.under.as_ref()?;
-            Arc::ptr_eq(under, inode).then_some(copy)
-        })
+    /// The open transactions.
+    pub fn all(&self) -> Vec<Arc<Txn>> {
+        self.open.lock().values().cloned().collect()
     }
 
     /// Thread `tid` has met a lock.
@@ -164,8 +158,8 @@ fn random() -> std::io::Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-impl goanna_vfs::Transactions for AminoFs {
-    fn begin(&self, parent: Option<TxnId>) -> Result<TxnId> {
+impl AminoFs {
+    fn begin_in(&self, parent: Option<TxnId>, is_run: bool) -> Result<TxnId> {
         let parent = self.transactions.of_call(parent)?;
         let _using = parent.as_ref().map(|txn| txn.using.read());
         if parent.as_ref().is_some_and(|txn| txn.ended.load(SeqCst)) {
@@ -181,6 +175,7 @@ impl goanna_vfs::Transactions for AminoFs {
             id,
             owner: all.locks.begin(parent.as_ref().map(|txn| txn.owner)),
             parent: parent.clone(),
+            is_run,
             level: Mutex::default(),
             using: RwLock::default(),
             ended: AtomicBool::new(false),
@@ -194,6 +189,16 @@ impl goanna_vfs::Transactions for AminoFs {
         }
         all.open.lock().insert(id, txn);
         Ok(id)
+    }
+}
+
+impl goanna_vfs::Transactions for AminoFs {
+    fn begin(&self, parent: Option<TxnId>) -> Result<TxnId> {
+        self.begin_in(parent, false)
+    }
+
+    fn begin_run(&self) -> Result<TxnId> {
+        self.begin_in(None, true)
     }
 
     fn commit(&self, id: TxnId) -> Result<bool> {
@@ -262,7 +267,7 @@ impl goanna_vfs::Transactions for AminoFs {
         let level = txn.level.lock();
         Ok(TxnStatus {
             names: level.dirs.values().map(|dir| dir.names.len()).sum(),
-            inodes: level.inodes.len(),
+            inodes: level.changed().count(),
             bytes: txn.bytes.load(SeqCst),
             shared_locks: locks.shared,
             exclusive_locks: locks.exclusive,

@@ -14,6 +14,7 @@ use goanna_sys::memfile;
 use goanna_vfs::{Errno, FileKind, Result};
 
 use super::Txn;
+use super::copies::{store_packed, take_mapped};
 use super::level::{DirDelta, Level};
 use crate::collect::REAP_PAGES;
 use crate::data::{PAGE_COST, deletes};
@@ -107,12 +108,16 @@ impl AminoFs {
         guard: &amino_txn::OpGuard<'_>,
         level: &mut Level,
     ) -> Result<HashMap<u64, Option<OwnedFd>>> {
-        self.reserve_all(&level.changes, &level.inodes, &level.dirs)?;
+        level.inodes.retain(|_, copy| copy.changed.load(SeqCst));
         let mut writers = HashMap::new();
         for (ino, copy) in &level.inodes {
+            if copy.base().state.lock().unborn {
+                store_packed(copy, &mut copy.state.lock(), &mut level.changes);
+            }
             let writer = self.writer_of(copy, copy.base())?;
             writers.insert(*ino, writer);
         }
+        self.reserve_all(&level.changes, &level.inodes, &level.dirs)?;
         let submitted = self
             .store
             .submit_reserved(guard, std::mem::take(&mut level.changes));
@@ -133,12 +138,7 @@ impl AminoFs {
             let base = copy.base().state.lock();
             rest += state.meta_cost();
             if let Some(cache) = &state.cache {
-                let dirty = if cache.mapped {
-                    state.meta.size.div_ceil(PAGE)
-                } else {
-                    cache.dirty.len()
-                };
-                let dirty = usize::try_from(dirty).unwrap_or(usize::MAX);
+                let dirty = usize::try_from(cache.dirty.len()).unwrap_or(usize::MAX);
                 // The first page, if it was inline before, and the one that a cut shortens.
                 pages = pages.saturating_add(dirty).saturating_add(2);
             }
@@ -159,8 +159,12 @@ impl AminoFs {
 
     /// A descriptor to change the content of `into` with, when `from` has another one; room for its pages is allocated.
     fn writer_of(&self, from: &Inode, into: &Arc<Inode>) -> Result<Option<OwnedFd>> {
-        let from = from.state.lock();
+        let mut from = from.state.lock();
         let mut into_state = into.state.lock();
+        if !into_state.unborn {
+            self.unpack(&mut from)?;
+        }
+        take_mapped(&mut from)?;
         let other = from.copy.as_ref().is_some_and(|copy| copy.content);
         let moves = into_state.unborn || into_state.copy.as_ref().is_some_and(|copy| !copy.content);
         let Some(content) = from.cache.as_ref().filter(|_| other && !moves) else {
@@ -190,6 +194,7 @@ impl AminoFs {
         let is_orphan = state.home == Home::Orphan;
         let was_orphan = target.home == Home::Orphan;
         pour_meta(from.kind, &state, &mut target);
+        into.changed.store(true, SeqCst);
         if into.under.is_none() {
             if is_orphan && !was_orphan {
                 target.reap_reserved = target.stored.len() <= REAP_PAGES;
@@ -217,13 +222,11 @@ impl AminoFs {
         if kind == FileKind::Directory {
             born.dir = Some(crate::readdir::DirOrder::default());
         }
-        born.stored = crate::ranges::RangeSet::default();
+        born.stored = std::mem::take(&mut state.stored);
         born.stored_exact = true;
         if let Some(cache) = &mut born.cache {
             cache.in_use = !cache.is_unused();
             if cache.mapped {
-                // Nobody knows which pages were written.
-                cache.dirty.insert(0, state.meta.size.div_ceil(PAGE));
                 self.watch_mapped(into);
             }
             let bytes = cache.dirty.len().saturating_mul(PAGE);

@@ -1,0 +1,230 @@
+//! Which content the descriptors of a transaction's programs show, and what becomes of a copy when the last of them is
+//! closed.
+//!
+//! Descriptors can be older than an explicit transaction and outlive it, so they show the content outside of it, and its
+//! own lies in an object that no program holds. All descriptors of a run transaction's programs are younger than it, and none
+//! outlives it: they are of its own copy, which an open makes, so its programs read, map and execute natively.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use amino_schema::{INLINE_MAX, MetaFlags, key, record};
+use amino_txn::Changes;
+use bytes::Bytes;
+use goanna_sys::memfile;
+use goanna_vfs::{Errno, FileKind, Node, Result};
+
+use super::Txn;
+use crate::AminoFs;
+use crate::cache::{Cache, write_all_at};
+use crate::data::PAGE_COST;
+use crate::inode::{Home, Inode, PAGE, State, now};
+use crate::view::View;
+
+/// Contents of at most so many bytes are kept without a descriptor while no program has them open.
+const PACK_MAX: u64 = 64 << 10;
+
+impl View<'_> {
+    /// The run transaction that this operation is part of.
+    fn run(&self) -> Option<&Arc<Txn>> {
+        let outermost = self.within()?.chain().last()?;
+        outermost.is_run.then_some(outermost)
+    }
+
+    /// The inode whose content object programs get descriptors of.
+    pub(crate) fn anchor(&self, inode: &Arc<Inode>) -> Arc<Inode> {
+        let mut at = inode;
+        while let Some(under) = &at.under {
+            if under.state.lock().unborn {
+                // Nothing lies below what a transaction has made.
+                return Arc::clone(at);
+            }
+            at = under;
+        }
+        let own = |run: &Arc<Txn>| run.level.lock().inodes.get(&at.ino).cloned();
+        self.run().and_then(own).unwrap_or_else(|| Arc::clone(at))
+    }
+
+    /// As [`View::anchor`], to be opened now: a run transaction has a copy from then on.
+    pub(crate) fn anchor_to_open(&self, inode: &Arc<Inode>) -> Arc<Inode> {
+        let anchor = self.anchor(inode);
+        let Some(run) = self.run().filter(|_| anchor.under.is_none()) else {
+            return anchor;
+        };
+        let copy = Inode::copy(&anchor, anchor.state.lock().forked());
+        copy.changed.store(false, SeqCst);
+        // Another thread of the transaction may have been first.
+        let mut level = run.level.lock();
+        Arc::clone(level.inodes.entry(copy.ino).or_insert(copy))
+    }
+
+    pub(crate) fn do_has_own_content(&self, node: &Node) -> Result<bool> {
+        let inode = self.inode_to_read(node)?;
+        let anchor = self.anchor(&inode);
+        let own = |copy: &Arc<Inode>| {
+            let state = copy.state.lock();
+            state.copy.as_ref().is_some_and(|copy| copy.content)
+        };
+        Ok(
+            std::iter::successors(Some(&inode), |copy| copy.under.as_ref())
+                .take_while(|copy| !Arc::ptr_eq(copy, &anchor))
+                .any(own),
+        )
+    }
+
+    /// Only of a content that is the innermost transaction's own and that its descriptors show.
+    pub(crate) fn do_mapped_inside(&self, node: &Node) -> Result<()> {
+        let mut inode = self.inode(node)?;
+        if Arc::ptr_eq(&inode, &self.anchor(&inode)) && self.is_own(&inode) {
+            inode = self.for_change(&inode)?;
+        } else {
+            return Err(Errno::ENODEV);
+        }
+        let mut state = inode.state.lock();
+        let size = state.meta.size;
+        let cache = state.cache.as_mut().ok_or(Errno::ENODEV)?;
+        if !cache.mapped {
+            // What holes are filled with comes on top.
+            let clean: u64 = data_pages(cache, size)?
+                .into_iter()
+                .map(|(start, end)| cache.dirty.missing(start, end))
+                .sum();
+            let bytes = usize::try_from(clean).unwrap_or(usize::MAX);
+            self.reserve(bytes.saturating_mul(PAGE_COST))?;
+            cache.mapped = true;
+        }
+        Ok(())
+    }
+}
+
+/// The pages of a content that are no holes: starts and ends.
+pub(super) fn data_pages(cache: &Cache, size: u64) -> Result<Vec<(u64, u64)>> {
+    use std::os::fd::AsFd;
+    let segments = memfile::data_segments(cache.witness.as_fd(), 0, size)?;
+    let pages = segments
+        .into_iter()
+        .map(|(start, len)| (start / PAGE, (start + len).div_ceil(PAGE)));
+    Ok(pages.collect())
+}
+
+/// What a mapped copy holds counts as changed: nobody knows which pages were written.
+pub(super) fn take_mapped(state: &mut State) -> Result<()> {
+    let size = state.meta.size;
+    if let Some(cache) = state.cache.as_mut().filter(|cache| cache.mapped) {
+        for (start, end) in data_pages(cache, size)? {
+            cache.dirty.insert(start, end);
+        }
+        state.touch(now());
+    }
+    Ok(())
+}
+
+impl State {
+    /// The content of a copy that is kept without an object.
+    pub(crate) fn packed(&self) -> Option<&Bytes> {
+        self.copy.as_ref()?.packed.as_ref()
+    }
+}
+
+impl AminoFs {
+    /// Gives a copy whose content is packed its object again.
+    pub(crate) fn unpack(&self, state: &mut State) -> Result<bool> {
+        let Some(packed) = state.packed() else {
+            return Ok(false);
+        };
+        let len = packed.len() as u64;
+        let (mut cache, fd) = self.new_cache(len)?;
+        write_all_at(&fd, 0, packed)?;
+        cache.dirty.insert(0, len.div_ceil(PAGE));
+        state.cache = Some(cache);
+        if let Some(copy) = &mut state.copy {
+            copy.packed = None;
+        }
+        Ok(true)
+    }
+
+    /// The last descriptor of the file may have been closed in some of the open transactions.
+    pub(crate) fn release_copies(&self, base: &Arc<Inode>) {
+        if self.transactions.count.load(SeqCst) == 0 {
+            return;
+        }
+        // A nested transaction's commit writes to copies that it has found, and holds this lock.
+        let _names = self.names.read();
+        for txn in self.transactions.all() {
+            let copy = txn.level.lock().inodes.get(&base.ino).cloned();
+            if let Some(copy) = copy
+                && Arc::ptr_eq(copy.base(), base)
+                && copy.kind == FileKind::Regular
+            {
+                // What fails leaves the content where it is.
+                let _ = self.release_copy(&txn, &copy);
+            }
+        }
+    }
+
+    fn release_copy(&self, txn: &Arc<Txn>, copy: &Arc<Inode>) -> Result<()> {
+        // Whoever ends the transaction takes the level as it is.
+        let Some(_using) = txn.using.try_read_recursive() else {
+            return Ok(());
+        };
+        let mut state = copy.state.lock();
+        let size = state.meta.size;
+        let Some(cache) = state.cache.as_mut().filter(|cache| cache.is_unused()) else {
+            return Ok(());
+        };
+        let pages = cache.dirty.len();
+        let unborn = copy
+            .under
+            .as_ref()
+            .is_some_and(|under| under.state.lock().unborn);
+        let xattrs = state.meta.flags.contains(MetaFlags::HAS_XATTR);
+        let never_was = unborn && state.home == Home::Orphan && !xattrs;
+        if never_was || !copy.changed.load(SeqCst) {
+            let mut level = txn.level.lock();
+            // The level's reference, and the caller's.
+            if Arc::strong_count(copy) == 2 {
+                level.inodes.remove(&copy.ino);
+                let bytes = pages.saturating_mul(PAGE_COST as u64);
+                let less = |all: u64| Some(all.saturating_sub(bytes));
+                let _ = txn.bytes.fetch_update(SeqCst, SeqCst, less);
+            }
+            return Ok(());
+        }
+        take_mapped(&mut state)?;
+        let Some(cache) = &mut state.cache else {
+            return Ok(());
+        };
+        (cache.in_use, cache.mapped) = (false, false);
+        if size > PACK_MAX {
+            return Ok(());
+        }
+        let mut content = vec![0; usize::try_from(size).unwrap_or(0)];
+        let got = cache.read_at(0, &mut content)?;
+        if got == content.len()
+            && let Some(own) = &mut state.copy
+        {
+            own.packed = Some(Bytes::from(content));
+            state.cache = None;
+        }
+        Ok(())
+    }
+}
+
+/// A file that its transaction made, and that nobody has open, needs no content object to be stored.
+pub(super) fn store_packed(copy: &Inode, state: &mut State, out: &mut Changes) {
+    let Some(packed) = state.copy.as_mut().and_then(|copy| copy.packed.take()) else {
+        return;
+    };
+    if packed.len() <= INLINE_MAX {
+        state.meta.inline = Some(packed);
+        return;
+    }
+    state.meta.inline = None;
+    state.stored = crate::ranges::RangeSet::default();
+    for (index, page) in (0_u64..).zip(packed.chunks(PAGE as usize)) {
+        if page.iter().any(|&byte| byte != 0) {
+            out.put(key::page_key(copy.ino, index), record::encode_page(page));
+            state.stored.insert(index, index + 1);
+        }
+    }
+}

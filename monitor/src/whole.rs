@@ -1,0 +1,78 @@
+//! A run that is one transaction: begun before the first call of the command is answered, and ended when all processes have
+//! ended. Whoever has no transaction of his own takes part in it ([`crate::members`]); everybody reads natively.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use goanna_vfs::{Errno, Result};
+
+use crate::{Monitor, Status};
+
+/// What became of the transaction of a whole run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// It is committed, and on the disk.
+    Committed,
+    /// It has left no trace.
+    Aborted,
+    /// Its commit failed: ENOSPC, and it has left no trace; or EIO, and the next opening of the store will tell.
+    Failed(Errno),
+}
+
+/// How often a commit is tried again while a thread that outlived its process still ends a transaction inside.
+const REPEATS: usize = 1000;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The transaction of a whole run; aborted where it is dropped without an end.
+#[derive(Debug)]
+pub struct Whole {
+    monitor: Arc<Monitor>,
+    open: bool,
+}
+
+impl Whole {
+    /// Begins it. EOPNOTSUPP where no back end has transactions.
+    pub fn begin(monitor: &Arc<Monitor>) -> Result<Self> {
+        monitor.members.begin_run()?;
+        Ok(Self {
+            monitor: Arc::clone(monitor),
+            open: true,
+        })
+    }
+
+    /// Commits it durably if the command succeeded, else aborts it. No process is left, and no descriptor.
+    pub fn end(mut self, status: Status) -> Ending {
+        if status != Status::Exited(0) {
+            return Ending::Aborted;
+        }
+        let ended = self.commit();
+        // A commit that failed has aborted it, but for one that could not begin.
+        self.open = ended == Err(Errno::EBUSY);
+        match ended {
+            Ok(()) => Ending::Committed,
+            Err(errno) => Ending::Failed(errno),
+        }
+    }
+
+    fn commit(&self) -> Result<()> {
+        let members = &self.monitor.members;
+        let mut ended = members.commit_run();
+        for _ in 0..REPEATS {
+            if ended != Err(Errno::EBUSY) {
+                break;
+            }
+            thread::sleep(PAUSE);
+            ended = members.commit_run();
+        }
+        ended
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if self.open {
+            self.monitor.members.abort_run();
+        }
+    }
+}
