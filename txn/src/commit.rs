@@ -110,8 +110,6 @@ pub(crate) struct Shared {
     unsynced: AtomicBool,
     /// Number of keys deleted since the engine gave back space.
     deleted: AtomicU64,
-    /// Everything from a certain moment on is one transaction, which has not been committed.
-    held: AtomicBool,
     closed: AtomicBool,
     failed: OnceLock<Arc<str>>,
     /// Whether a caller of `sync` is committing for those who wait on `synced`.
@@ -185,7 +183,6 @@ impl Shared {
             unsynced: AtomicBool::new(replayed > 0),
             // What earlier processes have deleted is not known.
             deleted: AtomicU64::new(DELETED_MIN),
-            held: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             failed: OnceLock::new(),
             leading: Mutex::new(false),
@@ -222,16 +219,7 @@ impl Shared {
         Error::Stopped { why }
     }
 
-    /// Whether the transaction that is held would become larger than it may.
-    fn outgrows(&self, bytes: usize) -> bool {
-        let size = self.log.promised().saturating_add(bytes as u64);
-        self.is_held() && size > self.options.transaction_bytes
-    }
-
     pub(crate) fn promise(&self, bytes: usize, claim: Claim) -> Result<(), Error> {
-        if claim == Claim::Growth && self.outgrows(bytes) {
-            return Err(Error::NoSpace);
-        }
         let claimed = if claim == Claim::Growth && self.is_full() {
             Err(Error::NoSpace)
         } else {
@@ -272,25 +260,6 @@ impl Shared {
     /// Bytes of disk that are needed for all that was accepted.
     fn needed(&self) -> u64 {
         self.engine.room(self.accepted())
-    }
-
-    pub(crate) fn is_held(&self) -> bool {
-        self.held.load(SeqCst)
-    }
-
-    /// Makes everything so far durable, and everything from now on one transaction. Called with no operation under way.
-    pub(crate) fn hold(&self) -> Result<(), Error> {
-        self.sync()?;
-        // Whoever commits looks under this lock.
-        let _writer = self.writer.lock();
-        self.held.store(true, SeqCst);
-        Ok(())
-    }
-
-    /// Commits what was held; returns when it is on the disk.
-    pub(crate) fn commit_held(&self) -> Result<(), Error> {
-        self.held.store(false, SeqCst);
-        self.sync()
     }
 
     fn is_full(&self) -> bool {
@@ -337,10 +306,6 @@ impl Shared {
     }
 
     pub(crate) fn throttle(&self) {
-        if self.is_held() {
-            // Nothing can be drained.
-            return;
-        }
         let pending = || self.pending.load(SeqCst).saturating_add(self.dirty_bytes());
         let mut now = pending();
         if now >= self.batch_bytes() && !self.kick_sent.swap(true, SeqCst) {
@@ -363,10 +328,6 @@ impl Shared {
 
     pub(crate) fn sync(&self) -> Result<(), Error> {
         self.counters.syncs.fetch_add(1, SeqCst);
-        if self.is_held() {
-            // Durable with the transaction, or not at all.
-            return self.check();
-        }
         // What this thread submitted lies before every line drawn from now on.
         let needed = self.cuts.load(SeqCst) + 1;
         let mut leading = self.leading.lock();
@@ -407,9 +368,6 @@ impl Shared {
         durable: bool,
     ) -> Result<(), Error> {
         self.check()?;
-        if self.is_held() {
-            return Ok(());
-        }
         if let Some(source) = source {
             source.prepare();
         }
@@ -506,8 +464,8 @@ impl Shared {
                 signals.stop
             };
             if stop {
-                // Failures are kept and told to whoever closes. What is held was not committed.
-                if !self.is_held() && self.stop_the_world(true).is_ok() && !self.is_full() {
+                // Failures are kept and told to whoever closes.
+                if self.stop_the_world(true).is_ok() && !self.is_full() {
                     let _ = self.engine.settle(UNSETTLED_MAX);
                     if self.low.load(SeqCst) {
                         let _ = self.make_space();
@@ -535,9 +493,6 @@ impl Shared {
             let source = self.source();
             self.commit(&mut self.writer.lock(), source.as_deref(), due)?;
             self.apply_logged()?;
-        }
-        if self.is_held() {
-            return Ok(());
         }
         if self.log_full.load(SeqCst) {
             // What fills the log may not even be written yet.

@@ -39,8 +39,6 @@ pub struct Options {
     pub log_limit_bytes: u64,
     /// A checkpoint releases the log when it is longer than this.
     pub checkpoint_bytes: u64,
-    /// Largest transaction, in bytes of log: it is kept in memory until it is committed, and written as one record.
-    pub transaction_bytes: u64,
 }
 
 impl Default for Options {
@@ -53,7 +51,6 @@ impl Default for Options {
             log_segment_bytes: 32 << 20,
             log_limit_bytes: u64::MAX,
             checkpoint_bytes: 128 << 20,
-            transaction_bytes: 1 << 30,
         }
     }
 }
@@ -355,20 +352,6 @@ impl Store {
     /// Waits while more is pending than [`Options::max_pending_bytes`].
     pub fn throttle(&self) {
         self.shared.throttle();
-    }
-
-    /// Begins one transaction that holds everything from now on, whoever does it. Nothing of it reaches the disk before
-    /// [`Store::commit_held`]; [`Store::sync`] does not wait meanwhile, and what would make it larger than
-    /// [`Options::transaction_bytes`] fails with [`Error::NoSpace`]. Closing the store, or dying, forgets it.
-    ///
-    /// Called with no operation under way.
-    pub fn hold(&self) -> Result<(), Error> {
-        self.shared.hold()
-    }
-
-    /// Commits what was held, all of it or, on a failure, nothing; returns when it is on the disk.
-    pub fn commit_held(&self) -> Result<(), Error> {
-        self.shared.commit_held()
     }
 
     /// Names who keeps dirty data in memory.
