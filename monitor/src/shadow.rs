@@ -12,13 +12,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use goanna_sys::{memfile, procfs, stat};
+use goanna_sys::{limits, memfile, procfs, stat};
 use goanna_vfs::{Errno, FileKind, Place, PlaceKey, Result};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::rundir::RunDir;
 
@@ -104,6 +104,11 @@ impl Table {
 pub struct Shadows {
     table: RwLock<Table>,
     rundir: RunDir,
+    /// Objects from which on an open looks for files to let go of, and does not leave it to the next sweep. Each takes a
+    /// descriptor of ours.
+    crowd: AtomicUsize,
+    crowd_min: usize,
+    sweeping: Mutex<()>,
 }
 
 /// Placeholders below this number are never looked for in /proc.
@@ -112,9 +117,15 @@ const DIRS_BEFORE_SWEEP: usize = 1024;
 impl Shadows {
     /// None yet; objects are made in `rundir`.
     pub fn new(rundir: RunDir) -> Self {
+        // It has been raised before; this tells what it is.
+        let limit = limits::raise_nofile().unwrap_or(1024);
+        let crowd_min = usize::try_from(limit / 2).unwrap_or(usize::MAX);
         Self {
             table: RwLock::default(),
             rundir,
+            crowd: AtomicUsize::new(crowd_min),
+            crowd_min,
+            sweeping: Mutex::default(),
         }
     }
 
@@ -134,7 +145,7 @@ impl Shadows {
         Ok(self.find((dev, ino)))
     }
 
-    /// Notes that tracees hold descriptors of `place`'s cache object.
+    /// Notes that tracees hold descriptors of `place`'s cache object. No lock of the back end is held.
     pub fn register_file(&self, place: &Place, witness: Arc<OwnedFd>) -> Result<()> {
         let (dev, ino, _) = stat::identity(witness.as_fd())?;
         if self.table.read().by_identity.contains_key(&(dev, ino)) {
@@ -145,11 +156,19 @@ impl Shadows {
             witness,
             volume: Arc::default(),
         });
-        self.table
-            .write()
-            .by_identity
-            .entry((dev, ino))
-            .or_insert(shadow);
+        let objects = {
+            let mut table = self.table.write();
+            table.by_identity.entry((dev, ino)).or_insert(shadow);
+            table.by_identity.len()
+        };
+        if objects > self.crowd.load(Ordering::Relaxed)
+            && let Some(_alone) = self.sweeping.try_lock()
+        {
+            self.sweep_files();
+            let kept = self.table.read().by_identity.len();
+            let crowd = kept.saturating_add(kept / 4).max(self.crowd_min);
+            self.crowd.store(crowd, Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -248,6 +267,11 @@ impl Shadows {
 
     /// Lets go of objects no tracee holds any more and tells their back ends. `processes` lists the tracees.
     pub fn sweep(&self, processes: impl FnOnce() -> Vec<i32>) {
+        self.sweep_files();
+        self.sweep_directories(processes);
+    }
+
+    fn sweep_files(&self) {
         let candidates: Vec<(Identity, Arc<OwnedFd>)> = self
             .table
             .read()
@@ -265,7 +289,6 @@ impl Shadows {
                 self.release(identity, &witness);
             }
         }
-        self.sweep_directories(processes);
     }
 
     /// An open that races with us made its description before the test (then we are not alone) or registers

@@ -103,7 +103,11 @@ impl AminoFs {
 
 impl View<'_> {
     pub(crate) fn do_open(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Opened> {
-        let inode = self.inode_to_read(node)?;
+        let inode = self.inode_to_read(node).map_err(|errno| match errno {
+            // Made by this transaction, and removed after the name was looked up.
+            Errno::ESTALE if self.in_transaction() => Errno::ENOENT,
+            other => other,
+        })?;
         match inode.kind {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Errno::EISDIR),
@@ -221,7 +225,7 @@ impl View<'_> {
         let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
         let new_pages = usize::try_from(cache.dirty.missing(first, last)).unwrap_or(usize::MAX);
         // With the first page, which is stored from now on when the content was inline before.
-        let was_inline = size <= INLINE_MAX as u64 && !cache.dirty.contains(0);
+        let was_inline = size <= INLINE_MAX as u64 && first > 0 && !cache.dirty.contains(0);
         let pages = new_pages.saturating_add(usize::from(was_inline));
         let meta = if state.dirty { 0 } else { state.meta_cost() };
         self.reserve(pages.saturating_mul(PAGE_COST).saturating_add(meta))?;
@@ -304,6 +308,7 @@ impl View<'_> {
                 self.resize(caller, &inode, &mut state, size)
             })
         })?;
+        self.release_if_closed(inode.base());
         self.park(&inode);
         Ok(())
     }

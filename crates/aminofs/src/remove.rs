@@ -217,7 +217,7 @@ impl View<'_> {
         name: &[u8],
         check: &impl Fn(&Arc<Inode>) -> Result<()>,
     ) -> Result<()> {
-        self.change(|guard| {
+        let removed = self.change(|guard| {
             let _names = self.names.write();
             self.lock_entry(dir, name)?;
             let victim = self.find(dir, name)?.ok_or(Errno::ENOENT)?;
@@ -230,8 +230,10 @@ impl View<'_> {
             self.submit(guard, changes)?;
             self.apply_drop(&victim, dir.ino, name, time, dropped);
             self.entry_removed(dir, name, victim.kind, time);
-            Ok(())
-        })
+            Ok(Arc::clone(victim.base()))
+        })?;
+        self.release_if_closed(&removed);
+        Ok(())
     }
 }
 

@@ -66,7 +66,7 @@ impl View<'_> {
             dir: &to_dir,
             name: &to,
         };
-        self.change(|guard| {
+        let replaced = self.change(|guard| {
             let _names = self.names.write();
             self.lock_entry(from.dir, from.name)?;
             self.lock_entry(to.dir, to.name)?;
@@ -91,16 +91,21 @@ impl View<'_> {
                     });
                 }
                 if target.ino == source.ino {
-                    return Ok(());
+                    return Ok(None);
                 }
             }
             let source = self.for_change(&source)?;
             let target = target.map(|target| self.for_change(&target)).transpose()?;
-            match target {
-                Some(target) if exchange => self.exchange(guard, &from, &source, &to, &target),
-                target => self.replace(guard, &from, &source, &to, target.as_ref()),
+            match &target {
+                Some(target) if exchange => self.exchange(guard, &from, &source, &to, target)?,
+                target => self.replace(guard, &from, &source, &to, target.as_ref())?,
             }
-        })
+            Ok(target.map(|target| Arc::clone(target.base())))
+        })?;
+        if let Some(replaced) = replaced {
+            self.release_if_closed(&replaced);
+        }
+        Ok(())
     }
 
     fn subdirs(&self, dir: &Arc<Inode>) -> u32 {

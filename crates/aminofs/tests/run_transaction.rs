@@ -357,24 +357,46 @@ fn closed_files_take_no_descriptor_and_keep_their_content() {
 fn what_does_not_fit_is_refused_and_temporary_files_give_back() {
     let dir = tempfile::tempdir().unwrap();
     let small = amino_fs::Options {
-        transaction_bytes: 4 << 20,
+        transaction_bytes: 16 << 20,
         ..options(EngineKind::Memory)
     };
     let fs = open_with(dir.path(), &small);
     let (mut inside, outside) = (User::new(&fs, 1), User::new(&fs, 2));
     let id = run(&mut inside);
     for round in 0..50 {
+        // Removed while open, after the close, and by a rename; large and small.
         inside.put("temporary", &[1; 1 << 20]).unwrap();
         let held = inside.open("temporary", libc::O_RDWR).unwrap();
         inside.unlink("temporary").unwrap();
         held.close(&fs);
-        let bytes = fs.status(id).unwrap().bytes;
-        assert!(bytes < 1 << 20, "after {round} rounds: {bytes}");
+        inside.put("temporary", &[1; 1 << 20]).unwrap();
+        inside.unlink("temporary").unwrap();
+        inside.put("temporary", &[1; 60_000]).unwrap();
+        inside.unlink("temporary").unwrap();
+        inside.put("temporary", &[1; 60_000]).unwrap();
+        inside.put("other", &[1; 100]).unwrap();
+        inside.rename("other", "temporary").unwrap();
+        inside.unlink("temporary").unwrap();
+        let status = fs.status(id).unwrap();
+        assert!(
+            status.bytes < 2 << 20 && status.inodes <= 1,
+            "after {round} rounds: {status:?}"
+        );
+    }
+    // What is small takes what it is, also when it is written again.
+    for file in 0..1000 {
+        inside.put(&format!("s{file}"), b"small").unwrap();
+        inside.put_at(&format!("s{file}"), 5, b"er").unwrap();
+    }
+    let bytes = fs.status(id).unwrap().bytes;
+    assert!((100_000..10_000_000).contains(&bytes), "{bytes}");
+    for file in 0..1000 {
+        inside.unlink(&format!("s{file}")).unwrap();
     }
     let mut kept = 0;
     while inside.put(&format!("f{kept}"), &[2; 100_000]).is_ok() {
         kept += 1;
-        assert!(kept < 100);
+        assert!(kept < 200);
     }
     assert!(kept > 20, "{kept}");
     inside.commit(None).unwrap();
@@ -382,6 +404,28 @@ fn what_does_not_fit_is_refused_and_temporary_files_give_back() {
         outside.get(&format!("f{}", kept - 1)).unwrap(),
         [2; 100_000]
     );
+    close_and_check(fs, dir.path());
+}
+
+#[test]
+fn a_commit_without_room_for_it_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let little = amino_fs::Options {
+        log_limit_bytes: 36 << 20,
+        ..options(EngineKind::Memory)
+    };
+    let fs = open_with(dir.path(), &little);
+    let (mut inside, outside) = (User::new(&fs, 1), User::new(&fs, 2));
+    outside.put("f", b"old").unwrap();
+    let before = tree(&outside);
+    run(&mut inside);
+    inside.put("f", b"new").unwrap();
+    for file in 0..10 {
+        inside.put(&format!("f{file}"), &vec![3; 6 << 20]).unwrap();
+    }
+    assert_eq!(inside.commit(None), Err(Errno::ENOSPC));
+    assert_eq!(tree(&outside), before);
+    outside.put("f", b"free for others").unwrap();
     close_and_check(fs, dir.path());
 }
 

@@ -58,6 +58,13 @@ impl View<'_> {
         Arc::clone(level.inodes.entry(copy.ino).or_insert(copy))
     }
 
+    /// The file was changed by a name; when nobody has it open, nobody will close it.
+    pub(crate) fn release_if_closed(&self, base: &Arc<Inode>) {
+        if self.in_transaction() {
+            self.release_copies(base);
+        }
+    }
+
     pub(crate) fn do_has_own_content(&self, node: &Node) -> Result<bool> {
         let inode = self.inode_to_read(node)?;
         let anchor = self.anchor(&inode);
@@ -119,6 +126,21 @@ pub(super) fn take_mapped(state: &mut State) -> Result<()> {
     Ok(())
 }
 
+impl View<'_> {
+    /// As [`AminoFs::ensure_cache`]; a packed content takes again what it may take in the log.
+    pub(crate) fn ensure_cache(&self, inode: &Inode, state: &mut State) -> Result<()> {
+        let was_packed = state.packed().map(|packed| packed.len() as u64);
+        AminoFs::ensure_cache(self, inode, state)?;
+        if let Some(len) = was_packed {
+            let pages = usize::try_from(len.div_ceil(PAGE)).unwrap_or(0);
+            // It was there before, so it never fails.
+            let more = pages.saturating_mul(PAGE_COST) - len as usize;
+            self.reserve_removal(more)?;
+        }
+        Ok(())
+    }
+}
+
 impl State {
     /// The content of a copy that is kept without an object.
     pub(crate) fn packed(&self) -> Option<&Bytes> {
@@ -169,10 +191,16 @@ impl AminoFs {
         };
         let mut state = copy.state.lock();
         let size = state.meta.size;
-        let Some(cache) = state.cache.as_mut().filter(|cache| cache.is_unused()) else {
+        let cache = state.cache.as_ref();
+        if cache.is_some_and(|cache| !cache.is_unused()) {
             return Ok(());
-        };
-        let pages = cache.dirty.len();
+        }
+        // What was reserved for the content.
+        let packed = state.packed().map_or(0, Bytes::len);
+        let pages = cache.map_or(0, |cache| cache.dirty.len());
+        let bytes = pages
+            .saturating_mul(PAGE_COST as u64)
+            .saturating_add(packed as u64);
         let unborn = copy
             .under
             .as_ref()
@@ -184,9 +212,7 @@ impl AminoFs {
             // The level's reference, and the caller's.
             if Arc::strong_count(copy) == 2 {
                 level.inodes.remove(&copy.ino);
-                let bytes = pages.saturating_mul(PAGE_COST as u64);
-                let less = |all: u64| Some(all.saturating_sub(bytes));
-                let _ = txn.bytes.fetch_update(SeqCst, SeqCst, less);
+                txn.give_back(bytes);
             }
             return Ok(());
         }
@@ -205,6 +231,7 @@ impl AminoFs {
         {
             own.packed = Some(Bytes::from(content));
             state.cache = None;
+            txn.give_back(bytes.saturating_sub(size));
         }
         Ok(())
     }

@@ -69,6 +69,12 @@ impl Txn {
         self.chain().map(|txn| txn.bytes.load(SeqCst)).sum()
     }
 
+    /// What was reserved is not needed after all.
+    fn give_back(&self, bytes: u64) {
+        let less = |all: u64| Some(all.saturating_sub(bytes));
+        let _ = self.bytes.fetch_update(SeqCst, SeqCst, less);
+    }
+
     fn open_inside(&self) -> Vec<Arc<Txn>> {
         let mut inner = self.inner.lock();
         inner.retain(|txn| txn.strong_count() > 0);

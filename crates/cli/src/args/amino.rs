@@ -163,6 +163,7 @@ Transactions:
   step. Any other end, kill -9 of amino and a power cut included, leaves the
   store as it was. fsync does not wait for the disk meanwhile. A transaction of
   more than 1 GiB gets ENOSPC. What is done outside the store stays done.
+  `amino txn begin` inside begins one within it, which can be aborted alone.
 
 Profiles:
   --profile inserts transactions into programs that know nothing of them.
