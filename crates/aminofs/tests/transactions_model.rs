@@ -3,12 +3,12 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use amino_fs::EngineKind;
 use common::user::{Runs, User, runs};
-use common::{close_and_check, open_with, options};
-use goanna_vfs::{Errno, LOCKED, Result, TxnId};
+use common::{Handle, close_and_check, open_with, options};
+use goanna_vfs::{Errno, LOCKED, Result, Transactions, TxnId};
 use proptest::prelude::*;
 
 /// The reference: names to directories or files, files by number.
@@ -234,7 +234,14 @@ fn path() -> impl Strategy<Value = String> {
 }
 
 fn size() -> impl Strategy<Value = usize> {
-    prop_oneof![0_usize..40, 4000_usize..4200, 9000_usize..9010]
+    // About what is stored inline, a page, and what is kept without an object at most.
+    prop_oneof![
+        10 => 0_usize..40,
+        2 => 500_usize..530,
+        6 => 4000_usize..4200,
+        1 => 16_380_usize..16_390,
+        1 => 65_530_usize..65_540,
+    ]
 }
 
 fn data() -> impl Strategy<Value = Fill> {
@@ -302,18 +309,66 @@ fn replay(stack: &mut [Open], committed: &Model) {
     }
 }
 
-fn play(engine: EngineKind, acts: &[Act]) {
+/// Descriptors that programs of a run transaction have open.
+#[derive(Default)]
+struct Held(VecDeque<Handle>);
+
+impl Held {
+    fn open(&mut self, user: &User<'_>, step: &Step) {
+        let (Step::Put(path, _) | Step::PutAt(path, ..) | Step::Truncate(path, _)) = step else {
+            return;
+        };
+        self.0.extend(user.open(path, libc::O_RDWR));
+        if self.0.len() > 4
+            && let Some(oldest) = self.0.pop_front()
+        {
+            oldest.close(user.fs);
+        }
+    }
+
+    /// What they show is what the run sees, whatever is open inside it.
+    fn check(&self, run: &User<'_>) {
+        for handle in &self.0 {
+            match run.get_node(&handle.node) {
+                // Changed by one that is open inside; made by one that was aborted.
+                Err(LOCKED | Errno::ESTALE) => {}
+                seen => {
+                    let mut shown = vec![0; 200_000];
+                    let got = nix::sys::uio::pread(&handle.fd, &mut shown, 0).unwrap();
+                    assert_eq!(runs(&shown[..got]), runs(&seen.unwrap()));
+                }
+            }
+        }
+    }
+
+    fn close(&mut self, user: &User<'_>) {
+        for handle in self.0.drain(..) {
+            handle.close(user.fs);
+        }
+    }
+}
+
+/// `as_run`: the outermost transactions are of whole runs.
+fn play(engine: EngineKind, acts: &[Act], as_run: bool) {
     let dir = tempfile::tempdir().unwrap();
     let fs = open_with(dir.path(), &options(engine));
     let (mut inside, outside) = (User::new(&fs, 1), User::new(&fs, 2));
     let mut committed = Model::default();
     // The open transactions, outermost first.
     let mut stack: Vec<Open> = Vec::new();
+    let mut held = Held::default();
     for (at, act) in acts.iter().enumerate() {
         match act {
             Act::Begin => {
                 let seen = stack.last().map_or(&committed, |open| &open.seen).clone();
-                let (id, steps) = (inside.begin(), Vec::new());
+                let id = if as_run && stack.is_empty() {
+                    let id = fs.begin_run().unwrap();
+                    inside.caller.txn = Some(id);
+                    id
+                } else {
+                    inside.begin()
+                };
+                let steps = Vec::new();
                 stack.push(Open { id, seen, steps });
             }
             Act::Commit | Act::Abort => {
@@ -321,6 +376,9 @@ fn play(engine: EngineKind, acts: &[Act]) {
                     continue;
                 };
                 let outer = stack.last().map(|open| open.id);
+                if outer.is_none() {
+                    held.close(&inside);
+                }
                 if matches!(act, Act::Abort) {
                     inside.abort(outer);
                 } else {
@@ -337,6 +395,9 @@ fn play(engine: EngineKind, acts: &[Act]) {
                     None => &mut committed,
                 };
                 assert_eq!(perform(&inside, step), seen.apply(step), "{at}: {step:?}");
+                if as_run && !stack.is_empty() {
+                    held.open(&inside, step);
+                }
             }
             Act::Outside(step) => {
                 // What the transactions have touched waits. The rest happens before all of them.
@@ -352,6 +413,11 @@ fn play(engine: EngineKind, acts: &[Act]) {
                 }
             }
         }
+        if let Some(outermost) = stack.first() {
+            let mut run = User::new(&fs, 3);
+            run.caller.txn = Some(outermost.id);
+            held.check(&run);
+        }
         if at % 4 == 0 || matches!(act, Act::Commit | Act::Abort) {
             assert_eq!(
                 tree_of(&outside),
@@ -362,6 +428,7 @@ fn play(engine: EngineKind, acts: &[Act]) {
     }
     let seen = stack.last().map_or(&committed, |open| &open.seen);
     assert_eq!(tree_of(&inside), seen.tree(), "inside at the end");
+    held.close(&inside);
     while let Some(open) = stack.pop() {
         inside.commit(stack.last().map(|open| open.id)).unwrap();
         open.pour(&mut stack, &mut committed);
@@ -383,7 +450,12 @@ proptest! {
 
     #[test]
     fn nested_transactions_behave_like_copies_of_the_tree(acts in prop::collection::vec(act(), 1..60)) {
-        play(EngineKind::Memory, &acts);
+        play(EngineKind::Memory, &acts, false);
+    }
+
+    #[test]
+    fn run_transactions_behave_like_copies_of_the_tree(acts in prop::collection::vec(act(), 1..60)) {
+        play(EngineKind::Memory, &acts, true);
     }
 }
 
@@ -392,6 +464,11 @@ proptest! {
 
     #[test]
     fn what_was_committed_is_there_after_opening_again(acts in prop::collection::vec(act(), 1..60)) {
-        play(EngineKind::Fjall, &acts);
+        play(EngineKind::Fjall, &acts, false);
+    }
+
+    #[test]
+    fn what_runs_have_committed_is_there_after_opening_again(acts in prop::collection::vec(act(), 1..60)) {
+        play(EngineKind::Fjall, &acts, true);
     }
 }
