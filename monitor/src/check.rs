@@ -37,6 +37,7 @@ fn probe(delivery: Delivery) -> Result<goanna_sys::launch::Launched, LaunchError
         }),
         listener: delivery == Delivery::Notify,
         unblock: Vec::new(),
+        tracer: None,
     })
 }
 

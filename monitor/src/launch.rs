@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 
 use goanna_sys::launch::{Launch, LaunchError, Launched, launch};
 use goanna_sys::procfs;
@@ -23,25 +24,62 @@ pub fn inside() -> bool {
         && procfs::status(std::process::id() as i32).is_ok_and(|s| s.seccomp == 2)
 }
 
-/// The file to execute for `command`, found in PATH as execvp(3) does, in mounts too.
-pub fn find(mounts: &Mounts, command: &[OsString]) -> std::result::Result<CString, Error> {
-    let name = command.first().ok_or(Error::BadCommand)?;
+/// A command line, and what finding its program depends on.
+#[derive(Debug, Clone)]
+pub struct Command {
+    /// The program and its arguments.
+    pub argv: Vec<OsString>,
+    /// Where programs are looked for, as PATH has it.
+    pub search: OsString,
+    /// The working directory; empty when it cannot be told.
+    pub directory: PathBuf,
+    /// Who is to run it.
+    pub caller: Caller,
+}
+
+impl Command {
+    /// As this process would run it.
+    pub fn here(argv: Vec<OsString>) -> std::result::Result<Self, Error> {
+        Ok(Self {
+            argv,
+            search: std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin")),
+            directory: std::env::current_dir().unwrap_or_default(),
+            caller: credentials(std::process::id() as i32).map_err(Error::Trace)?,
+        })
+    }
+}
+
+/// A program that was found, and what the mounts ask of the filter it is started under.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// The file to execute, as execve(2) is to be given it.
+    pub file: CString,
+    /// Tracees get descriptors of cache objects.
+    pub shadow_files: bool,
+}
+
+/// The file to execute for `command`, found as execvp(3) does, in mounts too.
+pub fn find(mounts: &Mounts, command: &Command) -> std::result::Result<Program, Error> {
+    let name = command.argv.first().ok_or(Error::BadCommand)?;
     if name.is_empty() {
         return Err(Error::NotFound(name.clone()));
     }
-    let caller = credentials(std::process::id() as i32).map_err(Error::Trace)?;
     let candidates: Vec<Vec<u8>> = if name.as_bytes().contains(&b'/') {
         vec![name.as_bytes().to_vec()]
     } else {
-        let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
-        std::env::split_paths(&path)
+        std::env::split_paths(&command.search)
             .map(|dir| dir.join(name).into_os_string().into_vec())
             .collect()
     };
     let mut refused = None;
     for candidate in candidates {
-        match executable(mounts, &caller, &candidate) {
-            Ok(()) => return CString::new(candidate).map_err(|_| Error::BadCommand),
+        match executable(mounts, command, &candidate) {
+            Ok(()) => {
+                return Ok(Program {
+                    file: CString::new(candidate).map_err(|_| Error::BadCommand)?,
+                    shadow_files: mounts.iter().any(|mount| !mount.fs.opens_host_files()),
+                });
+            }
             Err(Errno::ENOENT | Errno::ENOTDIR) => {}
             Err(errno) => refused = refused.or(Some(errno)),
         }
@@ -52,43 +90,49 @@ pub fn find(mounts: &Mounts, command: &[OsString]) -> std::result::Result<CStrin
     })
 }
 
-fn executable(mounts: &Mounts, caller: &Caller, path: &[u8]) -> Result<()> {
+fn executable(mounts: &Mounts, command: &Command, path: &[u8]) -> Result<()> {
+    let directory = &command.directory;
     let start = match path.first() {
         Some(b'/') => Pos::root(),
-        _ => Pos::Host(
-            std::env::current_dir()
-                .map_err(crate::shadow::errno)?
-                .into_os_string()
-                .into_vec(),
-        ),
+        _ if directory.as_os_str().is_empty() => return Err(Errno::ENOENT),
+        _ => Pos::Host(directory.as_os_str().as_bytes().to_vec()),
     };
+    let caller = &command.caller;
     match Walk::new(mounts, caller, &NoProcess).object(start, path, true)? {
         Pos::Mounted(place) if place.node.kind() != FileKind::Regular => Err(Errno::EACCES),
         Pos::Mounted(place) => ops::access(caller, &place, libc::X_OK),
         Pos::Host(path) => {
-            let path = OsStr::from_bytes(&path);
-            if std::fs::metadata(path)
+            let path = directory.join(OsStr::from_bytes(&path));
+            if std::fs::metadata(&path)
                 .map_err(crate::shadow::errno)?
                 .is_dir()
             {
                 return Err(Errno::EACCES);
             }
-            access(path, AccessFlags::X_OK)
+            access(&path, AccessFlags::X_OK)
         }
     }
 }
 
-/// Starts `program` up to its gate, under the filter for `interception`.
+/// How a program is to be started.
+#[derive(Debug, Clone, Default)]
+pub struct Start {
+    /// How its calls are intercepted.
+    pub interception: Interception,
+    /// Signals that this process has blocked and the program is not to have blocked.
+    pub unblock: Vec<i32>,
+    /// The process that will follow it, when it is not this one.
+    pub tracer: Option<i32>,
+}
+
+/// Starts `program` with the arguments `argv` up to its gate, under a filter.
 pub fn start(
-    mounts: &Mounts,
-    program: &CString,
-    command: &[OsString],
-    env: &[(OsString, OsString)],
-    interception: Interception,
-    unblock: Vec<i32>,
+    program: &Program,
+    argv: &[OsString],
+    start: &Start,
 ) -> std::result::Result<Launched, Error> {
     let c_string = |bytes: &[u8]| CString::new(bytes).map_err(|_| Error::BadCommand);
-    let argv = command
+    let argv = argv
         .iter()
         .map(|arg| c_string(arg.as_bytes()))
         .collect::<std::result::Result<_, _>>()?;
@@ -96,28 +140,26 @@ pub fn start(
         OsString::from(MARK),
         OsString::from(std::process::id().to_string()),
     );
-    let ours: Vec<&(OsString, OsString)> = env.iter().chain([&mark]).collect();
     let mut variables = Vec::new();
-    let inherited =
-        std::env::vars_os().filter(|(name, _)| !ours.iter().any(|(own, _)| own == name));
-    for (name, value) in inherited.chain(ours.iter().map(|pair| (*pair).clone())) {
+    let inherited = std::env::vars_os().filter(|(name, _)| *name != mark.0);
+    for (name, value) in inherited.chain([mark.clone()]) {
         variables.push(c_string(
             &[name.as_bytes(), b"=", value.as_bytes()].concat(),
         )?);
     }
-    let shadow_files = mounts.iter().any(|mount| !mount.fs.opens_host_files());
     let under = |delivery| Launch {
-        path: program.clone(),
+        path: program.file.clone(),
         argv: Vec::clone(&argv),
         env: variables.clone(),
         filter: compile(Purpose {
             delivery,
-            shadow_files,
+            shadow_files: program.shadow_files,
         }),
         listener: delivery == Delivery::Notify,
-        unblock: unblock.clone(),
+        unblock: start.unblock.clone(),
+        tracer: start.tracer,
     };
-    match interception {
+    match start.interception {
         Interception::Notify => Ok(launch(&under(Delivery::Notify))?),
         Interception::Ptrace => Ok(launch(&under(Delivery::Stop))?),
         Interception::Auto => match launch(&under(Delivery::Notify)) {

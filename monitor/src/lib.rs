@@ -7,12 +7,13 @@
 //! * `supervise` is the ptracer: process tree, signals, and the few calls whose arguments must change.
 //! * [`shadow`] knows what stands for what; nothing the kernel knows is kept twice.
 //!
-//! Threads: one supervisor (the thread that calls [`run`]; ptrace belongs to a thread), a small pool, one
+//! Threads of a run: one supervisor (the thread that calls [`Run::follow`]; ptrace belongs to a thread), a small pool, one
 //! sweeper, one for signals. Lock order: the table of `profiled` comes first; `tasks` and `shadows` tables and
 //! `programs` are leaves, as is the book of `members`; none is held while a tracee or a back end is waited for, but
 //! `programs` while a program is copied, and that of `profiled` while a transaction begins.
 
 mod abi;
+mod alive;
 mod baton;
 pub mod call;
 pub mod calls;
@@ -42,6 +43,7 @@ mod whole;
 
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -57,12 +59,16 @@ use parking_lot::{Condvar, Mutex};
 use thiserror::Error;
 
 pub use check::{Facility, check};
-pub use launch::inside;
+pub use goanna_sys::inherited::close as close_inherited;
+pub use goanna_sys::launch::{ExecReport, Launched};
+pub use launch::{Command, Program, Start, inside, start};
 pub use outside::Outside;
 pub use signals::Signals;
 pub use stats::Stats;
+pub use task::credentials;
 pub use whole::Ending;
 
+use alive::Alive;
 use calls::map::Mapped;
 use calls::outgrow::Reluctant;
 use inflight::InFlight;
@@ -89,23 +95,37 @@ pub enum Interception {
     Ptrace,
 }
 
-/// What to run, and over what.
+/// Tells the user something, a line at a time.
+#[derive(Clone)]
+pub struct Tell(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl Tell {
+    /// By `tell`, which any thread may call.
+    pub fn new(tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+
+    /// Tells one line.
+    pub fn line(&self, text: &str) {
+        (self.0)(text);
+    }
+}
+
+impl std::fmt::Debug for Tell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tell")
+    }
+}
+
+/// What a run is over, and by which rules.
 #[derive(Debug)]
 pub struct Config {
     /// What is mounted where.
     pub mounts: Mounts,
-    /// How calls are intercepted.
-    pub interception: Interception,
-    /// The command and its arguments.
-    pub command: Vec<OsString>,
-    /// Variables set for the command on top of ours.
-    pub env: Vec<(OsString, OsString)>,
-    /// From [`prepare`], before the back ends of `mounts` started their threads.
-    pub signals: Signals,
-    /// Tells the user what is worth knowing of the run.
-    pub note: fn(&str),
-    /// Tells the user what failed with nobody else to tell.
-    pub fail: fn(&str),
+    /// Told what is worth knowing of the run.
+    pub note: Tell,
+    /// Told what failed with nobody else to tell.
+    pub fail: Tell,
     /// Where transactions are inserted into programs.
     pub profile: Option<Profile>,
     /// What becomes of changes that transactions do not cover.
@@ -130,10 +150,10 @@ pub struct Outcome {
     pub status: Status,
     /// What the monitor did.
     pub stats: Stats,
-    /// Transactions of the profile whose commit failed, as [`Config::fail`] has been told.
-    pub lost: usize,
     /// What became of the transaction of [`Config::one_transaction`].
     pub transaction: Option<Ending>,
+    /// Transactions of the profile whose commit failed, as [`Config::fail`] has been told.
+    pub lost: usize,
 }
 
 /// Why a command could not be run.
@@ -212,8 +232,10 @@ pub struct Monitor {
     /// Large files that stay where they are for now.
     pub(crate) reluctant: Reluctant,
     pub(crate) stats: Counters,
-    note: fn(&str),
-    pub(crate) fail: fn(&str),
+    /// Who is to be ended with the run.
+    pub(crate) alive: Alive,
+    note: Tell,
+    pub(crate) fail: Tell,
     noted: AtomicBool,
 }
 
@@ -221,7 +243,7 @@ impl Monitor {
     /// Tells the user once.
     pub(crate) fn note_once(&self, text: &str) {
         if !self.noted.swap(true, Ordering::Relaxed) {
-            (self.note)(text);
+            self.note.line(text);
         }
     }
 
@@ -237,72 +259,142 @@ pub fn prepare() -> io::Result<Signals> {
     // The limit bounds how many files can be in use; tracees keep the one they had.
     let _ = limits::raise_nofile();
     limits::widen_descriptor_table();
+    hold_signals()
+}
+
+/// Holds the signals that would end this process, which waits for a command. To be called before the first thread is started.
+pub fn hold_signals() -> io::Result<Signals> {
     Signals::hold()
 }
 
-/// Runs the command until it and all its children have ended.
-///
-/// Must be called by a thread that has no other children: it waits for every child of the process.
-pub fn run(config: Config) -> Result<Outcome, Error> {
-    cred::thread_owns_fs().map_err(Error::Trace)?;
-    let monitor = Arc::new(Monitor {
-        members: Members::new(&config.mounts, config.fail),
-        profiled: Profiled::new(config.profile),
-        outside: Policy::new(config.outside, config.one_transaction, config.note),
-        mounts: config.mounts,
-        tasks: Tasks::default(),
-        in_flight: InFlight::default(),
-        installs: InFlight::default(),
-        shadows: Shadows::new(rundir::RunDir::create().map_err(Error::RunDir)?),
-        programs: Programs::default(),
-        mapped: Mapped::default(),
-        reluctant: Reluctant::default(),
-        stats: Counters::default(),
-        note: config.note,
-        fail: config.fail,
-        noted: AtomicBool::new(false),
-    });
-    let program = launch::find(&monitor.mounts, &config.command)?;
-    let whole = config
-        .one_transaction
-        .then(|| Whole::begin(&monitor))
-        .transpose()
-        .map_err(Error::Transaction)?;
-    let mut launched = launch::start(
-        &monitor.mounts,
-        &program,
-        &config.command,
-        &config.env,
-        config.interception,
-        config.signals.of_command(),
-    )?;
-    let pid = launched.pid;
-    let mut supervisor = Supervisor::new(Arc::clone(&monitor), launched.listener.is_some());
-    supervisor.seize(pid).map_err(Error::Trace)?;
-    config.signals.forward_to(pid).map_err(Error::Thread)?;
-    if let Some(listener) = launched.listener.take() {
-        let listener = Listener::from_fd(listener);
-        // Without it answers are only slower (Linux before 6.6).
-        let _ = listener.set_sync_wake_up(true);
-        pool::start(&monitor, listener).map_err(Error::Thread)?;
+/// A run whose command is not started yet.
+#[derive(Debug)]
+pub struct Run {
+    monitor: Arc<Monitor>,
+    one_transaction: bool,
+}
+
+/// Ends a run from another thread.
+#[derive(Debug, Clone)]
+pub struct Killer(Arc<Monitor>);
+
+impl Killer {
+    /// Sends SIGKILL to all processes of the run. One that is starting another in that moment may leave that behind: call
+    /// this until the run has ended.
+    pub fn kill(&self) {
+        self.0.alive.kill();
     }
-    let sweeper = Sweeper::start(&monitor).map_err(Error::Thread)?;
-    let report = launched.go().map_err(Error::Trace)?;
-    let status = supervisor.run(pid).map_err(Error::Trace)?;
-    sweeper.stop();
-    monitor.shadows.sweep(Vec::new);
-    if let Some(errno) = report.exec_errno() {
-        let command = config.command.into_iter().next().unwrap_or_default();
-        return Err(match errno {
-            Errno::ENOENT => Error::NotFound(command),
-            errno => Error::NotExecutable(command, errno),
+}
+
+impl Run {
+    /// A run by `config`.
+    pub fn new(config: Config) -> Result<Self, Error> {
+        let monitor = Arc::new(Monitor {
+            members: Members::new(&config.mounts, config.fail.clone()),
+            profiled: Profiled::new(config.profile),
+            outside: Policy::new(config.outside, config.one_transaction, config.note.clone()),
+            mounts: config.mounts,
+            tasks: Tasks::default(),
+            in_flight: InFlight::default(),
+            installs: InFlight::default(),
+            shadows: Shadows::new(rundir::RunDir::create().map_err(Error::RunDir)?),
+            programs: Programs::default(),
+            mapped: Mapped::default(),
+            reluctant: Reluctant::default(),
+            stats: Counters::default(),
+            alive: Alive::default(),
+            note: config.note,
+            fail: config.fail,
+            noted: AtomicBool::new(false),
         });
+        Ok(Self {
+            monitor,
+            one_transaction: config.one_transaction,
+        })
     }
-    Ok(Outcome {
-        status,
-        stats: monitor.stats.snapshot(),
-        lost: monitor.members.lost(),
-        transaction: whole.map(|whole| whole.end(status)),
+
+    /// The program that `command` names, to be started by [`start`].
+    pub fn find(&self, command: &Command) -> Result<Program, Error> {
+        launch::find(&self.monitor.mounts, command)
+    }
+
+    /// What ends the run early.
+    pub fn killer(&self) -> Killer {
+        Killer(Arc::clone(&self.monitor))
+    }
+
+    /// Runs the command `argv` until it and all its children have ended. `signals` are from [`prepare`], called before the
+    /// back ends of the mounts started their threads.
+    ///
+    /// The calling thread must have no other children.
+    pub fn command(
+        self,
+        argv: Vec<OsString>,
+        interception: Interception,
+        signals: &Signals,
+    ) -> Result<Outcome, Error> {
+        let command = Command::here(argv)?;
+        let program = self.find(&command)?;
+        let how = Start {
+            interception,
+            unblock: signals.of_command(),
+            tracer: None,
+        };
+        let mut launched = start(&program, &command.argv, &how)?;
+        let (pid, listener) = (launched.pid, launched.listener.take());
+        let mut report = None;
+        let outcome = self.follow(pid, listener, || {
+            // A signal that comes earlier waits until somebody takes it.
+            signals.forward_to(pid).map_err(|_| Errno::EAGAIN)?;
+            report = Some(launched.go()?);
+            Ok(())
+        })?;
+        let failure = report.and_then(|report| not_executed(&report, &command.argv));
+        failure.map_or(Ok(outcome), Err)
+    }
+
+    /// Follows process `pid`, which waits at its gate and may be another process's child, until it and all its children
+    /// have ended. `listener` is its filter's, if it has one; `open` opens the gate.
+    ///
+    /// The calling thread must have no other children.
+    pub fn follow(
+        self,
+        pid: i32,
+        listener: Option<OwnedFd>,
+        open: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<Outcome, Error> {
+        cred::thread_owns_fs().map_err(Error::Trace)?;
+        let monitor = self.monitor;
+        let whole = self.one_transaction.then(|| Whole::begin(&monitor));
+        let whole = whole.transpose().map_err(Error::Transaction)?;
+        let mut supervisor = Supervisor::new(Arc::clone(&monitor), listener.is_some());
+        supervisor.seize(pid).map_err(Error::Trace)?;
+        if let Some(listener) = listener {
+            let listener = Listener::from_fd(listener);
+            // Without it answers are only slower (Linux before 6.6).
+            let _ = listener.set_sync_wake_up(true);
+            pool::start(&monitor, listener).map_err(Error::Thread)?;
+        }
+        let sweeper = Sweeper::start(&monitor).map_err(Error::Thread)?;
+        open().map_err(Error::Trace)?;
+        let status = supervisor.run(pid).map_err(Error::Trace)?;
+        sweeper.stop();
+        monitor.shadows.sweep(Vec::new);
+        Ok(Outcome {
+            status,
+            stats: monitor.stats.snapshot(),
+            transaction: whole.map(|whole| whole.end(status)),
+            lost: monitor.members.lost(),
+        })
+    }
+}
+
+/// Why `argv` was not executed, if it was not: `report` is from its gate, and it has ended.
+pub fn not_executed(report: &ExecReport, argv: &[OsString]) -> Option<Error> {
+    let command = argv.first().cloned().unwrap_or_default();
+    Some(match report.exec_errno()? {
+        Errno::ENOENT => Error::NotFound(command),
+        errno => Error::NotExecutable(command, errno),
     })
 }
 

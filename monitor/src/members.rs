@@ -20,6 +20,8 @@ use nix::sys::stat::fstat;
 use nix::unistd::{Whence, lseek};
 use parking_lot::Mutex;
 
+use crate::Tell;
+
 /// A descriptor, and where it stood when the transaction began.
 #[derive(Debug, Clone)]
 pub struct Offset {
@@ -75,7 +77,7 @@ pub struct Members {
     store: Option<Arc<dyn FileSystem>>,
     /// The transaction of the whole run.
     run: OnceLock<TxnId>,
-    tell: Option<fn(&str)>,
+    tell: Option<Tell>,
     /// Commits that failed without anybody whom the error could be returned to.
     lost: AtomicUsize,
 }
@@ -166,7 +168,7 @@ impl Book {
 impl Members {
     /// Nobody yet; transactions are those of the first mounted back end that has them. `tell` is called with a
     /// line for each commit that fails with nobody to return the error to.
-    pub fn new(mounts: &Mounts, tell: fn(&str)) -> Self {
+    pub fn new(mounts: &Mounts, tell: Tell) -> Self {
         let store = mounts
             .iter()
             .find(|mount| mount.fs.transactions().is_some());
@@ -330,9 +332,9 @@ impl Members {
                 Err(Errno::EBUSY | Errno::ENOENT) => return,
                 Err(errno) => {
                     self.lost.fetch_add(1, Relaxed);
-                    if let Some(tell) = self.tell {
+                    if let Some(tell) = &self.tell {
                         let why = errno.desc();
-                        tell(&format!(
+                        tell.line(&format!(
                             "{program}: its transaction could not be committed: {why}"
                         ));
                     }

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use goanna_vfs::{Errno, Result};
 use parking_lot::Mutex;
 
+use crate::Tell;
 use crate::call::{Answer, Call};
 
 /// What becomes of such a change.
@@ -31,13 +32,13 @@ pub struct Policy {
     outside: Outside,
     /// The whole run is one transaction.
     always: bool,
-    tell: fn(&str),
+    tell: Tell,
     told: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Policy {
     /// `always`: the whole run is one transaction; `tell` is called with a line for the user.
-    pub fn new(outside: Outside, always: bool, tell: fn(&str)) -> Self {
+    pub fn new(outside: Outside, always: bool, tell: Tell) -> Self {
         Self {
             outside,
             always,
@@ -74,10 +75,10 @@ impl Policy {
             return;
         }
         if told.len() == TOLD_MAX {
-            (self.tell)("the transaction does not cover further changes outside of the store");
+            self.tell.line("the transaction does not cover further changes outside of the store");
         } else {
             let shown = path.escape_ascii();
-            (self.tell)(&format!(
+            self.tell.line(&format!(
                 "the transaction does not cover {shown}: it is outside of the store"
             ));
         }

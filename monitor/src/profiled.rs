@@ -378,7 +378,7 @@ fn begin(
         Err(Errno::ESRCH) => None,
         Err(errno) => {
             let why = errno.desc();
-            (monitor.fail)(&format!(
+            monitor.fail.line(&format!(
                 "{program}: no transaction could be begun for it: {why}"
             ));
             None

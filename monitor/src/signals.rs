@@ -40,7 +40,7 @@ impl Signals {
     }
 
     /// Those the command is not to have blocked.
-    pub(crate) fn of_command(&self) -> Vec<i32> {
+    pub fn of_command(&self) -> Vec<i32> {
         let ours = |signal: &Signal| !self.before.contains(*signal);
         HELD.into_iter()
             .filter(ours)
@@ -49,7 +49,7 @@ impl Signals {
     }
 
     /// Sends on to `pid` what comes from now on.
-    pub(crate) fn forward_to(&self, pid: i32) -> io::Result<()> {
+    pub fn forward_to(&self, pid: i32) -> io::Result<()> {
         let held = self.held;
         let from_terminal = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGIO];
         thread::Builder::new()

@@ -104,8 +104,13 @@ impl Supervisor {
 
     /// Seizes `pid`, which waits at its gate.
     pub fn seize(&mut self, pid: i32) -> Result<()> {
-        self.known.insert(pid);
+        self.know(pid);
         ptrace::seize(pid, Options::MONITOR)
+    }
+
+    fn know(&mut self, tid: i32) {
+        self.known.insert(tid);
+        self.monitor.alive.add(tid);
     }
 
     /// Runs until no tracee is left; how `main` ended.
@@ -122,6 +127,7 @@ impl Supervisor {
                 monitor.tasks.remove(tid);
                 monitor.in_flight.settle(tid);
                 if let Some(status) = end_of(how) {
+                    monitor.alive.remove(tid);
                     monitor.profiled.exited(monitor, tid, status);
                 }
             };
@@ -157,6 +163,10 @@ impl Supervisor {
                 for tid in [tid, former_tid] {
                     self.rewriter.forget(tid);
                     self.monitor.tasks.remove(tid);
+                }
+                if former_tid != tid {
+                    self.known.remove(&former_tid);
+                    self.monitor.alive.remove(former_tid);
                 }
                 self.monitor.members.rename(former_tid, tid);
                 let entered = self.entering.remove(&former_tid);
@@ -196,7 +206,7 @@ impl Supervisor {
         if self.filtered.contains(&tid) {
             self.filtered.insert(child);
         }
-        self.known.insert(child);
+        self.know(child);
         if self.early.remove(&child) {
             let _ = ptrace::cont(child, 0);
         }
@@ -206,6 +216,7 @@ impl Supervisor {
     fn event_stop(&mut self, tid: i32) -> Result<()> {
         if !self.known.contains(&tid) {
             self.early.insert(tid);
+            self.monitor.alive.add(tid);
             return Ok(());
         }
         match self.injector.event_stop(tid) {
@@ -230,7 +241,7 @@ impl Supervisor {
         let orphans: Vec<i32> = self.early.iter().copied().filter(orphaned).collect();
         for tid in orphans {
             self.early.remove(&tid);
-            self.known.insert(tid);
+            self.know(tid);
             let _ = ptrace::cont(tid, 0);
         }
     }

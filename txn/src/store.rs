@@ -98,6 +98,22 @@ pub struct Stats {
     pub pending_bytes: u64,
 }
 
+impl Stats {
+    /// What was counted after `earlier`; what is pending is pending now.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            submits: self.submits - earlier.submits,
+            records: self.records - earlier.records,
+            log_bytes: self.log_bytes - earlier.log_bytes,
+            syncs: self.syncs - earlier.syncs,
+            fdatasyncs: self.fdatasyncs - earlier.fdatasyncs,
+            checkpoints: self.checkpoints - earlier.checkpoints,
+            replayed: self.replayed,
+            pending_bytes: self.pending_bytes,
+        }
+    }
+}
+
 /// What a store is and where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Info {

@@ -7,6 +7,7 @@ use goanna_monitor::Status;
 use goanna_vfs::{Errno, MountError};
 use thiserror::Error;
 
+use crate::daemon::Told;
 use crate::names::{escape, escape_path};
 use crate::profile::ProfileError;
 use crate::run::{ending, exit_status};
@@ -130,6 +131,30 @@ pub enum Error {
     /// A monitor runs this process already.
     #[error("run: this shell runs under amino or goanna already, and nesting is not supported yet")]
     Nested,
+    /// No process could be started that owns the store.
+    #[error("cannot start aminod, which owns the store: {}", io_text(.0))]
+    OwnerNotStarted(#[source] io::Error),
+    /// `aminod` was started by somebody else than `amino`.
+    #[error("aminod is started by amino when it is needed")]
+    OwnerByHand,
+    /// The store's owner is another user's process.
+    #[error("{}: in use by a process of user {}", escape_path(.0), .1)]
+    OwnerForeign(PathBuf, u32),
+    /// The store's owner is of another version.
+    #[error("{}: in use by process {}, aminod of another version", escape_path(.0), .1)]
+    OwnerVersion(PathBuf, i32),
+    /// The store's owner sees other files.
+    #[error("the store is in use by process {0} (aminod), which has other mounts, processes or users in sight")]
+    OwnerElsewhere(i32),
+    /// The store's owner has vanished.
+    #[error("process {0} (aminod), which owned the store, has ended; what it ran was killed")]
+    OwnerGone(i32),
+    /// Commands use the store.
+    #[error("{}: in use by {}", escape_path(.0), commands(*.1))]
+    OwnerBusy(PathBuf, usize),
+    /// An error of the store's owner.
+    #[error("{}", .0.text)]
+    Told(Told),
     /// `amino txn` could not do what it was told to.
     #[error("txn {command}: {why}")]
     Txn {
@@ -210,7 +235,8 @@ impl Error {
     /// by SIGPIPE.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::InStore { .. } => 1,
+            Self::InStore { .. } | Self::OwnerBusy(..) => 1,
+            Self::Told(told) => told.code,
             Self::Txn { why, .. } => txn_exit_code(why),
             Self::Command(status) => exit_status(*status),
             Self::Monitor(error) => u8::try_from(error.exit_code()).unwrap_or(125),
@@ -239,6 +265,17 @@ impl Error {
             Self::NotEmpty(_) => {
                 "give an empty or new directory, or --force to write into this one"
             }
+            Self::Told(told) => return told.hint.clone(),
+            Self::OwnerVersion(..) => {
+                "wait for the commands that use it, or end them with amino daemon stop --force"
+            }
+            Self::OwnerElsewhere(_) => {
+                "run the command where the others that use this store run, as in one container"
+            }
+            Self::OwnerGone(_) => {
+                "what was acknowledged is in the store; aminod.log in it tells of a defect, if it was one"
+            }
+            Self::OwnerBusy(..) => "wait for them, or kill them with --force",
             Self::Nested => {
                 "leave the outer one first, or give it all the mounts you need with --mount"
             }
@@ -267,6 +304,14 @@ impl Error {
             _ => return None,
         };
         Some(hint.to_owned())
+    }
+}
+
+/// So many commands, in words.
+fn commands(count: usize) -> String {
+    match count {
+        1 => "one command".to_owned(),
+        count => format!("{count} commands"),
     }
 }
 

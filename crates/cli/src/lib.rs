@@ -6,6 +6,7 @@
 pub mod args;
 mod caller;
 mod child;
+mod daemon;
 mod error;
 mod inspect;
 mod manual;

@@ -106,8 +106,14 @@ pub fn real(path: &Path) -> PathBuf {
     }
 }
 
-/// Opens what is to be mounted, in order. `engine` is for the first store, when it is made now.
-pub fn build(specs: &[MountSpec], engine: Option<Engine>, caller: &Caller) -> Result<Built, Error> {
+/// Opens what is to be mounted, in order, but for the store that is `owned`. `engine` is for the first store, when it is
+/// made now.
+pub fn build(
+    specs: &[MountSpec],
+    engine: Option<Engine>,
+    caller: &Caller,
+    owned: Option<&OpenStore>,
+) -> Result<Built, Error> {
     let host = PassFs::host().map_err(Error::from_pass)?;
     let mut built = Built {
         mounts: Mounts::new(Arc::new(host)),
@@ -126,12 +132,21 @@ pub fn build(specs: &[MountSpec], engine: Option<Engine>, caller: &Caller) -> Re
                 {
                     return Err(Error::Twice(dir.clone()));
                 }
-                let opening = Opening {
-                    engine: engine.take(),
-                    durability: *durability,
-                    create: !spec.read_only,
+                let engine = engine.take();
+                let fs = match owned.filter(|(own, _)| real(own) == real(dir)) {
+                    Some((_, fs)) => {
+                        store::check_engine(dir, fs, engine)?;
+                        Arc::clone(fs)
+                    }
+                    None => {
+                        let opening = Opening {
+                            engine,
+                            durability: *durability,
+                            create: !spec.read_only,
+                        };
+                        store::open(dir, opening, caller)?
+                    }
                 };
-                let fs = store::open(dir, opening, caller)?;
                 built.stores.push((dir.clone(), Arc::clone(&fs)));
                 fs
             }

@@ -2,12 +2,14 @@
 //!
 //! A file is TOML: tables `[[rule]]` with the keys `programs`, `begin`, `end`, `aborts` and `durability`.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use globset::{GlobBuilder, GlobMatcher};
 use goanna_monitor::profile::{Begin, End, Profile, Programs, Rule};
+use serde::{Deserialize, Serialize};
 use thiserror::Error as ThisError;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -41,27 +43,50 @@ enum Why {
 
 const KEYS: &str = "programs, begin, end, aborts and durability";
 
-/// The profile that `--profile` names.
-pub fn load(name: &Path) -> Result<Profile, Error> {
-    match name.as_os_str().as_bytes() {
-        b"exec" => return Ok(Profile::exec()),
-        b"session" => return Ok(Profile::session()),
-        _ => {}
+/// A profile as it was given: the name of a built-in one, or a file's and its text.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Source {
+    name: OsString,
+    text: String,
+}
+
+impl Source {
+    /// The profile that `--profile` names. Fails when it is wrong.
+    pub fn read(name: &Path) -> Result<Self, Error> {
+        let built_in = matches!(name.as_os_str().as_bytes(), b"exec" | b"session");
+        let text = if built_in {
+            String::new()
+        } else {
+            fs::read_to_string(name).map_err(|why| Error::ProfileFile {
+                file: name.to_owned(),
+                why,
+            })?
+        };
+        let source = Self {
+            name: name.as_os_str().to_owned(),
+            text,
+        };
+        source.parse()?;
+        Ok(source)
     }
-    let text = fs::read_to_string(name).map_err(|why| Error::ProfileFile {
-        file: name.to_owned(),
-        why,
-    })?;
-    parse(&text).map_err(|why| Error::Profile {
-        file: name.to_owned(),
-        why,
-    })
+
+    /// What it says.
+    pub fn parse(&self) -> Result<Profile, Error> {
+        match self.name.as_bytes() {
+            b"exec" => Ok(Profile::exec()),
+            b"session" => Ok(Profile::session()),
+            _ => parse(&self.text).map_err(|why| Error::Profile {
+                file: PathBuf::from(&self.name),
+                why,
+            }),
+        }
+    }
 }
 
 /// A file's text, to tell lines in.
-struct Source<'t>(&'t str);
+struct Lines<'t>(&'t str);
 
-impl Source<'_> {
+impl Lines<'_> {
     fn error(&self, at: usize, key: Option<&str>, why: Why) -> ProfileError {
         let before = self.0.as_bytes().get(..at).unwrap_or(self.0.as_bytes());
         ProfileError {
@@ -79,7 +104,7 @@ impl Source<'_> {
 type Value<'t> = Spanned<DeValue<'t>>;
 
 fn parse(text: &str) -> Result<Profile, ProfileError> {
-    let source = Source(text);
+    let source = Lines(text);
     let table = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         source.error(at, None, Why::Syntax(error.message().to_owned()))
@@ -101,7 +126,7 @@ fn parse(text: &str) -> Result<Profile, ProfileError> {
     Ok(Profile::new(rules))
 }
 
-fn rule(source: &Source<'_>, value: &Value<'_>) -> Result<Rule, ProfileError> {
+fn rule(source: &Lines<'_>, value: &Value<'_>) -> Result<Rule, ProfileError> {
     let table = value.get_ref().as_table();
     let table = table.ok_or_else(|| source.must_be(value, "rule", "tables [[rule]]"))?;
     let (mut programs, mut begin, mut end) = (None, None, None);
@@ -154,7 +179,7 @@ fn rule(source: &Source<'_>, value: &Value<'_>) -> Result<Rule, ProfileError> {
 }
 
 /// A pattern with a slash is for the path that a program is executed by, one without for its last component.
-fn patterns(source: &Source<'_>, value: &Value<'_>) -> Result<Programs, ProfileError> {
+fn patterns(source: &Lines<'_>, value: &Value<'_>) -> Result<Programs, ProfileError> {
     const WHAT: &str = "an array of patterns, as in [\"tar\", \"/opt/*/bin/*\"]";
     let wrong = || source.must_be(value, "programs", WHAT);
     let mut matchers: Vec<(bool, GlobMatcher)> = Vec::new();
@@ -179,7 +204,7 @@ fn patterns(source: &Source<'_>, value: &Value<'_>) -> Result<Programs, ProfileE
     }))
 }
 
-fn statuses(source: &Source<'_>, value: &Value<'_>) -> Result<Vec<u8>, ProfileError> {
+fn statuses(source: &Lines<'_>, value: &Value<'_>) -> Result<Vec<u8>, ProfileError> {
     const WHAT: &str = "an array of exit statuses from 0 to 255, as in [1, 75]";
     let status = |value: &Value<'_>| {
         let number = value.get_ref().as_integer()?;
@@ -282,7 +307,7 @@ mod tests {
         let text = "programs = [\"dpkg*\", \"/opt/*/bin/run\"]";
         let table = DeTable::parse(text).unwrap();
         let (_, value) = table.get_ref().iter().next().unwrap();
-        let programs = patterns(&Source(text), value).unwrap();
+        let programs = patterns(&Lines(text), value).unwrap();
         for (path, expected) in [
             (&b"/usr/bin/dpkg-deb"[..], true),
             (b"dpkg", true),

@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::args::{Amino, Common, Goanna, amino, goanna};
 use crate::error::Error;
-use crate::{inspect, manual, offline, run, txn};
+use crate::{daemon, inspect, manual, offline, run, txn};
 
 /// The status when we ourselves failed.
 const FAILED: u8 = 125;
@@ -15,6 +15,10 @@ const FAILED: u8 = 125;
 /// `amino`.
 pub fn amino() -> ExitCode {
     use amino::Command;
+    let mut words = std::env::args_os();
+    if daemon::is_meant(words.next().as_deref()) {
+        return report(daemon::NAME, daemon::serve(words.next()));
+    }
     start::<Amino>("amino", |args| {
         let loud = args.loudness;
         match args.command {
@@ -28,6 +32,7 @@ pub fn amino() -> ExitCode {
             Command::Export(export) => offline::export(&export, loud),
             Command::Fsck(fsck) => offline::fsck(&fsck, loud),
             Command::Info(info) => offline::info(&info),
+            Command::Daemon(args) => daemon::daemon(&args),
             Command::Common(common) => print_common(&common, Amino::command()),
         }
     })
@@ -57,7 +62,12 @@ fn start<A: Parser>(name: &str, command: impl FnOnce(A) -> Result<u8, Error>) ->
         Ok(args) => args,
         Err(error) => return ExitCode::from(report_usage(name, &error)),
     };
-    match command(args) {
+    report(name, command(args))
+}
+
+/// The exit status; an error is told.
+fn report(name: &str, result: Result<u8, Error>) -> ExitCode {
+    match result {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
             if !error.is_quiet() {

@@ -1,42 +1,74 @@
 //! `amino run` and `goanna run`.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::time::Instant;
 
-use goanna_monitor::profile::Profile;
-use goanna_monitor::{Config, Ending, Interception, Status};
+use goanna_monitor::{Config, Ending, Interception, Outcome, Run, Signals, Status, Tell};
+use goanna_vfs::Caller;
+use serde::{Deserialize, Serialize};
 
-use crate::args::amino::{self, How};
-use crate::args::{Engine, Intercept, Loudness, Outside, goanna};
+use crate::args::amino;
+use crate::args::{Engine, Intercept, Loudness, Outside, StatsFormat, goanna};
 use crate::error::Error;
-use crate::mounts::{self, Built};
+use crate::mounts::{self, Built, OpenStore};
+use crate::profile::Source as ProfileSource;
 use crate::spec::{MountSpec, Source};
 use crate::stats::Figures;
-use crate::{caller, profile, store};
+use crate::{caller, daemon, store};
 
-/// Transactions that the command knows nothing of.
-#[derive(Default)]
-struct Inserted {
-    /// One around all of it.
-    whole: bool,
-    /// Around parts of it.
-    profile: Option<Profile>,
+/// What a command is run over, and by which rules.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// What is mounted; transactions are those of the first store.
+    pub specs: Vec<MountSpec>,
+    /// The engine of that store, if it is made now.
+    pub engine: Option<Engine>,
+    /// The whole command is one transaction.
+    pub whole: bool,
+    /// Where transactions are inserted.
+    pub profile: Option<ProfileSource>,
+    /// What becomes of changes that they do not cover.
+    pub outside: Outside,
+    /// Figures to tell at the end.
+    pub stats: Option<StatsFormat>,
+    /// All kinds of calls among them.
+    pub all_stats: bool,
+}
+
+/// What became of a command.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Done {
+    /// Its exit status, or the signal that killed it.
+    pub ended: Result<i32, i32>,
+    /// The figures asked for.
+    pub stats: Option<String>,
+    /// Its transaction was aborted.
+    pub aborted: bool,
+    /// Transactions of the profile that could not be committed.
+    pub lost: usize,
 }
 
 /// `amino run`.
 pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
     refuse_nesting()?;
     let dir = store::dir(&args.store)?;
-    let mut specs = vec![mounts::own(dir, &args.at, args.durability)?];
+    let mut specs = vec![mounts::own(dir.clone(), &args.at, args.durability)?];
     specs.extend(mounts::requested(&args.how)?);
     if args.txn {
         refuse_several_stores(&specs)?;
     }
-    let inserted = Inserted {
+    let plan = Plan {
+        specs,
+        engine: args.engine,
         whole: args.txn,
-        profile: args.profile.as_deref().map(profile::load).transpose()?,
+        profile: args.profile.as_deref().map(ProfileSource::read).transpose()?,
+        outside: args.how.outside,
+        stats: args.how.stats,
+        all_stats: loud.verbose > 0,
     };
-    run(&specs, args.engine, inserted, args.how, loud)
+    let done = daemon::run(&dir, plan, args.how.run.command, args.how.intercept, loud)?;
+    conclude(done, loud)
 }
 
 /// `goanna run`.
@@ -46,7 +78,59 @@ pub fn goanna(args: goanna::Run, loud: Loudness) -> Result<u8, Error> {
     if specs.is_empty() {
         return Err(Error::NoMounts);
     }
-    run(&specs, None, Inserted::default(), args.how, loud)
+    let plan = Plan {
+        specs,
+        engine: None,
+        whole: false,
+        profile: None,
+        outside: args.how.outside,
+        stats: args.how.stats,
+        all_stats: loud.verbose > 0,
+    };
+    let argv = args.how.run.command;
+    let signals = goanna_monitor::prepare().map_err(Error::Signals)?;
+    let (note, fail) = tells(loud);
+    let intercept = args.how.intercept;
+    let done = perform(&plan, None, &caller::current(), note, fail, |run| {
+        in_this_process(run, argv, intercept, &signals)
+    })?;
+    conclude(done, loud)
+}
+
+fn in_this_process(
+    run: Run,
+    argv: Vec<OsString>,
+    intercept: Intercept,
+    signals: &Signals,
+) -> Result<Outcome, Error> {
+    Ok(run.command(argv, interception(intercept), signals)?)
+}
+
+/// As the monitor calls it.
+pub fn interception(intercept: Intercept) -> Interception {
+    match intercept {
+        Intercept::Auto => Interception::Auto,
+        Intercept::Notify => Interception::Notify,
+        Intercept::Ptrace => Interception::Ptrace,
+    }
+}
+
+/// Tell notes and failures on stderr.
+fn tells(loud: Loudness) -> (Tell, Tell) {
+    let note = Tell::new(move |text| note(text, loud));
+    (note, Tell::new(complain))
+}
+
+/// Tells what is worth knowing.
+pub fn note(text: &str, loud: Loudness) {
+    if !loud.quiet {
+        let _ = writeln!(std::io::stderr(), "note: {text}");
+    }
+}
+
+/// Tells of a failure that does not end the command.
+pub fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "amino: {text}");
 }
 
 fn refuse_nesting() -> Result<(), Error> {
@@ -67,58 +151,53 @@ fn refuse_several_stores(specs: &[MountSpec]) -> Result<(), Error> {
     }
 }
 
-/// Runs the command over `specs`; transactions are those of the first, which is a store.
-fn run(
-    specs: &[MountSpec],
-    engine: Option<Engine>,
-    inserted: Inserted,
-    how: How,
-    loud: Loudness,
-) -> Result<u8, Error> {
-    let signals = goanna_monitor::prepare().map_err(Error::Signals)?;
-    let Built { mounts, stores } = mounts::build(specs, engine, &caller::current())?;
-    let start = Instant::now();
-    let outcome = goanna_monitor::run(Config {
+/// Mounts what the plan says, has `start` run the command, and brings to the disk what it has done. `owned` is a store that
+/// is open already and stays open; `caller` is who wants the run.
+pub fn perform(
+    plan: &Plan,
+    owned: Option<&OpenStore>,
+    caller: &Caller,
+    note: Tell,
+    fail: Tell,
+    start: impl FnOnce(Run) -> Result<Outcome, Error>,
+) -> Result<Done, Error> {
+    let profile = plan.profile.as_ref().map(ProfileSource::parse).transpose()?;
+    let Built { mounts, stores } = mounts::build(&plan.specs, plan.engine, caller, owned)?;
+    let before: Vec<_> = stores.iter().map(|(_, fs)| fs.store().stats()).collect();
+    let begun = Instant::now();
+    let outcome = Run::new(Config {
         mounts,
-        interception: match how.intercept {
-            Intercept::Auto => Interception::Auto,
-            Intercept::Notify => Interception::Notify,
-            Intercept::Ptrace => Interception::Ptrace,
-        },
-        command: how.run.command,
-        env: Vec::new(),
-        signals,
-        note: if loud.quiet {
-            |_| {}
-        } else {
-            |text| eprintln!("note: {text}")
-        },
-        fail: |text| eprintln!("amino: {text}"),
-        profile: inserted.profile,
-        outside: match how.outside {
+        note,
+        fail,
+        profile,
+        outside: match plan.outside {
             Outside::Allow => goanna_monitor::Outside::Allow,
             Outside::Warn => goanna_monitor::Outside::Warn,
             Outside::Deny => goanna_monitor::Outside::Deny,
         },
-        one_transaction: inserted.whole,
-    });
-    let elapsed = start.elapsed();
-    // Whatever became of the command, what it wrote outside a transaction is brought to the disk; every store, even if
-    // one fails.
-    let closed: Vec<Result<(), Error>> = stores
+        one_transaction: plan.whole,
+    })
+    .map_err(Error::from)
+    .and_then(start);
+    let elapsed = begun.elapsed();
+    // Whatever became of the command, what it wrote is brought to the disk: of every store, even if one fails.
+    let settled: Vec<Result<(), Error>> = stores
         .iter()
-        .map(|(dir, fs)| store::close(dir, fs))
+        .map(|(dir, fs)| match owned {
+            Some((_, owned)) if std::sync::Arc::ptr_eq(owned, fs) => store::settle(dir, fs),
+            _ => store::close(dir, fs),
+        })
         .collect();
     let outcome = outcome?;
-    if let Some(format) = how.stats {
+    let stats = plan.stats.map(|format| {
         let figures = Figures {
             elapsed,
             monitor: &outcome.stats,
             stores: &stores,
+            before: &before,
         };
-        let text = figures.text(format, loud.verbose > 0);
-        let _ = std::io::stderr().write_all(text.as_bytes());
-    }
+        figures.text(format, plan.all_stats)
+    });
     if let (Some(Ending::Failed(errno)), Some((dir, _))) = (outcome.transaction, stores.first()) {
         let what = "cannot commit the transaction";
         return Err(Error::store(
@@ -126,17 +205,37 @@ fn run(
             amino_fs::Error::Operation { what, errno },
         ));
     }
-    closed.into_iter().collect::<Result<Vec<()>, Error>>()?;
-    if outcome.transaction == Some(Ending::Aborted) && !loud.quiet {
-        eprintln!(
-            "note: {}; the transaction was aborted",
-            ending(outcome.status)
+    settled.into_iter().collect::<Result<Vec<()>, Error>>()?;
+    Ok(Done {
+        ended: match outcome.status {
+            Status::Exited(code) => Ok(code),
+            Status::Signaled(signal) => Err(signal),
+        },
+        stats,
+        aborted: outcome.transaction == Some(Ending::Aborted),
+        lost: outcome.lost,
+    })
+}
+
+/// Tells what became of the command; the exit status.
+fn conclude(done: Done, loud: Loudness) -> Result<u8, Error> {
+    if let Some(text) = done.stats {
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+    let status = match done.ended {
+        Ok(code) => Status::Exited(code),
+        Err(signal) => Status::Signaled(signal),
+    };
+    if done.aborted {
+        note(
+            &format!("{}; the transaction was aborted", ending(status)),
+            loud,
         );
     }
-    if outcome.lost > 0 {
-        return Err(Error::Lost(outcome.lost));
+    if done.lost > 0 {
+        return Err(Error::Lost(done.lost));
     }
-    Ok(exit_status(outcome.status))
+    Ok(exit_status(status))
 }
 
 /// How the command ended, in words.

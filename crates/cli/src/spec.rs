@@ -4,13 +4,14 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::args::Level;
 use crate::names;
 
 /// A mount as the user asked for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountSpec {
     /// Which back end.
     pub source: Source,
@@ -23,23 +24,48 @@ pub struct MountSpec {
 }
 
 /// What is mounted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     /// A host directory.
     Pass {
         /// The directory.
+        #[serde(with = "bytes_of_path")]
         dir: PathBuf,
     },
     /// An amino store.
     Amino {
         /// The store's directory.
+        #[serde(with = "bytes_of_path")]
         dir: PathBuf,
         /// When programs wait for the disk.
         durability: Level,
     },
 }
 
+/// Serde has paths be UTF-8.
+mod bytes_of_path {
+    use std::ffi::OsString;
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        OsString::deserialize(from).map(PathBuf::from)
+    }
+}
+
 impl Source {
+    /// The directory on the host, to be changed.
+    pub fn dir_mut(&mut self) -> &mut PathBuf {
+        match self {
+            Self::Pass { dir } | Self::Amino { dir, .. } => dir,
+        }
+    }
+
     /// The directory on the host.
     pub fn dir(&self) -> &PathBuf {
         match self {

@@ -21,9 +21,17 @@ pub struct Figures<'a> {
     pub monitor: &'a Stats,
     /// The stores that were mounted.
     pub stores: &'a [OpenStore],
+    /// Their counters at the start.
+    pub before: &'a [amino_txn::Stats],
 }
 
 impl Figures<'_> {
+    /// What the stores have done since; of a store that others use, too, theirs with it.
+    fn stores(&self) -> impl Iterator<Item = (&std::path::Path, amino_txn::Stats)> {
+        let stores = self.stores.iter().zip(self.before);
+        stores.map(|((dir, fs), before)| (dir.as_path(), fs.store().stats().since(before)))
+    }
+
     /// The figures as text that ends in a newline. `all` lists every kind of call.
     pub fn text(&self, format: StatsFormat, all: bool) -> String {
         match format {
@@ -39,9 +47,8 @@ impl Figures<'_> {
             .iter()
             .map(|&(name, count)| (name.to_owned(), count.into()))
             .collect();
-        let stores = self.stores.iter().map(|(dir, fs)| {
+        let stores = self.stores().map(|(dir, stats)| {
             use std::os::unix::ffi::OsStrExt;
-            let stats = fs.store().stats();
             let mut map = Map::new();
             names::put(&mut map, "store", dir.as_os_str().as_bytes());
             let figures = [
@@ -87,8 +94,7 @@ impl Figures<'_> {
         if self.monitor.calls.len() > shown {
             row("  others", rest.sum::<u64>().to_string());
         }
-        for (dir, fs) in self.stores {
-            let stats = fs.store().stats();
+        for (dir, stats) in self.stores() {
             let _ = writeln!(text, "store {}", names::escape_path(dir));
             let mut row = |label: &str, value: u64| {
                 let _ = writeln!(text, "  {label:18} {value:>12}");

@@ -1,13 +1,15 @@
 //! Where stores are, and how they are opened.
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use amino_fs::{AminoFs, Durability, EngineKind, Options};
-use goanna_vfs::Caller;
+use goanna_vfs::{Caller, FileSystem};
 
 use crate::args::amino::StoreArg;
 use crate::args::{Engine, Level};
@@ -52,10 +54,7 @@ pub fn open(dir: &Path, opening: Opening, caller: &Caller) -> Result<Arc<AminoFs
         must_exist(dir)?;
     }
     let options = Options {
-        engine: opening.engine.map(|engine| match engine {
-            Engine::Fjall => EngineKind::Fjall,
-            Engine::Sled => EngineKind::Sled,
-        }),
+        engine: opening.engine.map(kind),
         durability: match opening.durability {
             Level::Aci => Durability::Aci,
             Level::Commit => Durability::Commit,
@@ -66,6 +65,64 @@ pub fn open(dir: &Path, opening: Opening, caller: &Caller) -> Result<Arc<AminoFs
         ..Options::default()
     };
     AminoFs::open(dir, options).map_err(|why| Error::store(dir, why))
+}
+
+/// Longest time that a command waits for another one that has the store.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// As [`open`]; waits a while for commands that work on the store without its owner, which takes them no longer than their work does.
+pub fn open_patiently(
+    dir: &Path,
+    opening: Opening,
+    caller: &Caller,
+) -> Result<Arc<AminoFs>, Error> {
+    let begun = Instant::now();
+    loop {
+        match open(dir, opening, caller) {
+            Err(error)
+                if holder(&error).is_some_and(|name| name == "amino")
+                    && begun.elapsed() < PATIENCE =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// The name of the program that has the store, when that is why it could not be opened.
+pub fn holder(error: &Error) -> Option<&OsStr> {
+    let Error::Store {
+        why: amino_fs::Error::Store(amino_txn::Error::Held { command, .. }),
+        ..
+    } = error
+    else {
+        return None;
+    };
+    Path::new(command.split(' ').next()?).file_name()
+}
+
+fn kind(engine: Engine) -> EngineKind {
+    match engine {
+        Engine::Fjall => EngineKind::Fjall,
+        Engine::Sled => EngineKind::Sled,
+    }
+}
+
+/// Fails where a store that is open has another engine than was asked for.
+pub fn check_engine(dir: &Path, fs: &AminoFs, wanted: Option<Engine>) -> Result<(), Error> {
+    let found = fs.store().info().engine;
+    match wanted.map(kind).filter(|wanted| *wanted != found) {
+        None => Ok(()),
+        Some(wanted) => {
+            let mismatch = amino_txn::Error::EngineMismatch {
+                path: dir.to_owned(),
+                found: found.name().to_owned(),
+                wanted: wanted.name(),
+            };
+            Err(Error::store(dir, mismatch.into()))
+        }
+    }
 }
 
 /// Fails with a hint where there is no directory at all.
@@ -79,6 +136,13 @@ pub fn must_exist(dir: &Path) -> Result<(), Error> {
 /// Hands everything to the disk. A failure here means that changes may be lost, whatever was answered before.
 pub fn close(dir: &Path, fs: &AminoFs) -> Result<(), Error> {
     fs.close().map_err(|why| Error::store(dir, why))
+}
+
+/// Brings everything to the disk of a store that stays open. A failure means what one of [`close`] does.
+pub fn settle(dir: &Path, fs: &AminoFs) -> Result<(), Error> {
+    let what = "bring its changes to the disk";
+    let failed = |errno| Error::store(dir, amino_fs::Error::Operation { what, errno });
+    fs.sync(None).map_err(failed)
 }
 
 /// Makes the directories above a store that is about to be made, for its owner alone.

@@ -33,6 +33,9 @@ pub struct Launch {
     pub listener: bool,
     /// Signals that the caller has blocked and the program is not to have blocked.
     pub unblock: Vec<i32>,
+    /// The process that is to trace the program, when it is not the caller: Yama's ptrace_scope 1 lets only those be
+    /// traced by others than their ancestors who ask for it.
+    pub tracer: Option<i32>,
 }
 
 /// Why a program could not be brought to its gate.
@@ -314,6 +317,10 @@ fn child(prepared: &Prepared<'_>) -> ! {
         if let Some(nofile) = prepared.nofile.as_ref() {
             libc::setrlimit64(libc::RLIMIT_NOFILE, nofile);
         }
+    }
+    if let Some(tracer) = prepared.launch.tracer {
+        // SAFETY: integers only. EINVAL where there is no Yama to be asked.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, tracer, 0, 0, 0) };
     }
     match install(prepared.launch) {
         Ok(listener) => {

@@ -16,6 +16,7 @@ compile_error!(
 
 pub mod cred;
 pub mod filter;
+pub mod inherited;
 pub mod interrupt;
 pub mod launch;
 pub mod limits;

@@ -152,7 +152,7 @@ pub enum Event {
     Stopped(Stopped, Status),
 }
 
-/// Waits for the next report of any child or tracee. `ECHILD`: none is left.
+/// Waits for the next report of any child or tracee of this thread. `ECHILD`: none is left.
 pub fn wait_any() -> Result<Event, Errno> {
     loop {
         if let Some((tid, status)) = wait(0)? {
@@ -165,8 +165,8 @@ pub fn wait_any() -> Result<Event, Errno> {
     }
 }
 
-/// Waits for the next report of any child or tracee, of any thread of this process. `flags` may hold `WNOHANG`, and
-/// then nothing new is `None`. `ECHILD`: none is left. Interruptions by signals are not reported.
+/// Waits for the next report of any child or tracee of this thread. `flags` may hold `WNOHANG`, and then nothing new is
+/// `None`. `ECHILD`: none is left. Interruptions by signals are not reported.
 pub fn wait(flags: i32) -> Result<Option<(i32, Status)>, Errno> {
     wait_leaving(flags, |_, _| {})
 }
@@ -200,6 +200,9 @@ pub fn wait_leaving(
     }
 }
 
+/// Tracees of any kind, of this thread only: others may be tracing, too.
+const THIS_THREADS: libc::c_int = libc::__WALL | libc::__WNOTHREAD;
+
 /// What waitid(2) reports.
 struct Report {
     tid: i32,
@@ -217,7 +220,7 @@ fn wait_id(tid: Option<i32>, flags: i32) -> Result<Option<Report>, Errno> {
         // SAFETY: all zeroes is a siginfo_t; waitid leaves it so when there is nothing to report.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         // SAFETY: `info` is live.
-        let r = unsafe { libc::waitid(which, id, &raw mut info, flags | libc::__WALL) };
+        let r = unsafe { libc::waitid(which, id, &raw mut info, flags | THIS_THREADS) };
         match Errno::result(r) {
             Ok(_) => {}
             Err(Errno::EINTR) => continue,

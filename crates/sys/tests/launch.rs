@@ -32,6 +32,7 @@ fn program(path: &std::ffi::CStr) -> Launch {
         filter: vec![],
         listener: false,
         unblock: Vec::new(),
+        tracer: None,
     }
 }
 

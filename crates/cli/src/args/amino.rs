@@ -74,6 +74,8 @@ pub enum Command {
     Fsck(Fsck),
     /// Print the store's engine, size, counts and versions, and who has it open
     Info(Info),
+    /// Look at, or stop, the process that owns a store while it is used
+    Daemon(Daemon),
     /// Commands every binary has.
     #[command(flatten)]
     Common(Common),
@@ -431,3 +433,55 @@ JSON:
   names, files, directories, symlinks, special, orphans, bytes (sum of file
   sizes), appended_seq, durable_seq, applied_seq, replayed (records of the
   log that this opening applied), and open_by (null, or {pid, command}).";
+
+/// `amino daemon`.
+#[derive(Debug, Args)]
+#[command(after_help = DAEMON_HELP)]
+pub struct Daemon {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: DaemonAction,
+}
+
+/// `amino daemon status` and `stop`.
+#[derive(Debug, Subcommand)]
+pub enum DaemonAction {
+    /// Print the owner's process id, and the commands that use the store; status 1 when there is none
+    Status {
+        /// Which store.
+        #[command(flatten)]
+        store: StoreArg,
+        /// The same as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have it leave; status 1 when commands use the store
+    Stop {
+        /// Which store.
+        #[command(flatten)]
+        store: StoreArg,
+        /// Kill the commands that use the store, and abort their transactions
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+const DAEMON_HELP: &str = "\
+The owner:
+  A store that amino run uses is open in one process, aminod, for all who use
+  it at the same time. The first of them starts it; it closes the store and
+  leaves with the last. It has the rights of the user who started it, and serves
+  that user only, through the socket aminod.sock in the store's directory.
+  aminod traces the commands. With the Yama security module that works
+  where /proc/sys/kernel/yama/ptrace_scope is 0 or 1; 2 lets only processes with
+  CAP_SYS_PTRACE trace, 3 nobody.
+  When a launcher (amino run) is killed, aminod kills its command. When aminod is
+  killed, so are all commands; what was acknowledged is in the store.
+
+JSON:
+  {running: false}, or running, pid, seconds (since it started) and runs: an
+  array of objects with launcher, pid, command (an array) and seconds.
+
+Examples:
+  amino daemon status
+  amino daemon stop --store ./db --force";

@@ -7,6 +7,7 @@ pub mod txn;
 use std::ffi::OsString;
 
 use clap::{Args, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
 
 pub use self::amino::Amino;
 pub use self::goanna::Goanna;
@@ -42,7 +43,7 @@ pub struct CommandLine {
 }
 
 /// How figures are printed on stderr at the end of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum StatsFormat {
     /// A table for people
     Human,
@@ -51,7 +52,7 @@ pub enum StatsFormat {
 }
 
 /// What becomes of changes that a transaction does not cover.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Outside {
     /// They happen, and no abort takes them back
     Allow,
@@ -73,7 +74,7 @@ pub enum Intercept {
 }
 
 /// Levels of durability of an amino store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Level {
     /// Atomic, consistent, isolated; on disk about a second later; fsync and O_SYNC wait for the disk
     Aci,
@@ -96,7 +97,7 @@ impl Level {
 }
 
 /// Storage engines of an amino store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Engine {
     /// Log-structured merge tree, the default: fast creation, compact
     Fjall,

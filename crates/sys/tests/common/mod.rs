@@ -108,6 +108,7 @@ pub fn launch_self(name: &str, role: &str, filter: Vec<Insn>, listener: bool) ->
         filter,
         listener,
         unblock: Vec::new(),
+        tracer: None,
     }
 }
 
@@ -120,6 +121,7 @@ pub fn launch_shell(script: &str, filter: Vec<Insn>, listener: bool) -> Launch {
         filter,
         listener,
         unblock: Vec::new(),
+        tracer: None,
     }
 }
 

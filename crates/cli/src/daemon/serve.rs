@@ -1,0 +1,361 @@
+//! `aminod`: the process that owns a store while somebody uses it.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use goanna_monitor::Killer;
+use goanna_vfs::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::stat::{Mode, umask};
+use parking_lot::Mutex;
+
+use super::link::Link;
+use super::message::{Answer, Followed, Hello, Request, Run, Status, Told, VERSION};
+use super::{follow, socket};
+use crate::args::Level;
+use crate::error::Error;
+use crate::mounts::OpenStore;
+use crate::store::{self, Opening};
+
+/// Its name: what it is started under, and what the list of processes shows.
+pub const NAME: &str = "aminod";
+
+/// How often runs that are to end are killed.
+const STEP: Duration = Duration::from_millis(10);
+
+/// Who has the store open, and who uses it.
+struct Owner {
+    store: OpenStore,
+    begun: Instant,
+    state: Mutex<State>,
+    /// Wakes the main thread.
+    wake: UnixStream,
+}
+
+#[derive(Default)]
+struct State {
+    clients: usize,
+    /// Connections of clients that have been served.
+    served: Vec<Arc<Link>>,
+    runs: BTreeMap<u64, Entry>,
+    next: u64,
+    /// No new clients.
+    leaving: bool,
+}
+
+struct Entry {
+    launcher: i32,
+    pid: i32,
+    argv: Vec<OsString>,
+    begun: Instant,
+    killer: Killer,
+}
+
+/// A client as its thread knows it.
+pub struct Client {
+    pub link: Arc<Link>,
+    /// Process id.
+    pub pid: i32,
+    owner: Arc<Owner>,
+}
+
+/// A run that others are told of, while this is kept.
+pub struct Entered<'a> {
+    owner: &'a Owner,
+    id: u64,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.owner.state.lock().runs.remove(&self.id);
+    }
+}
+
+impl Client {
+    /// Notes the run of the command `argv`, process `pid`.
+    pub fn enter(&self, pid: i32, argv: &[OsString], killer: Killer) -> Entered<'_> {
+        let mut state = self.owner.state.lock();
+        let id = state.next;
+        state.next += 1;
+        let entry = Entry {
+            launcher: self.pid,
+            pid,
+            argv: argv.to_vec(),
+            begun: Instant::now(),
+            killer,
+        };
+        state.runs.insert(id, entry);
+        Entered {
+            owner: &self.owner,
+            id,
+        }
+    }
+
+    /// Serves requests until the client has had its run, or leaves.
+    fn serve(&self, mut first: Option<Run>) {
+        loop {
+            let request = match first.take() {
+                Some(run) => Request::Run(Box::new(run)),
+                None => match self.link.receive() {
+                    Ok(Some((request, _))) => request,
+                    _ => return,
+                },
+            };
+            let answer = match request {
+                Request::Run(run) => return follow::run(self, &self.owner.store, *run),
+                Request::Status => Answer::Status(self.owner.status()),
+                Request::Stop { force } => self.owner.stop(force),
+            };
+            if self.link.send(&answer, None).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Owner {
+    fn status(&self) -> Status {
+        let state = self.state.lock();
+        let run = |entry: &Entry| Followed {
+            launcher: entry.launcher,
+            pid: entry.pid,
+            argv: entry.argv.clone(),
+            seconds: entry.begun.elapsed().as_secs(),
+        };
+        Status {
+            pid: std::process::id() as i32,
+            seconds: self.begun.elapsed().as_secs(),
+            runs: state.runs.values().map(run).collect(),
+        }
+    }
+
+    fn stop(&self, force: bool) -> Answer {
+        let runs = self.state.lock().runs.len();
+        if runs > 0 && !force {
+            let error = Error::OwnerBusy(self.store.0.clone(), runs);
+            return Answer::Failed(Told::from(&error));
+        }
+        self.leave();
+        Answer::Leaving
+    }
+
+    /// Takes no new clients, and kills what is run.
+    fn leave(&self) {
+        self.state.lock().leaving = true;
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // When it is full the main thread is awake.
+        let _ = (&self.wake).write(&[0]);
+    }
+
+    /// Serves a client on a thread of its own.
+    fn take(self: &Arc<Self>, link: Link, pid: i32, first: Option<Run>) -> io::Result<()> {
+        let client = Client {
+            link: Arc::new(link),
+            pid,
+            owner: Arc::clone(self),
+        };
+        self.state.lock().clients += 1;
+        let serve = move || {
+            let _leaving = Leaving(&client);
+            client.serve(first);
+        };
+        let spawned = thread::Builder::new().name("client".into()).spawn(serve);
+        if spawned.is_err() {
+            self.state.lock().clients -= 1;
+        }
+        spawned.map(drop)
+    }
+}
+
+/// The client's thread ends, be it by a defect of ours.
+struct Leaving<'a>(&'a Client);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        let owner = &self.0.owner;
+        let mut state = owner.state.lock();
+        state.clients -= 1;
+        state.served.push(Arc::clone(&self.0.link));
+        drop(state);
+        owner.wake();
+    }
+}
+
+/// Whether this process was started as `aminod`.
+pub fn is_meant(arg0: Option<&OsStr>) -> bool {
+    arg0.map(Path::new).and_then(Path::file_name) == Some(OsStr::new(NAME))
+}
+
+/// `aminod DIR`, with the first client's connection as standard input.
+pub fn serve(dir: Option<OsString>) -> Result<u8, Error> {
+    goanna_monitor::close_inherited().map_err(|why| Error::OwnerNotStarted(why.into()))?;
+    let (Some(dir), Ok(first)) = (dir, first_client()) else {
+        return Err(Error::OwnerByHand);
+    };
+    let dir = PathBuf::from(dir);
+    detach().map_err(Error::OwnerNotStarted)?;
+    log_panics(&dir);
+    let signals = signals().map_err(|why| Error::Signals(why.into()))?;
+    let (link, pid) = greet(first).map_err(Error::OwnerNotStarted)?;
+    let Ok(Some((Request::Run(run), _))) = link.receive() else {
+        return Ok(0);
+    };
+    let (store, listener) = match open(&dir, &run) {
+        Ok(Some(opened)) => opened,
+        Ok(None) => {
+            let _ = link.send(&Answer::Again, None);
+            return Ok(0);
+        }
+        Err(error) => {
+            let _ = link.send(&Answer::Failed(Told::from(&error)), None);
+            return Ok(0);
+        }
+    };
+    let fail = |why| Error::host(&dir, why);
+    let (wake, woken) = UnixStream::pair().map_err(fail)?;
+    wake.set_nonblocking(true).map_err(fail)?;
+    let owner = Arc::new(Owner {
+        store,
+        begun: Instant::now(),
+        state: Mutex::default(),
+        wake,
+    });
+    owner.take(link, pid, Some(*run)).map_err(fail)?;
+    accept(&owner, &listener, &signals, &woken);
+    let _ = socket::remove(&dir);
+    drop(listener);
+    while owner.state.lock().clients > 0 {
+        for entry in owner.state.lock().runs.values() {
+            entry.killer.kill();
+        }
+        sleep(STEP);
+    }
+    let (dir, fs) = &owner.store;
+    // What clients did was brought to the disk before they were told of their end.
+    store::close(dir, fs)?;
+    Ok(0)
+}
+
+/// The connection that was handed over as standard input, whose place a file takes that says nothing.
+fn first_client() -> io::Result<UnixStream> {
+    let connection = io::stdin().as_fd().try_clone_to_owned()?;
+    rustix::net::sockopt::socket_peercred(&connection)?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    Ok(UnixStream::from(connection))
+}
+
+/// Leaves the terminal, and the working directory.
+fn detach() -> io::Result<()> {
+    nix::unistd::setsid()?;
+    nix::unistd::chdir("/")?;
+    umask(Mode::from_bits_truncate(0o077));
+    nix::sys::prctl::set_name(c"aminod")?;
+    Ok(())
+}
+
+/// A defect of ours is kept where somebody may look for it: there is no terminal to tell it on.
+fn log_panics(dir: &Path) {
+    let log = dir.join("aminod.log");
+    std::panic::set_hook(Box::new(move |panic| {
+        let file = File::options().append(true).create(true).open(&log);
+        if let Ok(mut file) = file {
+            let thread = thread::current();
+            let name = thread.name().unwrap_or("?").to_owned();
+            let _ = writeln!(file, "{} {name}: {panic}", jiff::Zoned::now());
+        }
+    }));
+}
+
+/// Those that ask this process to end; other signals that would end it are held.
+fn signals() -> Result<SignalFd, Errno> {
+    goanna_monitor::prepare().map_err(|_| Errno::EINVAL)?;
+    let asked: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+    SignalFd::with_flags(&asked, SfdFlags::SFD_CLOEXEC)
+}
+
+/// Says hello to whoever is at the other end; its process id. `PermissionDenied` for another user's, and for one that sees
+/// other files or processes than we do.
+fn greet(stream: UnixStream) -> io::Result<(Link, i32)> {
+    let (pid, uid) = socket::peer(&stream)?;
+    if uid != nix::unistd::geteuid().as_raw() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let link = Link::new(stream);
+    let hello = Hello {
+        version: VERSION,
+        pid: std::process::id() as i32,
+    };
+    link.send(&hello, None)?;
+    if !socket::same_world(pid) {
+        let told = Told::from(&Error::OwnerElsewhere(std::process::id() as i32));
+        link.send(&Answer::Failed(told), None)?;
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok((link, pid))
+}
+
+/// Opens the store for the run `first`, which makes it if need be, and listens; `None` where another `aminod` has it.
+fn open(dir: &Path, first: &Run) -> Result<Option<(OpenStore, UnixListener)>, Error> {
+    let opening = Opening {
+        engine: first.plan.engine,
+        durability: Level::Commit,
+        create: true,
+    };
+    let caller = crate::caller::current();
+    let fs = match store::open_patiently(dir, opening, &caller) {
+        Err(error) if store::holder(&error).is_some_and(|name| name == NAME) => return Ok(None),
+        fs => fs?,
+    };
+    let listener = socket::listen(dir).map_err(|why| Error::host(dir, why))?;
+    Ok(Some(((dir.to_owned(), fs), listener)))
+}
+
+/// Takes clients until the last has left, or the owner is to leave.
+fn accept(
+    owner: &Arc<Owner>,
+    listener: &UnixListener,
+    signals: &SignalFd,
+    mut woken: &UnixStream,
+) {
+    loop {
+        let fds = [listener.as_fd(), signals.as_fd(), woken.as_fd()];
+        let mut fds = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        match poll(&mut fds, PollTimeout::NONE) {
+            Err(Errno::EINTR) => continue,
+            Err(_) => return,
+            Ok(_) => {}
+        }
+        let [arrived, asked, woke] = fds.map(|fd| fd.any().unwrap_or(false));
+        if asked {
+            owner.leave();
+        }
+        if arrived && let Ok((stream, _)) = listener.accept() {
+            // One that cannot be served sees its connection closed, and tries again.
+            let taken = greet(stream).and_then(|(link, pid)| owner.take(link, pid, None));
+            drop(taken);
+        }
+        if woke {
+            let _ = woken.read(&mut [0; 64]);
+        }
+        let mut state = owner.state.lock();
+        if state.leaving || state.clients == 0 {
+            state.leaving = true;
+            return;
+        }
+        // Somebody else uses the store: they need not wait until it is closed.
+        state.served.clear();
+    }
+}

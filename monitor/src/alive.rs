@@ -1,0 +1,32 @@
+//! The processes of a run, for whoever is to end it.
+
+use std::collections::HashSet;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use parking_lot::Mutex;
+
+/// Threads that are followed. None is reaped while it is in the set, so that no number is another's by the time it is
+/// killed. The set is a leaf in the lock order.
+#[derive(Debug, Default)]
+pub struct Alive(Mutex<HashSet<i32>>);
+
+impl Alive {
+    /// `tid` is followed from now on.
+    pub fn add(&self, tid: i32) {
+        self.0.lock().insert(tid);
+    }
+
+    /// `tid` has ended and is about to be reaped.
+    pub fn remove(&self, tid: i32) {
+        self.0.lock().remove(&tid);
+    }
+
+    /// Sends SIGKILL to all.
+    pub fn kill(&self) {
+        for tid in &*self.0.lock() {
+            // It may have ended.
+            let _ = kill(Pid::from_raw(*tid), Signal::SIGKILL);
+        }
+    }
+}
