@@ -75,7 +75,8 @@ impl Policy {
             return;
         }
         if told.len() == TOLD_MAX {
-            self.tell.line("the transaction does not cover further changes outside of the store");
+            self.tell
+                .line("the transaction does not cover further changes outside of the store");
         } else {
             let shown = path.escape_ascii();
             self.tell.line(&format!(

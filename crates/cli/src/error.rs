@@ -144,7 +144,9 @@ pub enum Error {
     #[error("{}: in use by process {}, aminod of another version", escape_path(.0), .1)]
     OwnerVersion(PathBuf, i32),
     /// The store's owner sees other files.
-    #[error("the store is in use by process {0} (aminod), which has other mounts, processes or users in sight")]
+    #[error(
+        "the store is in use by process {0} (aminod), which has other mounts, processes or users in sight"
+    )]
     OwnerElsewhere(i32),
     /// The store's owner has vanished.
     #[error("process {0} (aminod), which owned the store, has ended; what it ran was killed")]

@@ -62,7 +62,11 @@ pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
         specs,
         engine: args.engine,
         whole: args.txn,
-        profile: args.profile.as_deref().map(ProfileSource::read).transpose()?,
+        profile: args
+            .profile
+            .as_deref()
+            .map(ProfileSource::read)
+            .transpose()?,
         outside: args.how.outside,
         stats: args.how.stats,
         all_stats: loud.verbose > 0,
@@ -161,7 +165,11 @@ pub fn perform(
     fail: Tell,
     start: impl FnOnce(Run) -> Result<Outcome, Error>,
 ) -> Result<Done, Error> {
-    let profile = plan.profile.as_ref().map(ProfileSource::parse).transpose()?;
+    let profile = plan
+        .profile
+        .as_ref()
+        .map(ProfileSource::parse)
+        .transpose()?;
     let Built { mounts, stores } = mounts::build(&plan.specs, plan.engine, caller, owned)?;
     let before: Vec<_> = stores.iter().map(|(_, fs)| fs.store().stats()).collect();
     let begun = Instant::now();

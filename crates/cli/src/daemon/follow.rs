@@ -62,8 +62,8 @@ fn followed(client: &Client, store: &OpenStore, run: Run) -> Result<Option<Done>
             gone = true;
             return Err(Error::OwnerGone(client.pid));
         };
+        client.runs(pid, &command.argv);
         let killer = run.killer();
-        let _entry = client.enter(pid, &command.argv, killer.clone());
         watched(&client.link, killer, || {
             let open = || {
                 let told = client.link.send(&Answer::Followed, None);

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -26,11 +26,14 @@ use crate::run::{Done, Plan, complain, interception, note};
 /// Longest time to wait for an owner that is leaving or arriving.
 const PATIENCE: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(5);
+const REAP_TRIES: u32 = 5;
 
 /// A connection to the owner of a store.
 pub struct Owner {
     pub link: Link,
     pub pid: i32,
+    /// It, if this process has started it.
+    child: Option<Child>,
 }
 
 impl Owner {
@@ -38,7 +41,7 @@ impl Owner {
     pub fn present(dir: &Path) -> Result<Option<Self>, Error> {
         let fail = |why: io::Error| Error::host(dir, why);
         match socket::connect(dir).map_err(fail)? {
-            Some(stream) => Self::greeted(dir, stream),
+            Some(stream) => Self::greeted(dir, stream, None),
             None => Ok(None),
         }
     }
@@ -49,15 +52,19 @@ impl Owner {
             if let Some(owner) = Self::present(dir)? {
                 return Ok(owner);
             }
-            let stream = start(dir).map_err(Error::OwnerNotStarted)?;
-            if let Some(owner) = Self::greeted(dir, stream)? {
+            let (stream, child) = start(dir).map_err(Error::OwnerNotStarted)?;
+            if let Some(owner) = Self::greeted(dir, stream, Some(child))? {
                 return Ok(owner);
             }
         }
     }
 
     /// `None` for one that leaves before it has said anything.
-    fn greeted(dir: &Path, stream: UnixStream) -> Result<Option<Self>, Error> {
+    fn greeted(
+        dir: &Path,
+        stream: UnixStream,
+        child: Option<Child>,
+    ) -> Result<Option<Self>, Error> {
         let fail = |why: io::Error| Error::host(dir, why);
         let (_, uid) = socket::peer(&stream).map_err(fail)?;
         // It could do with our command as it likes.
@@ -67,7 +74,7 @@ impl Owner {
         let link = Link::new(stream);
         match link.receive::<Hello>() {
             Ok(Some((Hello { version, pid }, _))) if version == VERSION => {
-                Ok(Some(Self { link, pid }))
+                Ok(Some(Self { link, pid, child }))
             }
             Ok(Some((hello, _))) => Err(Error::OwnerVersion(dir.to_owned(), hello.pid)),
             Ok(None) => Ok(None),
@@ -90,23 +97,31 @@ impl Owner {
     }
 
     /// Returns when it has closed the connection: if we were the last, it has closed the store before.
-    pub fn wait_for_end(self) {
+    pub fn wait_for_end(mut self) {
         while let Ok(Some(_)) = self.link.receive::<Answer>() {}
+        // Its connections are closed a moment before it can be reaped. It serves others when it cannot be then; who takes
+        // over the orphans of this process reaps it.
+        for _ in 0..REAP_TRIES {
+            match self.child.as_mut().map(Child::try_wait) {
+                Some(Ok(None)) => sleep(Duration::from_millis(1)),
+                _ => return,
+            }
+        }
     }
 }
 
 /// Starts an owner of the store `dir`; the connection to it.
-fn start(dir: &Path) -> io::Result<UnixStream> {
+fn start(dir: &Path) -> io::Result<(UnixStream, Child)> {
     let (ours, its) = UnixStream::pair()?;
     let program = std::env::current_exe()?;
-    Command::new(program)
+    let child = Command::new(program)
         .arg0(NAME)
         .arg(std::path::absolute(dir)?)
         .stdin(OwnedFd::from(its))
         .stdout(Stdio::null())
         .stderr(File::options().write(true).open("/dev/null")?)
         .spawn()?;
-    Ok(ours)
+    Ok((ours, child))
 }
 
 /// Runs the command `argv` by `plan`, whose first mount is the store in `dir`.

@@ -4,6 +4,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
@@ -59,6 +60,12 @@ impl Link {
         stream.write_all(&body)
     }
 
+    /// From now on the other end seems closed to who receives here; what is sent arrives.
+    pub fn hear_no_more(&self) {
+        // A connection that is closed is what this is to make of it.
+        let _ = self.stream.shutdown(Shutdown::Read);
+    }
+
     /// The next message, and the descriptor that came with it; `None` when the other end is closed.
     pub fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Option<OwnedFd>)>> {
         let mut length = [0; 4];
@@ -66,7 +73,12 @@ impl Link {
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = loop {
             let mut head = [IoSliceMut::new(&mut length)];
-            match recvmsg(&self.stream, &mut head, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            match recvmsg(
+                &self.stream,
+                &mut head,
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            ) {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::CONNRESET) => return Ok(None),
                 received => break received?.bytes,

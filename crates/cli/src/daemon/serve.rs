@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use goanna_monitor::Killer;
 use goanna_vfs::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
@@ -30,7 +29,7 @@ use crate::store::{self, Opening};
 /// Its name: what it is started under, and what the list of processes shows.
 pub const NAME: &str = "aminod";
 
-/// How often runs that are to end are killed.
+/// How often to look whether the last client has left.
 const STEP: Duration = Duration::from_millis(10);
 
 /// Who has the store open, and who uses it.
@@ -44,21 +43,18 @@ struct Owner {
 
 #[derive(Default)]
 struct State {
-    clients: usize,
-    /// Connections of clients that have been served.
-    served: Vec<Arc<Link>>,
-    runs: BTreeMap<u64, Entry>,
+    clients: BTreeMap<u64, Served>,
+    /// Connections of clients that have left.
+    left: Vec<Arc<Link>>,
     next: u64,
     /// No new clients.
     leaving: bool,
 }
 
-struct Entry {
-    launcher: i32,
-    pid: i32,
-    argv: Vec<OsString>,
-    begun: Instant,
-    killer: Killer,
+/// A client as others know it.
+struct Served {
+    link: Arc<Link>,
+    run: Option<(Followed, Instant)>,
 }
 
 /// A client as its thread knows it.
@@ -66,38 +62,21 @@ pub struct Client {
     pub link: Arc<Link>,
     /// Process id.
     pub pid: i32,
+    id: u64,
     owner: Arc<Owner>,
 }
 
-/// A run that others are told of, while this is kept.
-pub struct Entered<'a> {
-    owner: &'a Owner,
-    id: u64,
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        self.owner.state.lock().runs.remove(&self.id);
-    }
-}
-
 impl Client {
-    /// Notes the run of the command `argv`, process `pid`.
-    pub fn enter(&self, pid: i32, argv: &[OsString], killer: Killer) -> Entered<'_> {
-        let mut state = self.owner.state.lock();
-        let id = state.next;
-        state.next += 1;
-        let entry = Entry {
+    /// Notes that it runs the command `argv`, process `pid`.
+    pub fn runs(&self, pid: i32, argv: &[OsString]) {
+        let run = Followed {
             launcher: self.pid,
             pid,
             argv: argv.to_vec(),
-            begun: Instant::now(),
-            killer,
+            seconds: 0,
         };
-        state.runs.insert(id, entry);
-        Entered {
-            owner: &self.owner,
-            id,
+        if let Some(served) = self.owner.state.lock().clients.get_mut(&self.id) {
+            served.run = Some((run, Instant::now()));
         }
     }
 
@@ -116,7 +95,8 @@ impl Client {
                 Request::Status => Answer::Status(self.owner.status()),
                 Request::Stop { force } => self.owner.stop(force),
             };
-            if self.link.send(&answer, None).is_err() {
+            let leaves = matches!(answer, Answer::Leaving);
+            if self.link.send(&answer, None).is_err() || leaves {
                 return;
             }
         }
@@ -126,21 +106,22 @@ impl Client {
 impl Owner {
     fn status(&self) -> Status {
         let state = self.state.lock();
-        let run = |entry: &Entry| Followed {
-            launcher: entry.launcher,
-            pid: entry.pid,
-            argv: entry.argv.clone(),
-            seconds: entry.begun.elapsed().as_secs(),
-        };
+        let runs = state.clients.values().filter_map(|client| {
+            let (run, begun) = client.run.as_ref()?;
+            Some(Followed {
+                seconds: begun.elapsed().as_secs(),
+                ..run.clone()
+            })
+        });
         Status {
             pid: std::process::id() as i32,
             seconds: self.begun.elapsed().as_secs(),
-            runs: state.runs.values().map(run).collect(),
+            runs: runs.collect(),
         }
     }
 
     fn stop(&self, force: bool) -> Answer {
-        let runs = self.state.lock().runs.len();
+        let runs = self.status().runs.len();
         if runs > 0 && !force {
             let error = Error::OwnerBusy(self.store.0.clone(), runs);
             return Answer::Failed(Told::from(&error));
@@ -149,9 +130,14 @@ impl Owner {
         Answer::Leaving
     }
 
-    /// Takes no new clients, and kills what is run.
+    /// Takes no new clients, and is over with those there are: what they run is killed.
     fn leave(&self) {
-        self.state.lock().leaving = true;
+        let mut state = self.state.lock();
+        state.leaving = true;
+        for client in state.clients.values() {
+            client.link.hear_no_more();
+        }
+        drop(state);
         self.wake();
     }
 
@@ -162,33 +148,38 @@ impl Owner {
 
     /// Serves a client on a thread of its own.
     fn take(self: &Arc<Self>, link: Link, pid: i32, first: Option<Run>) -> io::Result<()> {
-        let client = Client {
-            link: Arc::new(link),
+        let link = Arc::new(link);
+        let mut state = self.state.lock();
+        let id = state.next;
+        state.next += 1;
+        let served = Served {
+            link: Arc::clone(&link),
+            run: None,
+        };
+        state.clients.insert(id, served);
+        drop(state);
+        let owner = Arc::clone(self);
+        let leaving = Leaving(Client {
+            link,
             pid,
-            owner: Arc::clone(self),
-        };
-        self.state.lock().clients += 1;
-        let serve = move || {
-            let _leaving = Leaving(&client);
-            client.serve(first);
-        };
+            id,
+            owner,
+        });
+        let serve = move || leaving.0.serve(first);
         let spawned = thread::Builder::new().name("client".into()).spawn(serve);
-        if spawned.is_err() {
-            self.state.lock().clients -= 1;
-        }
         spawned.map(drop)
     }
 }
 
-/// The client's thread ends, be it by a defect of ours.
-struct Leaving<'a>(&'a Client);
+/// The client leaves when its thread ends, be it by a defect of ours.
+struct Leaving(Client);
 
-impl Drop for Leaving<'_> {
+impl Drop for Leaving {
     fn drop(&mut self) {
         let owner = &self.0.owner;
         let mut state = owner.state.lock();
-        state.clients -= 1;
-        state.served.push(Arc::clone(&self.0.link));
+        state.clients.remove(&self.0.id);
+        state.left.push(Arc::clone(&self.0.link));
         drop(state);
         owner.wake();
     }
@@ -237,10 +228,7 @@ pub fn serve(dir: Option<OsString>) -> Result<u8, Error> {
     accept(&owner, &listener, &signals, &woken);
     let _ = socket::remove(&dir);
     drop(listener);
-    while owner.state.lock().clients > 0 {
-        for entry in owner.state.lock().runs.values() {
-            entry.killer.kill();
-        }
+    while !owner.state.lock().clients.is_empty() {
         sleep(STEP);
     }
     let (dir, fs) = &owner.store;
@@ -324,12 +312,7 @@ fn open(dir: &Path, first: &Run) -> Result<Option<(OpenStore, UnixListener)>, Er
 }
 
 /// Takes clients until the last has left, or the owner is to leave.
-fn accept(
-    owner: &Arc<Owner>,
-    listener: &UnixListener,
-    signals: &SignalFd,
-    mut woken: &UnixStream,
-) {
+fn accept(owner: &Arc<Owner>, listener: &UnixListener, signals: &SignalFd, mut woken: &UnixStream) {
     loop {
         let fds = [listener.as_fd(), signals.as_fd(), woken.as_fd()];
         let mut fds = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
@@ -351,11 +334,11 @@ fn accept(
             let _ = woken.read(&mut [0; 64]);
         }
         let mut state = owner.state.lock();
-        if state.leaving || state.clients == 0 {
+        if state.leaving || state.clients.is_empty() {
             state.leaving = true;
             return;
         }
         // Somebody else uses the store: they need not wait until it is closed.
-        state.served.clear();
+        state.left.clear();
     }
 }

@@ -69,5 +69,7 @@ pub fn same_world(pid: i32) -> bool {
         };
         matches!((own, its), (Ok(own), Ok(its)) if identity(&own) == identity(&its))
     };
-    ["ns/mnt", "ns/pid", "ns/user", "root"].into_iter().all(same)
+    ["ns/mnt", "ns/pid", "ns/user", "root"]
+        .into_iter()
+        .all(same)
 }
