@@ -278,6 +278,26 @@ impl Place {
         command
     }
 
+    /// The process id of `aminod`, if it has the store now, and how many commands it follows.
+    ///
+    /// # Panics
+    ///
+    /// When `amino daemon status` says something else.
+    #[track_caller]
+    pub fn owner(&self) -> Option<(i32, usize)> {
+        let mut status = self.native(binary("amino"));
+        status.args(["daemon", "status", "--json", "--store"]);
+        let ended = crate::finish(status.arg(self.path("store")));
+        let status: serde_json::Value = serde_json::from_str(&ended.text()).unwrap();
+        if status["running"] == false {
+            ended.expect(1);
+            return None;
+        }
+        ended.expect(0);
+        let pid = i32::try_from(status["pid"].as_i64().unwrap()).unwrap();
+        Some((pid, status["runs"].as_array().unwrap().len()))
+    }
+
     /// Fails the test unless the store is clean.
     ///
     /// # Panics

@@ -163,9 +163,9 @@ fn prefix_after_kill(engine: Engine, intercept: Intercept, durable: bool, after:
     std::thread::sleep(after.saturating_sub(AGE));
     let old = if after > AGE { done() } else { 0 };
     std::thread::sleep(after.min(AGE));
-    let monitor = Pid::from_raw(child.id().cast_signed()).unwrap();
-    rustix::process::kill_process(monitor, Signal::KILL).unwrap();
-    child.wait().unwrap();
+    let (owner, _) = place.owner().unwrap();
+    rustix::process::kill_process(Pid::from_raw(owner).unwrap(), Signal::KILL).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(125));
     let acknowledged = done();
 
     place.fsck();

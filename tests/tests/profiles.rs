@@ -390,7 +390,7 @@ fn recipes_of_make_are_transactions() {
     }
 }
 
-/// The monitor is killed as soon as the program is known to have exited.
+/// The monitor, aminod, is killed as soon as the program is known to have exited.
 #[test]
 fn durability_says_whether_a_commit_waits_for_the_disk() {
     let survives = |store: &str, rule: &str| {
@@ -404,8 +404,8 @@ fn durability_says_whether_a_commit_waits_for_the_disk() {
             "--profile",
             &*profile(&place, &rules),
         ];
-        let script = "sh -c 'echo x > f'; kill -9 $PPID";
-        finish(&mut place.shell_with(&options, script)).expect(128 + 9);
+        let script = "sh -c 'echo x > f'; kill -9 $(grep TracerPid /proc/$$/status | cut -f2)";
+        finish(&mut place.shell_with(&options, script)).expect(125);
         !names(&place).is_empty()
     };
     for _ in 0..5 {

@@ -77,7 +77,7 @@ fn a_monitor_that_is_killed_leaves_no_trace() {
         Some(Duration::from_millis(900)),
         None,
     ];
-    for moment in moments {
+    for (moment, owner_too) in moments.into_iter().flat_map(|at| [(at, false), (at, true)]) {
         let place = Place::amino();
         finish(&mut place.shell(BEFORE)).expect(0);
         let before = exported(&place, "before");
@@ -98,6 +98,10 @@ fn a_monitor_that_is_killed_leaves_no_trace() {
                     std::thread::sleep(Duration::from_millis(20));
                 }
             }
+        }
+        let owner = place.owner().filter(|_| owner_too);
+        if let Some(owner) = owner.and_then(|(pid, _)| Pid::from_raw(pid)) {
+            rustix::process::kill_process(owner, Signal::KILL).unwrap();
         }
         kill_process_group(Pid::from_child(&child), Signal::KILL).unwrap();
         child.wait().unwrap();

@@ -3,7 +3,7 @@
 use amino_txn::locks::Resource;
 use goanna_vfs::{Attr, Errno, Node, Result, SetAttr, StatFs, TimeSet};
 
-use crate::AminoFs;
+use crate::Volume;
 use crate::inode::{now, set_dir_attr, timestamp};
 use crate::view::View;
 
@@ -73,7 +73,7 @@ impl View<'_> {
     }
 }
 
-impl AminoFs {
+impl Volume {
     /// Space is the host's where the store lies.
     pub(crate) fn do_statfs(&self) -> Result<StatFs> {
         let host = nix::sys::statvfs::statvfs(&self.dir)?;

@@ -20,7 +20,7 @@ use crate::cache::Cache;
 use crate::data::{PAGE_COST, deletes};
 use crate::inode::{Home, Inode, PAGE, State};
 use crate::ranges::RangeSet;
-use crate::{AminoFs, META_COST, errno};
+use crate::{META_COST, Volume, errno};
 
 /// Pages that are deleted in the cut that removes a file's last name; larger files go in steps, as orphans.
 pub(crate) const REAP_PAGES: u64 = 1024;
@@ -28,7 +28,7 @@ pub(crate) const REAP_PAGES: u64 = 1024;
 /// Bytes that are collected at a cut without having been looked at before.
 const COLLECT_BYTES: usize = 256 << 10;
 
-impl DirtySource for AminoFs {
+impl DirtySource for Volume {
     fn prepare(&self) {
         if self.dirty_bytes() < COLLECT_BYTES {
             return;
@@ -67,7 +67,7 @@ impl DirtySource for AminoFs {
     }
 }
 
-impl AminoFs {
+impl Volume {
     /// Bytes that must stay reserved for what could not be collected.
     fn collect_inode(&self, inode: &Arc<Inode>, out: &mut Changes) -> usize {
         let mut state = inode.state.lock();
@@ -262,7 +262,7 @@ impl Idle {
 /// Entries of the idle list that one release looks at: more than it adds, so that the list shrinks to its bound.
 const EVICT_MAX: usize = 4;
 
-impl AminoFs {
+impl Volume {
     /// Puts the content of a file that nobody uses into the idle list. No lock is held.
     pub(crate) fn park(&self, inode: &Arc<Inode>) {
         if inode.under.is_some() {

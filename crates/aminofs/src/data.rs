@@ -11,7 +11,7 @@ use nix::unistd::Whence;
 use crate::collect::REAP_PAGES;
 use crate::inode::{Inode, PAGE, State, now};
 use crate::view::View;
-use crate::{AminoFs, Durability};
+use crate::{Durability, Volume};
 
 /// Log bytes of one page's change.
 pub(crate) const PAGE_COST: usize = change_cost(17, PAGE as usize + 1);
@@ -37,7 +37,7 @@ fn clear_set_ids(caller: &Caller, state: &mut State) {
     }
 }
 
-impl AminoFs {
+impl Volume {
     /// A new open file description for a program.
     pub(crate) fn open_cache(state: &mut State, flags: i32) -> Result<Opened> {
         let cache = state.cache.as_mut().ok_or(Errno::EIO)?;
@@ -126,7 +126,7 @@ impl View<'_> {
                 }
                 self.resize(caller, inode, &mut state, 0)?;
                 if inode.under.is_none() {
-                    return AminoFs::open_cache(&mut state, flags);
+                    return Volume::open_cache(&mut state, flags);
                 }
                 drop(state);
                 self.open_anchor(inode, flags)
@@ -142,7 +142,7 @@ impl View<'_> {
             return Err(Errno::ENOENT);
         }
         self.ensure_cache(&anchor, &mut state)?;
-        AminoFs::open_cache(&mut state, flags)
+        Volume::open_cache(&mut state, flags)
     }
 
     /// Pages `start..end` were punched out, the first and the last of them perhaps in part. Space to store those two,
@@ -185,7 +185,7 @@ impl View<'_> {
         })?;
         // O_SYNC contains O_DSYNC's bit.
         let synced = file.flags & libc::O_DSYNC != 0;
-        if synced && !self.in_transaction() && self.options.durability != Durability::Acid {
+        if synced && !self.in_transaction() && self.durability() != Durability::Acid {
             self.flush()?;
         }
         Ok(written)

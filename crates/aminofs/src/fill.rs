@@ -9,9 +9,9 @@ use crate::cache::{Cache, write_all_at};
 use crate::inode::{Inode, PAGE, State};
 use crate::ranges::RangeSet;
 use crate::view::View;
-use crate::{AminoFs, cache_dir, damaged};
+use crate::{Volume, cache_dir, damaged};
 
-impl AminoFs {
+impl Volume {
     /// An empty cache object; idle ones make room when the process has no descriptors left.
     pub(crate) fn new_cache(&self, size: u64) -> Result<(Cache, OwnedFd)> {
         let dir = (size > self.options.large_file_bytes).then(|| cache_dir(&self.dir));

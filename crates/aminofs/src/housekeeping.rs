@@ -13,7 +13,7 @@ use crate::cache::Cache;
 use crate::collect::REAP_PAGES;
 use crate::data::PAGE_COST;
 use crate::inode::{Grave, Home, Inode, PAGE, State, now};
-use crate::{AminoFs, damaged};
+use crate::{Volume, damaged};
 
 /// Longest time that a change through a mapping stays unseen.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -21,7 +21,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 /// Pages compared in one operation.
 const COMPARE_PAGES: u64 = 256;
 
-pub(crate) fn start(fs: &Arc<AminoFs>) -> std::io::Result<JoinHandle<()>> {
+pub(crate) fn start(fs: &Arc<Volume>) -> std::io::Result<JoinHandle<()>> {
     let (weak, table) = (Arc::downgrade(fs), Arc::clone(&fs.table));
     let run = move || {
         loop {
@@ -55,7 +55,7 @@ pub(crate) fn start(fs: &Arc<AminoFs>) -> std::io::Result<JoinHandle<()>> {
         .spawn(run)
 }
 
-impl AminoFs {
+impl Volume {
     /// Removes some of what files without names left in the store; whether something is still to be done.
     pub(crate) fn dig_graves(&self) -> Result<bool> {
         let graves = std::mem::take(&mut self.table.chores.lock().graves);

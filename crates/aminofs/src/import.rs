@@ -9,6 +9,7 @@ use goanna_vfs::{Caller, Errno, Node};
 
 use crate::cache::write_all_at;
 use crate::inode::{PAGE, now};
+use crate::view::View;
 use crate::{AminoFs, Error};
 
 /// Pages handed over in one operation.
@@ -47,7 +48,8 @@ impl AminoFs {
             })?;
             let data = buf.get(..len).unwrap_or_default();
             if !data.is_empty() {
-                self.import_chunk(&inode, offset, data).map_err(failed)?;
+                let imported = self.view(caller, |view| view.import_chunk(&inode, offset, data));
+                imported.map_err(failed)?;
                 offset += len as u64;
                 progress(len as u64);
             }
@@ -56,7 +58,9 @@ impl AminoFs {
             }
         }
     }
+}
 
+impl View<'_> {
     /// Puts `data` at `offset`, a page's start and the end of the file.
     fn import_chunk(
         &self,

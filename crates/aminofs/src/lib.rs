@@ -43,7 +43,7 @@ mod xattr;
 
 use std::collections::HashMap;
 use std::io;
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, Deref};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -190,8 +190,40 @@ const INO_CHUNK: u64 = 4096;
 /// What a deferred change of an inode's metadata can take in the log: names and inline content included.
 const META_COST: usize = 1024;
 
-/// A store as a file system.
+/// A store as a file system, with the durability that who uses it wants. Several such share an open store.
 pub struct AminoFs {
+    volume: Arc<Volume>,
+    durability: Durability,
+}
+
+impl Deref for AminoFs {
+    type Target = Volume;
+
+    fn deref(&self) -> &Volume {
+        &self.volume
+    }
+}
+
+impl AminoFs {
+    /// Opens the store in `store_dir`; with `options.create` makes it when there is none. Files that had lost their
+    /// last name and were open at a crash are removed.
+    pub fn open(store_dir: &Path, options: Options) -> std::result::Result<Arc<Self>, Error> {
+        let durability = options.durability;
+        let volume = Volume::open(store_dir, options)?;
+        Ok(Arc::new(Self { volume, durability }))
+    }
+
+    /// The same open store for somebody who wants another durability.
+    pub fn with_durability(&self, durability: Durability) -> Arc<Self> {
+        Arc::new(Self {
+            volume: Arc::clone(&self.volume),
+            durability,
+        })
+    }
+}
+
+/// An open store.
+pub struct Volume {
     store: Store,
     dir: PathBuf,
     options: Options,
@@ -221,10 +253,8 @@ fn damaged(_: amino_schema::DecodeError) -> Errno {
     Errno::EUCLEAN
 }
 
-impl AminoFs {
-    /// Opens the store in `store_dir`; with `options.create` makes it when there is none. Files that had lost their
-    /// last name and were open at a crash are removed.
-    pub fn open(store_dir: &Path, options: Options) -> std::result::Result<Arc<Self>, Error> {
+impl Volume {
+    fn open(store_dir: &Path, options: Options) -> std::result::Result<Arc<Self>, Error> {
         let store = open_store(store_dir, &options)?;
         make_root(&store, &options)?;
         let superblock = match store.get(&key::super_key())? {
@@ -377,19 +407,6 @@ impl AminoFs {
         }
     }
 
-    /// Runs `op`, which changes something, behind the operation barrier, and waits for the disk afterwards if the
-    /// durability level says so.
-    fn change<T>(&self, op: impl FnOnce(&OpGuard<'_>) -> Result<T>) -> Result<T> {
-        self.store.throttle();
-        let guard = self.store.enter();
-        let result = op(&guard)?;
-        drop(guard);
-        if self.options.durability == Durability::Acid {
-            self.flush()?;
-        }
-        Ok(result)
-    }
-
     /// Waits until everything done before is on the disk. No lock is held.
     fn flush(&self) -> Result<()> {
         self.store.sync().map_err(|e| errno(&e))
@@ -406,7 +423,7 @@ impl AminoFs {
         Ok(())
     }
 
-    /// As [`AminoFs::reserve`], for what makes room in the end: possible when the disk is full for everything else.
+    /// As [`Volume::reserve`], for what makes room in the end: possible when the disk is full for everything else.
     fn reserve_removal(&self, bytes: usize) -> Result<()> {
         self.store.reserve_removal(bytes).map_err(|e| errno(&e))?;
         self.reserved.fetch_add(bytes, Ordering::Relaxed);
@@ -586,7 +603,7 @@ fn device(store_id: &[u8; 16]) -> u64 {
     libc::makedev(0xa30, u32::from_le_bytes(minor) & 0xf_ffff)
 }
 
-impl Drop for AminoFs {
+impl Drop for Volume {
     fn drop(&mut self) {
         self.stop_housekeeper();
         // The store cannot reach its dirty source any more, so what is dirty is submitted. After a close nothing is.

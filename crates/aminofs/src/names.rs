@@ -14,7 +14,7 @@ use crate::cache::Cache;
 use crate::inode::{Home, Inode, Seen, State, kind_of, now, schema_kind};
 use crate::readdir::DirOrder;
 use crate::view::View;
-use crate::{AminoFs, META_COST, damaged};
+use crate::{META_COST, Volume, damaged};
 
 /// Most names of one file, and most subdirectories of a directory (and 2).
 pub(crate) const LINK_MAX: u32 = 65000;
@@ -372,7 +372,7 @@ impl View<'_> {
             let mut state = State::stored(meta, Home::Orphan, seen);
             state.cache = Some(cache);
             state.linkable = flags & libc::O_EXCL == 0;
-            let opened = AminoFs::open_cache(&mut state, flags)?;
+            let opened = Volume::open_cache(&mut state, flags)?;
             let inode = self.new_inode(ino, FileKind::Regular, state);
             self.mark_dirty(&inode, &mut inode.state.lock());
             Ok((inode.node(), opened))

@@ -11,7 +11,7 @@ use amino_schema::{ParsedKey, PathRecord, key};
 use amino_txn::locks::Resource;
 use goanna_vfs::{DirEntry, FileKind, Node, Result};
 
-use crate::AminoFs;
+use crate::Volume;
 use crate::inode::{Inode, State, kind_of};
 use crate::view::View;
 
@@ -59,7 +59,7 @@ impl DirOrder {
     }
 }
 
-impl AminoFs {
+impl Volume {
     /// The directory's order, read from the store if need be. The namespace lock is held.
     fn load_order(&self, dir: &Inode, state: &mut State) -> Result<()> {
         if state.dir.is_some() {

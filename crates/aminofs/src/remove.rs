@@ -14,7 +14,7 @@ use crate::data::deletes;
 use crate::inode::{Home, Inode, Seen, now, schema_kind};
 use crate::names::check_name;
 use crate::view::View;
-use crate::{AminoFs, META_COST};
+use crate::{META_COST, Volume};
 
 /// How often, and how far apart, a removal is tried again on a full store.
 const FULL_RETRIES: u32 = 10;
@@ -237,7 +237,7 @@ impl View<'_> {
     }
 }
 
-impl AminoFs {
+impl Volume {
     /// A table's inode has lost its last name.
     pub(crate) fn forget_orphan(&self, inode: &Inode) {
         // Its references would keep the inode from going.

@@ -19,12 +19,13 @@ use goanna_vfs::{Caller, Errno, FileKind, LOCKED, Node, Result};
 use crate::inode::{Home, Inode, State};
 use crate::transaction::Txn;
 use crate::transaction::level::{DirDelta, Entry};
-use crate::{AminoFs, Durability, damaged, errno};
+use crate::{AminoFs, Durability, Volume, damaged, errno};
 
 /// See the module's documentation.
 pub(crate) struct View<'a> {
-    fs: &'a AminoFs,
+    fs: &'a Volume,
     within: Option<&'a Arc<Txn>>,
+    durability: Durability,
     tid: i32,
     /// Transactions are open, so that this single operation must lock what it changes.
     locking: Cell<bool>,
@@ -33,9 +34,9 @@ pub(crate) struct View<'a> {
 }
 
 impl Deref for View<'_> {
-    type Target = AminoFs;
+    type Target = Volume;
 
-    fn deref(&self) -> &AminoFs {
+    fn deref(&self) -> &Volume {
         self.fs
     }
 }
@@ -62,7 +63,8 @@ impl AminoFs {
             return Err(Errno::ECANCELED);
         }
         op(&View {
-            fs: self,
+            fs: &self.volume,
+            durability: self.durability,
             within: txn.as_ref(),
             tid: caller.tid,
             locking: Cell::new(false),
@@ -80,7 +82,7 @@ impl View<'_> {
         self.locking.set(self.transactions.count.load(SeqCst) > 0);
         let result = op(&guard)?;
         drop(guard);
-        if self.options.durability == Durability::Acid && self.within.is_none() {
+        if self.durability == Durability::Acid && self.within.is_none() {
             self.flush()?;
         }
         Ok(result)
@@ -89,6 +91,11 @@ impl View<'_> {
     /// The transaction that this operation is part of.
     pub(crate) fn within(&self) -> Option<&Arc<Txn>> {
         self.within
+    }
+
+    /// How much whoever calls wants to wait for the disk.
+    pub(crate) fn durability(&self) -> Durability {
+        self.durability
     }
 
     /// Whether this is an operation of a transaction.

@@ -136,7 +136,7 @@ pub fn build(
                 let fs = match owned.filter(|(own, _)| real(own) == real(dir)) {
                     Some((_, fs)) => {
                         store::check_engine(dir, fs, engine)?;
-                        Arc::clone(fs)
+                        fs.with_durability(store::durability(*durability))
                     }
                     None => {
                         let opening = Opening {

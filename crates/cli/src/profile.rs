@@ -329,7 +329,7 @@ mod tests {
             .collect();
         assert_eq!(files.len(), 2);
         for file in files {
-            load(&file).unwrap();
+            Source::read(&file).unwrap();
         }
     }
 }

@@ -192,7 +192,7 @@ pub fn perform(
     let settled: Vec<Result<(), Error>> = stores
         .iter()
         .map(|(dir, fs)| match owned {
-            Some((_, owned)) if std::sync::Arc::ptr_eq(owned, fs) => store::settle(dir, fs),
+            Some((own, _)) if mounts::real(own) == mounts::real(dir) => store::settle(dir, fs),
             _ => store::close(dir, fs),
         })
         .collect();

@@ -55,16 +55,21 @@ pub fn open(dir: &Path, opening: Opening, caller: &Caller) -> Result<Arc<AminoFs
     }
     let options = Options {
         engine: opening.engine.map(kind),
-        durability: match opening.durability {
-            Level::Aci => Durability::Aci,
-            Level::Commit => Durability::Commit,
-            Level::Acid => Durability::Acid,
-        },
+        durability: durability(opening.durability),
         create: opening.create,
         root_owner: (caller.uid, caller.gid),
         ..Options::default()
     };
     AminoFs::open(dir, options).map_err(|why| Error::store(dir, why))
+}
+
+/// As the file system calls it.
+pub fn durability(level: Level) -> Durability {
+    match level {
+        Level::Aci => Durability::Aci,
+        Level::Commit => Durability::Commit,
+        Level::Acid => Durability::Acid,
+    }
 }
 
 /// Longest time that a command waits for another one that has the store.

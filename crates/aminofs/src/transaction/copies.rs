@@ -15,7 +15,7 @@ use goanna_sys::memfile;
 use goanna_vfs::{Errno, FileKind, Node, Result};
 
 use super::Txn;
-use crate::AminoFs;
+use crate::Volume;
 use crate::cache::{Cache, write_all_at};
 use crate::data::PAGE_COST;
 use crate::inode::{Home, Inode, PAGE, State, now};
@@ -127,10 +127,10 @@ pub(super) fn take_mapped(state: &mut State) -> Result<()> {
 }
 
 impl View<'_> {
-    /// As [`AminoFs::ensure_cache`]; a packed content takes again what it may take in the log.
+    /// As [`Volume::ensure_cache`]; a packed content takes again what it may take in the log.
     pub(crate) fn ensure_cache(&self, inode: &Inode, state: &mut State) -> Result<()> {
         let was_packed = state.packed().map(|packed| packed.len() as u64);
-        AminoFs::ensure_cache(self, inode, state)?;
+        Volume::ensure_cache(self, inode, state)?;
         if let Some(len) = was_packed {
             let pages = usize::try_from(len.div_ceil(PAGE)).unwrap_or(0);
             // It was there before, so it never fails.
@@ -148,7 +148,7 @@ impl State {
     }
 }
 
-impl AminoFs {
+impl Volume {
     /// Gives a copy whose content is packed its object again.
     pub(crate) fn unpack(&self, state: &mut State) -> Result<bool> {
         let Some(packed) = state.packed() else {

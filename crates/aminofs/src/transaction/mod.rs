@@ -25,7 +25,7 @@ use amino_txn::locks::{Conflict, Locks, Owner};
 use goanna_vfs::{Errno, Result, TxnId, TxnStatus};
 use parking_lot::{Mutex, RwLock};
 
-use crate::AminoFs;
+use crate::{AminoFs, Volume};
 use level::Level;
 
 /// Longest time that a call waits for locks, all in all.
@@ -164,7 +164,7 @@ fn random() -> std::io::Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-impl AminoFs {
+impl Volume {
     fn begin_in(&self, parent: Option<TxnId>, is_run: bool) -> Result<TxnId> {
         let parent = self.transactions.of_call(parent)?;
         let _using = parent.as_ref().map(|txn| txn.using.read());
@@ -236,7 +236,7 @@ impl goanna_vfs::Transactions for AminoFs {
     }
 
     fn harden(&self, durable: Option<bool>) -> Result<()> {
-        if durable.unwrap_or(self.options.durability != crate::Durability::Aci) {
+        if durable.unwrap_or(self.durability != crate::Durability::Aci) {
             self.flush()?;
         }
         Ok(())

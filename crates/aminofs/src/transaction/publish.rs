@@ -19,12 +19,12 @@ use super::level::{DirDelta, Level};
 use crate::collect::REAP_PAGES;
 use crate::data::{PAGE_COST, deletes};
 use crate::inode::{Home, Inode, PAGE, State};
-use crate::{AminoFs, META_COST, errno};
+use crate::{META_COST, Volume, errno};
 
 /// Bytes moved at once from one content to another.
 const PIECE: usize = 1 << 20;
 
-impl AminoFs {
+impl Volume {
     /// Gives what a nested transaction changed to the one around it.
     pub(super) fn pour_into(&self, txn: &Txn, parent: &Txn) -> Result<()> {
         let _names = self.names.write();

@@ -1,0 +1,319 @@
+//! Several `amino run` on one store: what they see of each other, and what becomes of them when one of them, or the owner
+//! of the store, ends.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use goanna_tests::{
+    Backend, Ended, Engine, Intercept, Place, User, binary, finish, finish::wait, is_root,
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn everywhere() -> Vec<Place> {
+    let mut places = vec![
+        Place::amino(),
+        Place::new(Backend::Amino(Engine::Sled), Intercept::Ptrace, User::Own),
+    ];
+    if is_root() {
+        let nobody = |how| Place::new(Backend::Amino(Engine::Fjall), how, User::Nobody);
+        places.extend([nobody(Intercept::Notify), nobody(Intercept::Ptrace)]);
+    }
+    places
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < end, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Starts a run that goes on until the file `host/go` is there, and waits until it is at `READY`.
+fn start(place: &Place, options: &[&str], script: &str) -> Child {
+    let ready = place.path("host").join("ready");
+    let _ = fs::remove_file(&ready);
+    let script = script
+        .replace("READY", &format!("echo > {}", ready.display()))
+        .replace(
+            "GO",
+            &format!(
+                "while ! test -e {}; do sleep 0.02; done",
+                place.path("host").join("go").display()
+            ),
+        );
+    let mut child = place
+        .shell_with(options, &script)
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("ready", || {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended before");
+        ready.exists()
+    });
+    child
+}
+
+fn go(place: &Place, mut child: Child) -> i32 {
+    let go = place.path("host").join("go");
+    fs::write(&go, "").unwrap();
+    let status = wait(&mut child, LIMIT).expect("it goes on");
+    fs::remove_file(go).unwrap();
+    status
+}
+
+fn shell(place: &Place, script: &str) -> Ended {
+    finish(&mut place.shell(script)).expect(0)
+}
+
+fn kill(pid: u32) {
+    let pid = Pid::from_raw(pid.cast_signed()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+}
+
+fn is_gone(pid: i32) -> bool {
+    // A zombie has ended.
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ")
+        .next()
+        .is_none_or(|rest| rest.is_empty() || rest.starts_with('Z'))
+}
+
+#[test]
+fn runs_see_what_the_others_have_done() {
+    for place in everywhere() {
+        let first = start(&place, &[], "echo one > a; READY; GO; cat b && rm a");
+        assert_eq!(shell(&place, "cat a; echo two > b").text(), "one\n");
+        assert_eq!(place.owner().map(|(_, runs)| runs), Some(1));
+        assert_eq!(go(&place, first), 0);
+        assert_eq!(shell(&place, "echo *").text(), "b\n");
+        until("the owner leaves", || place.owner().is_none());
+        assert!(!place.path("store/aminod.sock").exists());
+        place.fsck();
+    }
+}
+
+/// Through a descriptor that the reader had open before, too.
+#[test]
+fn readers_see_nothing_of_a_transaction_before_and_all_after() {
+    for place in everywhere() {
+        shell(&place, "echo old > f; mkdir d");
+        for (status, after) in [(1, "old\nf\n"), (0, "new\nd/g f\n")] {
+            let script = format!("echo new > f; echo g > d/g; cat f d/g; READY; GO; exit {status}");
+            let whole = start(&place, &["--txn"], &script);
+            let seen = "cat f; echo d/* f | sed 's/d.\\* //'";
+            assert_eq!(shell(&place, seen).text(), "old\nf\n");
+            let held = format!(
+                "python3 -c 'import os, time; f = os.open(\"f\", os.O_RDONLY); os.write(1, os.pread(f, 9, 0)); open(\"{}\", \"w\")\n\
+                 while os.path.exists(\"/proc/{}\"): time.sleep(0.02)\nos.write(1, os.pread(f, 9, 0))'",
+                place.path("host").join("held").display(),
+                whole.id(),
+            );
+            let mut reader = place.shell(&held);
+            let reader = reader.stdout(Stdio::piped()).spawn().unwrap();
+            until("held", || place.path("host").join("held").exists());
+            assert_eq!(go(&place, whole), status);
+            let read = reader.wait_with_output().unwrap();
+            let new = after.lines().next().unwrap();
+            assert_eq!(
+                String::from_utf8_lossy(&read.stdout),
+                format!("old\n{new}\n")
+            );
+            assert_eq!(shell(&place, seen).text(), after);
+            fs::remove_file(place.path("host").join("held")).unwrap();
+        }
+        place.fsck();
+    }
+}
+
+#[test]
+fn a_launcher_that_is_killed_takes_its_command_along_and_nobody_else() {
+    for place in everywhere() {
+        let other = start(
+            &place,
+            &[],
+            "echo other > other; READY; GO; echo more >> other",
+        );
+        let pid = place.path("host").join("pid");
+        let script = format!(
+            "echo $$ > {}; echo lost > f; sleep 60 & READY; sleep 60",
+            pid.display()
+        );
+        let mut killed = start(&place, &["--txn"], &script);
+        assert_eq!(place.owner().map(|(_, runs)| runs), Some(2));
+        kill(killed.id());
+        killed.wait().unwrap();
+        let pid: i32 = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+        until("the command is killed", || is_gone(pid));
+        until("its run ends", || {
+            place.owner().map(|(_, runs)| runs) == Some(1)
+        });
+        assert_eq!(shell(&place, "echo *").text(), "other\n");
+        assert_eq!(go(&place, other), 0);
+        assert_eq!(shell(&place, "cat other").text(), "other\nmore\n");
+        place.fsck();
+    }
+}
+
+#[test]
+fn an_owner_that_is_killed_loses_nothing_acknowledged() {
+    for place in everywhere() {
+        let mut children = [
+            start(
+                &place,
+                &["--durability", "acid"],
+                "echo acid > a; READY; sleep 60",
+            ),
+            start(&place, &[], "echo synced > f; sync f; READY; sleep 60"),
+            start(&place, &["--txn"], "echo gone > t; READY; sleep 60"),
+        ];
+        let (owner, runs) = place.owner().unwrap();
+        assert_eq!(runs, 3);
+        kill(owner.cast_unsigned());
+        for child in &mut children {
+            assert_eq!(wait(child, LIMIT), Some(125));
+        }
+        let after = shell(&place, "cat a f; test ! -e t").text();
+        assert_eq!(after, "acid\nsynced\n");
+        place.fsck();
+    }
+}
+
+#[test]
+fn the_owner_stops_when_it_is_told_to() {
+    let place = Place::amino();
+    let daemon = |words: &[&str]| {
+        let mut command = place.native(binary("amino"));
+        command.arg("daemon").args(words).arg("--store");
+        finish(command.arg(place.path("store")))
+    };
+    daemon(&["stop"]).expect(0);
+    let text = daemon(&["status"]).expect(1).text();
+    assert_eq!(text, "nobody uses the store\n");
+    let mut child = start(&place, &["--txn"], "echo x > f; READY; sleep 60");
+    let (owner, _) = place.owner().unwrap();
+    let text = daemon(&["status"]).expect(0).text();
+    assert!(
+        text.starts_with(&format!("aminod is process {owner}, ")),
+        "{text}"
+    );
+    assert!(text.contains("sleep 60"), "{text}");
+    let refused = daemon(&["stop"]).expect(1).errors();
+    assert!(refused.contains("in use by one command"), "{refused}");
+    assert!(refused.contains("--force"), "{refused}");
+    daemon(&["stop", "--force"]).expect(0);
+    assert_eq!(wait(&mut child, LIMIT), Some(137));
+    assert_eq!(place.owner(), None);
+    assert_eq!(shell(&place, "echo *").text(), "*\n");
+    // A signal that asks it to end means the same.
+    let mut child = start(&place, &[], "echo y > g; READY; sleep 60");
+    let (owner, _) = place.owner().unwrap();
+    kill_process(Pid::from_raw(owner).unwrap(), Signal::TERM).unwrap();
+    assert_eq!(wait(&mut child, LIMIT), Some(137));
+    assert_eq!(shell(&place, "cat g").text(), "y\n");
+    place.fsck();
+}
+
+#[test]
+fn a_crowd_of_short_runs_meets_one_owner_after_another() {
+    for place in everywhere() {
+        let children: Vec<Child> = (0..24)
+            .map(|i| {
+                // Some begin while others end, and the owner with them.
+                std::thread::sleep(Duration::from_millis(i % 5 * 4));
+                let mut run = place.shell(&format!("echo {i} > f{i}"));
+                run.stdout(Stdio::null()).spawn().unwrap()
+            })
+            .collect();
+        for mut child in children {
+            assert_eq!(wait(&mut child, LIMIT), Some(0));
+        }
+        assert_eq!(shell(&place, "ls | wc -l").text(), "24\n");
+        until("the last owner leaves", || place.owner().is_none());
+        place.fsck();
+    }
+}
+
+#[test]
+fn another_user_is_not_served() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new(
+        Backend::Amino(Engine::Fjall),
+        Intercept::Notify,
+        User::Nobody,
+    );
+    let run = start(&place, &[], "READY; GO");
+    let (owner, _) = place.owner().unwrap();
+    // Whoever runs the tests may enter the store's directory.
+    let store = place.path("store");
+    let store = store.to_str().unwrap();
+    for words in [
+        &["daemon", "status", "--store", store][..],
+        &["run", "--store", store, "--", "echo", "ran"],
+    ] {
+        let ended = finish(Command::new(binary("amino")).args(words)).expect(125);
+        assert_eq!(ended.text(), "");
+        let why = "in use by a process of user 65534";
+        assert!(ended.errors().contains(why), "{}", ended.errors());
+    }
+    // And who connects all the same is not answered.
+    let program = format!(
+        "import socket; s = socket.socket(socket.AF_UNIX); s.connect('{}/aminod.sock'); print(len(s.recv(100)))",
+        place.path("store").display()
+    );
+    let ended = finish(Command::new("python3").args(["-c", &program])).expect(0);
+    assert_eq!(ended.text(), "0\n");
+    assert_eq!(place.owner().map(|(pid, _)| pid), Some(owner));
+    assert_eq!(go(&place, run), 0);
+}
+
+/// What is no client is shown the door, and the others are served.
+#[test]
+fn nonsense_on_the_socket_harms_nobody() {
+    let place = Place::amino();
+    let run = start(&place, &[], "READY; GO; echo done > f");
+    let program = format!(
+        "import os, socket\nfor data in [b'', b'\\0' * 100, b'\\xff' * 100, os.urandom(5000), b'\\x05\\0\\0\\0\\1']:\n \
+         for reads in (False, True):\n  s = socket.socket(socket.AF_UNIX); s.connect('{}/aminod.sock')\n  try:\n   s.send(data)\n   reads and s.recv(1000)\n  \
+         except OSError: pass\n  s.close()",
+        place.path("store").display()
+    );
+    finish(Command::new("python3").args(["-c", &program])).expect(0);
+    assert_eq!(place.owner().map(|(_, runs)| runs), Some(1));
+    assert_eq!(go(&place, run), 0);
+    assert_eq!(shell(&place, "cat f").text(), "done\n");
+    assert!(!place.path("store/aminod.log").exists(), "a panic");
+}
+
+/// Each run waits for the disk as it asked to, whatever the owner was started with.
+#[test]
+fn durability_is_each_runs_own() {
+    let place = Place::amino();
+    let lazy = start(&place, &["--durability", "aci"], "READY; GO");
+    let stats = |level: &str| {
+        let options = ["--durability", level, "--stats=json"];
+        let script = "for i in 1 2 3 4 5 6 7 8; do echo x > f$i; done";
+        let errors = finish(&mut place.shell_with(&options, script))
+            .expect(0)
+            .errors();
+        let stats: serde_json::Value = serde_json::from_str(&errors).unwrap();
+        stats["stores"][0]["syncs"].as_u64().unwrap()
+    };
+    let (acid, aci) = (stats("acid"), stats("aci"));
+    assert!(acid >= 8 && aci <= 2, "acid: {acid} syncs, aci: {aci}");
+    assert_eq!(go(&place, lazy), 0);
+}
