@@ -365,7 +365,7 @@ fn store_hint(error: &amino_fs::Error) -> Option<&'static str> {
             "give an empty or new directory, or that of a store"
         }
         amino_fs::Error::Store(amino_txn::Error::Held { .. }) => {
-            "a store is used by one command at a time; wait for that process, or choose another --store"
+            "amino commands share a store, other processes do not; wait for that one, or choose another --store"
         }
         amino_fs::Error::Store(amino_txn::Error::EngineMismatch { .. }) => {
             "leave --engine out; it is for new stores only"

@@ -183,6 +183,8 @@ Profiles:
 
 Notes:
   Programs run as you, and without the privilege of set-uid programs.
+  Several amino run may use one store at the same time, and see what the others
+  have done; see amino daemon --help. --engine counts for the first.
   `amino run` inside `amino run` is not supported yet.
   The store and the place where it appears must not contain one another.
 
