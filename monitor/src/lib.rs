@@ -61,6 +61,7 @@ use thiserror::Error;
 pub use check::{Facility, check};
 pub use goanna_sys::inherited::close as close_inherited;
 pub use goanna_sys::launch::{ExecReport, Launched};
+pub use goanna_sys::limits::raise_others as raise_limits;
 pub use launch::{Command, Program, Start, inside, start};
 pub use outside::Outside;
 pub use signals::Signals;

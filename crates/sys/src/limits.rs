@@ -29,6 +29,23 @@ pub fn raise_nofile() -> Result<u64, Errno> {
     Ok(limit.rlim_cur)
 }
 
+/// Raises the soft limits on file sizes, address space and processor time to the hard ones: of a process that works for others
+/// than who started it. A limit that cannot be raised stays.
+pub fn raise_others() {
+    for resource in [
+        libc::RLIMIT_FSIZE,
+        libc::RLIMIT_AS,
+        libc::RLIMIT_DATA,
+        libc::RLIMIT_CPU,
+    ] {
+        if let Ok(mut limit) = get(0, resource) {
+            limit.rlim_cur = limit.rlim_max;
+            // SAFETY: `limit` is a live rlimit64; no old limit is asked for.
+            unsafe { libc::prlimit64(0, resource, &raw const limit, std::ptr::null_mut()) };
+        }
+    }
+}
+
 /// Entries of the descriptor table that are made at once: 128 KiB.
 const TABLE_ENTRIES: libc::c_int = 16 << 10;
 

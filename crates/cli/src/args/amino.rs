@@ -477,8 +477,8 @@ The owner:
   aminod traces the commands. With the Yama security module that works
   where /proc/sys/kernel/yama/ptrace_scope is 0 or 1; 2 lets only processes with
   CAP_SYS_PTRACE trace, 3 nobody.
-  When a launcher (amino run) is killed, aminod kills its command. When aminod is
-  killed, so are all commands; what was acknowledged is in the store.
+  When a launcher (amino run) is killed, aminod kills its command. When aminod
+  is killed, so are all commands; what was acknowledged is in the store.
 
 JSON:
   {running: false}, or running, pid, seconds (since it started) and runs: an

@@ -27,6 +27,7 @@ use crate::run::{Done, Plan, complain, interception, note};
 const PATIENCE: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(5);
 const REAP_TRIES: u32 = 5;
+const FAILURES_MAX: u32 = 5;
 
 /// A connection to the owner of a store.
 pub struct Owner {
@@ -171,10 +172,11 @@ pub fn run(
 /// An owner that has the store open, and the program to start.
 fn find(dir: &Path, request: &Request) -> Result<(Owner, Program), Error> {
     let begun = Instant::now();
+    let mut failures = 0;
     loop {
         let owner = Owner::any(dir)?;
-        owner.ask(request)?;
-        match owner.answer() {
+        let answer = owner.ask(request).and_then(|()| owner.answer());
+        match answer {
             Ok(Answer::Found { file, shadow_files }) => {
                 let file = CString::new(file).map_err(|_| Error::OwnerGone(owner.pid))?;
                 return Ok((owner, Program { file, shadow_files }));
@@ -183,8 +185,10 @@ fn find(dir: &Path, request: &Request) -> Result<(Owner, Program), Error> {
                 owner.wait_for_end();
                 return Err(Error::Told(told));
             }
-            Ok(Answer::Again) | Err(_) if begun.elapsed() < PATIENCE => sleep(STEP),
+            Ok(Answer::Again) if begun.elapsed() < PATIENCE => sleep(STEP),
             Ok(_) => return Err(Error::OwnerGone(owner.pid)),
+            // It was about to leave.
+            Err(_) if failures < FAILURES_MAX => failures += 1,
             Err(error) => return Err(error),
         }
     }

@@ -150,6 +150,9 @@ impl Owner {
     fn take(self: &Arc<Self>, link: Link, pid: i32, first: Option<Run>) -> io::Result<()> {
         let link = Arc::new(link);
         let mut state = self.state.lock();
+        if state.leaving {
+            return Ok(());
+        }
         let id = state.next;
         state.next += 1;
         let served = Served {
@@ -245,8 +248,9 @@ fn first_client() -> io::Result<UnixStream> {
     Ok(UnixStream::from(connection))
 }
 
-/// Leaves the terminal, and the working directory.
+/// Leaves the terminal, the working directory, and the limits of who started this process.
 fn detach() -> io::Result<()> {
+    goanna_monitor::raise_limits();
     nix::unistd::setsid()?;
     nix::unistd::chdir("/")?;
     umask(Mode::from_bits_truncate(0o077));
