@@ -1,0 +1,161 @@
+//! The operations vector over an image.
+
+use std::sync::Arc;
+
+use goanna_vfs::{
+    Attr, Caller, DirEntry, Errno, FileKind, FileSystem, Node, Opened, Result, StatFs,
+};
+
+use crate::contents::Contents;
+use crate::entry::Entry;
+use crate::iso::Iso;
+
+/// `ISOFS_SUPER_MAGIC` of Linux.
+const MAGIC: u64 = 0x9660;
+
+/// An image as a read-only file system.
+pub struct IsoFs {
+    iso: Iso,
+    contents: Contents,
+}
+
+impl std::fmt::Debug for IsoFs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IsoFs")
+            .field("iso", &self.iso)
+            .finish_non_exhaustive()
+    }
+}
+
+impl IsoFs {
+    /// Makes a file system of an open image.
+    pub fn new(iso: Iso) -> Self {
+        Self {
+            iso,
+            contents: Contents::default(),
+        }
+    }
+
+    /// The image.
+    pub fn iso(&self) -> &Iso {
+        &self.iso
+    }
+}
+
+fn node(entry: Arc<Entry>) -> Node {
+    Node::new(entry.ino, entry.kind, entry)
+}
+
+fn entry(node: &Node) -> Result<Arc<Entry>> {
+    node.pin_arc().ok_or(Errno::ESTALE)
+}
+
+impl FileSystem for IsoFs {
+    fn kind(&self) -> &'static str {
+        "iso"
+    }
+
+    fn root(&self) -> Node {
+        node(Arc::clone(self.iso.root()))
+    }
+
+    fn lookup(&self, _: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
+        match self.iso.lookup(&entry(dir)?, name) {
+            Ok(Some(found)) => Ok(node(found)),
+            Ok(None) => Err(Errno::ENOENT),
+            Err(error) => Err(error.errno()),
+        }
+    }
+
+    fn parent(&self, _: &Caller, dir: &Node) -> Result<Node> {
+        let parent = entry(dir)?.parent().map(Arc::clone);
+        Ok(parent.map_or_else(|| self.root(), node))
+    }
+
+    fn path(&self, _: &Caller, node: &Node) -> Result<(Vec<u8>, bool)> {
+        Ok((entry(node)?.path(), false))
+    }
+
+    fn getattr(&self, _: &Caller, node: &Node) -> Result<Attr> {
+        let meta = entry(node)?;
+        Ok(Attr {
+            dev: 0,
+            ino: meta.ino,
+            mode: meta.mode,
+            nlink: meta.nlink,
+            uid: meta.uid,
+            gid: meta.gid,
+            rdev: meta.rdev,
+            size: meta.size,
+            blksize: self.iso.block_size(),
+            blocks: meta.size.div_ceil(512),
+            atime: meta.atime,
+            mtime: meta.mtime,
+            ctime: meta.ctime,
+            btime: meta.btime,
+        })
+    }
+
+    fn readlink(&self, _: &Caller, node: &Node) -> Result<Vec<u8>> {
+        let target = self.iso.readlink(&*entry(node)?);
+        target.map_err(|error| error.errno())
+    }
+
+    /// The cookie is the entry's place in the listing, which never changes.
+    fn readdir(
+        &self,
+        _: &Caller,
+        dir: &Node,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let listing = self
+            .iso
+            .listing(&*entry(dir)?)
+            .map_err(|error| error.errno())?;
+        let skip = usize::try_from(cookie).unwrap_or(usize::MAX);
+        for (meta, cookie) in listing.names.iter().zip(1..).skip(skip) {
+            let more = sink(DirEntry {
+                name: &meta.name,
+                ino: meta.ino,
+                kind: meta.kind,
+                cookie,
+            });
+            if !more {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&self, _: &Caller, node: &Node, flags: i32) -> Result<Opened> {
+        if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
+            return Err(Errno::EROFS);
+        }
+        if node.kind() != FileKind::Regular {
+            return Err(Errno::ENXIO);
+        }
+        self.contents.open(&self.iso, &*entry(node)?, flags)
+    }
+
+    fn read_at(&self, _: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let read = self.iso.read_at(&*entry(node)?, offset, buf);
+        read.map_err(|error| error.errno())
+    }
+
+    fn released(&self, node: &Node) {
+        if let Ok(entry) = entry(node) {
+            self.contents.released(&entry);
+        }
+    }
+
+    fn statfs(&self, _: &Caller, _: &Node) -> Result<StatFs> {
+        Ok(StatFs {
+            magic: MAGIC,
+            block_size: self.iso.block_size().into(),
+            blocks: self.iso.blocks(),
+            name_max: goanna_vfs::NAME_MAX as u64,
+            ..StatFs::default()
+        })
+    }
+}

@@ -1,0 +1,127 @@
+//! What can be wrong, and where.
+
+use std::borrow::Cow;
+use std::{fmt, io};
+
+use goanna_vfs::Errno;
+
+/// Which record of an image an error speaks of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Record {
+    /// A volume descriptor.
+    VolumeDescriptor,
+    /// The El Torito boot catalogue.
+    BootCatalogue,
+    /// A directory's extent as a whole.
+    Directory,
+    /// A directory record.
+    DirectoryRecord,
+    /// A field of a System Use area, by its signature.
+    SystemUse([u8; 2]),
+    /// A continuation area of a System Use area.
+    Continuation,
+    /// A file's content.
+    FileData,
+    /// The header of a zisofs file.
+    ZisofsHeader,
+    /// The block pointers of a zisofs file.
+    ZisofsPointers,
+    /// A compressed block of a zisofs file.
+    ZisofsBlock,
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::VolumeDescriptor => "volume descriptor",
+            Self::BootCatalogue => "boot catalogue",
+            Self::Directory => "directory",
+            Self::DirectoryRecord => "directory record",
+            Self::SystemUse(signature) => {
+                return write!(f, "System Use field {}", signature.escape_ascii());
+            }
+            Self::Continuation => "continuation area",
+            Self::FileData => "file data",
+            Self::ZisofsHeader => "zisofs header",
+            Self::ZisofsPointers => "zisofs block pointers",
+            Self::ZisofsBlock => "zisofs block",
+        })
+    }
+}
+
+/// Why an image, or something in it, cannot be read. Offsets are in bytes from the start of the image.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The source failed.
+    #[error("reading at byte {offset}: {source}")]
+    Read {
+        /// Where.
+        offset: u64,
+        /// What the source answered.
+        source: io::Error,
+    },
+    /// No primary volume descriptor where one has to be.
+    #[error("no ISO 9660 image: no primary volume descriptor from byte {offset}")]
+    NotIso {
+        /// Where the first descriptor should stand.
+        offset: u64,
+    },
+    /// The image says something that cannot be.
+    #[error("{record} at byte {offset}: {why}")]
+    Damaged {
+        /// What is damaged.
+        record: Record,
+        /// Where it begins.
+        offset: u64,
+        /// What is wrong with it.
+        why: Cow<'static, str>,
+    },
+    /// Something that this reader refuses by name.
+    #[error("{record} at byte {offset}: {what} cannot be read")]
+    Unsupported {
+        /// What carries it.
+        record: Record,
+        /// Where it begins.
+        offset: u64,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The image lacks the name space that was asked for.
+    #[error("the image has no {0} names")]
+    NoNamespace(crate::Namespace),
+    /// The image lacks the session that was asked for.
+    #[error("no session {asked}: the image has {found}")]
+    NoSession {
+        /// The number asked for; sessions count from 1.
+        asked: u32,
+        /// How many there are.
+        found: usize,
+    },
+    /// An operation on something of the wrong kind: EISDIR, ENOTDIR or EINVAL.
+    #[error("{}", .0.desc())]
+    Kind(Errno),
+}
+
+impl Error {
+    /// The errno that a program gets: that of the source, EUCLEAN for damage, EOPNOTSUPP for what is refused.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Read { source, .. } => source.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
+            Self::NotIso { .. } | Self::NoNamespace(_) | Self::NoSession { .. } => Errno::EINVAL,
+            Self::Damaged { .. } => Errno::EUCLEAN,
+            Self::Unsupported { .. } => Errno::EOPNOTSUPP,
+            Self::Kind(errno) => *errno,
+        }
+    }
+
+    pub(crate) fn damaged(record: Record, offset: u64, why: impl Into<Cow<'static, str>>) -> Self {
+        Self::Damaged {
+            record,
+            offset,
+            why: why.into(),
+        }
+    }
+}
+
+/// The result of everything in this crate.
+pub type Result<T> = std::result::Result<T, Error>;

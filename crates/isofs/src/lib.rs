@@ -1,0 +1,68 @@
+//! ISO 9660 images: a reader, and the back end of the switch over it (Goanna 4.3).
+//!
+//! The reader works on any source that can be read at an offset ([`ReadAt`]), holds no lock while it reads, and starts
+//! without a scan: [`Iso::open`] reads the descriptors and one directory record; directories are read when they are asked
+//! for and kept in a cache of bounded size.
+//!
+//! | room | what it reads |
+//! |---|---|
+//! | `volume`, `session`, `boot` | descriptors, sessions of a plain file, the boot catalogue |
+//! | `record`, `reader` | directory records, made into names with attributes |
+//! | `susp`, `rockridge` | System Use areas and their continuations, POSIX attributes |
+//! | `names` | which name is shown: Rock Ridge, Joliet, plain |
+//! | `zisofs` | compressed files |
+//! | `iso`, `entry`, `cache` | the tree: lookup, listing, walk, content |
+//! | `backend`, `contents` | the switch's operations, open files |
+//!
+//! ```no_run
+//! use goanna_isofs::{Iso, Options};
+//!
+//! let iso = Iso::open_file("cd.iso".as_ref(), &Options::default())?;
+//! println!("{}", iso.info().primary.volume_id);
+//! if let Some(file) = iso.resolve(b"docs/readme.txt")? {
+//!     let mut head = [0; 512];
+//!     let len = iso.read_at(&file, 0, &mut head)?;
+//!     println!("{}", String::from_utf8_lossy(&head[..len]));
+//! }
+//! # Ok::<(), goanna_isofs::Error>(())
+//! ```
+//!
+//! # Damage
+//!
+//! An image is not trusted. Every length is checked against the image before anything is read or allocated, chains
+//! (continuation areas, relocated directories, directories within themselves, sessions) are followed a bounded number of
+//! times, and every error names the record and its place in bytes. Where an image contradicts itself in a way that
+//! Linux and others let pass, so do we: numbers recorded in both byte orders are read from the little-endian half.
+//!
+//! Limits: 64 descriptors a session, 64 continuation areas a record, 128 MiB and 512 MiB of memory a directory, 2048
+//! directories above one another, targets of links below 4096 bytes.
+
+mod backend;
+mod boot;
+mod cache;
+mod contents;
+mod entry;
+mod error;
+mod exercise;
+mod fields;
+mod iso;
+mod names;
+mod reader;
+mod record;
+mod rockridge;
+mod session;
+mod source;
+mod susp;
+mod volume;
+mod zisofs;
+
+pub use backend::IsoFs;
+pub use boot::BootImage;
+pub use entry::{Entry, Meta};
+pub use error::{Error, Record, Result};
+#[doc(hidden)]
+pub use exercise::exercise;
+pub use iso::{Info, Iso, Namespaces, Options, SECTOR_BYTES, SessionInfo, Visit};
+pub use names::Namespace;
+pub use source::ReadAt;
+pub use volume::Volume;
