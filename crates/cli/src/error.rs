@@ -114,6 +114,14 @@ pub enum Error {
     /// A directory cannot be passed through.
     #[error(transparent)]
     Pass(goanna_passfs::Error),
+    /// An image cannot be read.
+    #[error("{}: {why}", escape_path(.image))]
+    Iso {
+        /// The image.
+        image: PathBuf,
+        /// What is wrong, and where in it.
+        why: goanna_isofs::Error,
+    },
     /// An operation on a path of a store failed.
     #[error("{}: {}", escape(.path), .errno.desc())]
     InStore {
@@ -213,6 +221,17 @@ impl Error {
         match error {
             goanna_passfs::Error::Directory { dir, errno } => Self::host(&dir, errno),
             error => Self::Pass(error),
+        }
+    }
+
+    /// An error of an image.
+    pub fn iso(image: &Path, why: goanna_isofs::Error) -> Self {
+        match why {
+            goanna_isofs::Error::Read { offset: 0, source } => Self::host(image, source),
+            why => Self::Iso {
+                image: image.to_owned(),
+                why,
+            },
         }
     }
 

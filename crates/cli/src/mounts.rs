@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use amino_fs::AminoFs;
+use goanna_isofs::{Iso, IsoFs};
 use goanna_passfs::PassFs;
 use goanna_vfs::{Caller, FileSystem, MountFlags, Mounts};
 
@@ -123,6 +124,10 @@ pub fn build(
     for spec in specs {
         let fs: Arc<dyn FileSystem> = match &spec.source {
             Source::Pass { dir } => Arc::new(PassFs::new(dir).map_err(Error::from_pass)?),
+            Source::Iso { image, options } => {
+                let iso = Iso::open_file(image, options);
+                Arc::new(IsoFs::new(iso.map_err(|why| Error::iso(image, why))?))
+            }
             Source::Amino { dir, durability } => {
                 check_at(spec)?;
                 if built

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use goanna_isofs::Namespace;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -40,6 +41,14 @@ pub enum Source {
         /// When programs wait for the disk.
         durability: Level,
     },
+    /// An ISO 9660 image; always read-only.
+    Iso {
+        /// The image.
+        #[serde(with = "bytes_of_path")]
+        image: PathBuf,
+        /// How to read it.
+        options: goanna_isofs::Options,
+    },
 }
 
 /// Serde has paths be UTF-8.
@@ -59,17 +68,19 @@ mod bytes_of_path {
 }
 
 impl Source {
-    /// The directory on the host, to be changed.
+    /// The directory or image on the host, to be changed.
     pub fn dir_mut(&mut self) -> &mut PathBuf {
         match self {
             Self::Pass { dir } | Self::Amino { dir, .. } => dir,
+            Self::Iso { image, .. } => image,
         }
     }
 
-    /// The directory on the host.
+    /// The directory or image on the host.
     pub fn dir(&self) -> &PathBuf {
         match self {
             Self::Pass { dir } | Self::Amino { dir, .. } => dir,
+            Self::Iso { image, .. } => image,
         }
     }
 }
@@ -81,10 +92,10 @@ pub enum SpecError {
     #[error("no type; a mount is TYPE=SOURCE:TARGET[,option...]")]
     NoType,
     /// The type is planned, but this build has no such back end.
-    #[error("the type {0} is not in this build yet; there are pass and amino")]
+    #[error("the type {0} is not in this build yet; there are pass, amino and iso")]
     Planned(String),
     /// No such type.
-    #[error("unknown type {0:?}; there are pass and amino")]
+    #[error("unknown type {0:?}; there are pass, amino and iso")]
     UnknownType(String),
     /// No `:`.
     #[error("no target; a mount is TYPE=SOURCE:TARGET[,option...]")]
@@ -120,6 +131,12 @@ pub enum SpecError {
     /// The value of an option is none it can have.
     #[error("durability={0}: not one of aci, commit, acid")]
     BadLevel(String),
+    /// The value of `session` is no number.
+    #[error("session={0}: not a number from 1")]
+    BadSession(String),
+    /// Two options name the names to show.
+    #[error("more than one of joliet, rockridge and plain")]
+    TwoNamespaces,
     /// An option stands there twice.
     #[error("the option {0} is given twice")]
     Twice(String),
@@ -221,17 +238,22 @@ impl MountSpec {
         }
         let options = Options::parse(kind, options)?;
         let dir = PathBuf::from(OsString::from_vec(source));
+        let read_only = options.read_only || kind == Kind::Iso;
         let source = match kind {
             Kind::Pass => Source::Pass { dir },
             Kind::Amino => Source::Amino {
                 dir,
                 durability: options.durability.unwrap_or(Level::Commit),
             },
+            Kind::Iso => Source::Iso {
+                image: dir,
+                options: options.iso,
+            },
         };
         Ok(Self {
             source,
             target,
-            read_only: options.read_only,
+            read_only,
             no_exec: options.no_exec,
         })
     }
@@ -246,13 +268,15 @@ impl MountSpec {
 enum Kind {
     Pass,
     Amino,
+    Iso,
 }
 
 fn known_type(kind: &[u8]) -> Result<Kind, SpecError> {
     match kind {
         b"pass" => Ok(Kind::Pass),
         b"amino" => Ok(Kind::Amino),
-        b"aes" | b"iso" => Err(SpecError::Planned(names::escape(kind))),
+        b"iso" => Ok(Kind::Iso),
+        b"aes" => Err(SpecError::Planned(names::escape(kind))),
         _ => Err(SpecError::UnknownType(names::lossy(kind))),
     }
 }
@@ -262,6 +286,7 @@ struct Options {
     read_only: bool,
     no_exec: bool,
     durability: Option<Level>,
+    iso: goanna_isofs::Options,
 }
 
 impl Options {
@@ -288,10 +313,31 @@ impl Options {
                     Level::named(value).ok_or_else(|| SpecError::BadLevel(names::escape(value)))?;
                 self.durability.replace(level).is_some()
             }
+            (b"session", Kind::Iso) => {
+                let value = value.ok_or_else(|| SpecError::NeedsValue(shown()))?;
+                let number = str::from_utf8(value)
+                    .ok()
+                    .and_then(|text| text.parse().ok());
+                let number = number.filter(|number| *number > 0);
+                let number = number.ok_or_else(|| SpecError::BadSession(names::escape(value)))?;
+                self.iso.session.replace(number).is_some()
+            }
+            (b"rockridge" | b"joliet" | b"plain", Kind::Iso) => {
+                let namespace = match name {
+                    b"rockridge" => Namespace::RockRidge,
+                    b"joliet" => Namespace::Joliet,
+                    _ => Namespace::Plain,
+                };
+                match self.iso.namespace.replace(namespace) {
+                    Some(other) if other != namespace => return Err(SpecError::TwoNamespaces),
+                    other => other.is_some(),
+                }
+            }
             _ => {
                 let (kind, known) = match kind {
                     Kind::Pass => ("pass", "ro and noexec"),
                     Kind::Amino => ("amino", "ro, noexec and durability=LEVEL"),
+                    Kind::Iso => ("iso", "ro, noexec, rockridge, joliet, plain and session=N"),
                 };
                 let option = names::lossy(name);
                 return Err(SpecError::UnknownOption {
@@ -304,7 +350,7 @@ impl Options {
         if twice {
             return Err(SpecError::Twice(shown()));
         }
-        if value.is_some() && name != b"durability" {
+        if value.is_some() && !matches!(name, b"durability" | b"session") {
             return Err(SpecError::NoValue(shown()));
         }
         Ok(())
@@ -335,6 +381,14 @@ mod tests {
             },
             ..pass(b"/", b"/db")
         };
+        let iso = |namespace, session| MountSpec {
+            source: Source::Iso {
+                image: "/a.iso".into(),
+                options: goanna_isofs::Options { namespace, session },
+            },
+            read_only: true,
+            ..pass(b"/", b"/cd")
+        };
         let cases: &[(&[u8], MountSpec)] = &[
             (b"pass=/dir:/mnt", pass(b"/dir", b"/mnt")),
             (b"pass=dir:/mnt", pass(b"dir", b"/mnt")),
@@ -359,6 +413,11 @@ mod tests {
             (b"pass=/\xff:/\xfe", pass(b"/\xff", b"/\xfe")),
             (b"amino=/store:/db", amino(Level::Commit)),
             (b"amino=/store:/db,durability=acid", amino(Level::Acid)),
+            (b"iso=/a.iso:/cd", iso(None, None)),
+            (
+                b"iso=/a.iso:/cd,ro,joliet,session=2",
+                iso(Some(Namespace::Joliet), Some(2)),
+            ),
             (
                 b"amino=/store:/db,durability=aci,ro",
                 MountSpec {
@@ -410,7 +469,15 @@ mod tests {
                 SpecError::Twice("durability".into()),
             ),
             (b"aes=/a:/b,passfile=/f", SpecError::Planned("aes".into())),
-            (b"iso=/a:/b", SpecError::Planned("iso".into())),
+            (
+                b"iso=/a:/b,session",
+                SpecError::NeedsValue("session".into()),
+            ),
+            (b"iso=/a:/b,session=0", SpecError::BadSession("0".into())),
+            (b"iso=/a:/b,session=x", SpecError::BadSession("x".into())),
+            (b"iso=/a:/b,plain=1", SpecError::NoValue("plain".into())),
+            (b"iso=/a:/b,plain,plain", SpecError::Twice("plain".into())),
+            (b"iso=/a:/b,plain,joliet", SpecError::TwoNamespaces),
             (b"nfs=/a:/b", SpecError::UnknownType("nfs".into())),
         ];
         for (text, error) in cases {
@@ -429,6 +496,7 @@ mod tests {
             "pass=/a:/b,durability=aci",
             "pass=/a:/b,",
             "amino=/a:/b,joliet",
+            "iso=/a:/b,durability=aci",
         ] {
             let error = MountSpec::parse(text.as_bytes()).unwrap_err();
             assert!(

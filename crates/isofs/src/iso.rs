@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use goanna_vfs::{Errno, FileKind};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use crate::boot::{self, BootImage};
 use crate::cache::Listings;
@@ -24,7 +25,7 @@ use crate::{Error, Namespace, Record, Result};
 const MAX_DEPTH: usize = 2048;
 
 /// How an image is to be read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Options {
     /// Which names; by default Rock Ridge, then Joliet, then plain, whichever there is.
     pub namespace: Option<Namespace>,

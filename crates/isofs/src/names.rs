@@ -12,9 +12,10 @@
 use crate::fields::Fields;
 use crate::{Error, Record, Result};
 use goanna_vfs::NAME_MAX;
+use serde::{Deserialize, Serialize};
 
 /// The kinds of names an image can have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Namespace {
     /// POSIX names and attributes.
     RockRidge,

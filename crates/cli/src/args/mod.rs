@@ -166,10 +166,13 @@ Mount specifications (SPEC):
     amino=/store:/db[,durability=LEVEL][,ro][,noexec]
         shows the amino store in the directory /store at /db;
         LEVEL is aci, commit (default) or acid
+    iso=/image.iso:/cd[,rockridge|joliet|plain][,session=N][,noexec]
+        shows the ISO 9660 image at /cd, always read-only; by default
+        with the best names it has, as of its last session
   TARGET is an absolute path and need not exist on the host. A backslash
   makes a following colon, comma or backslash part of the path. ro refuses
-  changes (EROFS), noexec refuses to execute programs (EACCES). The types
-  aes and iso are not in this build yet.
+  changes (EROFS), noexec refuses to execute programs (EACCES). The type
+  aes is not in this build yet.
 
 Mount file:
   The file of --config has one mount a line, with fields separated by blanks
