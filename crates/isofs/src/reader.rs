@@ -245,6 +245,9 @@ impl Reader {
         let record = DirRecord::parse(Fields::new(Record::DirectoryRecord, meta.offset, &bytes))?;
         let rock = self.rock(&record, &mut self.continuations(0))?;
         let link = rock.link.unwrap_or_default();
+        if let Some(error) = link.damage {
+            return Err(error);
+        }
         if let Some(what) = link.refusal {
             return Err(Error::Unsupported {
                 record: Record::SystemUse(*b"SL"),

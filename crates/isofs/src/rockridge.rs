@@ -6,7 +6,7 @@ use goanna_vfs::{PATH_MAX, Stamp};
 
 use crate::fields::Fields;
 use crate::zisofs::Zisofs;
-use crate::{Record, Result};
+use crate::{Error, Record, Result};
 
 /// Longest name that is put together, in bytes.
 const MAX_NAME: usize = 1024;
@@ -65,7 +65,12 @@ impl Rock {
             (b"PX", 1) => self.posix = Some(posix(field)?),
             (b"PN", 1) => self.device = Some(device(field.u32(4)?, field.u32(12)?)),
             (b"NM", 1) => self.add_name(field)?,
-            (b"SL", 1) => self.link.get_or_insert_default().add(field)?,
+            (b"SL", 1) => {
+                let link = self.link.get_or_insert_default();
+                if let Err(error) = link.add(field) {
+                    link.damage.get_or_insert(error);
+                }
+            }
             (b"TF", 1) => self.times.add(field)?,
             (b"CL", 1) => self.child = Some(field.u32(4)?),
             (b"RE", 1) => self.relocated = true,
@@ -172,10 +177,15 @@ pub(crate) struct Link {
     separated: bool,
     /// A component that names what we do not know.
     pub refusal: Option<&'static str>,
+    /// What is wrong with it; of no matter to the names beside it. genisoimage writes wrong ones for long targets.
+    pub damage: Option<Error>,
 }
 
 impl Link {
     fn add(&mut self, field: Fields<'_>) -> Result<()> {
+        if self.damage.is_some() {
+            return Ok(());
+        }
         let mut at = 5;
         while at < field.bytes.len() {
             let flags = field.u8(at)?;
@@ -259,7 +269,8 @@ mod tests {
         assert_eq!(target(&[b"SL\0\x01\0\0\x01a\0\0"]), "a/");
         let refused = rock(&[b"SL\0\x01\0\x10\0\0\x01a"]).unwrap().link.unwrap();
         assert!(refused.refusal.unwrap().contains("VOLROOT"));
-        assert!(rock(&[b"SL\0\x01\0\0\x09a"]).is_err());
+        let damaged = rock(&[b"SL\0\x01\0\0\x09a"]).unwrap().link.unwrap();
+        assert!(damaged.damage.is_some());
     }
 
     #[test]
@@ -267,8 +278,10 @@ mod tests {
         let mut field = b"SL\0\x01\x01\x01\xf0".to_vec();
         field.resize(7 + 0xf0, b'a');
         let fields = vec![&field[..]; 18];
-        let error = rock(&fields).unwrap_err().to_string();
+        let link = rock(&fields).unwrap().link.unwrap();
+        let error = link.damage.unwrap().to_string();
         assert!(error.contains("4096"), "{error}");
+        assert!(link.target.len() < 2 * PATH_MAX);
     }
 
     #[test]
