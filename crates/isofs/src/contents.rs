@@ -10,15 +10,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use goanna_sys::memfile;
 use goanna_vfs::{Errno, Native, Opened, Result};
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::Mode;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::entry::{Meta, Sections};
+use crate::given::Given;
 use crate::iso::Iso;
 use crate::zisofs::Zisofs;
 
@@ -30,6 +32,9 @@ const LIMITS: Held = Held {
     bytes: 128 << 20,
     objects: 1024,
 };
+
+/// Bytes up to which reading and writing them is the quicker way.
+const SMALL: u64 = 64 << 10;
 
 /// Bytes copied at once.
 const PIECE: usize = 256 << 10;
@@ -87,6 +92,7 @@ struct State {
     slots: HashMap<Key, Arc<Slot>>,
     bytes: u64,
     clock: u64,
+    given: Given,
     /// What programs had open when last looked at; looking again is worth while when there is a good deal more.
     busy: Held,
 }
@@ -118,9 +124,11 @@ impl Contents {
         };
         let mut content = slot.content.lock();
         if content.is_none() {
+            self.wait_for_descriptors();
             let made = Content::make(iso, meta)?;
             let mut state = self.state.lock();
             state.bytes += made.bytes;
+            state.given.add(&made.witness);
             *content = Some(made);
             state.keep_within_limits();
         }
@@ -133,6 +141,20 @@ impl Contents {
                 witness: Arc::clone(witness),
             },
         })
+    }
+
+    /// Waits until others have let go of old descriptors, if there are too many, but no longer than two sweeps of the
+    /// monitor take.
+    fn wait_for_descriptors(&self) {
+        let mut state = self.state.lock();
+        for _ in 0..50 {
+            if !state.given.are_too_many() {
+                return;
+            }
+            state.shrink(Held::default());
+            MutexGuard::unlocked(&mut state, || std::thread::sleep(Duration::from_millis(20)));
+        }
+        state.given.give_up();
     }
 
     /// Nobody has the content of `meta` open any more: one on disk goes at once.
@@ -230,7 +252,7 @@ impl Content {
             Some(file) => (file, false),
             None => (memory_file()?, true),
         };
-        fill(iso, meta, &object)?;
+        fill(iso, meta, &object, is_memory)?;
         if is_memory {
             // Not against shrinking: that is how memory is given back at once.
             let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_GROW;
@@ -273,14 +295,15 @@ fn temporary_file() -> Option<OwnedFd> {
     let chosen = std::env::var_os("TMPDIR").map(PathBuf::from);
     let places = chosen.into_iter().chain(["/var/tmp".into(), "/tmp".into()]);
     let flags = OFlag::O_TMPFILE | OFlag::O_RDWR | OFlag::O_CLOEXEC;
-    let mut files = places.map(|dir| nix::fcntl::open(&dir, flags, Mode::S_IRUSR | Mode::S_IXUSR));
+    let mut files =
+        places.map(|dir| nix::fcntl::open(&dir, flags, Mode::from_bits_truncate(0o555)));
     files.find_map(std::result::Result::ok)
 }
 
 /// Writes the content of `meta` to an empty object.
-fn fill(iso: &Iso, meta: &Meta, object: &OwnedFd) -> Result<()> {
+fn fill(iso: &Iso, meta: &Meta, object: &OwnedFd, is_memory: bool) -> Result<()> {
     memfile::set_len(object.as_fd(), meta.size)?;
-    let mut at = in_kernel(iso, meta, object);
+    let mut at = in_kernel(iso, meta, object, is_memory);
     let mut piece = vec![0; PIECE.min(usize::try_from(meta.size).unwrap_or(PIECE))];
     // Zeros of a compressed file stay holes.
     while let Some(data) = iso.next_data(meta, at).map_err(|error| error.errno())? {
@@ -296,18 +319,24 @@ fn fill(iso: &Iso, meta: &Meta, object: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// Lets the kernel copy what it can: all of it on one file system, by reference where that can share blocks. How many
-/// bytes are done.
-fn in_kernel(iso: &Iso, meta: &Meta, object: &OwnedFd) -> u64 {
-    let Some((file, mut from)) = iso.in_one_piece(meta).filter(|_| meta.size > LARGE) else {
+/// Lets the kernel copy what it can: by sendfile(2) into memory, without a detour through ours; on disk by
+/// copy_file_range(2), which shares blocks where a file system can. How many bytes are done.
+fn in_kernel(iso: &Iso, meta: &Meta, object: &OwnedFd, is_memory: bool) -> u64 {
+    let Some((file, mut from)) = iso.in_one_piece(meta).filter(|_| meta.size > SMALL) else {
         return 0;
     };
     let mut done = 0;
     while done < meta.size {
         let len = usize::try_from(meta.size - done).unwrap_or(usize::MAX);
-        match rustix::fs::copy_file_range(file, Some(&mut from), object, Some(&mut done), len) {
+        let copied = if is_memory {
+            rustix::fs::sendfile(object, file, Some(&mut from), len)
+        } else {
+            let mut to = done;
+            rustix::fs::copy_file_range(file, Some(&mut from), object, Some(&mut to), len)
+        };
+        match copied {
             Ok(0) | Err(_) => break,
-            Ok(_) => {}
+            Ok(n) => done += n as u64,
         }
     }
     done

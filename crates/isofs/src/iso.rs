@@ -157,7 +157,11 @@ impl Iso {
 
     /// Opens the image in the file, or on the block device, at `path`.
     pub fn open_file(path: &Path, options: &Options) -> Result<Self> {
-        let file = File::open(path).map_err(|source| Error::Read { offset: 0, source })?;
+        let failed = |source| Error::Read { offset: 0, source };
+        let file = File::open(path).map_err(failed)?;
+        if file.metadata().map_err(failed)?.is_dir() {
+            return Err(failed(Errno::EISDIR.into()));
+        }
         Self::open(file, options)
     }
 

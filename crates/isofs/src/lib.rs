@@ -12,7 +12,7 @@
 //! | `names` | which name is shown: Rock Ridge, Joliet, plain |
 //! | `zisofs` | compressed files |
 //! | `iso`, `entry`, `cache` | the tree: lookup, listing, walk, content |
-//! | `backend`, `contents` | the switch's operations, open files |
+//! | `backend`, `contents`, `given` | the switch's operations, open files |
 //!
 //! ```no_run
 //! use goanna_isofs::{Iso, Options};
@@ -45,6 +45,7 @@ mod entry;
 mod error;
 mod exercise;
 mod fields;
+mod given;
 mod iso;
 mod names;
 mod reader;
