@@ -34,7 +34,8 @@
 //! times, and every error names the record and its place in bytes. Where an image contradicts itself in a way that
 //! Linux and others let pass, so do we: numbers recorded in both byte orders are read from the little-endian half.
 //!
-//! Limits: 64 descriptors a session, 64 continuation areas a record, 128 MiB and 512 MiB of memory a directory, 2048
+//! Limits: 64 descriptors a session, 64 continuation areas a record, 128 MiB and 512 MiB of memory a directory, 16384
+//! sections a file, 2048
 //! directories above one another, targets of links below 4096 bytes.
 
 mod backend;

@@ -19,6 +19,9 @@ const MAX_DIRECTORY: u64 = 128 << 20;
 /// Most memory that the names of one directory may need.
 const MAX_LISTING: usize = 512 << 20;
 
+/// Sections of one file: at nearly 4 GiB each, 64 TiB.
+const MAX_SECTIONS: usize = 1 << 14;
+
 /// Longest directory record.
 const RECORD: u64 = 255;
 
@@ -409,9 +412,13 @@ impl Builder<'_> {
                 let why = "another file's record was to follow here";
                 return Err(record.fields.damaged(why));
             }
+            if meta.sections.as_slice().len() >= MAX_SECTIONS {
+                let why = format!("a file of more than {MAX_SECTIONS} sections");
+                return Err(record.fields.damaged(why));
+            }
             meta.sections.push(record.section);
             if meta.zisofs.is_none() {
-                meta.size = meta.sections.len();
+                meta.size = meta.size.saturating_add(record.section.len.into());
             }
             if record.interleave != (0, 0) {
                 meta.refusal = Some("an interleaved file");

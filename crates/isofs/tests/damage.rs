@@ -645,3 +645,46 @@ fn errors_become_what_programs_get() {
     let error = iso.read_at(root, 0, &mut [0]).unwrap_err();
     assert_eq!(error.errno(), goanna_vfs::Errno::EISDIR);
 }
+
+/// Directories as large as they may be, full of what costs most: bounded, and in a time that a user would wait.
+#[test]
+fn large_directories_of_nothing_but_trouble() {
+    const SECTORS: usize = 4000;
+    let full = |fields: &[Vec<u8>], record: Rec| {
+        let mut image = Image::new(ROOT as usize + SECTORS);
+        let mut own = Rec::dir(&[0], ROOT).with(fields);
+        own.len = (SECTORS * SECTOR) as u32;
+        let mut bytes = own.bytes();
+        bytes.extend(Rec::dir(&[1], ROOT).bytes());
+        let record = record.bytes();
+        while bytes.len() + record.len() <= SECTORS * SECTOR {
+            bytes.extend(&record);
+        }
+        image.put_block(ROOT, &bytes);
+        image
+    };
+    let rock = [sp(), px(0o40755, 2, None)];
+    let start = std::time::Instant::now();
+    let sections = full(&rock, Rec::file(b"A", FREE, 5).flags(0x80));
+    assert!(root_error(&sections).ends_with("a file of more than 16384 sections"));
+    // Areas of zeros, so far apart that each is read anew: in turn at blocks 0 and 18.
+    let mut jumping = full(&rock, Rec::file(b"A", FREE, 5).with(&[ce(0, 0, 2000)]));
+    let (mut at, mut turn) = (ROOT_AT, false);
+    while let Some(found) = jumping.bytes[at..]
+        .windows(4)
+        .position(|bytes| bytes == b"CE\x1c\x01")
+    {
+        at += found + 4;
+        turn = !turn;
+        jumping.put(at, &support::both32(if turn { 18 } else { 0 }));
+    }
+    assert!(root_error(&jumping).ends_with("continuation areas overlap too much"));
+    let same = full(&[], Rec::file(b"A", FREE, 5));
+    let iso = same.open().unwrap();
+    assert_eq!(names(&iso, iso.root()), ["a"], "one of 240,000");
+    let relocated = full(&rock, Rec::file(b"A", FREE, 5).with(&[cl(ROOT)]));
+    let iso = relocated.open().unwrap();
+    assert_eq!(names(&iso, iso.root()), ["a"]);
+    let took = start.elapsed();
+    assert!(took < std::time::Duration::from_secs(30), "{took:?}");
+}
