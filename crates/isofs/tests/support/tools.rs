@@ -14,7 +14,7 @@ use goanna_vfs::{FileKind, Stamp};
 pub fn run(program: &str, args: &[&OsStr]) -> Vec<u8> {
     // genisoimage, for one, never ends for a symbolic link of some lengths.
     let output = Command::new("timeout")
-        .args(["60", program])
+        .args(["200", program])
         .args(args)
         .env("LC_ALL", "C.UTF-8")
         .output()
