@@ -2,7 +2,7 @@
 //! kernel without us.
 //!
 //! Up to [`LARGE`] bytes the object is a memfd, sealed against changes, beyond that a nameless file in a directory for
-//! temporary files, which the kernel can write back and evict; see docs/decisions/0014. Objects nobody has open any more
+//! temporary files, which the kernel can write back and evict; see docs/decisions/0016. Objects nobody has open any more
 //! are kept for the next open, within [`LIMITS`].
 
 use std::collections::HashMap;
