@@ -123,6 +123,7 @@ calls = dict(create=lambda: os.open('new', os.O_CREAT | os.O_WRONLY), write=op(o
     trunc=op(os.O_TRUNC | os.O_WRONLY), append=op(os.O_APPEND | os.O_WRONLY), mkdir=lambda: os.mkdir('n'),
     unlink=lambda: os.unlink('a'), rmdir=lambda: os.rmdir('empty'), rename=lambda: os.rename('a', 'b'),
     link=lambda: os.link('a', 'b'), symlink=lambda: os.symlink('a', 'b'), mkfifo=lambda: os.mkfifo('b'),
+    forbidden=lambda: os.open('nothing', os.O_WRONLY), forbidden_both=lambda: os.open('nothing', os.O_RDWR),
     chmod=lambda: os.chmod('a', 0o777), chown=lambda: os.chown('a', os.getuid(), os.getgid()),
     utime=lambda: os.utime('a'), truncate=lambda: os.truncate('a', 0), fchmod=lambda: os.fchmod(os.open('a', 0), 0o777),
     setxattr=lambda: os.setxattr('a', 'user.x', b'x'), tmpfile=lambda: os.open('d', os.O_TMPFILE | os.O_RDWR))
@@ -135,7 +136,7 @@ P
         let (image, _) = image(place);
         let ended = in_image(place, &image, "", CHANGE).expect(0);
         let text = ended.text();
-        assert_eq!(text.lines().count(), 19, "{text}{}", ended.errors());
+        assert_eq!(text.lines().count(), 21, "{text}{}", ended.errors());
         for line in text.lines() {
             assert!(line.ends_with(" EROFS"), "{place:?}: {text}");
         }

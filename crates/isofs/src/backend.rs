@@ -55,6 +55,10 @@ impl FileSystem for IsoFs {
         "iso"
     }
 
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
     fn root(&self) -> Node {
         node(Arc::clone(self.iso.root()))
     }

@@ -74,6 +74,12 @@ pub trait FileSystem: Send + Sync + 'static {
         false
     }
 
+    /// True when the file system itself cannot be written, and not only this mount of it: EROFS then comes before what
+    /// permissions forbid, as the kernel asks its superblock first (`sb_permission` in `fs/namei.c`).
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
     /// True when every open answers [`Native::All`]; a run with only such mounts does not see data calls at all.
     fn opens_host_files(&self) -> bool {
         false

@@ -71,6 +71,37 @@ fn tree() -> Arc<MemFs> {
     fs
 }
 
+/// As Linux answers nobody on an ext4 that is mounted read-only, where everything is root's.
+#[test]
+fn a_read_only_file_system_comes_before_permissions() {
+    let fs = tree();
+    fs.read_only
+        .store(true, std::sync::atomic::Ordering::Relaxed);
+    let top = mount(&fs, MountFlags::READ_ONLY);
+    let me = caller(65534, 0);
+    let private = at(&top, ops::lookup(&me, &top, b"priv").unwrap());
+    let file = at(&private, ops::lookup(&me, &private, b"f").unwrap());
+    let fifo = at(&private, ops::lookup(&me, &private, b"fifo").unwrap());
+    for flags in [libc::O_WRONLY, libc::O_RDWR, libc::O_TRUNC] {
+        assert_eq!(
+            ops::open_existing(&me, &file, flags).err(),
+            Some(Errno::EROFS)
+        );
+    }
+    assert!(ops::open_existing(&me, &file, libc::O_RDONLY).is_ok());
+    let write = libc::W_OK;
+    assert_eq!(ops::access(&me, &file, write), Err(Errno::EROFS));
+    assert_eq!(ops::access(&me, &private, write), Err(Errno::EROFS));
+    assert_eq!(
+        ops::access(&me, &fifo, write),
+        Ok(()),
+        "it is no part of what is kept"
+    );
+    assert_eq!(ops::unlink(&me, &private, b"f"), Err(Errno::EROFS));
+    let made = ops::mkdir(&me, &private, b"dir", 0);
+    assert_eq!(made.err(), Some(Errno::EEXIST));
+}
+
 #[test]
 fn read_only_mounts_answer_in_the_order_of_the_kernel() {
     let top = mount(&tree(), MountFlags::READ_ONLY);

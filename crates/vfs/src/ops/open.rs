@@ -1,7 +1,9 @@
 //! Opening and creating files.
 
 use super::names::{creation_mode, made, may_create};
-use super::perm::{Protections, check, may_create_in_sticky, owner_or_capable, permitted};
+use super::perm::{
+    Protections, check, file_system_permits, may_create_in_sticky, owner_or_capable, permitted,
+};
 use super::{fs, judged_here, writable};
 use crate::{Caller, Errno, FileKind, Node, Opened, Place, Result};
 
@@ -26,6 +28,7 @@ fn may_open(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
     if truncates {
         writable(place)?;
     }
+    file_system_permits(place, open_mask(flags))?;
     // On a read-only mount a back end that judges is never asked, and its EACCES comes before EROFS.
     if judged_here(place) || writable(place).is_err() {
         let attr = fs(place).owner_and_mode(caller, &place.node)?;

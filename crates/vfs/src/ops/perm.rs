@@ -80,7 +80,7 @@ pub(super) fn in_group_or_capable(caller: &Caller, gid: u32) -> bool {
 /// access(2): `mask` of `R_OK`, `W_OK`, `X_OK`, or 0. For access(2) and faccessat(2) without `AT_EACCESS`,
 /// `caller` is [`Caller::real`].
 ///
-/// EACCES by mode bits and capabilities, or `X_OK` of a regular file on a `NO_EXEC` mount; then EROFS for
+/// EROFS for `W_OK` on a read-only file system, EACCES by mode bits and capabilities, or `X_OK` of a regular file on a `NO_EXEC` mount; then EROFS for
 /// `W_OK` on a read-only mount, fifos, sockets and devices excepted. The mode bits decide for every back end,
 /// also for one that checks access itself: the switch has no method to ask (an ACL of the host is not seen).
 pub fn access(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
@@ -92,15 +92,29 @@ pub fn access(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
         return Err(Errno::EACCES);
     }
     if mask != 0 {
+        file_system_permits(place, mask)?;
         let attr = fs(place).owner_and_mode(caller, &place.node)?;
         permitted(caller, &attr, mask)?;
     }
-    let stored = matches!(
+    if mask & libc::W_OK != 0 && is_stored(kind) {
+        super::writable(place)?;
+    }
+    Ok(())
+}
+
+/// Whether what is written to a file of this kind is kept in its file system.
+fn is_stored(kind: FileKind) -> bool {
+    matches!(
         kind,
         FileKind::Regular | FileKind::Directory | FileKind::Symlink
-    );
-    if mask & libc::W_OK != 0 && stored {
-        super::writable(place)?;
+    )
+}
+
+/// EROFS for writing to a file system that cannot be written, whatever its mode bits say.
+pub(super) fn file_system_permits(place: &Place, mask: i32) -> Result<()> {
+    let writes = mask & libc::W_OK != 0 && is_stored(place.node.kind());
+    if writes && fs(place).is_read_only() {
+        return Err(Errno::EROFS);
     }
     Ok(())
 }
@@ -110,6 +124,7 @@ pub(super) fn check(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
     if !judged_here(place) {
         return Ok(());
     }
+    file_system_permits(place, mask)?;
     let attr = fs(place).owner_and_mode(caller, &place.node)?;
     permitted(caller, &attr, mask)
 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use goanna_vfs::{
@@ -150,6 +151,8 @@ impl State {
 
 pub struct MemFs {
     state: Mutex<State>,
+    /// Nothing can be written from now on.
+    pub read_only: AtomicBool,
 }
 
 impl Default for MemFs {
@@ -167,6 +170,7 @@ impl Default for MemFs {
         state.inodes.insert(1, root);
         Self {
             state: Mutex::new(state),
+            read_only: AtomicBool::new(false),
         }
     }
 }
@@ -203,6 +207,10 @@ fn known_xattr(name: &[u8]) -> Result<()> {
 impl FileSystem for MemFs {
     fn kind(&self) -> &'static str {
         "mem"
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
     }
 
     fn root(&self) -> Node {
