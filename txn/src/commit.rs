@@ -29,6 +29,7 @@ use crate::engine::Engine;
 use crate::layers::Layers;
 use crate::log::{Log, now_ns};
 use crate::room::{Claim, Room};
+use crate::snapshot::Snapshot;
 use crate::store::{DirtySource, Info, Options, Stats};
 use crate::{Changes, Error, dir};
 
@@ -375,6 +376,26 @@ impl Shared {
         let cut = self.cut(source);
         drop(line);
         self.write_out(writer, cut, durable)
+    }
+
+    /// The state at a line drawn now, before which everything is appended to the log as by a commit.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot<'_>, Error> {
+        self.check()?;
+        let source = self.source();
+        let mut writer = self.writer.lock();
+        if let Some(source) = &source {
+            source.prepare();
+        }
+        let line = self.barrier.write();
+        let cut = self.cut(source.as_deref());
+        // Taken together: a layer is in the one or in the other.
+        let layers = self.layers.read();
+        let engine = self.engine.snapshot();
+        let snapshot = engine.map(|engine| Snapshot::new(layers.frozen(), engine));
+        drop((layers, line));
+        self.write_out(&mut writer, cut, false)?;
+        drop(writer);
+        snapshot
     }
 
     /// Draws the line; the caller holds the barrier alone.

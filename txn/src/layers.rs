@@ -75,6 +75,19 @@ impl Layers {
         Some(changes)
     }
 
+    /// The sealed layers as they are now, above which nothing was submitted yet.
+    pub(crate) fn frozen(&self) -> Self {
+        let frozen = self.sealed.iter().map(|layer| Sealed {
+            changes: layer.changes.clone(),
+            seq: layer.seq,
+            applying: layer.applying,
+        });
+        Self {
+            active: Changes::new(),
+            sealed: frozen.collect(),
+        }
+    }
+
     /// The newest sealed layer is in the log as record `seq`.
     pub(crate) fn logged(&mut self, seq: u64) {
         let Some(newest) = self.sealed.back_mut() else {

@@ -14,11 +14,13 @@ mod layers;
 pub mod locks;
 mod log;
 mod room;
+mod snapshot;
 mod store;
 
 pub use changes::{Changes, change_cost};
 pub use engine::EngineKind;
 pub use error::Error;
+pub use snapshot::Snapshot;
 pub use store::{DirtySource, Info, OpGuard, Options, Stats, Store};
 
 #[cfg(test)]

@@ -6,21 +6,17 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use amino_schema::key::prefix_end;
 use amino_schema::marker::Marker;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLockReadGuard};
 
 use crate::commit::{Found, Shared};
 use crate::engine::Engine;
-use crate::layers::{Layers, Overlay};
+use crate::layers::Layers;
 use crate::log::{Log, recover};
 use crate::room::{Claim, Room};
+use crate::snapshot::{Merge, Snapshot, in_chunks};
 use crate::{Changes, EngineKind, Error, dir};
-
-/// Changes that a scan takes from each layer at first, and at most at a time: most readers want only some entries.
-const SCAN_CHUNK: usize = 128;
-const SCAN_CHUNK_MAX: usize = 8192;
 
 /// How a store is opened.
 #[derive(Debug, Clone)]
@@ -247,70 +243,27 @@ impl Store {
         prefix: &[u8],
         visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
     ) -> Result<(), Error> {
-        let end = prefix_end(prefix);
-        let end = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        let mut start = match from {
-            Bound::Included(key) | Bound::Excluded(key) if key >= prefix => {
-                from.map(<[u8]>::to_vec)
-            }
-            _ => Bound::Included(prefix.to_vec()),
-        };
-        let mut chunk = SCAN_CHUNK;
-        loop {
-            let from = start.as_ref().map(Vec::as_slice);
-            let Some(complete_to) = self.scan_chunk(from, end, chunk, visit)? else {
-                return Ok(());
+        in_chunks(from, prefix, |from, end, chunk| {
+            let (overlay, snapshot) = {
+                // Taken together: a layer is in the one or in the other.
+                let layers = self.shared.layers.read();
+                (
+                    layers.overlay(from, end, chunk),
+                    self.shared.engine.snapshot()?,
+                )
             };
-            start = Bound::Excluded(complete_to.to_vec());
-            chunk = (chunk * 4).min(SCAN_CHUNK_MAX);
-        }
+            let mut merge = Merge::new(overlay, end);
+            if merge.entries(&*snapshot, from, visit)?.is_break() {
+                return Ok(None);
+            }
+            drop(snapshot);
+            Ok(merge.rest(visit))
+        })
     }
 
-    /// Scans up to the end (`None`) or a break (`None`), or to the key returned.
-    fn scan_chunk(
-        &self,
-        from: Bound<&[u8]>,
-        end: Bound<&[u8]>,
-        chunk: usize,
-        visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
-    ) -> Result<Option<Bytes>, Error> {
-        let (overlay, snapshot) = {
-            // Taken together: a layer is in the one or in the other.
-            let layers = self.shared.layers.read();
-            (
-                layers.overlay(from, end, chunk),
-                self.shared.engine.snapshot()?,
-            )
-        };
-        let Overlay {
-            changes,
-            complete_to,
-        } = overlay;
-        let end = complete_to.as_deref().map_or(end, Bound::Included);
-        let mut changes = changes.into_iter().peekable();
-        for entry in snapshot.range(from, end) {
-            let (key, value) = entry?;
-            while let Some((changed, new)) = changes.next_if(|(changed, _)| *changed < key) {
-                if new.is_some_and(|new| visit(&changed, &new).is_break()) {
-                    return Ok(None);
-                }
-            }
-            let seen = match changes.next_if(|(changed, _)| *changed == key) {
-                Some((_, None)) => ControlFlow::Continue(()),
-                Some((_, Some(new))) => visit(&key, &new),
-                None => visit(&key, &value),
-            };
-            if seen.is_break() {
-                return Ok(None);
-            }
-        }
-        drop(snapshot);
-        for (key, new) in changes {
-            if new.is_some_and(|new| visit(&key, &new).is_break()) {
-                return Ok(None);
-            }
-        }
-        Ok(complete_to)
+    /// The store as it is now, between two operations, with what the dirty source has.
+    pub fn snapshot(&self) -> Result<Snapshot<'_>, Error> {
+        self.shared.snapshot()
     }
 
     /// Begins an operation: nothing it submits is split between two records of the log.

@@ -4,8 +4,10 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// What an inode is (the `S_IFMT` part of its mode).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FileKind {
     /// A regular file.
     Regular,
@@ -114,7 +116,9 @@ impl fmt::Debug for Node {
 }
 
 /// A point in time: seconds since 1970 and nanoseconds below 10^9.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Stamp {
     /// Seconds since the epoch; negative before 1970.
     pub sec: i64,
@@ -136,7 +140,7 @@ impl Stamp {
 }
 
 /// What stat(2) and statx(2) report.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attr {
     /// Device number of the file system, in the encoding of `makedev(3)`.
     pub dev: u64,
@@ -181,7 +185,7 @@ impl Attr {
 }
 
 /// A time given to utimensat(2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TimeSet {
     /// The clock at the moment of the call (`UTIME_NOW`).
     Now,
@@ -190,7 +194,7 @@ pub enum TimeSet {
 }
 
 /// Changes to an inode's metadata; `None` leaves a field as it is. The change time is the back end's to set.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetAttr {
     /// Permission, set-id and sticky bits (no type bits).
     pub mode: Option<u32>,

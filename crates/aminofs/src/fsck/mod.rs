@@ -16,7 +16,9 @@ use crate::{Error, Options};
 pub use survey::Survey;
 
 /// What must hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub enum Constraint {
     /// Every record can be read and is of a known version.
     Records,
@@ -59,7 +61,7 @@ impl Constraint {
 }
 
 /// A violation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Finding {
     /// What does not hold.
     pub constraint: Constraint,
@@ -87,7 +89,7 @@ impl fmt::Display for Finding {
 }
 
 /// The result of a check.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Report {
     /// Records read.
     pub records: u64,
@@ -146,9 +148,9 @@ pub fn fsck(store_dir: &Path, progress: &mut dyn FnMut(u64)) -> Result<Report, E
     Ok(report)
 }
 
-/// Checks an open store that nothing is changing.
+/// Checks an open store as it is at one moment, whatever is changed in it meanwhile.
 pub fn check(store: &Store, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
-    let mut survey = Survey::read(store, progress)?;
+    let mut survey = Survey::read(&store.snapshot()?, progress)?;
     let mut findings = std::mem::take(&mut survey.undecodable);
     for (_, check) in CHECKS {
         check(&survey, &mut findings);

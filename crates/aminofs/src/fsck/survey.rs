@@ -6,7 +6,7 @@ use std::ops::{Bound, ControlFlow};
 use amino_schema::{
     DataRecord, DecodeError, FileKind, Meta, OrphanRecord, ParsedKey, PathRecord, Super, record,
 };
-use amino_txn::Store;
+use amino_txn::Snapshot;
 use bytes::Bytes;
 
 use super::{Constraint, Finding};
@@ -87,7 +87,7 @@ pub struct Survey {
 
 impl Survey {
     /// Reads the whole store.
-    pub fn read(store: &Store, progress: &mut dyn FnMut(u64)) -> Result<Self, Error> {
+    pub fn read(store: &Snapshot<'_>, progress: &mut dyn FnMut(u64)) -> Result<Self, Error> {
         let mut survey = Self {
             page_size: u64::from(amino_schema::PAGE_SIZE),
             ..Self::default()

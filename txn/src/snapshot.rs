@@ -1,0 +1,138 @@
+//! The store as it was at one moment, and how layers and engine are read as one.
+
+use std::iter::Peekable;
+use std::ops::{Bound, ControlFlow};
+use std::vec::IntoIter;
+
+use amino_schema::key::prefix_end;
+use bytes::Bytes;
+
+use crate::layers::{Layers, Overlay};
+use crate::{Error, engine};
+
+/// Changes that a scan takes from each layer at first, and at most at a time: most readers want only some entries.
+const SCAN_CHUNK: usize = 128;
+const SCAN_CHUNK_MAX: usize = 8192;
+
+/// What a scan calls with each entry.
+pub(crate) type Visit<'a> = dyn FnMut(&[u8], &Bytes) -> ControlFlow<()> + 'a;
+
+/// The store between two operations: what is submitted later is not in it.
+///
+/// It keeps the changes in memory that the engine did not have then. An engine without snapshots of its own (sled) takes
+/// over nothing while there is one, so that after a while those who change something wait for its end.
+pub struct Snapshot<'a> {
+    layers: Layers,
+    engine: Box<dyn engine::Snapshot + 'a>,
+}
+
+impl<'a> Snapshot<'a> {
+    /// `layers` above `engine`, which are of one moment.
+    pub(crate) fn new(layers: Layers, engine: Box<dyn engine::Snapshot + 'a>) -> Self {
+        Self { layers, engine }
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        match self.layers.get(key) {
+            Some(value) => Ok(value),
+            None => self.engine.get(key),
+        }
+    }
+
+    /// Visits the entries whose keys start with `prefix` and lie behind `from`, in key order, until `visit` breaks.
+    pub fn scan(
+        &self,
+        from: Bound<&[u8]>,
+        prefix: &[u8],
+        visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        in_chunks(from, prefix, |from, end, chunk| {
+            let mut merge = Merge::new(self.layers.overlay(from, end, chunk), end);
+            if merge.entries(&*self.engine, from, visit)?.is_break() {
+                return Ok(None);
+            }
+            Ok(merge.rest(visit))
+        })
+    }
+}
+
+/// Scans by `chunk`, which is given bounds and how many changes to take from each layer, and returns the key up to which it
+/// came, or `None` at the end.
+pub(crate) fn in_chunks(
+    from: Bound<&[u8]>,
+    prefix: &[u8],
+    mut chunk: impl FnMut(Bound<&[u8]>, Bound<&[u8]>, usize) -> Result<Option<Bytes>, Error>,
+) -> Result<(), Error> {
+    let end = prefix_end(prefix);
+    let end = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    let mut start = match from {
+        Bound::Included(key) | Bound::Excluded(key) if key >= prefix => from.map(<[u8]>::to_vec),
+        _ => Bound::Included(prefix.to_vec()),
+    };
+    let mut size = SCAN_CHUNK;
+    loop {
+        let from = start.as_ref().map(Vec::as_slice);
+        let Some(complete_to) = chunk(from, end, size)? else {
+            return Ok(());
+        };
+        start = Bound::Excluded(complete_to.to_vec());
+        size = (size * 4).min(SCAN_CHUNK_MAX);
+    }
+}
+
+/// One chunk of a scan: the layers' changes over the engine's entries.
+pub(crate) struct Merge<'a> {
+    changes: Peekable<IntoIter<(Bytes, Option<Bytes>)>>,
+    complete_to: Option<Bytes>,
+    end: Bound<&'a [u8]>,
+}
+
+impl<'a> Merge<'a> {
+    /// Of what `overlay` has, up to `end`.
+    pub(crate) fn new(overlay: Overlay, end: Bound<&'a [u8]>) -> Self {
+        Self {
+            changes: overlay.changes.into_iter().peekable(),
+            complete_to: overlay.complete_to,
+            end,
+        }
+    }
+
+    /// Visits the engine's entries, and the changes up to the last of them.
+    pub(crate) fn entries(
+        &mut self,
+        engine: &dyn engine::Snapshot,
+        from: Bound<&[u8]>,
+        visit: &mut Visit<'_>,
+    ) -> Result<ControlFlow<()>, Error> {
+        let end = self.complete_to.as_deref();
+        let end = end.map_or(self.end, Bound::Included);
+        for entry in engine.range(from, end) {
+            let (key, value) = entry?;
+            while let Some((changed, new)) = self.changes.next_if(|(changed, _)| *changed < key) {
+                if new.is_some_and(|new| visit(&changed, &new).is_break()) {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            let seen = match self.changes.next_if(|(changed, _)| *changed == key) {
+                Some((_, None)) => ControlFlow::Continue(()),
+                Some((_, Some(new))) => visit(&key, &new),
+                None => visit(&key, &value),
+            };
+            if seen.is_break() {
+                return Ok(seen);
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Visits the changes that are left; the key up to which the chunk came, `None` at the end.
+    pub(crate) fn rest(self, visit: &mut Visit<'_>) -> Option<Bytes> {
+        for (key, new) in self.changes {
+            if new.is_some_and(|new| visit(&key, &new).is_break()) {
+                return None;
+            }
+        }
+        self.complete_to
+    }
+}
