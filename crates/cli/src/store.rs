@@ -81,9 +81,14 @@ pub fn open_patiently(
     opening: Opening,
     caller: &Caller,
 ) -> Result<Arc<AminoFs>, Error> {
+    patiently(|| open(dir, opening, caller))
+}
+
+/// Opens a store by `open`, and waits as [`open_patiently`] does.
+pub fn patiently<T>(open: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     let begun = Instant::now();
     loop {
-        match open(dir, opening, caller) {
+        match open() {
             Err(error)
                 if holder(&error).is_some_and(|name| name == "amino")
                     && begun.elapsed() < PATIENCE =>
@@ -97,11 +102,10 @@ pub fn open_patiently(
 
 /// The name of the program that has the store, when that is why it could not be opened.
 pub fn holder(error: &Error) -> Option<&OsStr> {
-    let Error::Store {
-        why: amino_fs::Error::Store(amino_txn::Error::Held { command, .. }),
-        ..
-    } = error
-    else {
+    let (Error::Store { why, .. } | Error::Unchecked { why, .. }) = error else {
+        return None;
+    };
+    let amino_fs::Error::Store(amino_txn::Error::Held { command, .. }) = why else {
         return None;
     };
     Path::new(command.split(' ').next()?).file_name()

@@ -48,16 +48,24 @@ impl Link {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
         let _sending = self.sending.lock();
-        let head = [IoSlice::new(&length)];
+        // Both at once, so that the other end is woken once.
+        let parts = [IoSlice::new(&length), IoSlice::new(&body)];
         let sent = loop {
-            match sendmsg(&self.stream, &head, &mut control, SendFlags::NOSIGNAL) {
+            match sendmsg(&self.stream, &parts, &mut control, SendFlags::NOSIGNAL) {
                 Err(rustix::io::Errno::INTR) => {}
                 sent => break sent?,
             }
         };
         let mut stream = &self.stream;
         stream.write_all(length.get(sent..).unwrap_or_default())?;
-        stream.write_all(&body)
+        let rest = sent.saturating_sub(length.len());
+        stream.write_all(body.get(rest..).unwrap_or_default())
+    }
+
+    /// From now on this end seems closed to the other; what it sends arrives.
+    pub fn say_no_more(&self) {
+        // A connection that is closed is what this is to make of it.
+        let _ = self.stream.shutdown(Shutdown::Write);
     }
 
     /// From now on the other end seems closed to who receives here; what is sent arrives.

@@ -4,11 +4,14 @@ use std::ffi::OsString;
 
 use serde::{Deserialize, Serialize};
 
+use super::operation::NodeId;
+use crate::args::Engine;
 use crate::error::Error;
+use crate::offline::Facts;
 use crate::run::{Done, Plan};
 
 /// Of what both must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The first message, from `aminod`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -24,6 +27,15 @@ pub struct Hello {
 pub enum Request {
     /// To follow a command.
     Run(Box<Run>),
+    /// To work on the tree: [`super::operation::Step`]s follow until the client leaves.
+    Attach {
+        /// The engine that the store is to have.
+        engine: Option<Engine>,
+    },
+    /// To check the store as it is now.
+    Check,
+    /// What the store is and holds.
+    Facts,
     /// Who uses the store.
     Status,
     /// To leave; with `force` also when commands use the store, which are killed.
@@ -75,6 +87,14 @@ pub enum Answer {
     Complaint(String),
     /// The command and all its children have ended, and what it did is on the disk.
     Ended(Done),
+    /// The root of the tree.
+    Attached(NodeId),
+    /// So many records are checked.
+    Progress(u64),
+    /// What the check has found.
+    Checked(amino_fs::fsck::Report),
+    /// What the store is and holds, and how many commands are followed.
+    Facts(Facts, usize),
     /// Who uses the store.
     Status(Status),
     /// Done.

@@ -13,16 +13,22 @@
 //!
 //! * [`link`] carries messages and descriptors, [`message`] says which; [`socket`] is where the two meet.
 //! * [`serve`] is `aminod`; [`follow`] its part in a run, [`launch`] the launcher's.
+//! * [`remote`] is the tree of a store that another process owns, for the offline commands, [`room`] where `aminod` serves
+//!   it, [`operation`] what the two say to each other.
 
 mod follow;
 mod launch;
 mod link;
 mod message;
+mod operation;
+mod remote;
+mod room;
 mod serve;
 mod socket;
 mod status;
 
 pub use launch::run;
 pub use message::Told;
+pub use remote::{RemoteFs, check, facts, reach};
 pub use serve::{NAME, is_meant, serve};
 pub use status::daemon;

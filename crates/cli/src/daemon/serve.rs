@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 use super::link::Link;
 use super::message::{Answer, Followed, Hello, Request, Run, Status, Told, VERSION};
-use super::{follow, socket};
+use super::{follow, room, socket};
 use crate::args::Level;
 use crate::error::Error;
 use crate::mounts::OpenStore;
@@ -92,6 +92,11 @@ impl Client {
             };
             let answer = match request {
                 Request::Run(run) => return follow::run(self, &self.owner.store, *run),
+                Request::Attach { engine } => {
+                    return room::serve(self, &self.owner.store, engine);
+                }
+                Request::Check => room::check(self, &self.owner.store),
+                Request::Facts => room::facts(&self.owner.store, self.owner.status().runs.len()),
                 Request::Status => Answer::Status(self.owner.status()),
                 Request::Stop { force } => self.owner.stop(force),
             };

@@ -250,9 +250,6 @@ impl<'a> Export<'a> {
         let mut offset = 0;
         loop {
             let count = self.tree.read(place, offset, &mut self.buffer)?;
-            if count == 0 {
-                break;
-            }
             let chunk = self.buffer.get(..count).unwrap_or_default();
             let mut at = 0;
             while let Some(rest) = chunk.get(at..).filter(|rest| !rest.is_empty()) {
@@ -267,6 +264,10 @@ impl<'a> Export<'a> {
                 at += length;
             }
             offset += count as u64;
+            // Short only at the end.
+            if count < self.buffer.len() {
+                break;
+            }
         }
         Ok(rustix::fs::ftruncate(file, offset)?)
     }

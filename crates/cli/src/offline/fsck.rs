@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::report::shows_progress;
 use crate::args::{Loudness, amino};
+use crate::daemon;
 use crate::error::Error;
 use crate::names;
 use crate::output::Output;
@@ -23,15 +24,22 @@ pub fn fsck(args: &amino::Fsck, loud: Loudness) -> Result<u8, Error> {
     } else {
         ProgressBar::hidden()
     };
-    let report = check(&dir, &mut |records| {
+    let progress = |records| {
         bar.set_message(format!("{records} records"));
         bar.tick();
-    });
+    };
+    let report = daemon::reach(
+        &dir,
+        |owner| daemon::check(owner, &progress),
+        || {
+            check(&dir, &mut |records| progress(records)).map_err(|why| Error::Unchecked {
+                dir: dir.clone(),
+                why,
+            })
+        },
+    );
     bar.finish_and_clear();
-    let report = report.map_err(|why| Error::Unchecked {
-        dir: dir.clone(),
-        why,
-    })?;
+    let report = report?;
     let out = Output::new();
     if args.json {
         out.json(&to_json(&dir, &report))?;

@@ -2,39 +2,45 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use amino_fs::AminoFs;
-use goanna_vfs::{
-    Caller, Errno, FileKind, Native, OpenFile, Opened, Place, Spot, TimeSet, caps, ops,
-};
-use rustix::fs::{SeekFrom, Stat};
+use goanna_vfs::{Caller, Errno, FileKind, Place, TimeSet, caps, ops};
+use rustix::fs::Stat;
 
+use super::content::{self, Copied};
 use super::host::{self, At};
 use super::report::{Report, Total};
 use super::tree::{Tree, absolute, join};
 use super::trouble::Trouble;
+use crate::daemon::RemoteFs;
 use crate::error::Error;
 use crate::names;
 
-/// How much is written at once: large enough to make calls cheap, small enough to keep memory flat.
-const CHUNK: usize = 1 << 20;
+/// Where the content of files goes in.
+#[derive(Clone, Copy)]
+pub enum Entrance<'a> {
+    /// As that of any file system's.
+    #[cfg(test)]
+    Switch,
+    /// The store itself, which takes files without holes faster than the switch can.
+    Store(&'a AminoFs),
+    /// The process that has it open.
+    Owner(&'a RemoteFs),
+}
 
 /// A copy into a store.
 pub struct Import<'a> {
     tree: &'a Tree,
-    /// The store itself, which takes files without holes faster than the switch can.
-    store: Option<&'a AminoFs>,
+    entrance: Entrance<'a>,
     force: bool,
     /// Identity of directories that are left out: the store itself.
     leave_out: Option<(u64, u64)>,
     /// Files with several names, by device and inode.
     seen: HashMap<(u64, u64), Place>,
     report: Report,
-    buffer: Vec<u8>,
 }
 
 /// A directory in work.
@@ -84,7 +90,7 @@ impl<'a> Import<'a> {
     /// A copy into `tree`, whose `store` is in the host directory `leave_out`.
     pub fn new(
         tree: &'a Tree,
-        store: Option<&'a AminoFs>,
+        entrance: Entrance<'a>,
         leave_out: &Path,
         force: bool,
         report: Report,
@@ -92,12 +98,11 @@ impl<'a> Import<'a> {
         let leave_out = rustix::fs::stat(leave_out).ok();
         Self {
             tree,
-            store,
+            entrance,
             force,
             leave_out: leave_out.map(|stat| (stat.st_dev, stat.st_ino)),
             seen: HashMap::new(),
             report,
-            buffer: vec![0; CHUNK],
         }
     }
 
@@ -276,134 +281,28 @@ impl<'a> Import<'a> {
         let xattrs = at.xattrs()?;
         let name = at.name.to_bytes();
         self.make_way(&level.dir, name)?;
-        let has_holes = stat.st_blocks.unsigned_abs() * 512 < stat.st_size.unsigned_abs();
-        let result = match self.store {
-            Some(store) if !has_holes => self.pour(store, level, name, from, &stat),
-            _ => self.write(level, name, &from, &stat),
-        };
-        let place = match result {
-            Ok(place) => place,
-            Err(trouble) => {
-                // Half a file under its full name would be taken for the whole.
-                let _ = ops::unlink(self.caller(), &level.dir, name);
-                return Err(trouble);
-            }
-        };
+        let place = self.fill(&level.dir, name, from)?;
         self.attributes(path, &place, &stat, &xattrs)?;
         self.report.done.files += 1;
         Ok(place)
     }
 
-    /// Makes the file `name` through the store's own entrance.
-    fn pour(
-        &mut self,
-        store: &AminoFs,
-        level: &Level,
-        name: &[u8],
-        from: OwnedFd,
-        stat: &Stat,
-    ) -> Result<Place, Trouble> {
-        ops::access(self.caller(), &level.dir, nix::libc::W_OK | nix::libc::X_OK)?;
-        let size = stat.st_size.unsigned_abs();
-        let mut reader = std::fs::File::from(from).take(size);
-        let mut copied = 0;
-        let caller = self.caller();
-        let node = store
-            .import_file(
-                caller,
-                &level.dir.node,
-                name,
-                0o600,
-                &mut reader,
-                &mut |bytes| {
-                    copied += bytes;
-                    self.report.wrote(bytes);
-                },
-            )
-            .map_err(|error| match error {
-                amino_fs::Error::Operation { errno, .. } => Trouble::Store(errno),
-                error => Trouble::Other(error.to_string().into()),
-            })?;
-        if copied < size {
-            return Err(Trouble::text(SHORTER));
-        }
-        Ok(self.tree.place(node))
-    }
-
-    /// Makes the file `name` through the switch, with its holes.
-    fn write(
-        &mut self,
-        level: &Level,
-        name: &[u8],
-        from: &OwnedFd,
-        stat: &Stat,
-    ) -> Result<Place, Trouble> {
-        let flags = nix::libc::O_RDWR | nix::libc::O_CREAT | nix::libc::O_EXCL;
-        let (node, opened) = ops::create(self.caller(), &level.dir, name, 0o600, flags)?;
-        let place = self.tree.place(node);
-        let copied = self.data(from, stat, &place, &opened);
-        let cached = matches!(opened.native, Native::Reads { .. });
-        drop(opened);
-        if cached {
-            self.tree.fs().released(&place.node);
-        }
-        copied?;
-        Ok(place)
-    }
-
-    /// Copies data, and leaves holes where the host has them.
-    fn data(
-        &mut self,
-        from: &OwnedFd,
-        stat: &Stat,
-        to: &Place,
-        opened: &Opened,
-    ) -> Result<(), Trouble> {
-        let size = stat.st_size.unsigned_abs();
-        let mut at = 0;
-        while at < size {
-            let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
-                Ok(start) => start,
-                // No data up to the end.
-                Err(rustix::io::Errno::NXIO) => size,
-                // No notion of holes: all is data.
-                Err(rustix::io::Errno::INVAL) => at,
-                Err(errno) => return Err(errno.into()),
-            };
-            self.report.passed_hole(start.min(size) - at);
-            if start >= size {
-                break;
+    fn fill(&mut self, dir: &Place, name: &[u8], from: OwnedFd) -> Result<Place, Trouble> {
+        let report = &mut self.report;
+        let mut copied = |copied: Copied| {
+            report.wrote(copied.data);
+            report.passed_hole(copied.holes);
+        };
+        let store = match self.entrance {
+            #[cfg(test)]
+            Entrance::Switch => None,
+            Entrance::Store(store) => Some(store),
+            Entrance::Owner(remote) => {
+                let made = remote.fill(&dir.node, name, from.as_fd(), &mut copied)?;
+                return Ok(self.tree.place(made));
             }
-            let end = rustix::fs::seek(from, SeekFrom::Hole(start))
-                .unwrap_or(size)
-                .min(size);
-            at = start;
-            while at < end {
-                let length = usize::try_from(end - at).map_or(CHUNK, |left| left.min(CHUNK));
-                let buffer = self.buffer.get_mut(..length).unwrap_or_default();
-                let count = rustix::io::pread(from, &mut *buffer, at)?;
-                if count == 0 {
-                    return Err(Trouble::text(SHORTER));
-                }
-                write_all(
-                    self.tree,
-                    to,
-                    opened,
-                    at,
-                    buffer.get(..count).unwrap_or_default(),
-                )?;
-                at += count as u64;
-                self.report.wrote(count as u64);
-            }
-        }
-        let now = self.tree.attr(to)?.size;
-        if now < size {
-            match opened.native {
-                Native::All => rustix::fs::ftruncate(&opened.fd, size)?,
-                Native::Reads { .. } => self.tree.fs().truncate(self.caller(), &to.node, size)?,
-            }
-        }
-        Ok(())
+        };
+        content::fill(self.tree, store, dir, name, from, &mut copied)
     }
 
     fn symlink(
@@ -483,34 +382,4 @@ impl<'a> Import<'a> {
     }
 }
 
-const SHORTER: &str = "became shorter while it was read";
 const IN_THE_WAY: &str = "the store has a file of that name; --force replaces it";
-
-fn write_all(
-    tree: &Tree,
-    to: &Place,
-    opened: &Opened,
-    mut offset: u64,
-    mut data: &[u8],
-) -> Result<(), Trouble> {
-    while !data.is_empty() {
-        let count = match opened.native {
-            Native::All => rustix::io::pwrite(&opened.fd, data, offset)?,
-            Native::Reads { .. } => {
-                let file = OpenFile {
-                    node: &to.node,
-                    ofd: opened.fd.as_fd(),
-                    flags: nix::libc::O_RDWR,
-                };
-                tree.fs()
-                    .write(&tree.caller, file, Spot::At(offset), data)?
-            }
-        };
-        if count == 0 {
-            return Err(Trouble::Store(Errno::EIO));
-        }
-        data = data.get(count..).unwrap_or_default();
-        offset += count as u64;
-    }
-    Ok(())
-}

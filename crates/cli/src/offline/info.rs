@@ -5,17 +5,18 @@ use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
 
 use amino_schema::{DataRecord, DecodeError, FileKind, Meta, PathRecord, Super, key};
-use amino_txn::Store;
+use amino_txn::{Snapshot, Store};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::StoreHandle;
-use crate::args::amino;
+use crate::args::{Level, amino};
 use crate::error::Error;
-use crate::names;
 use crate::output::Output;
+use crate::store::{self, Opening};
+use crate::{caller, daemon, names};
 
 /// What is in a store.
-#[derive(Debug, Default, serde::Serialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Counts {
     /// Names, hard links included; the root has none.
     names: u64,
@@ -42,7 +43,7 @@ impl Counts {
         }
     }
 
-    fn of(store: &Store) -> Result<Self, amino_fs::Error> {
+    fn of(store: &Snapshot<'_>) -> Result<Self, amino_fs::Error> {
         let mut counts = Self::default();
         scan(store, key::PATH_TAG, |value| {
             let record = PathRecord::decode(value)?;
@@ -66,7 +67,7 @@ impl Counts {
 }
 
 fn scan(
-    store: &Store,
+    store: &Snapshot<'_>,
     tag: &[u8],
     mut visit: impl FnMut(&bytes::Bytes) -> Result<(), DecodeError>,
 ) -> Result<(), amino_fs::Error> {
@@ -85,56 +86,118 @@ fn scan(
     failure.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// `amino info`. A store that another process has open is told from outside.
-pub fn info(args: &amino::Info) -> Result<u8, Error> {
-    match StoreHandle::open(&args.store, false, None) {
-        Ok(handle) => {
-            let result = facts(&handle).and_then(|facts| print(facts, args.json));
-            handle.close(result)
-        }
-        Err(Error::Store {
-            dir,
-            why: amino_fs::Error::Store(amino_txn::Error::Held { pid, command, .. }),
-        }) => {
-            let mut facts = Facts::default();
-            facts.put_path("store", "store", &dir);
-            if let Ok(Some(engine)) = Store::engine_of(&dir) {
-                facts.put("engine", "engine", engine.name(), engine.name());
-            }
-            facts.size(&dir);
-            let shown = format!("process {pid} ({})", names::escape(command.as_bytes()));
-            let holder = json!({"pid": pid, "command": command});
-            facts.put("open by", "open_by", shown, holder);
-            print(facts, args.json)
-        }
-        Err(error) => Err(error),
+/// What a store is and holds, whoever has it open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    id: [u8; 16],
+    engine: String,
+    /// Format, and when it was made: nanoseconds since 1970.
+    made: Option<(u32, u64)>,
+    counts: Counts,
+    appended_seq: u64,
+    durable_seq: u64,
+    applied_seq: u64,
+    replayed: u64,
+}
+
+impl Facts {
+    /// The facts of an open store as it is now.
+    pub fn of(store: &Store) -> Result<Self, amino_fs::Error> {
+        let info = store.info();
+        let snapshot = store.snapshot()?;
+        let raw = snapshot.get(&key::super_key())?;
+        let superblock = raw.map(|raw| Super::decode(&raw)).transpose()?;
+        Ok(Self {
+            id: info.store_id,
+            engine: info.engine.name().to_owned(),
+            made: superblock.map(|it| (it.format, it.created_ns)),
+            counts: Counts::of(&snapshot)?,
+            appended_seq: info.appended_seq,
+            durable_seq: info.durable_seq,
+            applied_seq: info.applied_seq,
+            replayed: store.stats().replayed,
+        })
     }
 }
 
-fn facts(handle: &StoreHandle) -> Result<Facts, Error> {
-    let fail = |why| Error::store(&handle.dir, why);
-    let store = handle.fs.store();
-    let info = store.info();
-    let superblock = superblock(store).map_err(fail)?;
-    let counts = Counts::of(store).map_err(fail)?;
-    let mut facts = Facts::default();
-    facts.put_path("store", "store", &handle.dir);
-    let id = names::hex(&info.store_id);
-    facts.put("id", "id", &id, id.as_str());
-    facts.put("engine", "engine", info.engine.name(), info.engine.name());
-    if let Some(superblock) = superblock {
-        facts.put("format", "format", superblock.format, superblock.format);
-        let made = i64::try_from(superblock.created_ns / 1_000_000_000).unwrap_or(i64::MAX);
-        let nsec = (superblock.created_ns % 1_000_000_000) as u32;
-        let stamp = goanna_vfs::Stamp { sec: made, nsec };
-        facts.put(
-            "made",
-            "created",
-            super::record::time_text(stamp, "%Y-%m-%d %H:%M:%S %z"),
-            json!({"sec": made, "nsec": nsec}),
-        );
+/// `amino info`. A store that a process has open which cannot be asked is told from outside.
+pub fn info(args: &amino::Info) -> Result<u8, Error> {
+    let dir = store::dir(&args.store)?;
+    let opening = Opening {
+        engine: None,
+        durability: Level::Aci,
+        create: false,
+    };
+    let reached = daemon::reach(
+        &dir,
+        |owner| Ok(daemon::facts(owner)?.map(|(facts, pid, runs)| (facts, Some((pid, runs))))),
+        || {
+            let fs = store::open(&dir, opening, &caller::current())?;
+            let facts = Facts::of(fs.store()).map_err(|why| Error::store(&dir, why));
+            store::close(&dir, &fs)?;
+            Ok((facts?, None))
+        },
+    );
+    match reached {
+        Ok((facts, owner)) => print(inside(&dir, &facts, owner), args.json),
+        Err(error) => print(outside(&dir, error)?, args.json),
     }
-    facts.size(&handle.dir);
+}
+
+/// What can be said of a store that another process has open, which is why there was `error`.
+fn outside(dir: &Path, error: Error) -> Result<Lines, Error> {
+    // Another user's owner, or one of another version, is told by who holds the lock.
+    let error = match error {
+        Error::OwnerForeign(..) | Error::OwnerVersion(..) => {
+            let opening = Opening {
+                engine: None,
+                durability: Level::Aci,
+                create: false,
+            };
+            match store::open(dir, opening, &caller::current()) {
+                Ok(_) => error,
+                Err(held) => held,
+            }
+        }
+        error => error,
+    };
+    let Error::Store {
+        why: amino_fs::Error::Store(amino_txn::Error::Held { pid, command, .. }),
+        ..
+    } = error
+    else {
+        return Err(error);
+    };
+    let mut lines = Lines::default();
+    lines.put_path("store", "store", dir);
+    if let Ok(Some(engine)) = Store::engine_of(dir) {
+        lines.put("engine", "engine", engine.name(), engine.name());
+    }
+    lines.size(dir);
+    let shown = format!("process {pid} ({})", names::escape(command.as_bytes()));
+    let holder = json!({"pid": pid, "command": command, "runs": null});
+    lines.put("open by", "open_by", shown, holder);
+    Ok(lines)
+}
+
+/// What a store is and holds, and its owner's process id and number of commands.
+fn inside(dir: &Path, facts: &Facts, owner: Option<(i32, usize)>) -> Lines {
+    let mut lines = Lines::default();
+    lines.put_path("store", "store", dir);
+    let id = names::hex(&facts.id);
+    lines.put("id", "id", &id, id.as_str());
+    let engine = facts.engine.as_str();
+    lines.put("engine", "engine", engine, engine);
+    if let Some((format, created_ns)) = facts.made {
+        lines.put("format", "format", format, format);
+        let sec = i64::try_from(created_ns / 1_000_000_000).unwrap_or(i64::MAX);
+        let nsec = (created_ns % 1_000_000_000) as u32;
+        let stamp = goanna_vfs::Stamp { sec, nsec };
+        let text = super::record::time_text(stamp, "%Y-%m-%d %H:%M:%S %z");
+        lines.put("made", "created", text, json!({"sec": sec, "nsec": nsec}));
+    }
+    lines.size(dir);
+    let counts = &facts.counts;
     for (label, count) in [
         ("names", counts.names),
         ("files", counts.files),
@@ -144,34 +207,36 @@ fn facts(handle: &StoreHandle) -> Result<Facts, Error> {
         ("orphans", counts.orphans),
         ("bytes", counts.bytes),
     ] {
-        facts.put(label, label, count, count);
+        lines.put(label, label, count, count);
     }
-    for (label, key, seq) in [
-        ("sequence", "appended_seq", info.appended_seq),
-        ("durable", "durable_seq", info.durable_seq),
-        ("applied", "applied_seq", info.applied_seq),
+    for (label, key, figure) in [
+        ("sequence", "appended_seq", facts.appended_seq),
+        ("durable", "durable_seq", facts.durable_seq),
+        ("applied", "applied_seq", facts.applied_seq),
+        ("replayed", "replayed", facts.replayed),
     ] {
-        facts.put(label, key, seq, seq);
+        lines.put(label, key, figure, figure);
     }
-    let replayed = store.stats().replayed;
-    facts.put("replayed", "replayed", replayed, replayed);
-    facts.put("open by", "open_by", "nobody else", Value::Null);
-    Ok(facts)
-}
-
-fn superblock(store: &Store) -> Result<Option<Super>, amino_fs::Error> {
-    let raw = store.get(&key::super_key())?;
-    Ok(raw.map(|raw| Super::decode(&raw)).transpose()?)
+    match owner {
+        None => lines.put("open by", "open_by", "nobody else", Value::Null),
+        Some((pid, runs)) => {
+            let commands = if runs == 1 { "command" } else { "commands" };
+            let shown = format!("process {pid} ({}), for {runs} {commands}", daemon::NAME);
+            let owner = json!({"pid": pid, "command": daemon::NAME, "runs": runs});
+            lines.put("open by", "open_by", shown, owner);
+        }
+    }
+    lines
 }
 
 /// Lines for people and the same as JSON.
 #[derive(Default)]
-struct Facts {
+struct Lines {
     lines: Vec<(&'static str, String)>,
     json: Map<String, Value>,
 }
 
-impl Facts {
+impl Lines {
     fn put(&mut self, label: &'static str, key: &str, text: impl Display, value: impl Into<Value>) {
         self.lines.push((label, text.to_string()));
         self.json.insert(key.to_owned(), value.into());
@@ -189,15 +254,15 @@ impl Facts {
     }
 }
 
-fn print(facts: Facts, json: bool) -> Result<u8, Error> {
+fn print(lines: Lines, json: bool) -> Result<u8, Error> {
     let mut out = Output::new();
     if json {
-        out.json(&Value::Object(facts.json))?;
+        out.json(&Value::Object(lines.json))?;
         return Ok(0);
     }
-    let width = facts.lines.iter().map(|(label, _)| label.len()).max();
+    let width = lines.lines.iter().map(|(label, _)| label.len()).max();
     let width = width.unwrap_or(0);
-    for (label, text) in &facts.lines {
+    for (label, text) in &lines.lines {
         out.line(&format!("{label:width$}  {text}"))?;
     }
     out.finish()?;

@@ -204,10 +204,11 @@ pub fn cat(tree: &Tree, args: &amino::Cat) -> Result<u8, Error> {
         let mut offset = 0;
         loop {
             let count = tree.read(&place, offset, &mut buffer).map_err(fail)?;
-            if count == 0 {
+            out.raw(buffer.get(..count).unwrap_or_default())?;
+            // Short only at the end.
+            if count < buffer.len() {
                 return Ok(());
             }
-            out.raw(buffer.get(..count).unwrap_or_default())?;
             offset += count as u64;
         }
     })?;

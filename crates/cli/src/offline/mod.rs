@@ -1,5 +1,6 @@
-//! The commands that work on a store without a monitor.
+//! The commands that work on a store without a monitor: on one that nobody has open they open it, else they ask its owner.
 
+mod content;
 mod export;
 mod fsck;
 mod host;
@@ -20,22 +21,35 @@ use std::sync::Arc;
 use amino_fs::AminoFs;
 use goanna_vfs::Errno;
 
+pub use content::{Copied, fill};
 pub use fsck::fsck;
-pub use info::info;
+pub use info::{Facts, info};
+pub use tree::Tree;
+pub use trouble::Trouble;
 
+use self::import::Entrance;
 use self::report::Report;
-use self::tree::{Tree, absolute};
+use self::tree::absolute;
 use crate::args::amino::{self, StoreArg};
 use crate::args::{Engine, Level, Loudness};
+use crate::daemon::{self, RemoteFs};
 use crate::error::Error;
 use crate::store::{self, Opening};
 use crate::{caller, mounts};
 
-/// An open store and its tree.
+/// A store and its tree.
 struct StoreHandle {
     dir: PathBuf,
-    fs: Arc<AminoFs>,
+    access: Access,
     tree: Tree,
+}
+
+/// Who has the store open.
+enum Access {
+    /// This process.
+    Own(Arc<AminoFs>),
+    /// Its owner.
+    Remote(Arc<RemoteFs>),
 }
 
 impl StoreHandle {
@@ -47,17 +61,34 @@ impl StoreHandle {
             durability: Level::Aci,
             create,
         };
-        let fs = store::open(&dir, opening, &caller)?;
+        let access = daemon::reach(
+            &dir,
+            |owner| Ok(RemoteFs::attach(owner, engine)?.map(Access::Remote)),
+            || store::open(&dir, opening, &caller).map(Access::Own),
+        )?;
         // What a copy sets is what the original had.
         caller.umask = 0;
-        let tree = Tree::new(fs.clone(), caller);
-        Ok(Self { dir, fs, tree })
+        let tree = match &access {
+            Access::Own(fs) => Tree::new(fs.clone(), caller),
+            Access::Remote(fs) => Tree::new(fs.clone(), caller),
+        };
+        Ok(Self { dir, access, tree })
+    }
+
+    fn entrance(&self) -> Entrance<'_> {
+        match &self.access {
+            Access::Own(fs) => Entrance::Store(fs),
+            Access::Remote(fs) => Entrance::Owner(fs),
+        }
     }
 
     /// Ends the use of the store; its failure is worse than the command's own.
     fn close(self, result: Result<u8, Error>) -> Result<u8, Error> {
         drop(self.tree);
-        store::close(&self.dir, &self.fs)?;
+        match self.access {
+            Access::Own(fs) => store::close(&self.dir, &fs)?,
+            Access::Remote(fs) => Arc::into_inner(fs).map_or(Ok(()), RemoteFs::close)?,
+        }
         result
     }
 }
@@ -105,15 +136,16 @@ pub fn import(args: &amino::Import, loud: Loudness) -> Result<u8, Error> {
     let handle = StoreHandle::open(&args.store, true, args.engine)?;
     let total = report::shows_progress(loud).then(|| import::total(&args.host));
     let report = Report::new(total, loud);
-    let result = import::Import::new(
+    let import = import::Import::new(
         &handle.tree,
-        Some(&handle.fs),
+        handle.entrance(),
         &handle.dir,
         args.force,
         report,
-    )
-    .run(&args.host, args.path.as_bytes())
-    .and_then(|report| report.finish(args.json));
+    );
+    let result = import
+        .run(&args.host, args.path.as_bytes())
+        .and_then(|report| report.finish(args.json));
     handle.close(result)
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use goanna_passfs::PassFs;
 
 use super::export::{self, Export};
-use super::import::Import;
+use super::import::{Entrance, Import};
 use super::report::Report;
 use super::tree::Tree;
 use crate::args::Loudness;
@@ -27,9 +27,15 @@ fn report() -> Report {
 }
 
 fn bring_in(tree: &Tree, from: &Path, to: &[u8], force: bool) -> Report {
-    Import::new(tree, None, Path::new("/nonexistent"), force, report())
-        .run(from, to)
-        .unwrap()
+    Import::new(
+        tree,
+        Entrance::Switch,
+        Path::new("/nonexistent"),
+        force,
+        report(),
+    )
+    .run(from, to)
+    .unwrap()
 }
 
 fn take_out(tree: &Tree, from: &[u8], to: &Path, force: bool) -> Report {
@@ -145,7 +151,7 @@ fn the_store_itself_is_left_out() {
     fs::create_dir_all(&middle).unwrap();
     fs::write(source.join("file"), "x").unwrap();
     let tree = tree(&middle);
-    let report = Import::new(&tree, None, &middle, false, report())
+    let report = Import::new(&tree, Entrance::Switch, &middle, false, report())
         .run(&source, b"/")
         .unwrap();
     assert_eq!(report.finish(false).unwrap(), 0);

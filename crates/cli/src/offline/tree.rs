@@ -1,11 +1,12 @@
 //! The tree of a store, as its owner sees it without a monitor.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use goanna_vfs::walk::{NoProcess, Pos, Walk};
 use goanna_vfs::{
-    Attr, Caller, Errno, FileKind, FileSystem, Mount, MountFlags, Mounts, Place, Result, SynthFs,
-    ops,
+    Attr, Caller, Errno, FileKind, FileSystem, LOCKED, Mount, MountFlags, Mounts, Place, Result,
+    SynthFs, ops,
 };
 
 /// A file system and who looks at it. Its root is `/`, for symbolic links, too.
@@ -14,7 +15,11 @@ pub struct Tree {
     pub caller: Caller,
     mounts: Mounts,
     mount: Arc<Mount>,
+    waits: Option<Box<dyn Fn() -> bool + Send + Sync>>,
 }
+
+/// How often to look whether a wait for a lock is still wanted.
+const SLICE: Duration = Duration::from_millis(10);
 
 /// One entry of a directory.
 #[derive(Debug, Clone)]
@@ -38,7 +43,36 @@ impl Tree {
             caller,
             mounts: Mounts::new(Arc::new(SynthFs::default())),
             mount,
+            waits: None,
         }
+    }
+
+    /// Waits for transactions' locks only as long as `waits` is true.
+    pub fn while_waiting(mut self, waits: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.waits = Some(Box::new(waits));
+        self
+    }
+
+    /// Makes `attempt` until it meets no lock of a transaction. EINTR when the wait is not wanted any more; EDEADLK,
+    /// ETIMEDOUT.
+    pub fn until_free<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        let since = Instant::now();
+        loop {
+            match attempt() {
+                Err(LOCKED) => self.wait(since)?,
+                other => return other,
+            }
+        }
+    }
+
+    fn wait(&self, since: Instant) -> Result<()> {
+        let transactions = self.fs().transactions().ok_or(Errno::EIO)?;
+        while self.waits.as_ref().is_none_or(|waits| waits()) {
+            if transactions.wait(self.caller.tid, since.elapsed(), SLICE)? {
+                return Ok(());
+            }
+        }
+        Err(Errno::EINTR)
     }
 
     /// The file system.
