@@ -75,7 +75,7 @@ fn what_a_command_writes_is_in_the_store() {
 }
 
 #[test]
-fn one_command_at_a_time_uses_a_store() {
+fn a_run_inside_a_run_is_refused() {
     let fixture = Fixture::new();
     let amino = env!("CARGO_BIN_EXE_amino");
     let nested = fixture.amino(&["run", amino, "run", "true"]);
@@ -85,19 +85,23 @@ fn one_command_at_a_time_uses_a_store() {
         "{}",
         stderr(&nested)
     );
-    let inside = fixture.amino(&["run", amino, "ls", "/"]);
-    assert_eq!(inside.status.code(), Some(125));
-    assert!(
-        stderr(&inside).contains("in use by process"),
-        "{}",
-        stderr(&inside)
-    );
-    let info = fixture.amino(&["run", amino, "info", "--json"]);
-    let info: Value = serde_json::from_slice(&info.stdout).unwrap();
+    assert_eq!(fixture.amino(&["ls", "/"]).stdout, b"");
+}
+
+#[test]
+fn a_store_can_be_looked_at_from_inside_of_a_run() {
+    let fixture = Fixture::new();
+    let amino = env!("CARGO_BIN_EXE_amino");
+    let script = format!("echo x > /amino/f; {amino} ls /; {amino} cat /f; {amino} info --json");
+    let output = fixture.amino(&["run", "sh", "-c", &script]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let info = output.stdout.strip_prefix(b"f\nx\n").unwrap();
+    let info: Value = serde_json::from_slice(info).unwrap();
     assert!(
         info["open_by"]["pid"].as_u64().is_some_and(|pid| pid > 1),
         "{info}"
     );
+    assert_eq!(info["open_by"]["runs"], 1);
     assert_eq!(info["engine"], "fjall");
 }
 
