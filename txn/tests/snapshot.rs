@@ -34,7 +34,7 @@ fn what_comes_later_is_not_in_it() {
         let store = Store::open(&dir.path().join("store"), options).unwrap();
         let mut rng = fastrand::Rng::with_seed(7);
         let mut model = Model::new();
-        let mut change = |model: &mut Model, rng: &mut fastrand::Rng, count| {
+        let change = |model: &mut Model, rng: &mut fastrand::Rng, count| {
             for _ in 0..count {
                 let changes = random_changes(rng, 8);
                 apply(model, &changes);
@@ -61,7 +61,6 @@ fn what_comes_later_is_not_in_it() {
             let value = snapshot.get(&key).unwrap();
             assert_eq!(value.as_deref(), then.get(&key).map(Vec::as_slice));
         }
-        drop(change);
         assert!(common::all(&store) == model);
         store.close().unwrap();
     }

@@ -10,7 +10,7 @@ use serde_bytes::ByteBuf;
 use crate::offline::Trouble;
 
 /// Most bytes of data in one message.
-pub const PIECE: usize = 1 << 20;
+pub const PIECE: usize = 256 << 10;
 
 /// A node that `aminod` keeps for the client.
 pub type Handle = u64;
