@@ -401,7 +401,8 @@ const FSCK_HELP: &str = "\
 Notes:
   Reads every record of the store, verifies its checksum and the seven
   integrity constraints, and prints what is wrong, by constraint. Repairs
-  nothing. Nobody may have the store open.
+  nothing. A store that is in use is checked as it is at one moment, while the
+  commands that use it go on.
 
 JSON:
   An object with store, clean, records, files (of any kind), directories,
@@ -427,14 +428,15 @@ pub struct Info {
 
 const INFO_HELP: &str = "\
 Notes:
-  While another process has the store open, only the store, its engine, its
-  size on disk and that process are told.
+  While another user's process has the store open, or one that is no aminod,
+  only the store, its engine, its size on disk and that process are told.
 
 JSON:
   An object with store, id, engine, format, created ({sec, nsec}), disk_bytes,
   names, files, directories, symlinks, special, orphans, bytes (sum of file
   sizes), appended_seq, durable_seq, applied_seq, replayed (records of the
-  log that this opening applied), and open_by (null, or {pid, command}).";
+  log that this opening applied), and open_by: null, or {pid, command, runs},
+  where runs is the number of commands that aminod runs, null for others.";
 
 /// `amino daemon`.
 #[derive(Debug, Args)]
@@ -472,8 +474,10 @@ const DAEMON_HELP: &str = "\
 The owner:
   A store that amino run uses is open in one process, aminod, for all who use
   it at the same time. The first of them starts it; it closes the store and
-  leaves with the last. It has the rights of the user who started it, and serves
-  that user only, through the socket aminod.sock in the store's directory.
+  leaves with the last. The other commands (amino ls, import, fsck, ...) ask it
+  while it is there, and open the store themselves otherwise. It has the rights
+  of the user who started it, and serves that user only, through the socket
+  aminod.sock in the store's directory.
   aminod traces the commands. With the Yama security module that works
   where /proc/sys/kernel/yama/ptrace_scope is 0 or 1; 2 lets only processes with
   CAP_SYS_PTRACE trace, 3 nobody.

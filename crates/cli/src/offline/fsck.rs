@@ -121,3 +121,28 @@ fn to_json(dir: &Path, report: &Report) -> Value {
     map.insert("findings".into(), findings.collect());
     Value::Object(map)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amino_fs::fsck::Constraint;
+
+    #[test]
+    fn reports_arrive_as_they_were_said() {
+        let finding = Finding {
+            constraint: Constraint::Reachable,
+            key: b"P\xff\0".to_vec(),
+            ino: Some(u64::MAX),
+            path: Some(b"not utf8 \xff".to_vec()),
+            what: "gone".to_owned(),
+        };
+        let report = Report {
+            records: 1,
+            bytes: u64::MAX,
+            findings: vec![finding],
+            ..Report::default()
+        };
+        let said = postcard::to_allocvec(&report).unwrap();
+        assert_eq!(postcard::from_bytes::<Report>(&said).unwrap(), report);
+    }
+}

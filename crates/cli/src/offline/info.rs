@@ -285,3 +285,28 @@ fn disk_bytes(dir: &Path) -> u64 {
     }
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_arrive_as_they_were_said() {
+        let facts = Facts {
+            id: [0xfe; 16],
+            engine: "sled".to_owned(),
+            made: Some((1, u64::MAX)),
+            counts: Counts {
+                names: 1,
+                bytes: u64::MAX,
+                ..Counts::default()
+            },
+            appended_seq: 5,
+            durable_seq: 4,
+            applied_seq: 3,
+            replayed: 2,
+        };
+        let said = postcard::to_allocvec(&facts).unwrap();
+        assert_eq!(postcard::from_bytes::<Facts>(&said).unwrap(), facts);
+    }
+}
