@@ -37,6 +37,20 @@ impl Link {
 
     /// Sends `message`, with a descriptor if one is given. `BrokenPipe`: the other end is closed.
     pub fn send(&self, message: &impl Serialize, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        self.send_all(message, fd, &[])
+    }
+
+    /// Sends `message`, and behind it `data`, for [`Link::receive_data`].
+    pub fn send_data(&self, message: &impl Serialize, data: &[u8]) -> io::Result<()> {
+        self.send_all(message, None, data)
+    }
+
+    fn send_all(
+        &self,
+        message: &impl Serialize,
+        fd: Option<BorrowedFd<'_>>,
+        data: &[u8],
+    ) -> io::Result<()> {
         let body = postcard::to_allocvec(message).map_err(io::Error::other)?;
         let length = u32::try_from(body.len()).ok();
         let length = length.filter(|length| *length <= LENGTH_MAX);
@@ -48,18 +62,26 @@ impl Link {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
         let _sending = self.sending.lock();
-        // Both at once, so that the other end is woken once.
-        let parts = [IoSlice::new(&length), IoSlice::new(&body)];
-        let sent = loop {
-            match sendmsg(&self.stream, &parts, &mut control, SendFlags::NOSIGNAL) {
+        // All at once, so that the other end is woken once.
+        let parts = [&length, &body[..], data];
+        let slices = parts.map(IoSlice::new);
+        let mut sent = loop {
+            match sendmsg(&self.stream, &slices, &mut control, SendFlags::NOSIGNAL) {
                 Err(rustix::io::Errno::INTR) => {}
                 sent => break sent?,
             }
         };
         let mut stream = &self.stream;
-        stream.write_all(length.get(sent..).unwrap_or_default())?;
-        let rest = sent.saturating_sub(length.len());
-        stream.write_all(body.get(rest..).unwrap_or_default())
+        for part in parts {
+            stream.write_all(part.get(sent..).unwrap_or_default())?;
+            sent = sent.saturating_sub(part.len());
+        }
+        Ok(())
+    }
+
+    /// Receives the data that came with the last message, which says how much it is.
+    pub fn receive_data(&self, data: &mut [u8]) -> io::Result<()> {
+        (&self.stream).read_exact(data)
     }
 
     /// From now on this end seems closed to the other; what it sends arrives.
@@ -148,6 +170,28 @@ mod tests {
         let (text, fd) = b.receive::<String>().unwrap().unwrap();
         assert_eq!((text.as_str(), fd.is_none()), ("next", true));
         assert!(b.receive::<String>().unwrap().is_none());
+    }
+
+    #[test]
+    fn data_follows_its_message() {
+        let (a, b) = pair();
+        let data: Vec<u8> = (0..3_000_000_u32).map(|n| (n >> 7) as u8).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for piece in [&data[..], &data[..1], &[], &data[..500_000]] {
+                    a.send_data(&piece.len(), piece).unwrap();
+                }
+                a.send(&"end", None).unwrap();
+            });
+            for length in [data.len(), 1, 0, 500_000] {
+                let (said, _) = b.receive::<usize>().unwrap().unwrap();
+                assert_eq!(said, length);
+                let mut came = vec![0; length];
+                b.receive_data(&mut came).unwrap();
+                assert!(came == data[..length]);
+            }
+        });
+        assert_eq!(b.receive::<String>().unwrap().unwrap().0, "end");
     }
 
     #[test]

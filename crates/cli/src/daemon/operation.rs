@@ -80,8 +80,10 @@ pub enum Outcome {
     Node(NodeId),
     /// Metadata.
     Attr(Attr),
-    /// Data, a value, a target.
+    /// A value, a target.
     Bytes(ByteBuf),
+    /// So many bytes of data, which follow the message.
+    Data(u64),
     /// A path, and whether it was removed.
     Path(ByteBuf, bool),
     /// Names of attributes.
@@ -250,6 +252,7 @@ mod tests {
                 ..attr
             }),
             Outcome::Bytes(ByteBuf::from(vec![9; PIECE])),
+            Outcome::Data(PIECE as u64),
             Outcome::Path(bytes(b"a/b"), true),
             Outcome::Names(vec![bytes(b"user.a"), bytes(b"")]),
             Outcome::Entries(vec![entry], true),
@@ -260,9 +263,9 @@ mod tests {
     }
 
     #[test]
-    fn data_takes_no_more_than_its_length() {
-        let data = Outcome::Bytes(ByteBuf::from(vec![0xff; PIECE]));
-        assert!(postcard::to_allocvec(&data).unwrap().len() < PIECE + 16);
+    fn bytes_take_no_more_than_their_length() {
+        let bytes = Outcome::Bytes(ByteBuf::from(vec![0xff; 65536]));
+        assert!(postcard::to_allocvec(&bytes).unwrap().len() < 65536 + 16);
     }
 
     #[test]

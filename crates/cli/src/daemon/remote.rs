@@ -236,6 +236,19 @@ impl RemoteFs {
         Errno::EIO
     }
 
+    fn read(&self, file: Handle, offset: u64, piece: &mut [u8]) -> Result<usize> {
+        let _talking = self.talking.lock();
+        self.say(Operation::Read(file, offset, piece.len() as u64), None)?;
+        let Outcome::Data(count) = self.hear()? else {
+            return Err(self.lost());
+        };
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let data = piece.get_mut(..count).ok_or_else(|| self.lost())?;
+        let received = self.owner.link.receive_data(data);
+        received.map_err(|_| self.lost())?;
+        Ok(count)
+    }
+
     fn done(&self, operation: Operation) -> Result<()> {
         match self.ask(operation)? {
             Outcome::Done => Ok(()),
@@ -344,14 +357,10 @@ impl FileSystem for RemoteFs {
         let file = handle(node)?;
         let mut count = 0;
         for piece in buf.chunks_mut(PIECE) {
-            let at = offset + count as u64;
-            let data = self.bytes(Operation::Read(file, at, piece.len() as u64))?;
-            let Some(place) = piece.get_mut(..data.len()) else {
-                return Err(self.lost());
-            };
-            place.copy_from_slice(&data);
-            count += data.len();
-            if data.len() < piece.len() {
+            let wanted = piece.len();
+            let read = self.read(file, offset + count as u64, piece)?;
+            count += read;
+            if read < wanted {
                 break;
             }
         }

@@ -72,14 +72,22 @@ pub fn serve(client: &Client, (dir, fs): &OpenStore, engine: Option<Engine>) {
         for handle in forget {
             room.nodes.remove(&handle);
         }
+        let mut data = std::mem::take(&mut room.buffer);
         let done = match operation {
             Operation::Fill(dir, name) => Ok(room.fill(dir, &name, fd)),
-            operation => room.perform(operation),
+            Operation::Read(file, offset, length) => room.read(file, offset, length, &mut data),
+            operation => room.perform(&operation),
         };
         let outcome = done.unwrap_or_else(|errno| Outcome::Failed(errno as i32));
-        if link.send(&outcome, None).is_err() {
+        let count = match outcome {
+            Outcome::Data(count) => usize::try_from(count).unwrap_or(0),
+            _ => 0,
+        };
+        let sent = link.send_data(&outcome, data.get(..count).unwrap_or_default());
+        if sent.is_err() {
             return;
         }
+        room.buffer = data;
     }
 }
 
@@ -107,19 +115,15 @@ impl Room<'_> {
     }
 
     /// Makes `operation`, again when it has met a lock.
-    fn perform(&mut self, operation: Operation) -> Result<Outcome> {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let made = self
-            .tree
-            .until_free(|| self.attempt(&operation, &mut buffer));
-        self.buffer = buffer;
-        Ok(match made? {
+    fn perform(&mut self, operation: &Operation) -> Result<Outcome> {
+        let made = self.tree.until_free(|| self.attempt(operation))?;
+        Ok(match made {
             Made::Node(node) => Outcome::Node(self.keep(node)),
             Made::Outcome(outcome) => outcome,
         })
     }
 
-    fn attempt(&self, operation: &Operation, buffer: &mut [u8]) -> Result<Made> {
+    fn attempt(&self, operation: &Operation) -> Result<Made> {
         let (caller, fs) = (&self.tree.caller, self.tree.fs());
         let outcome = match operation {
             Operation::Lookup(dir, name) => {
@@ -142,15 +146,6 @@ impl Room<'_> {
                 Outcome::Bytes(fs.readlink(caller, &self.place(*node)?.node)?.into())
             }
             Operation::Entries(dir, after) => self.entries(*dir, *after)?,
-            Operation::Read(file, offset, length) => {
-                let file = self.place(*file)?;
-                ops::access(caller, &file, nix::libc::R_OK)?;
-                let length = usize::try_from(*length).unwrap_or(PIECE).min(buffer.len());
-                let buffer = buffer.get_mut(..length).unwrap_or_default();
-                let count = fs.read_at(caller, &file.node, *offset, buffer)?;
-                let data = buffer.get(..count).unwrap_or_default();
-                Outcome::Bytes(ByteBuf::from(data))
-            }
             Operation::Xattr(node, name) => {
                 Outcome::Bytes(ops::getxattr(caller, &self.place(*node)?, name)?.into())
             }
@@ -212,6 +207,19 @@ impl Room<'_> {
             ops::chmod(caller, place, mode)?;
         }
         ops::utimens(caller, place, set.atime, set.mtime)
+    }
+
+    /// Reads into `buffer`.
+    fn read(&self, file: Handle, offset: u64, length: u64, buffer: &mut [u8]) -> Result<Outcome> {
+        let file = self.place(file)?;
+        let length = usize::try_from(length).unwrap_or(PIECE).min(buffer.len());
+        let buffer = buffer.get_mut(..length).unwrap_or_default();
+        let caller = &self.tree.caller;
+        let count = self.tree.until_free(|| {
+            ops::access(caller, &file, nix::libc::R_OK)?;
+            self.tree.fs().read_at(caller, &file.node, offset, buffer)
+        })?;
+        Ok(Outcome::Data(count as u64))
     }
 
     fn entries(&self, dir: Handle, after: u64) -> Result<Outcome> {
