@@ -11,7 +11,7 @@
 use amino_fs::{AminoFs, EngineKind, Options};
 use goanna_tests::isolation::Item::{Abort, Begin, Commit, Fork};
 use goanna_tests::isolation::Op::{
-    Append, Create, Link, List, Look, Mkdir, Read, Rename, Rmdir, Stat, Unlink, Where, Write,
+    Append, Chmod, Create, Link, List, Look, Mkdir, Read, Rename, Rmdir, Stat, Unlink, Where, Write,
 };
 use goanna_tests::isolation::{History, Item, Layout, Op, Plan, Stage, told};
 
@@ -323,19 +323,72 @@ fn stat_skew() {
     assert_answers(&history, A, &[file, file]);
 }
 
-/// As [`stat_skew`], for the links of a directory.
+/// As [`stat_skew`], for what is locked of a directory: its mode.
 #[test]
-fn stat_skew_of_a_directory() {
+fn mode_skew_of_a_directory() {
     let history = play(&[
         (A, Begin),
         (A, op(Stat("@1"))),
-        (B, op(Mkdir("@1/more"))),
+        (B, op(Chmod("@1", 0o700))),
         (A, op(Stat("@1"))),
         (A, Commit),
     ]);
     assert_waits(&history, &[B]);
     let dir = "Dir 755 x3 0 bytes";
     assert_answers(&history, A, &[dir, dir]);
+}
+
+/// A directory is there, and when looked at again it is not.
+#[test]
+fn a_directory_that_was_looked_at_stays() {
+    let history = play(&[
+        (A, Begin),
+        (A, op(Stat("@2"))),
+        (B, op(Rmdir("@1/in"))),
+        (A, op(Stat("@2"))),
+        (A, Commit),
+    ]);
+    assert_waits(&history, &[B]);
+    let dir = "Dir 755 x2 0 bytes";
+    assert_answers(&history, A, &[dir, dir]);
+}
+
+/// What is not locked of a directory, its links: what was committed, with the transaction's own. Nobody waits for who looks at it.
+#[test]
+fn links_of_a_directory_are_those_committed_at_that_moment() {
+    let history = play(&[
+        (A, Begin),
+        (B, Begin),
+        (A, op(Stat("@1"))),
+        (B, op(Mkdir("@1/more"))),
+        (A, op(Stat("@1"))),
+        (B, Commit),
+        (A, op(Stat("@1"))),
+        (A, op(Mkdir("@1/own"))),
+        (A, op(Stat("@1"))),
+        (C, op(Stat("@1"))),
+        (A, Commit),
+        (C, op(Stat("@1"))),
+    ]);
+    assert_waits(&history, &[]);
+    let links = |number| format!("Dir 755 x{number} 0 bytes");
+    let seen = [links(3), links(3), links(4), "done".to_owned(), links(5)];
+    assert_answers(&history, A, &seen.each_ref().map(|seen| &**seen));
+    assert_answers(&history, C, &[&*links(4), &*links(5)]);
+}
+
+/// As [`links_of_a_directory_are_those_committed_at_that_moment`], where the transaction has changed the directory itself.
+#[test]
+fn links_of_a_changed_directory_are_those_committed_at_that_moment() {
+    let history = play(&[
+        (A, Begin),
+        (A, op(Chmod("@1", 0o700))),
+        (B, op(Mkdir("@1/more"))),
+        (A, op(Stat("@1"))),
+        (A, Commit),
+    ]);
+    assert_waits(&history, &[]);
+    assert_answers(&history, A, &["done", "Dir 700 x4 0 bytes"]);
 }
 
 /// A directory is removed, being empty, while somebody makes something in it.

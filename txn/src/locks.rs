@@ -34,7 +34,7 @@ use sync::Mutex;
 pub enum Resource {
     /// An inode's metadata and content; of a directory its own attributes, not its entries.
     Inode(u64),
-    /// The set of entries of a directory: its listing, size, link count and times.
+    /// The set of entries of a directory: its listing, and whether it is empty.
     Entries(u64),
     /// A name in a directory, whether there is an entry or not, so that there are no phantoms.
     Name(u64, Arc<[u8]>),

@@ -1,6 +1,5 @@
 //! Attributes of inodes and figures of the file system.
 
-use amino_txn::locks::Resource;
 use goanna_vfs::{Attr, Errno, Node, Result, SetAttr, StatFs, TimeSet};
 
 use crate::Volume;
@@ -11,15 +10,9 @@ use crate::view::View;
 const MAGIC: u64 = 0x414d_4e4f;
 
 impl View<'_> {
+    /// Size, links and times of a directory depend on its entries, which are not locked: others may commit entries before
+    /// the transaction looks again.
     pub(crate) fn do_getattr(&self, node: &Node) -> Result<Attr> {
-        if node.is_dir() {
-            self.lock_read(|| Resource::Entries(node.ino()))?;
-        }
-        self.do_getattr_own(node)
-    }
-
-    /// As [`View::do_getattr`], but size, links and times of a directory are not to be relied on.
-    pub(crate) fn do_getattr_own(&self, node: &Node) -> Result<Attr> {
         let inode = self.inode_to_read(node)?;
         // Shared, so that what a name operation does to several inodes is seen whole.
         let _names = self.names.read();

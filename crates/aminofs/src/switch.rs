@@ -32,10 +32,6 @@ impl FileSystem for AminoFs {
         self.view(caller, |view| view.do_getattr(node))
     }
 
-    fn owner_and_mode(&self, caller: &Caller, node: &Node) -> Result<Attr> {
-        self.view(caller, |view| view.do_getattr_own(node))
-    }
-
     fn transactions(&self) -> Option<&dyn Transactions> {
         Some(self)
     }

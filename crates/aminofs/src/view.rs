@@ -16,7 +16,7 @@ use amino_txn::{Changes, OpGuard};
 use bytes::Bytes;
 use goanna_vfs::{Caller, Errno, FileKind, LOCKED, Node, Result};
 
-use crate::inode::{Home, Inode, State};
+use crate::inode::{Home, Inode, State, now};
 use crate::transaction::Txn;
 use crate::transaction::level::{DirDelta, Entry};
 use crate::{AminoFs, Durability, Volume, damaged, errno};
@@ -284,6 +284,7 @@ impl View<'_> {
     pub(crate) fn dir_meta(&self, dir: &Arc<Inode>, state: &State) -> Meta {
         let mut meta = state.meta.clone();
         let Some(txn) = self.within else { return meta };
+        let set = state.copy.as_ref().is_some_and(|copy| copy.times);
         if let Some(copy) = &state.copy {
             // The copy has the numbers of when it was made; others may have added entries since.
             let base = dir.base().state.lock();
@@ -301,13 +302,18 @@ impl View<'_> {
                 let nlink = i64::from(meta.nlink) + delta.nlink;
                 meta.nlink = u32::try_from(nlink).unwrap_or(0);
                 if let Some(time) = delta.time.filter(|_| !time_known) {
-                    (meta.mtime, meta.ctime) = (time, time.max(meta.ctime));
+                    // A time that lies ahead is not of entries that others have committed since: it was set before.
+                    let by_others = !set && meta.mtime > time && meta.mtime <= now();
+                    if !by_others {
+                        meta.mtime = time;
+                    }
+                    meta.ctime = meta.ctime.max(time);
                     time_known = true;
                 }
             }
             // An inner copy whose times were set hides what the outer ones say.
             let copy = level.inodes.get(&dir.ino);
-            time_known |= state.copy.as_ref().is_some_and(|copy| copy.times) && copy.is_some();
+            time_known |= set && copy.is_some();
         }
         if state.home == Home::Orphan {
             meta.nlink = 0;

@@ -169,6 +169,90 @@ fn who_wants_to_change_the_same_waits() {
     close_and_check(fs, dir.path());
 }
 
+/// Size, links and times of a directory are what was committed in that moment, with the transaction's own changes; the rest is
+/// locked.
+#[test]
+fn a_look_at_a_directory_stops_nobody_from_adding_entries() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = open(dir.path());
+    let (mut inside, mut other) = (User::new(&fs, 1), User::new(&fs, 2));
+    let node = inside.mkdir("d").unwrap();
+    let seen = |user: &User<'_>| fs.getattr(&user.caller, &node).unwrap();
+    inside.begin();
+    let first = seen(&inside);
+    // What is committed is seen, and nothing before.
+    other.begin();
+    for index in 0..130 {
+        other.put(&format!("d/f{index}"), b"").unwrap();
+    }
+    other.mkdir("d/sub").unwrap();
+    assert_eq!(seen(&inside), first);
+    other.commit(None).unwrap();
+    let second = seen(&inside);
+    assert_eq!(second, seen(&other));
+    assert_eq!((first.size, first.nlink), (4096, 2));
+    assert_eq!((second.size, second.nlink), (8192, 3));
+    assert!(second.mtime > first.mtime && second.ctime > first.ctime);
+    // Its own comes on top, and so does what others commit later.
+    inside.mkdir("d/own").unwrap();
+    let third = seen(&inside);
+    assert_eq!(third.nlink, 4);
+    assert!(third.mtime > second.mtime && third.ctime > second.ctime);
+    assert_eq!(seen(&other), second);
+    other.mkdir("d/later").unwrap();
+    let fourth = seen(&inside);
+    assert_eq!((seen(&other).nlink, fourth.nlink), (4, 5));
+    assert!(fourth.mtime > third.mtime);
+    assert_eq!(
+        (fourth.mtime, fourth.ctime),
+        (seen(&other).mtime, seen(&other).ctime)
+    );
+    // Its own attributes are locked, and that it is there.
+    let set = SetAttr {
+        mode: Some(0o700),
+        ..SetAttr::default()
+    };
+    assert_eq!(fs.setattr(&other.caller, &node, &set), Err(LOCKED));
+    assert_eq!(other.rename("d", "e"), Err(LOCKED));
+    // Who lists it waits, and who has listed it is waited for.
+    other.begin();
+    assert_eq!(other.names("d"), Err(LOCKED));
+    other.abort(None);
+    inside.commit(None).unwrap();
+    assert_eq!(seen(&other), fourth);
+    inside.begin();
+    inside.names("d").unwrap();
+    assert_eq!(other.put("d/new", b""), Err(LOCKED));
+    inside.commit(None).unwrap();
+    close_and_check(fs, dir.path());
+}
+
+#[test]
+fn times_of_a_directory_that_lie_ahead_are_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = open(dir.path());
+    let (mut inside, other) = (User::new(&fs, 1), User::new(&fs, 2));
+    let node = inside.mkdir("d").unwrap();
+    let mtime = |user: &User<'_>| fs.getattr(&user.caller, &node).unwrap().mtime;
+    let before = mtime(&other);
+    let ahead = goanna_vfs::Stamp {
+        sec: before.sec + 1_000_000,
+        nsec: 0,
+    };
+    let set = SetAttr {
+        mtime: Some(TimeSet::At(ahead)),
+        ..SetAttr::default()
+    };
+    fs.setattr(&other.caller, &node, &set).unwrap();
+    inside.begin();
+    assert_eq!(mtime(&inside), ahead);
+    inside.put("d/f", b"").unwrap();
+    assert!(mtime(&inside) > before && mtime(&inside) < ahead);
+    inside.abort(None);
+    assert_eq!(mtime(&other), ahead);
+    close_and_check(fs, dir.path());
+}
+
 #[test]
 fn waiting_has_a_limit_and_circles_are_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use amino_fs::EngineKind;
 use common::user::{Runs, User, runs};
 use common::{Handle, close_and_check, open_with, options};
-use goanna_vfs::{Errno, LOCKED, Result, Transactions, TxnId};
+use goanna_vfs::{Errno, FileSystem, LOCKED, Result, Transactions, TxnId};
 use proptest::prelude::*;
 
 /// The reference: names to directories or files, files by number.
@@ -164,21 +164,20 @@ impl Model {
         for (name, id) in &self.names {
             let shown = match id {
                 Some(id) => (Some(runs(&self.files[id])), links(*id) as u32),
-                None => {
-                    let below = format!("{name}/");
-                    let is_subdir = |other: &&String| {
-                        other.starts_with(&below) && !other[below.len()..].contains('/')
-                    };
-                    let dirs = self.names.iter().filter(|(_, id)| id.is_none());
-                    (
-                        None,
-                        2 + dirs.map(|(name, _)| name).filter(is_subdir).count() as u32,
-                    )
-                }
+                None => (None, self.links(name)),
             };
             out.insert(format!("/{name}"), shown);
         }
         out
+    }
+
+    /// Of a directory.
+    fn links(&self, name: &str) -> u32 {
+        let below = format!("{name}/");
+        let is_subdir =
+            |other: &&String| other.starts_with(&below) && !other[below.len()..].contains('/');
+        let dirs = self.names.iter().filter(|(_, id)| id.is_none());
+        2 + dirs.map(|(name, _)| name).filter(is_subdir).count() as u32
     }
 }
 
@@ -204,6 +203,8 @@ enum Step {
 #[derive(Debug, Clone)]
 enum Act {
     Inside(Step),
+    /// Of a directory, inside; see [`Model::links`].
+    Stat(String),
     Outside(Step),
     Begin,
     Commit,
@@ -264,6 +265,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         10 => step().prop_map(Act::Inside),
+        3 => path().prop_map(Act::Stat),
         3 => step().prop_map(Act::Outside),
         2 => Just(Act::Begin),
         1 => Just(Act::Commit),
@@ -398,6 +400,18 @@ fn play(engine: EngineKind, acts: &[Act], as_run: bool) {
                 if as_run && !stack.is_empty() {
                     held.open(&inside, step);
                 }
+            }
+            Act::Stat(path) => {
+                let seen = stack.last().map_or(&committed, |open| &open.seen);
+                let links = inside.walk(path).map(|node| {
+                    let attr = fs.getattr(&inside.caller, &node).unwrap();
+                    node.is_dir().then_some(attr.nlink)
+                });
+                let expected = seen.walk(path).map(|file| match file {
+                    Some(_) => None,
+                    None => Some(seen.links(path)),
+                });
+                assert_eq!(links, expected, "{at}: stat {path}");
             }
             Act::Outside(step) => {
                 // What the transactions have touched waits. The rest happens before all of them.

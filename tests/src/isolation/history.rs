@@ -5,7 +5,7 @@ use std::fmt;
 
 use goanna_vfs::Errno;
 
-use super::model::{Model, apply};
+use super::model::{Model, Window, apply};
 use super::op::{Op, Outcome, told};
 use super::plan::Layout;
 
@@ -54,6 +54,8 @@ pub struct History {
 struct Unit {
     from: u64,
     to: u64,
+    /// When its changes became those of what is around it.
+    took_effect: Window,
     what: Inside,
 }
 
@@ -87,11 +89,13 @@ impl History {
                 What::Op(op, outcome) => units.push(Unit {
                     from: event.from,
                     to: event.to,
+                    took_effect: (event.from, event.to),
                     what: Inside::Op(op.clone(), outcome.clone()),
                 }),
                 What::End { txn, committed } => units.push(Unit {
                     from: self.begin_of(*txn),
                     to: event.to,
+                    took_effect: (event.from, event.to),
                     what: Inside::Txn {
                         units: self.units(Some(*txn)),
                         committed: *committed,
@@ -166,7 +170,13 @@ fn take_aborted(unit: &mut Unit, ghosts: &mut Vec<Unit>) {
             let units = before.chain([ghost]).collect();
             let committed = false;
             let what = Inside::Txn { units, committed };
-            ghosts.push(Unit { from, to, what });
+            let took_effect = (from, to);
+            ghosts.push(Unit {
+                from,
+                to,
+                took_effect,
+                what,
+            });
         }
         if !aborted {
             kept.push(inner);
@@ -198,18 +208,22 @@ fn linearise(
             continue;
         }
         let done = done | 1 << at;
+        let mut go_on = |mut after: Model| {
+            after.note_links(state, unit.took_effect) && linearise(units, done, &after, dead, found)
+        };
         let went_on = match &unit.what {
             Inside::Op(op, outcome) => {
-                let (answer, after) = apply(state, op);
-                answer == *outcome && linearise(units, done, &after, dead, found)
+                apply(state, op, outcome, (unit.from, unit.to)).is_some_and(go_on)
             }
             Inside::Txn {
                 units: inner,
                 committed,
-            } => linearise(inner, 0, state, &mut HashSet::new(), &mut |after| {
-                let next = if *committed { after } else { state };
-                linearise(units, done, next, dead, found)
-            }),
+            } => {
+                let begun = state.begun();
+                linearise(inner, 0, &begun, &mut HashSet::new(), &mut |after| {
+                    go_on(after.ended(state, *committed))
+                })
+            }
         };
         if went_on {
             return true;
@@ -256,11 +270,11 @@ impl fmt::Display for History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isolation::op::Op::{Append, Read, Write};
-    use crate::isolation::op::{Outcome, Seen};
+    use crate::isolation::op::Op::{Append, Chmod, List, Mkdir, Read, Rmdir, Write};
+    use crate::isolation::op::{Kind, Outcome, Seen, Stat};
 
     const LAYOUT: Layout = Layout {
-        make: &[Op::Create("x", b'0'), Op::Create("y", b'0')],
+        make: &[Op::Create("x", b'0'), Op::Create("y", b'0'), Op::Mkdir("d")],
         held: &[],
     };
 
@@ -282,6 +296,20 @@ mod tests {
 
     fn done(txn: Option<usize>, op: Op) -> (Option<usize>, What) {
         (txn, What::Op(op, Ok(Seen::Done)))
+    }
+
+    fn stat(txn: Option<usize>, perm: u32, nlink: u32) -> (Option<usize>, What) {
+        let seen = Seen::Stat(Stat {
+            kind: Kind::Dir,
+            perm,
+            nlink,
+            size: 0,
+        });
+        (txn, What::Op(Op::Stat("d"), Ok(seen)))
+    }
+
+    fn links(txn: Option<usize>, nlink: u32) -> (Option<usize>, What) {
+        stat(txn, 0o755, nlink)
     }
 
     /// Whether these, one after the other, have a serial order.
@@ -429,5 +457,111 @@ mod tests {
         };
         assert!(steps("0"));
         assert!(!steps("02"));
+    }
+
+    #[test]
+    fn links_of_a_directory_are_those_committed_at_that_moment() {
+        let steps = |seen: [u32; 4]| {
+            judge(vec![
+                begin(0, None),
+                links(Some(0), seen[0]),
+                begin(1, None),
+                done(Some(1), Mkdir("d/one")),
+                links(Some(0), seen[1]),
+                end(1, None, true),
+                done(None, Mkdir("d/two")),
+                links(Some(0), seen[2]),
+                done(None, Rmdir("d/one")),
+                done(Some(0), Mkdir("d/own")),
+                links(Some(0), seen[3]),
+                end(0, None, true),
+                links(None, 4),
+            ])
+        };
+        assert!(steps([2, 2, 4, 4]));
+        assert!(!steps([2, 3, 4, 4]), "not committed");
+        assert!(!steps([2, 2, 3, 4]), "no longer so");
+        assert!(!steps([2, 2, 2, 4]), "as it was seen before");
+        assert!(!steps([4, 2, 4, 4]), "not made yet");
+        assert!(!steps([2, 2, 4, 3]), "without its own");
+        assert!(!steps([2, 2, 4, 5]), "with what is removed");
+    }
+
+    #[test]
+    fn links_of_what_is_aborted_are_not_seen() {
+        let steps = |seen: u32| {
+            judge(vec![
+                begin(0, None),
+                begin(1, None),
+                done(Some(1), Mkdir("d/one")),
+                links(Some(0), seen),
+                end(1, None, false),
+                end(0, None, true),
+            ])
+        };
+        assert!(steps(2));
+        assert!(!steps(3));
+    }
+
+    #[test]
+    fn links_in_a_nested_transaction_are_those_around_it_at_that_moment() {
+        let steps = |seen: [u32; 3]| {
+            judge(vec![
+                begin(0, None),
+                done(Some(0), Mkdir("d/outer")),
+                begin(1, Some(0)),
+                begin(2, Some(0)),
+                links(Some(1), seen[0]),
+                done(Some(2), Mkdir("d/inner")),
+                links(Some(1), seen[1]),
+                end(2, Some(0), true),
+                done(None, Mkdir("d/alone")),
+                links(Some(1), seen[2]),
+                end(1, Some(0), true),
+                end(0, None, true),
+            ])
+        };
+        assert!(steps([3, 3, 5]));
+        assert!(!steps([2, 3, 5]));
+        assert!(!steps([3, 4, 5]));
+        assert!(!steps([3, 3, 3]));
+        assert!(!steps([3, 3, 4]));
+    }
+
+    #[test]
+    fn all_else_of_a_directory_is_in_order() {
+        let mode = |second| {
+            judge(vec![
+                begin(0, None),
+                stat(Some(0), 0o755, 2),
+                done(None, Chmod("d", 0o700)),
+                stat(Some(0), second, 2),
+                end(0, None, true),
+            ])
+        };
+        assert!(mode(0o755));
+        assert!(!mode(0o700));
+        let list = |names: Vec<(String, Kind)>| {
+            judge(vec![
+                begin(0, None),
+                (Some(0), What::Op(List("d"), Ok(Seen::Names(Vec::new())))),
+                done(None, Mkdir("d/one")),
+                (Some(0), What::Op(List("d"), Ok(Seen::Names(names)))),
+                end(0, None, true),
+            ])
+        };
+        assert!(list(Vec::new()));
+        assert!(!list(vec![("one".into(), Kind::Dir)]));
+        let gone = |nlink| {
+            judge(vec![
+                begin(0, None),
+                links(Some(0), 2),
+                done(None, Rmdir("d")),
+                links(Some(0), nlink),
+                end(0, None, true),
+            ])
+        };
+        assert!(gone(2), "in an order in which it is removed afterwards");
+        assert!(!gone(0));
     }
 }

@@ -9,6 +9,8 @@
 //! - A transaction that was aborted has its place in the order, too, and takes no effect: what it read must make sense.
 //! - Transactions inside another one have an order within it. One of them that was aborted has let go of its locks, so it has a
 //!   place of its own: what came before it in those around it, then it, then an abort of all.
+//! - A stat in a transaction reads the links of a directory without a lock: they are not those of the order, but what was committed
+//!   in the instant of the stat, with the transaction's own changes. What else it shows of a directory is of the order.
 //! - The last operation of each history looks at everything there is.
 
 mod history;

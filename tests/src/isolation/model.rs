@@ -1,11 +1,11 @@
 //! The reference: a file system that does one thing after the other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use goanna_vfs::{Errno, Result};
 
 use super::Layout;
-use super::op::{Calls, Kind, Op, Stat, perform};
+use super::op::{Calls, Kind, Op, Seen, Stat, perform, walk};
 
 /// Permission bits of files and directories that operations make.
 pub const FILE_PERM: u32 = 0o644;
@@ -39,7 +39,29 @@ enum What {
 pub struct Model {
     inodes: BTreeMap<u32, Inode>,
     held: Vec<u32>,
+    /// Outside of all transactions, and each that is open, the innermost last.
+    levels: Vec<Level>,
 }
+
+/// What has to do with the links of directories, which transactions read without a lock.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Level {
+    /// What has changed them, in order.
+    changes: Vec<LinksChange>,
+    /// When transactions inside have looked at each directory last.
+    looks: BTreeMap<u32, u64>,
+}
+
+/// A transaction or an operation has changed how many links a directory has.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct LinksChange {
+    dir: u32,
+    by: i64,
+    when: Window,
+}
+
+/// Something happened in one instant of these, the first and the last included.
+pub type Window = (u64, u64);
 
 impl Model {
     /// What there is before a history begins.
@@ -48,6 +70,7 @@ impl Model {
         let mut model = Self {
             inodes: BTreeMap::from([(TOP, top)]),
             held: Vec::new(),
+            levels: vec![Level::default()],
         };
         for op in layout.make {
             perform(&mut model, op).unwrap();
@@ -59,6 +82,78 @@ impl Model {
             model.held.push(node);
         }
         model
+    }
+
+    /// This state as a transaction finds it that begins now.
+    pub fn begun(&self) -> Self {
+        let mut inside = self.clone();
+        inside.levels.push(Level::default());
+        inside
+    }
+
+    /// What the innermost transaction has made of `before`, when it has ended.
+    pub fn ended(&self, before: &Self, committed: bool) -> Self {
+        let mut after = if committed { self } else { before }.clone();
+        // What it has seen, it has seen.
+        after.levels.clone_from(&self.levels);
+        after.levels.pop();
+        after
+    }
+
+    fn level(&mut self) -> &mut Level {
+        self.levels.last_mut().expect("there is an outside")
+    }
+
+    /// Notes how the links of directories differ from those in `before`. False when somebody has looked afterwards who comes
+    /// before in this order, and so has not seen it.
+    ///
+    /// A directory that is made or removed is no matter of links: that it is there is locked.
+    pub fn note_links(&mut self, before: &Self, when: Window) -> bool {
+        let mut noted = Vec::new();
+        for (&dir, inode) in &self.inodes {
+            let old = before.inodes.get(&dir).map_or(inode.nlink, |old| old.nlink);
+            let by = i64::from(inode.nlink) - i64::from(old);
+            if by != 0 && inode.has_entries() {
+                noted.push(LinksChange { dir, by, when });
+            }
+        }
+        let level = self.level();
+        let missed = |change: &LinksChange| level.looks.get(&change.dir) > Some(&change.when.1);
+        let in_order = !noted.iter().any(missed);
+        level.changes.extend(noted);
+        in_order
+    }
+
+    /// The numbers of links that a look at directory `dir` can show within the innermost transaction: with its own, those that each
+    /// level around it had in some instant of the look.
+    fn look(&mut self, dir: u32, when: Window) -> BTreeSet<i64> {
+        let inode = &self.inodes[&dir];
+        let mut shown = BTreeSet::from([i64::from(inode.nlink)]);
+        if !inode.has_entries() {
+            return shown;
+        }
+        let (_, around) = self.levels.split_last_mut().expect("there is an outside");
+        for level in around {
+            let last = level.looks.entry(dir).or_default();
+            *last = when.0.max(*last);
+            let of_dir = |change: &&LinksChange| change.dir == dir;
+            let changes: Vec<_> = level.changes.iter().filter(of_dir).collect();
+            // The last ones may have come after the look, though they come before in this order.
+            let mut later = 0;
+            let mut possible = Vec::new();
+            for done in (0..=changes.len()).rev() {
+                let (before, after) = changes.split_at(done);
+                let had_come = before.last().is_none_or(|last| last.when.0 <= when.1);
+                let was_to_come = after.first().is_none_or(|next| next.when.1 >= when.0);
+                if had_come && was_to_come {
+                    possible.push(later);
+                }
+                later += before.last().map_or(0, |last| last.by);
+            }
+            let less = |links: i64| possible.iter().map(move |later| links - later);
+            shown = shown.into_iter().flat_map(less).collect();
+        }
+        shown
     }
 
     fn inode(&mut self, node: u32) -> &mut Inode {
@@ -168,6 +263,11 @@ impl Inode {
             mark: None,
             what: What::File(Vec::new()),
         }
+    }
+
+    /// Whether it is a directory that is not removed.
+    fn has_entries(&self) -> bool {
+        matches!(self.what, What::Dir { removed: false, .. })
     }
 
     fn kind(&self) -> Kind {
@@ -360,9 +460,22 @@ impl Calls for Model {
     }
 }
 
-/// What an operation shows in a state of the model, and the state after it.
-pub fn apply(model: &Model, op: &Op) -> (super::Outcome, Model) {
+/// The state after an operation, if it can show `outcome` in a state of the model.
+///
+/// In a transaction a stat of a directory reads its links without a lock, so these are not what they are in the order that is
+/// looked for, but what was committed in the instant of the stat, with the transaction's own changes. Everything else is exact.
+pub fn apply(model: &Model, op: &Op, outcome: &super::Outcome, when: Window) -> Option<Model> {
     let mut after = model.clone();
-    let outcome = perform(&mut after, op);
-    (outcome, after)
+    let mut answer = perform(&mut after, op);
+    if let (Op::Stat(path), Ok(Seen::Stat(exact)), Ok(Seen::Stat(seen))) =
+        (op, &mut answer, outcome)
+        && exact.kind == Kind::Dir
+    {
+        let dir = walk(&mut after, path).ok()?;
+        if !after.look(dir, when).contains(&seen.nlink.into()) {
+            return None;
+        }
+        exact.nlink = seen.nlink;
+    }
+    (answer == *outcome).then_some(after)
 }

@@ -142,7 +142,7 @@ fn step<C: Calls>(calls: &mut C, dir: &C::Node, name: &str) -> Result<C::Node> {
     }
 }
 
-fn walk<C: Calls>(calls: &mut C, path: Path) -> Result<C::Node> {
+pub(super) fn walk<C: Calls>(calls: &mut C, path: Path) -> Result<C::Node> {
     let (held, mut names) = split(path);
     let start = calls.start(held);
     names.try_fold(start, |dir, name| step(calls, &dir, name))

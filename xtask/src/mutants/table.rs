@@ -18,6 +18,7 @@ pub struct Mutant {
 
 const STATE: &str = "txn/src/locks/state.rs";
 const VIEW: &str = "crates/aminofs/src/view.rs";
+const ATTR: &str = "crates/aminofs/src/attr.rs";
 const TRANSACTION: &str = "crates/aminofs/src/transaction/mod.rs";
 
 const NO_LOCKS: Edit = Edit {
@@ -40,6 +41,9 @@ const RESERVE: Edit = Edit {
 };
 
 const LOCK: &str = "        let locks = &self.transactions.locks;\n        locks.acquire(";
+
+/// The lock that a stat takes.
+const GETATTR: &str = "let inode = self.inode_to_read(node)?;\n        // Shared";
 
 const RANDOM: &str = "random_histories_are_serialisable";
 
@@ -64,7 +68,8 @@ pub const MUTANTS: &[Mutant] = &[
             "phantom_by_removed_name",
             "observed_transaction_vanishes",
             "stat_skew",
-            "stat_skew_of_a_directory",
+            "mode_skew_of_a_directory",
+            "a_directory_that_was_looked_at_stays",
             "working_directory_skew",
             "directories_are_not_moved_into_each_other",
             RANDOM,
@@ -166,7 +171,6 @@ pub const MUTANTS: &[Mutant] = &[
         fails: &[
             "phantom_by_listing",
             "phantom_by_listing_with_two_writers",
-            "stat_skew_of_a_directory",
             "a_removed_directory_gets_no_entry_of_a_single_operation",
             RANDOM,
         ],
@@ -198,7 +202,6 @@ pub const MUTANTS: &[Mutant] = &[
         fails: &[
             "phantom_by_listing",
             "phantom_by_listing_with_two_writers",
-            "stat_skew_of_a_directory",
             RANDOM,
         ],
     },
@@ -272,13 +275,60 @@ pub const MUTANTS: &[Mutant] = &[
         fails: &["working_directory_skew"],
     },
     Mutant {
-        name: "a directory's links are not locked",
+        name: "attributes are not locked",
         edits: &[Edit {
-            file: "crates/aminofs/src/attr.rs",
-            find: "self.lock_read(|| Resource::Entries(node.ino()))?;",
-            replace: "let _ = || Resource::Entries(node.ino());",
+            file: ATTR,
+            find: GETATTR,
+            replace: "let inode = self.inode(node)?;\n        // Shared",
         }],
-        fails: &["stat_skew_of_a_directory"],
+        fails: &[
+            "stat_skew",
+            "mode_skew_of_a_directory",
+            "a_directory_that_was_looked_at_stays",
+            RANDOM,
+        ],
+    },
+    Mutant {
+        name: "who adds entries waits for who looks at the directory",
+        edits: &[Edit {
+            file: ATTR,
+            find: GETATTR,
+            replace: "let inode = self.inode_to_read(node)?;\n        self.lock_read(|| amino_txn::locks::Resource::Entries(node.ino()))?;\n        // Shared",
+        }],
+        fails: &["links_of_a_directory_are_those_committed_at_that_moment"],
+    },
+    Mutant {
+        name: "a transaction does not see its own links",
+        edits: &[Edit {
+            file: VIEW,
+            find: "let nlink = i64::from(meta.nlink) + delta.nlink;",
+            replace: "let nlink = i64::from(meta.nlink);",
+        }],
+        fails: &[
+            "links_of_a_directory_are_those_committed_at_that_moment",
+            RANDOM,
+        ],
+    },
+    Mutant {
+        name: "links are seen before they are committed",
+        edits: &[Edit {
+            file: VIEW,
+            find: "delta.nlink += nlink;",
+            replace: "let links = &mut dir.base().state.lock().meta.nlink;\n        *links = links.saturating_add_signed(nlink as i32);",
+        }],
+        fails: &[
+            "links_of_a_directory_are_those_committed_at_that_moment",
+            RANDOM,
+        ],
+    },
+    Mutant {
+        name: "a directory that a transaction has changed keeps its links",
+        edits: &[Edit {
+            file: VIEW,
+            find: "(meta.size, meta.nlink) = (base.meta.size, base.meta.nlink);",
+            replace: "meta.size = base.meta.size;",
+        }],
+        fails: &["links_of_a_changed_directory_are_those_committed_at_that_moment"],
     },
     Mutant {
         name: "a removed directory keeps its links",
