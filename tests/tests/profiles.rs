@@ -372,21 +372,31 @@ echo package >> var/db/installed
 
 #[test]
 fn recipes_of_make_are_transactions() {
-    let makefile = "all: one two three\none:\n\techo 1 > one\ntwo: one\n\tcp one two; echo x > half; exit 1\n\
-        three:\n\techo 3 > three\n";
+    let mut makefile = "all: one two three four five six\none:\n\techo 1 > one\n\
+        two: one\n\tcp one two; echo x > half; exit 1\n"
+        .to_owned();
+    for name in ["three", "four", "five", "six"] {
+        makefile += &format!("{name}:\n\techo 3 > {name}.new\n\tmv {name}.new {name}\n");
+    }
+    let made = ["five", "four", "one", "six", "three"];
     for place in places() {
-        fs::write(place.path("host/Makefile"), makefile).unwrap();
+        fs::write(place.path("host/Makefile"), &makefile).unwrap();
         // A rule for the recipes' shell alone: what make has made stays, though make fails.
         let rules = "[[rule]]\nprograms = [\"sh\"]\nbegin = \"exec\"\nend = \"exit\"\n";
-        let make = format!("make -k -f {}", place.path("host/Makefile").display());
+        // Recipes that run at the same time work in the same directory.
+        let make = format!("make -k -j2 -f {}", place.path("host/Makefile").display());
         let options = ["--profile", &*profile(&place, rules)];
         finish(&mut place.shell_with(&options, &make)).expect(2);
-        assert_eq!(names(&place), ["one", "three"]);
-        finish(&mut place.shell_with(&["--profile", "exec"], &format!("rm one; {make}"))).expect(2);
-        assert_eq!(names(&place), ["one", "three"]);
-        let whole = format!("rm one; {make} || test $? = 2");
-        finish(&mut place.shell_with(&["--profile", "exec"], &whole)).expect(0);
-        assert_eq!(names(&place), ["three"]);
+        assert_eq!(names(&place), made);
+        let exec = ["--profile", "exec"];
+        let anew = format!("rm one three four; {make}");
+        finish(&mut place.shell_with(&exec, &anew)).expect(2);
+        assert_eq!(names(&place), made);
+        // A transaction of make around those of its recipes, which fails, and one that does not.
+        finish(&mut place.shell_with(&exec, &format!("{anew} || test $? = 2"))).expect(0);
+        assert_eq!(names(&place), ["five", "six"]);
+        finish(&mut place.shell_with(&exec, &format!("{make} three four one"))).expect(0);
+        assert_eq!(names(&place), made);
     }
 }
 

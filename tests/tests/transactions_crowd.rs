@@ -132,6 +132,23 @@ fn both_of_a_circle_get_through_with_retries() {
     }
 }
 
+/// Both have looked at the directory before either makes a file in it; each would wait for the other.
+#[test]
+fn shells_in_one_directory_are_not_in_each_others_way() {
+    for place in stores() {
+        let host = place.path("host");
+        let host = host.display();
+        let text = format!(
+            r#"work() {{ amino -q txn run -- sh -ec 'test $(stat -c %h .) = 2; > {host}/$1; while test ! -e {host}/$2; do sleep 0.02; done
+                n=0; while test $n -lt 40; do n=$((n + 1)); echo x > $1$n; done; mkdir $1; test $(stat -c %h .) -ge 3' sh "$@"; echo $?; }}
+            work a b & work b a & wait; ls | wc -l; stat -c %h ."#
+        );
+        let ended = script(&place, &[], &text).expect(0);
+        assert_eq!(ended.text(), "0\n0\n82\n4\n", "{}", ended.errors());
+        place.fsck();
+    }
+}
+
 #[test]
 fn a_wait_that_takes_too_long_fails() {
     if !is_long() {
