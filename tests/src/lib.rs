@@ -14,6 +14,7 @@
 pub mod binaries;
 pub mod compare;
 pub mod finish;
+pub mod held;
 pub mod isolation;
 pub mod place;
 pub mod program;
@@ -22,6 +23,7 @@ pub mod tools;
 pub use self::binaries::binary;
 pub use self::compare::{differences, same_tree, tree};
 pub use self::finish::{Ended, finish, finish_within};
+pub use self::held::Held;
 pub use self::place::{Backend, Engine, Intercept, Place, User};
 pub use self::program::program;
 

@@ -8,16 +8,14 @@
 )]
 
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use goanna_tests::held::{Held, LIMIT, until};
 use goanna_tests::{
     Backend, Ended, Engine, Intercept, Place, User, binary, finish, finish::wait, is_root,
 };
 use rustix::process::{Pid, Signal, kill_process};
-
-const LIMIT: Duration = Duration::from_secs(30);
 
 fn everywhere() -> Vec<Place> {
     let mut places = vec![
@@ -29,49 +27,6 @@ fn everywhere() -> Vec<Place> {
         places.extend([nobody(Intercept::Notify), nobody(Intercept::Ptrace)]);
     }
     places
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < end, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Starts a run that goes on until the file `host/go` is there, and waits until it is at `READY`.
-fn start(place: &Place, options: &[&str], script: &str) -> Child {
-    let ready = place.path("host").join("ready");
-    let _ = fs::remove_file(&ready);
-    let script = script
-        .replace("READY", &format!("echo > {}", ready.display()))
-        .replace(
-            "GO",
-            &format!(
-                "while ! test -e {}; do sleep 0.02; done",
-                place.path("host").join("go").display()
-            ),
-        );
-    let mut child = place
-        .shell_with(options, &script)
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    until("ready", || {
-        assert_eq!(child.try_wait().unwrap(), None, "it ended before");
-        ready.exists()
-    });
-    child
-}
-
-fn go(place: &Place, mut child: Child) -> i32 {
-    let go = place.path("host").join("go");
-    fs::write(&go, "").unwrap();
-    let status = wait(&mut child, LIMIT).expect("it goes on");
-    fs::remove_file(go).unwrap();
-    status
 }
 
 fn shell(place: &Place, script: &str) -> Ended {
@@ -94,10 +49,10 @@ fn is_gone(pid: i32) -> bool {
 #[test]
 fn runs_see_what_the_others_have_done() {
     for place in everywhere() {
-        let first = start(&place, &[], "echo one > a; READY; GO; cat b && rm a");
+        let first = Held::new(&place, "one", &[], "echo one > a; GO; cat b && rm a");
         assert_eq!(shell(&place, "cat a; echo two > b").text(), "one\n");
         assert_eq!(place.owner().map(|(_, runs)| runs), Some(1));
-        assert_eq!(go(&place, first), 0);
+        assert_eq!(first.go(), 0);
         assert_eq!(shell(&place, "echo *").text(), "b\n");
         until("the owner leaves", || place.owner().is_none());
         assert!(!place.path("store/aminod.sock").exists());
@@ -111,8 +66,8 @@ fn readers_see_nothing_of_a_transaction_before_and_all_after() {
     for place in everywhere() {
         shell(&place, "echo old > f; mkdir d");
         for (status, after) in [(1, "old\nf\n"), (0, "new\nd/g f\n")] {
-            let script = format!("echo new > f; echo g > d/g; cat f d/g; READY; GO; exit {status}");
-            let whole = start(&place, &["--txn"], &script);
+            let script = format!("echo new > f; echo g > d/g; cat f d/g; GO; exit {status}");
+            let whole = Held::new(&place, "one", &["--txn"], &script);
             let seen = "cat f; echo d/* f | sed 's/d.\\* //'";
             assert_eq!(shell(&place, seen).text(), "old\nf\n");
             let held = format!(
@@ -124,7 +79,7 @@ fn readers_see_nothing_of_a_transaction_before_and_all_after() {
             let mut reader = place.shell(&held);
             let reader = reader.stdout(Stdio::piped()).spawn().unwrap();
             until("held", || place.path("host").join("held").exists());
-            assert_eq!(go(&place, whole), status);
+            assert_eq!(whole.go(), status);
             let read = reader.wait_with_output().unwrap();
             let new = after.lines().next().unwrap();
             assert_eq!(
@@ -141,27 +96,28 @@ fn readers_see_nothing_of_a_transaction_before_and_all_after() {
 #[test]
 fn a_launcher_that_is_killed_takes_its_command_along_and_nobody_else() {
     for place in everywhere() {
-        let other = start(
+        let other = Held::new(
             &place,
+            "one",
             &[],
-            "echo other > other; READY; GO; echo more >> other",
+            "echo other > other; GO; echo more >> other",
         );
         let pid = place.path("host").join("pid");
         let script = format!(
-            "echo $$ > {}; echo lost > f; sleep 60 & READY; sleep 60",
+            "echo $$ > {}; echo lost > f; sleep 60 & GO; sleep 60",
             pid.display()
         );
-        let mut killed = start(&place, &["--txn"], &script);
+        let killed = Held::new(&place, "two", &["--txn"], &script);
         assert_eq!(place.owner().map(|(_, runs)| runs), Some(2));
         kill(killed.id());
-        killed.wait().unwrap();
+        assert_eq!(killed.status(), 137);
         let pid: i32 = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
         until("the command is killed", || is_gone(pid));
         until("its run ends", || {
             place.owner().map(|(_, runs)| runs) == Some(1)
         });
         assert_eq!(shell(&place, "echo *").text(), "other\n");
-        assert_eq!(go(&place, other), 0);
+        assert_eq!(other.go(), 0);
         assert_eq!(shell(&place, "cat other").text(), "other\nmore\n");
         place.fsck();
     }
@@ -170,20 +126,21 @@ fn a_launcher_that_is_killed_takes_its_command_along_and_nobody_else() {
 #[test]
 fn an_owner_that_is_killed_loses_nothing_acknowledged() {
     for place in everywhere() {
-        let mut children = [
-            start(
+        let children = [
+            Held::new(
                 &place,
+                "one",
                 &["--durability", "acid"],
-                "echo acid > a; READY; sleep 60",
+                "echo acid > a; GO; sleep 60",
             ),
-            start(&place, &[], "echo synced > f; sync f; READY; sleep 60"),
-            start(&place, &["--txn"], "echo gone > t; READY; sleep 60"),
+            Held::new(&place, "two", &[], "echo synced > f; sync f; GO; sleep 60"),
+            Held::new(&place, "three", &["--txn"], "echo gone > t; GO; sleep 60"),
         ];
         let (owner, runs) = place.owner().unwrap();
         assert_eq!(runs, 3);
         kill(owner.cast_unsigned());
-        for child in &mut children {
-            assert_eq!(wait(child, LIMIT), Some(125));
+        for child in children {
+            assert_eq!(child.status(), 125);
         }
         let after = shell(&place, "cat a f; test ! -e t").text();
         assert_eq!(after, "acid\nsynced\n");
@@ -202,7 +159,7 @@ fn the_owner_stops_when_it_is_told_to() {
     daemon(&["stop"]).expect(0);
     let text = daemon(&["status"]).expect(1).text();
     assert_eq!(text, "nobody uses the store\n");
-    let mut child = start(&place, &["--txn"], "echo x > f; READY; sleep 60");
+    let child = Held::new(&place, "one", &["--txn"], "echo x > f; GO; sleep 60");
     let (owner, _) = place.owner().unwrap();
     let text = daemon(&["status"]).expect(0).text();
     assert!(
@@ -214,14 +171,14 @@ fn the_owner_stops_when_it_is_told_to() {
     assert!(refused.contains("in use by one command"), "{refused}");
     assert!(refused.contains("--force"), "{refused}");
     daemon(&["stop", "--force"]).expect(0);
-    assert_eq!(wait(&mut child, LIMIT), Some(137));
+    assert_eq!(child.status(), 137);
     assert_eq!(place.owner(), None);
     assert_eq!(shell(&place, "echo *").text(), "*\n");
     // A signal that asks it to end means the same.
-    let mut child = start(&place, &[], "echo y > g; READY; sleep 60");
+    let child = Held::new(&place, "one", &[], "echo y > g; GO; sleep 60");
     let (owner, _) = place.owner().unwrap();
     kill_process(Pid::from_raw(owner).unwrap(), Signal::TERM).unwrap();
-    assert_eq!(wait(&mut child, LIMIT), Some(137));
+    assert_eq!(child.status(), 137);
     assert_eq!(shell(&place, "cat g").text(), "y\n");
     place.fsck();
 }
@@ -256,7 +213,7 @@ fn another_user_is_not_served() {
         Intercept::Notify,
         User::Nobody,
     );
-    let run = start(&place, &[], "READY; GO");
+    let run = Held::new(&place, "one", &[], "GO");
     let (owner, _) = place.owner().unwrap();
     // Whoever runs the tests may enter the store's directory.
     let store = place.path("store");
@@ -278,14 +235,14 @@ fn another_user_is_not_served() {
     let ended = finish(Command::new("python3").args(["-c", &program])).expect(0);
     assert_eq!(ended.text(), "0\n");
     assert_eq!(place.owner().map(|(pid, _)| pid), Some(owner));
-    assert_eq!(go(&place, run), 0);
+    assert_eq!(run.go(), 0);
 }
 
 /// What is no client is shown the door, and the others are served.
 #[test]
 fn nonsense_on_the_socket_harms_nobody() {
     let place = Place::amino();
-    let run = start(&place, &[], "READY; GO; echo done > f");
+    let run = Held::new(&place, "one", &[], "GO; echo done > f");
     let program = format!(
         "import os, socket\nfor data in [b'', b'\\0' * 100, b'\\xff' * 100, os.urandom(5000), b'\\x05\\0\\0\\0\\1']:\n \
          for reads in (False, True):\n  s = socket.socket(socket.AF_UNIX); s.connect('{}/aminod.sock')\n  try:\n   s.send(data)\n   reads and s.recv(1000)\n  \
@@ -294,7 +251,7 @@ fn nonsense_on_the_socket_harms_nobody() {
     );
     finish(Command::new("python3").args(["-c", &program])).expect(0);
     assert_eq!(place.owner().map(|(_, runs)| runs), Some(1));
-    assert_eq!(go(&place, run), 0);
+    assert_eq!(run.go(), 0);
     assert_eq!(shell(&place, "cat f").text(), "done\n");
     assert!(!place.path("store/aminod.log").exists(), "a panic");
 }
@@ -303,7 +260,7 @@ fn nonsense_on_the_socket_harms_nobody() {
 #[test]
 fn durability_is_each_runs_own() {
     let place = Place::amino();
-    let lazy = start(&place, &["--durability", "aci"], "READY; GO");
+    let lazy = Held::new(&place, "one", &["--durability", "aci"], "GO");
     let stats = |level: &str| {
         let options = ["--durability", level, "--stats=json"];
         let script = "for i in 1 2 3 4 5 6 7 8; do echo x > f$i; done";
@@ -315,5 +272,5 @@ fn durability_is_each_runs_own() {
     };
     let (acid, aci) = (stats("acid"), stats("aci"));
     assert!(acid >= 8 && aci <= 2, "acid: {acid} syncs, aci: {aci}");
-    assert_eq!(go(&place, lazy), 0);
+    assert_eq!(lazy.go(), 0);
 }

@@ -11,9 +11,10 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use goanna_tests::held::{Held, LIMIT};
 use goanna_tests::{
     Backend, Ended, Engine, Intercept, Place, User, binary, finish, finish::wait, is_long, is_root,
     place::NOBODY, tools::has,
@@ -23,8 +24,6 @@ use serde_json::Value;
 
 #[path = "../../crates/cli/tests/common/mod.rs"]
 mod common;
-
-const LIMIT: Duration = Duration::from_secs(60);
 
 fn everywhere() -> Vec<Place> {
     let mut places = vec![
@@ -36,75 +35,6 @@ fn everywhere() -> Vec<Place> {
         places.push(Place::new(backend, Intercept::Notify, User::Nobody));
     }
     places
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < end, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// A run that goes on until it is told, so that `aminod` has the store.
-struct Held<'a> {
-    place: &'a Place,
-    name: &'static str,
-    child: Child,
-}
-
-impl<'a> Held<'a> {
-    /// Runs `script`, in which GO stands for the wait, and returns when it is there.
-    fn new(place: &'a Place, name: &'static str, options: &[&str], script: &str) -> Self {
-        let mark = |mark| place.path("host").join(format!("{name}.{mark}"));
-        let wait = format!(
-            "echo > {}; while ! test -e {}; do sleep 0.02; done",
-            mark("ready").display(),
-            mark("go").display(),
-        );
-        let mut command = command_in_path(place, options);
-        let script = format!(
-            "cd {}; umask 022; {}",
-            place.top(),
-            script.replace("GO", &wait)
-        );
-        let child = command
-            .args(["bash", "-ec", &script])
-            .process_group(0)
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut held = Self { place, name, child };
-        until("the run is ready", || {
-            assert_eq!(held.child.try_wait().unwrap(), None, "it ended before");
-            mark("ready").exists()
-        });
-        held
-    }
-
-    /// Its exit status, when it has been told to go on.
-    fn go(mut self) -> i32 {
-        let mark = |mark| {
-            self.place
-                .path("host")
-                .join(format!("{}.{mark}", self.name))
-        };
-        fs::write(mark("go"), "").unwrap();
-        let status = wait(&mut self.child, LIMIT).expect("it goes on");
-        fs::remove_file(mark("go")).unwrap();
-        fs::remove_file(mark("ready")).unwrap();
-        status
-    }
-}
-
-/// `amino run` with `amino` in its path; the command is to be added.
-fn command_in_path(place: &Place, options: &[&str]) -> Command {
-    let mut command = place.run_with(options);
-    let dir = binary("amino").parent().unwrap().to_owned();
-    let others = std::env::split_paths("/usr/local/bin:/usr/bin:/bin");
-    let path = std::env::join_paths(std::iter::once(dir).chain(others)).unwrap();
-    command.env("PATH", path);
-    command
 }
 
 fn amino(place: &Place, subcommand: &str, args: &[&str]) -> Ended {
@@ -404,7 +334,7 @@ fn an_owner_that_dies_is_told() {
     let place = Place::amino();
     let from = place.make_dir("from");
     fs::write(from.join("f"), "imported").unwrap();
-    let mut whole = Held::new(&place, "one", &["--txn"], "echo new > f; GO");
+    let whole = Held::new(&place, "one", &["--txn"], "echo new > f; GO");
     let mut import = place.amino_command("import");
     let import = import
         .arg("--force")
@@ -422,7 +352,7 @@ fn an_owner_that_dies_is_told() {
         told.contains("aminod), which owned the store, has ended"),
         "{told}"
     );
-    wait(&mut whole.child, LIMIT).unwrap();
+    whole.status();
     // The next one opens the store itself.
     amino(&place, "import", &[from.to_str().unwrap(), "/"]).expect(0);
     place.fsck();

@@ -101,11 +101,6 @@ pub trait FileSystem: Send + Sync + 'static {
     fn path(&self, caller: &Caller, node: &Node) -> Result<(Vec<u8>, bool)>;
     /// The inode's metadata.
     fn getattr(&self, caller: &Caller, node: &Node) -> Result<Attr>;
-    /// As [`FileSystem::getattr`], for a look at mode and owner only: what changes with a directory's entries (size,
-    /// links, times) need not be right, so that nobody who adds entries is in the way.
-    fn owner_and_mode(&self, caller: &Caller, node: &Node) -> Result<Attr> {
-        self.getattr(caller, node)
-    }
     /// A symbolic link's target. EINVAL for anything else.
     fn readlink(&self, caller: &Caller, node: &Node) -> Result<Vec<u8>>;
     /// Entries after `cookie` (0: from the start), without `.` and `..`, until `sink` returns false.

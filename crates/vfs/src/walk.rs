@@ -191,12 +191,8 @@ impl<'a> Walk<'a> {
             return Ok(());
         };
         let fs = &dir.mount.fs;
-        let dir = fs.owner_and_mode(self.caller, &dir.node)?;
-        ops::may_follow(
-            self.caller,
-            &dir,
-            &fs.owner_and_mode(self.caller, &link.node)?,
-        )
+        let dir = fs.getattr(self.caller, &dir.node)?;
+        ops::may_follow(self.caller, &dir, &fs.getattr(self.caller, &link.node)?)
     }
 
     /// Counts one followed link: ELOOP beyond Linux's limit or where links are forbidden.

@@ -35,8 +35,6 @@ pub enum Operation {
     Path(Handle),
     /// `getattr`.
     Attr(Handle),
-    /// `owner_and_mode`.
-    OwnerAndMode(Handle),
     /// `readlink`.
     Target(Handle),
     /// `readdir` after this cookie, as far as it is answered at once.
@@ -186,7 +184,6 @@ mod tests {
             Operation::Parent(u64::MAX),
             Operation::Path(2),
             Operation::Attr(3),
-            Operation::OwnerAndMode(3),
             Operation::Target(4),
             Operation::Entries(5, u64::MAX),
             Operation::Read(6, 1 << 60, PIECE as u64),

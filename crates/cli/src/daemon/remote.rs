@@ -310,10 +310,6 @@ impl FileSystem for RemoteFs {
         self.attr(Operation::Attr(handle(node)?))
     }
 
-    fn owner_and_mode(&self, _: &Caller, node: &Node) -> Result<Attr> {
-        self.attr(Operation::OwnerAndMode(handle(node)?))
-    }
-
     fn readlink(&self, _: &Caller, node: &Node) -> Result<Vec<u8>> {
         self.bytes(Operation::Target(handle(node)?))
     }

@@ -139,9 +139,6 @@ impl Room<'_> {
                 Outcome::Path(ByteBuf::from(path), removed)
             }
             Operation::Attr(node) => Outcome::Attr(fs.getattr(caller, &self.place(*node)?.node)?),
-            Operation::OwnerAndMode(node) => {
-                Outcome::Attr(fs.owner_and_mode(caller, &self.place(*node)?.node)?)
-            }
             Operation::Target(node) => {
                 Outcome::Bytes(fs.readlink(caller, &self.place(*node)?.node)?.into())
             }

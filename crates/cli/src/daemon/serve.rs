@@ -126,9 +126,10 @@ impl Owner {
     }
 
     fn stop(&self, force: bool) -> Answer {
-        let runs = self.status().runs.len();
-        if runs > 0 && !force {
-            let error = Error::OwnerBusy(self.store.0.clone(), runs);
+        // But for who asks.
+        let others = self.state.lock().clients.len().saturating_sub(1);
+        if others > 0 && !force {
+            let error = Error::OwnerBusy(self.store.0.clone(), others);
             return Answer::Failed(Told::from(&error));
         }
         self.leave();

@@ -57,7 +57,7 @@ pub(super) fn creation_mode(caller: &Caller, dir: &Place, mode: u32) -> Result<u
     if mode & risky != risky || !judged_here(dir) {
         return Ok(mode);
     }
-    let attr = fs(dir).owner_and_mode(caller, &dir.node)?;
+    let attr = fs(dir).getattr(caller, &dir.node)?;
     if attr.mode & libc::S_ISGID != 0 && !super::perm::in_group_or_capable(caller, attr.gid) {
         return Ok(mode & !libc::S_ISGID);
     }
@@ -124,7 +124,7 @@ pub fn link(caller: &Caller, place: &Place, dir: &Place, name: &[u8]) -> Result<
         if !judged_here(dir) {
             return Ok(());
         }
-        let attr = fs(place).owner_and_mode(caller, &place.node)?;
+        let attr = fs(place).getattr(caller, &place.node)?;
         may_link(Protections::of_kernel(), caller, &attr)?;
         check(caller, dir, libc::W_OK | libc::X_OK)?;
         if place.node.is_dir() {
@@ -168,7 +168,7 @@ fn may_delete(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     if !judged_here(dir) {
         return Ok(());
     }
-    let attr = fs(dir).owner_and_mode(caller, &dir.node)?;
+    let attr = fs(dir).getattr(caller, &dir.node)?;
     let verdict = permitted(caller, &attr, libc::W_OK | libc::X_OK);
     let sticky = sticky_for(caller, &attr);
     if verdict.is_ok() && !sticky {
@@ -193,7 +193,7 @@ fn writable_dir(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
 
 /// EPERM when the sticky bit holds and the victim is somebody else's.
 fn not_stuck(caller: &Caller, dir: &Place, sticky: bool, victim: &Node) -> Result<()> {
-    if sticky && fs(dir).owner_and_mode(caller, victim)?.uid != caller.uid {
+    if sticky && fs(dir).getattr(caller, victim)?.uid != caller.uid {
         return Err(Errno::EPERM);
     }
     Ok(())
@@ -271,7 +271,7 @@ impl Rename<'_> {
         let rename_mask = libc::W_OK | libc::X_OK;
         let fs = fs(self.from_dir);
         let same_dir = self.from_dir.node.ino() == self.to_dir.node.ino();
-        let attr = fs.owner_and_mode(self.caller, &self.from_dir.node)?;
+        let attr = fs.getattr(self.caller, &self.from_dir.node)?;
         let from_verdict = permitted(self.caller, &attr, rename_mask);
         let from_sticky = sticky_for(self.caller, &attr);
         // The usual case, a new version put in the old one's place, needs no look at either.
@@ -281,7 +281,7 @@ impl Rename<'_> {
         let (to_verdict, to_sticky) = if same_dir {
             (from_verdict, from_sticky)
         } else {
-            let attr = fs.owner_and_mode(self.caller, &self.to_dir.node)?;
+            let attr = fs.getattr(self.caller, &self.to_dir.node)?;
             let verdict = permitted(self.caller, &attr, rename_mask);
             (verdict, sticky_for(self.caller, &attr))
         };
@@ -335,7 +335,7 @@ impl Rename<'_> {
         let moved_target = ends.target.iter().filter(|_| exchange);
         for moved in std::iter::once(&ends.source).chain(moved_target) {
             if moved.is_dir() {
-                let attr = fs(self.from_dir).owner_and_mode(self.caller, moved)?;
+                let attr = fs(self.from_dir).getattr(self.caller, moved)?;
                 permitted(self.caller, &attr, libc::W_OK)?;
             }
         }

@@ -31,7 +31,7 @@ fn may_open(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
     file_system_permits(place, open_mask(flags))?;
     // On a read-only mount a back end that judges is never asked, and its EACCES comes before EROFS.
     if judged_here(place) || writable(place).is_err() {
-        let attr = fs(place).owner_and_mode(caller, &place.node)?;
+        let attr = fs(place).getattr(caller, &place.node)?;
         permitted(caller, &attr, open_mask(flags))?;
         if flags & libc::O_NOATIME != 0 && !owner_or_capable(caller, &attr) {
             return Err(Errno::EPERM);
@@ -76,11 +76,11 @@ pub fn check_sticky_create(caller: &Caller, dir: &Place, place: &Place) -> Resul
         FileKind::Fifo if rules.fifos == 0 => return Ok(()),
         _ => {}
     }
-    let dir_attr = fs(dir).owner_and_mode(caller, &dir.node)?;
+    let dir_attr = fs(dir).getattr(caller, &dir.node)?;
     if dir_attr.mode & libc::S_ISVTX == 0 {
         return Ok(());
     }
-    let attr = fs(place).owner_and_mode(caller, &place.node)?;
+    let attr = fs(place).getattr(caller, &place.node)?;
     may_create_in_sticky(rules, caller, &dir_attr, &attr)
 }
 

@@ -93,7 +93,7 @@ pub fn access(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
     }
     if mask != 0 {
         file_system_permits(place, mask)?;
-        let attr = fs(place).owner_and_mode(caller, &place.node)?;
+        let attr = fs(place).getattr(caller, &place.node)?;
         permitted(caller, &attr, mask)?;
     }
     if mask & libc::W_OK != 0 && is_stored(kind) {
@@ -125,7 +125,7 @@ pub(super) fn check(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
         return Ok(());
     }
     file_system_permits(place, mask)?;
-    let attr = fs(place).owner_and_mode(caller, &place.node)?;
+    let attr = fs(place).getattr(caller, &place.node)?;
     permitted(caller, &attr, mask)
 }
 

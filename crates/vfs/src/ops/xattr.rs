@@ -57,7 +57,7 @@ fn may(caller: &Caller, place: &Place, name: &[u8], mask: i32) -> Result<()> {
     if user && !matches!(kind, FileKind::Regular | FileKind::Directory) {
         return Err(refused);
     }
-    let attr = fs(place).owner_and_mode(caller, &place.node)?;
+    let attr = fs(place).getattr(caller, &place.node)?;
     let sticky_dir = kind == FileKind::Directory && attr.mode & libc::S_ISVTX != 0;
     if user && write && sticky_dir && !owner_or_capable(caller, &attr) {
         return Err(Errno::EPERM);
