@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use goanna_isofs::{Entry, Error, Iso, Namespace, Options};
 
+pub mod oracles;
 pub mod tools;
 
 pub const SECTOR: usize = 2048;
