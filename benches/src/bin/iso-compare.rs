@@ -42,7 +42,8 @@ Environment:
 fuseiso, fusermount and genisoimage have to be installed.";
 
 /// What is measured, and the command for it.
-const WORK: [(&str, &str); 3] = [
+const WORK: [(&str, &str); 4] = [
+    ("one ls", "ls -d . > /dev/null"),
     ("find", "find . > /dev/null"),
     ("ls -lR", "ls -lR . > /dev/null"),
     ("read", "find . -type f -print0 | xargs -0 cat > /dev/null"),
