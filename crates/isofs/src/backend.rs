@@ -6,6 +6,7 @@ use goanna_vfs::{
     Attr, Caller, DirEntry, Errno, FileKind, FileSystem, Node, Opened, Result, StatFs,
 };
 
+use crate::Error;
 use crate::contents::Contents;
 use crate::entry::Entry;
 use crate::iso::Iso;
@@ -13,10 +14,14 @@ use crate::iso::Iso;
 /// `ISOFS_SUPER_MAGIC` of Linux.
 const MAGIC: u64 = 0x9660;
 
+/// Is told of errors.
+type Listener = Box<dyn Fn(&Error) + Send + Sync>;
+
 /// An image as a read-only file system.
 pub struct IsoFs {
     iso: Iso,
     contents: Contents,
+    listener: Option<Listener>,
 }
 
 impl std::fmt::Debug for IsoFs {
@@ -33,7 +38,22 @@ impl IsoFs {
         Self {
             iso,
             contents: Contents::default(),
+            listener: None,
         }
+    }
+
+    /// Tells `listener` why an operation is about to fail: the switch has errnos only, which name neither the record
+    /// nor its place. Opening files is left out.
+    pub fn telling(mut self, listener: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        self.listener = Some(Box::new(listener));
+        self
+    }
+
+    fn errno(&self, error: &Error) -> Errno {
+        if let Some(listener) = &self.listener {
+            listener(error);
+        }
+        error.errno()
     }
 
     /// The image.
@@ -67,7 +87,7 @@ impl FileSystem for IsoFs {
         match self.iso.lookup(&entry(dir)?, name) {
             Ok(Some(found)) => Ok(node(found)),
             Ok(None) => Err(Errno::ENOENT),
-            Err(error) => Err(error.errno()),
+            Err(error) => Err(self.errno(&error)),
         }
     }
 
@@ -102,7 +122,7 @@ impl FileSystem for IsoFs {
 
     fn readlink(&self, _: &Caller, node: &Node) -> Result<Vec<u8>> {
         let target = self.iso.readlink(&*entry(node)?);
-        target.map_err(|error| error.errno())
+        target.map_err(|error| self.errno(&error))
     }
 
     /// The cookie is the entry's place in the listing, which never changes.
@@ -116,7 +136,7 @@ impl FileSystem for IsoFs {
         let listing = self
             .iso
             .listing(&*entry(dir)?)
-            .map_err(|error| error.errno())?;
+            .map_err(|error| self.errno(&error))?;
         let skip = usize::try_from(cookie).unwrap_or(usize::MAX);
         for (meta, cookie) in listing.names.iter().zip(1..).skip(skip) {
             let more = sink(DirEntry {
@@ -144,7 +164,7 @@ impl FileSystem for IsoFs {
 
     fn read_at(&self, _: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let read = self.iso.read_at(&*entry(node)?, offset, buf);
-        read.map_err(|error| error.errno())
+        read.map_err(|error| self.errno(&error))
     }
 
     fn released(&self, node: &Node) {
