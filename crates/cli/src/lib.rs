@@ -9,6 +9,7 @@ mod child;
 mod daemon;
 mod error;
 mod inspect;
+mod lines;
 mod manual;
 mod mounts;
 mod names;

@@ -1,17 +1,16 @@
 //! `amino info`.
 
-use std::fmt::Display;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
 
 use amino_schema::{DataRecord, DecodeError, FileKind, Meta, PathRecord, Super, key};
 use amino_txn::{Snapshot, Store};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::args::{Level, amino};
 use crate::error::Error;
-use crate::output::Output;
+use crate::lines::Lines;
 use crate::store::{self, Opening};
 use crate::{caller, daemon, names};
 
@@ -173,7 +172,7 @@ fn outside(dir: &Path, error: Error) -> Result<Lines, Error> {
     if let Ok(Some(engine)) = Store::engine_of(dir) {
         lines.put("engine", "engine", engine.name(), engine.name());
     }
-    lines.size(dir);
+    put_size(&mut lines, dir);
     let shown = format!("process {pid} ({})", names::escape(command.as_bytes()));
     let holder = json!({"pid": pid, "command": command, "runs": null});
     lines.put("open by", "open_by", shown, holder);
@@ -196,7 +195,7 @@ fn inside(dir: &Path, facts: &Facts, owner: Option<(i32, usize)>) -> Lines {
         let text = super::record::time_text(stamp, "%Y-%m-%d %H:%M:%S %z");
         lines.put("made", "created", text, json!({"sec": sec, "nsec": nsec}));
     }
-    lines.size(dir);
+    put_size(&mut lines, dir);
     let counts = &facts.counts;
     for (label, count) in [
         ("names", counts.names),
@@ -229,43 +228,13 @@ fn inside(dir: &Path, facts: &Facts, owner: Option<(i32, usize)>) -> Lines {
     lines
 }
 
-/// Lines for people and the same as JSON.
-#[derive(Default)]
-struct Lines {
-    lines: Vec<(&'static str, String)>,
-    json: Map<String, Value>,
-}
-
-impl Lines {
-    fn put(&mut self, label: &'static str, key: &str, text: impl Display, value: impl Into<Value>) {
-        self.lines.push((label, text.to_string()));
-        self.json.insert(key.to_owned(), value.into());
-    }
-
-    fn put_path(&mut self, label: &'static str, key: &str, path: &Path) {
-        use std::os::unix::ffi::OsStrExt;
-        self.lines.push((label, names::escape_path(path)));
-        names::put(&mut self.json, key, path.as_os_str().as_bytes());
-    }
-
-    fn size(&mut self, dir: &Path) {
-        let bytes = disk_bytes(dir);
-        self.put("on disk", "disk_bytes", format!("{bytes} bytes"), bytes);
-    }
+fn put_size(lines: &mut Lines, dir: &Path) {
+    let bytes = disk_bytes(dir);
+    lines.put("on disk", "disk_bytes", format!("{bytes} bytes"), bytes);
 }
 
 fn print(lines: Lines, json: bool) -> Result<u8, Error> {
-    let mut out = Output::new();
-    if json {
-        out.json(&Value::Object(lines.json))?;
-        return Ok(0);
-    }
-    let width = lines.lines.iter().map(|(label, _)| label.len()).max();
-    let width = width.unwrap_or(0);
-    for (label, text) in &lines.lines {
-        out.line(&format!("{label:width$}  {text}"))?;
-    }
-    out.finish()?;
+    lines.print(json)?;
     Ok(0)
 }
 

@@ -1,0 +1,62 @@
+//! Facts as lines for people, and the same as JSON.
+
+use std::fmt::Display;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::error::Error;
+use crate::names;
+use crate::output::Output;
+
+/// What a command that reports prints.
+#[derive(Default)]
+pub struct Lines {
+    lines: Vec<(&'static str, String)>,
+    json: Map<String, Value>,
+}
+
+impl Lines {
+    /// A fact, for people and for programs.
+    pub fn put(
+        &mut self,
+        label: &'static str,
+        key: &str,
+        text: impl Display,
+        value: impl Into<Value>,
+    ) {
+        self.show(label, text);
+        self.tell(key, value);
+    }
+
+    /// A path of the host.
+    pub fn put_path(&mut self, label: &'static str, key: &str, path: &Path) {
+        self.show(label, names::escape_path(path));
+        names::put(&mut self.json, key, path.as_os_str().as_bytes());
+    }
+
+    /// A line for people only.
+    pub fn show(&mut self, label: &'static str, text: impl Display) {
+        self.lines.push((label, text.to_string()));
+    }
+
+    /// A value for programs only.
+    pub fn tell(&mut self, key: &str, value: impl Into<Value>) {
+        self.json.insert(key.to_owned(), value.into());
+    }
+
+    /// Prints one of the two.
+    pub fn print(self, json: bool) -> Result<(), Error> {
+        let mut out = Output::new();
+        if json {
+            return out.json(&Value::Object(self.json));
+        }
+        let width = self.lines.iter().map(|(label, _)| label.len()).max();
+        let width = width.unwrap_or(0);
+        for (label, text) in &self.lines {
+            out.line(&format!("{label:width$}  {text}"))?;
+        }
+        out.finish()
+    }
+}
