@@ -122,13 +122,13 @@ pub enum Error {
         /// What is wrong, and where in it.
         why: goanna_isofs::Error,
     },
-    /// An operation on a path of a store failed.
-    #[error("{}: {}", escape(.path), .errno.desc())]
-    InStore {
-        /// The path within the store.
+    /// An operation on a path of a store or an image failed.
+    #[error("{}: {why}", escape(.path))]
+    InTree {
+        /// The path within it.
         path: Vec<u8>,
         /// Why.
-        errno: Errno,
+        why: String,
     },
     /// `export` would write into a directory that holds something.
     #[error("{}: the directory is not empty", escape_path(.0))]
@@ -245,9 +245,14 @@ impl Error {
 
     /// An error of an operation on a path of a store.
     pub fn in_store(path: &[u8], errno: Errno) -> Self {
-        Self::InStore {
+        Self::in_tree(path, errno.desc())
+    }
+
+    /// An error of an operation on a path of a store or an image.
+    pub fn in_tree(path: &[u8], why: impl Into<String>) -> Self {
+        Self::InTree {
             path: path.to_owned(),
-            errno,
+            why: why.into(),
         }
     }
 
@@ -256,7 +261,7 @@ impl Error {
     /// by SIGPIPE.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::InStore { .. } | Self::OwnerBusy(..) => 1,
+            Self::InTree { .. } | Self::OwnerBusy(..) => 1,
             Self::Told(told) => told.code,
             Self::Txn { why, .. } => txn_exit_code(why),
             Self::Command(status) => exit_status(*status),
@@ -322,6 +327,10 @@ impl Error {
             Self::Unchecked { why, .. } => return store_hint(why).map(Into::into),
             Self::Txn { why, .. } | Self::TxnRun(why) => return txn_hint(why).map(Into::into),
             Self::Monitor(error) => return error.hint().map(Into::into),
+            Self::Iso {
+                why: goanna_isofs::Error::NoNamespace(_) | goanna_isofs::Error::NoSession { .. },
+                ..
+            } => "goanna iso info lists the name spaces and sessions of an image",
             _ => return None,
         };
         Some(hint.to_owned())

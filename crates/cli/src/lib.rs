@@ -1,4 +1,5 @@
-//! The commands `amino` and `goanna`: command lines, mount specifications, and the offline commands on a store.
+//! The commands `amino` and `goanna`: command lines, mount specifications, and the offline commands on a store
+//! or an image.
 //!
 //! This crate is the only one that knows all back ends and picks among them. It is also the only one that
 //! talks to the terminal: the libraries below it return values and errors.
@@ -9,6 +10,7 @@ mod child;
 mod daemon;
 mod error;
 mod inspect;
+mod iso;
 mod lines;
 mod manual;
 mod mounts;

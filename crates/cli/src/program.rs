@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::args::{Amino, Common, Goanna, amino, goanna};
 use crate::error::Error;
-use crate::{daemon, inspect, manual, offline, run, txn};
+use crate::{daemon, inspect, iso, manual, offline, run, txn};
 
 /// The status when we ourselves failed.
 const FAILED: u8 = 125;
@@ -44,6 +44,7 @@ pub fn goanna() -> ExitCode {
     start::<Goanna>("goanna", |args| match args.command {
         Command::Run(run) => run::goanna(run, args.loudness),
         Command::Check(check) => inspect::check(&check),
+        Command::Iso(iso) => iso::iso(&iso, args.loudness),
         Command::Syscalls(syscalls) => inspect::syscalls(&syscalls),
         Command::Common(common) => print_common(&common, Goanna::command()),
     })

@@ -115,6 +115,10 @@ fn the_options_promised_are_there() {
         ("amino export", "store force json"),
         ("goanna run", "mount config stats intercept"),
         ("goanna check", "json"),
+        ("goanna iso info", "json namespace session"),
+        ("goanna iso ls", "long all recursive json namespace session"),
+        ("goanna iso cat", "namespace session"),
+        ("goanna iso extract", "to force json namespace session"),
         ("goanna syscalls", "json"),
     ];
     let commands = commands();

@@ -7,8 +7,8 @@ use clap::{Args, Parser, Subcommand};
 
 use super::txn::Txn;
 use super::{
-    CommandLine, Common, Engine, Intercept, Level, Loudness, Outside, StatsFormat, run_status,
-    spec_help,
+    CommandLine, Common, Engine, Intercept, Level, Listing, Loudness, Outside, StatsFormat,
+    listing_help, run_status, spec_help,
 };
 
 /// Run unmodified programs on a transactional file system, without root, FUSE or a mount
@@ -204,38 +204,22 @@ pub struct Ls {
     /// Which store.
     #[command(flatten)]
     pub store: StoreArg,
-    /// Mode, links, owner, group, size in bytes, time of last change, name
-    #[arg(short, long)]
-    pub long: bool,
-    /// Names that begin with a dot, too
-    #[arg(short, long)]
-    pub all: bool,
-    /// The list as JSON
-    #[arg(long)]
-    pub json: bool,
+    /// How.
+    #[command(flatten)]
+    pub listing: Listing,
     /// Directories and files of the store; the store's root is /
     #[arg(value_name = "PATH", default_value = "/")]
     pub paths: Vec<OsString>,
 }
 
-const LS_HELP: &str = "\
-Notes:
-  Sorted by name, one a line. On a terminal bytes that are no printable UTF-8
-  are shown as \\xNN; in a pipe names are written as they are. Times are local.
-
-JSON:
-  An array of objects with name, path, ino, kind, mode (octal text), nlink,
-  uid, gid, rdev ({major, minor}), size and blksize (bytes), blocks (units of
-  512 bytes), atime, mtime, ctime, btime ({sec, nsec}), and target for
-  symbolic links. kind is file, directory, symlink, fifo, socket, char_device
-  or block_device.
-  Where a name is not UTF-8, the bytes that are not are written \\xNN, and a
-  further field with the suffix _bytes (name_bytes, path_bytes, target_bytes)
-  has all its bytes in hexadecimal.
-
+const LS_HELP: &str = concat!(
+    listing_help!(),
+    "\n\n",
+    "\
 Examples:
   amino ls -la /etc
-  amino ls --json / | jq -r '.[].name'";
+  amino ls --json / | jq -r '.[].name'"
+);
 
 /// `amino cat`.
 #[derive(Debug, Args)]

@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 
 use super::amino::How;
+use super::iso::Iso;
 use super::{Common, Loudness, run_status, spec_help};
 
 /// Run unmodified programs with file systems of your own, without root, FUSE or a mount
@@ -27,10 +28,12 @@ Examples:
   goanna run --mount pass=/usr/include:/inc,ro -- ls -l /inc
   goanna run --mount amino=$HOME/db:/db --mount pass=/srv:/srv,ro -- sh
   goanna run --config mounts.tab -- make
+  goanna iso ls -l cd.iso
 
 Exit status:
   0    done
-  1    goanna check: something needed is missing
+  1    check: something needed is missing; iso: something is not in the image
+       or could not be read
   125  the command line is wrong, or goanna failed
   `goanna run` ends with the status of its command; see `goanna run --help`.";
 
@@ -43,6 +46,8 @@ pub enum Command {
     Check(Check),
     /// List every system call, how it is treated, and notes
     Syscalls(Syscalls),
+    /// Look at an ISO 9660 image and copy from it
+    Iso(Iso),
     /// Commands every binary has.
     #[command(flatten)]
     Common(Common),

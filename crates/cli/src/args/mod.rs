@@ -2,6 +2,7 @@
 
 pub mod amino;
 pub mod goanna;
+pub mod iso;
 pub mod txn;
 
 use std::ffi::OsString;
@@ -27,6 +28,23 @@ pub struct Loudness {
         display_order = 901
     )]
     pub quiet: bool,
+}
+
+/// How directories are listed.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Listing {
+    /// Mode, links, owner, group, size in bytes, time of last change, name
+    #[arg(short, long)]
+    pub long: bool,
+    /// Names that begin with a dot, too
+    #[arg(short, long)]
+    pub all: bool,
+    /// Directories below, too, each under its own title
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// The list as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What is run.
@@ -141,6 +159,27 @@ Examples:
   zsh:  amino completions zsh > \"${fpath[1]}/_amino\"
   fish: amino completions fish > ~/.config/fish/completions/amino.fish
   (goanna likewise)";
+
+/// What is to be said of every [`Listing`].
+macro_rules! listing_help {
+    () => {
+        "\
+Notes:
+  Sorted by name, one a line. On a terminal bytes that are no printable UTF-8
+  are shown as \\xNN; in a pipe names are written as they are. Times are local.
+
+JSON:
+  An array of objects with name, path, ino, kind, mode (octal text), nlink,
+  uid, gid, rdev ({major, minor}), size and blksize (bytes), blocks (units of
+  512 bytes), atime, mtime, ctime, btime ({sec, nsec}), and target for
+  symbolic links. kind is file, directory, symlink, fifo, socket, char_device
+  or block_device.
+  Where a name is not UTF-8, the bytes that are not are written \\xNN, and a
+  further field with the suffix _bytes (name_bytes, path_bytes, target_bytes)
+  has all its bytes in hexadecimal."
+    };
+}
+pub(crate) use listing_help;
 
 /// `Exit status` of the commands that run a program.
 macro_rules! run_status {

@@ -1,6 +1,6 @@
-//! `amino export`: a directory of the store to the host.
+//! `amino export` and `goanna iso extract`: a directory of a store or an image to the host.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -9,6 +9,7 @@ use goanna_vfs::{Attr, FileKind, Place, caps};
 use rustix::fs::{AtFlags, OFlags};
 
 use super::host::{self, At};
+use super::look::TWO_PLACES;
 use super::report::{Report, Total};
 use super::tree::{Entry, Tree, absolute, join};
 use super::trouble::Trouble;
@@ -19,11 +20,52 @@ const CHUNK: usize = 1 << 20;
 /// Zeros of this length and alignment become holes: what was a hole in the store cannot be told from zeros.
 const PAGE: usize = 4096;
 
-/// A copy out of a store.
+/// Which paths are copied: those that were asked for, what is below them, and the directories on the way there.
+#[derive(Debug, Default)]
+pub struct Selection(Vec<Vec<u8>>);
+
+impl Selection {
+    /// Adds a path from the root, as [`Tree::path`] gives it.
+    pub fn add(&mut self, path: Vec<u8>) {
+        self.0.push(path);
+    }
+
+    /// Whether nothing was asked for: then all is copied.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether `path` is one of them; all are when none was asked for.
+    fn wants(&self, path: &[u8]) -> bool {
+        let above = |above: &[u8], path: &[u8]| match path.strip_prefix(above) {
+            Some(rest) => matches!(rest.first(), None | Some(b'/')) || above == b"/",
+            None => false,
+        };
+        let mut asked = self.0.iter();
+        self.is_empty() || asked.any(|asked| above(asked, path) || above(path, asked))
+    }
+}
+
+/// Owners and modes of what is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Modes {
+    /// As recorded.
+    Recorded,
+    /// Nothing is recorded: as of any new file, with this umask.
+    New(u32),
+}
+
+/// A copy out of a store or an image.
 pub struct Export<'a> {
     tree: &'a Tree,
     force: bool,
+    /// Directories that exist are filled, too.
+    merge: bool,
     owners: bool,
+    modes: Modes,
+    selection: Selection,
+    /// Directories met, by inode number.
+    dirs: HashSet<u64>,
     top: OwnedFd,
     /// Where the first name of a file with several was written: components below `top`.
     seen: HashMap<u64, Vec<CString>>,
@@ -38,34 +80,54 @@ struct Level {
     place: Place,
     /// Its name in the directory above; `None` for the top.
     name: Option<CString>,
-    /// Whether its metadata is the store's to set.
+    /// Whether its metadata is ours to set.
     ours: bool,
     path: Vec<u8>,
 }
 
-/// Counts what is below a directory of the store, for the progress bar.
-pub fn total(tree: &Tree, dir: &Place) -> Total {
+/// Counts what is selected below the directory `dir` of that path, for the progress bar.
+pub fn total(tree: &Tree, dir: &Place, path: &[u8], selection: &Selection) -> Total {
     let mut total = Total::default();
-    let mut stack = tree.list(dir).unwrap_or_default();
-    while let Some(entry) = stack.pop() {
-        total.files += 1;
-        match entry.place.node.kind() {
-            FileKind::Directory => stack.extend(tree.list(&entry.place).unwrap_or_default()),
-            FileKind::Regular => total.bytes += tree.attr(&entry.place).map_or(0, |attr| attr.size),
-            _ => {}
+    let mut seen = HashSet::new();
+    let mut left = vec![(path.to_vec(), dir.clone())];
+    while let Some((path, dir)) = left.pop() {
+        if !seen.insert(dir.node.ino()) {
+            continue;
+        }
+        for entry in tree.list(&dir).unwrap_or_default() {
+            let path = join(&path, &entry.name);
+            if !selection.wants(&path) {
+                continue;
+            }
+            total.files += 1;
+            match entry.place.node.kind() {
+                FileKind::Directory => left.push((path, entry.place)),
+                FileKind::Regular => {
+                    let size = tree.attr(&entry.place).map_or(0, |attr| attr.size);
+                    total.bytes = total.bytes.saturating_add(size);
+                }
+                _ => {}
+            }
         }
     }
     total
 }
 
+/// Opens the directory to copy to, which is made when it does not exist; whether it was made.
+pub fn make_target(path: &Path) -> Result<(OwnedFd, bool), Error> {
+    let fail = |errno: rustix::io::Errno| Error::host(path, errno);
+    let made = match rustix::fs::mkdir(path, rustix::fs::Mode::RWXU) {
+        Ok(()) => true,
+        Err(rustix::io::Errno::EXIST) => false,
+        Err(errno) => return Err(fail(errno)),
+    };
+    Ok((host::open_top(path).map_err(fail)?, made))
+}
+
 /// Opens HOSTDIR, which is made when it does not exist; whether it was empty.
 pub fn open_target(path: &Path, force: bool) -> Result<(OwnedFd, bool), Error> {
     let fail = |errno: rustix::io::Errno| Error::host(path, errno);
-    match rustix::fs::mkdir(path, rustix::fs::Mode::RWXU) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-        Err(errno) => return Err(fail(errno)),
-    }
-    let fd = host::open_top(path).map_err(fail)?;
+    let (fd, _) = make_target(path)?;
     let empty = host::list(&fd).map_err(fail)?.is_empty();
     if !empty && !force {
         return Err(Error::NotEmpty(path.to_owned()));
@@ -79,7 +141,11 @@ impl<'a> Export<'a> {
         Self {
             tree,
             force,
+            merge: force,
             owners: tree.caller.capable(caps::CHOWN),
+            modes: Modes::Recorded,
+            selection: Selection::default(),
+            dirs: HashSet::new(),
             top,
             seen: HashMap::new(),
             report,
@@ -87,14 +153,36 @@ impl<'a> Export<'a> {
         }
     }
 
+    /// Fills directories that exist even without `force`.
+    pub fn merging(mut self) -> Self {
+        self.merge = true;
+        self
+    }
+
+    /// Gives what is made these owners and modes.
+    pub fn with_modes(mut self, modes: Modes) -> Self {
+        self.modes = modes;
+        self.owners &= modes == Modes::Recorded;
+        self
+    }
+
+    /// Copies these only.
+    pub fn only(mut self, selection: Selection) -> Self {
+        self.selection = selection;
+        self
+    }
+
     /// Copies what is in the directory `place`, called `path`. `ours`: the top directory gets its metadata.
     pub fn run(mut self, place: Place, path: &[u8], ours: bool) -> Result<Report, Error> {
         let path = absolute(path);
-        let entries = self
-            .tree
-            .list(&place)
-            .map_err(|errno| Error::in_store(&path, errno))?
-            .into_iter();
+        let entries = match self.tree.list(&place) {
+            Ok(entries) => entries.into_iter(),
+            Err(errno) => {
+                self.skip(&path, errno.into());
+                return Ok(self.report);
+            }
+        };
+        self.dirs.insert(place.node.ino());
         let host = rustix::io::fcntl_dupfd_cloexec(&self.top, 0)
             .map_err(|errno| Error::host(Path::new("."), errno))?;
         self.report.done.directories += 1;
@@ -115,14 +203,28 @@ impl<'a> Export<'a> {
                 continue;
             };
             let path = join(&level.path, &entry.name);
+            if !self.selection.wants(&path) {
+                continue;
+            }
             self.report.begin(&path);
             match self.entry(&mut stack, entry, &path) {
                 Ok(Some(below)) => stack.push(below),
                 Ok(None) => {}
-                Err(trouble) => self.report.skip(&path, trouble),
+                Err(trouble) => self.skip(&path, trouble),
             }
         }
         Ok(self.report)
+    }
+
+    fn skip(&mut self, path: &[u8], trouble: Trouble) {
+        match trouble {
+            Trouble::Store(errno) => {
+                let why = self.tree.why(errno);
+                let why = format!("in the {}: {why}", self.tree.holder.word);
+                self.report.skip(path, why);
+            }
+            other => self.report.skip(path, other),
+        }
     }
 
     fn entry(
@@ -141,6 +243,10 @@ impl<'a> Export<'a> {
         };
         let attr = self.tree.attr(&entry.place)?;
         if attr.kind() == FileKind::Directory {
+            // In a damaged image; the number of ways to it may be without bounds.
+            if !self.dirs.insert(attr.ino) {
+                return Err(Trouble::text(TWO_PLACES));
+            }
             return self.directory(at, entry.place, path);
         }
         if let Some(first) = self.seen.get(&attr.ino) {
@@ -208,7 +314,7 @@ impl<'a> Export<'a> {
         {
             rustix::fs::unlinkat(at.dir, at.name, AtFlags::empty())?;
         }
-        let (host, ours) = at.make_dir(self.force)?;
+        let (host, ours) = at.make_dir(self.merge)?;
         self.report.done.directories += 1;
         Ok(Some(Level {
             host,
@@ -292,7 +398,7 @@ impl<'a> Export<'a> {
             .map_err(Trouble::from)
             .and_then(|attr| self.attributes(at, &level.place, &attr, &level.path));
         if let Err(trouble) = done {
-            self.report.skip(&level.path, trouble);
+            self.skip(&level.path, trouble);
         }
     }
 
@@ -305,7 +411,11 @@ impl<'a> Export<'a> {
         attr: &Attr,
         path: &[u8],
     ) -> Result<(), Trouble> {
-        let mut mode = attr.perm();
+        let mut mode = match (self.modes, attr.kind()) {
+            (Modes::Recorded, _) => attr.perm(),
+            (Modes::New(umask), FileKind::Directory) => 0o777 & !umask,
+            (Modes::New(umask), _) => 0o666 & !umask,
+        };
         if self.owners {
             at.set_owner(attr.uid, attr.gid)?;
         } else {
@@ -334,14 +444,16 @@ impl<'a> Export<'a> {
     }
 }
 
-/// A name of the store as a single component of a host path: whatever a damaged store holds, it cannot lead out
-/// of its directory.
+/// A name as a single component of a host path: whatever a damaged store or image holds, it cannot lead out of its
+/// directory.
 fn host_name(name: &[u8]) -> Result<CString, Trouble> {
     if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') {
-        return Err(Trouble::text("its name is not valid; see amino fsck"));
+        return Err(Trouble::text(BAD_NAME));
     }
-    CString::new(name).map_err(|_| Trouble::text("its name is not valid; see amino fsck"))
+    CString::new(name).map_err(|_| Trouble::text(BAD_NAME))
 }
+
+const BAD_NAME: &str = "no directory can hold its name";
 
 /// The length of the pages at the start of `data` that are all zero, or all not, and which.
 fn run_of(data: &[u8]) -> (bool, usize) {

@@ -1,6 +1,7 @@
-//! `amino ls`, `cat`, `stat` and `tree`.
+//! `ls`, `cat`, `stat` and `tree`.
 
-use std::ffi::OsStr;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
@@ -9,10 +10,14 @@ use serde_json::{Value, json};
 
 use super::record::{self, Owners};
 use super::tree::{Tree, absolute, join};
+use crate::args;
 use crate::args::amino;
 use crate::error::Error;
 use crate::names;
 use crate::output::{JsonArray, Output};
+
+/// Why a directory that was met before is not entered again.
+pub const TWO_PLACES: &str = "the directory appears in two places";
 
 /// How much of a file is read at once.
 const CHUNK: usize = 1 << 20;
@@ -26,17 +31,24 @@ struct Line {
     target: Option<Vec<u8>>,
 }
 
+impl Line {
+    fn is_dir(&self) -> bool {
+        self.attr.kind() == FileKind::Directory
+    }
+}
+
 /// Goes through all of `paths`; those that fail are told on stderr and make the status 1.
 fn each<'a>(
+    tree: &Tree,
     paths: impl IntoIterator<Item = &'a OsStr>,
     mut action: impl FnMut(&'a [u8]) -> Result<(), Error>,
 ) -> Result<u8, Error> {
     let mut status = 0;
     for path in paths {
         match action(path.as_bytes()) {
-            Err(error @ Error::InStore { .. }) => {
-                let _ = writeln!(std::io::stderr(), "amino: {error}");
+            Err(error @ Error::InTree { .. }) => {
                 status = error.exit_code();
+                tell(tree, &error);
             }
             result => result?,
         }
@@ -44,13 +56,17 @@ fn each<'a>(
     Ok(status)
 }
 
-/// `amino ls`.
-pub fn ls(tree: &Tree, args: &amino::Ls) -> Result<u8, Error> {
+fn tell(tree: &Tree, error: &Error) {
+    let _ = writeln!(std::io::stderr(), "{}: {error}", tree.holder.program);
+}
+
+/// `ls` of `paths`.
+pub fn ls(tree: &Tree, args: args::Listing, paths: &[OsString]) -> Result<u8, Error> {
     let mut files = Vec::new();
     let mut dirs = Vec::new();
-    let mut status = each(args.paths.iter().map(AsRef::as_ref), |path| {
+    let mut status = each(tree, paths.iter().map(AsRef::as_ref), |path| {
         let path = absolute(path);
-        let fail = |errno| Error::in_store(&path, errno);
+        let fail = |errno| tree.error(&path, errno);
         // As ls: a link named on the command line is followed, but one that leads nowhere is shown, and -l shows it.
         let place = match tree.resolve(&path, !args.long) {
             Err(Errno::ENOENT) => tree.resolve(&path, false).map_err(fail)?,
@@ -63,15 +79,34 @@ pub fn ls(tree: &Tree, args: &amino::Ls) -> Result<u8, Error> {
         }
         Ok(())
     })?;
-    let titled = args.paths.len() > 1;
+    let titled = args.recursive || paths.len() > 1;
     let mut listing = Listing::new(args)?;
     listing.group(None, &files)?;
-    for (path, dir) in dirs {
-        match entries(tree, &path, &dir, args.all) {
-            Ok(lines) => listing.group(titled.then_some(&path), &lines)?,
-            Err(error) => {
-                let _ = writeln!(std::io::stderr(), "amino: {error}");
-                status = 1;
+    for top in dirs {
+        let mut seen = HashSet::from([top.1.node.ino()]);
+        let mut left = vec![top];
+        while let Some((path, dir)) = left.pop() {
+            let (lines, complete) = match entries(tree, &path, &dir, args.all) {
+                Ok(entries) => entries,
+                Err(error) => {
+                    tell(tree, &error);
+                    status = 1;
+                    continue;
+                }
+            };
+            status |= u8::from(!complete);
+            listing.group(titled.then_some(&path), &lines)?;
+            if !args.recursive {
+                continue;
+            }
+            for line in lines.into_iter().rev().filter(Line::is_dir) {
+                // In a damaged image; the number of ways to it may be without bounds.
+                if seen.insert(line.attr.ino) {
+                    left.push((line.path, line.place));
+                } else {
+                    tell(tree, &Error::in_tree(&line.path, TWO_PLACES));
+                    status = 1;
+                }
             }
         }
     }
@@ -79,20 +114,29 @@ pub fn ls(tree: &Tree, args: &amino::Ls) -> Result<u8, Error> {
     Ok(status)
 }
 
-fn entries(tree: &Tree, path: &[u8], dir: &Place, all: bool) -> Result<Vec<Line>, Error> {
-    tree.list(dir)
-        .map_err(|errno| Error::in_store(path, errno))?
-        .into_iter()
-        .filter(|entry| all || entry.name.first() != Some(&b'.'))
-        .map(|entry| {
-            let path = join(path, &entry.name);
-            line(tree, entry.name, path, entry.place)
-        })
-        .collect()
+/// What is in a directory, and whether that is all: names of which nothing can be said are told and left out.
+fn entries(tree: &Tree, path: &[u8], dir: &Place, all: bool) -> Result<(Vec<Line>, bool), Error> {
+    let list = tree.list(dir).map_err(|errno| tree.error(path, errno))?;
+    let mut lines = Vec::with_capacity(list.len());
+    let mut complete = true;
+    for entry in list {
+        if !all && entry.name.first() == Some(&b'.') {
+            continue;
+        }
+        let path = join(path, &entry.name);
+        match line(tree, entry.name, path, entry.place) {
+            Ok(line) => lines.push(line),
+            Err(error) => {
+                tell(tree, &error);
+                complete = false;
+            }
+        }
+    }
+    Ok((lines, complete))
 }
 
 fn line(tree: &Tree, name: Vec<u8>, path: Vec<u8>, place: Place) -> Result<Line, Error> {
-    let fail = |errno| Error::in_store(&path, errno);
+    let fail = |errno| tree.error(&path, errno);
     let attr = tree.attr(&place).map_err(fail)?;
     let target = tree.target(&place).map_err(fail)?;
     Ok(Line {
@@ -112,7 +156,7 @@ enum Listing {
 }
 
 impl Listing {
-    fn new(args: &amino::Ls) -> Result<Self, Error> {
+    fn new(args: args::Listing) -> Result<Self, Error> {
         let out = Output::new();
         Ok(match (args.json, args.long) {
             (true, _) => Self::Json(JsonArray::new(out)?),
@@ -188,12 +232,12 @@ fn long(out: &mut Output, owners: &mut Owners, lines: &[Line]) -> Result<(), Err
     Ok(())
 }
 
-/// `amino cat`.
-pub fn cat(tree: &Tree, args: &amino::Cat) -> Result<u8, Error> {
+/// `cat` of `paths`.
+pub fn cat(tree: &Tree, paths: &[OsString]) -> Result<u8, Error> {
     let mut out = Output::new();
     let mut buffer = vec![0; CHUNK];
-    let status = each(args.paths.iter().map(AsRef::as_ref), |path| {
-        let fail = |errno| Error::in_store(path, errno);
+    let status = each(tree, paths.iter().map(AsRef::as_ref), |path| {
+        let fail = |errno| tree.error(path, errno);
         let place = tree.resolve(&absolute(path), true).map_err(fail)?;
         match place.node.kind() {
             FileKind::Regular => {}
@@ -223,9 +267,9 @@ pub fn stat(tree: &Tree, args: &amino::Stat) -> Result<u8, Error> {
     } else {
         Details::Text(Output::new(), Owners::default())
     };
-    let status = each(args.paths.iter().map(AsRef::as_ref), |path| {
+    let status = each(tree, args.paths.iter().map(AsRef::as_ref), |path| {
         let path = absolute(path);
-        let fail = |errno| Error::in_store(&path, errno);
+        let fail = |errno| tree.error(&path, errno);
         let place = tree.resolve(&path, args.dereference).map_err(fail)?;
         let xattrs = tree.xattrs(&place).map_err(fail)?;
         listing.put(&line(tree, path.clone(), path.clone(), place)?, &xattrs)
@@ -320,7 +364,7 @@ type Level = std::iter::Peekable<std::vec::IntoIter<Line>>;
 /// `amino tree`.
 pub fn tree(tree: &Tree, args: &amino::Tree) -> Result<u8, Error> {
     let path = absolute(args.path.as_bytes());
-    let fail = |errno| Error::in_store(&path, errno);
+    let fail = |errno| tree.error(&path, errno);
     let root = tree.resolve(&path, true).map_err(fail)?;
     if !root.node.is_dir() {
         return Err(fail(Errno::ENOTDIR));
@@ -332,8 +376,10 @@ pub fn tree(tree: &Tree, args: &amino::Tree) -> Result<u8, Error> {
         Drawing::Text(Output::new())
     };
     drawing.put(&top, &[])?;
-    let mut stack = vec![open_level(tree, &top, args.all)?];
-    let (mut directories, mut files, mut status) = (0_u64, 0_u64, 0);
+    let (level, complete) = open_level(tree, &top, args.all)?;
+    let mut stack = vec![level];
+    let (mut directories, mut files) = (0_u64, 0_u64);
+    let mut status = u8::from(!complete);
     while let Some(level) = stack.last_mut() {
         let Some(line) = level.next() else {
             stack.pop();
@@ -341,7 +387,7 @@ pub fn tree(tree: &Tree, args: &amino::Tree) -> Result<u8, Error> {
         };
         let lasts: Vec<bool> = stack.iter_mut().map(|l| l.peek().is_none()).collect();
         drawing.put(&line, &lasts)?;
-        if line.attr.kind() != FileKind::Directory {
+        if !line.is_dir() {
             files += 1;
             continue;
         }
@@ -353,9 +399,12 @@ pub fn tree(tree: &Tree, args: &amino::Tree) -> Result<u8, Error> {
             continue;
         }
         match open_level(tree, &line, args.all) {
-            Ok(level) => stack.push(level),
+            Ok((level, complete)) => {
+                stack.push(level);
+                status |= u8::from(!complete);
+            }
             Err(error) => {
-                let _ = writeln!(std::io::stderr(), "amino: {error}");
+                tell(tree, &error);
                 status = 1;
             }
         }
@@ -364,9 +413,9 @@ pub fn tree(tree: &Tree, args: &amino::Tree) -> Result<u8, Error> {
     Ok(status)
 }
 
-fn open_level(tree: &Tree, dir: &Line, all: bool) -> Result<Level, Error> {
-    let entries = entries(tree, &dir.path, &dir.place, all)?;
-    Ok(entries.into_iter().peekable())
+fn open_level(tree: &Tree, dir: &Line, all: bool) -> Result<(Level, bool), Error> {
+    let (entries, complete) = entries(tree, &dir.path, &dir.place, all)?;
+    Ok((entries.into_iter().peekable(), complete))
 }
 
 enum Drawing {

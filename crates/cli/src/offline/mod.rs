@@ -22,11 +22,15 @@ use amino_fs::AminoFs;
 use goanna_vfs::Errno;
 
 pub use content::{Copied, fill};
+pub use export::Modes;
 pub use fsck::fsck;
 pub use info::{Facts, info};
-pub use tree::Tree;
+pub use look::{cat as print, ls as list};
+pub use record::time_text;
+pub use tree::{Details, Tree, join};
 pub use trouble::Trouble;
 
+use self::export::Selection;
 use self::import::Entrance;
 use self::report::Report;
 use self::tree::absolute;
@@ -96,14 +100,14 @@ impl StoreHandle {
 /// `amino ls`.
 pub fn ls(args: &amino::Ls) -> Result<u8, Error> {
     let handle = StoreHandle::open(&args.store, false, None)?;
-    let result = look::ls(&handle.tree, args);
+    let result = look::ls(&handle.tree, args.listing, &args.paths);
     handle.close(result)
 }
 
 /// `amino cat`.
 pub fn cat(args: &amino::Cat) -> Result<u8, Error> {
     let handle = StoreHandle::open(&args.store, false, None)?;
-    let result = look::cat(&handle.tree, args);
+    let result = look::cat(&handle.tree, &args.paths);
     handle.close(result)
 }
 
@@ -168,11 +172,67 @@ fn export_from(handle: &StoreHandle, args: &amino::Export, loud: Loudness) -> Re
         return Err(Error::InsideStore(args.host.clone()));
     }
     let (target, empty) = export::open_target(&args.host, args.force)?;
-    let total = report::shows_progress(loud).then(|| export::total(&handle.tree, &place));
+    let all = Selection::default();
+    let total =
+        report::shows_progress(loud).then(|| export::total(&handle.tree, &place, &path, &all));
     let report = Report::new(total, loud);
     export::Export::new(&handle.tree, args.force, target, report)
         .run(place, &path, empty)?
         .finish(args.json)
+}
+
+/// How [`extract`] copies.
+pub struct Extraction<'a> {
+    /// The host directory.
+    pub to: &'a Path,
+    /// Files that are in the way are replaced.
+    pub force: bool,
+    /// The report is JSON.
+    pub json: bool,
+    /// Owners and modes.
+    pub modes: Modes,
+}
+
+/// Copies `paths` of a tree, everything when there are none, to the host, each under its own path from the root.
+pub fn extract<'a>(
+    tree: &Tree,
+    paths: impl Iterator<Item = &'a [u8]>,
+    how: Extraction<'_>,
+    loud: Loudness,
+) -> Result<u8, Error> {
+    host::raise_descriptor_limit();
+    let mut selection = Selection::default();
+    let mut missing = Vec::new();
+    let mut all = true;
+    for path in paths {
+        all = false;
+        let path = absolute(path);
+        let found = tree.resolve(&path, false).and_then(|place| {
+            // Its own path: without dots, and not through links.
+            tree.fs().path(&tree.caller, &place.node)
+        });
+        match found {
+            Ok((own, _)) => selection.add(absolute(&own)),
+            Err(errno) => missing.push((path, tree.why(errno))),
+        }
+    }
+    let root = tree.root();
+    let (target, made) = export::make_target(how.to)?;
+    let wanted = all || !selection.is_empty();
+    let total = (wanted && report::shows_progress(loud))
+        .then(|| export::total(tree, &root, b"/", &selection));
+    let mut report = Report::new(total, loud).about(tree.holder);
+    for (path, why) in missing {
+        report.skip(&path, why);
+    }
+    if wanted {
+        report = export::Export::new(tree, how.force, target, report)
+            .merging()
+            .with_modes(how.modes)
+            .only(selection)
+            .run(root, b"/", made)?;
+    }
+    report.finish(how.json)
 }
 
 fn inside(path: &Path, dir: &Path) -> bool {

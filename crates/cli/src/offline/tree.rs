@@ -1,6 +1,6 @@
-//! The tree of a store, as its owner sees it without a monitor.
+//! The tree of a store or an image, as it is seen without a monitor.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use goanna_vfs::walk::{NoProcess, Pos, Walk};
@@ -9,10 +9,52 @@ use goanna_vfs::{
     SynthFs, ops,
 };
 
+use crate::error::Error;
+
+/// What holds a tree, for messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// The program whose commands work on it.
+    pub program: &'static str,
+    /// What it is called.
+    pub word: &'static str,
+}
+
+/// An amino store.
+pub const STORE: Holder = Holder {
+    program: "amino",
+    word: "store",
+};
+
+/// An ISO 9660 image.
+pub const IMAGE: Holder = Holder {
+    program: "goanna",
+    word: "image",
+};
+
+/// Why the last operation failed, in more words than its errno has.
+#[derive(Debug, Default)]
+pub struct Details(Mutex<Option<(Errno, String)>>);
+
+impl Details {
+    /// An operation is about to fail with `errno`.
+    pub fn tell(&self, errno: Errno, why: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((errno, why));
+    }
+
+    fn take(&self, errno: Errno) -> Option<String> {
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        last.filter(|(told, _)| *told == errno).map(|(_, why)| why)
+    }
+}
+
 /// A file system and who looks at it. Its root is `/`, for symbolic links, too.
 pub struct Tree {
     /// On whose behalf.
     pub caller: Caller,
+    /// What holds it.
+    pub holder: Holder,
+    details: Option<Arc<Details>>,
     mounts: Mounts,
     mount: Arc<Mount>,
     waits: Option<Box<dyn Fn() -> bool + Send + Sync>>,
@@ -41,6 +83,8 @@ impl Tree {
         });
         Self {
             caller,
+            holder: STORE,
+            details: None,
             mounts: Mounts::new(Arc::new(SynthFs::default())),
             mount,
             waits: None,
@@ -75,6 +119,25 @@ impl Tree {
         Err(Errno::EINTR)
     }
 
+    /// Makes it the tree of an image, whose file system leaves in `details` why it fails.
+    pub fn of_image(mut self, details: Arc<Details>) -> Self {
+        self.holder = IMAGE;
+        self.details = Some(details);
+        self
+    }
+
+    /// Why the operation that has just failed with `errno` did.
+    pub fn why(&self, errno: Errno) -> String {
+        let details = self.details.as_ref();
+        let why = details.and_then(|details| details.take(errno));
+        why.unwrap_or_else(|| errno.desc().to_owned())
+    }
+
+    /// [`Tree::why`] of an operation on `path`.
+    pub fn error(&self, path: &[u8], errno: Errno) -> Error {
+        Error::in_tree(path, self.why(errno))
+    }
+
     /// The file system.
     pub fn fs(&self) -> &dyn FileSystem {
         self.mount.fs.as_ref()
@@ -86,6 +149,11 @@ impl Tree {
             mount: Arc::clone(&self.mount),
             node,
         }
+    }
+
+    /// The root.
+    pub fn root(&self) -> Place {
+        self.place(self.fs().root())
     }
 
     /// What `path` names; it may begin with a slash or not.

@@ -1,0 +1,63 @@
+//! `goanna iso`: an image as a tree, with the commands that stores have.
+
+mod info;
+
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use goanna_isofs::{Iso, IsoFs, Namespace, Options};
+use goanna_vfs::caps;
+
+use crate::args::Loudness;
+use crate::args::iso::{self, Command, Image, Names};
+use crate::caller;
+use crate::error::Error;
+use crate::offline::{self, Details, Extraction, Modes, Tree};
+
+/// `goanna iso`.
+pub fn iso(args: &iso::Iso, loud: Loudness) -> Result<u8, Error> {
+    match &args.command {
+        Command::Info(args) => info::info(args),
+        Command::Ls(args) => offline::list(&tree(open(&args.image)?), args.listing, &args.paths),
+        Command::Cat(args) => offline::print(&tree(open(&args.image)?), &args.paths),
+        Command::Extract(args) => extract(args, loud),
+    }
+}
+
+fn open(image: &Image) -> Result<Iso, Error> {
+    let options = Options {
+        namespace: image.namespace.map(|names| match names {
+            Names::Rockridge => Namespace::RockRidge,
+            Names::Joliet => Namespace::Joliet,
+            Names::Plain => Namespace::Plain,
+        }),
+        session: image.session,
+    };
+    Iso::open_file(&image.image, &options).map_err(|why| Error::iso(&image.image, why))
+}
+
+/// The tree of an image. Who can read the image can read all of it: the modes in it are no obstacle.
+fn tree(iso: Iso) -> Tree {
+    let details = Arc::new(Details::default());
+    let listener = Arc::clone(&details);
+    let fs = IsoFs::new(iso).telling(move |why| listener.tell(why.errno(), why.to_string()));
+    let mut caller = caller::current();
+    caller.caps |= 1 << caps::DAC_READ_SEARCH;
+    Tree::new(Arc::new(fs), caller).of_image(details)
+}
+
+fn extract(args: &iso::Extract, loud: Loudness) -> Result<u8, Error> {
+    let iso = open(&args.image)?;
+    let modes = match iso.namespace() {
+        Namespace::RockRidge => Modes::Recorded,
+        Namespace::Joliet | Namespace::Plain => Modes::New(caller::current().umask),
+    };
+    let extraction = Extraction {
+        to: &args.to,
+        force: args.force,
+        json: args.json,
+        modes,
+    };
+    let paths = args.paths.iter().map(|path| path.as_bytes());
+    offline::extract(&tree(iso), paths, extraction, loud)
+}
