@@ -22,8 +22,8 @@ macro_rules! status {
         "\
 Exit status:
   0    done
-  1    something is not in the image or could not be read; each is named on
-       stderr, for damage with the kind of record and its place in bytes
+  1    something is not in the image, or could not be read or made; each is
+       named on stderr, damage with the kind of record and its place in bytes
   125  the command line is wrong, IMAGE is no ISO 9660 image or lacks the
        names or the session asked for, or the output cannot be written"
     };
@@ -99,8 +99,7 @@ pub struct Info {
     pub json: bool,
 }
 
-const INFO_HELP: &str = concat!(
-    "\
+const INFO_HELP: &str = "\
 Notes:
   Reads all directories, and of every file where its content stands, but not
   the content. Fields that the image leaves empty are left out.
@@ -132,14 +131,15 @@ JSON:
   damage               the first 100: an array of {path (null outside of the
                        tree), record, offset (null where not known), what}
 
-",
-    status!(),
-    "
+Exit status:
+  0    nothing is damaged
+  1    something is; what and where is in the report
+  125  IMAGE is no ISO 9660 image, its descriptors or root directory cannot
+       be read, or it lacks the names or the session asked for
 
 Examples:
   goanna iso info cd.iso
-  goanna iso info --json cd.iso | jq '.volume.volume_id, .damaged'"
-);
+  goanna iso info --json cd.iso | jq '.volume.volume_id, .damaged'";
 
 /// `goanna iso ls`.
 #[derive(Debug, Args)]
