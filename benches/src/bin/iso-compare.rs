@@ -52,6 +52,9 @@ const WORK: [(&str, &str); 4] = [
 /// The columns.
 const PLACES: [&str; 3] = ["native", "fuseiso", "goanna"];
 
+/// How often fuseiso may fail in one measurement: with find and cat at it at the same time it crashes now and then.
+const CRASHES: u32 = 3;
+
 const MOUNT_DEADLINE: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
@@ -81,12 +84,11 @@ fn run(cli: &Cli) -> Result<(), Error> {
                 let (mut firsts, mut agains) = ([0.0; 3], [0.0; 3]);
                 for turn in 0..PLACES.len() {
                     let place = (turn + round) % PLACES.len();
-                    let mut reader = Reader::start(place, &binaries, &image)?;
-                    for times in [&mut firsts, &mut agains] {
-                        let took = reader.shell(command)?;
-                        if let Some(time) = times.get_mut(place) {
-                            *time = took.as_secs_f64();
-                        }
+                    let [once, twice] = measure(place, &binaries, &image, command)?;
+                    if let (Some(first), Some(again)) =
+                        (firsts.get_mut(place), agains.get_mut(place))
+                    {
+                        (*first, *again) = (once, twice);
                     }
                 }
                 first.rounds.push(firsts);
@@ -103,6 +105,27 @@ fn run(cli: &Cli) -> Result<(), Error> {
     io::stdout()
         .write_all(text.as_bytes())
         .map_err(Error::io("write", Path::new("standard output")))
+}
+
+/// Seconds that `command` takes in a fresh mount, and when it is run once more there.
+fn measure(
+    place: usize,
+    binaries: &Binaries,
+    image: &Image,
+    command: &str,
+) -> Result<[f64; 2], Error> {
+    let mut left = CRASHES;
+    loop {
+        let mut reader = Reader::start(place, binaries, image)?;
+        let mut took = || Ok(reader.shell(command)?.as_secs_f64());
+        match took().and_then(|once| Ok([once, took()?])) {
+            Err(error) if PLACES.get(place) == Some(&"fuseiso") && left > 0 => {
+                eprintln!("fuseiso failed, again: {error}");
+                left -= 1;
+            }
+            measured => return measured,
+        }
+    }
 }
 
 /// Seconds by round and place.
@@ -302,6 +325,12 @@ impl Reader {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // A crash of fuseiso would be a line for each file.
+            .stderr(if place == 1 {
+                Stdio::null()
+            } else {
+                Stdio::inherit()
+            })
             .spawn()
             .map_err(Error::io("start", &program))?;
         let failed = |why: &str| Error::io("run", &program)(io::Error::other(why.to_owned()));
