@@ -24,7 +24,7 @@ pub fn stat(attr: &Attr) -> [u8; 144] {
 
 /// `struct statx`: the basic fields, and the creation time where known. Like Linux since 6.13, it claims the change
 /// times only when `mask` asks for one of them.
-pub fn statx(attr: &Attr, mask: u32) -> [u8; 256] {
+pub fn statx(attr: &Attr, mask: u32, is_mount_root: bool) -> [u8; 256] {
     let mut out = Layout([0; 256]);
     let birth = if attr.btime.is_some() {
         libc::STATX_BTIME
@@ -39,9 +39,12 @@ pub fn statx(attr: &Attr, mask: u32) -> [u8; 256] {
     out.u32(20, attr.uid);
     out.u32(24, attr.gid);
     out.bytes(28, &(attr.mode as u16).to_ne_bytes());
+    let root = libc::STATX_ATTR_MOUNT_ROOT as u64;
+    out.u64(8, if is_mount_root { root } else { 0 });
     out.u64(32, attr.ino);
     out.u64(40, attr.size);
     out.u64(48, attr.blocks);
+    out.u64(56, root);
     let times = [
         (64, attr.atime),
         (80, attr.btime.unwrap_or_default()),

@@ -168,6 +168,14 @@ pub struct Exec {
 impl Exec {
     /// Decides what the kernel is to execute. The errno of execve(2) where the program cannot be.
     pub fn plan(&self, call: &Call<'_>) -> Result<Plan> {
+        const AT_EXECVE_CHECK: i32 = 0x10000;
+        let known = libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW | AT_EXECVE_CHECK;
+        if self.path.is_empty() && self.flags & libc::AT_EMPTY_PATH == 0 {
+            return Err(Errno::ENOENT);
+        }
+        if self.flags & !known != 0 {
+            return Err(Errno::EINVAL);
+        }
         let mut at = self.resolve(call)?;
         let mut name = self.script_name();
         let mut prefix: Vec<Vec<u8>> = Vec::new();

@@ -15,8 +15,13 @@ mod perm;
 mod xattr;
 
 pub use attr::{chmod, chown, drop_set_id, statfs, truncate, utimens};
-pub use names::{link, link_open, lookup, mkdir, mknod, rename, rmdir, symlink, unlink};
-pub use open::{check_sticky_create, create, open_existing, readdir_check, tmpfile};
+pub use names::{
+    begin_rename, begin_unlink, link, link_open, lookup, mkdir, mknod, node_kind, rename,
+    rename_flags, rmdir, symlink, unlink,
+};
+pub use open::{
+    check_sticky_create, create, may_open_other, open_existing, readdir_check, tmpfile,
+};
 pub use perm::{access, may_follow, may_search, owner_or_capable, permitted};
 pub use xattr::{check_xattr_name, getxattr, listxattr, removexattr, setxattr};
 

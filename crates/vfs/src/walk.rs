@@ -248,7 +248,7 @@ impl<'a> Walk<'a> {
                     b".." => Last::DotDot,
                     name => Last::Name(name.to_vec()),
                 };
-                self.must_be_directory(&at)?;
+                self.may_search(&at)?;
                 return Ok(Found::Parent(Parent {
                     dir: at,
                     last,
@@ -258,7 +258,7 @@ impl<'a> Walk<'a> {
             let follow = !is_last || must_be_dir || !matches!(goal, Goal::Object { follow: false });
             let (next, link) = match name {
                 b"." => {
-                    self.must_be_directory(&at)?;
+                    self.may_search(&at)?;
                     (at.clone(), None)
                 }
                 b".." => (self.up(&at)?, None),
@@ -275,7 +275,7 @@ impl<'a> Walk<'a> {
                     self.count_link()?;
                     self.depth -= 1;
                     if target.first() == Some(&b'/') {
-                        at = self.absolute_start()?;
+                        at = self.link_start(&at)?;
                     }
                     rest = [target.as_slice(), after].concat();
                     cursor = 0;
@@ -353,6 +353,15 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Where the absolute target of a link found in `dir` starts; EXDEV where that is not allowed.
+    pub fn link_start(&mut self, dir: &Pos) -> Result<Pos> {
+        let start = self.absolute_start()?;
+        if self.resolve & libc::RESOLVE_NO_XDEV != 0 && !same_mount(dir, &start) {
+            return Err(Errno::EXDEV);
+        }
+        Ok(start)
+    }
+
     /// Only mounted places are judged: the kernel judges the host's itself.
     fn must_be_directory(&self, at: &Pos) -> Result<()> {
         match at {
@@ -361,8 +370,16 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// As [`Walk::must_be_directory`], and EACCES: Linux wants search permission for `.` and `..`, too.
+    fn may_search(&self, at: &Pos) -> Result<()> {
+        match at {
+            Pos::Mounted(place) => ops::may_search(self.caller, place),
+            Pos::Host(_) => Ok(()),
+        }
+    }
+
     fn up(&mut self, at: &Pos) -> Result<Pos> {
-        self.must_be_directory(at)?;
+        self.may_search(at)?;
         self.depth -= 1;
         if self.depth < 0 {
             if self.resolve & libc::RESOLVE_BENEATH != 0 {
@@ -538,6 +555,14 @@ pub fn is_magic_link(path: &[u8]) -> bool {
 fn parent_of(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|&b| b == b'/').unwrap_or(0);
     path.get(..end).unwrap_or_default()
+}
+
+fn same_mount(one: &Pos, other: &Pos) -> bool {
+    match (one, other) {
+        (Pos::Host(_), Pos::Host(_)) => true,
+        (Pos::Mounted(one), Pos::Mounted(other)) => Arc::ptr_eq(&one.mount, &other.mount),
+        _ => false,
+    }
 }
 
 /// Resolves an absolute path outside any process: its canonical form and what is there.

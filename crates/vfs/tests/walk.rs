@@ -200,6 +200,55 @@ fn resolve_flags_bound_the_walk() {
     );
     assert_eq!(go(b"up", libc::RESOLVE_NO_SYMLINKS), Err(Errno::ELOOP));
     assert_eq!(go(b"in", libc::RESOLVE_NO_XDEV), Err(Errno::EXDEV));
+    // An absolute link starts on the host, wherever it leads.
+    assert_eq!(go(b"host", libc::RESOLVE_NO_XDEV), Err(Errno::EXDEV));
+    assert_eq!(go(b"abs", libc::RESOLVE_NO_XDEV), Err(Errno::EXDEV));
+    assert_eq!(
+        go(b"/usr", libc::RESOLVE_NO_XDEV).as_deref(),
+        Ok("/usr"),
+        "an absolute path may start elsewhere"
+    );
+}
+
+/// `.` and `..` are looked up, too: a directory that may not be searched does not even lead to itself.
+#[test]
+fn dots_need_search_permission() {
+    let mounts = mounts();
+    let mount = Arc::clone(mounts.at(b"/goanna-test").unwrap());
+    let top = Place {
+        node: mount.fs.root(),
+        mount,
+    };
+    ops::mkdir(&root(), &top, b"private", 0o700).unwrap();
+    let other = Caller {
+        uid: 65534,
+        gid: 65534,
+        caps: 0,
+        ..root()
+    };
+    for (path, for_root) in [
+        ("private", "/goanna-test/private"),
+        ("private/.", "/goanna-test/private"),
+        ("private/..", "/goanna-test"),
+    ] {
+        let go = |caller: &Caller| {
+            let path = format!("/goanna-test/{path}");
+            Walk::new(&mounts, caller, &NoProcess)
+                .object(Pos::root(), path.as_bytes(), true)
+                .map(|pos| path_of(&pos))
+        };
+        assert_eq!(go(&root()).as_deref(), Ok(for_root), "{path}");
+        let denied = path != "private";
+        assert_eq!(
+            go(&other).is_err_and(|e| e == Errno::EACCES),
+            denied,
+            "{path}"
+        );
+    }
+    let parent = Walk::new(&mounts, &other, &NoProcess)
+        .parent(Pos::root(), b"/goanna-test/private/.")
+        .map(drop);
+    assert_eq!(parent, Err(Errno::EACCES));
 }
 
 #[test]

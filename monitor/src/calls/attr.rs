@@ -109,9 +109,10 @@ fn pairs(call: &Call<'_>, address: u64) -> Result<[(i64, i64); 2]> {
 
 const NOW: Times = (Some(TimeSet::Now), Some(TimeSet::Now));
 
-fn timespecs(call: &Call<'_>, address: u64) -> Result<Times> {
+/// The inner result is EINVAL for times that are none, which Linux finds after the path.
+fn timespecs(call: &Call<'_>, address: u64) -> Result<Result<Times>> {
     if address == 0 {
-        return Ok(NOW);
+        return Ok(Ok(NOW));
     }
     let one = |(sec, nsec): (i64, i64)| match nsec {
         libc::UTIME_NOW => Ok(Some(TimeSet::Now)),
@@ -123,7 +124,7 @@ fn timespecs(call: &Call<'_>, address: u64) -> Result<Times> {
         _ => Err(Errno::EINVAL),
     };
     let [atime, mtime] = pairs(call, address)?;
-    Ok((one(atime)?, one(mtime)?))
+    Ok(one(atime).and_then(|atime| Ok((atime, one(mtime)?))))
 }
 
 fn timevals(call: &Call<'_>, address: u64) -> Result<Times> {
@@ -148,41 +149,47 @@ pub fn utimensat(call: &mut Call<'_>) -> Result<Answer> {
         return Err(Errno::EINVAL);
     }
     let times = timespecs(call, call.arg(2))?;
-    if times == (None, None) {
+    if times == Ok((None, None)) {
         return Ok(Answer::DONE);
     }
     let target = if call.arg(1) == 0 && call.int(0) != libc::AT_FDCWD {
+        if flags != 0 {
+            return Err(Errno::EINVAL);
+        }
         by_descriptor(call, call.int(0))?
     } else {
         call.object_at(call.int(0), &call.path(1)?, flags)?
     };
-    set_times(call, target, times)
+    if matches!(target, Target::PassOn) {
+        return Ok(Answer::PassOn);
+    }
+    set_times(call, target, times?)
 }
 
 /// utime(2), in whole seconds.
 pub fn utime(call: &mut Call<'_>) -> Result<Answer> {
-    let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;
     let address = call.arg(1);
-    if address == 0 {
-        return set_times(call, target, NOW);
-    }
     let at = |word: u64| {
         Some(TimeSet::At(Stamp {
             sec: word as i64,
             nsec: 0,
         }))
     };
-    let times = (
-        at(call.read_u64(address)?),
-        at(call.read_u64(address.wrapping_add(8))?),
-    );
+    let times = match address {
+        0 => NOW,
+        _ => (
+            at(call.read_u64(address)?),
+            at(call.read_u64(address.wrapping_add(8))?),
+        ),
+    };
+    let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;
     set_times(call, target, times)
 }
 
 /// utimes(2)
 pub fn utimes(call: &mut Call<'_>) -> Result<Answer> {
-    let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;
     let times = timevals(call, call.arg(1))?;
+    let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;
     set_times(call, target, times)
 }
 
@@ -190,7 +197,7 @@ pub fn utimes(call: &mut Call<'_>) -> Result<Answer> {
 pub fn futimesat(call: &mut Call<'_>) -> Result<Answer> {
     let times = timevals(call, call.arg(2))?;
     let target = match call.arg(1) {
-        0 => by_descriptor(call, call.int(0))?,
+        0 if call.int(0) != libc::AT_FDCWD => by_descriptor(call, call.int(0))?,
         _ => call.object(call.int(0), &call.path(1)?, true)?,
     };
     set_times(call, target, times)

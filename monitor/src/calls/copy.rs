@@ -155,11 +155,21 @@ pub fn sendfile(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::Value(written as i64))
 }
 
+fn is_directory(call: &Call<'_>, fd: i32) -> Result<bool> {
+    Ok(call
+        .shadow(fd)?
+        .is_some_and(|shadow| shadow.place().node.is_dir()))
+}
+
 /// copy_file_range(2): fd_in, off_in, fd_out, off_out, len, flags.
 pub fn copy_file_range(call: &mut Call<'_>) -> Result<Answer> {
     use nix::sys::stat::{SFlag, fstat};
-    let Some(output) = Output::of(call, call.int(2))? else {
-        return out_of_store(call, call.int(0), Errno::EXDEV);
+    let output = match Output::of(call, call.int(2)) {
+        Ok(None) => return out_of_store(call, call.int(0), Errno::EXDEV),
+        Err(Errno::EBADF) if call.uint(5) == 0 && is_directory(call, call.int(2))? => {
+            return Err(Errno::EISDIR);
+        }
+        output => output?.ok_or(Errno::EBADF)?,
     };
     if call.uint(5) != 0 {
         return Err(Errno::EINVAL);

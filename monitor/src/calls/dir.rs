@@ -186,8 +186,15 @@ pub fn remove(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<Answer> {
     Ok(Answer::DONE)
 }
 
-fn make_node(call: &Call<'_>, dirfd: i32, path: &[u8], mode: u32, dev: u32) -> Result<Answer> {
-    let Some(entry) = call.entry(dirfd, path)? else {
+fn make_node(
+    call: &Call<'_>,
+    dirfd: i32,
+    path: Result<Vec<u8>>,
+    mode: u32,
+    dev: u32,
+) -> Result<Answer> {
+    ops::node_kind(mode)?;
+    let Some(entry) = call.entry(dirfd, &path?)? else {
         return Ok(Answer::PassOn);
     };
     let name = entry.name(Errno::EEXIST)?;
@@ -209,7 +216,7 @@ pub fn mknod(call: &mut Call<'_>) -> Result<Answer> {
     make_node(
         call,
         libc::AT_FDCWD,
-        &call.path(0)?,
+        call.path(0),
         call.uint(1),
         call.uint(2),
     )
@@ -217,11 +224,5 @@ pub fn mknod(call: &mut Call<'_>) -> Result<Answer> {
 
 /// mknodat(2)
 pub fn mknodat(call: &mut Call<'_>) -> Result<Answer> {
-    make_node(
-        call,
-        call.int(0),
-        &call.path(1)?,
-        call.uint(2),
-        call.uint(3),
-    )
+    make_node(call, call.int(0), call.path(1), call.uint(2), call.uint(3))
 }

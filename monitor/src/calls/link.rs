@@ -20,6 +20,7 @@ fn remove_name(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<Answer> {
     }
     let caller = call.caller()?;
     if entry.must_be_dir {
+        ops::begin_unlink(&caller, &entry.dir, name)?;
         let node = ops::lookup(&caller, &entry.dir, name)?;
         return Err(if node.is_dir() {
             Errno::EISDIR
@@ -38,23 +39,26 @@ pub fn unlink(call: &mut Call<'_>) -> Result<Answer> {
 
 /// unlinkat(2)
 pub fn unlinkat(call: &mut Call<'_>) -> Result<Answer> {
-    let path = call.path(1)?;
     match call.int(2) {
-        0 => remove_name(call, call.int(0), &path),
-        libc::AT_REMOVEDIR => super::dir::remove(call, call.int(0), &path),
+        0 => remove_name(call, call.int(0), &call.path(1)?),
+        libc::AT_REMOVEDIR => super::dir::remove(call, call.int(0), &call.path(1)?),
         _ => Err(Errno::EINVAL),
     }
 }
 
+/// A directory and a path from there. A path that cannot be read is an error only when it is looked at.
+type Name = (i32, Result<Vec<u8>>);
+
 fn move_name(
     call: &Call<'_>,
-    (from_fd, from): (i32, &[u8]),
-    (to_fd, to): (i32, &[u8]),
+    (from_fd, from): Name,
+    (to_fd, to): Name,
     flags: u32,
 ) -> Result<Answer> {
+    ops::rename_flags(flags)?;
     call.monitor.mounts.link_free().unsettle();
-    let from_at = call.resolve_parent(from_fd, from)?;
-    let to_at = call.resolve_parent(to_fd, to)?;
+    let from_at = call.resolve_parent(from_fd, &from?)?;
+    let to_at = call.resolve_parent(to_fd, &to?)?;
     let on_host = |dir: &Pos| matches!(dir, Pos::Host(_));
     let covered = call.covers(&from_at.at.dir, &from_at.at.last)?
         || call.covers(&to_at.at.dir, &to_at.at.last)?;
@@ -64,8 +68,16 @@ fn move_name(
     if on_host(&from_at.at.dir) && from_at.native && to_at.native && !covered {
         return Ok(Answer::PassOn);
     }
-    let (Last::Name(from), Last::Name(to)) = (&from_at.at.last, &to_at.at.last) else {
+    let Last::Name(from) = &from_at.at.last else {
         return Err(Errno::EBUSY);
+    };
+    let Last::Name(to) = &to_at.at.last else {
+        let must_be_new = flags & libc::RENAME_NOREPLACE != 0;
+        return Err(if must_be_new {
+            Errno::EEXIST
+        } else {
+            Errno::EBUSY
+        });
     };
     if covered {
         return Err(Errno::EBUSY);
@@ -74,6 +86,7 @@ fn move_name(
     let from_dir = call.place(from_at.at.dir.clone())?;
     let to_dir = call.place(to_at.at.dir.clone())?;
     if from_at.at.must_be_dir || to_at.at.must_be_dir {
+        ops::begin_rename(&caller, &from_dir, from, &to_dir)?;
         let moved = ops::lookup(&caller, &from_dir, from)?;
         if !moved.is_dir() && flags & libc::RENAME_EXCHANGE == 0 {
             return Err(Errno::ENOTDIR);
@@ -85,34 +98,43 @@ fn move_name(
 
 /// rename(2)
 pub fn rename(call: &mut Call<'_>) -> Result<Answer> {
-    let (from, to) = (call.path(0)?, call.path(1)?);
-    move_name(call, (libc::AT_FDCWD, &from), (libc::AT_FDCWD, &to), 0)
+    let (from, to) = (call.path(0), call.path(1));
+    move_name(call, (libc::AT_FDCWD, from), (libc::AT_FDCWD, to), 0)
 }
 
 /// renameat(2)
 pub fn renameat(call: &mut Call<'_>) -> Result<Answer> {
-    let (from, to) = (call.path(1)?, call.path(3)?);
-    move_name(call, (call.int(0), &from), (call.int(2), &to), 0)
+    let (from, to) = (call.path(1), call.path(3));
+    move_name(call, (call.int(0), from), (call.int(2), to), 0)
 }
 
 /// renameat2(2)
 pub fn renameat2(call: &mut Call<'_>) -> Result<Answer> {
-    let (from, to) = (call.path(1)?, call.path(3)?);
-    move_name(call, (call.int(0), &from), (call.int(2), &to), call.uint(4))
+    let (from, to) = (call.path(1), call.path(3));
+    move_name(call, (call.int(0), from), (call.int(2), to), call.uint(4))
 }
 
 fn add_name(
     call: &Call<'_>,
-    (from_fd, from): (i32, &[u8]),
-    (to_fd, to): (i32, &[u8]),
+    (from_fd, from): Name,
+    (to_fd, to): Name,
     flags: i32,
 ) -> Result<Answer> {
     call.monitor.mounts.link_free().unsettle();
     if flags & !(libc::AT_EMPTY_PATH | libc::AT_SYMLINK_FOLLOW) != 0 {
         return Err(Errno::EINVAL);
     }
-    let source = Source::find(call, from_fd, from, flags)?;
-    let parent = call.resolve_parent(to_fd, to)?;
+    let source = Source::find(call, from_fd, &from?, flags)?;
+    let parent = match to.and_then(|to| call.resolve_parent(to_fd, &to)) {
+        Ok(parent) => parent,
+        Err(errno) => {
+            // A source that is missing on the host comes first.
+            if let Source::At(source) = source {
+                call.place(source.at)?;
+            }
+            return Err(errno);
+        }
+    };
     let entry = call.entry_of(parent.clone())?;
     let source = match (source, entry) {
         (Source::Open(_), None) => return Ok(Answer::PassOn),
@@ -201,24 +223,24 @@ fn new_name<'e>(call: &Call<'_>, entry: &'e Entry) -> Result<&'e [u8]> {
 
 /// link(2)
 pub fn link(call: &mut Call<'_>) -> Result<Answer> {
-    let (from, to) = (call.path(0)?, call.path(1)?);
-    add_name(call, (libc::AT_FDCWD, &from), (libc::AT_FDCWD, &to), 0)
+    let (from, to) = (call.path(0), call.path(1));
+    add_name(call, (libc::AT_FDCWD, from), (libc::AT_FDCWD, to), 0)
 }
 
 /// linkat(2)
 pub fn linkat(call: &mut Call<'_>) -> Result<Answer> {
-    let (from, to) = (call.path(1)?, call.path(3)?);
-    add_name(call, (call.int(0), &from), (call.int(2), &to), call.int(4))
+    let (from, to) = (call.path(1), call.path(3));
+    add_name(call, (call.int(0), from), (call.int(2), to), call.int(4))
 }
 
-fn make_link(call: &Call<'_>, target: &[u8], dirfd: i32, path: &[u8]) -> Result<Answer> {
+fn make_link(call: &Call<'_>, target: &[u8], (dirfd, path): Name) -> Result<Answer> {
     call.monitor.mounts.link_free().unsettle();
-    let Some(entry) = call.entry(dirfd, path)? else {
-        return Ok(Answer::PassOn);
-    };
     if target.is_empty() {
         return Err(Errno::ENOENT);
     }
+    let Some(entry) = call.entry(dirfd, &path?)? else {
+        return Ok(Answer::PassOn);
+    };
     let name = new_name(call, &entry)?;
     ops::symlink(&*call.caller()?, &entry.dir, name, target)?;
     Ok(Answer::DONE)
@@ -226,19 +248,20 @@ fn make_link(call: &Call<'_>, target: &[u8], dirfd: i32, path: &[u8]) -> Result<
 
 /// symlink(2)
 pub fn symlink(call: &mut Call<'_>) -> Result<Answer> {
-    make_link(call, &call.path(0)?, libc::AT_FDCWD, &call.path(1)?)
+    make_link(call, &call.path(0)?, (libc::AT_FDCWD, call.path(1)))
 }
 
 /// symlinkat(2)
 pub fn symlinkat(call: &mut Call<'_>) -> Result<Answer> {
-    make_link(call, &call.path(0)?, call.int(1), &call.path(2)?)
+    make_link(call, &call.path(0)?, (call.int(1), call.path(2)))
 }
 
-fn read_target(call: &Call<'_>, dirfd: i32, path: &[u8], buffer: u64, size: i32) -> Result<Answer> {
+fn read_target(call: &Call<'_>, (dirfd, path): Name, buffer: u64, size: i32) -> Result<Answer> {
     let size = usize::try_from(size)
         .ok()
         .filter(|&size| size > 0)
         .ok_or(Errno::EINVAL)?;
+    let path = &*path?;
     let place = if path.is_empty() {
         // An O_PATH descriptor of a symbolic link; AT_FDCWD and anything else is no link.
         let target = call.object_at(dirfd, path, libc::AT_EMPTY_PATH)?;
@@ -302,14 +325,18 @@ fn through_mount(call: &Call<'_>, link: &[u8]) -> Option<Vec<u8>> {
 
 /// readlink(2)
 pub fn readlink(call: &mut Call<'_>) -> Result<Answer> {
-    let path = call.path(0)?;
-    if path.is_empty() {
-        return Err(Errno::ENOENT);
-    }
-    read_target(call, libc::AT_FDCWD, &path, call.arg(1), call.int(2))
+    let named = |path: Vec<u8>| {
+        if path.is_empty() {
+            Err(Errno::ENOENT)
+        } else {
+            Ok(path)
+        }
+    };
+    let path = call.path(0).and_then(named);
+    read_target(call, (libc::AT_FDCWD, path), call.arg(1), call.int(2))
 }
 
 /// readlinkat(2)
 pub fn readlinkat(call: &mut Call<'_>) -> Result<Answer> {
-    read_target(call, call.int(0), &call.path(1)?, call.arg(2), call.int(3))
+    read_target(call, (call.int(0), call.path(1)), call.arg(2), call.int(3))
 }

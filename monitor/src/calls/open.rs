@@ -23,6 +23,7 @@ struct Request {
 
 /// open(2)
 pub fn open(call: &mut Call<'_>) -> Result<Answer> {
+    accept(call.int(1), 0)?;
     let request = Request {
         dirfd: libc::AT_FDCWD,
         path: call.path(0)?,
@@ -47,6 +48,7 @@ pub fn creat(call: &mut Call<'_>) -> Result<Answer> {
 
 /// openat(2)
 pub fn openat(call: &mut Call<'_>) -> Result<Answer> {
+    accept(call.int(2), 0)?;
     let request = Request {
         dirfd: call.int(0),
         path: call.path(1)?,
@@ -78,6 +80,7 @@ pub fn openat2(call: &mut Call<'_>) -> Result<Answer> {
     };
     let (flags, mode, resolve) = (field(0), field(1), field(2));
     let (flags, mode) = validate(flags, mode, resolve)?;
+    accept(flags, resolve)?;
     let request = Request {
         dirfd: call.int(0),
         path: call.path(1)?,
@@ -106,6 +109,28 @@ fn validate(flags: u64, mode: u64, resolve: u64) -> Result<(i32, u32)> {
     Ok((bits, mode as u32))
 }
 
+/// What is wrong with the flags of any open, before its path is looked at: EINVAL, or EAGAIN for what `RESOLVE_CACHED`
+/// can never do.
+fn accept(flags: i32, resolve: u64) -> Result<()> {
+    const UNNAMED: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
+    if flags & libc::O_PATH != 0 {
+        return Ok(());
+    }
+    let both = libc::O_CREAT | libc::O_DIRECTORY;
+    // The first since Linux 6.4.
+    if flags & both == both
+        || flags & UNNAMED != 0
+            && (flags & libc::O_DIRECTORY == 0 || flags & libc::O_ACCMODE == libc::O_RDONLY)
+    {
+        return Err(Errno::EINVAL);
+    }
+    if resolve & libc::RESOLVE_CACHED != 0 && flags & (libc::O_TRUNC | libc::O_CREAT | UNNAMED) != 0
+    {
+        return Err(Errno::EAGAIN);
+    }
+    Ok(())
+}
+
 const PAGE: usize = 4096;
 
 /// Where an open ends.
@@ -117,11 +142,6 @@ enum End {
 
 impl Request {
     fn answer(&self, call: &Call<'_>) -> Result<Answer> {
-        let both = libc::O_CREAT | libc::O_DIRECTORY;
-        if self.flags & (both | libc::O_PATH) == both {
-            // Since Linux 6.4.
-            return Err(Errno::EINVAL);
-        }
         loop {
             match self.attempt(call) {
                 // Somebody else took the name after it was looked up; what he made is there to be opened.
@@ -143,9 +163,6 @@ impl Request {
         match end {
             End::PassOn => Ok(Answer::PassOn),
             End::Existing(place) if self.flags & libc::O_TMPFILE == libc::O_TMPFILE => {
-                if self.flags & libc::O_ACCMODE == libc::O_RDONLY {
-                    return Err(Errno::EINVAL);
-                }
                 if !place.node.is_dir() {
                     return Err(Errno::ENOTDIR);
                 }
@@ -195,6 +212,7 @@ impl Request {
             let name = match parent.last {
                 Last::Name(name) if !parent.must_be_dir => name,
                 _ if on_host => return Ok(End::PassOn),
+                Last::Dot | Last::DotDot | Last::Root if exclusive => return Err(Errno::EEXIST),
                 _ => return Err(Errno::EISDIR),
             };
             match walk.step(&parent.dir, &name, true) {
@@ -204,7 +222,11 @@ impl Request {
                     walk.may_follow(&parent.dir, &link)?;
                     walk.count_link()?;
                     let absolute = target.first() == Some(&b'/');
-                    from = if absolute { Pos::root() } else { parent.dir };
+                    from = if absolute {
+                        walk.link_start(&parent.dir)?
+                    } else {
+                        parent.dir
+                    };
                     path = target;
                 }
                 Ok((Pos::Host(_), None)) if on_host && !walk.left_host() => return Ok(End::PassOn),
@@ -254,8 +276,8 @@ impl Request {
                 if writes || self.flags & (libc::O_CREAT | libc::O_TRUNC) != 0 {
                     return Err(Errno::EISDIR);
                 }
-                ops::access(caller, place, libc::R_OK)?;
-                let fd = directory(call, caller, place)?;
+                ops::may_open_other(caller, place, self.flags)?;
+                let fd = directory(call, caller, place, self.flags & libc::O_NOATIME)?;
                 Ok(Answer::Install {
                     fd,
                     cloexec: self.cloexec(),
@@ -272,7 +294,10 @@ impl Request {
                 let opened = ops::open_existing(caller, place, self.flags)?;
                 self.install(call, place, opened)
             }
-            FileKind::Socket => Err(Errno::ENXIO),
+            FileKind::Socket => {
+                ops::may_open_other(caller, place, self.flags)?;
+                Err(Errno::ENXIO)
+            }
             FileKind::Fifo | FileKind::CharDevice | FileKind::BlockDevice => {
                 self.open_special(call, caller, place)
             }
@@ -292,7 +317,7 @@ impl Request {
 
     fn reference(&self, call: &Call<'_>, place: &Place) -> Result<Answer> {
         let fd = if place.node.is_dir() {
-            directory(call, &*call.caller()?, place)?
+            directory(call, &*call.caller()?, place, 0)?
         } else if self.flags & libc::O_DIRECTORY != 0 {
             return Err(Errno::ENOTDIR);
         } else {
@@ -308,10 +333,7 @@ impl Request {
     /// The tracee gets the real fifo or device: that of a host directory, or the one in the run-time
     /// directory that all tracees of this inode share.
     fn open_special(&self, call: &Call<'_>, caller: &Caller, place: &Place) -> Result<Answer> {
-        let write = self.flags & libc::O_ACCMODE != libc::O_RDONLY;
-        let read = self.flags & libc::O_ACCMODE != libc::O_WRONLY;
-        let mask = if write { libc::W_OK } else { 0 } | if read { libc::R_OK } else { 0 };
-        ops::access(caller, place, mask)?;
+        ops::may_open_other(caller, place, self.flags)?;
         let rdev = place.mount.fs.getattr(caller, &place.node)?.rdev;
         let path: std::path::PathBuf = match place.mount.fs.host_path(&place.node) {
             Some(path) => path,
@@ -353,12 +375,12 @@ impl Request {
 }
 
 /// A directory's placeholder; of the host's own tree the directory itself, from which walks go on by its path.
-fn directory(call: &Call<'_>, caller: &Caller, place: &Place) -> Result<OwnedFd> {
+fn directory(call: &Call<'_>, caller: &Caller, place: &Place, more: i32) -> Result<OwnedFd> {
     match place.mount.fs.host_path(&place.node) {
         Some(path) if place.mount.is_host() => open_as(
             caller,
             &path,
-            OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+            OFlag::from_bits_retain(more) | OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
         ),
         _ => call.monitor.shadows.open_directory(place),
     }

@@ -210,9 +210,9 @@ pub fn pwritev2(call: &mut Call<'_>) -> Result<Answer> {
         value => offset(value)?,
     };
     if flags & !known != 0 {
-        return match call.descriptor(call.int(0))? {
-            Descriptor::Native => Ok(Answer::PassOn),
-            Descriptor::Shadow(..) => Err(Errno::EOPNOTSUPP),
+        return match Output::of(call, call.int(0))? {
+            None => Ok(Answer::PassOn),
+            Some(_) => Err(Errno::EOPNOTSUPP),
         };
     }
     let answer = write_segments(call, call.int(0), || many(call), spot)?;

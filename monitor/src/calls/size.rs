@@ -5,7 +5,7 @@ use goanna_vfs::{Errno, Place, Result, ops};
 
 use super::outgrow::after_growth;
 use super::rw::Output;
-use crate::call::{Answer, Call, Target};
+use crate::call::{Answer, Call, Descriptor, Target};
 
 /// RLIMIT_FSIZE is the tracee's, and so is the signal: how many bytes it leaves to a call, which `room` tells of the
 /// limit; no limit leaves `u64::MAX`. EFBIG with SIGXFSZ for none.
@@ -42,6 +42,9 @@ fn may_become(call: &Call<'_>, place: &Place, size: u64) -> Result<()> {
 /// truncate(2)
 pub fn truncate(call: &mut Call<'_>) -> Result<Answer> {
     let size = call.arg(1) as i64;
+    if size < 0 {
+        return Err(Errno::EINVAL);
+    }
     let Target::At(place) = call.object(libc::AT_FDCWD, &call.path(0)?, true)? else {
         return Ok(Answer::PassOn);
     };
@@ -80,14 +83,22 @@ pub fn ftruncate(call: &mut Call<'_>) -> Result<Answer> {
 
 /// fallocate(2)
 pub fn fallocate(call: &mut Call<'_>) -> Result<Answer> {
-    let Some(output) = Output::of(call, call.int(0))? else {
+    // Linux looks at these before it asks whether the descriptor may write.
+    const KNOWN: i32 = 0x7f;
+    if matches!(call.descriptor(call.int(0))?, Descriptor::Native) {
         return Ok(Answer::PassOn);
-    };
+    }
     let offset = u64::try_from(call.arg(2) as i64).map_err(|_| Errno::EINVAL)?;
     let len = u64::try_from(call.arg(3) as i64).map_err(|_| Errno::EINVAL)?;
     if len == 0 {
         return Err(Errno::EINVAL);
     }
+    if call.int(1) & !KNOWN != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let Some(output) = Output::of(call, call.int(0))? else {
+        return Ok(Answer::PassOn);
+    };
     let end = offset
         .checked_add(len)
         .filter(|&end| end <= i64::MAX as u64)

@@ -65,6 +65,10 @@ pub fn bind(call: &mut Call<'_>) -> Result<Answer> {
     let socket = socket(call)?;
     let name = entry.name(Errno::EADDRINUSE)?;
     let caller = call.caller()?;
+    if entry.must_be_dir {
+        let found = ops::lookup(&caller, &entry.dir, name);
+        return Err(found.map_or_else(|errno| errno, |_| Errno::EADDRINUSE));
+    }
     let in_use = |errno| {
         if errno == Errno::EEXIST {
             Errno::EADDRINUSE

@@ -70,14 +70,22 @@ pub fn statx(call: &mut Call<'_>) -> Result<Answer> {
     let Target::At(place) = target else {
         return Ok(Answer::PassOn);
     };
-    call.put(call.arg(4), &abi::statx(&attr(call, &place)?, mask))?;
+    let root = place.mount.fs.root();
+    let is_mount_root = place.node.is_dir() && place.node.ino() == root.ino();
+    let bytes = abi::statx(&attr(call, &place)?, mask, is_mount_root);
+    call.put(call.arg(4), &bytes)?;
     Ok(Answer::DONE)
 }
 
-fn judge(call: &Call<'_>, target: Target, mode: i32, effective: bool) -> Result<Answer> {
+/// What access(2) is to ask for; EINVAL for more than can be asked, before the path is looked at.
+fn asked(mode: i32) -> Result<i32> {
     if mode & !(libc::R_OK | libc::W_OK | libc::X_OK) != 0 {
         return Err(Errno::EINVAL);
     }
+    Ok(mode)
+}
+
+fn judge(call: &Call<'_>, target: Target, mode: i32, effective: bool) -> Result<Answer> {
     let Target::At(place) = target else {
         return Ok(Answer::PassOn);
     };
@@ -92,14 +100,16 @@ fn judge(call: &Call<'_>, target: Target, mode: i32, effective: bool) -> Result<
 
 /// access(2): judged by the real ids.
 pub fn access(call: &mut Call<'_>) -> Result<Answer> {
+    let mode = asked(call.int(1))?;
     let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;
-    judge(call, target, call.int(1), false)
+    judge(call, target, mode, false)
 }
 
 /// faccessat(2), which takes no flags.
 pub fn faccessat(call: &mut Call<'_>) -> Result<Answer> {
+    let mode = asked(call.int(2))?;
     let target = call.object(call.int(0), &call.path(1)?, true)?;
-    judge(call, target, call.int(2), false)
+    judge(call, target, mode, false)
 }
 
 /// faccessat2(2)
@@ -109,8 +119,9 @@ pub fn faccessat2(call: &mut Call<'_>) -> Result<Answer> {
     if flags & !known != 0 {
         return Err(Errno::EINVAL);
     }
+    let mode = asked(call.int(2))?;
     let target = call.object_at(call.int(0), &call.path(1)?, flags)?;
-    judge(call, target, call.int(2), flags & libc::AT_EACCESS != 0)
+    judge(call, target, mode, flags & libc::AT_EACCESS != 0)
 }
 
 fn put_statfs(call: &Call<'_>, target: Target) -> Result<Answer> {

@@ -10,6 +10,9 @@ use crate::call::{Answer, Call, Target};
 const NAME_MAX: usize = 255;
 const SIZE_MAX: usize = 65536;
 
+/// How a call says which file it means. What else is wrong with its arguments comes first, as in Linux.
+type Find = fn(&Call<'_>) -> Result<Target>;
+
 fn followed(call: &Call<'_>) -> Result<Target> {
     call.object(libc::AT_FDCWD, &call.path(0)?, true)
 }
@@ -41,30 +44,34 @@ fn put(call: &Call<'_>, buffer: u64, size: u64, bytes: &[u8]) -> Result<Answer> 
     Ok(Answer::Value(bytes.len() as i64))
 }
 
-fn get(call: &Call<'_>, target: Target) -> Result<Answer> {
-    let Target::At(place) = target else {
+fn get(call: &Call<'_>, find: Find) -> Result<Answer> {
+    let name = name(call)?;
+    let Target::At(place) = find(call)? else {
         return Ok(Answer::PassOn);
     };
-    let value = ops::getxattr(&*call.caller()?, &place, &name(call)?)?;
+    let value = ops::getxattr(&*call.caller()?, &place, &name)?;
     put(call, call.arg(2), call.arg(3), &value)
 }
 
-fn set(call: &Call<'_>, target: Target) -> Result<Answer> {
-    let Target::At(place) = target else {
-        return Ok(Answer::PassOn);
-    };
+fn set(call: &Call<'_>, find: Find) -> Result<Answer> {
+    if call.int(4) & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 {
+        return Err(Errno::EINVAL);
+    }
     let name = name(call)?;
     let size = call.arg(3) as usize;
     if size > SIZE_MAX {
         return Err(Errno::E2BIG);
     }
     let value = call.read(call.arg(2), size)?;
+    let Target::At(place) = find(call)? else {
+        return Ok(Answer::PassOn);
+    };
     ops::setxattr(&*call.caller()?, &place, &name, &value, call.int(4))?;
     Ok(Answer::DONE)
 }
 
-fn list(call: &Call<'_>, target: Target) -> Result<Answer> {
-    let Target::At(place) = target else {
+fn list(call: &Call<'_>, find: Find) -> Result<Answer> {
+    let Target::At(place) = find(call)? else {
         return Ok(Answer::PassOn);
     };
     let mut bytes = Vec::new();
@@ -78,70 +85,71 @@ fn list(call: &Call<'_>, target: Target) -> Result<Answer> {
     put(call, call.arg(1), call.arg(2), &bytes)
 }
 
-fn remove(call: &Call<'_>, target: Target) -> Result<Answer> {
-    let Target::At(place) = target else {
+fn remove(call: &Call<'_>, find: Find) -> Result<Answer> {
+    let name = name(call)?;
+    let Target::At(place) = find(call)? else {
         return Ok(Answer::PassOn);
     };
-    ops::removexattr(&*call.caller()?, &place, &name(call)?)?;
+    ops::removexattr(&*call.caller()?, &place, &name)?;
     Ok(Answer::DONE)
 }
 
 /// getxattr(2)
 pub fn getxattr(call: &mut Call<'_>) -> Result<Answer> {
-    get(call, followed(call)?)
+    get(call, followed)
 }
 
 /// lgetxattr(2)
 pub fn lgetxattr(call: &mut Call<'_>) -> Result<Answer> {
-    get(call, itself(call)?)
+    get(call, itself)
 }
 
 /// fgetxattr(2)
 pub fn fgetxattr(call: &mut Call<'_>) -> Result<Answer> {
-    get(call, descriptor(call)?)
+    get(call, descriptor)
 }
 
 /// setxattr(2)
 pub fn setxattr(call: &mut Call<'_>) -> Result<Answer> {
-    set(call, followed(call)?)
+    set(call, followed)
 }
 
 /// lsetxattr(2)
 pub fn lsetxattr(call: &mut Call<'_>) -> Result<Answer> {
-    set(call, itself(call)?)
+    set(call, itself)
 }
 
 /// fsetxattr(2)
 pub fn fsetxattr(call: &mut Call<'_>) -> Result<Answer> {
-    set(call, descriptor(call)?)
+    set(call, descriptor)
 }
 
 /// listxattr(2)
 pub fn listxattr(call: &mut Call<'_>) -> Result<Answer> {
-    list(call, followed(call)?)
+    list(call, followed)
 }
 
 /// llistxattr(2)
 pub fn llistxattr(call: &mut Call<'_>) -> Result<Answer> {
-    list(call, itself(call)?)
+    list(call, itself)
 }
 
 /// flistxattr(2)
 pub fn flistxattr(call: &mut Call<'_>) -> Result<Answer> {
-    list(call, descriptor(call)?)
+    list(call, descriptor)
 }
 
 /// removexattr(2)
 pub fn removexattr(call: &mut Call<'_>) -> Result<Answer> {
-    remove(call, followed(call)?)
+    remove(call, followed)
 }
 
 /// lremovexattr(2)
 pub fn lremovexattr(call: &mut Call<'_>) -> Result<Answer> {
-    remove(call, itself(call)?)
+    remove(call, itself)
 }
 
 /// fremovexattr(2)
 pub fn fremovexattr(call: &mut Call<'_>) -> Result<Answer> {
-    remove(call, descriptor(call)?)
+    remove(call, descriptor)
 }

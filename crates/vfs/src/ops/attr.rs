@@ -1,6 +1,6 @@
 //! Changes of metadata and size.
 
-use super::perm::{check, in_group_or_capable, owner_or_capable, permitted};
+use super::perm::{check, file_system_permits, in_group_or_capable, owner_or_capable, permitted};
 use super::{fs, judged_here, writable};
 use crate::{
     Attr, Caller, Errno, FileKind, MountFlags, Place, Result, SetAttr, StatFs, TimeSet, caps,
@@ -140,6 +140,7 @@ pub fn truncate(caller: &Caller, place: &Place, size: i64) -> Result<()> {
         _ => return Err(Errno::EINVAL),
     }
     if let Err(errno) = writable(place) {
+        file_system_permits(place, libc::W_OK)?;
         let attr = fs(place).getattr(caller, &place.node)?;
         permitted(caller, &attr, libc::W_OK)?;
         return Err(errno);

@@ -64,19 +64,24 @@ pub(super) fn creation_mode(caller: &Caller, dir: &Place, mode: u32) -> Result<u
     Ok(mode)
 }
 
+/// What mknod(2) is to make with `mode`, decided before its path is looked at: EPERM for directories, EINVAL for what it
+/// cannot make.
+pub fn node_kind(mode: u32) -> Result<FileKind> {
+    match FileKind::from_mode(mode).ok_or(Errno::EINVAL)? {
+        FileKind::Directory => Err(Errno::EPERM),
+        FileKind::Symlink => Err(Errno::EINVAL),
+        kind => Ok(kind),
+    }
+}
+
 /// mknod(2); `mode` has type and permission bits (no type: a regular file), `rdev` is in the encoding of
 /// `makedev(3)` and matters for devices only.
 ///
 /// EPERM for `S_IFDIR` and EINVAL for other types the call cannot make, before anything else; EPERM for
 /// devices without `CAP_MKNOD`, the whiteout (character device 0:0) excepted.
 pub fn mknod(caller: &Caller, dir: &Place, name: &[u8], mode: u32, rdev: u64) -> Result<Node> {
-    let kind = FileKind::from_mode(mode).ok_or(Errno::EINVAL)?;
+    let kind = node_kind(mode)?;
     let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
-    match kind {
-        FileKind::Directory => return Err(Errno::EPERM),
-        FileKind::Symlink => return Err(Errno::EINVAL),
-        _ => {}
-    }
     let whiteout = kind == FileKind::CharDevice && rdev == 0;
     may_create(caller, dir, name, || {
         if device && !whiteout && judged_here(dir) && !caller.capable(caps::MKNOD) {
@@ -161,9 +166,14 @@ pub fn rmdir(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     fs(dir).rmdir(caller, &dir.node, name)
 }
 
-fn may_delete(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
+/// What unlink(2) settles before it looks for `name` in `dir`: ENOTDIR, EACCES without search permission, EROFS.
+pub fn begin_unlink(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     may_search(caller, dir)?;
-    writable_dir(caller, dir, name)?;
+    writable_dir(caller, dir, name)
+}
+
+fn may_delete(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
+    begin_unlink(caller, dir, name)?;
     check_name(name)?;
     if !judged_here(dir) {
         return Ok(());
@@ -199,6 +209,30 @@ fn not_stuck(caller: &Caller, dir: &Place, sticky: bool, victim: &Node) -> Resul
     Ok(())
 }
 
+/// EINVAL for unknown or contradicting flags of renameat2(2), before its paths are looked at.
+pub fn rename_flags(flags: u32) -> Result<()> {
+    let known = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
+    let exchange = flags & libc::RENAME_EXCHANGE != 0;
+    if flags & !known != 0 || (exchange && flags != libc::RENAME_EXCHANGE) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+/// What rename(2) settles before it looks for either name: EACCES without search permission, EXDEV, EROFS.
+pub fn begin_rename(caller: &Caller, from_dir: &Place, from: &[u8], to_dir: &Place) -> Result<()> {
+    let same_mount = Arc::ptr_eq(&from_dir.mount, &to_dir.mount);
+    // Where the back end judges, it also orders what is wrong with the two directories.
+    if judged_here(from_dir) || !same_mount {
+        may_search(caller, from_dir)?;
+        may_search(caller, to_dir)?;
+    }
+    if !same_mount {
+        return Err(Errno::EXDEV);
+    }
+    writable_dir(caller, from_dir, from)
+}
+
 /// rename(2), renameat2(2).
 ///
 /// EINVAL for unknown or contradicting `flags`, EXDEV across mounts, EROFS, ENOENT, EEXIST under
@@ -213,21 +247,8 @@ pub fn rename(
     to: &[u8],
     flags: u32,
 ) -> Result<()> {
-    let known = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
-    let exchange = flags & libc::RENAME_EXCHANGE != 0;
-    if flags & !known != 0 || (exchange && flags != libc::RENAME_EXCHANGE) {
-        return Err(Errno::EINVAL);
-    }
-    let same_mount = Arc::ptr_eq(&from_dir.mount, &to_dir.mount);
-    // Where the back end judges, it also orders what is wrong with the two directories.
-    if judged_here(from_dir) || !same_mount {
-        may_search(caller, from_dir)?;
-        may_search(caller, to_dir)?;
-    }
-    if !same_mount {
-        return Err(Errno::EXDEV);
-    }
-    writable_dir(caller, from_dir, from)?;
+    rename_flags(flags)?;
+    begin_rename(caller, from_dir, from, to_dir)?;
     check_name(from)?;
     check_name(to)?;
     if judged_here(from_dir) {

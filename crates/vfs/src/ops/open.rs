@@ -2,7 +2,8 @@
 
 use super::names::{creation_mode, made, may_create};
 use super::perm::{
-    Protections, check, file_system_permits, may_create_in_sticky, owner_or_capable, permitted,
+    Protections, access, check, file_system_permits, may_create_in_sticky, owner_or_capable,
+    permitted,
 };
 use super::{fs, judged_here, writable};
 use crate::{Caller, Errno, FileKind, Node, Opened, Place, Result};
@@ -39,6 +40,19 @@ fn may_open(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
     }
     if matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR) {
         writable(place)?;
+    }
+    Ok(())
+}
+
+/// What an open of a directory, fifo, socket or device with `flags` must pass: EACCES, EPERM for `O_NOATIME` of what is
+/// somebody else's.
+pub fn may_open_other(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
+    access(caller, place, open_mask(flags))?;
+    if flags & libc::O_NOATIME != 0 && judged_here(place) {
+        let attr = fs(place).getattr(caller, &place.node)?;
+        if !owner_or_capable(caller, &attr) {
+            return Err(Errno::EPERM);
+        }
     }
     Ok(())
 }
