@@ -1,7 +1,7 @@
 /* What every tracee program shares: one line of output a step, so that two runs can be compared line by line.
  *
- * A program gets two directories: the first is where the file system under test is, and it works in a new `w` there;
- * the second is on the host in every run. It prints
+ * A program gets two directories: the first is where the file system under test is, and it works in a new `w` there
+ * (in the directory itself with STEP_IN_PLACE); the second is on the host in every run. It prints
  * `LINE NAME: RESULT`, with the errno's name instead of the result when a call failed. Whatever may differ between
  * two file systems that are both right (inode numbers, sizes of directories, block counts, absolute times) is
  * printed only as a relation.
@@ -335,8 +335,10 @@ int main(int argc, char **argv)
 	arguments = argv + 3;
 	umask(022);
 	MUST(chdir(top_path));
+#ifndef STEP_IN_PLACE
 	MUST(mkdir("w", 0755));
 	MUST(chdir("w"));
+#endif
 	steps();
 	note("end");
 	return 0;

@@ -1,0 +1,189 @@
+//! Every call that can reach a mounted image, on paths and descriptors of every kind, compared with the same tree on a
+//! read-only ext4: results and errnos, under both interceptions, as root and as an ordinary user.
+//!
+//! The kernel judges, so the comparison needs root, for a loop mount in a mount namespace of its own: it is gone with the
+//! program, however that ends. The programs are `programs/ro_*.c`; what differs is in `known-iso.txt`, and
+//! docs/compatibility.md has the reasons.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use goanna_tests::{
+    Backend, Ended, Intercept, Place, User, differences, finish, finish_within, is_root, program,
+    tools::has,
+};
+
+/// Fifty thousand calls take some seconds, more where other tests run.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A tree with what calls can be wrong about; a link leads to the directory $1.
+const MAKE: &str = r#"
+set -e; umask 022
+echo hello > a; mkdir d bin empty private noread nox mydir sticky setgid; ln a d/hard; echo file > d/f; : > nothing; seq 100000 > large
+for f in secret mine mine0400 mine0200 mine0000 private/f noread/f nox/f mydir/f sticky/theirs sticky/mine setgid/f suid; do echo "$f" > $f; done
+mkdir mydir/full; echo x > mydir/full/x; mkdir -p 1/2/3/4/5/6/7/8/9; echo bottom > 1/2/3/4/5/6/7/8/9/f
+ln -s a link; ln -s d dlink; ln -s missing dangling; ln -s loop loop; ln -s .. d/up; ln -s d/up uplink; ln -s "$1" abslink
+ln -s . dotlink; ln -s private/f privlink; ln -s ../a sticky/link
+ln -s a l1; for i in $(seq 2 41); do ln -s l$((i-1)) l$i; done; ln -s l39 forty; ln -s l40 fortyone
+mkfifo fifo nofifo sticky/fifo; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("sock")'
+mknod null c 1 3; mknod nodevice b 7 200; mknod nullzero c 0 0 || true
+cp /usr/bin/echo bin/tool; printf '#!/bin/sh\necho script "$0" "$@"; exit 5\n' > bin/script; cp bin/script bin/noexec; cp /usr/bin/echo bin/onlyx
+printf '\177ELFnonsense' > bin/bad; : > bin/nothing; printf '#!/no/such\n' > bin/lost; ln -s tool bin/link; printf '#!bin/tool within\n' > bin/within
+printf '#! /usr/bin/env sh\necho env "$0" "$@"\n' > bin/env; printf '#!/bin/%0300d\n' 0 > bin/long
+n=0123456789; n=$n$n$n$n$n; n=$n$n; echo long > $n; printf x > "$(printf '\n\\\377')"; echo x > 'with blank'
+chmod 755 bin/*; chmod 644 bin/noexec; chmod 111 bin/onlyx; chmod 600 secret nofifo; chmod 666 fifo sticky/fifo sock null; chmod 400 mine0400; chmod 200 mine0200; chmod 000 mine0000
+chmod 700 private; chmod 711 noread; chmod 744 nox; chmod 1777 sticky; chmod 2775 setgid; chmod 4755 suid; chmod 666 sticky/*e*s
+chown 65534:65534 mine* mydir mydir/* sticky/mine
+find . -exec touch -h -d @1000000000 {} +
+"#;
+
+/// A file system made of the tree, which is mounted where the last word says, and only for the command.
+const ON_EXT4: &str = r#"mount -o loop,ro "$1" "$2"; shift 2; exec setpriv --no-new-privs "$@""#;
+
+struct Judge {
+    place: Place,
+    image: PathBuf,
+    ext4: PathBuf,
+}
+
+impl Judge {
+    fn new(maker: &[&str]) -> Self {
+        let place = Place::new(Backend::Pass, Intercept::Notify, User::Own);
+        let tree = place.make_dir("tree");
+        let beyond = place.make_dir("beyond");
+        let mut make = place.native("sh");
+        make.args(["-c", MAKE, "sh"])
+            .arg(&beyond)
+            .current_dir(&tree);
+        finish(&mut make).expect(0);
+        let image = place.path("image.iso");
+        let mut command = place.native(maker[0]);
+        command.args(&maker[1..]).arg("-o").arg(&image).arg(&tree);
+        finish(&mut command).expect(0);
+        let ext4 = place.path("ext4");
+        let fill = r#"set -e; truncate -s 16M "$1"; mkfs.ext4 -q -O ^has_journal "$1"; mount -o loop "$1" "$2"
+            rmdir "$2/lost+found"; cp -a "$3/." "$2""#;
+        let mut command = place.native("unshare");
+        command
+            .args(["-m", "sh", "-c", fill, "sh"])
+            .arg(&ext4)
+            .arg(place.make_dir("top"))
+            .arg(&tree);
+        finish(&mut command).expect(0);
+        Self { place, image, ext4 }
+    }
+
+    /// What is beside the tree, as it was: a program may change what is not read-only.
+    fn fresh(&self) -> PathBuf {
+        self.place.make_dir("beyond");
+        let host = self.place.make_dir("host");
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(&host, open).unwrap();
+        host
+    }
+
+    fn natively(&self, program: &Path, user: User) -> String {
+        let host = self.fresh();
+        let top = self.place.path("top");
+        let mut command = self.place.native("unshare");
+        command
+            .args(["-m", "sh", "-c", ON_EXT4, "sh"])
+            .arg(&self.ext4)
+            .arg(&top);
+        if user == User::Nobody {
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        }
+        command.arg(program).arg(&top).arg(host);
+        text(finish_within(&mut command, LIMIT))
+    }
+
+    fn mounted(&self, program: &Path, user: User, intercept: Intercept) -> (Place, String) {
+        let place = Place::new(Backend::Pass, intercept, user);
+        let spec = format!("iso={}:/cd", self.image.display());
+        let mut command: Command = place.run_with(&["--mount", &spec]);
+        command.arg(program).arg("/cd").arg(self.fresh());
+        let ended = finish_within(&mut command, LIMIT);
+        (place, text(ended))
+    }
+}
+
+fn text(ended: Ended) -> String {
+    let text = ended.expect(0).text();
+    assert!(text.ends_with("end\n"), "stopped half way:\n{text}");
+    text
+}
+
+/// The differences with a reason: lines of PROGRAM, PLACES and one line of the difference, as in `known.txt`.
+fn known(place: &Place, name: &str) -> String {
+    let mut lines = String::new();
+    for line in include_str!("../known-iso.txt").lines() {
+        let mut words = line.splitn(3, ' ');
+        let (program, places, difference) = (words.next(), words.next(), words.next());
+        if program == Some(name) && places.is_some_and(|places| place.is_any(places)) {
+            lines.push_str(difference.unwrap_or_default());
+            lines.push('\n');
+        }
+    }
+    lines
+}
+
+fn check(name: &str, at_least: usize) {
+    if !is_root() {
+        eprintln!("not run: needs root to mount the file system that judges");
+        return;
+    }
+    let makers: [&[&str]; 2] = [
+        &["genisoimage", "-quiet", "-R"],
+        &["xorriso", "-as", "mkisofs", "-quiet", "-R"],
+    ];
+    for maker in makers {
+        if !has(maker[0]) || !has("mkfs.ext4") {
+            continue;
+        }
+        let judge = Judge::new(maker);
+        let program = program(name, &judge.place.path("."), false);
+        for user in [User::Own, User::Nobody] {
+            let expected = judge.natively(&program, user);
+            let lines = expected.lines().count();
+            assert!(lines > at_least, "{name} made {lines} calls only");
+            for intercept in [Intercept::Notify, Intercept::Ptrace] {
+                let (place, text) = judge.mounted(&program, user, intercept);
+                let found = differences(&expected, &text);
+                let surprises = differences(&known(&place, name), &found);
+                assert!(
+                    surprises.is_empty(),
+                    "{name}, {}, {user:?}, {intercept:?}: differences that docs/compatibility.md does not explain (+), or \
+                     explains though there are none (-); in each, - is on ext4 and + here:\n{surprises}",
+                    maker[0]
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn changes() {
+    check("ro_change", 60_000);
+}
+
+#[test]
+fn opens() {
+    check("ro_open", 50_000);
+}
+
+#[test]
+fn looks() {
+    check("ro_look", 30_000);
+}
+
+#[test]
+fn descriptors() {
+    check("ro_fds", 1_800);
+}
