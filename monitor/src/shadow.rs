@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -189,7 +189,9 @@ impl Shadows {
     /// The placeholder of a virtual directory.
     pub fn directory(&self, place: &Place) -> Result<Arc<Path>> {
         self.stand_in(place, "d", |path| {
-            DirBuilder::new().mode(0o755).create(path).map_err(errno)
+            DirBuilder::new().mode(0o755).create(path).map_err(errno)?;
+            // The umask took some of it; whoever may enter was judged by the virtual mode.
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(errno)
         })
     }
 
