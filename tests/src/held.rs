@@ -50,7 +50,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Runs `script`, in which GO stands for the wait, and returns when it is there.
+    /// Runs `script`, in which %GO% stands for the wait, and returns when it is there.
     ///
     /// # Panics
     ///
@@ -70,7 +70,7 @@ impl Held {
         let script = format!(
             "cd {}; umask 022; {}",
             place.top(),
-            script.replace("GO", &wait)
+            script.replace("%GO%", &wait)
         );
         let child = command_in_path(place, options)
             .args(["bash", "-ec", &script])

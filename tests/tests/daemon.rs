@@ -49,7 +49,7 @@ fn is_gone(pid: i32) -> bool {
 #[test]
 fn runs_see_what_the_others_have_done() {
     for place in everywhere() {
-        let first = Held::new(&place, "one", &[], "echo one > a; GO; cat b && rm a");
+        let first = Held::new(&place, "one", &[], "echo one > a; %GO%; cat b && rm a");
         assert_eq!(shell(&place, "cat a; echo two > b").text(), "one\n");
         assert_eq!(place.owner().map(|(_, runs)| runs), Some(1));
         assert_eq!(first.go(), 0);
@@ -66,7 +66,7 @@ fn readers_see_nothing_of_a_transaction_before_and_all_after() {
     for place in everywhere() {
         shell(&place, "echo old > f; mkdir d");
         for (status, after) in [(1, "old\nf\n"), (0, "new\nd/g f\n")] {
-            let script = format!("echo new > f; echo g > d/g; cat f d/g; GO; exit {status}");
+            let script = format!("echo new > f; echo g > d/g; cat f d/g; %GO%; exit {status}");
             let whole = Held::new(&place, "one", &["--txn"], &script);
             let seen = "cat f; echo d/* f | sed 's/d.\\* //'";
             assert_eq!(shell(&place, seen).text(), "old\nf\n");
@@ -100,11 +100,11 @@ fn a_launcher_that_is_killed_takes_its_command_along_and_nobody_else() {
             &place,
             "one",
             &[],
-            "echo other > other; GO; echo more >> other",
+            "echo other > other; %GO%; echo more >> other",
         );
         let pid = place.path("host").join("pid");
         let script = format!(
-            "echo $$ > {}; echo lost > f; sleep 60 & GO; sleep 60",
+            "echo $$ > {}; echo lost > f; sleep 60 & %GO%; sleep 60",
             pid.display()
         );
         let killed = Held::new(&place, "two", &["--txn"], &script);
@@ -131,10 +131,15 @@ fn an_owner_that_is_killed_loses_nothing_acknowledged() {
                 &place,
                 "one",
                 &["--durability", "acid"],
-                "echo acid > a; GO; sleep 60",
+                "echo acid > a; %GO%; sleep 60",
             ),
-            Held::new(&place, "two", &[], "echo synced > f; sync f; GO; sleep 60"),
-            Held::new(&place, "three", &["--txn"], "echo gone > t; GO; sleep 60"),
+            Held::new(
+                &place,
+                "two",
+                &[],
+                "echo synced > f; sync f; %GO%; sleep 60",
+            ),
+            Held::new(&place, "three", &["--txn"], "echo gone > t; %GO%; sleep 60"),
         ];
         let (owner, runs) = place.owner().unwrap();
         assert_eq!(runs, 3);
@@ -159,7 +164,7 @@ fn the_owner_stops_when_it_is_told_to() {
     daemon(&["stop"]).expect(0);
     let text = daemon(&["status"]).expect(1).text();
     assert_eq!(text, "nobody uses the store\n");
-    let child = Held::new(&place, "one", &["--txn"], "echo x > f; GO; sleep 60");
+    let child = Held::new(&place, "one", &["--txn"], "echo x > f; %GO%; sleep 60");
     let (owner, _) = place.owner().unwrap();
     let text = daemon(&["status"]).expect(0).text();
     assert!(
@@ -175,7 +180,7 @@ fn the_owner_stops_when_it_is_told_to() {
     assert_eq!(place.owner(), None);
     assert_eq!(shell(&place, "echo *").text(), "*\n");
     // A signal that asks it to end means the same.
-    let child = Held::new(&place, "one", &[], "echo y > g; GO; sleep 60");
+    let child = Held::new(&place, "one", &[], "echo y > g; %GO%; sleep 60");
     let (owner, _) = place.owner().unwrap();
     kill_process(Pid::from_raw(owner).unwrap(), Signal::TERM).unwrap();
     assert_eq!(child.status(), 137);
@@ -213,7 +218,7 @@ fn another_user_is_not_served() {
         Intercept::Notify,
         User::Nobody,
     );
-    let run = Held::new(&place, "one", &[], "GO");
+    let run = Held::new(&place, "one", &[], "%GO%");
     let (owner, _) = place.owner().unwrap();
     // Whoever runs the tests may enter the store's directory.
     let store = place.path("store");
@@ -242,7 +247,7 @@ fn another_user_is_not_served() {
 #[test]
 fn nonsense_on_the_socket_harms_nobody() {
     let place = Place::amino();
-    let run = Held::new(&place, "one", &[], "GO; echo done > f");
+    let run = Held::new(&place, "one", &[], "%GO%; echo done > f");
     let program = format!(
         "import os, socket\nfor data in [b'', b'\\0' * 100, b'\\xff' * 100, os.urandom(5000), b'\\x05\\0\\0\\0\\1']:\n \
          for reads in (False, True):\n  s = socket.socket(socket.AF_UNIX); s.connect('{}/aminod.sock')\n  try:\n   s.send(data)\n   reads and s.recv(1000)\n  \
@@ -260,7 +265,7 @@ fn nonsense_on_the_socket_harms_nobody() {
 #[test]
 fn durability_is_each_runs_own() {
     let place = Place::amino();
-    let lazy = Held::new(&place, "one", &["--durability", "aci"], "GO");
+    let lazy = Held::new(&place, "one", &["--durability", "aci"], "%GO%");
     let stats = |level: &str| {
         let options = ["--durability", level, "--stats=json"];
         let script = "for i in 1 2 3 4 5 6 7 8; do echo x > f$i; done";

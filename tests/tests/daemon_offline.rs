@@ -82,7 +82,7 @@ fn what_goes_in_and_out_is_the_same() {
             &place,
             "one",
             &[],
-            "GO; test $(wc -c < t/large) = 10000000; test $(cat t/d/e/b) = one",
+            "%GO%; test $(wc -c < t/large) = 10000000; test $(cat t/d/e/b) = one",
         );
         amino(&place, "import", &[from, "/t"]).expect(0);
         let again = amino(&place, "import", &[from, "/t"]);
@@ -109,9 +109,9 @@ fn commands_say_the_same_with_and_without_an_owner() {
         let source = source(&place);
         amino(&place, "import", &[source.to_str().unwrap(), "/t"]).expect(0);
         let make = "mkdir shut; echo x > shut/in; echo y > secret; chmod 0 shut secret; ln -s l2 l1; ln -s l1 l2; \
-                    ln -s t/d/a link; ln -s /t/d dir; mkdir dark; echo z > dark/z; chmod 711 dark; GO";
+                    ln -s t/d/a link; ln -s /t/d dir; mkdir dark; echo z > dark/z; chmod 711 dark; %GO%";
         let held = Held::new(&place, "one", &[], make);
-        let other = Held::new(&place, "two", &[], "echo second > second; GO");
+        let other = Held::new(&place, "two", &[], "echo second > second; %GO%");
         fs::write(place.path("host/file"), "").unwrap();
         let file = place.path("host/file");
         let file = file.to_str().unwrap();
@@ -181,7 +181,7 @@ fn commands_say_the_same_with_and_without_an_owner() {
 #[test]
 fn no_store_and_no_rights_are_told_alike() {
     let place = Place::amino();
-    let held = Held::new(&place, "one", &[], "GO");
+    let held = Held::new(&place, "one", &[], "%GO%");
     let other = place.make_dir("other");
     fs::write(other.join("file"), "").unwrap();
     for subcommand in ["ls", "fsck", "info"] {
@@ -246,7 +246,7 @@ fn capabilities_that_were_given_up_do_not_count() {
         return;
     }
     let place = Place::amino();
-    let make = "echo x > own; echo x > theirs; chmod 0 own; chmod 600 theirs; chown 7 theirs; mkdir d; chown 7 d; GO";
+    let make = "echo x > own; echo x > theirs; chmod 0 own; chmod 600 theirs; chown 7 theirs; mkdir d; chown 7 d; %GO%";
     let held = Held::new(&place, "one", &[], make);
     let host = place.make_dir("in");
     fs::write(host.join("new"), "").unwrap();
@@ -282,8 +282,8 @@ fn capabilities_that_were_given_up_do_not_count() {
 #[test]
 fn transactions_that_are_open_are_not_seen() {
     for place in everywhere() {
-        let first = Held::new(&place, "one", &[], "echo old > f; mkdir d; GO");
-        let script = "amino txn begin > /dev/null; echo new > f; echo x > d/new; rm -f none; GO; amino txn commit";
+        let first = Held::new(&place, "one", &[], "echo old > f; mkdir d; %GO%");
+        let script = "amino txn begin > /dev/null; echo new > f; echo x > d/new; rm -f none; %GO%; amino txn commit";
         let inside = Held::new(&place, "two", &[], script);
         assert_eq!(amino(&place, "cat", &["/f"]).text(), "old\n");
         assert_eq!(amino(&place, "ls", &["/d"]).text(), "");
@@ -312,7 +312,7 @@ fn an_import_waits_for_locks() {
             &place,
             "one",
             &["--txn"],
-            "echo new > f; mkdir -p d; echo g > d/g; GO",
+            "echo new > f; mkdir -p d; echo g > d/g; %GO%",
         );
         let mut import = place.amino_command("import");
         let import = import.arg("--force").arg(&from).arg("/");
@@ -334,7 +334,7 @@ fn an_owner_that_dies_is_told() {
     let place = Place::amino();
     let from = place.make_dir("from");
     fs::write(from.join("f"), "imported").unwrap();
-    let whole = Held::new(&place, "one", &["--txn"], "echo new > f; GO");
+    let whole = Held::new(&place, "one", &["--txn"], "echo new > f; %GO%");
     let mut import = place.amino_command("import");
     let import = import
         .arg("--force")
@@ -369,7 +369,7 @@ fn a_store_that_is_changed_all_the_time_is_clean() {
             export -f churn; export STOP
             churn a & churn b & amino -q txn run --retry 99 -- bash -c 'echo x > c; mkdir -p in; echo y > in/y; rm -r in c'
             while ! test -e "$STOP"; do amino -q txn run --retry 99 -- bash -c 'mkdir t; for i in 1 2 3; do echo $i > t/$i; ln t/$i t/l$i; done
-                rm t/1; mv t u; rm -r u; echo > kept$RANDOM' || true; done & GO; wait"#;
+                rm t/1; mv t u; rm -r u; echo > kept$RANDOM' || true; done & %GO%; wait"#;
         let stop = place.path("host/stop");
         let script = script.replace("\"$STOP\"", &stop.display().to_string());
         let held = Held::new(&place, "one", &[], &script);
@@ -378,7 +378,7 @@ fn a_store_that_is_changed_all_the_time_is_clean() {
             "two",
             &[],
             &format!(
-                "while ! test -e {}; do cp -r /usr/share/doc/bash x 2> /dev/null || echo > x; rm -r x; done & GO; wait",
+                "while ! test -e {}; do cp -r /usr/share/doc/bash x 2> /dev/null || echo > x; rm -r x; done & %GO%; wait",
                 stop.display()
             ),
         );
@@ -406,7 +406,7 @@ fn open_files_without_names_are_no_errors() {
         &place,
         "one",
         &[],
-        "exec 3> gone; head -c 100000 /dev/urandom >&3; rm gone; echo > there; GO",
+        "exec 3> gone; head -c 100000 /dev/urandom >&3; rm gone; echo > there; %GO%",
     );
     let report: Value =
         serde_json::from_str(&amino(&place, "fsck", &["--json"]).expect(0).text()).unwrap();
@@ -426,8 +426,8 @@ fn open_files_without_names_are_no_errors() {
 fn info_knows_as_much_as_of_a_closed_store() {
     for place in everywhere() {
         let source = source(&place);
-        let one = Held::new(&place, "one", &[], "echo x > x; GO");
-        let two = Held::new(&place, "two", &[], "mkdir y; GO");
+        let one = Held::new(&place, "one", &[], "echo x > x; %GO%");
+        let two = Held::new(&place, "two", &[], "mkdir y; %GO%");
         amino(&place, "import", &[source.to_str().unwrap(), "/t"]).expect(0);
         let info = || -> Value {
             let ended = amino(&place, "info", &["--json"]).expect(0);
@@ -514,7 +514,7 @@ fn nobody_is_turned_away() {
 fn from_inside_of_a_run() {
     let place = Place::amino();
     let script = format!(
-        "echo in > f; amino cat --store {0} /f; amino ls --store {0} /; amino fsck -q --store {0}; GO",
+        "echo in > f; amino cat --store {0} /f; amino ls --store {0} /; amino fsck -q --store {0}; %GO%",
         place.path("store").display()
     );
     let held = Held::new(&place, "one", &[], &script);
