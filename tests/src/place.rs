@@ -278,6 +278,21 @@ impl Place {
         command
     }
 
+    /// The differences that `list` explains for the program `name` in this place. Each of its lines names a program, the
+    /// places, and one line of the difference; it must be there exactly so, or the list and its document are wrong.
+    pub fn known(&self, list: &str, name: &str) -> String {
+        let mut lines = String::new();
+        for line in list.lines() {
+            let mut words = line.splitn(3, ' ');
+            let (program, places, difference) = (words.next(), words.next(), words.next());
+            if program == Some(name) && places.is_some_and(|places| self.is_any(places)) {
+                lines.push_str(difference.unwrap_or_default());
+                lines.push('\n');
+            }
+        }
+        lines
+    }
+
     /// The process id of `aminod`, if it has the store now, and how many commands it follows.
     ///
     /// # Panics

@@ -16,6 +16,9 @@ use goanna_tests::{
 /// A program takes two seconds natively at most; more than this is a hang.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// The differences that docs/compatibility.md explains.
+const KNOWN: &str = include_str!("../known.txt");
+
 /// What `program` prints natively, in a fresh directory.
 fn natively(place: &Place, program: &Path) -> String {
     let (top, host) = (place.make_dir("native"), place.make_dir("host"));
@@ -26,21 +29,6 @@ fn natively(place: &Place, program: &Path) -> String {
         "stopped half way natively:\n{text}"
     );
     text
-}
-
-/// The differences that docs/compatibility.md explains. Each line of the list names a program, the places, and one line
-/// of the difference; it must be there exactly so, or the list and the document are wrong.
-fn known(place: &Place, name: &str) -> String {
-    let mut lines = String::new();
-    for line in include_str!("../known.txt").lines() {
-        let mut words = line.splitn(3, ' ');
-        let (program, places, difference) = (words.next(), words.next(), words.next());
-        if program == Some(name) && places.is_some_and(|places| place.is_any(places)) {
-            lines.push_str(difference.unwrap_or_default());
-            lines.push('\n');
-        }
-    }
-    lines
 }
 
 fn check(place: &Place, name: &str, is_static: bool) {
@@ -55,7 +43,7 @@ fn check(place: &Place, name: &str, is_static: bool) {
     let host = place.make_dir("host");
     let ended = finish_within(place.run().arg(&program).arg(place.top()).arg(host), LIMIT);
     let found = place.without_names(&differences(&expected, &ended.text()));
-    let surprises = differences(&known(place, name), &found);
+    let surprises = differences(&place.known(KNOWN, name), &found);
     assert!(
         surprises.is_empty() && ended.status == 0,
         "{name}, {}: differences that docs/compatibility.md does not explain (+), or explains though there are none (-); \
@@ -102,7 +90,7 @@ fn check_in_transaction(
     let host = place.make_dir("host");
     let ended = finish_within(run.arg(&program).arg(place.top()).arg(host), LIMIT);
     let found = place.without_names(&differences(&expected, &ended.text()));
-    let mut explained_all = known(place, name);
+    let mut explained_all = place.known(KNOWN, name);
     explained_all.push_str(explained);
     let surprises = differences(&explained_all, &found);
     assert!(

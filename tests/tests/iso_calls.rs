@@ -114,24 +114,13 @@ impl Judge {
     }
 }
 
+/// The differences with a reason.
+const KNOWN: &str = include_str!("../known-iso.txt");
+
 fn text(ended: Ended) -> String {
     let text = ended.expect(0).text();
     assert!(text.ends_with("end\n"), "stopped half way:\n{text}");
     text
-}
-
-/// The differences with a reason: lines of PROGRAM, PLACES and one line of the difference, as in `known.txt`.
-fn known(place: &Place, name: &str) -> String {
-    let mut lines = String::new();
-    for line in include_str!("../known-iso.txt").lines() {
-        let mut words = line.splitn(3, ' ');
-        let (program, places, difference) = (words.next(), words.next(), words.next());
-        if program == Some(name) && places.is_some_and(|places| place.is_any(places)) {
-            lines.push_str(difference.unwrap_or_default());
-            lines.push('\n');
-        }
-    }
-    lines
 }
 
 fn check(name: &str, at_least: usize) {
@@ -156,7 +145,7 @@ fn check(name: &str, at_least: usize) {
             for intercept in [Intercept::Notify, Intercept::Ptrace] {
                 let (place, text) = judge.mounted(&program, user, intercept);
                 let found = differences(&expected, &text);
-                let surprises = differences(&known(&place, name), &found);
+                let surprises = differences(&place.known(KNOWN, name), &found);
                 assert!(
                     surprises.is_empty(),
                     "{name}, {}, {user:?}, {intercept:?}: differences that docs/compatibility.md does not explain (+), or \

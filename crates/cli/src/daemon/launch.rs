@@ -1,7 +1,6 @@
 //! The launcher's part in a run: it finds or starts the owner of the store, starts the command, and waits.
 
 use std::ffi::{CString, OsString};
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -120,7 +119,7 @@ fn start(dir: &Path) -> io::Result<(UnixStream, Child)> {
         .arg(std::path::absolute(dir)?)
         .stdin(OwnedFd::from(its))
         .stdout(Stdio::null())
-        .stderr(File::options().write(true).open("/dev/null")?)
+        .stderr(Stdio::null())
         .spawn()?;
     Ok((ours, child))
 }
