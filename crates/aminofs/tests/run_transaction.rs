@@ -5,6 +5,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
+use std::sync::RwLock;
 
 use amino_fs::EngineKind;
 use common::user::{Runs, User};
@@ -19,12 +20,17 @@ fn native(handle: &Handle) -> Vec<u8> {
     data
 }
 
+/// A child has our descriptors from its fork to its exec, so that a content whose last one was closed meanwhile still counts
+/// as in use. Written by who starts one, read by who counts what is released.
+static CHILDREN: RwLock<()> = RwLock::new(());
+
 /// Writes through a shared mapping: a child does it, since `unsafe` is for `crates/sys` only.
 fn write_mapped(handle: &Handle, data: &str) {
     let program = "import mmap, sys\nf = open(sys.argv[1], 'r+b')\nm = mmap.mmap(f.fileno(), 4096)\n\
         m[:len(sys.argv[2])] = sys.argv[2].encode()\n";
     let path = format!("/proc/{}/fd/{}", std::process::id(), handle.fd.as_raw_fd());
     let mut python = std::process::Command::new("python3");
+    let _starting = CHILDREN.write().unwrap();
     let status = python.args(["-c", program, &path, data]).status();
     assert!(status.unwrap().success());
 }
@@ -289,6 +295,7 @@ fn contents() -> usize {
 
 #[test]
 fn closed_files_take_no_descriptor_and_keep_their_content() {
+    let _nobody_starts = CHILDREN.read().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
     let fs = open_with(&store, &options(EngineKind::Fjall));
@@ -355,6 +362,7 @@ fn closed_files_take_no_descriptor_and_keep_their_content() {
 
 #[test]
 fn what_does_not_fit_is_refused_and_temporary_files_give_back() {
+    let _nobody_starts = CHILDREN.read().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let small = amino_fs::Options {
         transaction_bytes: 16 << 20,
