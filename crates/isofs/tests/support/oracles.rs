@@ -5,10 +5,10 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::BufReader;
+use std::io::{BufReader, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use goanna_isofs::{Iso, Namespace, Visit};
@@ -17,6 +17,11 @@ use hadris_iso::sync::directory::DirectoryRef;
 use hadris_iso::sync::read::IsoImage;
 
 use super::tools::run;
+
+/// Bytes that are read at once.
+const PIECE: usize = 64 << 10;
+
+static ZEROS: [u8; PIECE] = [0; PIECE];
 
 /// What is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -119,10 +124,28 @@ pub fn differences(ours: &Tree, others: &Tree) -> Differences {
     found
 }
 
-fn hash(bytes: &[u8]) -> u64 {
+/// Of what `read` gives for an offset, up to where it gives nothing. Long zeros cost nothing but the reading.
+pub fn hash(mut read: impl FnMut(u64, &mut [u8]) -> usize) -> u64 {
     let mut hasher = DefaultHasher::new();
-    bytes.hash(&mut hasher);
-    hasher.finish()
+    let mut piece = [0; PIECE];
+    let mut at = 0;
+    loop {
+        let mut len = 0;
+        while len < PIECE {
+            match read(at + len as u64, &mut piece[len..]) {
+                0 => break,
+                got => len += got,
+            }
+        }
+        if piece[..len] != ZEROS[..len] {
+            (at, &piece[..len]).hash(&mut hasher);
+        }
+        at += len as u64;
+        if len < PIECE {
+            at.hash(&mut hasher);
+            return hasher.finish();
+        }
+    }
 }
 
 /// What we read.
@@ -139,9 +162,7 @@ pub fn ours(iso: &Iso) -> Tree {
         let is_file = entry.kind == FileKind::Regular;
         let content = is_file.then(|| {
             iso.check_content(entry).unwrap();
-            let mut bytes = vec![0; usize::try_from(entry.size).unwrap()];
-            assert_eq!(iso.read_at(entry, 0, &mut bytes).unwrap(), bytes.len());
-            hash(&bytes)
+            hash(|at, piece| iso.read_at(entry, at, piece).unwrap())
         });
         let is_link = entry.kind == FileKind::Symlink;
         let item = Item {
@@ -185,7 +206,7 @@ fn bsdtar(image: &Path, namespace: Namespace, scratch: &Path) -> Tree {
         Namespace::Joliet => "iso9660:!rockridge",
         Namespace::Plain => "iso9660:!rockridge,iso9660:!joliet",
     };
-    let options = format!("-x -p --options {options} -f");
+    let options = format!("-x -p -S --options {options} -f");
     run(
         "bsdtar",
         &args(
@@ -207,7 +228,7 @@ fn xorriso(image: &Path, namespace: Namespace, start: u64, scratch: &Path) -> Tr
         Namespace::Joliet | Namespace::Plain => "norock",
     };
     let before = format!(
-        "-abort_on FAILURE -report_about FATAL -read_fs {fs} -osirrox on:auto_chmod_off \
+        "-abort_on FAILURE -report_about FATAL -read_fs {fs} -osirrox on:auto_chmod_off:sparse=64k \
          -load sbsector {start} -indev"
     );
     let all = [
@@ -268,7 +289,10 @@ fn extracted(top: &Path, namespace: Namespace) -> Tree {
                         .as_bytes()
                         .to_vec()
                 }),
-                content: is_file.then(|| hash(&fs::read(&path).unwrap())),
+                content: is_file.then(|| {
+                    let file = File::open(&path).unwrap();
+                    hash(|at, piece| file.read_at(piece, at).unwrap())
+                }),
             };
             if kind == FileKind::Directory {
                 left.push((path, shown.clone()));
@@ -437,7 +461,8 @@ fn hadris_dir(
                 .and_then(|rock| rock.symlink_target)
                 .filter(|_| kind == FileKind::Symlink)
                 .map(String::into_bytes),
-            content: content.as_deref().map(hash),
+            content: content
+                .map(|bytes| hash(|at, mut piece| piece.write(&bytes[at as usize..]).unwrap())),
         };
         if is_dir {
             let below = [&path[..], b"/"].concat();
