@@ -178,9 +178,18 @@ impl<'m> Call<'m> {
 
     /// A `u64` at `address`. EFAULT.
     pub fn read_u64(&self, address: u64) -> Result<u64> {
-        let mut bytes = [0; 8];
+        self.read_array(address).map(u64::from_ne_bytes)
+    }
+
+    /// A `u32` at `address`. EFAULT.
+    pub fn read_u32(&self, address: u64) -> Result<u32> {
+        self.read_array(address).map(u32::from_ne_bytes)
+    }
+
+    fn read_array<const LEN: usize>(&self, address: u64) -> Result<[u8; LEN]> {
+        let mut bytes = [0; LEN];
         tracee::read_exact(self.task.tid, address, &mut bytes)?;
-        Ok(u64::from_ne_bytes(bytes))
+        Ok(bytes)
     }
 
     /// What descriptor `fd` is. EBADF.

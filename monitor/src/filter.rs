@@ -79,8 +79,11 @@ impl Verdict {
             Rule::Allow | Rule::Close | Rule::TraceSends(_) | Rule::Read(_) => {
                 Self::Return(RET_ALLOW)
             }
-            Rule::Data(_) | Rule::MapFile(_) if !purpose.shadow_files => Self::Return(RET_ALLOW),
+            Rule::Data(_) | Rule::DataIf(..) | Rule::MapFile(_) if !purpose.shadow_files => {
+                Self::Return(RET_ALLOW)
+            }
             Rule::Notify(_) | Rule::Data(_) => Self::Return(answered),
+            Rule::DataIf(condition, _) => Self::when(condition, answered),
             Rule::MapFile(_) => Self::when(&MAP_SHARED_FILE, answered),
             Rule::Trace | Rule::Transaction => Self::Return(RET_TRACE),
             Rule::TraceIf(all) => Self::If {

@@ -62,6 +62,7 @@ in_every_place! {
     dirs => |place| check(&place, "dirs", false);
     names => |place| check(&place, "names", false);
     attr => |place| check(&place, "attr", false);
+    flags => |place| check(&place, "flags", false);
     xattr => |place| check(&place, "xattr", false);
     mmap => |place| check(&place, "mmap", false);
     cwd => |place| check(&place, "cwd", false);
@@ -132,7 +133,7 @@ mod inside {
     }
 
     programs! { check:
-        open opath stat rw dirs names attr xattr mmap cwd process eintr fifos interrupt sockets locks copy
+        open opath stat rw dirs names attr flags xattr mmap cwd process eintr fifos interrupt sockets locks copy
     }
 }
 
@@ -149,7 +150,7 @@ mod whole {
     }
 
     programs! { check:
-        open opath stat rw dirs names attr xattr mmap cwd process killed eintr execname fifos interrupt sockets locks copy
+        open opath stat rw dirs names attr flags xattr mmap cwd process killed eintr execname fifos interrupt sockets locks copy
     }
 }
 

@@ -48,6 +48,13 @@ pub const SET_NOT_DUMPABLE: Condition = Condition {
     value: libc::PR_SET_DUMPABLE as u32,
     holds: true,
 };
+/// ioctl(FS_IOC_SETFLAGS).
+pub const SET_FLAGS: Condition = Condition {
+    arg: 1,
+    mask: u32::MAX,
+    value: libc::FS_IOC_SETFLAGS as u32,
+    holds: true,
+};
 /// clone(2) with CLONE_UNTRACED.
 pub const CLONE_UNTRACED: Condition = Condition {
     arg: 0,
@@ -88,6 +95,8 @@ pub enum Rule {
     /// As [`Rule::Notify`], but allowed in a run whose mounts all hand out host files: it changes the content
     /// behind a descriptor, which then needs no monitor.
     Data(Handler),
+    /// As [`Rule::Data`] when the condition holds, else allowed.
+    DataIf(Condition, Handler),
     /// mmap(2): as [`Rule::Data`] for a shared mapping of a file; in members of transactions stopped by ptrace for any of a file.
     MapFile(Handler),
     /// Allowed; in members of transactions stopped by ptrace and answered.
@@ -139,7 +148,7 @@ impl Entry {
             Rule::Allow => "allowed".into(),
             Rule::Notify(_) => "answered".into(),
             Rule::Data(_) => "answered for shadow files".into(),
-            Rule::MapFile(_) => "answered in part for shadow files".into(),
+            Rule::DataIf(..) | Rule::MapFile(_) => "answered in part for shadow files".into(),
             Rule::Read(_) => "allowed; answered in transactions".into(),
             Rule::Close => "allowed; stopped under profiles".into(),
             Rule::Trace | Rule::Transaction => "stopped".into(),
@@ -155,7 +164,10 @@ impl Entry {
 impl Rule {
     /// Whether the call can come to the monitor as a notification.
     pub fn notifies(&self) -> bool {
-        matches!(self, Self::Notify(_) | Self::Data(_) | Self::MapFile(_))
+        matches!(
+            self,
+            Self::Notify(_) | Self::Data(_) | Self::DataIf(..) | Self::MapFile(_)
+        )
     }
 
     /// What answers a call that came to the monitor.
@@ -163,6 +175,7 @@ impl Rule {
         match self {
             Self::Notify(handler)
             | Self::Data(handler)
+            | Self::DataIf(_, handler)
             | Self::MapFile(handler)
             | Self::Read(handler) => Some(*handler),
             _ => None,

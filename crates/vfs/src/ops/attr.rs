@@ -30,6 +30,22 @@ pub fn chmod(caller: &Caller, place: &Place, mode: u32) -> Result<()> {
     fs(place).setattr(caller, &place.node, &set)
 }
 
+/// The flags of chattr(1), ioctl_iflags(2): EROFS; EPERM unless owner or `CAP_FOWNER`; EOPNOTSUPP, as of tmpfs, for those that
+/// the file system does not keep, which here are all.
+pub fn set_flags(caller: &Caller, place: &Place, flags: u32) -> Result<()> {
+    /// `FS_FL_USER_MODIFIABLE` of linux/fs.h; the others tell how the kernel stores a file.
+    const MODIFIABLE: u32 = 0x0003_80ff;
+    writable(place)?;
+    let attr = fs(place).getattr(caller, &place.node)?;
+    if !owner_or_capable(caller, &attr) {
+        return Err(Errno::EPERM);
+    }
+    if flags & MODIFIABLE != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(())
+}
+
 /// chown(2); `None` leaves an id as it is (the call's -1).
 ///
 /// EROFS; EPERM unless `CAP_CHOWN`, or the owner keeps itself as owner and gives a group it is in. Of
