@@ -39,7 +39,7 @@ const HELP: &str = "\
 Environment:
   GOANNA_BIN_DIR  where goanna is, if not beside this program
 
-fuseiso, fusermount and genisoimage have to be installed.";
+fuseiso, fusermount and genisoimage have to be installed. Where fuseiso crashes again and again there is a - for it.";
 
 /// What is measured, and the command for it.
 const WORK: [(&str, &str); 4] = [
@@ -52,7 +52,8 @@ const WORK: [(&str, &str); 4] = [
 /// The columns.
 const PLACES: [&str; 3] = ["native", "fuseiso", "goanna"];
 
-/// How often fuseiso may fail in one measurement: with find and cat at it at the same time it crashes now and then.
+/// How often fuseiso may fail in the measurements of one kind: with find and cat at it at the same time it crashes now and
+/// then, or always. After that it is left out.
 const CRASHES: u32 = 3;
 
 const MOUNT_DEADLINE: Duration = Duration::from_secs(10);
@@ -79,12 +80,16 @@ fn run(cli: &Cli) -> Result<(), Error> {
                 rounds: Vec::new(),
             };
             let (mut first, mut again) = (row("first"), row("again"));
+            let mut crashes = 0;
             for round in 0..cli.rounds as usize {
                 image.warm_up()?;
-                let (mut firsts, mut agains) = ([0.0; 3], [0.0; 3]);
+                let (mut firsts, mut agains) = ([f64::NAN; 3], [f64::NAN; 3]);
                 for turn in 0..PLACES.len() {
                     let place = (turn + round) % PLACES.len();
-                    let [once, twice] = measure(place, &binaries, &image, command)?;
+                    let measured = measure(place, &binaries, &image, command, &mut crashes)?;
+                    let Some([once, twice]) = measured else {
+                        continue;
+                    };
                     if let (Some(first), Some(again)) =
                         (firsts.get_mut(place), agains.get_mut(place))
                     {
@@ -107,36 +112,40 @@ fn run(cli: &Cli) -> Result<(), Error> {
         .map_err(Error::io("write", Path::new("standard output")))
 }
 
-/// Seconds that `command` takes in a fresh mount, and when it is run once more there.
+/// Seconds that `command` takes in a fresh mount, and when it is run once more there; `None` of fuseiso once it has crashed
+/// too often.
 fn measure(
     place: usize,
     binaries: &Binaries,
     image: &Image,
     command: &str,
-) -> Result<[f64; 2], Error> {
-    let mut left = CRASHES;
-    loop {
+    crashes: &mut u32,
+) -> Result<Option<[f64; 2]>, Error> {
+    let may_crash = PLACES.get(place) == Some(&"fuseiso");
+    while !may_crash || *crashes <= CRASHES {
         let mut reader = Reader::start(place, binaries, image)?;
         let mut took = || Ok(reader.shell(command)?.as_secs_f64());
         match took().and_then(|once| Ok([once, took()?])) {
-            Err(error) if PLACES.get(place) == Some(&"fuseiso") && left > 0 => {
-                eprintln!("fuseiso failed, again: {error}");
-                left -= 1;
+            Err(error) if may_crash => {
+                eprintln!("fuseiso failed: {error}");
+                *crashes += 1;
             }
-            measured => return measured,
+            measured => return measured.map(Some),
         }
     }
+    Ok(None)
 }
 
-/// Seconds by round and place.
+/// Seconds by round and place; NaN where there are none.
 struct Row {
     label: String,
     rounds: Vec<[f64; 3]>,
 }
 
 impl Row {
+    /// Of the rounds that have a value.
     fn median(&self, of: impl Fn(&[f64; 3]) -> f64) -> f64 {
-        let mut values: Vec<f64> = self.rounds.iter().map(of).collect();
+        let mut values: Vec<f64> = self.rounds.iter().map(of).filter(|v| !v.is_nan()).collect();
         values.sort_by(f64::total_cmp);
         let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
         let len = values.len();
@@ -173,9 +182,18 @@ fn as_table(cli: &Cli, rows: &[Row]) -> String {
     );
     for row in rows {
         let ([native, fuse, goanna], to_native, to_fuse) = row.figures();
+        let shown = |value: f64, digits| match value {
+            value if value.is_nan() => "-".to_owned(),
+            value => format!("{value:.digits$}"),
+        };
         text += &format!(
-            "| {:<24} | {native:>8.3} | {fuse:>8.3} | {goanna:>8.3} | {to_native:>13.2} | {to_fuse:>14.2} |\n",
-            row.label
+            "| {:<24} | {:>8} | {:>8} | {:>8} | {:>13} | {:>14} |\n",
+            row.label,
+            shown(native, 4),
+            shown(fuse, 4),
+            shown(goanna, 4),
+            shown(to_native, 2),
+            shown(to_fuse, 2),
         );
     }
     text
