@@ -1,8 +1,11 @@
-//! Making a tracee call seccomp(2) that did not ask for it: a shell in which `amino txn begin` begins a transaction waits
-//! for that command, and must have the filter of members when it goes on.
+//! Making a tracee call what it did not ask for: seccomp(2), when a shell waits for the `amino txn begin` that begins a
+//! transaction and must have the filter of members when it goes on; or what brings a descriptor to it.
 //!
-//! The tracee is interrupted (`PTRACE_INTERRUPT`), made to map memory for the filter and to install it, by a syscall
-//! instruction of its vDSO, and then goes on where it was; a call that the interruption ended is made again.
+//! The tracee is stopped, is made to run the calls of a script, by a syscall instruction of its vDSO, and then goes on where
+//! it was; a call that an interruption ended is made again.
+
+mod filter;
+mod receive;
 
 use std::collections::HashMap;
 
@@ -11,26 +14,53 @@ use goanna_vfs::{Errno, Result};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::filter::compile_member;
-use crate::rewrite::{Registers, filter_image};
+use crate::rewrite::Registers;
+use filter::InstallFilter;
+pub use receive::Receive;
+
+/// What a script says.
+enum Step {
+    /// This call, with these arguments.
+    Call(i64, [u64; 6]),
+    /// That was all.
+    Done,
+}
+
+/// The calls that a tracee is to make.
+enum Script {
+    /// Of one that was interrupted somewhere.
+    InstallFilter(InstallFilter),
+    /// Of one whose own call has failed, which then has this script's result.
+    Receive(Box<Receive>),
+}
+
+impl Script {
+    /// What comes next, after the call before gave `result`; in the end the tracee goes on with `saved`.
+    fn next(&mut self, tid: i32, result: Option<i64>, saved: &mut Registers) -> Result<Step> {
+        match self {
+            Self::InstallFilter(script) => script.next(tid, result),
+            Self::Receive(script) => script.next(tid, result, saved),
+        }
+    }
+}
 
 /// Where an injection stands.
+#[derive(PartialEq, Eq)]
 enum Stage {
     /// The tracee was told to stop.
     Interrupted,
-    /// It runs mmap(2): before its entry stop, or between that and its exit stop.
-    Mapping { entered: bool },
-    /// It runs seccomp(2).
-    Installing { entered: bool },
+    /// It runs a call of the script: before its entry stop, or between that and its exit stop.
+    Calling { entered: bool },
 }
 
 struct Injection {
+    script: Script,
     stage: Stage,
     saved: Option<Registers>,
     instruction: u64,
     /// Signals that came meanwhile, to be sent again.
     signals: Vec<i32>,
-    /// Who waits for it.
+    /// Who waits until it has the filter.
     waiting: Vec<i32>,
 }
 
@@ -38,10 +68,10 @@ struct Injection {
 pub enum Stop {
     /// Nothing of ours.
     Foreign,
-    /// The injection goes on.
+    /// The injection goes on, or nobody waits for its end.
     Taken,
-    /// It is over, well or not; those who waited for it.
-    Done(Result<()>, Vec<i32>),
+    /// The filter is there, or cannot be; those who waited for it.
+    Filtered(Result<()>, Vec<i32>),
 }
 
 /// All injections under way.
@@ -50,29 +80,52 @@ pub struct Injector {
     by_tid: HashMap<i32, Injection>,
 }
 
-const LEN: u64 = 16384;
 /// The kernel's own results that restart a call.
 const RESTARTED: [i64; 3] = [-512, -513, -514];
 const RESTART_BLOCK: i64 = -516;
 
 impl Injector {
-    /// Begins to give `target` the filter, for `waiting`. ESRCH.
-    pub fn start(&mut self, target: i32, waiting: i32) -> Result<()> {
+    /// Begins to give `target` the filter of members, for `waiting`. ESRCH.
+    pub fn install_filter(&mut self, target: i32, waiting: i32) -> Result<()> {
         if let Some(injection) = self.by_tid.get_mut(&target) {
             injection.waiting.push(waiting);
             return Ok(());
         }
-        let instruction = syscall_instruction(target)?;
-        ptrace::interrupt(target)?;
+        self.interrupt(target, vec![waiting])
+    }
+
+    fn interrupt(&mut self, target: i32, waiting: Vec<i32>) -> Result<()> {
         let injection = Injection {
+            script: Script::InstallFilter(InstallFilter::default()),
             stage: Stage::Interrupted,
             saved: None,
-            instruction,
+            instruction: syscall_instruction(target)?,
             signals: Vec::new(),
-            waiting: vec![waiting],
+            waiting,
         };
+        ptrace::interrupt(target)?;
         self.by_tid.insert(target, injection);
         Ok(())
+    }
+
+    /// Lets `tid`, which is at the exit stop of a call, run `script` before it goes on with `saved`, in which rax will be what
+    /// came of it.
+    pub fn receive(&mut self, tid: i32, saved: Registers, script: Receive) -> Result<Stop> {
+        let mut injection = Injection {
+            stage: Stage::Calling { entered: false },
+            saved: Some(saved),
+            script: Script::Receive(Box::new(script)),
+            instruction: syscall_instruction(tid)?,
+            signals: Vec::new(),
+            waiting: Vec::new(),
+        };
+        // The filter comes afterwards.
+        if let Some(interrupted) = self.by_tid.remove(&tid) {
+            injection.waiting = interrupted.waiting;
+        }
+        let begun = injection.advance(tid, None);
+        self.by_tid.insert(tid, injection);
+        Ok(self.ended(tid, begun))
     }
 
     /// The tracee has ended; who waits for it.
@@ -83,15 +136,22 @@ impl Injector {
             .unwrap_or_default()
     }
 
+    /// Whether a call that `tid` is making is of a script.
+    pub fn is_calling(&self, tid: i32) -> bool {
+        self.by_tid
+            .get(&tid)
+            .is_some_and(|injection| injection.stage != Stage::Interrupted)
+    }
+
     /// The tracee has stopped as it was told to, or for a group stop.
     pub fn event_stop(&mut self, tid: i32) -> Stop {
         let Some(injection) = self.by_tid.get_mut(&tid) else {
             return Stop::Foreign;
         };
-        if !matches!(injection.stage, Stage::Interrupted) {
+        if injection.stage != Stage::Interrupted {
             return self.ended(tid, ptrace::cont_syscall(tid, 0).map(|()| false));
         }
-        let begun = injection.begin(tid).map(|()| false);
+        let begun = injection.begin(tid);
         self.ended(tid, begun)
     }
 
@@ -100,7 +160,7 @@ impl Injector {
         let Some(injection) = self.by_tid.get_mut(&tid) else {
             return Stop::Foreign;
         };
-        if matches!(injection.stage, Stage::Interrupted) {
+        if injection.stage == Stage::Interrupted {
             // It has not begun; the interruption follows.
             return Stop::Foreign;
         }
@@ -113,7 +173,7 @@ impl Injector {
         let Some(injection) = self.by_tid.get_mut(&tid) else {
             return Stop::Foreign;
         };
-        if matches!(injection.stage, Stage::Interrupted) {
+        if injection.stage == Stage::Interrupted {
             return Stop::Foreign;
         }
         let stepped = injection.step(tid);
@@ -131,81 +191,65 @@ impl Injector {
             let signal = Signal::try_from(signal).ok();
             let _ = nix::sys::signal::kill(Pid::from_raw(tid), signal);
         }
-        Stop::Done(outcome.map(drop), injection.waiting)
+        let waiting = injection.waiting;
+        match injection.script {
+            Script::InstallFilter(_) => Stop::Filtered(outcome.map(drop), waiting),
+            Script::Receive(_) if waiting.is_empty() => Stop::Taken,
+            Script::Receive(_) => match self.interrupt(tid, waiting.clone()) {
+                Ok(()) => Stop::Taken,
+                Err(errno) => Stop::Filtered(Err(errno), waiting),
+            },
+        }
     }
 }
 
 impl Injection {
-    fn begin(&mut self, tid: i32) -> Result<()> {
-        let saved = ptrace::get_regs(tid)?;
-        self.saved = Some(saved);
-        self.stage = Stage::Mapping { entered: false };
-        let args = [
-            0,
-            LEN,
-            (libc::PROT_READ | libc::PROT_WRITE) as u64,
-            (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64,
-            u64::MAX,
-            0,
-        ];
-        self.call(tid, libc::SYS_mmap, args)
+    fn begin(&mut self, tid: i32) -> Result<bool> {
+        self.saved = Some(ptrace::get_regs(tid)?);
+        self.advance(tid, None)
     }
 
-    /// Sets the tracee on the way to a call.
-    fn call(&self, tid: i32, nr: i64, args: [u64; 6]) -> Result<()> {
-        let saved = self.saved.ok_or(Errno::EIO)?;
-        let [rdi, rsi, rdx, r10, r8, r9] = args;
-        let regs = Registers {
-            rip: self.instruction,
-            rax: nr as u64,
-            // What it was in is not restarted by the kernel, but by us in the end.
-            orig_rax: u64::MAX,
-            rdi,
-            rsi,
-            rdx,
-            r10,
-            r8,
-            r9,
-            ..saved
-        };
-        ptrace::set_regs(tid, &regs)?;
-        ptrace::cont_syscall(tid, 0)
+    /// Sets the tracee on the way to the script's next call; true at the end, when it goes on where it was.
+    fn advance(&mut self, tid: i32, result: Option<i64>) -> Result<bool> {
+        let saved = self.saved.as_mut().ok_or(Errno::EIO)?;
+        match self.script.next(tid, result, saved) {
+            Ok(Step::Call(nr, [rdi, rsi, rdx, r10, r8, r9])) => {
+                let regs = Registers {
+                    rip: self.instruction,
+                    rax: nr as u64,
+                    // What it was in is not restarted by the kernel, but by us in the end.
+                    orig_rax: u64::MAX,
+                    rdi,
+                    rsi,
+                    rdx,
+                    r10,
+                    r8,
+                    r9,
+                    ..*saved
+                };
+                self.stage = Stage::Calling { entered: false };
+                ptrace::set_regs(tid, &regs)?;
+                ptrace::cont_syscall(tid, 0)?;
+                Ok(false)
+            }
+            end => {
+                self.go_back(tid)?;
+                end.map(|_| true)
+            }
+        }
     }
 
     /// One syscall stop further; true at the end.
     fn step(&mut self, tid: i32) -> Result<bool> {
-        match &mut self.stage {
-            Stage::Interrupted => Ok(false),
-            Stage::Mapping { entered } | Stage::Installing { entered } if !*entered => {
-                *entered = true;
-                ptrace::cont_syscall(tid, 0)?;
-                Ok(false)
-            }
-            Stage::Mapping { .. } => {
-                let address = ptrace::get_regs(tid)?.rax;
-                let program = compile_member(false);
-                let image = filter_image(&program, address);
-                if tracee::write_all(tid, address, &image).is_err() {
-                    self.go_back(tid)?;
-                    return Err(Errno::ENOMEM);
-                }
-                self.stage = Stage::Installing { entered: false };
-                let mode = u64::from(libc::SECCOMP_SET_MODE_FILTER);
-                let flags = libc::SECCOMP_FILTER_FLAG_TSYNC;
-                self.call(tid, libc::SYS_seccomp, [mode, flags, address, 0, 0, 0])?;
-                Ok(false)
-            }
-            Stage::Installing { .. } => {
-                let result = ptrace::get_regs(tid)?.rax;
-                self.go_back(tid)?;
-                // A thread's number: it has filters of its own.
-                if result == 0 {
-                    Ok(true)
-                } else {
-                    Err(Errno::EAGAIN)
-                }
-            }
+        if let Stage::Calling { entered } = &mut self.stage
+            && !*entered
+        {
+            *entered = true;
+            ptrace::cont_syscall(tid, 0)?;
+            return Ok(false);
         }
+        let result = ptrace::get_regs(tid)?.rax.cast_signed();
+        self.advance(tid, Some(result))
     }
 
     fn go_back(&self, tid: i32) -> Result<()> {

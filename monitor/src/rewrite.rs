@@ -84,8 +84,12 @@ pub const MMSGHDR: (usize, usize) = (64, 56);
 /// What is to be done when a rewritten call returns, besides putting the registers back.
 enum Then {
     Nothing,
-    /// The descriptor was kept open for the tracee to open again.
-    Close(OwnedFd),
+    /// The descriptor was kept open for the tracee to open again, by the path at `scratch`.
+    Opened {
+        source: OwnedFd,
+        cloexec: bool,
+        scratch: u64,
+    },
     /// The program's own call is made.
     Again,
     /// The memory that was mapped gets this content.
@@ -112,6 +116,16 @@ enum Pending {
     },
     /// The rewritten call runs; then the registers come back.
     Running { saved: Registers, then: Then },
+}
+
+/// A tracee, at the exit stop of its call, may not open what it is to get. Its registers are set to go on with the error.
+pub struct Refused {
+    /// The descriptor.
+    pub source: OwnedFd,
+    /// Whether it is to have close-on-exec.
+    pub cloexec: bool,
+    /// Where the scratch area begins.
+    pub scratch: u64,
 }
 
 /// All rewriting under way.
@@ -215,16 +229,27 @@ impl Rewriter {
     }
 
     /// Handles a syscall stop of `tid`.
-    pub fn syscall_stop(&mut self, tid: i32) -> Result<()> {
+    pub fn syscall_stop(&mut self, tid: i32) -> Result<Option<Refused>> {
         let Some(pending) = self.pending.remove(&tid) else {
-            return Ok(());
+            return Ok(None);
         };
+        let mut refused = None;
         let now = ptrace::get_regs(tid)?;
         let mut regs = match pending {
             Pending::Running { saved, then } => {
                 let regs = self.returned(tid, saved, now.rax, &then);
-                if let Then::Close(source) = then {
-                    drop(source);
+                if let Then::Opened {
+                    source,
+                    cloexec,
+                    scratch,
+                } = then
+                    && is_refusal(regs.rax.cast_signed())
+                {
+                    refused = Some(Refused {
+                        source,
+                        cloexec,
+                        scratch,
+                    });
                 }
                 regs
             }
@@ -248,7 +273,8 @@ impl Rewriter {
         if !RESTARTS.contains(&regs.rax.cast_signed()) {
             regs.orig_rax = u64::MAX;
         }
-        ptrace::set_regs(tid, &regs)
+        ptrace::set_regs(tid, &regs)?;
+        Ok(refused)
     }
 
     /// The registers after a rewritten call that returned `result`.
@@ -269,7 +295,7 @@ impl Rewriter {
                 rax: fill(tid, result, content),
                 ..saved
             },
-            Then::Nothing | Then::Close(_) => Registers {
+            Then::Nothing | Then::Opened { .. } => Registers {
                 rax: result,
                 ..saved
             },
@@ -360,6 +386,13 @@ fn again(regs: Registers) -> Registers {
     }
 }
 
+/// What opening by way of `/proc` answers that is not about the file: permissions of the process and of the object, no such
+/// entry.
+fn is_refusal(result: i64) -> bool {
+    let refusals = [Errno::EACCES, Errno::EPERM, Errno::ENOENT];
+    refusals.iter().any(|errno| -(*errno as i64) == result)
+}
+
 /// Puts `content` into memory that was mapped at `address`, if it was; the call's result.
 fn fill(tid: i32, address: u64, content: &[u8]) -> u64 {
     let failed = (-PAGE.cast_signed()..0).contains(&address.cast_signed());
@@ -389,8 +422,13 @@ impl Rewrite {
         match self {
             Self::Open {
                 source: Some(source),
+                flags,
                 ..
-            } => Then::Close(source),
+            } => Then::Opened {
+                source,
+                cloexec: flags & libc::O_CLOEXEC != 0,
+                scratch: base,
+            },
             Self::Send(Send {
                 kind: SendKind::Messages(_),
                 ..

@@ -19,7 +19,7 @@ use crate::call::{Answer, Call};
 use crate::calls::datagram;
 use crate::calls::txn::Request;
 use crate::filter::{CLOSER, MEMBER, compile_member};
-use crate::inject::{Injector, Stop};
+use crate::inject::{Injector, Receive, Stop};
 use crate::profile::{End, Rule};
 use crate::program::{Exec, Plan};
 use crate::rewrite::{Registers, Rewrite, Rewriter};
@@ -247,7 +247,7 @@ impl Supervisor {
     }
 
     fn injected(&mut self, tid: i32, stop: Stop) -> Result<()> {
-        if let Stop::Done(result, waiting) = stop {
+        if let Stop::Filtered(result, waiting) = stop {
             if result.is_ok() {
                 self.filtered.extend(procfs::threads(tid)?);
             }
@@ -287,7 +287,7 @@ impl Supervisor {
                 None => return Ok(Next::Instead(Rewrite::Filter(compile_member(false)))),
                 Some(target) if !self.known.contains(&target) => return Err(Errno::ESRCH),
                 Some(target) => {
-                    self.injector.start(target, tid)?;
+                    self.injector.install_filter(target, tid)?;
                     self.joining.insert(tid, (*regs, request));
                     return Ok(Next::Wait);
                 }
@@ -353,13 +353,24 @@ impl Supervisor {
             Stop::Foreign => {}
             stop => return self.injected(tid, stop),
         }
-        self.rewriter.syscall_stop(tid)?;
-        ptrace::cont(tid, 0)
+        let Some(refused) = self.rewriter.syscall_stop(tid)? else {
+            return ptrace::cont(tid, 0);
+        };
+        let Ok(task) = self.monitor.tasks.get(tid) else {
+            return ptrace::cont(tid, 0);
+        };
+        match self
+            .injector
+            .receive(tid, ptrace::get_regs(tid)?, Receive::new(task, refused))
+        {
+            Ok(stop) => self.injected(tid, stop),
+            Err(_) => ptrace::cont(tid, 0),
+        }
     }
 
     fn call(&mut self, tid: i32) -> Result<()> {
         let regs = ptrace::get_regs(tid)?;
-        if self.rewriter.seccomp_stop(tid, &regs) {
+        if self.injector.is_calling(tid) || self.rewriter.seccomp_stop(tid, &regs) {
             return ptrace::cont_syscall(tid, 0);
         }
         let mut next = self.treat(tid, &regs);

@@ -63,6 +63,7 @@ in_every_place! {
     names => |place| check(&place, "names", false);
     attr => |place| check(&place, "attr", false);
     flags => |place| check(&place, "flags", false);
+    dropped => |place| check(&place, "dropped", false);
     xattr => |place| check(&place, "xattr", false);
     mmap => |place| check(&place, "mmap", false);
     cwd => |place| check(&place, "cwd", false);
@@ -133,7 +134,7 @@ mod inside {
     }
 
     programs! { check:
-        open opath stat rw dirs names attr flags xattr mmap cwd process eintr fifos interrupt sockets locks copy
+        open opath stat rw dirs names attr flags dropped xattr mmap cwd process eintr fifos interrupt sockets locks copy
     }
 }
 
@@ -150,7 +151,7 @@ mod whole {
     }
 
     programs! { check:
-        open opath stat rw dirs names attr flags xattr mmap cwd process killed eintr execname fifos interrupt sockets locks copy
+        open opath stat rw dirs names attr flags dropped xattr mmap cwd process killed eintr execname fifos interrupt sockets locks copy
     }
 }
 

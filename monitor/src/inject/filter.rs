@@ -1,0 +1,43 @@
+//! The calls that give all threads of a program the filter of members.
+
+use goanna_sys::tracee;
+use goanna_vfs::{Errno, Result};
+
+use super::Step;
+use crate::filter::compile_member;
+use crate::rewrite::filter_image;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(super) struct InstallFilter {
+    /// Where the filter lies in the tracee's memory.
+    image: Option<u64>,
+}
+
+const LEN: u64 = 16384;
+
+impl InstallFilter {
+    pub fn next(&mut self, tid: i32, result: Option<i64>) -> Result<Step> {
+        match (self.image, result) {
+            (None, None) => {
+                let access = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+                let kind = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+                let args = [0, LEN, access, kind, u64::MAX, 0];
+                Ok(Step::Call(libc::SYS_mmap, args))
+            }
+            (None, Some(address)) => {
+                let address = address.cast_unsigned();
+                let image = filter_image(&compile_member(false), address);
+                tracee::write_all(tid, address, &image).map_err(|_| Errno::ENOMEM)?;
+                self.image = Some(address);
+                let mode = u64::from(libc::SECCOMP_SET_MODE_FILTER);
+                let flags = libc::SECCOMP_FILTER_FLAG_TSYNC;
+                let args = [mode, flags, address, 0, 0, 0];
+                Ok(Step::Call(libc::SYS_seccomp, args))
+            }
+            (Some(_), Some(0)) => Ok(Step::Done),
+            // A thread's number: it has filters of its own.
+            (Some(_), _) => Err(Errno::EAGAIN),
+        }
+    }
+}

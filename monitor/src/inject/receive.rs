@@ -1,0 +1,157 @@
+//! The calls that bring a descriptor to a tracee that may not open it by way of the monitor's `/proc` entry: it has become
+//! another user, has no `/proc`, or the file's mode does not let it in.
+//!
+//! The tracee makes a pair of sockets, the monitor sends by a copy of the second, and the tracee receives by the first, whose
+//! number, the lowest that was free, the descriptor gets.
+
+use std::io::IoSlice;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use goanna_sys::tracee;
+use goanna_vfs::{Errno, Result};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+
+use super::Step;
+use crate::rewrite::{Refused, Registers};
+use crate::task::Task;
+
+/// See the module's documentation.
+pub struct Receive {
+    task: Arc<Task>,
+    refused: Refused,
+    stage: Stage,
+}
+
+enum Stage {
+    Begin,
+    Pair,
+    Receive { ends: [i32; 2] },
+    Move { ends: [i32; 2], received: i32 },
+    Close { left: Vec<i32> },
+}
+
+// What lies where in the scratch area: the pair, the message and its parts.
+const MESSAGE: u64 = 64;
+const VECTOR: u64 = 128;
+const BYTE: u64 = 160;
+const CONTROL: u64 = 192;
+/// `CMSG_SPACE(sizeof(int))`.
+const CONTROL_LEN: u64 = 24;
+/// Where a `struct msghdr` says how much of the control buffer is used, and where in that the descriptor is.
+const USED: u64 = 40;
+const DESCRIPTOR: u64 = 16;
+
+impl Receive {
+    /// For `task`, whose error stays when this fails, too.
+    pub fn new(task: Arc<Task>, refused: Refused) -> Self {
+        Self {
+            task,
+            refused,
+            stage: Stage::Begin,
+        }
+    }
+
+    /// `saved`: the registers of the tracee's own call, which returns the descriptor or its error.
+    pub(super) fn next(
+        &mut self,
+        tid: i32,
+        result: Option<i64>,
+        saved: &mut Registers,
+    ) -> Result<Step> {
+        let result = result.unwrap_or(0);
+        match std::mem::replace(&mut self.stage, Stage::Begin) {
+            Stage::Begin => {
+                self.stage = Stage::Pair;
+                let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as u64;
+                let args = [libc::AF_UNIX as u64, kind, 0, self.refused.scratch, 0, 0];
+                Ok(Step::Call(libc::SYS_socketpair, args))
+            }
+            Stage::Pair if result < 0 => Ok(Step::Done),
+            Stage::Pair => {
+                let ends = [self.int(tid, 0)?, self.int(tid, 4)?];
+                let [_, second] = ends;
+                if self
+                    .send(second)
+                    .and_then(|()| self.put_message(tid))
+                    .is_err()
+                {
+                    return self.close(ends.to_vec());
+                }
+                self.stage = Stage::Receive { ends };
+                let flags = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as u64;
+                let [first, _] = ends.map(|fd| fd as u64);
+                let args = [first, self.refused.scratch + MESSAGE, flags, 0, 0, 0];
+                Ok(Step::Call(libc::SYS_recvmsg, args))
+            }
+            Stage::Receive { ends } => {
+                let used = self.int(tid, MESSAGE + USED)?;
+                if result < 0 || used <= DESCRIPTOR as i32 {
+                    // The kernel leaves out what it has no number for.
+                    saved.rax = -(Errno::EMFILE as i64) as u64;
+                    return self.close(ends.to_vec());
+                }
+                let received = self.int(tid, CONTROL + DESCRIPTOR)?;
+                self.stage = Stage::Move { ends, received };
+                let cloexec = if self.refused.cloexec {
+                    libc::O_CLOEXEC
+                } else {
+                    0
+                };
+                let [first, _] = ends;
+                let args = [received, first, cloexec].map(|arg| arg as u64);
+                let [from, to, flags] = args;
+                Ok(Step::Call(libc::SYS_dup3, [from, to, flags, 0, 0, 0]))
+            }
+            Stage::Move { ends, received } => {
+                let [first, second] = ends;
+                if result < 0 {
+                    return self.close(vec![received, second, first]);
+                }
+                saved.rax = result as u64;
+                self.close(vec![received, second])
+            }
+            Stage::Close { left } => self.close(left),
+        }
+    }
+
+    fn close(&mut self, mut left: Vec<i32>) -> Result<Step> {
+        let Some(fd) = left.pop() else {
+            return Ok(Step::Done);
+        };
+        self.stage = Stage::Close { left };
+        Ok(Step::Call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]))
+    }
+
+    fn send(&self, to: i32) -> Result<()> {
+        let socket = self.task.descriptor(to)?;
+        let fds = [self.refused.source.as_raw_fd()];
+        let control = [ControlMessage::ScmRights(&fds)];
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        sendmsg::<()>(
+            socket.as_raw_fd(),
+            &[IoSlice::new(&[0])],
+            &control,
+            flags,
+            None,
+        )?;
+        Ok(())
+    }
+
+    /// The `struct msghdr` to receive by, and what it points to.
+    fn put_message(&self, tid: i32) -> Result<()> {
+        let at = |offset: u64| self.refused.scratch + offset;
+        let message = [0, 0, at(VECTOR), 1, at(CONTROL), CONTROL_LEN, 0];
+        let words = |words: &[u64]| -> Vec<u8> {
+            words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+        };
+        tracee::write_all(tid, at(MESSAGE), &words(&message))?;
+        tracee::write_all(tid, at(VECTOR), &words(&[at(BYTE), 1]))
+    }
+
+    fn int(&self, tid: i32, offset: u64) -> Result<i32> {
+        let mut bytes = [0; 4];
+        tracee::read_exact(tid, self.refused.scratch + offset, &mut bytes)?;
+        Ok(i32::from_ne_bytes(bytes))
+    }
+}
