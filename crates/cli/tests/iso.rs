@@ -18,6 +18,8 @@ use serde_json::json;
 
 mod common;
 mod images;
+#[path = "../../isofs/fuzz/seed.rs"]
+mod seed;
 
 #[test]
 fn what_is_extracted_is_what_the_image_was_made_of() {
@@ -210,6 +212,36 @@ fn directories_are_listed() {
         .iso(&["ls", "i.iso", "no", "a"])
         .with(1)
         .mentions("goanna: /no: No such file or directory\n");
+}
+
+#[test]
+fn attribute_records_are_shown() {
+    let fixture = Fixture::new();
+    let image = seed::decode(include_bytes!("../../isofs/fuzz/seeds/attributes"));
+    fs::write(fixture.path("x.iso"), image).unwrap();
+    for names in ["joliet", "plain"] {
+        let list = fixture.json(&["ls", "--json", "--namespace", names, "x.iso"]);
+        let list = list.as_array().unwrap();
+        let entry = |path: &str| list.iter().find(|entry| entry["path"] == path).unwrap();
+        let first = entry("/file0.txt");
+        assert_eq!(first["mode"], "0100");
+        assert_eq!((&first["uid"], &first["gid"]), (&json!(7), &json!(9)));
+        assert_eq!(first["mtime"]["sec"], 978_393_600);
+        assert_eq!(first["btime"]["sec"], 978_307_200);
+        // Of a version that is none, and where the directory record says that they do not count.
+        for (path, made) in [("/file3.txt", false), ("/file5.txt", true)] {
+            let entry = entry(path);
+            assert_eq!((&entry["mode"], &entry["uid"]), (&json!("0555"), &json!(0)));
+            assert_eq!(entry["btime"].is_object(), made, "{path}");
+        }
+        // The modes are no obstacle to who can read the image, and not those of what is made.
+        let said = fixture.iso_as_nobody(&["cat", "x.iso", "/file0.txt", "/file4.txt"]);
+        assert_eq!(said.with(0).out, b"content 0\ncontent 4\n");
+        fixture.good(&["extract", "--namespace", names, "--to", names, "x.iso"]);
+        let made = fs::metadata(fixture.path(names).join("file0.txt")).unwrap();
+        assert_eq!(made.mtime(), 978_393_600);
+        assert_eq!(made.mode() & 0o600, 0o600);
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the seeds of the fuzzer: small images of genisoimage and xorriso, packed (see seed.rs). Made again they differ in
-# a few bytes, since the programs write the time into them.
+# Makes the seeds of the fuzzer: small images of genisoimage and xorriso, packed (see seed.rs), one of them with what no
+# writer makes (attributes.py). Made again they differ in a few bytes, since the programs write the time into them.
 #
 #     crates/isofs/fuzz/make-seeds.sh [DIRECTORY]     # seeds/ beside this script by default
 set -euo pipefail
@@ -66,6 +66,9 @@ head -c 140000 /dev/zero > packed/zeros
 mkdir boot
 head -c 512 /dev/zero | tr '\0' b > boot/bios.img
 head -c 512 /dev/zero | tr '\0' e > boot/efi.img
+mkdir -p attributed/dir
+for n in {0..7}; do echo "content $n" > "attributed/file$n.txt"; done
+echo below > attributed/dir/below.txt
 mkdir many
 for n in {1..40}; do : > "many/a rather long name $n"; done
 
@@ -84,6 +87,10 @@ iso boot boot -R -b bios.img -c catalog -no-emul-boot
 iso hidden ascii -R -hidden one.txt -hide two.tar.gz
 mkzftree packed unpacked
 iso zisofs unpacked -R -z
+
+timeout 60 genisoimage -quiet -no-pad -J -o attributes.iso attributed
+python3 "$here/attributes.py" attributes.iso
+keep attributes attributes.iso
 
 # A second session, as growisofs adds one.
 blocks=$(( ($(stat -c %s both.iso) / 2048 + 15) / 16 * 16 ))

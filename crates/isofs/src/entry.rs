@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use goanna_vfs::{FileKind, Stamp};
 
+use crate::attributes::Place;
 use crate::record::Section;
 use crate::zisofs::Zisofs;
 
@@ -21,7 +22,8 @@ pub struct Meta {
     pub offset: u64,
     /// What it is.
     pub kind: FileKind,
-    /// Type and permission bits. Without Rock Ridge 0555: programs of such an image can be executed, as under Linux.
+    /// Type and permission bits. Without Rock Ridge those of an extended attribute record, else 0555: programs of such an
+    /// image can be executed, as under Linux.
     pub mode: u32,
     /// Links, as recorded; 1 where nothing is.
     pub nlink: u32,
@@ -44,6 +46,8 @@ pub struct Meta {
     /// Marked as not to be shown. It is shown all the same, as under Linux.
     pub hidden: bool,
     pub(crate) sections: Sections,
+    /// An extended attribute record that counts, read when the name is looked up.
+    pub(crate) attributes: Option<Place>,
     pub(crate) zisofs: Option<Zisofs>,
     /// Why the content cannot be read.
     pub(crate) refusal: Option<&'static str>,
@@ -124,17 +128,17 @@ impl Deref for Entry {
 }
 
 impl Entry {
-    pub(crate) fn root(meta: Meta) -> Arc<Self> {
+    pub(crate) fn root(meta: Arc<Meta>) -> Arc<Self> {
         Arc::new(Self {
-            meta: Arc::new(meta),
+            meta,
             parent: None,
             depth: 0,
         })
     }
 
-    pub(crate) fn child(parent: &Arc<Self>, meta: &Arc<Meta>) -> Arc<Self> {
+    pub(crate) fn child(parent: &Arc<Self>, meta: Arc<Meta>) -> Arc<Self> {
         Arc::new(Self {
-            meta: Arc::clone(meta),
+            meta,
             parent: Some(Arc::clone(parent)),
             depth: parent.depth + 1,
         })

@@ -20,6 +20,8 @@ pub enum Record {
     SystemUse([u8; 2]),
     /// A continuation area of a System Use area.
     Continuation,
+    /// An extended attribute record.
+    ExtendedAttributes,
     /// A file's content.
     FileData,
     /// The header of a zisofs file.
@@ -41,6 +43,7 @@ impl fmt::Display for Record {
                 return write!(f, "System Use field {}", signature.escape_ascii());
             }
             Self::Continuation => "continuation area",
+            Self::ExtendedAttributes => "extended attribute record",
             Self::FileData => "file data",
             Self::ZisofsHeader => "zisofs header",
             Self::ZisofsPointers => "zisofs block pointers",

@@ -143,7 +143,7 @@ impl Iso {
             namespace,
             protocol,
         };
-        let root = Entry::root(reader.root()?);
+        let root = Entry::root(reader.complete(&Arc::new(reader.root()?)));
         Ok(Self {
             reader,
             session,
@@ -250,14 +250,18 @@ impl Iso {
     /// The names of `dir` and what they stand for, in the order of the image. ENOTDIR.
     pub fn list(&self, dir: &Arc<Entry>) -> Result<Vec<Arc<Entry>>> {
         let listing = self.listing(dir)?;
-        let entries = listing.names.iter().map(|meta| Entry::child(dir, meta));
+        let entries = listing.names.iter().map(|meta| self.entry(dir, meta));
         Ok(entries.collect())
     }
 
     /// What `name` of `dir` stands for. ENOTDIR.
     pub fn lookup(&self, dir: &Arc<Entry>, name: &[u8]) -> Result<Option<Arc<Entry>>> {
         let listing = self.listing(dir)?;
-        Ok(listing.get(name).map(|meta| Entry::child(dir, meta)))
+        Ok(listing.get(name).map(|meta| self.entry(dir, meta)))
+    }
+
+    fn entry(&self, dir: &Arc<Entry>, meta: &Arc<Meta>) -> Arc<Entry> {
+        Entry::child(dir, self.reader.complete(meta))
     }
 
     /// What stands at `path`, from the root; `.` and `..` mean what they do, symbolic links are not followed.

@@ -9,6 +9,7 @@
 //! | `volume`, `session`, `boot` | descriptors, sessions of a plain file, the boot catalogue |
 //! | `record`, `reader` | directory records, made into names with attributes |
 //! | `susp`, `rockridge` | System Use areas and their continuations, POSIX attributes |
+//! | `attributes` | extended attribute records, where there is no Rock Ridge |
 //! | `names` | which name is shown: Rock Ridge, Joliet, plain |
 //! | `zisofs` | compressed files |
 //! | `iso`, `entry`, `cache` | the tree: lookup, listing, walk, content |
@@ -38,6 +39,7 @@
 //! sections a file, 2048
 //! directories above one another, targets of links below 4096 bytes.
 
+mod attributes;
 mod backend;
 mod boot;
 mod cache;

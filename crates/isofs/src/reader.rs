@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use goanna_vfs::{Errno, FileKind};
 
+use crate::attributes::Place;
 use crate::entry::{Meta, Sections};
 use crate::fields::Fields;
 use crate::record::{DirRecord, Section, flags};
@@ -314,6 +315,7 @@ impl Reader {
             btime: rock.times.created,
             hidden: record.has(flags::HIDDEN),
             sections,
+            attributes: self.attributes(record),
             zisofs,
             refusal: self.refusal(record, rock),
         };
@@ -342,8 +344,31 @@ impl Reader {
         if record.interleave != (0, 0) {
             return Some("an interleaved file");
         }
-        let elsewhere = self.volume.set_size > 1 && record.volume != self.volume.sequence;
+        let elsewhere = self.is_elsewhere(record);
         elsewhere.then_some("a file on another volume of the set")
+    }
+
+    fn is_elsewhere(&self, record: &DirRecord<'_>) -> bool {
+        self.volume.set_size > 1 && record.volume != self.volume.sequence
+    }
+
+    /// The extended attribute record that counts for the file of `record`.
+    fn attributes(&self, record: &DirRecord<'_>) -> Option<Place> {
+        let counts = self.namespace != Namespace::RockRidge && !self.is_elsewhere(record);
+        Place::of(record).filter(|_| counts)
+    }
+
+    /// `meta` with what its extended attribute record says.
+    pub fn complete(&self, meta: &Arc<Meta>) -> Arc<Meta> {
+        let read = |place: Place| place.read(&self.image, self.block_size());
+        match meta.attributes.and_then(read) {
+            None => Arc::clone(meta),
+            Some(attributes) => {
+                let mut meta = Meta::clone(meta);
+                attributes.apply(&mut meta);
+                Arc::new(meta)
+            }
+        }
     }
 }
 
@@ -423,6 +448,8 @@ impl Builder<'_> {
             if record.interleave != (0, 0) {
                 meta.refusal = Some("an interleaved file");
             }
+            // Each section may have one; the last section's is the file's, and when it has none, none is (6.4.6).
+            meta.attributes = self.reader.attributes(&record);
             return self.add(meta, &record);
         }
         let rock = self.reader.rock(&record, &mut self.continuations)?;

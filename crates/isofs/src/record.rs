@@ -15,6 +15,8 @@ pub(crate) mod flags {
     pub const DIRECTORY: u8 = 2;
     /// Further content of the file of the same name (a resource fork).
     pub const ASSOCIATED: u8 = 4;
+    /// Owner, group and permissions are specified, in the extended attribute record.
+    pub const PROTECTED: u8 = 0x10;
     /// A further record of the same file follows.
     pub const MORE: u8 = 0x80;
 }

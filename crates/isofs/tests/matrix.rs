@@ -6,6 +6,8 @@
     reason = "a test says so by failing"
 )]
 
+#[path = "../fuzz/seed.rs"]
+mod seed;
 mod support;
 
 use std::ffi::OsStr;
@@ -391,6 +393,29 @@ fn several_sections() {
     let known: &[Known] = &[(Oracle::Isoinfo, Field::Size, "first")];
     let tree = compare("sections", &path, &[known]);
     assert_eq!(tree[&b"first"[..]].size, Some(6244));
+}
+
+/// Extended attribute records, by our own script, since no writer makes them. Modes and owners are not compared: without
+/// Rock Ridge the others have none.
+#[test]
+fn attribute_records() {
+    let work = Work::new();
+    let image = work.path("i.iso");
+    let bytes = seed::decode(include_bytes!("../fuzz/seeds/attributes"));
+    fs::write(&image, bytes).unwrap();
+    let known: &[Known] = &[
+        // What it takes for the content is the record before it.
+        (Oracle::Bsdtar, Field::Content, "*"),
+        (Oracle::Bsdtar, Field::Time, "*"),
+        (Oracle::Xorriso, Field::Time, "*"),
+    ];
+    let joliet = namespace(Namespace::Joliet);
+    let tree = compare_with(&ALL, "attribute records", &image, joliet, &[known]);
+    assert_eq!(tree[&b"file0.txt"[..]].owner, Some((7, 9)));
+    let plain = namespace(Namespace::Plain);
+    let readers = [Oracle::Bsdtar, Oracle::Isoinfo, Oracle::Hadris];
+    let tree = compare_with(&readers, "beside Joliet", &image, plain, &[&known[..2]]);
+    assert_eq!(tree[&b"file0.txt"[..]].mode, Some(0o100));
 }
 
 /// Who reads the descriptors at sector 16 and cannot be told otherwise: of genisoimage's image they are the first

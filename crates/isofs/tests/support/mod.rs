@@ -120,6 +120,18 @@ pub fn re() -> Vec<u8> {
     field(b"RE", &[])
 }
 
+/// An extended attribute record of owner 7 in group 9, as far as the field of its version. Made on the first of January
+/// 2001, changed on the second.
+pub fn attributes(permissions: u16) -> Vec<u8> {
+    let mut bytes = [both16(7), both16(9)].concat();
+    bytes.extend(permissions.to_be_bytes());
+    bytes.extend(b"2001010100000000\0");
+    bytes.extend(b"2001010200000000\0");
+    bytes.resize(180, 0);
+    bytes.push(1);
+    bytes
+}
+
 /// A directory of `blocks` blocks at `block` with `records` after the two of its own.
 pub fn directory(block: u32, parent: u32, fields: &[Vec<u8>], records: &[Rec]) -> Vec<u8> {
     let own = Rec::dir(&[0], block).with(fields);
