@@ -5,9 +5,11 @@
     reason = "a test fails by panicking"
 )]
 
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use goanna_tests::{Backend, Ended, Intercept, Place, User, finish, is_root};
+use goanna_tests::{Backend, Ended, Intercept, Place, User, binary, finish, is_root};
 
 /// Both ways to intercept, by whoever runs the tests and by an ordinary user.
 fn everywhere(body: fn(&Place)) {
@@ -175,4 +177,103 @@ fn options_and_what_is_no_image() {
         "{}",
         missing.errors()
     );
+}
+
+/// An image on a block device, by way of a loop device; detached when dropped.
+struct Device(PathBuf);
+
+impl Device {
+    /// `None`, and says so, where there are no loop devices.
+    fn new(image: &Path) -> Option<Self> {
+        let output = Command::new("losetup")
+            .args(["--find", "--show", "--read-only"])
+            .arg(image)
+            .output();
+        match output {
+            Ok(output) if output.status.success() => {
+                let path = String::from_utf8(output.stdout).unwrap();
+                Some(Self(path.trim().into()))
+            }
+            Ok(output) => {
+                let why = String::from_utf8_lossy(&output.stderr).into_owned();
+                eprintln!("not run: no loop device: {why}");
+                None
+            }
+            Err(why) => {
+                eprintln!("not run: losetup: {why}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup")
+            .arg("--detach")
+            .arg(&self.0)
+            .status();
+    }
+}
+
+/// A device is read as the file behind it, by root; who may not read it is told so.
+#[test]
+fn on_a_block_device() {
+    if !is_root() {
+        eprintln!("not run: needs root to attach a loop device");
+        return;
+    }
+    let place = Place::new(Backend::Pass, Intercept::Notify, User::Own);
+    let (image, tree) = image(&place);
+    let Some(device) = Device::new(&image) else {
+        return;
+    };
+    let device = device.0.as_path();
+    let goanna = |place: &Place, words: &[&str], image: &Path| {
+        let mut command = place.native(binary("goanna"));
+        finish(command.arg("iso").args(words).arg(image))
+    };
+    // The file behind the device has the same bytes, and so has what is said of it but for its name.
+    let size = fs::metadata(&image).unwrap().len();
+    for words in [&["info", "--json"][..], &["ls", "--json", "-R"]] {
+        let [of_file, of_device] = [&image, device].map(|image| {
+            let text = goanna(&place, words, image).expect(0).text();
+            text.replace(image.to_str().unwrap(), "IMAGE")
+        });
+        assert_eq!(of_file, of_device, "{words:?}");
+        let names_size = of_device.contains(&format!("\"image_bytes\": {size},"));
+        assert!(words[0] == "ls" || names_size, "{of_device}");
+    }
+    let mut cat = place.native(binary("goanna"));
+    let ended = finish(cat.args(["iso", "cat"]).arg(device).args(["a", "large"])).expect(0);
+    let native = [tree.join("a"), tree.join("large")].map(|path| fs::read_to_string(path).unwrap());
+    assert!(ended.text() == native.concat());
+    let out = place.path("native/out");
+    let words = ["extract", "--to", out.to_str().unwrap()];
+    goanna(&place, &words, device).expect(0);
+    finish(
+        place
+            .native("diff")
+            .args(["-r", "--no-dereference", "-x", "fifo", "-x", "rr_moved"])
+            .arg(&tree)
+            .arg(&out),
+    )
+    .expect(0);
+
+    for intercept in [Intercept::Notify, Intercept::Ptrace] {
+        let place = Place::new(Backend::Pass, intercept, User::Own);
+        let [of_file, of_device] = [&image, device].map(|image| in_image(&place, image, "", LOOK));
+        assert_eq!(of_file.text(), of_device.text());
+        assert_eq!(of_file.status, of_device.status);
+        assert!(of_device.text().lines().count() > 60);
+
+        let place = Place::new(Backend::Pass, intercept, User::Nobody);
+        let refused = in_image(&place, device, "", "true").expect(125);
+        let why = format!("{}: Permission denied", device.display());
+        assert!(refused.errors().contains(&why), "{}", refused.errors());
+        for words in [&["info"][..], &["ls"], &["extract", "--to", "out"]] {
+            let refused = goanna(&place, words, device).expect(125);
+            assert!(refused.errors().contains(&why), "{}", refused.errors());
+        }
+    }
 }
