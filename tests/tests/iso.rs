@@ -277,3 +277,33 @@ fn on_a_block_device() {
         }
     }
 }
+
+/// A directory with a damaged record: programs see its name, and the others as they are.
+#[test]
+fn a_damaged_record_does_not_hide_the_names_beside_it() {
+    const USE: &str = r#"
+cd /cd; ls | grep -v rr_moved | tr '\n' ' '; cat a; stat -c %s large
+python3 - <<'P'
+import os
+for call in [lambda: os.stat('nothing'), lambda: os.open('nothing', 0), lambda: os.listdir('nothing'), lambda: os.readlink('nothing'),
+             lambda: os.open('nothing', os.O_WRONLY), lambda: os.access('nothing', os.R_OK)]:
+    try: print(call())
+    except OSError as e: print(e.errno)
+P
+"#;
+    everywhere(|place| {
+        let (image, _) = image(place);
+        let mut bytes = fs::read(&image).unwrap();
+        let find = |from: usize, what: &[u8]| {
+            let found = bytes[from..].windows(what.len()).position(|at| at == what);
+            from + found.unwrap()
+        };
+        let field = find(find(0, b"NM\x0c\x01\0nothing"), b"PX");
+        bytes[field + 2] = 3;
+        fs::write(&image, &bytes).unwrap();
+        let text = in_image(place, &image, "", USE).expect(0).text();
+        let shown = "a bin d dangling empty fifo large nothing hello\n588895\n".to_owned();
+        // Known to be no directory, and the mount to be read-only.
+        assert_eq!(text, shown + "117\n117\n20\n117\n30\nFalse\n", "{place:?}");
+    });
+}

@@ -97,6 +97,41 @@ fn names_that_lead_elsewhere_are_damage() {
 }
 
 #[test]
+fn a_damaged_record_does_not_hide_the_names_beside_it() {
+    let fixture = Fixture::new();
+    for name in ["one", "two", "three"] {
+        fixture.write(&format!("tree/{name}"), format!("{name}\n"));
+    }
+    fixture.tool("genisoimage", "-quiet -R -o i.iso tree");
+    let mut bytes = fs::read(fixture.path("i.iso")).unwrap();
+    let name = find(&bytes, b"NM\x08\x01\0two")[0];
+    let field = name + find(&bytes[name..], b"PX")[0];
+    bytes[field + 2] = 3;
+    fs::write(fixture.path("i.iso"), bytes).unwrap();
+    let told = format!("System Use field PX at byte {field}: its length of 3 is wrong\n");
+    let of_name = format!("goanna: /two: {told}");
+    let skipped = format!("goanna: /two: in the image: {told}");
+    let said = fixture.iso(&["ls", "i.iso"]).with(1).mentions(&of_name);
+    assert_eq!(said.text(), "one\nthree\n");
+    fixture
+        .iso(&["extract", "--to", "out", "i.iso"])
+        .with(1)
+        .mentions(&skipped);
+    let made = snapshot(&fixture.path("out")).into_keys();
+    assert_eq!(made.collect::<Vec<_>>(), [&b""[..], b"one", b"three"]);
+    fixture
+        .iso(&["cat", "i.iso", "two"])
+        .with(1)
+        .mentions(&told);
+    let said = fixture.iso(&["cat", "i.iso", "one", "three"]).with(0);
+    assert_eq!(said.text(), "one\nthree\n");
+    let said = fixture.iso(&["info", "--json", "i.iso"]).with(1);
+    let info: Value = serde_json::from_slice(&said.out).unwrap();
+    assert_eq!((&info["damaged"], &info["files"]), (&1.into(), &2.into()));
+    assert_eq!(info["damage"][0]["path"], "/two");
+}
+
+#[test]
 fn links_of_the_image_are_not_followed() {
     let fixture = Fixture::new();
     // A link, and a directory that gets the link's name: once the link stands first in the image, once the directory.

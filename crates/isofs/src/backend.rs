@@ -102,6 +102,8 @@ impl FileSystem for IsoFs {
 
     fn getattr(&self, _: &Caller, node: &Node) -> Result<Attr> {
         let meta = entry(node)?;
+        let sound = self.iso.check_record(&meta);
+        sound.map_err(|error| self.errno(&error))?;
         Ok(Attr {
             dev: 0,
             ino: meta.ino,

@@ -51,6 +51,8 @@ pub struct Meta {
     pub(crate) zisofs: Option<Zisofs>,
     /// Why the content cannot be read.
     pub(crate) refusal: Option<&'static str>,
+    /// Only the name and what the directory record itself says are known.
+    pub(crate) is_damaged: bool,
 }
 
 /// The pieces of a file, nearly always one.

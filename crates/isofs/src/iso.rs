@@ -86,7 +86,8 @@ pub struct Info {
 pub enum Visit<'a> {
     /// A name.
     Entry(&'a Arc<Entry>),
-    /// A directory whose names cannot be read; it was visited before.
+    /// A directory whose names cannot be read, which was visited before; or a name whose record is damaged (see
+    /// [`Iso::check_record`]), which was not.
     Unreadable(&'a Arc<Entry>, Error),
 }
 
@@ -230,6 +231,7 @@ impl Iso {
         if dir.kind != FileKind::Directory {
             return Err(Error::Kind(Errno::ENOTDIR));
         }
+        self.check_record(dir)?;
         // Of this way to it, not of the directory: what is cached may have been reached by another.
         let fail = |why| Err(Error::damaged(Record::Directory, dir.ino, why));
         if dir.ancestors().any(|above| above.ino == dir.ino) {
@@ -247,11 +249,22 @@ impl Iso {
         Ok(listing)
     }
 
-    /// The names of `dir` and what they stand for, in the order of the image. ENOTDIR.
+    /// The names of `dir` and what they stand for, in the order of the image, also those of which
+    /// [`Iso::check_record`] says that they are damaged. ENOTDIR.
     pub fn list(&self, dir: &Arc<Entry>) -> Result<Vec<Arc<Entry>>> {
         let listing = self.listing(dir)?;
         let entries = listing.names.iter().map(|meta| self.entry(dir, meta));
         Ok(entries.collect())
+    }
+
+    /// That the record of `entry` is sound. One whose Rock Ridge fields are damaged is listed with its name, or as much of
+    /// it as there is, so that the names beside it can be reached; its attributes are made up, and its content, target or
+    /// names are refused with the same error.
+    pub fn check_record(&self, entry: &Meta) -> Result<()> {
+        if entry.is_damaged {
+            return Err(self.reader.damage(entry));
+        }
+        Ok(())
     }
 
     /// What `name` of `dir` stands for. ENOTDIR.
@@ -286,10 +299,14 @@ impl Iso {
         let mut seen = HashSet::new();
         let mut left = vec![Arc::clone(top)];
         while let Some(entry) = left.pop() {
-            if visit(Visit::Entry(&entry)).is_break() {
+            let visited = match self.check_record(&entry) {
+                Ok(()) => Visit::Entry(&entry),
+                Err(error) => Visit::Unreadable(&entry, error),
+            };
+            if visit(visited).is_break() {
                 return;
             }
-            if entry.kind != FileKind::Directory {
+            if entry.kind != FileKind::Directory || entry.is_damaged {
                 continue;
             }
             let listed = if seen.insert(entry.ino) {
@@ -311,12 +328,13 @@ impl Iso {
 
     /// A symbolic link's target. EINVAL for anything else.
     pub fn readlink(&self, link: &Meta) -> Result<Vec<u8>> {
+        self.check_record(link)?;
         self.reader.readlink(link)
     }
 
     /// Reads content of a regular file; short only at its end. EISDIR, EINVAL for other kinds.
     pub fn read_at(&self, file: &Meta, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        readable(file)?;
+        self.check_readable(file)?;
         let len = file.size.saturating_sub(offset).min(buf.len() as u64) as usize;
         let Some(buf) = buf.get_mut(..len).filter(|buf| !buf.is_empty()) else {
             return Ok(0);
@@ -328,10 +346,24 @@ impl Iso {
         Ok(len)
     }
 
+    fn check_readable(&self, file: &Meta) -> Result<()> {
+        self.check_record(file)?;
+        match (file.kind, file.refusal) {
+            (FileKind::Regular, None) => Ok(()),
+            (FileKind::Regular, Some(what)) => Err(Error::Unsupported {
+                record: Record::DirectoryRecord,
+                offset: file.offset,
+                what,
+            }),
+            (FileKind::Directory, _) => Err(Error::Kind(Errno::EISDIR)),
+            _ => Err(Error::Kind(Errno::EINVAL)),
+        }
+    }
+
     /// Checks that all of the content lies within the image: a file that does not is found out before anything of it is
     /// handed out. Pieces may overlap other files', but one file has no more bytes than the image.
     pub fn check_content(&self, file: &Meta) -> Result<()> {
-        readable(file)?;
+        self.check_readable(file)?;
         let block_size = self.block_size();
         for section in file.sections.as_slice() {
             let start = section.start(block_size);
@@ -453,22 +485,6 @@ impl Iso {
         let content = Arc::new(self.packed(file, zisofs, |packed| packed.block(block))?);
         *self.unpacked.lock() = Some((key, Arc::clone(&content)));
         Ok(content)
-    }
-}
-
-fn readable(file: &Meta) -> Result<()> {
-    match file.kind {
-        FileKind::Regular => {}
-        FileKind::Directory => return Err(Error::Kind(Errno::EISDIR)),
-        _ => return Err(Error::Kind(Errno::EINVAL)),
-    }
-    match file.refusal {
-        None => Ok(()),
-        Some(what) => Err(Error::Unsupported {
-            record: Record::DirectoryRecord,
-            offset: file.offset,
-            what,
-        }),
     }
 }
 

@@ -34,6 +34,7 @@
 //! (continuation areas, relocated directories, directories within themselves, sessions) are followed a bounded number of
 //! times, and every error names the record and its place in bytes. Where an image contradicts itself in a way that
 //! Linux and others let pass, so do we: numbers recorded in both byte orders are read from the little-endian half.
+//! A name whose Rock Ridge fields are damaged is listed beside the sound ones, and an error when it is used.
 //!
 //! Limits: 64 descriptors a session, 64 continuation areas a record, 128 MiB and 512 MiB of memory a directory, 16384
 //! sections a file, 2048

@@ -55,13 +55,17 @@ impl Listing {
         self.names.get(*self.by_name.get(at)? as usize)
     }
 
-    /// Sorts, and leaves of equal names the first only: versions of a plain name, and damage.
+    /// Sorts, and leaves of equal names the first only, of the sound ones if there are any: versions of a plain name, and
+    /// damage.
     fn finish(mut self) -> Self {
         let order = |names: &[Arc<Meta>]| {
             let mut order: Vec<u32> = (0..names.len() as u32).collect();
             order.sort_by(|a, b| {
-                let name = |index: &u32| names.get(*index as usize).map(|meta| &meta.name);
-                name(a).cmp(&name(b))
+                let key = |index: &u32| {
+                    let meta = names.get(*index as usize)?;
+                    Some((&meta.name, meta.is_damaged))
+                };
+                key(a).cmp(&key(b))
             });
             order
         };
@@ -120,22 +124,23 @@ pub(crate) fn detect_rock_ridge(
     Ok((rock.seen || !extension.is_empty()).then_some((protocol, extension)))
 }
 
-/// The start of a directory's extent.
-struct DotBytes {
+/// The bytes of a directory record, and perhaps more.
+struct RecordBytes {
     bytes: Vec<u8>,
     offset: u64,
 }
 
-impl DotBytes {
+impl RecordBytes {
     fn fields(&self) -> Fields<'_> {
         Fields::new(Record::DirectoryRecord, self.offset, &self.bytes)
     }
 }
 
-fn dot_bytes(image: &Image, offset: u64) -> Result<DotBytes> {
+/// The start of a directory's extent.
+fn dot_bytes(image: &Image, offset: u64) -> Result<RecordBytes> {
     let len = RECORD.min(image.size().saturating_sub(offset)).max(34);
     let bytes = image.read(Record::Directory, offset, len)?;
-    let dot = DotBytes { bytes, offset };
+    let dot = RecordBytes { bytes, offset };
     if !DirRecord::parse(dot.fields())?.is_dot() {
         let why = "it does not begin with its own record";
         return Err(Error::damaged(Record::Directory, offset, why));
@@ -157,24 +162,16 @@ impl Reader {
         let place = self.volume.offset + 156;
         let fields = Fields::new(Record::VolumeDescriptor, place, &self.volume.root);
         let section = DirRecord::parse(fields)?.section;
-        self.directory(
-            section.start(self.block_size()),
-            Box::default(),
-            &mut self.continuations(0),
-        )
+        self.directory(section.start(self.block_size()), &mut self.continuations(0))
     }
 
     /// A directory whose attributes stand in its own first record, at `offset`.
-    fn directory(
-        &self,
-        offset: u64,
-        name: Box<[u8]>,
-        continuations: &mut Continuations<'_>,
-    ) -> Result<Meta> {
+    fn directory(&self, offset: u64, continuations: &mut Continuations<'_>) -> Result<Meta> {
         let bytes = dot_bytes(&self.image, offset)?;
         let record = DirRecord::parse(bytes.fields())?;
-        let rock = self.rock(&record, continuations)?;
-        let mut meta = self.meta(&Parsed { record, rock }, name)?;
+        let mut rock = Rock::default();
+        self.rock(&record, continuations, &mut rock)?;
+        let mut meta = self.meta(&Parsed { record, rock })?;
         if meta.kind != FileKind::Directory {
             return Err(record.fields.damaged("its own record is no directory's"));
         }
@@ -188,8 +185,13 @@ impl Reader {
         Ok(meta)
     }
 
-    fn rock(&self, record: &DirRecord<'_>, continuations: &mut Continuations<'_>) -> Result<Rock> {
-        let mut rock = Rock::default();
+    /// Adds the fields of the record to `rock`, those before the first that is damaged.
+    fn rock(
+        &self,
+        record: &DirRecord<'_>,
+        continuations: &mut Continuations<'_>,
+        rock: &mut Rock,
+    ) -> Result<()> {
         if self.namespace == Namespace::RockRidge {
             let area = record.system_use();
             let skip = if area.bytes.starts_with(b"SP\x07\x01") {
@@ -204,7 +206,7 @@ impl Reader {
             };
             continuations.fields(area, &mut |field| rock.add(field))?;
         }
-        Ok(rock)
+        Ok(())
     }
 
     /// All names of the directory `dir`.
@@ -239,15 +241,40 @@ impl Reader {
         Ok(builder.listing.finish())
     }
 
+    fn record_at(&self, offset: u64) -> Result<RecordBytes> {
+        let len = RECORD.min(self.image.size().saturating_sub(offset));
+        let bytes = self.image.read(Record::DirectoryRecord, offset, len)?;
+        Ok(RecordBytes { bytes, offset })
+    }
+
+    /// What is wrong with the record of `meta`, found out anew.
+    pub fn damage(&self, meta: &Meta) -> Error {
+        let describe = || {
+            let bytes = self.record_at(meta.offset)?;
+            let record = DirRecord::parse(bytes.fields())?;
+            let mut rock = Rock::default();
+            let mut continuations = self.continuations(0);
+            self.rock(&record, &mut continuations, &mut rock)?;
+            self.describe(&Parsed { record, rock }, &mut continuations)
+        };
+        match describe() {
+            Err(error) => error,
+            Ok(_) => {
+                let why = "it was damaged when its directory was read";
+                Error::damaged(Record::DirectoryRecord, meta.offset, why)
+            }
+        }
+    }
+
     /// A link's target.
     pub fn readlink(&self, meta: &Meta) -> Result<Vec<u8>> {
         if meta.kind != FileKind::Symlink {
             return Err(Error::Kind(Errno::EINVAL));
         }
-        let len = RECORD.min(self.image.size().saturating_sub(meta.offset));
-        let bytes = self.image.read(Record::DirectoryRecord, meta.offset, len)?;
-        let record = DirRecord::parse(Fields::new(Record::DirectoryRecord, meta.offset, &bytes))?;
-        let rock = self.rock(&record, &mut self.continuations(0))?;
+        let bytes = self.record_at(meta.offset)?;
+        let record = DirRecord::parse(bytes.fields())?;
+        let mut rock = Rock::default();
+        self.rock(&record, &mut self.continuations(0), &mut rock)?;
         let link = rock.link.unwrap_or_default();
         if let Some(error) = link.damage {
             return Err(error);
@@ -279,7 +306,18 @@ impl Reader {
         }
     }
 
-    fn meta(&self, parsed: &Parsed<'_>, name: Box<[u8]>) -> Result<Meta> {
+    /// What a record stands for, without its name.
+    fn describe(&self, parsed: &Parsed<'_>, continuations: &mut Continuations<'_>) -> Result<Meta> {
+        match parsed.rock.child {
+            Some(block) => {
+                let start = u64::from(block) * u64::from(self.block_size());
+                self.directory(start, continuations)
+            }
+            None => self.meta(parsed),
+        }
+    }
+
+    fn meta(&self, parsed: &Parsed<'_>) -> Result<Meta> {
         let Parsed { record, rock } = parsed;
         let kind = kind(record, rock)?;
         let perm = rock.posix.map_or(0o555, |posix| posix.mode & 0o7777);
@@ -293,7 +331,7 @@ impl Reader {
         let mtime = rock.times.modified.or(record.time).unwrap_or_default();
         let posix = rock.posix.as_ref();
         let mut meta = Meta {
-            name,
+            name: Box::default(),
             ino: record.fields.offset,
             offset: record.fields.offset,
             kind,
@@ -318,6 +356,7 @@ impl Reader {
             attributes: self.attributes(record),
             zisofs,
             refusal: self.refusal(record, rock),
+            is_damaged: false,
         };
         meta.ino = self.ino(&meta, rock);
         Ok(meta)
@@ -452,21 +491,34 @@ impl Builder<'_> {
             meta.attributes = self.reader.attributes(&record);
             return self.add(meta, &record);
         }
-        let rock = self.reader.rock(&record, &mut self.continuations)?;
+        let mut rock = Rock::default();
+        let read = self
+            .reader
+            .rock(&record, &mut self.continuations, &mut rock);
         if rock.relocated {
             return Ok(());
         }
         let mut parsed = Parsed { record, rock };
         let name = self.reader.name(&mut parsed)?.into_boxed_slice();
-        let meta = match parsed.rock.child {
-            Some(block) => {
-                let start = u64::from(block) * u64::from(self.reader.block_size());
-                self.reader
-                    .directory(start, name, &mut self.continuations)?
-            }
-            None => self.reader.meta(&parsed, name)?,
+        let described = read.and_then(|()| self.reader.describe(&parsed, &mut self.continuations));
+        let mut meta = match described {
+            Ok(meta) => meta,
+            Err(error) => self.damaged(record, error)?,
         };
+        meta.name = name;
         self.add(meta, &record)
+    }
+
+    /// A name of which the record says what cannot be: it is shown, beside the sound ones, and an error for whoever asks
+    /// more of it. What is no damage of one record is an error of the directory.
+    fn damaged(&self, record: DirRecord<'_>, error: Error) -> Result<Meta> {
+        if !matches!(error, Error::Damaged { .. }) || self.continuations.is_exhausted {
+            return Err(error);
+        }
+        let rock = Rock::default();
+        let mut meta = self.reader.meta(&Parsed { record, rock })?;
+        meta.is_damaged = true;
+        Ok(meta)
     }
 
     fn add(&mut self, meta: Meta, record: &DirRecord<'_>) -> Result<()> {

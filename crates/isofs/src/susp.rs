@@ -41,6 +41,8 @@ pub(crate) struct Continuations<'a> {
     block_size: u32,
     window: (u64, Vec<u8>),
     budget: u64,
+    /// What is wrong is not one record's.
+    pub is_exhausted: bool,
 }
 
 /// A place of a continuation area.
@@ -58,6 +60,7 @@ impl<'a> Continuations<'a> {
             block_size,
             window: (0, Vec::new()),
             budget: len.saturating_mul(32).saturating_add(1 << 20),
+            is_exhausted: false,
         }
     }
 
@@ -141,6 +144,7 @@ impl<'a> Continuations<'a> {
         }
         let want = WINDOW.max(len as u64).min(self.image.size() - offset);
         if want > self.budget {
+            self.is_exhausted = true;
             let why = "the directory's continuation areas overlap too much";
             return Err(Error::damaged(Record::Continuation, offset, why));
         }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use goanna_isofs::{Entry, Iso, IsoFs, Namespace, Options, ReadAt};
-use goanna_vfs::{Caller, Errno, FileSystem, Mount, MountFlags, Place, ops};
-use support::{FREE, Image, ROOT, Rec, SECTOR, attributes, content, directory, find, px};
+use goanna_vfs::{Errno, FileSystem, Mount, MountFlags, Place, ops};
+use support::{FREE, Image, ROOT, Rec, SECTOR, attributes, caller, content, directory, find, px};
 
 /// Owner, group and permissions are specified.
 const PROTECTED: u8 = 0x10;
@@ -274,21 +274,6 @@ fn counting(image: &Image, bad: u64) -> (Iso, Arc<AtomicU64>) {
         bad,
     };
     (Iso::open(source, &Options::default()).unwrap(), reads)
-}
-
-fn caller(uid: u32, gid: u32) -> Caller {
-    Caller {
-        tid: 1,
-        pid: 1,
-        uid,
-        gid,
-        real_uid: uid,
-        real_gid: gid,
-        groups: Arc::from([]),
-        caps: 0,
-        umask: 0o022,
-        txn: None,
-    }
 }
 
 /// Names cost nothing; each file that is looked up, one read.

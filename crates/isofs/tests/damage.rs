@@ -21,6 +21,29 @@ fn root_error(image: &Image) -> String {
     iso.list(iso.root()).unwrap_err().to_string()
 }
 
+/// What is wrong with the only name of the root, which is listed all the same. Nothing more of it can be had.
+fn name_error(image: &Image) -> String {
+    let iso = image.open().unwrap();
+    let entries = iso.list(iso.root()).unwrap();
+    let [entry] = &entries[..] else {
+        panic!("{entries:?}");
+    };
+    let error = iso.check_record(entry).unwrap_err();
+    assert_eq!(error.errno(), goanna_vfs::Errno::EUCLEAN);
+    let error = error.to_string();
+    let others = [
+        iso.check_content(entry),
+        iso.read_at(entry, 0, &mut [0]).map(|_| ()),
+        iso.readlink(entry).map(|_| ()),
+    ];
+    for other in others {
+        assert_eq!(other.unwrap_err().to_string(), error);
+    }
+    let (entries, errors) = walk(&iso);
+    assert_eq!((entries, errors), (1, vec![error.clone()]));
+    error
+}
+
 /// The errors of a walk over everything.
 fn walk(iso: &Iso) -> (usize, Vec<String>) {
     let (mut entries, mut errors) = (0, Vec::new());
@@ -155,7 +178,7 @@ fn continuation_areas() {
         for (block, bytes) in areas {
             image.put_block(*block, bytes);
         }
-        root_error(&image)
+        name_error(&image)
     };
     let itself = with(&[ce(25, 0, 28)], &[(25, ce(25, 0, 28))]);
     assert_eq!(
@@ -191,7 +214,7 @@ fn system_use_fields() {
     let with = |fields: &[Vec<u8>]| {
         let mut image = Image::new(30);
         image.rock(&[Rec::file(b"A", FREE, 0).with(fields)]);
-        root_error(&image)
+        name_error(&image)
     };
     for len in [0, 3, 200] {
         let mut bad = px(0o100644, 1, None);
@@ -288,7 +311,7 @@ fn relocated_directories_that_lead_back() {
         let mut image = Image::new(40);
         image.rock(&[Rec::file(b"R", 30, 0).with(&[cl(target)])]);
         let place = u64::from(target) * 2048;
-        starts(&root_error(&image), &format!("{what} at byte {place}: "));
+        starts(&name_error(&image), &format!("{what} at byte {place}: "));
     }
 }
 
@@ -639,7 +662,7 @@ fn errors_become_what_programs_get() {
     let mut image = Image::new(30);
     image.rock(&[Rec::file(b"A", FREE, 5).with(&[ce(1 << 30, 0, 9)])]);
     let iso = image.open().unwrap();
-    let error = iso.list(iso.root()).unwrap_err();
+    let error = iso.check_record(&find(&iso, "a")).unwrap_err();
     assert_eq!(error.errno(), goanna_vfs::Errno::EUCLEAN);
     let root: &Arc<Entry> = iso.root();
     let error = iso.read_at(root, 0, &mut [0]).unwrap_err();

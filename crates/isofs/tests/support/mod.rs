@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use goanna_isofs::{Entry, Error, Iso, Namespace, Options};
+use goanna_vfs::Caller;
 
 pub mod oracles;
 pub mod tools;
@@ -248,4 +249,20 @@ pub fn content(iso: &Iso, path: &str) -> Result<Vec<u8>, Error> {
     let len = iso.read_at(&file, 0, &mut bytes)?;
     assert_eq!(len as u64, file.size);
     Ok(bytes)
+}
+
+/// A user without privileges.
+pub fn caller(uid: u32, gid: u32) -> Caller {
+    Caller {
+        tid: 1,
+        pid: 1,
+        uid,
+        gid,
+        real_uid: uid,
+        real_gid: gid,
+        groups: Arc::from([]),
+        caps: 0,
+        umask: 0o022,
+        txn: None,
+    }
 }
