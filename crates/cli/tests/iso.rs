@@ -385,11 +385,14 @@ fn what_is_no_image_is_refused() {
     let fixture = Fixture::new();
     fixture.write("text", "no image\n");
     fs::create_dir(fixture.path("dir")).unwrap();
+    let mode = nix::sys::stat::Mode::from_bits_truncate(0o644);
+    nix::unistd::mkfifo(&fixture.path("fifo"), mode).unwrap();
     for args in [&["info"][..], &["ls"], &["extract", "--to", "out"]] {
         let on = |image| fixture.iso(&[args, &[image]].concat()).with(125);
         on("text").mentions("goanna: text: no ISO 9660 image: ");
         on("dir").mentions("goanna: dir: Is a directory\n");
         on("missing").mentions("goanna: missing: No such file or directory\n");
+        on("fifo").mentions("goanna: fifo: Illegal seek\n");
     }
     assert!(!fixture.path("out").exists());
     for args in [

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -159,11 +160,15 @@ impl Iso {
     /// Opens the image in the file, or on the block device, at `path`.
     pub fn open_file(path: &Path, options: &Options) -> Result<Self> {
         let failed = |source| Error::Read { offset: 0, source };
-        let file = File::open(path).map_err(failed)?;
-        if file.metadata().map_err(failed)?.is_dir() {
+        let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+        if kind.is_dir() {
             return Err(failed(Errno::EISDIR.into()));
         }
-        Self::open(file, options)
+        // An open would wait for a writer.
+        if kind.is_fifo() {
+            return Err(failed(Errno::ESPIPE.into()));
+        }
+        Self::open(File::open(path).map_err(failed)?, options)
     }
 
     /// What the image says of itself.
