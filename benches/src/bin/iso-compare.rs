@@ -15,7 +15,8 @@ use serde_json::json;
 /// Read ISO images through goanna, through fuseiso and as a native tree, and print seconds and ratios
 ///
 /// Two images are made below DIR with genisoimage -R -J, and used again by the next run: 628 files of about 1 MB, and
-/// 100,000 small files. Image and tree are in the page cache when a round begins. Each measurement is made in a fresh
+/// 100,000 small files. Image and tree are in the page cache when a round
+/// begins, without --cold. Each measurement is made in a fresh
 /// mount (first) and once more in the same one (again); the settings alternate within a round. Making the mount is not
 /// counted, starting the shell, find, ls and cat is.
 #[derive(Debug, Parser)]
@@ -30,6 +31,9 @@ struct Cli {
     /// Use a tenth of the files
     #[arg(long)]
     quick: bool,
+    /// Empty the page cache before each fresh mount, which only root may do
+    #[arg(long)]
+    cold: bool,
     /// Print the measurements as JSON instead of the table
     #[arg(long)]
     json: bool,
@@ -82,11 +86,13 @@ fn run(cli: &Cli) -> Result<(), Error> {
             let (mut first, mut again) = (row("first"), row("again"));
             let mut crashes = 0;
             for round in 0..cli.rounds as usize {
-                image.warm_up()?;
+                if !cli.cold {
+                    image.warm_up()?;
+                }
                 let (mut firsts, mut agains) = ([f64::NAN; 3], [f64::NAN; 3]);
                 for turn in 0..PLACES.len() {
                     let place = (turn + round) % PLACES.len();
-                    let measured = measure(place, &binaries, &image, command, &mut crashes)?;
+                    let measured = measure(cli, place, &binaries, &image, command, &mut crashes)?;
                     let Some([once, twice]) = measured else {
                         continue;
                     };
@@ -115,6 +121,7 @@ fn run(cli: &Cli) -> Result<(), Error> {
 /// Seconds that `command` takes in a fresh mount, and when it is run once more there; `None` of fuseiso once it has crashed
 /// too often.
 fn measure(
+    cli: &Cli,
     place: usize,
     binaries: &Binaries,
     image: &Image,
@@ -124,6 +131,9 @@ fn measure(
     let may_crash = PLACES.get(place) == Some(&"fuseiso");
     while !may_crash || *crashes <= CRASHES {
         let mut reader = Reader::start(place, binaries, image)?;
+        if cli.cold {
+            empty_page_cache()?;
+        }
         let mut took = || Ok(reader.shell(command)?.as_secs_f64());
         match took().and_then(|once| Ok([once, took()?])) {
             Err(error) if may_crash => {
@@ -289,6 +299,13 @@ fn make(image: &Image, files: u64, dirs: u64, len: fn(u64) -> u64) -> Result<(),
     genisoimage.args(["-quiet", "-R", "-J", "-o"]).arg(&part);
     ended_well(genisoimage.arg(&image.tree))?;
     fs::rename(&part, &image.image).map_err(Error::io("rename", &part))
+}
+
+fn empty_page_cache() -> Result<(), Error> {
+    // What is dirty stays.
+    ended_well(&mut Command::new("sync"))?;
+    let control = Path::new("/proc/sys/vm/drop_caches");
+    fs::write(control, "3").map_err(Error::io("write", control))
 }
 
 fn ended_well(command: &mut Command) -> Result<(), Error> {
