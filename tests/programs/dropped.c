@@ -41,6 +41,7 @@ static void dropped(void)
 	struct itimerval often = { { 0, 300 }, { 0, 300 } }, never = { { 0, 0 }, { 0, 0 } };
 	struct sigaction action = { .sa_handler = tick, .sa_flags = SA_RESTART };
 	pthread_t threads[THREADS];
+	struct rlimit limit;
 	atomic_int failed = 0;
 	int before, lowest, fd;
 
@@ -64,6 +65,10 @@ static void dropped(void)
 	close(fd);
 	SHOW("free/new");
 	T("not allowed", open("private", O_RDONLY));
+	MUST(getrlimit(RLIMIT_NOFILE, &limit));
+	MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ lowest, limit.rlim_max }));
+	T("no descriptor left", open("f", O_RDONLY));
+	MUST(setrlimit(RLIMIT_NOFILE, &limit));
 	MUST(sigaction(SIGALRM, &action, NULL));
 	MUST(setitimer(ITIMER_REAL, &often, NULL));
 	for (int number = 0; number < THREADS; number++)

@@ -42,6 +42,9 @@ const CONTROL_LEN: u64 = 24;
 const USED: u64 = 40;
 const DESCRIPTOR: u64 = 16;
 
+/// What a call returns when a process has no descriptors left.
+const NO_NUMBERS: i64 = -(Errno::EMFILE as i64);
+
 impl Receive {
     /// For `task`, whose error stays when this fails, too.
     pub fn new(task: Arc<Task>, refused: Refused) -> Self {
@@ -67,7 +70,12 @@ impl Receive {
                 let args = [libc::AF_UNIX as u64, kind, 0, self.refused.scratch, 0, 0];
                 Ok(Step::Call(libc::SYS_socketpair, args))
             }
-            Stage::Pair if result < 0 => Ok(Step::Done),
+            Stage::Pair if result < 0 => {
+                if result == NO_NUMBERS {
+                    saved.rax = result as u64;
+                }
+                Ok(Step::Done)
+            }
             Stage::Pair => {
                 let ends = [self.int(tid, 0)?, self.int(tid, 4)?];
                 let [_, second] = ends;
@@ -88,7 +96,7 @@ impl Receive {
                 let used = self.int(tid, MESSAGE + USED)?;
                 if result < 0 || used <= DESCRIPTOR as i32 {
                     // The kernel leaves out what it has no number for.
-                    saved.rax = -(Errno::EMFILE as i64) as u64;
+                    saved.rax = NO_NUMBERS as u64;
                     return self.close(ends.to_vec());
                 }
                 let received = self.int(tid, CONTROL + DESCRIPTOR)?;
