@@ -103,9 +103,7 @@ pub(crate) fn detect_rock_ridge(
     image: &Image,
     volume: &Volume,
 ) -> Result<Option<(Protocol, String)>> {
-    let root = Fields::new(Record::VolumeDescriptor, volume.offset + 156, &volume.root);
-    let section = DirRecord::parse(root)?.section;
-    let bytes = dot_bytes(image, section.start(volume.block_size))?;
+    let bytes = dot_bytes(image, volume.root_start())?;
     let dot = DirRecord::parse(bytes.fields())?;
     let area = dot.system_use();
     let Some(protocol) = Protocol::detect(area)? else {
@@ -159,10 +157,7 @@ impl Reader {
 
     /// The root directory.
     pub fn root(&self) -> Result<Meta> {
-        let place = self.volume.offset + 156;
-        let fields = Fields::new(Record::VolumeDescriptor, place, &self.volume.root);
-        let section = DirRecord::parse(fields)?.section;
-        self.directory(section.start(self.block_size()), &mut self.continuations(0))
+        self.directory(self.volume.root_start(), &mut self.continuations(0))
     }
 
     /// A directory whose attributes stand in its own first record, at `offset`.

@@ -47,6 +47,15 @@ pub(crate) struct Section {
 }
 
 impl Section {
+    /// What the directory record at `at` says.
+    pub fn parse(fields: Fields<'_>, at: usize) -> Result<Self> {
+        Ok(Self {
+            block: fields.u32(at + 2)?,
+            attributes: fields.u8(at + 1)?,
+            len: fields.u32(at + 10)?,
+        })
+    }
+
     /// Where the data begin, in bytes.
     pub fn start(&self, block_size: u32) -> u64 {
         (u64::from(self.block) + u64::from(self.attributes)) * u64::from(block_size)
@@ -71,11 +80,7 @@ impl<'a> DirRecord<'a> {
         Ok(Self {
             fields,
             flags: fields.u8(25)?,
-            section: Section {
-                block: fields.u32(2)?,
-                attributes: fields.u8(1)?,
-                len: fields.u32(10)?,
-            },
+            section: Section::parse(fields, 0)?,
             time: fields.short_time(18)?,
             interleave: (fields.u8(26)?, fields.u8(27)?),
             volume: fields.u16(28)?,

@@ -39,8 +39,8 @@ impl Session {
         }
         let descriptors = volume::read(image, start).ok()?;
         let primary = &descriptors.primary;
-        let root = u64::from(primary.root_block()) * u64::from(primary.block_size);
-        (root >= (start + SYSTEM_AREA + 1) * SECTOR).then_some(Self { start, descriptors })
+        (primary.root_start() >= (start + SYSTEM_AREA + 1) * SECTOR)
+            .then_some(Self { start, descriptors })
     }
 
     /// Where the next one may begin: writers count a volume's size from the session's start or from the file's.
@@ -63,8 +63,8 @@ pub(crate) fn find(image: &Image) -> Result<Vec<Session>> {
     };
     if let Some(grown) = Session::at(image, XORRISO_START) {
         let sessions = chain(image, grown);
-        let root = first.descriptors.primary.root_block();
-        let copied = |session: &Session| session.descriptors.primary.root_block() == root;
+        let root = first.descriptors.primary.root_start();
+        let copied = |session: &Session| session.descriptors.primary.root_start() == root;
         if sessions.iter().any(copied) {
             return Ok(sessions);
         }

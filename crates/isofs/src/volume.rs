@@ -3,6 +3,7 @@
 use goanna_vfs::Stamp;
 
 use crate::fields::Fields;
+use crate::record::Section;
 use crate::source::Image;
 use crate::{Error, Record, Result, names};
 
@@ -55,8 +56,8 @@ pub struct Volume {
     pub set_size: u16,
     /// Which of them this is, from 1.
     pub sequence: u16,
-    /// The record of the root directory.
-    pub(crate) root: [u8; 34],
+    /// Where the root directory is.
+    pub(crate) root: Section,
 }
 
 impl Volume {
@@ -87,14 +88,14 @@ impl Volume {
             block_size: block_size.into(),
             set_size: fields.u16(120)?,
             sequence: fields.u16(124)?,
-            root: fields.array(156)?,
+            // The record's lengths can only be what they must be; some writers record others, and nobody looks.
+            root: Section::parse(fields, 156)?,
         })
     }
 
-    /// The block at which the root directory begins.
-    pub(crate) fn root_block(&self) -> u32 {
-        let [_, _, a, b, c, d, ..] = self.root;
-        u32::from_le_bytes([a, b, c, d])
+    /// Where the root directory begins, in bytes.
+    pub(crate) fn root_start(&self) -> u64 {
+        self.root.start(self.block_size)
     }
 }
 

@@ -120,6 +120,19 @@ fn a_root_that_is_not_there() {
     );
 }
 
+/// Of the root's record in the descriptor only the place counts.
+#[test]
+fn a_root_record_of_another_length() {
+    for (len, name_len) in [(68, 1), (0, 0), (34, 255)] {
+        let mut image = Image::new(30);
+        image.rock(&[Rec::file(b"A", FREE, 0)]);
+        image.put(16 * SECTOR + 156, &[len]);
+        image.put(16 * SECTOR + 156 + 32, &[name_len]);
+        let iso = image.open().unwrap();
+        assert_eq!(names(&iso, iso.root()), ["a"]);
+    }
+}
+
 #[test]
 fn a_directory_of_four_gigabytes_in_a_small_image() {
     let mut image = Image::new(30);
