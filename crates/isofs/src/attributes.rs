@@ -7,7 +7,6 @@
 use goanna_vfs::Stamp;
 
 use crate::Record;
-use crate::entry::Meta;
 use crate::fields::Fields;
 use crate::record::{DirRecord, flags};
 use crate::source::Image;
@@ -50,18 +49,19 @@ impl Place {
 /// What such a record says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attributes {
-    protection: Option<Protection>,
-    created: Option<Stamp>,
-    modified: Option<Stamp>,
+    /// Where it counts.
+    pub protection: Option<Protection>,
+    pub created: Option<Stamp>,
+    pub modified: Option<Stamp>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Protection {
+pub(crate) struct Protection {
     /// 0 where none is specified; so is the group's.
-    uid: u16,
-    gid: u16,
+    pub uid: u16,
+    pub gid: u16,
     /// The bits of chmod(2).
-    mode: u32,
+    pub mode: u32,
 }
 
 impl Attributes {
@@ -79,20 +79,6 @@ impl Attributes {
             created: fields.long_time(10).ok()?,
             modified: fields.long_time(27).ok()?,
         })
-    }
-
-    /// Puts them in place of what `meta` has without such a record.
-    pub fn apply(self, meta: &mut Meta) {
-        if let Some(Protection { uid, gid, mode }) = self.protection {
-            meta.uid = uid.into();
-            meta.gid = gid.into();
-            meta.mode = meta.kind.mode_bits() | mode;
-        }
-        meta.btime = self.created;
-        if let Some(modified) = self.modified {
-            meta.mtime = modified;
-            meta.atime = modified;
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use goanna_vfs::{FileKind, Stamp};
 
-use crate::attributes::Place;
+use crate::attributes::{Attributes, Place, Protection};
 use crate::record::Section;
 use crate::zisofs::Zisofs;
 
@@ -53,6 +53,22 @@ pub struct Meta {
     pub(crate) refusal: Option<&'static str>,
     /// Only the name and what the directory record itself says are known.
     pub(crate) is_damaged: bool,
+}
+
+impl Meta {
+    /// Puts what an extended attribute record says in place of what is assumed without one.
+    pub(crate) fn apply(&mut self, attributes: Attributes) {
+        if let Some(Protection { uid, gid, mode }) = attributes.protection {
+            self.uid = uid.into();
+            self.gid = gid.into();
+            self.mode = self.kind.mode_bits() | mode;
+        }
+        self.btime = attributes.created;
+        if let Some(modified) = attributes.modified {
+            self.mtime = modified;
+            self.atime = modified;
+        }
+    }
 }
 
 /// The pieces of a file, nearly always one.

@@ -399,7 +399,7 @@ impl Reader {
             None => Arc::clone(meta),
             Some(attributes) => {
                 let mut meta = Meta::clone(meta);
-                attributes.apply(&mut meta);
+                meta.apply(attributes);
                 Arc::new(meta)
             }
         }
