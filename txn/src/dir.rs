@@ -7,6 +7,8 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use amino_schema::marker::{MARKER_FORMAT, MARKER_LEN_MAX, Marker, claimed_format};
 
@@ -20,6 +22,9 @@ const LOCK: &str = "lock";
 pub(crate) const LOG: &str = "log";
 /// Directory of the engine's files.
 pub(crate) const ENGINE: &str = "engine";
+
+/// Longest time that who holds the lock takes to write down who it is. It cannot when the disk is full.
+const INTRODUCTION: Duration = Duration::from_secs(1);
 
 /// The store's lock file; the lock goes with it.
 pub(crate) struct Lock(#[expect(dead_code, reason = "held for its lock")] File);
@@ -102,10 +107,25 @@ pub(crate) fn lock(dir: &Path) -> Result<Lock, Error> {
         .mode(0o600)
         .open(&path);
     let file = options.map_err(Error::io("open", &path))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(held(dir, &file)),
-        Err(TryLockError::Error(error)) => return Err(Error::io("lock", &path)(error)),
+    let begun = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(Error::io("lock", &path)(error)),
+        }
+        match holder(&file) {
+            // The first of all has the lock a moment before the file says who it is.
+            None if begun.elapsed() < INTRODUCTION => sleep(Duration::from_millis(1)),
+            holder => {
+                let (pid, command) = holder.unwrap_or_else(|| (0, "unknown".to_owned()));
+                return Err(Error::Held {
+                    path: dir.to_owned(),
+                    pid,
+                    command,
+                });
+            }
+        }
     }
     let command: Vec<String> = std::env::args_os()
         .map(|arg| arg.to_string_lossy().into_owned())
@@ -126,17 +146,14 @@ pub(crate) fn lock(dir: &Path) -> Result<Lock, Error> {
     }
 }
 
-fn held(dir: &Path, file: &File) -> Error {
+/// The process that the lock file names, and its command.
+fn holder(file: &File) -> Option<(u32, String)> {
     let mut raw = [0; 4096];
-    let len = file.read_at(&mut raw, 0).unwrap_or(0);
-    let text = String::from_utf8_lossy(raw.get(..len).unwrap_or_default());
+    let len = file.read_at(&mut raw, 0).ok()?;
+    let text = String::from_utf8_lossy(raw.get(..len)?);
     let mut lines = text.lines();
-    let pid = lines.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
-    Error::Held {
-        path: dir.to_owned(),
-        pid,
-        command: lines.next().unwrap_or("unknown").to_owned(),
-    }
+    let pid = lines.next()?.parse().ok()?;
+    Some((pid, lines.next()?.to_owned()))
 }
 
 /// Begins to make a store in the locked and unused `dir`; clears away what an interrupted attempt has left.
@@ -180,4 +197,47 @@ pub(crate) fn finish(dir: &Path) -> Result<(), Error> {
     let path = dir.join(NEW_MARKER);
     fs::rename(&path, dir.join(MARKER)).map_err(Error::io("rename", &path))?;
     sync_dir(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_has_a_moment_to_say_who_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        let file = File::create_new(path.join(LOCK)).unwrap();
+        file.lock().unwrap();
+        let late = file.try_clone().unwrap();
+        let named = std::thread::spawn(move || {
+            sleep(Duration::from_millis(100));
+            late.write_all_at(b"1234\naminod /store\n", 0).unwrap();
+        });
+        match lock(path) {
+            Err(Error::Held { pid, command, .. }) => {
+                assert_eq!((pid, command.as_str()), (1234, "aminod /store"));
+            }
+            other => panic!("{:?}", other.err()),
+        }
+        named.join().unwrap();
+
+        // Or to go.
+        file.set_len(0).unwrap();
+        let leaves = std::thread::spawn(move || {
+            sleep(Duration::from_millis(100));
+            drop(file);
+        });
+        lock(path).unwrap();
+        leaves.join().unwrap();
+    }
+
+    #[test]
+    fn a_holder_that_says_nothing_is_unknown() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create_new(dir.path().join(LOCK)).unwrap();
+        file.lock().unwrap();
+        let found = lock(dir.path()).err().unwrap();
+        assert!(matches!(found, Error::Held { pid: 0, .. }), "{found}");
+    }
 }
