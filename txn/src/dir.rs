@@ -3,6 +3,7 @@
 //! `AMINO` makes a directory a store and is the last thing that creation does. Until then `AMINO.new` says that what
 //! lies beside it is half a store of ours, so that an interrupted creation can be done again.
 
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
@@ -32,14 +33,13 @@ pub(crate) struct Lock(#[expect(dead_code, reason = "held for its lock")] File);
 /// Reads the marker of a store; `None` if `dir` does not exist, is empty, or holds an interrupted creation.
 pub(crate) fn read_marker(dir: &Path) -> Result<Option<Marker>, Error> {
     let path = dir.join(MARKER);
-    let mut raw = Vec::new();
-    let read = File::open(&path)
-        .and_then(|file| file.take(MARKER_LEN_MAX as u64 + 1).read_to_end(&mut raw));
-    match read {
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return check_unused(dir).map(|()| None);
-        }
+    let raw = match marker_bytes(&path) {
+        Ok(raw) => raw,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match check_unused(dir) {
+            Ok(()) => return Ok(None),
+            // Unless another process has just finished making it.
+            Err(used) => marker_bytes(&path).map_err(|_| used)?,
+        },
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
             return Err(Error::NotAStore {
                 path: dir.to_owned(),
@@ -47,7 +47,7 @@ pub(crate) fn read_marker(dir: &Path) -> Result<Option<Marker>, Error> {
             });
         }
         Err(error) => return Err(Error::io("read", &path)(error)),
-    }
+    };
     if let Some(found) = claimed_format(&raw).filter(|&found| found > MARKER_FORMAT) {
         return Err(Error::NewerVersion {
             path: dir.to_owned(),
@@ -62,25 +62,36 @@ pub(crate) fn read_marker(dir: &Path) -> Result<Option<Marker>, Error> {
     Ok(Some(marker))
 }
 
-/// Whether a store may be made in `dir`.
+fn marker_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut raw = Vec::new();
+    let file = File::open(path)?;
+    file.take(MARKER_LEN_MAX as u64 + 1).read_to_end(&mut raw)?;
+    Ok(raw)
+}
+
+/// Whether a store may be made in `dir`, or another process is making one there.
 fn check_unused(dir: &Path) -> Result<(), Error> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(Error::io("list", dir)(error)),
     };
+    let names = entries.map(|entry| Ok(entry?.file_name()));
+    let names: Vec<_> = names
+        .collect::<io::Result<_>>()
+        .map_err(Error::io("list", dir))?;
+    // After the listing: what was there came after the marker.
     let begun = fs::read(dir.join(NEW_MARKER)).is_ok_and(|raw| Marker::decode(&raw).is_ok());
-    for entry in entries {
-        let name = entry.map_err(Error::io("list", dir))?.file_name();
-        let ours = name == LOCK || name == NEW_MARKER || begun && (name == LOG || name == ENGINE);
-        if !ours {
-            return Err(Error::NotAStore {
-                path: dir.to_owned(),
-                why: "it is not empty and has no file AMINO",
-            });
-        }
+    let ours = |name: &OsString| {
+        name == LOCK || name == NEW_MARKER || begun && (name == LOG || name == ENGINE)
+    };
+    if names.iter().all(ours) {
+        return Ok(());
     }
-    Ok(())
+    Err(Error::NotAStore {
+        path: dir.to_owned(),
+        why: "it is not empty and has no file AMINO",
+    })
 }
 
 /// Makes `dir`, for its owner alone, if it does not exist; its parent must.

@@ -118,6 +118,31 @@ fn a_store_in_use_says_by_whom() {
         .unwrap();
 }
 
+/// Who comes while it is being made finds a store, or its holder; never something else.
+#[test]
+fn several_may_make_a_store_at_once() {
+    for _ in 0..300 {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let open = || match Store::open(&path, options(EngineKind::Memory)) {
+            Ok(store) => {
+                store.close().unwrap();
+                true
+            }
+            Err(Error::Held { pid, .. }) if pid == std::process::id() => false,
+            Err(error) => panic!("{error}"),
+        };
+        let opened = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..6).map(|_| scope.spawn(open)).collect();
+            threads
+                .into_iter()
+                .filter_map(|thread| thread.join().unwrap().then_some(()))
+                .count()
+        });
+        assert!(opened > 0);
+    }
+}
+
 #[test]
 fn a_store_is_for_its_owner_alone_and_opens_only_as_what_it_is() {
     let dir = tempfile::tempdir().unwrap();
