@@ -23,7 +23,7 @@ pub mod tools;
 pub use self::binaries::binary;
 pub use self::compare::{differences, same_tree, tree};
 pub use self::finish::{Ended, finish, finish_within};
-pub use self::held::Held;
+pub use self::held::{Held, command_in_path};
 pub use self::place::{Backend, Engine, Intercept, Place, User};
 pub use self::program::program;
 

@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use goanna_tests::{
-    Backend, Ended, Engine, Intercept, Place, User, binary, finish_within, is_long, is_root,
-    program, same_tree, tools::has, tree,
+    Backend, Ended, Engine, Intercept, Place, User, command_in_path, finish_within, is_long,
+    is_root, program, same_tree, tools::has, tree,
 };
 
 /// One test for each kind of place that `$body` is to hold in.
@@ -55,13 +55,9 @@ in_stores! {
 #[track_caller]
 fn run_in(place: &Place, shell: &str, script: &str) -> Ended {
     let limit = Duration::from_secs(if is_long() { 600 } else { 30 });
-    let mut command = place.run();
-    command.args([shell, "-c", &format!("cd {}\n{script}", place.top())]);
-    let dir = binary("amino").parent().unwrap().to_owned();
-    let path = std::env::join_paths(
-        std::iter::once(dir).chain(std::env::split_paths("/usr/local/bin:/usr/bin:/bin")),
-    );
-    finish_within(command.env("PATH", path.unwrap()), limit)
+    let script = format!("cd {}\n{script}", place.top());
+    let mut command = command_in_path(place, &[]);
+    finish_within(command.args([shell, "-c", &script]), limit)
 }
 
 /// The output of a script of bash that stops at the first failure.

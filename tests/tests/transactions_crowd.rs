@@ -11,8 +11,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use goanna_tests::{
-    Backend, Ended, Engine, Intercept, Place, User, binary, finish, finish_within, is_long,
-    is_root, program, tools::has,
+    Backend, Ended, Engine, Intercept, Place, User, command_in_path, finish, finish_within,
+    is_long, is_root, program, tools::has,
 };
 
 fn store(engine: Engine, intercept: Intercept) -> Place {
@@ -32,16 +32,6 @@ fn times(short: u32, long: u32) -> String {
     if is_long() { long } else { short }.to_string()
 }
 
-/// A command of the run with `amino` in its path; the command is to be added.
-fn run(place: &Place, options: &[&str]) -> Command {
-    let mut command = place.run_with(options);
-    let dir = binary("amino").parent().unwrap().to_owned();
-    let others = std::env::split_paths("/usr/local/bin:/usr/bin:/bin");
-    let path = std::env::join_paths(std::iter::once(dir).chain(others)).unwrap();
-    command.env("PATH", path);
-    command
-}
-
 fn limit() -> Duration {
     Duration::from_secs(if is_long() { 1800 } else { 100 })
 }
@@ -49,14 +39,17 @@ fn limit() -> Duration {
 /// A script of bash in the mount.
 fn script(place: &Place, options: &[&str], text: &str) -> Ended {
     let text = format!("cd {}; umask 022\n{text}", place.top());
-    finish_within(run(place, options).args(["bash", "-c", &text]), limit())
+    finish_within(
+        command_in_path(place, options).args(["bash", "-c", &text]),
+        limit(),
+    )
 }
 
 /// Runs a program of `tests/programs`, which says what is not as it should be.
 #[track_caller]
 fn check(place: &Place, name: &str, args: &[&str]) {
     let program = program(name, &place.path("host"), false);
-    let mut command = run(place, &[]);
+    let mut command = command_in_path(place, &[]);
     command.arg(program).arg(place.top()).args(args);
     let ended = finish_within(&mut command, limit()).expect(0);
     eprint!("{}", ended.errors());
