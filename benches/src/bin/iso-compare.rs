@@ -15,10 +15,9 @@ use serde_json::json;
 /// Read ISO images through goanna, through fuseiso and as a native tree, and print seconds and ratios
 ///
 /// Two images are made below DIR with genisoimage -R -J, and used again by the next run: 628 files of about 1 MB, and
-/// 100,000 small files. Image and tree are in the page cache when a round
-/// begins, without --cold. Each measurement is made in a fresh
-/// mount (first) and once more in the same one (again); the settings alternate within a round. Making the mount is not
-/// counted, starting the shell, find, ls and cat is.
+/// 100,000 small files. Without --cold, image and tree are in the page cache when a round begins. Each measurement is
+/// made in a fresh mount (first) and once more in the same one (again); the settings alternate within a round. Making the
+/// mount is not counted, starting the shell, find, ls and cat is.
 #[derive(Debug, Parser)]
 #[command(name = "iso-compare", version, max_term_width = 110, after_help = HELP)]
 struct Cli {
