@@ -53,18 +53,22 @@ impl RunDir {
     fn create_in(base: &Path) -> io::Result<Self> {
         let mut random = [0u8; 8];
         io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut random)?;
-        let path = base.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(random)));
-        DirBuilder::new().mode(0o700).create(&path)?;
+        let name = format!("{PREFIX}{:016x}", u64::from_ne_bytes(random));
+        let path = base.join(&name);
+        // Until it is locked it looks like litter, so it has another name.
+        let new = base.join(format!(".{name}"));
+        DirBuilder::new().mode(0o700).create(&new)?;
         let open = || {
             OpenOptions::new()
                 .write(true)
                 .create_new(true)
                 .mode(0o600)
-                .open(path.join("lock"))
+                .open(new.join("lock"))
         };
         let lock = open().and_then(|file| {
             Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
         })?;
+        fs::rename(&new, &path)?;
         for name in ["d", "s", "x"] {
             let sub = path.join(name);
             DirBuilder::new().mode(0o711).create(&sub)?;
