@@ -131,7 +131,8 @@ pub struct Config {
     pub profile: Option<Profile>,
     /// What becomes of changes that transactions do not cover.
     pub outside: Outside,
-    /// The whole run is one transaction of the first mounted back end that has them.
+    /// The whole run is one transaction. It belongs to the first mount, in mount order, that has transactions and can be
+    /// changed.
     pub one_transaction: bool,
 }
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use goanna_sys::txncall::DEPTH_MAX;
 use goanna_sys::{pidfd, procfs};
-use goanna_vfs::{Errno, FileSystem, Mounts, Result, TxnId, TxnStatus};
+use goanna_vfs::{Errno, Mount, MountFlags, Mounts, Result, TxnId, TxnStatus};
 use nix::sys::stat::fstat;
 use nix::unistd::{Whence, lseek};
 use parking_lot::Mutex;
@@ -74,7 +74,8 @@ pub struct Members {
     book: Mutex<Book>,
     /// Whether there has ever been a transaction: else nobody needs to look.
     used: AtomicBool,
-    store: Option<Arc<dyn FileSystem>>,
+    /// Where the store is mounted that transactions belong to.
+    store: Option<Arc<Mount>>,
     /// The transaction of the whole run.
     run: OnceLock<TxnId>,
     tell: Option<Tell>,
@@ -166,14 +167,19 @@ impl Book {
 }
 
 impl Members {
-    /// Nobody yet; transactions are those of the first mounted back end that has them. `tell` is called with a
-    /// line for each commit that fails with nobody to return the error to.
+    /// No participants. Transactions belong to the first mount, in mount order, that has them and can be changed; where
+    /// all are read-only, to the first one. `tell` is called with a line for each commit that fails with nobody to return
+    /// the error to.
     pub fn new(mounts: &Mounts, tell: Tell) -> Self {
-        let store = mounts
-            .iter()
-            .find(|mount| mount.fs.transactions().is_some());
+        let with_transactions = || {
+            let mounts = mounts.iter();
+            mounts.filter(|mount| mount.fs.transactions().is_some())
+        };
+        let changeable = |mount: &&Arc<Mount>| !mount.flags.contains(MountFlags::READ_ONLY);
+        let store = with_transactions().find(changeable);
+        let store = store.or_else(|| with_transactions().next());
         Self {
-            store: store.map(|mount| Arc::clone(&mount.fs)),
+            store: store.cloned(),
             tell: Some(tell),
             ..Self::default()
         }
@@ -182,7 +188,13 @@ impl Members {
     /// The back end's transactions. EOPNOTSUPP when no back end has any.
     pub fn transactions(&self) -> Result<&dyn goanna_vfs::Transactions> {
         let store = self.store.as_ref().ok_or(Errno::EOPNOTSUPP)?;
-        store.transactions().ok_or(Errno::EOPNOTSUPP)
+        store.fs.transactions().ok_or(Errno::EOPNOTSUPP)
+    }
+
+    /// Whether transactions cover what is in `mount`. A further store is outside of them, as the host is.
+    pub fn cover(&self, mount: &Arc<Mount>) -> bool {
+        let store = self.store.as_ref();
+        store.is_some_and(|store| Arc::ptr_eq(store, mount))
     }
 
     /// Whether the whole run is a transaction.

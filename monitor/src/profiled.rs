@@ -11,7 +11,7 @@ use std::thread;
 
 use goanna_sys::procfs;
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Errno, LOCKED, Place, Result, TxnId};
+use goanna_vfs::{Errno, LOCKED, Result, TxnId};
 use parking_lot::Mutex;
 
 use crate::call::{Answer, Call};
@@ -398,11 +398,8 @@ fn of_store(monitor: &Monitor, pid: i32, fd: i32) -> Option<Identity> {
     let meta = fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok()?;
     let identity = (meta.dev(), meta.ino());
     let shadow = monitor.shadows.find(identity)?;
-    is_transactional(shadow.place()).then_some(identity)
-}
-
-fn is_transactional(place: &Place) -> bool {
-    place.mount.fs.transactions().is_some()
+    let covered = monitor.members.cover(&shadow.place().mount);
+    covered.then_some(identity)
 }
 
 /// Of a call that opens what a path names: where that stands.
@@ -436,12 +433,13 @@ fn changes_store(call: &Call<'_>) -> bool {
         _ => return false,
     };
     let shadow = call.shadow(call.int(fd)).ok().flatten();
-    shadow.is_some_and(|shadow| is_transactional(shadow.place()))
+    shadow.is_some_and(|shadow| call.monitor.members.cover(&shadow.place().mount))
 }
 
 /// Whether the path leads into the store, or its last name would be there.
 fn is_in_store(call: &Call<'_>, (dirfd, path): PathAt) -> bool {
-    let is_ours = |at: &Pos| matches!(at, Pos::Mounted(place) if is_transactional(place));
+    let members = &call.monitor.members;
+    let is_ours = |at: &Pos| matches!(at, Pos::Mounted(place) if members.cover(&place.mount));
     let dirfd = dirfd.map_or(libc::AT_FDCWD, |index| call.int(index));
     let Ok(path) = call.path(path) else {
         return false;

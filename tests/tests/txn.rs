@@ -275,6 +275,27 @@ fn a_transaction_belongs_to_one_store() {
     );
 }
 
+/// With a second store in the table the run's transaction used to begin on either of the two.
+#[test]
+fn a_second_store_leaves_the_transaction_with_the_first() {
+    let place = Place::amino();
+    finish(&mut place.shell("true")).expect(0);
+    let other = place.make_dir("other").join("s");
+    let mut fill = place.native(goanna_tests::binary("amino"));
+    fill.args(["run", "--at", place.top(), "--store"])
+        .arg(&other);
+    finish(fill.args(["--", "true"])).expect(0);
+    let mount = format!("amino={}:/aref,ro", other.display());
+    for _ in 0..8 {
+        let options = ["--txn", "--mount", &mount];
+        finish(&mut place.shell_with(&options, "echo x > f && ls /aref && false")).expect(1);
+        assert_eq!(finish(&mut place.shell("ls")).expect(0).text(), "");
+    }
+    let options = ["--txn", "--mount", &mount];
+    finish(&mut place.shell_with(&options, "echo x > f")).expect(0);
+    assert_eq!(finish(&mut place.shell("ls")).expect(0).text(), "f\n");
+}
+
 #[test]
 fn changes_outside_of_the_store_are_told_or_refused() {
     let place = Place::new(Backend::Amino(Engine::Fjall), Intercept::Notify, User::Own);

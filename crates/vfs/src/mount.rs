@@ -98,6 +98,9 @@ impl std::error::Error for MountError {}
 #[derive(Debug)]
 pub struct Mounts {
     host: Arc<Mount>,
+    /// All but the host's, in the order in which they were mounted.
+    in_order: Vec<Arc<Mount>>,
+    /// The same, to find one by its mount point; nothing depends on the order of this map.
     by_target: HashMap<Vec<u8>, Arc<Mount>>,
     nested: bool,
     link_free: LinkFree,
@@ -114,6 +117,7 @@ impl Mounts {
         });
         Self {
             host,
+            in_order: Vec::new(),
             by_target: HashMap::new(),
             nested: false,
             link_free: LinkFree::default(),
@@ -143,25 +147,31 @@ impl Mounts {
         {
             return Err(MountError::Busy);
         }
-        self.by_target.insert(
-            target.clone(),
-            Arc::new(Mount {
-                fs,
-                target,
-                flags,
-                source,
-            }),
-        );
+        self.insert(Mount {
+            fs,
+            target,
+            flags,
+            source,
+        });
         let inside = |inner: &[u8], outer: &[u8]| {
             inner
                 .strip_prefix(outer)
                 .is_some_and(|rest| rest.first() == Some(&b'/'))
         };
-        let targets: Vec<&[u8]> = self.by_target.keys().map(Vec::as_slice).collect();
+        let targets: Vec<&[u8]> = self.iter().map(|mount| mount.target.as_slice()).collect();
         self.nested = targets
             .iter()
             .any(|inner| targets.iter().any(|outer| inside(inner, outer)));
         Ok(())
+    }
+
+    /// Takes `mount` into the table, instead of the synthetic directory that is at its place, if there is one.
+    fn insert(&mut self, mount: Mount) {
+        let mount = Arc::new(mount);
+        self.in_order.retain(|other| other.target != mount.target);
+        self.by_target
+            .insert(mount.target.clone(), Arc::clone(&mount));
+        self.in_order.push(mount);
     }
 
     /// The host's tree.
@@ -188,8 +198,8 @@ impl Mounts {
 
     /// Whether the canonical absolute `path` is a mount point or lies below one.
     pub fn leads_into(&self, path: &[u8]) -> bool {
-        self.by_target.keys().any(|target| {
-            path.strip_prefix(target.as_slice())
+        self.iter().any(|mount| {
+            path.strip_prefix(mount.target.as_slice())
                 .is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
         })
     }
@@ -199,19 +209,19 @@ impl Mounts {
         self.nested
     }
 
-    /// All mounts but the host's.
+    /// All mounts but the host's, in the order in which they were mounted.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Mount>> {
-        self.by_target.values()
+        self.in_order.iter()
     }
 
-    /// Names of mount points directly inside the directory `path`.
+    /// Names of mount points directly inside the directory `path`, in the order in which they were mounted.
     pub fn children<'a>(
         &'a self,
         path: &'a [u8],
     ) -> impl Iterator<Item = (&'a [u8], &'a Arc<Mount>)> {
         let path = if path == b"/" { b"" } else { path };
-        self.by_target.iter().filter_map(move |(target, mount)| {
-            let name = target.strip_prefix(path)?.strip_prefix(b"/")?;
+        self.iter().filter_map(move |mount| {
+            let name = mount.target.strip_prefix(path)?.strip_prefix(b"/")?;
             (!name.contains(&b'/')).then_some((name, mount))
         })
     }
@@ -263,13 +273,12 @@ impl Mounts {
             path.push(b'/');
             path.extend_from_slice(name);
             let fs: Arc<dyn FileSystem> = Arc::new(SynthFs::default());
-            let mount = Mount {
+            self.insert(Mount {
                 fs,
                 target: path.clone(),
                 flags: MountFlags::READ_ONLY.union(MountFlags::SYNTHETIC),
                 source: "none".into(),
-            };
-            self.by_target.insert(path.clone(), Arc::new(mount));
+            });
         }
     }
 }

@@ -292,3 +292,26 @@ fn bad_mount_points_are_refused() {
         "a mount may cover a directory that only leads somewhere"
     );
 }
+
+#[test]
+fn mounts_are_listed_in_the_order_in_which_they_were_mounted() {
+    let host: Arc<dyn FileSystem> = Arc::new(MemFs::default());
+    let mut mounts = Mounts::new(host);
+    let targets: Vec<String> = (0..20)
+        .map(|n| format!("/goanna-top/m{}", n * 7 % 20))
+        .collect();
+    for target in &targets {
+        let fs: Arc<dyn FileSystem> = Arc::new(MemFs::default());
+        let flags = MountFlags::empty();
+        mounts
+            .add(&root(), target.as_bytes(), fs, flags, "test".into())
+            .unwrap();
+    }
+    let name = |target: &[u8]| String::from_utf8(target.to_vec()).unwrap();
+    let listed: Vec<String> = mounts.iter().map(|mount| name(&mount.target)).collect();
+    assert_eq!(listed[0], "/goanna-top", "the directory that leads to them");
+    assert_eq!(listed[1..], targets);
+    let children = mounts.children(b"/goanna-top");
+    let children: Vec<String> = children.map(|(_, mount)| name(&mount.target)).collect();
+    assert_eq!(children, targets);
+}

@@ -26,7 +26,7 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Answer> {
         return Ok(Answer::PassOn);
     };
     let shared = call.int(3) & libc::MAP_SHARED != 0;
-    let transactional = shadow.place().mount.fs.transactions().is_some();
+    let transactional = call.monitor.members.cover(&shadow.place().mount);
     if transactional && call.caller()?.txn.is_some() {
         return map_inside(call, &shadow, &ofd, shared);
     }

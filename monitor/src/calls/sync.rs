@@ -9,7 +9,7 @@ use crate::shadow::Shadow;
 pub fn sync(call: &mut Call<'_>) -> Result<Answer> {
     let inside = call.caller()?.txn.is_some();
     for mount in call.monitor.mounts.iter() {
-        if inside && mount.fs.transactions().is_some() {
+        if inside && call.monitor.members.cover(mount) {
             // It reaches the disk with its transaction.
             continue;
         }
@@ -20,7 +20,7 @@ pub fn sync(call: &mut Call<'_>) -> Result<Answer> {
 
 /// Whether what the caller has changed reaches the disk with its transaction, or not at all.
 pub fn with_commit(call: &Call<'_>, place: &Place) -> Result<bool> {
-    Ok(call.caller()?.txn.is_some() && place.mount.fs.transactions().is_some())
+    Ok(call.caller()?.txn.is_some() && call.monitor.members.cover(&place.mount))
 }
 
 fn sync_inode(call: &Call<'_>) -> Result<Answer> {
@@ -77,11 +77,12 @@ pub fn syncfs(call: &mut Call<'_>) -> Result<Answer> {
 /// looked at; MS_SYNC makes it durable. The kernel checks the range.
 pub fn msync(call: &mut Call<'_>) -> Result<Answer> {
     for place in call.monitor.mapped.places() {
-        let fs = &place.mount.fs;
-        if call.monitor.members.is_run() && fs.transactions().is_some() {
+        let members = &call.monitor.members;
+        if members.is_run() && members.cover(&place.mount) {
             // What is mapped is the run's own, and reaches the disk with it.
             continue;
         }
+        let fs = &place.mount.fs;
         let mut synced = fs.sync_mapped(&place.node);
         if call.int(2) & libc::MS_SYNC != 0 {
             synced = synced.and_then(|()| fs.sync(Some(&place.node)));
