@@ -22,6 +22,11 @@ impl Alive {
         self.0.lock().remove(&tid);
     }
 
+    /// Whether `tid` is followed.
+    pub fn contains(&self, tid: i32) -> bool {
+        self.0.lock().contains(&tid)
+    }
+
     /// Sends SIGKILL to all.
     pub fn kill(&self) {
         for tid in &*self.0.lock() {

@@ -18,6 +18,7 @@ mod baton;
 pub mod call;
 pub mod calls;
 mod check;
+mod delegate;
 pub mod filter;
 mod inflight;
 mod inject;
@@ -59,6 +60,7 @@ use parking_lot::{Condvar, Mutex};
 use thiserror::Error;
 
 pub use check::{Facility, check};
+pub use delegate::Delegate;
 pub use goanna_sys::inherited::close as close_inherited;
 pub use goanna_sys::launch::{ExecReport, Launched};
 pub use goanna_sys::limits::raise_others as raise_limits;
@@ -72,6 +74,7 @@ pub use whole::Ending;
 use alive::Alive;
 use calls::map::Mapped;
 use calls::outgrow::Reluctant;
+use delegate::Gate;
 use inflight::InFlight;
 use members::Members;
 use outside::Policy;
@@ -236,6 +239,8 @@ pub struct Monitor {
     pub(crate) stats: Counters,
     /// Who is to be ended with the run.
     pub(crate) alive: Alive,
+    /// Closed when the run has ended.
+    pub(crate) gate: Gate,
     note: Tell,
     pub(crate) fail: Tell,
     noted: AtomicBool,
@@ -305,6 +310,7 @@ impl Run {
             reluctant: Reluctant::default(),
             stats: Counters::default(),
             alive: Alive::default(),
+            gate: Gate::default(),
             note: config.note,
             fail: config.fail,
             noted: AtomicBool::new(false),
@@ -323,6 +329,11 @@ impl Run {
     /// What ends the run early.
     pub fn killer(&self) -> Killer {
         Killer(Arc::clone(&self.monitor))
+    }
+
+    /// What performs operations for the run's tracees.
+    pub fn delegate(&self) -> Delegate {
+        Delegate(Arc::clone(&self.monitor))
     }
 
     /// Runs the command `argv` until it and all its children have ended. `signals` are from [`prepare`], called before the
@@ -381,6 +392,7 @@ impl Run {
         open().map_err(Error::Trace)?;
         let status = supervisor.run(pid).map_err(Error::Trace)?;
         sweeper.stop();
+        monitor.gate.close();
         monitor.shadows.sweep(Vec::new);
         Ok(Outcome {
             status,

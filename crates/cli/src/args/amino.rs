@@ -39,6 +39,11 @@ Files:
   $XDG_DATA_HOME/amino, else ~/.local/share/amino. `amino run` and
   `amino import` make it on first use, for you alone (mode 0700).
 
+Inside `amino run`:
+  ls, cat, stat, tree, import and export on the run's own store act in the
+  transaction of the program that calls them. fsck and info see what was
+  committed.
+
 Exit status:
   0    done
   1    something was not there or could not be done; fsck: errors found
@@ -314,7 +319,8 @@ Notes:
   Copies what is in HOSTDIR (not HOSTDIR's own name) with modes, times to the
   nanosecond, symbolic and hard links, fifos, sockets' names, extended
   attributes and holes; as root also owners and device nodes. Directories
-  that exist are merged. Everything is on disk when the command ends.
+  that exist are merged. Everything is on disk when the command ends; inside
+  a transaction of `amino run`, when that commits.
 
 JSON:
   An object with files, directories, symlinks, hard_links, special, bytes (of

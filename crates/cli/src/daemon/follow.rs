@@ -62,7 +62,7 @@ fn followed(client: &Client, store: &OpenStore, run: Run) -> Result<Option<Done>
             gone = true;
             return Err(Error::OwnerGone(client.pid));
         };
-        client.runs(pid, &command.argv);
+        client.runs(pid, &command.argv, run.delegate());
         let killer = run.killer();
         watched(&client.link, killer, || {
             let open = || {

@@ -6,13 +6,15 @@
 //! without `CAP_DAC_OVERRIDE` meets the same EACCES here as when it opens the store itself. The one thing that is not the
 //! client's own is the umask: copies have the modes of their originals.
 //!
-//! A client is no member of a transaction: it sees what is committed, and waits for locks where it changes something.
+//! A client that runs inside `amino run` on this store works in its transaction, as with system calls below the mount point
+//! ([`goanna_monitor::Delegate`]). Any other client sees what is committed, and waits for locks where it changes something.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use amino_fs::AminoFs;
+use goanna_monitor::Delegate;
 use goanna_vfs::{Errno, Node, Place, Result, SetAttr, ops};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_bytes::ByteBuf;
@@ -24,7 +26,7 @@ use super::serve::Client;
 use crate::args::Engine;
 use crate::error::Error;
 use crate::mounts::OpenStore;
-use crate::offline::{self, Copied, Tree};
+use crate::offline::{self, Copied, Source, Tree};
 use crate::store;
 
 /// Entries answered at once.
@@ -40,6 +42,8 @@ struct Room<'a> {
     nodes: HashMap<Handle, Node>,
     next: Handle,
     buffer: Vec<u8>,
+    /// Works for the run that the client belongs to.
+    delegate: Option<Delegate>,
 }
 
 /// Serves `client`, which wants to work on the tree, until it leaves.
@@ -62,6 +66,7 @@ pub fn serve(client: &Client, (dir, fs): &OpenStore, engine: Option<Engine>) {
         nodes: HashMap::new(),
         next: 0,
         buffer: vec![0; PIECE],
+        delegate: client.delegate(),
     };
     let root = room.tree.fs().root();
     let root = room.keep(root);
@@ -73,10 +78,12 @@ pub fn serve(client: &Client, (dir, fs): &OpenStore, engine: Option<Engine>) {
             room.nodes.remove(&handle);
         }
         let mut data = std::mem::take(&mut room.buffer);
-        let done = match operation {
-            Operation::Fill(dir, name) => Ok(room.fill(dir, &name, fd)),
-            Operation::Read(file, offset, length) => room.read(file, offset, length, &mut data),
-            operation => room.perform(&operation),
+        let done = match room.delegate.clone() {
+            Some(delegate) => delegate.perform(client.pid, |txn| {
+                room.tree.caller.txn = txn;
+                room.answer(operation, fd, &mut data)
+            }),
+            None => room.answer(operation, fd, &mut data),
         };
         let outcome = done.unwrap_or_else(|errno| Outcome::Failed(errno as i32));
         let count = match outcome {
@@ -112,6 +119,23 @@ impl Room<'_> {
     fn place(&self, handle: Handle) -> Result<Place> {
         let node = self.nodes.get(&handle).ok_or(Errno::ESTALE)?;
         Ok(self.tree.place(node.clone()))
+    }
+
+    /// Performs `operation`; data that it reads goes to `buffer`.
+    fn answer(
+        &mut self,
+        operation: Operation,
+        fd: Option<OwnedFd>,
+        buffer: &mut [u8],
+    ) -> Result<Outcome> {
+        match operation {
+            Operation::Fill(dir, name) => {
+                let source = fd.map(|fd| self.source(fd)).transpose()?;
+                Ok(self.fill(dir, &name, source))
+            }
+            Operation::Read(file, offset, length) => self.read(file, offset, length, buffer),
+            operation => self.perform(&operation),
+        }
     }
 
     /// Makes `operation`, again when it has met a lock.
@@ -188,6 +212,8 @@ impl Room<'_> {
             Operation::SetXattr(node, name, value, flags) => {
                 ops::setxattr(caller, &self.place(*node)?, name, value, *flags)?;
             }
+            // What a transaction has made reaches the disk with its commit.
+            Operation::Sync if caller.txn.is_some() => {}
             Operation::Sync => self.tree.fs().sync(None)?,
             _ => return Err(Errno::ENOSYS),
         }
@@ -238,8 +264,15 @@ impl Room<'_> {
         Ok(Outcome::Entries(entries, more))
     }
 
+    /// What the client's descriptor `fd` shows it.
+    fn source(&self, fd: OwnedFd) -> Result<Source> {
+        let within = self.tree.caller.txn.and(self.delegate.as_ref());
+        let mounted = within.map(|delegate| delegate.mounted(&fd)).transpose()?;
+        Ok(mounted.flatten().map_or(Source::Host(fd), Source::Mounted))
+    }
+
     /// Copies the content of `from` into a new file; tells of it now and then.
-    fn fill(&mut self, dir: Handle, name: &[u8], from: Option<OwnedFd>) -> Outcome {
+    fn fill(&mut self, dir: Handle, name: &[u8], from: Option<Source>) -> Outcome {
         let link = self.link;
         let mut since = Copied::default();
         let mut tell = |copied: Copied| {
@@ -251,10 +284,12 @@ impl Room<'_> {
                 let _ = link.send(&Outcome::Copied(data, holes), None);
             }
         };
+        // The store's own entrance makes changes that are committed at once.
+        let store = self.tree.caller.txn.is_none().then_some(&**self.fs);
         let place = self.place(dir).and_then(|dir| Ok((dir, checked(name)?)));
         let filled = match (place, from) {
             (Ok((dir, name)), Some(from)) => {
-                offline::fill(&self.tree, Some(self.fs), &dir, name, from, &mut tell)
+                offline::fill(&self.tree, store, &dir, name, from, &mut tell)
             }
             (Err(errno), _) => Err(errno.into()),
             (_, None) => Err(Errno::EBADF.into()),

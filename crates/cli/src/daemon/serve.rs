@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use goanna_monitor::Delegate;
 use goanna_vfs::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
@@ -54,7 +55,7 @@ struct State {
 /// A client as others know it.
 struct Served {
     link: Arc<Link>,
-    run: Option<(Followed, Instant)>,
+    run: Option<(Followed, Instant, Delegate)>,
 }
 
 /// A client as its thread knows it.
@@ -67,8 +68,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Notes that it runs the command `argv`, process `pid`.
-    pub fn runs(&self, pid: i32, argv: &[OsString]) {
+    /// Notes that it runs the command `argv`, process `pid`; `delegate` works for the processes of that run.
+    pub fn runs(&self, pid: i32, argv: &[OsString], delegate: Delegate) {
         let run = Followed {
             launcher: self.pid,
             pid,
@@ -76,8 +77,16 @@ impl Client {
             seconds: 0,
         };
         if let Some(served) = self.owner.state.lock().clients.get_mut(&self.id) {
-            served.run = Some((run, Instant::now()));
+            served.run = Some((run, Instant::now(), delegate));
         }
+    }
+
+    /// What works for this client, where the client is a process of a run that is followed here.
+    pub fn delegate(&self) -> Option<Delegate> {
+        let state = self.owner.state.lock();
+        let mut runs = state.clients.values().filter_map(|it| it.run.as_ref());
+        let found = runs.find(|(.., delegate)| delegate.follows(self.pid));
+        found.map(|(.., delegate)| delegate.clone())
     }
 
     /// Serves requests until the client has had its run, or leaves.
@@ -112,7 +121,7 @@ impl Owner {
     fn status(&self) -> Status {
         let state = self.state.lock();
         let runs = state.clients.values().filter_map(|client| {
-            let (run, begun) = client.run.as_ref()?;
+            let (run, begun, _) = client.run.as_ref()?;
             Some(Followed {
                 seconds: begun.elapsed().as_secs(),
                 ..run.clone()

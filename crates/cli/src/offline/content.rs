@@ -1,11 +1,11 @@
-//! The content of a host file as that of a new file of the store.
+//! The content of a file as that of a new file of the store.
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 
 use amino_fs::AminoFs;
 use goanna_vfs::{Errno, FileKind, Native, OpenFile, Opened, Place, Spot, ops};
-use rustix::fs::{SeekFrom, Stat};
+use rustix::fs::SeekFrom;
 
 use super::host;
 use super::tree::Tree;
@@ -25,6 +25,64 @@ pub struct Copied {
     pub holes: u64,
 }
 
+/// A regular file whose content is copied.
+pub enum Source {
+    /// A file of the host.
+    Host(OwnedFd),
+    /// A file of a mount, with the content that the tree's caller sees: a descriptor shows what is outside of its transaction.
+    Mounted(Place),
+}
+
+impl Source {
+    /// Its size in bytes, and whether it may have holes.
+    fn measure(&self, tree: &Tree) -> Result<(u64, bool), Trouble> {
+        let changed = Trouble::text("was exchanged while it was read");
+        match self {
+            Self::Host(fd) => {
+                let stat = rustix::fs::fstat(fd)?;
+                if host::kind(&stat) != Some(FileKind::Regular) {
+                    return Err(changed);
+                }
+                let size = stat.st_size.unsigned_abs();
+                Ok((size, stat.st_blocks.unsigned_abs() * 512 < size))
+            }
+            Self::Mounted(place) if place.node.kind() != FileKind::Regular => Err(changed),
+            Self::Mounted(place) => {
+                let fs = &place.mount.fs;
+                let attr = tree.until_free(|| fs.getattr(&tree.caller, &place.node))?;
+                Ok((attr.size, true))
+            }
+        }
+    }
+
+    /// The first range of data at or after `at`: start and end.
+    fn next_data(&self, at: u64, size: u64) -> Result<(u64, u64), Trouble> {
+        let Self::Host(fd) = self else {
+            return Ok((at, size));
+        };
+        let start = match rustix::fs::seek(fd, SeekFrom::Data(at)) {
+            Ok(start) => start.min(size),
+            // No data up to the end.
+            Err(rustix::io::Errno::NXIO) => size,
+            // No notion of holes: all is data.
+            Err(rustix::io::Errno::INVAL) => at,
+            Err(errno) => return Err(errno.into()),
+        };
+        let end = rustix::fs::seek(fd, SeekFrom::Hole(start)).unwrap_or(size);
+        Ok((start, end.min(size)))
+    }
+
+    fn read(&self, tree: &Tree, at: u64, buffer: &mut [u8]) -> Result<usize, Trouble> {
+        match self {
+            Self::Host(fd) => Ok(rustix::io::pread(fd, buffer, at)?),
+            Self::Mounted(place) => {
+                let fs = &place.mount.fs;
+                Ok(tree.until_free(|| fs.read_at(&tree.caller, &place.node, at, buffer))?)
+            }
+        }
+    }
+}
+
 /// Makes the file `name` in `dir` of `tree` with what the regular file `from` holds, holes included. `store`, if the tree is
 /// one's, takes files without holes faster than the switch can. `copied` is told of each piece.
 ///
@@ -34,17 +92,15 @@ pub fn fill(
     store: Option<&AminoFs>,
     dir: &Place,
     name: &[u8],
-    from: OwnedFd,
+    from: Source,
     copied: &mut dyn FnMut(Copied),
 ) -> Result<Place, Trouble> {
-    let stat = rustix::fs::fstat(&from)?;
-    if host::kind(&stat) != Some(FileKind::Regular) {
-        return Err(Trouble::text("was exchanged while it was read"));
-    }
-    let has_holes = stat.st_blocks.unsigned_abs() * 512 < stat.st_size.unsigned_abs();
-    let result = match store {
-        Some(store) if !has_holes => pour(tree, store, dir, name, from, &stat, copied),
-        _ => write(tree, dir, name, &from, &stat, copied),
+    let (size, has_holes) = from.measure(tree)?;
+    let result = match (store, from) {
+        (Some(store), Source::Host(from)) if !has_holes => {
+            pour(tree, store, dir, name, from, size, copied)
+        }
+        (_, from) => write(tree, dir, name, &from, size, copied),
     };
     result.inspect_err(|trouble| {
         // Half a file under its full name would be taken for the whole. One that was there is somebody else's.
@@ -61,12 +117,11 @@ fn pour(
     dir: &Place,
     name: &[u8],
     from: OwnedFd,
-    stat: &Stat,
+    size: u64,
     copied: &mut dyn FnMut(Copied),
 ) -> Result<Place, Trouble> {
     let caller = &tree.caller;
     ops::access(caller, dir, nix::libc::W_OK | nix::libc::X_OK)?;
-    let size = stat.st_size.unsigned_abs();
     let mut reader = std::fs::File::from(from).take(size);
     let mut data = 0;
     let mut progress = |bytes| {
@@ -96,15 +151,15 @@ fn write(
     tree: &Tree,
     dir: &Place,
     name: &[u8],
-    from: &OwnedFd,
-    stat: &Stat,
+    from: &Source,
+    size: u64,
     copied: &mut dyn FnMut(Copied),
 ) -> Result<Place, Trouble> {
     let flags = nix::libc::O_RDWR | nix::libc::O_CREAT | nix::libc::O_EXCL;
     let made = tree.until_free(|| ops::create(&tree.caller, dir, name, 0o600, flags));
     let (node, opened) = made?;
     let place = tree.place(node);
-    let done = data(tree, from, stat, &place, &opened, copied);
+    let done = data(tree, from, size, &place, &opened, copied);
     let cached = matches!(opened.native, Native::Reads { .. });
     drop(opened);
     if cached {
@@ -114,57 +169,42 @@ fn write(
     Ok(place)
 }
 
-/// Copies data, and leaves holes where the host has them.
+/// Copies data, and leaves holes where the source has them.
 fn data(
     tree: &Tree,
-    from: &OwnedFd,
-    stat: &Stat,
+    from: &Source,
+    size: u64,
     to: &Place,
     opened: &Opened,
     copied: &mut dyn FnMut(Copied),
 ) -> Result<(), Trouble> {
-    let size = stat.st_size.unsigned_abs();
     let mut buffer = vec![0; CHUNK];
     let mut at = 0;
     while at < size {
-        let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            // No data up to the end.
-            Err(rustix::io::Errno::NXIO) => size,
-            // No notion of holes: all is data.
-            Err(rustix::io::Errno::INVAL) => at,
-            Err(errno) => return Err(errno.into()),
-        };
+        let (start, end) = from.next_data(at, size)?;
         copied(Copied {
             data: 0,
-            holes: start.min(size) - at,
+            holes: start - at,
         });
-        if start >= size {
-            break;
-        }
-        let end = rustix::fs::seek(from, SeekFrom::Hole(start))
-            .unwrap_or(size)
-            .min(size);
         at = start;
         while at < end {
             let length = usize::try_from(end - at).map_or(CHUNK, |left| left.min(CHUNK));
             let buffer = buffer.get_mut(..length).unwrap_or_default();
-            let count = rustix::io::pread(from, &mut *buffer, at)?;
+            let count = from.read(tree, at, buffer)?;
             if count == 0 {
                 return Err(Trouble::text(SHORTER));
             }
-            write_all(
-                tree,
-                to,
-                opened,
-                at,
-                buffer.get(..count).unwrap_or_default(),
-            )?;
+            let piece = buffer.get(..count).unwrap_or_default();
+            let mut done = Copied::default();
+            // Nobody says where a file of a mount has holes.
+            if matches!(from, Source::Mounted(_)) && piece.iter().all(|&byte| byte == 0) {
+                done.holes = count as u64;
+            } else {
+                write_all(tree, to, opened, at, piece)?;
+                done.data = count as u64;
+            }
             at += count as u64;
-            copied(Copied {
-                data: count as u64,
-                holes: 0,
-            });
+            copied(done);
         }
     }
     let now = tree.attr(to)?.size;
@@ -187,6 +227,9 @@ fn write_all(
     mut data: &[u8],
 ) -> Result<(), Trouble> {
     while !data.is_empty() {
+        if !tree.is_wanted() {
+            return Err(Errno::EINTR.into());
+        }
         let count = match opened.native {
             Native::All => rustix::io::pwrite(&opened.fd, data, offset)?,
             Native::Reads { .. } => {

@@ -10,7 +10,7 @@ use amino_fs::AminoFs;
 use goanna_vfs::{Caller, Errno, FileKind, Place, TimeSet, caps, ops};
 use rustix::fs::Stat;
 
-use super::content::{self, Copied};
+use super::content::{self, Copied, Source};
 use super::host::{self, At};
 use super::report::{Report, Total};
 use super::tree::{Tree, absolute, join};
@@ -302,6 +302,7 @@ impl<'a> Import<'a> {
                 return Ok(self.tree.place(made));
             }
         };
+        let from = Source::Host(from);
         content::fill(self.tree, store, dir, name, from, &mut copied)
     }
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use amino_fs::AminoFs;
 use goanna_vfs::Errno;
 
-pub use content::{Copied, fill};
+pub use content::{Copied, Source, fill};
 pub use export::Modes;
 pub use fsck::fsck;
 pub use info::{Facts, info};

@@ -109,9 +109,14 @@ impl Tree {
         }
     }
 
+    /// Whether somebody waits for the result of a long operation.
+    pub fn is_wanted(&self) -> bool {
+        self.waits.as_ref().is_none_or(|waits| waits())
+    }
+
     fn wait(&self, since: Instant) -> Result<()> {
         let transactions = self.fs().transactions().ok_or(Errno::EIO)?;
-        while self.waits.as_ref().is_none_or(|waits| waits()) {
+        while self.is_wanted() {
             if transactions.wait(self.caller.tid, since.elapsed(), SLICE)? {
                 return Ok(());
             }

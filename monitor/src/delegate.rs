@@ -1,0 +1,54 @@
+//! Operations that the monitor's process performs on a store for a tracee which asked for them over a socket: `aminod` does
+//! so for an `amino import` that runs inside `amino run`. They belong to the tracee's transaction, as its calls do.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use goanna_vfs::{Errno, Place, Result, TxnId};
+use parking_lot::RwLock;
+
+use crate::Monitor;
+
+/// Whether the run goes on. Each operation holds it shared, so that none is under way once the run has ended.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    closed: RwLock<bool>,
+}
+
+impl Gate {
+    /// Waits for the operations under way, and lets no further ones begin.
+    pub(crate) fn close(&self) {
+        *self.closed.write() = true;
+    }
+}
+
+/// Performs operations for the tracees of one run.
+#[derive(Debug, Clone)]
+pub struct Delegate(pub(crate) Arc<Monitor>);
+
+impl Delegate {
+    /// Whether thread `tid` belongs to the run.
+    pub fn follows(&self, tid: i32) -> bool {
+        self.0.alive.contains(tid)
+    }
+
+    /// Performs `operation` for thread `tid` with the transaction that a call of `tid` would belong to now. ECANCELED when
+    /// the run has ended.
+    pub fn perform<T>(
+        &self,
+        tid: i32,
+        operation: impl FnOnce(Option<TxnId>) -> Result<T>,
+    ) -> Result<T> {
+        let closed = self.0.gate.closed.read();
+        if *closed {
+            return Err(Errno::ECANCELED);
+        }
+        operation(self.0.members.current(tid))
+    }
+
+    /// The file that `fd`, a tracee's descriptor of a regular file of a mount, stands for; `None` for one of the host.
+    pub fn mounted(&self, fd: &OwnedFd) -> Result<Option<Place>> {
+        let shadow = self.0.shadows.of_descriptor(fd)?;
+        Ok(shadow.map(|shadow| shadow.place().clone()))
+    }
+}
