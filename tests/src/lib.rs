@@ -17,6 +17,7 @@ pub mod finish;
 pub mod held;
 pub mod isolation;
 pub mod place;
+pub mod power;
 pub mod program;
 pub mod tools;
 

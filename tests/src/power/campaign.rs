@@ -1,0 +1,347 @@
+//! Recording a workload, and judging what power cuts leave of it.
+//!
+//! The promises (README, "How durable"): the store opens; its state is the one after some operation of the workload; that operation is
+//! not before the last one that was acknowledged as durable.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tempfile::TempDir;
+
+use super::image::{Image, Loss, Recording};
+use super::plan::{Node, Op, Plan, State, differences};
+use super::volume::{Kind, Volume};
+use crate::{Engine, binary, finish_within, program};
+
+/// Longest time that a command may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs on one store that a workload consists of: cuts meet the opening and the closing of the store, too.
+const RUNS: usize = 3;
+
+/// The size of a large file in bytes, and how many the store gets: together more than a log of 128 MiB.
+const BULK: usize = 48 << 20;
+const BULK_FILES: u8 = 3;
+
+/// What a workload runs on.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    /// The file system below the store.
+    pub kind: Kind,
+    /// The store's engine.
+    pub engine: Engine,
+    /// `aci`, `commit` or `acid`.
+    pub level: &'static str,
+    /// Whether the first run writes so much that a checkpoint is due.
+    pub is_bulky: bool,
+    /// Seed of the operations. What the disk receives depends on timing as well, so that a seed does not repeat a failure; the image that
+    /// a failure leaves does.
+    pub seed: u64,
+}
+
+/// What happened at a position of the recording.
+#[derive(Debug)]
+struct Step {
+    /// Where the operation began; a cut before leaves nothing of it.
+    begun: usize,
+    /// Where it was acknowledged as durable; a cut behind leaves it.
+    durable: Option<usize>,
+    op: String,
+    /// The state after it.
+    state: State,
+}
+
+/// A recorded workload.
+#[derive(Debug)]
+pub struct Workload {
+    setting: Setting,
+    disk: Arc<Mutex<Recording>>,
+    steps: Vec<Step>,
+    /// Where the workload began: the file system was made before.
+    start: usize,
+}
+
+/// A command that performs operations in a store.
+struct Puppet {
+    run: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Puppet {
+    fn start(setting: Setting, store: &Path, puppet: &Path) -> Self {
+        let engine = match setting.engine {
+            Engine::Fjall => "fjall",
+            Engine::Sled => "sled",
+        };
+        let mut command = amino("run", store);
+        if !store.exists() {
+            command.args(["--engine", engine]);
+        }
+        command.args(["--durability", setting.level, "--at", "/amino-test", "--"]);
+        command.arg(puppet).arg("/amino-test");
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut run = spawned.expect("a run");
+        let to = run.stdin.take().expect("its input");
+        let from = BufReader::new(run.stdout.take().expect("its output"));
+        Self { run, to, from }
+    }
+
+    fn perform(&mut self, op: &Op) {
+        writeln!(self.to, "{op}").expect("the run takes operations");
+        let mut answer = String::new();
+        self.from.read_line(&mut answer).expect("an answer");
+        let result = answer.trim().parse::<i64>();
+        assert!(result.is_ok(), "{op}: {answer:?}");
+    }
+
+    fn end(self) {
+        let Self { mut run, to, from } = self;
+        drop((to, from));
+        let status = crate::finish::wait(&mut run, LIMIT);
+        assert_eq!(status, Some(0), "the run failed");
+    }
+}
+
+fn amino(subcommand: &str, store: &Path) -> Command {
+    let mut command = Command::new(binary("amino"));
+    command.args([subcommand, "-q", "--store"]).arg(store);
+    command
+}
+
+/// The owner process of the store leaves, so that the volume can be unmounted.
+fn stop_owner(store: &Path) {
+    let mut command = Command::new(binary("amino"));
+    command.args(["daemon", "stop", "--store"]).arg(store);
+    finish_within(&mut command, LIMIT);
+}
+
+/// Whether the level promises that `op`, which has led to the state of `plan`, is on the disk when it returns.
+fn is_durable(level: &str, op: &Op, plan: &Plan) -> bool {
+    match level {
+        "acid" => !plan.is_inside(),
+        "commit" => matches!(op, Op::Commit | Op::Fsync(_)) && !plan.is_inside(),
+        _ => false,
+    }
+}
+
+/// Writes more than the log may have before a checkpoint.
+fn bulk() -> Vec<Op> {
+    let name = |index| format!("bulk{index}");
+    let write = |index| Op::Write {
+        name: name(index),
+        offset: 0,
+        length: BULK,
+        byte: index,
+    };
+    let files = 1..=BULK_FILES;
+    files
+        .flat_map(|index| {
+            [
+                Op::Create(name(index)),
+                write(index),
+                Op::Fsync(name(index)),
+                Op::Unlink(name(index)),
+            ]
+        })
+        .collect()
+}
+
+impl Workload {
+    /// Performs `operations` random operations on a new store and records what its disk receives.
+    ///
+    /// # Panics
+    ///
+    /// When an operation fails.
+    pub fn record(setting: Setting, operations: usize) -> Self {
+        let dir = directory();
+        let puppet = program("puppet", dir.path(), true);
+        let volume = Volume::format(setting.kind, dir.path());
+        let store = volume.path().join("store");
+        let mut steps = vec![Step {
+            begun: 0,
+            durable: None,
+            op: "start".to_owned(),
+            state: State::new(),
+        }];
+        let start = volume.position();
+        let mut plan = Plan::new(fastrand::Rng::with_seed(setting.seed));
+        let mut pauses = fastrand::Rng::with_seed(setting.seed);
+        for turn in 0..RUNS {
+            let mut run = Puppet::start(setting, &store, &puppet);
+            let mut perform = |op: Op, plan: &Plan| {
+                let begun = volume.position();
+                run.perform(&op);
+                steps.push(Step {
+                    begun,
+                    durable: is_durable(setting.level, &op, plan).then(|| volume.position()),
+                    op: op.to_string(),
+                    state: plan.state().clone(),
+                });
+            };
+            let mut left = operations / RUNS;
+            while left > 0 || plan.is_inside() {
+                left = left.saturating_sub(1);
+                let op = plan.advance();
+                perform(op, &plan);
+                // Long enough for the background flush, now and then.
+                if pauses.usize(..40) == 0 {
+                    thread::sleep(Duration::from_millis(600));
+                }
+            }
+            if setting.is_bulky && turn == 0 {
+                for op in bulk() {
+                    let op = plan.perform(op);
+                    perform(op, &plan);
+                }
+            }
+            run.end();
+            steps.push(Step {
+                begun: volume.position(),
+                durable: Some(volume.position()),
+                op: "end of the run".to_owned(),
+                state: plan.state().clone(),
+            });
+            if pauses.bool() {
+                stop_owner(&store);
+            }
+        }
+        stop_owner(&store);
+        Self {
+            setting,
+            disk: volume.into_recording(),
+            steps,
+            start,
+        }
+    }
+
+    /// Cuts the power at `cuts` random positions, and once more during the recovery from each.
+    ///
+    /// # Panics
+    ///
+    /// At the first broken promise; the message has what is needed to see it again.
+    pub fn judge(&self, cuts: usize) {
+        let end = self.disk.lock().position();
+        for cut in 0..cuts {
+            let seed = self
+                .setting
+                .seed
+                .wrapping_mul(1000)
+                .wrapping_add(cut as u64);
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let position = rng.usize(self.start..=end);
+            let loss = Loss::any(&mut rng);
+            let image = self.disk.lock().cut(position, loss, &mut rng);
+            let case = format!(
+                "{:?}, cut {cut} at {position} of {end}, {loss:?}",
+                self.setting
+            );
+            let recovery = self.check(&image, position, &case);
+            let recovery = recovery.lock();
+            let again = rng.usize(..=recovery.position());
+            let loss = Loss::any(&mut rng);
+            let image = recovery.cut(again, loss, &mut rng);
+            drop(recovery);
+            let case = format!("{case}; then during the recovery at {again}, {loss:?}");
+            self.check(&image, position, &case);
+        }
+    }
+
+    /// Opens what a cut at `position` left; returns what the disk received meanwhile.
+    fn check(&self, image: &Image, position: usize, case: &str) -> Arc<Mutex<Recording>> {
+        let dir = directory();
+        let opened = Volume::mount_image(self.setting.kind, image.clone(), dir.path());
+        let judged = opened.and_then(|volume| {
+            self.judge_store(&volume.path().join("store"), dir.path(), position)?;
+            Ok(volume.into_recording())
+        });
+        judged.unwrap_or_else(|why| {
+            let kept = std::env::temp_dir().join(format!("goanna-power-{}.img", fastrand::u64(..)));
+            let saved = image.save(&kept);
+            panic!("{case}: {why}\nthe disk: {} ({saved:?})", kept.display());
+        })
+    }
+
+    /// Judges the store after a cut at `position`; `dir` is for the exported tree.
+    fn judge_store(&self, store: &Path, dir: &Path, position: usize) -> Result<(), String> {
+        let issued = self.steps.partition_point(|step| step.begun <= position);
+        let issued = issued.max(1);
+        let acknowledged = self.steps[..issued]
+            .iter()
+            .rposition(|step| step.durable.is_some_and(|at| at <= position));
+        if acknowledged.is_none() {
+            // There need not be a store yet; then one can be made.
+            succeed(amino("run", store).args(["--", "true"]))?;
+            stop_owner(store);
+        }
+        succeed(&mut amino("fsck", store))?;
+        let out = dir.join("out");
+        succeed(amino("export", store).arg("/").arg(&out))?;
+        stop_owner(store);
+        let found = read(&out);
+        let candidates = &self.steps[acknowledged.unwrap_or(0)..issued];
+        if candidates.iter().any(|step| step.state == found) {
+            return Ok(());
+        }
+        let closest = candidates
+            .iter()
+            .map(|step| (differences(&found, &step.state), &step.op))
+            .min_by_key(|(differences, _)| differences.len());
+        let (differences, op) = closest.ok_or("no operation had begun")?;
+        let older = self.steps.iter().rposition(|step| step.state == found);
+        Err(format!(
+            "no state between operations {acknowledged:?} and {issued}; it is that of operation {older:?}; the closest one is that after {op:?}:\n{}",
+            differences.join("\n")
+        ))
+    }
+}
+
+/// Runs a command that must succeed; else the error is what it printed.
+fn succeed(command: &mut Command) -> Result<(), String> {
+    let ended = finish_within(command, LIMIT);
+    if ended.status == 0 {
+        return Ok(());
+    }
+    Err(format!(
+        "{command:?}: {}\n{}{}",
+        ended.how(),
+        ended.text(),
+        ended.errors()
+    ))
+}
+
+fn directory() -> TempDir {
+    tempfile::Builder::new()
+        .prefix("goanna-power-")
+        .tempdir()
+        .expect("a temporary directory")
+}
+
+/// The tree below `top`.
+fn read(top: &Path) -> State {
+    let mut state = State::new();
+    let mut todo: Vec<PathBuf> = vec![top.to_owned()];
+    while let Some(dir) = todo.pop() {
+        for entry in fs::read_dir(&dir).expect("an exported directory") {
+            let entry = entry.expect("an entry");
+            let path = entry.path();
+            let relative = path.strip_prefix(top).expect("a path below the top");
+            let name = String::from_utf8_lossy(relative.as_os_str().as_bytes()).into_owned();
+            let node = if entry.file_type().expect("a type").is_dir() {
+                todo.push(path);
+                Node::Directory
+            } else {
+                Node::File(Arc::new(fs::read(&path).expect("an exported file")))
+            };
+            state.insert(name, node);
+        }
+    }
+    state
+}

@@ -1,0 +1,184 @@
+//! A real file system on a recorded disk: FUSE file, loop device, mount.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use fuser::{BackgroundSession, Config, MountOption};
+use parking_lot::Mutex;
+
+use super::fuse::{DiskFs, NAME};
+use super::image::{Image, Recording};
+
+/// Size of a disk in bytes: a little more than the smallest XFS.
+const DISK: usize = 320 << 20;
+
+/// A file system of the host's kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// ext4 with its journal.
+    Ext4,
+    /// XFS.
+    Xfs,
+    /// btrfs.
+    Btrfs,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Ext4, Self::Xfs, Self::Btrfs];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
+        }
+    }
+
+    fn format(self, device: &str) {
+        let options: &[&str] = match self {
+            Self::Ext4 => &["-q", "-F", "-E", "nodiscard"],
+            Self::Xfs => &["-q", "-f", "-K"],
+            Self::Btrfs => &["-q", "-f", "-K"],
+        };
+        let mkfs = format!("mkfs.{}", self.name());
+        run(Command::new(mkfs).args(options).arg(device));
+    }
+
+    fn mount_options(self) -> &'static str {
+        match self {
+            Self::Ext4 => "rw",
+            // Volumes cut from one recording have one identifier, which XFS otherwise mounts once.
+            Self::Xfs => "nouuid",
+            Self::Btrfs => "nodiscard",
+        }
+    }
+}
+
+/// What the machine lacks for volumes; `None` when there is all.
+pub fn missing() -> Option<&'static str> {
+    if !crate::is_root() {
+        return Some("needs root to mount a disk");
+    }
+    for device in ["/dev/fuse", "/dev/loop-control"] {
+        if !Path::new(device).exists() {
+            return Some("needs FUSE and loop devices");
+        }
+    }
+    let programs = ["mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "losetup"];
+    let has = |name: &str| {
+        ["/sbin", "/usr/sbin"]
+            .iter()
+            .any(|dir| Path::new(dir).join(name).exists())
+    };
+    (!programs.into_iter().all(has)).then_some("needs e2fsprogs, xfsprogs, btrfs-progs and mount")
+}
+
+/// A mounted file system whose disk records what it receives. Unmounted when dropped.
+pub struct Volume {
+    dir: PathBuf,
+    device: String,
+    disk: Arc<Mutex<Recording>>,
+    session: Option<BackgroundSession>,
+}
+
+impl Volume {
+    /// A new file system of `kind`; its mount point is made in `dir`. The recording starts before mkfs.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be made or mounted.
+    pub fn format(kind: Kind, dir: &Path) -> Self {
+        let volume = Self::attach(Image::new(DISK), dir);
+        kind.format(&volume.device);
+        volume
+            .mount(kind)
+            .expect("a new file system can be mounted");
+        volume
+    }
+
+    /// The file system of `kind` that `image` holds.
+    ///
+    /// # Errors
+    ///
+    /// What mount(8) says when the kernel does not mount it.
+    pub fn mount_image(kind: Kind, image: Image, dir: &Path) -> Result<Self, String> {
+        let volume = Self::attach(image, dir);
+        volume.mount(kind)?;
+        Ok(volume)
+    }
+
+    fn attach(image: Image, dir: &Path) -> Self {
+        let disk = Arc::new(Mutex::new(Recording::new(image)));
+        let fuse = dir.join("fuse");
+        for dir in [&fuse, &dir.join("mnt")] {
+            fs::create_dir_all(dir).expect("a mount point");
+        }
+        let mut config = Config::default();
+        config.mount_options = vec![MountOption::FSName("power-cut".to_owned())];
+        let session = fuser::spawn_mount(DiskFs::new(Arc::clone(&disk)), &fuse, &config);
+        let session = session.expect("a FUSE mount");
+        let file = fuse.join(NAME);
+        let device = run(Command::new("losetup").args(["--find", "--show"]).arg(file));
+        Self {
+            dir: dir.to_owned(),
+            device: device.trim().to_owned(),
+            disk,
+            session: Some(session),
+        }
+    }
+
+    fn mount(&self, kind: Kind) -> Result<(), String> {
+        let mut command = Command::new("mount");
+        command.args(["-t", kind.name(), "-o", kind.mount_options()]);
+        output(command.arg(&self.device).arg(self.path())).map(drop)
+    }
+
+    /// The mount point.
+    pub fn path(&self) -> PathBuf {
+        self.dir.join("mnt")
+    }
+
+    /// The position in the recording.
+    pub fn position(&self) -> usize {
+        self.disk.lock().position()
+    }
+
+    /// Unmounts the file system and returns the recording.
+    pub fn into_recording(self) -> Arc<Mutex<Recording>> {
+        Arc::clone(&self.disk)
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        // A process of the test may need a moment to leave the mount.
+        for _ in 0..200 {
+            match output(Command::new("umount").arg(self.path())) {
+                Err(why) if why.contains("busy") => thread::sleep(Duration::from_millis(50)),
+                _ => break,
+            }
+        }
+        let _ = output(Command::new("losetup").args(["--detach", &self.device]));
+        if let Some(session) = self.session.take() {
+            let _ = session.umount_and_join();
+        }
+    }
+}
+
+/// Runs a command that must succeed; returns its standard output.
+fn run(command: &mut Command) -> String {
+    output(command).unwrap_or_else(|why| panic!("{command:?}: {why}"))
+}
+
+fn output(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(String::from_utf8_lossy(&output.stderr).into_owned())
+}
