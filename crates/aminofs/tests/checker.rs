@@ -181,6 +181,38 @@ fn reachable() {
     assert!(found.contains(&Constraint::Reachable));
 }
 
+/// A power cut after the creation of a store and before its first record.
+#[test]
+fn a_store_whose_creation_was_interrupted_is_clean() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = Options {
+        engine: EngineKind::Memory,
+        create: true,
+        ..Options::default()
+    };
+    Store::open(&path, options.clone())
+        .unwrap()
+        .close()
+        .unwrap();
+    let report = fsck(&path, &mut |_| {}).unwrap();
+    assert_eq!(report.findings, []);
+    close_and_check(open(&path), &path);
+
+    // The same emptiness is damage once there has been a record.
+    let store = Store::open(&path, options).unwrap();
+    let mut changes = Changes::new();
+    changes.delete(key::root_key());
+    changes.delete(key::super_key());
+    let guard = store.enter();
+    store.submit(&guard, changes).unwrap();
+    drop(guard);
+    store.close().unwrap();
+    let report = fsck(&path, &mut |_| {}).unwrap();
+    let constraints: Vec<_> = report.findings.iter().map(|it| it.constraint).collect();
+    assert_eq!(constraints, [Constraint::Reachable]);
+}
+
 #[test]
 fn orphans_are_no_violation() {
     let found = violated(|store, changes| {

@@ -151,6 +151,10 @@ pub fn fsck(store_dir: &Path, progress: &mut dyn FnMut(u64)) -> Result<Report, E
 /// Checks an open store as it is at one moment, whatever is changed in it meanwhile.
 pub fn check(store: &Store, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
     let mut survey = Survey::read(&store.snapshot()?, progress)?;
+    if survey.records == 0 && store.info().appended_seq == 0 {
+        // A crash came between the creation of the store and its first record, the root directory; the next open writes it.
+        return Ok(Report::default());
+    }
     let mut findings = std::mem::take(&mut survey.undecodable);
     for (_, check) in CHECKS {
         check(&survey, &mut findings);
