@@ -277,7 +277,11 @@ impl Workload {
             .iter()
             .rposition(|step| step.durable.is_some_and(|at| at <= position));
         if acknowledged.is_none() {
-            // There need not be a store yet; then one can be made.
+            // There need not be a store yet; then one can be made. What is there is sound.
+            let ended = finish_within(&mut amino("fsck", store), LIMIT);
+            if ended.status == 1 {
+                return Err(format!("fsck of a new store: {}", ended.text()));
+            }
             succeed(amino("run", store).args(["--", "true"]))?;
             stop_owner(store);
         }
