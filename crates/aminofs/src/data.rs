@@ -10,6 +10,7 @@ use nix::unistd::Whence;
 
 use crate::collect::REAP_PAGES;
 use crate::inode::{Inode, PAGE, State, now};
+use crate::shift::Shift;
 use crate::view::View;
 use crate::{Durability, Volume};
 
@@ -17,7 +18,7 @@ use crate::{Durability, Volume};
 pub(crate) const PAGE_COST: usize = change_cost(17, PAGE as usize + 1);
 
 /// The largest file, in bytes: ext4's limit with blocks of 4 KiB, so that a host file can hold its content.
-const MAX_FILE: u64 = (1 << 44) - 4096;
+pub(crate) const MAX_FILE: u64 = (1 << 44) - 4096;
 
 /// Log bytes of deleting so many pages.
 pub(crate) fn deletes(pages: u64) -> usize {
@@ -323,8 +324,14 @@ impl View<'_> {
     ) -> Result<()> {
         let inode = self.inode(node)?;
         let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let shift = match mode {
+            libc::FALLOC_FL_COLLAPSE_RANGE => Some(Shift::Collapse),
+            libc::FALLOC_FL_INSERT_RANGE => Some(Shift::Insert),
+            _ => None,
+        };
         let zero = match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => false,
+            _ if shift.is_some() => false,
             libc::FALLOC_FL_PUNCH_HOLE if keep_size => true,
             libc::FALLOC_FL_ZERO_RANGE => true,
             _ => return Err(Errno::EOPNOTSUPP),
@@ -349,6 +356,9 @@ impl View<'_> {
                 return Err(Errno::ENOENT);
             }
             self.ensure_cache(&inode, &mut state)?;
+            if let Some(shift) = shift {
+                return self.shift(caller, &inode, &mut state, shift, offset, len);
+            }
             let size = state.meta.size;
             if zero {
                 let (first, last) = pages_of(offset, end.min(size).saturating_sub(offset));

@@ -36,6 +36,7 @@ mod readdir;
 mod relocate;
 mod remove;
 mod rename;
+mod shift;
 mod switch;
 mod transaction;
 mod view;

@@ -129,7 +129,7 @@ fn fallocate_modes() {
         Err(Errno::EOPNOTSUPP)
     );
     assert_eq!(
-        fallocate(libc::FALLOC_FL_COLLAPSE_RANGE, 0, 4096),
+        fallocate(libc::FALLOC_FL_UNSHARE_RANGE, 0, 4096),
         Err(Errno::EOPNOTSUPP)
     );
     assert_eq!(fallocate(0, 0, 0), Err(Errno::EINVAL));
@@ -141,6 +141,54 @@ fn fallocate_modes() {
     drop(node);
     let fs = reopen(&dir, fs);
     assert_eq!(read_file(&fs, "f").unwrap(), expected);
+}
+
+#[test]
+fn ranges_are_cut_out_and_inserted() {
+    let (dir, fs) = fresh();
+    let mut expected: Vec<u8> = (0..3_000_017_u32).map(|i| (i % 251) as u8).collect();
+    expected[200_000..1_500_000].fill(0);
+    write_file(&fs, "f", &expected).unwrap();
+    write_file(&fs, "small", b"tiny").unwrap();
+    fs.sync(None).unwrap();
+    let (node, small) = (walk(&fs, "f").unwrap(), walk(&fs, "small").unwrap());
+    let (collapse, insert) = (libc::FALLOC_FL_COLLAPSE_RANGE, libc::FALLOC_FL_INSERT_RANGE);
+    let fallocate = |mode, offset, len| fs.fallocate(&caller(), &node, mode, offset, len);
+    assert_eq!(fallocate(collapse, 100, 4096), Err(Errno::EINVAL));
+    assert_eq!(fallocate(insert, 4096, 100), Err(Errno::EINVAL));
+    let end = expected.len() as u64;
+    assert_eq!(
+        fallocate(collapse, 4096, end / 4096 * 4096),
+        Err(Errno::EINVAL)
+    );
+    assert_eq!(
+        fallocate(insert, end.next_multiple_of(4096), 4096),
+        Err(Errno::EINVAL)
+    );
+    assert_eq!(fallocate(insert, 0, 1 << 44), Err(Errno::EFBIG));
+    let keep_size = collapse | libc::FALLOC_FL_KEEP_SIZE;
+    assert_eq!(fallocate(keep_size, 0, 4096), Err(Errno::EOPNOTSUPP));
+    for (mode, offset, len) in [
+        (collapse, 4096, 40_960),
+        (insert, 8192, 1_200_128),
+        (collapse, 0, 12_288),
+        (insert, 0, 4096),
+    ] {
+        assert_eq!(fallocate(mode, offset, len), Ok(()));
+        let (offset, len) = (offset as usize, len as usize);
+        if mode == collapse {
+            expected.drain(offset..offset + len);
+        } else {
+            expected.splice(offset..offset, std::iter::repeat_n(0, len));
+        }
+        assert!(read_file(&fs, "f").unwrap() == expected);
+    }
+    assert_eq!(fs.fallocate(&caller(), &small, insert, 0, 4096), Ok(()));
+    drop((node, small));
+    let fs = reopen(&dir, fs);
+    assert!(read_file(&fs, "f").unwrap() == expected);
+    let small = read_file(&fs, "small").unwrap();
+    assert_eq!((small.len(), &small[4096..]), (4100, &b"tiny"[..]));
 }
 
 #[test]

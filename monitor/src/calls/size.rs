@@ -104,7 +104,8 @@ pub fn fallocate(call: &mut Call<'_>) -> Result<Answer> {
         .filter(|&end| end <= i64::MAX as u64)
         .ok_or(Errno::EFBIG)?;
     let mode = call.int(1);
-    if mode & libc::FALLOC_FL_KEEP_SIZE == 0 {
+    const SHIFTS: i32 = libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE;
+    if mode & (libc::FALLOC_FL_KEEP_SIZE | SHIFTS) == 0 {
         may_become(call, &output.place, end)?;
     }
     output
