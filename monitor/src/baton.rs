@@ -48,6 +48,10 @@ struct State {
     seats: Vec<Seat>,
     /// A standby looks after slow holders; one is enough.
     watched: bool,
+    /// Threads that wait for a seat.
+    standbys: usize,
+    /// No call will come any more.
+    closed: bool,
     /// The last call: whose and when.
     called: Option<(i32, Instant)>,
     score: u32,
@@ -78,11 +82,12 @@ impl State {
 }
 
 impl Baton {
-    /// Waits until a seat is free or a holder slow.
-    pub fn take(&self) -> Ticket {
+    /// Waits until a seat is free or a holder slow; `None` after [`Baton::close`].
+    pub fn take(&self) -> Option<Ticket> {
         let mut state = self.state.lock();
         let mut watching = false;
-        loop {
+        state.standbys += 1;
+        while !state.closed {
             let slow = |seat: &Seat| seat.answering.is_some_and(|at| at.elapsed() >= PATIENCE);
             if let Some(slow) = state.seats.iter().position(slow) {
                 state.seats.swap_remove(slow);
@@ -98,6 +103,10 @@ impl Baton {
                 self.free.wait(&mut state);
             }
         }
+        state.standbys -= 1;
+        if state.closed {
+            return None;
+        }
         if watching {
             state.watched = false;
             // Somebody else watches from now on.
@@ -109,7 +118,18 @@ impl Baton {
             ticket,
             answering: None,
         });
-        ticket
+        Some(ticket)
+    }
+
+    /// Threads that wait for a seat now.
+    pub fn standbys(&self) -> usize {
+        self.state.lock().standbys
+    }
+
+    /// Lets every thread leave: no call will come any more.
+    pub fn close(&self) {
+        self.state.lock().closed = true;
+        self.free.notify_all();
     }
 
     /// The holder has a call of `tid` to answer; whether other tracees call at the same time.
@@ -137,13 +157,6 @@ impl Baton {
             .map(|seat| seat.answering = None)
             .is_some()
     }
-
-    /// Gives the seat to another thread.
-    pub fn pass(&self, ticket: Ticket) {
-        let mut state = self.state.lock();
-        state.seats.retain(|seat| seat.ticket != ticket);
-        self.free.notify_one();
-    }
 }
 
 #[cfg(test)]
@@ -155,27 +168,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_passed_baton_is_taken_at_once() {
+    fn a_closed_baton_lets_all_leave() {
         let baton = Arc::new(Baton::default());
-        let first = baton.take();
+        let held = baton.take();
         let other = Arc::clone(&baton);
         let taker = thread::spawn(move || other.take());
-        baton.pass(first);
-        let second = taker.join().unwrap();
-        assert_ne!(first, second);
-        assert!(!baton.end(first));
-        assert!(baton.end(second));
+        baton.close();
+        assert!(held.is_some());
+        assert_eq!(taker.join().unwrap(), None);
+        assert_eq!(baton.standbys(), 0);
     }
 
     #[test]
     fn a_slow_holder_loses_it_and_a_waiting_one_does_not() {
         let baton = Arc::new(Baton::default());
-        let first = baton.take();
+        let first = baton.take().unwrap();
         let (done, taken) = channel();
         for _ in 0..2 {
             let (other, done) = (Arc::clone(&baton), done.clone());
             thread::spawn(move || {
-                let ticket = other.take();
+                let ticket = other.take().unwrap();
                 done.send(ticket).unwrap();
                 // Slow as well, so that the second standby gets its turn.
                 other.begin(ticket, 1);
@@ -219,7 +231,7 @@ mod tests {
     fn the_second_receiver_leaves_when_the_crowd_has_gone() {
         let baton = Baton::default();
         baton.state.lock().score = SCORE_MAX;
-        let (first, second) = (baton.take(), baton.take());
+        let (first, second) = (baton.take().unwrap(), baton.take().unwrap());
         assert!(baton.begin(first, 1));
         assert!(baton.end(first) && baton.end(second));
         baton.state.lock().score = 0;

@@ -12,6 +12,7 @@ use goanna_vfs::{Caller, Errno, LOCKED, PATH_MAX, Place, Result};
 use crate::Monitor;
 use crate::shadow::Shadow;
 use crate::task::{Cwd, Task};
+use crate::waiting::Work;
 
 /// What becomes of a call.
 pub enum Answer {
@@ -40,8 +41,13 @@ pub enum Answer {
     MapCopy(Vec<u8>),
     /// It is made again from the start, after the signal that interrupted its wait for a lock.
     Again,
+    /// A signal has ended its wait: EINTR, or made again from the start, as the signal's handler was installed.
+    Interrupted,
+    /// The handler would wait for something that a program controls, or work for long: it runs again on a thread of its own,
+    /// where [`Call::may_wait`] says so. Nothing has changed.
+    Wait,
     /// The answer may take long (the other end of a fifo): it is worked out on a thread of its own.
-    Block(Box<dyn FnOnce() -> Result<Answer> + Send>),
+    Block(Work),
 }
 
 impl Answer {
@@ -106,6 +112,8 @@ pub struct Call<'m> {
     pub nr: u32,
     /// Where the call can be given descriptors while it waits; none at a ptrace stop.
     pub notification: Option<(Arc<Listener>, u64)>,
+    /// The call is answered on a thread of its own, whose waits a signal for the caller ends with EINTR.
+    pub may_wait: bool,
     args: [u64; 6],
     caller: OnceCell<Arc<Caller>>,
 }
@@ -118,6 +126,7 @@ impl<'m> Call<'m> {
             task,
             nr,
             notification: None,
+            may_wait: false,
             args,
             caller: OnceCell::new(),
         }
@@ -192,12 +201,17 @@ impl<'m> Call<'m> {
         Ok(bytes)
     }
 
+    /// The tracee's open file description behind descriptor `fd`, and the virtual object that it stands for. EBADF.
+    pub fn descriptor_of_any(&self, fd: i32) -> Result<(Option<Arc<Shadow>>, OwnedFd)> {
+        let ofd = self.task.descriptor(fd)?;
+        Ok((self.monitor.shadows.of_descriptor(&ofd)?, ofd))
+    }
+
     /// What descriptor `fd` is. EBADF.
     pub fn descriptor(&self, fd: i32) -> Result<Descriptor> {
-        let ofd = self.task.descriptor(fd)?;
-        Ok(match self.monitor.shadows.of_descriptor(&ofd)? {
-            Some(shadow) => Descriptor::Shadow(shadow, ofd),
-            None => Descriptor::Native,
+        Ok(match self.descriptor_of_any(fd)? {
+            (Some(shadow), ofd) => Descriptor::Shadow(shadow, ofd),
+            (None, _) => Descriptor::Native,
         })
     }
 

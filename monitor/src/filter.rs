@@ -6,6 +6,7 @@
 //! all: the kernel keeps a bitmap of them.
 
 use goanna_sys::filter::Insn;
+use goanna_vfs::Mounts;
 
 use crate::table::{Condition, MAP_FILE, MAP_SHARED_FILE, ROWS, Rule};
 
@@ -53,6 +54,11 @@ pub struct Purpose {
     pub delivery: Delivery,
     /// Whether any mount hands out shadow files, so that data calls must be seen.
     pub shadow_files: bool,
+}
+
+/// Whether any of `mounts` hands out shadow files.
+pub fn shadow_files(mounts: &Mounts) -> bool {
+    mounts.iter().any(|mount| !mount.fs.opens_host_files())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

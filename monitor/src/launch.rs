@@ -10,7 +10,7 @@ use goanna_vfs::walk::{NoProcess, Pos, Walk};
 use goanna_vfs::{Caller, Errno, FileKind, Mounts, Result, ops};
 use nix::unistd::{AccessFlags, access};
 
-use crate::filter::{Delivery, Purpose, compile};
+use crate::filter::{Delivery, Purpose, compile, shadow_files};
 use crate::task::credentials;
 use crate::{Error, Interception};
 
@@ -77,7 +77,7 @@ pub fn find(mounts: &Mounts, command: &Command) -> std::result::Result<Program, 
             Ok(()) => {
                 return Ok(Program {
                     file: CString::new(candidate).map_err(|_| Error::BadCommand)?,
-                    shadow_files: mounts.iter().any(|mount| !mount.fs.opens_host_files()),
+                    shadow_files: shadow_files(mounts),
                 });
             }
             Err(Errno::ENOENT | Errno::ENOTDIR) => {}

@@ -40,6 +40,7 @@ mod supervise;
 pub mod table;
 mod task;
 mod vigil;
+mod waiting;
 mod whole;
 
 use std::ffi::OsString;

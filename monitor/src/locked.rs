@@ -12,7 +12,7 @@ use crate::call::Answer;
 const SLICE: Duration = Duration::from_millis(10);
 
 /// Waits for the lock that the last call of `tid` met; false when a signal, or death, ends the wait. EDEADLK, ETIMEDOUT.
-fn wait(monitor: &Monitor, tid: i32, since: Instant) -> Result<bool> {
+pub fn wait(monitor: &Monitor, tid: i32, since: Instant) -> Result<bool> {
     let transactions = monitor.members.transactions()?;
     loop {
         if is_interrupted(tid).unwrap_or(true) {

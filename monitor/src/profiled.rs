@@ -244,7 +244,7 @@ impl Profiled {
         let is_last = *calls == 0;
         match answer {
             // It is made again.
-            Err(LOCKED) => {}
+            Err(LOCKED) | Ok(Answer::Wait) => {}
             Ok(Answer::PassOn) | Err(_) => {
                 if is_last && let Some(begun) = process.open.take() {
                     // With the table locked: nothing may begin inside it.

@@ -6,7 +6,7 @@
 //! EINTR, and no program expects it. So at the stop for the signal's delivery such a result is made `ERESTARTNOINTR`:
 //! the handler runs, then the call is made again, as if the signal had come just before it.
 
-use crate::table::entry;
+use crate::table::{Entry, entry};
 
 const ERESTARTSYS: i64 = 512;
 const ERESTARTNOINTR: i64 = 513;
@@ -52,14 +52,17 @@ pub fn is_interruptible(nr: u32) -> bool {
 }
 
 /// The result that call `nr` is to have at a signal's delivery instead of `result`. `left_to_wait` is the last call of
-/// this thread that was received and then left to wait, in the kernel or with us: that one was interrupted rightly.
+/// this thread that was received and then left to wait, in the kernel or with us: that one was interrupted rightly. A call
+/// that the filter lets pass, as one on data in a run without `shadow_files`, waits in the kernel alone.
 pub fn instead(
     nr: u32,
     args: [u64; 6],
+    shadow_files: bool,
     result: i64,
     left_to_wait: impl FnOnce() -> Option<Received>,
 ) -> Option<i64> {
-    if result != -ERESTARTSYS || !entry(nr).is_some_and(|entry| entry.rule.notifies()) {
+    let notifies = |entry: &Entry| entry.rule.notifies(&args, shadow_files);
+    if result != -ERESTARTSYS || !entry(nr).is_some_and(notifies) {
         return None;
     }
     let rightly = is_interruptible(nr) && left_to_wait() == Some((nr, args));
@@ -74,29 +77,46 @@ mod tests {
     fn only_calls_that_were_not_received_are_made_again() {
         let (stat, open) = (libc::SYS_stat as u32, libc::SYS_openat as u32);
         let args = [1, 2, 3, 4, 5, 6];
-        assert_eq!(instead(stat, args, -512, || None), Some(-513));
+        assert_eq!(instead(stat, args, true, -512, || None), Some(-513));
         assert_eq!(
-            instead(stat, args, -512, || Some((stat, args))),
+            instead(stat, args, true, -512, || Some((stat, args))),
             Some(-513),
             "stat never waits"
         );
-        assert_eq!(instead(stat, args, -4, || None), None);
-        assert_eq!(instead(open, args, -512, || None), Some(-513));
+        assert_eq!(instead(stat, args, true, -4, || None), None);
+        assert_eq!(instead(open, args, true, -512, || None), Some(-513));
         assert_eq!(
-            instead(open, args, -512, || Some((open, args))),
+            instead(open, args, true, -512, || Some((open, args))),
             None,
             "a fifo"
         );
         assert_eq!(
-            instead(open, args, -512, || Some((open, [0; 6]))),
+            instead(open, args, true, -512, || Some((open, [0; 6]))),
             Some(-513)
         );
         assert_eq!(
-            instead(libc::SYS_nanosleep as u32, args, -512, || None),
+            instead(libc::SYS_nanosleep as u32, args, true, -512, || None),
             None,
             "not ours"
         );
         let read = libc::SYS_read as u32;
-        assert_eq!(instead(read, args, -512, || None), None, "stopped at most");
+        assert_eq!(
+            instead(read, args, true, -512, || None),
+            None,
+            "stopped at most"
+        );
+        let splice = libc::SYS_splice as u32;
+        assert_eq!(instead(splice, args, true, -512, || None), Some(-513));
+        assert_eq!(
+            instead(splice, args, false, -512, || None),
+            None,
+            "not seen without shadow files"
+        );
+        let ioctl = libc::SYS_ioctl as u32;
+        assert_eq!(
+            instead(ioctl, args, true, -512, || None),
+            None,
+            "not the request that is answered"
+        );
     }
 }

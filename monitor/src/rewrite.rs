@@ -53,6 +53,8 @@ pub enum Rewrite {
     Send(Send),
     /// mmap(2) of memory that then gets this content, instead of a private mapping of a file.
     MapCopy(Vec<u8>),
+    /// No call: the kernel finds that a signal has ended it, and restarts it or makes it EINTR.
+    Interrupted,
     /// seccomp(2): a further filter for all threads of the program, which then makes its own call again.
     Filter(Vec<Insn>),
 }
@@ -141,6 +143,8 @@ pub struct Rewriter {
 
 const PAGE: u64 = 4096;
 
+/// The kernel's own result for a wait that a signal has ended.
+const ERESTARTSYS: i64 = -512;
 /// The kernel's own results ERESTARTSYS to ERESTART_RESTARTBLOCK.
 const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
@@ -460,7 +464,7 @@ impl Rewrite {
                 program.len() + 1 + new + 8 * (args.len() + 2)
             }
             Self::Send(send) => send.image.len(),
-            Self::MapCopy(_) => 0,
+            Self::MapCopy(_) | Self::Interrupted => 0,
             Self::Filter(program) => FPROG + program.len() * size_of::<Insn>(),
         };
         strings as u64
@@ -517,6 +521,11 @@ impl Rewrite {
                 regs.rsi = libc::SECCOMP_FILTER_FLAG_TSYNC;
                 regs.rdx = base;
                 filter_image(program, base)
+            }
+            Self::Interrupted => {
+                regs.orig_rax = u64::MAX;
+                regs.rax = ERESTARTSYS.cast_unsigned();
+                Vec::new()
             }
             Self::MapCopy(_) => {
                 regs.r10 = regs.r10 & !(libc::MAP_SHARED as u64) | MAP_MEMORY;

@@ -18,19 +18,21 @@ use goanna_vfs::{Errno, LOCKED, Place, Result, ops};
 use crate::call::{Answer, Call};
 use crate::calls::datagram;
 use crate::calls::txn::Request;
-use crate::filter::{CLOSER, MEMBER, compile_member};
+use crate::filter::{CLOSER, MEMBER, compile_member, shadow_files};
 use crate::inject::{Injector, Receive, Stop};
 use crate::profile::{End, Rule};
 use crate::program::{Exec, Plan};
 use crate::rewrite::{Registers, Rewrite, Rewriter};
-use crate::table::entry;
-use crate::{Monitor, Status, locked, profiled, restart};
+use crate::table::{Handler, entry};
+use crate::{Monitor, Status, profiled, restart, waiting};
 
 /// Follows the tracees of one run.
 pub struct Supervisor {
     monitor: Arc<Monitor>,
     /// Calls come as notifications, not only as stops.
     notified: bool,
+    /// Calls on data are seen.
+    shadow_files: bool,
     rewriter: Rewriter,
     /// Answers of calls that took long, where there is no notification to reply to.
     late: (Sender<Late>, Receiver<Late>),
@@ -88,6 +90,7 @@ impl Supervisor {
     /// For the tracees of `monitor`.
     pub fn new(monitor: Arc<Monitor>, notified: bool) -> Self {
         Self {
+            shadow_files: shadow_files(&monitor.mounts),
             monitor,
             notified,
             rewriter: Rewriter::default(),
@@ -341,7 +344,7 @@ impl Supervisor {
         let (nr, args) = call_of(&regs);
         let received = || self.monitor.tasks.left_to_wait(tid);
         let result = regs.rax.cast_signed();
-        if let Some(instead) = restart::instead(nr, args, result, received) {
+        if let Some(instead) = restart::instead(nr, args, self.shadow_files, result, received) {
             regs.rax = instead.cast_unsigned();
             ptrace::set_regs(tid, &regs)?;
         }
@@ -376,8 +379,8 @@ impl Supervisor {
         let mut next = self.treat(tid, &regs);
         if next.as_ref().is_err_and(|errno| *errno == LOCKED) {
             let monitor = Arc::clone(&self.monitor);
-            let wait = move || locked::until_free(&monitor, tid, || Ok(Answer::Again));
-            next = self.without_notification(tid, regs, Ok(Answer::Block(Box::new(wait))));
+            let again = waiting::again(&monitor, tid, true, || Ok(Answer::Again));
+            next = self.without_notification(tid, regs, Ok(again));
         }
         self.go_on(tid, regs, next)
     }
@@ -443,8 +446,11 @@ impl Supervisor {
             }
             (_, Some(handler)) => {
                 let answer = profiled::answer(&mut call, handler);
-                let answer = answer.and_then(|answer| monitor.outside.judge(&call, answer));
+                let mut answer = answer.and_then(|answer| monitor.outside.judge(&call, answer));
                 drop(call);
+                if matches!(answer, Ok(Answer::Wait)) {
+                    answer = Ok(on_own_thread(&monitor, tid, (nr, args), handler));
+                }
                 self.without_notification(tid, *regs, answer)
             }
             _ => Ok(Next::Run),
@@ -482,6 +488,9 @@ impl Supervisor {
                 make_again(tid, regs)?;
                 Ok(Next::Run)
             }
+            Answer::Interrupted => Ok(Next::Instead(Rewrite::Interrupted)),
+            // Made an `Answer::Block` before.
+            Answer::Wait => Err(Errno::EIO),
             Answer::OpenHost { path, flags } => Ok(Next::Instead(Rewrite::Open {
                 path,
                 flags,
@@ -489,15 +498,14 @@ impl Supervisor {
             })),
             Answer::Block(work) => {
                 let done = self.late.0.clone();
-                self.late_count += 1;
-                thread::spawn(move || {
+                let thread = thread::Builder::new().name("blocking".into());
+                let spawned = thread.spawn(move || {
+                    let answer = waiting::perform(tid, || true, work);
                     // The supervisor outlives its tracees.
-                    let _ = done.send(Late {
-                        tid,
-                        regs,
-                        answer: work(),
-                    });
+                    let _ = done.send(Late { tid, regs, answer });
                 });
+                spawned.map_err(|_| Errno::EAGAIN)?;
+                self.late_count += 1;
                 Ok(Next::Wait)
             }
         }
@@ -516,6 +524,22 @@ impl Supervisor {
             "{tid}: {outcome:?}"
         );
     }
+}
+
+/// What answers the call `(nr, args)` of `tid` on a thread that may wait.
+fn on_own_thread(
+    monitor: &Arc<Monitor>,
+    tid: i32,
+    (nr, args): (u32, [u64; 6]),
+    handler: Handler,
+) -> Answer {
+    let again = Arc::clone(monitor);
+    waiting::again(monitor, tid, false, move || {
+        let mut call = Call::new(&again, again.tasks.get(tid)?, nr, args);
+        call.may_wait = true;
+        let answer = profiled::answer(&mut call, handler)?;
+        again.outside.judge(&call, answer)
+    })
 }
 
 /// How a task ended, if it did.

@@ -77,6 +77,8 @@ in_every_place! {
     sockets => |place| check(&place, "sockets", false);
     locks => |place| check(&place, "locks", false);
     copy => |place| check(&place, "copy", false);
+    large_copies => |place| check(&place, "copies", false);
+    waiting_copies => |place| check(&place, "waits", false);
 }
 
 /// The same, each program in a transaction.
@@ -134,7 +136,7 @@ mod inside {
     }
 
     programs! { check:
-        open opath stat rw dirs names attr flags dropped xattr mmap cwd process eintr fifos interrupt sockets locks copy
+        open opath stat rw dirs names attr flags dropped xattr mmap cwd process eintr fifos interrupt sockets locks copy copies waits
     }
 }
 
@@ -151,7 +153,7 @@ mod whole {
     }
 
     programs! { check:
-        open opath stat rw dirs names attr flags dropped xattr mmap cwd process killed eintr execname fifos interrupt sockets locks copy
+        open opath stat rw dirs names attr flags dropped xattr mmap cwd process killed eintr execname fifos interrupt sockets locks copy copies waits
     }
 }
 

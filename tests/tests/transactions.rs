@@ -49,6 +49,7 @@ in_stores! {
     deaths => what_the_dead_began_is_undone;
     sharing => transactions_go_from_shell_to_shell;
     trees => parallel_children;
+    copies => copies_wait_for_a_lock_and_lose_nothing;
 }
 
 /// Runs a script of `shell` that starts in the mount, with `amino` in its path.
@@ -319,4 +320,23 @@ fn parallel_children(place: &Place) {
         amino txn begin > /dev/null; make -s -j4; ./prog; make -q && echo up to date; amino txn abort; ls | wc -l
         amino txn run -- make -s -j4; ./prog; make -q && echo up to date"#;
     assert_eq!(script(place, text), "0\n3\nup to date\n6\nup to date\n");
+}
+
+fn copies_wait_for_a_lock_and_lose_nothing(place: &Place) {
+    let copies = program("locked_copies", &place.path("."), false);
+    let (copies, host) = (copies.display(), place.path("host"));
+    let script = format!(
+        r#"H={}; mkfifo $H/locked $H/go; printf 0123456789abcdef >$H/source; echo first >f
+        export H
+        amino txn run -- bash -c 'echo second >f; echo >$H/locked; read <$H/go' &
+        read <$H/locked
+        (sleep 0.3; echo >$H/go) &
+        {copies} f $H/source
+        wait
+        cat f"#,
+        host.display()
+    );
+    let text = run_in(place, "bash", &script).expect(0).text();
+    let expected = "splice 7 \nsendfile 7 \ncopy 7 \nspliced0123456789abcd";
+    assert_eq!(text, expected);
 }

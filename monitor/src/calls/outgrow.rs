@@ -32,35 +32,39 @@ pub struct Reluctant {
 const VOLUME_TO_ASK: u64 = 256 << 10;
 
 /// After a change through descriptor `fd` that may have made the file larger, by at most `volume` bytes of content.
-/// What goes wrong here leaves the file in memory, and the call's own answer as it was.
-pub fn after_growth(call: &Call<'_>, fd: i32, output: &Output, volume: u64) {
+/// What goes wrong here leaves the file in memory, and the call's own answer as it was. Whether the descriptor was exchanged.
+pub fn after_growth(call: &Call<'_>, fd: i32, output: &Output, volume: u64) -> bool {
     let before = output.volume.fetch_add(volume, Ordering::Relaxed);
     if before.saturating_add(volume) < VOLUME_TO_ASK {
-        return;
+        return false;
     }
     output.volume.store(0, Ordering::Relaxed);
     let place = &output.place;
-    let Ok(caller) = call.caller() else { return };
+    let Ok(caller) = call.caller() else {
+        return false;
+    };
     if !place.mount.fs.outgrown(&caller, &place.node) {
-        return;
+        return false;
     }
     let Ok((dev, ino, _)) = stat::identity(output.ofd.as_fd()) else {
-        return;
+        return false;
     };
     let Ok(size) = lseek(&output.ofd, 0, Whence::SeekCur).map(i64::cast_unsigned) else {
-        return;
+        return false;
     };
     let identity = (dev, ino);
     let mut retry_at = call.monitor.reluctant.retry_at.lock();
     if retry_at.get(&identity).is_some_and(|&at| size < at) {
-        return;
+        return false;
     }
     let alone = exclusive(call, fd, identity).unwrap_or(false);
-    if alone && exchange(call, fd, output).unwrap_or(false) {
+    let exchanged = alone && exchange(call, fd, output).unwrap_or(false);
+    if exchanged {
         retry_at.remove(&identity);
     } else {
         retry_at.insert(identity, size.saturating_mul(2));
     }
+    exchanged
 }
 
 /// Whether descriptor `fd` of a single-threaded caller is the only way to the object.

@@ -72,7 +72,13 @@ impl Output {
         if data.is_empty() {
             return Ok(data);
         }
-        let room = within_limit(call, |limit| {
+        let room = usize::try_from(self.room(call, spot)?).unwrap_or(usize::MAX);
+        Ok(data.get(..room).unwrap_or(data))
+    }
+
+    /// How many bytes RLIMIT_FSIZE lets in at `spot`. EFBIG with SIGXFSZ for none.
+    pub fn room(&self, call: &Call<'_>, spot: Spot) -> Result<u64> {
+        within_limit(call, |limit| {
             let start = match spot {
                 Spot::At(offset) if self.flags & libc::O_APPEND == 0 => offset,
                 Spot::Cursor if self.flags & libc::O_APPEND == 0 => {
@@ -87,9 +93,7 @@ impl Output {
                 }
             };
             Ok(limit.saturating_sub(start))
-        })?;
-        let room = usize::try_from(room).unwrap_or(usize::MAX);
-        Ok(data.get(..room).unwrap_or(data))
+        })
     }
 }
 

@@ -27,6 +27,14 @@ pub struct Condition {
     pub holds: bool,
 }
 
+impl Condition {
+    /// Whether a call with these arguments meets it.
+    pub fn is_met(&self, args: &[u64; 6]) -> bool {
+        let arg = args.get(usize::from(self.arg)).copied().unwrap_or(0) as u32;
+        (arg & self.mask == self.value) == self.holds
+    }
+}
+
 /// mmap(2) of a file, shared.
 pub const MAP_SHARED_FILE: Condition = Condition {
     arg: 3,
@@ -162,12 +170,15 @@ impl Entry {
 }
 
 impl Rule {
-    /// Whether the call can come to the monitor as a notification.
-    pub fn notifies(&self) -> bool {
-        matches!(
-            self,
-            Self::Notify(_) | Self::Data(_) | Self::DataIf(..) | Self::MapFile(_)
-        )
+    /// Whether a call with these arguments comes to the monitor as a notification, in a run with `shadow_files` or without.
+    pub fn notifies(&self, args: &[u64; 6], shadow_files: bool) -> bool {
+        match self {
+            Self::Notify(_) => true,
+            Self::Data(_) => shadow_files,
+            Self::DataIf(condition, _) => shadow_files && condition.is_met(args),
+            Self::MapFile(_) => shadow_files && MAP_SHARED_FILE.is_met(args),
+            _ => false,
+        }
     }
 
     /// What answers a call that came to the monitor.

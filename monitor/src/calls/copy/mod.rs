@@ -1,0 +1,284 @@
+//! Copies between descriptors inside the kernel, where one end is a shadow file.
+//!
+//! A shadow source needs nothing: the kernel reads its cache object. The back end must learn what a shadow destination
+//! gets, so the monitor reads the source and writes. Next: [`source`].
+
+mod source;
+
+use std::time::Instant;
+
+use goanna_sys::interrupt::is_interrupted;
+use goanna_sys::tracee::MAX_RW_COUNT;
+use goanna_vfs::{Errno, LOCKED, Result, Spot};
+use nix::unistd::{Whence, lseek, write};
+
+use super::outgrow::after_growth;
+use super::read::Content;
+use super::rw::Output;
+use crate::call::{Answer, Call};
+use crate::locked;
+use source::{PIECE, Source};
+
+fn offset_at(call: &Call<'_>, address: u64) -> Result<Option<u64>> {
+    if address == 0 {
+        return Ok(None);
+    }
+    let offset = call.read_u64(address)?;
+    if (offset as i64) < 0 {
+        Err(Errno::EINVAL)
+    } else {
+        Ok(Some(offset))
+    }
+}
+
+fn put_offset(call: &Call<'_>, address: u64, offset: Option<u64>) -> Result<()> {
+    match offset {
+        Some(offset) => call.put(address, &offset.to_ne_bytes()),
+        None => Ok(()),
+    }
+}
+
+/// How much a call is to copy. EINVAL for a negative count.
+fn count(value: u64) -> Result<usize> {
+    let count = isize::try_from(value).map_err(|_| Errno::EINVAL)?;
+    Ok(count.unsigned_abs().min(MAX_RW_COUNT))
+}
+
+/// A copy into a shadow file.
+struct Copy<'c, 'm> {
+    call: &'c Call<'m>,
+    source: Source,
+    /// The destination: its number, and what it is.
+    fd: i32,
+    output: Output,
+    /// The offset that the program gave for it.
+    to: Option<u64>,
+}
+
+impl Copy<'_, '_> {
+    /// Copies up to `count` bytes, and less only at the end of the source, of the space, or when a signal arrives. An error
+    /// after some bytes is not reported, as by Linux.
+    fn run(&mut self, count: usize) -> Result<usize> {
+        let mut done = 0;
+        let mut data = Vec::new();
+        while done < count {
+            match self.piece(count - done, &mut data) {
+                Ok(0) => break,
+                Ok(written) => done += written,
+                // A call that has done something cannot be made from the start again.
+                Err(LOCKED) if done > 0 => {
+                    let waited =
+                        locked::wait(self.call.monitor, self.call.task.tid, Instant::now());
+                    if !waited.unwrap_or(false) {
+                        break;
+                    }
+                }
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+            if done < count && is_interrupted(self.call.task.tid).unwrap_or(true) {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn piece(&mut self, count: usize, data: &mut Vec<u8>) -> Result<usize> {
+        self.source.read(count.min(PIECE), data)?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let outcome = self.output.write(self.call, self.spot(), data);
+        let written = *outcome.as_ref().unwrap_or(&0);
+        self.source.advance(data.len(), written)?;
+        outcome?;
+        if let Some(to) = &mut self.to {
+            *to += written as u64;
+        }
+        if after_growth(self.call, self.fd, &self.output, written as u64) {
+            self.output = Output::of(self.call, self.fd)?.ok_or(Errno::EBADF)?;
+        }
+        Ok(written)
+    }
+
+    fn spot(&self) -> Spot {
+        self.to.map_or(Spot::Cursor, Spot::At)
+    }
+}
+
+/// To a file or socket of the host: the kernel copies, unless it would copy something else than the transaction sees; then
+/// `refused` makes the program read and write.
+fn out_of_store(call: &Call<'_>, fd: i32, refused: Errno) -> Result<Answer> {
+    match Content::of(call, fd)? {
+        None => Ok(Answer::PassOn),
+        Some(_) => Err(refused),
+    }
+}
+
+/// sendfile(2) of a file that the caller's transaction has changed, to a socket, pipe or file of the host: the monitor writes,
+/// and the receiver may be slow.
+fn send_out(call: &Call<'_>) -> Result<Answer> {
+    let Some(content) = Content::of(call, call.int(1))? else {
+        return Ok(Answer::PassOn);
+    };
+    let count = count(call.arg(3))?;
+    if !call.may_wait {
+        return Ok(Answer::Wait);
+    }
+    let out = call.task.descriptor(call.int(0))?;
+    let offset = offset_at(call, call.arg(2))?;
+    let start = offset.map_or_else(|| content.offset(), Ok)?;
+    let mut done = 0;
+    while done < count {
+        let data = content.at(start + done as u64, (count - done).min(PIECE))?;
+        if data.is_empty() {
+            break;
+        }
+        match write(&out, &data) {
+            Ok(sent) => done += sent,
+            Err(_) if done > 0 => break,
+            Err(errno) => {
+                if errno == Errno::EPIPE {
+                    call.monitor.signal(call.task.tid, libc::SIGPIPE);
+                }
+                return Err(errno);
+            }
+        }
+        if done < count && is_interrupted(call.task.tid).unwrap_or(true) {
+            break;
+        }
+    }
+    let end = start + done as u64;
+    match offset {
+        Some(_) => put_offset(call, call.arg(2), Some(end))?,
+        None => content.seek(end)?,
+    }
+    Ok(Answer::Value(done as i64))
+}
+
+/// sendfile(2): out_fd, in_fd, offset, count.
+pub fn sendfile(call: &mut Call<'_>) -> Result<Answer> {
+    let output = match Output::of(call, call.int(0)) {
+        Ok(None) => return send_out(call),
+        output => output,
+    };
+    let mut source = Source::of(call, call.int(1))?;
+    source.offset = offset_at(call, call.arg(2))?;
+    let count = count(call.arg(3))?;
+    let output = output?.ok_or(Errno::EBADF)?;
+    if output.flags & libc::O_APPEND != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let slow = source.may_wait() || source.left()?.min(count as u64) > PIECE as u64;
+    if slow && !call.may_wait {
+        return Ok(Answer::Wait);
+    }
+    let mut copy = Copy {
+        call,
+        source,
+        fd: call.int(0),
+        output,
+        to: None,
+    };
+    let done = copy.run(count)?;
+    put_offset(call, call.arg(2), copy.source.offset)?;
+    Ok(Answer::Value(done as i64))
+}
+
+fn is_directory(call: &Call<'_>, fd: i32) -> Result<bool> {
+    Ok(call
+        .shadow(fd)?
+        .is_some_and(|shadow| shadow.place().node.is_dir()))
+}
+
+/// copy_file_range(2): fd_in, off_in, fd_out, off_out, len, flags.
+pub fn copy_file_range(call: &mut Call<'_>) -> Result<Answer> {
+    let output = match Output::of(call, call.int(2)) {
+        Ok(None) => return out_of_store(call, call.int(0), Errno::EXDEV),
+        Err(Errno::EBADF) if call.uint(5) == 0 && is_directory(call, call.int(2))? => {
+            return Err(Errno::EISDIR);
+        }
+        output => output?.ok_or(Errno::EBADF)?,
+    };
+    if call.uint(5) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let mut source = Source::of(call, call.int(0))?;
+    source.must_be_file()?;
+    if output.flags & libc::O_APPEND != 0 {
+        return Err(Errno::EBADF);
+    }
+    source.offset = offset_at(call, call.arg(1))?;
+    let to = offset_at(call, call.arg(3))?;
+    let own = || Ok(lseek(&output.ofd, 0, Whence::SeekCur)?.cast_unsigned());
+    let (begin_from, begin_to) = (source.position()?, to.map_or_else(own, Ok)?);
+    let len = call.arg(4);
+    if len.checked_add(begin_from.max(begin_to)).is_none() {
+        return Err(Errno::EOVERFLOW);
+    }
+    // Only what the source has counts, and what the limit on file sizes leaves.
+    let mut len = source.left()?.min(len);
+    if len > 0 {
+        let spot = to.map_or(Spot::Cursor, Spot::At);
+        len = len.min(output.room(call, spot)?);
+    }
+    if source.file == Some(output.place.key()) && begin_from.abs_diff(begin_to) < len {
+        return Err(Errno::EINVAL);
+    }
+    if len > PIECE as u64 && !call.may_wait {
+        return Ok(Answer::Wait);
+    }
+    let mut copy = Copy {
+        call,
+        source,
+        fd: call.int(2),
+        output,
+        to,
+    };
+    let done = copy.run(count(len)?)?;
+    put_offset(call, call.arg(1), copy.source.offset)?;
+    put_offset(call, call.arg(3), copy.to)?;
+    Ok(Answer::Value(done as i64))
+}
+
+/// splice(2) from a pipe into a shadow file: fd_in, off_in, fd_out, off_out, len, flags.
+pub fn splice(call: &mut Call<'_>) -> Result<Answer> {
+    // SPLICE_F_MOVE, SPLICE_F_NONBLOCK, SPLICE_F_MORE and SPLICE_F_GIFT.
+    const KNOWN: u32 = 0xf;
+    if call.arg(4) == 0 || call.uint(5) & !KNOWN != 0 {
+        return Ok(Answer::PassOn);
+    }
+    let output = match Output::of(call, call.int(2)) {
+        Ok(None) => return out_of_store(call, call.int(0), Errno::EINVAL),
+        output => output,
+    };
+    let source = Source::pipe(call, call.int(0))?;
+    if call.arg(1) != 0 {
+        return Err(Errno::ESPIPE);
+    }
+    let to = offset_at(call, call.arg(3))?;
+    let output = output?.ok_or(Errno::EBADF)?;
+    if output.flags & libc::O_APPEND != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let count = count(call.arg(4))?;
+    let may_not_wait = call.uint(5) & libc::SPLICE_F_NONBLOCK != 0 || source.is_nonblocking()?;
+    let mut copy = Copy {
+        call,
+        source,
+        fd: call.int(2),
+        output,
+        to,
+    };
+    loop {
+        match copy.run(count) {
+            Err(Errno::EAGAIN) if !may_not_wait && !call.may_wait => return Ok(Answer::Wait),
+            Err(Errno::EAGAIN) if !may_not_wait => copy.source.wait()?,
+            outcome => {
+                let done = outcome?;
+                put_offset(call, call.arg(3), copy.to)?;
+                return Ok(Answer::Value(done as i64));
+            }
+        }
+    }
+}

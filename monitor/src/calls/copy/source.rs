@@ -1,0 +1,244 @@
+//! What a copying call reads from. A source keeps what the destination does not take.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use goanna_sys::{memfile, stat};
+use goanna_vfs::{Errno, PlaceKey, Result};
+use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice, tee};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{Whence, lseek, pipe2, read};
+
+use crate::Monitor;
+use crate::call::Call;
+use crate::calls::read::Content;
+use crate::shadow::Shadow;
+
+/// Bytes that are read and written at once.
+pub const PIECE: usize = 4 << 20;
+
+/// A source. Where the program gave no offset, the description's own advances.
+pub struct Source {
+    kind: Kind,
+    /// The offset that the program gave.
+    pub offset: Option<u64>,
+    /// The virtual file, if it is one.
+    pub file: Option<PlaceKey>,
+}
+
+enum Kind {
+    /// A file whose reads do not wait: a cache object, or an ordinary file of the host.
+    File(OwnedFd),
+    /// A file that the caller's transaction has changed.
+    Changed(Content),
+    /// Anything else. The kernel copies what it has into `scratch`, or says why it does not.
+    Other { ofd: OwnedFd, scratch: OwnedFd },
+    /// The read end of a pipe, and a pipe of ours. What is in the first one is duplicated into ours, and taken out of the first
+    /// only when it is written. Another process that reads the pipe in between can see the same bytes.
+    Pipe {
+        ofd: OwnedFd,
+        ours: (OwnedFd, OwnedFd),
+        size: usize,
+    },
+}
+
+impl Source {
+    /// Descriptor `fd` of the caller. EBADF for one that is not open for reading.
+    pub fn of(call: &Call<'_>, fd: i32) -> Result<Self> {
+        let (shadow, ofd) = call.descriptor_of_any(fd)?;
+        let shadow = shadow.as_deref();
+        let flags = Monitor::writable(&ofd)?.1;
+        let is_reference = matches!(shadow, Some(Shadow::Reference { .. }));
+        if flags & libc::O_ACCMODE == libc::O_WRONLY || flags & libc::O_PATH != 0 || is_reference {
+            return Err(Errno::EBADF);
+        }
+        let file = match shadow {
+            Some(Shadow::File { place, .. }) => Some(place.key()),
+            _ => None,
+        };
+        let kind = if let Some(content) = Content::of(call, fd)? {
+            Kind::Changed(content)
+        } else if file.is_some() || is_ordinary(&ofd, flags)? {
+            Kind::File(ofd)
+        } else {
+            let scratch = memfile::create(c"copy")?;
+            Kind::Other { ofd, scratch }
+        };
+        Ok(Self {
+            kind,
+            offset: None,
+            file,
+        })
+    }
+
+    /// The pipe that is descriptor `fd` of the caller. EBADF for its other end, EINVAL for what is no pipe.
+    pub fn pipe(call: &Call<'_>, fd: i32) -> Result<Self> {
+        let ofd = call.task.descriptor(fd)?;
+        if Monitor::access_mode(&ofd)? == libc::O_WRONLY {
+            return Err(Errno::EBADF);
+        }
+        if stat::fstat(ofd.as_fd())?.st_mode & libc::S_IFMT != libc::S_IFIFO {
+            return Err(Errno::EINVAL);
+        }
+        let ours = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        let size = fcntl(ofd.as_fd(), FcntlArg::F_GETPIPE_SZ)?;
+        // A pipe of ours that is smaller duplicates less at a time.
+        let _ = fcntl(ours.1.as_fd(), FcntlArg::F_SETPIPE_SZ(size));
+        let size = usize::try_from(size).unwrap_or(0);
+        Ok(Self {
+            kind: Kind::Pipe { ofd, ours, size },
+            offset: None,
+            file: None,
+        })
+    }
+
+    /// EISDIR for a directory, EINVAL for everything else that is no regular file. EXDEV, on which programs read and write, for a
+    /// file whose size does not tell what it holds.
+    pub fn must_be_file(&self) -> Result<()> {
+        match &self.kind {
+            Kind::File(_) | Kind::Changed(_) => Ok(()),
+            Kind::Other { ofd, .. } | Kind::Pipe { ofd, .. } => {
+                match stat::fstat(ofd.as_fd())?.st_mode & libc::S_IFMT {
+                    libc::S_IFREG => Err(Errno::EXDEV),
+                    libc::S_IFDIR => Err(Errno::EISDIR),
+                    _ => Err(Errno::EINVAL),
+                }
+            }
+        }
+    }
+
+    /// Whether a read can wait for something else than a disk.
+    pub fn may_wait(&self) -> bool {
+        matches!(self.kind, Kind::Other { .. })
+    }
+
+    /// What can be read from here to the end, by the file's size.
+    pub fn left(&self) -> Result<u64> {
+        let size = match &self.kind {
+            Kind::File(ofd) | Kind::Other { ofd, .. } | Kind::Pipe { ofd, .. } => {
+                stat::fstat(ofd.as_fd())?.st_size.cast_unsigned()
+            }
+            Kind::Changed(content) => content.size()?,
+        };
+        Ok(size.saturating_sub(self.position()?))
+    }
+
+    /// Where the next read begins, of a source that has offsets.
+    pub fn position(&self) -> Result<u64> {
+        match (&self.kind, self.offset) {
+            (_, Some(offset)) => Ok(offset),
+            (Kind::Changed(content), None) => content.offset(),
+            (Kind::File(ofd) | Kind::Other { ofd, .. } | Kind::Pipe { ofd, .. }, None) => {
+                Ok(lseek(ofd, 0, Whence::SeekCur)?.cast_unsigned())
+            }
+        }
+    }
+
+    /// Puts up to `len` bytes into `data`; none at the end. EAGAIN for a pipe that has none now.
+    pub fn read(&self, len: usize, data: &mut Vec<u8>) -> Result<()> {
+        data.clear();
+        let len = match self.kind {
+            Kind::File(_) | Kind::Changed(_) => {
+                len.min(usize::try_from(self.left()?).unwrap_or(usize::MAX))
+            }
+            Kind::Other { .. } | Kind::Pipe { .. } => len,
+        };
+        if len == 0 {
+            return Ok(());
+        }
+        match &self.kind {
+            Kind::File(ofd) => {
+                data.resize(len, 0);
+                let got = match self.offset {
+                    Some(offset) => memfile::pread(ofd.as_fd(), data, offset)?,
+                    None => read(ofd, data)?,
+                };
+                data.truncate(got);
+            }
+            Kind::Changed(content) => *data = content.at(self.position()?, len)?,
+            Kind::Other { ofd, scratch } => {
+                memfile::set_len(scratch.as_fd(), 0)?;
+                lseek(scratch, 0, Whence::SeekSet)?;
+                let mut offset = self.offset.map(u64::cast_signed);
+                let got = nix::sys::sendfile::sendfile(scratch, ofd, offset.as_mut(), len)?;
+                data.resize(got, 0);
+                memfile::pread(scratch.as_fd(), data, 0)?;
+            }
+            Kind::Pipe { ofd, ours, size } => {
+                let len = len.min(*size);
+                let got = tee(ofd, &ours.1, len, SpliceFFlags::SPLICE_F_NONBLOCK)?;
+                data.resize(got, 0);
+                if got > 0 {
+                    let got = read(&ours.0, data)?;
+                    data.truncate(got);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Of the `got` bytes that the last read gave, `used` were written: the next read begins behind these.
+    pub fn advance(&mut self, got: usize, used: usize) -> Result<()> {
+        if let Some(offset) = &mut self.offset {
+            *offset += used as u64;
+            return Ok(());
+        }
+        match &self.kind {
+            Kind::File(ofd) | Kind::Other { ofd, .. } if used < got => {
+                lseek(ofd, -((got - used) as i64), Whence::SeekCur)?;
+            }
+            Kind::File(_) | Kind::Other { .. } => {}
+            Kind::Changed(content) => content.seek(content.offset()? + used as u64)?,
+            Kind::Pipe { ofd, ours, .. } => take_out(ofd, ours, used)?,
+        }
+        Ok(())
+    }
+
+    /// Waits until a pipe has data, or no writer. EINTR.
+    pub fn wait(&self) -> Result<()> {
+        if let Kind::Pipe { ofd, .. } = &self.kind {
+            poll(
+                &mut [PollFd::new(ofd.as_fd(), PollFlags::POLLIN)],
+                PollTimeout::NONE,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Whether the description's own flags forbid to wait.
+    pub fn is_nonblocking(&self) -> Result<bool> {
+        match &self.kind {
+            Kind::Pipe { ofd, .. } => Ok(Monitor::writable(ofd)?.1 & libc::O_NONBLOCK != 0),
+            _ => Ok(false),
+        }
+    }
+}
+
+/// Takes `len` bytes, which were seen there, out of a pipe, without waiting for them: another reader may have them.
+fn take_out(pipe: &OwnedFd, ours: &(OwnedFd, OwnedFd), mut len: usize) -> Result<()> {
+    let mut block = [0; 16384];
+    while len > 0 {
+        match splice(
+            pipe,
+            None,
+            &ours.1,
+            None,
+            len,
+            SpliceFFlags::SPLICE_F_NONBLOCK,
+        ) {
+            Ok(taken @ 1..) => len = len.saturating_sub(taken),
+            Ok(_) | Err(Errno::EAGAIN) => return Ok(()),
+            Err(errno) => return Err(errno),
+        }
+        while matches!(read(&ours.0, &mut block), Ok(1..)) {}
+    }
+    Ok(())
+}
+
+/// Whether this is a regular file that answers at once. Files that a program or the kernel makes up as they are read have no
+/// size and no device.
+fn is_ordinary(ofd: &OwnedFd, flags: i32) -> Result<bool> {
+    let stat = stat::fstat(ofd.as_fd())?;
+    Ok(stat.st_mode & libc::S_IFMT == libc::S_IFREG
+        && (stat.st_size > 0 || libc::major(stat.st_dev) != 0)
+        && flags & libc::O_DIRECT == 0)
+}
