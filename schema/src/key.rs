@@ -23,7 +23,7 @@ const PATH: u8 = b'P';
 const SUPER: u8 = b'S';
 const XATTR: u8 = b'X';
 
-/// Where an engine keeps the sequence number it has applied (8 bytes, little-endian).
+/// Where an engine keeps what it holds ([`crate::holdings::Holdings`]).
 pub const APPLIED: &[u8] = b"\0applied";
 
 /// Prefix of every path key.

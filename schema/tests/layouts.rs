@@ -2,13 +2,15 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
+use amino_schema::header::{Checkpoint, FileSum, Header, SegmentRoom, claimed_format};
+use amino_schema::holdings::Holdings;
 use amino_schema::key::{self, ParsedKey};
 use amino_schema::log::{
     FoundRecord, RECORD_ALIGN, RECORD_HEADER_LEN, RecordHeader, SegmentHeader, begin_record,
     finish_record, put_change, read_changes, record_len,
 };
-use amino_schema::marker::{Marker, claimed_format};
 use amino_schema::record::{decode_page, decode_xattr, encode_page, encode_xattr};
+use amino_schema::synced::{NOTE_LEN, SLOT_LEN, encode_slot, read_note};
 use amino_schema::{
     DataRecord, FileKind, Meta, MetaFlags, OrphanRecord, PAGE_SIZE, PathRecord, Super, Timestamp,
 };
@@ -171,7 +173,7 @@ proptest! {
         let _ = Super::decode(&shared);
         let _ = decode_page(&shared, 64);
         let _ = decode_xattr(&shared);
-        let _ = Marker::decode(&raw);
+        let _ = Header::decode(&raw);
         let _ = SegmentHeader::decode(&raw);
         let _ = FoundRecord::decode(&segment(1), &raw);
         let _ = read_changes(&shared, u32::MAX);
@@ -289,15 +291,33 @@ fn segment_headers_survive_and_any_flipped_bit_is_noticed() {
 }
 
 #[test]
-fn markers_survive_and_any_flipped_bit_is_noticed() {
-    let marker = Marker {
-        format: 1,
+fn headers_survive_and_any_flipped_bit_is_noticed() {
+    let mut holdings = Holdings {
+        seq: u64::MAX,
+        ..Holdings::default()
+    };
+    holdings.add(b"Pa", b"1");
+    holdings.add(b"\xff", b"");
+    let checkpoint = Checkpoint {
+        holdings,
+        files: vec![FileSum {
+            name: "0.jnl".to_owned(),
+            len: 7,
+            sum: u64::MAX,
+        }],
+    };
+    let header = Header {
         engine: "fjall".to_owned(),
         store_id: *b"0123456789abcdef",
+        checkpoint: Some(checkpoint),
+        segments: vec![SegmentRoom {
+            number: 3,
+            bytes: 65536,
+        }],
     };
-    let whole = marker.encode();
-    assert_eq!(Marker::decode(&whole).unwrap(), marker);
-    assert_eq!(claimed_format(&whole), Some(1));
+    let whole = header.encode();
+    assert_eq!(Header::decode(&whole).unwrap(), header);
+    assert_eq!(claimed_format(&whole), Some(2));
     assert_eq!(
         claimed_format(b"amino store\nformat 70000\nsomething else"),
         Some(70000)
@@ -305,11 +325,69 @@ fn markers_survive_and_any_flipped_bit_is_noticed() {
     for at in 0..whole.len() * 8 {
         let mut damaged = whole.clone();
         damaged[at / 8] ^= 1u8 << (at % 8);
-        assert!(Marker::decode(&damaged).is_err(), "bit {at}");
+        assert!(Header::decode(&damaged).is_err(), "bit {at}");
     }
     for len in 0..whole.len() {
-        assert!(Marker::decode(&whole[..len]).is_err(), "length {len}");
+        assert!(Header::decode(&whole[..len]).is_err(), "length {len}");
     }
+}
+
+/// As the first version of the program wrote it.
+#[test]
+fn a_header_of_format_1_is_read() {
+    let body = "amino store\nformat 1\nengine sled\nid 00112233445566778899aabbccddeeff\n";
+    let raw = format!("{body}crc32c {:08x}\n", crc32c::crc32c(body.as_bytes()));
+    let header = Header::decode(raw.as_bytes()).unwrap();
+    assert_eq!(header.engine, "sled");
+    assert_eq!(header.store_id[..3], [0, 0x11, 0x22]);
+    assert_eq!(header.checkpoint, None);
+    assert_eq!(header.encode(), raw.as_bytes());
+}
+
+#[test]
+fn holdings_do_not_depend_on_the_order_and_forget_what_is_removed() {
+    let (mut a, mut b) = (Holdings::default(), Holdings::default());
+    a.add(b"Pa", b"1");
+    a.add(b"Pb", b"2");
+    a.add(b"Bx", b"3");
+    b.add(b"Bx", b"3");
+    b.add(b"Pb", b"2");
+    b.add(b"Pc", b"4");
+    assert_ne!(a, b);
+    b.remove(b"Pc", b"4");
+    b.add(b"Pa", b"1");
+    assert_eq!(a, b);
+    let raw = a.encode();
+    assert_eq!(Holdings::decode(&raw).unwrap(), a);
+    for at in 0..raw.len() {
+        let mut damaged = raw.clone();
+        damaged[at] ^= 4;
+        assert!(Holdings::decode(&damaged).is_err(), "byte {at}");
+    }
+    for (key, value) in [(b"Pa", b"1"), (b"Pb", b"2"), (b"Bx", b"3")] {
+        a.remove(key, value);
+    }
+    assert_eq!(a, Holdings::default());
+    // Neither a value under another key nor a longer key with a shorter value is the same entry.
+    let mut swapped = Holdings::default();
+    swapped.add(b"Pa", b"2");
+    swapped.add(b"Pb", b"1");
+    swapped.add(b"Bx", b"3");
+    assert_ne!(swapped, b);
+    assert_eq!(Holdings::former_seq(&7u64.to_le_bytes()), Some(7));
+    assert_eq!(Holdings::former_seq(&raw), None);
+}
+
+#[test]
+fn a_torn_note_leaves_the_one_before() {
+    let id = b"0123456789abcdef";
+    let mut note = [encode_slot(id, 8), encode_slot(id, 9)].concat();
+    assert_eq!(note.len(), NOTE_LEN);
+    assert_eq!(read_note(id, &note), Some(9));
+    note[SLOT_LEN + 30] ^= 1;
+    assert_eq!(read_note(id, &note), Some(8));
+    assert_eq!(read_note(id, &note[..20]), None);
+    assert_eq!(read_note(b"another store id", &note), None);
 }
 
 #[test]

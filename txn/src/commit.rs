@@ -22,10 +22,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use amino_schema::log::RecordHeader;
-use amino_schema::marker::Marker;
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use crate::engine::Engine;
+use crate::engine::Counted;
 use crate::layers::Layers;
 use crate::log::{Log, now_ns};
 use crate::room::{Claim, Room};
@@ -36,8 +35,6 @@ use crate::{Changes, Error, dir};
 /// How long a throttled thread sleeps before it looks again by itself.
 const THROTTLE_RECHECK: Duration = Duration::from_millis(50);
 
-/// A journal that the engine has to read at every start is made shorter at the end when it is longer than this.
-const UNSETTLED_MAX: u64 = 512 << 10;
 /// With room for less than this on the disk, a log longer than `LOW_LOG` is released.
 const LOW: u64 = 24 << 20;
 const LOW_LOG: u64 = 8 << 20;
@@ -79,7 +76,7 @@ pub(crate) struct Shared {
     options: Options,
     replayed: u64,
     uid: u32,
-    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) engine: Counted,
     pub(crate) log: Log,
     pub(crate) layers: RwLock<Layers>,
     pub(crate) barrier: RwLock<()>,
@@ -125,9 +122,9 @@ pub(crate) struct Shared {
 
 /// What opening has found.
 pub(crate) struct Found {
-    pub(crate) marker: Marker,
+    pub(crate) store_id: [u8; 16],
     pub(crate) created: bool,
-    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) engine: Counted,
     pub(crate) log: Log,
     pub(crate) room: Room,
     /// What the log has and the engine could not take: the disk is full.
@@ -140,7 +137,7 @@ pub(crate) struct Found {
 impl Shared {
     pub(crate) fn new(path: &Path, lock: dir::Lock, options: Options, found: Found) -> Self {
         let Found {
-            marker,
+            store_id,
             created,
             engine,
             log,
@@ -149,10 +146,10 @@ impl Shared {
             seq,
             replayed,
         } = found;
-        let behind = layers.byte_size() > 0;
+        let (behind, frozen) = (layers.byte_size() > 0, log.is_frozen());
         Self {
             path: path.to_owned(),
-            store_id: marker.store_id,
+            store_id,
             created,
             options,
             replayed,
@@ -175,13 +172,13 @@ impl Shared {
             appended_seq: AtomicU64::new(seq),
             durable_seq: AtomicU64::new(seq),
             kick_sent: AtomicBool::new(false),
-            log_full: AtomicBool::new(behind),
+            log_full: AtomicBool::new(frozen),
             low: AtomicBool::new(room.disk().is_ok_and(|disk| disk.available < LOW_AT_OPEN)),
             room,
             applied_seq: AtomicU64::new(if behind { 0 } else { seq }),
             engine_full: Mutex::new(behind.then(Instant::now)),
             full: AtomicBool::new(behind),
-            unsynced: AtomicBool::new(replayed > 0),
+            unsynced: AtomicBool::new(replayed > 0 || frozen),
             // What earlier processes have deleted is not known.
             deleted: AtomicU64::new(DELETED_MIN),
             closed: AtomicBool::new(false),
@@ -260,7 +257,7 @@ impl Shared {
 
     /// Bytes of disk that are needed for all that was accepted.
     fn needed(&self) -> u64 {
-        self.engine.room(self.accepted())
+        self.engine.files().room(self.accepted())
     }
 
     fn is_full(&self) -> bool {
@@ -345,20 +342,15 @@ impl Shared {
         *leading = true;
         drop(leading);
         let source = self.source();
-        let result = {
-            let mut writer = self.writer.lock();
-            // The committer thread may have been at it meanwhile.
-            let done = self.durable_cut.load(SeqCst) >= needed;
-            if done {
-                Ok(())
-            } else {
-                self.commit(&mut writer, source.as_deref(), true)
-            }
-        };
-        // All whom this commit covered go on at once, and one of the others, who came meanwhile, commits for the rest.
-        *self.leading.lock() = false;
-        self.synced.notify_all();
-        result
+        // When it is dropped, all whom this commit covered go on at once, and one of the others, who came meanwhile,
+        // commits for the rest.
+        let _leader = Leader(self);
+        let mut writer = self.writer.lock();
+        // The committer thread may have been at it meanwhile.
+        if self.durable_cut.load(SeqCst) >= needed {
+            return Ok(());
+        }
+        self.commit(&mut writer, source.as_deref(), true)
     }
 
     /// Appends everything submitted and dirty as one record; when `durable`, returns when it is on disk.
@@ -459,6 +451,7 @@ impl Shared {
     fn make_durable(&self, writer: &mut Writer) -> Result<(), Error> {
         if writer.durable < writer.seq {
             self.log.sync()?;
+            self.log.note_synced(writer.seq);
             writer.durable = writer.seq;
             self.durable_seq.store(writer.seq, SeqCst);
         }
@@ -472,6 +465,7 @@ impl Shared {
 
     /// The committer thread.
     pub(crate) fn run(&self) {
+        let _stops = StopOnPanic(self);
         let mut due_at = Instant::now() + self.options.flush_interval;
         loop {
             let stop = {
@@ -485,13 +479,11 @@ impl Shared {
                 signals.stop
             };
             if stop {
-                // Failures are kept and told to whoever closes.
-                if self.stop_the_world(true).is_ok() && !self.is_full() {
-                    let _ = self.engine.settle(UNSETTLED_MAX);
-                    if self.low.load(SeqCst) {
-                        let _ = self.make_space();
-                    }
+                // Failures are kept; whoever closes the store gets them.
+                if self.low.load(SeqCst) && !self.is_full() {
+                    let _ = self.stop_the_world(false).and_then(|()| self.make_space());
                 }
+                let _ = self.stop_the_world(true);
                 self.closed.store(true, SeqCst);
                 self.drained.notify_all();
                 return;
@@ -499,6 +491,7 @@ impl Shared {
             let due = Instant::now() >= due_at;
             if due {
                 due_at = Instant::now() + self.options.flush_interval;
+                self.log.sync_note();
             }
             if self.check().is_ok() {
                 // A failure stops the store; every caller is told from then on.
@@ -561,11 +554,33 @@ impl Shared {
             created: self.created,
             appended_seq: self.appended_seq.load(SeqCst),
             durable_seq: self.durable_seq.load(SeqCst),
-            // A failing engine has stopped the store already, which is what tells about it.
-            applied_seq: self.engine.applied_seq().ok().flatten().unwrap_or(0),
+            applied_seq: self.engine.applied_seq(),
             log_bytes_on_disk: self.log.allocated_bytes(),
-            engine_bytes_on_disk: self.engine.size_on_disk().unwrap_or(0),
+            engine_bytes_on_disk: self.engine.files().size_on_disk().unwrap_or(0),
         }
+    }
+}
+
+/// Stops the store when it is dropped by a panic: nobody knows how far the thread came.
+struct StopOnPanic<'a>(&'a Shared);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.failed.get_or_init(|| "a commit panicked".into());
+            self.0.drained.notify_all();
+        }
+    }
+}
+
+/// The caller of `sync` that commits for the others. Lets them go on when it is dropped.
+struct Leader<'a>(&'a Shared);
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        drop(StopOnPanic(self.0));
+        *self.0.leading.lock() = false;
+        self.0.synced.notify_all();
     }
 }
 

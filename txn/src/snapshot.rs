@@ -40,6 +40,11 @@ impl<'a> Snapshot<'a> {
         }
     }
 
+    /// Reads all that the engine has. What is not as it was written, in words, with the tag of each key space concerned.
+    pub fn differences(&self) -> Result<Vec<(u8, String)>, Error> {
+        engine::differences(&*self.engine)
+    }
+
     /// Visits the entries whose keys start with `prefix` and lie behind `from`, in key order, until `visit` breaks.
     pub fn scan(
         &self,

@@ -6,12 +6,13 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use amino_schema::marker::Marker;
+use amino_schema::header::Header;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLockReadGuard};
 
 use crate::commit::{Found, Shared};
-use crate::engine::Engine;
+use crate::dir::HeaderFile;
+use crate::engine::{Counted, Origin, compare};
 use crate::layers::Layers;
 use crate::log::{Log, recover};
 use crate::room::{Claim, Room};
@@ -169,8 +170,7 @@ impl Store {
     ///
     /// A directory that is something else is not touched.
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
-        let mut marker = dir::read_marker(path)?;
-        if marker.is_none() {
+        if dir::read_header(path)?.is_none() {
             if !options.create {
                 let why = "there is no file AMINO in it";
                 return Err(Error::NotAStore {
@@ -181,24 +181,22 @@ impl Store {
             dir::make(path)?;
         }
         let lock = dir::lock(path)?;
-        if marker.is_none() {
-            // Another process may have made the store while the lock was not ours.
-            marker = dir::read_marker(path)?;
-        }
-        let created = marker.is_none();
-        let marker = match marker {
-            Some(marker) => marker,
+        // Another process may have made or changed the store while the lock was not ours.
+        let header = dir::read_header(path)?;
+        let created = header.is_none();
+        let header = match header {
+            Some(header) => header,
             None => dir::begin(path, options.engine)?,
         };
-        if marker.engine != options.engine.name() {
+        if header.engine != options.engine.name() {
             let wanted = options.engine.name();
             return Err(Error::EngineMismatch {
                 path: path.to_owned(),
-                found: marker.engine,
+                found: header.engine,
                 wanted,
             });
         }
-        let shared = Arc::new(start(path, lock, marker, options, created)?);
+        let shared = Arc::new(start(path, lock, header, options, created)?);
         let runner = shared.clone();
         let thread = thread::Builder::new()
             .name("amino-commit".to_owned())
@@ -213,14 +211,14 @@ impl Store {
 
     /// The engine of the store in `path`; `None` when there is no store yet but one could be made.
     pub fn engine_of(path: &Path) -> Result<Option<EngineKind>, Error> {
-        let Some(marker) = dir::read_marker(path)? else {
+        let Some(header) = dir::read_header(path)? else {
             return Ok(None);
         };
-        EngineKind::from_name(&marker.engine)
+        EngineKind::from_name(&header.engine)
             .map(Some)
             .ok_or_else(|| Error::Damaged {
                 place: path.display().to_string(),
-                why: format!("this program has no engine {}", marker.engine),
+                why: format!("this program has no engine {}", header.engine),
             })
     }
 
@@ -377,35 +375,30 @@ fn claim(changes: &Changes) -> Claim {
 fn start(
     path: &Path,
     lock: dir::Lock,
-    marker: Marker,
+    header: Header,
     options: Options,
     created: bool,
 ) -> Result<Shared, Error> {
     let room = Room::new(path);
-    let engine = open_engine(path, &options, &room)?;
-    let log_dir = path.join(dir::LOG);
+    let (engine, origin) = open_engine(path, &options, &room, &header)?;
+    let upgrade = !created && header.checkpoint.is_none() && engine.is_persistent();
+    let file = Arc::new(HeaderFile::new(path, header));
     if created {
         engine.apply(&Changes::new(), 0)?;
-        engine.sync()?;
-        dir::finish(path)?;
+        engine.checkpoint(true, &mut |checkpoint| {
+            file.update(|header| header.checkpoint = Some(checkpoint))
+        })?;
+        dir::finish(path);
+    } else if engine.is_persistent() {
+        check_engine(&path.join(dir::ENGINE), &file.get(), &engine, origin)?;
     }
-    let applied = match engine.applied_seq()? {
-        Some(seq) => seq,
-        None if engine.is_persistent() => {
-            let place = path.join(dir::ENGINE).display().to_string();
-            return Err(Error::Damaged {
-                place,
-                why: "the engine is empty, which no store's is".to_owned(),
-            });
-        }
-        None => 0,
-    };
     let mut catch_up = CatchUp {
-        engine: &*engine,
+        engine: &engine,
         room: &room,
         behind: Changes::new(),
     };
-    let recovered = recover(&log_dir, marker.store_id, applied, &mut |seq, changes| {
+    let applied = engine.applied_seq();
+    let recovered = recover(path, &file.get(), applied, &mut |seq, changes| {
         catch_up.apply(seq, changes)
     })?;
     let behind = catch_up.behind;
@@ -414,21 +407,26 @@ fn start(
     // On a small disk a whole step would be much of it.
     let step_max = room.disk().map_or(u64::MAX, |disk| disk.total / 64);
     let log = Log::new(
-        log_dir,
-        marker.store_id,
+        path,
+        file.clone(),
         options.log_segment_bytes.min(step_max),
         options.log_limit_bytes,
         recovered,
-    );
+    )?;
     // Numbers that a torn tail has used are given out again, so its segments must not be read again.
     if !behind.is_empty() {
         log.freeze();
-    } else if leftover && engine.is_persistent() {
-        engine.sync()?;
-        log.release_old()?;
+    } else if leftover && engine.is_persistent() || upgrade {
+        if upgrade {
+            // So that the engine keeps what was counted now.
+            engine.apply(&Changes::new(), seq)?;
+        }
+        if !first_checkpoint(&engine, &log, &room)? {
+            log.freeze();
+        }
     }
     let found = Found {
-        marker,
+        store_id: file.get().store_id,
         created,
         engine,
         log,
@@ -440,17 +438,74 @@ fn start(
     Ok(Shared::new(path, lock, options, found))
 }
 
-fn open_engine(path: &Path, options: &Options, room: &Room) -> Result<Box<dyn Engine>, Error> {
+/// Brings the engine to the disk and releases the log; false when the disk is too full for it.
+fn first_checkpoint(engine: &Counted, log: &Log, room: &Room) -> Result<bool, Error> {
+    for _ in 0..2 {
+        let done = engine.checkpoint(false, &mut |checkpoint| {
+            log.release_segments(true, Some(checkpoint))
+        });
+        match done {
+            Ok(()) => return Ok(true),
+            Err(error) if error.is_no_space() => engine.reopen()?,
+            Err(error) => return Err(error),
+        }
+        if !room.release_ballast() {
+            break;
+        }
+    }
+    Ok(false)
+}
+
+/// Fails when the engine does not hold what it must hold at least.
+fn check_engine(
+    dir: &Path,
+    header: &Header,
+    engine: &Counted,
+    origin: Origin,
+) -> Result<(), Error> {
+    let damaged = |why: String| {
+        let place = dir.display().to_string();
+        Err(Error::Damaged { place, why })
+    };
+    if origin == Origin::Empty {
+        return damaged("the engine is empty, which no store's is".to_owned());
+    }
+    let Some(checkpoint) = &header.checkpoint else {
+        return Ok(());
+    };
+    let (least, found) = (&checkpoint.holdings, engine.holdings());
+    if origin == Origin::Uncounted || found.seq < least.seq {
+        return damaged(format!(
+            "the engine has come up to transaction {} only; the checkpoint was at {}",
+            found.seq, least.seq
+        ));
+    }
+    if found.seq == least.seq && found != *least {
+        let differing = compare(least, &found).into_iter().map(|(_, what)| what);
+        return damaged(differing.collect::<Vec<_>>().join("; "));
+    }
+    Ok(())
+}
+
+fn open_engine(
+    path: &Path,
+    options: &Options,
+    room: &Room,
+    header: &Header,
+) -> Result<(Counted, Origin), Error> {
     let dir = path.join(dir::ENGINE);
-    match options.engine.open(&dir) {
-        Err(error) if error.is_no_space() && room.release_ballast() => options.engine.open(&dir),
+    let files = header.checkpoint.as_ref().map(|at| &at.files[..]);
+    match Counted::open(options.engine, &dir, files) {
+        Err(error) if error.is_no_space() && room.release_ballast() => {
+            Counted::open(options.engine, &dir, files)
+        }
         other => other,
     }
 }
 
 /// Brings the engine up to the log's end as far as there is room on the disk.
 struct CatchUp<'a> {
-    engine: &'a dyn Engine,
+    engine: &'a Counted,
     room: &'a Room,
     /// What there was no room for, and what came after it.
     behind: Changes,

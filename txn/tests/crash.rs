@@ -76,24 +76,85 @@ fn reopen(path: &Path) -> Result<u32, Error> {
     Store::open(path, options(EngineKind::Memory)).map(|store| steps(&store))
 }
 
+/// As if the power had failed before the disk had the note that the last records were synced.
+fn forget_note(path: &Path) {
+    fs::remove_file(path.join("synced")).unwrap();
+}
+
 #[test]
-fn a_log_cut_anywhere_in_its_last_record_loses_that_record_only() {
+fn a_log_torn_anywhere_in_its_last_record_loses_that_record_only() {
     let dir = tempfile::tempdir().unwrap();
     let path = crashed(dir.path());
     assert_eq!(reopen(&path).unwrap(), 10);
     let segment = segment(&path);
+    let header = fs::read(path.join("AMINO")).unwrap();
     let whole = fs::read(&segment).unwrap();
     let (last, end) = (*starts(&whole).last().unwrap(), used(&whole));
     let last_byte = whole.iter().rposition(|&byte| byte != 0).unwrap();
     for cut in last..end {
         let expected = if cut > last_byte { 10 } else { 9 };
-        fs::write(&segment, &whole[..cut]).unwrap();
-        assert_eq!(reopen(&path).unwrap(), expected, "file ends at {cut}");
+        forget_note(&path);
         let mut zeroed = whole.clone();
         zeroed[cut..].fill(0);
         fs::write(&segment, &zeroed).unwrap();
         assert_eq!(reopen(&path).unwrap(), expected, "zeros from {cut}");
+        fs::write(path.join("AMINO"), &header).unwrap();
         clear_new_segments(&path, &segment);
+    }
+}
+
+/// Segments are made with their whole length, and the header knows it.
+#[test]
+fn a_log_that_is_cut_or_missing_is_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = crashed(dir.path());
+    let segment = segment(&path);
+    let whole = fs::read(&segment).unwrap();
+    for cut in [
+        0,
+        100,
+        4096,
+        starts(&whole)[5],
+        used(&whole),
+        whole.len() - 1,
+    ] {
+        fs::write(&segment, &whole[..cut]).unwrap();
+        let error = reopen(&path).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("byte {cut}: it has been cut")),
+            "{error}"
+        );
+    }
+    fs::remove_file(&segment).unwrap();
+    let error = reopen(&path).unwrap_err().to_string();
+    assert!(
+        error.contains(segment.to_str().unwrap()) && error.contains("missing"),
+        "{error}"
+    );
+}
+
+/// What was acknowledged is not taken for a torn tail: the note beside the log says that it was on disk.
+#[test]
+fn damage_of_the_last_acknowledged_record_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = crashed(dir.path());
+    let segment = segment(&path);
+    let whole = fs::read(&segment).unwrap();
+    let (middle, last) = (starts(&whole)[5], *starts(&whole).last().unwrap());
+    for (from, to, number) in [
+        (last, last + 1, 10),
+        (middle, whole.len(), 6),
+        (0, whole.len(), 1),
+    ] {
+        let mut zeroed = whole.clone();
+        zeroed[from..to].fill(0);
+        fs::write(&segment, &zeroed).unwrap();
+        let error = reopen(&path).unwrap_err().to_string();
+        assert!(error.contains(segment.to_str().unwrap()), "{error}");
+        assert!(
+            from == 0 || error.contains(&format!("transaction {number}")),
+            "{error}"
+        );
     }
 }
 
@@ -108,18 +169,23 @@ fn clear_new_segments(path: &Path, keep: &Path) {
 }
 
 #[test]
-fn a_flipped_bit_in_the_last_record_loses_that_record_only() {
+fn a_flipped_bit_in_a_last_record_not_known_to_be_synced_loses_that_record_only() {
     let dir = tempfile::tempdir().unwrap();
     let path = crashed(dir.path());
+    forget_note(&path);
     let segment = segment(&path);
     let whole = fs::read(&segment).unwrap();
     let last = *starts(&whole).last().unwrap();
     let last_byte = whole.iter().rposition(|&byte| byte != 0).unwrap();
+    let header = fs::read(path.join("AMINO")).unwrap();
     for at in last..=last_byte {
+        fs::write(path.join("AMINO"), &header).unwrap();
         let mut damaged = whole.clone();
         damaged[at] ^= 0x10;
         fs::write(&segment, &damaged).unwrap();
         assert_eq!(reopen(&path).unwrap(), 9, "byte {at}");
+        forget_note(&path);
+        clear_new_segments(&path, &segment);
     }
 }
 
@@ -207,6 +273,7 @@ fn a_second_crash_does_not_revive_the_first_tail() {
             // The third record's claim that the second was on disk would make this damage: tear it too.
             raw[third + 60] ^= 1;
             fs::write(&segment, &raw).unwrap();
+            forget_note(&path);
             let store = Store::open(&path, options(engine)).unwrap();
             let now = steps(&store);
             assert!(
@@ -245,10 +312,14 @@ fn a_store_copied_at_any_moment_opens_with_a_prefix() {
             }
             std::thread::sleep(Duration::from_millis(rng.u64(..6)));
             let copy = dir.path().join(format!("copy{round}"));
+            fs::create_dir(&copy).unwrap();
+            // What they say of the others holds from then on.
+            for file in ["AMINO", "synced"] {
+                fs::copy(live.join(file), copy.join(file)).unwrap();
+            }
             for part in ["engine", "log"] {
                 copy_dir(&live.join(part), &copy.join(part));
             }
-            fs::copy(live.join("AMINO"), copy.join("AMINO")).unwrap();
             let reopened = Store::open(&copy, options.clone()).unwrap();
             let found = steps(&reopened);
             assert!(
@@ -276,15 +347,133 @@ fn an_old_engine_and_a_new_log_make_the_new_state() {
     }
     fs::remove_dir_all(path.join("log")).unwrap();
     copy_dir(&live.join("log"), &path.join("log"));
+    for file in ["AMINO", "synced"] {
+        fs::copy(live.join(file), path.join(file)).unwrap();
+    }
     for _ in 0..2 {
         // Recovery itself may be interrupted before it has released the log: doing it again changes nothing.
         let again = dir.path().join("again");
         copy_dir(&path.join("log"), &again);
+        let header = fs::read(path.join("AMINO")).unwrap();
         let reopened = Store::open(&path, options(EngineKind::Fjall)).unwrap();
         assert_eq!(all(&reopened), model);
         drop(reopened);
         fs::remove_dir_all(path.join("log")).unwrap();
         fs::rename(&again, path.join("log")).unwrap();
+        fs::write(path.join("AMINO"), header).unwrap();
+    }
+}
+
+/// fjall opens an empty database where there is no journal, and accepts one that lost its end.
+#[test]
+fn an_engine_that_went_back_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, damage) in [("removed", None), ("emptied", Some(0)), ("cut", Some(1000))] {
+        let path = dir.path().join(name);
+        let store = Store::open(&path, options(EngineKind::Fjall)).unwrap();
+        (1..=50).for_each(|number| {
+            store.submit(&store.enter(), step(number)).unwrap();
+            store.sync().unwrap();
+        });
+        store.close().unwrap();
+        let journal = path.join("engine/0.jnl");
+        match damage {
+            None => fs::remove_file(&journal).unwrap(),
+            Some(len) => {
+                let whole = fs::read(&journal).unwrap();
+                assert!(whole.len() > len);
+                fs::write(&journal, &whole[..len]).unwrap();
+            }
+        }
+        for _ in 0..2 {
+            let error = Store::open(&path, options(EngineKind::Fjall))
+                .err()
+                .unwrap();
+            assert!(
+                matches!(&error, Error::Damaged { place, why } if place.contains("engine")
+                    && (why.contains("transaction") || why.contains("empty"))),
+                "{name}: {error}"
+            );
+        }
+    }
+}
+
+/// A power cut may leave anything in what was not synced; fjall refuses some of it, but the log has it all.
+#[test]
+fn garbage_behind_the_synced_part_of_the_engines_journal_is_no_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let (live, path) = (dir.path().join("live"), dir.path().join("crashed"));
+    let store = Store::open(&live, options(EngineKind::Fjall)).unwrap();
+    (1..=20).for_each(|number| store.submit(&store.enter(), step(number)).unwrap());
+    store.close().unwrap();
+    let store = Store::open(&live, options(EngineKind::Fjall)).unwrap();
+    for number in 21..=40 {
+        store.submit(&store.enter(), step(number)).unwrap();
+        store.sync().unwrap();
+    }
+    while store.info().applied_seq < store.info().durable_seq {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    copy_dir(&live, &path);
+    let journal = path.join("engine/0.jnl");
+    let mut raw = fs::read(&journal).unwrap();
+    // A later batch is whole, so this is what fjall cannot read.
+    let places: Vec<_> = raw
+        .windows(5)
+        .enumerate()
+        .filter(|(_, found)| *found == b"Plast")
+        .collect();
+    let at = places[places.len() - 10].0;
+    raw[at] ^= 1;
+    fs::write(&journal, raw).unwrap();
+    let store = Store::open(&path, options(EngineKind::Fjall)).unwrap();
+    assert_eq!(steps(&store), 40);
+}
+
+/// A store as the first version of the program left it: closed, or with a log to replay.
+#[test]
+fn a_store_of_format_1_is_opened_and_upgraded() {
+    for crashed in [false, true] {
+        for engine in [EngineKind::Fjall, EngineKind::Sled] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("s");
+            let store = Store::open(&path, options(engine)).unwrap();
+            let (id, mut open) = (store.info().store_id, Some(store));
+            for number in 1..=10 {
+                if number == 6 && crashed {
+                    open.take().unwrap().close().unwrap();
+                    open = Some(Store::open(&path, options(engine)).unwrap());
+                }
+                let store = open.as_ref().unwrap();
+                store.submit(&store.enter(), step(number)).unwrap();
+                store.sync().unwrap();
+            }
+            let old = dir.path().join("old");
+            if crashed {
+                copy_dir(&path.join("log"), &old.join("log"));
+            } else {
+                fs::create_dir_all(old.join("log")).unwrap();
+            }
+            open.take().unwrap().close().unwrap();
+            copy_dir(&path.join("engine"), &old.join("engine"));
+            let engine_dir = old.join("engine");
+            common::as_format_1(engine, &engine_dir, 10);
+            let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+            let body = format!("amino store\nformat 1\nengine {}\nid {id}\n", engine.name());
+            let sum = crc32c::crc32c(body.as_bytes());
+            fs::write(old.join("AMINO"), format!("{body}crc32c {sum:08x}\n")).unwrap();
+            for _ in 0..2 {
+                let store = Store::open(&old, options(engine)).unwrap();
+                assert_eq!(steps(&store), 10, "{engine:?} {crashed}");
+                assert_eq!(store.snapshot().unwrap().differences().unwrap(), []);
+                store.close().unwrap();
+                let header = fs::read_to_string(old.join("AMINO")).unwrap();
+                assert!(
+                    header.contains("format 2\n") && header.contains("holds 50 11 "),
+                    "{header}"
+                );
+            }
+        }
     }
 }
 

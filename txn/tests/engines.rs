@@ -69,23 +69,48 @@ fn check(engine: &dyn Engine, model: &Model, rng: &mut fastrand::Rng) {
 
 fn conformance(kind: EngineKind) {
     let dir = tempfile::tempdir().unwrap();
-    let mut engine = kind.open(&dir.path().join("engine")).unwrap();
-    assert_eq!(engine.applied_seq().unwrap(), None);
+    let mut engine = kind.open(&dir.path().join("engine"), None).unwrap();
+    assert_eq!(engine.applied().unwrap(), None);
     let mut rng = fastrand::Rng::with_seed(7);
     let mut model = Model::new();
-    for seq in 1..=300 {
+    for seq in 1..=300u32 {
         let changes = random_changes(&mut rng, 30);
-        engine.apply(&changes, seq).unwrap();
+        let applied = seq.to_le_bytes();
+        engine.apply(&changes, &applied).unwrap();
         apply(&mut model, &changes);
-        assert_eq!(engine.applied_seq().unwrap(), Some(seq));
+        assert_eq!(engine.applied().unwrap().as_deref(), Some(&applied[..]));
         if seq % 10 == 0 {
             check(&*engine, &model, &mut rng);
         }
         if seq % 70 == 0 && engine.is_persistent() {
-            engine.sync().unwrap();
-            drop(engine);
-            engine = kind.open(&dir.path().join("engine")).unwrap();
-            assert_eq!(engine.applied_seq().unwrap(), Some(seq));
+            let mut files = None;
+            let last = rng.bool();
+            let mut publish = |relied_on| {
+                files = Some(relied_on);
+                Ok(())
+            };
+            engine.checkpoint(last, &mut publish).unwrap();
+            if rng.bool() {
+                // As after a crash: what came after the checkpoint is in the log.
+                engine
+                    .apply(&random_changes(&mut rng, 30), b"later")
+                    .unwrap();
+                let later = all(&*engine);
+                drop(engine);
+                engine = kind
+                    .open(&dir.path().join("engine"), files.as_deref())
+                    .unwrap();
+                if engine.applied().unwrap().as_deref() == Some(b"later") {
+                    model = later;
+                    engine.apply(&Changes::new(), &applied).unwrap();
+                }
+            } else {
+                drop(engine);
+                engine = kind
+                    .open(&dir.path().join("engine"), files.as_deref())
+                    .unwrap();
+            }
+            assert_eq!(engine.applied().unwrap().as_deref(), Some(&applied[..]));
             check(&*engine, &model, &mut rng);
         }
     }
@@ -94,20 +119,25 @@ fn conformance(kind: EngineKind) {
     }
 }
 
+fn all(engine: &dyn Engine) -> Model {
+    let view = engine.snapshot().unwrap();
+    range(&*view, Bound::Unbounded, Bound::Unbounded)
+        .into_iter()
+        .collect()
+}
+
 /// A view does not change while batches are applied, whether the engine keeps versions or lets the batch wait.
 fn snapshots_stand_still(kind: EngineKind) {
     let dir = tempfile::tempdir().unwrap();
-    let engine = kind.open(&dir.path().join("engine")).unwrap();
+    let engine = kind.open(&dir.path().join("engine"), None).unwrap();
     let batch = |round: u8| {
         (0..100u8)
             .map(|key| (vec![b'P', key].into(), Some(vec![round].into())))
             .collect::<Changes>()
     };
-    engine.apply(&batch(0), 1).unwrap();
+    engine.apply(&batch(0), b"1").unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            (1..=100).for_each(|round| engine.apply(&batch(round), u64::from(round) + 1).unwrap())
-        });
+        scope.spawn(|| (1..=100).for_each(|round| engine.apply(&batch(round), &[round]).unwrap()));
         for _ in 0..200 {
             let view = engine.snapshot().unwrap();
             let seen = range(&*view, Bound::Unbounded, Bound::Unbounded);

@@ -9,8 +9,8 @@ use crate::{Changes, Error, dir};
 
 /// How long the committer leaves an engine alone that could not apply on a full disk.
 const FULL_PAUSE: Duration = Duration::from_millis(500);
-/// On a full disk an engine's journal longer than this is made shorter.
-const UNSETTLED_LOW: u64 = 4 << 20;
+/// On a full disk the engine is opened again when that gives back more than this.
+const RETURNABLE_LOW: u64 = 4 << 20;
 
 impl Shared {
     /// Hands the engine every layer that is in the log; whether it has them all. Only by the committer thread.
@@ -76,27 +76,40 @@ impl Shared {
 
     pub(super) fn reopen_engine(&self) -> Result<(), Error> {
         self.engine.reopen()?;
-        let (found, applied) = (self.engine.applied_seq()?, self.applied_seq.load(SeqCst));
-        if found.unwrap_or(0) < applied {
+        let (found, applied) = (self.engine.applied_seq(), self.applied_seq.load(SeqCst));
+        if found < applied {
             return Err(Error::Damaged {
                 place: self.path.join(dir::ENGINE).display().to_string(),
-                why: format!("it has lost what came after transaction {found:?}, up to {applied}"),
+                why: format!("it has lost what came after transaction {found}, up to {applied}"),
             });
         }
         Ok(())
     }
 
-    /// Syncs the engine if it has anything new; false when the disk is too full for it.
-    pub(super) fn sync_engine(&self) -> Result<bool, Error> {
-        if !self.unsynced.swap(false, SeqCst) {
-            return Ok(true);
-        }
-        match self.engine.sync() {
-            Ok(()) => Ok(true),
+    /// Brings what is new in the engine to the disk and releases the log before it, with `all` the current segment, too;
+    /// false when the disk is too full for it. `last`: the store is being closed.
+    fn sync_engine(&self, all: bool, last: bool) -> Result<bool, Error> {
+        let mut engine_failed = false;
+        let result = if self.unsynced.swap(false, SeqCst) {
+            engine_failed = true;
+            self.engine.checkpoint(last, &mut |checkpoint| {
+                engine_failed = false;
+                self.log.release_segments(all, Some(checkpoint))
+            })
+        } else {
+            self.log.release_segments(all, None)
+        };
+        match result {
+            Ok(()) => {
+                self.counters.checkpoints.fetch_add(1, SeqCst);
+                Ok(true)
+            }
             Err(error) if error.is_no_space() => {
                 self.unsynced.store(true, SeqCst);
                 self.room.release_ballast();
-                self.reopen_engine().map_err(|error| self.fail(&error))?;
+                if engine_failed {
+                    self.reopen_engine().map_err(|error| self.fail(&error))?;
+                }
                 Ok(false)
             }
             Err(error) => Err(self.fail(&error)),
@@ -119,9 +132,8 @@ impl Shared {
             Err(error) if error.is_no_space() => return self.stop_the_world(false),
             Err(error) => return Err(self.fail(&error)),
         }
-        if self.apply_logged()? && self.sync_engine()? {
-            self.counters.checkpoints.fetch_add(1, SeqCst);
-            self.log.release_old().map_err(|error| self.fail(&error))?;
+        if self.apply_logged()? {
+            self.sync_engine(false, false)?;
         }
         Ok(())
     }
@@ -136,7 +148,7 @@ impl Shared {
         let cut = self.cut(source.as_deref());
         let released = self
             .write_out(&mut writer, cut, true)
-            .and_then(|()| self.release_log());
+            .and_then(|()| self.release_log(closing));
         if closing {
             self.closed.store(true, SeqCst);
         }
@@ -145,27 +157,26 @@ impl Shared {
     }
 
     /// Releases all of the log if the engine can take it.
-    pub(super) fn release_log(&self) -> Result<(), Error> {
-        if self.apply_logged()? && self.engine.is_persistent() && self.sync_engine()? {
-            self.counters.checkpoints.fetch_add(1, SeqCst);
-            self.log.release_all().map_err(|error| self.fail(&error))?;
+    fn release_log(&self, last: bool) -> Result<(), Error> {
+        if self.apply_logged()? && self.engine.is_persistent() {
+            self.sync_engine(true, last)?;
         }
         Ok(())
     }
 
-    /// Lets the engine give back space, and makes the ballast when there is enough of it. A failure that leaves the
-    /// engine unusable shows at the next batch.
+    /// Lets the engine give back space after a checkpoint, and makes the ballast when there is enough of it. A failure that
+    /// leaves the engine unusable shows at the next batch.
     pub(super) fn make_space(&self) -> Result<(), Error> {
         if !self.is_full() {
             let reclaim = self.deleted.load(SeqCst) >= DELETED_MIN;
             // The deletions must be in the files that are rewritten.
-            let unsettled = if reclaim { 0 } else { UNSETTLED_LOW };
-            if self.engine.settle(unsettled).unwrap_or(false) {
+            let least = if reclaim { 0 } else { RETURNABLE_LOW };
+            if self.engine.files().returnable() > least {
                 self.reopen_engine().map_err(|error| self.fail(&error))?;
             }
             if reclaim && let Ok(disk) = self.room.disk() {
                 self.deleted.store(0, SeqCst);
-                if self.engine.reclaim(disk.available).unwrap_or(false) {
+                if self.engine.files().reclaim(disk.available).unwrap_or(false) {
                     // Files that were replaced go at the latest now.
                     self.reopen_engine().map_err(|error| self.fail(&error))?;
                 }

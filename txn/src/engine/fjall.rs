@@ -1,19 +1,29 @@
+//! The engine fjall: log-structured merge trees.
+//!
+//! Its journal is written with every batch and never synced for a batch: our log has what it may lose. A checkpoint has
+//! everything in tables, or, where little was changed, in journals that are synced and whose length and sum it keeps. When
+//! the engine is opened, what the journals have beyond that is dropped: fjall refuses a journal with a damaged tail, and
+//! the log applies it all again.
+
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::ops::Bound;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
+use amino_schema::header::FileSum;
 use amino_schema::key::APPLIED;
 use bytes::Bytes;
 use fjall::{
     AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode,
     Readable, Snapshot as DatabaseSnapshot,
 };
+use nix::unistd::{Whence, lseek};
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
 
-use super::{Engine, Entry, Snapshot, decode_applied, visible_from};
+use super::{Engine, Entry, Snapshot, files, visible_from};
 use crate::changes::is_empty_range;
 use crate::room::Disk;
 use crate::{Changes, Error};
@@ -27,8 +37,12 @@ const TABLES: &str = "tables";
 const WORKERS: usize = 2;
 /// A compaction rewrites at most about so much at a time: level 0 and what it overlaps of a level of that size.
 const COMPACTION_MAX: u64 = 512 << 20;
+/// A journal that the engine has to read at every start is emptied by the last checkpoint when it is longer than this.
+const UNSETTLED_MAX: u64 = 512 << 10;
 /// Tables in level 0 from which on no more are made for the sake of a short start. (At 30 fjall stops.)
 const L0_RUNS: usize = 12;
+/// With less space than this beside that for what was applied, a checkpoint relies on journals.
+const FLUSH_ROOM: u64 = 8 << 20;
 const FLUSH_POLL: Duration = Duration::from_micros(300);
 
 struct Opened {
@@ -44,7 +58,7 @@ pub(super) struct FjallEngine {
     dir: PathBuf,
     /// `None` while it cannot be opened again. Read recursively: a visitor of one range may read another.
     opened: RwLock<Option<Opened>>,
-    /// Everything in the journal is in tables that are synced, too.
+    /// Everything in the journal is in tables that are synced, too, and the checkpoint relies on these alone.
     settled: AtomicBool,
 }
 
@@ -97,6 +111,83 @@ fn journals(dir: &Path) -> Vec<(u64, PathBuf)> {
     entries.filter_map(journal).collect()
 }
 
+fn journal_name(number: u64) -> String {
+    format!("{number}.jnl")
+}
+
+/// Bytes of a journal before the zeros that fjall makes it with.
+fn journal_end(path: &Path) -> Result<u64, Error> {
+    let failed = |error| Error::io("read", path)(error);
+    let file = fs::File::open(path).map_err(failed)?;
+    let size = file.metadata().map_err(failed)?.len();
+    let hole = lseek(&file, 0, Whence::SeekHole).map_or(size, |hole| hole.unsigned_abs());
+    let mut end = hole.min(size);
+    let mut chunk = [0; 4096];
+    while end > 0 {
+        let from = end.saturating_sub(chunk.len() as u64);
+        let part = chunk.get_mut(..(end - from) as usize).unwrap_or_default();
+        file.read_exact_at(part, from).map_err(failed)?;
+        // The last byte of a batch is not zero.
+        if let Some(last) = part.iter().rposition(|&byte| byte != 0) {
+            return Ok(from + last as u64 + 1);
+        }
+        end = from;
+    }
+    Ok(0)
+}
+
+/// Drops from the journals in `dir` what came after the checkpoint that relied on `relied_on`, which must be as it was.
+///
+/// A journal that is shorter or missing is no damage in itself: fjall removes one whose batches are all in tables. If they
+/// are not, the engine opens with less than the checkpoint has, and that is found out.
+fn cut_back(dir: &Path, relied_on: &[FileSum]) -> Result<(), Error> {
+    if !dir.is_dir() {
+        return Err(Error::Damaged {
+            place: dir.display().to_string(),
+            why: "this directory is missing".to_owned(),
+        });
+    }
+    for (number, path) in journals(dir) {
+        if !relied_on
+            .iter()
+            .any(|file| file.name == journal_name(number))
+        {
+            fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+        }
+    }
+    for FileSum { name, len, sum } in relied_on {
+        let path = dir.join(name);
+        let found = match files::sum(&path, *len) {
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
+            found => found?,
+        };
+        let len = match found {
+            Some(found) if found == *sum => *len,
+            Some(_) => {
+                return Err(Error::Damaged {
+                    place: path.display().to_string(),
+                    why: format!("its first {len} bytes are not what was written"),
+                });
+            }
+            // fjall must find a journal, or it would count from zero again.
+            None => 0,
+        };
+        let journal = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path);
+        let cut = journal.and_then(|journal| {
+            if journal.metadata()?.len() > len {
+                journal.set_len(len)?;
+            }
+            Ok(())
+        });
+        cut.map_err(Error::io("cut", &path))?;
+    }
+    Ok(())
+}
+
 /// Bytes of disk that the files in `dir` take.
 fn disk_bytes(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).into_iter().flatten();
@@ -121,7 +212,10 @@ fn open(dir: &Path) -> Result<Opened, Error> {
 }
 
 impl FjallEngine {
-    pub(super) fn open(dir: &Path) -> Result<Self, Error> {
+    pub(super) fn open(dir: &Path, relied_on: Option<&[FileSum]>) -> Result<Self, Error> {
+        if let Some(relied_on) = relied_on {
+            cut_back(dir, relied_on)?;
+        }
         Ok(Self {
             dir: dir.to_owned(),
             opened: RwLock::new(Some(open(dir)?)),
@@ -167,6 +261,37 @@ impl FjallEngine {
         }
     }
 
+    /// Writes what was applied to tables and waits for it.
+    fn flush(&self, opened: &Opened) -> Result<(), Error> {
+        let sealed = opened.entries.rotate_memtable();
+        sealed.map_err(self.error("seal a memtable"))?;
+        while opened.entries.tree.sealed_memtable_count() > 0 {
+            // Fails when the thread that should flush it has.
+            let alive = opened.database.persist(PersistMode::Buffer);
+            alive.map_err(self.error("flush a memtable"))?;
+            std::thread::sleep(FLUSH_POLL);
+        }
+        Ok(())
+    }
+
+    /// The journals, and how much of them is relied on: nothing when all of it is in tables, but the newest must be there.
+    fn relied_on(&self, flushed: bool) -> Result<Vec<FileSum>, Error> {
+        let mut journals = journals(&self.dir);
+        journals.sort_unstable();
+        if flushed {
+            journals.drain(..journals.len().saturating_sub(1));
+        }
+        let relied_on = journals.into_iter().map(|(number, path)| {
+            let len = if flushed { 0 } else { journal_end(&path)? };
+            Ok(FileSum {
+                name: journal_name(number),
+                len,
+                sum: files::sum(&path, len)?.unwrap_or_default(),
+            })
+        });
+        relied_on.collect()
+    }
+
     /// Bytes of disk that the journals take.
     fn journal_bytes(&self) -> u64 {
         let journals = journals(&self.dir).into_iter();
@@ -196,7 +321,7 @@ impl Engine for FjallEngine {
         }))
     }
 
-    fn apply(&self, changes: &Changes, seq: u64) -> Result<(), Error> {
+    fn apply(&self, changes: &Changes, applied: &[u8]) -> Result<(), Error> {
         let opened = self.opened()?;
         self.settled.store(false, SeqCst);
         // Written through, so that opening again after a failure finds every batch that was applied.
@@ -210,19 +335,34 @@ impl Engine for FjallEngine {
                 None => batch.remove(&opened.entries, key.clone()),
             }
         }
-        batch.insert(&opened.entries, APPLIED, seq.to_le_bytes().as_slice());
+        batch.insert(&opened.entries, APPLIED, applied);
         batch.commit().map_err(self.error("apply a batch"))
     }
 
-    fn sync(&self) -> Result<(), Error> {
-        if self.settled.load(SeqCst) {
-            return Ok(());
-        }
+    fn checkpoint(
+        &self,
+        last: bool,
+        publish: &mut dyn FnMut(Vec<FileSum>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let opened = self.opened()?;
-        let poisoned = opened.database.persist(PersistMode::Buffer);
-        poisoned.map_err(self.error("write its journal"))?;
-        let synced = opened.database.persist(PersistMode::SyncAll);
-        synced.map_err(error("sync its journal"))
+        let mut flushed = self.settled.load(SeqCst);
+        if !flushed {
+            let little = self.journal_bytes() <= UNSETTLED_MAX
+                || opened.entries.tree.l0_run_count() > L0_RUNS;
+            let room = opened.database.write_buffer_size().saturating_mul(2);
+            let fits = Disk::of(&self.dir)?.available > room.saturating_add(FLUSH_ROOM);
+            flushed = fits && !(last && little);
+            if flushed {
+                self.flush(&opened)?;
+            }
+            let poisoned = opened.database.persist(PersistMode::Buffer);
+            poisoned.map_err(self.error("write its journal"))?;
+            let synced = opened.database.persist(PersistMode::SyncAll);
+            synced.map_err(error("sync its journal"))?;
+        }
+        publish(self.relied_on(flushed)?)?;
+        self.settled.store(flushed, SeqCst);
+        Ok(())
     }
 
     fn reopen(&self) -> Result<(), Error> {
@@ -249,27 +389,12 @@ impl Engine for FjallEngine {
         pending.saturating_add(flushes).saturating_add(compaction)
     }
 
-    fn settle(&self, unsettled: u64) -> Result<bool, Error> {
-        let opened = self.opened()?;
-        let tree = &opened.entries.tree;
-        if self.settled.load(SeqCst)
-            || self.journal_bytes() <= unsettled
-            || tree.l0_run_count() > L0_RUNS
-        {
-            return Ok(false);
+    fn returnable(&self) -> u64 {
+        if self.settled.load(SeqCst) {
+            self.journal_bytes()
+        } else {
+            0
         }
-        opened
-            .entries
-            .rotate_memtable()
-            .map_err(self.error("seal a memtable"))?;
-        while tree.sealed_memtable_count() > 0 {
-            // Fails when the thread that should flush it has.
-            let alive = opened.database.persist(PersistMode::Buffer);
-            alive.map_err(self.error("flush a memtable"))?;
-            std::thread::sleep(FLUSH_POLL);
-        }
-        self.settled.store(true, SeqCst);
-        Ok(true)
     }
 
     fn reclaim(&self, available: u64) -> Result<bool, Error> {
@@ -282,9 +407,8 @@ impl Engine for FjallEngine {
             .map(|()| true)
     }
 
-    fn applied_seq(&self) -> Result<Option<u64>, Error> {
-        let raw = self.opened()?.entries.get(APPLIED).map_err(error("read"))?;
-        raw.map(|raw| decode_applied(&raw)).transpose()
+    fn applied(&self) -> Result<Option<Bytes>, Error> {
+        self.get(APPLIED)
     }
 
     fn size_on_disk(&self) -> Result<u64, Error> {

@@ -2,6 +2,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use amino_schema::header::FileSum;
+use amino_schema::key::APPLIED;
 use bytes::Bytes;
 use parking_lot::RwLock;
 
@@ -14,35 +16,39 @@ type Map = Arc<BTreeMap<Bytes, Bytes>>;
 /// A map in memory. A snapshot shares the map, and the next batch then copies it.
 #[derive(Default)]
 pub(super) struct MemoryEngine {
-    state: RwLock<(Map, Option<u64>)>,
+    map: RwLock<Map>,
 }
 
 struct MemorySnapshot(Map);
 
 impl Engine for MemoryEngine {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        Ok(self.state.read().0.get(key).cloned())
+        Ok(self.map.read().get(key).cloned())
     }
 
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, Error> {
-        Ok(Box::new(MemorySnapshot(self.state.read().0.clone())))
+        Ok(Box::new(MemorySnapshot(self.map.read().clone())))
     }
 
-    fn apply(&self, changes: &Changes, seq: u64) -> Result<(), Error> {
-        let mut state = self.state.write();
-        let map = Arc::make_mut(&mut state.0);
+    fn apply(&self, changes: &Changes, applied: &[u8]) -> Result<(), Error> {
+        let mut map = self.map.write();
+        let map = Arc::make_mut(&mut map);
         for (key, value) in changes.iter() {
             match value {
                 Some(value) => map.insert(key.clone(), value.clone()),
                 None => map.remove(key),
             };
         }
-        state.1 = Some(seq);
+        map.insert(APPLIED.into(), Bytes::copy_from_slice(applied));
         Ok(())
     }
 
-    fn sync(&self) -> Result<(), Error> {
-        Ok(())
+    fn checkpoint(
+        &self,
+        _last: bool,
+        publish: &mut dyn FnMut(Vec<FileSum>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        publish(Vec::new())
     }
 
     fn reopen(&self) -> Result<(), Error> {
@@ -53,16 +59,16 @@ impl Engine for MemoryEngine {
         0
     }
 
-    fn settle(&self, _unsettled: u64) -> Result<bool, Error> {
-        Ok(false)
+    fn returnable(&self) -> u64 {
+        0
     }
 
     fn reclaim(&self, _available: u64) -> Result<bool, Error> {
         Ok(false)
     }
 
-    fn applied_seq(&self) -> Result<Option<u64>, Error> {
-        Ok(self.state.read().1)
+    fn applied(&self) -> Result<Option<Bytes>, Error> {
+        self.get(APPLIED)
     }
 
     fn size_on_disk(&self) -> Result<u64, Error> {

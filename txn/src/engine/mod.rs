@@ -1,15 +1,22 @@
 //! Storage engines: an ordered map that applies batches whole and in order. Durability is the log's business; an engine
 //! is asked to be on disk only at a checkpoint.
+//!
+//! The store uses an engine through [`Counted`], which knows what the engine must hold.
 
+mod counted;
+mod files;
 mod fjall;
+mod guard;
 mod memory;
 mod sled;
 
 use std::ops::Bound;
 use std::path::Path;
 
-use amino_schema::key::APPLIED;
+use amino_schema::header::FileSum;
 use bytes::Bytes;
+
+pub(crate) use counted::{Counted, Origin, compare, differences};
 
 use crate::{Changes, Error};
 
@@ -41,13 +48,15 @@ impl EngineKind {
             .find(|kind| kind.name() == name)
     }
 
-    /// Opens the engine in `dir`, creating it where there is none.
-    pub fn open(self, dir: &Path) -> Result<Box<dyn Engine>, Error> {
-        Ok(match self {
-            Self::Fjall => Box::new(fjall::FjallEngine::open(dir)?),
-            Self::Sled => Box::new(sled::SledEngine::open(dir)?),
-            Self::Memory => Box::new(memory::MemoryEngine::default()),
-        })
+    /// Opens the engine in `dir`, creating it where there is none. `files` is what the last checkpoint said of its files;
+    /// files that are not as they were then are an error, and what came after it may be dropped.
+    pub fn open(self, dir: &Path, files: Option<&[FileSum]>) -> Result<Box<dyn Engine>, Error> {
+        let name = self.name();
+        match self {
+            Self::Fjall => guard::open(name, || fjall::FjallEngine::open(dir, files)),
+            Self::Sled => guard::open(name, || sled::SledEngine::open(dir)),
+            Self::Memory => guard::open(name, || Ok(memory::MemoryEngine::default())),
+        }
     }
 }
 
@@ -62,12 +71,17 @@ pub trait Engine: Send + Sync {
     /// A view that batches applied later do not change. Some engines make `apply` wait for it: keep it short.
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, Error>;
 
-    /// Applies all changes or none, and notes that `seq` has been reached. Called by one thread at a time. A full disk
+    /// Applies all changes or none, and keeps `applied` with them. Called by one thread at a time. A full disk
     /// is an error of its own ([`Error::NoSpace`] or the host's); [`Engine::reopen`] must follow it.
-    fn apply(&self, changes: &Changes, seq: u64) -> Result<(), Error>;
+    fn apply(&self, changes: &Changes, applied: &[u8]) -> Result<(), Error>;
 
-    /// Returns when everything applied is on disk.
-    fn sync(&self) -> Result<(), Error>;
+    /// Brings everything applied to the disk, and has `publish` write down the files that this relies on. The `last`
+    /// checkpoint before the engine is closed should not take long. When `publish` fails, the former checkpoint holds.
+    fn checkpoint(
+        &self,
+        last: bool,
+        publish: &mut dyn FnMut(Vec<FileSum>) -> Result<(), Error>,
+    ) -> Result<(), Error>;
 
     /// Opens the files again after a full disk made writing fail; views have ended before it begins. What was applied
     /// is still there.
@@ -76,16 +90,15 @@ pub trait Engine: Send + Sync {
     /// Bytes of disk that the engine may take before all it holds, and `pending` bytes more, have found their place.
     fn room(&self, pending: u64) -> u64;
 
-    /// Brings what was applied to its final place, if that is more than `unsettled` bytes, and waits for it. Whether
-    /// it was: opening has less to read then, and opening again gives back space.
-    fn settle(&self, unsettled: u64) -> Result<bool, Error>;
+    /// Bytes of disk that opening again would give back.
+    fn returnable(&self) -> u64;
 
     /// Rewrites the files without what was deleted, if `available` bytes are enough for it, and waits for it. Whether it
     /// did: opening again gives back space then.
     fn reclaim(&self, available: u64) -> Result<bool, Error>;
 
-    /// The last sequence number applied; `None` in an engine to which nothing was ever applied.
-    fn applied_seq(&self) -> Result<Option<u64>, Error>;
+    /// What the last batch has left; `None` in an engine to which nothing was ever applied.
+    fn applied(&self) -> Result<Option<Bytes>, Error>;
 
     /// Bytes of host files, as far as the engine knows.
     fn size_on_disk(&self) -> Result<u64, Error>;
@@ -110,12 +123,4 @@ fn visible_from(from: Bound<&[u8]>) -> Bound<&[u8]> {
         Bound::Included(key) | Bound::Excluded(key) if key >= FIRST => from,
         _ => Bound::Included(FIRST),
     }
-}
-
-fn decode_applied(raw: &[u8]) -> Result<u64, Error> {
-    let raw = raw.try_into().map_err(|_| Error::Damaged {
-        place: format!("engine key {}", APPLIED.escape_ascii()),
-        why: "it is not eight bytes".to_owned(),
-    })?;
-    Ok(u64::from_le_bytes(raw))
 }

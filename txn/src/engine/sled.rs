@@ -4,11 +4,12 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use amino_schema::header::FileSum;
 use amino_schema::key::APPLIED;
 use bytes::Bytes;
 use parking_lot::{RwLock, RwLockReadGuard};
 
-use super::{Engine, Entry, Snapshot, decode_applied, visible_from};
+use super::{Engine, Entry, Snapshot, visible_from};
 use crate::changes::is_empty_range;
 use crate::{Changes, Error};
 
@@ -117,7 +118,7 @@ impl Engine for SledEngine {
         }))
     }
 
-    fn apply(&self, changes: &Changes, seq: u64) -> Result<(), Error> {
+    fn apply(&self, changes: &Changes, applied: &[u8]) -> Result<(), Error> {
         let mut batch = sled::Batch::default();
         for (key, value) in changes.iter() {
             match value {
@@ -125,17 +126,22 @@ impl Engine for SledEngine {
                 None => batch.remove(&key[..]),
             }
         }
-        batch.insert(APPLIED, &seq.to_le_bytes());
+        batch.insert(APPLIED, applied);
         let _alone = self.batches.write();
         self.database
             .apply_batch(batch)
             .map_err(error("apply a batch"))
     }
 
-    fn sync(&self) -> Result<(), Error> {
+    fn checkpoint(
+        &self,
+        _last: bool,
+        publish: &mut dyn FnMut(Vec<FileSum>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         self.database.flush().map_err(error("flush"))?;
         // flush() ends in sync_file_range(2), which writes no metadata and no disk cache out.
-        sync_tree(&self.dir).map_err(Error::io("sync", &self.dir))
+        sync_tree(&self.dir).map_err(Error::io("sync", &self.dir))?;
+        publish(Vec::new())
     }
 
     fn reopen(&self) -> Result<(), Error> {
@@ -156,17 +162,16 @@ impl Engine for SledEngine {
             .saturating_add(written.min(SEGMENTS))
     }
 
-    fn settle(&self, _unsettled: u64) -> Result<bool, Error> {
-        Ok(false)
+    fn returnable(&self) -> u64 {
+        0
     }
 
     fn reclaim(&self, _available: u64) -> Result<bool, Error> {
         Ok(false)
     }
 
-    fn applied_seq(&self) -> Result<Option<u64>, Error> {
-        let raw = self.database.get(APPLIED).map_err(error("read"))?;
-        raw.map(|raw| decode_applied(&raw)).transpose()
+    fn applied(&self) -> Result<Option<Bytes>, Error> {
+        self.get(APPLIED)
     }
 
     fn size_on_disk(&self) -> Result<u64, Error> {

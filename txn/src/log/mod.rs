@@ -4,7 +4,11 @@
 //! promised and not yet written, so that a change once accepted can always be logged. `promised` is raised before
 //! `capacity` is read, and `capacity` is lowered before `promised` is read, each sequentially consistent: one of two
 //! racing threads sees the other.
+//!
+//! A segment is used only when the store's header lists it with the length of its file, and goes only when the header does
+//! not list it any more: a segment that is missing or shorter is damage. [`note`] says up to where the log is synced.
 
+mod note;
 mod recover;
 
 use std::fs::{self, File, OpenOptions};
@@ -14,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use amino_schema::header::{Checkpoint, SegmentRoom};
 use amino_schema::log::{
     RECORD_ALIGN, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, begin_record,
     finish_record, put_change,
@@ -22,8 +27,11 @@ use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
 use parking_lot::Mutex;
 
+use note::Note;
+pub(crate) use note::read_synced;
 pub(crate) use recover::{Recovered, recover};
 
+use crate::dir::{HeaderFile, LOG};
 use crate::{Changes, Error};
 
 /// What a record takes beside its changes.
@@ -46,6 +54,15 @@ impl Segment {
     }
 }
 
+impl Segment {
+    const fn listed(&self) -> SegmentRoom {
+        SegmentRoom {
+            number: self.header.number,
+            bytes: self.allocated,
+        }
+    }
+}
+
 struct Space {
     current: Option<Segment>,
     /// Segments before the current one and their sizes; released by the next checkpoint.
@@ -65,6 +82,8 @@ impl Space {
 pub(crate) struct Log {
     dir: PathBuf,
     store_id: [u8; 16],
+    header: Arc<HeaderFile>,
+    note: Note,
     step: u64,
     limit: u64,
     space: Mutex<Space>,
@@ -108,22 +127,25 @@ pub(crate) fn allocate(file: &File, path: &Path, from: u64, to: u64) -> Result<(
 }
 
 impl Log {
-    /// A log in `dir` after recovery; no file is made before the first promise.
+    /// The log of the store in a directory, after recovery; no file is made before the first promise.
     pub(crate) fn new(
-        dir: PathBuf,
-        store_id: [u8; 16],
+        store: &Path,
+        header: Arc<HeaderFile>,
         step: u64,
         limit: u64,
         recovered: Recovered,
-    ) -> Self {
+    ) -> Result<Self, Error> {
+        let store_id = header.get().store_id;
         let space = Space {
             current: None,
             old: recovered.segments,
             last_number: recovered.last_number,
         };
-        Self {
-            dir,
+        Ok(Self {
+            note: Note::open(store, store_id)?,
+            dir: store.join(LOG),
             store_id,
+            header,
             step: step.max(SMALL_STEP),
             limit,
             space: Mutex::new(space),
@@ -134,12 +156,17 @@ impl Log {
             frozen: AtomicBool::new(false),
             #[cfg(test)]
             fail_sync: std::sync::atomic::AtomicBool::new(false),
-        }
+        })
     }
 
     /// Refuses everything until the segments that recovery has found are released.
     pub(crate) fn freeze(&self) {
         self.frozen.store(true, SeqCst);
+    }
+
+    /// Whether everything is refused until then.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen.load(SeqCst)
     }
 
     /// Promises room for `bytes` of changes, or says that there is none and changes nothing.
@@ -185,12 +212,32 @@ impl Log {
         let target = segment.position + need + OVERHEAD;
         if target > segment.allocated {
             let (from, path) = (segment.allocated, &segment.path);
-            segment.allocated = self.grow(from, target, room, |to| {
+            let grown = self.grow(from, target, room, |to| {
                 allocate(&segment.file, path, from, to)
             })?;
+            segment.file.sync_all().map_err(Error::io("sync", path))?;
+            let number = segment.header.number;
+            self.list(SegmentRoom {
+                number,
+                bytes: grown,
+            })?;
+            segment.allocated = grown;
         }
         self.capacity.store(segment.room(), SeqCst);
         Ok(())
+    }
+
+    /// Has the header list a segment, whose file is on disk. A full disk changes nothing.
+    fn list(&self, listed: SegmentRoom) -> Result<(), Error> {
+        let listing = self.header.update(|header| {
+            let segments = &mut header.segments;
+            segments.retain(|segment| segment.number != listed.number);
+            segments.push(listed);
+        });
+        listing.map_err(|error| match error.is_no_space() {
+            true => Error::NoSpace,
+            false => error,
+        })
     }
 
     /// Allocates to at least `target`: by a whole step if that is to be had, else by as little as will do.
@@ -242,14 +289,17 @@ impl Log {
         };
         match prepare() {
             Ok(allocated) => {
+                // Even if the header cannot be written, it may list this one.
                 space.last_number = number;
-                Ok(Segment {
+                let segment = Segment {
                     file: Arc::new(file),
                     path,
                     header,
                     allocated,
                     position: HEADER,
-                })
+                };
+                self.list(segment.listed())?;
+                Ok(segment)
             }
             Err(error) => {
                 // Without a record in it the file means nothing, whether or not it can be removed.
@@ -339,42 +389,60 @@ impl Log {
         space.old.push((former.path.clone(), former.allocated));
         let made = self.make_promised_room(&mut space);
         if made.is_err() {
-            if let Some(unused) = space.current.take() {
-                let _ = fs::remove_file(&unused.path);
-            }
+            // It may be listed, so its file stays until a checkpoint.
+            let unused = space.current.take();
             space.old.pop();
+            space
+                .old
+                .extend(unused.map(|segment| (segment.path, segment.allocated)));
             self.capacity.store(former.room(), SeqCst);
             space.current = Some(former);
         }
         made
     }
 
-    /// Deletes all segments before the current one. The engine is synced beyond their last record.
-    pub(crate) fn release_old(&self) -> Result<(), Error> {
-        let old = std::mem::take(&mut self.space.lock().old);
-        self.delete(old)
+    /// Notes that every record up to `seq` is on disk.
+    pub(crate) fn note_synced(&self, seq: u64) {
+        self.note.write(seq);
     }
 
-    /// Deletes all segments. The engine is synced beyond the last record, and nothing is promised nor can be meanwhile.
-    pub(crate) fn release_all(&self) -> Result<(), Error> {
+    /// Brings that note to the disk, where it tells damage of the log from a torn tail after a power cut, too.
+    pub(crate) fn sync_note(&self) {
+        self.note.sync();
+    }
+
+    /// Writes a new checkpoint of the engine to the header, and deletes the segments that it makes superfluous: all before
+    /// the current one, whose records the engine has. With `all` that one, too; then nothing is promised nor can be
+    /// meanwhile.
+    pub(crate) fn release_segments(
+        &self,
+        all: bool,
+        checkpoint: Option<Checkpoint>,
+    ) -> Result<(), Error> {
         let mut space = self.space.lock();
-        self.capacity.store(0, SeqCst);
-        let mut old = std::mem::take(&mut space.old);
-        old.extend(
-            space
-                .current
-                .take()
-                .map(|segment| (segment.path, segment.allocated)),
-        );
-        self.delete(old)
-    }
-
-    fn delete(&self, segments: Vec<(PathBuf, u64)>) -> Result<(), Error> {
-        for (path, _) in segments {
-            fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+        let kept = space.current.as_ref().filter(|_| !all);
+        let kept: Vec<_> = kept.map(Segment::listed).into_iter().collect();
+        self.header.update(|header| {
+            header.segments = kept;
+            header.checkpoint = checkpoint.or(header.checkpoint.take());
+        })?;
+        let mut released = std::mem::take(&mut space.old);
+        if all {
+            self.capacity.store(0, SeqCst);
+            let current = space.current.take();
+            released.extend(current.map(|segment| (segment.path, segment.allocated)));
+        }
+        drop(space);
+        for (path, _) in released {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::io("remove", &path)(error));
+                }
+                _ => {}
+            }
         }
         self.frozen.store(false, SeqCst);
-        // The directory is not synced: a segment that a power cut brings back holds nothing the engine has not applied.
+        // The directory is not synced: a segment that a power cut brings back is not listed and holds nothing new.
         Ok(())
     }
 

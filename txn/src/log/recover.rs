@@ -2,18 +2,22 @@
 //!
 //! A crash may lose any of the records that were not synced, whole or in part and in any order, and nothing else. So
 //! reading goes on behind a hole, but what follows it is not replayed; if a record behind the hole says that the hole
-//! had been on disk, the log is damaged, and that is reported instead of dropping durable transactions.
+//! had been on disk, the log is damaged, and that is reported instead of dropping durable transactions. So it is when the
+//! log ends before what the note beside it says was synced, and when a segment that the header lists is missing or shorter
+//! than its room.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use amino_schema::header::{Header, SegmentRoom};
 use amino_schema::log::{
     FoundRecord, RECORD_ALIGN, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader, read_changes,
     record_len,
 };
 use bytes::Bytes;
 
-use super::segment_number;
+use super::{read_synced, segment_name, segment_number};
+use crate::dir::LOG;
 use crate::{Changes, Error};
 
 /// What recovery found.
@@ -36,13 +40,14 @@ struct Replay<'a> {
     apply: &'a mut dyn FnMut(u64, &Changes) -> Result<(), Error>,
 }
 
-/// Hands every record after `applied` to `apply`, in order, up to where the log ends.
+/// Hands every record of the store's log after `applied` to `apply`, in order, up to where the log ends.
 pub(crate) fn recover(
-    dir: &Path,
-    store_id: [u8; 16],
+    store: &Path,
+    header: &Header,
     applied: u64,
     apply: &mut dyn FnMut(u64, &Changes) -> Result<(), Error>,
 ) -> Result<Recovered, Error> {
+    let dir = &store.join(LOG);
     let state = Recovered {
         seq: applied,
         ..Recovered::default()
@@ -52,15 +57,61 @@ pub(crate) fn recover(
         hole: None,
         apply,
     };
+    let lists_segments = header.checkpoint.is_some();
+    let mut expected = header.segments.iter().peekable();
+    let mut end = (dir.to_owned(), 0);
     for (number, path) in segments(dir)? {
         let raw = Bytes::from(fs::read(&path).map_err(Error::io("read", &path))?);
         replay.state.last_number = number;
         replay.state.segments.push((path.clone(), raw.len() as u64));
-        if let Some(header) = read_header(&path, &raw, store_id, number)? {
-            replay.segment(&path, &raw, &header)?;
+        if let Some(missing) = expected.next_if(|listed| listed.number < number) {
+            return Err(missing_segment(dir, missing));
         }
+        let listed = expected.next_if(|listed| listed.number == number);
+        if let Some(listed) = listed {
+            check_room(&path, &raw, listed)?;
+        } else if lists_segments {
+            // It was released, or never used.
+            continue;
+        }
+        if let Some(head) = read_header(&path, &raw, header.store_id, number, listed.is_some())? {
+            replay.segment(&path, &raw, &head)?;
+        }
+        end = (path, raw.len());
+    }
+    if let Some(missing) = expected.next() {
+        return Err(missing_segment(dir, missing));
+    }
+    let (seq, synced) = (replay.state.seq, read_synced(store, &header.store_id)?);
+    if seq < synced {
+        let (path, at) = replay.hole.unwrap_or(end);
+        return Err(lost(&path, at, seq + 1));
     }
     Ok(replay.state)
+}
+
+fn missing_segment(dir: &Path, listed: &SegmentRoom) -> Error {
+    Error::Damaged {
+        place: dir.join(segment_name(listed.number)).display().to_string(),
+        why: "this segment of the log is missing".to_owned(),
+    }
+}
+
+fn check_room(path: &Path, raw: &Bytes, listed: &SegmentRoom) -> Result<(), Error> {
+    if raw.len() as u64 >= listed.bytes {
+        return Ok(());
+    }
+    let why = format!("it has been cut; it had {} bytes", listed.bytes);
+    Err(damaged(path, raw.len(), why))
+}
+
+/// Transaction `seq` is not where it should be.
+fn lost(path: &Path, at: usize, seq: u64) -> Error {
+    damaged(
+        path,
+        at,
+        format!("transaction {seq}, which was durable, is not to be read"),
+    )
 }
 
 fn segments(dir: &Path) -> Result<Vec<(u64, PathBuf)>, Error> {
@@ -88,6 +139,7 @@ fn read_header(
     raw: &Bytes,
     store_id: [u8; 16],
     number: u64,
+    listed: bool,
 ) -> Result<Option<SegmentHeader>, Error> {
     // The header is synced before the first record is written.
     let records = raw.get(SEGMENT_HEADER_LEN..).unwrap_or_default();
@@ -99,7 +151,7 @@ fn read_header(
             Err(damaged(path, 32, "its number is not that of its name"))
         }
         Ok(header) => Ok(Some(header)),
-        Err(_) if records.iter().all(|&byte| byte == 0) => Ok(None),
+        Err(_) if !listed && records.iter().all(|&byte| byte == 0) => Ok(None),
         Err(why) => Err(damaged(path, why.offset, why.why)),
     }
 }
@@ -138,11 +190,7 @@ impl Replay<'_> {
                 return Ok(());
             }
             let (path, at) = self.hole.clone().unwrap_or_else(|| (path.to_owned(), at));
-            return Err(damaged(
-                &path,
-                at,
-                format!("transaction {next}, which was durable, is not to be read"),
-            ));
+            return Err(lost(&path, at, next));
         }
         let changes = read_changes(payload, found.header.changes)
             .map_err(|why| damaged(path, at + RECORD_HEADER_LEN + why.offset, why.why))?;

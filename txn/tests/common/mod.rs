@@ -84,3 +84,10 @@ pub fn copy_dir(from: &Path, to: &Path) {
         }
     }
 }
+
+/// Makes an engine's files what the first version of the program left: it kept a sequence number and nothing else.
+pub fn as_format_1(kind: EngineKind, dir: &Path, seq: u64) {
+    let engine = kind.open(dir, None).unwrap();
+    engine.apply(&Changes::new(), &seq.to_le_bytes()).unwrap();
+    engine.checkpoint(true, &mut |_| Ok(())).unwrap();
+}

@@ -22,6 +22,8 @@ pub use survey::Survey;
 pub enum Constraint {
     /// Every record can be read and is of a known version.
     Records,
+    /// The engine holds the entries that it was given, by their number and sum.
+    Holdings,
     /// Each file identifier is unique, and below the next one to be given out.
     UniqId,
     /// Each file's link count equals the number of names that refer to it.
@@ -47,6 +49,7 @@ impl Constraint {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Records => "RECORDS",
+            Self::Holdings => "HOLDINGS",
             Self::UniqId => "UNIQID",
             Self::RefCount => "REFCOUNT",
             Self::NoOrphanedFiles => "NOORPHANEDFILES",
@@ -148,14 +151,27 @@ pub fn fsck(store_dir: &Path, progress: &mut dyn FnMut(u64)) -> Result<Report, E
     Ok(report)
 }
 
+fn holdings((tag, what): (u8, String)) -> Finding {
+    Finding {
+        constraint: Constraint::Holdings,
+        key: vec![tag],
+        ino: None,
+        path: None,
+        what,
+    }
+}
+
 /// Checks an open store as it is at one moment, whatever is changed in it meanwhile.
 pub fn check(store: &Store, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
-    let mut survey = Survey::read(&store.snapshot()?, progress)?;
+    let snapshot = store.snapshot()?;
+    let mut survey = Survey::read(&snapshot, progress)?;
     if survey.records == 0 && store.info().appended_seq == 0 {
         // A crash came between the creation of the store and its first record, the root directory; the next open writes it.
         return Ok(Report::default());
     }
     let mut findings = std::mem::take(&mut survey.undecodable);
+    findings.extend(snapshot.differences()?.into_iter().map(holdings));
+    drop(snapshot);
     for (_, check) in CHECKS {
         check(&survey, &mut findings);
     }

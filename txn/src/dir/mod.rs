@@ -1,23 +1,29 @@
 //! The directory of a store: telling it from other directories, creating it, and holding it alone.
 //!
-//! `AMINO` makes a directory a store and is the last thing that creation does. Until then `AMINO.new` says that what
-//! lies beside it is half a store of ours, so that an interrupted creation can be done again.
+//! The header `AMINO` makes a directory a store and is the last thing that creation writes. Until then `AMINO.new` says
+//! that what lies beside it is half a store of ours, so that an interrupted creation can be done again. How the header
+//! of an open store is replaced is in [`HeaderFile`].
+
+mod header;
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use amino_schema::marker::{MARKER_FORMAT, MARKER_LEN_MAX, Marker, claimed_format};
+use amino_schema::header::{FORMAT, HEADER_LEN_MAX, Header, claimed_format};
+
+pub(crate) use header::HeaderFile;
 
 use crate::log::sync_dir;
 use crate::{EngineKind, Error};
 
-const MARKER: &str = "AMINO";
-const NEW_MARKER: &str = "AMINO.new";
+const HEADER: &str = "AMINO";
+const NEW_HEADER: &str = "AMINO.new";
+const NEXT_HEADER: &str = "AMINO.next";
 const LOCK: &str = "lock";
 /// Directory of the log's segments.
 pub(crate) const LOG: &str = "log";
@@ -30,15 +36,16 @@ const INTRODUCTION: Duration = Duration::from_secs(1);
 /// The store's lock file; the lock goes with it.
 pub(crate) struct Lock(#[expect(dead_code, reason = "held for its lock")] File);
 
-/// Reads the marker of a store; `None` if `dir` does not exist, is empty, or holds an interrupted creation.
-pub(crate) fn read_marker(dir: &Path) -> Result<Option<Marker>, Error> {
-    let path = dir.join(MARKER);
-    let raw = match marker_bytes(&path) {
+/// Reads the header of a store; `None` if `dir` does not exist, is empty, or holds an interrupted creation. The holder of
+/// the store replaces it at any time: who takes the lock must read it again.
+pub(crate) fn read_header(dir: &Path) -> Result<Option<Header>, Error> {
+    let path = dir.join(HEADER);
+    let raw = match header_bytes(&path) {
         Ok(raw) => raw,
         Err(error) if error.kind() == io::ErrorKind::NotFound => match check_unused(dir) {
             Ok(()) => return Ok(None),
             // Unless another process has just finished making it.
-            Err(used) => marker_bytes(&path).map_err(|_| used)?,
+            Err(used) => header_bytes(&path).map_err(|_| used)?,
         },
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
             return Err(Error::NotAStore {
@@ -48,24 +55,24 @@ pub(crate) fn read_marker(dir: &Path) -> Result<Option<Marker>, Error> {
         }
         Err(error) => return Err(Error::io("read", &path)(error)),
     };
-    if let Some(found) = claimed_format(&raw).filter(|&found| found > MARKER_FORMAT) {
+    if let Some(found) = claimed_format(&raw).filter(|&found| found > FORMAT) {
         return Err(Error::NewerVersion {
             path: dir.to_owned(),
             found,
-            supported: MARKER_FORMAT,
+            supported: FORMAT,
         });
     }
-    let marker = Marker::decode(&raw).map_err(|why| Error::Damaged {
+    let header = Header::decode(&raw).map_err(|why| Error::Damaged {
         place: format!("{} at byte {}", path.display(), why.offset),
         why: why.why.to_owned(),
     })?;
-    Ok(Some(marker))
+    Ok(Some(header))
 }
 
-fn marker_bytes(path: &Path) -> io::Result<Vec<u8>> {
+fn header_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut raw = Vec::new();
     let file = File::open(path)?;
-    file.take(MARKER_LEN_MAX as u64 + 1).read_to_end(&mut raw)?;
+    file.take(HEADER_LEN_MAX as u64 + 1).read_to_end(&mut raw)?;
     Ok(raw)
 }
 
@@ -80,10 +87,11 @@ fn check_unused(dir: &Path) -> Result<(), Error> {
     let names: Vec<_> = names
         .collect::<io::Result<_>>()
         .map_err(Error::io("list", dir))?;
-    // After the listing: what was there came after the marker.
-    let begun = fs::read(dir.join(NEW_MARKER)).is_ok_and(|raw| Marker::decode(&raw).is_ok());
+    // After the listing: what was there came after the first header.
+    let begun = fs::read(dir.join(NEW_HEADER)).is_ok_and(|raw| Header::decode(&raw).is_ok());
     let ours = |name: &OsString| {
-        name == LOCK || name == NEW_MARKER || begun && (name == LOG || name == ENGINE)
+        let part = name == LOG || name == ENGINE || name == NEXT_HEADER;
+        name == LOCK || name == NEW_HEADER || begun && part
     };
     if names.iter().all(ours) {
         return Ok(());
@@ -168,7 +176,7 @@ fn holder(file: &File) -> Option<(u32, String)> {
 }
 
 /// Begins to make a store in the locked and unused `dir`; clears away what an interrupted attempt has left.
-pub(crate) fn begin(dir: &Path, engine: EngineKind) -> Result<Marker, Error> {
+pub(crate) fn begin(dir: &Path, engine: EngineKind) -> Result<Header, Error> {
     check_unused(dir)?;
     for part in [LOG, ENGINE] {
         let path = dir.join(part);
@@ -179,18 +187,13 @@ pub(crate) fn begin(dir: &Path, engine: EngineKind) -> Result<Marker, Error> {
             _ => {}
         }
     }
-    let store_id = std::array::from_fn(|_| fastrand::u8(..));
-    let marker = Marker {
-        format: MARKER_FORMAT,
+    let header = Header {
         engine: engine.name().to_owned(),
-        store_id,
+        store_id: std::array::from_fn(|_| fastrand::u8(..)),
+        checkpoint: None,
+        segments: Vec::new(),
     };
-    let path = dir.join(NEW_MARKER);
-    let written = File::create(&path).and_then(|mut file| {
-        file.write_all(&marker.encode())?;
-        file.sync_all()
-    });
-    written.map_err(Error::io("write", &path))?;
+    header::write_synced(&dir.join(NEW_HEADER), &header.encode())?;
     sync_dir(dir)?;
     for part in [LOG, ENGINE] {
         let path = dir.join(part);
@@ -200,14 +203,13 @@ pub(crate) fn begin(dir: &Path, engine: EngineKind) -> Result<Marker, Error> {
             .map_err(Error::io("create", &path))?;
     }
     sync_dir(dir)?;
-    Ok(marker)
+    Ok(header)
 }
 
-/// Makes `dir` a store: from here on it is opened and never created again.
-pub(crate) fn finish(dir: &Path) -> Result<(), Error> {
-    let path = dir.join(NEW_MARKER);
-    fs::rename(&path, dir.join(MARKER)).map_err(Error::io("rename", &path))?;
-    sync_dir(dir)
+/// Clears away what says that a store is being made. Its header is on disk, so it is opened from now on and never created
+/// again.
+pub(crate) fn finish(dir: &Path) {
+    let _ = fs::remove_file(dir.join(NEW_HEADER));
 }
 
 #[cfg(test)]

@@ -1,0 +1,174 @@
+//! An engine together with what it holds: each batch brings the number and the sum of the entries up to date, and the
+//! engine keeps them in the same batch. So an engine that went back to a former state, or lost entries, can be told.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::path::Path;
+
+use amino_schema::header::{Checkpoint, FileSum};
+use amino_schema::holdings::{Holdings, Tally};
+use amino_schema::key::APPLIED;
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::{Engine, EngineKind, Snapshot};
+use crate::{Changes, Error};
+
+/// An engine that counts. One thread applies; everybody reads.
+pub(crate) struct Counted {
+    engine: Box<dyn Engine>,
+    holdings: Mutex<Holdings>,
+}
+
+/// What an engine says of itself when it is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Nothing was ever applied to it.
+    Empty,
+    /// It did not count yet; its entries were counted now.
+    Uncounted,
+    /// It has counted.
+    Counted,
+}
+
+impl Counted {
+    /// Opens the engine in `dir`; `files` is what the checkpoint says of its files.
+    pub(crate) fn open(
+        kind: EngineKind,
+        dir: &Path,
+        files: Option<&[FileSum]>,
+    ) -> Result<(Self, Origin), Error> {
+        let engine = kind.open(dir, files)?;
+        let raw = engine.applied()?;
+        let (holdings, origin) = match &raw {
+            None => (Holdings::default(), Origin::Empty),
+            Some(raw) => match Holdings::former_seq(raw) {
+                Some(seq) => (count(&*engine.snapshot()?, seq)?, Origin::Uncounted),
+                None => (Holdings::decode(raw)?, Origin::Counted),
+            },
+        };
+        let holdings = Mutex::new(holdings);
+        Ok((Self { engine, holdings }, origin))
+    }
+
+    /// The value of `key`.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        self.engine.get(key)
+    }
+
+    /// As [`Engine::snapshot`].
+    pub(crate) fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, Error> {
+        self.engine.snapshot()
+    }
+
+    /// Applies all changes or none, as transaction `seq`. See [`Engine::apply`].
+    pub(crate) fn apply(&self, changes: &Changes, seq: u64) -> Result<(), Error> {
+        let mut holdings = self.holdings.lock().clone();
+        holdings.seq = seq;
+        for (key, value) in changes.iter() {
+            if let Some(former) = self.engine.get(key)? {
+                holdings.remove(key, &former);
+            }
+            if let Some(value) = value {
+                holdings.add(key, value);
+            }
+        }
+        self.engine.apply(changes, &holdings.encode())?;
+        *self.holdings.lock() = holdings;
+        Ok(())
+    }
+
+    /// Brings everything applied to the disk; `publish` writes down what is relied on from then on.
+    pub(crate) fn checkpoint(
+        &self,
+        last: bool,
+        publish: &mut dyn FnMut(Checkpoint) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let holdings = self.holdings();
+        self.engine.checkpoint(last, &mut |files| {
+            let holdings = holdings.clone();
+            publish(Checkpoint { holdings, files })
+        })
+    }
+
+    /// As [`Engine::reopen`].
+    pub(crate) fn reopen(&self) -> Result<(), Error> {
+        self.engine.reopen()?;
+        *self.holdings.lock() = match self.engine.applied()? {
+            Some(raw) => Holdings::decode(&raw)?,
+            None => Holdings::default(),
+        };
+        Ok(())
+    }
+
+    /// What the engine holds.
+    pub(crate) fn holdings(&self) -> Holdings {
+        self.holdings.lock().clone()
+    }
+
+    /// The last transaction applied.
+    pub(crate) fn applied_seq(&self) -> u64 {
+        self.holdings.lock().seq
+    }
+
+    /// The engine itself, for what concerns its files only.
+    pub(crate) fn files(&self) -> &dyn Engine {
+        &*self.engine
+    }
+
+    /// Whether what was synced is still there when the engine is opened again.
+    pub(crate) fn is_persistent(&self) -> bool {
+        self.engine.is_persistent()
+    }
+}
+
+/// Counts all entries of an engine that has reached `seq`.
+fn count(view: &dyn Snapshot, seq: u64) -> Result<Holdings, Error> {
+    let mut holdings = Holdings {
+        seq,
+        ..Holdings::default()
+    };
+    for entry in view.range(Bound::Unbounded, Bound::Unbounded) {
+        let (key, value) = entry?;
+        holdings.add(&key, &value);
+    }
+    Ok(holdings)
+}
+
+/// Reads all entries of `view`; what differs from what the engine says it holds, in words, one for each key space.
+pub(crate) fn differences(view: &dyn Snapshot) -> Result<Vec<(u8, String)>, Error> {
+    let said = match view.get(APPLIED)? {
+        Some(raw) => Holdings::decode(&raw)?,
+        None => Holdings::default(),
+    };
+    let found = count(view, said.seq)?;
+    Ok(compare(&said, &found))
+}
+
+/// What is different in `found`, in words, for each key space.
+pub(crate) fn compare(expected: &Holdings, found: &Holdings) -> Vec<(u8, String)> {
+    let tags: BTreeSet<u8> = expected
+        .spaces
+        .keys()
+        .chain(found.spaces.keys())
+        .copied()
+        .collect();
+    let of = |holdings: &Holdings, tag| holdings.spaces.get(&tag).copied().unwrap_or_default();
+    let differing = tags.into_iter().filter_map(|tag| {
+        let (expected, found): (Tally, Tally) = (of(expected, tag), of(found, tag));
+        let name = tag.escape_ascii();
+        let what = if expected.entries != found.entries {
+            format!(
+                "key space {name} has {} entries of {}",
+                found.entries, expected.entries
+            )
+        } else {
+            format!(
+                "of the {} entries of key space {name} some are not what was written",
+                found.entries
+            )
+        };
+        (expected != found).then_some((tag, what))
+    });
+    differing.collect()
+}

@@ -1,0 +1,234 @@
+//! A panic inside an engine is an error of its store, and not the end of the process that has it.
+//!
+//! Engines are other people's code and read files that may be damaged. After a panic the engine's memory can no longer be
+//! trusted: every later call fails.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Once, OnceLock};
+
+use amino_schema::header::FileSum;
+use bytes::Bytes;
+
+use super::{Engine, Entry, Snapshot};
+use crate::{Changes, Error};
+
+thread_local! {
+    /// Whether this thread is inside an engine, where a panic is reported as an error.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// An engine whose panics are errors.
+pub(super) struct Guarded {
+    name: &'static str,
+    /// `None` only while it is dropped.
+    engine: Option<Box<dyn Engine>>,
+    panicked: OnceLock<Arc<str>>,
+}
+
+/// Opens an engine by `open`.
+pub(super) fn open<E: Engine + 'static>(
+    name: &'static str,
+    open: impl FnOnce() -> Result<E, Error>,
+) -> Result<Box<dyn Engine>, Error> {
+    let opened = catch(open).map_err(|why| error(name, "open its files", &why))??;
+    Ok(Box::new(Guarded {
+        name,
+        engine: Some(Box::new(opened)),
+        panicked: OnceLock::new(),
+    }))
+}
+
+/// The result of `call`, or the words of its panic.
+fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+    keep_quiet();
+    let outer = INSIDE.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(call));
+    INSIDE.set(outer);
+    result.map_err(|panic| words(&*panic))
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("for an unknown reason").to_owned()
+}
+
+/// Keeps the default hook from printing a panic that becomes an error.
+fn keep_quiet() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let former = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !INSIDE.get() {
+                former(info);
+            }
+        }));
+    });
+}
+
+fn error(engine: &'static str, what: &'static str, why: &str) -> Error {
+    Error::Engine {
+        engine,
+        what,
+        why: format!("it panicked: {why}"),
+    }
+}
+
+impl Guarded {
+    fn call<T>(
+        &self,
+        what: &'static str,
+        call: impl FnOnce(&dyn Engine) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        if let Some(why) = self.panicked.get() {
+            return Err(error(self.name, what, why));
+        }
+        let Some(engine) = &self.engine else {
+            return Err(error(self.name, what, "it is closed"));
+        };
+        catch(|| call(&**engine)).unwrap_or_else(|why| Err(self.panicked(what, why)))
+    }
+
+    fn panicked(&self, what: &'static str, why: String) -> Error {
+        let why = self.panicked.get_or_init(|| why.into());
+        error(self.name, what, why)
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let engine = self.engine.take();
+        let _ = catch(|| drop(engine));
+    }
+}
+
+impl Engine for Guarded {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        self.call("read", |engine| engine.get(key))
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, Error> {
+        if let Some(why) = self.panicked.get() {
+            return Err(error(self.name, "read", why));
+        }
+        let Some(engine) = &self.engine else {
+            return Err(error(self.name, "read", "it is closed"));
+        };
+        let taken = catch(|| engine.snapshot());
+        let view = taken.unwrap_or_else(|why| Err(self.panicked("read", why)))?;
+        Ok(Box::new(GuardedSnapshot {
+            guard: self,
+            view: Some(view),
+        }))
+    }
+
+    fn apply(&self, changes: &Changes, applied: &[u8]) -> Result<(), Error> {
+        self.call("apply a batch", |engine| engine.apply(changes, applied))
+    }
+
+    fn checkpoint(
+        &self,
+        last: bool,
+        publish: &mut dyn FnMut(Vec<FileSum>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.call("sync its files", |engine| engine.checkpoint(last, publish))
+    }
+
+    fn reopen(&self) -> Result<(), Error> {
+        self.call("open its files again", |engine| engine.reopen())
+    }
+
+    fn room(&self, pending: u64) -> u64 {
+        let room = self.call("tell its size", |engine| Ok(engine.room(pending)));
+        room.unwrap_or(pending)
+    }
+
+    fn returnable(&self) -> u64 {
+        let bytes = self.call("tell its size", |engine| Ok(engine.returnable()));
+        bytes.unwrap_or(0)
+    }
+
+    fn reclaim(&self, available: u64) -> Result<bool, Error> {
+        self.call("give back space", |engine| engine.reclaim(available))
+    }
+
+    fn applied(&self) -> Result<Option<Bytes>, Error> {
+        self.call("read", |engine| engine.applied())
+    }
+
+    fn size_on_disk(&self) -> Result<u64, Error> {
+        self.call("tell its size", |engine| engine.size_on_disk())
+    }
+
+    fn is_persistent(&self) -> bool {
+        self.engine
+            .as_ref()
+            .is_some_and(|engine| engine.is_persistent())
+    }
+}
+
+struct GuardedSnapshot<'a> {
+    guard: &'a Guarded,
+    /// `None` only while it is dropped.
+    view: Option<Box<dyn Snapshot + 'a>>,
+}
+
+impl Drop for GuardedSnapshot<'_> {
+    fn drop(&mut self) {
+        let view = self.view.take();
+        let _ = catch(|| drop(view));
+    }
+}
+
+impl Snapshot for GuardedSnapshot<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        let view = self.view.as_deref();
+        let found = catch(|| view.map_or(Ok(None), |view| view.get(key)));
+        found.unwrap_or_else(|why| Err(self.guard.panicked("read", why)))
+    }
+
+    fn range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Box<dyn Iterator<Item = Entry> + '_> {
+        let view = self.view.as_deref();
+        match catch(|| view.map(|view| view.range(from, to))) {
+            Ok(Some(entries)) => Box::new(GuardedRange {
+                guard: self.guard,
+                entries: Some(entries),
+            }),
+            Ok(None) => Box::new(std::iter::empty()),
+            Err(why) => Box::new(std::iter::once(Err(self
+                .guard
+                .panicked("read a range", why)))),
+        }
+    }
+}
+
+struct GuardedRange<'a> {
+    guard: &'a Guarded,
+    /// `None` after a panic, and while it is dropped.
+    entries: Option<Box<dyn Iterator<Item = Entry> + 'a>>,
+}
+
+impl Drop for GuardedRange<'_> {
+    fn drop(&mut self) {
+        let entries = self.entries.take();
+        let _ = catch(|| drop(entries));
+    }
+}
+
+impl Iterator for GuardedRange<'_> {
+    type Item = Entry;
+
+    fn next(&mut self) -> Option<Entry> {
+        let entries = self.entries.as_mut()?;
+        match catch(|| entries.next()) {
+            Ok(entry) => entry,
+            Err(why) => {
+                self.entries = None;
+                Some(Err(self.guard.panicked("read a range", why)))
+            }
+        }
+    }
+}
