@@ -298,7 +298,7 @@ impl Run {
     /// A run by `config`.
     pub fn new(config: Config) -> Result<Self, Error> {
         let monitor = Arc::new(Monitor {
-            members: Members::new(&config.mounts, config.fail.clone()),
+            members: Members::new(&config.mounts, config.note.clone(), config.fail.clone()),
             profiled: Profiled::new(config.profile),
             outside: Policy::new(config.outside, config.one_transaction, config.note.clone()),
             mounts: config.mounts,
@@ -394,6 +394,7 @@ impl Run {
         let status = supervisor.run(pid).map_err(Error::Trace)?;
         sweeper.stop();
         monitor.gate.close();
+        monitor.members.end_named();
         monitor.shadows.sweep(Vec::new);
         Ok(Outcome {
             status,
@@ -415,7 +416,7 @@ pub fn not_executed(report: &ExecReport, argv: &[OsString]) -> Option<Error> {
 
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Notices, twice a second, which files no tracee holds any more.
+/// Notices, twice a second, which files no tracee holds any more, and which named transactions have expired.
 struct Sweeper {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: thread::JoinHandle<()>,
@@ -437,6 +438,7 @@ impl Sweeper {
                         return;
                     }
                     drop(stop);
+                    monitor.members.expire();
                     monitor.shadows.sweep(|| monitor.tasks.processes());
                     stop = flag.lock();
                 }

@@ -20,7 +20,10 @@ use nix::sys::stat::fstat;
 use nix::unistd::{Whence, lseek};
 use parking_lot::Mutex;
 
+mod named;
+
 use crate::Tell;
+use named::Held;
 
 /// A descriptor, and where it stood when the transaction began.
 #[derive(Debug, Clone)]
@@ -49,8 +52,11 @@ pub struct Deferred {
 
 #[derive(Debug, Clone, Default)]
 struct Member {
+    /// One that is not open was held under a name and was aborted: what the thread does in it fails ([`named`]).
     current: Option<TxnId>,
     suspended: Vec<TxnId>,
+    /// The name of the thread that is about to be reaped.
+    comm: Option<String>,
 }
 
 #[derive(Debug)]
@@ -60,6 +66,17 @@ struct Open {
     offsets: Vec<Offset>,
     /// It is committed when nothing inside it is open any more.
     deferred: Option<Deferred>,
+    /// It stays open without participants.
+    held: Option<Held>,
+}
+
+/// What becomes of the participants of a transaction that ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Participants {
+    /// They go on in the one around it, or outside of all.
+    GoOn,
+    /// What they do on the store fails, so that no half of their work happens outside.
+    Fail,
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +95,9 @@ pub struct Members {
     store: Option<Arc<Mount>>,
     /// The transaction of the whole run.
     run: OnceLock<TxnId>,
+    note: Option<Tell>,
+    /// How many notes of aborted transactions there have been.
+    noted: AtomicUsize,
     tell: Option<Tell>,
     /// Commits that failed without anybody whom the error could be returned to.
     lost: AtomicUsize,
@@ -117,10 +137,10 @@ impl Book {
     /// Those of the transactions that nobody takes part in.
     fn deserted(&self, ids: impl IntoIterator<Item = TxnId>) -> Vec<TxnId> {
         let alone = |id: &TxnId| {
-            !self
-                .threads
-                .values()
-                .any(|member| self.takes_part(member, *id))
+            let is_kept = |open: &Open| open.held.is_some();
+            let members = &mut self.threads.values();
+            self.open.get(id).is_some_and(|open| !is_kept(open))
+                && !members.any(|member| self.takes_part(member, *id))
         };
         ids.into_iter().filter(alone).collect()
     }
@@ -133,8 +153,8 @@ impl Book {
             .collect()
     }
 
-    /// The transaction has ended, and those in it; who took part goes on in the one around it.
-    fn end(&mut self, id: TxnId) -> Vec<Offset> {
+    /// The transaction has ended, and those in it.
+    fn end(&mut self, id: TxnId, participants: Participants) -> Vec<Offset> {
         let parent = self.open.get(&id).and_then(|open| open.parent);
         let mut ended: Vec<_> = self
             .open
@@ -145,9 +165,10 @@ impl Book {
         // What stood first is set back last.
         ended.sort_by_key(|at| Reverse(self.depth(Some(*at))));
         for member in self.threads.values_mut() {
-            if member
-                .current
-                .is_some_and(|current| ended.contains(&current))
+            if participants == Participants::GoOn
+                && member
+                    .current
+                    .is_some_and(|current| ended.contains(&current))
             {
                 member.current = parent;
             }
@@ -168,9 +189,9 @@ impl Book {
 
 impl Members {
     /// No participants. Transactions belong to the first mount, in mount order, that has them and can be changed; where
-    /// all are read-only, to the first one. `tell` is called with a line for each commit that fails with nobody to return
-    /// the error to.
-    pub fn new(mounts: &Mounts, tell: Tell) -> Self {
+    /// all are read-only, to the first one. `note` is called with a line for transactions that are aborted though nobody
+    /// asked for it, `tell` for each commit that fails with nobody to return the error to.
+    pub fn new(mounts: &Mounts, note: Tell, tell: Tell) -> Self {
         let with_transactions = || {
             let mounts = mounts.iter();
             mounts.filter(|mount| mount.fs.transactions().is_some())
@@ -180,6 +201,7 @@ impl Members {
         let store = store.or_else(|| with_transactions().next());
         Self {
             store: store.cloned(),
+            note: Some(note),
             tell: Some(tell),
             ..Self::default()
         }
@@ -261,41 +283,69 @@ impl Members {
         }
     }
 
+    /// The thread has ended and is about to be reaped.
+    pub fn leaving(&self, tid: i32) {
+        if !self.used.load(Relaxed) {
+            return;
+        }
+        if let Some(member) = self.book.lock().threads.get_mut(&tid) {
+            let comm = procfs::comm(tid).unwrap_or_default();
+            member.comm = Some(comm.escape_ascii().to_string());
+        }
+    }
+
     /// The thread has ended: so have the transactions that only it took part in.
     pub fn left(&self, tid: i32) {
         if !self.used.load(Relaxed) {
             return;
         }
-        let deserted = {
+        let (member, deserted) = {
             let mut book = self.book.lock();
             let Some(member) = book.threads.remove(&tid) else {
                 return;
             };
             let open = book.of(&member);
-            book.deserted(open)
+            (member, book.deserted(open))
         };
-        self.end_deserted(&deserted);
+        let name = member.comm.unwrap_or_default();
+        self.end_deserted(&deserted, &format!("process {tid} ({name}), ended"));
     }
 
-    /// Ends transactions that nobody takes part in: those that are to be committed by a commit. Innermost first.
-    fn end_deserted(&self, ids: &[TxnId]) {
+    /// Ends transactions that nobody takes part in, innermost first: those that are to be committed by a commit. `last` says
+    /// which participant was the last, and what it did.
+    fn end_deserted(&self, ids: &[TxnId], last: &str) {
         for id in ids {
-            let deferred = self.book.lock().deferred(*id);
-            match deferred {
-                Some(_) => self.commit_deferred(Some(*id)),
-                None => self.abort_one(*id),
+            let (deferred, around) = {
+                let book = self.book.lock();
+                (book.deferred(*id), book.around(*id))
+            };
+            if deferred.is_some() {
+                self.commit_deferred(Some(*id));
+                continue;
+            }
+            self.abort_one(*id);
+            if !around.is_some_and(|around| ids.contains(&around)) {
+                self.note_deserted(*id, last);
             }
         }
     }
 
     /// Aborts a transaction, if it is open.
     pub fn abort_one(&self, id: TxnId) {
+        self.abort_with(id, Participants::GoOn);
+    }
+
+    fn abort_with(&self, id: TxnId, participants: Participants) {
         let Ok(transactions) = self.transactions() else {
             return;
         };
-        let around = self.book.lock().around(id);
+        let (around, held) = {
+            let book = self.book.lock();
+            (book.around(id), book.held_inside(id))
+        };
         transactions.abort(id);
-        restore(self.book.lock().end(id));
+        restore(self.book.lock().end(id, participants));
+        self.note_ended_inside(&held);
         self.commit_deferred(around);
     }
 
@@ -308,7 +358,7 @@ impl Members {
             }
             let member = Member {
                 current: Some(id),
-                suspended: Vec::new(),
+                ..Member::default()
             };
             let Some(former) = book.threads.insert(tid, member) else {
                 return;
@@ -316,7 +366,7 @@ impl Members {
             let open = book.of(&former);
             book.deserted(open)
         };
-        self.end_deserted(&deserted);
+        self.end_deserted(&deserted, &format!("process {tid}, ended"));
     }
 
     /// Commits a transaction that was begun for a program, if it is open: at once, or when the last one inside it has
@@ -362,8 +412,8 @@ impl Members {
         match outcome {
             Err(Errno::EBUSY) => {}
             // ENOENT: another thread has ended it.
-            Ok(_) | Err(Errno::ENOENT) => drop(self.book.lock().end(id)),
-            Err(_) => restore(self.book.lock().end(id)),
+            Ok(_) | Err(Errno::ENOENT) => drop(self.book.lock().end(id, Participants::GoOn)),
+            Err(_) => restore(self.book.lock().end(id, Participants::GoOn)),
         }
         // Those who took part have left it by then: the disk takes long.
         if outcome? {
@@ -380,7 +430,19 @@ impl Members {
     /// Begins a transaction, in the current one of the first of `tids`; it is all of theirs from then on. Returns its
     /// depth. EMLINK.
     pub fn begin(&self, tids: &[i32], uid: u32, offsets: Vec<Offset>) -> Result<(TxnId, usize)> {
-        let parent = tids.first().and_then(|tid| self.own(*tid));
+        let open = Open {
+            parent: tids.first().and_then(|tid| self.own(*tid)),
+            uid,
+            offsets,
+            deferred: None,
+            held: None,
+        };
+        self.open(open, tids)
+    }
+
+    /// Begins a transaction with `tids` as its participants. EMLINK, EEXIST.
+    fn open(&self, open: Open, tids: &[i32]) -> Result<(TxnId, usize)> {
+        let parent = open.parent;
         let depth = self.book.lock().depth(parent) + 1;
         if depth > DEPTH_MAX {
             return Err(Errno::EMLINK);
@@ -389,18 +451,19 @@ impl Members {
         let id = self.transactions()?.begin(around)?;
         self.used.store(true, Relaxed);
         let mut book = self.book.lock();
-        if parent.is_some_and(|parent| !book.open.contains_key(&parent)) {
+        let refused = if parent.is_some_and(|parent| !book.open.contains_key(&parent)) {
             // Another member has ended the one around it meanwhile.
+            Some(Errno::ECANCELED)
+        } else {
+            let name = open.held.as_ref().map(|held| &*held.name);
+            let taken = name.and_then(|name| book.named(open.uid, name));
+            taken.map(|_| Errno::EEXIST)
+        };
+        if let Some(errno) = refused {
             drop(book);
             self.transactions()?.abort(id);
-            return Err(Errno::ECANCELED);
+            return Err(errno);
         }
-        let open = Open {
-            parent,
-            uid,
-            offsets,
-            deferred: None,
-        };
         book.open.insert(id, open);
         for tid in tids {
             book.threads.entry(*tid).or_default().current = Some(id);
@@ -426,6 +489,7 @@ impl Members {
     pub fn abort(&self, tids: &[i32]) -> Result<()> {
         let id = self.current_of(tids)?;
         self.abort_one(id);
+        self.leave_ended(tids);
         Ok(())
     }
 
@@ -477,8 +541,15 @@ impl Members {
             let chain: Vec<_> = book.chain(Some(id)).collect();
             book.deserted(chain)
         };
-        self.end_deserted(&deserted);
+        let tid = tids.first().copied().unwrap_or_default();
+        self.end_deserted(&deserted, &format!("process {tid}, left it"));
         Ok(())
+    }
+
+    fn figures(&self, id: TxnId) -> TxnStatus {
+        let status = self.transactions().and_then(|all| all.status(id));
+        // It has ended meanwhile.
+        status.unwrap_or_default()
     }
 
     /// What a member takes part in, as JSON.
@@ -488,28 +559,18 @@ impl Members {
             let member = book.threads.get(&tid).cloned().unwrap_or_default();
             let mut chain: Vec<_> = book.chain(member.current).collect();
             chain.reverse();
-            let processes = |id: TxnId| -> Vec<i32> {
-                let part = book
-                    .threads
-                    .iter()
-                    .filter(|(_, member)| book.takes_part(member, id));
-                let mut tids: Vec<i32> = part.map(|(tid, _)| *tid).collect();
-                tids.sort_unstable();
-                tids
-            };
-            let chain: Vec<_> = chain.into_iter().map(|id| (id, processes(id))).collect();
+            let with_tids = |id| (id, book.participants(id));
+            let chain: Vec<_> = chain.into_iter().map(with_tids).collect();
             (chain, member.suspended)
         };
         let mut text = String::from("{\"current\":[");
         for (index, (id, tids)) in chain.into_iter().enumerate() {
-            let figures = self
-                .transactions()
-                .and_then(|all| all.status(id))
-                .unwrap_or_default();
             if index > 0 {
                 text.push(',');
             }
-            describe_one(&mut text, id, index + 1, &figures, tids);
+            text.push('{');
+            describe_one(&mut text, id, index + 1, &self.figures(id), tids);
+            text.push('}');
         }
         let suspended: Vec<_> = suspended.iter().map(|id| format!("\"{id}\"")).collect();
         let _ = write!(text, "],\"suspended\":[{}]}}", suspended.join(","));
@@ -518,6 +579,13 @@ impl Members {
 }
 
 impl Book {
+    /// The threads that take part in a transaction, in one that it is around included.
+    fn participants(&self, id: TxnId) -> Vec<i32> {
+        let threads = self.threads.iter();
+        let part = threads.filter(|(_, member)| self.takes_part(member, id));
+        part.map(|(tid, _)| *tid).collect()
+    }
+
     fn make_current(&mut self, tids: &[i32], id: TxnId) -> Result<()> {
         let busy = |tid: &i32| {
             self.threads
@@ -536,7 +604,7 @@ impl Book {
     }
 }
 
-/// Threads of one process are named by the process.
+/// Members of a JSON object. Threads of one process are named by the process.
 fn describe_one(text: &mut String, id: TxnId, depth: usize, figures: &TxnStatus, tids: Vec<i32>) {
     let mut pids: Vec<i32> = tids
         .into_iter()
@@ -554,9 +622,9 @@ fn describe_one(text: &mut String, id: TxnId, depth: usize, figures: &TxnStatus,
     } = figures;
     let _ = write!(
         text,
-        "{{\"id\":\"{id}\",\"depth\":{depth},\"names\":{names},\"inodes\":{inodes},\"bytes\":{bytes},\
+        "\"id\":\"{id}\",\"depth\":{depth},\"names\":{names},\"inodes\":{inodes},\"bytes\":{bytes},\
          \"shared_locks\":{shared_locks},\"exclusive_locks\":{exclusive_locks},\"conflicts\":{conflicts},\
-         \"processes\":{pids:?}}}"
+         \"processes\":{pids:?}"
     );
 }
 

@@ -131,6 +131,7 @@ impl Supervisor {
                 monitor.in_flight.settle(tid);
                 if let Some(status) = end_of(how) {
                     monitor.alive.remove(tid);
+                    monitor.members.leaving(tid);
                     monitor.profiled.exited(monitor, tid, status);
                 }
             };

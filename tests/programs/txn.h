@@ -28,7 +28,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { VERSION, BEGIN, COMMIT, ABORT, STATUS, SUSPEND, RESUME, ATTACH, DETACH };
+enum { VERSION, BEGIN, COMMIT, ABORT, STATUS, SUSPEND, RESUME, ATTACH, DETACH, BEGIN_NAMED, ATTACH_NAMED, COMMIT_NAMED,
+       ABORT_NAMED, LIST };
 #define ID_LEN 32
 
 __attribute__((unused)) static long txn_of(int op, pid_t target, char *id)

@@ -19,7 +19,7 @@ static void refused(void)
 {
 	char bad[ID_LEN];
 
-	IS(txn(VERSION) == 1);
+	IS(txn(VERSION) == 2);
 	FAILS(EINVAL, syscall(0x616d6e, 77, 0, bad, ID_LEN, 0));
 	FAILS(EINVAL, syscall(0x616d6e, BEGIN, 0, bad, ID_LEN, 1));
 	FAILS(EINVAL, syscall(0x616d6e, BEGIN, 0, bad, ID_LEN - 1, 0));
@@ -37,6 +37,32 @@ static void refused(void)
 	FAILS(ESRCH, txn_of(BEGIN, 0x7ffffff0, bad));
 	if (getuid() == 0)
 		FAILS(ESRCH, txn_of(BEGIN, 1, bad));
+}
+
+static void names_refused(void)
+{
+	char name[64] = "calls", slash[64] = "a/b", list[16];
+
+	FAILS(EINVAL, syscall(0x616d6e, BEGIN_NAMED, 0, name, 63, 0));
+	FAILS(EINVAL, syscall(0x616d6e, BEGIN_NAMED, 0, slash, 64, 0));
+	FAILS(EINVAL, syscall(0x616d6e, BEGIN_NAMED, 0, name, 64, 1L << 32));
+	FAILS(EFAULT, syscall(0x616d6e, BEGIN_NAMED, 0, (char *)8, 64, 0));
+	FAILS(EINVAL, syscall(0x616d6e, ATTACH_NAMED, 0, name, 5, 1));
+	FAILS(EINVAL, syscall(0x616d6e, ATTACH_NAMED, 0, name, 65, 0));
+	FAILS(EINVAL, syscall(0x616d6e, ATTACH_NAMED, 0, name, 0, 0));
+	FAILS(ENOENT, syscall(0x616d6e, ATTACH_NAMED, 0, name, 5, 0));
+	FAILS(ENOENT, syscall(0x616d6e, COMMIT_NAMED, 0, name, 5, 0));
+	FAILS(ENOENT, syscall(0x616d6e, ABORT_NAMED, 0, name, 64, 0));
+	IS(syscall(0x616d6e, BEGIN_NAMED, 0, name, 64, 60) == 1);
+	IS(syscall(0x616d6e, LIST, 0, list, sizeof list, 0) > (long)sizeof list);
+	memcpy(name, "calls", 6);
+	IS(syscall(0x616d6e, ATTACH_NAMED, 0, name, 5, 0) == 0);
+	FAILS(EBUSY, syscall(0x616d6e, COMMIT_NAMED, 0, name, 5, 0));
+	IS(syscall(0x616d6e, ABORT_NAMED, 0, name, 5, 0) == 0);
+	FAILS(ECANCELED, mkdir("not-outside", 0777));
+	IS(txn(ABORT) == 0);
+	FAILS(ENODATA, txn(ABORT));
+	IS(mkdir("outside", 0777) == 0 && rmdir("outside") == 0);
 }
 
 static void nested(void)
@@ -213,6 +239,7 @@ static void test(int argc, char **argv)
 	(void)argc;
 	(void)argv;
 	refused();
+	names_refused();
 	nested();
 	both_inside();
 	aside();

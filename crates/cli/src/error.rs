@@ -1,5 +1,6 @@
 //! What goes wrong, as users read it: the path or option at fault, why, and what to do about it.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -168,8 +169,8 @@ pub enum Error {
     /// `amino txn` could not do what it was told to.
     #[error("txn {command}: {why}")]
     Txn {
-        /// The command of `amino txn`.
-        command: &'static str,
+        /// The command of `amino txn`, with what it is about.
+        command: Cow<'static, str>,
         /// Why.
         why: amino_client::Error,
     },
@@ -409,12 +410,12 @@ fn store_hint(error: &amino_fs::Error) -> Option<&'static str> {
 /// 1 when the transaction, or what it is about, is not as the command needs it, else 125.
 fn txn_exit_code(error: &amino_client::Error) -> u8 {
     use amino_client::Error::{
-        Deadlock, HasCurrent, Io, LockTimeout, NestedOpen, NoSpace, NoTransaction, NotFound,
-        NotPermitted, TooDeep,
+        Deadlock, HasCurrent, InUse, Io, LockTimeout, NameTaken, NestedOpen, NoSpace,
+        NoTransaction, NotFound, NotPermitted, TooDeep,
     };
     match error {
         NoTransaction | NestedOpen | HasCurrent | NotFound | NotPermitted | TooDeep | NoSpace
-        | Io | Deadlock | LockTimeout => 1,
+        | Io | Deadlock | LockTimeout | NameTaken | InUse => 1,
         _ => 125,
     }
 }
@@ -426,9 +427,11 @@ fn txn_hint(error: &amino_client::Error) -> Option<&'static str> {
         Error::NoStore => "transactions need a store: amino run mounts one",
         Error::NoProcess => "amino txn acts on its parent, a shell that was started by amino run",
         Error::NoTransaction => "amino txn begin begins one",
-        Error::NestedOpen => "amino txn status lists the processes; wait for them, or abort",
+        Error::NestedOpen => "amino txn list names it and its processes; wait for them, or abort",
+        Error::InUse => "amino txn list names the processes; wait for them, or abort",
+        Error::NameTaken => "end that one first, or choose another name; amino txn list names all",
         Error::HasCurrent => "end it, or set it aside with amino txn suspend",
-        Error::NotFound => "it may have ended; amino txn status lists what is suspended here",
+        Error::NotFound => "it may have ended; amino txn list names those that are open",
         Error::Deadlock | Error::LockTimeout => "try again; amino txn run --retry N does so itself",
         _ => return None,
     })

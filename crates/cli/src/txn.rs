@@ -1,6 +1,6 @@
 //! `amino txn`: transactions of the calling shell, and around a command.
 
-use amino_client::{Open, Target};
+use amino_client::{List, Name, Open, Target};
 use goanna_monitor::Status;
 
 use crate::args::Loudness;
@@ -13,17 +13,53 @@ use crate::run::{ending, exit_status};
 /// `amino txn`.
 pub fn txn(args: Txn, loud: Loudness) -> Result<u8, Error> {
     match args.command {
-        Command::Begin => print(of_shell("begin", Target::begin)?.as_str())?,
-        Command::Commit => of_member("commit", Target::commit)?,
-        Command::Abort => of_member("abort", Target::abort)?,
-        Command::Status(args) => status(&args)?,
+        Command::Begin(txn::Begin { name, expire }) => {
+            let id = match &name {
+                Some(name) => {
+                    let failed = |why| of_named("begin", name, why);
+                    let begun = Target::Me.begin_named(name, expire.unwrap_or(0));
+                    begun.map_err(failed)?
+                }
+                None => of_shell("begin", Target::begin)?,
+            };
+            print(id.as_str())?;
+        }
+        Command::Commit(txn::Ending { name: Some(name) }) => {
+            let failed = |why| of_named("commit", &name, why);
+            name.commit().map_err(failed)?;
+        }
+        Command::Commit(_) => of_member("commit", Target::commit)?,
+        Command::Abort(txn::Ending { name: Some(name) }) => {
+            let failed = |why| of_named("abort", &name, why);
+            name.abort().map_err(failed)?;
+        }
+        Command::Abort(_) => of_member("abort", Target::abort)?,
+        Command::Status(args) => match &args.name {
+            Some(name) => status_of(name, args.json)?,
+            None => status(&args)?,
+        },
+        Command::List(args) => list(&args)?,
         Command::Suspend => print(of_member("suspend", Target::suspend)?.as_str())?,
         Command::Resume(args) => of_shell("resume", |shell| shell.resume(&args.id))?,
         Command::Attach(args) => of_shell("attach", |shell| shell.attach(&args.id))?,
         Command::Detach => of_member("detach", Target::detach)?,
-        Command::Run(args) => return run(&args, loud),
+        Command::Run(args) => {
+            return match &args.r#in {
+                Some(name) => run_in(name, &args),
+                None => run(&args, loud),
+            };
+        }
     }
     Ok(0)
+}
+
+/// The error of a call that is about a name.
+fn of_named(command: &str, name: &Name, why: amino_client::Error) -> Error {
+    let option = if command == "run" { "in" } else { "name" };
+    Error::Txn {
+        command: format!("{command} --{option} {name}").into(),
+        why,
+    }
 }
 
 /// Calls for our parent, the shell.
@@ -31,7 +67,10 @@ fn of_shell<T>(
     command: &'static str,
     call: impl FnOnce(Target) -> Result<T, amino_client::Error>,
 ) -> Result<T, Error> {
-    call(parent()).map_err(|why| Error::Txn { command, why })
+    call(parent()).map_err(|why| Error::Txn {
+        command: command.into(),
+        why,
+    })
 }
 
 fn parent() -> Target {
@@ -51,7 +90,10 @@ fn of_member<T>(
     } else {
         parent()
     };
-    call(shell).map_err(|why| Error::Txn { command, why })
+    call(shell).map_err(|why| Error::Txn {
+        command: command.into(),
+        why,
+    })
 }
 
 fn print(line: &str) -> Result<(), Error> {
@@ -78,8 +120,65 @@ fn status(args: &txn::Status) -> Result<(), Error> {
     out.finish()
 }
 
-fn description(open: &Open) -> String {
+fn listed() -> Result<List, Error> {
+    List::get().map_err(|why| Error::Txn {
+        command: "list".into(),
+        why,
+    })
+}
+
+fn list(args: &txn::List) -> Result<(), Error> {
+    let list = listed()?;
+    if args.json {
+        return print(list.raw());
+    }
+    let mut out = Output::new();
+    for listed in &list.transactions {
+        let name = listed.name.as_ref().map_or("-", Name::as_str);
+        let open = &listed.open;
+        let left = listed.expires_s.map(|seconds| format!("{seconds} s"));
+        out.line(&format!(
+            "{name}  {}  depth {}  {} bytes  {}  {}",
+            open.id,
+            open.depth,
+            open.bytes,
+            left.as_deref().unwrap_or("-"),
+            processes(open)
+        ))?;
+    }
+    out.finish()
+}
+
+/// `amino txn status --name`.
+fn status_of(name: &Name, json: bool) -> Result<(), Error> {
+    let failed = |why| of_named("status", name, why);
+    let list = List::get().map_err(failed)?;
+    let is_it = |listed: &amino_client::Listed| listed.name.as_ref() == Some(name);
+    let at = list.transactions.iter().position(is_it);
+    let at = at.ok_or_else(|| failed(amino_client::Error::NotFound))?;
+    if json {
+        let raw: serde_json::Value = serde_json::from_str(list.raw())
+            .map_err(|why| failed(amino_client::Error::BadAnswer(why.to_string())))?;
+        return Output::new().json(&raw["transactions"][at]);
+    }
+    let listed = &list.transactions[at];
+    let mut out = Output::new();
+    out.text(&description(&listed.open))?;
+    let left = listed.expires_s.map(|seconds| format!("in {seconds} s"));
+    out.line(&format!("  name       {name}"))?;
+    out.line(&format!(
+        "  expires    {}",
+        left.as_deref().unwrap_or("never")
+    ))?;
+    out.finish()
+}
+
+fn processes(open: &Open) -> String {
     let processes: Vec<String> = open.processes.iter().map(ToString::to_string).collect();
+    processes.join(" ")
+}
+
+fn description(open: &Open) -> String {
     format!(
         "transaction {}\n  depth      {}\n  changes    {} names, {} inodes, {} bytes\n  locks      {} shared, {} \
          exclusive\n  conflicts  {}\n  processes  {}\n",
@@ -91,8 +190,16 @@ fn description(open: &Open) -> String {
         open.shared_locks,
         open.exclusive_locks,
         open.conflicts,
-        processes.join(" ")
+        processes(open)
     )
+}
+
+/// `amino txn run --in`: this process joins, and the command inherits.
+fn run_in(name: &Name, args: &txn::Run) -> Result<u8, Error> {
+    let mut signals = Signals::hold().map_err(|why| Error::Signals(why.into()))?;
+    let joined = Target::Me.attach_named(name);
+    joined.map_err(|why| of_named("run", name, why))?;
+    Ok(exit_status(child::run(&args.run.command, &mut signals)?))
 }
 
 /// `amino txn run`.

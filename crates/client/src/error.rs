@@ -1,5 +1,5 @@
 use goanna_sys::Errno;
-use goanna_sys::txncall::{DEPTH_MAX, Op};
+use goanna_sys::txncall::{DEPTH_MAX, NAME_MAX, Op};
 
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,9 +34,20 @@ pub enum Error {
     /// `EBUSY` of resume and attach.
     #[error("there is a current transaction already")]
     HasCurrent,
-    /// `ENOENT`: resume and attach.
+    /// `ENOENT`: resume, attach, and the calls with a name.
     #[error("there is no such transaction")]
     NotFound,
+    /// `EEXIST`: begin with the name of an open transaction.
+    #[error("a transaction of this name is open already")]
+    NameTaken,
+    /// `EBUSY` of a commit by name: processes take part in the transaction, or one nested in it is open. It stays open.
+    #[error("processes take part in the transaction, or one nested in it is open")]
+    InUse,
+    /// A text that is no name: see [`Name`](crate::Name).
+    #[error(
+        "a name has 1 to {NAME_MAX} letters, digits, dots, underscores and hyphens, and no hyphen first"
+    )]
+    BadName,
     /// `ENOSPC` of commit: no room for it. It was aborted.
     #[error("no space left to commit; the transaction was aborted")]
     NoSpace,
@@ -85,7 +96,9 @@ impl Error {
             Errno::EMLINK => Self::TooDeep,
             Errno::ENODATA => Self::NoTransaction,
             Errno::EBUSY if op == Op::Commit => Self::NestedOpen,
+            Errno::EBUSY if op == Op::CommitNamed => Self::InUse,
             Errno::EBUSY => Self::HasCurrent,
+            Errno::EEXIST => Self::NameTaken,
             Errno::ENOENT => Self::NotFound,
             Errno::ENOSPC => Self::NoSpace,
             Errno::EIO => Self::Io,
@@ -100,13 +113,14 @@ impl Error {
         match self {
             Self::NotUnderAmino => Errno::ENOSYS,
             Self::NoStore => Errno::EOPNOTSUPP,
-            Self::Invalid | Self::BadId => Errno::EINVAL,
+            Self::Invalid | Self::BadId | Self::BadName => Errno::EINVAL,
             Self::BadBuffer => Errno::EFAULT,
             Self::NoProcess => Errno::ESRCH,
             Self::NotPermitted => Errno::EPERM,
             Self::TooDeep => Errno::EMLINK,
             Self::NoTransaction => Errno::ENODATA,
-            Self::NestedOpen | Self::HasCurrent | Self::NotInnermost => Errno::EBUSY,
+            Self::NestedOpen | Self::HasCurrent | Self::NotInnermost | Self::InUse => Errno::EBUSY,
+            Self::NameTaken => Errno::EEXIST,
             Self::NotFound => Errno::ENOENT,
             Self::NoSpace => Errno::ENOSPC,
             Self::Io => Errno::EIO,
@@ -132,7 +146,7 @@ mod tests {
     fn an_errno_survives_the_way_there_and_back() {
         for raw in 1..134 {
             let errno = Errno::from_raw(raw);
-            for op in (0..9).filter_map(Op::from_raw) {
+            for op in (0..14).filter_map(Op::from_raw) {
                 assert_eq!(Error::of(op, errno).errno(), errno);
             }
         }

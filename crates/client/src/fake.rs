@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use goanna_sys::Errno;
-use goanna_sys::txncall::Op;
+use goanna_sys::txncall::{ID_LEN, Op};
 
 #[derive(Default)]
 struct Monitor {
@@ -12,6 +12,8 @@ struct Monitor {
     /// Identifiers with their counts of conflicts, outermost first.
     current: Vec<(String, u64)>,
     suspended: Vec<(String, u64)>,
+    /// Names, identifiers, and seconds to expire.
+    named: Vec<(String, String, u32)>,
     failures: Vec<(Op, Errno)>,
     calls: Vec<(Op, i32)>,
 }
@@ -54,7 +56,7 @@ pub fn depth() -> usize {
     with(|monitor| monitor.current.len())
 }
 
-pub fn call(op: Op, target: i32, buf: &mut [u8]) -> Result<i64, Errno> {
+pub fn call_with(op: Op, target: i32, buf: &mut [u8], number: u32) -> Result<i64, Errno> {
     with(|monitor| {
         monitor.calls.push((op, target));
         if let Some(at) = monitor.failures.iter().position(|failure| failure.0 == op) {
@@ -65,12 +67,12 @@ pub fn call(op: Op, target: i32, buf: &mut [u8]) -> Result<i64, Errno> {
             }
             return Err(errno);
         }
-        monitor.answer(op, buf)
+        monitor.answer(op, buf, number)
     })
 }
 
 impl Monitor {
-    fn answer(&mut self, op: Op, buf: &mut [u8]) -> Result<i64, Errno> {
+    fn answer(&mut self, op: Op, buf: &mut [u8], number: u32) -> Result<i64, Errno> {
         match op {
             Op::Version => return Ok(1),
             Op::Begin => {
@@ -99,8 +101,46 @@ impl Monitor {
             Op::Resume | Op::Attach => return Err(Errno::ENOENT),
             Op::Detach if self.current.is_empty() => return Err(Errno::ENODATA),
             Op::Detach => self.current.clear(),
+            Op::BeginNamed => {
+                let name = String::from_utf8_lossy(buf);
+                let name = name.trim_end_matches('\0').to_owned();
+                if self.named.iter().any(|named| named.0 == name) {
+                    return Err(Errno::EEXIST);
+                }
+                self.begun += 1;
+                let id = format!("{:032x}", self.begun);
+                buf[..ID_LEN].copy_from_slice(id.as_bytes());
+                self.named.push((name, id, number));
+                return Ok(1);
+            }
+            Op::List => {
+                let text = self.list();
+                let len = text.len().min(buf.len());
+                buf[..len].copy_from_slice(&text.as_bytes()[..len]);
+                return Ok(text.len() as i64);
+            }
+            Op::AttachNamed | Op::CommitNamed | Op::AbortNamed => {
+                let is_it = |named: &(String, String, u32)| named.0.as_bytes() == buf;
+                let at = self.named.iter().position(is_it).ok_or(Errno::ENOENT)?;
+                match op {
+                    Op::AttachNamed => self.current.push((self.named[at].1.clone(), 0)),
+                    _ => drop(self.named.remove(at)),
+                }
+            }
         }
         Ok(0)
+    }
+
+    fn list(&self) -> String {
+        let transactions = self.named.iter().map(|(name, id, seconds)| {
+            serde_json::json!({
+                "name": name, "parent": null, "expires_s": (*seconds > 0).then_some(seconds), "id": id, "depth": 1,
+                "names": 0, "inodes": 0, "bytes": 0, "shared_locks": 0, "exclusive_locks": 0, "conflicts": 0,
+                "processes": [],
+            })
+        });
+        let transactions: Vec<_> = transactions.collect();
+        serde_json::json!({ "transactions": transactions }).to_string()
     }
 
     fn describe(&self) -> String {

@@ -17,12 +17,15 @@
 //! [`Transaction`] is the guard below it, and the functions ([`begin`], [`commit`], ...) are the bare calls. Each call can
 //! be made for another process of the same run and the same user, too: [`Target::Process`].
 //!
+//! A transaction with a [`Name`] is held by the run rather than by its participants.
+//!
 //! Outside of `amino run` every call fails with [`Error::NotUnderAmino`]. Nothing here starts threads or keeps state.
 
 mod error;
 #[cfg(test)]
 mod fake;
 mod id;
+mod named;
 mod status;
 mod target;
 mod transaction;
@@ -30,6 +33,7 @@ mod transaction;
 pub use error::Error;
 pub use goanna_sys::Errno;
 pub use id::Id;
+pub use named::{List, Listed, Name};
 pub use status::{Open, Status};
 pub use target::Target;
 pub use transaction::{Transaction, transaction};

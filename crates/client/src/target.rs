@@ -1,10 +1,10 @@
 use goanna_sys::Errno;
 #[cfg(not(test))]
-use goanna_sys::txncall::call;
+use goanna_sys::txncall::call_with;
 use goanna_sys::txncall::{ID_LEN, Op};
 
 #[cfg(test)]
-use crate::fake::call;
+use crate::fake::call_with;
 use crate::{Error, Id, Status};
 
 /// Room for a description at first; what is longer is asked for again.
@@ -43,24 +43,12 @@ impl Target {
 
     /// Describes the transactions. [`Error::BadAnswer`] when the monitor's answer is not understood.
     pub fn status(self) -> Result<Status, Error> {
-        let mut buf = vec![0; STATUS_BYTES];
-        loop {
-            let len = self.status_into(&mut buf)?;
-            if len <= buf.len() {
-                buf.truncate(len);
-                break;
-            }
-            // Some more, as others may begin transactions until the next call.
-            buf.resize(len.saturating_add(STATUS_BYTES), 0);
-        }
-        let raw = String::from_utf8(buf).map_err(|why| Error::BadAnswer(why.to_string()))?;
-        Status::parse(raw)
+        Status::parse(self.call_for_text(Op::Status)?)
     }
 
     /// Writes the description as far as `buf` reaches; its whole length in bytes.
     pub fn status_into(self, buf: &mut [u8]) -> Result<usize, Error> {
-        let len = self.call(Op::Status, buf)?;
-        usize::try_from(len).map_err(|_| Error::BadAnswer(format!("a length of {len}")))
+        self.call_into(Op::Status, buf)
     }
 
     /// Sets the current transaction, with those around it, aside. [`Error::NoTransaction`] without one.
@@ -98,16 +86,40 @@ impl Target {
         self.call(op, &mut buf).map(drop)
     }
 
-    fn call(self, op: Op, buf: &mut [u8]) -> Result<i64, Error> {
+    /// The whole text that `op` writes.
+    pub(crate) fn call_for_text(self, op: Op) -> Result<String, Error> {
+        let mut buf = vec![0; STATUS_BYTES];
+        loop {
+            let len = self.call_into(op, &mut buf)?;
+            if len <= buf.len() {
+                buf.truncate(len);
+                break;
+            }
+            // Some more, as others may begin transactions until the next call.
+            buf.resize(len.saturating_add(STATUS_BYTES), 0);
+        }
+        String::from_utf8(buf).map_err(|why| Error::BadAnswer(why.to_string()))
+    }
+
+    fn call_into(self, op: Op, buf: &mut [u8]) -> Result<usize, Error> {
+        let len = self.call(op, buf)?;
+        usize::try_from(len).map_err(|_| Error::BadAnswer(format!("a length of {len}")))
+    }
+
+    pub(crate) fn call(self, op: Op, buf: &mut [u8]) -> Result<i64, Error> {
+        self.call_with(op, buf, 0)
+    }
+
+    pub(crate) fn call_with(self, op: Op, buf: &mut [u8], number: u32) -> Result<i64, Error> {
         let pid = match self {
             Self::Me => 0,
             // The call's 0 is the calling thread; getppid(2)'s is a parent in another process name space.
             Self::Process(..=0) => return Err(Error::NoProcess),
             Self::Process(pid) => pid,
         };
-        call(op, pid, buf).map_err(|errno| {
+        call_with(op, pid, buf, number).map_err(|errno| {
             // Sandboxes answer calls that they do not know with EPERM. A monitor never refuses its version.
-            if errno == Errno::EPERM && call(Op::Version, 0, &mut []).is_err() {
+            if errno == Errno::EPERM && call_with(Op::Version, 0, &mut [], 0).is_err() {
                 Error::NotUnderAmino
             } else {
                 Error::of(op, errno)

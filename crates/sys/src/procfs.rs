@@ -109,6 +109,15 @@ fn four(value: &str) -> Option<[u32; 4]> {
     fields.next().is_none().then_some(ids)
 }
 
+/// The task's name, at most 15 bytes; a zombie keeps it.
+pub fn comm(tid: i32) -> Result<Vec<u8>, Errno> {
+    let mut name = fs::read(format!("/proc/{tid}/comm")).map_err(gone)?;
+    if name.last() == Some(&b'\n') {
+        name.pop();
+    }
+    Ok(name)
+}
+
 /// Device and inode of the working directory.
 pub fn cwd_identity(tid: i32) -> Result<(u64, u64), Errno> {
     let meta = fs::metadata(format!("/proc/{tid}/cwd")).map_err(gone)?;

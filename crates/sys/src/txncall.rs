@@ -4,12 +4,12 @@
 //! never by notification, because the first call may have to give the program a further seccomp filter.
 //!
 //! ```text
-//! syscall(NUMBER, op, target, buf, len, flags)
+//! syscall(NUMBER, op, target, buf, len, number)
 //! ```
 //!
 //! `target` is the process on which the operation acts: 0 for the calling thread, else a process of the same run and the
-//! same user (`amino txn begin` names its parent, the shell). `buf` and `len` are an identifier to be read, or room for a
-//! text to be written, as the operation says. `flags` must be 0.
+//! same user (`amino txn begin` names its parent, the shell). `buf` and `len` are an identifier or a name to be read, or room
+//! for a text to be written, as the operation says. `number` is 0 where the operation does not say what it means.
 #![allow(
     unsafe_code,
     reason = "syscall(2) with a number that libc does not know"
@@ -21,10 +21,21 @@ use nix::errno::Errno;
 pub const NUMBER: i64 = 0x61_6d_6e;
 
 /// The version of what is described here, which [`Op::Version`] returns.
-pub const VERSION: i64 = 1;
+pub const VERSION: i64 = 2;
 
 /// Length of a transaction's identifier: 128 random bits as lower-case hexadecimal digits, without a NUL.
 pub const ID_LEN: usize = 32;
+
+/// Length of the longest name of a transaction, in bytes.
+pub const NAME_MAX: usize = 64;
+
+/// Whether `text` can be a transaction's name: 1 to [`NAME_MAX`] ASCII letters, digits, `.`, `_` and `-`, of which `-` is not the
+/// first.
+pub fn is_name(text: &[u8]) -> bool {
+    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+    let length = 1..=NAME_MAX;
+    length.contains(&text.len()) && text.iter().all(allowed) && text.first() != Some(&b'-')
+}
 
 /// How deep transactions can be nested.
 pub const DEPTH_MAX: usize = 64;
@@ -59,6 +70,23 @@ pub enum Op {
     Attach = 7,
     /// Leaves the current transaction, and those around it, without ending them. One that its last process leaves is aborted. ENODATA.
     Detach = 8,
+    /// Begins a transaction that the run holds under a name, nested in the current one of `target`; nobody takes part in it
+    /// at first. `buf` has [`NAME_MAX`] bytes: the name, filled up with NULs; the identifier is written over it. `number` is
+    /// after how many seconds the transaction is aborted, 0 for never. Returns its depth. EINVAL for a malformed name, EEXIST when
+    /// a transaction of this name and user is open, EMLINK beyond [`DEPTH_MAX`]. Since version 2.
+    BeginNamed = 9,
+    /// Joins the transaction of the caller's user whose name `buf` holds. ENOENT when there is none, EBUSY when the current one
+    /// is neither that one nor around it. Since version 2.
+    AttachNamed = 10,
+    /// Commits the transaction of the caller's user whose name `buf` holds. ENOENT when there is none; EBUSY while processes take
+    /// part in it, or one nested in it is open; ENOSPC or EIO when it cannot be committed, and was aborted. Since version 2.
+    CommitNamed = 11,
+    /// Aborts the transaction of the caller's user whose name `buf` holds, with those that are nested in it. Every later
+    /// operation on the store of a process that takes part in it fails with ECANCELED. ENOENT. Since version 2.
+    AbortNamed = 12,
+    /// Writes a description (JSON) of the open transactions of the caller's user to `buf` as far as `len` lets, and returns its
+    /// whole length. Since version 2.
+    List = 13,
 }
 
 impl Op {
@@ -74,6 +102,11 @@ impl Op {
             6 => Self::Resume,
             7 => Self::Attach,
             8 => Self::Detach,
+            9 => Self::BeginNamed,
+            10 => Self::AttachNamed,
+            11 => Self::CommitNamed,
+            12 => Self::AbortNamed,
+            13 => Self::List,
             _ => return None,
         })
     }
@@ -81,6 +114,11 @@ impl Op {
 
 /// Makes the call; what `op` returns. `buf` is read or written as `op` says.
 pub fn call(op: Op, target: i32, buf: &mut [u8]) -> Result<i64, Errno> {
+    call_with(op, target, buf, 0)
+}
+
+/// As [`call`], with the operation's number.
+pub fn call_with(op: Op, target: i32, buf: &mut [u8], number: u32) -> Result<i64, Errno> {
     // SAFETY: the monitor writes at most `len` bytes to `buf`, which is ours alone; the kernel knows no such call.
     let result = unsafe {
         libc::syscall(
@@ -89,7 +127,7 @@ pub fn call(op: Op, target: i32, buf: &mut [u8]) -> Result<i64, Errno> {
             i64::from(target),
             buf.as_mut_ptr(),
             buf.len(),
-            0_u64,
+            u64::from(number),
         )
     };
     Errno::result(result)
@@ -105,8 +143,28 @@ mod tests {
     }
 
     #[test]
+    fn names_are_short_and_plain() {
+        for good in [&b"a"[..], b"build-7_x.y", b".9", &[b'n'; NAME_MAX]] {
+            assert!(is_name(good));
+        }
+        let bad = [
+            &b""[..],
+            b"-x",
+            b"a b",
+            b"a/b",
+            b"a\n",
+            b"\xff",
+            b"a\0",
+            &[b'n'; NAME_MAX + 1],
+        ];
+        for bad in bad {
+            assert!(!is_name(bad), "{}", bad.escape_ascii());
+        }
+    }
+
+    #[test]
     fn numbers_are_what_from_raw_takes() {
-        for raw in 0..16 {
+        for raw in 0..32 {
             assert!(Op::from_raw(raw).is_none_or(|op| op as u64 == raw));
         }
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use goanna_sys::procfs;
-use goanna_sys::txncall::{ID_LEN, Op, VERSION};
+use goanna_sys::txncall::{ID_LEN, NAME_MAX, Op, VERSION, is_name};
 use goanna_vfs::{Errno, Result, TxnId};
 
 use crate::Monitor;
@@ -23,13 +23,17 @@ pub struct Request {
     buf: u64,
     len: usize,
     id: Option<TxnId>,
+    name: String,
+    /// What the operation takes further.
+    number: u32,
 }
 
 impl Request {
     /// Reads the call. EINVAL, EFAULT, ESRCH, EPERM.
     pub fn of(call: &Call<'_>) -> Result<Self> {
         let op = Op::from_raw(call.arg(0)).ok_or(Errno::EINVAL)?;
-        if call.arg(4) != 0 {
+        let number = u32::try_from(call.arg(4)).map_err(|_| Errno::EINVAL)?;
+        if number != 0 && op != Op::BeginNamed {
             return Err(Errno::EINVAL);
         }
         let caller = call.caller()?;
@@ -55,6 +59,11 @@ impl Request {
             Op::Begin | Op::Suspend if len < ID_LEN => return Err(Errno::EINVAL),
             _ => None,
         };
+        let name = match op {
+            Op::BeginNamed if len != NAME_MAX => return Err(Errno::EINVAL),
+            Op::BeginNamed | Op::AttachNamed | Op::CommitNamed | Op::AbortNamed => name(call, len)?,
+            _ => String::new(),
+        };
         Ok(Self {
             op,
             caller: caller.tid,
@@ -63,12 +72,17 @@ impl Request {
             buf: call.arg(2),
             len,
             id,
+            name,
+            number,
         })
     }
 
     /// Whether who it is for takes part in a transaction afterwards.
     pub fn joins(&self) -> bool {
-        matches!(self.op, Op::Begin | Op::Resume | Op::Attach)
+        matches!(
+            self.op,
+            Op::Begin | Op::Resume | Op::Attach | Op::AttachNamed
+        )
     }
 
     fn perform(&self, monitor: &Monitor) -> Result<Answer> {
@@ -80,16 +94,14 @@ impl Request {
         };
         let value = match self.op {
             Op::Version => VERSION,
-            Op::Begin => return self.begin(monitor, &tids),
+            Op::Begin | Op::BeginNamed => return self.begin(monitor, &tids),
             Op::Commit => members.commit(&tids).map(|()| 0)?,
             Op::Abort => members.abort(&tids).map(|()| 0)?,
             Op::Status => {
                 let tid = tids.first().copied().unwrap_or(self.caller);
-                let text = members.describe(tid);
-                let shown = text.as_bytes().get(..self.len).unwrap_or(text.as_bytes());
-                self.put(shown)?;
-                text.len() as i64
+                self.put_text(&members.describe(tid))?
             }
+            Op::List => self.put_text(&members.list(self.uid))?,
             Op::Suspend => {
                 let id = members.suspend(&tids)?;
                 self.put(id.to_string().as_bytes())?;
@@ -98,6 +110,12 @@ impl Request {
             Op::Resume => members.resume(&tids, self.given()?).map(|()| 0)?,
             Op::Attach => members.attach(&tids, self.uid, self.given()?).map(|()| 0)?,
             Op::Detach => members.detach(&tids).map(|()| 0)?,
+            Op::AttachNamed => {
+                let joined = members.attach_named(&tids, self.uid, &self.name);
+                joined.map(|()| 0)?
+            }
+            Op::CommitNamed => members.commit_named(self.uid, &self.name).map(|()| 0)?,
+            Op::AbortNamed => members.abort_named(self.uid, &self.name).map(|()| 0)?,
         };
         Ok(Answer::Value(value))
     }
@@ -108,9 +126,15 @@ impl Request {
             None => procfs::status(self.caller)?.tgid,
         };
         let before = offsets(process, |object| monitor.shadows.find(object).is_some());
-        let (id, depth) = monitor.members.begin(tids, self.uid, before)?;
+        let members = &monitor.members;
+        let (id, depth) = match self.op {
+            Op::BeginNamed => {
+                members.begin_named(tids, self.uid, &self.name, self.number, before)?
+            }
+            _ => members.begin(tids, self.uid, before)?,
+        };
         if let Err(errno) = self.put(id.to_string().as_bytes()) {
-            let _ = monitor.members.abort(tids);
+            members.abort_one(id);
             return Err(errno);
         }
         Ok(Answer::Value(depth as i64))
@@ -118,6 +142,13 @@ impl Request {
 
     fn given(&self) -> Result<TxnId> {
         self.id.ok_or(Errno::EINVAL)
+    }
+
+    /// Writes as much of `text` as there is room for; the length of all of it.
+    fn put_text(&self, text: &str) -> Result<i64> {
+        let shown = text.as_bytes().get(..self.len);
+        self.put(shown.unwrap_or(text.as_bytes()))?;
+        Ok(text.len() as i64)
     }
 
     fn put(&self, text: &[u8]) -> Result<()> {
@@ -130,11 +161,25 @@ impl Request {
     /// The answer; what may wait for the disk, and for calls that are under way, is worked out on a thread of its own.
     pub fn answer(self, monitor: &Arc<Monitor>) -> Result<Answer> {
         match self.op {
-            Op::Commit | Op::Abort | Op::Detach => {
+            Op::Commit | Op::Abort | Op::Detach | Op::CommitNamed | Op::AbortNamed => {
                 let monitor = Arc::clone(monitor);
                 Ok(Answer::Block(Box::new(move || self.perform(&monitor))))
             }
             _ => self.perform(monitor),
         }
     }
+}
+
+/// The name in the call's buffer, without the NULs behind it. EINVAL.
+fn name(call: &Call<'_>, len: usize) -> Result<String> {
+    if len > NAME_MAX {
+        return Err(Errno::EINVAL);
+    }
+    let text = call.read(call.arg(2), len)?;
+    let end = text.iter().rposition(|&byte| byte != 0);
+    let text = text.get(..end.map_or(0, |end| end + 1)).unwrap_or_default();
+    if !is_name(text) {
+        return Err(Errno::EINVAL);
+    }
+    String::from_utf8(text.to_vec()).map_err(|_| Errno::EINVAL)
 }

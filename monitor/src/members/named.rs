@@ -1,0 +1,269 @@
+//! Transactions with a name: the run holds them, so that they outlive the process that has begun them, and programs that start
+//! a new shell for each step find them again.
+//!
+//! A name belongs to a user of the run. A named transaction stays open until it is committed, aborted, or its time is over;
+//! at the end of the run it is aborted. A participant of one that was aborted by name does not go on outside: it keeps the
+//! identifier of the transaction as its current one, and the back end answers ECANCELED to each of its calls.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use goanna_vfs::{Errno, Result, TxnId};
+
+use super::{Book, Members, Offset, Open, Participants, describe_one};
+
+/// How many notes of aborted transactions there are at most.
+const NOTES_MAX: usize = 20;
+
+/// What keeps a transaction open without participants.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub name: Arc<str>,
+    /// When it is aborted, and how long it was to be held.
+    expires: Option<(Instant, u32)>,
+    /// It is being committed: nobody joins it any more.
+    ending: bool,
+}
+
+impl Book {
+    /// The open transaction of this user and name.
+    pub(super) fn named(&self, uid: u32, name: &str) -> Option<TxnId> {
+        let is_it = |open: &Open| {
+            open.uid == uid && open.held.as_ref().is_some_and(|held| &*held.name == name)
+        };
+        let mut open = self.open.iter();
+        open.find(|(_, open)| is_it(open)).map(|(id, _)| *id)
+    }
+
+    /// The names of transactions that are open inside `id`.
+    pub(super) fn held_inside(&self, id: TxnId) -> Vec<Arc<str>> {
+        let inside = self.open.iter().filter(|(inner, open)| {
+            open.held.is_some() && **inner != id && self.chain(Some(**inner)).any(|at| at == id)
+        });
+        let held = inside.filter_map(|(_, open)| open.held.as_ref());
+        held.map(|held| Arc::clone(&held.name)).collect()
+    }
+
+    fn held_mut(&mut self, id: TxnId) -> Option<&mut Held> {
+        self.open.get_mut(&id)?.held.as_mut()
+    }
+}
+
+impl Members {
+    /// Begins a transaction that the run holds as `name`, in the current one of the first of `tids`, for `seconds` if that
+    /// is not 0. Returns its depth. EEXIST, EMLINK.
+    pub fn begin_named(
+        &self,
+        tids: &[i32],
+        uid: u32,
+        name: &str,
+        seconds: u32,
+        offsets: Vec<Offset>,
+    ) -> Result<(TxnId, usize)> {
+        let expires = Instant::now().checked_add(Duration::from_secs(seconds.into()));
+        let expires = expires.filter(|_| seconds > 0).map(|at| (at, seconds));
+        let open = Open {
+            parent: tids.first().and_then(|tid| self.own(*tid)),
+            uid,
+            offsets,
+            deferred: None,
+            held: Some(Held {
+                name: Arc::from(name),
+                expires,
+                ending: false,
+            }),
+        };
+        self.open(open, &[])
+    }
+
+    /// Joins the transaction of this user and name, also from one around it. ENOENT, EBUSY.
+    pub fn attach_named(&self, tids: &[i32], uid: u32, name: &str) -> Result<()> {
+        let mut book = self.book.lock();
+        let id = book.named(uid, name).ok_or(Errno::ENOENT)?;
+        if book.held_mut(id).is_some_and(|held| held.ending) {
+            return Err(Errno::ENOENT);
+        }
+        let around: Vec<_> = book.chain(Some(id)).collect();
+        let elsewhere = |tid: &i32| {
+            let current = book.threads.get(tid).and_then(|member| member.current);
+            current.is_some_and(|current| !around.contains(&current))
+        };
+        if tids.iter().any(elsewhere) {
+            return Err(Errno::EBUSY);
+        }
+        for tid in tids {
+            book.threads.entry(*tid).or_default().current = Some(id);
+        }
+        Ok(())
+    }
+
+    /// Commits the transaction of this user and name. ENOENT; EBUSY while somebody takes part, or one inside it is open;
+    /// after any other failure it is aborted.
+    pub fn commit_named(&self, uid: u32, name: &str) -> Result<()> {
+        let (id, around) = {
+            let mut book = self.book.lock();
+            let id = book.named(uid, name).ok_or(Errno::ENOENT)?;
+            if !book.participants(id).is_empty() {
+                return Err(Errno::EBUSY);
+            }
+            if let Some(held) = book.held_mut(id) {
+                held.ending = true;
+            }
+            (id, book.around(id))
+        };
+        let outcome = self.commit_one(id, None);
+        if let Some(held) = self.book.lock().held_mut(id) {
+            // Another one is open inside it.
+            held.ending = false;
+        }
+        outcome?;
+        self.commit_deferred(around);
+        Ok(())
+    }
+
+    /// Aborts the transaction of this user and name. What its participants do afterwards on the store fails. ENOENT.
+    pub fn abort_named(&self, uid: u32, name: &str) -> Result<()> {
+        let id = self.book.lock().named(uid, name);
+        self.abort_with(id.ok_or(Errno::ENOENT)?, Participants::Fail);
+        Ok(())
+    }
+
+    /// The threads leave a current transaction that was aborted by its name.
+    pub(super) fn leave_ended(&self, tids: &[i32]) {
+        let mut book = self.book.lock();
+        let Book { threads, open } = &mut *book;
+        for tid in tids {
+            if let Some(member) = threads.get_mut(tid) {
+                member.current = member.current.filter(|id| open.contains_key(id));
+            }
+        }
+    }
+
+    /// Aborts the transactions whose time is over.
+    pub fn expire(&self) {
+        if !self.used.load(Relaxed) {
+            return;
+        }
+        let now = Instant::now();
+        let over: Vec<_> = {
+            let book = self.book.lock();
+            let held = |open: &Open| {
+                let (at, seconds) = open.held.as_ref()?.expires?;
+                (at <= now).then_some(seconds)
+            };
+            let open = book.open.iter();
+            let over = open.filter_map(|(id, open)| Some((*id, held(open)?)));
+            over.filter_map(|(id, seconds)| Some((id, book.name(id)?, seconds)))
+                .collect()
+        };
+        for (id, name, seconds) in over {
+            self.abort_with(id, Participants::Fail);
+            self.note_abort(&format!(
+                "the transaction {name} was aborted, because its {seconds} s are over"
+            ));
+        }
+    }
+
+    /// The run has ended: aborts what is still open.
+    pub fn end_named(&self) {
+        if !self.used.load(Relaxed) {
+            return;
+        }
+        let mut left: Vec<_> = {
+            let book = self.book.lock();
+            let named = book
+                .open
+                .keys()
+                .filter_map(|id| Some((*id, book.name(*id)?)));
+            named
+                .map(|(id, name)| (book.depth(Some(id)), name, id))
+                .collect()
+        };
+        left.sort_unstable_by(|a, b| b.cmp(a));
+        for (_, name, id) in left {
+            self.abort_one(id);
+            self.note_abort(&format!(
+                "the transaction {name} was still open at the end of the run, and was aborted"
+            ));
+        }
+    }
+
+    /// Nobody takes part in a transaction any more, so that it was aborted.
+    pub(super) fn note_deserted(&self, id: TxnId, last: &str) {
+        let first = self.noted.load(Relaxed) == 0;
+        let hint = match first {
+            true => "; amino txn begin --name NAME begins one that no process has to stay for",
+            false => "",
+        };
+        self.note_abort(&format!(
+            "the transaction {id} was aborted, because the last process that took part in it, {last}{hint}"
+        ));
+    }
+
+    /// Transactions were aborted with the one around them.
+    pub(super) fn note_ended_inside(&self, names: &[Arc<str>]) {
+        for name in names {
+            self.note_abort(&format!(
+                "the transaction {name} was aborted with the one around it"
+            ));
+        }
+    }
+
+    fn note_abort(&self, text: &str) {
+        let Some(note) = &self.note else {
+            return;
+        };
+        match self.noted.fetch_add(1, Relaxed) {
+            before if before < NOTES_MAX => note.line(text),
+            NOTES_MAX => note.line("further transactions were aborted"),
+            _ => {}
+        }
+    }
+
+    /// The open transactions of a user, of all users for root, as JSON, outermost first.
+    pub fn list(&self, uid: u32) -> String {
+        let now = Instant::now();
+        let mut listed: Vec<_> = {
+            let book = self.book.lock();
+            let open = book.open.iter();
+            let own = open.filter(|(_, open)| uid == 0 || open.uid == uid);
+            own.map(|(id, open)| {
+                let held = open.held.as_ref();
+                let name = held.map(|held| Arc::clone(&held.name));
+                let at = held.and_then(|held| held.expires).map(|(at, _)| at);
+                let left = at.map(|at| at.saturating_duration_since(now).as_secs());
+                let depth = book.depth(Some(*id));
+                (depth, name, *id, open.parent, left, book.participants(*id))
+            })
+            .collect()
+        };
+        listed.sort_unstable();
+        let mut text = String::from("{\"transactions\":[");
+        for (index, (depth, name, id, parent, left, tids)) in listed.into_iter().enumerate() {
+            text.push_str(if index > 0 { ",{" } else { "{" });
+            let quoted = |text: String| format!("\"{text}\"");
+            let or_null = |text: Option<String>| text.unwrap_or_else(|| "null".to_owned());
+            // A name has no character that JSON escapes.
+            let name = or_null(name.map(|name| quoted(name.to_string())));
+            let parent = or_null(parent.map(|parent| quoted(parent.to_string())));
+            let left = or_null(left.map(|seconds| seconds.to_string()));
+            let _ = write!(
+                text,
+                "\"name\":{name},\"parent\":{parent},\"expires_s\":{left},"
+            );
+            describe_one(&mut text, id, depth, &self.figures(id), tids);
+            text.push('}');
+        }
+        text.push_str("]}");
+        text
+    }
+}
+
+impl Book {
+    fn name(&self, id: TxnId) -> Option<Arc<str>> {
+        let held = self.open.get(&id)?.held.as_ref();
+        held.map(|held| Arc::clone(&held.name))
+    }
+}
