@@ -2,22 +2,31 @@
 //!
 //! ```text
 //! goanna-XXXXXX/        0711: tracees that changed user must pass through, nobody may list it
-//!   lock                flock'ed while the run lasts; without its owner the directory is litter
+//!   lock                flock'ed while the run lasts; without a holder the directory is stale
 //!   d/N                 placeholder of a virtual directory
-//!   s/N                 rendezvous of a virtual fifo, socket or device
+//!   s/N                 what stands behind a virtual fifo, socket or device
 //!   x/N/NAME            host copy of a program that is executed from a mount
 //! ```
+//!
+//! The directory lies where every user may make files, so nothing found there is trusted: objects of another owner are
+//! neither opened nor waited for nor removed.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::ffi::CStr;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use goanna_sys::{cred, memfile};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statvfs::{FsFlags, statvfs};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags};
 
 const PREFIX: &str = "goanna-";
+/// Digits of a random number in a name.
+const DIGITS: usize = 16;
 
 /// The run-time directory of one run; removed when dropped.
 #[derive(Debug)]
@@ -28,8 +37,8 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes one, in memory where programs can be executed from there, and clears away what killed monitors
-    /// of this user left behind.
+    /// Makes one, in memory where programs can be executed from there, and removes what killed monitors of this user left
+    /// behind.
     pub fn create() -> io::Result<Self> {
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         let candidates = [
@@ -41,7 +50,8 @@ impl RunDir {
             if statvfs(&base).is_ok_and(|s| s.flags().contains(FsFlags::ST_NOEXEC)) {
                 continue;
             }
-            clear_litter(&base);
+            // What cannot be removed does no harm.
+            let _ = remove_stale(&base);
             match Self::create_in(&base) {
                 Ok(dir) => return Ok(dir),
                 Err(error) => last = error,
@@ -51,11 +61,9 @@ impl RunDir {
     }
 
     fn create_in(base: &Path) -> io::Result<Self> {
-        let mut random = [0u8; 8];
-        io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut random)?;
-        let name = format!("{PREFIX}{:016x}", u64::from_ne_bytes(random));
+        let name = format!("{PREFIX}{}", random_name()?);
         let path = base.join(&name);
-        // Until it is locked it looks like litter, so it has another name.
+        // Until it is locked it looks stale, so it has another name.
         let new = base.join(format!(".{name}"));
         DirBuilder::new().mode(0o700).create(&new)?;
         let open = || {
@@ -72,9 +80,9 @@ impl RunDir {
         for name in ["d", "s", "x"] {
             let sub = path.join(name);
             DirBuilder::new().mode(0o711).create(&sub)?;
-            fs::set_permissions(&sub, fs::Permissions::from_mode(0o711))?;
+            fs::set_permissions(&sub, Permissions::from_mode(0o711))?;
         }
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o711))?;
+        fs::set_permissions(&path, Permissions::from_mode(0o711))?;
         Ok(Self {
             path,
             next: AtomicU64::new(1),
@@ -96,55 +104,149 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        // What cannot be removed is litter for the next run to clear.
+        // What cannot be removed is left to the next run.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-fn clear_litter(base: &Path) {
-    let Ok(entries) = fs::read_dir(base) else {
-        return;
-    };
-    for entry in entries.flatten() {
+fn random_name() -> io::Result<String> {
+    let mut random = [0; DIGITS / 2];
+    io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut random)?;
+    Ok(format!("{:016x}", u64::from_ne_bytes(random)))
+}
+
+/// Removes the run-time directories in `base` whose monitors have ended.
+fn remove_stale(base: &Path) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let base = rustix::fs::openat(CWD, base, flags, Mode::empty())?;
+    let mode = rustix::fs::fstat(&base)?.st_mode;
+    if mode & 0o022 != 0 && mode & libc::S_ISVTX == 0 {
+        // Others could put something else under a name between a look at it and its removal.
+        return Ok(());
+    }
+    for entry in Dir::read_from(&base)? {
+        let entry = entry?;
         let name = entry.file_name();
-        let is_ours = name
-            .to_str()
-            .is_some_and(|n| n.starts_with(PREFIX) && n.len() == PREFIX.len() + 16);
-        if !is_ours || !entry.file_type().is_ok_and(|t| t.is_dir()) {
-            continue;
-        }
-        // Another user's lock file cannot be opened; a running monitor's cannot be locked.
-        let Ok(lock) = OpenOptions::new()
-            .write(true)
-            .open(entry.path().join("lock"))
-        else {
-            continue;
-        };
-        if Flock::lock(lock, FlockArg::LockExclusiveNonblock).is_ok() {
-            let _ = fs::remove_dir_all(entry.path());
+        let digits = name.to_bytes().strip_prefix(PREFIX.as_bytes());
+        if digits.is_some_and(|digits| digits.len() == DIGITS) {
+            // That of a running monitor is locked, another user's is not opened.
+            let _ = remove_if_stale(base.as_fd(), name);
         }
     }
+    Ok(())
+}
+
+fn remove_if_stale(base: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    let dir = open_own(base, name, FileType::Directory)?;
+    let lock = open_own(dir.as_fd(), c"lock", FileType::RegularFile)?;
+    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    remove_content(&dir)?;
+    Ok(rustix::fs::unlinkat(base, name, AtFlags::REMOVEDIR)?)
+}
+
+/// Opens for reading what `name` in `dir` is, if it is of this type and belongs to this user: EPERM if not. A symbolic
+/// link is not followed, and nothing is waited for: an `O_PATH` descriptor tells what it is before it is opened.
+fn open_own(dir: BorrowedFd<'_>, name: &CStr, file_type: FileType) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&found)?;
+    let is_own = stat.st_uid == cred::own_ids().uid;
+    if !is_own || FileType::from_raw_mode(stat.st_mode) != file_type {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(memfile::reopen(found.as_fd(), libc::O_RDONLY)?)
+}
+
+/// Removes what is in a directory. The monitor made it: it is a few levels deep.
+fn remove_content(dir: &OwnedFd) -> io::Result<()> {
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+            Err(rustix::io::Errno::ISDIR) => {
+                remove_content(&open_own(dir.as_fd(), name, FileType::Directory)?)?;
+                rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?;
+            }
+            other => other?,
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{chown, symlink};
+
+    use nix::sys::stat::Mode as NixMode;
+
     use super::*;
 
+    /// A directory as a run would have made it; what belongs to it is to be added.
+    fn looks_like_a_run(base: &Path, name: &str) -> PathBuf {
+        let dir = base.join(name);
+        fs::create_dir(&dir).unwrap();
+        dir
+    }
+
     #[test]
-    fn vanishes_when_dropped_and_litter_is_cleared() {
+    fn vanishes_when_dropped_and_stale_ones_are_removed() {
         let base = tempfile::tempdir().unwrap();
         let dir = RunDir::create_in(base.path()).unwrap();
         let path = dir.path().to_owned();
         assert!(path.join("d").is_dir());
-        clear_litter(base.path());
-        assert!(path.exists(), "a live run's directory was cleared");
+        remove_stale(base.path()).unwrap();
+        assert!(path.exists(), "a live run's directory was removed");
         drop(dir);
         assert!(!path.exists());
 
-        let litter = base.path().join("goanna-0123456789abcdef");
-        fs::create_dir(&litter).unwrap();
-        fs::write(litter.join("lock"), "").unwrap();
-        clear_litter(base.path());
-        assert!(!litter.exists());
+        let stale = looks_like_a_run(base.path(), "goanna-0123456789abcdef");
+        fs::write(stale.join("lock"), "").unwrap();
+        fs::create_dir_all(stale.join("x/0123/deep")).unwrap();
+        fs::write(stale.join("x/0123/deep/prog"), "").unwrap();
+        symlink("/", stale.join("x/link")).unwrap();
+        remove_stale(base.path()).unwrap();
+        assert!(!stale.exists());
+    }
+
+    #[test]
+    fn nothing_is_waited_for_or_followed() {
+        let base = tempfile::tempdir().unwrap();
+        let aside = base.path().join("aside");
+        fs::create_dir(&aside).unwrap();
+        fs::write(aside.join("lock"), "").unwrap();
+        let fifo = looks_like_a_run(base.path(), "goanna-aaaaaaaaaaaaaaaa");
+        nix::unistd::mkfifo(&fifo.join("lock"), NixMode::S_IRWXU).unwrap();
+        symlink(&aside, base.path().join("goanna-bbbbbbbbbbbbbbbb")).unwrap();
+        let linked = looks_like_a_run(base.path(), "goanna-cccccccccccccccc");
+        symlink(aside.join("lock"), linked.join("lock")).unwrap();
+        remove_stale(base.path()).unwrap();
+        for kept in [aside.join("lock"), fifo.join("lock"), linked.join("lock")] {
+            assert!(
+                fs::symlink_metadata(&kept).is_ok(),
+                "{} is gone",
+                kept.display()
+            );
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_another_user_stays() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("not run: needs root to give files away");
+            return;
+        }
+        let base = tempfile::tempdir().unwrap();
+        let foreign = looks_like_a_run(base.path(), "goanna-aaaaaaaaaaaaaaaa");
+        fs::write(foreign.join("lock"), "").unwrap();
+        chown(&foreign, Some(65534), None).unwrap();
+        let lock = looks_like_a_run(base.path(), "goanna-bbbbbbbbbbbbbbbb").join("lock");
+        fs::write(&lock, "").unwrap();
+        chown(&lock, Some(65534), None).unwrap();
+        remove_stale(base.path()).unwrap();
+        assert!(foreign.join("lock").exists());
+        assert!(lock.exists());
     }
 }
