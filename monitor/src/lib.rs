@@ -75,6 +75,7 @@ pub use whole::Ending;
 use alive::Alive;
 use calls::map::Mapped;
 use calls::outgrow::Reluctant;
+use calls::socket::Names;
 use delegate::Gate;
 use inflight::InFlight;
 use members::Members;
@@ -231,6 +232,8 @@ pub struct Monitor {
     pub(crate) profiled: Profiled,
     /// Shadow objects.
     pub(crate) shadows: Shadows,
+    /// What programs called their sockets.
+    pub(crate) socket_names: Names,
     /// Programs executed from mounts.
     pub(crate) programs: Programs,
     /// Files mapped shared and writable.
@@ -306,6 +309,7 @@ impl Run {
             in_flight: InFlight::default(),
             installs: InFlight::default(),
             shadows: Shadows::new(rundir::RunDir::create().map_err(Error::RunDir)?),
+            socket_names: Names::default(),
             programs: Programs::default(),
             mapped: Mapped::default(),
             reluctant: Reluctant::default(),

@@ -6,10 +6,10 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use goanna_vfs::walk::Pos;
@@ -17,8 +17,8 @@ use goanna_vfs::{Caller, Errno, FileKind, Place, PlaceKey, Result, Stamp, ops};
 use parking_lot::Mutex;
 
 use crate::call::{Call, Resolved};
-use crate::rundir::RunDir;
-use crate::shadow::{Identity, errno};
+use crate::rundir::{RunDir, make_passage};
+use crate::shadow::{Identity, errno, guard};
 
 /// Linux reads this much of a program to see what it is (`BINPRM_BUF_SIZE`).
 const HEAD: usize = 256;
@@ -70,6 +70,7 @@ impl Programs {
             self.remember(&path, place)?;
             return Ok(path);
         }
+        rundir.admit(caller.uid).map_err(errno)?;
         let attr = place.mount.fs.getattr(caller, &place.node)?;
         let version = (attr.mtime, attr.ctime, attr.size);
         let mut copies = self.copies.lock();
@@ -79,11 +80,11 @@ impl Programs {
         {
             return Ok(copy.path.clone());
         }
-        let dir = rundir.fresh("x");
-        DirBuilder::new().mode(0o711).create(&dir).map_err(errno)?;
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o711)).map_err(errno)?;
+        let dir = rundir.unguessable("x").map_err(errno)?;
+        make_passage(&dir).map_err(errno)?;
         let path = dir.join(name);
         copy_out(caller, place, &path)?;
+        guard(&path, &attr)?;
         self.remember(&path, place)?;
         if let Some(old) = copies.insert(
             place.key(),
@@ -128,8 +129,7 @@ fn copy_out(caller: &Caller, place: &Place, path: &Path) -> Result<()> {
         file.write_all(data).map_err(errno)?;
         offset += got as u64;
     }
-    file.set_permissions(fs::Permissions::from_mode(0o755))
-        .map_err(errno)
+    Ok(())
 }
 
 /// What an execve becomes.

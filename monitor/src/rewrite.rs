@@ -49,8 +49,8 @@ pub enum Rewrite {
         /// Kept until the tracee has opened it.
         source: Option<OwnedFd>,
     },
-    /// The sending call itself, to other addresses.
-    Send(Send),
+    /// The call itself, a sending or connecting one, to other addresses.
+    Addressed(Addressed),
     /// mmap(2) of memory that then gets this content, instead of a private mapping of a file.
     MapCopy(Vec<u8>),
     /// No call: the kernel finds that a signal has ended it, and restarts it or makes it EINTR.
@@ -59,19 +59,21 @@ pub enum Rewrite {
     Filter(Vec<Insn>),
 }
 
-/// A sending call with addresses of ours.
-pub struct Send {
+/// A sending or connecting call with addresses of ours.
+pub struct Addressed {
     /// What goes to the scratch area: the structures the call takes, and the addresses.
     pub image: Vec<u8>,
     /// Where in it offsets into it stand, to be made pointers.
     pub pointers: Vec<usize>,
     /// Which call.
-    pub kind: SendKind,
+    pub kind: AddressedKind,
 }
 
-/// What the image of a [`Send`] begins with.
+/// What the image of a [`Addressed`] begins with.
 #[derive(Debug, Clone, Copy)]
-pub enum SendKind {
+pub enum AddressedKind {
+    /// connect(2): the address, of this length.
+    Connect(u64),
     /// sendto(2): the address, of this length.
     To(u64),
     /// sendmsg(2): a `struct msghdr`.
@@ -433,8 +435,8 @@ impl Rewrite {
                 cloexec: flags & libc::O_CLOEXEC != 0,
                 scratch: base,
             },
-            Self::Send(Send {
-                kind: SendKind::Messages(_),
+            Self::Addressed(Addressed {
+                kind: AddressedKind::Messages(_),
                 ..
             }) => Then::Lengths {
                 from: base,
@@ -463,7 +465,7 @@ impl Rewrite {
                     .sum();
                 program.len() + 1 + new + 8 * (args.len() + 2)
             }
-            Self::Send(send) => send.image.len(),
+            Self::Addressed(send) => send.image.len(),
             Self::MapCopy(_) | Self::Interrupted => 0,
             Self::Filter(program) => FPROG + program.len() * size_of::<Insn>(),
         };
@@ -514,7 +516,7 @@ impl Rewrite {
                 }
                 image
             }
-            Self::Send(send) => send.apply(base, regs),
+            Self::Addressed(send) => send.apply(base, regs),
             Self::Filter(program) => {
                 regs.orig_rax = libc::SYS_seccomp as u64;
                 regs.rdi = u64::from(libc::SECCOMP_SET_MODE_FILTER);
@@ -555,12 +557,13 @@ pub fn filter_image(program: &[Insn], base: u64) -> Vec<u8> {
 /// Size of a `struct sock_fprog`: a count in the first bytes of eight, a pointer.
 const FPROG: usize = 16;
 
-impl Send {
+impl Addressed {
     fn apply(&self, base: u64, regs: &mut Registers) -> Vec<u8> {
         match self.kind {
-            SendKind::To(len) => (regs.r8, regs.r9) = (base, len),
-            SendKind::Message => regs.rsi = base,
-            SendKind::Messages(count) => (regs.rsi, regs.rdx) = (base, count),
+            AddressedKind::Connect(len) => (regs.rsi, regs.rdx) = (base, len),
+            AddressedKind::To(len) => (regs.r8, regs.r9) = (base, len),
+            AddressedKind::Message => regs.rsi = base,
+            AddressedKind::Messages(count) => (regs.rsi, regs.rdx) = (base, count),
         }
         let mut image = self.image.clone();
         for &at in &self.pointers {

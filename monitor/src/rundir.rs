@@ -1,15 +1,15 @@
 //! The run-time directory: the host objects that stand for virtual ones while a run lasts.
 //!
 //! ```text
-//! goanna-XXXXXX/        0711: tracees that changed user must pass through, nobody may list it
+//! goanna-XXXXXX/        0700; 0711 from when a tracee of another user must pass through
 //!   lock                flock'ed while the run lasts; without a holder the directory is stale
 //!   d/N                 placeholder of a virtual directory
-//!   s/N                 what stands behind a virtual fifo, socket or device
-//!   x/N/NAME            host copy of a program that is executed from a mount
+//!   s/RANDOM            what stands behind a virtual fifo, socket or device
+//!   x/RANDOM/NAME       host copy of a program that is executed from a mount
 //! ```
 //!
 //! The directory lies where every user may make files, so nothing found there is trusted: objects of another owner are
-//! neither opened nor waited for nor removed.
+//! neither opened nor waited for nor removed, and names that lead to something that its mode should guard are random.
 
 use std::ffi::CStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use goanna_sys::{cred, memfile};
 use nix::fcntl::{Flock, FlockArg};
@@ -33,6 +33,8 @@ const DIGITS: usize = 16;
 pub struct RunDir {
     path: PathBuf,
     next: AtomicU64,
+    /// Other users may pass through.
+    open: AtomicBool,
     _lock: Flock<File>,
 }
 
@@ -78,22 +80,35 @@ impl RunDir {
         })?;
         fs::rename(&new, &path)?;
         for name in ["d", "s", "x"] {
-            let sub = path.join(name);
-            DirBuilder::new().mode(0o711).create(&sub)?;
-            fs::set_permissions(&sub, Permissions::from_mode(0o711))?;
+            make_passage(&path.join(name))?;
         }
-        fs::set_permissions(&path, Permissions::from_mode(0o711))?;
         Ok(Self {
             path,
             next: AtomicU64::new(1),
+            open: AtomicBool::new(false),
             _lock: lock,
         })
     }
 
-    /// A path for a new object of class `class` (`d`, `s` or `x`).
-    pub fn fresh(&self, class: &str) -> PathBuf {
+    /// A path for a new placeholder directory.
+    pub fn placeholder(&self) -> PathBuf {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.path.join(class).join(number.to_string())
+        self.path.join("d").join(number.to_string())
+    }
+
+    /// A path for a new object of class `class` (`s` or `x`), which nobody can guess.
+    pub fn unguessable(&self, class: &str) -> io::Result<PathBuf> {
+        Ok(self.path.join(class).join(random_name()?))
+    }
+
+    /// Lets `uid` pass through the directory, because a thread with this file-system user id is about to use a path in it.
+    pub fn admit(&self, uid: u32) -> io::Result<()> {
+        if uid == cred::own_ids().uid || self.open.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        fs::set_permissions(&self.path, Permissions::from_mode(0o711))?;
+        self.open.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// The directory itself.
@@ -107,6 +122,13 @@ impl Drop for RunDir {
         // What cannot be removed is left to the next run.
         let _ = fs::remove_dir_all(&self.path);
     }
+}
+
+/// Makes a directory that users who know a name in it may pass through; nobody but this user may list it.
+pub fn make_passage(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o711).create(path)?;
+    // The umask may have taken some of it.
+    fs::set_permissions(path, Permissions::from_mode(0o711))
 }
 
 fn random_name() -> io::Result<String> {
@@ -248,5 +270,17 @@ mod tests {
         remove_stale(base.path()).unwrap();
         assert!(foreign.join("lock").exists());
         assert!(lock.exists());
+    }
+
+    #[test]
+    fn only_another_user_opens_the_way() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = RunDir::create_in(base.path()).unwrap();
+        let mode = || fs::metadata(dir.path()).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o700);
+        dir.admit(cred::own_ids().uid).unwrap();
+        assert_eq!(mode(), 0o700);
+        dir.admit(cred::own_ids().uid + 1).unwrap();
+        assert_eq!(mode(), 0o711);
     }
 }

@@ -8,14 +8,15 @@
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown, symlink};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use goanna_sys::{limits, memfile, procfs, stat};
-use goanna_vfs::{Errno, FileKind, Place, PlaceKey, Result};
+use goanna_sys::{cred, limits, memfile, procfs, stat};
+use goanna_vfs::{Attr, Caller, Errno, FileKind, Place, PlaceKey, Result};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use parking_lot::{Mutex, RwLock};
@@ -48,7 +49,7 @@ pub enum Shadow {
     Special {
         /// The virtual inode.
         place: Place,
-        /// Its rendezvous.
+        /// The object.
         path: Arc<Path>,
     },
     /// An `O_PATH` descriptor of something that is no directory: the object is an empty memfd.
@@ -75,7 +76,8 @@ impl Shadow {
 /// A host object of the run-time directory.
 #[derive(Debug)]
 struct StandIn {
-    identity: Identity,
+    /// `None`: a socket's.
+    identity: Option<Identity>,
     path: Arc<Path>,
     /// The sweep before which it was last asked for: who asked may not have it in hand yet.
     asked: AtomicU64,
@@ -188,11 +190,19 @@ impl Shadows {
 
     /// The placeholder of a virtual directory.
     pub fn directory(&self, place: &Place) -> Result<Arc<Path>> {
-        self.stand_in(place, "d", |path| {
-            DirBuilder::new().mode(0o755).create(path).map_err(errno)?;
+        self.stand_in(place, || {
+            let path = self.rundir.placeholder();
+            DirBuilder::new().mode(0o755).create(&path).map_err(errno)?;
             // The umask took some of it; whoever may enter was judged by the virtual mode.
-            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(errno)
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(errno)?;
+            Ok(path)
         })
+    }
+
+    /// As [`Shadows::directory`], for a thread of `caller` to go to by its path.
+    pub fn directory_for(&self, caller: &Caller, place: &Place) -> Result<Arc<Path>> {
+        self.rundir.admit(caller.uid).map_err(errno)?;
+        self.directory(place)
     }
 
     /// A descriptor of a virtual directory's placeholder.
@@ -202,34 +212,59 @@ impl Shadows {
         nix::fcntl::open(&*path, flags, Mode::empty())
     }
 
-    /// The real fifo, device or socket name behind a virtual one. A socket's is made by bind(2) itself.
-    pub fn rendezvous(&self, place: &Place, rdev: u64) -> Result<Arc<Path>> {
+    /// The host object behind a virtual fifo, device or socket, for `caller` to use by its path. It has the owner and the
+    /// permissions of the virtual one, so the kernel lets in who may enter. bind(2) makes that of a socket.
+    pub fn backing(&self, caller: &Caller, place: &Place) -> Result<Arc<Path>> {
         use nix::sys::stat::{SFlag, mknod};
-        let kind = place.node.kind();
-        self.stand_in(place, "s", |path| {
-            let mode = Mode::from_bits_truncate(0o666);
-            match kind {
-                FileKind::Fifo => mknod(path, SFlag::S_IFIFO, mode, 0)?,
-                FileKind::CharDevice => mknod(path, SFlag::S_IFCHR, mode, rdev)?,
-                FileKind::BlockDevice => mknod(path, SFlag::S_IFBLK, mode, rdev)?,
-                _ => return Ok(()),
+        let attr = place.mount.fs.getattr(caller, &place.node)?;
+        let path = self.stand_in(place, || {
+            let path = self.rundir.unguessable("s").map_err(errno)?;
+            let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+            match place.node.kind() {
+                FileKind::Fifo => mknod(&path, SFlag::S_IFIFO, mode, 0)?,
+                FileKind::CharDevice => mknod(&path, SFlag::S_IFCHR, mode, attr.rdev)?,
+                FileKind::BlockDevice => mknod(&path, SFlag::S_IFBLK, mode, attr.rdev)?,
+                _ => {}
             }
-            // The umask took some of it; who may open was judged by the virtual mode.
-            nix::sys::stat::fchmodat(
-                nix::fcntl::AT_FDCWD,
-                path,
-                mode,
-                nix::sys::stat::FchmodatFlags::FollowSymlink,
-            )
+            Ok(path)
+        })?;
+        self.rundir.admit(caller.uid).map_err(errno)?;
+        guard(&path, &attr)?;
+        Ok(path)
+    }
+
+    /// A short path that leads to the host's socket at `path`, which is too long for an address, for `caller` to use.
+    pub fn short_path(&self, caller: &Caller, place: &Place, path: &Path) -> Result<Arc<Path>> {
+        let link = || {
+            let link = self.rundir.unguessable("s").map_err(errno)?;
+            symlink(path, &link).map_err(errno)?;
+            Ok(link)
+        };
+        self.rundir.admit(caller.uid).map_err(errno)?;
+        let short = self.stand_in(place, link)?;
+        if fs::read_link(&short).map_err(errno)? == path {
+            return Ok(short);
+        }
+        // The socket was renamed.
+        let mut table = self.table.write();
+        table.stand_ins.remove(&place.key());
+        drop(table);
+        self.stand_in(place, link)
+    }
+
+    /// The owner or the permissions of `place` have changed, as `caller` sees it.
+    pub fn guard_anew(&self, caller: &Caller, place: &Place) -> Result<()> {
+        let fs = &place.mount.fs;
+        if place.node.is_dir() || fs.host_path(&place.node).is_some() {
+            return Ok(());
+        }
+        let known = self.table.read().known(&place.key());
+        known.map_or(Ok(()), |path| {
+            guard(&path, &fs.getattr(caller, &place.node)?)
         })
     }
 
-    fn stand_in(
-        &self,
-        place: &Place,
-        class: &str,
-        make: impl FnOnce(&Path) -> Result<()>,
-    ) -> Result<Arc<Path>> {
+    fn stand_in(&self, place: &Place, make: impl FnOnce() -> Result<PathBuf>) -> Result<Arc<Path>> {
         let key = place.key();
         if let Some(path) = self.table.read().known(&key) {
             return Ok(path);
@@ -238,8 +273,7 @@ impl Shadows {
         if let Some(path) = table.known(&key) {
             return Ok(path);
         }
-        let path: Arc<Path> = self.rundir.fresh(class).into();
-        make(&path)?;
+        let path: Arc<Path> = make()?.into();
         let place = place.clone();
         let shadow = match place.node.kind() {
             FileKind::Directory => Shadow::Dir {
@@ -251,12 +285,13 @@ impl Shadows {
                 path: Arc::clone(&path),
             },
         };
-        let identity = match fs::symlink_metadata(&path) {
-            Ok(meta) => (meta.dev(), meta.ino()),
-            // A socket's rendezvous has no identity until it is bound, and its descriptors are sockets.
-            Err(_) => (0, self.rundir.path().as_os_str().len() as u64 + key.1),
-        };
-        table.by_identity.insert(identity, Arc::new(shadow));
+        // A socket's is not bound yet, and no descriptor leads to it: those of a socket are others.
+        let identity = fs::symlink_metadata(&path)
+            .ok()
+            .map(|meta| (meta.dev(), meta.ino()));
+        if let Some(identity) = identity {
+            table.by_identity.insert(identity, Arc::new(shadow));
+        }
         let asked = AtomicU64::new(table.sweeps);
         let stand_in = StandIn {
             identity,
@@ -322,7 +357,7 @@ impl Shadows {
                 .stand_ins
                 .iter()
                 .filter(|(_, stand_in)| idle(stand_in));
-            idle.map(|(key, stand_in)| (stand_in.identity, *key))
+            idle.filter_map(|(key, stand_in)| Some((stand_in.identity?, *key)))
                 .collect()
         };
         let mut held = std::collections::HashSet::new();
@@ -354,6 +389,40 @@ impl Shadows {
         }
         table.dirs_kept = table.stand_ins.len();
     }
+}
+
+/// Gives a host object the owner and the permissions of what it stands for. An unprivileged monitor's tracees are all of
+/// its own user, and no other user passes the run-time directory: this user's own permissions suffice there.
+pub(crate) fn guard(path: &Path, attr: &Attr) -> Result<()> {
+    let meta = match fs::symlink_metadata(path) {
+        Ok(meta) => meta,
+        // A socket that is not bound in this run.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(errno(error)),
+    };
+    if !cred::may_change_user() {
+        return set_mode(path, &meta, 0o700);
+    }
+    if (meta.uid(), meta.gid()) != (attr.uid, attr.gid) {
+        // Closed while its owner is one and its permissions are another's.
+        set_mode(path, &meta, 0)?;
+        lchown(path, Some(attr.uid), Some(attr.gid)).map_err(errno)?;
+        return set_mode(
+            path,
+            &fs::symlink_metadata(path).map_err(errno)?,
+            attr.perm(),
+        );
+    }
+    set_mode(path, &meta, attr.perm())
+}
+
+fn set_mode(path: &Path, meta: &fs::Metadata, mode: u32) -> Result<()> {
+    // Tracees have no_new_privs: set-id bits mean nothing here.
+    let mode = mode & 0o777;
+    if meta.mode() & 0o7777 == mode {
+        return Ok(());
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(errno)
 }
 
 pub(crate) fn errno(error: std::io::Error) -> Errno {

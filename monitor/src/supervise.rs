@@ -16,7 +16,7 @@ use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, LOCKED, Place, Result, ops};
 
 use crate::call::{Answer, Call};
-use crate::calls::datagram;
+use crate::calls::socket::{self, datagram};
 use crate::calls::txn::Request;
 use crate::filter::{CLOSER, MEMBER, compile_member, shadow_files};
 use crate::inject::{Injector, Receive, Stop};
@@ -421,6 +421,7 @@ impl Supervisor {
             (libc::SYS_sendto | libc::SYS_sendmsg | libc::SYS_sendmmsg, _) => {
                 datagram::redirect(&call).map(Next::of)
             }
+            (libc::SYS_connect, _) => socket::connect(&call).map(Next::of),
             (libc::SYS_execve, _) => {
                 let path = call.path(0)?;
                 let exec = Exec {
@@ -593,7 +594,8 @@ fn change_directory(call: &Call<'_>) -> Result<Next> {
         Pos::Host(path) => Ok(Next::Instead(Rewrite::Chdir(path))),
         Pos::Mounted(place) => {
             may_enter(call, &place)?;
-            let path = call.monitor.shadows.directory(&place)?;
+            let shadows = &call.monitor.shadows;
+            let path = shadows.directory_for(&*call.caller()?, &place)?;
             Ok(Next::Instead(Rewrite::Chdir(
                 path.as_os_str().as_bytes().to_vec(),
             )))

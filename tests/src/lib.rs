@@ -26,7 +26,7 @@ pub use self::compare::{differences, same_tree, tree};
 pub use self::finish::{Ended, finish, finish_within};
 pub use self::held::{Held, command_in_path};
 pub use self::place::{Backend, Engine, Intercept, Place, User};
-pub use self::program::program;
+pub use self::program::{go_program, program};
 
 /// Whether the tests run as root; only then other users can be tried.
 pub fn is_root() -> bool {

@@ -114,8 +114,9 @@ impl Place {
         self.user
     }
 
-    /// Whether this is one of the places that `conditions` describe: words of `pass`, `amino`, `notify`, `ptrace`, `own`
-    /// and `nobody`, separated by commas, all of which must hold; `*` is everywhere.
+    /// Whether this is one of the places that `conditions` describe: words of `pass`, `amino`, `notify`, `ptrace`, `own`,
+    /// `nobody`, and `root` or `ordinary` for the rights of either, separated by commas, all of which must hold; `*` is
+    /// everywhere.
     pub fn is_any(&self, conditions: &str) -> bool {
         let mine = [
             if self.backend == Backend::Pass {
@@ -132,6 +133,11 @@ impl Place {
                 "own"
             } else {
                 "nobody"
+            },
+            if self.user == User::Own && crate::is_root() {
+                "root"
+            } else {
+                "ordinary"
             },
             "*",
         ];
@@ -152,7 +158,7 @@ impl Place {
             let (class, number) = path.split_at(path.len().min(3));
             named.push_str(class);
             rest = number
-                .trim_start_matches(|c: char| c.is_ascii_digit())
+                .trim_start_matches(|c: char| c.is_ascii_hexdigit())
                 .to_owned();
         }
         named + &rest

@@ -28,3 +28,27 @@ pub fn program(name: &str, dir: &Path, is_static: bool) -> PathBuf {
     );
     out
 }
+
+/// Compiles the Go program `source` to the static executable `out`.
+///
+/// # Panics
+///
+/// When the compiler finds an error.
+#[track_caller]
+pub fn go_program(source: &Path, out: &Path) {
+    // Built natively, as the user that runs the tests, for the build cache is that user's.
+    let output = Command::new("go")
+        .args(["build", "-o"])
+        .arg(out)
+        .arg(source)
+        .env("CGO_ENABLED", "0")
+        .env("GO111MODULE", "off")
+        .env("GOFLAGS", "")
+        .output()
+        .expect("the Go compiler");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

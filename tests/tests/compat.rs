@@ -75,6 +75,7 @@ in_every_place! {
     fifos => |place| check(&place, "fifos", false);
     fifo_interrupted => |place| check(&place, "interrupt", false);
     sockets => |place| check(&place, "sockets", false);
+    socket_names => |place| check(&place, "socknames", false);
     locks => |place| check(&place, "locks", false);
     copy => |place| check(&place, "copy", false);
     large_copies => |place| check(&place, "copies", false);
@@ -136,7 +137,8 @@ mod inside {
     }
 
     programs! { check:
-        open opath stat rw dirs names attr flags dropped xattr mmap cwd process eintr fifos interrupt sockets locks copy copies waits
+        open opath stat rw dirs names attr flags dropped xattr mmap cwd process eintr fifos interrupt sockets socknames locks copy
+        copies waits
     }
 }
 

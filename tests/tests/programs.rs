@@ -11,8 +11,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use goanna_tests::{
-    Backend, Engine, Intercept, Place, User, finish, finish_within, is_long, is_root, same_tree,
-    tools::has, tree,
+    Backend, Engine, Intercept, Place, User, finish, finish_within, go_program, is_long, is_root,
+    same_tree, tools::has, tree,
 };
 
 /// One test a place; interception by ptrace is slow, so one back end stands for all.
@@ -365,21 +365,8 @@ func main() {
 fn go(place: &Place) {
     let source = input(place, "main.go", GO);
     let binary = place.path("host/goprog");
-    // Built natively, as who runs the tests: the build cache is his. Static, and it makes its system calls itself.
-    let output = std::process::Command::new("go")
-        .args(["build", "-o"])
-        .arg(&binary)
-        .arg(&source)
-        .env("CGO_ENABLED", "0")
-        .env("GO111MODULE", "off")
-        .env("GOFLAGS", "")
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    // Static, and it makes its system calls itself.
+    go_program(Path::new(&source), &binary);
     let text = script(
         place,
         &format!("{0}; cp {0} ./prog; ./prog", binary.display()),

@@ -27,6 +27,7 @@ pub mod procfs;
 pub mod ptrace;
 pub mod region;
 pub mod sched;
+pub mod socket;
 pub mod stat;
 pub mod tracee;
 pub mod txncall;

@@ -18,7 +18,9 @@ fn set_mode(call: &Call<'_>, target: Target, mode: u32) -> Result<Answer> {
     let Target::At(place) = target else {
         return Ok(Answer::PassOn);
     };
-    ops::chmod(&*call.caller()?, &place, mode & 0o7777)?;
+    let caller = call.caller()?;
+    ops::chmod(&caller, &place, mode & 0o7777)?;
+    call.monitor.shadows.guard_anew(&caller, &place)?;
     Ok(Answer::DONE)
 }
 
@@ -65,7 +67,9 @@ fn set_owner(call: &Call<'_>, target: Target, uid: u32, gid: u32) -> Result<Answ
         return Ok(Answer::PassOn);
     };
     let given = |id: u32| (id != u32::MAX).then_some(id);
-    ops::chown(&*call.caller()?, &place, given(uid), given(gid))?;
+    let caller = call.caller()?;
+    ops::chown(&caller, &place, given(uid), given(gid))?;
+    call.monitor.shadows.guard_anew(&caller, &place)?;
     Ok(Answer::DONE)
 }
 

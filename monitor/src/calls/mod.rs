@@ -2,7 +2,6 @@
 
 pub mod attr;
 pub mod copy;
-pub mod datagram;
 pub mod dir;
 pub mod link;
 pub mod map;

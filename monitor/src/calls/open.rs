@@ -334,10 +334,9 @@ impl Request {
     /// directory that all tracees of this inode share.
     fn open_special(&self, call: &Call<'_>, caller: &Caller, place: &Place) -> Result<Answer> {
         ops::may_open_other(caller, place, self.flags)?;
-        let rdev = place.mount.fs.getattr(caller, &place.node)?.rdev;
         let path: std::path::PathBuf = match place.mount.fs.host_path(&place.node) {
             Some(path) => path,
-            None => call.monitor.shadows.rendezvous(place, rdev)?.to_path_buf(),
+            None => call.monitor.shadows.backing(caller, place)?.to_path_buf(),
         };
         let dropped = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
         let flags =

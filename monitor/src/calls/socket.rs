@@ -1,68 +1,77 @@
-//! Names of Unix-domain sockets in a mount: the name is the back end's, the meeting point is in the run-time
-//! directory, and the monitor binds or connects the tracee's own socket there.
+//! Names of Unix sockets in a mount: the name is the back end's, the kernel's socket is bound to an object on the host, which
+//! is in the run-time directory where the back end has no host files.
+//!
+//! The monitor binds ([`bind`]) and the tracee connects and sends, by an address of the host object. So the credentials a peer
+//! sees are the tracee's, and the tracee waits itself. [`name`] makes the kernel keep the name that the program gave.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+pub mod datagram;
+mod name;
+
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use goanna_sys::cred;
+use goanna_sys::{cred, socket};
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{Caller, Errno, FileKind, Place, Result, ops};
-use nix::sys::socket::UnixAddr;
+use nix::sys::stat::fstat;
 
-use crate::call::{Answer, Call, Resolved, Target};
+use crate::call::{Answer, Call, Entry, Resolved, Target};
+use crate::rewrite::{Addressed, AddressedKind, Rewrite};
+pub use name::Names;
 
 /// `sun_path` is 108 bytes, after a 2-byte family.
 const ADDRESS_MAX: u64 = 110;
+/// The longest path that an address can hold with a NUL behind it.
+const PATH_MAX: usize = 107;
+
+/// An address of `path`, which is at most 108 bytes long.
+fn address_of(path: &[u8]) -> Vec<u8> {
+    let mut address = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
+    address.extend_from_slice(path);
+    if path.len() <= PATH_MAX {
+        address.push(0);
+    }
+    address
+}
 
 /// The path in the socket address of `len` bytes at `address`; `None` for other families, unnamed and abstract
-/// addresses, and addresses the kernel will refuse itself.
-fn path(call: &Call<'_>, address: u64, len: u64) -> Result<Option<Vec<u8>>> {
+/// addresses, and addresses that the kernel will refuse itself.
+fn path(call: &Call<'_>, address: u64, len: u64) -> Option<Vec<u8>> {
     if !(3..=ADDRESS_MAX).contains(&len) {
-        return Ok(None);
+        return None;
     }
-    let address = call.read(address, len as usize)?;
-    let (family, path) = address.split_at(2);
-    if family != (libc::AF_UNIX as u16).to_ne_bytes() || path.first() == Some(&0) {
-        return Ok(None);
+    let address = call.read(address, len as usize).ok()?;
+    path_in(&address).map(<[u8]>::to_vec)
+}
+
+fn path_in(address: &[u8]) -> Option<&[u8]> {
+    let (family, path) = address.split_at_checked(2)?;
+    if family != (libc::AF_UNIX as u16).to_ne_bytes() || matches!(path.first(), None | Some(0)) {
+        return None;
     }
     let end = path.iter().position(|&b| b == 0).unwrap_or(path.len());
-    Ok(Some(path.get(..end).unwrap_or_default().to_vec()))
+    path.get(..end)
 }
 
-/// The tracee's socket. ENOTSOCK.
-fn socket(call: &Call<'_>) -> Result<OwnedFd> {
-    let socket = call.task.descriptor(call.int(0))?;
-    nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::SockType)?;
-    Ok(socket)
+/// Descriptor `fd` of the tracee, if it is a Unix socket: the kernel looks at that before it looks at an address.
+fn unix_socket(call: &Call<'_>, fd: i32) -> Option<OwnedFd> {
+    let socket = call.task.descriptor(fd).ok()?;
+    let domain = rustix::net::sockopt::socket_domain(&socket).ok()?;
+    (domain == rustix::net::AddressFamily::UNIX).then_some(socket)
 }
 
-fn as_caller<R>(caller: &Caller, f: impl FnOnce() -> Result<R>) -> Result<R> {
-    let ids = cred::Ids {
-        uid: caller.uid,
-        gid: caller.gid,
-        groups: &caller.groups,
-    };
-    cred::as_user(&ids, caller.umask, false, f)
-}
-
-fn meeting_point(call: &Call<'_>, place: &Place) -> Result<PathBuf> {
-    match place.mount.fs.host_path(&place.node) {
-        Some(path) => Ok(path),
-        None => Ok(call.monitor.shadows.rendezvous(place, 0)?.to_path_buf()),
-    }
-}
-
-/// bind(2). EADDRINUSE when the name exists.
+/// bind(2). EADDRINUSE when the name exists; EINVAL when the socket has a name.
 pub fn bind(call: &mut Call<'_>) -> Result<Answer> {
-    let Some(path) = path(call, call.arg(1), call.arg(2))? else {
+    let Some(path) = path(call, call.arg(1), call.arg(2)) else {
+        return Ok(Answer::PassOn);
+    };
+    let Some(socket) = unix_socket(call, call.int(0)) else {
         return Ok(Answer::PassOn);
     };
     let Some(entry) = call.entry(libc::AT_FDCWD, &path)? else {
         return Ok(Answer::PassOn);
     };
-    let socket = socket(call)?;
     let name = entry.name(Errno::EADDRINUSE)?;
     let caller = call.caller()?;
     if entry.must_be_dir {
@@ -76,102 +85,159 @@ pub fn bind(call: &mut Call<'_>) -> Result<Answer> {
             errno
         }
     };
-    let mode = libc::S_IFSOCK | 0o777;
+    let mode = libc::S_IFSOCK | fstat(&socket)?.st_mode & 0o777;
     let node = ops::mknod(&caller, &entry.dir, name, mode, 0).map_err(in_use)?;
     let place = Place {
         node,
         mount: entry.dir.mount.clone(),
     };
-    let stands_in = place.mount.fs.host_path(&place.node).is_none();
-    let bound = meeting_point(call, &place).and_then(|path| {
-        // A back end on the host has just made the name that bind(2) insists on making itself.
-        let _ = std::fs::remove_file(&path);
-        let address = UnixAddr::new(&path)?;
-        as_caller(&caller, || {
-            nix::sys::socket::bind(socket.as_raw_fd(), &address)
-        })?;
-        if stands_in {
-            // Who may connect or send is judged by the virtual mode, which may change.
-            let everybody = std::fs::Permissions::from_mode(0o777);
-            std::fs::set_permissions(&path, everybody).map_err(crate::shadow::errno)?;
-        }
-        Ok(())
-    });
-    if let Err(errno) = bound {
-        ops::unlink(&caller, &entry.dir, name)?;
-        return Err(errno);
+    if let Err(errno) = bind_host_object(call, &socket, &path, &entry, name, &place) {
+        return match ops::unlink(&caller, &entry.dir, name) {
+            // A name on the host is gone with the attempt.
+            Ok(()) | Err(Errno::ENOENT) => Err(errno),
+            Err(other) => Err(other),
+        };
     }
     Ok(Answer::DONE)
 }
 
-/// The meeting point of the socket that `path` names; `None` when the kernel finds it by that name. ECONNREFUSED for
-/// what is no socket, EACCES without permission to write.
+/// Binds the kernel's socket to the host object of `place`, which the program has called `path`.
+fn bind_host_object(
+    call: &Call<'_>,
+    socket: &OwnedFd,
+    path: &[u8],
+    entry: &Entry,
+    name: &[u8],
+    place: &Place,
+) -> Result<()> {
+    let monitor = call.monitor;
+    let (names, shadows) = (&monitor.socket_names, &monitor.shadows);
+    let caller = call.caller()?;
+    let Some(object) = place.mount.fs.host_path(&place.node) else {
+        let object = shadows.backing(&caller, place)?;
+        names.bind_backing(shadows.rundir(), socket, path, &object)?;
+        return shadows.guard_anew(&caller, place);
+    };
+    let dir = entry.dir.mount.fs.host_path(&entry.dir.node);
+    let dir = dir.ok_or(Errno::ENOENT)?;
+    // The back end has just made the name that bind(2) insists on making itself.
+    let _ = std::fs::remove_file(&object);
+    names.bind_in(shadows.rundir(), &caller, socket, path, &dir, name)
+}
+
+/// Runs `f` on a thread of its own, whose root and working directory nobody shares.
+fn apart<R: Send>(f: impl FnOnce() -> Result<R> + Send) -> Result<R> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("apart".into())
+            .spawn_scoped(scope, || {
+                cred::thread_owns_fs()?;
+                f()
+            })
+            .map_err(|_| Errno::EAGAIN)?;
+        thread.join().unwrap_or(Err(Errno::EIO))
+    })
+}
+
+/// [`socket::bind`] in the working directory `cwd`, as `caller` or as the monitor.
+fn bind_from(cwd: &Path, caller: Option<&Caller>, socket: &OwnedFd, path: &[u8]) -> Result<()> {
+    nix::unistd::chdir(cwd)?;
+    let bind = || socket::bind(socket.as_fd(), &address_of(path));
+    let Some(caller) = caller else {
+        return bind();
+    };
+    let ids = cred::Ids {
+        uid: caller.uid,
+        gid: caller.gid,
+        groups: &caller.groups,
+    };
+    cred::as_user(&ids, caller.umask, false, bind)
+}
+
+/// The host object of the socket that `path` names, by a path that fits an address; `None` when the kernel finds it by that
+/// name. EACCES without permission to write; ECONNREFUSED for what is no socket, or nobody has bound in this run.
 fn peer(call: &Call<'_>, path: &[u8]) -> Result<Option<PathBuf>> {
     let resolved: Resolved<Pos> = call.resolve(libc::AT_FDCWD, path, true)?;
     let Target::At(place) = call.target(resolved)? else {
         return Ok(None);
     };
-    ops::access(&*call.caller()?, &place, libc::W_OK)?;
+    let caller = call.caller()?;
+    ops::access(&caller, &place, libc::W_OK)?;
     if place.node.kind() != FileKind::Socket {
         return Err(Errno::ECONNREFUSED);
     }
-    meeting_point(call, &place).map(Some)
-}
-
-/// Where the socket is that a datagram on descriptor `fd` to the address of `len` bytes at `address` is for, as an
-/// address of the host. `None` when that is the kernel's to find: it gets the call as it stands, with all its errors.
-pub fn destination(call: &Call<'_>, fd: i32, address: u64, len: u64) -> Result<Option<Vec<u8>>> {
-    use nix::sys::socket::{SockType, SockaddrLike, getsockname, getsockopt, sockopt};
-    let Ok(Some(path)) = path(call, address, len) else {
-        return Ok(None);
+    let shadows = &call.monitor.shadows;
+    let path = match place.mount.fs.host_path(&place.node) {
+        Some(path) if path.as_os_str().len() <= PATH_MAX => path,
+        Some(path) => shadows.short_path(&caller, &place, &path)?.to_path_buf(),
+        None => shadows.backing(&caller, &place)?.to_path_buf(),
     };
-    let Ok(socket) = call.task.descriptor(fd) else {
-        return Ok(None);
-    };
-    if getsockopt(&socket, sockopt::SockType) != Ok(SockType::Datagram)
-        || getsockname::<UnixAddr>(socket.as_raw_fd()).is_err()
-    {
-        return Ok(None);
-    }
-    let Some(path) = peer(call, &path)? else {
-        return Ok(None);
-    };
-    // Nobody has bound it in this run: its meeting point is yet to be made.
     if matches!(path.try_exists(), Ok(false)) {
         return Err(Errno::ECONNREFUSED);
     }
-    let address = UnixAddr::new(&path)?;
-    let mut bytes = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
-    bytes.extend_from_slice(path.as_os_str().as_bytes());
-    bytes.push(0);
-    bytes.truncate(address.len() as usize);
-    Ok(Some(bytes))
+    Ok(Some(path))
 }
 
-/// connect(2). ECONNREFUSED when the name is no socket's or nobody listens.
-pub fn connect(call: &mut Call<'_>) -> Result<Answer> {
-    let Some(path) = path(call, call.arg(1), call.arg(2))? else {
-        return Ok(Answer::PassOn);
+/// The address of the host object that the address of `len` bytes at `address` stands for, for the tracee to use on its
+/// Unix socket `fd`. `None` when the kernel is to judge the call as it stands.
+fn host_address(call: &Call<'_>, address: u64, len: u64) -> Result<Option<Vec<u8>>> {
+    let Some(path) = path(call, address, len) else {
+        return Ok(None);
     };
     let Some(path) = peer(call, &path)? else {
+        return Ok(None);
+    };
+    let path = path.as_os_str().as_bytes();
+    if path.len() > PATH_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    Ok(Some(address_of(path)))
+}
+
+/// connect(2), at its stop; `None` for the kernel to do as it stands.
+pub fn connect(call: &Call<'_>) -> Result<Option<Rewrite>> {
+    if path(call, call.arg(1), call.arg(2)).is_none() || unix_socket(call, call.int(0)).is_none() {
+        return Ok(None);
+    }
+    let address = host_address(call, call.arg(1), call.arg(2))?;
+    Ok(address.map(|address| {
+        Rewrite::Addressed(Addressed {
+            kind: AddressedKind::Connect(address.len() as u64),
+            image: address,
+            pointers: Vec::new(),
+        })
+    }))
+}
+
+/// getsockname(2)
+pub fn getsockname(call: &mut Call<'_>) -> Result<Answer> {
+    show_name(call, |fd| socket::name(fd.as_fd()))
+}
+
+/// getpeername(2)
+pub fn getpeername(call: &mut Call<'_>) -> Result<Answer> {
+    show_name(call, |fd| socket::peer_name(fd.as_fd()))
+}
+
+/// Answers with the name that the program gave the socket, where the kernel keeps another one.
+fn show_name(call: &Call<'_>, name: impl FnOnce(&OwnedFd) -> Result<Vec<u8>>) -> Result<Answer> {
+    let names = &call.monitor.socket_names;
+    if names.is_empty() {
+        return Ok(Answer::PassOn);
+    }
+    let socket = call.task.descriptor(call.int(0))?;
+    let kept = name(&socket)?;
+    let Some(given) = path_in(&kept).and_then(|path| names.given(path)) else {
         return Ok(Answer::PassOn);
     };
-    let socket = socket(call)?;
-    let caller = Caller::clone(&*call.caller()?);
-    // A full backlog makes a blocking socket wait.
-    Ok(Answer::Block(Box::new(move || {
-        let address = UnixAddr::new(&path)?;
-        let refused = |errno| {
-            if errno == Errno::ENOENT {
-                Errno::ECONNREFUSED
-            } else {
-                errno
-            }
-        };
-        as_caller(&caller, || {
-            nix::sys::socket::connect(socket.as_raw_fd(), &address)
-        })
-        .map_err(refused)?;
-        Ok(Answer::DONE)
-    })))
+    // As the kernel does: what fits is copied, the length is the whole one's, with the NUL.
+    let mut address = address_of(&given);
+    address.resize(2 + given.len() + 1, 0);
+    let room = call.read_u32(call.arg(2))?.cast_signed();
+    let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
+    if let Some(part) = address.get(..room.min(address.len())) {
+        call.put(call.arg(1), part)?;
+    }
+    call.put(call.arg(2), &(address.len() as u32).to_ne_bytes())?;
+    Ok(Answer::DONE)
 }

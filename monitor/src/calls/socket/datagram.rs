@@ -1,5 +1,5 @@
-//! Datagrams to names of Unix-domain sockets in a mount: the tracee sends them itself, to the meeting point. So the
-//! sender is who it says it is, descriptors travel, and a full queue makes the tracee wait, not the monitor.
+//! Datagrams to names of Unix sockets in a mount: the tracee sends them itself, to the host object. So the receiver sees the
+//! tracee's credentials, descriptors travel, and a full queue makes the tracee wait, not the monitor.
 //!
 //! The calls come here at ptrace stops, and only those of programs that have made a Unix datagram socket: no register
 //! tells whether a `sendmsg` has an address, or which family's. Such a program is given a second filter
@@ -8,10 +8,10 @@
 use goanna_sys::{procfs, ptrace};
 use goanna_vfs::Result;
 
-use super::socket::destination;
+use super::{host_address, unix_socket};
 use crate::call::Call;
 use crate::filter::{WATCHED, compile_watch};
-use crate::rewrite::{MMSGHDR, Rewrite, Send, SendKind};
+use crate::rewrite::{Addressed, AddressedKind, MMSGHDR, Rewrite};
 
 /// Size of a `struct msghdr`.
 const MSGHDR: usize = 56;
@@ -34,6 +34,18 @@ pub fn watch(call: &Call<'_>, further: u32) -> Result<Option<Rewrite>> {
     Ok(Some(Rewrite::Filter(compile_watch())))
 }
 
+/// Where the datagram on descriptor `fd` to the address of `len` bytes at `address` is to go, as an address of the host. `None`
+/// when the kernel is to find it: it gets the call as it stands, with all its errors.
+fn destination(call: &Call<'_>, fd: i32, address: u64, len: u64) -> Result<Option<Vec<u8>>> {
+    use nix::sys::socket::{SockType, getsockopt, sockopt};
+    let sends_datagrams = unix_socket(call, fd)
+        .is_some_and(|socket| getsockopt(&socket, sockopt::SockType) == Ok(SockType::Datagram));
+    if !sends_datagrams {
+        return Ok(None);
+    }
+    host_address(call, address, len)
+}
+
 /// sendto(2), sendmsg(2) or sendmmsg(2); `None` for the kernel to do as it stands.
 pub fn redirect(call: &Call<'_>) -> Result<Option<Rewrite>> {
     let send = match i64::from(call.nr) {
@@ -41,40 +53,40 @@ pub fn redirect(call: &Call<'_>) -> Result<Option<Rewrite>> {
         libc::SYS_sendmsg => message(call)?,
         _ => messages(call)?,
     };
-    Ok(send.map(Rewrite::Send))
+    Ok(send.map(Rewrite::Addressed))
 }
 
-fn to(call: &Call<'_>) -> Result<Option<Send>> {
+fn to(call: &Call<'_>) -> Result<Option<Addressed>> {
     let address = destination(call, call.int(0), call.arg(4), call.arg(5))?;
-    Ok(address.map(|address| Send {
-        kind: SendKind::To(address.len() as u64),
+    Ok(address.map(|address| Addressed {
+        kind: AddressedKind::To(address.len() as u64),
         image: address,
         pointers: Vec::new(),
     }))
 }
 
-fn message(call: &Call<'_>) -> Result<Option<Send>> {
+fn message(call: &Call<'_>) -> Result<Option<Addressed>> {
     let Ok(image) = call.read(call.arg(1), MSGHDR) else {
         return Ok(None);
     };
-    let mut send = Send {
+    let mut send = Addressed {
         image,
         pointers: Vec::new(),
-        kind: SendKind::Message,
+        kind: AddressedKind::Message,
     };
     Ok(readdress(call, &mut send, 0)?.then_some(send))
 }
 
 /// A message that cannot be sent ends the call, as it does in the kernel: those before it are sent.
-fn messages(call: &Call<'_>) -> Result<Option<Send>> {
+fn messages(call: &Call<'_>) -> Result<Option<Addressed>> {
     let count = u64::from(call.uint(2)).min(MAX_MESSAGES);
     let Ok(image) = call.read(call.arg(1), count as usize * MMSGHDR.0) else {
         return Ok(None);
     };
-    let mut send = Send {
+    let mut send = Addressed {
         image,
         pointers: Vec::new(),
-        kind: SendKind::Messages(count),
+        kind: AddressedKind::Messages(count),
     };
     let mut changed = false;
     for index in 0..count {
@@ -82,7 +94,7 @@ fn messages(call: &Call<'_>) -> Result<Option<Send>> {
             Ok(other) => changed |= other,
             Err(errno) if index == 0 => return Err(errno),
             Err(_) => {
-                send.kind = SendKind::Messages(index);
+                send.kind = AddressedKind::Messages(index);
                 changed = true;
                 break;
             }
@@ -91,8 +103,8 @@ fn messages(call: &Call<'_>) -> Result<Option<Send>> {
     Ok(changed.then_some(send))
 }
 
-/// Gives the `struct msghdr` at `at` in the image the address of a meeting point; false when its own is right.
-fn readdress(call: &Call<'_>, send: &mut Send, at: usize) -> Result<bool> {
+/// Gives the `struct msghdr` at `at` in the image the address of a host object; false when its own is right.
+fn readdress(call: &Call<'_>, send: &mut Addressed, at: usize) -> Result<bool> {
     let field = |at: usize| send.image.get(at..).and_then(<[u8]>::first_chunk::<8>);
     let (Some(name), Some(len)) = (field(at), field(at + 8)) else {
         return Ok(false);

@@ -1,0 +1,49 @@
+//! Socket addresses as bytes: names of Unix sockets are up to 108 bytes long without a NUL at the end, which types for
+//! addresses do not hold.
+#![allow(unsafe_code, reason = "bind(2), getsockname(2) and getpeername(2)")]
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use nix::errno::Errno;
+
+/// Size of a `struct sockaddr_storage`: no address is longer.
+const ADDRESS_MAX: usize = 128;
+
+/// bind(2). `EINVAL`: also an address of more than 128 bytes.
+pub fn bind(socket: BorrowedFd<'_>, address: &[u8]) -> Result<(), Errno> {
+    if address.len() > ADDRESS_MAX {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: `address` is live for its length, and the kernel copies it.
+    let r = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            address.as_ptr().cast(),
+            address.len() as libc::socklen_t,
+        )
+    };
+    Errno::result(r).map(drop)
+}
+
+/// getsockname(2): the whole address.
+pub fn name(socket: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
+    // SAFETY: `address` and `len` are what `ask` promises.
+    ask(|address, len| unsafe { libc::getsockname(socket.as_raw_fd(), address, len) })
+}
+
+/// getpeername(2): the whole address.
+pub fn peer_name(socket: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
+    // SAFETY: `address` and `len` are what `ask` promises.
+    ask(|address, len| unsafe { libc::getpeername(socket.as_raw_fd(), address, len) })
+}
+
+/// Calls `fill` with room for an address and the size of that room.
+fn ask(
+    fill: impl FnOnce(*mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int,
+) -> Result<Vec<u8>, Errno> {
+    let mut address = vec![0u8; ADDRESS_MAX];
+    let mut len = ADDRESS_MAX as libc::socklen_t;
+    Errno::result(fill(address.as_mut_ptr().cast(), &raw mut len))?;
+    address.truncate(len as usize);
+    Ok(address)
+}
