@@ -7,7 +7,7 @@ use std::sync::Arc;
 use goanna_sys::notify::Listener;
 use goanna_sys::{procfs, tracee};
 use goanna_vfs::walk::{Last, Oracle, Parent, Pos, Walk};
-use goanna_vfs::{Caller, Errno, LOCKED, PATH_MAX, Place, Result};
+use goanna_vfs::{Caller, Errno, LOCKED, PATH_MAX, Place, Result, caps};
 
 use crate::Monitor;
 use crate::shadow::Shadow;
@@ -397,12 +397,32 @@ impl Oracle for TaskOracle<'_> {
             // No tracee has another root than ours: chroot is refused.
             return Some(Pos::root());
         }
+        if is_mapping(path) && !self.may_open_mappings() {
+            return None;
+        }
         self.monitor.behind_magic_link(path).map(Pos::Mounted)
     }
 
     fn self_ids(&self) -> (i32, i32) {
         (self.pid, self.tid)
     }
+}
+
+impl TaskOracle<'_> {
+    /// As the kernel's `proc_map_files_get_link`.
+    fn may_open_mappings(&self) -> bool {
+        let task = self.monitor.tasks.get(self.tid);
+        let caller = task.and_then(|task| task.caller());
+        caller.is_ok_and(|caller| {
+            caller.capable(caps::SYS_ADMIN) || caller.capable(caps::CHECKPOINT_RESTORE)
+        })
+    }
+}
+
+/// Whether the magic link is of a mapped file.
+fn is_mapping(path: &[u8]) -> bool {
+    let mut parts = path.rsplit(|&byte| byte == b'/').skip(1);
+    parts.next() == Some(b"map_files")
 }
 
 impl Monitor {

@@ -63,6 +63,7 @@ in_every_place! {
     names => |place| check(&place, "names", false);
     attr => |place| check(&place, "attr", false);
     flags => |place| check(&place, "flags", false);
+    ioctls => |place| check(&place, "ioctls", false);
     dropped => |place| check(&place, "dropped", false);
     xattr => |place| check(&place, "xattr", false);
     mmap => |place| check(&place, "mmap", false);
@@ -137,7 +138,7 @@ mod inside {
     }
 
     programs! { check:
-        open opath stat rw dirs names attr flags dropped xattr mmap cwd process eintr fifos interrupt sockets socknames locks copy
+        open opath stat rw dirs names attr flags ioctls dropped xattr mmap cwd process eintr fifos interrupt sockets socknames locks copy
         copies waits
     }
 }
@@ -155,7 +156,7 @@ mod whole {
     }
 
     programs! { check:
-        open opath stat rw dirs names attr flags dropped xattr mmap cwd process killed eintr execname fifos interrupt sockets locks copy copies waits
+        open opath stat rw dirs names attr flags ioctls dropped xattr mmap cwd process killed eintr execname fifos interrupt sockets locks copy copies waits
     }
 }
 

@@ -26,8 +26,15 @@ pub fn create(name: &CStr) -> Result<OwnedFd, Errno> {
     match attempt(libc::MFD_CLOEXEC | libc::MFD_EXEC) {
         // Linux before 6.3 does not know MFD_EXEC and does what it says.
         Err(Errno::EINVAL) => attempt(libc::MFD_CLOEXEC),
-        // vm.memfd_noexec = 2.
-        Err(Errno::EACCES) => attempt(libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL),
+        // vm.memfd_noexec = 2. Such a file can be given seals, by which a tracee could forbid us to write.
+        Err(Errno::EACCES) => {
+            let fd = attempt(libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL)?;
+            // SAFETY: integers only.
+            Errno::result(unsafe {
+                libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SEAL)
+            })?;
+            Ok(fd)
+        }
         other => other,
     }
 }

@@ -16,8 +16,12 @@ pub mod caps {
     pub const FOWNER: u32 = 3;
     /// Keep set-id bits on changes.
     pub const FSETID: u32 = 4;
+    /// Set the immutable and append-only flags.
+    pub const LINUX_IMMUTABLE: u32 = 9;
     /// Make device nodes.
     pub const MKNOD: u32 = 27;
+    /// Open mapped files by `/proc/PID/map_files`, among more.
+    pub const CHECKPOINT_RESTORE: u32 = 40;
     /// Trusted extended attributes, among much else.
     pub const SYS_ADMIN: u32 = 21;
 }

@@ -14,7 +14,9 @@ mod open;
 mod perm;
 mod xattr;
 
-pub use attr::{chmod, chown, drop_set_id, set_flags, statfs, truncate, utimens};
+pub use attr::{
+    APPEND_ONLY, IMMUTABLE, chmod, chown, drop_set_id, set_flags, statfs, truncate, utimens,
+};
 pub use names::{
     begin_rename, begin_unlink, link, link_open, lookup, mkdir, mknod, node_kind, rename,
     rename_flags, rmdir, symlink, unlink,

@@ -547,6 +547,7 @@ pub fn is_magic_link(path: &[u8]) -> bool {
     match parts {
         [b"cwd" | b"root" | b"exe"] => true,
         [b"fd", number] => digits(number),
+        [b"map_files", _] => true,
         _ => false,
     }
 }

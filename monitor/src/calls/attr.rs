@@ -52,16 +52,6 @@ pub fn fchmodat2(call: &mut Call<'_>) -> Result<Answer> {
     set_mode(call, target, call.uint(2))
 }
 
-/// ioctl(FS_IOC_SETFLAGS), or else the flags would be the cache object's.
-pub fn set_flags(call: &mut Call<'_>) -> Result<Answer> {
-    let Target::At(place) = by_descriptor(call, call.int(0))? else {
-        return Ok(Answer::PassOn);
-    };
-    let flags = call.read_u32(call.arg(2))?;
-    ops::set_flags(&*call.caller()?, &place, flags)?;
-    Ok(Answer::DONE)
-}
-
 fn set_owner(call: &Call<'_>, target: Target, uid: u32, gid: u32) -> Result<Answer> {
     let Target::At(place) = target else {
         return Ok(Answer::PassOn);

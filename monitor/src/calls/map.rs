@@ -26,18 +26,33 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Answer> {
         return Ok(Answer::PassOn);
     };
     let shared = call.int(3) & libc::MAP_SHARED != 0;
-    let transactional = call.monitor.members.cover(&shadow.place().mount);
-    if transactional && call.caller()?.txn.is_some() {
+    if is_inside(call, shadow.place())? {
         return map_inside(call, &shadow, &ofd, shared);
     }
     if shared
         && let Shadow::File { place, .. } = &*shadow
         && Monitor::access_mode(&ofd)? == libc::O_RDWR
     {
-        place.mount.fs.mapped_shared(&place.node);
-        call.monitor.mapped.add(place);
+        share(call, place)?;
     }
     Ok(Answer::PassOn)
+}
+
+/// Whether the caller changes the file as a member of a transaction.
+fn is_inside(call: &Call<'_>, place: &Place) -> Result<bool> {
+    Ok(call.monitor.members.cover(&place.mount) && call.caller()?.txn.is_some())
+}
+
+/// From now on the file's cache object can change without a call. ENODEV where a transaction could not take that back.
+pub fn share(call: &Call<'_>, place: &Place) -> Result<()> {
+    let fs = &place.mount.fs;
+    if is_inside(call, place)? {
+        fs.mapped_inside(&*call.caller()?, &place.node)?;
+    } else {
+        fs.mapped_shared(&place.node);
+    }
+    call.monitor.mapped.add(place);
+    Ok(())
 }
 
 fn map_inside(call: &Call<'_>, shadow: &Shadow, ofd: &OwnedFd, shared: bool) -> Result<Answer> {
@@ -48,9 +63,7 @@ fn map_inside(call: &Call<'_>, shadow: &Shadow, ofd: &OwnedFd, shared: bool) -> 
     let writable = Monitor::access_mode(ofd)? == libc::O_RDWR;
     match content {
         _ if shared && writable => {
-            let fs = &place.mount.fs;
-            fs.mapped_inside(&*call.caller()?, &place.node)?;
-            call.monitor.mapped.add(place);
+            share(call, place)?;
             Ok(Answer::PassOn)
         }
         None => Ok(Answer::PassOn),

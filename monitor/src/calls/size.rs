@@ -83,17 +83,22 @@ pub fn ftruncate(call: &mut Call<'_>) -> Result<Answer> {
 
 /// fallocate(2)
 pub fn fallocate(call: &mut Call<'_>) -> Result<Answer> {
-    // Linux looks at these before it asks whether the descriptor may write.
-    const KNOWN: i32 = 0x7f;
     if matches!(call.descriptor(call.int(0))?, Descriptor::Native) {
         return Ok(Answer::PassOn);
     }
-    let offset = u64::try_from(call.arg(2) as i64).map_err(|_| Errno::EINVAL)?;
-    let len = u64::try_from(call.arg(3) as i64).map_err(|_| Errno::EINVAL)?;
+    allocate(call, call.int(1), call.arg(2) as i64, call.arg(3) as i64)
+}
+
+/// fallocate(2) of the call's first argument, which is a shadow's descriptor.
+pub fn allocate(call: &Call<'_>, mode: i32, offset: i64, len: i64) -> Result<Answer> {
+    // Linux looks at these before it asks whether the descriptor may write.
+    const KNOWN: i32 = 0x7f;
+    let offset = u64::try_from(offset).map_err(|_| Errno::EINVAL)?;
+    let len = u64::try_from(len).map_err(|_| Errno::EINVAL)?;
     if len == 0 {
         return Err(Errno::EINVAL);
     }
-    if call.int(1) & !KNOWN != 0 {
+    if mode & !KNOWN != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     let Some(output) = Output::of(call, call.int(0))? else {
@@ -103,7 +108,6 @@ pub fn fallocate(call: &mut Call<'_>) -> Result<Answer> {
         .checked_add(len)
         .filter(|&end| end <= i64::MAX as u64)
         .ok_or(Errno::EFBIG)?;
-    let mode = call.int(1);
     const SHIFTS: i32 = libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE;
     if mode & (libc::FALLOC_FL_KEEP_SIZE | SHIFTS) == 0 {
         may_become(call, &output.place, end)?;

@@ -8,6 +8,7 @@ mod rows;
 use nix::errno::Errno;
 
 use crate::call::{Answer, Call};
+use crate::calls::ioctl;
 pub use rows::ROWS;
 
 /// Answers a notified call.
@@ -35,6 +36,31 @@ impl Condition {
     }
 }
 
+/// Values of one argument register that the filter itself can look for, on the low 32 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnyOf {
+    /// Argument number, 0 to 5.
+    pub arg: u8,
+    /// Bits that are compared.
+    pub mask: u32,
+    /// What they are compared with; at most 250.
+    pub values: &'static [u32],
+}
+
+impl AnyOf {
+    /// Whether a call with these arguments meets it.
+    pub fn is_met(&self, args: &[u64; 6]) -> bool {
+        let arg = args.get(usize::from(self.arg)).copied().unwrap_or(0) as u32;
+        self.values.contains(&(arg & self.mask))
+    }
+}
+
+/// ioctl(2) with a request that no file system has.
+pub const DEVICE_REQUEST: AnyOf = AnyOf {
+    arg: 1,
+    mask: ioctl::TYPE_BITS,
+    values: ioctl::DEVICE_TYPES,
+};
 /// mmap(2) of a file, shared.
 pub const MAP_SHARED_FILE: Condition = Condition {
     arg: 3,
@@ -54,13 +80,6 @@ pub const SET_NOT_DUMPABLE: Condition = Condition {
     arg: 0,
     mask: u32::MAX,
     value: libc::PR_SET_DUMPABLE as u32,
-    holds: true,
-};
-/// ioctl(FS_IOC_SETFLAGS).
-pub const SET_FLAGS: Condition = Condition {
-    arg: 1,
-    mask: u32::MAX,
-    value: libc::FS_IOC_SETFLAGS as u32,
     holds: true,
 };
 /// clone(2) with CLONE_UNTRACED.
@@ -103,8 +122,8 @@ pub enum Rule {
     /// As [`Rule::Notify`], but allowed in a run whose mounts all hand out host files: it changes the content
     /// behind a descriptor, which then needs no monitor.
     Data(Handler),
-    /// As [`Rule::Data`] when the condition holds, else allowed.
-    DataIf(Condition, Handler),
+    /// As [`Rule::Data`] unless the argument has one of these values; then allowed.
+    DataUnless(AnyOf, Handler),
     /// mmap(2): as [`Rule::Data`] for a shared mapping of a file; in members of transactions stopped by ptrace for any of a file.
     MapFile(Handler),
     /// Allowed; in members of transactions stopped by ptrace and answered.
@@ -156,7 +175,7 @@ impl Entry {
             Rule::Allow => "allowed".into(),
             Rule::Notify(_) => "answered".into(),
             Rule::Data(_) => "answered for shadow files".into(),
-            Rule::DataIf(..) | Rule::MapFile(_) => "answered in part for shadow files".into(),
+            Rule::DataUnless(..) | Rule::MapFile(_) => "answered in part for shadow files".into(),
             Rule::Read(_) => "allowed; answered in transactions".into(),
             Rule::Close => "allowed; stopped under profiles".into(),
             Rule::Trace | Rule::Transaction => "stopped".into(),
@@ -175,7 +194,7 @@ impl Rule {
         match self {
             Self::Notify(_) => true,
             Self::Data(_) => shadow_files,
-            Self::DataIf(condition, _) => shadow_files && condition.is_met(args),
+            Self::DataUnless(any, _) => shadow_files && !any.is_met(args),
             Self::MapFile(_) => shadow_files && MAP_SHARED_FILE.is_met(args),
             _ => false,
         }
@@ -186,7 +205,7 @@ impl Rule {
         match self {
             Self::Notify(handler)
             | Self::Data(handler)
-            | Self::DataIf(_, handler)
+            | Self::DataUnless(_, handler)
             | Self::MapFile(handler)
             | Self::Read(handler) => Some(*handler),
             _ => None,

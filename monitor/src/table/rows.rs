@@ -3,10 +3,10 @@
 use nix::errno::Errno;
 
 use super::{
-    CLONE_UNTRACED, Entry, Rule, SET_FLAGS, SET_NOT_DUMPABLE, TO_ADDRESS, UNIX_DATAGRAMS, row,
+    CLONE_UNTRACED, DEVICE_REQUEST, Entry, Rule, SET_NOT_DUMPABLE, TO_ADDRESS, UNIX_DATAGRAMS, row,
 };
 use crate::calls::{
-    attr, copy, dir, link, map, open, process, read, rw, size, socket, stat, sync, xattr,
+    attr, copy, dir, ioctl, link, map, open, process, read, rw, size, socket, stat, sync, xattr,
 };
 
 /// Sorted by number.
@@ -28,7 +28,7 @@ pub static ROWS: &[Entry] = &[
     row(13, "rt_sigaction", Rule::Allow, ""),
     row(14, "rt_sigprocmask", Rule::Allow, ""),
     row(15, "rt_sigreturn", Rule::Allow, ""),
-    row(16, "ioctl", Rule::DataIf(SET_FLAGS, attr::set_flags), "on the cache object; FS_IOC_SETFLAGS: back ends keep no such flags"),
+    row(16, "ioctl", Rule::DataUnless(DEVICE_REQUEST, ioctl::ioctl), "requests of file systems (clone, punch, exchange, flags, freeze) never reach a cache object"),
     row(17, "pread64", Rule::Read(read::pread64), "a shadow file's cache object answers natively, but for what a transaction has changed"),
     row(18, "pwrite64", Rule::Data(rw::pwrite64), ""),
     row(19, "readv", Rule::Read(read::readv), "a shadow file's cache object answers natively, but for what a transaction has changed"),

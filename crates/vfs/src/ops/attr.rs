@@ -30,14 +30,23 @@ pub fn chmod(caller: &Caller, place: &Place, mode: u32) -> Result<()> {
     fs(place).setattr(caller, &place.node, &set)
 }
 
-/// The flags of chattr(1), ioctl_iflags(2): EROFS; EPERM unless owner or `CAP_FOWNER`; EOPNOTSUPP, as of tmpfs, for those that
-/// the file system does not keep, which here are all.
+/// `FS_IMMUTABLE_FL`, `chattr +i`.
+pub const IMMUTABLE: u32 = 0x10;
+/// `FS_APPEND_FL`, `chattr +a`.
+pub const APPEND_ONLY: u32 = 0x20;
+
+/// The flags of chattr(1), ioctl_iflags(2): EROFS; EPERM unless owner or `CAP_FOWNER`, and for [`IMMUTABLE`] and
+/// [`APPEND_ONLY`] without `CAP_LINUX_IMMUTABLE`; EOPNOTSUPP, as of tmpfs, for those that the file system does not keep,
+/// which here are all.
 pub fn set_flags(caller: &Caller, place: &Place, flags: u32) -> Result<()> {
     /// `FS_FL_USER_MODIFIABLE` of linux/fs.h; the others tell how the kernel stores a file.
     const MODIFIABLE: u32 = 0x0003_80ff;
     writable(place)?;
     let attr = fs(place).getattr(caller, &place.node)?;
     if !owner_or_capable(caller, &attr) {
+        return Err(Errno::EPERM);
+    }
+    if flags & (IMMUTABLE | APPEND_ONLY) != 0 && !caller.capable(caps::LINUX_IMMUTABLE) {
         return Err(Errno::EPERM);
     }
     if flags & MODIFIABLE != 0 {

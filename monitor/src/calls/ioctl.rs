@@ -1,0 +1,260 @@
+//! Requests of ioctl(2) that could change a cache object behind the back end.
+//!
+//! A file system has requests that clone, punch, exchange and freeze files, and more with each release of Linux. So nothing
+//! of a shadow file reaches its cache object but what is listed here as harmless; the rest answers what a file system
+//! without such requests answers. The filter lets requests pass that no file system has ([`DEVICE_TYPES`]).
+
+use std::os::fd::OwnedFd;
+
+use goanna_vfs::{Errno, Place, Result, caps, ops};
+use nix::sys::stat::{SFlag, fstat};
+use nix::unistd::{Whence, lseek};
+
+use super::map::share;
+use super::read::Content;
+use super::size::allocate;
+use crate::Monitor;
+use crate::call::{Answer, Call, Descriptor};
+use crate::shadow::Shadow;
+
+/// The bits of a request that say which driver it belongs to (`_IOC_TYPE`).
+pub const TYPE_BITS: u32 = 0xff00;
+
+/// Types of requests that programs make often and that no file system has: they run in the kernel unseen.
+pub const DEVICE_TYPES: &[u32] = &[
+    0x2400, // perf events
+    0x4100, // sound
+    0x4500, // input devices
+    0x4600, // frame buffers, and GPUs of one maker
+    0x5400, // terminals; FIONREAD, FIOCLEX, FIONBIO, FIOASYNC and FIOQSIZE, which the VFS answers
+    0x6400, // GPUs
+    0x8900, // sockets
+    0xaa00, // userfaultfd
+    0xae00, // virtual machines
+];
+
+const fn request(direction: u32, kind: u8, number: u32, size: u32) -> u32 {
+    direction << 30 | size << 16 | (kind as u32) << 8 | number
+}
+
+const WRITES: u32 = 1;
+const READS: u32 = 2;
+
+const FIBMAP: u32 = 1;
+const FIGETBSZ: u32 = 2;
+const FS_IOC_FIEMAP: u32 = request(READS | WRITES, b'f', 11, 32);
+const FS_IOC_GETVERSION: u32 = request(READS, b'v', 1, 8);
+const FS_IOC_GETFLAGS: u32 = request(READS, b'f', 1, 8);
+const FS_IOC_SETFLAGS: u32 = request(WRITES, b'f', 2, 8);
+const FS_IOC_FSGETXATTR: u32 = request(READS, b'X', 31, FSXATTR as u32);
+const FS_IOC_FSSETXATTR: u32 = request(WRITES, b'X', 32, FSXATTR as u32);
+const FS_IOC_RESVSP: u32 = request(WRITES, b'X', 40, SPACE_RESV as u32);
+const FS_IOC_UNRESVSP: u32 = request(WRITES, b'X', 41, SPACE_RESV as u32);
+const FS_IOC_RESVSP64: u32 = request(WRITES, b'X', 42, SPACE_RESV as u32);
+const FS_IOC_UNRESVSP64: u32 = request(WRITES, b'X', 43, SPACE_RESV as u32);
+const FS_IOC_ZERO_RANGE: u32 = request(WRITES, b'X', 57, SPACE_RESV as u32);
+const FIFREEZE: u32 = request(READS | WRITES, b'X', 119, 4);
+const FITHAW: u32 = request(READS | WRITES, b'X', 120, 4);
+const FICLONE: u32 = request(WRITES, 0x94, 9, 4);
+const FICLONERANGE: u32 = request(WRITES, 0x94, 13, 32);
+const FIDEDUPERANGE: u32 = request(READS | WRITES, 0x94, 54, 24);
+
+// Without the size of what the argument points at, which differs between releases.
+const SIZE_BITS: u32 = 0x3fff << 16;
+const LOOP_SET_FD: u32 = 0x4c00;
+const LOOP_CHANGE_FD: u32 = 0x4c06;
+const LOOP_CONFIGURE: u32 = 0x4c0a;
+const EXT4_IOC_MOVE_EXT: u32 = request(READS | WRITES, b'f', 15, 0);
+const XFS_IOC_SWAPEXT: u32 = request(READS | WRITES, b'X', 109, 0);
+const XFS_IOC_EXCHANGE_RANGE: u32 = request(WRITES, b'X', 129, 0);
+const XFS_IOC_COMMIT_RANGE: u32 = request(WRITES, b'X', 131, 0);
+const BTRFS_IOC_SEND: u32 = request(WRITES, 0x94, 38, 0);
+const FUSE_DEV_IOC_BACKING_OPEN: u32 = request(WRITES, 229, 1, 0);
+const F2FS_IOC_MOVE_RANGE: u32 = request(READS | WRITES, 0xf5, 9, 0);
+
+/// `sizeof(struct fsxattr)`
+const FSXATTR: usize = 28;
+/// `sizeof(struct space_resv)`
+const SPACE_RESV: usize = 48;
+
+/// ioctl(2): fd, request, argument.
+pub fn ioctl(call: &mut Call<'_>) -> Result<Answer> {
+    match call.descriptor(call.int(0))? {
+        Descriptor::Native => of_host(call),
+        Descriptor::Shadow(shadow, ofd) => match &*shadow {
+            Shadow::File { place, .. } => of_file(call, place, &ofd),
+            Shadow::Dir { place, .. } => of_inode(call, place),
+            // A device answers for itself, but its inode is ours.
+            Shadow::Special { place, .. } if call.uint(1) == FS_IOC_SETFLAGS => {
+                set_flags(call, place)
+            }
+            Shadow::Special { .. } => Ok(Answer::PassOn),
+            Shadow::Reference { .. } => Err(Errno::EBADF),
+        },
+    }
+}
+
+fn of_file(call: &Call<'_>, place: &Place, ofd: &OwnedFd) -> Result<Answer> {
+    match call.uint(1) {
+        FICLONE => clone(call, place, ofd, call.int(2)),
+        FICLONERANGE => {
+            let from = call.read_u64(call.arg(2))? as i32;
+            clone(call, place, ofd, from)
+        }
+        FIDEDUPERANGE if Monitor::access_mode(ofd)? == libc::O_WRONLY => Err(Errno::EINVAL),
+        FIDEDUPERANGE => Err(Errno::EOPNOTSUPP),
+        FS_IOC_RESVSP | FS_IOC_RESVSP64 => reserve(call, ofd, 0),
+        FS_IOC_UNRESVSP | FS_IOC_UNRESVSP64 => reserve(call, ofd, libc::FALLOC_FL_PUNCH_HOLE),
+        FS_IOC_ZERO_RANGE => reserve(call, ofd, libc::FALLOC_FL_ZERO_RANGE),
+        // They tell of the cache object, and change nothing.
+        FIBMAP | FS_IOC_FIEMAP => Ok(Answer::PassOn),
+        _ => of_inode(call, place),
+    }
+}
+
+/// Requests that files and directories have.
+fn of_inode(call: &Call<'_>, place: &Place) -> Result<Answer> {
+    match call.uint(1) {
+        FS_IOC_GETFLAGS => {
+            call.put(call.arg(2), &0_u32.to_ne_bytes())?;
+            Ok(Answer::DONE)
+        }
+        FS_IOC_SETFLAGS => set_flags(call, place),
+        FS_IOC_FSGETXATTR => {
+            call.put(call.arg(2), &[0; FSXATTR])?;
+            Ok(Answer::DONE)
+        }
+        FS_IOC_FSSETXATTR => set_extended_flags(call, place),
+        FIFREEZE | FITHAW if !call.caller()?.capable(caps::SYS_ADMIN) => Err(Errno::EPERM),
+        FIFREEZE | FITHAW => Err(Errno::EOPNOTSUPP),
+        // They tell of the cache object or the placeholder, and change nothing.
+        FIGETBSZ | FS_IOC_GETVERSION => Ok(Answer::PassOn),
+        _ => Err(Errno::ENOTTY),
+    }
+}
+
+fn set_flags(call: &Call<'_>, place: &Place) -> Result<Answer> {
+    let flags = call.read_u32(call.arg(2))?;
+    ops::set_flags(&*call.caller()?, place, flags)?;
+    Ok(Answer::DONE)
+}
+
+/// The flags of chattr(1) in their other form (ioctl_xfs_fssetxattr(2)), with a project and hints about extents, which no
+/// back end keeps.
+fn set_extended_flags(call: &Call<'_>, place: &Place) -> Result<Answer> {
+    const XFLAG_IMMUTABLE: u32 = 8;
+    const XFLAG_APPEND: u32 = 16;
+    let given = call.read(call.arg(2), FSXATTR)?;
+    let word = |index: usize| {
+        let bytes = given.chunks_exact(4).nth(index);
+        bytes.map_or(0, |word| word.try_into().map_or(0, u32::from_ne_bytes))
+    };
+    // The flags, hints about the sizes of extents, and the project; the number of extents, in the third word, is only read.
+    let (xflags, others) = (word(0), word(1) | word(3) | word(4));
+    let mut flags = 0;
+    if xflags & XFLAG_IMMUTABLE != 0 {
+        flags |= ops::IMMUTABLE;
+    }
+    if xflags & XFLAG_APPEND != 0 {
+        flags |= ops::APPEND_ONLY;
+    }
+    ops::set_flags(&*call.caller()?, place, flags)?;
+    if xflags | others != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(Answer::DONE)
+}
+
+/// FICLONE to a shadow file: refused as by ext4, whose programs then copy.
+fn clone(call: &Call<'_>, place: &Place, ofd: &OwnedFd, from: i32) -> Result<Answer> {
+    let Descriptor::Shadow(shadow, source) = call.descriptor(from)? else {
+        return Err(Errno::EXDEV);
+    };
+    if shadow.place().key().0 != place.key().0 {
+        return Err(Errno::EXDEV);
+    }
+    match SFlag::from_bits_truncate(fstat(&source)?.st_mode) & SFlag::S_IFMT {
+        SFlag::S_IFREG => {}
+        SFlag::S_IFDIR => return Err(Errno::EISDIR),
+        _ => return Err(Errno::EINVAL),
+    }
+    let (writable, flags) = Monitor::writable(ofd)?;
+    let readable = Monitor::access_mode(&source)? != libc::O_WRONLY;
+    if !readable || !writable || flags & libc::O_APPEND != 0 {
+        return Err(Errno::EBADF);
+    }
+    Err(Errno::EOPNOTSUPP)
+}
+
+/// The requests of XFS that every file system of Linux answers as fallocate(2).
+fn reserve(call: &Call<'_>, ofd: &OwnedFd, mode: i32) -> Result<Answer> {
+    let given = call.read(call.arg(2), SPACE_RESV)?;
+    let whence = given.get(2..4).and_then(|bytes| bytes.try_into().ok());
+    let number = |at: usize| {
+        let bytes = given
+            .get(at..at + 8)
+            .and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, i64::from_ne_bytes)
+    };
+    let base = match whence.map_or(0, i16::from_ne_bytes).into() {
+        libc::SEEK_SET => 0,
+        libc::SEEK_CUR => lseek(ofd, 0, Whence::SeekCur)?,
+        libc::SEEK_END => fstat(ofd)?.st_size,
+        _ => return Err(Errno::EINVAL),
+    };
+    let (start, len) = (number(8).wrapping_add(base), number(16));
+    allocate(call, mode | libc::FALLOC_FL_KEEP_SIZE, start, len)
+}
+
+/// Requests on the host's descriptors that name a further descriptor.
+fn of_host(call: &Call<'_>) -> Result<Answer> {
+    let argument = call.arg(2);
+    // A bad pointer is the kernel's to report, among its other errors.
+    let descriptor_at = |offset: u64| {
+        let read = call.read_u32(argument.wrapping_add(offset));
+        read.map_or(-1, u32::cast_signed)
+    };
+    match call.uint(1) {
+        FICLONE => return clone_out(call, argument as i32),
+        FICLONERANGE => return clone_out(call, descriptor_at(0)),
+        _ => {}
+    }
+    match call.uint(1) & !SIZE_BITS {
+        LOOP_SET_FD | LOOP_CHANGE_FD => hand_over(call, argument as i32),
+        LOOP_CONFIGURE | FUSE_DEV_IOC_BACKING_OPEN => hand_over(call, descriptor_at(0)),
+        EXT4_IOC_MOVE_EXT => refuse_shadows(call, &[descriptor_at(4)]),
+        XFS_IOC_SWAPEXT => refuse_shadows(call, &[descriptor_at(8), descriptor_at(16)]),
+        XFS_IOC_EXCHANGE_RANGE | XFS_IOC_COMMIT_RANGE | F2FS_IOC_MOVE_RANGE | BTRFS_IOC_SEND => {
+            refuse_shadows(call, &[descriptor_at(0)])
+        }
+        _ => Ok(Answer::PassOn),
+    }
+}
+
+/// FICLONE from a shadow file to the host's: not of content that is another for the caller's transaction.
+fn clone_out(call: &Call<'_>, from: i32) -> Result<Answer> {
+    if call.descriptor(from).is_ok() && Content::of(call, from)?.is_some() {
+        return Err(Errno::EXDEV);
+    }
+    Ok(Answer::PassOn)
+}
+
+/// A device that keeps the file and writes to it when it likes, as a mapping does.
+fn hand_over(call: &Call<'_>, fd: i32) -> Result<Answer> {
+    if let Ok(Descriptor::Shadow(shadow, ofd)) = call.descriptor(fd)
+        && let Shadow::File { place, .. } = &*shadow
+        && Monitor::writable(&ofd)?.0
+    {
+        share(call, place)?;
+    }
+    Ok(Answer::PassOn)
+}
+
+/// Requests that exchange content with the files `fds`, or write to them, and that programs can do without.
+fn refuse_shadows(call: &Call<'_>, fds: &[i32]) -> Result<Answer> {
+    let is_shadow = |fd: &i32| matches!(call.descriptor(*fd), Ok(Descriptor::Shadow(..)));
+    if fds.iter().any(is_shadow) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(Answer::PassOn)
+}
