@@ -218,6 +218,10 @@ impl Shared {
     }
 
     pub(crate) fn promise(&self, bytes: usize, claim: Claim) -> Result<(), Error> {
+        if claim == Claim::Removal && self.log.promise_allocated(bytes as u64, 0) {
+            // On a full disk the log keeps it until the engine can take it.
+            return Ok(());
+        }
         let claimed = if claim == Claim::Growth && self.is_full() {
             Err(Error::NoSpace)
         } else {
@@ -228,7 +232,7 @@ impl Shared {
                 }
             })
         };
-        let promised = claimed.and_then(|()| self.log.promise(bytes as u64));
+        let promised = claimed.and_then(|()| self.log.promise(bytes as u64, claim));
         promised.inspect_err(|error| {
             if error.is_no_space() {
                 self.low.store(true, SeqCst);

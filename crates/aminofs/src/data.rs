@@ -114,7 +114,11 @@ impl View<'_> {
             FileKind::Directory => return Err(Errno::EISDIR),
             _ => return Err(Errno::ENXIO),
         }
-        self.with_descriptors(|| self.open_once(caller, &inode, flags))
+        let open = || self.with_descriptors(|| self.open_once(caller, &inode, flags));
+        if flags & libc::O_TRUNC == 0 {
+            return open();
+        }
+        self.patiently(open)
     }
 
     fn open_once(&self, caller: &Caller, inode: &Arc<Inode>, flags: i32) -> Result<Opened> {
@@ -299,16 +303,24 @@ impl View<'_> {
         if size > MAX_FILE {
             return Err(Errno::EFBIG);
         }
-        self.with_descriptors(|| {
-            self.change(|_| {
-                let inode = self.for_change(&inode)?;
-                let mut state = inode.state.lock();
-                if state.gone {
-                    return Err(Errno::ENOENT);
-                }
-                self.resize(caller, &inode, &mut state, size)
+        let resize = || {
+            self.with_descriptors(|| {
+                self.change(|_| {
+                    let inode = self.for_change(&inode)?;
+                    let mut state = inode.state.lock();
+                    if state.gone {
+                        return Err(Errno::ENOENT);
+                    }
+                    self.resize(caller, &inode, &mut state, size)
+                })
             })
-        })?;
+        };
+        let shrinks = size < inode.state.lock().meta.size;
+        if shrinks {
+            self.patiently(resize)?;
+        } else {
+            resize()?;
+        }
         self.release_if_closed(inode.base());
         self.park(&inode);
         Ok(())

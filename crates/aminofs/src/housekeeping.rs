@@ -21,6 +21,15 @@ const PERIOD: Duration = Duration::from_millis(500);
 /// Pages compared in one operation.
 const COMPARE_PAGES: u64 = 256;
 
+/// What one operation has removed of a grave.
+enum Dug {
+    All,
+    /// Those of the pages known to be stored that lie at or behind this one.
+    PagesFrom(u64),
+    /// Some pages; which are left, the store knows.
+    Part,
+}
+
 pub(crate) fn start(fs: &Arc<Volume>) -> std::io::Result<JoinHandle<()>> {
     let (weak, table) = (Arc::downgrade(fs), Arc::clone(&fs.table));
     let run = move || {
@@ -56,61 +65,68 @@ pub(crate) fn start(fs: &Arc<Volume>) -> std::io::Result<JoinHandle<()>> {
 }
 
 impl Volume {
-    /// Removes some of what files without names left in the store; whether something is still to be done.
+    /// Removes some of what files without names left in the store; whether something is still to be done. After a failure
+    /// all of it is.
     pub(crate) fn dig_graves(&self) -> Result<bool> {
-        let graves = std::mem::take(&mut self.table.chores.lock().graves);
+        let mut graves = std::mem::take(&mut self.table.chores.lock().graves);
         if graves.is_empty() {
             return Ok(false);
         }
-        self.store.throttle();
-        let guard = self.store.enter();
-        let mut changes = Changes::new();
-        let mut left = Vec::new();
-        let mut result = Ok(());
-        for mut grave in graves {
-            if changes.len() as u64 >= REAP_PAGES || result.is_err() {
-                left.push(grave);
-                continue;
-            }
-            match self.dig(&mut grave, &mut changes) {
-                Ok(true) => {}
-                Ok(false) => left.push(grave),
-                Err(errno) => {
-                    result = Err(errno);
-                    left.push(grave);
+        let dug = self.dig_some(&graves);
+        if let Ok(dug) = &dug {
+            let mut dug = dug.iter();
+            graves.retain_mut(|grave| match dug.next() {
+                Some(Dug::All) => false,
+                Some(&Dug::PagesFrom(page)) => {
+                    grave.stored.remove(page, u64::MAX);
+                    true
                 }
-            }
+                Some(Dug::Part) | None => true,
+            });
         }
-        if result.is_ok() {
-            // A failure leaves pages of orphans behind; they go when the store is opened again.
-            result = self.submit(&guard, changes);
-        }
-        let more = !left.is_empty();
-        self.table.chores.lock().graves.append(&mut left);
-        result.map(|()| more)
+        let more = !graves.is_empty();
+        self.table.chores.lock().graves.append(&mut graves);
+        dug.map(|_| more)
     }
 
-    /// Deletes what the store holds of one inode, or part of it; whether that was all.
-    fn dig(&self, grave: &mut Grave, changes: &mut Changes) -> Result<bool> {
-        let ino = grave.ino;
-        let mut budget = REAP_PAGES;
-        if grave.stored_exact || (!grave.stored.is_empty() && grave.stored.len() <= REAP_PAGES) {
-            grave
-                .stored
-                .pop_back(budget, |page| changes.delete(key::page_key(ino, page)));
-            if !grave.stored.is_empty() {
-                return Ok(false);
+    /// Deletes in one operation what the first of the graves hold, or part of it, and says of each of those what is gone.
+    fn dig_some(&self, graves: &[Grave]) -> Result<Vec<Dug>> {
+        self.store.throttle();
+        let guard = self.store.enter();
+        let (mut changes, mut dug) = (Changes::new(), Vec::new());
+        for grave in graves {
+            if changes.len() as u64 >= REAP_PAGES {
+                break;
             }
-            budget = 1;
+            dug.push(self.dig(grave, &mut changes)?);
+        }
+        self.submit(&guard, changes)?;
+        Ok(dug)
+    }
+
+    /// Adds to `changes` the deletion of what the store holds of one inode, or of part of it.
+    fn dig(&self, grave: &Grave, changes: &mut Changes) -> Result<Dug> {
+        let ino = grave.ino;
+        let known =
+            grave.stored_exact || !grave.stored.is_empty() && grave.stored.len() <= REAP_PAGES;
+        if known {
+            let from = grave.stored.start_of_last(REAP_PAGES);
+            for (start, end) in grave.stored.intersect(from, u64::MAX) {
+                (start..end).for_each(|page| changes.delete(key::page_key(ino, page)));
+            }
+            if grave.stored.len() > REAP_PAGES {
+                return Ok(Dug::PagesFrom(from));
+            }
         } else {
+            let mut budget = REAP_PAGES;
             self.scan(&key::page_prefix(ino), |raw, _| {
                 changes.delete(raw.to_vec());
                 budget -= 1;
                 Ok(budget > 0)
             })?;
-        }
-        if budget == 0 {
-            return Ok(false);
+            if budget == 0 {
+                return Ok(Dug::Part);
+            }
         }
         if grave.xattrs {
             self.scan(&key::xattr_prefix(ino), |raw, _| {
@@ -119,7 +135,7 @@ impl Volume {
             })?;
         }
         changes.delete(key::orphan_key(ino));
-        Ok(true)
+        Ok(Dug::All)
     }
 
     pub(crate) fn do_mapped_shared(&self, node: &Node) {

@@ -201,14 +201,19 @@ impl View<'_> {
     ) -> Result<()> {
         check_name(name)?;
         let dir = self.dir(dir)?;
+        self.patiently(|| self.remove_once(&dir, name, &check))
+    }
+
+    /// Runs `op`, which makes room in the end but needs a little of the log. On a full disk the store then writes out and
+    /// empties its log, so a few more attempts are made.
+    pub(crate) fn patiently<T>(&self, op: impl Fn() -> Result<T>) -> Result<T> {
         for _ in 0..FULL_RETRIES {
-            match self.remove_once(&dir, name, &check) {
-                // Removing needs a little of the log. When the host's disk is full, the store now empties its log.
-                Err(Errno::ENOSPC) => std::thread::sleep(FULL_PAUSE),
+            match op() {
+                Err(Errno::ENOSPC) if !self.in_transaction() => std::thread::sleep(FULL_PAUSE),
                 other => return other,
             }
         }
-        self.remove_once(&dir, name, &check)
+        op()
     }
 
     fn remove_once(

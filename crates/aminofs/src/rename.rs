@@ -66,46 +66,58 @@ impl View<'_> {
             dir: &to_dir,
             name: &to,
         };
-        let replaced = self.change(|guard| {
-            let _names = self.names.write();
-            self.lock_entry(from.dir, from.name)?;
-            self.lock_entry(to.dir, to.name)?;
-            let source = self.find(from.dir, from.name)?.ok_or(Errno::ENOENT)?;
-            let target = self.find(to.dir, to.name)?;
-            to.dir.state.lock().check_alive()?;
-            match &target {
-                Some(_) if no_replace => return Err(Errno::EEXIST),
-                None if exchange => return Err(Errno::ENOENT),
-                _ => {}
-            }
-            // In the order of do_renameat2 and vfs_rename.
-            if is_dir(&source) && self.is_below(to.dir, &source)? {
-                return Err(Errno::EINVAL);
-            }
-            if let Some(target) = &target {
-                if is_dir(target) && self.is_below(from.dir, target)? {
-                    return Err(if exchange {
-                        Errno::EINVAL
-                    } else {
-                        Errno::ENOTEMPTY
-                    });
-                }
-                if target.ino == source.ino {
-                    return Ok(None);
-                }
-            }
-            let source = self.for_change(&source)?;
-            let target = target.map(|target| self.for_change(&target)).transpose()?;
-            match &target {
-                Some(target) if exchange => self.exchange(guard, &from, &source, &to, target)?,
-                target => self.replace(guard, &from, &source, &to, target.as_ref())?,
-            }
-            Ok(target.map(|target| Arc::clone(target.base())))
+        let replaced = self.patiently(|| {
+            self.change(|guard| self.rename_once(guard, &from, &to, exchange, no_replace))
         })?;
         if let Some(replaced) = replaced {
             self.release_if_closed(&replaced);
         }
         Ok(())
+    }
+
+    /// What was replaced, if anything.
+    fn rename_once(
+        &self,
+        guard: &OpGuard<'_>,
+        from: &Spot<'_>,
+        to: &Spot<'_>,
+        exchange: bool,
+        no_replace: bool,
+    ) -> Result<Option<Arc<Inode>>> {
+        let _names = self.names.write();
+        self.lock_entry(from.dir, from.name)?;
+        self.lock_entry(to.dir, to.name)?;
+        let source = self.find(from.dir, from.name)?.ok_or(Errno::ENOENT)?;
+        let target = self.find(to.dir, to.name)?;
+        to.dir.state.lock().check_alive()?;
+        match &target {
+            Some(_) if no_replace => return Err(Errno::EEXIST),
+            None if exchange => return Err(Errno::ENOENT),
+            _ => {}
+        }
+        // In the order of do_renameat2 and vfs_rename.
+        if is_dir(&source) && self.is_below(to.dir, &source)? {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(target) = &target {
+            if is_dir(target) && self.is_below(from.dir, target)? {
+                return Err(if exchange {
+                    Errno::EINVAL
+                } else {
+                    Errno::ENOTEMPTY
+                });
+            }
+            if target.ino == source.ino {
+                return Ok(None);
+            }
+        }
+        let source = self.for_change(&source)?;
+        let target = target.map(|target| self.for_change(&target)).transpose()?;
+        match &target {
+            Some(target) if exchange => self.exchange(guard, from, &source, to, target)?,
+            target => self.replace(guard, from, &source, to, target.as_ref())?,
+        }
+        Ok(target.map(|target| Arc::clone(target.base())))
     }
 
     fn subdirs(&self, dir: &Arc<Inode>) -> u32 {
@@ -124,7 +136,8 @@ impl View<'_> {
         changes: &mut Changes,
     ) -> Result<()> {
         let state = inode.state.lock();
-        self.reserve(state.meta_cost())?;
+        // Nothing grows.
+        self.reserve_removal(state.meta_cost())?;
         let meta = if state.home == Home::Data {
             changes.delete(key::link_key(inode.ino, from.dir.ino, from.name));
             changes.put(key::link_key(inode.ino, to.dir.ino, to.name), LINK_VALUE);
@@ -187,7 +200,7 @@ impl View<'_> {
         }
         let time = now();
         let mut changes = Changes::new();
-        self.reserve(2 * META_COST)?;
+        self.reserve_removal(2 * META_COST)?;
         changes.delete(key::path_key(from.dir.ino, from.name));
         let dropped = match target {
             Some(target) => {
@@ -218,7 +231,7 @@ impl View<'_> {
     ) -> Result<()> {
         let time = now();
         let mut changes = Changes::new();
-        self.reserve(2 * META_COST)?;
+        self.reserve_removal(2 * META_COST)?;
         self.plan_move(source, from, to, time, &mut changes)?;
         self.plan_move(target, to, from, time, &mut changes)?;
         self.submit(guard, changes)?;

@@ -151,6 +151,9 @@ impl Shared {
             .and_then(|()| self.release_log(closing));
         if closing {
             self.closed.store(true, SeqCst);
+        } else {
+            // Before others take what was released.
+            self.log.keep_for_removals();
         }
         drop((line, writer));
         released

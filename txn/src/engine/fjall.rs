@@ -60,6 +60,8 @@ pub(super) struct FjallEngine {
     opened: RwLock<Option<Opened>>,
     /// Everything in the journal is in tables that are synced, too, and the checkpoint relies on these alone.
     settled: AtomicBool,
+    /// See [`FjallEngine::is_or_was_full`].
+    was_full: AtomicBool,
 }
 
 struct FjallSnapshot<'a> {
@@ -220,6 +222,7 @@ impl FjallEngine {
             dir: dir.to_owned(),
             opened: RwLock::new(Some(open(dir)?)),
             settled: AtomicBool::new(false),
+            was_full: AtomicBool::new(false),
         })
     }
 
@@ -228,21 +231,25 @@ impl FjallEngine {
             .map_err(|_| self.error("be used")(fjall::Error::Poisoned))
     }
 
-    /// A failed write, told from a full disk. A background thread that fails leaves no reason behind but the disk.
+    /// Whether the disk is nearly full, or was when something was applied since the engine was opened.
+    fn is_or_was_full(&self) -> bool {
+        let full = Disk::of(&self.dir).is_ok_and(|disk| disk.available < disk.headroom());
+        self.was_full.fetch_or(full, SeqCst) || full
+    }
+
+    /// A failed write, told from a full disk. A background thread that fails leaves no reason behind but the disk, on which
+    /// there may be room again by now.
     fn error(&self, what: &'static str) -> impl Fn(fjall::Error) -> Error {
-        move |why| {
-            let full = || Disk::of(&self.dir).is_ok_and(|disk| disk.available < disk.headroom());
-            match why {
-                fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
-                    Error::Io {
-                        what: "write the engine in",
-                        path: self.dir.clone(),
-                        source,
-                    }
+        move |why| match why {
+            fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
+                Error::Io {
+                    what: "write the engine in",
+                    path: self.dir.clone(),
+                    source,
                 }
-                fjall::Error::Poisoned if full() => Error::NoSpace,
-                why => error(what)(why),
             }
+            fjall::Error::Poisoned if self.is_or_was_full() => Error::NoSpace,
+            why => error(what)(why),
         }
     }
 
@@ -324,6 +331,7 @@ impl Engine for FjallEngine {
     fn apply(&self, changes: &Changes, applied: &[u8]) -> Result<(), Error> {
         let opened = self.opened()?;
         self.settled.store(false, SeqCst);
+        self.is_or_was_full();
         // Written through, so that opening again after a failure finds every batch that was applied.
         let mut batch = opened
             .database
@@ -369,6 +377,7 @@ impl Engine for FjallEngine {
         let mut opened = self.opened.write();
         self.close(&mut opened);
         *opened = Some(open(&self.dir)?);
+        self.was_full.store(false, SeqCst);
         Ok(())
     }
 

@@ -32,6 +32,7 @@ pub(crate) use note::read_synced;
 pub(crate) use recover::{Recovered, recover};
 
 use crate::dir::{HeaderFile, LOG};
+use crate::room::Claim;
 use crate::{Changes, Error};
 
 /// What a record takes beside its changes.
@@ -39,6 +40,9 @@ const OVERHEAD: u64 = (RECORD_HEADER_LEN + RECORD_ALIGN) as u64;
 const HEADER: u64 = SEGMENT_HEADER_LEN as u64;
 /// Smallest step by which a segment grows when the host has no room for a whole one.
 const SMALL_STEP: u64 = 64 << 10;
+
+/// At most so many bytes are kept for removals: a few thousand of them.
+const KEPT_MAX: u64 = 1 << 20;
 
 struct Segment {
     file: Arc<File>,
@@ -169,21 +173,48 @@ impl Log {
         self.frozen.load(SeqCst)
     }
 
-    /// Promises room for `bytes` of changes, or says that there is none and changes nothing.
-    pub(crate) fn promise(&self, bytes: u64) -> Result<(), Error> {
-        let promised = self.promised.fetch_add(bytes, SeqCst) + bytes;
-        if promised <= self.capacity.load(SeqCst) {
+    /// Promises room for `bytes` of changes, or says that there is none and changes nothing. What grows leaves some
+    /// allocated room to removals.
+    pub(crate) fn promise(&self, bytes: u64, claim: Claim) -> Result<(), Error> {
+        let kept = match claim {
+            Claim::Growth => self.kept_for_removals(),
+            Claim::Removal => 0,
+        };
+        if self.promise_allocated(bytes, kept) {
             return Ok(());
         }
+        self.promised.fetch_add(bytes, SeqCst);
         let mut space = self.space.lock();
-        self.make_promised_room(&mut space)
+        self.make_promised_room(&mut space, kept)
             .inspect_err(|_| self.release(bytes))
     }
 
-    /// Makes room for what is promised, also for what is promised meanwhile against the capacity before.
-    fn make_promised_room(&self, space: &mut Space) -> Result<(), Error> {
+    /// Allocates what is kept for removals, if there is room for it.
+    pub(crate) fn keep_for_removals(&self) {
+        let mut space = self.space.lock();
+        // Without it the next removal looks for room itself.
+        let _ = self.make_promised_room(&mut space, self.kept_for_removals());
+    }
+
+    /// Promises room for `bytes` if it is allocated already, beside `kept`; whether it was.
+    pub(crate) fn promise_allocated(&self, bytes: u64, kept: u64) -> bool {
+        let promised = self.promised.fetch_add(bytes, SeqCst) + bytes;
+        let fits = promised.saturating_add(kept) <= self.capacity.load(SeqCst);
+        if !fits {
+            self.release(bytes);
+        }
+        fits
+    }
+
+    /// Bytes of allocated room that are kept for removals.
+    fn kept_for_removals(&self) -> u64 {
+        KEPT_MAX.min(self.step / 16).min(self.limit / 16)
+    }
+
+    /// Makes room for what is promised and `kept` beside it, also for what is promised meanwhile against the capacity before.
+    fn make_promised_room(&self, space: &mut Space, kept: u64) -> Result<(), Error> {
         loop {
-            self.make_room(space, self.promised())?;
+            self.make_room(space, self.promised().saturating_add(kept))?;
             if self.promised() <= self.capacity.load(SeqCst) {
                 return Ok(());
             }
@@ -387,7 +418,7 @@ impl Log {
             return Ok(());
         }
         space.old.push((former.path.clone(), former.allocated));
-        let made = self.make_promised_room(&mut space);
+        let made = self.make_promised_room(&mut space, self.kept_for_removals());
         if made.is_err() {
             // It may be listed, so its file stays until a checkpoint.
             let unused = space.current.take();
