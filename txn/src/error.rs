@@ -112,11 +112,22 @@ impl Error {
     pub(crate) fn is_no_space(&self) -> bool {
         match self {
             Self::NoSpace => true,
-            Self::Io { source, .. } => {
-                matches!(source.raw_os_error(), Some(code) if code == Errno::ENOSPC as i32 || code == Errno::EDQUOT as i32)
-            }
+            Self::Io { source, .. } => Self::is_full(source),
             _ => false,
         }
+    }
+
+    /// Whether `error` says that the disk, or the user's quota, is full.
+    pub(crate) fn is_full(error: &io::Error) -> bool {
+        let full = [Errno::ENOSPC as i32, Errno::EDQUOT as i32];
+        error
+            .raw_os_error()
+            .is_some_and(|code| full.contains(&code))
+    }
+
+    /// Whether the host has no such file.
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 }
 

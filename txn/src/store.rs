@@ -196,6 +196,10 @@ impl Store {
                 wanted,
             });
         }
+        let mut options = options;
+        if options.engine == EngineKind::Sled {
+            options.checkpoint_bytes = options.checkpoint_bytes.min(SLED_CHECKPOINT_BYTES);
+        }
         let shared = Arc::new(start(path, lock, header, options, created)?);
         let runner = shared.clone();
         let thread = thread::Builder::new()
@@ -349,6 +353,9 @@ impl Store {
     }
 }
 
+/// sled keeps in memory what was applied since the last checkpoint, for its other copy.
+const SLED_CHECKPOINT_BYTES: u64 = 32 << 20;
+
 /// Bytes put in place of what is deleted that make no growth of it: metadata that moves with its name.
 const REMOVAL_PUTS: usize = 4096;
 
@@ -385,7 +392,8 @@ fn start(
     let file = Arc::new(HeaderFile::new(path, header));
     if created {
         engine.apply(&Changes::new(), 0)?;
-        engine.checkpoint(true, &mut |checkpoint| {
+        let last = !engine.files().changes_by_itself();
+        engine.checkpoint(last, &mut |checkpoint| {
             file.update(|header| header.checkpoint = Some(checkpoint))
         })?;
         dir::finish(path);

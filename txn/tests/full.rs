@@ -116,7 +116,9 @@ fn what_is_accepted_on_a_filling_disk_is_kept_and_removals_make_room() {
         let store = Store::open(&disk.store(), options(engine)).unwrap();
         let mut model = Model::new();
         let added = add_pages(&store, &mut model, 0);
-        assert!(added > 300, "{engine:?}: only {added} pages of 64 KiB");
+        // sled has two copies, and takes several times the space itself.
+        let least = if engine == EngineKind::Sled { 150 } else { 300 };
+        assert!(added > least, "{engine:?}: only {added} pages of 64 KiB");
         store.sync().unwrap();
         assert!(all(&store) == model, "{engine:?}");
         store.close().unwrap();

@@ -90,11 +90,13 @@ impl Shared {
     /// false when the disk is too full for it. `last`: the store is being closed.
     fn sync_engine(&self, all: bool, last: bool) -> Result<bool, Error> {
         let mut engine_failed = false;
-        let result = if self.unsynced.swap(false, SeqCst) {
+        let changed = self.unsynced.swap(false, SeqCst);
+        let result = if changed || last && self.engine.files().changes_by_itself() {
             engine_failed = true;
             self.engine.checkpoint(last, &mut |checkpoint| {
-                engine_failed = false;
-                self.log.release_segments(all, Some(checkpoint))
+                let published = self.log.release_segments(all, Some(checkpoint));
+                engine_failed = published.is_ok();
+                published
             })
         } else {
             self.log.release_segments(all, None)

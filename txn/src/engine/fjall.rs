@@ -6,7 +6,6 @@
 //! the log applies it all again.
 
 use std::fs::{self, OpenOptions};
-use std::io;
 use std::ops::Bound;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -160,7 +159,7 @@ fn cut_back(dir: &Path, relied_on: &[FileSum]) -> Result<(), Error> {
     for FileSum { name, len, sum } in relied_on {
         let path = dir.join(name);
         let found = match files::sum(&path, *len) {
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
+            Err(error) if error.is_not_found() => None,
             found => found?,
         };
         let len = match found {

@@ -168,6 +168,12 @@ impl Engine for Guarded {
             .as_ref()
             .is_some_and(|engine| engine.is_persistent())
     }
+
+    fn changes_by_itself(&self) -> bool {
+        self.engine
+            .as_ref()
+            .is_some_and(|engine| engine.changes_by_itself())
+    }
 }
 
 struct GuardedSnapshot<'a> {

@@ -54,7 +54,7 @@ impl EngineKind {
         let name = self.name();
         match self {
             Self::Fjall => guard::open(name, || fjall::FjallEngine::open(dir, files)),
-            Self::Sled => guard::open(name, || sled::SledEngine::open(dir)),
+            Self::Sled => guard::open(name, || sled::SledEngine::open(dir, files)),
             Self::Memory => guard::open(name, || Ok(memory::MemoryEngine::default())),
         }
     }
@@ -105,6 +105,11 @@ pub trait Engine: Send + Sync {
 
     /// Whether what was synced is still there when the engine is opened again.
     fn is_persistent(&self) -> bool;
+
+    /// Whether its files change without a batch, so that the last checkpoint must be made in any case.
+    fn changes_by_itself(&self) -> bool {
+        false
+    }
 }
 
 /// An engine's state at one moment.
