@@ -27,6 +27,11 @@ impl Alive {
         self.0.lock().contains(&tid)
     }
 
+    /// All of them.
+    pub fn all(&self) -> Vec<i32> {
+        self.0.lock().iter().copied().collect()
+    }
+
     /// Sends SIGKILL to all.
     pub fn kill(&self) {
         for tid in &*self.0.lock() {

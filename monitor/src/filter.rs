@@ -93,6 +93,7 @@ impl Verdict {
                 Self::Return(RET_ALLOW)
             }
             Rule::Notify(_) | Rule::Data(_) => Self::Return(answered),
+            Rule::NotifyIf(condition, _) => Self::when(condition, answered),
             Rule::DataUnless(any, _) => Self::Unless {
                 any,
                 then: answered,
@@ -105,7 +106,6 @@ impl Verdict {
             },
             Rule::Refuse(errno) => Self::Return(RET_ERRNO | *errno as u32),
             Rule::RefuseIf(condition, errno) => Self::when(condition, RET_ERRNO | *errno as u32),
-            Rule::PretendIf(condition) => Self::when(condition, RET_ERRNO),
         }
     }
 

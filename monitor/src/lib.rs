@@ -67,10 +67,10 @@ pub use goanna_sys::launch::{ExecReport, Launched};
 pub use goanna_sys::limits::raise_others as raise_limits;
 pub use launch::{Command, Program, Start, inside, start};
 pub use outside::Outside;
-pub use signals::Signals;
+pub use signals::{End, Signals};
 pub use stats::Stats;
 pub use task::credentials;
-pub use whole::Ending;
+pub use whole::{Abort, Ending};
 
 use alive::Alive;
 use calls::map::Mapped;
@@ -241,10 +241,12 @@ pub struct Monitor {
     /// Large files that stay where they are for now.
     pub(crate) reluctant: Reluctant,
     pub(crate) stats: Counters,
-    /// Who is to be ended with the run.
+    /// Threads that end with the run.
     pub(crate) alive: Alive,
     /// Closed when the run has ended.
     pub(crate) gate: Gate,
+    /// How its processes end.
+    pub(crate) ending: whole::ending::Ending,
     note: Tell,
     pub(crate) fail: Tell,
     noted: AtomicBool,
@@ -290,9 +292,10 @@ pub struct Run {
 pub struct Killer(Arc<Monitor>);
 
 impl Killer {
-    /// Sends SIGKILL to all processes of the run. One that is starting another in that moment may leave that behind: call
-    /// this until the run has ended.
+    /// Sends SIGKILL to all processes of the run, whose transaction is not committed from then on. A process that is starting
+    /// another one in that moment may leave that behind: call this until the run has ended.
     pub fn kill(&self) {
+        self.0.ending.end_run();
         self.0.alive.kill();
     }
 }
@@ -316,6 +319,7 @@ impl Run {
             stats: Counters::default(),
             alive: Alive::default(),
             gate: Gate::default(),
+            ending: whole::ending::Ending::new(config.one_transaction),
             note: config.note,
             fail: config.fail,
             noted: AtomicBool::new(false),
@@ -363,7 +367,8 @@ impl Run {
         let mut report = None;
         let outcome = self.follow(pid, listener, || {
             // A signal that comes earlier waits until somebody takes it.
-            signals.forward_to(pid).map_err(|_| Errno::EAGAIN)?;
+            let forwarded = signals.forward_to(pid, None);
+            forwarded.map_err(|_| Errno::EAGAIN)?;
             report = Some(launched.go()?);
             Ok(())
         })?;
@@ -386,6 +391,7 @@ impl Run {
         let whole = self.one_transaction.then(|| Whole::begin(&monitor));
         let whole = whole.transpose().map_err(Error::Transaction)?;
         let mut supervisor = Supervisor::new(Arc::clone(&monitor), listener.is_some());
+        monitor.ending.set_command(pid);
         supervisor.seize(pid).map_err(Error::Trace)?;
         if let Some(listener) = listener {
             let listener = Listener::from_fd(listener);
@@ -420,7 +426,8 @@ pub fn not_executed(report: &ExecReport, argv: &[OsString]) -> Option<Error> {
 
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Notices, twice a second, which files no tracee holds any more, and which named transactions have expired.
+/// Notices, twice a second, which files no tracee holds any more, which named transactions have expired, and which
+/// processes outlive the command.
 struct Sweeper {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: thread::JoinHandle<()>,
@@ -444,6 +451,7 @@ impl Sweeper {
                     drop(stop);
                     monitor.members.expire();
                     monitor.shadows.sweep(|| monitor.tasks.processes());
+                    monitor.ending.tell_of_rest(&monitor.alive, &monitor.note);
                     stop = flag.lock();
                 }
             })?;

@@ -2,12 +2,17 @@
 //!
 //! Those that would end the monitor are blocked in all its threads, those of back ends included, so they must be held
 //! before the first thread is started: a monitor that dies of Ctrl-C closes no store. Signals meant for the command
-//! are sent on to it; those that a terminal sends to the whole foreground group reach it anyway.
+//! are sent on to it; those that a terminal sends to the whole foreground group reach it anyway. Where the run is one
+//! transaction, a second request to end ends it.
 
 use std::io;
 use std::thread;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 /// The signals that are held.
@@ -48,20 +53,104 @@ impl Signals {
             .collect()
     }
 
-    /// Sends on to `pid` what comes from now on.
-    pub fn forward_to(&self, pid: i32) -> io::Result<()> {
-        let held = self.held;
-        let from_terminal = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGIO];
-        thread::Builder::new()
-            .name("signals".into())
-            .spawn(move || {
-                while let Ok(signal) = held.wait() {
-                    if !from_terminal.contains(&signal) {
-                        // It may have ended.
-                        let _ = kill(Pid::from_raw(pid), signal);
-                    }
+    /// Sends the signals that come from now on to the command, our child `pid`. `end` ends the run, if it can be ended: it
+    /// is called at the second signal that asks for the end, and at the first one when the command has ended already.
+    pub fn forward_to(&self, pid: i32, end: Option<End>) -> io::Result<()> {
+        let arrived = SignalFd::with_flags(&self.held, SfdFlags::SFD_CLOEXEC)?;
+        let forward = move || {
+            let mut requests = Requests::default();
+            loop {
+                let info = match arrived.read_signal() {
+                    Ok(Some(info)) => info,
+                    Ok(None) | Err(Errno::EINTR) => continue,
+                    Err(_) => return,
+                };
+                let signal = i32::try_from(info.ssi_signo).map(Signal::try_from);
+                let Ok(Ok(signal)) = signal else { continue };
+                if let Some(end) = &end
+                    && requests.is_final(signal, Instant::now(), || has_ended(pid))
+                {
+                    end();
                 }
-            })?;
-        Ok(())
+                if is_forwarded(signal, info.ssi_code) {
+                    // It may have ended.
+                    let _ = kill(Pid::from_raw(pid), signal);
+                }
+            }
+        };
+        let builder = thread::Builder::new().name("signals".into());
+        builder.spawn(forward).map(drop)
+    }
+}
+
+/// Ends a run.
+pub type End = Box<dyn Fn() + Send>;
+
+/// Whether the command is sent this signal, whose code tells the origin. A terminal has sent it to the command, too.
+fn is_forwarded(signal: Signal, code: i32) -> bool {
+    match signal {
+        Signal::SIGIO => false,
+        Signal::SIGINT | Signal::SIGQUIT => code != libc::SI_KERNEL,
+        _ => true,
+    }
+}
+
+/// Signals that follow another one so soon are one request: timeout(1) signals its child, and then the group that it is in.
+const SAME_REQUEST: Duration = Duration::from_millis(250);
+
+/// The signals so far that asked for the end of the run.
+#[derive(Debug, Default)]
+struct Requests {
+    first: Option<Instant>,
+}
+
+impl Requests {
+    /// Whether the run is to be ended now, at this signal.
+    fn is_final(&mut self, signal: Signal, now: Instant, has_ended: impl Fn() -> bool) -> bool {
+        use Signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+        if !matches!(signal, SIGHUP | SIGINT | SIGQUIT | SIGTERM) {
+            return false;
+        }
+        if has_ended() {
+            return true;
+        }
+        let first = *self.first.get_or_insert(now);
+        now.saturating_duration_since(first) >= SAME_REQUEST
+    }
+}
+
+/// Whether our child `pid` has ended; nobody reaps it before the run has.
+fn has_ended(pid: i32) -> bool {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
+    match waitid(Id::Pid(Pid::from_raw(pid)), flags) {
+        Ok(status) => status != WaitStatus::StillAlive,
+        Err(errno) => errno == Errno::ECHILD,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_request_is_final_and_the_first_one_when_the_command_has_ended() {
+        let now = Instant::now();
+        let mut requests = Requests::default();
+        let alive = || false;
+        assert!(!requests.is_final(Signal::SIGUSR1, now, || true));
+        assert!(!requests.is_final(Signal::SIGTERM, now, alive));
+        assert!(!requests.is_final(Signal::SIGTERM, now, alive), "its group");
+        let later = now + SAME_REQUEST;
+        assert!(!requests.is_final(Signal::SIGUSR1, later, alive));
+        assert!(requests.is_final(Signal::SIGINT, later, alive));
+        assert!(Requests::default().is_final(Signal::SIGINT, now, || true));
+    }
+
+    #[test]
+    fn what_a_terminal_sends_reaches_the_command_anyway() {
+        assert!(!is_forwarded(Signal::SIGINT, libc::SI_KERNEL));
+        assert!(is_forwarded(Signal::SIGINT, libc::SI_USER));
+        assert!(is_forwarded(Signal::SIGHUP, libc::SI_KERNEL));
+        assert!(!is_forwarded(Signal::SIGIO, libc::SI_KERNEL));
     }
 }

@@ -130,6 +130,7 @@ impl Supervisor {
                 monitor.tasks.remove(tid);
                 monitor.in_flight.settle(tid);
                 if let Some(status) = end_of(how) {
+                    monitor.ending.leave(tid, status);
                     monitor.alive.remove(tid);
                     monitor.members.leaving(tid);
                     monitor.profiled.exited(monitor, tid, status);
@@ -337,6 +338,8 @@ impl Supervisor {
             Stop::Foreign => {}
             stop => return self.injected(tid, stop),
         }
+        let monitor = &self.monitor;
+        monitor.ending.deliver(tid, signal, &monitor.alive);
         if !self.notified {
             return ptrace::cont(tid, signal);
         }

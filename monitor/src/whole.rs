@@ -1,5 +1,8 @@
 //! A run that is one transaction: begun before the first call of the command is answered, and ended when all processes have
-//! ended. Whoever has no transaction of his own takes part in it ([`crate::members`]); everybody reads natively.
+//! ended. Threads without a transaction of their own belong to it ([`crate::members`]); all threads read natively.
+//! [`ending`] decides whether the processes have ended by themselves.
+
+pub mod ending;
 
 use std::sync::Arc;
 use std::thread;
@@ -8,14 +11,15 @@ use std::time::Duration;
 use goanna_vfs::{Errno, Result};
 
 use crate::{Monitor, Status};
+pub use ending::Abort;
 
 /// What became of the transaction of a whole run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
     /// It is committed, and on the disk.
     Committed,
-    /// It has left no trace.
-    Aborted,
+    /// It has left no trace, for this reason.
+    Aborted(Abort),
     /// Its commit failed: ENOSPC, and it has left no trace; or EIO, and the next opening of the store will tell.
     Failed(Errno),
 }
@@ -41,10 +45,14 @@ impl Whole {
         })
     }
 
-    /// Commits it durably if the command succeeded, else aborts it. No process is left, and no descriptor.
+    /// Commits it durably if the command succeeded and no process that it left running was killed; else aborts it. No
+    /// process is left, and no descriptor.
     pub fn end(mut self, status: Status) -> Ending {
         if status != Status::Exited(0) {
-            return Ending::Aborted;
+            return Ending::Aborted(Abort::Status);
+        }
+        if let Some(abort) = self.monitor.ending.abort() {
+            return Ending::Aborted(abort);
         }
         let ended = self.commit();
         // A commit that failed has aborted it, but for one that could not begin.

@@ -7,11 +7,17 @@
 )]
 
 use std::collections::BTreeMap;
-use std::process::Stdio;
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use goanna_tests::finish::wait;
+use goanna_tests::held::{LIMIT, until};
+
 use goanna_tests::{Backend, Engine, Intercept, Place, User, finish, is_root, same_tree, tree};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// What there was before.
 const BEFORE: &str = "umask 022; mkdir -p d/sub && echo one > d/f && echo two > d/sub/g && ln d/f hard && ln -s d link && chmod 640 d/f";
@@ -83,7 +89,7 @@ fn a_monitor_that_is_killed_leaves_no_trace() {
         let before = exported(&place, "before");
         let done = place.make_dir("host-marker").join("done");
         let mut run = place.transaction(&format!("{CHANGE} && touch {}; sleep 60", done.display()));
-        std::os::unix::process::CommandExt::process_group(&mut run, 0);
+        run.process_group(0);
         let mut child = run
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -106,6 +112,196 @@ fn a_monitor_that_is_killed_leaves_no_trace() {
         kill_process_group(Pid::from_child(&child), Signal::KILL).unwrap();
         child.wait().unwrap();
         same_tree(&before, &exported(&place, "after"));
+    }
+}
+
+/// A run with --txn whose messages go to a file, and whose processes are killed with this.
+struct Watched {
+    child: Child,
+    errors: PathBuf,
+}
+
+impl Watched {
+    fn new(place: &Place, options: &[&str], script: &str) -> Self {
+        let errors = place.path("host").join("errors");
+        let mut run = place.shell_with(options, script);
+        let run = run.stdin(Stdio::null()).stdout(Stdio::null());
+        let run = run.stderr(File::create(&errors).unwrap()).process_group(0);
+        let child = run.spawn().unwrap();
+        Self { child, errors }
+    }
+
+    fn errors(&self) -> String {
+        fs::read_to_string(&self.errors).unwrap()
+    }
+
+    fn send(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn status(mut self) -> (i32, String) {
+        let status = wait(&mut self.child, LIMIT).expect("it goes on");
+        (status, self.errors())
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// The process that has written its number to `file`.
+fn written_pid(file: &Path) -> Pid {
+    let pid = fs::read_to_string(file).unwrap();
+    Pid::from_raw(pid.trim().parse().unwrap()).unwrap()
+}
+
+/// What the command had done when it ended used to be committed, whoever killed what it had left running.
+#[test]
+fn half_finished_work_is_aborted_when_the_processes_left_are_killed() {
+    type Kill = fn(&Watched, Pid);
+    let kills: [(&str, &[i32], Kill); 6] = [
+        ("the launcher", &[137], |run, _| run.send(Signal::KILL)),
+        ("the launcher's group", &[137, 143], |run, _| {
+            kill_process_group(Pid::from_child(&run.child), Signal::TERM).unwrap();
+        }),
+        ("SIGTERM to amino alone", &[137], |run, _| {
+            run.send(Signal::TERM)
+        }),
+        ("SIGINT to amino alone", &[137], |run, _| {
+            run.send(Signal::INT)
+        }),
+        ("SIGTERM to the process", &[143], |_, left| {
+            kill_process(left, Signal::TERM).unwrap();
+        }),
+        ("SIGKILL to the process", &[137], |_, left| {
+            kill_process(left, Signal::KILL).unwrap();
+        }),
+    ];
+    for intercept in [Intercept::Notify, Intercept::Ptrace] {
+        let place = Place::new(Backend::Amino(Engine::Fjall), intercept, User::Own);
+        let marks = place.make_dir("marks");
+        let left = marks.join("left");
+        let script = format!(
+            "(echo half > part; echo $BASHPID > {}; exec sleep 1000) & exit 0",
+            left.display()
+        );
+        for (what, statuses, kill) in kills {
+            let run = Watched::new(&place, &["--txn"], &script);
+            // It is said one second after the command's end.
+            until("it says what goes on", || run.errors().contains("sleep ("));
+            let pid = written_pid(&left);
+            let told = format!("sleep ({})", pid.as_raw_nonzero());
+            assert!(run.errors().contains(&told), "{}", run.errors());
+            assert!(run.errors().contains("committed when they have ended"));
+            kill(&run, pid);
+            let (ended, errors) = run.status();
+            assert!(statuses.contains(&ended), "{what}: {ended} {errors}");
+            if what != "the launcher" {
+                assert!(errors.contains("the transaction was aborted"), "{errors}");
+            }
+            assert_eq!(
+                finish(&mut place.shell("ls")).expect(0).text(),
+                "",
+                "{what}"
+            );
+        }
+    }
+}
+
+#[test]
+fn processes_that_end_by_themselves_or_kill_each_other_commit() {
+    let place = Place::amino();
+    let ready = place.make_dir("marks").join("ready");
+    let at_hand_of_its_parent = format!(
+        "setpriv --pdeathsig KILL sh -c 'touch {0}; exec sleep 1000' & until test -e {0}; do sleep 0.02; done",
+        ready.display()
+    );
+    let scripts = [
+        "(sleep 0.3; echo late > late) &",
+        "sleep 1000 & kill -9 $!",
+        "sleep 1000 & kill $!",
+        "(sleep 1000 & sleep 0.3; kill -9 $!; wait) &",
+        "(sleep 1000 & sleep 0.3; kill -TERM $!; wait) &",
+        "(setsid sh -c 'sleep 1000 & sleep 1000' & sleep 0.3; kill -9 -- -$!) &",
+        "(sh -c 'sleep 0.3; kill -SEGV $$') &",
+        &at_hand_of_its_parent,
+    ];
+    for (number, script) in scripts.into_iter().enumerate() {
+        let run = format!("echo done > f{number}\n{script}\nexit 0");
+        let ended = finish(&mut place.transaction(&run)).expect(0);
+        assert!(
+            !ended.errors().contains("aborted"),
+            "{script}: {}",
+            ended.errors()
+        );
+        finish(&mut place.shell(&format!("test -e f{number}"))).expect(0);
+    }
+    finish(&mut place.shell("test -e late")).expect(0);
+}
+
+/// A signal that a process handles is a request to finish, not a kill.
+#[test]
+fn a_process_left_that_ends_well_when_it_is_asked_to_commits() {
+    let place = Place::amino();
+    let left = place.make_dir("marks").join("left");
+    let script = format!(
+        "(trap 'echo whole > f; exit 0' TERM; echo $BASHPID > {0}.new; mv {0}.new {0}; while :; do sleep 0.05; done) & exit 0",
+        left.display()
+    );
+    let run = Watched::new(&place, &["--txn"], &script);
+    until("it is there", || left.exists());
+    kill_process(written_pid(&left), Signal::TERM).unwrap();
+    let (status, errors) = run.status();
+    assert_eq!(status, 0, "{errors}");
+    assert_eq!(
+        finish(&mut place.shell("cat f")).expect(0).text(),
+        "whole\n"
+    );
+}
+
+#[test]
+fn signals_to_amino_alone_reach_the_command_and_a_second_one_aborts() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let place = Place::amino();
+        let marks = place.make_dir("marks");
+        let (ready, got) = (marks.join("ready"), marks.join("got"));
+        let script = format!(
+            "trap 'touch {}' TERM INT; echo x > f; touch {}; while :; do sleep 0.02; done",
+            got.display(),
+            ready.display()
+        );
+        let run = Watched::new(&place, &["--txn"], &script);
+        until("the command is ready", || ready.exists());
+        run.send(signal);
+        until("the signal reaches the command", || got.exists());
+        // What comes at once is taken for the same request.
+        std::thread::sleep(Duration::from_millis(500));
+        run.send(signal);
+        let (status, errors) = run.status();
+        assert_eq!(status, 137, "{errors}");
+        assert!(errors.contains("the transaction was aborted"), "{errors}");
+        assert_eq!(finish(&mut place.shell("ls")).expect(0).text(), "");
+
+        // Outside of a transaction the command alone decides, however often it is asked.
+        fs::remove_file(&ready).unwrap();
+        let script = format!(
+            "n=0; trap 'n=$((n + 1)); touch {}.$n; test $n = 3 && exit 7' TERM INT; touch {}; while :; do sleep 0.02; done",
+            got.display(),
+            ready.display()
+        );
+        let run = Watched::new(&place, &[], &script);
+        until("the command is ready", || ready.exists());
+        for number in 1..=3 {
+            run.send(signal);
+            let mark = marks.join(format!("got.{number}"));
+            until("the signal reaches the command", || mark.exists());
+        }
+        assert_eq!(run.status().0, 7);
     }
 }
 

@@ -52,13 +52,15 @@ impl Signals {
         Ok(self.any)
     }
 
-    fn next(&mut self) -> Result<Option<Signal>, Errno> {
+    /// The next one, and whether a terminal has sent it, which sends it to the command, too.
+    fn next(&mut self) -> Result<Option<(Signal, bool)>, Errno> {
         let Some(info) = self.arrived.read_signal()? else {
             return Ok(None);
         };
         self.any = true;
         let number = i32::try_from(info.ssi_signo).map_err(|_| Errno::EINVAL)?;
-        Signal::try_from(number).map(Some)
+        let by_terminal = info.ssi_code == nix::libc::SI_KERNEL;
+        Ok(Some((Signal::try_from(number)?, by_terminal)))
     }
 }
 
@@ -120,8 +122,8 @@ fn watch(pid: Pid, signals: &mut Signals) -> Result<(), Errno> {
     loop {
         let (arrived, ended) = wait(signals.arrived.as_fd(), process.as_fd())?;
         if arrived {
-            while let Some(signal) = signals.next()? {
-                send_on(process.as_fd(), signal)?;
+            while let Some((signal, by_terminal)) = signals.next()? {
+                send_on(process.as_fd(), signal, by_terminal)?;
             }
         }
         if ended {
@@ -135,10 +137,12 @@ fn pidfd(pid: Pid) -> Result<OwnedFd, Errno> {
     pidfd_open(pid, PidfdFlags::empty()).map_err(errno)
 }
 
-fn send_on(process: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
+fn send_on(process: BorrowedFd<'_>, signal: Signal, by_terminal: bool) -> Result<(), Errno> {
     let signal = match signal {
         Signal::SIGTERM => rustix::process::Signal::TERM,
         Signal::SIGHUP => rustix::process::Signal::HUP,
+        Signal::SIGINT if !by_terminal => rustix::process::Signal::INT,
+        Signal::SIGQUIT if !by_terminal => rustix::process::Signal::QUIT,
         _ => return Ok(()),
     };
     match pidfd_send_signal(process, signal) {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::time::Instant;
 
-use goanna_monitor::{Config, Ending, Interception, Outcome, Run, Signals, Status, Tell};
+use goanna_monitor::{Abort, Config, Ending, Interception, Outcome, Run, Signals, Status, Tell};
 use goanna_vfs::Caller;
 use serde::{Deserialize, Serialize};
 
@@ -43,8 +43,8 @@ pub struct Done {
     pub ended: Result<i32, i32>,
     /// The figures asked for.
     pub stats: Option<String>,
-    /// Its transaction was aborted.
-    pub aborted: bool,
+    /// Why its transaction was aborted, if it was.
+    pub aborted: Option<String>,
     /// Transactions of the profile that could not be committed.
     pub lost: usize,
 }
@@ -206,7 +206,8 @@ pub fn perform(
         };
         figures.text(format, plan.all_stats)
     });
-    if let (Some(Ending::Failed(errno)), Some((dir, _))) = (outcome.transaction, stores.first()) {
+    if let (Some(Ending::Failed(errno)), Some((dir, _))) = (&outcome.transaction, stores.first()) {
+        let errno = *errno;
         let what = "cannot commit the transaction";
         return Err(Error::store(
             dir,
@@ -214,15 +215,37 @@ pub fn perform(
         ));
     }
     settled.into_iter().collect::<Result<Vec<()>, Error>>()?;
+    let (status, aborted) = match outcome.transaction {
+        Some(Ending::Aborted(abort)) => {
+            let (status, why) = aborted(abort, outcome.status);
+            (status, Some(why))
+        }
+        _ => (outcome.status, None),
+    };
     Ok(Done {
-        ended: match outcome.status {
+        ended: match status {
             Status::Exited(code) => Ok(code),
             Status::Signaled(signal) => Err(signal),
         },
         stats,
-        aborted: outcome.transaction == Some(Ending::Aborted),
+        aborted,
         lost: outcome.lost,
     })
+}
+
+/// The status of a run whose transaction was aborted, and the reason: the command's own end, or what became of those it left.
+fn aborted(abort: Abort, status: Status) -> (Status, String) {
+    match abort {
+        Abort::Status => (status, ending(status)),
+        Abort::Ended => (
+            Status::Signaled(nix::libc::SIGKILL),
+            "the run was ended before all of its processes were done".into(),
+        ),
+        Abort::Killed { name, pid, signal } => (
+            Status::Signaled(signal),
+            format!("signal {signal} killed {name} ({pid}), which the command had left running"),
+        ),
+    }
 }
 
 /// Tells what became of the command; the exit status.
@@ -234,11 +257,8 @@ fn conclude(done: Done, loud: Loudness) -> Result<u8, Error> {
         Ok(code) => Status::Exited(code),
         Err(signal) => Status::Signaled(signal),
     };
-    if done.aborted {
-        note(
-            &format!("{}; the transaction was aborted", ending(status)),
-            loud,
-        );
+    if let Some(why) = done.aborted {
+        note(&format!("{why}; the transaction was aborted"), loud);
     }
     if done.lost > 0 {
         return Err(Error::Lost(done.lost));

@@ -293,6 +293,34 @@ pub fn event_message(tid: i32) -> Result<i32, Errno> {
     Ok(message as i32)
 }
 
+/// Where a signal comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SignalOrigin {
+    /// This process has sent it. The number is of the receiver's process namespace.
+    Process(i32),
+    /// The kernel has sent it: for a terminal, or because of a limit.
+    Kernel,
+    /// The receiver's own doing: a fault, a timer, a child.
+    Own,
+}
+
+/// The origin of the signal that a tracee is stopped for.
+pub fn signal_origin(tid: i32) -> Result<SignalOrigin, Errno> {
+    // SAFETY: all zeroes is a siginfo_t.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `info` is a live siginfo_t, which is what this request fills.
+    let r = unsafe { libc::ptrace(libc::PTRACE_GETSIGINFO, tid, 0usize, &raw mut info) };
+    Errno::result(r)?;
+    Ok(match info.si_code {
+        libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE => {
+            // SAFETY: the kernel fills the sender's process id for these three.
+            SignalOrigin::Process(unsafe { info.si_pid() })
+        }
+        libc::SI_KERNEL => SignalOrigin::Kernel,
+        _ => SignalOrigin::Own,
+    })
+}
+
 /// Attaches to thread `tid` without stopping it. `EPERM`: another tracer has it, or it is not ours to trace.
 pub fn seize(tid: i32, options: Options) -> Result<(), Errno> {
     // SAFETY: the request takes both arguments by value.

@@ -4,6 +4,7 @@ pub mod attr;
 pub mod copy;
 pub mod dir;
 pub mod ioctl;
+pub mod kill;
 pub mod link;
 pub mod map;
 pub mod open;

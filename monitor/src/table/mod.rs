@@ -75,13 +75,22 @@ pub const MAP_FILE: Condition = Condition {
     value: 0,
     holds: true,
 };
-/// prctl(PR_SET_DUMPABLE).
-pub const SET_NOT_DUMPABLE: Condition = Condition {
+/// prctl(PR_SET_DUMPABLE) and prctl(PR_SET_PDEATHSIG), and two operations that no program needs.
+pub const DUMPABLE_OR_PDEATHSIG: Condition = Condition {
     arg: 0,
-    mask: u32::MAX,
-    value: libc::PR_SET_DUMPABLE as u32,
+    mask: !(libc::PR_SET_DUMPABLE | libc::PR_SET_PDEATHSIG) as u32,
+    value: 0,
     holds: true,
 };
+/// A call whose argument `arg` is SIGKILL.
+pub const fn sigkill(arg: u8) -> Condition {
+    Condition {
+        arg,
+        mask: u32::MAX,
+        value: libc::SIGKILL as u32,
+        holds: true,
+    }
+}
 /// clone(2) with CLONE_UNTRACED.
 pub const CLONE_UNTRACED: Condition = Condition {
     arg: 0,
@@ -119,6 +128,8 @@ pub enum Rule {
     Allow,
     /// Comes to the monitor, which answers it or passes it on.
     Notify(Handler),
+    /// As [`Rule::Notify`] when the condition holds, else allowed.
+    NotifyIf(Condition, Handler),
     /// As [`Rule::Notify`], but allowed in a run whose mounts all hand out host files: it changes the content
     /// behind a descriptor, which then needs no monitor.
     Data(Handler),
@@ -143,8 +154,6 @@ pub enum Rule {
     Refuse(Errno),
     /// As [`Rule::Refuse`] when the condition holds, else allowed.
     RefuseIf(Condition, Errno),
-    /// Answers 0 without effect when the condition holds, else allowed.
-    PretendIf(Condition),
 }
 
 /// One call.
@@ -174,6 +183,7 @@ impl Entry {
         match self.rule {
             Rule::Allow => "allowed".into(),
             Rule::Notify(_) => "answered".into(),
+            Rule::NotifyIf(..) => "answered in part".into(),
             Rule::Data(_) => "answered for shadow files".into(),
             Rule::DataUnless(..) | Rule::MapFile(_) => "answered in part for shadow files".into(),
             Rule::Read(_) => "allowed; answered in transactions".into(),
@@ -183,7 +193,6 @@ impl Entry {
             Rule::TraceSends(_) => "stopped in programs with Unix datagrams".into(),
             Rule::Refuse(errno) => format!("refused {errno:?}"),
             Rule::RefuseIf(_, errno) => format!("refused in part {errno:?}"),
-            Rule::PretendIf(_) => "pretended in part".into(),
         }
     }
 }
@@ -193,6 +202,7 @@ impl Rule {
     pub fn notifies(&self, args: &[u64; 6], shadow_files: bool) -> bool {
         match self {
             Self::Notify(_) => true,
+            Self::NotifyIf(condition, _) => condition.is_met(args),
             Self::Data(_) => shadow_files,
             Self::DataUnless(any, _) => shadow_files && !any.is_met(args),
             Self::MapFile(_) => shadow_files && MAP_SHARED_FILE.is_met(args),
@@ -204,6 +214,7 @@ impl Rule {
     pub fn handler(&self) -> Option<Handler> {
         match self {
             Self::Notify(handler)
+            | Self::NotifyIf(_, handler)
             | Self::Data(handler)
             | Self::DataUnless(_, handler)
             | Self::MapFile(handler)

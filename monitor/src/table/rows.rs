@@ -3,10 +3,12 @@
 use nix::errno::Errno;
 
 use super::{
-    CLONE_UNTRACED, DEVICE_REQUEST, Entry, Rule, SET_NOT_DUMPABLE, TO_ADDRESS, UNIX_DATAGRAMS, row,
+    CLONE_UNTRACED, DEVICE_REQUEST, DUMPABLE_OR_PDEATHSIG, Entry, Rule, TO_ADDRESS, UNIX_DATAGRAMS,
+    row, sigkill,
 };
 use crate::calls::{
-    attr, copy, dir, ioctl, link, map, open, process, read, rw, size, socket, stat, sync, xattr,
+    attr, copy, dir, ioctl, kill, link, map, open, process, read, rw, size, socket, stat, sync,
+    xattr,
 };
 
 /// Sorted by number.
@@ -74,7 +76,7 @@ pub static ROWS: &[Entry] = &[
     row(59, "execve", Rule::Trace, "stopped: programs and #! scripts in a mount, and interpreters there"),
     row(60, "exit", Rule::Allow, ""),
     row(61, "wait4", Rule::Allow, ""),
-    row(62, "kill", Rule::Allow, ""),
+    row(62, "kill", Rule::NotifyIf(sigkill(1), kill::send), "SIGKILL is passed on when the monitor has noted the target: a process that the run itself kills does not abort its transaction"),
     row(63, "uname", Rule::Allow, ""),
     row(64, "semget", Rule::Allow, ""),
     row(65, "semop", Rule::Allow, ""),
@@ -141,7 +143,7 @@ pub static ROWS: &[Entry] = &[
     row(126, "capset", Rule::Notify(process::credentials), "noted, then passed on: later checks see the new ids"),
     row(127, "rt_sigpending", Rule::Allow, ""),
     row(128, "rt_sigtimedwait", Rule::Allow, ""),
-    row(129, "rt_sigqueueinfo", Rule::Allow, ""),
+    row(129, "rt_sigqueueinfo", Rule::NotifyIf(sigkill(1), kill::send), "SIGKILL: as kill"),
     row(130, "rt_sigsuspend", Rule::Allow, ""),
     row(131, "sigaltstack", Rule::Allow, ""),
     row(132, "utime", Rule::Notify(attr::utime), ""),
@@ -169,7 +171,7 @@ pub static ROWS: &[Entry] = &[
     row(154, "modify_ldt", Rule::Allow, ""),
     row(155, "pivot_root", Rule::Refuse(Errno::EPERM), "absolute paths would mean another tree than the monitor walks"),
     row(156, "_sysctl", Rule::Refuse(Errno::ENOSYS), "not implemented by Linux"),
-    row(157, "prctl", Rule::PretendIf(SET_NOT_DUMPABLE), "PR_SET_DUMPABLE answers 0 without effect: a non-dumpable tracee could not be served"),
+    row(157, "prctl", Rule::NotifyIf(DUMPABLE_OR_PDEATHSIG, kill::prctl), "PR_SET_DUMPABLE answers 0 without effect: a non-dumpable tracee could not be served; PR_SET_PDEATHSIG with SIGKILL: as kill"),
     row(158, "arch_prctl", Rule::Allow, ""),
     row(159, "adjtimex", Rule::Allow, ""),
     row(160, "setrlimit", Rule::Allow, ""),
@@ -212,7 +214,7 @@ pub static ROWS: &[Entry] = &[
     row(197, "removexattr", Rule::Notify(xattr::removexattr), ""),
     row(198, "lremovexattr", Rule::Notify(xattr::lremovexattr), ""),
     row(199, "fremovexattr", Rule::Notify(xattr::fremovexattr), ""),
-    row(200, "tkill", Rule::Allow, ""),
+    row(200, "tkill", Rule::NotifyIf(sigkill(1), kill::send), "SIGKILL: as kill"),
     row(201, "time", Rule::Allow, ""),
     row(202, "futex", Rule::Allow, ""),
     row(203, "sched_setaffinity", Rule::Allow, ""),
@@ -246,7 +248,7 @@ pub static ROWS: &[Entry] = &[
     row(231, "exit_group", Rule::Allow, ""),
     row(232, "epoll_wait", Rule::Allow, ""),
     row(233, "epoll_ctl", Rule::Allow, ""),
-    row(234, "tgkill", Rule::Allow, ""),
+    row(234, "tgkill", Rule::NotifyIf(sigkill(2), kill::send), "SIGKILL: as kill"),
     row(235, "utimes", Rule::Notify(attr::utimes), ""),
     row(236, "vserver", Rule::Refuse(Errno::ENOSYS), "not implemented by Linux"),
     row(237, "mbind", Rule::Allow, ""),
@@ -309,7 +311,7 @@ pub static ROWS: &[Entry] = &[
     row(294, "inotify_init1", Rule::Allow, ""),
     row(295, "preadv", Rule::Read(read::preadv), "a shadow file's cache object answers natively, but for what a transaction has changed"),
     row(296, "pwritev", Rule::Data(rw::pwritev), ""),
-    row(297, "rt_tgsigqueueinfo", Rule::Allow, ""),
+    row(297, "rt_tgsigqueueinfo", Rule::NotifyIf(sigkill(2), kill::send), "SIGKILL: as kill"),
     row(298, "perf_event_open", Rule::Allow, ""),
     row(299, "recvmmsg", Rule::Allow, "descriptors of shadow files travel as they are"),
     row(300, "fanotify_init", Rule::Allow, ""),
@@ -349,7 +351,7 @@ pub static ROWS: &[Entry] = &[
     row(334, "rseq", Rule::Allow, ""),
     row(335, "uretprobe", Rule::Allow, ""),
     row(336, "uprobe", Rule::Allow, ""),
-    row(424, "pidfd_send_signal", Rule::Allow, ""),
+    row(424, "pidfd_send_signal", Rule::NotifyIf(sigkill(1), kill::send), "SIGKILL: as kill"),
     row(425, "io_uring_setup", Rule::Refuse(Errno::ENOSYS), "an in-kernel ring would bypass the monitor"),
     row(426, "io_uring_enter", Rule::Refuse(Errno::ENOSYS), "an in-kernel ring would bypass the monitor"),
     row(427, "io_uring_register", Rule::Refuse(Errno::ENOSYS), "an in-kernel ring would bypass the monitor"),

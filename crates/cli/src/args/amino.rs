@@ -168,7 +168,9 @@ Transactions:
   With --txn nothing that the command and all it starts do in the store reaches
   the disk before the command has exited with 0; then all of it does, in one
   step. Any other end, kill -9 of amino and a power cut included, leaves the
-  store as it was. fsync does not wait for the disk meanwhile. A transaction of
+  store as it was. Processes that the command leaves running are waited for; if
+  one of them is killed, all is aborted. SIGINT and SIGTERM sent to amino reach
+  the command; a second one aborts (status 137). fsync does not wait for the disk meanwhile. A transaction of
   more than 1 GiB gets ENOSPC. What is done outside the store stays done.
   `amino txn begin` inside begins one within it, which can be aborted alone.
 

@@ -7,10 +7,11 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use goanna_monitor::{ExecReport, Launched, Program, Signals, Start};
+use goanna_monitor::{End, ExecReport, Launched, Program, Signals, Start};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
@@ -30,7 +31,7 @@ const FAILURES_MAX: u32 = 5;
 
 /// A connection to the owner of a store.
 pub struct Owner {
-    pub link: Link,
+    pub link: Arc<Link>,
     pub pid: i32,
     /// It, if this process has started it.
     child: Option<Child>,
@@ -71,7 +72,7 @@ impl Owner {
         if uid != nix::unistd::geteuid().as_raw() {
             return Err(Error::OwnerForeign(dir.to_owned(), uid));
         }
-        let link = Link::new(stream);
+        let link = Arc::new(Link::new(stream));
         match link.receive::<Hello>() {
             Ok(Some((Hello { version, pid }, _))) if version == VERSION => {
                 Ok(Some(Self { link, pid, child }))
@@ -137,6 +138,7 @@ pub fn run(
         let source = spec.source.dir_mut();
         *source = std::path::absolute(&*source).map_err(|why| Error::host(source, why))?;
     }
+    let whole = plan.whole;
     let command = goanna_monitor::Command::here(argv)?;
     let request = Request::Run(Box::new(Run {
         plan,
@@ -158,7 +160,10 @@ pub fn run(
     let sent = owner.link.send(&started, fd);
     sent.map_err(|_| Error::OwnerGone(owner.pid))?;
     drop(listener);
-    let (done, report) = follow(&owner, launched, &signals, loud)?;
+    let link = Arc::clone(&owner.link);
+    // The owner kills the run of a launcher that has gone, and aborts its transaction.
+    let end: Option<End> = whole.then(|| -> End { Box::new(move || link.say_no_more()) });
+    let (done, report) = follow(&owner, launched, &signals, end, loud)?;
     // Its end was reported to who traced it before it is to us.
     waitpid(pid, None).map_err(Error::Child)?;
     owner.wait_for_end();
@@ -198,6 +203,7 @@ fn follow(
     owner: &Owner,
     launched: Launched,
     signals: &Signals,
+    mut end: Option<End>,
     loud: Loudness,
 ) -> Result<(Done, Option<ExecReport>), Error> {
     let pid = launched.pid;
@@ -206,7 +212,9 @@ fn follow(
     loop {
         match owner.answer()? {
             Answer::Followed => {
-                signals.forward_to(pid).map_err(Error::Signals)?;
+                signals
+                    .forward_to(pid, end.take())
+                    .map_err(Error::Signals)?;
                 if let Some(launched) = waiting.take() {
                     // Killed by now: its end is reported like any other.
                     report = launched.go().ok();

@@ -11,7 +11,7 @@ use crate::offline::Facts;
 use crate::run::{Done, Plan};
 
 /// Of what both must have the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The first message, from `aminod`.
 #[derive(Debug, Serialize, Deserialize)]

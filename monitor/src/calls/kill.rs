@@ -1,0 +1,63 @@
+//! Calls by which processes of a run kill each other. The kernel performs them; the end of the run's transaction must
+//! know that it was the run's own doing ([`crate::whole::ending`]).
+
+use std::fs;
+
+use goanna_sys::procfs;
+use goanna_vfs::Result;
+use nix::unistd::{Pid, getpgid};
+
+use crate::call::{Answer, Call};
+
+/// kill(2) and its relatives, with SIGKILL.
+pub fn send(call: &mut Call<'_>) -> Result<Answer> {
+    if call.monitor.members.is_run() {
+        call.monitor.ending.condemn(targets(call));
+    }
+    Ok(Answer::PassOn)
+}
+
+/// prctl(2) with PR_SET_DUMPABLE, which has no effect, or PR_SET_PDEATHSIG.
+pub fn prctl(call: &mut Call<'_>) -> Result<Answer> {
+    match call.int(0) {
+        libc::PR_SET_DUMPABLE => Ok(Answer::DONE),
+        libc::PR_SET_PDEATHSIG if call.int(1) == libc::SIGKILL => {
+            let pid = call.caller()?.pid;
+            call.monitor.ending.condemn([pid]);
+            Ok(Answer::PassOn)
+        }
+        _ => Ok(Answer::PassOn),
+    }
+}
+
+/// The processes of the run that the call sends its signal to.
+fn targets(call: &Call<'_>) -> Vec<i32> {
+    /// pidfd_send_signal(2): to the group of the process.
+    const PROCESS_GROUP: u32 = 4;
+    let first = call.int(0);
+    let group = |pid| getpgid(Some(Pid::from_raw(pid))).ok();
+    let in_group = |wanted: Option<Pid>| {
+        let mut members = call.monitor.alive.all();
+        members.retain(|pid| wanted.is_some() && group(*pid) == wanted);
+        members
+    };
+    // A thread stands for its process.
+    let process = |tid| procfs::status(tid).map_or(Vec::new(), |status| vec![status.tgid]);
+    match (i64::from(call.nr), first) {
+        (libc::SYS_kill, -1) => call.monitor.alive.all(),
+        (libc::SYS_kill, 0) => in_group(group(call.task.tid)),
+        (libc::SYS_kill, ..0) => in_group(first.checked_neg().map(Pid::from_raw)),
+        (libc::SYS_pidfd_send_signal, _) => match behind_pidfd(call.task.tid, first) {
+            Some(pid) if call.uint(3) & PROCESS_GROUP != 0 => in_group(group(pid)),
+            Some(pid) => process(pid),
+            None => Vec::new(),
+        },
+        _ => process(first),
+    }
+}
+
+fn behind_pidfd(tid: i32, fd: i32) -> Option<i32> {
+    let info = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).ok()?;
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    pid.trim().parse().ok()
+}
