@@ -9,7 +9,7 @@
 //!
 //! Threads of a run: one supervisor (the thread that calls [`Run::follow`]; ptrace belongs to a thread), a small pool, one
 //! sweeper, one for signals. Lock order: the table of `profiled` comes first; `tasks` and `shadows` tables and
-//! `programs` are leaves, as is the book of `members`; none is held while a tracee or a back end is waited for, but
+//! `programs` are leaves, as are the book of `members` and the supervisor's `mailbox`; none is held while a tracee or a back end is waited for, but
 //! `programs` while a program is copied, and that of `profiled` while a transaction begins.
 
 mod abi;
@@ -24,6 +24,7 @@ mod inflight;
 mod inject;
 mod launch;
 mod locked;
+mod mailbox;
 mod members;
 mod outside;
 pub mod pool;
@@ -78,6 +79,7 @@ use calls::outgrow::Reluctant;
 use calls::socket::Names;
 use delegate::Gate;
 use inflight::InFlight;
+use mailbox::Mailbox;
 use members::Members;
 use outside::Policy;
 use profile::Profile;
@@ -241,6 +243,8 @@ pub struct Monitor {
     /// Large files that stay where they are for now.
     pub(crate) reluctant: Reluctant,
     pub(crate) stats: Counters,
+    /// What the supervisor is to do.
+    pub(crate) mailbox: Mailbox,
     /// Threads that end with the run.
     pub(crate) alive: Alive,
     /// Closed when the run has ended.
@@ -317,6 +321,7 @@ impl Run {
             mapped: Mapped::default(),
             reluctant: Reluctant::default(),
             stats: Counters::default(),
+            mailbox: Mailbox::default(),
             alive: Alive::default(),
             gate: Gate::default(),
             ending: whole::ending::Ending::new(config.one_transaction),

@@ -12,6 +12,7 @@ use nix::sys::signal::SigSet;
 
 use crate::baton::{Baton, Ticket};
 use crate::call::{Answer, Call};
+use crate::mailbox::Letter;
 use crate::restart::is_interruptible;
 use crate::table::entry;
 use crate::vigil::Vigil;
@@ -102,7 +103,7 @@ fn answer(pool: &Pool, crowded: bool, notification: &Notification) {
     // Where other tracees want this CPU, too, the kernel is to look for another one.
     let spread = crowded && !installs && listener.set_sync_wake_up(false).is_ok();
     let installing = installs.then(|| monitor.installs.enter(notification.tid));
-    reply(listener, notification, outcome);
+    reply(monitor, listener, notification, outcome);
     drop(installing);
     if spread {
         let _ = listener.set_sync_wake_up(true);
@@ -165,7 +166,12 @@ fn attempt(
 }
 
 /// A reply that fails finds its tracee dead.
-fn reply(listener: &Arc<Listener>, notification: &Notification, outcome: Result<Answer>) {
+fn reply(
+    monitor: &Arc<Monitor>,
+    listener: &Arc<Listener>,
+    notification: &Notification,
+    outcome: Result<Answer>,
+) {
     let id = notification.id;
     let result = match outcome {
         Ok(Answer::Value(value)) => listener.reply(id, Reply::Value(value)),
@@ -188,13 +194,14 @@ fn reply(listener: &Arc<Listener>, notification: &Notification, outcome: Result<
         Ok(Answer::OpenHost { .. } | Answer::MapCopy(_) | Answer::Wait) => {
             listener.reply(id, Reply::Error(Errno::EIO))
         }
-        Ok(Answer::Again) => listener.reply(id, Reply::Value(-ERESTARTNOINTR)),
-        Ok(Answer::Interrupted) => listener.reply(id, Reply::Value(-ERESTARTSYS)),
+        Ok(Answer::Again) | Err(LOCKED) => restart(monitor, listener, notification, ERESTARTNOINTR),
+        Ok(Answer::Interrupted) => restart(monitor, listener, notification, ERESTARTSYS),
         Ok(Answer::Block(work)) => {
-            let (replier, notification) = (Arc::clone(listener), *notification);
+            let (monitor, replier) = (Arc::clone(monitor), Arc::clone(listener));
+            let notification = *notification;
             let spawned = thread::Builder::new()
                 .name("blocking".into())
-                .spawn(move || wait_for(&replier, &notification, work));
+                .spawn(move || wait_for(&monitor, &replier, &notification, work));
             match spawned {
                 Ok(_) => Ok(()),
                 Err(_) => listener.reply(id, Reply::Error(Errno::EAGAIN)),
@@ -208,6 +215,19 @@ fn reply(listener: &Arc<Listener>, notification: &Notification, outcome: Result<
     );
 }
 
+/// Makes the call return `code`, one of the kernel's own results by which it restarts calls. The kernel looks for them only
+/// where the thread has a signal or a ptrace stop before it; otherwise the program would see the number. The pending signal that
+/// ended our wait may be the process's, and another thread may take it. So there is a ptrace stop first.
+fn restart(
+    monitor: &Monitor,
+    listener: &Listener,
+    notification: &Notification,
+    code: i64,
+) -> Result<()> {
+    monitor.mailbox.post(Letter::Interrupt(notification.tid));
+    listener.reply(notification.id, Reply::Value(-code))
+}
+
 /// What the kernel's own calls answer when a signal ends their wait: it restarts the call or makes it EINTR, as the
 /// signal's handler was installed.
 const ERESTARTSYS: i64 = 512;
@@ -215,9 +235,14 @@ const ERESTARTSYS: i64 = 512;
 const ERESTARTNOINTR: i64 = 513;
 
 /// Replies with what `work` answers, which may wait.
-fn wait_for(listener: &Arc<Listener>, notification: &Notification, work: Work) {
+fn wait_for(
+    monitor: &Arc<Monitor>,
+    listener: &Arc<Listener>,
+    notification: &Notification,
+    work: Work,
+) {
     let _ = SigSet::all().thread_block();
     let is_awaited = || listener.still_valid(notification.id);
     let outcome = waiting::perform(notification.tid, is_awaited, work);
-    reply(listener, notification, outcome);
+    reply(monitor, listener, notification, outcome);
 }

@@ -5,9 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::Duration;
 
 use goanna_sys::procfs;
 use goanna_sys::ptrace::{self, Options};
@@ -20,6 +18,7 @@ use crate::calls::socket::{self, datagram};
 use crate::calls::txn::Request;
 use crate::filter::{CLOSER, MEMBER, compile_member, shadow_files};
 use crate::inject::{Injector, Receive, Stop};
+use crate::mailbox::{Late, Letter};
 use crate::profile::{End, Rule};
 use crate::program::{Exec, Plan};
 use crate::rewrite::{Registers, Rewrite, Rewriter};
@@ -34,9 +33,9 @@ pub struct Supervisor {
     /// Calls on data are seen.
     shadow_files: bool,
     rewriter: Rewriter,
-    /// Answers of calls that took long, where there is no notification to reply to.
-    late: (Sender<Late>, Receiver<Late>),
-    late_count: usize,
+    /// Calls at stops whose answers are being worked out, and the numbers of these answers.
+    late: HashMap<i32, u64>,
+    last_late: u64,
     /// Tracees that are followed.
     known: HashSet<i32>,
     /// New ones that stopped before the stop of who started them, which tells what they inherit.
@@ -52,14 +51,6 @@ pub struct Supervisor {
 
 /// The rule for a program that is being executed, and the program.
 type Entering = (Option<Arc<Rule>>, Arc<str>);
-
-struct Late {
-    tid: i32,
-    regs: Registers,
-    answer: Result<Answer>,
-}
-
-const POLL_MS: u64 = 2;
 
 /// Flags with which a description is opened again; the others were about finding the file.
 const REOPEN_FLAGS: i32 = libc::O_ACCMODE
@@ -94,8 +85,8 @@ impl Supervisor {
             monitor,
             notified,
             rewriter: Rewriter::default(),
-            late: channel(),
-            late_count: 0,
+            late: HashMap::new(),
+            last_late: 0,
             known: HashSet::new(),
             early: HashSet::new(),
             filtered: HashSet::new(),
@@ -118,14 +109,10 @@ impl Supervisor {
 
     /// Runs until no tracee is left; how `main` ended.
     pub fn run(&mut self, main: i32) -> Result<Status> {
+        let monitor = Arc::clone(&self.monitor);
+        monitor.mailbox.open()?;
         let mut status = None;
         loop {
-            let flags = if self.late_count > 0 {
-                libc::WNOHANG
-            } else {
-                0
-            };
-            let monitor = &self.monitor;
             let leaving = |tid, how| {
                 monitor.tasks.remove(tid);
                 monitor.in_flight.settle(tid);
@@ -133,10 +120,10 @@ impl Supervisor {
                     monitor.ending.leave(tid, status);
                     monitor.alive.remove(tid);
                     monitor.members.leaving(tid);
-                    monitor.profiled.exited(monitor, tid, status);
+                    monitor.profiled.exited(&monitor, tid, status);
                 }
             };
-            match ptrace::wait_leaving(flags, leaving) {
+            match ptrace::wait_leaving(0, leaving) {
                 Ok(Some((tid, event))) => {
                     if let Some(end) = self.event(tid, event)
                         && tid == main
@@ -144,10 +131,16 @@ impl Supervisor {
                         status = Some(end);
                     }
                 }
-                Ok(None) => self.finish_late(),
+                // A letter has come.
+                Ok(None) => {}
                 Err(Errno::ECHILD) => return status.ok_or(Errno::ECHILD),
                 Err(errno) => return Err(errno),
             }
+            monitor.mailbox.read(|letter| match letter {
+                Letter::Late(late) => self.finish(*late),
+                // It may have been killed.
+                Letter::Interrupt(tid) => drop(ptrace::interrupt(tid)),
+            });
         }
     }
 
@@ -164,20 +157,7 @@ impl Supervisor {
             ptrace::Status::SignalDelivery(signal) => self.deliver(tid, signal),
             ptrace::Status::GroupStop(_) => ptrace::listen(tid),
             ptrace::Status::NewChild { child, .. } => self.new_child(tid, child),
-            ptrace::Status::Exec { former_tid } => {
-                for tid in [tid, former_tid] {
-                    self.rewriter.forget(tid);
-                    self.monitor.tasks.remove(tid);
-                }
-                if former_tid != tid {
-                    self.known.remove(&former_tid);
-                    self.monitor.alive.remove(former_tid);
-                }
-                self.monitor.members.rename(former_tid, tid);
-                let entered = self.entering.remove(&former_tid);
-                self.monitor.profiled.executed(&self.monitor, tid, entered);
-                ptrace::cont(tid, 0)
-            }
+            ptrace::Status::Exec { former_tid } => self.executed(tid, former_tid),
             ptrace::Status::EventStop => self.event_stop(tid),
             ptrace::Status::VforkDone | ptrace::Status::ExitEvent => ptrace::cont(tid, 0),
         };
@@ -188,7 +168,40 @@ impl Supervisor {
         None
     }
 
+    /// Thread `former` has executed a program. It is `tid` from now on, and all other threads of the process are gone: of
+    /// the one that was `tid` before no end is reported.
+    fn executed(&mut self, tid: i32, former: i32) -> Result<()> {
+        for tid in [tid, former] {
+            self.rewriter.forget(tid);
+            self.monitor.tasks.remove(tid);
+        }
+        if former != tid {
+            self.known.remove(&former);
+            self.monitor.alive.remove(former);
+            self.joining.remove(&tid);
+            self.late.remove(&tid);
+            if self.filtered.remove(&former) {
+                self.filtered.insert(tid);
+            }
+        }
+        self.monitor.members.rename(former, tid);
+        let entered = self.entering.remove(&former);
+        self.monitor.profiled.executed(&self.monitor, tid, entered);
+        // A thread may have gone before it could tell of its child.
+        self.release_orphans(tid);
+        // What was to be injected is of the former program's memory.
+        let mut waiting = self.injector.forget(tid);
+        if former != tid {
+            waiting.extend(self.injector.forget(former));
+        }
+        for caller in waiting {
+            self.inject_filter(tid, caller);
+        }
+        ptrace::cont(tid, 0)
+    }
+
     fn ended(&mut self, tid: i32) {
+        self.late.remove(&tid);
         self.rewriter.forget(tid);
         self.monitor.tasks.remove(tid);
         self.known.remove(&tid);
@@ -196,10 +209,26 @@ impl Supervisor {
         self.filtered.remove(&tid);
         self.joining.remove(&tid);
         self.entering.remove(&tid);
-        let waiting = self.injector.forget(tid);
-        self.joined(&waiting, Err(Errno::ESRCH));
+        for caller in self.injector.forget(tid) {
+            let target = self.joining.get(&caller).and_then(|(_, call)| call.target);
+            match target {
+                // Another thread of the process may be there yet.
+                Some(target) => self.inject_filter(target, caller),
+                None => self.joined(&[caller], Err(Errno::ESRCH)),
+            }
+        }
         self.monitor.members.left(tid);
-        self.release_orphans();
+        self.release_orphans(0);
+    }
+
+    /// Gives process `target` the filter of members, for `caller`, which waits for that.
+    fn inject_filter(&mut self, target: i32, caller: i32) {
+        let thread = living_thread(target).filter(|thread| self.known.contains(thread));
+        let begun = thread.ok_or(Errno::ESRCH);
+        let begun = begun.and_then(|thread| self.injector.install_filter(thread, caller));
+        if begun.is_err() {
+            self.joined(&[caller], begun);
+        }
     }
 
     /// `child` inherits what `tid` had when it started it.
@@ -230,8 +259,9 @@ impl Supervisor {
         }
     }
 
-    /// New tracees whose parent was killed before it could tell of them inherit nothing.
-    fn release_orphans(&mut self) {
+    /// New tracees whose parent was killed before it could tell of them inherit nothing; nor do those of a thread of
+    /// process `executed`, which has lost all its threads.
+    fn release_orphans(&mut self, executed: i32) {
         let known = &self.known;
         let orphaned = |tid: &i32| {
             procfs::status(*tid).map_or(true, |status| {
@@ -240,7 +270,7 @@ impl Supervisor {
                 } else {
                     status.tgid
                 };
-                !known.contains(&parent)
+                parent == executed || !known.contains(&parent)
             })
         };
         let orphans: Vec<i32> = self.early.iter().copied().filter(orphaned).collect();
@@ -292,7 +322,8 @@ impl Supervisor {
                 None => return Ok(Next::Instead(Rewrite::Filter(compile_member(false)))),
                 Some(target) if !self.known.contains(&target) => return Err(Errno::ESRCH),
                 Some(target) => {
-                    self.injector.install_filter(target, tid)?;
+                    let thread = living_thread(target).ok_or(Errno::ESRCH)?;
+                    self.injector.install_filter(thread, tid)?;
                     self.joining.insert(tid, (*regs, request));
                     return Ok(Next::Wait);
                 }
@@ -397,6 +428,10 @@ impl Supervisor {
                 ptrace::cont_syscall(tid, 0)
             }
             Ok(Next::Wait) => Ok(()),
+            Err(LOCKED) => {
+                make_again(tid, regs)?;
+                ptrace::cont(tid, 0)
+            }
             Err(errno) => {
                 skip(tid, regs, -(errno as i64))?;
                 ptrace::cont(tid, 0)
@@ -493,7 +528,12 @@ impl Supervisor {
                 make_again(tid, regs)?;
                 Ok(Next::Run)
             }
-            Answer::Interrupted => Ok(Next::Instead(Rewrite::Interrupted)),
+            Answer::Interrupted => {
+                // The kernel looks at such a result only before a signal or a stop, and another thread of the process may take
+                // the signal that has ended the wait.
+                ptrace::interrupt(tid)?;
+                Ok(Next::Instead(Rewrite::Interrupted))
+            }
             // Made an `Answer::Block` before.
             Answer::Wait => Err(Errno::EIO),
             Answer::OpenHost { path, flags } => Ok(Next::Instead(Rewrite::Open {
@@ -502,26 +542,37 @@ impl Supervisor {
                 source: None,
             })),
             Answer::Block(work) => {
-                let done = self.late.0.clone();
+                self.last_late += 1;
+                let (monitor, number) = (Arc::clone(&self.monitor), self.last_late);
                 let thread = thread::Builder::new().name("blocking".into());
                 let spawned = thread.spawn(move || {
-                    let answer = waiting::perform(tid, || true, work);
-                    // The supervisor outlives its tracees.
-                    let _ = done.send(Late { tid, regs, answer });
+                    let late = Late {
+                        tid,
+                        number,
+                        regs,
+                        answer: waiting::perform(tid, || true, work),
+                    };
+                    monitor.mailbox.post(Letter::Late(Box::new(late)));
                 });
                 spawned.map_err(|_| Errno::EAGAIN)?;
-                self.late_count += 1;
+                self.late.insert(tid, number);
                 Ok(Next::Wait)
             }
         }
     }
 
-    fn finish_late(&mut self) {
-        let wait = Duration::from_millis(POLL_MS);
-        let Ok(Late { tid, regs, answer }) = self.late.1.recv_timeout(wait) else {
+    /// Lets a call go on whose answer took long.
+    fn finish(&mut self, late: Late) {
+        let Late {
+            tid,
+            number,
+            regs,
+            answer,
+        } = late;
+        if self.late.get(&tid) != Some(&number) {
             return;
-        };
-        self.late_count -= 1;
+        }
+        self.late.remove(&tid);
         let next = self.without_notification(tid, regs, answer);
         let outcome = self.go_on(tid, regs, next);
         debug_assert!(
@@ -545,6 +596,18 @@ fn on_own_thread(
         let answer = profiled::answer(&mut call, handler)?;
         again.outside.judge(&call, answer)
     })
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.monitor.mailbox.close();
+    }
+}
+
+/// A thread of process `pid` that has not ended: the first one may have, while others go on.
+fn living_thread(pid: i32) -> Option<i32> {
+    let threads = procfs::threads(pid).ok()?;
+    threads.into_iter().find(|tid| !procfs::has_ended(*tid))
 }
 
 /// How a task ended, if it did.

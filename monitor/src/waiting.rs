@@ -48,7 +48,11 @@ pub fn perform(tid: i32, is_awaited: impl Fn() -> bool, work: Work) -> Result<An
         .name("waiting".into())
         .spawn(move || {
             let _ = cred::thread_owns_fs();
-            let _ = started.send(Waiter::this_thread());
+            let waiter = Waiter::this_thread();
+            let failed = waiter.is_err();
+            if started.send(waiter).is_err() || failed {
+                return;
+            }
             let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno::EIO));
             let _ = done.send(outcome);
         });

@@ -75,6 +75,8 @@ in_every_place! {
     exec_name => |place| check(&place, "execname", false);
     fifos => |place| check(&place, "fifos", false);
     fifo_interrupted => |place| check(&place, "interrupt", false);
+    calls_restarted => |place| check(&place, "restarted", false);
+    calls_of_the_killed => |place| check(&place, "abandoned", false);
     sockets => |place| check(&place, "sockets", false);
     socket_names => |place| check(&place, "socknames", false);
     locks => |place| check(&place, "locks", false);

@@ -43,6 +43,26 @@ impl Waiter {
         Ok(Self { tid })
     }
 
+    /// This thread, which takes signals as before.
+    pub fn with_own_mask() -> Result<Self, Errno> {
+        static INSTALLED: OnceLock<Result<(), Errno>> = OnceLock::new();
+        (*INSTALLED.get_or_init(install))?;
+        // SAFETY: a sigset_t is plain integers, and sigemptyset sets them all.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the set is live; pthread_sigmask changes this thread only.
+        let r = unsafe {
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, poke_signal());
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut())
+        };
+        if r != 0 {
+            return Err(Errno::from_raw(r));
+        }
+        // SAFETY: no arguments.
+        let tid = unsafe { libc::gettid() };
+        Ok(Self { tid })
+    }
+
     /// Makes the call the thread waits in fail with `EINTR`. A poke that comes just before the call is lost: poke again
     /// until the thread has answered. `ESRCH`: it has ended.
     pub fn poke(&self) -> Result<(), Errno> {

@@ -157,9 +157,22 @@ pub fn threads(pid: i32) -> Result<Vec<i32>, Errno> {
     numbers(&format!("/proc/{pid}/task"))
 }
 
-/// Start and end of the vDSO in the address space. `EOPNOTSUPP`: it has none.
+/// Whether thread `tid` has ended, reaped or not.
+pub fn has_ended(tid: i32) -> bool {
+    let stat = fs::read(format!("/proc/{tid}/stat")).unwrap_or_default();
+    // The name, in parentheses, may hold anything.
+    let after_name = stat.iter().rposition(|&byte| byte == b')');
+    let state = after_name.and_then(|at| stat.get(at + 2));
+    state.is_none_or(|state| matches!(state, b'Z' | b'X'))
+}
+
+/// Start and end of the vDSO in the address space. `EOPNOTSUPP`: it has none; `ESRCH`: the task is ending, and has no
+/// address space any more.
 pub fn vdso(tid: i32) -> Result<(u64, u64), Errno> {
     let maps = fs::read_to_string(format!("/proc/{tid}/maps")).map_err(gone)?;
+    if maps.is_empty() {
+        return Err(Errno::ESRCH);
+    }
     let line = maps.lines().find(|line| line.ends_with("[vdso]"));
     let range = line.and_then(|line| line.split_once(' ')?.0.split_once('-'));
     let parse = |text: &str| u64::from_str_radix(text, 16).ok();

@@ -168,11 +168,16 @@ pub fn wait_any() -> Result<Event, Errno> {
 /// Waits for the next report of any child or tracee of this thread. `flags` may hold `WNOHANG`, and then nothing new is
 /// `None`. `ECHILD`: none is left. Interruptions by signals are not reported.
 pub fn wait(flags: i32) -> Result<Option<(i32, Status)>, Errno> {
-    wait_leaving(flags, |_, _| {})
+    loop {
+        let report = wait_leaving(flags, |_, _| {})?;
+        if report.is_some() || flags & libc::WNOHANG != 0 {
+            return Ok(report);
+        }
+    }
 }
 
-/// As [`wait`]; the end of a task, and how it ended, is told to `leaving` before it is reaped: until that returns nobody
-/// learns of it, its parent neither.
+/// As [`wait`], but `None` also when a signal ends the wait. `leaving` gets the end of a task, and how it ended, before
+/// the task is reaped: until it returns nobody learns of that end, not even the task's parent.
 pub fn wait_leaving(
     flags: i32,
     mut leaving: impl FnMut(i32, Status),
@@ -223,7 +228,8 @@ fn wait_id(tid: Option<i32>, flags: i32) -> Result<Option<Report>, Errno> {
         let r = unsafe { libc::waitid(which, id, &raw mut info, flags | THIS_THREADS) };
         match Errno::result(r) {
             Ok(_) => {}
-            Err(Errno::EINTR) => continue,
+            Err(Errno::EINTR) if tid.is_some() => continue,
+            Err(Errno::EINTR) => return Ok(None),
             // That one task has nothing more to report; whether any is left is asked next.
             Err(Errno::ECHILD) if tid.is_some() => return Ok(None),
             Err(e) => return Err(e),

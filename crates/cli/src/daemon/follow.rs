@@ -94,14 +94,17 @@ fn watched(
     let pair = UnixStream::pair();
     let (ours, its) = pair.map_err(|why| Error::Monitor(goanna_monitor::Error::Thread(why)))?;
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let watch = || {
             let ended = |within| closed(&its, within);
             if launcher_goes(link, &its) {
                 while !ended(STEP_MS) {
                     killer.kill();
                 }
             }
-        });
+        };
+        let builder = thread::Builder::new().name("watcher".into());
+        let failed = |why| Error::Monitor(goanna_monitor::Error::Thread(why));
+        builder.spawn_scoped(scope, watch).map_err(failed)?;
         let outcome = follow();
         // The watcher sees it closed.
         drop(ours);

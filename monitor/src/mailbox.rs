@@ -1,0 +1,151 @@
+//! Letters to the supervisor, from the threads that answer calls: the supervisor alone may use ptrace.
+//!
+//! The supervisor waits in waitid(2), and a signal of ours ends that wait. A signal that arrives just before the wait begins
+//! is lost, so the sender repeats it until the supervisor has read the letter. Nobody polls while there is no letter.
+//!
+//! The mutex in here is a leaf in the lock order. A thread that posts a letter holds nothing that the supervisor waits for, in
+//! particular no guard of [`crate::inflight`].
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use goanna_sys::interrupt::Waiter;
+use goanna_vfs::Result;
+use parking_lot::{Condvar, Mutex};
+
+use crate::call::Answer;
+use crate::rewrite::Registers;
+
+/// The answer to a call at a ptrace stop, which took long.
+pub struct Late {
+    /// The thread that called.
+    pub tid: i32,
+    /// Which answer of the supervisor's it is: the thread's number may be another one's by now.
+    pub number: u64,
+    /// The thread's registers at the stop.
+    pub regs: Registers,
+    /// The answer.
+    pub answer: Result<Answer>,
+}
+
+/// What the supervisor is to do.
+pub enum Letter {
+    /// To let the caller go on with its answer.
+    Late(Box<Late>),
+    /// To send PTRACE_INTERRUPT to the thread.
+    Interrupt(i32),
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct Mailbox {
+    state: Mutex<State>,
+    /// Whether there are letters; without one the supervisor does not take the mutex.
+    filled: AtomicBool,
+    read: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    letters: Vec<Letter>,
+    posted: u64,
+    /// So many letters have been dealt with.
+    done: u64,
+    supervisor: Option<Waiter>,
+    /// The supervisor has ended.
+    closed: bool,
+}
+
+impl std::fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Mailbox")
+    }
+}
+
+/// How long a sender waits at first until it repeats the signal, and at most.
+const REPEAT: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(50));
+
+impl Mailbox {
+    /// The calling thread is the supervisor.
+    pub fn open(&self) -> Result<()> {
+        let supervisor = Waiter::with_own_mask()?;
+        self.state.lock().supervisor = Some(supervisor);
+        Ok(())
+    }
+
+    /// The supervisor ends: letters are not read any more.
+    pub fn close(&self) {
+        self.state.lock().closed = true;
+        self.read.notify_all();
+    }
+
+    /// Posts a letter; returns when the supervisor has dealt with it, or has ended.
+    pub fn post(&self, letter: Letter) {
+        let mut state = self.state.lock();
+        state.letters.push(letter);
+        state.posted += 1;
+        let number = state.posted;
+        self.filled.store(true, Ordering::Release);
+        let (mut pause, longest) = REPEAT;
+        while state.done < number && !state.closed {
+            if let Some(supervisor) = &state.supervisor {
+                // It may have ended.
+                let _ = supervisor.poke();
+            }
+            self.read.wait_for(&mut state, pause);
+            pause = (pause * 2).min(longest);
+        }
+    }
+
+    /// Deals with the letters there are by `deal`. For the supervisor.
+    pub fn read(&self, mut deal: impl FnMut(Letter)) {
+        if !self.filled.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let (letters, posted) = {
+            let mut state = self.state.lock();
+            (std::mem::take(&mut state.letters), state.posted)
+        };
+        letters.into_iter().for_each(&mut deal);
+        self.state.lock().done = posted;
+        self.read.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_letter_ends_the_supervisors_wait() {
+        let mailbox = Arc::new(Mailbox::default());
+        let (sender, seen) = channel();
+        let reading = Arc::clone(&mailbox);
+        let supervisor = thread::spawn(move || {
+            reading.open().unwrap();
+            let mut read = 0;
+            while read < 100 {
+                // As waitid(2), a wait that a signal ends.
+                let _ = nix::poll::poll(&mut [], nix::poll::PollTimeout::NONE);
+                reading.read(|letter| {
+                    if let Letter::Interrupt(tid) = letter {
+                        sender.send(tid).unwrap();
+                        read += 1;
+                    }
+                });
+            }
+            reading.close();
+        });
+        for tid in 0..100 {
+            mailbox.post(Letter::Interrupt(tid));
+            assert_eq!(seen.try_recv(), Ok(tid), "it is dealt with by then");
+        }
+        supervisor.join().unwrap();
+        // Nobody reads any more.
+        mailbox.post(Letter::Interrupt(0));
+    }
+}
