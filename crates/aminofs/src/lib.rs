@@ -20,6 +20,7 @@
 //! No lock is held across `Store::throttle` and `Store::sync`, which wait for the committer, or while a sink or reader
 //! that the caller gave is called.
 
+mod acl;
 mod attr;
 mod cache;
 mod collect;

@@ -1,7 +1,7 @@
 //! Extended attributes.
 //!
 //! Namespaces as on Linux's disk file systems: `user.` on regular files and directories, `trusted.` for the
-//! administrator, `security.` readable by all. `system.` (access control lists) is not supported.
+//! administrator, `security.` readable by all. Of `system.` there are only the names of access control lists ([`crate::acl`]).
 
 use std::sync::Arc;
 
@@ -9,14 +9,23 @@ use amino_schema::{MetaFlags, ParsedKey, key, record};
 use amino_txn::Changes;
 use goanna_vfs::{Caller, Errno, FileKind, Node, Result, caps};
 
-use crate::damaged;
 use crate::inode::{Inode, now};
 use crate::view::View;
+use crate::{acl, damaged};
 
 /// `XATTR_NAME_MAX`.
 const NAME_MAX: usize = 255;
 /// `XATTR_SIZE_MAX`.
 const SIZE_MAX: usize = 65536;
+
+/// What all attributes of a file may take, bytes: ext4's block of 4 KiB, without its header and end mark.
+const ROOM: usize = 4096 - 32 - 4;
+
+/// What an attribute takes of [`ROOM`], as on ext4: an entry, the name without its namespace, and the value.
+fn cost(name: &[u8], value_len: usize) -> usize {
+    let own = name.splitn(2, |&byte| byte == b'.').nth(1).unwrap_or(name);
+    16 + own.len().next_multiple_of(4) + value_len.next_multiple_of(4)
+}
 
 /// Whether an attribute of this name may be read or changed, as `xattr_permission` and the handlers' tables say.
 fn check(caller: &Caller, inode: &Inode, name: &[u8], write: bool) -> Result<()> {
@@ -51,6 +60,12 @@ fn check(caller: &Caller, inode: &Inode, name: &[u8], write: bool) -> Result<()>
 impl View<'_> {
     pub(crate) fn do_getxattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.inode_to_read(node)?;
+        if acl::is_acl(name) {
+            return Err(match inode.kind {
+                FileKind::Symlink => Errno::EOPNOTSUPP,
+                _ => Errno::ENODATA,
+            });
+        }
         check(caller, &inode, name, false)?;
         let state = inode.state.lock();
         if !state.meta.flags.contains(MetaFlags::HAS_XATTR) {
@@ -94,6 +109,10 @@ impl View<'_> {
             return Err(Errno::E2BIG);
         }
         let inode = self.inode(node)?;
+        if acl::is_acl(name) {
+            acl::judge(value)?;
+            return Self::remove_acl(caller, &inode);
+        }
         check(caller, &inode, name, true)?;
         self.edit_xattr(&inode, name, |exists, changes| {
             if exists && flags & libc::XATTR_CREATE != 0 {
@@ -102,6 +121,7 @@ impl View<'_> {
             if !exists && flags & libc::XATTR_REPLACE != 0 {
                 return Err(Errno::ENODATA);
             }
+            self.must_fit(&inode, name, value)?;
             changes.put(key::xattr_key(inode.ino, name), record::encode_xattr(value));
             Ok(())
         })
@@ -109,6 +129,9 @@ impl View<'_> {
 
     pub(crate) fn do_removexattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<()> {
         let inode = self.inode(node)?;
+        if acl::is_acl(name) {
+            return Self::remove_acl(caller, &inode);
+        }
         check(caller, &inode, name, true)?;
         self.edit_xattr(&inode, name, |exists, changes| {
             if !exists {
@@ -117,6 +140,35 @@ impl View<'_> {
             changes.delete(key::xattr_key(inode.ino, name));
             Ok(())
         })
+    }
+
+    /// Takes away an access control list, which is not there. EPERM for others than the owner.
+    fn remove_acl(caller: &Caller, inode: &Inode) -> Result<()> {
+        if inode.kind == FileKind::Symlink {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if caller.uid == inode.state.lock().meta.uid || caller.capable(caps::FOWNER) {
+            Ok(())
+        } else {
+            Err(Errno::EPERM)
+        }
+    }
+
+    /// ENOSPC where all attributes of the inode would take more than [`ROOM`] with this value, and more than now.
+    fn must_fit(&self, inode: &Inode, name: &[u8], value: &[u8]) -> Result<()> {
+        let (mut others, mut old) = (0, 0);
+        self.scan(&key::xattr_prefix(inode.ino), |raw, stored| {
+            if let ParsedKey::Xattr { name: found, .. } = ParsedKey::parse(raw)? {
+                let cost = cost(found, record::decode_xattr(stored)?.len());
+                *(if found == name { &mut old } else { &mut others }) += cost;
+            }
+            Ok(true)
+        })?;
+        let new = cost(name, value.len());
+        if new > old && others + new > ROOM {
+            return Err(Errno::ENOSPC);
+        }
+        Ok(())
     }
 
     /// The flag that the inode has attributes stays when the last one goes: it only spares look-ups.

@@ -7,7 +7,7 @@ mod common;
 use common::*;
 
 use amino_fs::{AminoFs, EngineKind, Options};
-use goanna_vfs::{Errno, FileKind, FileSystem, SetAttr, Spot, Stamp, TimeSet};
+use goanna_vfs::{Caller, Errno, FileKind, FileSystem, SetAttr, Spot, Stamp, TimeSet};
 
 fn fresh() -> (tempfile::TempDir, std::sync::Arc<AminoFs>) {
     let dir = tempfile::tempdir().unwrap();
@@ -141,6 +141,51 @@ fn fallocate_modes() {
     drop(node);
     let fs = reopen(&dir, fs);
     assert_eq!(read_file(&fs, "f").unwrap(), expected);
+}
+
+/// As on ext4, where they share a block of 4 KiB.
+#[test]
+fn attributes_have_room_for_a_block() {
+    let (_dir, fs) = fresh();
+    write_file(&fs, "f", b"x").unwrap();
+    let node = walk(&fs, "f").unwrap();
+    let set = |name: &[u8], len| fs.setxattr(&caller(), &node, name, &vec![9; len], 0);
+    assert_eq!(set(b"user.a", 4041), Err(Errno::ENOSPC));
+    assert_eq!(set(b"user.a", 4040), Ok(()));
+    assert_eq!(set(b"user.b", 0), Err(Errno::ENOSPC));
+    assert_eq!(set(b"user.a", 2000), Ok(()));
+    assert_eq!(set(b"user.b", 2000), Ok(()));
+    assert_eq!(set(b"user.c", 2000), Err(Errno::ENOSPC));
+    fs.removexattr(&caller(), &node, b"user.a").unwrap();
+    assert_eq!(set(b"user.c", 2000), Ok(()));
+}
+
+#[test]
+fn access_control_lists_are_not_there_and_cannot_be_set() {
+    let (_dir, fs) = fresh();
+    write_file(&fs, "f", b"x").unwrap();
+    let node = walk(&fs, "f").unwrap();
+    let list = [
+        &[2, 0, 0, 0, 1, 0, 6, 0][..],
+        &[255; 4],
+        &[4, 0, 4, 0],
+        &[255; 4],
+        &[32, 0, 4, 0],
+        &[255; 4],
+    ]
+    .concat();
+    for name in [b"system.posix_acl_access", &b"system.posix_acl_default"[..]] {
+        assert_eq!(fs.getxattr(&caller(), &node, name), Err(Errno::ENODATA));
+        let set = |value: &[u8]| fs.setxattr(&caller(), &node, name, value, 0);
+        assert_eq!(set(b"x"), Err(Errno::EINVAL));
+        assert_eq!(set(&list[..12]), Err(Errno::EINVAL));
+        assert_eq!(set(&list), Err(Errno::EOPNOTSUPP));
+        assert_eq!(set(b""), Ok(()));
+        assert_eq!(fs.removexattr(&caller(), &node, name), Ok(()));
+        let stranger = Caller { uid: 7, ..caller() };
+        let removed = fs.removexattr(&stranger, &node, name);
+        assert_eq!(removed, Err(Errno::EPERM));
+    }
 }
 
 #[test]
@@ -338,13 +383,11 @@ fn extended_attributes() {
     assert_eq!(set(b"user.a", b"1", libc::XATTR_CREATE), Ok(()));
     assert_eq!(set(b"user.a", b"2", libc::XATTR_CREATE), Err(Errno::EEXIST));
     assert_eq!(set(b"user.a", b"3", 0), Ok(()));
-    assert_eq!(set(b"user.b", &[9; 65536], 0), Ok(()));
+    assert_eq!(set(b"user.b", &[9; 65536], 0), Err(Errno::ENOSPC));
+    assert_eq!(set(b"user.b", &[9; 3000], 0), Ok(()));
     assert_eq!(set(b"user.c", &[9; 65537], 0), Err(Errno::E2BIG));
     assert_eq!(set(b"user.", b"", 0), Err(Errno::EINVAL));
-    assert_eq!(
-        set(b"system.posix_acl_access", b"", 0),
-        Err(Errno::EOPNOTSUPP)
-    );
+    assert_eq!(set(b"system.other", b"", 0), Err(Errno::EOPNOTSUPP));
     assert_eq!(set(b"trusted.a", b"", 0), Err(Errno::EPERM));
     assert_eq!(set(b"security.a", b"", 0), Err(Errno::EPERM));
     assert_eq!(set(&[b'x'; 256], b"", 0), Err(Errno::ERANGE));
@@ -359,7 +402,7 @@ fn extended_attributes() {
     let fs = reopen(&dir, fs);
     let node = walk(&fs, "f").unwrap();
     assert_eq!(fs.getxattr(&user, &node, b"user.a").unwrap(), b"3");
-    assert_eq!(fs.getxattr(&user, &node, b"user.b").unwrap(), [9; 65536]);
+    assert_eq!(fs.getxattr(&user, &node, b"user.b").unwrap(), [9; 3000]);
     assert_eq!(fs.getxattr(&user, &node, b"trusted.t"), Err(Errno::ENODATA));
     assert_eq!(fs.getxattr(&root(), &node, b"trusted.t").unwrap(), b"T");
     assert_eq!(fs.listxattr(&user, &node).unwrap(), [b"user.a", b"user.b"]);
