@@ -137,6 +137,26 @@ impl Dirents {
         }
     }
 
+    /// Takes away what begins in the first `len` bytes and ends behind them, and all that follows.
+    pub fn cut(&mut self, len: usize) {
+        let mut end = 0;
+        // Each record has its cookie at 8 and its length at 16.
+        while let Some(record) = self.bytes.get(end..len) {
+            let cookie = record.get(8..).and_then(<[u8]>::first_chunk::<8>);
+            let length = record.get(16..).and_then(<[u8]>::first_chunk::<2>);
+            let (Some(&cookie), Some(&length)) = (cookie, length) else {
+                break;
+            };
+            let length = usize::from(u16::from_ne_bytes(length));
+            if length == 0 || length > record.len() {
+                break;
+            }
+            self.position = u64::from_ne_bytes(cookie);
+            end += length;
+        }
+        self.bytes.truncate(end);
+    }
+
     /// Appends an entry whose cookie is a position of the open directory; false when it does not fit.
     pub fn push(&mut self, entry: DirEntry<'_>) -> bool {
         let header = if self.layout == DirentLayout::New {

@@ -82,6 +82,7 @@ in_every_place! {
     locks => |place| check(&place, "locks", false);
     copy => |place| check(&place, "copy", false);
     large_copies => |place| check(&place, "copies", false);
+    edges => |place| check(&place, "edges", false);
     waiting_copies => |place| check(&place, "waits", false);
 }
 
@@ -141,7 +142,7 @@ mod inside {
 
     programs! { check:
         open opath stat rw dirs names attr flags ioctls dropped xattr mmap cwd process eintr fifos interrupt sockets socknames locks copy
-        copies waits
+        copies waits edges
     }
 }
 
@@ -158,7 +159,7 @@ mod whole {
     }
 
     programs! { check:
-        open opath stat rw dirs names attr flags ioctls dropped xattr mmap cwd process killed eintr execname fifos interrupt sockets locks copy copies waits
+        open opath stat rw dirs names attr flags ioctls dropped xattr mmap cwd process killed eintr execname fifos interrupt sockets locks copy copies waits edges
     }
 }
 

@@ -1,6 +1,7 @@
 //! Resource limits.
 #![allow(unsafe_code, reason = "prlimit(2)")]
 
+use std::fs;
 use std::sync::OnceLock;
 
 use nix::errno::Errno;
@@ -66,10 +67,35 @@ pub(crate) fn inherited_nofile() -> Option<libc::rlimit64> {
     INHERITED_NOFILE.get().copied()
 }
 
-/// The soft limit on file sizes of `tid`'s process, in bytes; `u64::MAX` is no limit. `EPERM`: its user ids are not
-/// ours and we lack CAP_SYS_RESOURCE.
+/// The soft limit on file sizes of `tid`'s process, in bytes; `u64::MAX` is no limit. ESRCH.
 pub fn prlimit_fsize(tid: i32) -> Result<u64, Errno> {
-    get(tid, libc::RLIMIT_FSIZE).map(|limit| limit.rlim_cur)
+    soft(tid, libc::RLIMIT_FSIZE, "Max file size")
+}
+
+/// The soft limit on descriptor numbers of `tid`'s process. ESRCH.
+pub fn prlimit_nofile(tid: i32) -> Result<u64, Errno> {
+    soft(tid, libc::RLIMIT_NOFILE, "Max open files")
+}
+
+fn soft(tid: i32, resource: libc::__rlimit_resource_t, name: &str) -> Result<u64, Errno> {
+    match get(tid, resource) {
+        // Its user ids are not ours and we lack CAP_SYS_RESOURCE.
+        Err(Errno::EPERM) => {
+            let text =
+                fs::read_to_string(format!("/proc/{tid}/limits")).map_err(|_| Errno::ESRCH)?;
+            parse(&text, name).ok_or(Errno::EIO)
+        }
+        limit => limit.map(|limit| limit.rlim_cur),
+    }
+}
+
+/// The soft limit `name` in the text of /proc/PID/limits.
+fn parse(text: &str, name: &str) -> Option<u64> {
+    let values = text.lines().find_map(|line| line.strip_prefix(name))?;
+    match values.split_ascii_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        value => value.parse().ok(),
+    }
 }
 
 fn get(tid: i32, resource: libc::__rlimit_resource_t) -> Result<libc::rlimit64, Errno> {
@@ -80,4 +106,24 @@ fn get(tid: i32, resource: libc::__rlimit_resource_t) -> Result<libc::rlimit64, 
     // SAFETY: `limit` is a live rlimit64; no new limit is given.
     let r = unsafe { libc::prlimit64(tid, resource, std::ptr::null(), &raw mut limit) };
     Errno::result(r).map(|_| limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read_from_proc() {
+        let text = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                    Max file size             5000                 unlimited            bytes     \n\
+                    Max open files            unlimited            unlimited            files     \n";
+        assert_eq!(parse(text, "Max file size"), Some(5000));
+        assert_eq!(parse(text, "Max open files"), Some(u64::MAX));
+        assert_eq!(parse(text, "Max locked memory"), None);
+        let own = fs::read_to_string("/proc/self/limits").unwrap();
+        assert_eq!(
+            parse(&own, "Max open files").ok_or(Errno::EIO),
+            prlimit_nofile(0)
+        );
+    }
 }

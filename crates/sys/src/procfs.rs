@@ -7,6 +7,8 @@ use std::os::unix::fs::MetadataExt;
 
 use nix::errno::Errno;
 
+use crate::limits;
+
 /// Fields of /proc/TID/status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskStatus {
@@ -150,6 +152,20 @@ pub fn fd_link(tid: i32, fd: i32) -> Result<Vec<u8>, Errno> {
 /// Numbers of the open descriptors, sorted.
 pub fn fds(tid: i32) -> Result<Vec<i32>, Errno> {
     numbers(&format!("/proc/{tid}/fd"))
+}
+
+/// Whether process or thread `tid` can be given a further descriptor: a number below its limit is free.
+pub fn has_free_descriptor(tid: i32) -> Result<bool, Errno> {
+    let limit = limits::prlimit_nofile(tid)?;
+    // The size of the directory is the number of descriptors (since Linux 6.2; before, it was 0). Some of them may lie above a
+    // limit that has been lowered.
+    let count = fs::metadata(format!("/proc/{tid}/fd")).map_err(gone)?.len();
+    if count > 0 && count < limit {
+        return Ok(true);
+    }
+    let below = |&fd: &i32| u64::try_from(fd).is_ok_and(|fd| fd < limit);
+    let taken = fds(tid)?.iter().filter(|fd| below(fd)).count();
+    Ok((taken as u64) < limit)
 }
 
 /// Numbers of the threads of process `pid`, sorted.

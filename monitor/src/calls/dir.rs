@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use goanna_sys::tracee;
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{DirEntry, Errno, FileKind, LOCKED, PATH_MAX, Place, Result, ops};
 use nix::unistd::{Whence, lseek};
@@ -23,7 +24,8 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
     };
     let caller = call.caller()?;
     let start = lseek(ofd.as_fd(), 0, Whence::SeekCur)? as u64;
-    let room = (call.uint(2) as usize).min(1 << 20);
+    // A negative count has room for nothing.
+    let room = usize::try_from(call.int(2)).unwrap_or(0).min(1 << 20);
     let mut out = Dirents::new(layout, room, start);
     let fs = &place.mount.fs;
     if start == 0 {
@@ -60,7 +62,14 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
     if out.bytes.is_empty() && out.full {
         return Err(Errno::EINVAL);
     }
-    call.put(call.arg(1), &out.bytes)?;
+    let put = tracee::write(call.task.tid, call.arg(1), &out.bytes)?;
+    if put < out.bytes.len() {
+        // The memory ends before the count: as many entries as it takes.
+        out.cut(put);
+        if out.bytes.is_empty() {
+            return Err(Errno::EFAULT);
+        }
+    }
     lseek(ofd.as_fd(), out.position as i64, Whence::SeekSet)?;
     Ok(Answer::Value(out.bytes.len() as i64))
 }

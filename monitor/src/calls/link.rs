@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use goanna_vfs::walk::{Last, Pos, is_magic_link};
-use goanna_vfs::{Errno, FileKind, Result, ops};
+use goanna_vfs::{Errno, FileKind, Place, Result, ops};
 
 use crate::call::{Answer, Call, Entry, Resolved, Target};
 
@@ -153,8 +153,17 @@ fn add_name(
         return Err(Errno::EXDEV);
     };
     let name = new_name(call, &entry)?;
-    ops::link(&*call.caller()?, &source, &entry.dir, name)?;
-    Ok(Answer::DONE)
+    match ops::link(&*call.caller()?, &source, &entry.dir, name) {
+        Err(Errno::EXDEV) if is_procfs(&entry.dir) => Err(Errno::ENOENT),
+        linked => linked.map(|()| Answer::DONE),
+    }
+}
+
+/// Whether the directory is one of procfs, which answers ENOENT when a new name is looked up, before anything else is judged.
+fn is_procfs(dir: &Place) -> bool {
+    let path = dir.mount.fs.host_path(&dir.node);
+    let statfs = path.and_then(|path| nix::sys::statfs::statfs(&path).ok());
+    statfs.is_some_and(|statfs| statfs.filesystem_type() == nix::sys::statfs::PROC_SUPER_MAGIC)
 }
 
 /// What a link is made to.

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-use goanna_sys::cred;
+use goanna_sys::{cred, procfs};
 use goanna_vfs::walk::{Last, Pos, Walk};
 use goanna_vfs::{Caller, Errno, FileKind, Native, Opened, Place, Result, ops};
 use nix::fcntl::OFlag;
@@ -166,12 +166,14 @@ impl Request {
                 if !place.node.is_dir() {
                     return Err(Errno::ENOTDIR);
                 }
+                may_get_descriptor(call)?;
                 let (node, opened) = ops::tmpfile(&caller, &place, mode, self.flags)?;
                 self.install(call, &Place { node, ..place }, opened)
             }
             End::Existing(place) if self.flags & libc::O_PATH != 0 => self.reference(call, &place),
             End::Existing(place) => self.open(call, &caller, &place),
             End::Missing { dir, name } => {
+                may_get_descriptor(call)?;
                 let (node, opened) = ops::create(&caller, &dir, &name, mode, self.flags)?;
                 self.install(
                     call,
@@ -277,6 +279,9 @@ impl Request {
                     return Err(Errno::EISDIR);
                 }
                 ops::may_open_other(caller, place, self.flags)?;
+                if self.flags & libc::O_DIRECT != 0 {
+                    return Err(Errno::EINVAL);
+                }
                 let fd = directory(call, caller, place, self.flags & libc::O_NOATIME)?;
                 Ok(Answer::Install {
                     fd,
@@ -290,6 +295,9 @@ impl Request {
                     && call.monitor.programs.running(place)
                 {
                     return Err(Errno::ETXTBSY);
+                }
+                if self.flags & libc::O_TRUNC != 0 {
+                    may_get_descriptor(call)?;
                 }
                 let opened = ops::open_existing(caller, place, self.flags)?;
                 self.install(call, place, opened)
@@ -334,6 +342,7 @@ impl Request {
     /// directory that all tracees of this inode share.
     fn open_special(&self, call: &Call<'_>, caller: &Caller, place: &Place) -> Result<Answer> {
         ops::may_open_other(caller, place, self.flags)?;
+        may_get_descriptor(call)?;
         let path: std::path::PathBuf = match place.mount.fs.host_path(&place.node) {
             Some(path) => path,
             None => call.monitor.shadows.backing(caller, place)?.to_path_buf(),
@@ -353,8 +362,8 @@ impl Request {
                 flags: kept.bits(),
             });
         }
-        let may_wait =
-            !flags.contains(OFlag::O_NONBLOCK) && flags & OFlag::O_ACCMODE != OFlag::O_RDWR;
+        let may_wait = !flags.contains(OFlag::O_NONBLOCK)
+            && (flags & OFlag::O_ACCMODE != OFlag::O_RDWR || place.node.kind() != FileKind::Fifo);
         if !may_wait {
             return Ok(Answer::Install {
                 fd: open_as(caller, &path, flags)?,
@@ -370,6 +379,16 @@ impl Request {
                 counts: true,
             })
         })))
+    }
+}
+
+/// EMFILE when the caller's process has no free descriptor number: an open that creates, truncates, or lets another process
+/// go on must then have no effect. A number that another thread takes at this moment is not seen.
+fn may_get_descriptor(call: &Call<'_>) -> Result<()> {
+    if procfs::has_free_descriptor(call.task.tid)? {
+        Ok(())
+    } else {
+        Err(Errno::EMFILE)
     }
 }
 

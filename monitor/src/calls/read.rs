@@ -125,12 +125,12 @@ fn offset(value: u64) -> Result<Option<u64>> {
 
 /// read(2)
 pub fn read(call: &mut Call<'_>) -> Result<Answer> {
-    read_segments(call, || Ok(one(call)), None)
+    read_segments(call, || one(call), None)
 }
 
 /// pread64(2)
 pub fn pread64(call: &mut Call<'_>) -> Result<Answer> {
-    read_segments(call, || Ok(one(call)), offset(call.arg(3))?)
+    read_segments(call, || one(call), offset(call.arg(3))?)
 }
 
 /// readv(2)

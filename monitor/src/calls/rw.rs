@@ -162,9 +162,13 @@ fn skip(segments: &[(u64, usize)], mut done: usize) -> Vec<(u64, usize)> {
 /// Linux transfers at most this much in one call (`MAX_RW_COUNT`).
 const MAX_COUNT: u64 = 0x7fff_f000;
 
-/// The buffer of read(2), write(2) and their like.
-pub fn one(call: &Call<'_>) -> Vec<(u64, usize)> {
-    vec![(call.arg(1), call.arg(2).min(MAX_COUNT) as usize)]
+/// The buffer of read(2), write(2) and their like. EFAULT for one that does not end in the lower half of the address space, which
+/// is all that a program has.
+pub fn one(call: &Call<'_>) -> Result<Vec<(u64, usize)>> {
+    let (address, count) = (call.arg(1), call.arg(2));
+    let end = address.checked_add(count).ok_or(Errno::EFAULT)?;
+    i64::try_from(end).map_err(|_| Errno::EFAULT)?;
+    Ok(vec![(address, count.min(MAX_COUNT) as usize)])
 }
 
 /// The buffers of readv(2), writev(2) and their like. EFAULT, EINVAL.
@@ -182,13 +186,13 @@ fn offset(value: u64) -> Result<Spot> {
 
 /// write(2)
 pub fn write(call: &mut Call<'_>) -> Result<Answer> {
-    write_segments(call, call.int(0), || Ok(one(call)), Spot::Cursor)
+    write_segments(call, call.int(0), || one(call), Spot::Cursor)
 }
 
 /// pwrite64(2)
 pub fn pwrite64(call: &mut Call<'_>) -> Result<Answer> {
     let spot = offset(call.arg(3))?;
-    write_segments(call, call.int(0), || Ok(one(call)), spot)
+    write_segments(call, call.int(0), || one(call), spot)
 }
 
 /// writev(2)

@@ -10,8 +10,7 @@ use crate::call::{Answer, Call, Descriptor, Target};
 /// RLIMIT_FSIZE is the tracee's, and so is the signal: how many bytes it leaves to a call, which `room` tells of the
 /// limit; no limit leaves `u64::MAX`. EFBIG with SIGXFSZ for none.
 pub fn within_limit(call: &Call<'_>, room: impl FnOnce(u64) -> Result<u64>) -> Result<u64> {
-    // Unreadable when the tracee's ids are not ours and we are not root.
-    let limit = limits::prlimit_fsize(call.task.tid).unwrap_or(libc::RLIM_INFINITY);
+    let limit = limits::prlimit_fsize(call.task.tid)?;
     if limit == libc::RLIM_INFINITY {
         return Ok(u64::MAX);
     }

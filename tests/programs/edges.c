@@ -1,0 +1,128 @@
+/* Arguments at the edge, a full descriptor table, and limits of a process that has another effective user. */
+#include "step.h"
+#include <sys/sendfile.h>
+
+static void counts(void)
+{
+	char name[90];
+	char *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_PRIVATE, -1, 0);
+	int file = MUST(open("counts", O_RDWR | O_CREAT, 0644));
+
+	MUST(munmap(page + 4096, 4096));
+	T("write, count -1", syscall(SYS_write, file, page, -1L));
+	T("write, lowest count", syscall(SYS_write, file, page, 1UL << 63));
+	T("pwrite, count -1", syscall(SYS_pwrite64, file, page, -1L, 0L));
+	T("write, half of it mapped", syscall(SYS_write, file, page, 8192L));
+	T("read, count -1", syscall(SYS_read, file, page, -1L));
+	SHOW("counts");
+	MUST(mkdir("dir", 0755));
+	for (int i = 0; i < 100; i++) {
+		sprintf(name, "dir/averyveryverylongname_averyveryverylongname%02d", i);
+		make(name, "");
+	}
+	int dir = MUST(open("dir", O_RDONLY));
+	T("getdents64, count -1", syscall(SYS_getdents64, dir, page, -1));
+	T("getdents64, lowest count", syscall(SYS_getdents64, dir, page, 1L << 31));
+	T("getdents64, 10 bytes", syscall(SYS_getdents64, dir, page, 10));
+	T("getdents64, 10 of 4096 bytes mapped", syscall(SYS_getdents64, dir, page + 4096 - 10, 4096));
+	T("getdents64, 200 of 4096 bytes mapped", syscall(SYS_getdents64, dir, page + 4096 - 200, 4096));
+	/* The rest is still there, once. */
+	int entries = 0;
+	for (long got; (got = syscall(SYS_getdents64, dir, page, 4096)) > 0;)
+		for (long at = 0; at < got; at += ((struct dirent64 *)(page + at))->d_reclen)
+			entries++;
+	T("further entries", entries);
+	T("getdents64 at the end, count -1", syscall(SYS_getdents64, dir, page, -1));
+	close(dir);
+	close(file);
+	munmap(page, 4096);
+}
+
+static void places(void)
+{
+	make("file", "x");
+	T("link into /proc", link("file", "/proc/x"));
+	T("link over /proc/version", link("file", "/proc/version"));
+	O("directory, O_DIRECT", open("dir", O_RDONLY | O_DIRECT));
+	O("directory, O_DIRECT to write", open("dir", O_WRONLY | O_DIRECT));
+	O("directory, O_DIRECT and O_PATH", open("dir", O_PATH | O_DIRECT));
+}
+
+/* A call that finds no descriptor number has no effect. */
+static void no_descriptors(void)
+{
+	struct rlimit old, limit;
+	struct stat status;
+	int last = -1, fd;
+
+	make("old", "12345678");
+	MUST(mkfifo("fifo", 0644));
+	MUST(getrlimit(RLIMIT_NOFILE, &old));
+	limit = (struct rlimit){32, old.rlim_max};
+	/* One above the limit, which is lowered afterwards. */
+	MUST(dup2(2, 40));
+	MUST(setrlimit(RLIMIT_NOFILE, &limit));
+	while ((fd = dup(2)) >= 0)
+		last = fd;
+	T("O_CREAT", open("new", O_RDWR | O_CREAT, 0644));
+	T("creat", creat("new", 0644));
+	T("openat2", ({
+		  unsigned long long how[3] = {O_RDWR | O_CREAT | O_EXCL, 0644, 0};
+		  syscall(SYS_openat2, AT_FDCWD, "new", how, sizeof how);
+	  }));
+	T("created", lstat("new", &status));
+	T("O_TRUNC", open("old", O_RDWR | O_TRUNC));
+	T("creat of an old one", creat("old", 0644));
+	CHILD("O_TMPFILE", { T("", open(".", O_RDWR | O_TMPFILE, 0600)); });
+	MUST(lstat("old", &status));
+	T("size", status.st_size);
+	T("fifo", open("fifo", O_RDWR));
+	close(last);
+	T("with one number free", open("new", O_RDWR | O_CREAT, 0644) == last);
+	T("with none again", open("newer", O_RDWR | O_CREAT, 0644));
+	for (int i = 3; i < 41; i++)
+		close(i);
+	MUST(setrlimit(RLIMIT_NOFILE, &old));
+	SHOW("new");
+	SHOW("newer");
+}
+
+static volatile sig_atomic_t signals;
+static void on_signal(int number)
+{
+	(void)number;
+	signals++;
+}
+
+/* RLIMIT_FSIZE is that of the process, whoever it acts as. */
+static void limited(void)
+{
+	struct rlimit old, limit;
+	long results[3];
+	int errors[3];
+
+	int file = MUST(open("limited", O_RDWR | O_CREAT, 0666));
+	MUST(fchmod(file, 0666));
+	MUST(getrlimit(RLIMIT_FSIZE, &old));
+	limit = (struct rlimit){5000, old.rlim_max};
+	signal(SIGXFSZ, on_signal);
+	if (geteuid() == 0)
+		MUST(seteuid(NOBODY));
+	MUST(setrlimit(RLIMIT_FSIZE, &limit));
+	results[0] = truncate("limited", 6000), errors[0] = errno;
+	results[1] = ftruncate(file, 6000), errors[1] = errno;
+	results[2] = pwrite(file, "x", 1, 7000), errors[2] = errno;
+	MUST(setrlimit(RLIMIT_FSIZE, &old));
+	for (int i = 0; i < 3; i++)
+		note("%d: %ld %s", i, results[i], results[i] < 0 ? strerrorname_np(errors[i]) : "");
+	T("signals", signals);
+	close(file);
+}
+
+static void steps(void)
+{
+	counts();
+	places();
+	no_descriptors();
+	limited();
+}
