@@ -357,12 +357,11 @@ impl Rewriter {
 
     /// `parent` is at the stop of the call that made `child`. A copy of its memory has a copy of the scratch area; a
     /// child that borrows the memory, as vfork's does, leaves behind what it maps there.
-    pub fn inherit(&mut self, parent: i32, child: i32) -> Result<()> {
-        let flags = clone_flags(parent)?;
+    pub fn inherit(&mut self, parent: i32, child: i32, flags: u64) {
         let shared = flags & libc::CLONE_VM as u64 != 0;
         let borrowed = flags & libc::CLONE_VFORK as u64 != 0;
         if shared && !borrowed {
-            return Ok(());
+            return;
         }
         if shared {
             self.lenders.insert(child, parent);
@@ -370,7 +369,6 @@ impl Rewriter {
         if let Some(scratch) = self.scratch.get(&parent).copied() {
             self.scratch.insert(child, scratch);
         }
-        Ok(())
     }
 
     /// The thread is gone, or its memory is another program's.
@@ -576,16 +574,11 @@ impl Addressed {
 }
 
 /// The flags of the call that `tid` is in, which made a child.
-fn clone_flags(tid: i32) -> Result<u64> {
+pub fn clone_flags(tid: i32) -> Result<u64> {
     let regs = ptrace::get_regs(tid)?;
     match regs.orig_rax as i64 {
         libc::SYS_vfork => Ok((libc::CLONE_VM | libc::CLONE_VFORK) as u64),
         libc::SYS_clone => Ok(regs.rdi),
-        libc::SYS_clone3 => {
-            let mut flags = [0; 8];
-            tracee::read_exact(tid, regs.rdi, &mut flags)?;
-            Ok(u64::from_ne_bytes(flags))
-        }
         _ => Ok(0),
     }
 }

@@ -21,7 +21,7 @@ use crate::inject::{Injector, Receive, Stop};
 use crate::mailbox::{Late, Letter};
 use crate::profile::{End, Rule};
 use crate::program::{Exec, Plan};
-use crate::rewrite::{Registers, Rewrite, Rewriter};
+use crate::rewrite::{Registers, Rewrite, Rewriter, clone_flags};
 use crate::table::{Handler, entry};
 use crate::{Monitor, Status, profiled, restart, waiting};
 
@@ -234,7 +234,13 @@ impl Supervisor {
     /// `child` inherits what `tid` had when it started it.
     fn new_child(&mut self, tid: i32, child: i32) -> Result<()> {
         // What cannot be told is taken as not inherited.
-        let _ = self.rewriter.inherit(tid, child);
+        if let Ok(flags) = clone_flags(tid) {
+            self.rewriter.inherit(tid, child, flags);
+            let apart = flags & libc::CLONE_THREAD as u64 == 0;
+            if apart && flags & libc::CLONE_FS as u64 != 0 {
+                let _ = self.monitor.tasks.share_fs(tid, child);
+            }
+        }
         self.monitor.members.inherit(tid, child);
         self.monitor.profiled.forked(tid, child);
         if self.filtered.contains(&tid) {

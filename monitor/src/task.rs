@@ -174,6 +174,15 @@ impl Tasks {
         process
     }
 
+    /// `child` is a new process that has umask and working directory in common with `parent`: a change by either makes the
+    /// copies of both stale.
+    pub fn share_fs(&self, parent: i32, child: i32) -> Result<()> {
+        let parent = self.get(parent)?;
+        let shared = Arc::downgrade(&parent.process);
+        self.by_pid.lock().insert(child, shared);
+        Ok(())
+    }
+
     /// Forgets a thread that exited or became another program.
     pub fn remove(&self, tid: i32) {
         let removed = self.by_tid.write().remove(&tid);

@@ -72,6 +72,7 @@ in_every_place! {
     killed => |place| check(&place, "killed", false);
     eintr => |place| check(&place, "eintr", false);
     process_static => |place| check(&place, "process", true);
+    descendants => |place| check(&place, "descend", false);
     exec_name => |place| check(&place, "execname", false);
     fifos => |place| check(&place, "fifos", false);
     fifo_interrupted => |place| check(&place, "interrupt", false);

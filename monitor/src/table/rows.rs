@@ -362,7 +362,7 @@ pub static ROWS: &[Entry] = &[
     row(432, "fsmount", Rule::Allow, "host paths only"),
     row(433, "fspick", Rule::Allow, "host paths only"),
     row(434, "pidfd_open", Rule::Allow, ""),
-    row(435, "clone3", Rule::Allow, "children inherit the filter and are seized"),
+    row(435, "clone3", Rule::Refuse(Errno::ENOSYS), "its flags are in memory, where no filter sees CLONE_UNTRACED; libraries fall back to clone"),
     row(436, "close_range", Rule::Close, "the kernel keeps the descriptor table"),
     row(437, "openat2", Rule::Notify(open::openat2), "RESOLVE_* flags are honoured by the path walk"),
     row(438, "pidfd_getfd", Rule::Allow, ""),
