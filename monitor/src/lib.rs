@@ -254,6 +254,8 @@ pub struct Monitor {
     note: Tell,
     pub(crate) fail: Tell,
     noted: AtomicBool,
+    /// The user knows that descriptors have run out.
+    short: AtomicBool,
 }
 
 impl Monitor {
@@ -262,6 +264,24 @@ impl Monitor {
         if !self.noted.swap(true, Ordering::Relaxed) {
             self.note.line(text);
         }
+    }
+
+    /// Tells a failure for want of descriptors in this process from one in the tracee's: the program has not reached its own
+    /// limit (EMFILE), so it gets ENFILE, and the user is told once.
+    pub(crate) fn judge_shortage<T>(&self, outcome: Result<T, Errno>) -> Result<T, Errno> {
+        if outcome.as_ref().err() != Some(&Errno::EMFILE) {
+            return outcome;
+        }
+        let Some(limit) = limits::exhausted_nofile() else {
+            return outcome;
+        };
+        if !self.short.swap(true, Ordering::Relaxed) {
+            self.fail.line(&format!(
+                "the monitor has no descriptors left (its limit is {limit}): calls fail with ENFILE; raise the hard limit \
+                 (ulimit -Hn) before the next run"
+            ));
+        }
+        Err(Errno::ENFILE)
     }
 
     /// Sends a tracee the signal the kernel would have sent.
@@ -328,6 +348,7 @@ impl Run {
             note: config.note,
             fail: config.fail,
             noted: AtomicBool::new(false),
+            short: AtomicBool::new(false),
         });
         Ok(Self {
             monitor,

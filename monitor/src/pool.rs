@@ -117,6 +117,7 @@ fn treat(
     notification: &Notification,
 ) -> Result<Answer> {
     let outcome = attempt(monitor, listener, notification, false);
+    let outcome = monitor.judge_shortage(outcome);
     let is_locked = matches!(outcome, Err(LOCKED));
     if !is_locked && !matches!(outcome, Ok(Answer::Wait)) {
         return outcome;

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use goanna_sys::witness::Witness;
 use goanna_sys::{cred, limits, memfile, procfs, stat};
 use goanna_vfs::{Attr, Caller, Errno, FileKind, Place, PlaceKey, Result};
 use nix::fcntl::OFlag;
@@ -33,8 +34,8 @@ pub enum Shadow {
     File {
         /// The virtual file.
         place: Place,
-        /// The back end's read-only descriptor of the cache object.
-        witness: Arc<OwnedFd>,
+        /// The back end's hold on the cache object.
+        witness: Arc<Witness>,
         /// What was written since the back end was last asked whether it has outgrown memory ([`crate::calls::outgrow`]).
         volume: Arc<AtomicU64>,
     },
@@ -57,7 +58,7 @@ pub enum Shadow {
         /// The virtual inode.
         place: Place,
         /// Keeps the identity ours.
-        witness: Arc<OwnedFd>,
+        witness: Arc<Witness>,
     },
 }
 
@@ -148,9 +149,9 @@ impl Shadows {
     }
 
     /// Notes that tracees hold descriptors of `place`'s cache object. No lock of the back end is held.
-    pub fn register_file(&self, place: &Place, witness: Arc<OwnedFd>) -> Result<()> {
-        let (dev, ino, _) = stat::identity(witness.as_fd())?;
-        if self.table.read().by_identity.contains_key(&(dev, ino)) {
+    pub fn register_file(&self, place: &Place, witness: Arc<Witness>) -> Result<()> {
+        let identity = witness.identity();
+        if self.table.read().by_identity.contains_key(&identity) {
             return Ok(());
         }
         let shadow = Arc::new(Shadow::File {
@@ -160,7 +161,7 @@ impl Shadows {
         });
         let objects = {
             let mut table = self.table.write();
-            table.by_identity.entry((dev, ino)).or_insert(shadow);
+            table.by_identity.entry(identity).or_insert(shadow);
             table.by_identity.len()
         };
         if objects > self.crowd.load(Ordering::Relaxed)
@@ -177,14 +178,17 @@ impl Shadows {
     /// A fresh descriptor standing for an `O_PATH` one of `place`.
     pub fn reference(&self, place: &Place) -> Result<OwnedFd> {
         let made = memfile::create(c"path")?;
-        let witness = Arc::new(memfile::reopen(made.as_fd(), libc::O_RDONLY)?);
-        let (dev, ino, _) = stat::identity(witness.as_fd())?;
+        let witness = Arc::new(Witness::new(memfile::reopen(
+            made.as_fd(),
+            libc::O_RDONLY,
+        )?)?);
+        let identity = witness.identity();
         let fd = memfile::reopen(made.as_fd(), libc::O_RDONLY)?;
         let shadow = Arc::new(Shadow::Reference {
             place: place.clone(),
             witness,
         });
-        self.table.write().by_identity.insert((dev, ino), shadow);
+        self.table.write().by_identity.insert(identity, shadow);
         Ok(fd)
     }
 
@@ -309,7 +313,7 @@ impl Shadows {
     }
 
     fn sweep_files(&self) {
-        let candidates: Vec<(Identity, Arc<OwnedFd>)> = self
+        let candidates: Vec<(Identity, Arc<Witness>)> = self
             .table
             .read()
             .by_identity
@@ -322,7 +326,7 @@ impl Shadows {
             })
             .collect();
         for (identity, witness) in candidates {
-            if memfile::sole_opener(witness.as_fd()) {
+            if witness.sole_opener() {
                 self.release(identity, &witness);
             }
         }
@@ -330,10 +334,10 @@ impl Shadows {
 
     /// An open that races with us made its description before the test (then we are not alone) or registers
     /// after the removal (then it inserts the file anew); the back end tests again under its own lock.
-    fn release(&self, identity: Identity, witness: &OwnedFd) {
+    fn release(&self, identity: Identity, witness: &Witness) {
         let removed = {
             let mut table = self.table.write();
-            if !memfile::sole_opener(witness.as_fd()) {
+            if !witness.sole_opener() {
                 return;
             }
             table.by_identity.remove(&identity)

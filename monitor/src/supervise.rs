@@ -417,7 +417,8 @@ impl Supervisor {
         if self.injector.is_calling(tid) || self.rewriter.seccomp_stop(tid, &regs) {
             return ptrace::cont_syscall(tid, 0);
         }
-        let mut next = self.treat(tid, &regs);
+        let next = self.treat(tid, &regs);
+        let mut next = self.monitor.judge_shortage(next);
         if next.as_ref().is_err_and(|errno| *errno == LOCKED) {
             let monitor = Arc::clone(&self.monitor);
             let again = waiting::again(&monitor, tid, true, || Ok(Answer::Again));

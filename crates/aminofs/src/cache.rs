@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use goanna_sys::memfile;
+use goanna_sys::witness::Witness;
 use goanna_vfs::{Errno, Result};
 use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, fstat};
@@ -28,7 +29,7 @@ const PIECE: usize = 1 << 20;
 /// A regular file's content in use.
 pub(crate) struct Cache {
     /// Our own open file description: read-only, opened anew (see docs/decisions/0003).
-    pub witness: Arc<OwnedFd>,
+    pub witness: Arc<Witness>,
     /// Descriptors were handed out and not all are known to be gone.
     pub in_use: bool,
     /// In the list of caches that may go.
@@ -59,7 +60,10 @@ impl Cache {
         if size > 0 {
             memfile::set_len(first.as_fd(), size)?;
         }
-        let witness = Arc::new(reopen(&first, libc::O_RDONLY)?);
+        let witness = Arc::new(Witness::new(memfile::reopen(
+            first.as_fd(),
+            libc::O_RDONLY,
+        )?)?);
         let cache = Self {
             witness,
             in_use: false,
@@ -74,24 +78,24 @@ impl Cache {
 
     /// A new open file description for a program that opened the file with `flags`.
     pub fn open(&self, flags: i32) -> Result<OwnedFd> {
-        reopen(&self.witness, flags & KEPT_FLAGS)
+        self.witness.open(flags & KEPT_FLAGS)
     }
 
     /// A descriptor to change the content with, to be closed at once: ETXTBSY while the file is executed, as on any
     /// file system.
     pub fn writer(&self) -> Result<OwnedFd> {
-        reopen(&self.witness, libc::O_WRONLY)
+        self.witness.open(libc::O_WRONLY)
     }
 
     /// Allocated units of 512 bytes.
     pub fn blocks(&self) -> Option<u64> {
-        let stat = fstat(&self.witness).ok()?;
+        let stat = self.witness.with(|fd| fstat(fd)).ok()?;
         u64::try_from(stat.st_blocks).ok()
     }
 
     /// Fills `buf` from `offset`; short only at the end.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        memfile::pread(self.witness.as_fd(), buf, offset)
+        self.witness.with(|fd| memfile::pread(fd, buf, offset))
     }
 
     /// Sets the object's size.
@@ -107,7 +111,10 @@ impl Cache {
     /// Copies the first `size` bytes to an object that is all hole, holes as holes.
     pub fn copy_to(&self, to: &OwnedFd, size: u64) -> Result<()> {
         let mut piece = vec![0; PIECE];
-        for (start, len) in memfile::data_segments(self.witness.as_fd(), 0, size)? {
+        let segments = self
+            .witness
+            .with(|fd| memfile::data_segments(fd, 0, size))?;
+        for (start, len) in segments {
             let mut done = 0;
             while done < len {
                 let want = usize::try_from(len - done).map_or(PIECE, |left| left.min(PIECE));
@@ -130,7 +137,7 @@ impl Cache {
         let Ok(at) = i64::try_from(offset) else {
             return Ok(None);
         };
-        match lseek(&self.witness, at, Whence::SeekData) {
+        match self.witness.with(|fd| lseek(fd, at, Whence::SeekData)) {
             Ok(found) => Ok(u64::try_from(found).ok()),
             Err(Errno::ENXIO) => Ok(None),
             // A host file system without holes: everything is data.
@@ -141,13 +148,8 @@ impl Cache {
 
     /// Whether nobody else has an open file description or a mapping of the object.
     pub fn is_unused(&self) -> bool {
-        memfile::sole_opener(self.witness.as_fd())
+        self.witness.sole_opener()
     }
-}
-
-/// A new open file description of the object behind `fd`.
-fn reopen(fd: impl AsFd, flags: i32) -> Result<OwnedFd> {
-    memfile::reopen(fd.as_fd(), flags)
 }
 
 /// Writes all of `data` at `offset`.

@@ -1,9 +1,6 @@
 //! What is asked of a cache object in use: who writes to it; and moving one that outgrew memory to a host file, while
 //! its writer has it open.
 
-use std::os::fd::AsFd;
-
-use goanna_sys::memfile;
 use goanna_vfs::{Native, Node, Opened, Result};
 
 use crate::cache::Cache;
@@ -14,8 +11,8 @@ impl View<'_> {
     pub(crate) fn is_open_for_writing(&self, node: &Node) -> Result<bool> {
         let inode = self.anchor(&self.inode(node)?);
         let state = inode.state.lock();
-        let witness = state.cache.as_ref().map(|cache| cache.witness.as_fd());
-        Ok(witness.is_some_and(memfile::open_for_write_elsewhere))
+        let cache = state.cache.as_ref();
+        Ok(cache.is_some_and(|cache| cache.witness.open_for_write_elsewhere()))
     }
 
     pub(crate) fn is_outgrown(&self, node: &Node) -> Result<bool> {

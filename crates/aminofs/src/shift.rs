@@ -53,7 +53,8 @@ impl View<'_> {
         let cut = deletes(size.div_ceil(PAGE).saturating_sub(last));
         self.reserve(pages.saturating_mul(PAGE_COST).saturating_add(cut))?;
         let writer = state.cache.as_ref().ok_or(Errno::EIO)?.writer()?;
-        let content = state.cache.as_ref().ok_or(Errno::EIO)?.witness.clone();
+        let witness = &state.cache.as_ref().ok_or(Errno::EIO)?.witness;
+        let content = witness.open(libc::O_RDONLY)?;
         let (from, to) = (content.as_fd(), writer.as_fd());
         // Before anything moves: a failure half way leaves a content that is stored as it is.
         self.dirty_pages(state, first, last);

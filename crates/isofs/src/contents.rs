@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use goanna_sys::memfile;
+use goanna_sys::witness::Witness;
 use goanna_vfs::{Errno, Native, Opened, Result};
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -68,8 +69,8 @@ impl Key {
 
 /// An object with a file's content.
 struct Content {
-    /// A read-only description of our own (see [`Native::Reads`]).
-    witness: Arc<OwnedFd>,
+    /// Our own hold on it (see [`Native::Reads`]).
+    witness: Arc<Witness>,
     /// Bytes of memory; 0 for one on disk.
     bytes: u64,
 }
@@ -136,7 +137,7 @@ impl Contents {
             return Err(Errno::EIO);
         };
         Ok(Opened {
-            fd: memfile::reopen(witness.as_fd(), flags & KEPT_FLAGS)?,
+            fd: witness.open(flags & KEPT_FLAGS)?,
             native: Native::Reads {
                 witness: Arc::clone(witness),
             },
@@ -258,18 +259,21 @@ impl Content {
             let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_GROW;
             fcntl(&object, FcntlArg::F_ADD_SEALS(seals))?;
         }
-        let witness = Arc::new(memfile::reopen(object.as_fd(), libc::O_RDONLY)?);
+        let witness = Arc::new(Witness::new(memfile::reopen(
+            object.as_fd(),
+            libc::O_RDONLY,
+        )?)?);
         Ok(Self { witness, bytes })
     }
 
     fn is_unused(&self) -> bool {
-        memfile::sole_opener(self.witness.as_fd())
+        self.witness.sole_opener()
     }
 
     /// Gives the memory back, of an object that is unused: others may still hold the witness for a while. Its bytes.
     fn free(self) -> u64 {
         if self.bytes > 0
-            && let Ok(writer) = memfile::reopen(self.witness.as_fd(), libc::O_RDWR)
+            && let Ok(writer) = self.witness.open(libc::O_RDWR)
         {
             // Failing, the memory goes with the last holder of the witness.
             let _ = memfile::set_len(writer.as_fd(), 0);

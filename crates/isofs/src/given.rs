@@ -4,14 +4,14 @@
 //! it. A program that reads many small files makes tens of thousands in that time: before the process runs out of
 //! descriptors, opens wait for the sweep.
 
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
+use goanna_sys::witness::Witness;
 use rustix::process::{Resource, getrlimit};
 
 /// Witnesses that may still be open.
 pub(crate) struct Given {
-    witnesses: Vec<Weak<OwnedFd>>,
+    witnesses: Vec<Weak<Witness>>,
     /// How many there may be without a look.
     most: usize,
     /// As many were left when waiting was of no use: programs have those files open.
@@ -32,7 +32,7 @@ impl Default for Given {
 
 impl Given {
     /// Notes one more.
-    pub fn add(&mut self, witness: &Arc<OwnedFd>) {
+    pub fn add(&mut self, witness: &Arc<Witness>) {
         self.witnesses.push(Arc::downgrade(witness));
     }
 
@@ -58,7 +58,8 @@ mod tests {
 
     #[test]
     fn only_those_that_are_held_count() {
-        let witness = || Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        let witness =
+            || Arc::new(Witness::new(std::fs::File::open("/dev/null").unwrap().into()).unwrap());
         let mut given = Given {
             most: 10,
             ..Given::default()

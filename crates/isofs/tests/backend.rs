@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use goanna_isofs::{Iso, IsoFs, Options};
 use goanna_sys::memfile;
+use goanna_sys::witness::Witness;
 use goanna_vfs::{Caller, Errno, FileSystem, Mount, MountFlags, Native, Node, Opened, Place, ops};
 use support::tools::{Work, bytes, genisoimage, open, xorriso};
 use support::{FREE, Image, Rec};
@@ -74,7 +75,7 @@ fn all_of(opened: &Opened) -> Vec<u8> {
     content
 }
 
-fn witness(opened: &Opened) -> &Arc<std::os::fd::OwnedFd> {
+fn witness(opened: &Opened) -> &Arc<Witness> {
     match &opened.native {
         Native::Reads { witness } => witness,
         Native::All => panic!("not the file itself"),
@@ -237,8 +238,8 @@ fn memory_is_given_back() {
     genisoimage("-R", &image, &work.tree);
     let cd = Mounted::new(open(&image, Options::default()));
     let held = cd.open("f0").unwrap();
-    let blocks = |opened: &Arc<std::os::fd::OwnedFd>| {
-        let file = File::from(opened.try_clone().unwrap());
+    let blocks = |opened: &Arc<Witness>| {
+        let file = File::from(opened.open(libc::O_RDONLY).unwrap());
         file.metadata().unwrap().blocks() * 512
     };
     let mut witnesses = Vec::new();

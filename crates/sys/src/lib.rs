@@ -31,5 +31,6 @@ pub mod socket;
 pub mod stat;
 pub mod tracee;
 pub mod txncall;
+pub mod witness;
 
 pub use nix::errno::Errno;

@@ -10,24 +10,55 @@ use nix::errno::Errno;
 /// tables by it and `select` cannot name descriptors above 1023.
 static INHERITED_NOFILE: OnceLock<libc::rlimit64> = OnceLock::new();
 
-/// Raises the soft limit on open descriptors to the hard limit; returns it. Launched programs are not affected.
+/// Raises the limit on open descriptors: to the system's (`fs.nr_open`) with CAP_SYS_RESOURCE, else the soft limit to the hard
+/// one. Returns it. Launched programs get both limits as they were.
 pub fn raise_nofile() -> Result<u64, Errno> {
-    let mut limit = get(0, libc::RLIMIT_NOFILE)?;
-    if limit.rlim_cur != limit.rlim_max {
-        INHERITED_NOFILE.get_or_init(|| limit);
-        limit.rlim_cur = limit.rlim_max;
-        // SAFETY: `limit` is a live rlimit64; no old limit is asked for.
-        let r = unsafe {
-            libc::prlimit64(
-                0,
-                libc::RLIMIT_NOFILE,
-                &raw const limit,
-                std::ptr::null_mut(),
-            )
+    let now = get(0, libc::RLIMIT_NOFILE)?;
+    let most = nr_open().unwrap_or(0).max(now.rlim_max);
+    for limit in [most, now.rlim_max] {
+        if now.rlim_cur == limit {
+            break;
+        }
+        let raised = libc::rlimit64 {
+            rlim_cur: limit,
+            rlim_max: limit,
         };
-        Errno::result(r)?;
+        if set_nofile(&raised).is_ok() {
+            INHERITED_NOFILE.get_or_init(|| now);
+            return Ok(limit);
+        }
     }
-    Ok(limit.rlim_cur)
+    Ok(now.rlim_cur)
+}
+
+/// The largest limit on descriptors that any process can have.
+fn nr_open() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/sys/fs/nr_open").ok()?;
+    text.trim().parse().ok()
+}
+
+fn set_nofile(limit: &libc::rlimit64) -> Result<(), Errno> {
+    // SAFETY: `limit` is live; no old limit is asked for.
+    let r = unsafe { libc::prlimit64(0, libc::RLIMIT_NOFILE, limit, std::ptr::null_mut()) };
+    Errno::result(r).map(drop)
+}
+
+/// The soft limit on open descriptors.
+pub fn nofile() -> Result<u64, Errno> {
+    get(0, libc::RLIMIT_NOFILE).map(|limit| limit.rlim_cur)
+}
+
+/// The limit on descriptors of this process, if all that it allows are open.
+pub fn exhausted_nofile() -> Option<u64> {
+    // SAFETY: a copy of standard input is made and closed; nobody else knows its number.
+    let copied = unsafe {
+        let fd = libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 0);
+        if fd >= 0 {
+            libc::close(fd);
+        }
+        Errno::result(fd)
+    };
+    (copied == Err(Errno::EMFILE)).then(|| nofile().unwrap_or(0))
 }
 
 /// Raises the soft limits on file sizes, address space and processor time to the hard ones: of a process that works for others

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use goanna_sys::witness::Witness;
 use goanna_vfs::{
     Attr, Caller, DirEntry, Errno, FileKind, FileSystem, Native, Node, Opened, Result, Stamp,
 };
@@ -16,7 +17,7 @@ const FILE: u64 = 2;
 /// `/hello`, read-only.
 pub struct HelloFs {
     cache: OwnedFd,
-    witness: Arc<OwnedFd>,
+    witness: Arc<Witness>,
     made: Stamp,
 }
 
@@ -28,7 +29,7 @@ impl HelloFs {
         let witness = std::fs::File::open(format!("/proc/self/fd/{}", cache.as_raw_fd()))?;
         Ok(Self {
             cache: cache.into(),
-            witness: Arc::new(witness.into()),
+            witness: Arc::new(Witness::new(witness.into())?),
             made: Stamp::now(),
         })
     }

@@ -3,6 +3,8 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use goanna_sys::witness::Witness;
+
 use crate::{Attr, Caller, DirEntry, Errno, Node, Result, SetAttr, StatFs, Transactions};
 
 /// Which calls on a descriptor run in the kernel without the monitor.
@@ -12,11 +14,11 @@ pub enum Native {
     All,
     /// Everything that reads: the descriptor is a filled cache object (memfd) that always holds the file's
     /// whole content. Calls that change or describe the file come to the back end. `witness` is the back
-    /// end's own read-only open file description of that object, with which "does anybody else still have it
+    /// end's own hold on that object, with which "does anybody else still have it
     /// open?" is asked.
     Reads {
         /// See [`Native::Reads`].
-        witness: Arc<OwnedFd>,
+        witness: Arc<Witness>,
     },
 }
 

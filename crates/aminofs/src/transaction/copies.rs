@@ -106,8 +106,9 @@ impl View<'_> {
 
 /// The pages of a content that are no holes: starts and ends.
 pub(super) fn data_pages(cache: &Cache, size: u64) -> Result<Vec<(u64, u64)>> {
-    use std::os::fd::AsFd;
-    let segments = memfile::data_segments(cache.witness.as_fd(), 0, size)?;
+    let segments = cache
+        .witness
+        .with(|fd| memfile::data_segments(fd, 0, size))?;
     let pages = segments
         .into_iter()
         .map(|(start, len)| (start / PAGE, (start + len).div_ceil(PAGE)));

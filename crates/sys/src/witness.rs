@@ -1,0 +1,288 @@
+//! The monitor's own descriptors of cache objects, as many as there are files in use: also beyond the limit on descriptors.
+//!
+//! The limit (RLIMIT_NOFILE) holds for each descriptor table. Where half of this process's own is used up, further objects go
+//! to a shelf: a thread that has a table to itself, in which it keeps an `O_PATH` descriptor of each object. Every thread can
+//! open the object again by `/proc/self/task/TID/fd/N`.
+#![allow(unsafe_code, reason = "close_range(2) and gettid(2)")]
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+
+use crate::{limits, memfile, stat};
+
+/// Keeps a cache object, and tells whether somebody else has it open.
+#[derive(Debug)]
+pub struct Witness {
+    kept: Kept,
+    identity: (u64, u64),
+}
+
+#[derive(Debug)]
+enum Kept {
+    /// By a read-only description.
+    Here(OwnedFd),
+    Shelved(Shelved),
+}
+
+impl Witness {
+    /// Of the object behind `fd`, which is a read-only description that nobody else has ([`memfile::reopen`]).
+    pub fn new(fd: OwnedFd) -> Result<Self, Errno> {
+        Self::keep(fd, limits::nofile()? / 2)
+    }
+
+    /// Descriptors from number `crowded` on go to a shelf.
+    fn keep(fd: OwnedFd, crowded: u64) -> Result<Self, Errno> {
+        let (dev, ino, _) = stat::identity(fd.as_fd())?;
+        let is_high = u64::try_from(fd.as_raw_fd()).is_ok_and(|number| number >= crowded);
+        let shelved = if is_high {
+            shelve(fd.as_fd()).ok()
+        } else {
+            None
+        };
+        Ok(Self {
+            kept: shelved.map_or(Kept::Here(fd), Kept::Shelved),
+            identity: (dev, ino),
+        })
+    }
+
+    /// `(st_dev, st_ino)` of the object.
+    pub fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
+    /// A new open file description of the object, with `flags` as for open(2); close-on-exec is added.
+    pub fn open(&self, flags: i32) -> Result<OwnedFd, Errno> {
+        match &self.kept {
+            Kept::Here(fd) => memfile::reopen(fd.as_fd(), flags),
+            Kept::Shelved(shelved) => shelved.open(flags),
+        }
+    }
+
+    /// Runs `f` with a read-only descriptor of the object. Its offset means nothing.
+    pub fn with<R>(&self, f: impl FnOnce(BorrowedFd<'_>) -> Result<R, Errno>) -> Result<R, Errno> {
+        match &self.kept {
+            Kept::Here(fd) => f(fd.as_fd()),
+            Kept::Shelved(shelved) => f(shelved.open(libc::O_RDONLY | libc::O_NONBLOCK)?.as_fd()),
+        }
+    }
+
+    /// Whether no one else has the object open or mapped. `false` when it cannot be known.
+    pub fn sole_opener(&self) -> bool {
+        // An O_PATH descriptor on a shelf does not count, so the one that is asked is the only one of ours.
+        self.with(|fd| Ok(memfile::sole_opener(fd))) == Ok(true)
+    }
+
+    /// Whether someone has the object open for writing, or mapped from such a description. `true` when it cannot be known.
+    pub fn open_for_write_elsewhere(&self) -> bool {
+        self.with(|fd| Ok(memfile::open_for_write_elsewhere(fd))) != Ok(false)
+    }
+}
+
+/// An object's place on a shelf; given up when dropped.
+#[derive(Debug)]
+struct Shelved {
+    tid: i32,
+    number: RawFd,
+    shelf: Sender<Request>,
+    is_full: Arc<AtomicBool>,
+}
+
+impl Shelved {
+    fn open(&self, flags: i32) -> Result<OwnedFd, Errno> {
+        let path = format!("/proc/self/task/{}/fd/{}", self.tid, self.number);
+        let flags = OFlag::from_bits_retain(flags) | OFlag::O_CLOEXEC;
+        loop {
+            match nix::fcntl::open(path.as_str(), flags, Mode::empty()) {
+                Err(Errno::EINTR) => {}
+                other => return other,
+            }
+        }
+    }
+}
+
+impl Drop for Shelved {
+    fn drop(&mut self) {
+        // The thread has its receiver until all senders are gone.
+        let _ = self.shelf.send(Request::Drop(self.number));
+        self.is_full.store(false, Ordering::Relaxed);
+    }
+}
+
+enum Request {
+    /// Keep the object behind this descriptor of the process; the answer is the number here.
+    Keep(RawFd, Sender<Result<RawFd, Errno>>),
+    /// Close this one.
+    Drop(RawFd),
+}
+
+/// A thread with a descriptor table of its own.
+struct Shelf {
+    tid: i32,
+    requests: Sender<Request>,
+    is_full: Arc<AtomicBool>,
+}
+
+static SHELVES: Mutex<Vec<Shelf>> = Mutex::new(Vec::new());
+
+/// A shelf has room for as many descriptors as the process may have.
+const SHELVES_MAX: usize = 1024;
+
+/// `EMFILE`: the shelves are full.
+fn shelve(fd: BorrowedFd<'_>) -> Result<Shelved, Errno> {
+    let mut shelves = SHELVES.lock().unwrap_or_else(PoisonError::into_inner);
+    for shelf in shelves.iter().rev() {
+        match shelf.keep(fd) {
+            Err(Errno::EMFILE) => {}
+            other => return other,
+        }
+    }
+    if shelves.len() >= SHELVES_MAX {
+        return Err(Errno::EMFILE);
+    }
+    let shelf = Shelf::start()?;
+    let shelved = shelf.keep(fd);
+    shelves.push(shelf);
+    shelved
+}
+
+impl Shelf {
+    fn start() -> Result<Self, Errno> {
+        let (requests, received) = channel();
+        let (started, tid) = channel();
+        std::thread::Builder::new()
+            .name("shelf".into())
+            .spawn(move || {
+                let own_table = own_table();
+                let _ = started.send(own_table);
+                if own_table.is_ok() {
+                    serve(&received);
+                }
+            })
+            .map_err(|_| Errno::EAGAIN)?;
+        Ok(Self {
+            tid: tid.recv().map_err(|_| Errno::EIO)??,
+            requests,
+            is_full: Arc::default(),
+        })
+    }
+
+    fn keep(&self, fd: BorrowedFd<'_>) -> Result<Shelved, Errno> {
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(Errno::EMFILE);
+        }
+        let (answer, answered) = channel();
+        let request = Request::Keep(fd.as_raw_fd(), answer);
+        self.requests.send(request).map_err(|_| Errno::EIO)?;
+        let kept = answered.recv().map_err(|_| Errno::EIO)?;
+        if kept == Err(Errno::EMFILE) {
+            self.is_full.store(true, Ordering::Relaxed);
+        }
+        Ok(Shelved {
+            tid: self.tid,
+            number: kept?,
+            shelf: self.requests.clone(),
+            is_full: Arc::clone(&self.is_full),
+        })
+    }
+}
+
+/// Gives this thread an empty descriptor table of its own; its id.
+fn own_table() -> Result<i32, Errno> {
+    // SAFETY: integers only. The thread uses no descriptor that it had before: the others keep theirs.
+    unsafe {
+        Errno::result(libc::syscall(
+            libc::SYS_close_range,
+            0,
+            u32::MAX,
+            libc::CLOSE_RANGE_UNSHARE,
+        ))?;
+        Ok(libc::gettid())
+    }
+}
+
+fn serve(requests: &Receiver<Request>) {
+    let mut kept = HashMap::new();
+    while let Ok(request) = requests.recv() {
+        match request {
+            Request::Keep(number, answer) => {
+                // The process's table, not this thread's.
+                let path = format!("/proc/self/fd/{number}");
+                let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+                let opened = nix::fcntl::open(path.as_str(), flags, Mode::empty());
+                let _ = answer.send(opened.map(|fd| {
+                    let number = fd.as_raw_fd();
+                    kept.insert(number, fd);
+                    number
+                }));
+            }
+            Request::Drop(number) => {
+                kept.remove(&number);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made() -> (OwnedFd, OwnedFd) {
+        let first = memfile::create(c"test").unwrap();
+        let fd = memfile::reopen(first.as_fd(), libc::O_RDONLY).unwrap();
+        (first, fd)
+    }
+
+    #[test]
+    fn an_object_on_a_shelf_is_as_one_here() {
+        for crowded in [u64::MAX, 0] {
+            let (first, fd) = made();
+            let witness = Witness::keep(fd, crowded).unwrap();
+            assert_eq!(matches!(witness.kept, Kept::Shelved(_)), crowded == 0);
+            drop(first);
+            assert!(witness.sole_opener());
+            let writer = witness.open(libc::O_RDWR).unwrap();
+            assert_eq!(memfile::pwrite(writer.as_fd(), b"text", 0), Ok(4));
+            assert!(!witness.sole_opener());
+            assert!(witness.open_for_write_elsewhere());
+            drop(writer);
+            let reader = witness.open(libc::O_RDONLY).unwrap();
+            assert!(!witness.sole_opener());
+            assert!(!witness.open_for_write_elsewhere());
+            let (dev, ino, _) = stat::identity(reader.as_fd()).unwrap();
+            assert_eq!(witness.identity(), (dev, ino));
+            drop(reader);
+            assert!(witness.sole_opener());
+            let mut bytes = [0; 4];
+            let read = witness.with(|fd| memfile::pread(fd, &mut bytes, 0));
+            assert_eq!((read, &bytes), (Ok(4), b"text"));
+        }
+    }
+
+    #[test]
+    fn shelves_follow_when_one_is_full() {
+        let limit = limits::nofile().unwrap();
+        let many = usize::try_from(limit).unwrap() + 100;
+        if many > 100_000 {
+            eprintln!("not run: the limit of {limit} descriptors takes too long to reach");
+            return;
+        }
+        let (_first, fd) = made();
+        let shelved: Vec<_> = (0..many).map(|_| shelve(fd.as_fd()).unwrap()).collect();
+        let shelves = shelved.iter().map(|shelved| shelved.tid);
+        let shelves: std::collections::HashSet<i32> = shelves.collect();
+        assert!(shelves.len() > 1);
+        let (dev, ino, _) = stat::identity(fd.as_fd()).unwrap();
+        for shelved in [&shelved[0], &shelved[many - 1]] {
+            let opened = shelved.open(libc::O_RDONLY).unwrap();
+            let found = stat::identity(opened.as_fd()).unwrap();
+            assert_eq!((found.0, found.1), (dev, ino));
+        }
+    }
+}
