@@ -20,6 +20,8 @@ pub enum Answer {
     Value(i64),
     /// The kernel performs it as it stands.
     PassOn,
+    /// As [`Answer::PassOn`]; when it succeeds it has changed this path outside of the caller's transaction.
+    Watched(Vec<u8>),
     /// It returns a new descriptor of this.
     Install {
         /// What the tracee gets.

@@ -34,6 +34,8 @@ pub enum Letter {
     Late(Box<Late>),
     /// To send PTRACE_INTERRUPT to the thread.
     Interrupt(i32),
+    /// To see the result of the call that the thread is in, which is about to change the path.
+    Watch(i32, Vec<u8>),
 }
 
 /// See the module's documentation.

@@ -1,11 +1,18 @@
-//! What a transaction does not cover: changes of the host by its members. The kernel makes them, they are seen at once,
-//! and no abort takes them back.
+//! What a transaction does not cover: changes of the host, and of further mounts, by its participants. They happen at
+//! once, and no abort takes them back.
+//!
+//! Of a change that the monitor performs it knows the result. Of one that the kernel performs the supervisor sees it: the
+//! caller stops on its way out of the call ([`Answer::Watched`]).
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
-use goanna_vfs::{Errno, Result};
+use goanna_vfs::walk::{Last, Pos};
+use goanna_vfs::{Errno, FileKind, LOCKED, Result};
 use parking_lot::Mutex;
 
 use crate::Tell;
@@ -34,6 +41,8 @@ pub struct Policy {
     always: bool,
     tell: Tell,
     told: Mutex<Vec<Vec<u8>>>,
+    /// Threads whose call is restarted because we wanted to see its result. It is left alone then.
+    restarted: Mutex<HashSet<i32>>,
 }
 
 impl Policy {
@@ -44,52 +53,159 @@ impl Policy {
             always,
             tell,
             told: Mutex::default(),
+            restarted: Mutex::default(),
         }
     }
 
-    /// The answer to a call, which `answer` would have the kernel perform.
-    pub fn judge(&self, call: &Call<'_>, answer: Answer) -> Result<Answer> {
-        if self.outside == Outside::Allow || !matches!(answer, Answer::PassOn) {
-            return Ok(answer);
+    /// Whether there is anything to look for.
+    fn looks(&self) -> bool {
+        match self.outside {
+            Outside::Deny => true,
+            Outside::Warn => self.told.lock().len() <= TOLD_MAX,
+            Outside::Allow => self.always && self.told.lock().is_empty(),
         }
-        if !self.always && call.caller()?.txn.is_none() {
-            return Ok(answer);
+    }
+
+    /// Has `answer` answer a call, and sees to changes that the caller's transaction does not cover. EROFS where they are not
+    /// allowed.
+    pub fn around<'m>(
+        &self,
+        call: &mut Call<'m>,
+        answer: impl FnOnce(&mut Call<'m>) -> Result<Answer>,
+    ) -> Result<Answer> {
+        let path = self.before(call)?;
+        let answer = answer(call)?;
+        Ok(match path {
+            Some(path) => self.after(path, answer),
+            None => answer,
+        })
+    }
+
+    /// The path that the call is about to change outside of the caller's transaction, if it is. EROFS where that is not
+    /// allowed.
+    fn before(&self, call: &Call<'_>) -> Result<Option<Vec<u8>>> {
+        if !self.looks() || !self.always && call.caller()?.txn.is_none() {
+            return Ok(None);
         }
-        let Some((dirfd, path)) = changed(call) else {
-            return Ok(answer);
+        if self.restarted.lock().remove(&call.task.tid) {
+            return Ok(None);
+        }
+        let Some(path) = outside(call)? else {
+            return Ok(None);
         };
-        let path = call.path(path)?;
-        if is_no_file(call, dirfd, &path) {
-            return Ok(answer);
-        }
         if self.outside == Outside::Deny {
             return Err(Errno::EROFS);
         }
-        self.warn(path);
-        Ok(answer)
+        let is_known = self.told.lock().contains(&path);
+        Ok((!is_known).then_some(path))
     }
 
-    fn warn(&self, path: Vec<u8>) {
+    /// The call that is about to change `path` has this answer.
+    fn after(&self, path: Vec<u8>, answer: Answer) -> Answer {
+        match answer {
+            Answer::PassOn => return Answer::Watched(path),
+            Answer::Value(value) if value < 0 => {}
+            Answer::Value(_) | Answer::Install { .. } => self.changed(path),
+            // Calls that wait: the open of a fifo, which is no file. The others are made again.
+            _ => {}
+        }
+        answer
+    }
+
+    /// The call of `tid` that was about to change `path`, and that the kernel has performed, has this result.
+    pub fn performed(&self, tid: i32, path: Vec<u8>, result: i64) {
+        /// The numbers by which the kernel restarts calls.
+        const RESTARTS: RangeInclusive<i64> = -516..=-512;
+        if RESTARTS.contains(&result) {
+            self.restarted.lock().insert(tid);
+        } else if result >= 0 {
+            self.changed(path);
+        }
+    }
+
+    /// Thread `tid` has ended.
+    pub fn left(&self, tid: i32) {
+        self.restarted.lock().remove(&tid);
+    }
+
+    /// The change of `path` has succeeded.
+    fn changed(&self, path: Vec<u8>) {
         let mut told = self.told.lock();
-        if told.len() > TOLD_MAX || told.contains(&path) {
+        let most = match self.outside {
+            Outside::Warn => TOLD_MAX,
+            Outside::Allow | Outside::Deny => 0,
+        };
+        if told.len() > most || told.contains(&path) {
             return;
         }
-        if told.len() == TOLD_MAX {
-            self.tell
-                .line("the transaction does not cover further changes outside of the store");
-        } else {
-            let shown = path.escape_ascii();
-            self.tell.line(&format!(
-                "the transaction does not cover {shown}: it is outside of the store"
-            ));
-        }
+        let shown = path.escape_ascii();
+        let line = match self.outside {
+            Outside::Warn if told.len() == TOLD_MAX => {
+                "the transaction does not cover further changes outside of the store".to_owned()
+            }
+            Outside::Warn => {
+                format!("the transaction does not cover {shown}: it is outside of the store")
+            }
+            Outside::Allow | Outside::Deny => format!(
+                "the command has changed {shown}, which is outside of the store: an abort does not take that back \
+                 (--outside warn names all such changes, --outside deny refuses them)"
+            ),
+        };
+        self.tell.line(&line);
         told.push(path);
     }
 }
 
+/// The absolute path that a call is about to change, where that is not in the store of the caller's transaction.
+fn outside(call: &Call<'_>) -> Result<Option<Vec<u8>>> {
+    let Some((dirfd, index)) = changed(call) else {
+        return Ok(None);
+    };
+    let found = (|| {
+        let path = call.path(index)?;
+        let dirfd = dirfd.map_or(libc::AT_FDCWD, |index| call.int(index));
+        if follows(call) {
+            match call.resolve(dirfd, &path, true) {
+                Err(Errno::ENOENT) => {}
+                found => return Ok(Some((found?.at, None))),
+            }
+        }
+        let parent = call.resolve_parent(dirfd, &path)?.at;
+        Ok(match parent.last {
+            Last::Name(name) => Some((parent.dir, Some(name))),
+            // A call that changes no name fails.
+            _ => None,
+        })
+    })();
+    let (at, name) = match found {
+        Ok(Some(found)) => found,
+        Err(LOCKED) => return Err(LOCKED),
+        // The call will fail, for this reason or another one.
+        Ok(None) | Err(_) => return Ok(None),
+    };
+    if let Pos::Mounted(place) = &at {
+        let is_file = matches!(
+            place.node.kind(),
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink
+        );
+        if call.monitor.members.cover(&place.mount) || !is_file {
+            return Ok(None);
+        }
+    }
+    let Ok((mut path, _)) = at.path(&*call.caller()?) else {
+        return Ok(None);
+    };
+    if let Some(name) = name {
+        if path != b"/" {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&name);
+    }
+    Ok((!is_no_file(&path)).then_some(path))
+}
+
 /// Which argument a path starts from, if any does, and which is the path.
 pub type PathAt = (Option<usize>, usize);
-
 /// Of a call that changes what a path names: where that stands.
 pub fn changed(call: &Call<'_>) -> Option<PathAt> {
     let opens = |flags: i32| {
@@ -131,15 +247,42 @@ pub fn changed(call: &Call<'_>) -> Option<PathAt> {
     })
 }
 
-/// Whether the path names a device, a pipe or a socket: what is written there is kept nowhere.
-fn is_no_file(call: &Call<'_>, dirfd: Option<usize>, path: &[u8]) -> bool {
-    let tid = call.task.tid;
-    let start = match dirfd.map(|index| call.int(index)) {
-        None | Some(libc::AT_FDCWD) => format!("/proc/{tid}/cwd"),
-        Some(fd) => format!("/proc/{tid}/fd/{fd}"),
+/// Whether the call changes what a symbolic link at the end of its path leads to.
+fn follows(call: &Call<'_>) -> bool {
+    let no_follow = |index: usize| call.int(index) & libc::AT_SYMLINK_NOFOLLOW != 0;
+    let opens = |flags: i32| {
+        flags & libc::O_NOFOLLOW == 0
+            && flags & (libc::O_CREAT | libc::O_EXCL) != libc::O_CREAT | libc::O_EXCL
     };
-    let path = std::path::Path::new(&start).join(OsStr::from_bytes(path));
-    std::fs::metadata(path).is_ok_and(|meta| {
+    match i64::from(call.nr) {
+        libc::SYS_open => opens(call.int(1)),
+        libc::SYS_openat => opens(call.int(2)),
+        libc::SYS_openat2 => call
+            .read_u64(call.arg(2))
+            .is_ok_and(|flags| opens(flags as i32)),
+        libc::SYS_fchownat => !no_follow(4),
+        libc::SYS_fchmodat2 | libc::SYS_utimensat => !no_follow(3),
+        libc::SYS_creat
+        | libc::SYS_truncate
+        | libc::SYS_chmod
+        | libc::SYS_chown
+        | libc::SYS_fchmodat
+        | libc::SYS_futimesat
+        | libc::SYS_utime
+        | libc::SYS_utimes
+        | libc::SYS_setxattr
+        | libc::SYS_removexattr => true,
+        _ => false,
+    }
+}
+
+/// Whether the host's path names a device, a pipe or a socket, or something of the kernel: what is written there is kept nowhere.
+fn is_no_file(path: &[u8]) -> bool {
+    let path = Path::new(OsStr::from_bytes(path));
+    if path.starts_with("/proc") || path.starts_with("/sys") {
+        return true;
+    }
+    std::fs::symlink_metadata(path).is_ok_and(|meta| {
         let kind = meta.file_type();
         kind.is_char_device() || kind.is_block_device() || kind.is_fifo() || kind.is_socket()
     })

@@ -152,13 +152,14 @@ fn attempt(
     call.notification = Some((Arc::clone(listener), notification.id));
     call.may_wait = may_wait;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        profiled::answer(&mut call, handler).and_then(|answer| monitor.outside.judge(&call, answer))
+        let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
+        monitor.outside.around(&mut call, answer)
     }))
     .unwrap_or(Err(Errno::EIO));
     let waits = may_wait
         || matches!(
             outcome,
-            Ok(Answer::PassOn | Answer::Wait | Answer::Block(_))
+            Ok(Answer::PassOn | Answer::Watched(_) | Answer::Wait | Answer::Block(_))
         );
     if is_interruptible(nr) {
         task.note_left_to_wait(waits.then_some((nr, notification.args)));
@@ -177,6 +178,11 @@ fn reply(
     let result = match outcome {
         Ok(Answer::Value(value)) => listener.reply(id, Reply::Value(value)),
         Ok(Answer::PassOn) => listener.reply(id, Reply::Continue),
+        Ok(Answer::Watched(path)) => {
+            let letter = Letter::Watch(notification.tid, path);
+            monitor.mailbox.post(letter);
+            listener.reply(id, Reply::Continue)
+        }
         Ok(Answer::Install {
             fd,
             cloexec,

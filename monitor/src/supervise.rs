@@ -45,6 +45,8 @@ pub struct Supervisor {
     injector: Injector,
     /// Transaction calls that wait until another process has that filter.
     joining: HashMap<i32, (Registers, Request)>,
+    /// Threads in calls that are about to change a path outside of their transaction.
+    watched: HashMap<i32, Vec<u8>>,
     /// Those that are executing a program that a rule of the profile is for.
     entering: HashMap<i32, Entering>,
 }
@@ -92,6 +94,7 @@ impl Supervisor {
             filtered: HashSet::new(),
             injector: Injector::default(),
             joining: HashMap::new(),
+            watched: HashMap::new(),
             entering: HashMap::new(),
         }
     }
@@ -140,6 +143,7 @@ impl Supervisor {
                 Letter::Late(late) => self.finish(*late),
                 // It may have been killed.
                 Letter::Interrupt(tid) => drop(ptrace::interrupt(tid)),
+                Letter::Watch(tid, path) => drop(self.watch(tid, path)),
             });
         }
     }
@@ -155,7 +159,10 @@ impl Supervisor {
             ptrace::Status::Seccomp => self.call(tid),
             ptrace::Status::SyscallStop => self.syscall_stop(tid),
             ptrace::Status::SignalDelivery(signal) => self.deliver(tid, signal),
-            ptrace::Status::GroupStop(_) => ptrace::listen(tid),
+            ptrace::Status::GroupStop(_) => {
+                self.seen(tid);
+                ptrace::listen(tid)
+            }
             ptrace::Status::NewChild { child, .. } => self.new_child(tid, child),
             ptrace::Status::Exec { former_tid } => self.executed(tid, former_tid),
             ptrace::Status::EventStop => self.event_stop(tid),
@@ -180,6 +187,7 @@ impl Supervisor {
             self.monitor.alive.remove(former);
             self.joining.remove(&tid);
             self.late.remove(&tid);
+            self.watched.remove(&tid);
             if self.filtered.remove(&former) {
                 self.filtered.insert(tid);
             }
@@ -202,6 +210,8 @@ impl Supervisor {
 
     fn ended(&mut self, tid: i32) {
         self.late.remove(&tid);
+        self.watched.remove(&tid);
+        self.monitor.outside.left(tid);
         self.rewriter.forget(tid);
         self.monitor.tasks.remove(tid);
         self.known.remove(&tid);
@@ -259,6 +269,7 @@ impl Supervisor {
             self.monitor.alive.add(tid);
             return Ok(());
         }
+        self.seen(tid);
         match self.injector.event_stop(tid) {
             Stop::Foreign => ptrace::cont(tid, 0),
             stop => self.injected(tid, stop),
@@ -492,8 +503,8 @@ impl Supervisor {
                 self.without_notification(tid, *regs, Ok(answer))
             }
             (_, Some(handler)) => {
-                let answer = profiled::answer(&mut call, handler);
-                let mut answer = answer.and_then(|answer| monitor.outside.judge(&call, answer));
+                let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
+                let mut answer = monitor.outside.around(&mut call, answer);
                 drop(call);
                 if matches!(answer, Ok(Answer::Wait)) {
                     answer = Ok(on_own_thread(&monitor, tid, (nr, args), handler));
@@ -514,6 +525,10 @@ impl Supervisor {
         self.monitor.stats.count(regs.orig_rax as u32, &answer);
         match answer? {
             Answer::PassOn => Ok(Next::Run),
+            Answer::Watched(path) => {
+                self.watch(tid, path)?;
+                Ok(Next::Run)
+            }
             Answer::Value(value) => {
                 skip(tid, regs, value)?;
                 Ok(Next::Run)
@@ -568,6 +583,24 @@ impl Supervisor {
         }
     }
 
+    /// Has thread `tid`, whose call is about to change `path`, stop on its way out of the call.
+    fn watch(&mut self, tid: i32, path: Vec<u8>) -> Result<()> {
+        ptrace::interrupt(tid)?;
+        self.watched.insert(tid, path);
+        Ok(())
+    }
+
+    /// Thread `tid` has stopped on its way out of a call.
+    fn seen(&mut self, tid: i32) {
+        let Some(path) = self.watched.remove(&tid) else {
+            return;
+        };
+        if let Ok(regs) = ptrace::get_regs(tid) {
+            let result = regs.rax.cast_signed();
+            self.monitor.outside.performed(tid, path, result);
+        }
+    }
+
     /// Lets a call go on whose answer took long.
     fn finish(&mut self, late: Late) {
         let Late {
@@ -600,8 +633,8 @@ fn on_own_thread(
     waiting::again(monitor, tid, false, move || {
         let mut call = Call::new(&again, again.tasks.get(tid)?, nr, args);
         call.may_wait = true;
-        let answer = profiled::answer(&mut call, handler)?;
-        again.outside.judge(&call, answer)
+        let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
+        again.outside.around(&mut call, answer)
     })
 }
 

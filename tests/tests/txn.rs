@@ -492,21 +492,75 @@ fn a_second_store_leaves_the_transaction_with_the_first() {
     assert_eq!(finish(&mut place.shell("ls")).expect(0).text(), "f\n");
 }
 
+/// Directories that were only looked at, calls that failed, and relative names used to be in the list; what the monitor
+/// changed on the host itself was not, and was not refused.
 #[test]
 fn changes_outside_of_the_store_are_told_or_refused() {
-    let place = Place::new(Backend::Amino(Engine::Fjall), Intercept::Notify, User::Own);
-    let host = place.make_dir("host");
-    let script = format!(
-        "cd {} && echo x > f && mkdir d && echo y > /dev/null && cat f > /dev/null && echo z > \"$OLDPWD\"/inside",
-        host.display()
-    );
-    let warned = finish(&mut place.shell_with(&["--txn", "--outside", "warn"], &script)).expect(0);
-    let told: Vec<_> = warned.errors().lines().map(str::to_owned).collect();
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[0].contains("does not cover f:") && told[1].contains("does not cover d:"));
-    assert!(host.join("d").is_dir());
-    std::fs::remove_dir_all(&host).unwrap();
-    std::fs::create_dir(&host).unwrap();
-    finish(&mut place.shell_with(&["--txn", "--outside", "deny"], &script)).expect(1);
-    assert_eq!(std::fs::read_dir(&host).unwrap().count(), 0);
+    for intercept in [Intercept::Notify, Intercept::Ptrace] {
+        let place = Place::new(Backend::Amino(Engine::Fjall), intercept, User::Own);
+        let (host, further) = (place.make_dir("host"), place.make_dir("further"));
+        fs::create_dir(host.join("old")).unwrap();
+        let mount = format!("pass={}:/afurther", further.display());
+        let shown = host.display();
+        let looks = format!(
+            "echo z > inside; cd {shown}; mkdir -p old; ! mkdir old 2> /dev/null; ! rmdir none 2> /dev/null; \
+             ! echo x 2> /dev/null > none/f; echo y > /dev/null; cat < /dev/null"
+        );
+        let changes = [
+            format!("mkdir -p {shown}/old/new/deep"),
+            format!("cd {shown} && echo x > f && echo y >> f"),
+            // By the monitor: the kernel does not know where the path starts.
+            format!("mkdir -p d && cd d && echo x > ../..{shown}/g"),
+            "echo x > /afurther/h".to_owned(),
+            format!("cd {shown} && rm f && ln -sf g link"),
+        ];
+        let all = changes.each_ref().map(|change| format!("({change})"));
+        let script = format!("{looks}; cd {}; {}", place.top(), all.join(" && "));
+        let run = |what: &str, script: &str| {
+            let options = ["--txn", "--outside", what, "--mount", &mount];
+            finish(&mut place.shell_with(&options, script))
+        };
+        let told = run("warn", &script).expect(0).errors();
+        let told: Vec<_> = told
+            .lines()
+            .filter_map(|line| {
+                line.split_once("does not cover ")?
+                    .1
+                    .split_once(": it is outside")
+            })
+            .map(|(path, _)| path.to_owned())
+            .collect();
+        let in_host = |name: &str| format!("{shown}/{name}");
+        let expected = [
+            in_host("old/new"),
+            in_host("old/new/deep"),
+            in_host("f"),
+            in_host("g"),
+            "/afurther/h".to_owned(),
+            in_host("link"),
+        ];
+        assert_eq!(told, expected);
+
+        // Without --outside the first change is told, once.
+        let told = run("allow", &script).expect(0).errors();
+        assert_eq!(told.matches("outside of the store").count(), 1, "{told}");
+        assert!(
+            told.contains(&in_host("old")) || told.contains(&in_host("f")),
+            "{told}"
+        );
+        let told = run("allow", &looks).expect(0).errors();
+        assert!(!told.contains("outside of the store"), "{told}");
+
+        for dir in [&host, &further] {
+            fs::remove_dir_all(dir).unwrap();
+            fs::create_dir(dir).unwrap();
+        }
+        for change in &changes {
+            let ended = run("deny", change);
+            assert_ne!(ended.status, 0, "{change}");
+        }
+        for dir in [&host, &further] {
+            assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
+        }
+    }
 }
