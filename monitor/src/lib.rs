@@ -47,6 +47,7 @@ mod whole;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -55,7 +56,7 @@ use std::time::Duration;
 use goanna_sys::launch::LaunchError;
 use goanna_sys::notify::Listener;
 use goanna_sys::{cred, limits};
-use goanna_vfs::{Errno, Mounts};
+use goanna_vfs::{Errno, Mounts, escape};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::{Condvar, Mutex};
@@ -169,10 +170,10 @@ pub struct Outcome {
 #[derive(Debug, Error)]
 pub enum Error {
     /// No program of that name in PATH, or no such file.
-    #[error("{}: command not found", .0.display())]
+    #[error("{}: command not found", escape(.0.as_bytes()))]
     NotFound(OsString),
     /// The file cannot be executed.
-    #[error("{}: cannot be executed: {}", .0.display(), .1.desc())]
+    #[error("{}: cannot be executed: {}", escape(.0.as_bytes()), .1.desc())]
     NotExecutable(OsString, Errno),
     /// An argument holds a NUL byte, or there is no command.
     #[error("the command line is empty or holds a NUL byte")]
@@ -430,6 +431,7 @@ impl Run {
         let status = supervisor.run(pid).map_err(Error::Trace)?;
         sweeper.stop();
         monitor.gate.close();
+        monitor.members.note_refused();
         monitor.members.end_named();
         monitor.shadows.sweep(Vec::new);
         Ok(Outcome {
@@ -476,6 +478,7 @@ impl Sweeper {
                     }
                     drop(stop);
                     monitor.members.expire();
+                    monitor.members.note_refused();
                     monitor.shadows.sweep(|| monitor.tasks.processes());
                     monitor.ending.tell_of_rest(&monitor.alive, &monitor.note);
                     stop = flag.lock();

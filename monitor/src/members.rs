@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use goanna_sys::txncall::DEPTH_MAX;
 use goanna_sys::{pidfd, procfs};
-use goanna_vfs::{Errno, Mount, MountFlags, Mounts, Result, TxnId, TxnStatus};
+use goanna_vfs::{Errno, Mount, MountFlags, Mounts, Result, TxnId, TxnStatus, escape};
 use nix::sys::stat::fstat;
 use nix::unistd::{Whence, lseek};
 use parking_lot::Mutex;
@@ -290,7 +290,7 @@ impl Members {
         }
         if let Some(member) = self.book.lock().threads.get_mut(&tid) {
             let comm = procfs::comm(tid).unwrap_or_default();
-            member.comm = Some(comm.escape_ascii().to_string());
+            member.comm = Some(escape(&comm));
         }
     }
 
@@ -343,6 +343,7 @@ impl Members {
             let book = self.book.lock();
             (book.around(id), book.held_inside(id))
         };
+        self.note_refused();
         transactions.abort(id);
         restore(self.book.lock().end(id, participants));
         self.note_ended_inside(&held);
@@ -408,6 +409,7 @@ impl Members {
 
     fn commit_one(&self, id: TxnId, durable: Option<bool>) -> Result<()> {
         let transactions = self.transactions()?;
+        self.note_refused();
         let outcome = transactions.commit(id);
         match outcome {
             Err(Errno::EBUSY) => {}

@@ -11,7 +11,7 @@ use goanna_sys::procfs;
 use goanna_sys::ptrace::{self, Options};
 use goanna_sys::txncall::NUMBER;
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Errno, LOCKED, Place, Result, ops};
+use goanna_vfs::{Errno, LOCKED, Place, Result, escape, ops};
 
 use crate::call::{Answer, Call};
 use crate::calls::socket::{self, datagram};
@@ -369,11 +369,11 @@ impl Supervisor {
                 }
                 self.monitor.note_once(&format!(
                     "{}: the profile does not apply to programs that start with seccomp filters of their own",
-                    path.escape_ascii()
+                    escape(&path)
                 ));
             } else {
                 self.filtered.insert(tid);
-                let program = Arc::from(path.escape_ascii().to_string());
+                let program = Arc::from(escape(&path));
                 self.entering.insert(tid, (Some(rule), program));
             }
         }

@@ -92,11 +92,19 @@ pub fn finish_within(command: &mut Command, limit: Duration) -> Ended {
         bytes
     };
     let (stdout, stderr) = (read(&mut stdout), read(&mut stderr));
+    let stderr = without_new_store(&stderr);
     Ended {
         status: status.unwrap_or(TOO_LONG),
         stdout,
         stderr,
     }
+}
+
+/// Without the line that the first command of a place may say of the place's store: which command that is means nothing.
+fn without_new_store(stderr: &[u8]) -> Vec<u8> {
+    let lines = stderr.split_inclusive(|&byte| byte == b'\n');
+    let others = lines.filter(|line| !line.starts_with(b"amino: made a store in "));
+    others.flatten().copied().collect()
 }
 
 /// Waits for `child`; kills its group when it takes longer than `limit`.

@@ -152,9 +152,9 @@ fn names_have_rules() {
                         elsewhere: 1\n";
         assert_eq!(ended.text(), expected, "{}", ended.errors());
         let taken =
-            "amino: txn begin --name n: a transaction of this name is open already\n  hint: ";
+            "amino: txn begin --name n: a transaction of this name is open already\namino: hint: ";
         assert!(ended.errors().contains(taken), "{}", ended.errors());
-        let none = "amino: txn run --in m: there is no such transaction\n  hint: ";
+        let none = "amino: txn run --in m: there is no such transaction\namino: hint: ";
         assert!(ended.errors().contains(none), "{}", ended.errors());
     }
 }

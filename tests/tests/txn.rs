@@ -446,11 +446,30 @@ try:
 except OSError as e:
     assert e.errno == errno.ENOSPC, e
 '";
-    finish(&mut place.transaction(&format!("{fill} && exit 4"))).expect(4);
+    let limit = "a transaction has reached its limit of 1024 MiB of changes";
+    let ended = finish(&mut place.transaction(&format!("{fill} && exit 4"))).expect(4);
+    assert_eq!(
+        ended.errors().matches(limit).count(),
+        1,
+        "{}",
+        ended.errors()
+    );
     same_tree(&before, &exported(&place, "aborted"));
     finish(&mut place.transaction(&format!("{fill} && rm -r d && echo new > f"))).expect(0);
     let text = finish(&mut place.shell("cat f; ls")).expect(0).text();
     assert_eq!(text, "new\nf\n");
+    // Of one that a shell begins it is said, too.
+    let explicit = format!("amino txn begin >/dev/null; {fill}; amino txn abort; ls");
+    let mut command = goanna_tests::command_in_path(&place, &[]);
+    command.args(["bash", "-c", &format!("cd {}; {explicit}", place.top())]);
+    let ended = finish(&mut command).expect(0);
+    assert_eq!(ended.text(), "f\n");
+    assert_eq!(
+        ended.errors().matches(limit).count(),
+        1,
+        "{}",
+        ended.errors()
+    );
     place.fsck();
 }
 

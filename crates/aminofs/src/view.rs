@@ -338,6 +338,8 @@ impl View<'_> {
             return self.fs.reserve(bytes);
         };
         if txn.total_bytes().saturating_add(bytes as u64) > self.options.transaction_bytes {
+            let outermost = txn.chain().last().unwrap_or(txn);
+            outermost.refused.store(true, SeqCst);
             return Err(Errno::ENOSPC);
         }
         txn.bytes.fetch_add(bytes as u64, SeqCst);

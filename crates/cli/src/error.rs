@@ -82,6 +82,22 @@ pub enum Error {
     /// A store is to be looked at that does not exist.
     #[error("{}: there is no store here", escape_path(.0))]
     NoStore(PathBuf),
+    /// A store is to be made below a directory that does not exist.
+    #[error("{}: there is no store here, and no directory {} to make one in", escape_path(.dir), escape_path(.parent))]
+    NoParent {
+        /// The store.
+        dir: PathBuf,
+        /// The missing directory.
+        parent: PathBuf,
+    },
+    /// No store can be made at a place.
+    #[error("{}: no store can be made here: {}", escape_path(.dir), io_text(.why))]
+    NotMade {
+        /// The store.
+        dir: PathBuf,
+        /// Why.
+        why: io::Error,
+    },
     /// A store could not be opened.
     #[error("{}: {}", escape_path(.dir), store_why(.why))]
     Store {
@@ -279,7 +295,17 @@ impl Error {
 
     /// What the user could do.
     pub fn hint(&self) -> Option<String> {
+        let missing = (self.exit_code() == 125).then(missing_place).flatten();
+        missing.map(Into::into).or_else(|| self.own_hint())
+    }
+
+    fn own_hint(&self) -> Option<String> {
         let hint = match self {
+            Self::NoParent { .. } => {
+                "give --create to make it with the directories above, or check the path for a mistake"
+            }
+            Self::NotMade { .. } => "name another place with --store DIR or $AMINO_STORE",
+            Self::InTree { path, why } => return in_tree_hint(path, why),
             Self::NoStore(_) => {
                 "amino run and amino import make one; another store is named by --store DIR or $AMINO_STORE"
             }
@@ -336,6 +362,32 @@ impl Error {
         };
         Some(hint.to_owned())
     }
+}
+
+/// A place that every command needs, if it is missing.
+fn missing_place() -> Option<&'static str> {
+    let missing = |path| !Path::new(path).exists();
+    if missing("/proc/self") {
+        Some("/proc is not mounted here; amino finds itself, processes and descriptors there")
+    } else if missing("/dev/null") {
+        Some("/dev/null is missing here; amino needs it for the process that owns the store")
+    } else {
+        None
+    }
+}
+
+/// For a path that has the usual mount point before it.
+fn in_tree_hint(path: &[u8], why: &str) -> Option<String> {
+    let inside = path.strip_prefix(b"/amino")?;
+    let inside = match inside {
+        b"" => b"/",
+        [b'/', ..] => inside,
+        _ => return None,
+    };
+    (why == Errno::ENOENT.desc()).then(|| {
+        let inside = escape(inside);
+        format!("a path begins at the store's root, without the mount point: {inside}")
+    })
 }
 
 /// So many commands, in words.

@@ -13,6 +13,7 @@ mod inspect;
 mod iso;
 mod lines;
 mod manual;
+mod messages;
 mod mounts;
 mod names;
 mod offline;

@@ -15,7 +15,7 @@ use crate::args::{Engine, Level};
 use crate::error::{AtError, Error};
 use crate::names;
 use crate::spec::{MountSpec, Source};
-use crate::store::{self, Opening};
+use crate::store::{self, Create, Opening};
 use crate::tab;
 
 /// An open store and its directory.
@@ -60,6 +60,12 @@ pub fn own(dir: PathBuf, at: &Path, durability: Level) -> Result<MountSpec, Erro
     };
     check_at(&spec)?;
     Ok(spec)
+}
+
+/// Whether a mount at `at` hides files of the host.
+pub fn hides_host(at: &Path) -> bool {
+    let entries = fs::read_dir(at);
+    entries.is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// A store's mount point is a real place below the root that neither holds the store nor lies in it.
@@ -108,12 +114,14 @@ pub fn real(path: &Path) -> PathBuf {
 }
 
 /// Opens what is to be mounted, in order, but for the store that is `owned`. `engine` is for the first store, when it is
-/// made now.
+/// made now; `create` says where stores may be made, which `note` is told of.
 pub fn build(
     specs: &[MountSpec],
     engine: Option<Engine>,
+    create: Create,
     caller: &Caller,
     owned: Option<&OpenStore>,
+    note: impl Fn(&str),
 ) -> Result<Built, Error> {
     let host = PassFs::host().map_err(Error::from_pass)?;
     let mut built = Built {
@@ -147,9 +155,13 @@ pub fn build(
                         let opening = Opening {
                             engine,
                             durability: *durability,
-                            create: !spec.read_only,
+                            create: if spec.read_only {
+                                Create::Never
+                            } else {
+                                create
+                            },
                         };
-                        store::open(dir, opening, caller)?
+                        store::open_or_make(dir, opening, caller, &note)?
                     }
                 };
                 built.stores.push((dir.clone(), Arc::clone(&fs)));

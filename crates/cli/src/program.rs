@@ -1,12 +1,13 @@
 //! The two programs: parse, dispatch, report.
 
-use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
 use crate::args::{Amino, Common, Goanna, amino, goanna};
 use crate::error::Error;
+use crate::messages::{self, complain};
 use crate::{daemon, inspect, iso, manual, offline, run, txn};
 
 /// The status when we ourselves failed.
@@ -17,7 +18,8 @@ pub fn amino() -> ExitCode {
     use amino::Command;
     let mut words = std::env::args_os();
     if daemon::is_meant(words.next().as_deref()) {
-        return report(daemon::NAME, daemon::serve(words.next()));
+        messages::speak_as(daemon::NAME);
+        return report(daemon::serve(words.next()));
     }
     start::<Amino>("amino", |args| {
         let loud = args.loudness;
@@ -58,21 +60,22 @@ fn print_common(common: &Common, command: clap::Command) -> Result<u8, Error> {
     Ok(0)
 }
 
-fn start<A: Parser>(name: &str, command: impl FnOnce(A) -> Result<u8, Error>) -> ExitCode {
+fn start<A: Parser>(name: &'static str, command: impl FnOnce(A) -> Result<u8, Error>) -> ExitCode {
+    messages::speak_as(name);
     let args = match A::try_parse() {
         Ok(args) => args,
-        Err(error) => return ExitCode::from(report_usage(name, &error)),
+        Err(error) => return ExitCode::from(report_usage(&error)),
     };
-    report(name, command(args))
+    report(command(args))
 }
 
 /// The exit status; an error is told.
-fn report(name: &str, result: Result<u8, Error>) -> ExitCode {
+fn report(result: Result<u8, Error>) -> ExitCode {
     match result {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
             if !error.is_quiet() {
-                complain(name, &error);
+                messages::tell(&error);
             }
             ExitCode::from(error.exit_code())
         }
@@ -81,30 +84,32 @@ fn report(name: &str, result: Result<u8, Error>) -> ExitCode {
 
 /// Help and versions go to stdout with status 0. Command lines that are wrong are told in the form of all our
 /// errors, with clap's text, and end with 125: 2 could be the status of the command to run.
-fn report_usage(name: &str, error: &clap::Error) -> u8 {
+fn report_usage(error: &clap::Error) -> u8 {
     if !error.use_stderr() {
         return u8::from(error.print().is_err());
     }
-    let text = error.render();
-    let text = if std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
-        text.ansi().to_string()
-    } else {
-        text.to_string()
-    };
-    let _ = match text.split_once("error:") {
-        // Only an error begins so; what precedes is the colour.
-        Some((colour, rest)) if !colour.contains('\n') && colour.len() < 16 => {
-            write!(std::io::stderr(), "{colour}{name}:{rest}")
-        }
-        _ => write!(std::io::stderr(), "{text}"),
-    };
+    let text = error.render().to_string();
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        messages::block(&text);
+        return FAILED;
+    }
+    let text = text.strip_prefix("error:").unwrap_or(&text);
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        complain(line.trim_start());
+    }
+    if let Some(hint) = usage_hint(error) {
+        messages::hint(hint);
+    }
     FAILED
 }
 
-fn complain(name: &str, error: &Error) {
-    let mut stderr = std::io::stderr().lock();
-    let _ = writeln!(stderr, "{name}: {error}");
-    if let Some(hint) = error.hint() {
-        let _ = writeln!(stderr, "  hint: {hint}");
-    }
+/// What to do about an empty name of a store, which clap refuses without saying where it is from.
+fn usage_hint(error: &clap::Error) -> Option<&'static str> {
+    let option = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(option)) => option,
+        _ => return None,
+    };
+    let empty = std::env::var_os("AMINO_STORE").is_some_and(|value| value.is_empty());
+    let is_store = option.starts_with("--store");
+    (empty && is_store).then_some("$AMINO_STORE is empty: unset it, or let it name a directory")
 }

@@ -1,7 +1,6 @@
 //! `amino run` and `goanna run`.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::time::Instant;
 
 use goanna_monitor::{Abort, Config, Ending, Interception, Outcome, Run, Signals, Status, Tell};
@@ -11,11 +10,14 @@ use serde::{Deserialize, Serialize};
 use crate::args::amino;
 use crate::args::{Engine, Intercept, Loudness, Outside, StatsFormat, goanna};
 use crate::error::Error;
+use crate::messages::block;
+pub use crate::messages::{complain, note};
 use crate::mounts::{self, Built, OpenStore};
 use crate::profile::Source as ProfileSource;
 use crate::spec::{MountSpec, Source};
 use crate::stats::Figures;
-use crate::{caller, daemon, store};
+use crate::store::Create;
+use crate::{caller, daemon, names, store};
 
 /// What a command is run over, and by which rules.
 #[derive(Debug, Serialize, Deserialize)]
@@ -24,6 +26,10 @@ pub struct Plan {
     pub specs: Vec<MountSpec>,
     /// The engine of that store, if it is made now.
     pub engine: Option<Engine>,
+    /// Stores are made also where there is no directory to make them in.
+    pub create: bool,
+    /// The first store is at the default place.
+    pub default_store: bool,
     /// The whole command is one transaction.
     pub whole: bool,
     /// Where transactions are inserted.
@@ -34,6 +40,17 @@ pub struct Plan {
     pub stats: Option<StatsFormat>,
     /// All kinds of calls among them.
     pub all_stats: bool,
+}
+
+impl Plan {
+    /// Where stores are made that do not exist.
+    pub fn create(&self) -> Create {
+        if self.create {
+            Create::WithParents
+        } else {
+            Create::InParent
+        }
+    }
 }
 
 /// What became of a command.
@@ -54,12 +71,24 @@ pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
     refuse_nesting()?;
     let dir = store::dir(&args.store)?;
     let mut specs = vec![mounts::own(dir.clone(), &args.at, args.durability)?];
+    if mounts::hides_host(&args.at) {
+        let at = names::escape_path(&args.at);
+        note(
+            &format!(
+                "--at {at} hides what the host has there from the command; \
+                 a place that does not exist hides nothing"
+            ),
+            loud,
+        );
+    }
     specs.extend(mounts::requested(&args.how)?);
     if args.txn {
         refuse_several_stores(&specs)?;
     }
     let plan = Plan {
         specs,
+        create: args.how.create,
+        default_store: args.store.store.is_none(),
         engine: args.engine,
         whole: args.txn,
         profile: args
@@ -84,6 +113,8 @@ pub fn goanna(args: goanna::Run, loud: Loudness) -> Result<u8, Error> {
     }
     let plan = Plan {
         specs,
+        create: args.how.create,
+        default_store: false,
         engine: None,
         whole: false,
         profile: None,
@@ -125,18 +156,6 @@ fn tells(loud: Loudness) -> (Tell, Tell) {
     (note, Tell::new(complain))
 }
 
-/// Tells what is worth knowing.
-pub fn note(text: &str, loud: Loudness) {
-    if !loud.quiet {
-        let _ = writeln!(std::io::stderr(), "note: {text}");
-    }
-}
-
-/// Tells of a failure that does not end the command.
-pub fn complain(text: &str) {
-    let _ = writeln!(std::io::stderr(), "amino: {text}");
-}
-
 fn refuse_nesting() -> Result<(), Error> {
     if goanna_monitor::inside() {
         return Err(Error::Nested);
@@ -170,7 +189,10 @@ pub fn perform(
         .as_ref()
         .map(ProfileSource::parse)
         .transpose()?;
-    let Built { mounts, stores } = mounts::build(&plan.specs, plan.engine, caller, owned)?;
+    let Built { mounts, stores } = {
+        let made = |text: &str| note.line(text);
+        mounts::build(&plan.specs, plan.engine, plan.create(), caller, owned, made)?
+    };
     let before: Vec<_> = stores.iter().map(|(_, fs)| fs.store().stats()).collect();
     let begun = Instant::now();
     let outcome = Run::new(Config {
@@ -251,7 +273,7 @@ fn aborted(abort: Abort, status: Status) -> (Status, String) {
 /// Tells what became of the command; the exit status.
 fn conclude(done: Done, loud: Loudness) -> Result<u8, Error> {
     if let Some(text) = done.stats {
-        let _ = std::io::stderr().write_all(text.as_bytes());
+        block(&text);
     }
     let status = match done.ended {
         Ok(code) => Status::Exited(code),

@@ -14,6 +14,7 @@ use goanna_vfs::{Caller, FileSystem};
 use crate::args::amino::StoreArg;
 use crate::args::{Engine, Level};
 use crate::error::Error;
+use crate::names;
 
 /// The store's directory: the option or $AMINO_STORE (clap has merged them), else the XDG default.
 pub fn dir(arg: &StoreArg) -> Result<PathBuf, Error> {
@@ -43,24 +44,83 @@ pub struct Opening {
     /// When programs wait for the disk.
     pub durability: Level,
     /// Whether a store is made where there is none.
-    pub create: bool,
+    pub create: Create,
+}
+
+/// Where a store is made that does not exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Create {
+    /// Nowhere.
+    Never,
+    /// In a directory that exists: a path that is mistyped is likely to have none.
+    InParent,
+    /// Anywhere; the directories above it are made, too.
+    WithParents,
+}
+
+impl Create {
+    /// Anywhere if that was asked for, or for the default place.
+    pub fn at(arg: &StoreArg, anywhere: bool) -> Self {
+        if anywhere || arg.store.is_none() {
+            Self::WithParents
+        } else {
+            Self::InParent
+        }
+    }
 }
 
 /// Opens the store in `dir` for `caller`, who owns the root directory of a store that is made now.
 pub fn open(dir: &Path, opening: Opening, caller: &Caller) -> Result<Arc<AminoFs>, Error> {
-    if opening.create {
-        make_parents(dir)?;
-    } else {
-        must_exist(dir)?;
+    match opening.create {
+        Create::Never => must_exist(dir)?,
+        Create::InParent => parent_must_exist(dir)?,
+        Create::WithParents => make_parents(dir)?,
     }
     let options = Options {
         engine: opening.engine.map(kind),
         durability: durability(opening.durability),
-        create: opening.create,
+        create: opening.create != Create::Never,
         root_owner: (caller.uid, caller.gid),
         ..Options::default()
     };
-    AminoFs::open(dir, options).map_err(|why| Error::store(dir, why))
+    let is_new = !dir.exists();
+    AminoFs::open(dir, options).map_err(|why| match io_cause(&why) {
+        Some(io) if is_new && is_refusal(io.kind()) => Error::NotMade {
+            dir: dir.to_owned(),
+            why: io
+                .raw_os_error()
+                .map_or_else(|| io.kind().into(), std::io::Error::from_raw_os_error),
+        },
+        _ => Error::store(dir, why),
+    })
+}
+
+/// As [`open`]; `note` is told of a store that was made.
+pub fn open_or_make(
+    dir: &Path,
+    opening: Opening,
+    caller: &Caller,
+    note: impl Fn(&str),
+) -> Result<Arc<AminoFs>, Error> {
+    let is_new = matches!(amino_txn::Store::engine_of(dir), Ok(None));
+    let fs = open_patiently(dir, opening, caller)?;
+    if is_new {
+        note(&format!("made a store in {}", names::escape_path(dir)));
+    }
+    Ok(fs)
+}
+
+/// The system's error behind `error`.
+fn io_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std::io::Error> {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.find_map(|error| error.downcast_ref())
+}
+
+fn is_refusal(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::NotFound
+    )
 }
 
 /// As the file system calls it.
@@ -154,9 +214,31 @@ pub fn settle(dir: &Path, fs: &AminoFs) -> Result<(), Error> {
     fs.sync(None).map_err(failed)
 }
 
+/// The directory that a store is made in.
+fn parent(dir: &Path) -> Option<&Path> {
+    let parent = dir.parent();
+    parent.filter(|parent| !parent.as_os_str().is_empty())
+}
+
+fn parent_must_exist(dir: &Path) -> Result<(), Error> {
+    match parent(dir) {
+        Some(parent)
+            if parent
+                .metadata()
+                .is_err_and(|why| why.kind() == ErrorKind::NotFound) =>
+        {
+            Err(Error::NoParent {
+                dir: dir.to_owned(),
+                parent: parent.to_owned(),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Makes the directories above a store that is about to be made, for its owner alone.
 fn make_parents(dir: &Path) -> Result<(), Error> {
-    let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) else {
+    let Some(parent) = parent(dir) else {
         return Ok(());
     };
     std::fs::DirBuilder::new()
@@ -166,6 +248,10 @@ fn make_parents(dir: &Path) -> Result<(), Error> {
         .map_err(|why| match why.kind() {
             // What exists is no directory.
             ErrorKind::AlreadyExists => Error::host(parent, ErrorKind::NotADirectory),
+            kind if is_refusal(kind) => Error::NotMade {
+                dir: dir.to_owned(),
+                why,
+            },
             _ => Error::host(parent, why),
         })
 }

@@ -7,6 +7,7 @@ use crate::args::Loudness;
 use crate::args::txn::{self, Command, Txn};
 use crate::child::{self, Signals};
 use crate::error::Error;
+use crate::messages::note;
 use crate::output::Output;
 use crate::run::{ending, exit_status};
 
@@ -205,11 +206,7 @@ fn run_in(name: &Name, args: &txn::Run) -> Result<u8, Error> {
 /// `amino txn run`.
 fn run(args: &txn::Run, loud: Loudness) -> Result<u8, Error> {
     let mut signals = Signals::hold().map_err(|why| Error::Signals(why.into()))?;
-    let note = |text: &str| {
-        if !loud.quiet {
-            eprintln!("note: {text}");
-        }
-    };
+    let note = |text: &str| note(text, loud);
     let mut repetition = 0;
     let mut failed = None;
     let outcome = amino_client::transaction(args.retry, || {

@@ -223,7 +223,7 @@ fn wrong_command_lines_end_with_125() {
         (
             "amino",
             &["run", "--at", "here", "true"],
-            "amino: --at here: not an absolute path\n  hint: ",
+            "amino: --at here: not an absolute path\namino: hint: ",
         ),
         ("amino", &["run", "--at", "/", "true"], "amino: --at /: "),
         (
@@ -239,7 +239,7 @@ fn wrong_command_lines_end_with_125() {
         (
             "amino",
             &["ls", "--store", "/nonexistent"],
-            "amino: /nonexistent: there is no store here\n  hint: ",
+            "amino: /nonexistent: there is no store here\namino: hint: ",
         ),
     ];
     for (name, args, message) in cases {

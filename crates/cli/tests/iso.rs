@@ -373,11 +373,11 @@ fn sessions_boot_images_udf_and_compressed_files_are_told() {
     fixture
         .iso(&["ls", "--session", "3", "s.iso"])
         .with(125)
-        .mentions("s.iso: no session 3: the image has 2\n  hint: goanna iso info");
+        .mentions("s.iso: no session 3: the image has 2\ngoanna: hint: goanna iso info");
     fixture
         .iso(&["info", "--namespace", "joliet", "s.iso"])
         .with(125)
-        .mentions("the image has no Joliet names\n  hint: goanna iso info");
+        .mentions("the image has no Joliet names\ngoanna: hint: goanna iso info");
 }
 
 #[test]

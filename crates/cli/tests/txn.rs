@@ -43,7 +43,7 @@ fn outside_every_command_says_so() {
         assert_eq!(output.status.code(), Some(125), "{args:?}");
         assert!(output.stdout.is_empty(), "{args:?}");
         let message = format!(
-            "amino: txn {}: not running under amino\n  hint: start the shell with: amino run bash\n",
+            "amino: txn {}: not running under amino\namino: hint: start the shell with: amino run bash\n",
             args[0]
         );
         assert_eq!(text(&output.stderr), message);
@@ -152,15 +152,15 @@ fn what_is_not_possible_is_told_with_status_1() {
     let cases = [
         (
             "amino txn commit",
-            "amino: txn commit: there is no current transaction\n  hint: amino txn begin begins one\n",
+            "amino: txn commit: there is no current transaction\namino: hint: amino txn begin begins one\n",
         ),
         (
             "amino txn attach 0123456789abcdef0123456789abcdef",
-            "amino: txn attach: there is no such transaction\n  hint: it may have ended",
+            "amino: txn attach: there is no such transaction\namino: hint: it may have ended",
         ),
         (
             "amino txn begin >id; amino txn resume $(cat id)",
-            "amino: txn resume: there is a current transaction already\n  hint: end it",
+            "amino: txn resume: there is a current transaction already\namino: hint: end it",
         ),
         (
             "amino txn begin >id; FAKE_FAIL=commit:28 amino txn commit",
@@ -189,13 +189,13 @@ fn run_commits_at_0_and_aborts_otherwise() {
             &["--", "sh", "-c", "exit 7"],
             7,
             ["begin self", "abort self"],
-            "note: the command exited with 7; the transaction was aborted\n",
+            "amino: the command exited with 7; the transaction was aborted\n",
         ),
         (
             &["--retry", "3", "sh", "-c", "kill -TERM $$"],
             143,
             ["begin self", "abort self"],
-            "note: signal 15 killed the command; the transaction was aborted\n",
+            "amino: signal 15 killed the command; the transaction was aborted\n",
         ),
         (&["-q", "false"], 1, ["begin self", "abort self"], ""),
         (
@@ -255,8 +255,8 @@ fn retry_repeats_after_conflicts_only_so_often() {
     assert_eq!((status, tries), (Some(0), 3), "{stderr}");
     assert_eq!(
         stderr,
-        "note: the command exited with 1 after a conflict; trying again (1 of 5)\n\
-         note: the command exited with 1 after a conflict; trying again (2 of 5)\n"
+        "amino: the command exited with 1 after a conflict; trying again (1 of 5)\n\
+         amino: the command exited with 1 after a conflict; trying again (2 of 5)\n"
     );
     let (status, tries, stderr) = run(&["-q", "--retry", "1", "sh", "-c", third], "2");
     assert_eq!((status, tries), (Some(1), 2));

@@ -9,6 +9,7 @@
 //! Results carry the errno a program would see from the kernel; this crate never prints.
 
 mod caller;
+mod escape;
 mod fs;
 mod linkfree;
 mod mount;
@@ -19,6 +20,7 @@ mod types;
 pub mod walk;
 
 pub use caller::{Caller, caps};
+pub use escape::{escape, escape_invalid, escape_message};
 pub use fs::{FileSystem, Native, OpenFile, Opened, Spot};
 pub use linkfree::LinkFree;
 pub use mount::{Mount, MountError, MountFlags, Mounts, Place, PlaceKey};

@@ -83,6 +83,13 @@ pub trait Transactions: Send + Sync {
     /// Figures. ENOENT for one that is not open.
     fn status(&self, id: TxnId) -> Result<TxnStatus>;
 
+    /// Of an outermost transaction: the most bytes that it can take, once after calls in it have failed with ENOSPC because of its
+    /// size.
+    fn take_refused(&self, id: TxnId) -> Option<u64> {
+        let _ = id;
+        None
+    }
+
     /// Waits, at most for `slice`, until what kept the last call of thread `tid` from going on may be gone: true when it is
     /// worth another try, false when the time is over. EDEADLK when it will never be gone without this transaction's end;
     /// ETIMEDOUT when all the waiting for this call, `waited` so far, has taken longer than the limit.

@@ -190,6 +190,34 @@ impl Members {
         }
     }
 
+    /// Reports transactions of which calls have failed because of their size, each once.
+    pub fn note_refused(&self) {
+        let Ok(transactions) = self.transactions() else {
+            return;
+        };
+        let mut outermost: Vec<_> = self.run.get().copied().into_iter().collect();
+        if self.used.load(Relaxed) {
+            let book = self.book.lock();
+            let open = book.open.iter();
+            outermost.extend(
+                open.filter(|(_, open)| open.parent.is_none())
+                    .map(|(id, _)| *id),
+            );
+        }
+        for limit in outermost
+            .into_iter()
+            .filter_map(|id| transactions.take_refused(id))
+        {
+            if let Some(note) = &self.note {
+                let limit = limit >> 20;
+                note.line(&format!(
+                    "a transaction has reached its limit of {limit} MiB of changes: what would add to it fails \
+                     (No space left on device), the disk is not full; smaller transactions have room"
+                ));
+            }
+        }
+    }
+
     /// Nobody takes part in a transaction any more, so that it was aborted.
     pub(super) fn note_deserted(&self, id: TxnId, last: &str) {
         let first = self.noted.load(Relaxed) == 0;

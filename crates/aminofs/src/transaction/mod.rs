@@ -50,6 +50,9 @@ pub(crate) struct Txn {
     /// Bytes of log that the commit takes at most.
     pub bytes: AtomicU64,
     cookies: AtomicU64,
+    /// Of an outermost one: calls failed because of its size, and whether that has been reported.
+    pub refused: AtomicBool,
+    reported: AtomicBool,
 }
 
 impl Txn {
@@ -189,6 +192,8 @@ impl Volume {
             conflicts: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             cookies: AtomicU64::new(FIRST_COOKIE),
+            refused: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
         });
         if let Some(parent) = &parent {
             parent.inner.lock().push(Arc::downgrade(&txn));
@@ -279,6 +284,12 @@ impl goanna_vfs::Transactions for AminoFs {
             exclusive_locks: locks.exclusive,
             conflicts: txn.conflicts.load(SeqCst),
         })
+    }
+
+    fn take_refused(&self, id: TxnId) -> Option<u64> {
+        let txn = self.transactions.find(id)?;
+        let is_new = txn.refused.load(SeqCst) && !txn.reported.swap(true, SeqCst);
+        is_new.then_some(self.options.transaction_bytes)
     }
 
     fn wait(&self, tid: i32, waited: Duration, slice: Duration) -> Result<bool> {

@@ -37,7 +37,8 @@ Examples:
 Files:
   The store is the directory of --store DIR, else of $AMINO_STORE, else
   $XDG_DATA_HOME/amino, else ~/.local/share/amino. `amino run` and
-  `amino import` make it on first use, for you alone (mode 0700).
+  `amino import` make it on first use, for you alone (mode 0700), and say so:
+  at the default place, in a directory that exists, or with --create anywhere.
 
 Inside `amino run`:
   ls, cat, stat, tree, import and export on the run's own store act in the
@@ -131,6 +132,9 @@ pub struct How {
     /// Mounts from an fstab-like file: TYPE SOURCE TARGET OPTIONS, one a line
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Make a store where its parent directory does not exist, either
+    #[arg(long)]
+    pub create: bool,
     /// At the end print on stderr what was done: calls answered, passed on, time, bytes, commits
     #[arg(
         long,
@@ -302,6 +306,9 @@ pub struct Import {
     /// The storage engine of a store that is made now [default: fjall]
     #[arg(long, value_name = "NAME", value_enum)]
     pub engine: Option<Engine>,
+    /// Make the store where its parent directory does not exist, either
+    #[arg(long)]
+    pub create: bool,
     /// Replace files of the store that are in the way
     #[arg(short, long)]
     pub force: bool,

@@ -146,7 +146,7 @@ pub fn run(
         search: command.search,
         directory: command.directory.into_os_string(),
     }));
-    let (owner, program) = find(dir, &request)?;
+    let (owner, program) = find(dir, &request, loud)?;
     let how = Start {
         interception: interception(intercept),
         unblock: signals.of_command(),
@@ -174,12 +174,13 @@ pub fn run(
 }
 
 /// An owner that has the store open, and the program to start.
-fn find(dir: &Path, request: &Request) -> Result<(Owner, Program), Error> {
+fn find(dir: &Path, request: &Request, loud: Loudness) -> Result<(Owner, Program), Error> {
     let begun = Instant::now();
     let mut failures = 0;
     loop {
         let owner = Owner::any(dir)?;
-        let answer = owner.ask(request).and_then(|()| owner.answer());
+        let asked = owner.ask(request);
+        let answer = asked.and_then(|()| answer_after_notes(&owner, loud));
         match answer {
             Ok(Answer::Found { file, shadow_files }) => {
                 let file = CString::new(file).map_err(|_| Error::OwnerGone(owner.pid))?;
@@ -194,6 +195,16 @@ fn find(dir: &Path, request: &Request) -> Result<(Owner, Program), Error> {
             // It was about to leave.
             Err(_) if failures < FAILURES_MAX => failures += 1,
             Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The next answer that is no note.
+fn answer_after_notes(owner: &Owner, loud: Loudness) -> Result<Answer, Error> {
+    loop {
+        match owner.answer()? {
+            Answer::Note(text) => note(&text, loud),
+            answer => return Ok(answer),
         }
     }
 }

@@ -25,7 +25,7 @@ use super::{follow, room, socket};
 use crate::args::Level;
 use crate::error::Error;
 use crate::mounts::OpenStore;
-use crate::store::{self, Opening};
+use crate::store::{self, Create, Opening};
 
 /// Its name: what it is started under, and what the list of processes shows.
 pub const NAME: &str = "aminod";
@@ -222,7 +222,7 @@ pub fn serve(dir: Option<OsString>) -> Result<u8, Error> {
     let Ok(Some((Request::Run(run), _))) = link.receive() else {
         return Ok(0);
     };
-    let (store, listener) = match open(&dir, &run) {
+    let (store, listener) = match open(&dir, &run, &link) {
         Ok(Some(opened)) => opened,
         Ok(None) => {
             let _ = link.send(&Answer::Again, None);
@@ -315,14 +315,21 @@ fn greet(stream: UnixStream) -> io::Result<(Link, i32)> {
 }
 
 /// Opens the store for the run `first`, which makes it if need be, and listens; `None` where another `aminod` has it.
-fn open(dir: &Path, first: &Run) -> Result<Option<(OpenStore, UnixListener)>, Error> {
+fn open(dir: &Path, first: &Run, link: &Link) -> Result<Option<(OpenStore, UnixListener)>, Error> {
     let opening = Opening {
         engine: first.plan.engine,
         durability: Level::Commit,
-        create: true,
+        create: if first.plan.default_store {
+            Create::WithParents
+        } else {
+            first.plan.create()
+        },
+    };
+    let made = |text: &str| {
+        let _ = link.send(&Answer::Note(text.to_owned()), None);
     };
     let caller = crate::caller::current();
-    let fs = match store::open_patiently(dir, opening, &caller) {
+    let fs = match store::open_or_make(dir, opening, &caller, made) {
         Err(error) if store::holder(&error).is_some_and(|name| name == NAME) => return Ok(None),
         fs => fs?,
     };

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::args::{Level, amino};
 use crate::error::Error;
 use crate::lines::Lines;
-use crate::store::{self, Opening};
+use crate::store::{self, Create, Opening};
 use crate::{caller, daemon, names};
 
 /// What is in a store.
@@ -125,7 +125,7 @@ pub fn info(args: &amino::Info) -> Result<u8, Error> {
     let opening = Opening {
         engine: None,
         durability: Level::Aci,
-        create: false,
+        create: Create::Never,
     };
     let reached = daemon::reach(
         &dir,
@@ -151,7 +151,7 @@ fn outside(dir: &Path, error: Error) -> Result<Lines, Error> {
             let opening = Opening {
                 engine: None,
                 durability: Level::Aci,
-                create: false,
+                create: Create::Never,
             };
             match store::open(dir, opening, &caller::current()) {
                 Ok(_) => error,

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use goanna_vfs::{Attr, Errno, FileKind, Place};
@@ -13,6 +12,7 @@ use super::tree::{Tree, absolute, join};
 use crate::args;
 use crate::args::amino;
 use crate::error::Error;
+use crate::messages::{self, complain};
 use crate::names;
 use crate::output::{JsonArray, Output};
 
@@ -39,7 +39,6 @@ impl Line {
 
 /// Goes through all of `paths`; those that fail are told on stderr and make the status 1.
 fn each<'a>(
-    tree: &Tree,
     paths: impl IntoIterator<Item = &'a OsStr>,
     mut action: impl FnMut(&'a [u8]) -> Result<(), Error>,
 ) -> Result<u8, Error> {
@@ -48,7 +47,7 @@ fn each<'a>(
         match action(path.as_bytes()) {
             Err(error @ Error::InTree { .. }) => {
                 status = error.exit_code();
-                tell(tree, &error);
+                messages::tell(&error);
             }
             result => result?,
         }
@@ -56,15 +55,11 @@ fn each<'a>(
     Ok(status)
 }
 
-fn tell(tree: &Tree, error: &Error) {
-    let _ = writeln!(std::io::stderr(), "{}: {error}", tree.holder.program);
-}
-
 /// `ls` of `paths`.
 pub fn ls(tree: &Tree, args: args::Listing, paths: &[OsString]) -> Result<u8, Error> {
     let mut files = Vec::new();
     let mut dirs = Vec::new();
-    let mut status = each(tree, paths.iter().map(AsRef::as_ref), |path| {
+    let mut status = each(paths.iter().map(AsRef::as_ref), |path| {
         let path = absolute(path);
         let fail = |errno| tree.error(&path, errno);
         // As ls: a link named on the command line is followed, but one that leads nowhere is shown, and -l shows it.
@@ -89,7 +84,7 @@ pub fn ls(tree: &Tree, args: args::Listing, paths: &[OsString]) -> Result<u8, Er
             let (lines, complete) = match entries(tree, &path, &dir, args.all) {
                 Ok(entries) => entries,
                 Err(error) => {
-                    tell(tree, &error);
+                    complain(&error.to_string());
                     status = 1;
                     continue;
                 }
@@ -104,7 +99,7 @@ pub fn ls(tree: &Tree, args: args::Listing, paths: &[OsString]) -> Result<u8, Er
                 if seen.insert(line.attr.ino) {
                     left.push((line.path, line.place));
                 } else {
-                    tell(tree, &Error::in_tree(&line.path, TWO_PLACES));
+                    complain(&Error::in_tree(&line.path, TWO_PLACES).to_string());
                     status = 1;
                 }
             }
@@ -127,7 +122,7 @@ fn entries(tree: &Tree, path: &[u8], dir: &Place, all: bool) -> Result<(Vec<Line
         match line(tree, entry.name, path, entry.place) {
             Ok(line) => lines.push(line),
             Err(error) => {
-                tell(tree, &error);
+                complain(&error.to_string());
                 complete = false;
             }
         }
@@ -236,7 +231,7 @@ fn long(out: &mut Output, owners: &mut Owners, lines: &[Line]) -> Result<(), Err
 pub fn cat(tree: &Tree, paths: &[OsString]) -> Result<u8, Error> {
     let mut out = Output::new();
     let mut buffer = vec![0; CHUNK];
-    let status = each(tree, paths.iter().map(AsRef::as_ref), |path| {
+    let status = each(paths.iter().map(AsRef::as_ref), |path| {
         let fail = |errno| tree.error(path, errno);
         let place = tree.resolve(&absolute(path), true).map_err(fail)?;
         match place.node.kind() {
@@ -267,7 +262,7 @@ pub fn stat(tree: &Tree, args: &amino::Stat) -> Result<u8, Error> {
     } else {
         Details::Text(Output::new(), Owners::default())
     };
-    let status = each(tree, args.paths.iter().map(AsRef::as_ref), |path| {
+    let status = each(args.paths.iter().map(AsRef::as_ref), |path| {
         let path = absolute(path);
         let fail = |errno| tree.error(&path, errno);
         let place = tree.resolve(&path, args.dereference).map_err(fail)?;
@@ -404,7 +399,7 @@ pub fn tree(tree: &Tree, args: &amino::Tree) -> Result<u8, Error> {
                 status |= u8::from(!complete);
             }
             Err(error) => {
-                tell(tree, &error);
+                complain(&error.to_string());
                 status = 1;
             }
         }

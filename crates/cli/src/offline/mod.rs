@@ -38,7 +38,8 @@ use crate::args::amino::{self, StoreArg};
 use crate::args::{Engine, Level, Loudness};
 use crate::daemon::{self, RemoteFs};
 use crate::error::Error;
-use crate::store::{self, Opening};
+use crate::messages::note;
+use crate::store::{self, Create, Opening};
 use crate::{caller, mounts};
 
 /// A store and its tree.
@@ -57,7 +58,16 @@ enum Access {
 }
 
 impl StoreHandle {
-    fn open(arg: &StoreArg, create: bool, engine: Option<Engine>) -> Result<Self, Error> {
+    fn existing(arg: &StoreArg) -> Result<Self, Error> {
+        Self::open(arg, Create::Never, None, Loudness::default())
+    }
+
+    fn open(
+        arg: &StoreArg,
+        create: Create,
+        engine: Option<Engine>,
+        loud: Loudness,
+    ) -> Result<Self, Error> {
         let dir = store::dir(arg)?;
         let mut caller = caller::current();
         let opening = Opening {
@@ -68,7 +78,11 @@ impl StoreHandle {
         let access = daemon::reach(
             &dir,
             |owner| Ok(RemoteFs::attach(owner, engine)?.map(Access::Remote)),
-            || store::open(&dir, opening, &caller).map(Access::Own),
+            || {
+                let made = |text: &str| note(text, loud);
+                let fs = store::open_or_make(&dir, opening, &caller, made);
+                fs.map(Access::Own)
+            },
         )?;
         // What a copy sets is what the original had.
         caller.umask = 0;
@@ -99,28 +113,28 @@ impl StoreHandle {
 
 /// `amino ls`.
 pub fn ls(args: &amino::Ls) -> Result<u8, Error> {
-    let handle = StoreHandle::open(&args.store, false, None)?;
+    let handle = StoreHandle::existing(&args.store)?;
     let result = look::ls(&handle.tree, args.listing, &args.paths);
     handle.close(result)
 }
 
 /// `amino cat`.
 pub fn cat(args: &amino::Cat) -> Result<u8, Error> {
-    let handle = StoreHandle::open(&args.store, false, None)?;
+    let handle = StoreHandle::existing(&args.store)?;
     let result = look::cat(&handle.tree, &args.paths);
     handle.close(result)
 }
 
 /// `amino stat`.
 pub fn stat(args: &amino::Stat) -> Result<u8, Error> {
-    let handle = StoreHandle::open(&args.store, false, None)?;
+    let handle = StoreHandle::existing(&args.store)?;
     let result = look::stat(&handle.tree, args);
     handle.close(result)
 }
 
 /// `amino tree`.
 pub fn tree(args: &amino::Tree) -> Result<u8, Error> {
-    let handle = StoreHandle::open(&args.store, false, None)?;
+    let handle = StoreHandle::existing(&args.store)?;
     let result = look::tree(&handle.tree, args);
     handle.close(result)
 }
@@ -137,7 +151,8 @@ pub fn import(args: &amino::Import, loud: Loudness) -> Result<u8, Error> {
         return Err(Error::host(&args.host, Errno::ENOTDIR));
     }
     host::raise_descriptor_limit();
-    let handle = StoreHandle::open(&args.store, true, args.engine)?;
+    let create = Create::at(&args.store, args.create);
+    let handle = StoreHandle::open(&args.store, create, args.engine, loud)?;
     let total = report::shows_progress(loud).then(|| import::total(&args.host));
     let report = Report::new(total, loud);
     let import = import::Import::new(
@@ -156,7 +171,7 @@ pub fn import(args: &amino::Import, loud: Loudness) -> Result<u8, Error> {
 /// `amino export`.
 pub fn export(args: &amino::Export, loud: Loudness) -> Result<u8, Error> {
     host::raise_descriptor_limit();
-    let handle = StoreHandle::open(&args.store, false, None)?;
+    let handle = StoreHandle::existing(&args.store)?;
     let result = export_from(&handle, args, loud);
     handle.close(result)
 }
@@ -221,7 +236,7 @@ pub fn extract<'a>(
     let wanted = all || !selection.is_empty();
     let total = (wanted && report::shows_progress(loud))
         .then(|| export::total(tree, &root, b"/", &selection));
-    let mut report = Report::new(total, loud).about(tree.holder);
+    let mut report = Report::new(total, loud);
     for (path, why) in missing {
         report.skip(&path, why);
     }

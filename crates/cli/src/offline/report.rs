@@ -1,13 +1,13 @@
 //! What a copy did: counts, what was skipped, and the progress bar.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
 
-use super::tree::{Holder, STORE};
 use crate::args::Loudness;
 use crate::error::Error;
+use crate::messages;
 use crate::names;
 use crate::output::Output;
 
@@ -35,7 +35,6 @@ pub struct Report {
     skipped: Vec<(Vec<u8>, String)>,
     bar: ProgressBar,
     loud: Loudness,
-    program: &'static str,
 }
 
 /// What there is to copy, for the progress bar.
@@ -74,14 +73,7 @@ impl Report {
             skipped: Vec::new(),
             bar,
             loud,
-            program: STORE.program,
         }
-    }
-
-    /// Makes it the report of a copy out of `holder`.
-    pub fn about(mut self, holder: Holder) -> Self {
-        self.program = holder.program;
-        self
     }
 
     /// Counts data that was copied.
@@ -110,25 +102,19 @@ impl Report {
     /// Something was not copied: told at once, and the exit status becomes 1.
     pub fn skip(&mut self, path: &[u8], why: impl std::fmt::Display) {
         let why = why.to_string();
-        self.say(&format!("{}: {}: {why}", self.program, names::escape(path)));
+        self.say(&format!("{}: {why}", names::escape(path)));
         self.skipped.push((path.to_vec(), why));
     }
 
     /// Something worth knowing.
     pub fn notice(&self, path: &[u8], what: &str) {
         if !self.loud.quiet {
-            self.say(&format!(
-                "{}: {}: {what}",
-                self.program,
-                names::escape(path)
-            ));
+            self.say(&format!("{}: {what}", names::escape(path)));
         }
     }
 
     fn say(&self, line: &str) {
-        self.bar.suspend(|| {
-            let _ = writeln!(std::io::stderr(), "{line}");
-        });
+        self.bar.suspend(|| messages::line(line));
     }
 
     /// Ends the copy; prints its figures and returns the exit status.

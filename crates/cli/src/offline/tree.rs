@@ -14,23 +14,15 @@ use crate::error::Error;
 /// What holds a tree, for messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
-    /// The program whose commands work on it.
-    pub program: &'static str,
     /// What it is called.
     pub word: &'static str,
 }
 
 /// An amino store.
-pub const STORE: Holder = Holder {
-    program: "amino",
-    word: "store",
-};
+pub const STORE: Holder = Holder { word: "store" };
 
 /// An ISO 9660 image.
-pub const IMAGE: Holder = Holder {
-    program: "goanna",
-    word: "image",
-};
+pub const IMAGE: Holder = Holder { word: "image" };
 
 /// Why the last operation failed, in more words than its errno has.
 #[derive(Debug, Default)]

@@ -1,0 +1,69 @@
+//! What the commands say on stderr. Each line begins with the program's name and is written by one write(2), so that lines of several
+//! processes do not mix; nothing in it controls a terminal, whatever names it holds.
+
+use std::io::Write;
+use std::sync::OnceLock;
+
+use goanna_vfs::escape_message;
+
+use crate::args::Loudness;
+use crate::error::Error;
+
+static PROGRAM: OnceLock<&'static str> = OnceLock::new();
+
+/// Sets the name that lines begin with.
+pub fn speak_as(program: &'static str) {
+    // Set already by a test of this process.
+    let _ = PROGRAM.set(program);
+}
+
+/// Writes a line, whatever was asked for.
+pub fn line(text: &str) {
+    block(&prefixed(text));
+}
+
+/// Writes what is worth knowing, unless quiet was asked for.
+pub fn note(text: &str, loud: Loudness) {
+    if !loud.quiet {
+        line(text);
+    }
+}
+
+/// Writes a failure that does not end the command.
+pub fn complain(text: &str) {
+    line(text);
+}
+
+/// Writes an error, and what the user can do about it.
+pub fn tell(error: &Error) {
+    complain(&error.to_string());
+    if let Some(text) = error.hint() {
+        hint(&text);
+    }
+}
+
+/// Writes what the user can do about the failure before.
+pub fn hint(text: &str) {
+    line(&format!("hint: {text}"));
+}
+
+/// Writes a report that is no message, such as figures that were asked for: lines that end in a newline.
+pub fn block(text: &str) {
+    // Nobody can be told that stderr is closed.
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+fn prefixed(text: &str) -> String {
+    let program = PROGRAM.get().copied().unwrap_or("amino");
+    format!("{program}: {}\n", escape_message(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_its_prefix_and_stays_one() {
+        assert_eq!(prefixed("a\nb\x1b[0m"), "amino: a\\nb\\x1b[0m\n");
+    }
+}

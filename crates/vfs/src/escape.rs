@@ -1,0 +1,81 @@
+//! Names and messages as text that is safe on a terminal.
+
+use std::fmt::Write as _;
+
+/// `bytes`, a name or a path, as text that is safe on a terminal: whatever is no printable UTF-8 becomes `\n`, `\t` or `\xNN`,
+/// and a backslash `\\`, so that two different names never look alike.
+pub fn escape(bytes: &[u8]) -> String {
+    render(bytes, |c| c == '\\' || is_unsafe(c))
+}
+
+/// A message in which names are escaped: whatever else in it is not safe on a terminal, or would end its line, is escaped, too.
+pub fn escape_message(text: &str) -> String {
+    render(text.as_bytes(), is_unsafe)
+}
+
+/// `bytes` as text in which only what is no UTF-8 is written `\xNN`.
+pub fn escape_invalid(bytes: &[u8]) -> String {
+    render(bytes, |_| false)
+}
+
+/// Characters that control a terminal, end a line, or make text appear in another order than it is.
+fn is_unsafe(c: char) -> bool {
+    let reorders =
+        matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || reorders || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
+fn render(bytes: &[u8], special: impl Fn(char) -> bool) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                c if !special(c) => text.push(c),
+                '\n' => text.push_str("\\n"),
+                '\t' => text.push_str("\\t"),
+                '\\' => text.push_str("\\\\"),
+                c => {
+                    let mut buffer = [0; 4];
+                    push_bytes(&mut text, c.encode_utf8(&mut buffer).as_bytes());
+                }
+            }
+        }
+        push_bytes(&mut text, chunk.invalid());
+    }
+    text
+}
+
+fn push_bytes(text: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        let _ = write!(text, "\\x{byte:02x}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_harmless_and_distinct() {
+        let cases: &[(&[u8], &str)] = &[
+            (b"plain", "plain"),
+            ("gr\u{fc}n".as_bytes(), "gr\u{fc}n"),
+            (b"a\nb\tc", "a\\nb\\tc"),
+            (b"a\\nb", "a\\\\nb"),
+            (b"\x1b[31m", "\\x1b[31m"),
+            (b"\xff\xfeok", "\\xff\\xfeok"),
+            ("\u{9b}31m".as_bytes(), "\\xc2\\x9b31m"),
+            ("\u{202e}gpj.exe".as_bytes(), "\\xe2\\x80\\xaegpj.exe"),
+            (b"", ""),
+        ];
+        for (bytes, shown) in cases {
+            assert_eq!(escape(bytes), *shown);
+        }
+    }
+
+    #[test]
+    fn messages_keep_what_is_escaped_and_stay_one_line() {
+        let text = format!("{}: failed\n\x1b[2J", escape(b"a\\b\n"));
+        assert_eq!(escape_message(&text), "a\\\\b\\n: failed\\n\\x1b[2J");
+    }
+}
