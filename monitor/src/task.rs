@@ -7,11 +7,12 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Weak};
 
-use goanna_sys::{pidfd, procfs};
+use goanna_sys::{cred, pidfd, procfs};
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Caller, Errno, Result};
+use goanna_vfs::{Caller, Errno, IdMap, IdRange, Result, UserNamespace};
 use parking_lot::{Mutex, RwLock};
 
 use crate::restart::Received;
@@ -73,15 +74,25 @@ impl Task {
 
     /// The credentials and umask of the thread.
     pub fn caller(&self) -> Result<Arc<Caller>> {
-        self.copied(&self.caller, || credentials(self.tid).map(Arc::new))
+        self.copied(
+            &self.caller,
+            || credentials(self.tid).map(Arc::new),
+            is_settled,
+        )
     }
 
     /// The working directory, which `find` looks up.
     pub fn cwd(&self, find: impl FnOnce() -> Result<Cwd>) -> Result<Cwd> {
-        self.copied(&self.cwd, find)
+        self.copied(&self.cwd, find, |_| true)
     }
 
-    fn copied<T: Clone>(&self, copy: &Copied<T>, read: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// The valid copy, or what `read` finds, which is copied if it may be by `keep`.
+    fn copied<T: Clone>(
+        &self,
+        copy: &Copied<T>,
+        read: impl FnOnce() -> Result<T>,
+        keep: impl FnOnce(&T) -> bool,
+    ) -> Result<T> {
         let Some(epoch) = self.process.stable_epoch() else {
             return read();
         };
@@ -91,14 +102,50 @@ impl Task {
             return Ok(value.clone());
         }
         let value = read()?;
-        *copy.lock() = Some((epoch, value.clone()));
+        if keep(&value) {
+            *copy.lock() = Some((epoch, value.clone()));
+        }
         Ok(value)
     }
+}
+
+/// Whether only the thread itself can change these credentials: another process writes the maps of a new user namespace,
+/// each once.
+fn is_settled(caller: &Arc<Caller>) -> bool {
+    let written = |ns: &Arc<UserNamespace>| !ns.uids.is_empty() && !ns.gids.is_empty();
+    caller.user_ns.as_ref().is_none_or(written)
+}
+
+/// Runs `f`, which makes host calls, with the credentials, capabilities and umask of `caller`. A caller in another user
+/// namespace has no capabilities then.
+pub fn acting_as<R>(caller: &Caller, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let credentials = cred::Credentials {
+        uid: caller.uid,
+        gid: caller.gid,
+        groups: &caller.groups,
+        caps: if caller.user_ns.is_none() {
+            caller.caps
+        } else {
+            0
+        },
+    };
+    cred::acting_as(&credentials, caller.umask, f)
 }
 
 /// The credentials of thread `tid` as the kernel has them now.
 pub fn credentials(tid: i32) -> Result<Caller> {
     let status = procfs::status(tid)?;
+    let user_ns = user_namespace(tid)?;
+    // Only for root is access(2) to have more than the real ids: all that it may make effective.
+    let root = match &user_ns {
+        None => Some(0),
+        Some(ns) => ns.uids.outside(0),
+    };
+    let real_caps = if Some(status.uid[0]) == root {
+        status.cap_prm
+    } else {
+        0
+    };
     Ok(Caller {
         tid,
         pid: status.tgid,
@@ -108,9 +155,37 @@ pub fn credentials(tid: i32) -> Result<Caller> {
         real_gid: status.gid[0],
         groups: status.groups.into(),
         caps: status.cap_eff,
+        real_caps,
+        user_ns,
         umask: status.umask,
         txn: None,
     })
+}
+
+/// The user namespace of thread `tid`; `None`: ours.
+fn user_namespace(tid: i32) -> Result<Option<Arc<UserNamespace>>> {
+    static OURS: LazyLock<Result<(u64, u64)>> =
+        LazyLock::new(|| procfs::user_namespace(std::process::id().cast_signed()));
+    match procfs::user_namespace(tid) {
+        theirs if theirs == *OURS => return Ok(None),
+        Err(Errno::ESRCH) => return Err(Errno::ESRCH),
+        // Not known to be ours: its capabilities do not count.
+        Err(_) => return Ok(Some(Arc::default())),
+        Ok(_) => {}
+    }
+    let map = |file| -> Result<IdMap> {
+        let ranges = procfs::id_map(tid, file)?.into_iter();
+        let range = |[inside, outside, count]: [u32; 3]| IdRange {
+            inside,
+            outside,
+            count,
+        };
+        Ok(IdMap::new(ranges.map(range).collect()))
+    };
+    Ok(Some(Arc::new(UserNamespace {
+        uids: map("uid_map")?,
+        gids: map("gid_map")?,
+    })))
 }
 
 /// All tracees that have made a call the monitor answers.
@@ -118,6 +193,8 @@ pub fn credentials(tid: i32) -> Result<Caller> {
 pub struct Tasks {
     by_tid: RwLock<HashMap<i32, Arc<Task>>>,
     by_pid: Mutex<HashMap<i32, Weak<Process>>>,
+    /// Whether a thread has ever been about to change its credentials.
+    changed_credentials: AtomicBool,
 }
 
 impl Tasks {
@@ -138,11 +215,10 @@ impl Tasks {
             drop(state);
             return Ok(task);
         }
-        let caller = credentials(tid)?;
+        let caller = Arc::new(credentials(tid)?);
         let process = self.process(caller.pid);
-        let copied = process
-            .stable_epoch()
-            .map(|epoch| (epoch, Arc::new(caller)));
+        let epoch = process.stable_epoch().filter(|_| is_settled(&caller));
+        let copied = epoch.map(|epoch| (epoch, caller));
         let task = Arc::new(Task {
             tid,
             pidfd: pidfd::open(tid)?,
@@ -205,6 +281,18 @@ impl Tasks {
         let mut state = task.process.state.lock();
         state.epoch += 1;
         state.changing.push(task.tid);
+    }
+
+    /// Notes that `task` is about to change ids, capabilities or namespaces.
+    pub fn about_to_change_credentials(&self, task: &Task) {
+        self.changed_credentials.store(true, Ordering::Relaxed);
+        self.about_to_change(task);
+    }
+
+    /// Whether all threads have had the same credentials from the beginning. Otherwise a thread may hold descriptors from a
+    /// time when it had more rights.
+    pub fn have_kept_credentials(&self) -> bool {
+        !self.changed_credentials.load(Ordering::Relaxed)
     }
 
     /// Process ids of all known tasks, each once.

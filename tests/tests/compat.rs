@@ -65,6 +65,7 @@ in_every_place! {
     flags => |place| check(&place, "flags", false);
     ioctls => |place| check(&place, "ioctls", false);
     dropped => |place| check(&place, "dropped", false);
+    capabilities => |place| check(&place, "capabilities", false);
     xattr => |place| check(&place, "xattr", false);
     mmap => |place| check(&place, "mmap", false);
     cwd => |place| check(&place, "cwd", false);

@@ -8,7 +8,7 @@ use amino_schema::{
 use amino_txn::locks::{Mode, Resource};
 use amino_txn::{Changes, OpGuard};
 use bytes::Bytes;
-use goanna_vfs::{Caller, Errno, FileKind, Node, Opened, Result, caps};
+use goanna_vfs::{Caller, Errno, FileKind, Node, Opened, Result};
 
 use crate::cache::Cache;
 use crate::inode::{Home, Inode, Seen, State, kind_of, now, schema_kind};
@@ -52,14 +52,8 @@ impl Template {
         let mut gid = caller.gid;
         if parent.mode & libc::S_ISGID != 0 {
             gid = parent.gid;
-            let runs_as_group = libc::S_ISGID | libc::S_IXGRP;
             if self.kind == FileKind::Directory {
                 perm |= libc::S_ISGID;
-            } else if perm & runs_as_group == runs_as_group
-                && !caller.in_group(gid)
-                && !caller.capable(caps::FSETID)
-            {
-                perm &= !libc::S_ISGID;
             }
         }
         let inline = match self.kind {

@@ -194,7 +194,7 @@ impl FileSystem for AminoFs {
     }
 
     fn getxattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
-        self.view(caller, |view| view.do_getxattr(caller, node, name))
+        self.view(caller, |view| view.do_getxattr(node, name))
     }
 
     fn setxattr(
@@ -211,7 +211,7 @@ impl FileSystem for AminoFs {
     }
 
     fn listxattr(&self, caller: &Caller, node: &Node) -> Result<Vec<Vec<u8>>> {
-        self.view(caller, |view| view.do_listxattr(caller, node))
+        self.view(caller, |view| view.do_listxattr(node))
     }
 
     fn removexattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Extended attributes.
 //!
-//! Namespaces as on Linux's disk file systems: `user.` on regular files and directories, `trusted.` for the
-//! administrator, `security.` readable by all. Of `system.` there are only the names of access control lists ([`crate::acl`]).
+//! Name spaces as on Linux's disk file systems: `user.` on regular files and directories, `trusted.`, `security.`. Of `system.`
+//! there are only the names of access control lists ([`crate::acl`]). [`goanna_vfs::ops`] judges who may read and change them.
 
 use std::sync::Arc;
 
@@ -27,26 +27,19 @@ fn cost(name: &[u8], value_len: usize) -> usize {
     16 + own.len().next_multiple_of(4) + value_len.next_multiple_of(4)
 }
 
-/// Whether an attribute of this name may be read or changed, as `xattr_permission` and the handlers' tables say.
-fn check(caller: &Caller, inode: &Inode, name: &[u8], write: bool) -> Result<()> {
+/// Whether there can be an attribute of this name, as the handlers' tables say.
+fn check(inode: &Inode, name: &[u8], write: bool) -> Result<()> {
     if name.is_empty() || name.len() > NAME_MAX {
         return Err(Errno::ERANGE);
     }
-    let refused = if write { Errno::EPERM } else { Errno::ENODATA };
     let rest = if let Some(rest) = name.strip_prefix(b"user.") {
         if !matches!(inode.kind, FileKind::Regular | FileKind::Directory) {
-            return Err(refused);
+            return Err(if write { Errno::EPERM } else { Errno::ENODATA });
         }
         rest
     } else if let Some(rest) = name.strip_prefix(b"trusted.") {
-        if !caller.capable(caps::SYS_ADMIN) {
-            return Err(refused);
-        }
         rest
     } else if let Some(rest) = name.strip_prefix(b"security.") {
-        if write && !caller.capable(caps::SYS_ADMIN) {
-            return Err(Errno::EPERM);
-        }
         rest
     } else {
         return Err(Errno::EOPNOTSUPP);
@@ -58,7 +51,7 @@ fn check(caller: &Caller, inode: &Inode, name: &[u8], write: bool) -> Result<()>
 }
 
 impl View<'_> {
-    pub(crate) fn do_getxattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) fn do_getxattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.inode_to_read(node)?;
         if acl::is_acl(name) {
             return Err(match inode.kind {
@@ -66,7 +59,7 @@ impl View<'_> {
                 _ => Errno::ENODATA,
             });
         }
-        check(caller, &inode, name, false)?;
+        check(&inode, name, false)?;
         let state = inode.state.lock();
         if !state.meta.flags.contains(MetaFlags::HAS_XATTR) {
             return Err(Errno::ENODATA);
@@ -76,16 +69,13 @@ impl View<'_> {
         Ok(value.to_vec())
     }
 
-    pub(crate) fn do_listxattr(&self, caller: &Caller, node: &Node) -> Result<Vec<Vec<u8>>> {
+    pub(crate) fn do_listxattr(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
         let inode = self.inode_to_read(node)?;
         let state = inode.state.lock();
         let mut names = Vec::new();
         if state.meta.flags.contains(MetaFlags::HAS_XATTR) {
-            let trusted = caller.capable(caps::SYS_ADMIN);
             self.scan(&key::xattr_prefix(inode.ino), |raw, _| {
-                if let ParsedKey::Xattr { name, .. } = ParsedKey::parse(raw)?
-                    && (trusted || !name.starts_with(b"trusted."))
-                {
+                if let ParsedKey::Xattr { name, .. } = ParsedKey::parse(raw)? {
                     names.push(name.to_vec());
                 }
                 Ok(true)
@@ -113,7 +103,7 @@ impl View<'_> {
             acl::judge(value)?;
             return Self::remove_acl(caller, &inode);
         }
-        check(caller, &inode, name, true)?;
+        check(&inode, name, true)?;
         self.edit_xattr(&inode, name, |exists, changes| {
             if exists && flags & libc::XATTR_CREATE != 0 {
                 return Err(Errno::EEXIST);
@@ -132,7 +122,7 @@ impl View<'_> {
         if acl::is_acl(name) {
             return Self::remove_acl(caller, &inode);
         }
-        check(caller, &inode, name, true)?;
+        check(&inode, name, true)?;
         self.edit_xattr(&inode, name, |exists, changes| {
             if !exists {
                 return Err(Errno::ENODATA);

@@ -29,6 +29,10 @@ pub fn current() -> Caller {
         groups: Arc::from(groups),
         caps: field("CapEff:", 16).unwrap_or(if uid == 0 { u64::MAX } else { 0 }),
         umask: field("Umask:", 8).map_or(0o022, |mask| mask as u32 & 0o777),
+        real_caps: field("CapPrm:", 16)
+            .filter(|_| nix::unistd::getuid().is_root())
+            .unwrap_or(0),
+        user_ns: None,
         txn: None,
     }
 }

@@ -30,6 +30,8 @@ fn root() -> Caller {
         real_gid: 0,
         groups: Arc::from([]),
         caps: u64::MAX,
+        real_caps: u64::MAX,
+        user_ns: None,
         umask: 0o022,
         txn: None,
     }

@@ -1,50 +1,93 @@
 //! Acting as the caller.
 
-use goanna_sys::cred::{self, Ids};
-use goanna_vfs::{Caller, Result, caps};
+use goanna_sys::cred::{self, Credentials};
+use goanna_vfs::{Caller, Node, Result, UserNamespace, caps};
+use rustix::fs::StatxFlags;
+use std::os::fd::AsFd;
 
 use crate::PassFs;
+use crate::node::{Pin, stat};
 
-/// Capabilities that decide about files (those `setfsuid` drops, and those extended attributes ask for).
-const FILE_CAPS: u64 = 1 << caps::CHOWN
-    | 1 << caps::DAC_OVERRIDE
-    | 1 << caps::DAC_READ_SEARCH
-    | 1 << caps::FOWNER
-    | 1 << caps::FSETID
-    | 1 << 9 // CAP_LINUX_IMMUTABLE
-    | 1 << caps::SYS_ADMIN
-    | 1 << caps::MKNOD
-    | 1 << 31; // CAP_SETFCAP
+/// Bypasses permission checks.
+pub(crate) const DAC: u64 = 1 << caps::DAC_OVERRIDE | 1 << caps::DAC_READ_SEARCH;
+/// Acts as the owner: to remove names from a sticky directory, for example.
+const OWNER: u64 = 1 << caps::FOWNER;
+/// Capabilities that a directory's entries are looked up, made and removed by.
+pub(crate) const ENTRIES: u64 = DAC | 1 << caps::FSETID;
+/// Capabilities that an inode's content and extended attributes are read and changed by.
+pub(crate) const CONTENT: u64 = DAC | OWNER;
+/// Capabilities that an inode's owner, mode and times are changed by.
+pub(crate) const METADATA: u64 = CONTENT | 1 << caps::CHOWN | 1 << caps::FSETID;
+
+/// Inodes of a call, and the capabilities that the kernel looks at for each.
+pub(crate) type Concerned<'a> = &'a [(&'a Node, u64)];
 
 impl PassFs {
-    /// Runs `f`, which makes host calls that create nothing, with the file-system credentials of `caller`.
+    /// Runs `f`, which makes host calls that create nothing, with the file-system credentials and the effective
+    /// capabilities of `caller`, so that the host's kernel judges as it would judge the caller.
     ///
-    /// Capabilities are all or nothing: a caller with none that concern files acts without any, one with some
-    /// of them acts with the monitor's. EPERM, without running `f`, when the credentials differ from the
-    /// monitor's and it may not change its own.
-    pub fn act<R>(&self, caller: &Caller, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    /// `concerned` matters for callers in another user namespace, whose capabilities hold only over inodes that the
+    /// namespace has the owner and group of: `f` has those of them that hold over each inode. EPERM, without running `f`,
+    /// when the credentials differ from the monitor's and it may not change its own.
+    pub(crate) fn act<R>(
+        &self,
+        caller: &Caller,
+        concerned: Concerned<'_>,
+        f: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
         let own = cred::own_ids();
         let same = caller.uid == own.uid
             && caller.gid == own.gid
             && caller.groups[..] == own.groups[..]
-            && !drops_caps(caller);
+            && caller.user_ns.is_none()
+            && own.cap_eff & !caller.caps == 0;
         if same {
             return f();
         }
-        self.act_creating(caller, f)
+        self.act_creating(caller, concerned, f)
     }
 
     /// [`PassFs::act`], with the caller's umask too.
-    pub fn act_creating<R>(&self, caller: &Caller, f: impl FnOnce() -> Result<R>) -> Result<R> {
-        let ids = Ids {
+    pub(crate) fn act_creating<R>(
+        &self,
+        caller: &Caller,
+        concerned: Concerned<'_>,
+        f: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        let caps = match &caller.user_ns {
+            None => caller.caps,
+            Some(ns) => caller.caps & held_over(ns, concerned)?,
+        };
+        let credentials = Credentials {
             uid: caller.uid,
             gid: caller.gid,
             groups: &caller.groups,
+            caps,
         };
-        cred::as_user(&ids, caller.umask, drops_caps(caller), f)
+        cred::acting_as(&credentials, caller.umask, f)
+    }
+
+    /// The inode that loses the name `name` in `dir`, for [`Concerned`]; `dir` and no capability where there is none, or where
+    /// it does not matter.
+    pub(crate) fn victim(&self, caller: &Caller, dir: &Node, name: &[u8]) -> (Node, u64) {
+        let found = match &caller.user_ns {
+            None => None,
+            Some(_) => self.lookup_path(caller, dir, name).ok(),
+        };
+        found.map_or_else(|| (dir.clone(), 0), |victim| (victim, OWNER))
     }
 }
 
-fn drops_caps(caller: &Caller) -> bool {
-    cred::own_ids().cap_eff & FILE_CAPS != 0 && caller.caps & FILE_CAPS == 0
+/// The capabilities in `ns` that the kernel would let count for all inodes it looks at them for.
+fn held_over(ns: &UserNamespace, concerned: Concerned<'_>) -> Result<u64> {
+    let mut held = concerned.iter().fold(0, |held, (_, caps)| held | caps);
+    for (node, caps) in concerned {
+        let stat = stat(Pin::of(node)?.fd.as_fd(), StatxFlags::UID | StatxFlags::GID)?;
+        if ns.uids.inside(stat.stx_uid).is_none() {
+            held &= !caps;
+        } else if ns.gids.inside(stat.stx_gid).is_none() {
+            held &= !(caps & !OWNER);
+        }
+    }
+    Ok(held)
 }

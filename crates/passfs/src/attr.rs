@@ -9,6 +9,7 @@ use rustix::fs::{
 };
 
 use crate::PassFs;
+use crate::act::{CONTENT, METADATA};
 use crate::node::{Pin, device, os, stat};
 
 fn stamp(time: StatxTimestamp) -> Stamp {
@@ -55,7 +56,7 @@ impl PassFs {
     pub fn access(&self, caller: &Caller, node: &Node, mask: i32) -> Result<()> {
         let pin = Pin::of(node)?;
         let mask = Access::from_bits_retain(mask as u32);
-        self.act(caller, || {
+        self.act(caller, &[(node, CONTENT)], || {
             let path = pin.proc();
             rustix::fs::accessat(CWD, path.as_c_str(), mask, AtFlags::EACCESS).map_err(os)
         })
@@ -65,7 +66,7 @@ impl PassFs {
     /// `chown(-1, -1)`, which clears those bits too.
     pub(crate) fn change(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
         let pin = Pin::of(node)?;
-        self.act(caller, || {
+        self.act(caller, &[(node, METADATA)], || {
             if set.uid.is_some() || set.gid.is_some() || *set == SetAttr::default() {
                 let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
                 rustix::fs::chownat(&pin.fd, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(os)?;
@@ -107,7 +108,7 @@ impl PassFs {
 
     pub(crate) fn xattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
         let path = Pin::of(node)?.proc();
-        self.act(caller, || {
+        self.act(caller, &[(node, CONTENT)], || {
             sized(|buf| rustix::fs::getxattr(path.as_c_str(), name, buf))
         })
     }
@@ -122,14 +123,14 @@ impl PassFs {
     ) -> Result<()> {
         let path = Pin::of(node)?.proc();
         let flags = XattrFlags::from_bits_retain(flags as u32);
-        self.act(caller, || {
+        self.act(caller, &[(node, CONTENT)], || {
             rustix::fs::setxattr(path.as_c_str(), name, value, flags).map_err(os)
         })
     }
 
     pub(crate) fn xattr_names(&self, caller: &Caller, node: &Node) -> Result<Vec<Vec<u8>>> {
         let path = Pin::of(node)?.proc();
-        let list = self.act(caller, || {
+        let list = self.act(caller, &[(node, CONTENT)], || {
             sized(|buf| rustix::fs::listxattr(path.as_c_str(), buf))
         })?;
         Ok(list
@@ -141,7 +142,7 @@ impl PassFs {
 
     pub(crate) fn remove_xattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<()> {
         let path = Pin::of(node)?.proc();
-        self.act(caller, || {
+        self.act(caller, &[(node, CONTENT)], || {
             rustix::fs::removexattr(path.as_c_str(), name).map_err(os)
         })
     }

@@ -6,6 +6,7 @@ use goanna_vfs::{Caller, DirEntry, Errno, FileKind, Node, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, StatxFlags};
 
 use crate::PassFs;
+use crate::act::CONTENT;
 use crate::node::{Pin, os, stat};
 
 /// Bytes of directory entries fetched at a time.
@@ -149,7 +150,7 @@ impl PassFs {
             return Err(Errno::ENOTDIR);
         }
         // By descriptor and not by ".", which would ask for search permission too.
-        let fd = self.act(caller, || {
+        let fd = self.act(caller, &[(dir, CONTENT)], || {
             rustix::fs::open(pin.proc().as_c_str(), flags, Mode::empty()).map_err(os)
         })?;
         if cookie != 0 {
@@ -198,7 +199,7 @@ impl PassFs {
             return Err(Errno::EINVAL);
         }
         let pin = Pin::of(node)?;
-        let text = self.act(caller, || {
+        let text = self.act(caller, &[], || {
             rustix::fs::readlinkat(&pin.fd, c"", Vec::new()).map_err(os)
         })?;
         let text = text.into_bytes();

@@ -6,6 +6,7 @@ use goanna_vfs::{Caller, Errno, FileKind, Node, Result};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags};
 
 use crate::PassFs;
+use crate::act::{CONTENT, Concerned, ENTRIES};
 use crate::dir::below;
 use crate::node::{Pin, Proc, os};
 
@@ -38,7 +39,9 @@ impl PassFs {
     pub(crate) fn resize(&self, caller: &Caller, node: &Node, size: u64) -> Result<()> {
         let size = i64::try_from(size).map_err(|_| Errno::EFBIG)?;
         let path = Pin::of(node)?.proc();
-        self.act(caller, || nix::unistd::truncate(path.as_c_str(), size))
+        self.act(caller, &[(node, CONTENT)], || {
+            nix::unistd::truncate(path.as_c_str(), size)
+        })
     }
 
     pub(crate) fn allocate(
@@ -95,7 +98,7 @@ impl PassFs {
         let pin = Pin::of(dir)?;
         let flags = OFlags::from_bits_retain(flags as u32) | OFlags::TMPFILE | OFlags::CLOEXEC;
         let flags = flags.difference(OFlags::CREATE);
-        let fd = self.act_creating(caller, || {
+        let fd = self.act_creating(caller, &[(dir, ENTRIES)], || {
             rustix::fs::openat(&pin.fd, c".", flags, Mode::from_bits_retain(mode)).map_err(os)
         })?;
         Ok((self.node_behind(&fd)?, fd))
@@ -112,7 +115,7 @@ impl PassFs {
         let pin = Pin::of(dir)?;
         let file_type = FileType::from_raw_mode(mode & libc::S_IFMT);
         let bits = Mode::from_bits_retain(mode & 0o7777);
-        self.act_creating(caller, || {
+        self.act_creating(caller, &[(dir, ENTRIES)], || {
             rustix::fs::mknodat(&pin.fd, name, file_type, bits, rdev).map_err(os)
         })?;
         self.lookup_path(caller, dir, name)
@@ -127,7 +130,8 @@ impl PassFs {
         dir: &Node,
         name: &[u8],
     ) -> Result<()> {
-        self.add_name_to(caller, Pin::of(node)?.proc(), dir, name)
+        let concerned = [(dir, ENTRIES), (node, CONTENT)];
+        self.add_name_to(caller, &concerned, Pin::of(node)?.proc(), dir, name)
     }
 
     /// EXDEV for a file outside the tree, as between two mounts. A file without a name has the path it was made or
@@ -144,12 +148,19 @@ impl PassFs {
         if below(&path, &self.root_path()?).is_none() {
             return Err(Errno::EXDEV);
         }
-        self.add_name_to(caller, file, dir, name)
+        self.add_name_to(caller, &[], file, dir, name)
     }
 
-    fn add_name_to(&self, caller: &Caller, file: Proc, dir: &Node, name: &[u8]) -> Result<()> {
+    fn add_name_to(
+        &self,
+        caller: &Caller,
+        concerned: Concerned<'_>,
+        file: Proc,
+        dir: &Node,
+        name: &[u8],
+    ) -> Result<()> {
         let to = Pin::of(dir)?;
-        self.act(caller, || {
+        self.act(caller, concerned, || {
             let follow = AtFlags::SYMLINK_FOLLOW;
             rustix::fs::linkat(CWD, file.as_c_str(), &to.fd, name, follow).map_err(os)
         })

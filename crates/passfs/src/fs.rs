@@ -9,6 +9,7 @@ use goanna_vfs::{
 use rustix::fs::{AtFlags, Mode, RenameFlags};
 
 use crate::PassFs;
+use crate::act::{DAC, ENTRIES};
 use crate::node::{Pin, os};
 
 /// The lower file itself: all its calls run without us.
@@ -110,7 +111,7 @@ impl FileSystem for PassFs {
 
     fn mkdir(&self, caller: &Caller, dir: &Node, name: &[u8], mode: u32) -> Result<Node> {
         let pin = Pin::of(dir)?;
-        self.act_creating(caller, || {
+        self.act_creating(caller, &[(dir, ENTRIES)], || {
             rustix::fs::mkdirat(&pin.fd, name, Mode::from_bits_retain(mode)).map_err(os)
         })?;
         self.lookup_path(caller, dir, name)
@@ -118,7 +119,7 @@ impl FileSystem for PassFs {
 
     fn symlink(&self, caller: &Caller, dir: &Node, name: &[u8], target: &[u8]) -> Result<Node> {
         let pin = Pin::of(dir)?;
-        self.act_creating(caller, || {
+        self.act_creating(caller, &[(dir, ENTRIES)], || {
             rustix::fs::symlinkat(target, &pin.fd, name).map_err(os)
         })?;
         self.lookup_path(caller, dir, name)
@@ -140,14 +141,16 @@ impl FileSystem for PassFs {
 
     fn unlink(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
         let pin = Pin::of(dir)?;
-        self.act(caller, || {
+        let (victim, caps) = self.victim(caller, dir, name);
+        self.act(caller, &[(dir, ENTRIES), (&victim, caps)], || {
             rustix::fs::unlinkat(&pin.fd, name, AtFlags::empty()).map_err(os)
         })
     }
 
     fn rmdir(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
         let pin = Pin::of(dir)?;
-        self.act(caller, || {
+        let (victim, caps) = self.victim(caller, dir, name);
+        self.act(caller, &[(dir, ENTRIES), (&victim, caps)], || {
             rustix::fs::unlinkat(&pin.fd, name, AtFlags::REMOVEDIR).map_err(os)
         })
     }
@@ -164,7 +167,17 @@ impl FileSystem for PassFs {
         let (from_pin, to_pin) = (Pin::of(from_dir)?, Pin::of(to_dir)?);
         let flags = RenameFlags::from_bits_retain(flags);
         // RENAME_WHITEOUT makes a device node, whose mode the umask does not touch.
-        self.act(caller, || {
+        let (source, owner) = self.victim(caller, from_dir, from);
+        // A directory that moves is written to: its `..` changes.
+        let moves = if source.is_dir() { DAC } else { 0 };
+        let (target, replaces) = self.victim(caller, to_dir, to);
+        let concerned = [
+            (from_dir, ENTRIES),
+            (to_dir, ENTRIES),
+            (&source, owner | moves),
+            (&target, replaces),
+        ];
+        self.act(caller, &concerned, || {
             rustix::fs::renameat_with(&from_pin.fd, from, &to_pin.fd, to, flags).map_err(os)
         })
     }

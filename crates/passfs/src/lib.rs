@@ -10,7 +10,7 @@
 //! own extended attributes and link count.
 //!
 //! A layered back end owns a [`PassFs`] and overrides names and data; [`PassFs::open_at`],
-//! [`PassFs::create_at`], [`PassFs::act`] and [`PassFs::node_of`] are its tools.
+//! [`PassFs::create_at`] and [`PassFs::node_of`] are its tools.
 
 mod act;
 mod attr;
@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use goanna_vfs::{Caller, Errno, Node, Result};
 use rustix::fs::{CWD, Mode, OFlags};
 
+use act::{CONTENT, ENTRIES};
 use node::{Pin, Proc, os};
 
 /// Why a directory could not be passed through.
@@ -113,7 +114,7 @@ impl PassFs {
         let settled = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_DIRECTORY;
         let flags = OFlags::from_bits_retain((flags & !settled) as u32);
         let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
-        self.act(caller, || {
+        self.act(caller, &[(node, CONTENT)], || {
             rustix::fs::openat(CWD, pin.proc().as_c_str(), flags, Mode::empty()).map_err(os)
         })
     }
@@ -134,7 +135,7 @@ impl PassFs {
             | OFlags::NOFOLLOW
             | OFlags::CLOEXEC
             | OFlags::NOCTTY;
-        let fd = self.act_creating(caller, || {
+        let fd = self.act_creating(caller, &[(dir, ENTRIES)], || {
             rustix::fs::openat(&pin.fd, name, flags, Mode::from_bits_retain(mode)).map_err(os)
         })?;
         Ok((self.node_behind(&fd)?, fd))
@@ -152,7 +153,7 @@ impl PassFs {
     fn lookup_path(&self, caller: &Caller, dir: &Node, relative: &[u8]) -> Result<Node> {
         let pin = Pin::of(dir)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = self.act(caller, || {
+        let fd = self.act(caller, &[(dir, ENTRIES)], || {
             rustix::fs::openat(&pin.fd, relative, flags, Mode::empty()).map_err(os)
         })?;
         self.node_of(fd)

@@ -190,6 +190,8 @@ fn caller(uid: u32, groups: &[u32], caps: u64) -> Caller {
         real_gid: uid,
         groups: Arc::from(groups),
         caps,
+        real_caps: caps,
+        user_ns: None,
         umask: 0o022,
         txn: None,
     }

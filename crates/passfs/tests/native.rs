@@ -27,6 +27,8 @@ fn me() -> Caller {
         real_gid: own.gid,
         groups: Arc::from(own.groups.as_slice()),
         caps: own.cap_eff,
+        real_caps: own.cap_eff,
+        user_ns: None,
         umask: 0o022,
         txn: None,
     }

@@ -1,4 +1,4 @@
-//! Acting as a tracee's user: credentials, capabilities and umask of one thread, for the time of one call.
+//! Acting as a tracee: credentials, effective capabilities and umask of one thread, for the time of one call.
 //!
 //! The kernel keeps credentials per thread; glibc's setgroups changes all threads, so the raw calls are used here.
 //! A change of file-system ids clears the process's dumpable flag, as the kernel does for any such change: programs
@@ -15,13 +15,15 @@ use nix::errno::Errno;
 
 /// Whose permissions a call is judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ids<'a> {
+pub struct Credentials<'a> {
     /// File-system user id.
     pub uid: u32,
     /// File-system group id.
     pub gid: u32,
     /// Supplementary groups, sorted.
     pub groups: &'a [u32],
+    /// Effective capabilities, one bit each. Those that the monitor does not have itself are without effect.
+    pub caps: u64,
 }
 
 /// The monitor's own.
@@ -37,24 +39,30 @@ pub struct OwnIds {
     pub cap_eff: u64,
 }
 
-static OWN: OnceLock<OwnIds> = OnceLock::new();
+static OWN: OnceLock<(OwnIds, Option<Caps>)> = OnceLock::new();
 
 thread_local! {
     /// The umask of this thread once it has an fs_struct of its own.
     static OWN_UMASK: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// Credentials of this process, as they were at the first call (make it early, outside [`as_user`]).
+/// Credentials of this process, as they were at the first call (make it early, outside [`acting_as`]).
 pub fn own_ids() -> &'static OwnIds {
+    &own().0
+}
+
+fn own() -> &'static (OwnIds, Option<Caps>) {
     OWN.get_or_init(|| {
         // SAFETY: these calls take nothing and cannot fail.
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-        OwnIds {
+        let caps = Caps::get().ok();
+        let ids = OwnIds {
             uid,
             gid,
             groups: own_groups(),
-            cap_eff: Caps::get().map_or(0, |caps| caps.effective()),
-        }
+            cap_eff: caps.map_or(0, Caps::effective),
+        };
+        (ids, caps)
     })
 }
 
@@ -81,7 +89,7 @@ fn own_groups() -> Vec<u32> {
     }
 }
 
-/// Gives this thread a umask and a working directory of its own; [`as_user`] does so too when it must change the
+/// Gives this thread a umask and a working directory of its own; [`acting_as`] does so too when it must change the
 /// umask. Costs nothing the second time.
 pub fn thread_owns_fs() -> Result<(), Errno> {
     own_umask().map(drop)
@@ -104,18 +112,16 @@ fn own_umask() -> Result<u32, Errno> {
     Ok(umask)
 }
 
-/// Runs `f` on this thread with `ids` and `umask`, and without effective capabilities if `drop_caps`. What equals
-/// the monitor's own is left alone, and everything is put back afterwards, also when `f` panics. A user id other
-/// than root's loses the file capabilities in any case, as setfsuid(2) does.
+/// Runs `f` on this thread with `credentials` and `umask`. What equals the monitor's own is left alone, and everything is
+/// put back afterwards, also when `f` panics.
 ///
 /// `EPERM`: the ids differ and we may not change them; `f` has not run.
-pub fn as_user<R>(
-    ids: &Ids<'_>,
+pub fn acting_as<R>(
+    credentials: &Credentials<'_>,
     umask: u32,
-    drop_caps: bool,
     f: impl FnOnce() -> Result<R, Errno>,
 ) -> Result<R, Errno> {
-    let own = own_ids();
+    let (own, own_caps) = own();
     let mut restore = Restore {
         own,
         groups: false,
@@ -130,27 +136,27 @@ pub fn as_user<R>(
         unsafe { libc::umask(umask) };
         restore.umask = Some(own_umask);
     }
-    if ids.groups != own.groups {
-        set_groups(ids.groups)?;
+    if credentials.groups != own.groups {
+        set_groups(credentials.groups)?;
         restore.groups = true;
     }
-    if ids.gid != own.gid {
+    if credentials.gid != own.gid {
         restore.gid = true;
-        set_fs_id(libc::SYS_setfsgid, ids.gid)?;
+        set_fs_id(libc::SYS_setfsgid, credentials.gid)?;
     }
-    let caps = if (ids.uid != own.uid || drop_caps) && own.cap_eff != 0 {
-        Some(Caps::get()?)
-    } else {
-        None
-    };
-    if ids.uid != own.uid {
+    let caps = own_caps.filter(|caps| caps.effective() != 0);
+    let changes_user = credentials.uid != own.uid;
+    if changes_user {
         restore.uid = true;
         restore.caps = caps;
-        set_fs_id(libc::SYS_setfsuid, ids.uid)?;
+        set_fs_id(libc::SYS_setfsuid, credentials.uid)?;
     }
-    if drop_caps && let Some(caps) = caps {
+    // A change of user from or to root has changed capabilities, too.
+    if let Some(caps) = caps
+        && (changes_user || own.cap_eff & !credentials.caps != 0)
+    {
         restore.caps = Some(caps);
-        caps.without_effective().set()?;
+        caps.with_effective(own.cap_eff & credentials.caps).set()?;
     }
     let result = f();
     drop(restore);
@@ -223,11 +229,11 @@ fn set_fs_id(call: libc::c_long, id: u32) -> Result<(), Errno> {
 }
 
 /// Capability sets of this thread (capget(2), version 3).
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Caps([CapWord; 2]);
 
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 struct CapWord {
     effective: u32,
     permitted: u32,
@@ -268,10 +274,10 @@ impl Caps {
         u64::from(self.0[0].effective) | u64::from(self.0[1].effective) << 32
     }
 
-    fn without_effective(mut self) -> Self {
-        for word in &mut self.0 {
-            word.effective = 0;
-        }
+    fn with_effective(mut self, effective: u64) -> Self {
+        let [low, high] = &mut self.0;
+        low.effective = effective as u32;
+        high.effective = (effective >> 32) as u32;
         self
     }
 }

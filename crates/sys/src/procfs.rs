@@ -24,7 +24,9 @@ pub struct TaskStatus {
     pub gid: [u32; 4],
     /// Supplementary groups, sorted.
     pub groups: Vec<u32>,
-    /// Effective capabilities, one bit each.
+    /// Permitted capabilities, one bit each.
+    pub cap_prm: u64,
+    /// Effective capabilities.
     pub cap_eff: u64,
     /// File mode creation mask; 0 for a zombie, which creates nothing.
     pub umask: u32,
@@ -53,6 +55,7 @@ fn parse(text: &[u8]) -> Option<TaskStatus> {
         uid: [u32::MAX; 4],
         gid: [u32::MAX; 4],
         groups: Vec::new(),
+        cap_prm: 0,
         cap_eff: 0,
         umask: 0,
         no_new_privs: false,
@@ -81,6 +84,7 @@ fn parse(text: &[u8]) -> Option<TaskStatus> {
                 status.groups = groups.ok()?;
                 status.groups.sort_unstable();
             }
+            b"CapPrm" => status.cap_prm = u64::from_str_radix(value, 16).ok()?,
             b"CapEff" => status.cap_eff = u64::from_str_radix(value, 16).ok()?,
             b"Umask" => status.umask = u32::from_str_radix(value, 8).ok()?,
             b"NoNewPrivs" => status.no_new_privs = value != "0",
@@ -90,12 +94,12 @@ fn parse(text: &[u8]) -> Option<TaskStatus> {
         }
         if matches!(
             key,
-            b"Tgid" | b"PPid" | b"Uid" | b"Gid" | b"Groups" | b"CapEff"
+            b"Tgid" | b"PPid" | b"Uid" | b"Gid" | b"Groups" | b"CapPrm" | b"CapEff"
         ) {
             required += 1;
         }
     }
-    (required == 6).then_some(status)
+    (required == 7).then_some(status)
 }
 
 fn four(value: &str) -> Option<[u32; 4]> {
@@ -118,6 +122,30 @@ pub fn comm(tid: i32) -> Result<Vec<u8>, Errno> {
         name.pop();
     }
     Ok(name)
+}
+
+/// Device and inode of the user namespace (user_namespaces(7)). `EACCES`: we may not ptrace the task. `EOPNOTSUPP`: the
+/// kernel has no user namespaces.
+pub fn user_namespace(tid: i32) -> Result<(u64, u64), Errno> {
+    match fs::metadata(format!("/proc/{tid}/ns/user")) {
+        Ok(meta) => Ok((meta.dev(), meta.ino())),
+        Err(error) if errno(&error) == Errno::ENOENT && exists(tid) => Err(Errno::EOPNOTSUPP),
+        Err(error) => Err(gone(error)),
+    }
+}
+
+/// The ranges of ids in `file`, `uid_map` or `gid_map`, of a task in another user namespace: first id there, first id here,
+/// how many. A map that was not written yet has none.
+pub fn id_map(tid: i32, file: &str) -> Result<Vec<[u32; 3]>, Errno> {
+    let text = fs::read_to_string(format!("/proc/{tid}/{file}")).map_err(gone)?;
+    let range = |line: &str| {
+        let mut numbers = line.split_ascii_whitespace().map(str::parse);
+        match (numbers.next(), numbers.next(), numbers.next()) {
+            (Some(Ok(inside)), Some(Ok(outside)), Some(Ok(count))) => Ok([inside, outside, count]),
+            _ => Err(Errno::EIO),
+        }
+    };
+    text.lines().map(range).collect()
 }
 
 /// Device and inode of the working directory.

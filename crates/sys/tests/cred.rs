@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use common::{NOBODY, everyone, is_root, root_only};
-use goanna_sys::cred::{Ids, as_user, may_change_user, own_ids, thread_owns_fs};
+use goanna_sys::cred::{Credentials, acting_as, may_change_user, own_ids, thread_owns_fs};
 use goanna_sys::procfs::{self, TaskStatus};
 use goanna_sys::{Errno, pidfd, stat};
 
@@ -26,18 +26,20 @@ fn this_thread() -> TaskStatus {
     procfs::status(gettid()).unwrap()
 }
 
-const OTHER: Ids<'_> = Ids {
+const OTHER: Credentials<'_> = Credentials {
     uid: NOBODY,
     gid: 4321,
     groups: &[7, 99, 70000],
+    caps: 0,
 };
 
-fn own() -> Ids<'static> {
+fn own() -> Credentials<'static> {
     let own = own_ids();
-    Ids {
+    Credentials {
         uid: own.uid,
         gid: own.gid,
         groups: &own.groups,
+        caps: u64::MAX,
     }
 }
 
@@ -54,7 +56,7 @@ fn creates_files_as_another_user() {
         let before = this_thread();
         let main = std::process::id().cast_signed();
         let main_before = procfs::status(main).unwrap();
-        let inside = as_user(&OTHER, 0o027, false, || {
+        let inside = acting_as(&OTHER, 0o027, || {
             fs::File::create(&path).map_err(errno)?;
             let main_inside = procfs::status(main)?;
             if main != gettid() {
@@ -70,7 +72,7 @@ fn creates_files_as_another_user() {
         assert_eq!(inside.uid[..3], [0; 3], "only the file-system id changes");
         assert_eq!(inside.groups, OTHER.groups);
         assert_eq!(inside.umask, 0o027);
-        assert_eq!(inside.cap_eff & 0b1_1111, 0, "no file capabilities");
+        assert_eq!(inside.cap_eff, 0, "no capabilities");
         assert_eq!(this_thread(), before);
     });
 }
@@ -85,21 +87,49 @@ fn groups_give_and_withhold_permission() {
         std::os::unix::fs::chown(&path, Some(0), Some(99)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o040)).unwrap();
         let read = || fs::read(&path).map(drop).map_err(errno);
-        assert_eq!(as_user(&OTHER, 0, false, read), Ok(()));
-        let without = Ids {
+        assert_eq!(acting_as(&OTHER, 0, read), Ok(()));
+        let without = Credentials {
             groups: &[7],
             ..OTHER
         };
-        assert_eq!(as_user(&without, 0, false, read), Err(Errno::EACCES));
-        assert_eq!(as_user(&own(), 0, false, read), Ok(()), "root may");
-        let dropped = as_user(&own(), 0, true, read);
+        assert_eq!(acting_as(&without, 0, read), Err(Errno::EACCES));
+        assert_eq!(acting_as(&own(), 0, read), Ok(()), "root may");
+        let dropped = acting_as(&Credentials { caps: 0, ..own() }, 0, read);
         assert_eq!(
             dropped,
             Err(Errno::EACCES),
             "root without capabilities may not"
         );
-        assert_eq!(as_user(&own(), 0, false, read), Ok(()), "root may again");
+        assert_eq!(acting_as(&own(), 0, read), Ok(()), "root may again");
         assert_eq!(read(), Ok(()));
+    });
+}
+
+/// Root without CAP_DAC_OVERRIDE and another user with it: each right is that of the capability, not of the user.
+#[test]
+fn capabilities_are_the_credentials_own() {
+    root_only("capabilities_are_the_credentials_own", || {
+        const DAC_OVERRIDE: u64 = 1 << 1;
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let path = dir.path().join("closed");
+        fs::write(&path, "x").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o0)).unwrap();
+        let write = || fs::write(&path, "y").map_err(errno);
+        let before = this_thread();
+        for ids in [own(), OTHER] {
+            let all_but = Credentials {
+                caps: !DAC_OVERRIDE,
+                ..ids
+            };
+            assert_eq!(acting_as(&all_but, 0, write), Err(Errno::EACCES), "{ids:?}");
+            let only = Credentials {
+                caps: DAC_OVERRIDE,
+                ..ids
+            };
+            assert_eq!(acting_as(&only, 0, write), Ok(()), "{ids:?}");
+        }
+        assert_eq!(this_thread(), before);
     });
 }
 
@@ -109,11 +139,11 @@ fn a_panic_puts_everything_back() {
         thread_owns_fs().unwrap();
         let before = this_thread();
         assert_ne!(before.cap_eff, 0);
-        for drop_caps in [false, true] {
+        for caps in [0, 1 << 3, u64::MAX] {
             let result = std::panic::catch_unwind(|| {
-                as_user(&OTHER, 0o777, drop_caps, || -> Result<(), Errno> {
-                    let inside = this_thread();
-                    assert_eq!(inside.cap_eff == 0, drop_caps);
+                let other = Credentials { caps, ..OTHER };
+                acting_as(&other, 0o777, || -> Result<(), Errno> {
+                    assert_eq!(this_thread().cap_eff, caps & before.cap_eff);
                     std::panic::resume_unwind(Box::new("inside"));
                 })
             });
@@ -134,7 +164,7 @@ fn own_ids_need_no_privilege() {
         assert_eq!(own_ids().cap_eff, status.cap_eff);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        as_user(&own(), 0o077, false, || {
+        acting_as(&own(), 0o077, || {
             fs::File::create(&path).map(drop).map_err(errno)
         })
         .unwrap();
@@ -145,15 +175,15 @@ fn own_ids_need_no_privilege() {
         assert_eq!(may_change_user(), is_root());
         if !is_root() {
             let mut ran = false;
-            let mut attempt = |ids: &Ids<'_>| {
-                as_user(ids, 0o777, true, || {
+            let mut attempt = |ids: &Credentials<'_>| {
+                acting_as(ids, 0o777, || {
                     ran = true;
                     Ok(())
                 })
             };
             assert_eq!(attempt(&OTHER), Err(Errno::EPERM));
-            assert_eq!(attempt(&Ids { uid: 1, ..own() }), Err(Errno::EPERM));
-            assert_eq!(attempt(&Ids { gid: 1, ..own() }), Err(Errno::EPERM));
+            assert_eq!(attempt(&Credentials { uid: 1, ..own() }), Err(Errno::EPERM));
+            assert_eq!(attempt(&Credentials { gid: 1, ..own() }), Err(Errno::EPERM));
             assert!(!ran);
             assert_eq!(this_thread(), status);
         }
@@ -171,10 +201,7 @@ fn umasks_of_threads_do_not_meet() {
                 scope.spawn(move || {
                     for n in 0..200 {
                         let path = dir.join(format!("{umask}-{n}"));
-                        as_user(&own(), umask, false, || {
-                            fs::create_dir(&path).map_err(errno)
-                        })
-                        .unwrap();
+                        acting_as(&own(), umask, || fs::create_dir(&path).map_err(errno)).unwrap();
                         let mode = fs::metadata(&path).unwrap().mode();
                         assert_eq!(mode & 0o777, 0o777 & !umask);
                     }

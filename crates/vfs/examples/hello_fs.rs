@@ -153,6 +153,8 @@ pub fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         real_gid: 1000,
         groups: Arc::from([]),
         caps: 0,
+        real_caps: 0,
+        user_ns: None,
         umask: 0o022,
         txn: None,
     };

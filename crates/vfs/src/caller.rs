@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::TxnId;
+use crate::{Attr, TxnId, UserNamespace};
 
 /// Capability bit numbers (capabilities(7)).
 pub mod caps {
@@ -18,12 +18,14 @@ pub mod caps {
     pub const FSETID: u32 = 4;
     /// Set the immutable and append-only flags.
     pub const LINUX_IMMUTABLE: u32 = 9;
-    /// Make device nodes.
-    pub const MKNOD: u32 = 27;
-    /// Open mapped files by `/proc/PID/map_files`, among more.
-    pub const CHECKPOINT_RESTORE: u32 = 40;
     /// Trusted extended attributes, among much else.
     pub const SYS_ADMIN: u32 = 21;
+    /// Make device nodes.
+    pub const MKNOD: u32 = 27;
+    /// Give files capabilities.
+    pub const SETFCAP: u32 = 31;
+    /// Open mapped files by `/proc/PID/map_files`, among more.
+    pub const CHECKPOINT_RESTORE: u32 = 40;
 }
 
 /// The credentials of the thread that made a call.
@@ -43,8 +45,13 @@ pub struct Caller {
     pub real_gid: u32,
     /// Supplementary groups, sorted.
     pub groups: Arc<[u32]>,
-    /// Effective capabilities, one bit each.
+    /// Effective capabilities, one bit each: in the caller's own user namespace. Ask [`Caller::capable`] or
+    /// [`Caller::capable_over`] what they are worth.
     pub caps: u64,
+    /// The capabilities that access(2) judges by.
+    pub real_caps: u64,
+    /// The caller's user namespace; `None`: the monitor's, which owns all mounts.
+    pub user_ns: Option<Arc<UserNamespace>>,
     /// File mode creation mask.
     pub umask: u32,
     /// The transaction that what the thread does belongs to.
@@ -52,9 +59,53 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Whether the effective set holds capability `cap` (a number of [`caps`]).
+    /// Whether the caller has capability `cap` (a number of [`caps`]) over the mounts: in the monitor's user namespace
+    /// (the kernel's `capable`).
     pub fn capable(&self, cap: u32) -> bool {
+        self.user_ns.is_none() && self.has(cap)
+    }
+
+    /// Whether the caller has capability `cap` over an inode: in the monitor's user namespace, or in one of its own that
+    /// has the inode's owner and group (the kernel's `capable_wrt_inode_uidgid`).
+    pub fn capable_over(&self, cap: u32, attr: &Attr) -> bool {
+        let over = |ns: &Arc<UserNamespace>| ns.has(attr.uid, attr.gid);
+        self.has(cap) && self.user_ns.as_ref().is_none_or(over)
+    }
+
+    /// Whether the caller may act as the owner of an inode (the kernel's `inode_owner_or_capable`): it is the owner, or has
+    /// `CAP_FOWNER` in a user namespace that has the owner.
+    pub fn owns(&self, attr: &Attr) -> bool {
+        let over = |ns: &Arc<UserNamespace>| ns.uids.inside(attr.uid).is_some();
+        attr.uid == self.uid || self.has(caps::FOWNER) && self.user_ns.as_ref().is_none_or(over)
+    }
+
+    fn has(&self, cap: u32) -> bool {
         self.caps & (1 << cap) != 0
+    }
+
+    /// The monitor's user id for the caller's `uid`, as an argument of a call; `None` for one that the caller's namespace
+    /// does not have (EINVAL).
+    pub fn outside_uid(&self, uid: u32) -> Option<u32> {
+        match &self.user_ns {
+            None => Some(uid),
+            Some(ns) => ns.uids.outside(uid),
+        }
+    }
+
+    /// As [`Caller::outside_uid`], for groups.
+    pub fn outside_gid(&self, gid: u32) -> Option<u32> {
+        match &self.user_ns {
+            None => Some(gid),
+            Some(ns) => ns.gids.outside(gid),
+        }
+    }
+
+    /// `attr` as stat(2) shows it to the caller.
+    pub fn shown(&self, attr: Attr) -> Attr {
+        match &self.user_ns {
+            None => attr,
+            Some(ns) => ns.shown(attr),
+        }
     }
 
     /// Whether the caller is in `gid` by its file-system group or a supplementary one.
@@ -62,13 +113,12 @@ impl Caller {
         self.gid == gid || self.groups.binary_search(&gid).is_ok()
     }
 
-    /// The caller as access(2) sees it: real ids, and capabilities only for a real root.
+    /// The caller as access(2) sees it: real ids and their capabilities.
     pub fn real(&self) -> Self {
-        let caps = if self.real_uid == 0 { self.caps } else { 0 };
         Self {
             uid: self.real_uid,
             gid: self.real_gid,
-            caps,
+            caps: self.real_caps,
             ..self.clone()
         }
     }

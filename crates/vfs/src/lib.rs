@@ -17,6 +17,7 @@ pub mod ops;
 mod synth;
 mod txn;
 mod types;
+mod userns;
 pub mod walk;
 
 pub use caller::{Caller, caps};
@@ -27,6 +28,7 @@ pub use mount::{Mount, MountError, MountFlags, Mounts, Place, PlaceKey};
 pub use synth::SynthFs;
 pub use txn::{LOCKED, Transactions, TxnId, TxnStatus};
 pub use types::{Attr, DirEntry, FileKind, Node, SetAttr, Stamp, StatFs, TimeSet};
+pub use userns::{IdMap, IdRange, UserNamespace};
 
 pub use nix::errno::Errno;
 

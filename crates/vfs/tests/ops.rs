@@ -21,6 +21,8 @@ fn caller(uid: u32, caps: u64) -> Caller {
         real_gid: uid,
         groups: Arc::from([]),
         caps,
+        real_caps: caps,
+        user_ns: None,
         umask: 0,
         txn: None,
     }

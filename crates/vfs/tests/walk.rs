@@ -20,6 +20,8 @@ fn root() -> Caller {
         real_gid: 0,
         groups: Arc::from([]),
         caps: u64::MAX,
+        real_caps: u64::MAX,
+        user_ns: None,
         umask: 0,
         txn: None,
     }

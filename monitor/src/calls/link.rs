@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use goanna_vfs::walk::{Last, Pos, is_magic_link};
-use goanna_vfs::{Errno, FileKind, Place, Result, ops};
+use goanna_vfs::{Errno, FileKind, Place, Result, caps, ops};
 
 use crate::call::{Answer, Call, Entry, Resolved, Target};
 
@@ -182,6 +182,12 @@ impl Source {
                 return Ok(Self::At(Resolved { at, native }));
             }
             let ofd = call.task.descriptor(dirfd)?;
+            // Linux asks that the thread has the very credentials that the descriptor was opened with.
+            if !call.caller()?.capable(caps::DAC_READ_SEARCH)
+                && !call.monitor.tasks.have_kept_credentials()
+            {
+                return Err(Errno::ENOENT);
+            }
             return Ok(match call.monitor.shadows.of_descriptor(&ofd)? {
                 None => Self::Open(ofd),
                 Some(shadow) => Self::At(Resolved {

@@ -4,13 +4,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-use goanna_sys::{cred, procfs};
+use goanna_sys::procfs;
 use goanna_vfs::walk::{Last, Pos, Walk};
 use goanna_vfs::{Caller, Errno, FileKind, Native, Opened, Place, Result, ops};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
 use crate::call::{Answer, Call, Resolved};
+use crate::task::acting_as;
 
 /// The arguments of an open, whichever call brought them.
 struct Request {
@@ -405,12 +406,5 @@ fn directory(call: &Call<'_>, caller: &Caller, place: &Place, more: i32) -> Resu
 }
 
 fn open_as(caller: &Caller, path: &Path, flags: OFlag) -> Result<OwnedFd> {
-    let ids = cred::Ids {
-        uid: caller.uid,
-        gid: caller.gid,
-        groups: &caller.groups,
-    };
-    cred::as_user(&ids, caller.umask, caller.caps == 0, || {
-        nix::fcntl::open(path, flags, Mode::empty())
-    })
+    acting_as(caller, || nix::fcntl::open(path, flags, Mode::empty()))
 }

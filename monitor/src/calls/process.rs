@@ -6,12 +6,13 @@ use crate::call::{Answer, Call, Target};
 
 /// umask(2)
 pub fn umask(call: &mut Call<'_>) -> Result<Answer> {
-    credentials(call)
+    call.monitor.tasks.about_to_change(&call.task);
+    Ok(Answer::PassOn)
 }
 
 /// setuid(2) and all others that change ids, capabilities or namespaces.
 pub fn credentials(call: &mut Call<'_>) -> Result<Answer> {
-    call.monitor.tasks.about_to_change(&call.task);
+    call.monitor.tasks.about_to_change_credentials(&call.task);
     Ok(Answer::PassOn)
 }
 

@@ -18,6 +18,7 @@ use nix::sys::stat::fstat;
 
 use crate::call::{Answer, Call, Entry, Resolved, Target};
 use crate::rewrite::{Addressed, AddressedKind, Rewrite};
+use crate::task::acting_as;
 pub use name::Names;
 
 /// `sun_path` is 108 bytes, after a 2-byte family.
@@ -146,12 +147,7 @@ fn bind_from(cwd: &Path, caller: Option<&Caller>, socket: &OwnedFd, path: &[u8])
     let Some(caller) = caller else {
         return bind();
     };
-    let ids = cred::Ids {
-        uid: caller.uid,
-        gid: caller.gid,
-        groups: &caller.groups,
-    };
-    cred::as_user(&ids, caller.umask, false, bind)
+    acting_as(caller, bind)
 }
 
 /// The host object of the socket that `path` names, by a path that fits an address; `None` when the kernel finds it by that

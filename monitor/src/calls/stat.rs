@@ -6,7 +6,9 @@ use crate::abi;
 use crate::call::{Answer, Call, Target};
 
 fn attr(call: &Call<'_>, place: &Place) -> Result<Attr> {
-    place.mount.fs.getattr(&*call.caller()?, &place.node)
+    let caller = call.caller()?;
+    let attr = place.mount.fs.getattr(&caller, &place.node)?;
+    Ok(caller.shown(attr))
 }
 
 fn put_stat(call: &Call<'_>, target: Target, buffer: usize) -> Result<Answer> {

@@ -92,6 +92,8 @@ fn caller(tid: i32, txn: Option<TxnId>) -> Caller {
         real_gid: 0,
         groups: [0].into(),
         caps: u64::MAX,
+        real_caps: u64::MAX,
+        user_ns: None,
         umask: 0,
         txn,
     }

@@ -24,6 +24,8 @@ pub fn caller() -> Caller {
         real_gid: 1000,
         groups: Arc::from([1000]),
         caps: 0,
+        real_caps: 0,
+        user_ns: None,
         umask: 0o022,
         txn: None,
     }
@@ -37,6 +39,7 @@ pub fn root() -> Caller {
         real_gid: 0,
         groups: Arc::from([0]),
         caps: u64::MAX,
+        real_caps: u64::MAX,
         ..caller()
     }
 }

@@ -262,6 +262,8 @@ pub fn caller(uid: u32, gid: u32) -> Caller {
         real_gid: gid,
         groups: Arc::from([]),
         caps: 0,
+        real_caps: 0,
+        user_ns: None,
         umask: 0o022,
         txn: None,
     }

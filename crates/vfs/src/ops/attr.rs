@@ -1,6 +1,6 @@
 //! Changes of metadata and size.
 
-use super::perm::{check, file_system_permits, in_group_or_capable, owner_or_capable, permitted};
+use super::perm::{check, file_system_permits, in_group_or_capable, permitted};
 use super::{fs, judged_here, writable};
 use crate::{
     Attr, Caller, Errno, FileKind, MountFlags, Place, Result, SetAttr, StatFs, TimeSet, caps,
@@ -16,10 +16,10 @@ pub fn chmod(caller: &Caller, place: &Place, mode: u32) -> Result<()> {
     let mut mode = mode & 0o7777;
     if judged_here(place) {
         let attr = fs(place).getattr(caller, &place.node)?;
-        if !owner_or_capable(caller, &attr) {
+        if !caller.owns(&attr) {
             return Err(Errno::EPERM);
         }
-        if !in_group_or_capable(caller, attr.gid) {
+        if !in_group_or_capable(caller, &attr, attr.gid) {
             mode &= !libc::S_ISGID;
         }
     }
@@ -43,7 +43,7 @@ pub fn set_flags(caller: &Caller, place: &Place, flags: u32) -> Result<()> {
     const MODIFIABLE: u32 = 0x0003_80ff;
     writable(place)?;
     let attr = fs(place).getattr(caller, &place.node)?;
-    if !owner_or_capable(caller, &attr) {
+    if !caller.owns(&attr) {
         return Err(Errno::EPERM);
     }
     if flags & (IMMUTABLE | APPEND_ONLY) != 0 && !caller.capable(caps::LINUX_IMMUTABLE) {
@@ -57,11 +57,17 @@ pub fn set_flags(caller: &Caller, place: &Place, flags: u32) -> Result<()> {
 
 /// chown(2); `None` leaves an id as it is (the call's -1).
 ///
-/// EROFS; EPERM unless `CAP_CHOWN`, or the owner keeps itself as owner and gives a group it is in. Of
-/// anything but a directory the set-user-id bit goes, and the set-group-id bit with it when the group may
-/// execute (or the caller is not of the group), also for root and also when neither id changes.
+/// EROFS; EINVAL for an id that the caller's user namespace does not have; EPERM unless `CAP_CHOWN`, or the owner keeps
+/// itself as owner and gives a group it is in. Of anything but a directory the set-user-id bit goes, and the
+/// set-group-id bit with it when the group may execute (or the caller is not of the group), also for root and also
+/// when neither id changes.
 pub fn chown(caller: &Caller, place: &Place, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
     writable(place)?;
+    let known = |id: Option<u32>, outside: &dyn Fn(u32) -> Option<u32>| {
+        id.map(|id| outside(id).ok_or(Errno::EINVAL)).transpose()
+    };
+    let uid = known(uid, &|uid| caller.outside_uid(uid))?;
+    let gid = known(gid, &|gid| caller.outside_gid(gid))?;
     let mut set = SetAttr {
         uid,
         gid,
@@ -73,14 +79,14 @@ pub fn chown(caller: &Caller, place: &Place, uid: Option<u32>, gid: Option<u32>)
             set.mode = without_set_id(caller, &attr, gid);
         }
         let owner = attr.uid == caller.uid;
-        let capable = caller.capable(caps::CHOWN);
+        let capable = caller.capable_over(caps::CHOWN, &attr);
         let uid_ok = uid.is_none_or(|uid| owner && uid == attr.uid);
         let gid_ok = gid.is_none_or(|gid| owner && (gid == attr.gid || caller.in_group(gid)));
         if !(capable || (uid_ok && gid_ok)) {
             return Err(Errno::EPERM);
         }
         // Linux makes the clearing a change of mode, with that change's own permission.
-        if set.mode.is_some() && !owner_or_capable(caller, &attr) {
+        if set.mode.is_some() && !caller.owns(&attr) {
             return Err(Errno::EPERM);
         }
     }
@@ -92,7 +98,7 @@ pub fn chown(caller: &Caller, place: &Place, uid: Option<u32>, gid: Option<u32>)
 fn without_set_id(caller: &Caller, attr: &Attr, new_gid: Option<u32>) -> Option<u32> {
     let mut mode = attr.perm() & !libc::S_ISUID;
     if mode & libc::S_ISGID != 0
-        && (mode & libc::S_IXGRP != 0 || !in_group_or_capable(caller, attr.gid))
+        && (mode & libc::S_IXGRP != 0 || !in_group_or_capable(caller, attr, attr.gid))
     {
         mode &= !libc::S_ISGID;
     }
@@ -100,7 +106,7 @@ fn without_set_id(caller: &Caller, attr: &Attr, new_gid: Option<u32>) -> Option<
         return None;
     }
     // The mode is being set, so the rule of chmod(2) applies to what is left of it.
-    if !in_group_or_capable(caller, new_gid.unwrap_or(attr.gid)) {
+    if !in_group_or_capable(caller, attr, new_gid.unwrap_or(attr.gid)) {
         mode &= !libc::S_ISGID;
     }
     Some(mode)
@@ -140,7 +146,7 @@ pub fn utimens(
     writable(place)?;
     if judged_here(place) {
         let attr = fs(place).getattr(caller, &place.node)?;
-        if !owner_or_capable(caller, &attr) {
+        if !caller.owns(&attr) {
             if (atime, mtime) != (Some(TimeSet::Now), Some(TimeSet::Now)) {
                 return Err(Errno::EPERM);
             }

@@ -58,7 +58,8 @@ pub(super) fn creation_mode(caller: &Caller, dir: &Place, mode: u32) -> Result<u
         return Ok(mode);
     }
     let attr = fs(dir).getattr(caller, &dir.node)?;
-    if attr.mode & libc::S_ISGID != 0 && !super::perm::in_group_or_capable(caller, attr.gid) {
+    if attr.mode & libc::S_ISGID != 0 && !super::perm::in_group_or_capable(caller, &attr, attr.gid)
+    {
         return Ok(mode & !libc::S_ISGID);
     }
     Ok(mode)
@@ -201,9 +202,9 @@ fn writable_dir(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     verdict
 }
 
-/// EPERM when the sticky bit holds and the victim is somebody else's.
+/// EPERM when the sticky bit holds and the caller cannot act as the victim's owner.
 fn not_stuck(caller: &Caller, dir: &Place, sticky: bool, victim: &Node) -> Result<()> {
-    if sticky && fs(dir).getattr(caller, victim)?.uid != caller.uid {
+    if sticky && !caller.owns(&fs(dir).getattr(caller, victim)?) {
         return Err(Errno::EPERM);
     }
     Ok(())

@@ -2,8 +2,7 @@
 
 use super::names::{creation_mode, made, may_create};
 use super::perm::{
-    Protections, access, check, file_system_permits, may_create_in_sticky, owner_or_capable,
-    permitted,
+    Protections, access, check, file_system_permits, may_create_in_sticky, permitted,
 };
 use super::{fs, judged_here, writable};
 use crate::{Caller, Errno, FileKind, Node, Opened, Place, Result};
@@ -34,7 +33,7 @@ fn may_open(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
     if judged_here(place) || writable(place).is_err() {
         let attr = fs(place).getattr(caller, &place.node)?;
         permitted(caller, &attr, open_mask(flags))?;
-        if flags & libc::O_NOATIME != 0 && !owner_or_capable(caller, &attr) {
+        if flags & libc::O_NOATIME != 0 && !caller.owns(&attr) {
             return Err(Errno::EPERM);
         }
     }
@@ -50,7 +49,7 @@ pub fn may_open_other(caller: &Caller, place: &Place, flags: i32) -> Result<()> 
     access(caller, place, open_mask(flags))?;
     if flags & libc::O_NOATIME != 0 && judged_here(place) {
         let attr = fs(place).getattr(caller, &place.node)?;
-        if !owner_or_capable(caller, &attr) {
+        if !caller.owns(&attr) {
             return Err(Errno::EPERM);
         }
     }

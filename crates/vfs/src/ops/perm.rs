@@ -57,24 +57,19 @@ pub fn permitted(caller: &Caller, attr: &Attr, mask: i32) -> Result<()> {
     } else {
         mask == libc::R_OK as u32
     };
-    if read_search && caller.capable(caps::DAC_READ_SEARCH) {
+    if read_search && caller.capable_over(caps::DAC_READ_SEARCH, attr) {
         return Ok(());
     }
     let overridable = is_dir || mask & exec == 0 || attr.mode & 0o111 != 0;
-    if overridable && caller.capable(caps::DAC_OVERRIDE) {
+    if overridable && caller.capable_over(caps::DAC_OVERRIDE, attr) {
         return Ok(());
     }
     Err(Errno::EACCES)
 }
 
-/// Whether `caller` owns the inode or may act as if it did (`CAP_FOWNER`).
-pub fn owner_or_capable(caller: &Caller, attr: &Attr) -> bool {
-    attr.uid == caller.uid || caller.capable(caps::FOWNER)
-}
-
-/// Whether a change of a file in group `gid` may leave its set-group-id bit alone.
-pub(super) fn in_group_or_capable(caller: &Caller, gid: u32) -> bool {
-    caller.in_group(gid) || caller.capable(caps::FSETID)
+/// Whether a change that leaves the inode in group `gid` may leave its set-group-id bit alone, too.
+pub(super) fn in_group_or_capable(caller: &Caller, attr: &Attr, gid: u32) -> bool {
+    caller.in_group(gid) || caller.capable_over(caps::FSETID, attr)
 }
 
 /// access(2): `mask` of `R_OK`, `W_OK`, `X_OK`, or 0. For access(2) and faccessat(2) without `AT_EACCESS`,
@@ -135,7 +130,7 @@ pub fn may_search(caller: &Caller, dir: &Place) -> Result<()> {
     if !dir.node.is_dir() {
         return Err(Errno::ENOTDIR);
     }
-    // Every component of every path comes by here: spare the look at the inode where it cannot matter.
+    // Every component of every path comes by here. This spares the look at the inode where it cannot matter.
     if !judged_here(dir)
         || caller.capable(caps::DAC_OVERRIDE)
         || caller.capable(caps::DAC_READ_SEARCH)
@@ -194,7 +189,7 @@ pub(super) fn may_create_in_sticky(
 /// `may_linkat`: whether `caller` may make a further name for a file it does not own
 /// (`fs.protected_hardlinks`). EPERM if not.
 pub(super) fn may_link(rules: Protections, caller: &Caller, file: &Attr) -> Result<()> {
-    if rules.hardlinks == 0 || owner_or_capable(caller, file) {
+    if rules.hardlinks == 0 || caller.owns(file) {
         return Ok(());
     }
     let group_exec = libc::S_ISGID | libc::S_IXGRP;
@@ -205,7 +200,7 @@ pub(super) fn may_link(rules: Protections, caller: &Caller, file: &Attr) -> Resu
     if safe { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// Whether the sticky bit of `dir` keeps `caller` from removing what it does not own there.
+/// Whether the sticky bit of `dir` keeps `caller` from removing what it cannot act as the owner of.
 pub(super) fn sticky_for(caller: &Caller, dir: &Attr) -> bool {
     dir.mode & libc::S_ISVTX != 0 && dir.uid != caller.uid && !caller.capable(caps::FOWNER)
 }
@@ -245,6 +240,8 @@ mod tests {
             real_gid: uid,
             groups: Arc::from([50, 60]),
             caps,
+            real_caps: caps,
+            user_ns: None,
             umask: 0,
             txn: None,
         }

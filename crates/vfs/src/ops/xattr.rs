@@ -1,6 +1,6 @@
 //! Extended attributes and their name spaces.
 
-use super::perm::{owner_or_capable, permitted};
+use super::perm::permitted;
 use super::{fs, judged_here, writable};
 use crate::{Caller, Errno, FileKind, Place, Result, caps};
 
@@ -8,8 +8,6 @@ use crate::{Caller, Errno, FileKind, Place, Result, caps};
 const NAME_MAX: usize = 255;
 /// Largest value in bytes (`XATTR_SIZE_MAX`).
 const SIZE_MAX: usize = 65536;
-/// CAP_SETFCAP of capabilities(7): to give files capabilities.
-const SETFCAP: u32 = 31;
 
 const USER: &[u8] = b"user.";
 const TRUSTED: &[u8] = b"trusted.";
@@ -37,7 +35,7 @@ fn may(caller: &Caller, place: &Place, name: &[u8], mask: i32) -> Result<()> {
     }
     if name.starts_with(SECURITY) {
         let needed = if name == b"security.capability" {
-            SETFCAP
+            caps::SETFCAP
         } else {
             caps::SYS_ADMIN
         };
@@ -59,7 +57,7 @@ fn may(caller: &Caller, place: &Place, name: &[u8], mask: i32) -> Result<()> {
     }
     let attr = fs(place).getattr(caller, &place.node)?;
     let sticky_dir = kind == FileKind::Directory && attr.mode & libc::S_ISVTX != 0;
-    if user && write && sticky_dir && !owner_or_capable(caller, &attr) {
+    if user && write && sticky_dir && !caller.owns(&attr) {
         return Err(Errno::EPERM);
     }
     permitted(caller, &attr, mask)
