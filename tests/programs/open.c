@@ -463,6 +463,24 @@ static void publishing(void)
 	close(dir);
 }
 
+/* Paths through what is no directory and back. */
+static void comebacks(void)
+{
+	static const char *const ways[] = { "/does_not_exist/..", "/does_not_exist/x/../..", "/proc/version/..", "/usr/lib/../.." };
+	char path[PATH_MAX];
+
+	MUST(mkdir("back", 0755));
+	make("back/f", "f");
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+		snprintf(path, sizeof path, "%s%s/w/back/f", ways[i], top_path);
+		O(ways[i], open(path, O_RDONLY));
+		/* Out of the directory, into what is not there, and back to the host. */
+		snprintf(path, sizeof path, "%s%s/%s", top_path, "/../../../../../../../..", ways[i]);
+		O("and to the host", open(path, O_RDONLY | O_DIRECTORY));
+	}
+	O("missing inside", open("back/nope/../f", O_RDONLY));
+}
+
 static void steps(void)
 {
 	creation();
@@ -474,6 +492,7 @@ static void steps(void)
 	temporary_files();
 	resolve();
 	publishing();
+	comebacks();
 	CHILD("permissions", permissions());
 	if (geteuid() != 0)
 		MUST(chmod("perm/closed", 0700));

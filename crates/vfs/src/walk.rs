@@ -109,6 +109,8 @@ pub struct Walk<'a> {
     anchor: Option<Pos>,
     depth: i32,
     left_host: bool,
+    /// Host paths that the walk went up from without a look whether they are directories.
+    unseen: Vec<Vec<u8>>,
 }
 
 /// What stands between a walk and its end.
@@ -134,6 +136,7 @@ impl<'a> Walk<'a> {
             anchor: None,
             depth: 0,
             left_host: false,
+            unseen: Vec::new(),
         }
     }
 
@@ -175,8 +178,18 @@ impl<'a> Walk<'a> {
             Pos::Host(path) => self.step_host(path, name, through)?,
             Pos::Mounted(place) => self.step_mounted(place, name, through)?,
         };
-        self.left_host |= matches!(next, Pos::Mounted(_));
+        if matches!(next, Pos::Mounted(_)) {
+            self.leave_host()?;
+        }
         Ok((next, link))
+    }
+
+    /// From here on the kernel cannot repeat the walk, so it does not say either what is wrong with the host's part.
+    fn leave_host(&mut self) -> Result<()> {
+        self.left_host = true;
+        self.unseen
+            .drain(..)
+            .try_for_each(|path| is_directory(&path))
     }
 
     /// Whether any part of the walk was in a mount, so that the kernel could not repeat it.
@@ -391,7 +404,17 @@ impl<'a> Walk<'a> {
             }
         }
         match at {
-            Pos::Host(path) => self.cross(parent_of(path)),
+            Pos::Host(path) => {
+                // The walk's start and what is above it are directories, the start even when it has been removed.
+                let known =
+                    matches!(&self.anchor, Some(Pos::Host(start)) if start.starts_with(path));
+                match (known, self.left_host) {
+                    (true, _) => {}
+                    (false, true) => is_directory(path)?,
+                    (false, false) => self.unseen.push(path.clone()),
+                }
+                self.cross(parent_of(path))
+            }
             Pos::Mounted(place) => {
                 ops::may_search(self.caller, place)?;
                 let fs = &place.mount.fs;
@@ -426,7 +449,7 @@ impl<'a> Walk<'a> {
     fn cross(&mut self, path: &[u8]) -> Result<Pos> {
         match self.mounts.at(path) {
             Some(mount) => {
-                self.left_host = true;
+                self.leave_host()?;
                 self.enter(mount)
             }
             None => Ok(Pos::Host(path.to_vec())),
@@ -475,7 +498,8 @@ impl<'a> Walk<'a> {
         ))
     }
 
-    /// A component that is missing or unreadable counts as plain: the kernel will say what is wrong.
+    /// A component that is missing or unreadable counts as plain: the kernel says what is wrong, or [`is_directory`] where
+    /// the walk comes back from it and enters a mount.
     fn step_host(&self, dir: &[u8], name: &[u8], through: bool) -> Result<(Pos, Option<Vec<u8>>)> {
         let mut path = dir.to_vec();
         path.push(b'/');
@@ -520,6 +544,18 @@ fn free_of_links(path: &[u8]) -> bool {
         .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
     openat2(AT_FDCWD, OsStr::from_bytes(path), how).is_ok()
+}
+
+/// ENOENT, ENOTDIR, EACCES unless the canonical host path `path` is a directory; empty for the root.
+fn is_directory(path: &[u8]) -> Result<()> {
+    if path.is_empty() {
+        return Ok(());
+    }
+    let stat = nix::sys::stat::lstat(OsStr::from_bytes(path))?;
+    if stat.st_mode & libc::S_IFMT != libc::S_IFDIR {
+        return Err(Errno::ENOTDIR);
+    }
+    Ok(())
 }
 
 /// Whether a symbolic link, or what cannot be told from one, is at `path`, whose directory is free of links. Where the

@@ -111,6 +111,13 @@ fn paths_lead_where_linux_leads_them() {
 fn errors_are_those_of_path_resolution() {
     for (path, want) in [
         ("", Errno::ENOENT),
+        ("/goanna-none/../goanna-test", Errno::ENOENT),
+        ("/goanna-none/x/../../goanna-test/a", Errno::ENOENT),
+        ("/goanna-test/../goanna-none/../usr", Errno::ENOENT),
+        ("/goanna-test/../goanna-none/../goanna-test", Errno::ENOENT),
+        ("/goanna-test/nope/../a", Errno::ENOENT),
+        ("/proc/version/../../goanna-test", Errno::ENOTDIR),
+        ("/goanna-test/../proc/version/..", Errno::ENOTDIR),
         ("/goanna-test/missing", Errno::ENOENT),
         ("/goanna-test/missing/x", Errno::ENOENT),
         ("/goanna-test/a/b/file/", Errno::ENOTDIR),
