@@ -211,18 +211,22 @@ impl<'m> Call<'m> {
 
     /// What descriptor `fd` is. EBADF.
     pub fn descriptor(&self, fd: i32) -> Result<Descriptor> {
-        Ok(match self.descriptor_of_any(fd)? {
-            (Some(shadow), ofd) => Descriptor::Shadow(shadow, ofd),
-            (None, _) => Descriptor::Native,
+        Ok(match self.descriptor_of_any(fd) {
+            // It need not be brought when it is none of ours.
+            Err(Errno::EPERM) if self.shadow(fd)?.is_none() => {
+                self.task.wanted();
+                Descriptor::Native
+            }
+            found => match found? {
+                (Some(shadow), ofd) => Descriptor::Shadow(shadow, ofd),
+                (None, _) => Descriptor::Native,
+            },
         })
     }
 
     /// The virtual object behind descriptor `fd`; `None` for the host's. EBADF.
     pub fn shadow(&self, fd: i32) -> Result<Option<Arc<Shadow>>> {
-        Ok(match self.descriptor(fd)? {
-            Descriptor::Native => None,
-            Descriptor::Shadow(shadow, _) => Some(shadow),
-        })
+        Ok(self.monitor.shadows.find(self.task.identity(fd)?))
     }
 
     /// The working directory, and whether it is the host's.

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use goanna_sys::launch::Launch;
 use goanna_sys::launch::{LaunchError, launch};
 use goanna_sys::notify::Listener;
-use goanna_sys::{memfile, ptrace};
+use goanna_sys::{cred, memfile, procfs, ptrace};
 use std::os::fd::AsFd;
 
 use crate::filter::{Delivery, Purpose, compile};
@@ -72,7 +72,10 @@ pub fn check() -> Vec<Facility> {
         notify
             .as_ref()
             .map(|_| "in use".into())
-            .map_err(ToString::to_string),
+            .map_err(|error| match error {
+                LaunchError::TakeListener(_) => to_allow(&error.to_string(), "pidfd_getfd"),
+                error => error.to_string(),
+            }),
     );
     add(
         "synchronous wake-up",
@@ -86,21 +89,21 @@ pub fn check() -> Vec<Facility> {
     );
     let stopped = match &notify {
         Ok(_) => None,
-        Err(_) => Some(
-            probe(Delivery::Stop)
-                .map(|_| ())
-                .map_err(|error| error.to_string()),
-        ),
+        Err(_) => Some(probe(Delivery::Stop)),
     };
     add(
         "seccomp filters",
         true,
         "select the calls that concern the monitor",
-        stopped.unwrap_or(Ok(())).map(|()| "in use".into()),
+        match &stopped {
+            Some(Err(error)) => Err(error.to_string()),
+            _ => Ok("in use".into()),
+        },
     );
-    let seized = notify.as_ref().ok().map(|launched| {
+    let launched = stopped.as_ref().unwrap_or(&notify);
+    let seized = launched.as_ref().ok().map(|launched| {
         ptrace::seize(launched.pid, ptrace::Options::MONITOR)
-            .map_err(|errno| errno.desc().to_owned())
+            .map_err(|errno| to_allow(errno.desc(), "ptrace"))
     });
     add(
         "ptrace",
@@ -109,6 +112,22 @@ pub fn check() -> Vec<Facility> {
         seized
             .unwrap_or(Ok(()))
             .map(|()| "PTRACE_SEIZE works".into()),
+    );
+    add(
+        "other users",
+        false,
+        "serves programs that root starts and that become another user",
+        may_serve_others(),
+    );
+    add(
+        "umasks of threads",
+        false,
+        "let calls that create files run at the same time; without them they take turns",
+        std::thread::spawn(cred::thread_owns_fs)
+            .join()
+            .unwrap_or(Err(nix::errno::Errno::EIO))
+            .map(|()| "in use".into())
+            .map_err(|errno| format!("unshare: {}", errno.desc())),
     );
     add(
         "memfd and write leases",
@@ -131,6 +150,30 @@ pub fn check() -> Vec<Facility> {
         yama(),
     );
     found
+}
+
+/// What to do where `call` has failed, for which `why` is the reason.
+fn to_allow(why: &str, call: &str) -> String {
+    let filtered = procfs::status(std::process::id().cast_signed())
+        .is_ok_and(|status| status.seccomp == 2 && !crate::inside());
+    if !filtered {
+        return why.into();
+    }
+    format!(
+        "{why}; this container's seccomp profile may refuse {call}: start it with --cap-add SYS_PTRACE, or with \
+         --security-opt seccomp=FILE and a profile that allows {call}"
+    )
+}
+
+fn may_serve_others() -> Result<String, String> {
+    const SYS_PTRACE: u64 = 1 << 19;
+    if !nix::unistd::geteuid().is_root() {
+        return Ok("not for an ordinary user, who cannot become another one".into());
+    }
+    if cred::own_ids().cap_eff & SYS_PTRACE != 0 {
+        return Ok("CAP_SYS_PTRACE".into());
+    }
+    Err("needs CAP_SYS_PTRACE; start a container with --cap-add SYS_PTRACE".into())
 }
 
 fn leases() -> Result<String, String> {

@@ -4,6 +4,7 @@
 //! The tracee is stopped, is made to run the calls of a script, by a syscall instruction of its vDSO, and then goes on where
 //! it was; a call that an interruption ended is made again.
 
+mod fetch;
 mod filter;
 mod receive;
 
@@ -15,6 +16,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::rewrite::Registers;
+pub use fetch::Fetch;
 use filter::InstallFilter;
 pub use receive::Receive;
 
@@ -32,6 +34,8 @@ enum Script {
     InstallFilter(InstallFilter),
     /// Of one whose own call has failed, which then has this script's result.
     Receive(Box<Receive>),
+    /// Of one that then makes its own call.
+    Fetch(Box<Fetch>),
 }
 
 impl Script {
@@ -40,6 +44,7 @@ impl Script {
         match self {
             Self::InstallFilter(script) => script.next(tid, result),
             Self::Receive(script) => script.next(tid, result, saved),
+            Self::Fetch(script) => script.next(tid, result),
         }
     }
 }
@@ -49,6 +54,8 @@ impl Script {
 enum Stage {
     /// The tracee was told to stop.
     Interrupted,
+    /// It leaves the call that it was stopped in, which does not happen now.
+    Leaving,
     /// It runs a call of the script: before its entry stop, or between that and its exit stop.
     Calling { entered: bool },
 }
@@ -155,6 +162,36 @@ impl Injector {
         self.ended(tid, begun)
     }
 
+    /// Lets `tid`, which is at the seccomp stop of a call with the registers `regs`, run `script` before it makes that call.
+    pub fn fetch(&mut self, tid: i32, regs: Registers, script: Fetch) -> Result<()> {
+        let mut injection = Injection {
+            stage: Stage::Leaving,
+            // The syscall instruction is two bytes long.
+            saved: Some(Registers {
+                rip: regs.rip - 2,
+                rax: regs.orig_rax,
+                orig_rax: u64::MAX,
+                ..regs
+            }),
+            script: Script::Fetch(Box::new(script)),
+            instruction: syscall_instruction(tid)?,
+            signals: Vec::new(),
+            waiting: Vec::new(),
+        };
+        // The filter comes afterwards.
+        if let Some(interrupted) = self.by_tid.remove(&tid) {
+            injection.waiting = interrupted.waiting;
+        }
+        let skipped = Registers {
+            orig_rax: u64::MAX,
+            ..regs
+        };
+        ptrace::set_regs(tid, &skipped)?;
+        ptrace::cont_syscall(tid, 0)?;
+        self.by_tid.insert(tid, injection);
+        Ok(())
+    }
+
     /// A signal is to be delivered: after the injection.
     pub fn signal(&mut self, tid: i32, signal: i32) -> Stop {
         let Some(injection) = self.by_tid.get_mut(&tid) else {
@@ -194,8 +231,8 @@ impl Injector {
         let waiting = injection.waiting;
         match injection.script {
             Script::InstallFilter(_) => Stop::Filtered(outcome.map(drop), waiting),
-            Script::Receive(_) if waiting.is_empty() => Stop::Taken,
-            Script::Receive(_) => match self.interrupt(tid, waiting.clone()) {
+            Script::Receive(_) | Script::Fetch(_) if waiting.is_empty() => Stop::Taken,
+            Script::Receive(_) | Script::Fetch(_) => match self.interrupt(tid, waiting.clone()) {
                 Ok(()) => Stop::Taken,
                 Err(errno) => Stop::Filtered(Err(errno), waiting),
             },
@@ -241,12 +278,14 @@ impl Injection {
 
     /// One syscall stop further; true at the end.
     fn step(&mut self, tid: i32) -> Result<bool> {
-        if let Stage::Calling { entered } = &mut self.stage
-            && !*entered
-        {
-            *entered = true;
-            ptrace::cont_syscall(tid, 0)?;
-            return Ok(false);
+        match &mut self.stage {
+            Stage::Leaving => return self.advance(tid, None),
+            Stage::Calling { entered } if !*entered => {
+                *entered = true;
+                ptrace::cont_syscall(tid, 0)?;
+                return Ok(false);
+            }
+            _ => {}
         }
         let result = ptrace::get_regs(tid)?.rax.cast_signed();
         self.advance(tid, Some(result))

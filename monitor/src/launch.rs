@@ -163,9 +163,11 @@ pub fn start(
         Interception::Notify => Ok(launch(&under(Delivery::Notify))?),
         Interception::Ptrace => Ok(launch(&under(Delivery::Stop))?),
         Interception::Auto => match launch(&under(Delivery::Notify)) {
-            Err(LaunchError::ListenerBusy | LaunchError::FilterInvalid) => {
-                Ok(launch(&under(Delivery::Stop))?)
-            }
+            Err(
+                LaunchError::ListenerBusy
+                | LaunchError::FilterInvalid
+                | LaunchError::TakeListener(_),
+            ) => Ok(launch(&under(Delivery::Stop))?),
             other => Ok(other?),
         },
     }

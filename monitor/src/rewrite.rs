@@ -350,6 +350,13 @@ impl Rewriter {
         again(rewritten)
     }
 
+    /// Memory of ours in `tid` that nothing is in now, a page at least.
+    pub fn spare(&self, tid: i32) -> Option<u64> {
+        let scratch = self.scratch.get(&tid)?;
+        let free = !self.pending.contains_key(&tid) && scratch.len >= PAGE;
+        free.then_some(scratch.address)
+    }
+
     /// Whether `tid` is at the call that it makes after a filter was to be installed; asked once.
     pub fn was_filtered(&mut self, tid: i32) -> bool {
         self.filtered.remove(&tid)

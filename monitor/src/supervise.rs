@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::thread;
 
+use goanna_sys::letter_box::LetterBox;
 use goanna_sys::procfs;
 use goanna_sys::ptrace::{self, Options};
 use goanna_sys::txncall::NUMBER;
@@ -17,12 +18,13 @@ use crate::call::{Answer, Call};
 use crate::calls::socket::{self, datagram};
 use crate::calls::txn::Request;
 use crate::filter::{CLOSER, MEMBER, compile_member, shadow_files};
-use crate::inject::{Injector, Receive, Stop};
+use crate::inject::{Fetch, Injector, Receive, Stop};
 use crate::mailbox::{Late, Letter};
 use crate::profile::{End, Rule};
 use crate::program::{Exec, Plan};
 use crate::rewrite::{Registers, Rewrite, Rewriter, clone_flags};
 use crate::table::{Handler, entry};
+use crate::task::Task;
 use crate::{Monitor, Status, profiled, restart, waiting};
 
 /// Follows the tracees of one run.
@@ -43,6 +45,8 @@ pub struct Supervisor {
     /// Those that have the filter of members.
     filtered: HashSet<i32>,
     injector: Injector,
+    /// Where tracees send descriptors to that we may not take.
+    letter_box: Option<Arc<LetterBox>>,
     /// Transaction calls that wait until another process has that filter.
     joining: HashMap<i32, (Registers, Request)>,
     /// Threads in calls that are about to change a path outside of their transaction.
@@ -71,6 +75,8 @@ enum Next {
     Instead(Rewrite),
     /// Not yet: its answer is being worked out.
     Wait,
+    /// From the start, when the tracee has sent us this descriptor.
+    Fetch(i32),
 }
 
 impl Next {
@@ -93,6 +99,7 @@ impl Supervisor {
             early: HashSet::new(),
             filtered: HashSet::new(),
             injector: Injector::default(),
+            letter_box: None,
             joining: HashMap::new(),
             watched: HashMap::new(),
             entering: HashMap::new(),
@@ -414,10 +421,11 @@ impl Supervisor {
         let Ok(task) = self.monitor.tasks.get(tid) else {
             return ptrace::cont(tid, 0);
         };
-        match self
-            .injector
-            .receive(tid, ptrace::get_regs(tid)?, Receive::new(task, refused))
-        {
+        let (Ok(caller), Ok(letter_box)) = (task.caller(), self.letter_box()) else {
+            return ptrace::cont(tid, 0);
+        };
+        let script = Receive::new(task, refused, caller.pid, letter_box);
+        match self.injector.receive(tid, ptrace::get_regs(tid)?, script) {
             Ok(stop) => self.injected(tid, stop),
             Err(_) => ptrace::cont(tid, 0),
         }
@@ -446,6 +454,7 @@ impl Supervisor {
                 ptrace::cont_syscall(tid, 0)
             }
             Ok(Next::Wait) => Ok(()),
+            Ok(Next::Fetch(fd)) => self.fetch(tid, regs, fd),
             Err(LOCKED) => {
                 make_again(tid, regs)?;
                 ptrace::cont(tid, 0)
@@ -457,12 +466,42 @@ impl Supervisor {
         }
     }
 
+    fn letter_box(&mut self) -> Result<Arc<LetterBox>> {
+        Ok(match &self.letter_box {
+            Some(letter_box) => Arc::clone(letter_box),
+            None => Arc::clone(self.letter_box.insert(Arc::new(LetterBox::new()?))),
+        })
+    }
+
+    /// The thread at a seccomp stop sends us its descriptor `fd` and makes its call again.
+    fn fetch(&mut self, tid: i32, regs: Registers, fd: i32) -> Result<()> {
+        let task = self.monitor.tasks.get(tid)?;
+        let pid = task.caller()?.pid;
+        let letter_box = self.letter_box()?;
+        let spare = self.rewriter.spare(tid);
+        let script = Fetch::new(task, pid, fd, letter_box, spare);
+        self.injector.fetch(tid, regs, script)
+    }
+
     /// What the call at this stop becomes.
     fn treat(&mut self, tid: i32, regs: &Registers) -> Result<Next> {
+        let task = self.monitor.tasks.get(tid)?;
+        let next = self.attempt(tid, regs, &task);
+        match (next, task.wanted()) {
+            (_, Some(fd)) | (Ok(Next::Fetch(fd)), None) => Ok(Next::Fetch(fd)),
+            // The thread that answers it looks at them, too.
+            (Ok(Next::Wait), None) => Ok(Next::Wait),
+            (next, None) => {
+                task.forget_brought();
+                next
+            }
+        }
+    }
+
+    fn attempt(&mut self, tid: i32, regs: &Registers, task: &Arc<Task>) -> Result<Next> {
         let (nr, args) = call_of(regs);
         let monitor = Arc::clone(&self.monitor);
-        let task = monitor.tasks.get(tid)?;
-        let mut call = Call::new(&monitor, task, nr, args);
+        let mut call = Call::new(&monitor, Arc::clone(task), nr, args);
         match (
             i64::from(nr),
             entry(nr).and_then(|entry| entry.rule.handler()),
@@ -505,6 +544,9 @@ impl Supervisor {
             (_, Some(handler)) => {
                 let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
                 let mut answer = monitor.outside.around(&mut call, answer);
+                if let Some(fd) = call.task.wanted() {
+                    return Ok(Next::Fetch(fd));
+                }
                 drop(call);
                 if matches!(answer, Ok(Answer::Wait)) {
                     answer = Ok(on_own_thread(&monitor, tid, (nr, args), handler));
@@ -613,7 +655,14 @@ impl Supervisor {
             return;
         }
         self.late.remove(&tid);
-        let next = self.without_notification(tid, regs, answer);
+        let task = self.monitor.tasks.get(tid);
+        let next = match task.as_ref().map(|task| task.wanted()) {
+            Ok(Some(fd)) => Ok(Next::Fetch(fd)),
+            _ => {
+                let _ = task.map(|task| task.forget_brought());
+                self.without_notification(tid, regs, answer)
+            }
+        };
         let outcome = self.go_on(tid, regs, next);
         debug_assert!(
             matches!(outcome, Ok(()) | Err(Errno::ESRCH)),

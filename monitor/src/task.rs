@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 
-use goanna_sys::{cred, pidfd, procfs};
+use goanna_sys::{cred, pidfd, procfs, stat};
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{Caller, Errno, IdMap, IdRange, Result, UserNamespace};
 use parking_lot::{Mutex, RwLock};
@@ -56,6 +56,15 @@ pub struct Task {
     cwd: Copied<Cwd>,
     /// The last call that was received and left to wait.
     left_to_wait: Mutex<Option<Received>>,
+    /// Descriptors that the thread has sent us, for the call that it is stopped in.
+    brought: Mutex<Brought>,
+}
+
+/// See [`Task::descriptor`].
+#[derive(Debug, Default)]
+struct Brought {
+    fds: HashMap<i32, Result<OwnedFd>>,
+    wanted: Option<i32>,
 }
 
 impl Task {
@@ -65,11 +74,59 @@ impl Task {
     }
 
     /// The tracee's open file description behind descriptor `fd`, shared with it. EBADF.
+    ///
+    /// EPERM where pidfd_getfd(2) is refused: then the supervisor asks [`Task::wanted`], makes the thread send the
+    /// descriptor ([`crate::inject`]) and the call again.
     pub fn descriptor(&self, fd: i32) -> Result<OwnedFd> {
+        match self.own_copy(fd) {
+            Err(Errno::EPERM | Errno::ENOSYS) => self.brought(fd),
+            other => other,
+        }
+    }
+
+    /// Device and inode of what descriptor `fd` refers to. EBADF.
+    pub fn identity(&self, fd: i32) -> Result<(u64, u64)> {
+        match self.own_copy(fd) {
+            Ok(ofd) => stat::identity(ofd.as_fd()).map(|(dev, ino, _)| (dev, ino)),
+            Err(Errno::EPERM | Errno::ENOSYS) => procfs::fd_identity(self.tid, fd),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// As [`Task::descriptor`], without the supervisor's help.
+    pub fn own_copy(&self, fd: i32) -> Result<OwnedFd> {
         if fd < 0 {
             return Err(Errno::EBADF);
         }
         pidfd::getfd(self.pidfd.as_fd(), fd)
+    }
+
+    fn brought(&self, fd: i32) -> Result<OwnedFd> {
+        let mut brought = self.brought.lock();
+        match brought.fds.get(&fd) {
+            Some(Ok(ofd)) => ofd.try_clone().map_err(crate::shadow::errno),
+            Some(Err(errno)) => Err(*errno),
+            None => {
+                procfs::fd_link(self.tid, fd)?;
+                brought.wanted = Some(fd);
+                Err(Errno::EPERM)
+            }
+        }
+    }
+
+    /// The descriptor that the thread must send us before its call can be answered.
+    pub fn wanted(&self) -> Option<i32> {
+        self.brought.lock().wanted.take()
+    }
+
+    /// Descriptor `fd` has come, or cannot.
+    pub fn bring(&self, fd: i32, ofd: Result<OwnedFd>) {
+        self.brought.lock().fds.insert(fd, ofd);
+    }
+
+    /// The call that descriptors were brought for is answered.
+    pub fn forget_brought(&self) {
+        self.brought.lock().fds.clear();
     }
 
     /// The credentials and umask of the thread.
@@ -116,9 +173,13 @@ fn is_settled(caller: &Arc<Caller>) -> bool {
     caller.user_ns.as_ref().is_none_or(written)
 }
 
-/// Runs `f`, which makes host calls, with the credentials, capabilities and umask of `caller`. A caller in another user
-/// namespace has no capabilities then.
-pub fn acting_as<R>(caller: &Caller, f: impl FnOnce() -> Result<R>) -> Result<R> {
+/// Runs `f`, which makes host calls, with the credentials and capabilities of `caller`, and with its umask if `f` creates
+/// something (and does not wait). A caller in another user namespace has no capabilities then.
+pub fn acting_as<R>(
+    caller: &Caller,
+    umask: Option<u32>,
+    f: impl FnOnce() -> Result<R>,
+) -> Result<R> {
     let credentials = cred::Credentials {
         uid: caller.uid,
         gid: caller.gid,
@@ -129,7 +190,7 @@ pub fn acting_as<R>(caller: &Caller, f: impl FnOnce() -> Result<R>) -> Result<R>
             0
         },
     };
-    cred::acting_as(&credentials, caller.umask, f)
+    cred::acting_as(&credentials, umask, f)
 }
 
 /// The credentials of thread `tid` as the kernel has them now.
@@ -226,6 +287,7 @@ impl Tasks {
             caller: Mutex::new(copied),
             cwd: Mutex::default(),
             left_to_wait: Mutex::default(),
+            brought: Mutex::default(),
         });
         if !alive() {
             return Err(Errno::ESRCH);

@@ -44,13 +44,23 @@ impl PassFs {
         if same {
             return f();
         }
-        self.act_creating(caller, concerned, f)
+        self.act_with(caller, None, concerned, f)
     }
 
     /// [`PassFs::act`], with the caller's umask too.
     pub(crate) fn act_creating<R>(
         &self,
         caller: &Caller,
+        concerned: Concerned<'_>,
+        f: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        self.act_with(caller, Some(caller.umask), concerned, f)
+    }
+
+    fn act_with<R>(
+        &self,
+        caller: &Caller,
+        umask: Option<u32>,
         concerned: Concerned<'_>,
         f: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
@@ -64,7 +74,7 @@ impl PassFs {
             groups: &caller.groups,
             caps,
         };
-        cred::acting_as(&credentials, caller.umask, f)
+        cred::acting_as(&credentials, umask, f)
     }
 
     /// The inode that loses the name `name` in `dir`, for [`Concerned`]; `dir` and no capability where there is none, or where

@@ -9,7 +9,7 @@
 )]
 
 use std::cell::Cell;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 
@@ -45,6 +45,9 @@ thread_local! {
     /// The umask of this thread once it has an fs_struct of its own.
     static OWN_UMASK: Cell<Option<u32>> = const { Cell::new(None) };
 }
+
+/// Held where threads must share their umask, by the one that has changed it: containers forbid unshare(2).
+static SHARED_UMASK: Mutex<()> = Mutex::new(());
 
 /// Credentials of this process, as they were at the first call (make it early, outside [`acting_as`]).
 pub fn own_ids() -> &'static OwnIds {
@@ -90,38 +93,51 @@ fn own_groups() -> Vec<u32> {
 }
 
 /// Gives this thread a umask and a working directory of its own; [`acting_as`] does so too when it must change the
-/// umask. Costs nothing the second time.
+/// umask. Costs nothing the second time. `EPERM`: something forbids it, as containers do; then threads take turns with
+/// their umasks.
 pub fn thread_owns_fs() -> Result<(), Errno> {
-    own_umask().map(drop)
-}
-
-fn own_umask() -> Result<u32, Errno> {
-    if let Some(umask) = OWN_UMASK.get() {
-        return Ok(umask);
+    if OWN_UMASK.get().is_some() {
+        return Ok(());
     }
     // SAFETY: integers only; without CLONE_FS shared, a change of umask is this thread's alone.
     Errno::result(unsafe { libc::unshare(libc::CLONE_FS) })?;
-    // The mask can be read only by changing it.
+    OWN_UMASK.set(Some(read_umask()));
+    Ok(())
+}
+
+/// The umask can be read only by changing it.
+fn read_umask() -> u32 {
     // SAFETY: integers only.
-    let umask = unsafe {
+    unsafe {
         let umask = libc::umask(0o077);
         libc::umask(umask);
         umask
-    };
-    OWN_UMASK.set(Some(umask));
-    Ok(umask)
+    }
 }
 
-/// Runs `f` on this thread with `credentials` and `umask`. What equals the monitor's own is left alone, and everything is
+/// The umask that this thread has now; where it shares that with others, nobody changes it while the guard lives.
+fn own_umask() -> (u32, Option<MutexGuard<'static, ()>>) {
+    match (thread_owns_fs(), OWN_UMASK.get()) {
+        (Ok(()), Some(umask)) => (umask, None),
+        _ => {
+            let guard = SHARED_UMASK.lock().unwrap_or_else(PoisonError::into_inner);
+            (read_umask(), Some(guard))
+        }
+    }
+}
+
+/// Runs `f` on this thread with `credentials`, and with `umask` if it creates something. What equals the monitor's own is left alone, and everything is
 /// put back afterwards, also when `f` panics.
 ///
 /// `EPERM`: the ids differ and we may not change them; `f` has not run.
 pub fn acting_as<R>(
     credentials: &Credentials<'_>,
-    umask: u32,
+    umask: Option<u32>,
     f: impl FnOnce() -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     let (own, own_caps) = own();
+    // Given back after the umask has been put back.
+    let mut _turn = None;
     let mut restore = Restore {
         own,
         groups: false,
@@ -130,11 +146,14 @@ pub fn acting_as<R>(
         caps: None,
         umask: None,
     };
-    let own_umask = own_umask()?;
-    if umask & 0o777 != own_umask {
-        // SAFETY: integers only; the thread has its own fs_struct.
-        unsafe { libc::umask(umask) };
-        restore.umask = Some(own_umask);
+    if let Some(umask) = umask {
+        let own_umask;
+        (own_umask, _turn) = self::own_umask();
+        if umask & 0o777 != own_umask {
+            // SAFETY: integers only; the thread has its own fs_struct, or it is its turn.
+            unsafe { libc::umask(umask) };
+            restore.umask = Some(own_umask);
+        }
     }
     if credentials.groups != own.groups {
         set_groups(credentials.groups)?;

@@ -19,6 +19,7 @@ pub mod filter;
 pub mod inherited;
 pub mod interrupt;
 pub mod launch;
+pub mod letter_box;
 pub mod limits;
 pub mod memfile;
 pub mod notify;

@@ -177,6 +177,15 @@ pub fn fd_link(tid: i32, fd: i32) -> Result<Vec<u8>, Errno> {
     })
 }
 
+/// Device and inode of what descriptor `fd` refers to. `EBADF`: no such descriptor.
+pub fn fd_identity(tid: i32, fd: i32) -> Result<(u64, u64), Errno> {
+    match fs::metadata(format!("/proc/{tid}/fd/{fd}")) {
+        Ok(meta) => Ok((meta.dev(), meta.ino())),
+        Err(error) if errno(&error) == Errno::ENOENT && exists(tid) => Err(Errno::EBADF),
+        Err(error) => Err(gone(error)),
+    }
+}
+
 /// Numbers of the open descriptors, sorted.
 pub fn fds(tid: i32) -> Result<Vec<i32>, Errno> {
     numbers(&format!("/proc/{tid}/fd"))

@@ -56,7 +56,7 @@ fn creates_files_as_another_user() {
         let before = this_thread();
         let main = std::process::id().cast_signed();
         let main_before = procfs::status(main).unwrap();
-        let inside = acting_as(&OTHER, 0o027, || {
+        let inside = acting_as(&OTHER, Some(0o027), || {
             fs::File::create(&path).map_err(errno)?;
             let main_inside = procfs::status(main)?;
             if main != gettid() {
@@ -87,20 +87,20 @@ fn groups_give_and_withhold_permission() {
         std::os::unix::fs::chown(&path, Some(0), Some(99)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o040)).unwrap();
         let read = || fs::read(&path).map(drop).map_err(errno);
-        assert_eq!(acting_as(&OTHER, 0, read), Ok(()));
+        assert_eq!(acting_as(&OTHER, Some(0), read), Ok(()));
         let without = Credentials {
             groups: &[7],
             ..OTHER
         };
-        assert_eq!(acting_as(&without, 0, read), Err(Errno::EACCES));
-        assert_eq!(acting_as(&own(), 0, read), Ok(()), "root may");
-        let dropped = acting_as(&Credentials { caps: 0, ..own() }, 0, read);
+        assert_eq!(acting_as(&without, Some(0), read), Err(Errno::EACCES));
+        assert_eq!(acting_as(&own(), Some(0), read), Ok(()), "root may");
+        let dropped = acting_as(&Credentials { caps: 0, ..own() }, Some(0), read);
         assert_eq!(
             dropped,
             Err(Errno::EACCES),
             "root without capabilities may not"
         );
-        assert_eq!(acting_as(&own(), 0, read), Ok(()), "root may again");
+        assert_eq!(acting_as(&own(), Some(0), read), Ok(()), "root may again");
         assert_eq!(read(), Ok(()));
     });
 }
@@ -122,12 +122,16 @@ fn capabilities_are_the_credentials_own() {
                 caps: !DAC_OVERRIDE,
                 ..ids
             };
-            assert_eq!(acting_as(&all_but, 0, write), Err(Errno::EACCES), "{ids:?}");
+            assert_eq!(
+                acting_as(&all_but, Some(0), write),
+                Err(Errno::EACCES),
+                "{ids:?}"
+            );
             let only = Credentials {
                 caps: DAC_OVERRIDE,
                 ..ids
             };
-            assert_eq!(acting_as(&only, 0, write), Ok(()), "{ids:?}");
+            assert_eq!(acting_as(&only, Some(0), write), Ok(()), "{ids:?}");
         }
         assert_eq!(this_thread(), before);
     });
@@ -142,7 +146,7 @@ fn a_panic_puts_everything_back() {
         for caps in [0, 1 << 3, u64::MAX] {
             let result = std::panic::catch_unwind(|| {
                 let other = Credentials { caps, ..OTHER };
-                acting_as(&other, 0o777, || -> Result<(), Errno> {
+                acting_as(&other, Some(0o777), || -> Result<(), Errno> {
                     assert_eq!(this_thread().cap_eff, caps & before.cap_eff);
                     std::panic::resume_unwind(Box::new("inside"));
                 })
@@ -164,7 +168,7 @@ fn own_ids_need_no_privilege() {
         assert_eq!(own_ids().cap_eff, status.cap_eff);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        acting_as(&own(), 0o077, || {
+        acting_as(&own(), Some(0o077), || {
             fs::File::create(&path).map(drop).map_err(errno)
         })
         .unwrap();
@@ -176,7 +180,7 @@ fn own_ids_need_no_privilege() {
         if !is_root() {
             let mut ran = false;
             let mut attempt = |ids: &Credentials<'_>| {
-                acting_as(ids, 0o777, || {
+                acting_as(ids, Some(0o777), || {
                     ran = true;
                     Ok(())
                 })
@@ -201,7 +205,8 @@ fn umasks_of_threads_do_not_meet() {
                 scope.spawn(move || {
                     for n in 0..200 {
                         let path = dir.join(format!("{umask}-{n}"));
-                        acting_as(&own(), umask, || fs::create_dir(&path).map_err(errno)).unwrap();
+                        acting_as(&own(), Some(umask), || fs::create_dir(&path).map_err(errno))
+                            .unwrap();
                         let mode = fs::metadata(&path).unwrap().mode();
                         assert_eq!(mode & 0o777, 0o777 & !umask);
                     }

@@ -10,6 +10,7 @@ mod name;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use goanna_sys::{cred, socket};
 use goanna_vfs::walk::Pos;
@@ -140,14 +141,28 @@ fn apart<R: Send>(f: impl FnOnce() -> Result<R> + Send) -> Result<R> {
     })
 }
 
+/// Whether [`apart`] works here: containers forbid it.
+fn may_be_apart() -> bool {
+    static MAY: LazyLock<bool> = LazyLock::new(|| apart(|| Ok(())).is_ok());
+    *MAY
+}
+
 /// [`socket::bind`] in the working directory `cwd`, as `caller` or as the monitor.
 fn bind_from(cwd: &Path, caller: Option<&Caller>, socket: &OwnedFd, path: &[u8]) -> Result<()> {
     nix::unistd::chdir(cwd)?;
+    bind_by(caller, socket, path)
+}
+
+/// [`socket::bind`] by `path`, as `caller` or as the monitor. ENAMETOOLONG.
+fn bind_by(caller: Option<&Caller>, socket: &OwnedFd, path: &[u8]) -> Result<()> {
+    if path.len() > PATH_MAX + 1 {
+        return Err(Errno::ENAMETOOLONG);
+    }
     let bind = || socket::bind(socket.as_fd(), &address_of(path));
     let Some(caller) = caller else {
         return bind();
     };
-    acting_as(caller, bind)
+    acting_as(caller, Some(caller.umask), bind)
 }
 
 /// The host object of the socket that `path` names, by a path that fits an address; `None` when the kernel finds it by that

@@ -5,14 +5,16 @@
 //! number, the lowest that was free, the descriptor gets.
 
 use std::io::IoSlice;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use goanna_sys::letter_box::LetterBox;
 use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
 use super::Step;
+use super::fetch::{letter, text};
 use crate::rewrite::{Refused, Registers};
 use crate::task::Task;
 
@@ -20,15 +22,28 @@ use crate::task::Task;
 pub struct Receive {
     task: Arc<Task>,
     refused: Refused,
+    pid: i32,
+    letter_box: Arc<LetterBox>,
     stage: Stage,
 }
 
 enum Stage {
     Begin,
     Pair,
-    Receive { ends: [i32; 2] },
-    Move { ends: [i32; 2], received: i32 },
-    Close { left: Vec<i32> },
+    /// Of a tracee whose descriptors we may not copy: the second socket comes to us first.
+    Send {
+        ends: [i32; 2],
+    },
+    Receive {
+        ends: [i32; 2],
+    },
+    Move {
+        ends: [i32; 2],
+        received: i32,
+    },
+    Close {
+        left: Vec<i32>,
+    },
 }
 
 // What lies where in the scratch area: the pair, the message and its parts.
@@ -46,11 +61,13 @@ const DESCRIPTOR: u64 = 16;
 const NO_NUMBERS: i64 = -(Errno::EMFILE as i64);
 
 impl Receive {
-    /// For `task`, whose error stays when this fails, too.
-    pub fn new(task: Arc<Task>, refused: Refused) -> Self {
+    /// For `task`, a thread of process `pid`, whose error stays when this fails, too.
+    pub fn new(task: Arc<Task>, refused: Refused, pid: i32, letter_box: Arc<LetterBox>) -> Self {
         Self {
             task,
             refused,
+            pid,
+            letter_box,
             stage: Stage::Begin,
         }
     }
@@ -78,19 +95,28 @@ impl Receive {
             }
             Stage::Pair => {
                 let ends = [self.int(tid, 0)?, self.int(tid, 4)?];
-                let [_, second] = ends;
-                if self
-                    .send(second)
-                    .and_then(|()| self.put_message(tid))
-                    .is_err()
-                {
-                    return self.close(ends.to_vec());
+                let [first, second] = ends;
+                match self.task.own_copy(second) {
+                    Ok(socket) => self.pass(tid, ends, &socket),
+                    Err(_) => {
+                        let address = self.refused.scratch;
+                        let letter = letter(&self.letter_box, tid, second, address);
+                        tracee::write_all(tid, address, &letter)?;
+                        self.letter_box.empty()?;
+                        self.letter_box.expect(self.pid, text(tid, second));
+                        self.stage = Stage::Send { ends };
+                        let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u64;
+                        let args = [first as u64, address, flags, 0, 0, 0];
+                        Ok(Step::Call(libc::SYS_sendmsg, args))
+                    }
                 }
-                self.stage = Stage::Receive { ends };
-                let flags = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as u64;
-                let [first, _] = ends.map(|fd| fd as u64);
-                let args = [first, self.refused.scratch + MESSAGE, flags, 0, 0, 0];
-                Ok(Step::Call(libc::SYS_recvmsg, args))
+            }
+            Stage::Send { ends } => {
+                let [_, second] = ends;
+                match self.letter_box.take(self.pid, text(tid, second)) {
+                    Ok(socket) => self.pass(tid, ends, &socket),
+                    Err(_) => self.close(ends.to_vec()),
+                }
             }
             Stage::Receive { ends } => {
                 let used = self.int(tid, MESSAGE + USED)?;
@@ -123,6 +149,22 @@ impl Receive {
         }
     }
 
+    /// Sends the descriptor by `socket`, our copy of the second end, for the tracee to receive by the first.
+    fn pass(&mut self, tid: i32, ends: [i32; 2], socket: &OwnedFd) -> Result<Step> {
+        if self
+            .send(socket)
+            .and_then(|()| self.put_message(tid))
+            .is_err()
+        {
+            return self.close(ends.to_vec());
+        }
+        self.stage = Stage::Receive { ends };
+        let flags = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as u64;
+        let [first, _] = ends.map(|fd| fd as u64);
+        let args = [first, self.refused.scratch + MESSAGE, flags, 0, 0, 0];
+        Ok(Step::Call(libc::SYS_recvmsg, args))
+    }
+
     fn close(&mut self, mut left: Vec<i32>) -> Result<Step> {
         let Some(fd) = left.pop() else {
             return Ok(Step::Done);
@@ -131,8 +173,7 @@ impl Receive {
         Ok(Step::Call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]))
     }
 
-    fn send(&self, to: i32) -> Result<()> {
-        let socket = self.task.descriptor(to)?;
+    fn send(&self, socket: &OwnedFd) -> Result<()> {
         let fds = [self.refused.source.as_raw_fd()];
         let control = [ControlMessage::ScmRights(&fds)];
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;

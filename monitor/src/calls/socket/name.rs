@@ -19,7 +19,7 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use parking_lot::RwLock;
 
-use super::{PATH_MAX, apart, bind_from};
+use super::{PATH_MAX, apart, bind_by, bind_from, may_be_apart};
 use crate::rundir::{RunDir, make_passage};
 use crate::shadow::errno;
 
@@ -69,7 +69,7 @@ impl Names {
         if kept.len() > PATH_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        apart(|| bind_from(Path::new("/"), None, socket, kept))?;
+        bind_by(None, socket, kept)?;
         self.note(kept, path);
         Ok(())
     }
@@ -84,13 +84,14 @@ impl Names {
         dir: &Path,
         name: &[u8],
     ) -> Result<()> {
-        if path == name {
+        let may_be_apart = may_be_apart();
+        if path == name && may_be_apart {
             return apart(|| bind_from(dir, Some(caller), socket, name));
         }
         let here = dir.join(OsStr::from_bytes(name));
         if path.first() == Some(&b'/') && here.as_os_str().len() <= PATH_MAX {
             let kept = here.as_os_str().as_bytes();
-            apart(|| bind_from(Path::new("/"), Some(caller), socket, kept))?;
+            bind_by(Some(caller), socket, kept)?;
             self.note(kept, path);
             return Ok(());
         }
@@ -99,15 +100,23 @@ impl Names {
         let tree = Tree::make(rundir)?;
         let link = format!("/proc/self/fd/{}", dir.as_raw_fd());
         let called = match tree.link_to(path, &link) {
-            Ok(()) => path.to_vec(),
-            Err(_) => {
+            Ok(()) if may_be_apart => path.to_vec(),
+            _ => {
                 // A name that no other socket has.
                 let unique = tree.0.file_name().unwrap_or_default();
                 symlink(&link, tree.0.join(unique)).map_err(errno)?;
                 [unique.as_bytes(), b"/", name].concat()
             }
         };
-        apart(|| bind_from(&tree.0, Some(caller), socket, &called))?;
+        let called = if may_be_apart {
+            apart(|| bind_from(&tree.0, Some(caller), socket, &called))?;
+            called
+        } else {
+            let called = tree.0.join(OsStr::from_bytes(&called));
+            let called = called.into_os_string().into_encoded_bytes();
+            bind_by(Some(caller), socket, &called)?;
+            called
+        };
         if called != path {
             self.note(&called, path);
         }

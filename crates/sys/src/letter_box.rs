@@ -1,0 +1,109 @@
+//! A socket by which other processes send us descriptors.
+#![allow(
+    unsafe_code,
+    reason = "a received descriptor is a number that somebody has to own"
+)]
+
+use std::collections::HashMap;
+use std::io::IoSliceMut;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, bind, getsockname,
+    recvmsg, setsockopt, socket, sockopt,
+};
+
+/// A datagram socket in the abstract name space. Anybody may write to it; the kernel says who has.
+#[derive(Debug)]
+pub struct LetterBox {
+    socket: OwnedFd,
+    address: Vec<u8>,
+    /// Letters that are expected: the sender's process, and what is in them. Those that have come have their descriptor.
+    expected: Mutex<HashMap<Letter, Option<OwnedFd>>>,
+}
+
+/// A process, and the 8 bytes that it sends with a descriptor.
+type Letter = (i32, u64);
+
+impl LetterBox {
+    /// A new one, under a name that the kernel chooses.
+    pub fn new() -> Result<Self, Errno> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
+        setsockopt(&socket, sockopt::PassCred, &true)?;
+        bind(socket.as_raw_fd(), &UnixAddr::new_unnamed())?;
+        let name: UnixAddr = getsockname(socket.as_raw_fd())?;
+        let mut address = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
+        address.push(0);
+        address.extend_from_slice(name.as_abstract().ok_or(Errno::EADDRNOTAVAIL)?);
+        Ok(Self {
+            socket,
+            address,
+            expected: Mutex::default(),
+        })
+    }
+
+    /// Its address, a `struct sockaddr_un` as long as it is.
+    pub fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    /// Process `pid` is to send a descriptor, with `text`. What nobody expects is thrown away.
+    pub fn expect(&self, pid: i32, text: u64) {
+        self.letters().insert((pid, text), None);
+    }
+
+    /// The descriptor that process `pid` has sent with `text` (close-on-exec), which is no longer expected. `EAGAIN`: it has
+    /// not come.
+    pub fn take(&self, pid: i32, text: u64) -> Result<OwnedFd, Errno> {
+        self.empty()?;
+        let letter = self.letters().remove(&(pid, text));
+        letter.flatten().ok_or(Errno::EAGAIN)
+    }
+
+    fn letters(&self) -> MutexGuard<'_, HashMap<Letter, Option<OwnedFd>>> {
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes room for letters: the kernel lets few of them wait (`net.unix.max_dgram_qlen`).
+    pub fn empty(&self) -> Result<(), Errno> {
+        loop {
+            let mut text = [0; 8];
+            let mut data = [IoSliceMut::new(&mut text)];
+            // More descriptors than the room is for are closed by the kernel.
+            let mut control = nix::cmsg_space!([i32; 4], libc::ucred);
+            let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
+            let socket = self.socket.as_raw_fd();
+            let received = recvmsg::<UnixAddr>(socket, &mut data, Some(&mut control), flags);
+            let message = match received {
+                Ok(message) => message,
+                Err(Errno::EAGAIN) => return Ok(()),
+                Err(errno) => return Err(errno),
+            };
+            let mut sender = None;
+            let mut fds: Vec<OwnedFd> = Vec::new();
+            for part in message.cmsgs()? {
+                match part {
+                    ControlMessageOwned::ScmRights(numbers) => {
+                        // SAFETY: the kernel has just made these descriptors, which nobody else owns.
+                        fds.extend(
+                            numbers
+                                .iter()
+                                .map(|&fd| unsafe { OwnedFd::from_raw_fd(fd) }),
+                        );
+                    }
+                    ControlMessageOwned::ScmCredentials(credentials) => {
+                        sender = Some(credentials.pid());
+                    }
+                    _ => {}
+                }
+            }
+            let sender = sender.unwrap_or(0);
+            if let Some(letter) = self.letters().get_mut(&(sender, u64::from_ne_bytes(text))) {
+                *letter = fds.pop();
+            }
+        }
+    }
+}
