@@ -105,6 +105,11 @@ impl Holdings {
 pub struct Sum(Xxh3);
 
 impl Sum {
+    /// The checksum of `bytes`.
+    pub fn of(bytes: &[u8]) -> u64 {
+        xxh3_64(bytes)
+    }
+
     /// Adds `bytes`.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);

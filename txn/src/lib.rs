@@ -14,12 +14,14 @@ mod layers;
 pub mod locks;
 mod log;
 mod room;
+mod salvage;
 mod snapshot;
 mod store;
 
 pub use changes::{Changes, change_cost};
 pub use engine::EngineKind;
 pub use error::Error;
+pub use salvage::{Loss, Salvaged, salvage};
 pub use snapshot::Snapshot;
 pub use store::{DirtySource, Info, OpGuard, Options, Stats, Store};
 

@@ -406,9 +406,13 @@ fn start(
         behind: Changes::new(),
     };
     let applied = engine.applied_seq();
-    let recovered = recover(path, &file.get(), applied, &mut |seq, changes| {
-        catch_up.apply(seq, changes)
-    })?;
+    let recovered = recover(
+        path,
+        &file.get(),
+        applied,
+        &mut |seq, changes| catch_up.apply(seq, changes),
+        &mut Err,
+    )?;
     let behind = catch_up.behind;
     let (seq, replayed) = (recovered.seq, recovered.replayed);
     let leftover = !recovered.segments.is_empty();

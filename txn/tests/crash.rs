@@ -141,20 +141,17 @@ fn damage_of_the_last_acknowledged_record_is_told() {
     let segment = segment(&path);
     let whole = fs::read(&segment).unwrap();
     let (middle, last) = (starts(&whole)[5], *starts(&whole).last().unwrap());
-    for (from, to, number) in [
-        (last, last + 1, 10),
-        (middle, whole.len(), 6),
-        (0, whole.len(), 1),
+    for (from, to, lost) in [
+        (last, last + 1, "transaction 10,"),
+        (middle, whole.len(), "transactions 6 to 10,"),
+        (0, whole.len(), "magic"),
     ] {
         let mut zeroed = whole.clone();
         zeroed[from..to].fill(0);
         fs::write(&segment, &zeroed).unwrap();
         let error = reopen(&path).unwrap_err().to_string();
         assert!(error.contains(segment.to_str().unwrap()), "{error}");
-        assert!(
-            from == 0 || error.contains(&format!("transaction {number}")),
-            "{error}"
-        );
+        assert!(error.contains(lost), "{error}");
     }
 }
 
@@ -395,6 +392,44 @@ fn an_engine_that_went_back_is_refused() {
                 "{name}: {error}"
             );
         }
+    }
+}
+
+/// fjall takes a keyspace without its file `current` for one that was never finished, and deletes its tables. What its journal
+/// still has would then look like the whole store.
+#[test]
+fn fjall_deletes_no_tables_of_a_damaged_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    for (from, to) in [(1, 40), (41, 45)] {
+        let large = Options {
+            checkpoint_bytes: 1,
+            ..options(EngineKind::Fjall)
+        };
+        let store = Store::open(&path, large).unwrap();
+        for number in from..=to {
+            store.submit(&store.enter(), step(number)).unwrap();
+            store.sync().unwrap();
+        }
+        store.close().unwrap();
+    }
+    for keyspace in ["0", "1"] {
+        let current = path.join("engine/keyspaces").join(keyspace).join("current");
+        let content = fs::read(&current).unwrap();
+        fs::remove_file(&current).unwrap();
+        for _ in 0..2 {
+            let error = Store::open(&path, options(EngineKind::Fjall))
+                .err()
+                .unwrap();
+            assert!(
+                matches!(&error, Error::Damaged { place, .. } if place.ends_with("current")),
+                "{error}"
+            );
+        }
+        fs::write(&current, content).unwrap();
+        let store = Store::open(&path, options(EngineKind::Fjall)).unwrap();
+        assert_eq!(steps(&store), 45);
+        store.close().unwrap();
     }
 }
 

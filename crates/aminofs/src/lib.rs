@@ -37,6 +37,7 @@ mod readdir;
 mod relocate;
 mod remove;
 mod rename;
+mod salvage;
 mod shift;
 mod switch;
 mod transaction;
@@ -63,7 +64,8 @@ use crate::dentry::DentryCache;
 use crate::inode::{Grave, Home, Inode, PAGE, Seen, State, Table};
 use crate::transaction::Transactions;
 
-pub use amino_txn::EngineKind;
+pub use amino_txn::{EngineKind, Loss, Salvaged};
+pub use salvage::salvage;
 
 /// How much an operation waits for the disk before it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -563,7 +565,18 @@ fn make_root(store: &Store, options: &Options) -> std::result::Result<(), Error>
     if !empty {
         return Ok(());
     }
-    let info = store.info();
+    let mut changes = Changes::new();
+    changes.put(key::root_key(), root_record(options).encode());
+    changes.put(key::super_key(), superblock(store).encode());
+    let guard = store.enter();
+    store.submit(&guard, changes)?;
+    drop(guard);
+    store.sync()?;
+    Ok(())
+}
+
+/// The root directory of a new store.
+fn root_record(options: &Options) -> PathRecord {
     let time = inode::now();
     let meta = Meta {
         mode: libc::S_IFDIR | (options.root_mode & 0o7777),
@@ -579,23 +592,19 @@ fn make_root(store: &Store, options: &Options) -> std::result::Result<(), Error>
         flags: MetaFlags::default(),
         inline: None,
     };
-    let record = PathRecord {
+    PathRecord {
         ino: ROOT_INO,
         kind: amino_schema::FileKind::Directory,
         meta: Some(meta),
-    };
-    let mut changes = Changes::new();
-    changes.put(key::root_key(), record.encode());
-    let created_ns = u64::try_from(time.secs)
-        .unwrap_or(0)
-        .saturating_mul(1_000_000_000);
-    let superblock = Super::new(info.store_id, info.engine.name(), created_ns);
-    changes.put(key::super_key(), superblock.encode());
-    let guard = store.enter();
-    store.submit(&guard, changes)?;
-    drop(guard);
-    store.sync()?;
-    Ok(())
+    }
+}
+
+/// The superblock of a new store.
+fn superblock(store: &Store) -> Super {
+    let info = store.info();
+    let seconds = u64::try_from(inode::now().secs).unwrap_or(0);
+    let created_ns = seconds.saturating_mul(1_000_000_000);
+    Super::new(info.store_id, info.engine.name(), created_ns)
 }
 
 /// A device number that no real device has: a major number beyond those in use, the minor from the store's id.

@@ -349,7 +349,7 @@ impl Error {
             } => "choose a mount point below /",
             Self::Store { why, .. } => return store_hint(why).map(Into::into),
             Self::Unchecked { why, .. } if is_damage(why) => {
-                "the store is too damaged to be opened; restore it from a copy"
+                "restore the store from a copy, or see what is left: amino fsck --salvage, amino export --salvage"
             }
             Self::Unchecked { why, .. } => return store_hint(why).map(Into::into),
             Self::Txn { why, .. } | Self::TxnRun(why) => return txn_hint(why).map(Into::into),

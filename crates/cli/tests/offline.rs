@@ -331,6 +331,86 @@ fn fsck_finds_damage() {
     assert!(matches!(code, Some(1 | 125)), "{output:?}");
 }
 
+/// A store that does not open any more: its rest is listed, checked and copied, and nothing in it is changed.
+#[test]
+fn what_is_left_of_a_damaged_store_can_be_read() {
+    let fixture = Fixture::new();
+    fs::create_dir(fixture.path("source")).unwrap();
+    for n in 0..40 {
+        fs::write(
+            fixture.path(&format!("source/file{n}")),
+            format!("content {n}"),
+        )
+        .unwrap();
+    }
+    // A batch of its own each time.
+    fixture.good(&["import", "source", "/first"]);
+    fixture.good(&["import", "source", "/second"]);
+    fixture.good(&["import", "source", "/third"]);
+    let journal = fixture.path("store/engine/0.jnl");
+    let mut bytes = fs::read(&journal).unwrap();
+    let content = |bytes: &[u8]| {
+        let found = bytes
+            .windows(9)
+            .enumerate()
+            .filter(|(_, found)| *found == b"content 7");
+        found.map(|(at, _)| at).collect::<Vec<_>>()
+    };
+    let places = content(&bytes);
+    bytes[places[places.len() / 2]] ^= 1;
+    fs::write(&journal, &bytes).unwrap();
+
+    let refused = fixture.amino(&["fsck"]);
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    let hint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        hint.contains("0.jnl") && hint.contains("--salvage"),
+        "{hint}"
+    );
+
+    let checked = fixture.amino(&["fsck", "--salvage", "--json"]);
+    assert_eq!(checked.status.code(), Some(1), "{checked:?}");
+    let json: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
+    assert_eq!(json["clean"], false);
+    let missing = json["missing"].as_array().unwrap();
+    assert!(
+        missing[0]["place"].as_str().unwrap().ends_with("0.jnl"),
+        "{json}"
+    );
+
+    let exported = fixture.amino(&["export", "--salvage", "/", "out"]);
+    assert_eq!(exported.status.code(), Some(1), "{exported:?}");
+    let said = String::from_utf8_lossy(&exported.stderr).into_owned();
+    assert!(said.contains("amino: missing: "), "{said}");
+    let copied: Vec<_> = ["first", "second", "third"]
+        .iter()
+        .filter(|name| fixture.path(&format!("out/{name}/file3")).exists())
+        .collect();
+    assert!(!copied.is_empty(), "{said}");
+    for name in &copied {
+        let file = format!("/{name}/file3");
+        let output = fixture.amino(&["cat", "--salvage", &file]);
+        assert_eq!(output.stdout, b"content 3", "{output:?}");
+        let host = fs::read(fixture.path(&format!("out{file}"))).unwrap();
+        assert_eq!(host, b"content 3");
+    }
+    assert_eq!(
+        fixture.amino(&["ls", "--salvage", "/"]).status.code(),
+        Some(1)
+    );
+    assert_eq!(fs::read(&journal).unwrap(), bytes);
+    let left = fs::read_dir(fixture.path("store")).unwrap();
+    let scratch = left.filter(|entry| {
+        entry
+            .as_ref()
+            .unwrap()
+            .file_name()
+            .to_string_lossy()
+            .starts_with("salvage")
+    });
+    assert_eq!(scratch.count(), 0);
+}
+
 fn largest(dir: &Path) -> PathBuf {
     let mut files = Vec::new();
     let mut stack = vec![dir.to_owned()];

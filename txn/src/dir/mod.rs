@@ -69,6 +69,12 @@ pub(crate) fn read_header(dir: &Path) -> Result<Option<Header>, Error> {
     Ok(Some(header))
 }
 
+/// The header before the present one, or what else of a header there is; `None` if none can be read.
+pub(crate) fn former_header(dir: &Path) -> Option<Header> {
+    let raw = header_bytes(&dir.join(NEXT_HEADER)).ok()?;
+    Header::decode(&raw).ok()
+}
+
 fn header_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut raw = Vec::new();
     let file = File::open(path)?;

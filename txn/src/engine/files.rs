@@ -83,18 +83,24 @@ pub(super) fn copy_tree(from: &Path, to: &Path) -> Result<(), Error> {
         }
         _ => {}
     }
-    copy_entries(from, to).map_err(Error::io("copy the engine to", to))
+    copy_entries(from, to, false).map_err(Error::io("copy the engine to", to))
 }
 
-fn copy_entries(from: &Path, to: &Path) -> io::Result<()> {
+/// As [`copy_tree`]; files that an engine never writes to again are linked where that can be.
+pub(crate) fn link_tree(from: &Path, to: &Path) -> Result<(), Error> {
+    copy_entries(from, to, true).map_err(Error::io("copy the engine to", to))
+}
+
+fn copy_entries(from: &Path, to: &Path, link: bool) -> io::Result<()> {
     fs::create_dir(to)?;
+    let link_files = link && from.ends_with("tables");
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        let target = to.join(entry.file_name());
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
         if entry.file_type()?.is_dir() {
-            copy_entries(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), target)?;
+            copy_entries(&path, &target, link)?;
+        } else if !link_files || fs::hard_link(&path, &target).is_err() {
+            fs::copy(path, target)?;
         }
     }
     Ok(())

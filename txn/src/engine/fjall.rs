@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use amino_schema::header::FileSum;
+use amino_schema::holdings::Sum;
 use amino_schema::key::APPLIED;
 use bytes::Bytes;
 use fjall::{
@@ -29,6 +30,9 @@ use crate::{Changes, Error};
 
 const CACHE_BYTES: u64 = 64 << 20;
 const KEYSPACE: &str = "amino";
+/// Where fjall keeps its keyspaces, and the file of each that names its present version.
+const KEYSPACES: &str = "keyspaces";
+const CURRENT: &str = "current";
 /// Where a keyspace keeps its tables.
 const TABLES: &str = "tables";
 
@@ -137,6 +141,14 @@ fn journal_end(path: &Path) -> Result<u64, Error> {
     Ok(0)
 }
 
+/// The files without which fjall takes a keyspace for one that was never finished, and deletes it.
+fn keyspaces(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir.join(KEYSPACES)).into_iter().flatten();
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let names = numbers.map(|number| format!("{KEYSPACES}/{number}/{CURRENT}"));
+    names.filter(|name| dir.join(name).exists()).collect()
+}
+
 /// Drops from the journals in `dir` what came after the checkpoint that relied on `relied_on`, which must be as it was.
 ///
 /// A journal that is shorter or missing is no damage in itself: fjall removes one whose batches are all in tables. If they
@@ -158,6 +170,15 @@ fn cut_back(dir: &Path, relied_on: &[FileSum]) -> Result<(), Error> {
     }
     for FileSum { name, len, sum } in relied_on {
         let path = dir.join(name);
+        if name.ends_with(CURRENT) {
+            if path.exists() {
+                continue;
+            }
+            return Err(Error::Damaged {
+                place: path.display().to_string(),
+                why: "this file is missing".to_owned(),
+            });
+        }
         let found = match files::sum(&path, *len) {
             Err(error) if error.is_not_found() => None,
             found => found?,
@@ -187,6 +208,58 @@ fn cut_back(dir: &Path, relied_on: &[FileSum]) -> Result<(), Error> {
         cut.map_err(Error::io("cut", &path))?;
     }
     Ok(())
+}
+
+/// A batch in a journal: its start (tag, count, number), its items, its end (tag, XXH3 of the items, these bytes).
+const BATCH_START: usize = 1 + 4 + 8;
+const BATCH_END: usize = 1 + 8 + 4;
+const BATCH_MAGIC: &[u8] = b"FJL\x03";
+/// Places that look like the end of a batch, at most, that are tried for one.
+const ENDS_TRIED: usize = 256;
+
+/// Leaves out of the journals in `dir`, a copy, the batches that are damaged, with which fjall would refuse them all.
+pub(crate) fn mend_journals(dir: &Path) -> Result<(), Error> {
+    for (_, path) in journals(dir) {
+        let raw = fs::read(&path).map_err(Error::io("read", &path))?;
+        fs::write(&path, whole_batches(&raw)).map_err(Error::io("write", &path))?;
+    }
+    Ok(())
+}
+
+fn whole_batches(raw: &[u8]) -> Vec<u8> {
+    let len = BATCH_MAGIC.len();
+    let windows = raw.windows(len).enumerate();
+    let ends: Vec<_> = windows
+        .filter(|(_, bytes)| *bytes == BATCH_MAGIC)
+        .map(|(at, _)| at + len)
+        .collect();
+    let (mut whole, mut from, mut next) = (Vec::new(), 0, 0);
+    while let Some(rest) = ends.get(next..).filter(|rest| !rest.is_empty()) {
+        // An item may hold the same bytes.
+        let end = rest
+            .iter()
+            .take(ENDS_TRIED)
+            .position(|&end| raw.get(from..end).is_some_and(is_batch));
+        let passed = end.unwrap_or(0);
+        let to = rest.get(passed).copied().unwrap_or(raw.len());
+        if end.is_some() {
+            whole.extend_from_slice(raw.get(from..to).unwrap_or_default());
+        }
+        from = to;
+        next += passed + 1;
+    }
+    whole
+}
+
+fn is_batch(raw: &[u8]) -> bool {
+    let Some(items_end) = raw.len().checked_sub(BATCH_END) else {
+        return false;
+    };
+    let Some(items) = raw.get(BATCH_START..items_end) else {
+        return false;
+    };
+    let sum = raw.get(items_end + 1..items_end + 9);
+    raw.first() == Some(&1) && sum == Some(&Sum::of(items).to_le_bytes()[..])
 }
 
 /// Bytes of disk that the files in `dir` take.
@@ -295,7 +368,14 @@ impl FjallEngine {
                 sum: files::sum(&path, len)?.unwrap_or_default(),
             })
         });
-        relied_on.collect()
+        let mut relied_on: Vec<_> = relied_on.collect::<Result<_, Error>>()?;
+        // That they are there is enough.
+        relied_on.extend(keyspaces(&self.dir).into_iter().map(|name| FileSum {
+            name,
+            len: 0,
+            sum: Sum::of(b""),
+        }));
+        Ok(relied_on)
     }
 
     /// Bytes of disk that the journals take.

@@ -17,6 +17,8 @@ use amino_schema::header::FileSum;
 use bytes::Bytes;
 
 pub(crate) use counted::{Counted, Origin, compare, differences};
+pub(crate) use files::link_tree;
+pub(crate) use fjall::mend_journals;
 
 use crate::{Changes, Error};
 

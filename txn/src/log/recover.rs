@@ -37,15 +37,22 @@ struct Replay<'a> {
     state: Recovered,
     /// The first place where a record should have been and was not, since the last record replayed.
     hole: Option<(PathBuf, usize)>,
-    apply: &'a mut dyn FnMut(u64, &Changes) -> Result<(), Error>,
+    apply: &'a mut Apply<'a>,
+    damage: &'a mut Damage<'a>,
 }
 
+/// Takes a record's changes.
+pub(crate) type Apply<'a> = dyn FnMut(u64, &Changes) -> Result<(), Error> + 'a;
+/// Hears of damage: an error ends the recovery, `Ok` lets it go on behind the damage.
+pub(crate) type Damage<'a> = dyn FnMut(Error) -> Result<(), Error> + 'a;
+
 /// Hands every record of the store's log after `applied` to `apply`, in order, up to where the log ends.
-pub(crate) fn recover(
+pub(crate) fn recover<'a>(
     store: &Path,
     header: &Header,
     applied: u64,
-    apply: &mut dyn FnMut(u64, &Changes) -> Result<(), Error>,
+    apply: &'a mut Apply<'a>,
+    damage: &'a mut Damage<'a>,
 ) -> Result<Recovered, Error> {
     let dir = &store.join(LOG);
     let state = Recovered {
@@ -56,6 +63,7 @@ pub(crate) fn recover(
         state,
         hole: None,
         apply,
+        damage,
     };
     let lists_segments = header.checkpoint.is_some();
     let mut expected = header.segments.iter().peekable();
@@ -64,28 +72,30 @@ pub(crate) fn recover(
         let raw = Bytes::from(fs::read(&path).map_err(Error::io("read", &path))?);
         replay.state.last_number = number;
         replay.state.segments.push((path.clone(), raw.len() as u64));
-        if let Some(missing) = expected.next_if(|listed| listed.number < number) {
-            return Err(missing_segment(dir, missing));
+        while let Some(missing) = expected.next_if(|listed| listed.number < number) {
+            (replay.damage)(missing_segment(dir, missing))?;
         }
         let listed = expected.next_if(|listed| listed.number == number);
-        if let Some(listed) = listed {
-            check_room(&path, &raw, listed)?;
-        } else if lists_segments {
+        match listed.map(|listed| check_room(&path, &raw, listed)) {
+            Some(Err(cut)) => (replay.damage)(cut)?,
             // It was released, or never used.
-            continue;
+            None if lists_segments => continue,
+            _ => {}
         }
-        if let Some(head) = read_header(&path, &raw, header.store_id, number, listed.is_some())? {
-            replay.segment(&path, &raw, &head)?;
+        match read_header(&path, &raw, header.store_id, number, listed.is_some()) {
+            Ok(Some(head)) => replay.segment(&path, &raw, &head)?,
+            Ok(None) => {}
+            Err(headless) => (replay.damage)(headless)?,
         }
         end = (path, raw.len());
     }
-    if let Some(missing) = expected.next() {
-        return Err(missing_segment(dir, missing));
+    for missing in expected {
+        (replay.damage)(missing_segment(dir, missing))?;
     }
     let (seq, synced) = (replay.state.seq, read_synced(store, &header.store_id)?);
     if seq < synced {
         let (path, at) = replay.hole.unwrap_or(end);
-        return Err(lost(&path, at, seq + 1));
+        (replay.damage)(lost(&path, at, seq + 1, synced))?;
     }
     Ok(replay.state)
 }
@@ -105,13 +115,14 @@ fn check_room(path: &Path, raw: &Bytes, listed: &SegmentRoom) -> Result<(), Erro
     Err(damaged(path, raw.len(), why))
 }
 
-/// Transaction `seq` is not where it should be.
-fn lost(path: &Path, at: usize, seq: u64) -> Error {
-    damaged(
-        path,
-        at,
-        format!("transaction {seq}, which was durable, is not to be read"),
-    )
+/// The transactions `first` to `last` are not where they should be.
+fn lost(path: &Path, at: usize, first: u64, last: u64) -> Error {
+    let which = if first == last {
+        format!("transaction {first}, which was durable, is")
+    } else {
+        format!("transactions {first} to {last}, which were durable, are")
+    };
+    damaged(path, at, format!("{which} not to be read"))
 }
 
 fn segments(dir: &Path) -> Result<Vec<(u64, PathBuf)>, Error> {
@@ -189,12 +200,17 @@ impl Replay<'_> {
             if found.header.durable < next {
                 return Ok(());
             }
-            let (path, at) = self.hole.clone().unwrap_or_else(|| (path.to_owned(), at));
-            return Err(lost(&path, at, next));
+            let hole = self.hole.take();
+            let (path, at) = hole.unwrap_or_else(|| (path.to_owned(), at));
+            (self.damage)(lost(&path, at, next, seq - 1))?;
         }
-        let changes = read_changes(payload, found.header.changes)
-            .map_err(|why| damaged(path, at + RECORD_HEADER_LEN + why.offset, why.why))?;
-        (self.apply)(seq, &changes.into_iter().collect())?;
+        match read_changes(payload, found.header.changes) {
+            Ok(changes) => (self.apply)(seq, &changes.into_iter().collect())?,
+            Err(why) => {
+                let at = at + RECORD_HEADER_LEN + why.offset;
+                (self.damage)(damaged(path, at, why.why))?;
+            }
+        }
         self.state.seq = seq;
         self.state.replayed += 1;
         self.hole = None;

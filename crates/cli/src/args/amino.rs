@@ -218,6 +218,9 @@ pub struct Ls {
     /// How.
     #[command(flatten)]
     pub listing: Listing,
+    /// What is left of a damaged store, which stays as it is; what is missing is listed on stderr
+    #[arg(long)]
+    pub salvage: bool,
     /// Directories and files of the store; the store's root is /
     #[arg(value_name = "PATH", default_value = "/")]
     pub paths: Vec<OsString>,
@@ -238,6 +241,9 @@ pub struct Cat {
     /// Which store.
     #[command(flatten)]
     pub store: StoreArg,
+    /// What is left of a damaged store, which stays as it is; what is missing is listed on stderr
+    #[arg(long)]
+    pub salvage: bool,
     /// Files of the store; symbolic links are followed
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<OsString>,
@@ -357,6 +363,9 @@ pub struct Export {
     /// What was copied, as JSON on stdout
     #[arg(long)]
     pub json: bool,
+    /// What is left of a damaged store, which stays as it is; what is missing is listed on stderr
+    #[arg(long)]
+    pub salvage: bool,
     /// The directory of the store to copy from
     #[arg(value_name = "PATH")]
     pub path: OsString,
@@ -377,7 +386,8 @@ JSON:
 
 Exit status:
   0    everything was copied
-  1    something could not be copied; each is named on stderr
+  1    something could not be copied, or is missing from what was salvaged;
+       each is named on stderr
   125  the command line is wrong, HOSTDIR is not empty, the store cannot be
        opened, or amino failed
 
@@ -394,6 +404,9 @@ pub struct Fsck {
     /// The findings as JSON
     #[arg(long)]
     pub json: bool,
+    /// Check what is left of a damaged store, which stays as it is, and list what is missing
+    #[arg(long)]
+    pub salvage: bool,
 }
 
 const FSCK_HELP: &str = "\
@@ -403,14 +416,21 @@ Notes:
   nothing. A store that is in use is checked as it is at one moment, while the
   commands that use it go on.
 
+  With --salvage, what can be read of a store that is damaged goes into a new
+  one, which lies in the store's directory until the command ends and takes as
+  much space. It lists what could not be read, and checks the rest. So do
+  `amino export`, `ls` and `cat` with --salvage: `amino export --salvage / DIR`
+  copies everything that is left. Nobody may have the store open.
+
 JSON:
   An object with store, clean, records, files (of any kind), directories,
   orphans, pages, bytes, and findings: an array of {constraint, path, ino,
-  key, what}, where path and ino are null when not known.
+  key, what}, where path and ino are null when not known. With --salvage also
+  missing: an array of {place, what}.
 
 Exit status:
   0    clean
-  1    errors found
+  1    errors found, or something is missing
   125  the store cannot be opened";
 
 /// `amino info`.

@@ -8,6 +8,7 @@ use indicatif::ProgressBar;
 use serde_json::{Map, Value, json};
 
 use super::report::shows_progress;
+use super::salvaged::Losses;
 use crate::args::{Loudness, amino};
 use crate::daemon;
 use crate::error::Error;
@@ -28,28 +29,60 @@ pub fn fsck(args: &amino::Fsck, loud: Loudness) -> Result<u8, Error> {
         bar.set_message(format!("{records} records"));
         bar.tick();
     };
-    let report = daemon::reach(
-        &dir,
-        |owner| daemon::check(owner, &progress),
-        || {
-            check(&dir, &mut |records| progress(records)).map_err(|why| Error::Unchecked {
-                dir: dir.clone(),
-                why,
-            })
-        },
-    );
+    let checked = if args.salvage {
+        Losses::find(&dir).and_then(|losses| {
+            let report = check_alone(&losses.store()?, &progress)?;
+            Ok((report, losses))
+        })
+    } else {
+        let report = daemon::reach(
+            &dir,
+            |owner| daemon::check(owner, &progress),
+            || check_alone(&dir, &progress),
+        );
+        report.map(|report| (report, Losses::default()))
+    };
     bar.finish_and_clear();
-    let report = report?;
+    let (report, losses) = checked?;
     let out = Output::new();
     if args.json {
-        out.json(&to_json(&dir, &report))?;
+        let mut json = to_json(&dir, &report);
+        if let (true, Value::Object(map)) = (args.salvage, &mut json) {
+            map.insert(
+                "clean".into(),
+                json!(report.is_clean() && losses.status() == 0),
+            );
+            map.insert("missing".into(), losses.to_json());
+        }
+        out.json(&json)?;
     } else {
-        print(out, &dir, &report, loud)?;
+        print(out, &dir, &report, &losses, loud)?;
     }
-    Ok(u8::from(!report.is_clean()))
+    Ok(u8::from(!report.is_clean()).max(losses.status()))
 }
 
-fn print(mut out: Output, dir: &Path, report: &Report, loud: Loudness) -> Result<(), Error> {
+/// Checks a store that nobody has open.
+fn check_alone(dir: &Path, progress: &dyn Fn(u64)) -> Result<Report, Error> {
+    check(dir, &mut |records| progress(records)).map_err(|why| Error::Unchecked {
+        dir: dir.to_owned(),
+        why,
+    })
+}
+
+fn print(
+    mut out: Output,
+    dir: &Path,
+    report: &Report,
+    losses: &Losses,
+    loud: Loudness,
+) -> Result<(), Error> {
+    let missing = losses.lines();
+    if !missing.is_empty() {
+        out.line("missing:")?;
+    }
+    for line in &missing {
+        out.line(&format!("  {line}"))?;
+    }
     let mut last = None;
     for finding in &report.findings {
         if last != Some(finding.constraint) {
@@ -59,11 +92,12 @@ fn print(mut out: Output, dir: &Path, report: &Report, loud: Loudness) -> Result
         out.line(&format!("  {}", describe(finding)))?;
     }
     let verdict = match report.findings.len() {
+        0 if !missing.is_empty() => "what is left is clean".to_owned(),
         0 => "clean".to_owned(),
         1 => "1 error found".to_owned(),
         count => format!("{count} errors found"),
     };
-    if !loud.quiet || !report.is_clean() {
+    if !loud.quiet || !report.is_clean() || !missing.is_empty() {
         out.line(&format!(
             "{}: {verdict}; {} records, {} files, {} of them directories, {} orphans, {} pages, {} bytes",
             names::escape_path(dir),

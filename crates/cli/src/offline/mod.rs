@@ -9,6 +9,7 @@ mod info;
 mod look;
 mod record;
 mod report;
+mod salvaged;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -33,6 +34,7 @@ pub use trouble::Trouble;
 use self::export::Selection;
 use self::import::Entrance;
 use self::report::Report;
+use self::salvaged::Losses;
 use self::tree::absolute;
 use crate::args::amino::{self, StoreArg};
 use crate::args::{Engine, Level, Loudness};
@@ -47,6 +49,8 @@ struct StoreHandle {
     dir: PathBuf,
     access: Access,
     tree: Tree,
+    /// What is missing, where the store is what was saved of a damaged one.
+    losses: Losses,
 }
 
 /// Who has the store open.
@@ -69,7 +73,7 @@ impl StoreHandle {
         loud: Loudness,
     ) -> Result<Self, Error> {
         let dir = store::dir(arg)?;
-        let mut caller = caller::current();
+        let caller = caller::current();
         let opening = Opening {
             engine,
             durability: Level::Aci,
@@ -84,13 +88,39 @@ impl StoreHandle {
                 fs.map(Access::Own)
             },
         )?;
+        Ok(Self::new(dir, access, Losses::default()))
+    }
+
+    /// Opens a store to read it; with `salvage` what is left of it.
+    fn open_to_read(arg: &StoreArg, salvage: bool) -> Result<Self, Error> {
+        if !salvage {
+            return Self::existing(arg);
+        }
+        let losses = Losses::find(&store::dir(arg)?)?;
+        let dir = losses.store()?;
+        let opening = Opening {
+            engine: None,
+            durability: Level::Aci,
+            create: Create::Never,
+        };
+        let fs = store::open(&dir, opening, &caller::current())?;
+        Ok(Self::new(dir, Access::Own(fs), losses))
+    }
+
+    fn new(dir: PathBuf, access: Access, losses: Losses) -> Self {
+        let mut caller = caller::current();
         // What a copy sets is what the original had.
         caller.umask = 0;
         let tree = match &access {
             Access::Own(fs) => Tree::new(fs.clone(), caller),
             Access::Remote(fs) => Tree::new(fs.clone(), caller),
         };
-        Ok(Self { dir, access, tree })
+        Self {
+            dir,
+            access,
+            tree,
+            losses,
+        }
     }
 
     fn entrance(&self) -> Entrance<'_> {
@@ -107,20 +137,21 @@ impl StoreHandle {
             Access::Own(fs) => store::close(&self.dir, &fs)?,
             Access::Remote(fs) => Arc::into_inner(fs).map_or(Ok(()), RemoteFs::close)?,
         }
-        result
+        self.losses.report();
+        result.map(|status| status.max(self.losses.status()))
     }
 }
 
 /// `amino ls`.
 pub fn ls(args: &amino::Ls) -> Result<u8, Error> {
-    let handle = StoreHandle::existing(&args.store)?;
+    let handle = StoreHandle::open_to_read(&args.store, args.salvage)?;
     let result = look::ls(&handle.tree, args.listing, &args.paths);
     handle.close(result)
 }
 
 /// `amino cat`.
 pub fn cat(args: &amino::Cat) -> Result<u8, Error> {
-    let handle = StoreHandle::existing(&args.store)?;
+    let handle = StoreHandle::open_to_read(&args.store, args.salvage)?;
     let result = look::cat(&handle.tree, &args.paths);
     handle.close(result)
 }
@@ -171,7 +202,7 @@ pub fn import(args: &amino::Import, loud: Loudness) -> Result<u8, Error> {
 /// `amino export`.
 pub fn export(args: &amino::Export, loud: Loudness) -> Result<u8, Error> {
     host::raise_descriptor_limit();
-    let handle = StoreHandle::existing(&args.store)?;
+    let handle = StoreHandle::open_to_read(&args.store, args.salvage)?;
     let result = export_from(&handle, args, loud);
     handle.close(result)
 }

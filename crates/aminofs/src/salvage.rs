@@ -1,0 +1,48 @@
+//! What is left of a damaged store, as a store that opens.
+
+use std::path::Path;
+
+use amino_schema::{PathRecord, Super, key};
+use amino_txn::{Changes, Loss, Salvaged, Store};
+
+use crate::{Error, Options, open_store, root_record, superblock};
+
+/// Lower than no inode number that a store comes to give out.
+const BEYOND_INOS: u64 = 1 << 62;
+
+/// Saves what can be read of the store in `store_dir`, which nobody may have open and which is not changed. The store that
+/// results opens, whatever is missing: superblock and root directory are made anew if need be. Open it read-only.
+pub fn salvage(store_dir: &Path) -> Result<Salvaged, Error> {
+    let mut salvaged = amino_txn::salvage(store_dir)?;
+    let store = open_store(&salvaged.store(), &Options::default())?;
+    let made = make_up(&store)?;
+    store.close()?;
+    salvaged.losses.extend(made);
+    Ok(salvaged)
+}
+
+/// Puts in what a store needs to be opened.
+fn make_up(store: &Store) -> Result<Vec<Loss>, Error> {
+    let mut losses = Vec::new();
+    let mut changes = Changes::new();
+    let found = store.get(&key::super_key())?;
+    if found.is_none_or(|raw| Super::decode(&raw).is_err()) {
+        let mut superblock = superblock(store);
+        superblock.next_ino = BEYOND_INOS;
+        changes.put(key::super_key(), superblock.encode());
+        losses.push(Loss {
+            place: "superblock".to_owned(),
+            what: "it is missing; another one was made".to_owned(),
+        });
+    }
+    let found = store.get(&key::root_key())?;
+    if found.is_none_or(|raw| PathRecord::decode(&raw).is_err()) {
+        changes.put(key::root_key(), root_record(&Options::default()).encode());
+        losses.push(Loss {
+            place: "/".to_owned(),
+            what: "the root directory's mode, owner and times are missing".to_owned(),
+        });
+    }
+    store.submit(&store.enter(), changes)?;
+    Ok(losses)
+}

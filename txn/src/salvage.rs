@@ -1,0 +1,392 @@
+//! Reading what is left of a damaged store.
+//!
+//! Nothing in the store is changed. What can be read of engine and log goes into a sound store in a directory of its own,
+//! which exists as long as [`Salvaged`]. What could not be read is listed.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::ops::Bound;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use amino_schema::header::{FileSum, Header};
+use amino_schema::holdings::{Holdings, Sum};
+
+use crate::engine::{Engine, Snapshot, differences, link_tree, mend_journals};
+use crate::log::recover;
+use crate::{Changes, EngineKind, Error, Options, Store, dir};
+
+/// What goes into the new store at a time, bytes.
+const BATCH: usize = 4 << 20;
+
+/// Something that could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// The file and offset, or the records.
+    pub place: String,
+    /// What is wrong, or what is missing.
+    pub what: String,
+}
+
+impl Loss {
+    fn new(place: impl Into<String>, what: impl Into<String>) -> Self {
+        Self {
+            place: place.into(),
+            what: what.into(),
+        }
+    }
+
+    fn of(path: &Path, error: &Error) -> Self {
+        match error {
+            Error::Damaged { place, why } => Self::new(place.clone(), why.clone()),
+            Error::Io { what, path, source } => {
+                let place = path.display().to_string();
+                Self::new(place, format!("cannot {what} it: {source}"))
+            }
+            other => Self::new(path.display().to_string(), other.to_string()),
+        }
+    }
+}
+
+/// What was saved of a damaged store: a sound one, which goes with this value.
+#[derive(Debug)]
+pub struct Salvaged {
+    scratch: Scratch,
+    /// What could not be read; empty if the store is not damaged.
+    pub losses: Vec<Loss>,
+}
+
+impl Salvaged {
+    /// The directory of the sound store.
+    pub fn store(&self) -> PathBuf {
+        self.scratch.0.join("store")
+    }
+}
+
+/// A directory that goes with this value.
+#[derive(Debug)]
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Scratch {
+    /// Beside the store's files, where there is the space for them; elsewhere if that cannot be written to.
+    fn make(store: &Path) -> Result<Self, Error> {
+        let name = format!("salvage-{}-{:08x}", std::process::id(), fastrand::u32(..));
+        let make = |path: &Path| DirBuilder::new().mode(0o700).create(path);
+        let (here, elsewhere) = (store.join(&name), std::env::temp_dir().join(&name));
+        if make(&here).is_ok() {
+            return Ok(Self(here));
+        }
+        make(&elsewhere).map_err(Error::io("create", &elsewhere))?;
+        Ok(Self(elsewhere))
+    }
+}
+
+/// Saves what can be read of the store in `path`, which nobody may have open. Takes as much space as the store has.
+pub fn salvage(path: &Path) -> Result<Salvaged, Error> {
+    if !path.is_dir() {
+        return Err(Error::NotAStore {
+            path: path.to_owned(),
+            why: "it is no directory",
+        });
+    }
+    let _lock = match dir::lock(path) {
+        Err(held @ Error::Held { .. }) => return Err(held),
+        lock => lock.ok(),
+    };
+    let mut losses = Vec::new();
+    let header = find_header(path, &mut losses)?;
+    let scratch = Scratch::make(path)?;
+    let target = scratch.0.join("store");
+    let options = Options {
+        create: true,
+        ..Options::default()
+    };
+    let mut into = Target {
+        store: Store::open(&target, options)?,
+        batch: Changes::new(),
+    };
+    let mut reached = 0;
+    if let Some(engine) = open_engine(path, &scratch.0, &header, &mut losses) {
+        reached = applied(&*engine);
+        note_gap(path, &header, reached, &mut losses);
+        match engine.snapshot() {
+            Ok(view) => {
+                copy_entries(&*view, &mut into, &mut losses)?;
+                // Where entries cannot be read they are listed already.
+                let missing = differences(&*view).unwrap_or_default();
+                let place = path.join(dir::ENGINE).display().to_string();
+                losses.extend(missing.into_iter().map(|(_, what)| Loss::new(&place, what)));
+            }
+            Err(error) => losses.push(Loss::of(path, &error)),
+        }
+        into.flush()?;
+    }
+    let recovered = recover(
+        path,
+        &header,
+        reached,
+        &mut |_, changes| into.add(changes.clone()),
+        &mut |damage| {
+            losses.push(Loss::of(path, &damage));
+            Ok(())
+        },
+    );
+    if let Err(error) = recovered {
+        losses.push(Loss::of(&path.join(dir::LOG), &error));
+    }
+    into.flush()?;
+    into.store.close()?;
+    Ok(Salvaged { scratch, losses })
+}
+
+/// The store being made.
+struct Target {
+    store: Store,
+    batch: Changes,
+}
+
+impl Target {
+    fn add(&mut self, changes: Changes) -> Result<(), Error> {
+        self.batch.merge(changes);
+        if self.batch.byte_size() > BATCH {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        let batch = std::mem::take(&mut self.batch);
+        self.store.throttle();
+        self.store.submit(&self.store.enter(), batch)
+    }
+}
+
+/// The header; a former one, or what the directory looks like, where that is damaged.
+fn find_header(path: &Path, losses: &mut Vec<Loss>) -> Result<Header, Error> {
+    match dir::read_header(path) {
+        Ok(Some(header)) => return Ok(header),
+        Err(newer @ Error::NewerVersion { .. }) => return Err(newer),
+        Err(error @ Error::Damaged { .. }) => losses.push(Loss::of(path, &error)),
+        Ok(None) | Err(_) => losses.push(Loss::new(
+            path.join("AMINO").display().to_string(),
+            "the store's header is missing",
+        )),
+    }
+    let engine = path.join(dir::ENGINE);
+    if !engine.is_dir() {
+        return Err(Error::NotAStore {
+            path: path.to_owned(),
+            why: "there is no header and no engine in it",
+        });
+    }
+    let former = dir::former_header(path);
+    let sled = ["db", "a", "b"]
+        .iter()
+        .any(|name| engine.join(name).exists());
+    let kind = if sled {
+        EngineKind::Sled
+    } else {
+        EngineKind::Fjall
+    };
+    // What a former header says of files and segments need not hold any more, but it knows engine and id.
+    Ok(Header {
+        engine: former
+            .as_ref()
+            .map_or(kind.name(), |former| &former.engine)
+            .to_owned(),
+        store_id: former.map_or([0; 16], |former| former.store_id),
+        checkpoint: None,
+        segments: Vec::new(),
+    })
+}
+
+/// A copy of the engine, opened in one of several ways; `None` if it cannot be read at all.
+fn open_engine(
+    path: &Path,
+    scratch: &Path,
+    header: &Header,
+    losses: &mut Vec<Loss>,
+) -> Option<Box<dyn Engine>> {
+    let from = path.join(dir::ENGINE);
+    let Some(kind) = EngineKind::from_name(&header.engine) else {
+        losses.push(Loss::new(&header.engine, "this program has no such engine"));
+        return None;
+    };
+    let mut first = None;
+    for (number, attempt) in attempts(kind, &from, header).into_iter().enumerate() {
+        let copy = scratch.join(format!("engine{number}"));
+        let opened = link_tree(&from, &copy).and_then(|()| attempt.open(kind, &copy));
+        match opened.and_then(|engine| Ok((engine.applied()?, engine))) {
+            Ok((Some(_), engine)) => {
+                losses.extend(first);
+                return Some(engine);
+            }
+            Ok((None, _)) => {
+                let empty = Loss::new(from.display().to_string(), "the engine is empty");
+                first.get_or_insert(empty);
+            }
+            Err(error) => drop(first.get_or_insert(Loss::of(&from, &error))),
+        }
+    }
+    losses.extend(first);
+    let place = from.display().to_string();
+    let lost = "nothing in it can be read; only what the log has is left";
+    losses.push(Loss::new(place, lost));
+    None
+}
+
+/// A way to open a copy of an engine.
+enum Attempt {
+    /// As the checkpoint left it.
+    Checkpoint(Option<Vec<FileSum>>),
+    /// fjall with the batches of its journals that are whole.
+    WholeBatches,
+    /// fjall with its tables alone, beside this journal.
+    Tables(Option<FileSum>),
+    /// One copy of sled's, as it is.
+    Side(&'static str),
+}
+
+impl Attempt {
+    fn open(self, kind: EngineKind, copy: &Path) -> Result<Box<dyn Engine>, Error> {
+        match self {
+            Self::Checkpoint(files) => kind.open(copy, files.as_deref()),
+            Self::WholeBatches => {
+                mend_journals(copy)?;
+                kind.open(copy, None)
+            }
+            Self::Tables(journal) => {
+                let journals: Vec<_> = journal.into_iter().collect();
+                kind.open(copy, Some(&journals))
+            }
+            Self::Side(side) => {
+                let (from, to) = (copy.join(side), copy.join("a"));
+                if side != "a" && from.is_dir() {
+                    let moved = match fs::remove_dir_all(&to) {
+                        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                        _ => fs::rename(&from, &to),
+                    };
+                    moved.map_err(Error::io("rename", &from))?;
+                }
+                kind.open(copy, None)
+            }
+        }
+    }
+}
+
+/// The ways to open a copy of the engine, best first.
+fn attempts(kind: EngineKind, engine: &Path, header: &Header) -> Vec<Attempt> {
+    let files = header.checkpoint.as_ref().map(|at| at.files.clone());
+    let mut attempts = vec![Attempt::Checkpoint(files)];
+    match kind {
+        EngineKind::Sled => attempts.extend([Attempt::Side("a"), Attempt::Side("b")]),
+        EngineKind::Fjall => {
+            let names = fs::read_dir(engine).into_iter().flatten();
+            let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+            let newest = names.filter(|name| name.ends_with(".jnl")).max();
+            let emptied = newest.map(|name| FileSum {
+                name,
+                len: 0,
+                sum: Sum::of(b""),
+            });
+            attempts.extend([Attempt::WholeBatches, Attempt::Tables(emptied)]);
+        }
+        EngineKind::Memory => {}
+    }
+    attempts
+}
+
+fn applied(engine: &dyn Engine) -> u64 {
+    let raw = engine.applied().ok().flatten().unwrap_or_default();
+    let seq = Holdings::decode(&raw).map(|holdings| holdings.seq).ok();
+    seq.or_else(|| Holdings::former_seq(&raw)).unwrap_or(0)
+}
+
+fn note_gap(path: &Path, header: &Header, reached: u64, losses: &mut Vec<Loss>) {
+    let expected = header.checkpoint.as_ref().map_or(0, |at| at.holdings.seq);
+    if reached < expected {
+        let place = path.join(dir::ENGINE).display().to_string();
+        let first = reached + 1;
+        losses.push(Loss::new(
+            place,
+            format!("the engine misses the transactions {first} to {expected}"),
+        ));
+    }
+}
+
+/// Copies all entries that can be read.
+fn copy_entries(
+    view: &dyn Snapshot,
+    into: &mut Target,
+    losses: &mut Vec<Loss>,
+) -> Result<(), Error> {
+    let mut from = Bound::Unbounded;
+    loop {
+        let mut last = match &from {
+            Bound::Included(key) | Bound::Excluded(key) => Vec::clone(key),
+            Bound::Unbounded => Vec::new(),
+        };
+        let mut why = None;
+        for entry in view.range(from.as_ref().map(Vec::as_slice), Bound::Unbounded) {
+            match entry {
+                Ok((key, value)) => {
+                    last.clear();
+                    last.extend_from_slice(&key);
+                    into.add(Changes::from_iter([(key, Some(value))]))?;
+                }
+                Err(error) => {
+                    why = Some(error);
+                    break;
+                }
+            }
+        }
+        let Some(why) = why else { return Ok(()) };
+        let next = readable_after(view, &last);
+        let to = next
+            .as_ref()
+            .map_or_else(|| "the end".to_owned(), |key| name(key));
+        let place = format!("entries after {} up to {to}", name(&last));
+        losses.push(Loss::new(place, why.to_string()));
+        match next {
+            Some(key) => from = Bound::Included(key),
+            None => return Ok(()),
+        }
+    }
+}
+
+fn name(key: &[u8]) -> String {
+    if key.is_empty() {
+        "the beginning".to_owned()
+    } else {
+        format!("key {}", key.escape_ascii())
+    }
+}
+
+/// A key behind `key` from which on entries can be read again: a nearby one, as far as trying some tells.
+fn readable_after(view: &dyn Snapshot, key: &[u8]) -> Option<Vec<u8>> {
+    let readable = |from: &[u8]| {
+        let mut entries = view.range(Bound::Included(from), Bound::Unbounded);
+        !matches!(entries.next(), Some(Err(_)))
+    };
+    // Numbers in keys are big-endian, so the last bytes make the small steps.
+    for at in (0..key.len().max(1)).rev() {
+        let byte = key.get(at).copied().unwrap_or_default();
+        for step in [1, 2, 4, 8, 16, 32, 64, 128] {
+            let Some(byte) = u8::checked_add(byte, step) else {
+                break;
+            };
+            let mut candidate = key.get(..at).unwrap_or_default().to_vec();
+            candidate.push(byte);
+            if readable(&candidate) {
+                return Some(candidate);
+            }
+        }
+    }
+    None
+}
