@@ -1,4 +1,4 @@
-//! The processes of a run, for whoever is to end it.
+//! The threads of a run, whether they have made a call or not.
 
 use std::collections::HashSet;
 

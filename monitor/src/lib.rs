@@ -480,7 +480,7 @@ impl Sweeper {
                     drop(stop);
                     monitor.members.expire();
                     monitor.members.note_refused();
-                    monitor.shadows.sweep(|| monitor.tasks.processes());
+                    monitor.shadows.sweep(|| monitor.alive.all());
                     monitor.ending.tell_of_rest(&monitor.alive, &monitor.note);
                     stop = flag.lock();
                 }

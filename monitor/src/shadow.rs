@@ -306,10 +306,10 @@ impl Shadows {
         Ok(path)
     }
 
-    /// Lets go of objects no tracee holds any more and tells their back ends. `processes` lists the tracees.
-    pub fn sweep(&self, processes: impl FnOnce() -> Vec<i32>) {
+    /// Lets go of objects no tracee holds any more and tells their back ends. `threads` lists the tracees.
+    pub fn sweep(&self, threads: impl FnOnce() -> Vec<i32>) {
         self.sweep_files();
-        self.sweep_directories(processes);
+        self.sweep_directories(threads);
     }
 
     fn sweep_files(&self) {
@@ -347,8 +347,8 @@ impl Shadows {
         }
     }
 
-    /// Nothing tells when a placeholder is no longer held, so the processes are asked, and seldom.
-    fn sweep_directories(&self, processes: impl FnOnce() -> Vec<i32>) {
+    /// Nothing tells when a placeholder is no longer held, so the threads are asked, and seldom.
+    fn sweep_directories(&self, threads: impl FnOnce() -> Vec<i32>) {
         let known: Vec<(Identity, PlaceKey)> = {
             let mut table = self.table.write();
             if table.stand_ins.len() < DIRS_BEFORE_SWEEP.max(2 * table.dirs_kept) {
@@ -365,10 +365,10 @@ impl Shadows {
                 .collect()
         };
         let mut held = std::collections::HashSet::new();
-        for pid in processes() {
-            held.extend(procfs::cwd_identity(pid).ok());
-            for fd in procfs::fds(pid).unwrap_or_default() {
-                if let Ok(meta) = fs::metadata(format!("/proc/{pid}/fd/{fd}")) {
+        for tid in threads() {
+            held.extend(procfs::cwd_identity(tid).ok());
+            for fd in procfs::fds(tid).unwrap_or_default() {
+                if let Ok(meta) = fs::metadata(format!("/proc/{tid}/fd/{fd}")) {
                     held.insert((meta.dev(), meta.ino()));
                 }
             }

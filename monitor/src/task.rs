@@ -356,16 +356,4 @@ impl Tasks {
     pub fn have_kept_credentials(&self) -> bool {
         !self.changed_credentials.load(Ordering::Relaxed)
     }
-
-    /// Process ids of all known tasks, each once.
-    pub fn processes(&self) -> Vec<i32> {
-        let tasks: Vec<_> = self.by_tid.read().values().cloned().collect();
-        let mut pids: Vec<i32> = tasks
-            .iter()
-            .filter_map(|task| task.caller().ok().map(|c| c.pid))
-            .collect();
-        pids.sort_unstable();
-        pids.dedup();
-        pids
-    }
 }

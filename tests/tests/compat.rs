@@ -88,6 +88,12 @@ in_every_place! {
     waiting_copies => |place| check(&place, "waits", false);
 }
 
+/// Processes that have made no call hold files and directories, too.
+#[test]
+fn unseen_children() {
+    check(&Place::amino(), "unseen", false);
+}
+
 /// The same, each program in a transaction.
 #[track_caller]
 fn check_in_transaction(

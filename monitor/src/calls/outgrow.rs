@@ -72,35 +72,36 @@ fn exclusive(call: &Call<'_>, fd: i32, identity: Identity) -> Result<bool> {
     let pid = call.caller()?.pid;
     let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     let inode = identity.1.to_string();
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let mapped = maps
-        .lines()
-        .any(|line| line.split_ascii_whitespace().nth(4) == Some(&inode));
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let locked = locks
         .split_ascii_whitespace()
         .any(|word| word.ends_with(&format!(":{inode}")));
-    if threads != 1 || mapped || locked {
+    if threads != 1 || locked {
         return Ok(false);
     }
-    let holds = |pid: i32, number: i32| {
-        fs::metadata(format!("/proc/{pid}/fd/{number}"))
+    // Also of those that have made no call yet.
+    let all = call.monitor.alive.all();
+    let elsewhere = |&tid: &i32| maps(tid, &inode) || holds(tid, identity, (pid, fd));
+    Ok(!all.iter().any(elsewhere))
+}
+
+/// Whether the thread has a mapping of the object.
+fn maps(tid: i32, inode: &str) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{tid}/maps")).unwrap_or_default();
+    maps.lines()
+        .any(|line| line.split_ascii_whitespace().nth(4) == Some(inode))
+}
+
+/// Whether the thread has another descriptor of the object than `known`, of which the first part is a thread.
+fn holds(tid: i32, identity: Identity, known: (i32, i32)) -> bool {
+    let is_object = |number: &i32| {
+        fs::metadata(format!("/proc/{tid}/fd/{number}"))
             .is_ok_and(|meta| (meta.dev(), meta.ino()) == identity)
     };
-    let holders: Vec<(i32, i32)> = call
-        .monitor
-        .tasks
-        .processes()
-        .into_iter()
-        .flat_map(|pid| {
-            procfs::fds(pid)
-                .unwrap_or_default()
-                .into_iter()
-                .map(move |fd| (pid, fd))
-        })
-        .filter(|&(pid, number)| holds(pid, number))
-        .collect();
-    Ok(holders == [(pid, fd)])
+    let numbers = procfs::fds(tid).unwrap_or_default();
+    numbers
+        .iter()
+        .any(|number| (tid, *number) != known && is_object(number))
 }
 
 fn exchange(call: &Call<'_>, fd: i32, output: &Output) -> Result<bool> {

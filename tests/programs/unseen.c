@@ -1,0 +1,115 @@
+/* Children that make no call after fork, so that nothing but the fork tells of them, while their parent does what moves or
+ * reuses objects that they hold, too. */
+#include "step.h"
+
+#define MIB (1 << 20)
+
+static volatile int *go;
+
+/* Without a call. */
+static void spin(void)
+{
+	while (!*go)
+		;
+}
+
+static void fill(int fd, int mib, char letter)
+{
+	static char bytes[MIB];
+
+	memset(bytes, letter, sizeof bytes);
+	for (int i = 0; i < mib; i++)
+		MUST(write(fd, bytes, sizeof bytes));
+}
+
+/* The file grows from memory into a file of the host. */
+static void growing(void)
+{
+	char back[8] = "";
+	int fd = MUST(open("growing", O_RDWR | O_CREAT, 0644)), status;
+	pid_t child;
+
+	fill(fd, 60, 'a');
+	*go = 0;
+	child = MUST(fork());
+	if (child == 0) {
+		spin();
+		T("write of the child", write(fd, "child", 5));
+		_exit(0);
+	}
+	fill(fd, 60, 'b');
+	*go = 1;
+	MUST(waitpid(child, &status, 0));
+	T("write of the parent", write(fd, "parent", 6));
+	SHOW("growing");
+	close(fd);
+	fd = MUST(open("growing", O_RDONLY));
+	MUST(pread(fd, back, 5, 120 * MIB));
+	note("%s", back);
+	close(fd);
+}
+
+/* As a mapping, without a descriptor, in a child that has made other calls. */
+static void mapped(void)
+{
+	int fd = MUST(open("mapped", O_RDWR | O_CREAT, 0644)), status;
+	pid_t child;
+
+	fill(fd, 60, 'a');
+	*go = 0;
+	child = MUST(fork());
+	if (child == 0) {
+		char *text = mmap(NULL, MIB, PROT_READ, MAP_SHARED, fd, 0);
+		close(fd);
+		*go = 1;
+		while (*go < 2)
+			;
+		IS("seen in the mapping", text[0] == 'c');
+		_exit(0);
+	}
+	spin();
+	fill(fd, 60, 'b');
+	MUST(pwrite(fd, "c", 1, 0));
+	*go = 2;
+	MUST(waitpid(child, &status, 0));
+	close(fd);
+}
+
+/* More directories are opened than are kept for ever. */
+static void standing(void)
+{
+	int status;
+	pid_t child;
+
+	MUST(mkdir("here", 0755));
+	MUST(chdir("here"));
+	*go = 0;
+	child = MUST(fork());
+	if (child == 0) {
+		spin();
+		T("make in the working directory", mkdir("made", 0755));
+		_exit(0);
+	}
+	MUST(chdir(".."));
+	for (int part = 0; part < 4; part++) {
+		for (int i = 0; i < 1500; i++) {
+			char path[40];
+			sprintf(path, "d%d.%d", part, i);
+			MUST(mkdir(path, 0755));
+			close(MUST(open(path, O_RDONLY)));
+		}
+		/* What nobody holds is noticed twice a second. */
+		usleep(700000);
+	}
+	*go = 1;
+	MUST(waitpid(child, &status, 0));
+	SHOW("here/made");
+}
+
+static void steps(void)
+{
+	go = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	growing();
+	mapped();
+	standing();
+}
