@@ -75,7 +75,6 @@ pub use task::credentials;
 pub use whole::{Abort, Ending};
 
 use alive::Alive;
-use calls::map::Mapped;
 use calls::outgrow::Reluctant;
 use calls::socket::Names;
 use delegate::Gate;
@@ -239,8 +238,8 @@ pub struct Monitor {
     pub(crate) socket_names: Names,
     /// Programs executed from mounts.
     pub(crate) programs: Programs,
-    /// Files mapped shared and writable.
-    pub(crate) mapped: Mapped,
+    /// Some file has been mapped shared and writable.
+    pub(crate) mapped: AtomicBool,
     /// Large files that stay where they are for now.
     pub(crate) reluctant: Reluctant,
     pub(crate) stats: Counters,
@@ -339,7 +338,7 @@ impl Run {
             shadows: Shadows::new(rundir::RunDir::create().map_err(Error::RunDir)?),
             socket_names: Names::default(),
             programs: Programs::default(),
-            mapped: Mapped::default(),
+            mapped: AtomicBool::new(false),
             reluctant: Reluctant::default(),
             stats: Counters::default(),
             mailbox: Mailbox::default(),

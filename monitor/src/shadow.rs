@@ -142,6 +142,20 @@ impl Shadows {
         self.table.read().by_identity.get(&identity).cloned()
     }
 
+    /// The file that a mapping of the object with this identity stands for; its device number may be another than stat(2)
+    /// shows, as on btrfs.
+    pub fn mapped(&self, identity: Identity) -> Option<Arc<Shadow>> {
+        let is_file = |shadow: &&Arc<Shadow>| matches!(***shadow, Shadow::File { .. });
+        let table = self.table.read();
+        let exact = table.by_identity.get(&identity).filter(is_file);
+        let alike = || {
+            let mut all = table.by_identity.iter();
+            all.find(|((_, ino), shadow)| *ino == identity.1 && is_file(shadow))
+                .map(|(_, shadow)| shadow)
+        };
+        exact.or_else(alike).cloned()
+    }
+
     /// What an open file description stands for.
     pub fn of_descriptor(&self, fd: &OwnedFd) -> Result<Option<Arc<Shadow>>> {
         let (dev, ino, _) = stat::identity(fd.as_fd())?;

@@ -68,6 +68,7 @@ in_every_place! {
     capabilities => |place| check(&place, "capabilities", false);
     xattr => |place| check(&place, "xattr", false);
     mmap => |place| check(&place, "mmap", false);
+    msync => |place| check(&place, "msync", false);
     cwd => |place| check(&place, "cwd", false);
     process => |place| check(&place, "process", false);
     killed => |place| check(&place, "killed", false);

@@ -1,6 +1,7 @@
 //! What happens without a caller: what files without names left is removed, and what programs write through mappings is
 //! picked up. One thread, which sleeps when there is nothing of the kind.
 
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -174,7 +175,11 @@ impl Volume {
 
     /// Picks up what was written through mappings of the file. No lock is held.
     pub(crate) fn pick_up(&self, inode: &Arc<Inode>) -> Result<()> {
-        let mut page = 0_u64;
+        self.pick_up_pages(inode, 0, u64::MAX)
+    }
+
+    /// [`Volume::pick_up`] of the pages from `page` to `end`.
+    fn pick_up_pages(&self, inode: &Arc<Inode>, mut page: u64, end: u64) -> Result<()> {
         loop {
             self.store.throttle();
             let _guard = self.store.enter();
@@ -183,7 +188,7 @@ impl Volume {
             if !mapped || state.home == Home::Orphan {
                 return Ok(());
             }
-            let end = state.meta.size.div_ceil(PAGE);
+            let end = end.min(state.meta.size.div_ceil(PAGE));
             let last = end.min(page.saturating_add(COMPARE_PAGES));
             self.compare(inode, &mut state, page, last)?;
             if last >= end {
@@ -327,7 +332,17 @@ impl Volume {
         self.flush()
     }
 
-    pub(crate) fn do_sync_mapped(&self, node: &Node) -> Result<()> {
-        self.pick_up(&self.inode(node)?)
+    pub(crate) fn do_sync_mapped(
+        &self,
+        node: &Node,
+        range: Range<u64>,
+        durable: bool,
+    ) -> Result<()> {
+        let inode = self.inode(node)?;
+        if inode.state.lock().unborn {
+            return Err(Errno::ESTALE);
+        }
+        self.pick_up_pages(&inode, range.start / PAGE, range.end.div_ceil(PAGE))?;
+        if durable { self.flush() } else { Ok(()) }
     }
 }

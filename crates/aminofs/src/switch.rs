@@ -1,5 +1,7 @@
 //! The operations vector: one line each, to where the work is done.
 
+use std::ops::Range;
+
 use goanna_vfs::{
     Attr, Caller, DirEntry, FileSystem, Node, OpenFile, Opened, Result, SetAttr, Spot, StatFs,
     Transactions,
@@ -159,8 +161,8 @@ impl FileSystem for AminoFs {
         self.view(caller, |view| view.do_mapped_inside(node))
     }
 
-    fn sync_mapped(&self, node: &Node) -> Result<()> {
-        self.do_sync_mapped(node)
+    fn sync_mapped(&self, node: &Node, range: Range<u64>, durable: bool) -> Result<()> {
+        self.do_sync_mapped(node, range, durable)
     }
 
     fn sync(&self, node: Option<&Node>) -> Result<()> {

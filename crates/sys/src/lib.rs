@@ -21,6 +21,7 @@ pub mod interrupt;
 pub mod launch;
 pub mod letter_box;
 pub mod limits;
+pub mod mappings;
 pub mod memfile;
 pub mod notify;
 pub mod pidfd;

@@ -1,5 +1,6 @@
 //! The operations vector of the switch.
 
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -230,8 +231,8 @@ pub trait FileSystem: Send + Sync + 'static {
     fn mapped_inside(&self, caller: &Caller, node: &Node) -> Result<()> {
         Err(Errno::ENODEV)
     }
-    /// msync, munmap and the like: what mappings wrote is to be picked up now.
-    fn sync_mapped(&self, node: &Node) -> Result<()> {
+    /// msync(2): what mappings wrote into the bytes `range` is picked up now, and made durable when `durable`.
+    fn sync_mapped(&self, node: &Node, range: Range<u64>, durable: bool) -> Result<()> {
         Ok(())
     }
     /// Makes the inode (or all of the file system, with `None`) durable.

@@ -5,11 +5,10 @@
 //! refused where it would show something else than reads, or where what is written through it could not be taken back: ENODEV,
 //! as by file systems without shared mappings. Where the whole run is one transaction, the cache object is its own.
 
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 
-use goanna_vfs::{Errno, Place, PlaceKey, Result};
-use parking_lot::Mutex;
+use goanna_vfs::{Errno, Place, Result};
 
 use super::read::Content;
 use crate::Monitor;
@@ -51,7 +50,7 @@ pub fn share(call: &Call<'_>, place: &Place) -> Result<()> {
     } else {
         fs.mapped_shared(&place.node);
     }
-    call.monitor.mapped.add(place);
+    call.monitor.mapped.store(true, Ordering::Relaxed);
     Ok(())
 }
 
@@ -76,27 +75,5 @@ fn map_inside(call: &Call<'_>, shadow: &Shadow, ofd: &OwnedFd, shared: bool) -> 
             }
             Ok(Answer::MapCopy(content.at(call.arg(5), wanted.min(len))?))
         }
-    }
-}
-
-/// Files that tracees have mapped shared and writable, until their last user leaves.
-#[derive(Debug, Default)]
-pub struct Mapped {
-    files: Mutex<HashMap<PlaceKey, Place>>,
-}
-
-impl Mapped {
-    fn add(&self, place: &Place) {
-        self.files.lock().insert(place.key(), place.clone());
-    }
-
-    /// The file's last user has left.
-    pub fn remove(&self, place: &Place) {
-        self.files.lock().remove(&place.key());
-    }
-
-    /// All of them.
-    pub fn places(&self) -> Vec<Place> {
-        self.files.lock().values().cloned().collect()
     }
 }

@@ -1,5 +1,9 @@
 //! Durability.
 
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use goanna_sys::mappings;
 use goanna_vfs::{Errno, Place, Result};
 
 use crate::call::{Answer, Call, Descriptor};
@@ -73,24 +77,35 @@ pub fn syncfs(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::DONE)
 }
 
-/// msync(2): which file the range maps is the kernel's knowledge, so every file that is mapped shared is
-/// looked at; MS_SYNC makes it durable. The kernel checks the range.
+/// msync(2): what was written through mappings in the range reaches the back end; with MS_SYNC it is made durable. The
+/// kernel checks the range.
 pub fn msync(call: &mut Call<'_>) -> Result<Answer> {
-    for place in call.monitor.mapped.places() {
-        let members = &call.monitor.members;
-        if members.is_run() && members.cover(&place.mount) {
-            // What is mapped is the run's own, and reaches the disk with it.
+    let durable = call.int(2) & libc::MS_SYNC != 0;
+    if !call.monitor.mapped.load(Ordering::Relaxed) {
+        return Ok(Answer::PassOn);
+    }
+    let (start, len) = (call.arg(0), call.arg(1));
+    let end = start.saturating_add(len);
+    for mapping in mappings::of_range(call.task.tid, start, end)? {
+        let (from, to) = (start.max(mapping.start), end.min(mapping.end));
+        let Some(shadow) = call.monitor.shadows.mapped((mapping.dev, mapping.ino)) else {
             continue;
-        }
-        let fs = &place.mount.fs;
-        let mut synced = fs.sync_mapped(&place.node);
-        if call.int(2) & libc::MS_SYNC != 0 {
-            synced = synced.and_then(|()| fs.sync(Some(&place.node)));
-        }
-        // What a transaction has made, and mapped, reaches the disk with it.
-        if synced != Err(Errno::ESTALE) {
-            synced?;
-        }
+        };
+        let offset = |address: u64| mapping.offset.saturating_add(address - mapping.start);
+        sync_range(call, shadow.place(), offset(from)..offset(to), durable)?;
     }
     Ok(Answer::PassOn)
+}
+
+fn sync_range(call: &Call<'_>, place: &Place, range: Range<u64>, durable: bool) -> Result<()> {
+    let members = &call.monitor.members;
+    if members.is_run() && members.cover(&place.mount) {
+        // What is mapped is the run's own, and reaches the disk with it.
+        return Ok(());
+    }
+    match place.mount.fs.sync_mapped(&place.node, range, durable) {
+        // What a transaction has made, and mapped, reaches the disk with it.
+        Err(Errno::ESTALE) => Ok(()),
+        other => other,
+    }
 }

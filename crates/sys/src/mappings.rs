@@ -1,0 +1,144 @@
+//! Which files an address range of a process maps (/proc/PID/maps).
+#![allow(unsafe_code, reason = "ioctl(2) with PROCMAP_QUERY")]
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+
+use nix::errno::Errno;
+
+/// A mapping of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// The file's offset at `start`, bytes.
+    pub offset: u64,
+    /// The file system as /proc names it, which on btrfs is not what stat(2) says.
+    pub dev: u64,
+    /// The file's inode number.
+    pub ino: u64,
+}
+
+/// `struct procmap_query`
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    vma_flags: u64,
+    page_size: u64,
+    offset: u64,
+    ino: u64,
+    dev_major: u32,
+    dev_minor: u32,
+    name_size: u32,
+    build_id_size: u32,
+    name: u64,
+    build_id: u64,
+}
+
+/// `PROCMAP_QUERY`, of Linux 6.11.
+const PROCMAP_QUERY: libc::c_ulong = 0xc068_6611;
+/// The mapping at the address or the next one, if it is of a file.
+const NEXT_FILE: u64 = 0x10 | 0x20;
+
+/// The mappings of files by thread `tid` that have an address in `start..end`, in order. ESRCH, EACCES.
+pub fn of_range(tid: i32, start: u64, end: u64) -> Result<Vec<Mapping>, Errno> {
+    let path = format!("/proc/{tid}/maps");
+    let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
+    let mut maps = File::open(path).map_err(errno)?;
+    match queried(&maps, start, end) {
+        Err(Errno::ENOTTY) => {
+            let mut text = Vec::new();
+            maps.read_to_end(&mut text).map_err(errno)?;
+            let lines = String::from_utf8_lossy(&text);
+            let all = lines.lines().filter_map(parsed);
+            Ok(all
+                .filter(|mapping| mapping.ino != 0 && mapping.start < end && mapping.end > start)
+                .collect())
+        }
+        other => other,
+    }
+}
+
+fn queried(maps: &File, start: u64, end: u64) -> Result<Vec<Mapping>, Errno> {
+    let mut found = Vec::new();
+    let mut address = start;
+    while address < end {
+        let mut query = Query {
+            size: size_of::<Query>() as u64,
+            flags: NEXT_FILE,
+            address,
+            ..Query::default()
+        };
+        // SAFETY: the kernel reads and writes `query`, whose size it is told, and no name or build id without room for one.
+        let result = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
+        match Errno::result(result) {
+            Ok(_) => {}
+            Err(Errno::ENOENT) => break,
+            Err(errno) => return Err(errno),
+        }
+        if query.start >= end {
+            break;
+        }
+        found.push(Mapping {
+            start: query.start,
+            end: query.end,
+            offset: query.offset,
+            dev: libc::makedev(query.dev_major, query.dev_minor),
+            ino: query.ino,
+        });
+        // It never ends before `address`, but what the kernel says must not make this loop for ever.
+        address = query.end.max(address.saturating_add(1));
+    }
+    Ok(found)
+}
+
+/// One line of /proc/PID/maps: `start-end rights offset major:minor inode path`.
+fn parsed(line: &str) -> Option<Mapping> {
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let offset = words.nth(1)?;
+    let (major, minor) = words.next()?.split_once(':')?;
+    let ino = words.next()?.parse().ok()?;
+    let number = |text| hex(text).and_then(|number| u32::try_from(number).ok());
+    Some(Mapping {
+        start: hex(start)?,
+        end: hex(end)?,
+        offset: hex(offset)?,
+        dev: libc::makedev(number(major)?, number(minor)?),
+        ino,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn the_ioctl_and_the_text_agree() {
+        let pid = std::process::id().cast_signed();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let own = std::fs::metadata("/proc/self/exe").unwrap();
+        let program: Vec<_> = maps
+            .lines()
+            .filter_map(parsed)
+            .filter(|mapping| mapping.ino == own.ino())
+            .collect();
+        let (first, last) = (program.first().unwrap(), program.last().unwrap());
+        assert_eq!(of_range(pid, first.start, last.end).unwrap(), program);
+        assert_eq!(
+            of_range(pid, first.start + 1, first.start + 2).unwrap(),
+            program[..1]
+        );
+        assert_eq!(of_range(pid, 0, 1).unwrap(), []);
+    }
+}
