@@ -233,7 +233,7 @@ impl<'m> Call<'m> {
     pub fn cwd(&self) -> Result<Cwd> {
         let tid = self.task.tid;
         self.task.cwd(|| {
-            if let Some(shadow) = self.monitor.shadows.find(procfs::cwd_identity(tid)?) {
+            if let Some(shadow) = self.monitor.shadows.of_cwd(tid)? {
                 return Ok((Pos::Mounted(shadow.place().clone()), false));
             }
             // Deeper than a path can say: the link stands for it.

@@ -6,7 +6,9 @@
 //! Lock order: the table's lock is a leaf but for the write lease test (a system call on our own
 //! descriptor); no back end is called under it.
 
-use std::collections::HashMap;
+mod retired;
+
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,6 +25,8 @@ use nix::sys::stat::Mode;
 use parking_lot::{Mutex, RwLock};
 
 use crate::rundir::RunDir;
+use crate::task::credentials;
+use retired::{Former, Retired};
 
 /// `(st_dev, st_ino)` of a host object.
 pub type Identity = (u64, u64);
@@ -90,6 +94,8 @@ struct Table {
     stand_ins: HashMap<PlaceKey, StandIn>,
     /// Counts sweeps of placeholders.
     sweeps: u64,
+    /// What placeholders stood for that are no more.
+    retired: Retired,
     /// Directories looked for in vain at the last sweep; sweeping waits until there are twice as many.
     dirs_kept: usize,
 }
@@ -112,10 +118,16 @@ pub struct Shadows {
     crowd: AtomicUsize,
     crowd_min: usize,
     sweeping: Mutex<()>,
+    /// Sweeps that are still to look for removed directories.
+    restless: AtomicU64,
 }
 
 /// Placeholders below this number are never looked for in /proc.
 const DIRS_BEFORE_SWEEP: usize = 1024;
+/// So many sweeps after a directory was removed look whether its placeholder is still held: the first few, since most are
+/// let go of at once, and then each tenth.
+const RESTLESS_SWEEPS: u64 = 60;
+const FIRST_SWEEPS: u64 = 4;
 
 impl Shadows {
     /// None yet; objects are made in `rundir`.
@@ -129,6 +141,7 @@ impl Shadows {
             crowd: AtomicUsize::new(crowd_min),
             crowd_min,
             sweeping: Mutex::default(),
+            restless: AtomicU64::new(0),
         }
     }
 
@@ -159,7 +172,48 @@ impl Shadows {
     /// What an open file description stands for.
     pub fn of_descriptor(&self, fd: &OwnedFd) -> Result<Option<Arc<Shadow>>> {
         let (dev, ino, _) = stat::identity(fd.as_fd())?;
-        Ok(self.find((dev, ino)))
+        if let Some(shadow) = self.find((dev, ino)) {
+            return Ok(Some(shadow));
+        }
+        let links = || Ok(nix::sys::stat::fstat(fd)?.st_nlink);
+        self.find_retired((dev, ino), links)
+    }
+
+    /// What the thread's working directory stands for.
+    pub fn of_cwd(&self, tid: i32) -> Result<Option<Arc<Shadow>>> {
+        let identity = procfs::cwd_identity(tid)?;
+        if let Some(shadow) = self.find(identity) {
+            return Ok(Some(shadow));
+        }
+        let cwd = || fs::metadata(format!("/proc/{tid}/cwd")).map_err(errno);
+        self.find_retired(identity, || Ok(cwd()?.nlink()))
+    }
+
+    /// The directory whose placeholder had this identity. It has no links any more, which tells it from a younger object
+    /// of the host with its inode number.
+    fn find_retired(
+        &self,
+        identity: Identity,
+        links: impl FnOnce() -> Result<u64>,
+    ) -> Result<Option<Arc<Shadow>>> {
+        let former = self.table.read().retired.get(&identity);
+        let Some(former) = former else {
+            return Ok(None);
+        };
+        if links()? != 0 {
+            return Ok(None);
+        }
+        let own = credentials(std::process::id().cast_signed())?;
+        let Some(place) = former.find(&own) else {
+            return Ok(None);
+        };
+        let path = self.directory(&place)?;
+        Ok(Some(Arc::new(Shadow::Dir { place, path })))
+    }
+
+    /// A directory has been removed: what only its placeholder keeps is let go of soon.
+    pub fn directory_removed(&self) {
+        self.restless.store(RESTLESS_SWEEPS, Ordering::Relaxed);
     }
 
     /// Notes that tracees hold descriptors of `place`'s cache object. No lock of the back end is held.
@@ -363,22 +417,10 @@ impl Shadows {
 
     /// Nothing tells when a placeholder is no longer held, so the threads are asked, and seldom.
     fn sweep_directories(&self, threads: impl FnOnce() -> Vec<i32>) {
-        let known: Vec<(Identity, PlaceKey)> = {
-            let mut table = self.table.write();
-            if table.stand_ins.len() < DIRS_BEFORE_SWEEP.max(2 * table.dirs_kept) {
-                return;
-            }
-            table.sweeps += 1;
-            let sweep = table.sweeps;
-            let idle = |stand_in: &StandIn| stand_in.asked.load(Ordering::Relaxed) + 1 < sweep;
-            let idle = table
-                .stand_ins
-                .iter()
-                .filter(|(_, stand_in)| idle(stand_in));
-            idle.filter_map(|(key, stand_in)| Some((stand_in.identity?, *key)))
-                .collect()
+        let Some(idle) = self.idle_directories() else {
+            return;
         };
-        let mut held = std::collections::HashSet::new();
+        let mut held = HashSet::new();
         for tid in threads() {
             held.extend(procfs::cwd_identity(tid).ok());
             for fd in procfs::fds(tid).unwrap_or_default() {
@@ -387,26 +429,81 @@ impl Shadows {
                 }
             }
         }
-        let mut table = self.table.write();
-        for (identity, key) in known {
-            let asked = table.stand_ins.get(&key).map(|stand_in| &stand_in.asked);
-            let again = asked.is_some_and(|asked| asked.load(Ordering::Relaxed) == table.sweeps);
-            if again || held.contains(&identity) {
-                continue;
-            }
-            let is_dir = matches!(
-                table.by_identity.get(&identity).map(|s| &**s),
-                Some(Shadow::Dir { .. })
-            );
-            if is_dir
-                && table.by_identity.remove(&identity).is_some()
-                && let Some(StandIn { path, .. }) = table.stand_ins.remove(&key)
+        let Ok(own) = credentials(std::process::id().cast_signed()) else {
+            return;
+        };
+        for (identity, place) in idle.places {
+            // Of one that an open transaction has made there is no path to find it again by: it stays.
+            if !held.contains(&identity)
+                && let Ok(former) = Former::of(&own, &place)
+                && (idle.all || former.is_none())
             {
-                let _ = fs::remove_dir(&path);
+                self.retire(identity, &place.key(), former);
             }
         }
+        let mut table = self.table.write();
         table.dirs_kept = table.stand_ins.len();
     }
+
+    /// Placeholders that nobody has asked for since the sweep before; `None` while it is not time to look for them.
+    fn idle_directories(&self) -> Option<Idle> {
+        let left = self.restless.load(Ordering::Relaxed);
+        // A removal meanwhile starts anew.
+        let _ = self.restless.compare_exchange(
+            left,
+            left.saturating_sub(1),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        let restless = left > RESTLESS_SWEEPS - FIRST_SWEEPS || left > 0 && left.is_multiple_of(10);
+        let mut table = self.table.write();
+        let all = table.stand_ins.len() >= DIRS_BEFORE_SWEEP.max(2 * table.dirs_kept);
+        if !all && !restless {
+            return None;
+        }
+        table.sweeps += 1;
+        let sweep = table.sweeps;
+        let is_idle = |stand_in: &&StandIn| stand_in.asked.load(Ordering::Relaxed) + 1 < sweep;
+        let idle = table.stand_ins.values().filter(is_idle);
+        let places = idle.filter_map(|stand_in| {
+            let identity = stand_in.identity?;
+            match &**table.by_identity.get(&identity)? {
+                Shadow::Dir { place, .. } => Some((identity, place.clone())),
+                _ => None,
+            }
+        });
+        Some(Idle {
+            places: places.collect(),
+            all,
+        })
+    }
+
+    /// Removes a placeholder that nobody holds, unless somebody has asked for it meanwhile.
+    fn retire(&self, identity: Identity, key: &PlaceKey, former: Option<Former>) {
+        let mut table = self.table.write();
+        let sweep = table.sweeps;
+        let again = |stand_in: &StandIn| stand_in.asked.load(Ordering::Relaxed) == sweep;
+        if table.stand_ins.get(key).is_none_or(again) {
+            return;
+        }
+        let gone = table.by_identity.remove(&identity);
+        if let Some(stand_in) = table.stand_ins.remove(key) {
+            let _ = fs::remove_dir(&stand_in.path);
+        }
+        if let Some(former) = former {
+            table.retired.add(identity, former);
+        }
+        drop(table);
+        // The last reference to the directory, perhaps: its back end hears of it with no lock held.
+        drop(gone);
+    }
+}
+
+/// See [`Shadows::idle_directories`].
+struct Idle {
+    places: Vec<(Identity, Place)>,
+    /// Not only those of removed directories are to go.
+    all: bool,
 }
 
 /// Gives a host object the owner and the permissions of what it stands for. An unprivileged monitor's tracees are all of

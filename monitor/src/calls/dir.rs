@@ -192,6 +192,7 @@ pub fn remove(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<Answer> {
         return Err(Errno::EBUSY);
     }
     ops::rmdir(&*call.caller()?, &entry.dir, name)?;
+    call.monitor.shadows.directory_removed();
     Ok(Answer::DONE)
 }
 
