@@ -40,6 +40,7 @@ mod stats;
 mod supervise;
 pub mod table;
 mod task;
+mod undisturbed;
 mod vigil;
 mod waiting;
 mod whole;

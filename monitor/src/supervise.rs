@@ -25,6 +25,7 @@ use crate::program::{Exec, Plan};
 use crate::rewrite::{Registers, Rewrite, Rewriter, clone_flags};
 use crate::table::{Handler, entry};
 use crate::task::Task;
+use crate::undisturbed::Waits;
 use crate::{Monitor, Status, profiled, restart, waiting};
 
 /// Follows the tracees of one run.
@@ -35,6 +36,7 @@ pub struct Supervisor {
     /// Calls on data are seen.
     shadow_files: bool,
     rewriter: Rewriter,
+    waits: Waits,
     /// Calls at stops whose answers are being worked out, and the numbers of these answers.
     late: HashMap<i32, u64>,
     last_late: u64,
@@ -93,6 +95,7 @@ impl Supervisor {
             monitor,
             notified,
             rewriter: Rewriter::default(),
+            waits: Waits::default(),
             late: HashMap::new(),
             last_late: 0,
             known: HashSet::new(),
@@ -395,14 +398,22 @@ impl Supervisor {
         }
         let monitor = &self.monitor;
         monitor.ending.deliver(tid, signal, &monitor.alive);
-        if !self.notified {
-            return ptrace::cont(tid, signal);
-        }
         let mut regs = ptrace::get_regs(tid)?;
         // Outside of a call the number is -1, which is none of the table.
         let (nr, args) = call_of(&regs);
-        let received = || self.monitor.tasks.left_to_wait(tid);
         let result = regs.rax.cast_signed();
+        if let Some(instead) = self.waits.signal(tid, signal, (nr, args), result) {
+            regs.rax = instead.result.cast_unsigned();
+            ptrace::set_regs(tid, &regs)?;
+            if instead.restarts {
+                return ptrace::cont_syscall(tid, signal);
+            }
+            return ptrace::cont(tid, signal);
+        }
+        if !self.notified {
+            return ptrace::cont(tid, signal);
+        }
+        let received = || self.monitor.tasks.left_to_wait(tid);
         if let Some(instead) = restart::instead(nr, args, self.shadow_files, result, received) {
             regs.rax = instead.cast_unsigned();
             ptrace::set_regs(tid, &regs)?;
@@ -414,6 +425,12 @@ impl Supervisor {
         match self.injector.syscall_stop(tid) {
             Stop::Foreign => {}
             stop => return self.injected(tid, stop),
+        }
+        let result = ptrace::get_regs(tid)?.rax.cast_signed();
+        match self.waits.syscall_stop(tid, result) {
+            Some(true) => return ptrace::cont_syscall(tid, 0),
+            Some(false) => return ptrace::cont(tid, 0),
+            None => {}
         }
         let Some(refused) = self.rewriter.syscall_stop(tid)? else {
             return ptrace::cont(tid, 0);
@@ -432,6 +449,8 @@ impl Supervisor {
     }
 
     fn call(&mut self, tid: i32) -> Result<()> {
+        // A thread that makes another call waits no longer.
+        self.waits.forget(tid);
         let regs = ptrace::get_regs(tid)?;
         if self.injector.is_calling(tid) || self.rewriter.seccomp_stop(tid, &regs) {
             return ptrace::cont_syscall(tid, 0);

@@ -85,6 +85,7 @@ in_every_place! {
     locks => |place| check(&place, "locks", false);
     copy => |place| check(&place, "copy", false);
     large_copies => |place| check(&place, "copies", false);
+    ignored_signals => |place| check(&place, "ignored", false);
     edges => |place| check(&place, "edges", false);
     waiting_copies => |place| check(&place, "waits", false);
 }
@@ -151,7 +152,7 @@ mod inside {
 
     programs! { check:
         open opath stat rw dirs names attr flags ioctls dropped xattr mmap cwd process eintr fifos interrupt sockets socknames locks copy
-        copies waits edges
+        copies waits edges ignored
     }
 }
 
@@ -168,7 +169,7 @@ mod whole {
     }
 
     programs! { check:
-        open opath stat rw dirs names attr flags ioctls dropped xattr mmap cwd process killed eintr execname fifos interrupt sockets locks copy copies waits edges
+        open opath stat rw dirs names attr flags ioctls dropped xattr mmap cwd process killed eintr execname fifos interrupt sockets locks copy copies waits edges ignored
     }
 }
 

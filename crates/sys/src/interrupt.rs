@@ -85,20 +85,47 @@ fn install() -> Result<(), Errno> {
 /// Whether a signal is pending for thread `tid` that would end a wait: not blocked, and handled or fatal or stopping. A
 /// tracee's ignored signals stay pending, too, and do not count. `ESRCH`: it is gone.
 pub fn is_interrupted(tid: i32) -> Result<bool, Errno> {
-    let text = fs::read_to_string(format!("/proc/{tid}/status")).map_err(|_| Errno::ESRCH)?;
-    let mask = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        u64::from_str_radix(line.trim(), 16).ok()
-    };
-    let field = |name: &str| mask(name).ok_or(Errno::EIO);
-    let bit = |signal: i32| 1u64 << (signal - 1);
-    let harmless = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT]
-        .into_iter()
-        .fold(0, |set, signal| set | bit(signal));
-    let pending = (field("SigPnd:")? | field("ShdPnd:")?) & !field("SigBlk:")?;
-    let caught = field("SigCgt:")?;
-    let ignored = field("SigIgn:")? | (harmless & !caught);
-    Ok(pending & !ignored != 0)
+    let masks = Masks::of(tid)?;
+    Ok(masks.pending & !masks.blocked & !masks.without_effect != 0)
+}
+
+/// Whether `signal` would do anything to thread `tid`: it is neither ignored nor, without a handler, one whose default is to be.
+/// `ESRCH`: the thread is gone.
+pub fn has_effect(tid: i32, signal: i32) -> Result<bool, Errno> {
+    Ok(Masks::of(tid)?.without_effect & bit(signal) == 0)
+}
+
+fn bit(signal: i32) -> u64 {
+    u32::try_from(signal - 1)
+        .ok()
+        .and_then(|shift| 1_u64.checked_shl(shift))
+        .unwrap_or(0)
+}
+
+/// Sets of signals, as the kernel has them of a thread.
+struct Masks {
+    pending: u64,
+    blocked: u64,
+    without_effect: u64,
+}
+
+impl Masks {
+    fn of(tid: i32) -> Result<Self, Errno> {
+        let text = fs::read_to_string(format!("/proc/{tid}/status")).map_err(|_| Errno::ESRCH)?;
+        let mask = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            u64::from_str_radix(line.trim(), 16).ok()
+        };
+        let field = |name: &str| mask(name).ok_or(Errno::EIO);
+        let harmless = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT]
+            .into_iter()
+            .fold(0, |set, signal| set | bit(signal));
+        Ok(Self {
+            pending: field("SigPnd:")? | field("ShdPnd:")?,
+            blocked: field("SigBlk:")?,
+            without_effect: field("SigIgn:")? | (harmless & !field("SigCgt:")?),
+        })
+    }
 }
 
 #[cfg(test)]
