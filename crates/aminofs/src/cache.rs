@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use goanna_sys::memfile;
 use goanna_sys::witness::Witness;
+use goanna_sys::{memfile, stat};
 use goanna_vfs::{Errno, Result};
 use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, fstat};
@@ -43,6 +43,9 @@ pub(crate) struct Cache {
     pub erased: RangeSet,
     /// A host file, not memory.
     pub on_disk: bool,
+    /// The host's disk failed in the middle of a commit, and this object replaced one that programs have open. What they
+    /// write to that one is refused.
+    pub left_behind: bool,
 }
 
 impl Cache {
@@ -72,6 +75,7 @@ impl Cache {
             dirty: RangeSet::default(),
             erased: RangeSet::default(),
             on_disk: large_dir.is_some(),
+            left_behind: false,
         };
         Ok((cache, first))
     }
@@ -144,6 +148,12 @@ impl Cache {
             Err(Errno::EINVAL) => Ok(Some(offset)),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Whether `fd` is a descriptor of this object.
+    pub fn is_object_of(&self, fd: impl AsFd) -> Result<bool> {
+        let (dev, ino, _) = stat::identity(fd.as_fd())?;
+        Ok((dev, ino) == self.witness.identity())
     }
 
     /// Whether nobody else has an open file description or a mapping of the object.

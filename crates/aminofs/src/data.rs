@@ -78,13 +78,20 @@ impl Volume {
 
     /// Gives the content object, which is there, another size. What that takes in the log was reserved.
     pub(crate) fn set_content_size(&self, state: &mut State, size: u64) -> Result<()> {
-        let old = state.meta.size;
-        let end = size.div_ceil(PAGE);
-        let cache = state.cache.as_mut().ok_or(Errno::EIO)?;
-        if size != old {
+        if size != state.meta.size {
+            let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
             cache.resize(size)?;
         }
-        if size < old {
+        self.note_content_size(state, size);
+        Ok(())
+    }
+
+    /// Records that the content has another size, which its object has already or gets next.
+    pub(crate) fn note_content_size(&self, state: &mut State, size: u64) {
+        let end = size.div_ceil(PAGE);
+        if size < state.meta.size
+            && let Some(cache) = &mut state.cache
+        {
             // What is stored there is to be deleted, even if the file has grown again by then.
             cache.dirty.remove(end, u64::MAX);
             for (from, to) in state.stored.intersect(end, u64::MAX) {
@@ -98,7 +105,6 @@ impl Volume {
         if let Some(copy) = &mut state.copy {
             copy.low = copy.low.min(size);
         }
-        Ok(())
     }
 }
 
@@ -125,22 +131,34 @@ impl View<'_> {
         if flags & libc::O_TRUNC != 0 {
             return self.change(|_| {
                 let inode = &self.for_change(inode)?;
-                let mut state = inode.state.lock();
-                if state.gone {
-                    return Err(Errno::ENOENT);
-                }
-                self.resize(caller, inode, &mut state, 0)?;
                 if inode.under.is_none() {
+                    let _names = self.names.read();
+                    let mut state = inode.state.lock();
+                    self.truncate_to_open(caller, inode, &mut state)?;
                     return Volume::open_cache(&mut state, flags);
                 }
-                drop(state);
+                self.truncate_to_open(caller, inode, &mut inode.state.lock())?;
                 self.open_anchor(inode, flags)
             });
         }
         self.open_anchor(inode, flags)
     }
 
+    fn truncate_to_open(
+        &self,
+        caller: &Caller,
+        inode: &Arc<Inode>,
+        state: &mut State,
+    ) -> Result<()> {
+        if state.gone {
+            return Err(Errno::ENOENT);
+        }
+        self.resize(caller, inode, state, 0)
+    }
+
     fn open_anchor(&self, inode: &Arc<Inode>, flags: i32) -> Result<Opened> {
+        // A commit that is publishing has looked who has the file open.
+        let _names = self.names.read();
         let anchor = self.anchor_to_open(inode);
         let mut state = anchor.state.lock();
         if state.gone {
@@ -228,6 +246,9 @@ impl View<'_> {
             self.ensure_cache(inode, state)?;
         }
         let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
+        if cache.left_behind && shown && !cache.is_object_of(file.ofd)? {
+            return Err(Errno::EIO);
+        }
         let new_pages = usize::try_from(cache.dirty.missing(first, last)).unwrap_or(usize::MAX);
         // With the first page, which is stored from now on when the content was inline before.
         let was_inline = size <= INLINE_MAX as u64 && first > 0 && !cache.dirty.contains(0);

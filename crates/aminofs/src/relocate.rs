@@ -25,6 +25,8 @@ impl View<'_> {
     /// The state's lock is held throughout, so nothing is written meanwhile.
     pub(crate) fn do_relocate(&self, node: &Node, flags: i32) -> Result<Option<Opened>> {
         let inode = self.anchor(&self.inode(node)?);
+        // A commit that is publishing may have the object in hand.
+        let _names = self.names.read();
         let mut state = inode.state.lock();
         let size = state.meta.size;
         let Some(old) = state.cache.as_mut().filter(|cache| !cache.on_disk) else {

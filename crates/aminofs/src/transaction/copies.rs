@@ -8,8 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use amino_schema::{INLINE_MAX, MetaFlags, key, record};
-use amino_txn::Changes;
+use amino_schema::MetaFlags;
 use bytes::Bytes;
 use goanna_sys::memfile;
 use goanna_vfs::{Errno, FileKind, Node, Result};
@@ -235,24 +234,5 @@ impl Volume {
             txn.give_back(bytes.saturating_sub(size));
         }
         Ok(())
-    }
-}
-
-/// A file that its transaction made, and that nobody has open, needs no content object to be stored.
-pub(super) fn store_packed(copy: &Inode, state: &mut State, out: &mut Changes) {
-    let Some(packed) = state.copy.as_mut().and_then(|copy| copy.packed.take()) else {
-        return;
-    };
-    if packed.len() <= INLINE_MAX {
-        state.meta.inline = Some(packed);
-        return;
-    }
-    state.meta.inline = None;
-    state.stored = crate::ranges::RangeSet::default();
-    for (index, page) in (0_u64..).zip(packed.chunks(PAGE as usize)) {
-        if page.iter().any(|&byte| byte != 0) {
-            out.put(key::page_key(copy.ino, index), record::encode_page(page));
-            state.stored.insert(index, index + 1);
-        }
     }
 }

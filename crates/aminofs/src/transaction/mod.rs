@@ -12,6 +12,7 @@
 //! lock manager are leaves. Nothing is held while somebody waits for a lock: the operation is undone (it takes all
 //! its locks before it changes anything) and made again.
 
+mod content;
 mod copies;
 pub(crate) mod level;
 mod publish;

@@ -5,24 +5,20 @@
 //! reserved, contents are brought into memory, room for the new pages is allocated.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use amino_txn::Changes;
-use goanna_sys::memfile;
-use goanna_vfs::{Errno, FileKind, Result};
+use goanna_vfs::{FileKind, Result};
+use parking_lot::Mutex;
 
 use super::Txn;
-use super::copies::{store_packed, take_mapped};
+use super::content::Plan;
 use super::level::{DirDelta, Level};
 use crate::collect::REAP_PAGES;
 use crate::data::{PAGE_COST, deletes};
 use crate::inode::{Home, Inode, PAGE, State};
 use crate::{META_COST, Volume, errno};
-
-/// Bytes moved at once from one content to another.
-const PIECE: usize = 1 << 20;
 
 impl Volume {
     /// Gives what a nested transaction changed to the one around it.
@@ -30,11 +26,13 @@ impl Volume {
         let _names = self.names.write();
         let copies: Vec<_> = txn.level.lock().inodes.values().cloned().collect();
         let mut around = HashMap::new();
+        // A copy's content is never stored before the outermost commit.
+        let mut nothing = Changes::new();
         for copy in copies {
             let outer = parent.level.lock().inodes.get(&copy.ino).cloned();
             if let Some(outer) = outer {
-                let writer = self.writer_of(&copy, &outer)?;
-                around.insert(copy.ino, (outer, writer));
+                let plan = self.plan(&copy, &outer, &mut nothing)?;
+                around.insert(copy.ino, (outer, plan));
             }
         }
         let Level {
@@ -42,13 +40,9 @@ impl Volume {
             inodes,
             dirs,
         } = std::mem::take(&mut *txn.level.lock());
-        let mut result = Ok(());
         for (ino, copy) in inodes {
             match around.remove(&ino) {
-                Some((outer, writer)) => {
-                    let poured = self.pour(&copy, &outer, writer);
-                    result = result.and(poured);
-                }
+                Some((outer, plan)) => self.pour(&copy, &outer, plan),
                 None => {
                     parent.level.lock().inodes.insert(ino, copy);
                 }
@@ -56,87 +50,82 @@ impl Volume {
         }
         parent.level.lock().take_over(changes, dirs);
         parent.bytes.fetch_add(txn.bytes.load(SeqCst), SeqCst);
-        result
+        Ok(())
     }
 
-    /// Makes what an outermost transaction changed everybody's.
+    /// Makes what an outermost transaction changed everybody's. An error comes before the commit's record: nothing has
+    /// changed then.
     pub(super) fn publish(&self, txn: &Txn) -> Result<()> {
-        self.store.throttle();
-        let guard = self.store.enter();
-        let names = self.names.write();
-        let level = std::mem::take(&mut *txn.level.lock());
-        let result = self.publish_level(&guard, level);
-        drop(names);
-        drop(guard);
-        for inode in result? {
-            self.park(&inode);
+        let level = Mutex::new(std::mem::take(&mut *txn.level.lock()));
+        let published = self.with_descriptors(|| {
+            self.store.throttle();
+            let guard = self.store.enter();
+            let _names = self.names.write();
+            self.publish_level(&guard, &mut level.lock())
+        });
+        match published {
+            Ok(ref touched) => touched.iter().for_each(|inode| self.park(inode)),
+            Err(_) => super::discard(&level.lock()),
         }
-        Ok(())
+        published.map(drop)
     }
 
     /// Returns the files whose content may be idle.
     fn publish_level(
         &self,
         guard: &amino_txn::OpGuard<'_>,
-        mut level: Level,
+        level: &mut Level,
     ) -> Result<Vec<Arc<Inode>>> {
-        let mut writers = match self.prepare_to_publish(guard, &mut level) {
-            Ok(writers) => writers,
-            Err(errno) => {
-                super::discard(&level);
-                return Err(errno);
-            }
-        };
-        let Level { inodes, dirs, .. } = level;
+        let mut plans = self.prepare_to_publish(guard, level)?;
         let mut touched = Vec::new();
-        let mut result = Ok(());
-        for (ino, copy) in inodes {
+        for (ino, copy) in std::mem::take(&mut level.inodes) {
             let base = Arc::clone(copy.base());
-            let writer = writers.remove(&ino).flatten();
-            result = result.and(self.pour(&copy, &base, writer));
+            self.pour(&copy, &base, plans.remove(&ino).unwrap_or(Plan::Keep));
             touched.push(base);
         }
-        for delta in dirs.into_values() {
+        for delta in std::mem::take(&mut level.dirs).into_values() {
             self.publish_entries(delta);
         }
-        result.map(|()| touched)
+        Ok(touched)
     }
 
-    /// Everything that can fail; nothing has changed when it does.
+    /// Takes all that publishing needs, then submits the commit's record. Nothing fails afterwards, and nothing has
+    /// changed when this fails.
     fn prepare_to_publish(
         &self,
         guard: &amino_txn::OpGuard<'_>,
         level: &mut Level,
-    ) -> Result<HashMap<u64, Option<OwnedFd>>> {
+    ) -> Result<HashMap<u64, Plan>> {
         level.inodes.retain(|_, copy| copy.changed.load(SeqCst));
-        let mut writers = HashMap::new();
+        let mut stored = Changes::new();
+        let mut plans = HashMap::new();
         for (ino, copy) in &level.inodes {
-            if copy.base().state.lock().unborn {
-                store_packed(copy, &mut copy.state.lock(), &mut level.changes);
-            }
-            let writer = self.writer_of(copy, copy.base())?;
-            writers.insert(*ino, writer);
+            let plan = self.plan(copy, copy.base(), &mut stored)?;
+            plans.insert(*ino, plan);
         }
-        self.reserve_all(&level.changes, &level.inodes, &level.dirs)?;
-        let submitted = self
-            .store
-            .submit_reserved(guard, std::mem::take(&mut level.changes));
+        let mut changes = std::mem::take(&mut level.changes);
+        changes.merge(stored);
+        self.reserve_all(&changes, level, &plans)?;
+        let submitted = self.store.submit_reserved(guard, changes);
         submitted.map_err(|error| errno(&error))?;
-        Ok(writers)
+        Ok(plans)
     }
 
     /// Reserves what the commit and the cut after it put into the log. Nothing has changed yet.
     fn reserve_all(
         &self,
         changes: &Changes,
-        inodes: &HashMap<u64, Arc<Inode>>,
-        dirs: &HashMap<u64, DirDelta>,
+        level: &Level,
+        plans: &HashMap<u64, Plan>,
     ) -> Result<()> {
-        let (mut pages, mut rest) = (0_usize, changes.byte_size() + dirs.len() * META_COST);
-        for copy in inodes.values() {
+        let (mut pages, mut rest) = (0_usize, changes.byte_size() + level.dirs.len() * META_COST);
+        for (ino, copy) in &level.inodes {
             let state = copy.state.lock();
             let base = copy.base().state.lock();
             rest += state.meta_cost();
+            if let Some(Plan::Stored(content)) = plans.get(ino) {
+                rest += content.meta_cost();
+            }
             if let Some(cache) = &state.cache {
                 let dirty = usize::try_from(cache.dirty.len()).unwrap_or(usize::MAX);
                 // The first page, if it was inline before, and the one that a cut shortens.
@@ -157,40 +146,18 @@ impl Volume {
         }
     }
 
-    /// A descriptor to change the content of `into` with, when `from` has another one; room for its pages is allocated.
-    fn writer_of(&self, from: &Inode, into: &Arc<Inode>) -> Result<Option<OwnedFd>> {
-        let mut from = from.state.lock();
-        let mut into_state = into.state.lock();
-        if !into_state.unborn {
-            self.unpack(&mut from)?;
-        }
-        take_mapped(&mut from)?;
-        let other = from.copy.as_ref().is_some_and(|copy| copy.content);
-        let moves = into_state.unborn || into_state.copy.as_ref().is_some_and(|copy| !copy.content);
-        let Some(content) = from.cache.as_ref().filter(|_| other && !moves) else {
-            return Ok(None);
-        };
-        self.ensure_cache(into, &mut into_state)?;
-        let cache = into_state.cache.as_ref().ok_or(Errno::EIO)?;
-        let writer = cache.writer()?;
-        for (start, end) in content.dirty.ranges() {
-            memfile::allocate(writer.as_fd(), start * PAGE, (end - start) * PAGE)?;
-        }
-        Ok(Some(writer))
-    }
-
-    /// Gives `into` the state of its copy `from`, and the content where that is another.
-    fn pour(&self, from: &Inode, into: &Arc<Inode>, writer: Option<OwnedFd>) -> Result<()> {
+    /// Gives `into` the state of its copy `from`, and by `plan` the content where that is another.
+    fn pour(&self, from: &Inode, into: &Arc<Inode>, plan: Plan) {
         let mut state = from.state.lock();
         let mut target = into.state.lock();
         if target.unborn {
+            if let Plan::Stored(content) = plan {
+                content.describe(&mut state);
+            }
             self.bear(&mut state, into, &mut target);
-            return Ok(());
+            return;
         }
-        match writer {
-            Some(writer) => self.pour_content(&state, &mut target, &writer)?,
-            None => move_content(&mut state, &mut target),
-        }
+        self.pour_content(plan, &mut state, &mut target);
         let is_orphan = state.home == Home::Orphan;
         let was_orphan = target.home == Home::Orphan;
         pour_meta(from.kind, &state, &mut target);
@@ -209,7 +176,6 @@ impl Volume {
                 self.forget_orphan(into);
             }
         }
-        Ok(())
     }
 
     /// An inode that the transaction made comes into being.
@@ -234,33 +200,6 @@ impl Volume {
         }
         *target = born;
         self.mark_dirty(into, target);
-    }
-
-    fn pour_content(&self, from: &State, into: &mut State, writer: &OwnedFd) -> Result<()> {
-        let (Some(content), Some(copy)) = (&from.cache, &from.copy) else {
-            return Ok(());
-        };
-        let low = copy.low.min(into.meta.size);
-        self.set_content_size(into, low)?;
-        self.set_content_size(into, from.meta.size)?;
-        let mut piece = vec![0; PIECE];
-        for (start, end) in content.dirty.ranges() {
-            let (mut at, end) = (start * PAGE, (end * PAGE).min(from.meta.size));
-            while at < end {
-                let want = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
-                let Some(buf) = piece.get_mut(..want) else {
-                    break;
-                };
-                let got = content.read_at(at, buf)?;
-                let Some(data) = buf.get(..got).filter(|data| !data.is_empty()) else {
-                    break;
-                };
-                crate::cache::write_all_at(writer, at, data)?;
-                at += got as u64;
-            }
-            self.dirty_pages(into, start, end.div_ceil(PAGE));
-        }
-        Ok(())
     }
 
     /// Entries that the transaction changed are everybody's.
@@ -290,18 +229,6 @@ impl Volume {
         if !state.gone {
             self.mark_dirty(dir, &mut state);
         }
-    }
-}
-
-/// A copy's content becomes that of another copy, which has none of its own.
-fn move_content(from: &mut State, into: &mut State) {
-    let (Some(copy), Some(outer)) = (&from.copy, &mut into.copy) else {
-        return;
-    };
-    if copy.content && !outer.content {
-        outer.content = true;
-        outer.low = outer.low.min(copy.low);
-        into.cache = from.cache.take();
     }
 }
 

@@ -1,0 +1,257 @@
+//! How a commit gives a file its new content.
+//!
+//! All that can fail comes first, in [`Volume::plan`]: descriptors, memory, room on the disk. Nothing has changed by then.
+//! [`Volume::pour`] follows the plan and does not fail, because the log has the commit already.
+//!
+//! Where no program has the file's object open, the copy's object takes its place. Where programs have it open, it changes
+//! in place: descriptors, locks and mappings are the kernel's, and belong to the object.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use amino_schema::{INLINE_MAX, key, record};
+use amino_txn::Changes;
+use bytes::Bytes;
+use goanna_sys::memfile;
+use goanna_vfs::{Errno, Result};
+
+use super::copies::take_mapped;
+use crate::Volume;
+use crate::cache::write_all_at;
+use crate::collect::REAP_PAGES;
+use crate::inode::{Inode, PAGE, State};
+use crate::ranges::RangeSet;
+
+/// Bytes moved at once from one content to another.
+const PIECE: usize = 1 << 20;
+
+/// What becomes of a file's content when a transaction's copy of it is committed.
+pub(super) enum Plan {
+    /// It stays; or the copy around takes the object, because it has no content of its own.
+    Keep,
+    /// The commit's record has it. The file needs no object.
+    Stored(StoredContent),
+    /// The copy's object takes the place of the file's, which no program has open.
+    Replace,
+    /// The file's object, which programs have open, changes through this descriptor.
+    InPlace(Ends),
+}
+
+/// Descriptors of the two objects of a content that changes in place.
+pub(super) struct Ends {
+    reader: OwnedFd,
+    writer: OwnedFd,
+}
+
+/// A content that is put into a record: what the inode then says of it.
+pub(super) struct StoredContent {
+    inline: Option<Bytes>,
+    pages: RangeSet,
+}
+
+impl StoredContent {
+    /// Puts `content` into `out` as the pages of file `ino`; tiny ones lie with the metadata. Of the pages that are
+    /// `stored` already the others are deleted.
+    pub fn put(ino: u64, content: Bytes, stored: &RangeSet, out: &mut Changes) -> Self {
+        let mut pages = RangeSet::default();
+        let is_inline = content.len() <= INLINE_MAX;
+        for (index, page) in (0_u64..).zip(content.chunks(PAGE as usize)) {
+            if !is_inline && page.iter().any(|&byte| byte != 0) {
+                out.put(key::page_key(ino, index), record::encode_page(page));
+                pages.insert(index, index + 1);
+            }
+        }
+        for index in stored.pages().filter(|&index| !pages.contains(index)) {
+            out.delete(key::page_key(ino, index));
+        }
+        let inline = is_inline.then_some(content);
+        Self { inline, pages }
+    }
+
+    /// Log bytes that the inode's metadata takes more with it.
+    pub fn meta_cost(&self) -> usize {
+        self.inline.as_ref().map_or(0, Bytes::len)
+    }
+
+    /// Makes `state`, which has no object, that of a file with this content.
+    pub fn describe(self, state: &mut State) {
+        state.meta.inline = self.inline;
+        state.stored = self.pages;
+        state.stored_exact = true;
+        state.cache = None;
+    }
+}
+
+/// Whether programs have the content's object open, or mapped, or may have written to it through a mapping.
+fn is_held(state: &State) -> bool {
+    let cache = state.cache.as_ref();
+    cache.is_some_and(|cache| cache.mapped || (cache.in_use && !cache.is_unused()))
+}
+
+impl Volume {
+    /// Takes what it needs to give `into` the content of its copy `from`: descriptors, memory, room on the disk. What lies
+    /// in the commit's record is put into `out`. The namespace lock is held exclusively, so nobody opens the file before
+    /// [`Volume::pour`].
+    pub(super) fn plan(&self, from: &Inode, into: &Inode, out: &mut Changes) -> Result<Plan> {
+        let mut from_state = from.state.lock();
+        let mut into_state = into.state.lock();
+        if into_state.unborn {
+            take_mapped(&mut from_state)?;
+            return Ok(from_state.packed().map_or(Plan::Keep, |content| {
+                let nothing = RangeSet::default();
+                Plan::Stored(StoredContent::put(into.ino, content.clone(), &nothing, out))
+            }));
+        }
+        if !into_state.stored_exact && into_state.stored.len() > REAP_PAGES {
+            self.learn_stored(into, &mut into_state)?;
+        }
+        if into.under.is_none()
+            && !is_held(&into_state)
+            && let Some(content) = from_state.packed()
+        {
+            let stored = &into_state.stored;
+            let content = StoredContent::put(into.ino, content.clone(), stored, out);
+            return Ok(Plan::Stored(content));
+        }
+        self.unpack(&mut from_state)?;
+        take_mapped(&mut from_state)?;
+        let own = from_state.copy.as_ref().is_some_and(|copy| copy.content);
+        let content = from_state.cache.as_ref().filter(|_| own);
+        let takes_object = into_state.copy.as_ref().is_some_and(|copy| !copy.content);
+        let Some(content) = content.filter(|_| !takes_object) else {
+            return Ok(Plan::Keep);
+        };
+        if !is_held(&into_state) {
+            return Ok(Plan::Replace);
+        }
+        let held = into_state.cache.as_mut().ok_or(Errno::EIO)?;
+        let writer = held.writer()?;
+        for (start, end) in content.dirty.ranges() {
+            memfile::allocate(writer.as_fd(), start * PAGE, (end - start) * PAGE)?;
+        }
+        let reader = content.witness.open(libc::O_RDONLY)?;
+        Ok(Plan::InPlace(Ends { reader, writer }))
+    }
+
+    /// Gives `into` the content of its copy `from`, by `plan`.
+    pub(super) fn pour_content(&self, plan: Plan, from: &mut State, into: &mut State) {
+        match plan {
+            Plan::Keep => move_content(from, into),
+            Plan::Stored(content) => {
+                content.describe(into);
+                into.meta.size = from.meta.size;
+            }
+            Plan::Replace => self.replace(from, into),
+            Plan::InPlace(ends) => {
+                if change_in_place(from, into, &ends).is_ok() {
+                    self.note_content(from, into);
+                } else {
+                    // Only the host's disk fails here: of an object in memory all pages are allocated. Whoever has the
+                    // file open keeps a content that is lost; whoever opens it gets the one that was committed.
+                    self.replace(from, into);
+                    if let Some(cache) = &mut into.cache {
+                        cache.left_behind = true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The object of the copy `from` becomes that of `into`.
+    fn replace(&self, from: &mut State, into: &mut State) {
+        let Some(mut new) = from.cache.take() else {
+            return;
+        };
+        let changed = std::mem::take(&mut new.dirty);
+        let packed = into.copy.as_mut().and_then(|copy| copy.packed.take());
+        let old = into.cache.take();
+        new.idle = old.as_ref().is_some_and(|old| old.idle);
+        new.in_use = !new.is_unused();
+        new.mapped &= new.in_use;
+        (new.dirty, new.erased) = match (old, packed) {
+            (Some(old), _) => (old.dirty, old.erased),
+            (None, Some(packed)) => {
+                let pages = (packed.len() as u64).div_ceil(PAGE);
+                (RangeSet::up_to(pages), RangeSet::default())
+            }
+            (None, None) => (RangeSet::default(), RangeSet::default()),
+        };
+        into.cache = Some(new);
+        self.note_changes(from, into, &changed);
+    }
+
+    /// Records what differs from the store now that `into` has the content of the copy `from`.
+    fn note_content(&self, from: &State, into: &mut State) {
+        if let Some(cache) = &from.cache {
+            self.note_changes(from, into, &cache.dirty);
+        }
+    }
+
+    fn note_changes(&self, from: &State, into: &mut State, changed: &RangeSet) {
+        let low = from.copy.as_ref().map_or(0, |copy| copy.low);
+        self.note_content_size(into, low.min(into.meta.size));
+        self.note_content_size(into, from.meta.size);
+        let end = from.meta.size.div_ceil(PAGE);
+        for (start, end) in changed.intersect(0, end) {
+            self.dirty_pages(into, start, end);
+        }
+    }
+}
+
+/// A copy's content becomes that of another copy, which has none of its own.
+fn move_content(from: &mut State, into: &mut State) {
+    let (Some(copy), Some(outer)) = (&from.copy, &mut into.copy) else {
+        return;
+    };
+    if copy.content && !outer.content {
+        outer.content = true;
+        outer.low = outer.low.min(copy.low);
+        into.cache = from.cache.take();
+    }
+}
+
+/// Makes the object of `into` like that of the copy `from`. The size changes once, from the old to the new one.
+fn change_in_place(from: &State, into: &State, Ends { reader, writer }: &Ends) -> Result<()> {
+    let (Some(content), Some(copy)) = (&from.cache, &from.copy) else {
+        return Ok(());
+    };
+    let (old, new) = (into.meta.size, from.meta.size);
+    if new > old {
+        memfile::set_len(writer.as_fd(), new)?;
+    }
+    // What was cut off and not written again is a hole. The page that the cut shortened is among those that changed.
+    let mut cleared = copy.low.div_ceil(PAGE);
+    let end = old.min(new).div_ceil(PAGE);
+    for (start, stop) in content.dirty.intersect(0, new.div_ceil(PAGE)) {
+        punch_pages(writer, cleared, start.min(end))?;
+        cleared = cleared.max(stop);
+        copy_range(reader, writer, start * PAGE, (stop * PAGE).min(new))?;
+    }
+    punch_pages(writer, cleared, end)?;
+    if new < old {
+        memfile::set_len(writer.as_fd(), new)?;
+    }
+    Ok(())
+}
+
+fn punch_pages(writer: &OwnedFd, start: u64, end: u64) -> Result<()> {
+    let pages = end.saturating_sub(start);
+    memfile::punch(writer.as_fd(), start * PAGE, pages * PAGE)
+}
+
+fn copy_range(reader: &OwnedFd, writer: &OwnedFd, start: u64, end: u64) -> Result<()> {
+    let mut piece = vec![0; usize::try_from(end - start).map_or(PIECE, |len| len.min(PIECE))];
+    let mut at = start;
+    while at < end {
+        let want = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
+        let Some(buf) = piece.get_mut(..want) else {
+            break;
+        };
+        let got = memfile::pread(reader.as_fd(), buf, at)?;
+        let Some(data) = buf.get(..got).filter(|data| !data.is_empty()) else {
+            break;
+        };
+        write_all_at(writer, at, data)?;
+        at += got as u64;
+    }
+    Ok(())
+}
