@@ -10,6 +10,7 @@ use goanna_vfs::walk::{Last, Oracle, Parent, Pos, Walk};
 use goanna_vfs::{Caller, Errno, LOCKED, PATH_MAX, Place, Result, caps};
 
 use crate::Monitor;
+use crate::pause::Delivery;
 use crate::shadow::Shadow;
 use crate::task::{Cwd, Task};
 use crate::waiting::Work;
@@ -30,6 +31,8 @@ pub enum Answer {
         cloexec: bool,
         /// Ours must be closed before the tracee goes on: it is an end of a fifo, and counts.
         counts: bool,
+        /// For a file's object: it is on its way until this is dropped.
+        delivery: Option<Delivery>,
     },
     /// The tracee opens this host path itself. Only where there is no notification: a descriptor of ours would be opened
     /// a second time there, and a fifo counts.

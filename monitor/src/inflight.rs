@@ -45,6 +45,12 @@ impl InFlight {
         Guard { all: self, number }
     }
 
+    /// Whether a call of `tid` is being answered.
+    pub fn has(&self, tid: i32) -> bool {
+        let calls = self.calls.lock();
+        calls.under_way.iter().any(|&(_, whose)| whose == tid)
+    }
+
     /// Waits until no call of `tid` is being answered.
     pub fn settle(&self, tid: i32) {
         self.wait_while(|_, whose| whose == tid);

@@ -27,6 +27,7 @@ mod locked;
 mod mailbox;
 mod members;
 mod outside;
+mod pause;
 pub mod pool;
 pub mod profile;
 mod profiled;
@@ -49,8 +50,8 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -83,6 +84,7 @@ use inflight::InFlight;
 use mailbox::Mailbox;
 use members::Members;
 use outside::Policy;
+use pause::Pause;
 use profile::Profile;
 use profiled::Profiled;
 use program::Programs;
@@ -252,6 +254,8 @@ pub struct Monitor {
     pub(crate) gate: Gate,
     /// How its processes end.
     pub(crate) ending: whole::ending::Ending,
+    /// Whether threads stand still for a commit.
+    pub(crate) pause: Pause,
     note: Tell,
     pub(crate) fail: Tell,
     noted: AtomicBool,
@@ -346,11 +350,18 @@ impl Run {
             alive: Alive::default(),
             gate: Gate::default(),
             ending: whole::ending::Ending::new(config.one_transaction),
+            pause: Pause::default(),
             note: config.note,
             fail: config.fail,
             noted: AtomicBool::new(false),
             short: AtomicBool::new(false),
         });
+        let readers: Weak<Monitor> = Arc::downgrade(&monitor);
+        for mount in monitor.mounts.iter() {
+            if let Some(transactions) = mount.fs.transactions() {
+                transactions.attach_readers(readers.clone());
+            }
+        }
         Ok(Self {
             monitor,
             one_transaction: config.one_transaction,

@@ -187,6 +187,7 @@ fn reply(
             fd,
             cloexec,
             counts,
+            delivery,
         }) => {
             let installed = if counts {
                 let number = listener.install_keep(id, fd.as_fd(), cloexec, None);
@@ -195,6 +196,7 @@ fn reply(
             } else {
                 listener.install(id, fd.as_fd(), cloexec).map(drop)
             };
+            drop(delivery);
             installed.or_else(|errno| listener.reply(id, Reply::Error(errno)))
         }
         // Never an answer to a notification.

@@ -26,7 +26,7 @@ use crate::rewrite::{Registers, Rewrite, Rewriter, clone_flags};
 use crate::table::{Handler, entry};
 use crate::task::Task;
 use crate::undisturbed::Waits;
-use crate::{Monitor, Status, profiled, restart, waiting};
+use crate::{Monitor, Status, pause, profiled, restart, waiting};
 
 /// Follows the tracees of one run.
 pub struct Supervisor {
@@ -118,6 +118,8 @@ impl Supervisor {
     fn know(&mut self, tid: i32) {
         self.known.insert(tid);
         self.monitor.alive.add(tid);
+        // A commit that does not know of it yet: it has not run so far.
+        self.monitor.pause.wait_until_over();
     }
 
     /// Runs until no tracee is left; how `main` ended.
@@ -161,6 +163,8 @@ impl Supervisor {
     /// Handles one report. A tracee that is killed while stopped answers ESRCH to everything; its end is
     /// reported like any other, so those errors mean nothing.
     fn event(&mut self, tid: i32, event: ptrace::Status) -> Option<Status> {
+        // It may be about to return to its program with a descriptor that a commit has not seen.
+        self.monitor.pause.wait_until_over();
         let outcome = match event {
             ptrace::Status::Exited(_) | ptrace::Status::Signaled { .. } => {
                 self.ended(tid);
@@ -392,6 +396,13 @@ impl Supervisor {
 
     /// Lets a signal be delivered; a call that it took back from us unseen is made again afterwards.
     fn deliver(&mut self, tid: i32, signal: i32) -> Result<()> {
+        if signal == libc::SIGSTOP && goanna_sys::pause::is_ours(tid)? {
+            if self.injector.is_calling(tid) {
+                return ptrace::cont_syscall(tid, 0);
+            }
+            pause::after_stop(tid)?;
+            return ptrace::cont(tid, 0);
+        }
         match self.injector.signal(tid, signal) {
             Stop::Foreign => {}
             stop => return self.injected(tid, stop),

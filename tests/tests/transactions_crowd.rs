@@ -71,6 +71,13 @@ fn those_who_are_killed_leave_all_or_nothing() {
 }
 
 #[test]
+fn readers_outside_see_only_what_was_committed() {
+    for place in stores() {
+        check(&place, "txn_readers", &[&times(400, 20000)]);
+    }
+}
+
+#[test]
 fn nothing_slips_between_a_check_and_its_use() {
     for place in stores() {
         check(&place, "txn_race", &["inside", &times(300, 10000)]);

@@ -24,6 +24,7 @@ pub mod limits;
 pub mod mappings;
 pub mod memfile;
 pub mod notify;
+pub mod pause;
 pub mod pidfd;
 pub mod procfs;
 pub mod ptrace;

@@ -148,6 +148,58 @@ pub fn id_map(tid: i32, file: &str) -> Result<Vec<[u32; 3]>, Errno> {
     text.lines().map(range).collect()
 }
 
+/// What a thread is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// It runs, in its program or in the kernel.
+    Running,
+    /// It sleeps in the kernel.
+    Sleeping,
+    /// Its tracer, or a stopping signal, has stopped it.
+    Stopped,
+    /// It has ended.
+    Ended,
+}
+
+/// The state that /proc/TID/stat shows.
+pub fn activity(tid: i32) -> Result<Activity, Errno> {
+    let text = fs::read(format!("/proc/{tid}/stat")).map_err(gone)?;
+    // The name of the program stands in parentheses, and may hold some.
+    let state = text.rsplit(|&byte| byte == b')').next();
+    Ok(match state.and_then(|rest| rest.get(1)) {
+        Some(b'R') => Activity::Running,
+        Some(b't' | b'T') => Activity::Stopped,
+        Some(b'Z' | b'X') => Activity::Ended,
+        _ => Activity::Sleeping,
+    })
+}
+
+/// The number of the call that a thread sleeps in: -1 when it sleeps elsewhere in the kernel, as for a page. `None`: it
+/// runs. `EPERM` and the like: it may not be seen.
+pub fn sleeping_call(tid: i32) -> Result<Option<i64>, Errno> {
+    let text = fs::read_to_string(format!("/proc/{tid}/syscall")).map_err(gone)?;
+    let number = text.split_ascii_whitespace().next();
+    Ok(number.and_then(|number| number.parse().ok()))
+}
+
+/// Those of the inode numbers of which the thread may have a mapping. Devices are not compared: btrfs shows others here
+/// than stat(2) does.
+pub fn mapped_inodes(tid: i32, inodes: &[u64]) -> Result<Vec<u64>, Errno> {
+    let text = fs::read(format!("/proc/{tid}/maps")).map_err(gone)?;
+    let mut found = Vec::new();
+    for line in text.split(|&byte| byte == b'\n') {
+        // Addresses, rights, offset, device, inode.
+        let mut fields = line.split(|&byte| byte == b' ').skip(4);
+        let inode = fields.next().and_then(|field| str::from_utf8(field).ok());
+        let inode = inode.and_then(|field| field.parse().ok());
+        if let Some(inode) = inode.filter(|inode| inodes.contains(inode) && !found.contains(inode))
+        {
+            found.push(inode);
+        }
+    }
+    Ok(found)
+}
+
 /// Device and inode of the working directory.
 pub fn cwd_identity(tid: i32) -> Result<(u64, u64), Errno> {
     let meta = fs::metadata(format!("/proc/{tid}/cwd")).map_err(gone)?;

@@ -26,7 +26,7 @@ pub use fs::{FileSystem, Native, OpenFile, Opened, Spot};
 pub use linkfree::LinkFree;
 pub use mount::{Mount, MountError, MountFlags, Mounts, Place, PlaceKey};
 pub use synth::SynthFs;
-pub use txn::{LOCKED, Transactions, TxnId, TxnStatus};
+pub use txn::{Holder, LOCKED, Readers, Transactions, TxnId, TxnStatus};
 pub use types::{Attr, DirEntry, FileKind, Node, SetAttr, Stamp, StatFs, TimeSet};
 pub use userns::{IdMap, IdRange, UserNamespace};
 

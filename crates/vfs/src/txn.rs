@@ -1,6 +1,7 @@
 //! Transactions across several calls (Amino 2.3 to 2.5): what the monitor asks a back end that has them.
 
 use std::fmt;
+use std::sync::Weak;
 use std::time::Duration;
 
 use crate::{Errno, Result};
@@ -54,11 +55,33 @@ pub struct TxnStatus {
 /// caller. Linux never returns this number to a program.
 pub const LOCKED: Errno = Errno::ERESTART;
 
+/// The programs of a run, for a back end whose files they read in the kernel, without a call.
+pub trait Readers: Send + Sync {
+    /// Stops every thread that could read one of `objects` through a descriptor or a mapping, and returns when none of them
+    /// can. Objects are named by `(st_dev, st_ino)`. Tells which threads have which of them.
+    fn pause(&self, objects: &[(u64, u64)]) -> Vec<Holder>;
+
+    /// Lets the threads go on that were stopped; once for each pause.
+    fn resume(&self);
+}
+
+/// A thread that has an object open or mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// The object.
+    pub object: (u64, u64),
+    /// The transaction that its calls belong to.
+    pub txn: Option<TxnId>,
+}
+
 /// A back end's transactions. Which one a call belongs to is [`crate::Caller::txn`]; a call of none is a transaction of its
 /// own, which reads what was committed and waits for no one unless it changes something.
 ///
 /// Every method of [`crate::FileSystem`] may answer [`LOCKED`] while a transaction is open.
 pub trait Transactions: Send + Sync {
+    /// From now on `readers` are stopped while a commit changes what they read without a call.
+    fn attach_readers(&self, readers: Weak<dyn Readers>);
+
     /// Begins a transaction, inside `parent` if that is given.
     fn begin(&self, parent: Option<TxnId>) -> Result<TxnId>;
 

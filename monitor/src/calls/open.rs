@@ -11,6 +11,7 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
 use crate::call::{Answer, Call, Resolved};
+use crate::pause::Delivery;
 use crate::task::acting_as;
 
 /// The arguments of an open, whichever call brought them.
@@ -154,6 +155,8 @@ impl Request {
 
     fn attempt(&self, call: &Call<'_>) -> Result<Answer> {
         let creates = self.flags & libc::O_CREAT != 0 && self.flags & libc::O_PATH == 0;
+        // From before the back end has it open until the tracee has it.
+        let delivery = call.monitor.pause.deliver(call.task.tid);
         let end = if creates {
             self.find_or_missing(call)?
         } else {
@@ -169,10 +172,10 @@ impl Request {
                 }
                 may_get_descriptor(call)?;
                 let (node, opened) = ops::tmpfile(&caller, &place, mode, self.flags)?;
-                self.install(call, &Place { node, ..place }, opened)
+                self.install(call, &Place { node, ..place }, opened, delivery)
             }
             End::Existing(place) if self.flags & libc::O_PATH != 0 => self.reference(call, &place),
-            End::Existing(place) => self.open(call, &caller, &place),
+            End::Existing(place) => self.open(call, &caller, &place, delivery),
             End::Missing { dir, name } => {
                 may_get_descriptor(call)?;
                 let (node, opened) = ops::create(&caller, &dir, &name, mode, self.flags)?;
@@ -183,6 +186,7 @@ impl Request {
                         mount: dir.mount,
                     },
                     opened,
+                    delivery,
                 )
             }
         }
@@ -268,7 +272,13 @@ impl Request {
         self.flags & libc::O_CLOEXEC != 0
     }
 
-    fn open(&self, call: &Call<'_>, caller: &Caller, place: &Place) -> Result<Answer> {
+    fn open(
+        &self,
+        call: &Call<'_>,
+        caller: &Caller,
+        place: &Place,
+        delivery: Delivery,
+    ) -> Result<Answer> {
         let writes = self.flags & libc::O_ACCMODE != libc::O_RDONLY;
         let kind = place.node.kind();
         if self.flags & libc::O_DIRECTORY != 0 && kind != FileKind::Directory {
@@ -288,6 +298,7 @@ impl Request {
                     fd,
                     cloexec: self.cloexec(),
                     counts: false,
+                    delivery: None,
                 })
             }
             FileKind::Symlink => Err(Errno::ELOOP),
@@ -301,7 +312,7 @@ impl Request {
                     may_get_descriptor(call)?;
                 }
                 let opened = ops::open_existing(caller, place, self.flags)?;
-                self.install(call, place, opened)
+                self.install(call, place, opened, delivery)
             }
             FileKind::Socket => {
                 ops::may_open_other(caller, place, self.flags)?;
@@ -313,7 +324,13 @@ impl Request {
         }
     }
 
-    fn install(&self, call: &Call<'_>, place: &Place, opened: Opened) -> Result<Answer> {
+    fn install(
+        &self,
+        call: &Call<'_>,
+        place: &Place,
+        opened: Opened,
+        delivery: Delivery,
+    ) -> Result<Answer> {
         if let Native::Reads { witness } = opened.native {
             call.monitor.shadows.register_file(place, witness)?;
         }
@@ -321,6 +338,7 @@ impl Request {
             fd: opened.fd,
             cloexec: self.cloexec(),
             counts: false,
+            delivery: Some(delivery),
         })
     }
 
@@ -336,6 +354,7 @@ impl Request {
             fd,
             cloexec: self.cloexec(),
             counts: false,
+            delivery: None,
         })
     }
 
@@ -370,6 +389,7 @@ impl Request {
                 fd: open_as(caller, &path, flags)?,
                 cloexec,
                 counts: true,
+                delivery: None,
             });
         }
         let caller = caller.clone();
@@ -378,6 +398,7 @@ impl Request {
                 fd: open_as(&caller, &path, flags)?,
                 cloexec,
                 counts: true,
+                delivery: None,
             })
         })))
     }

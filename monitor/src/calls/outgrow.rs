@@ -108,6 +108,7 @@ fn exchange(call: &Call<'_>, fd: i32, output: &Output) -> Result<bool> {
     let Some(notification) = &call.notification else {
         return Ok(false);
     };
+    let _delivery = call.monitor.pause.deliver(call.task.tid);
     let cloexec = close_on_exec(call.caller()?.pid, fd);
     let place = &output.place;
     let caller = call.caller()?;

@@ -11,14 +11,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use amino_schema::{INLINE_MAX, key, record};
 use amino_txn::Changes;
 use bytes::Bytes;
-use goanna_sys::memfile;
+use goanna_sys::{memfile, stat};
 use goanna_vfs::{Errno, Result};
 
 use super::copies::take_mapped;
 use crate::Volume;
 use crate::cache::write_all_at;
 use crate::collect::REAP_PAGES;
-use crate::inode::{Inode, PAGE, State};
+use crate::inode::{Home, Inode, PAGE, State};
 use crate::ranges::RangeSet;
 
 /// Bytes moved at once from one content to another.
@@ -34,6 +34,21 @@ pub(super) enum Plan {
     Replace,
     /// The file's object, which programs have open, changes through this descriptor.
     InPlace(Ends),
+    /// The transaction changed the file and removed it, and its programs do not have it open any more. Nobody else sees
+    /// what it wrote: programs that still have the file open, or have just looked its name up, get the content that was
+    /// committed before.
+    Withhold,
+}
+
+impl Plan {
+    /// The object that changes in place, by `(st_dev, st_ino)`.
+    pub fn object(&self) -> Option<(u64, u64)> {
+        let Self::InPlace(ends) = self else {
+            return None;
+        };
+        let (dev, ino, _) = stat::identity(ends.writer.as_fd()).ok()?;
+        Some((dev, ino))
+    }
 }
 
 /// Descriptors of the two objects of a content that changes in place.
@@ -104,8 +119,13 @@ impl Volume {
         if !into_state.stored_exact && into_state.stored.len() > REAP_PAGES {
             self.learn_stored(into, &mut into_state)?;
         }
+        let is_held = is_held(&into_state);
+        let is_removed = from_state.home == Home::Orphan && into_state.home != Home::Orphan;
+        if into.under.is_none() && is_removed && !is_held {
+            return Ok(Plan::Withhold);
+        }
         if into.under.is_none()
-            && !is_held(&into_state)
+            && !is_held
             && let Some(content) = from_state.packed()
         {
             let stored = &into_state.stored;
@@ -120,7 +140,7 @@ impl Volume {
         let Some(content) = content.filter(|_| !takes_object) else {
             return Ok(Plan::Keep);
         };
-        if !is_held(&into_state) {
+        if !is_held {
             return Ok(Plan::Replace);
         }
         let held = into_state.cache.as_mut().ok_or(Errno::EIO)?;
@@ -136,6 +156,10 @@ impl Volume {
     pub(super) fn pour_content(&self, plan: Plan, from: &mut State, into: &mut State) {
         match plan {
             Plan::Keep => move_content(from, into),
+            Plan::Withhold => {
+                from.meta.size = into.meta.size;
+                from.meta.mtime = into.meta.mtime;
+            }
             Plan::Stored(content) => {
                 content.describe(into);
                 into.meta.size = from.meta.size;

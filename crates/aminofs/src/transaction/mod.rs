@@ -15,6 +15,7 @@
 mod content;
 mod copies;
 pub(crate) mod level;
+mod paused;
 mod publish;
 
 use std::collections::HashMap;
@@ -23,7 +24,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use amino_txn::locks::{Conflict, Locks, Owner};
-use goanna_vfs::{Errno, Result, TxnId, TxnStatus};
+use goanna_vfs::{Errno, Readers, Result, TxnId, TxnStatus};
 use parking_lot::{Mutex, RwLock};
 
 use crate::{AminoFs, Volume};
@@ -98,6 +99,8 @@ pub(crate) struct Transactions {
     /// The upper half of all identifiers, so that they are not taken for another store's.
     tag: u64,
     open: Mutex<HashMap<TxnId, Arc<Txn>>>,
+    /// Runs whose programs may have files of the store open.
+    readers: Mutex<Vec<Weak<dyn Readers>>>,
     met: Mutex<HashMap<i32, Met>>,
 }
 
@@ -109,6 +112,7 @@ impl Transactions {
             count: AtomicUsize::new(0),
             tag: random()?,
             open: Mutex::default(),
+            readers: Mutex::default(),
             met: Mutex::default(),
         })
     }
@@ -205,6 +209,13 @@ impl Volume {
 }
 
 impl goanna_vfs::Transactions for AminoFs {
+    fn attach_readers(&self, readers: Weak<dyn Readers>) {
+        let mut all = self.transactions.readers.lock();
+        // A store can be mounted several times in one run.
+        all.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&readers));
+        all.push(readers);
+    }
+
     fn begin(&self, parent: Option<TxnId>) -> Result<TxnId> {
         self.begin_in(parent, false)
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use amino_txn::Changes;
-use goanna_vfs::{FileKind, Result};
+use goanna_vfs::{FileKind, Result, TxnId};
 use parking_lot::Mutex;
 
 use super::Txn;
@@ -35,6 +35,9 @@ impl Volume {
                 around.insert(copy.ino, (outer, plan));
             }
         }
+        let plans = around.values().map(|(_, plan)| plan);
+        let objects: Vec<_> = plans.filter_map(Plan::object).collect();
+        let _paused = self.pause_readers(&objects);
         let Level {
             changes,
             inodes,
@@ -61,7 +64,7 @@ impl Volume {
             self.store.throttle();
             let guard = self.store.enter();
             let _names = self.names.write();
-            self.publish_level(&guard, &mut level.lock())
+            self.publish_level(&guard, &mut level.lock(), txn.id)
         });
         match published {
             Ok(ref touched) => touched.iter().for_each(|inode| self.park(inode)),
@@ -75,12 +78,22 @@ impl Volume {
         &self,
         guard: &amino_txn::OpGuard<'_>,
         level: &mut Level,
+        id: TxnId,
     ) -> Result<Vec<Arc<Inode>>> {
         let mut plans = self.prepare_to_publish(guard, level)?;
+        let objects: Vec<_> = plans.values().filter_map(Plan::object).collect();
+        let paused = self.pause_readers(&objects);
         let mut touched = Vec::new();
         for (ino, copy) in std::mem::take(&mut level.inodes) {
             let base = Arc::clone(copy.base());
-            self.pour(&copy, &base, plans.remove(&ino).unwrap_or(Plan::Keep));
+            let mut plan = plans.remove(&ino).unwrap_or(Plan::Keep);
+            if let Some(object) = plan.object()
+                && is_removed(&copy)
+                && !paused.is_held_inside(object, id)
+            {
+                plan = Plan::Withhold;
+            }
+            self.pour(&copy, &base, plan);
             touched.push(base);
         }
         for delta in std::mem::take(&mut level.dirs).into_values() {
@@ -230,6 +243,12 @@ impl Volume {
             self.mark_dirty(dir, &mut state);
         }
     }
+}
+
+/// Whether the transaction removed the last name of the file that this is a copy of.
+fn is_removed(copy: &Arc<Inode>) -> bool {
+    let was_orphan = copy.base().state.lock().home == Home::Orphan;
+    copy.state.lock().home == Home::Orphan && !was_orphan
 }
 
 /// Everything but the content.

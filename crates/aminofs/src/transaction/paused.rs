@@ -1,0 +1,55 @@
+//! Programs that stand still while a commit changes what they read in the kernel.
+
+use std::sync::{Arc, Weak};
+
+use goanna_vfs::{Holder, Readers, TxnId};
+
+use crate::Volume;
+
+/// As long as this lives, no program reads the objects that it was made for.
+pub(super) struct Paused {
+    readers: Vec<Arc<dyn Readers>>,
+    holders: Vec<Holder>,
+}
+
+impl Volume {
+    /// Stops the threads that could read one of the objects, of all runs; none where there is no object.
+    pub(super) fn pause_readers(&self, objects: &[(u64, u64)]) -> Paused {
+        let mut paused = Paused {
+            readers: Vec::new(),
+            holders: Vec::new(),
+        };
+        if objects.is_empty() {
+            return paused;
+        }
+        let all: Vec<_> = {
+            let readers = self.transactions.readers.lock();
+            readers.iter().filter_map(Weak::upgrade).collect()
+        };
+        for readers in all {
+            let holders = readers.pause(objects);
+            paused.readers.push(readers);
+            paused.holders.extend(holders);
+        }
+        paused
+    }
+}
+
+impl Paused {
+    /// Whether a program of transaction `txn` has the object.
+    pub fn is_held_inside(&self, object: (u64, u64), txn: TxnId) -> bool {
+        let holder = Holder {
+            object,
+            txn: Some(txn),
+        };
+        self.holders.contains(&holder)
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        for readers in &self.readers {
+            readers.resume();
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Stopping single threads of tracees for an instant, from any thread of the tracer's process.
+//!
+//! SIGSTOP cannot be blocked, ignored or consumed, and a tracee that gets one stops for its delivery and reports that to
+//! its tracer, which alone can let it go on. This one carries a value by which the tracer tells it from a SIGSTOP of
+//! somebody else, and continues the tracee without it.
+#![allow(
+    unsafe_code,
+    reason = "rt_tgsigqueueinfo(2) and PTRACE_GETSIGINFO have no safe interface"
+)]
+
+use crate::Errno;
+
+/// The value of our own SIGSTOP.
+const COOKIE: usize = 0x676f_616e_6e61;
+
+/// `siginfo_t` as rt_tgsigqueueinfo(2) takes it for `SI_QUEUE`.
+#[repr(C)]
+struct Queued {
+    signal: i32,
+    errno: i32,
+    code: i32,
+    padding: i32,
+    pid: i32,
+    uid: u32,
+    value: usize,
+    rest: [u64; 12],
+}
+
+const _: () = assert!(size_of::<Queued>() == size_of::<libc::siginfo_t>());
+
+/// Sends our SIGSTOP to thread `tid` of process `pid`. A thread in the kernel stops before it returns to its program.
+/// `ESRCH`: it has ended.
+pub fn stop(pid: i32, tid: i32) -> Result<(), Errno> {
+    let queued = Queued {
+        signal: libc::SIGSTOP,
+        errno: 0,
+        code: libc::SI_QUEUE,
+        padding: 0,
+        pid: std::process::id().cast_signed(),
+        // SAFETY: no arguments.
+        uid: unsafe { libc::getuid() },
+        value: COOKIE,
+        rest: [0; 12],
+    };
+    // SAFETY: `queued` is live and has the size of a siginfo_t, as asserted above.
+    let r = unsafe {
+        libc::syscall(
+            libc::SYS_rt_tgsigqueueinfo,
+            pid,
+            tid,
+            libc::SIGSTOP,
+            &raw const queued,
+        )
+    };
+    Errno::result(r).map(drop)
+}
+
+/// Whether tracee `tid` is stopped for the delivery of our SIGSTOP. To be asked by its tracer.
+pub fn is_ours(tid: i32) -> Result<bool, Errno> {
+    // SAFETY: a siginfo_t is plain integers, for which zero is a value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `info` is a live siginfo_t, which is what this request fills.
+    let r = unsafe { libc::ptrace(libc::PTRACE_GETSIGINFO, tid, 0usize, &raw mut info) };
+    Errno::result(r)?;
+    if info.si_signo != libc::SIGSTOP || info.si_code != libc::SI_QUEUE {
+        return Ok(false);
+    }
+    // SAFETY: a signal of SI_QUEUE has a value.
+    Ok(unsafe { info.si_value() }.sival_ptr as usize == COOKIE)
+}

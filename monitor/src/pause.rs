@@ -1,0 +1,263 @@
+//! Stopping the programs that could read what a commit is changing.
+//!
+//! A program reads a file in a store without the monitor, from an object that a commit may have to change in place because the program
+//! has it open. While that lasts, every thread that could see it half done stands still. The thread that commits sends each of them
+//! a SIGSTOP of our own ([`goanna_sys::pause`]), and waits until none is in its program or in a call that reads: a thread
+//! that sleeps in another call stops before it returns, so it needs no wait. The supervisor, to which the stops are
+//! reported, lets the threads go on when the commit is done, and starts no new ones before ([`Pause::wait_until_over`]).
+//!
+//! Nothing here waits for another thread of the monitor, because those may be waiting for the commit.
+//!
+//! Not stopped are processes outside of the run to which a program has passed a descriptor, and a process that takes a
+//! descriptor out of a socket in that very instant. A SIGCONT that comes in that instant ends the stop early.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use goanna_sys::procfs::{self, Activity};
+use goanna_sys::{interrupt, pause, ptrace};
+use goanna_vfs::{Holder, Readers, Result};
+use parking_lot::{Condvar, Mutex};
+
+use crate::Monitor;
+use crate::shadow::Identity;
+
+/// A thread that does not stop for so long is hung in the kernel. The commit, which is in the log by then, does not wait for it any
+/// longer.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// How often threads are looked at that have not stopped yet.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// Commits that have stopped threads of a run.
+#[derive(Debug, Default)]
+pub struct Pause {
+    under_way: Mutex<usize>,
+    over: Condvar,
+    /// The threads that are about to get a descriptor, each as often as it was noted.
+    deliveries: Arc<Mutex<Vec<i32>>>,
+}
+
+/// As long as this lives, a descriptor of a file's object may be on its way to a thread, which a commit then stops as if it
+/// had it.
+#[derive(Debug)]
+pub struct Delivery {
+    all: Arc<Mutex<Vec<i32>>>,
+    tid: i32,
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        let mut all = self.all.lock();
+        if let Some(index) = all.iter().position(|tid| *tid == self.tid) {
+            all.swap_remove(index);
+        }
+    }
+}
+
+impl Pause {
+    fn begin(&self) {
+        *self.under_way.lock() += 1;
+    }
+
+    fn end(&self) {
+        let mut under_way = self.under_way.lock();
+        *under_way = under_way.saturating_sub(1);
+        if *under_way == 0 {
+            self.over.notify_all();
+        }
+    }
+
+    /// Thread `tid` is about to get a descriptor.
+    pub fn deliver(&self, tid: i32) -> Delivery {
+        self.deliveries.lock().push(tid);
+        let all = Arc::clone(&self.deliveries);
+        Delivery { all, tid }
+    }
+
+    /// Waits until no commit needs the threads of the run to stand still.
+    pub fn wait_until_over(&self) {
+        let mut under_way = self.under_way.lock();
+        while *under_way > 0 {
+            self.over.wait(&mut under_way);
+        }
+    }
+}
+
+impl Readers for Monitor {
+    fn pause(&self, objects: &[Identity]) -> Vec<Holder> {
+        self.pause.begin();
+        let limit = Instant::now() + LIMIT;
+        let mut holders = Vec::new();
+        let mut stopped = HashSet::new();
+        // A process that was not stopped yet may have given another one a descriptor, or started it: until no more are found.
+        loop {
+            let before = stopped.len();
+            // Before the descriptors are looked at: a thread that is not among these has got its own by now.
+            let deliveries = self.pause.deliveries.lock().clone();
+            let mut left: HashSet<i32> = self.alive.all().into_iter().collect();
+            while let Some(tid) = left.iter().next().copied() {
+                let threads = procfs::threads(tid).unwrap_or_default();
+                left.remove(&tid);
+                for thread in &threads {
+                    left.remove(thread);
+                }
+                if threads.iter().any(|thread| stopped.contains(thread)) {
+                    continue;
+                }
+                let held = held_objects(&threads, objects);
+                if held.is_empty() && !threads.iter().any(|tid| deliveries.contains(tid)) {
+                    continue;
+                }
+                stopped.extend(self.halt(tid, limit));
+                for thread in threads {
+                    let txn = self.members.current(thread);
+                    holders.extend(held.iter().map(|&object| Holder { object, txn }));
+                }
+            }
+            if stopped.len() == before {
+                return holders;
+            }
+        }
+    }
+
+    fn resume(&self) {
+        self.pause.end();
+    }
+}
+
+impl Monitor {
+    /// Stops all threads of the process of thread `tid`; which those were.
+    fn halt(&self, tid: i32, limit: Instant) -> HashSet<i32> {
+        let mut sent = HashSet::new();
+        let Ok(pid) = procfs::status(tid).map(|status| status.tgid) else {
+            return sent;
+        };
+        loop {
+            let threads = procfs::threads(pid).unwrap_or_default();
+            let new: Vec<i32> = threads
+                .into_iter()
+                .filter(|thread| sent.insert(*thread))
+                .collect();
+            for thread in &new {
+                // It may have ended.
+                let _ = pause::stop(pid, *thread);
+            }
+            let all_stand = sent.iter().all(|thread| self.stands_still(*thread));
+            if all_stand && new.is_empty() || Instant::now() > limit {
+                return sent;
+            }
+            if !all_stand {
+                thread::sleep(LOOK);
+            }
+        }
+    }
+
+    /// Whether a thread that was sent our SIGSTOP can no longer read in its program or in the kernel before it stops.
+    fn stands_still(&self, tid: i32) -> bool {
+        match procfs::activity(tid) {
+            Ok(Activity::Running) => false,
+            Ok(Activity::Sleeping) => match procfs::sleeping_call(tid) {
+                // It runs again, or waits for a page.
+                Ok(None | Some(-1)) => false,
+                Ok(Some(nr)) if reads_content(nr) => self.in_flight.has(tid),
+                _ => true,
+            },
+            Ok(Activity::Stopped | Activity::Ended) | Err(_) => true,
+        }
+    }
+}
+
+/// Those of the objects that a process, whose threads these are, has open or mapped.
+fn held_objects(threads: &[i32], objects: &[Identity]) -> Vec<Identity> {
+    // A main thread that has ended before the others shows no descriptors.
+    let shown = threads.iter().find_map(|tid| {
+        let fds = procfs::fds(*tid).ok().filter(|fds| !fds.is_empty());
+        fds.map(|fds| (*tid, fds))
+    });
+    let mut held = Vec::new();
+    let mut add = |object: Identity| {
+        if objects.contains(&object) && !held.contains(&object) {
+            held.push(object);
+        }
+    };
+    if let Some((tid, fds)) = shown {
+        for fd in fds {
+            if let Ok(meta) = fs::metadata(format!("/proc/{tid}/fd/{fd}")) {
+                add((meta.dev(), meta.ino()));
+            }
+        }
+    }
+    let inodes: Vec<u64> = objects.iter().map(|object| object.1).collect();
+    let maps = |tid: &i32| procfs::mapped_inodes(*tid, &inodes).ok();
+    let mapped = threads.iter().find_map(maps).unwrap_or_default();
+    for object in objects {
+        if mapped.contains(&object.1) {
+            add(*object);
+        }
+    }
+    held
+}
+
+/// Calls that read the content of a file in the kernel, and can sleep while they do.
+fn reads_content(nr: i64) -> bool {
+    matches!(
+        nr,
+        libc::SYS_read
+            | libc::SYS_pread64
+            | libc::SYS_readv
+            | libc::SYS_preadv
+            | libc::SYS_preadv2
+            | libc::SYS_sendfile
+            | libc::SYS_splice
+            | libc::SYS_copy_file_range
+    )
+}
+
+/// Calls that a stop ends with EINTR, and that the kernel does not restart (signal(7)).
+fn ends_with_eintr(nr: u64) -> bool {
+    let Ok(nr) = i64::try_from(nr) else {
+        return false;
+    };
+    matches!(
+        nr,
+        libc::SYS_epoll_wait
+            | libc::SYS_epoll_pwait
+            | libc::SYS_epoll_pwait2
+            | libc::SYS_semop
+            | libc::SYS_semtimedop
+            | libc::SYS_rt_sigtimedwait
+            | libc::SYS_io_getevents
+            | libc::SYS_recvfrom
+            | libc::SYS_recvmsg
+            | libc::SYS_recvmmsg
+            | libc::SYS_sendto
+            | libc::SYS_sendmsg
+            | libc::SYS_sendmmsg
+            | libc::SYS_read
+            | libc::SYS_readv
+            | libc::SYS_write
+            | libc::SYS_writev
+            | libc::SYS_accept
+            | libc::SYS_accept4
+    )
+}
+
+/// Thread `tid` has stopped for our SIGSTOP, which is not delivered. A call that it ended is made again when no other
+/// signal would have ended it.
+pub fn after_stop(tid: i32) -> Result<()> {
+    let mut regs = ptrace::get_regs(tid)?;
+    let ended = regs.rax.cast_signed() == -i64::from(libc::EINTR) && ends_with_eintr(regs.orig_rax);
+    if ended && !interrupt::is_interrupted(tid)? {
+        // The syscall instruction is two bytes long.
+        regs.rip -= 2;
+        regs.rax = regs.orig_rax;
+        regs.orig_rax = u64::MAX;
+        ptrace::set_regs(tid, &regs)?;
+    }
+    Ok(())
+}
