@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use goanna_tests::{
-    Backend, Engine, Intercept, Place, User, finish, in_every_place, is_long, is_root, same_tree,
-    tree,
+    Backend, Engine, Intercept, Place, User, finish, in_every_place, is_long, is_root, program,
+    same_tree, tree,
 };
 use rustix::process::{Pid, Signal};
 
@@ -342,6 +342,22 @@ fn a_full_disk_under_fjall() {
 #[test]
 fn a_full_disk_under_sled() {
     a_full_disk_fails_the_operation_and_keeps_the_rest(Engine::Sled);
+}
+
+#[test]
+fn data_written_while_another_thread_seeks_are_in_the_store() {
+    for intercept in [Intercept::Notify, Intercept::Ptrace] {
+        let place = Place::new(Backend::Amino(Engine::Fjall), intercept, User::Own);
+        let program = program("seek_race", &place.path("host"), false);
+        let run = |what: &str| {
+            let mut command = place.run();
+            finish(command.arg(&program).arg(place.top()).arg(what))
+                .expect(0)
+                .text()
+        };
+        let written = run("1000");
+        assert_eq!(run("look"), written, "{intercept:?}");
+    }
 }
 
 #[test]

@@ -78,6 +78,13 @@ fn readers_outside_see_only_what_was_committed() {
 }
 
 #[test]
+fn a_long_write_is_one_operation() {
+    for place in stores() {
+        check(&place, "big_write", &[&times(6, 100)]);
+    }
+}
+
+#[test]
 fn nothing_slips_between_a_check_and_its_use() {
     for place in stores() {
         check(&place, "txn_race", &["inside", &times(300, 10000)]);

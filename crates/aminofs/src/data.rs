@@ -1,10 +1,12 @@
 //! Opening, writing and resizing regular files.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use amino_schema::INLINE_MAX;
 use amino_txn::change_cost;
+use goanna_sys::memfile;
 use goanna_vfs::{Caller, Errno, FileKind, Native, Node, OpenFile, Opened, Result, Spot, caps};
 use nix::unistd::Whence;
 
@@ -255,15 +257,15 @@ impl View<'_> {
         let pages = new_pages.saturating_add(usize::from(was_inline));
         let meta = if state.dirty { 0 } else { state.meta_cost() };
         self.reserve(pages.saturating_mul(PAGE_COST).saturating_add(meta))?;
-        // The kernel advances the description's offset, and appends if it is to append.
-        let written = match spot {
-            _ if !shown => write_copy(state, file, spot, start, data)?,
-            Spot::Cursor => nix::unistd::write(file.ofd, data)?,
-            _ => {
-                let at = i64::try_from(start).map_err(|_| Errno::EINVAL)?;
-                nix::sys::uio::pwrite(file.ofd, data, at)?
-            }
+        // At `start`, whatever else happens to the description meanwhile: these pages count as changed.
+        let written = if shown {
+            memfile::pwrite_at(file.ofd, data, start)?
+        } else {
+            memfile::pwrite_at(cache.writer()?.as_fd(), data, start)?
         };
+        if spot == Spot::Cursor {
+            advance(file, append, start, written)?;
+        }
         if written > 0 {
             let (first, last) = pages_of(start, written as u64);
             self.dirty_pages(state, first, last);
@@ -416,22 +418,16 @@ impl View<'_> {
     }
 }
 
-/// Writes to a transaction's copy of the content, which is another object than the one that the program has open.
-fn write_copy(
-    state: &State,
-    file: OpenFile<'_>,
-    spot: Spot,
-    start: u64,
-    data: &[u8],
-) -> Result<usize> {
-    let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
+/// Moves the description's offset behind what was written at `start`. Another thread of the program may have moved it
+/// since, by an lseek(2) that the kernel answered: then it stays there, as if the lseek had come after the write.
+fn advance(file: OpenFile<'_>, append: bool, start: u64, written: usize) -> Result<()> {
+    use nix::unistd::lseek;
     let at = i64::try_from(start).map_err(|_| Errno::EINVAL)?;
-    let written = nix::sys::uio::pwrite(cache.writer()?, data, at)?;
-    if spot == Spot::Cursor {
+    if append || lseek(file.ofd, 0, Whence::SeekCur)? == at {
         let end = at.saturating_add_unsigned(written as u64);
-        nix::unistd::lseek(file.ofd, end, Whence::SeekSet)?;
+        lseek(file.ofd, end, Whence::SeekSet)?;
     }
-    Ok(written)
+    Ok(())
 }
 
 /// The pages that `offset..offset+len` touches: first and end.

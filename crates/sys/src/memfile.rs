@@ -205,6 +205,33 @@ pub fn pread(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Result<usize, E
     Ok(done)
 }
 
+/// As [`pwrite`], at `offset` also when the description appends (`RWF_NOAPPEND`, since Linux 6.9; before, a description
+/// that appends does).
+pub fn pwrite_at(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<usize, Errno> {
+    const RWF_NOAPPEND: libc::c_int = 0x20;
+    let at = signed(offset)?;
+    let part = libc::iovec {
+        iov_base: data.as_ptr().cast_mut().cast(),
+        iov_len: data.len(),
+    };
+    loop {
+        // SAFETY: `data` is live, and only read.
+        let n = unsafe { libc::pwritev2(fd.as_raw_fd(), &raw const part, 1, at, RWF_NOAPPEND) };
+        match Errno::result(n) {
+            Ok(n) if n.cast_unsigned() < data.len() && n > 0 => {
+                let done = n.cast_unsigned();
+                let rest = data.get(done..).unwrap_or_default();
+                // An error after some bytes is not reported.
+                return Ok(done + pwrite_at(fd, rest, offset + done as u64).unwrap_or(0));
+            }
+            Ok(n) => return Ok(n.cast_unsigned()),
+            Err(Errno::EINTR) => {}
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => return pwrite(fd, data, offset),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
 /// Writes at `offset` until all of `data` is written; the count is smaller only when an error (`ENOSPC`, `EFBIG`)
 /// came after some bytes.
 pub fn pwrite(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<usize, Errno> {

@@ -13,8 +13,9 @@ use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::Shadow;
 
-/// A tracee's memory is copied in pieces of this size, so that no write can make the monitor large.
-const PIECE: usize = 8 << 20;
+/// Bytes that one operation of a back end writes at most: as many as a transaction may change. A longer write is several
+/// operations.
+const OPERATION: usize = 1 << 30;
 
 /// The shadow file behind a descriptor that a call wants to write through.
 pub struct Output {
@@ -110,31 +111,18 @@ fn write_segments(
     let segments = segments()?;
     let total: usize = segments.iter().map(|(_, len)| len).sum();
     let mut done = 0;
-    let mut data = Vec::new();
     while done < total {
-        let rest = skip(&segments, done);
-        data.clear();
-        let outcome = tracee::read_vec(call.task.tid, &rest, &mut data, PIECE)
-            .and({
-                if data.is_empty() {
-                    Err(Errno::EFAULT)
-                } else {
-                    Ok(())
-                }
-            })
-            .and_then(|()| {
-                let spot = match spot {
-                    Spot::At(offset) => {
-                        Spot::At(offset.checked_add(done as u64).ok_or(Errno::EFBIG)?)
-                    }
-                    spot => spot,
-                };
-                output.write(call, spot, &data)
-            });
+        let outcome = read_segments(call, &segments, done).and_then(|data| {
+            let spot = match spot {
+                Spot::At(offset) => Spot::At(offset.checked_add(done as u64).ok_or(Errno::EFBIG)?),
+                spot => spot,
+            };
+            Ok((output.write(call, spot, &data)?, data.len()))
+        });
         match outcome {
-            Ok(written) => {
+            Ok((written, len)) => {
                 done += written;
-                if written < data.len() {
+                if written < len {
                     break;
                 }
             }
@@ -144,6 +132,17 @@ fn write_segments(
     }
     super::outgrow::after_growth(call, fd, &output, done as u64);
     Ok(Answer::Value(done as i64))
+}
+
+/// What the tracee's `segments` hold after their first `done` bytes: as much as one operation writes, up to what cannot be
+/// read. EFAULT when that is nothing; ENOMEM.
+fn read_segments(call: &Call<'_>, segments: &[(u64, usize)], done: usize) -> Result<Vec<u8>> {
+    let mut data = Vec::new();
+    tracee::read_vec(call.task.tid, &skip(segments, done), &mut data, OPERATION)?;
+    if data.is_empty() {
+        return Err(Errno::EFAULT);
+    }
+    Ok(data)
 }
 
 /// What is left of `segments` after their first `done` bytes.
