@@ -73,12 +73,14 @@ impl Volume {
         let mut state = inode.state.lock();
         state.dirty = false;
         if state.gone {
+            self.failures.remove(inode.ino);
             return 0;
         }
         if state.home == Home::Orphan {
             // The one reference is what the dirty set held.
             let unused = Arc::strong_count(inode) == 1 || state.doomed;
             if unused && reap(inode, &mut state, out) {
+                self.failures.remove(inode.ino);
                 return 0;
             }
             if !state.linkable {
@@ -86,13 +88,23 @@ impl Volume {
                 return 0;
             }
         }
-        if store_content(inode, &mut state, out).is_err() {
+        if let Err(errno) = store_content(inode, &mut state, out) {
             // The host could not read a large file's content. It stays dirty, and its metadata with it.
+            self.failures.add(inode.ino, errno, state.committed);
             self.mark_dirty(inode, &mut state);
             return state.meta_cost() + state.cache.as_ref().map_or(0, content_cost);
         }
+        self.stored(inode, &mut state);
         inode.put_meta(&mut state, out);
         0
+    }
+}
+
+impl Volume {
+    /// The content of the file is in the store, or on its way to it.
+    fn stored(&self, inode: &Inode, state: &mut State) {
+        state.committed = false;
+        self.failures.remove(inode.ino);
     }
 }
 
@@ -356,6 +368,7 @@ impl Volume {
                 let _ = self.dirty_bytes.fetch_update(Relaxed, Relaxed, less);
                 state.dirty = false;
                 self.dirty.lock().remove(&inode.ino);
+                self.stored(inode, state);
             }
             Err(_) => {
                 state.stored = stored;

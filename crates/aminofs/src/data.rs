@@ -212,6 +212,7 @@ impl View<'_> {
         let synced = file.flags & libc::O_DSYNC != 0;
         if synced && !self.in_transaction() && self.durability() != Durability::Acid {
             self.flush()?;
+            self.failures.check(inode.ino)?;
         }
         Ok(written)
     }

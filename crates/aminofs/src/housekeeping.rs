@@ -319,17 +319,18 @@ impl Volume {
     }
 
     pub(crate) fn do_sync(&self, node: Option<&Node>) -> Result<()> {
-        match node {
-            Some(node) => {
-                let inode = self.inode(node)?;
-                if inode.state.lock().unborn {
-                    return Err(Errno::ESTALE);
-                }
-                self.pick_up(&inode)?;
-            }
-            None => self.pick_up_all()?,
+        let Some(node) = node else {
+            self.pick_up_all()?;
+            self.flush()?;
+            return self.failures.check_all();
+        };
+        let inode = self.inode(node)?;
+        if inode.state.lock().unborn {
+            return Err(Errno::ESTALE);
         }
-        self.flush()
+        self.pick_up(&inode)?;
+        self.flush()?;
+        self.failures.check(inode.ino)
     }
 
     pub(crate) fn do_sync_mapped(

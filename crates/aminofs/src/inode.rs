@@ -81,6 +81,8 @@ pub(crate) struct State {
     pub gone: bool,
     /// Made by a transaction that has not committed, or was aborted; `gone` as well.
     pub unborn: bool,
+    /// A commit changed it, and the store does not have that yet.
+    pub committed: bool,
     /// Pages that the store may hold; a superset until `stored_exact`.
     pub stored: RangeSet,
     pub stored_exact: bool,
@@ -191,6 +193,7 @@ impl State {
             doomed: false,
             gone: false,
             unborn: false,
+            committed: false,
             stored: RangeSet::up_to(pages),
             stored_exact: pages == 0,
             cache: None,

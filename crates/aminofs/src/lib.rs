@@ -26,6 +26,7 @@ mod cache;
 mod collect;
 mod data;
 mod dentry;
+mod failures;
 mod fill;
 pub mod fsck;
 mod housekeeping;
@@ -61,6 +62,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::collect::Idle;
 use crate::dentry::DentryCache;
+use crate::failures::Failures;
 use crate::inode::{Grave, Home, Inode, PAGE, Seen, State, Table};
 use crate::transaction::Transactions;
 
@@ -238,6 +240,7 @@ pub struct Volume {
     dentries: DentryCache,
     dirty: Mutex<HashMap<u64, Arc<Inode>>>,
     dirty_bytes: AtomicU64,
+    failures: Failures,
     /// Log bytes reserved since the last cut for what is collected at the next.
     reserved: AtomicUsize,
     mapped: Mutex<HashMap<u64, Weak<Inode>>>,
@@ -307,6 +310,7 @@ impl Volume {
             dentries: DentryCache::new(options.dentries),
             dirty: Mutex::default(),
             dirty_bytes: AtomicU64::new(0),
+            failures: Failures::default(),
             reserved: AtomicUsize::new(0),
             mapped: Mutex::default(),
             idle: Mutex::default(),
@@ -338,8 +342,13 @@ impl Volume {
         let picked_up = self.pick_up_all();
         self.stop_housekeeper();
         self.store.clone().close()?;
+        let all_stored = self.failures.check_all();
         picked_up.map_err(|errno| Error::Operation {
             what: "cannot store what was written through mappings",
+            errno,
+        })?;
+        all_stored.map_err(|errno| Error::Operation {
+            what: "the host could not read the content of a file that was to be stored",
             errno,
         })
     }

@@ -31,6 +31,8 @@ pub(crate) struct View<'a> {
     locking: Cell<bool>,
     /// The single operation, once it has locked something.
     alone: Cell<Option<Owner>>,
+    /// The inodes that this operation has changed, where it waits for the disk.
+    touched: Cell<Vec<u64>>,
 }
 
 impl Deref for View<'_> {
@@ -69,6 +71,7 @@ impl AminoFs {
             tid: caller.tid,
             locking: Cell::new(false),
             alone: Cell::new(None),
+            touched: Cell::default(),
         })
     }
 }
@@ -84,8 +87,21 @@ impl View<'_> {
         drop(guard);
         if self.durability == Durability::Acid && self.within.is_none() {
             self.flush()?;
+            for ino in self.touched.take() {
+                self.failures.check(ino)?;
+            }
         }
         Ok(result)
+    }
+
+    /// As [`Volume::mark_dirty`], of an inode that this operation changes.
+    pub(crate) fn mark_dirty(&self, inode: &Arc<Inode>, state: &mut State) {
+        if self.durability == Durability::Acid {
+            let mut touched = self.touched.take();
+            touched.push(inode.ino);
+            self.touched.set(touched);
+        }
+        self.fs.mark_dirty(inode, state);
     }
 
     /// The transaction that this operation is part of.

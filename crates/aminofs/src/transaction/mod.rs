@@ -255,6 +255,7 @@ impl goanna_vfs::Transactions for AminoFs {
     fn harden(&self, durable: Option<bool>) -> Result<()> {
         if durable.unwrap_or(self.durability != crate::Durability::Aci) {
             self.flush()?;
+            self.failures.check_committed()?;
         }
         Ok(())
     }

@@ -175,6 +175,7 @@ impl Volume {
         let was_orphan = target.home == Home::Orphan;
         pour_meta(from.kind, &state, &mut target);
         into.changed.store(true, SeqCst);
+        target.committed = true;
         if into.under.is_none() {
             if is_orphan && !was_orphan {
                 target.reap_reserved = target.stored.len() <= REAP_PAGES;
@@ -197,6 +198,7 @@ impl Volume {
         let seen = state.seen.clone();
         let mut born = State::stored(state.meta.clone(), state.home.clone(), seen);
         born.linkable = state.linkable;
+        born.committed = true;
         born.cache = state.cache.take();
         if kind == FileKind::Directory {
             born.dir = Some(crate::readdir::DirOrder::default());

@@ -1,0 +1,171 @@
+//! Contents that could not be read when they were to be stored.
+//!
+//! A large file's content lies in a host file while it is in use, which the host may fail to read. Then a cut goes without that
+//! file: it stays as it was in the store, and dirty, so the next cut tries again. Whoever waits for it to be durable must be
+//! told. The kernel keeps such an error once for each open file description (errseq), because it gives the data up; here
+//! they are kept, so every fsync(2) fails until one of them has stored them.
+
+use std::collections::HashMap;
+
+use goanna_vfs::{Errno, Result};
+use parking_lot::Mutex;
+
+/// The files whose content the last cut could not read. A leaf in the lock order.
+#[derive(Debug, Default)]
+pub(crate) struct Failures(Mutex<HashMap<u64, Failure>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Failure {
+    errno: Errno,
+    /// A transaction changed the file.
+    committed: bool,
+}
+
+impl Failures {
+    /// The content of file `ino` could not be read.
+    pub fn add(&self, ino: u64, errno: Errno, committed: bool) {
+        let failure = Failure { errno, committed };
+        self.0.lock().insert(ino, failure);
+    }
+
+    /// The content of file `ino` is stored, or is no longer needed.
+    pub fn remove(&self, ino: u64) {
+        let mut failures = self.0.lock();
+        if !failures.is_empty() {
+            failures.remove(&ino);
+        }
+    }
+
+    /// Whether file `ino` could be stored.
+    pub fn check(&self, ino: u64) -> Result<()> {
+        let failure = self.0.lock().get(&ino).copied();
+        failure.map_or(Ok(()), |failure| Err(failure.errno))
+    }
+
+    /// Whether all files could be stored.
+    pub fn check_all(&self) -> Result<()> {
+        let failure = self.0.lock().values().next().copied();
+        failure.map_or(Ok(()), |failure| Err(failure.errno))
+    }
+
+    /// Whether all files could be stored that transactions changed.
+    pub fn check_committed(&self) -> Result<()> {
+        let failures = self.0.lock();
+        let failure = failures.values().find(|failure| failure.committed);
+        failure.map_or(Ok(()), |failure| Err(failure.errno))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use goanna_sys::witness::Witness;
+    use goanna_vfs::{Caller, Errno, FileSystem, Node, OpenFile, Spot, Transactions};
+
+    use crate::inode::Inode;
+    use crate::{AminoFs, Durability, EngineKind, Options};
+
+    fn caller() -> Caller {
+        Caller {
+            tid: 1,
+            pid: 1,
+            uid: 0,
+            gid: 0,
+            real_uid: 0,
+            real_gid: 0,
+            groups: Arc::from([0]),
+            caps: u64::MAX,
+            umask: 0o022,
+            txn: None,
+        }
+    }
+
+    fn open(dir: &Path) -> Arc<AminoFs> {
+        let options = Options {
+            engine: Some(EngineKind::Memory),
+            create: true,
+            ..Options::default()
+        };
+        AminoFs::open(dir, options).unwrap()
+    }
+
+    fn create(fs: &AminoFs, name: &str) -> (Node, OwnedFd) {
+        let root = fs.root();
+        let made = fs.create(&caller(), &root, name.as_bytes(), 0o644, libc::O_RDWR);
+        let (node, opened) = made.unwrap();
+        (node, opened.fd)
+    }
+
+    fn write(fs: &AminoFs, caller: &Caller, (node, fd): &(Node, OwnedFd)) -> Result<(), Errno> {
+        let file = OpenFile {
+            node,
+            ofd: fd.as_fd(),
+            flags: libc::O_RDWR,
+        };
+        fs.write(caller, file, Spot::At(0), &[7; 50_000]).map(drop)
+    }
+
+    fn unreadable(dir: &Path) -> Arc<Witness> {
+        Arc::new(Witness::new(File::open(dir).unwrap().into()).unwrap())
+    }
+
+    /// Makes the object of the file one that cannot be read, until it is made readable again.
+    fn exchange_witness(node: &Node, witness: Arc<Witness>) -> Arc<Witness> {
+        let inode = node.pin_arc::<Inode>().unwrap();
+        let mut state = inode.state.lock();
+        std::mem::replace(&mut state.cache.as_mut().unwrap().witness, witness)
+    }
+
+    #[test]
+    fn whoever_waits_for_content_that_cannot_be_read_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let unreadable = unreadable(dir.path());
+        let fs = open(dir.path());
+        let (broken, sound) = (create(&fs, "broken"), create(&fs, "sound"));
+        for file in [&broken, &sound] {
+            write(&fs, &caller(), file).unwrap();
+        }
+        let witness = exchange_witness(&broken.0, unreadable.clone());
+        // Not only the first to ask is told, and a cut in the background in between is none of the answers.
+        for _ in 0..3 {
+            assert_eq!(fs.sync(Some(&broken.0)), Err(Errno::EISDIR));
+            assert_eq!(fs.sync(None), Err(Errno::EISDIR));
+            assert_eq!(fs.sync(Some(&sound.0)), Ok(()));
+        }
+        // Each operation waits for the disk, for its own files.
+        let acid = fs.with_durability(Durability::Acid);
+        assert_eq!(write(&acid, &caller(), &sound), Ok(()));
+        assert_eq!(write(&acid, &caller(), &broken), Err(Errno::EISDIR));
+        assert_eq!(fs.harden(None), Ok(()), "no transaction changed it");
+        exchange_witness(&broken.0, witness);
+        assert_eq!(fs.sync(Some(&broken.0)), Ok(()));
+        assert_eq!(fs.sync(None), Ok(()));
+        fs.close().unwrap();
+    }
+
+    #[test]
+    fn a_durable_commit_of_content_that_cannot_be_read_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let unreadable = unreadable(dir.path());
+        let fs = open(dir.path());
+        let file = create(&fs, "file");
+        let mut inside = caller();
+        inside.txn = Some(fs.begin(None).unwrap());
+        write(&fs, &inside, &file).unwrap();
+        assert_eq!(fs.commit(inside.txn.unwrap()), Ok(true));
+        let witness = exchange_witness(&file.0, unreadable);
+        assert_eq!(fs.harden(None), Err(Errno::EISDIR));
+        exchange_witness(&file.0, witness);
+        assert_eq!(fs.harden(None), Ok(()));
+        assert_eq!(fs.sync(Some(&file.0)), Ok(()));
+        let witness = exchange_witness(&file.0, self::unreadable(dir.path()));
+        write(&fs, &caller(), &file).unwrap();
+        assert!(fs.close().is_err(), "the content is lost");
+        drop(witness);
+    }
+}
