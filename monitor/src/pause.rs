@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use goanna_sys::pause;
 use goanna_sys::procfs::{self, Activity};
-use goanna_sys::{interrupt, pause, ptrace};
-use goanna_vfs::{Holder, Readers, Result};
+use goanna_vfs::{Holder, Readers};
 use parking_lot::{Condvar, Mutex};
 
 use crate::Monitor;
@@ -216,48 +216,4 @@ fn reads_content(nr: i64) -> bool {
             | libc::SYS_splice
             | libc::SYS_copy_file_range
     )
-}
-
-/// Calls that a stop ends with EINTR, and that the kernel does not restart (signal(7)).
-fn ends_with_eintr(nr: u64) -> bool {
-    let Ok(nr) = i64::try_from(nr) else {
-        return false;
-    };
-    matches!(
-        nr,
-        libc::SYS_epoll_wait
-            | libc::SYS_epoll_pwait
-            | libc::SYS_epoll_pwait2
-            | libc::SYS_semop
-            | libc::SYS_semtimedop
-            | libc::SYS_rt_sigtimedwait
-            | libc::SYS_io_getevents
-            | libc::SYS_recvfrom
-            | libc::SYS_recvmsg
-            | libc::SYS_recvmmsg
-            | libc::SYS_sendto
-            | libc::SYS_sendmsg
-            | libc::SYS_sendmmsg
-            | libc::SYS_read
-            | libc::SYS_readv
-            | libc::SYS_write
-            | libc::SYS_writev
-            | libc::SYS_accept
-            | libc::SYS_accept4
-    )
-}
-
-/// Thread `tid` has stopped for our SIGSTOP, which is not delivered. A call that it ended is made again when no other
-/// signal would have ended it.
-pub fn after_stop(tid: i32) -> Result<()> {
-    let mut regs = ptrace::get_regs(tid)?;
-    let ended = regs.rax.cast_signed() == -i64::from(libc::EINTR) && ends_with_eintr(regs.orig_rax);
-    if ended && !interrupt::is_interrupted(tid)? {
-        // The syscall instruction is two bytes long.
-        regs.rip -= 2;
-        regs.rax = regs.orig_rax;
-        regs.orig_rax = u64::MAX;
-        ptrace::set_regs(tid, &regs)?;
-    }
-    Ok(())
 }

@@ -26,7 +26,7 @@ use crate::rewrite::{Registers, Rewrite, Rewriter, clone_flags};
 use crate::table::{Handler, entry};
 use crate::task::Task;
 use crate::undisturbed::Waits;
-use crate::{Monitor, Status, pause, profiled, restart, waiting};
+use crate::{Monitor, Status, profiled, restart, waiting};
 
 /// Follows the tracees of one run.
 pub struct Supervisor {
@@ -394,35 +394,41 @@ impl Supervisor {
         execute(call, exec, envp)
     }
 
-    /// Lets a signal be delivered; a call that it took back from us unseen is made again afterwards.
+    /// Lets a signal be delivered, but for the stop that a commit asks for. A call that it took back from us unseen is made
+    /// again afterwards.
     fn deliver(&mut self, tid: i32, signal: i32) -> Result<()> {
-        if signal == libc::SIGSTOP && goanna_sys::pause::is_ours(tid)? {
-            if self.injector.is_calling(tid) {
-                return ptrace::cont_syscall(tid, 0);
+        let is_ours = signal == libc::SIGSTOP && goanna_sys::pause::is_ours(tid)?;
+        if is_ours && self.injector.is_calling(tid) {
+            return ptrace::cont_syscall(tid, 0);
+        }
+        if !is_ours {
+            match self.injector.signal(tid, signal) {
+                Stop::Foreign => {}
+                stop => return self.injected(tid, stop),
             }
-            pause::after_stop(tid)?;
-            return ptrace::cont(tid, 0);
+            let monitor = &self.monitor;
+            monitor.ending.deliver(tid, signal, &monitor.alive);
         }
-        match self.injector.signal(tid, signal) {
-            Stop::Foreign => {}
-            stop => return self.injected(tid, stop),
-        }
-        let monitor = &self.monitor;
-        monitor.ending.deliver(tid, signal, &monitor.alive);
+        let delivered = if is_ours { 0 } else { signal };
         let mut regs = ptrace::get_regs(tid)?;
         // Outside of a call the number is -1, which is none of the table.
         let (nr, args) = call_of(&regs);
         let result = regs.rax.cast_signed();
-        if let Some(instead) = self.waits.signal(tid, signal, (nr, args), result) {
+        let instead = if is_ours {
+            self.waits.stop(tid, (nr, args), result)
+        } else {
+            self.waits.signal(tid, signal, (nr, args), result)
+        };
+        if let Some(instead) = instead {
             regs.rax = instead.result.cast_unsigned();
             ptrace::set_regs(tid, &regs)?;
             if instead.restarts {
-                return ptrace::cont_syscall(tid, signal);
+                return ptrace::cont_syscall(tid, delivered);
             }
-            return ptrace::cont(tid, signal);
+            return ptrace::cont(tid, delivered);
         }
-        if !self.notified {
-            return ptrace::cont(tid, signal);
+        if is_ours || !self.notified {
+            return ptrace::cont(tid, delivered);
         }
         let received = || self.monitor.tasks.left_to_wait(tid);
         if let Some(instead) = restart::instead(nr, args, self.shadow_files, result, received) {

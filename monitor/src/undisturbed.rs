@@ -1,10 +1,11 @@
-//! Waits that a signal without effect interrupts only because its receiver is traced.
+//! Waits that are interrupted only because the thread is traced: by a signal without effect, or by a stop of our own.
 //!
 //! The kernel drops a signal that is ignored, and its receiver sleeps on. For a traced thread it queues every signal, since the
 //! tracer might deliver another one, and wakes the thread. Most calls then have a result that makes the kernel restart them when
 //! no handler has run; some (epoll_wait, sigtimedwait, semtimedop, recv with a timeout) have EINTR at once. At the stop for the
 //! delivery of a signal without effect, the supervisor makes that ERESTARTNOHAND: the kernel restarts the call, or makes it EINTR
-//! after all where it finds another signal whose handler runs.
+//! after all where it finds another signal whose handler runs. The same holds for the stop of a thread during a commit
+//! ([`crate::pause`]).
 //!
 //! A restarted call has its whole timeout again, since nothing tells when the first one began. So that signals that come again
 //! and again cannot prolong it for ever, the thread stops when the restarted call ends; at a further interruption later than
@@ -59,12 +60,30 @@ impl Waits {
         (nr, args): (u32, [u64; 6]),
         result: i64,
     ) -> Option<Instead> {
+        // One that has died meanwhile needs no result.
+        let ends = || !is_wait(nr) || has_effect(tid, signal).unwrap_or(true);
+        self.interrupted(tid, (nr, args), result, ends)
+    }
+
+    /// A stop of our own has interrupted `tid`, whose call `(nr, args)` has `result`. `None`: that stays.
+    pub fn stop(&mut self, tid: i32, (nr, args): (u32, [u64; 6]), result: i64) -> Option<Instead> {
+        self.interrupted(tid, (nr, args), result, || {
+            !is_wait(nr) && !is_ended_by_stop(nr)
+        })
+    }
+
+    fn interrupted(
+        &mut self,
+        tid: i32,
+        (nr, args): (u32, [u64; 6]),
+        result: i64,
+        ends: impl FnOnce() -> bool,
+    ) -> Option<Instead> {
         let known = self.by_tid.remove(&tid).map(|(since, _)| since);
-        if !is_wait(nr) || (result != EINTR && (result != ERESTARTNOHAND || known.is_none())) {
+        if result != EINTR && (result != ERESTARTNOHAND || known.is_none()) {
             return None;
         }
-        // One that has died meanwhile needs no result.
-        if has_effect(tid, signal).unwrap_or(true) {
+        if ends() {
             return None;
         }
         let since = known.unwrap_or_else(Instant::now);
@@ -123,6 +142,24 @@ fn is_wait(nr: u32) -> bool {
                 | libc::SYS_recvfrom
                 | libc::SYS_recvmsg
         )
+}
+
+/// Whether the call, which is no [wait](is_wait), can return EINTR at a stop that no signal follows (signal(7)).
+fn is_ended_by_stop(nr: u32) -> bool {
+    matches!(
+        i64::from(nr),
+        libc::SYS_io_getevents
+            | libc::SYS_recvmmsg
+            | libc::SYS_sendto
+            | libc::SYS_sendmsg
+            | libc::SYS_sendmmsg
+            | libc::SYS_read
+            | libc::SYS_readv
+            | libc::SYS_write
+            | libc::SYS_writev
+            | libc::SYS_accept
+            | libc::SYS_accept4
+    )
 }
 
 /// How long the call waits; `None` is without end.
@@ -189,5 +226,33 @@ mod tests {
         assert_eq!(waits.syscall_stop(tid, -38), Some(true));
         assert_eq!(waits.syscall_stop(tid, 1), Some(false), "it has ended");
         assert_eq!(waits.syscall_stop(tid, 1), None);
+    }
+
+    #[test]
+    fn a_wait_goes_on_after_stops_until_its_timeout() {
+        let tid = std::process::id() as i32;
+        let (epoll, args) = (libc::SYS_epoll_wait as u32, [0, 0, 0, 1, 0, 0]);
+        let mut waits = Waits::default();
+        let restart = Some(Instead {
+            result: ERESTARTNOHAND,
+            restarts: true,
+        });
+        let write = libc::SYS_write as u32;
+        assert_eq!(waits.stop(tid, (write, args), 3), None);
+        assert_eq!(waits.stop(tid, (write, args), EINTR), restart);
+        waits.forget(tid);
+        assert_eq!(waits.stop(tid, (epoll, args), EINTR), restart);
+        // A second stop before the call is made again.
+        assert_eq!(waits.stop(tid, (epoll, args), ERESTARTNOHAND), restart);
+        assert_eq!(waits.syscall_stop(tid, -38), Some(true));
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(waits.syscall_stop(tid, EINTR), Some(false));
+        let over = Some(Instead {
+            result: 0,
+            restarts: false,
+        });
+        assert_eq!(waits.stop(tid, (epoll, args), EINTR), over);
+        let close = libc::SYS_close as u32;
+        assert_eq!(waits.stop(tid, (close, args), EINTR), None);
     }
 }

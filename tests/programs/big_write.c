@@ -1,10 +1,10 @@
-/* A write of 40 MiB is one operation: a process that looks at the file's size sees it all or nothing of it, and another one that
+/* A write of 20 MiB is one operation: a process that looks at the file's size sees it all or nothing of it, and another one that
  * writes a page at the same time comes before or after it.
  *
  *     big_write DIR ROUNDS */
 #include "txn.h"
 
-#define LENGTH (40 << 20)
+#define LENGTH (20 << 20)
 
 static void test(int argc, char **argv)
 {

@@ -78,9 +78,16 @@ fn readers_outside_see_only_what_was_committed() {
 }
 
 #[test]
+fn commits_do_not_prolong_a_wait_with_a_limit() {
+    for place in stores() {
+        check(&place, "txn_patience", &[]);
+    }
+}
+
+#[test]
 fn a_long_write_is_one_operation() {
     for place in stores() {
-        check(&place, "big_write", &[&times(6, 100)]);
+        check(&place, "big_write", &[&times(4, 100)]);
     }
 }
 

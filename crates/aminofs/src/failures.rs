@@ -80,6 +80,8 @@ mod tests {
             real_gid: 0,
             groups: Arc::from([0]),
             caps: u64::MAX,
+            real_caps: u64::MAX,
+            user_ns: None,
             umask: 0o022,
             txn: None,
         }
