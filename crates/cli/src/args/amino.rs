@@ -174,8 +174,9 @@ Transactions:
   step. Any other end, kill -9 of amino and a power cut included, leaves the
   store as it was. Processes that the command leaves running are waited for; if
   one of them is killed, all is aborted. SIGINT and SIGTERM sent to amino reach
-  the command; a second one aborts (status 137). fsync does not wait for the disk meanwhile. A transaction of
-  more than 1 GiB gets ENOSPC. What is done outside the store stays done.
+  the command; a second one aborts (status 137). fsync does not wait for the
+  disk meanwhile. A transaction of more than 1 GiB gets ENOSPC. What is done
+  outside the store stays done.
   `amino txn begin` inside begins one within it, which can be aborted alone.
 
 Profiles:
