@@ -113,10 +113,11 @@ mod tests {
             "not seen without shadow files"
         );
         let ioctl = libc::SYS_ioctl as u32;
+        let of_terminal = [1, libc::TCGETS, 3, 4, 5, 6];
         assert_eq!(
-            instead(ioctl, args, true, -512, || None),
+            instead(ioctl, of_terminal, true, -512, || None),
             None,
-            "not the request that is answered"
+            "not a request that comes to the monitor"
         );
     }
 }
