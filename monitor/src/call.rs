@@ -229,14 +229,18 @@ impl<'m> Call<'m> {
 
     /// The virtual object behind descriptor `fd`; `None` for the host's. EBADF.
     pub fn shadow(&self, fd: i32) -> Result<Option<Arc<Shadow>>> {
-        Ok(self.monitor.shadows.find(self.task.identity(fd)?))
+        let identity = self.task.identity(fd)?;
+        let link = || format!("/proc/{}/fd/{fd}", self.task.tid);
+        self.monitor.shadows.of_link(identity, link)
     }
 
     /// The working directory, and whether it is the host's.
     pub fn cwd(&self) -> Result<Cwd> {
         let tid = self.task.tid;
         self.task.cwd(|| {
-            if let Some(shadow) = self.monitor.shadows.of_cwd(tid)? {
+            let identity = procfs::cwd_identity(tid)?;
+            let link = || format!("/proc/{tid}/cwd");
+            if let Some(shadow) = self.monitor.shadows.of_link(identity, link)? {
                 return Ok((Pos::Mounted(shadow.place().clone()), false));
             }
             // Deeper than a path can say: the link stands for it.

@@ -172,21 +172,30 @@ impl Shadows {
     /// What an open file description stands for.
     pub fn of_descriptor(&self, fd: &OwnedFd) -> Result<Option<Arc<Shadow>>> {
         let (dev, ino, _) = stat::identity(fd.as_fd())?;
-        if let Some(shadow) = self.find((dev, ino)) {
-            return Ok(Some(shadow));
-        }
         let links = || Ok(nix::sys::stat::fstat(fd)?.st_nlink);
-        self.find_retired((dev, ino), links)
+        self.of_object((dev, ino), links)
     }
 
-    /// What the thread's working directory stands for.
-    pub fn of_cwd(&self, tid: i32) -> Result<Option<Arc<Shadow>>> {
-        let identity = procfs::cwd_identity(tid)?;
-        if let Some(shadow) = self.find(identity) {
-            return Ok(Some(shadow));
+    /// What the object behind a link in /proc stands for, such as a thread's descriptor or working directory, whose
+    /// identity is known.
+    pub fn of_link(
+        &self,
+        identity: Identity,
+        link: impl FnOnce() -> String,
+    ) -> Result<Option<Arc<Shadow>>> {
+        let links = || Ok(fs::metadata(link()).map_err(errno)?.nlink());
+        self.of_object(identity, links)
+    }
+
+    fn of_object(
+        &self,
+        identity: Identity,
+        links: impl FnOnce() -> Result<u64>,
+    ) -> Result<Option<Arc<Shadow>>> {
+        match self.find(identity) {
+            Some(shadow) => Ok(Some(shadow)),
+            None => self.find_retired(identity, links),
         }
-        let cwd = || fs::metadata(format!("/proc/{tid}/cwd")).map_err(errno);
-        self.find_retired(identity, || Ok(cwd()?.nlink()))
     }
 
     /// The directory whose placeholder had this identity. It has no links any more, which tells it from a younger object
