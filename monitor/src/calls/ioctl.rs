@@ -83,7 +83,7 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Answer> {
         Descriptor::Native => of_host(call),
         Descriptor::Shadow(shadow, ofd) => match &*shadow {
             Shadow::File { place, .. } => of_file(call, place, &ofd),
-            Shadow::Dir { place, .. } => of_inode(call, place),
+            Shadow::Dir { place, .. } => of_directory(call, place, &ofd),
             // A device answers for itself, but its inode is ours.
             Shadow::Special { place, .. } if call.uint(1) == FS_IOC_SETFLAGS => {
                 set_flags(call, place)
@@ -108,6 +108,18 @@ fn of_file(call: &Call<'_>, place: &Place, ofd: &OwnedFd) -> Result<Answer> {
         FS_IOC_ZERO_RANGE => reserve(call, ofd, libc::FALLOC_FL_ZERO_RANGE),
         // They tell of the cache object, and change nothing.
         FIBMAP | FS_IOC_FIEMAP => Ok(Answer::PassOn),
+        _ => of_inode(call, place),
+    }
+}
+
+fn of_directory(call: &Call<'_>, place: &Place, ofd: &OwnedFd) -> Result<Answer> {
+    match call.uint(1) {
+        FICLONE => clone(call, place, ofd, call.int(2)),
+        FICLONERANGE => {
+            let from = call.read_u64(call.arg(2))? as i32;
+            clone(call, place, ofd, from)
+        }
+        FS_IOC_FIEMAP => Err(Errno::EOPNOTSUPP),
         _ => of_inode(call, place),
     }
 }
@@ -165,7 +177,7 @@ fn set_extended_flags(call: &Call<'_>, place: &Place) -> Result<Answer> {
     Ok(Answer::DONE)
 }
 
-/// FICLONE to a shadow file: refused as by ext4, whose programs then copy.
+/// FICLONE to a shadow file or directory: refused as by ext4, whose programs then copy.
 fn clone(call: &Call<'_>, place: &Place, ofd: &OwnedFd, from: i32) -> Result<Answer> {
     let Descriptor::Shadow(shadow, source) = call.descriptor(from)? else {
         return Err(Errno::EXDEV);
@@ -174,6 +186,7 @@ fn clone(call: &Call<'_>, place: &Place, ofd: &OwnedFd, from: i32) -> Result<Ans
         return Err(Errno::EXDEV);
     }
     match SFlag::from_bits_truncate(fstat(&source)?.st_mode) & SFlag::S_IFMT {
+        _ if place.node.is_dir() => return Err(Errno::EISDIR),
         SFlag::S_IFREG => {}
         SFlag::S_IFDIR => return Err(Errno::EISDIR),
         _ => return Err(Errno::EINVAL),
