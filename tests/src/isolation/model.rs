@@ -94,10 +94,26 @@ impl Model {
     /// What the innermost transaction has made of `before`, when it has ended.
     pub fn ended(&self, before: &Self, committed: bool) -> Self {
         let mut after = if committed { self } else { before }.clone();
+        // The transaction and the outside: it is the outermost one.
+        if committed && self.levels.len() == 2 {
+            after.withhold(before);
+        }
         // What it has seen, it has seen.
         after.levels.clone_from(&self.levels);
         after.levels.pop();
         after
+    }
+
+    /// A file that the transaction has removed shows the content of `before` to programs that still have it open.
+    fn withhold(&mut self, before: &Self) {
+        for (number, inode) in &mut self.inodes {
+            let Some(old) = before.inodes.get(number) else {
+                continue;
+            };
+            if inode.nlink == 0 && old.nlink > 0 && matches!(old.what, What::File(_)) {
+                inode.what = old.what.clone();
+            }
+        }
     }
 
     fn level(&mut self) -> &mut Level {
