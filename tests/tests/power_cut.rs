@@ -40,3 +40,8 @@ fn campaign(engine: Engine) {
 fn a_store_on_fjall_survives_power_cuts() {
     campaign(Engine::Fjall);
 }
+
+#[test]
+fn a_store_on_sled_survives_power_cuts() {
+    campaign(Engine::Sled);
+}
