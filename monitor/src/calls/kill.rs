@@ -1,5 +1,5 @@
 //! Calls by which processes of a run kill each other. The kernel performs them; the end of the run's transaction must
-//! know that it was the run's own doing ([`crate::whole::ending`]).
+//! know that it was the run's own doing (`whole::ending`).
 
 use std::fs;
 

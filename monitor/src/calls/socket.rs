@@ -2,7 +2,7 @@
 //! is in the run-time directory where the back end has no host files.
 //!
 //! The monitor binds ([`bind`]) and the tracee connects and sends, by an address of the host object. So the credentials a peer
-//! sees are the tracee's, and the tracee waits itself. [`name`] makes the kernel keep the name that the program gave.
+//! sees are the tracee's, and the tracee waits itself. `name.rs` makes the kernel keep the name that the program gave.
 
 pub mod datagram;
 mod name;

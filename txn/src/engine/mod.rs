@@ -1,7 +1,7 @@
 //! Storage engines: an ordered map that applies batches whole and in order. Durability is the log's business; an engine
 //! is asked to be on disk only at a checkpoint.
 //!
-//! The store uses an engine through [`Counted`], which knows what the engine must hold.
+//! The store uses an engine through `Counted`, which knows what the engine must hold.
 
 mod counted;
 mod files;

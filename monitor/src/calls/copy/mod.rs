@@ -1,7 +1,7 @@
 //! Copies between descriptors inside the kernel, where one end is a shadow file.
 //!
 //! A shadow source needs nothing: the kernel reads its cache object. The back end must learn what a shadow destination
-//! gets, so the monitor reads the source and writes. Next: [`source`].
+//! gets, so the monitor reads the source and writes. Next: `source.rs`.
 
 mod source;
 
