@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use super::fuse::{DiskFs, NAME};
 use super::image::{Image, Recording};
 
-/// Size of a disk in bytes: a little more than the smallest XFS.
-const DISK: usize = 320 << 20;
+/// Size of a disk in bytes: room for a workload with large files on an engine that keeps two copies.
+const DISK: usize = 768 << 20;
 
 /// A file system of the host's kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
