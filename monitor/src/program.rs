@@ -311,7 +311,8 @@ fn head(call: &Call<'_>, at: &Pos) -> Result<Vec<u8>> {
             }
             let caller = call.caller()?;
             ops::access(&caller, place, libc::X_OK)?;
-            if place.mount.fs.open_for_writing(&caller, &place.node) {
+            let content = place.mount.fs.content();
+            if content.is_some_and(|content| content.open_for_writing(&caller, &place.node)) {
                 return Err(Errno::ETXTBSY);
             }
             read_head(&caller, place, &mut head)?

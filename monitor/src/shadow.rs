@@ -419,8 +419,10 @@ impl Shadows {
             }
             table.by_identity.remove(&identity)
         };
-        if let Some(Shadow::File { place, .. }) = removed.as_deref() {
-            place.mount.fs.released(&place.node);
+        if let Some(Shadow::File { place, .. }) = removed.as_deref()
+            && let Some(content) = place.mount.fs.content()
+        {
+            content.released(&place.node);
         }
     }
 

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use goanna_vfs::{
-    Attr, Caller, DirEntry, FileSystem, Node, OpenFile, Opened, Result, SetAttr, Spot, StatFs,
-    Transactions,
+    Attr, CachedContent, Caller, DirEntry, FileSystem, Node, OpenFile, Opened, Result, SetAttr,
+    Spot, StatFs, Transactions,
 };
 
 use crate::AminoFs;
@@ -35,6 +35,10 @@ impl FileSystem for AminoFs {
     }
 
     fn transactions(&self) -> Option<&dyn Transactions> {
+        Some(self)
+    }
+
+    fn content(&self) -> Option<&dyn CachedContent> {
         Some(self)
     }
 
@@ -149,42 +153,8 @@ impl FileSystem for AminoFs {
         })
     }
 
-    fn has_own_content(&self, caller: &Caller, node: &Node) -> Result<bool> {
-        self.view(caller, |view| view.do_has_own_content(node))
-    }
-
-    fn mapped_shared(&self, node: &Node) {
-        self.do_mapped_shared(node);
-    }
-
-    fn mapped_inside(&self, caller: &Caller, node: &Node) -> Result<()> {
-        self.view(caller, |view| view.do_mapped_inside(node))
-    }
-
-    fn sync_mapped(&self, node: &Node, range: Range<u64>, durable: bool) -> Result<()> {
-        self.do_sync_mapped(node, range, durable)
-    }
-
     fn sync(&self, node: Option<&Node>) -> Result<()> {
         self.do_sync(node)
-    }
-
-    fn open_for_writing(&self, caller: &Caller, node: &Node) -> bool {
-        self.view(caller, |view| view.is_open_for_writing(node))
-            .unwrap_or(false)
-    }
-
-    fn outgrown(&self, caller: &Caller, node: &Node) -> bool {
-        self.view(caller, |view| view.is_outgrown(node))
-            .unwrap_or(false)
-    }
-
-    fn relocate(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Option<Opened>> {
-        self.view(caller, |view| view.do_relocate(node, flags))
-    }
-
-    fn released(&self, node: &Node) {
-        self.do_released(node);
     }
 
     fn setattr(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
@@ -218,5 +188,37 @@ impl FileSystem for AminoFs {
 
     fn removexattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<()> {
         self.view(caller, |view| view.do_removexattr(caller, node, name))
+    }
+}
+
+impl CachedContent for AminoFs {
+    fn released(&self, node: &Node) {
+        self.do_released(node);
+    }
+
+    fn map_shared(&self, caller: &Caller, node: &Node) -> Result<()> {
+        self.view(caller, |view| view.do_map_shared(node))
+    }
+
+    fn sync_mapped(&self, node: &Node, range: Range<u64>, durable: bool) -> Result<()> {
+        self.do_sync_mapped(node, range, durable)
+    }
+
+    fn open_for_writing(&self, caller: &Caller, node: &Node) -> bool {
+        self.view(caller, |view| view.is_open_for_writing(node))
+            .unwrap_or(false)
+    }
+
+    fn has_own_content(&self, caller: &Caller, node: &Node) -> Result<bool> {
+        self.view(caller, |view| view.do_has_own_content(node))
+    }
+
+    fn outgrown(&self, caller: &Caller, node: &Node) -> bool {
+        self.view(caller, |view| view.is_outgrown(node))
+            .unwrap_or(false)
+    }
+
+    fn relocate(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Option<Opened>> {
+        self.view(caller, |view| view.do_relocate(node, flags))
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::*;
 
 use amino_fs::{AminoFs, Durability, EngineKind, Options};
-use goanna_vfs::{Errno, FileSystem, SetAttr, Spot};
+use goanna_vfs::{CachedContent, Errno, FileSystem, SetAttr, Spot};
 
 /// Random operations on few names by many threads. Expected errors are those of races; the rest is a failure.
 fn hammer(fs: &AminoFs, seed: u64, steps: u32) {
@@ -256,8 +256,8 @@ fn what_mappings_write_is_picked_up() {
     fs.sync(None).unwrap();
     let big = open_file(&fs, "big", libc::O_RDWR).unwrap();
     let small = open_file(&fs, "small", libc::O_RDWR).unwrap();
-    fs.mapped_shared(&big.node);
-    fs.mapped_shared(&small.node);
+    fs.map_shared(&caller(), &big.node).unwrap();
+    fs.map_shared(&caller(), &small.node).unwrap();
     let before = fs.getattr(&caller(), &big.node).unwrap();
     std::thread::sleep(Duration::from_millis(2));
     with_mapping(&big, 100_000, |mapping| mapping.poke(50_000, 9));
@@ -304,7 +304,7 @@ fn msync_makes_the_pages_of_its_range_durable() {
     write_file(&fs, "f", &vec![1; len]).unwrap();
     fs.sync(None).unwrap();
     let file = open_file(&fs, "f", libc::O_RDWR).unwrap();
-    fs.mapped_shared(&file.node);
+    fs.map_shared(&caller(), &file.node).unwrap();
     with_mapping(&file, len, |mapping| mapping.poke(3 << 20, 9));
     fs.sync_mapped(&file.node, 0..1 << 20, true).unwrap();
     fs.sync_mapped(&file.node, 3 << 20..(3 << 20) + 1, true)

@@ -10,7 +10,7 @@ use common::*;
 
 use amino_fs::AminoFs;
 use amino_schema::{ParsedKey, PathRecord};
-use goanna_vfs::{Errno, FileSystem, Spot};
+use goanna_vfs::{CachedContent, Errno, FileSystem, Spot};
 use std::ops::{Bound, ControlFlow};
 
 fn fresh() -> (tempfile::TempDir, Arc<AminoFs>) {

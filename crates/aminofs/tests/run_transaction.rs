@@ -10,7 +10,7 @@ use std::sync::RwLock;
 use amino_fs::EngineKind;
 use common::user::{Runs, User};
 use common::{Handle, check, close_and_check, copy_dir, open, open_with, options};
-use goanna_vfs::{Errno, FileSystem, LOCKED, OpenFile, Spot, Transactions, TxnId};
+use goanna_vfs::{CachedContent, Errno, FileSystem, LOCKED, OpenFile, Spot, Transactions, TxnId};
 
 /// What a program reads by the descriptor, from the start.
 fn native(handle: &Handle) -> Vec<u8> {
@@ -136,7 +136,7 @@ fn what_is_written_through_mappings_commits_or_goes() {
         run(&mut inside);
         let handle = inside.open("m", libc::O_RDWR).unwrap();
         let reader = inside.open("m", libc::O_RDONLY).unwrap();
-        fs.mapped_inside(&inside.caller, &handle.node).unwrap();
+        fs.map_shared(&inside.caller, &handle.node).unwrap();
         let word = format!("held {held}, abort {abort}");
         write_mapped(&handle, &word);
         assert!(native(&reader).starts_with(word.as_bytes()));
@@ -171,7 +171,7 @@ fn what_is_written_through_mappings_commits_or_goes() {
     run(&mut inside);
     let made = inside.create("made").unwrap();
     inside.truncate("made", 100 << 20).unwrap();
-    fs.mapped_inside(&inside.caller, &made.node).unwrap();
+    fs.map_shared(&inside.caller, &made.node).unwrap();
     write_mapped(&made, "in a hole");
     drop(made.fd);
     fs.released(&made.node);
@@ -245,7 +245,7 @@ fn explicit_transactions_nest_in_it() {
     assert_eq!(native(&other), b"the run's");
     assert_eq!(inside.get("f").unwrap(), b"nested 1!");
     assert_eq!(
-        fs.mapped_inside(&inside.caller, &held.node),
+        fs.map_shared(&inside.caller, &held.node),
         Err(Errno::ENODEV)
     );
     // One that only it has changed: its descriptor shows the run's copy, which the open makes.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use amino_fs::EngineKind;
 use common::user::User;
 use common::{check, close_and_check, open, open_with, options};
-use goanna_vfs::{Errno, FileSystem, LOCKED, SetAttr, Spot, TimeSet, Transactions};
+use goanna_vfs::{CachedContent, Errno, FileSystem, LOCKED, SetAttr, Spot, TimeSet, Transactions};
 
 #[test]
 fn nobody_else_sees_a_transaction_until_it_commits() {
@@ -119,14 +119,11 @@ fn what_is_written_through_a_mapping_of_a_new_file_is_committed() {
     outside.put("old", &[1; 5000]).unwrap();
     inside.begin();
     let old = inside.open("old", libc::O_RDWR).unwrap();
-    assert_eq!(
-        fs.mapped_inside(&inside.caller, &old.node),
-        Err(Errno::ENODEV)
-    );
+    assert_eq!(fs.map_shared(&inside.caller, &old.node), Err(Errno::ENODEV));
     old.close(&fs);
     let new = inside.create("new").unwrap();
     inside.truncate("new", 20_000).unwrap();
-    fs.mapped_inside(&inside.caller, &new.node).unwrap();
+    fs.map_shared(&inside.caller, &new.node).unwrap();
     // As through a mapping: the content object changes without a call.
     let mut object = std::fs::File::from(new.fd.try_clone().unwrap());
     object.write_all(&[7; 9000]).unwrap();

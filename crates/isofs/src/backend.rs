@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use goanna_vfs::{
-    Attr, Caller, DirEntry, Errno, FileKind, FileSystem, Node, Opened, Result, StatFs,
+    Attr, CachedContent, Caller, DirEntry, Errno, FileKind, FileSystem, Node, Opened, Result,
+    StatFs,
 };
 
 use crate::Error;
@@ -77,6 +78,10 @@ impl FileSystem for IsoFs {
 
     fn is_read_only(&self) -> bool {
         true
+    }
+
+    fn content(&self) -> Option<&dyn CachedContent> {
+        Some(self)
     }
 
     fn root(&self) -> Node {
@@ -169,12 +174,6 @@ impl FileSystem for IsoFs {
         read.map_err(|error| self.errno(&error))
     }
 
-    fn released(&self, node: &Node) {
-        if let Ok(entry) = entry(node) {
-            self.contents.released(&entry);
-        }
-    }
-
     fn statfs(&self, _: &Caller, _: &Node) -> Result<StatFs> {
         Ok(StatFs {
             magic: MAGIC,
@@ -183,5 +182,13 @@ impl FileSystem for IsoFs {
             name_max: goanna_vfs::NAME_MAX as u64,
             ..StatFs::default()
         })
+    }
+}
+
+impl CachedContent for IsoFs {
+    fn released(&self, node: &Node) {
+        if let Ok(entry) = entry(node) {
+            self.contents.released(&entry);
+        }
     }
 }

@@ -277,10 +277,10 @@ fn large_files() {
     assert!(all_of(&opened) == content);
     let first = identity(&opened);
     let place = cd.at("large");
-    cd.fs.released(&place.node);
+    cd.fs.content().unwrap().released(&place.node);
     assert_eq!(identity(&cd.open("large").unwrap()), first, "still open");
     drop(opened);
-    cd.fs.released(&place.node);
+    cd.fs.content().unwrap().released(&place.node);
     assert!(all_of(&cd.open("large").unwrap()) == content);
 }
 

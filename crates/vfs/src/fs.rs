@@ -1,12 +1,13 @@
 //! The operations vector of the switch.
 
-use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use goanna_sys::witness::Witness;
 
-use crate::{Attr, Caller, DirEntry, Errno, Node, Result, SetAttr, StatFs, Transactions};
+use crate::{
+    Attr, CachedContent, Caller, DirEntry, Errno, Node, Result, SetAttr, StatFs, Transactions,
+};
 
 /// Which calls on a descriptor run in the kernel without the monitor.
 #[derive(Debug, Clone)]
@@ -90,6 +91,11 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// Transactions across several calls, where the back end has them.
     fn transactions(&self) -> Option<&dyn Transactions> {
+        None
+    }
+
+    /// The content cache, where opens answer [`Native::Reads`].
+    fn content(&self) -> Option<&dyn CachedContent> {
         None
     }
 
@@ -223,18 +229,6 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
-    /// A program is about to map the file shared through a writable descriptor: from now on its content can
-    /// change without a call, until [`FileSystem::released`].
-    fn mapped_shared(&self, node: &Node) {}
-    /// As [`FileSystem::mapped_shared`], in a transaction. ENODEV where what is written through the mapping could not be
-    /// taken back.
-    fn mapped_inside(&self, caller: &Caller, node: &Node) -> Result<()> {
-        Err(Errno::ENODEV)
-    }
-    /// msync(2): what mappings wrote into the bytes `range` is picked up now, and made durable when `durable`.
-    fn sync_mapped(&self, node: &Node, range: Range<u64>, durable: bool) -> Result<()> {
-        Ok(())
-    }
     /// Makes the inode (or all of the file system, with `None`) durable.
     fn sync(&self, node: Option<&Node>) -> Result<()> {
         Ok(())
@@ -244,29 +238,6 @@ pub trait FileSystem: Send + Sync + 'static {
     fn host_path(&self, node: &Node) -> Option<std::path::PathBuf> {
         None
     }
-    /// Whether a program has the file, as the caller sees it, open for writing, so that it cannot be executed (ETXTBSY).
-    /// Asked only of inodes without a host path.
-    fn open_for_writing(&self, caller: &Caller, node: &Node) -> bool {
-        false
-    }
-    /// Whether the inode's cache object has grown too large for where it is.
-    fn outgrown(&self, caller: &Caller, node: &Node) -> bool {
-        false
-    }
-    /// Moves an outgrown cache object to a place for large ones and opens the new one with `flags`. The caller
-    /// makes sure that exactly one descriptor of the old one exists, and exchanges it. `None`: not outgrown.
-    fn relocate(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Option<Opened>> {
-        Ok(None)
-    }
-    /// Whether the caller's transaction has given the file another content than its descriptors show: reads, and
-    /// mappings, must then be given [`FileSystem::read_at`]'s. What a transaction asks this of stays as it is for others.
-    fn has_own_content(&self, caller: &Caller, node: &Node) -> Result<bool> {
-        Ok(false)
-    }
-    /// Nobody outside holds an open file description or mapping of the inode's cache object any more (see
-    /// [`Native::Reads`]). The back end drops what it kept for that; an inode without names goes. An open may race with this call: the back end
-    /// asks its witness again under its own lock, under which it also reopens the cache object.
-    fn released(&self, node: &Node) {}
 
     // Metadata.
 

@@ -2,6 +2,7 @@
 //!
 //! * [`FileSystem`] is the operations vector. A read-only back end writes six methods; every other method
 //!   has a default that answers what Linux answers for a missing operation.
+//! * [`CachedContent`] is what the monitor asks of a back end that keeps the content of open files in memory.
 //! * [`Mounts`] maps canonical paths to mounted back ends; [`walk`] resolves a path through them.
 //! * [`ops`] holds the rules Linux's VFS applies above any file system (permissions, sticky directories,
 //!   set-id clearing, read-only mounts), so that back ends need not repeat them.
@@ -9,6 +10,7 @@
 //! Results carry the errno a program would see from the kernel; this crate never prints.
 
 mod caller;
+mod content;
 mod escape;
 mod fs;
 mod linkfree;
@@ -21,6 +23,7 @@ mod userns;
 pub mod walk;
 
 pub use caller::{Caller, caps};
+pub use content::CachedContent;
 pub use escape::{escape, escape_invalid, escape_message};
 pub use fs::{FileSystem, Native, OpenFile, Opened, Spot};
 pub use linkfree::LinkFree;

@@ -87,7 +87,7 @@ pub trait Transactions: Send + Sync {
 
     /// Begins an outermost transaction of a whole run: every descriptor of the file system that its programs have is
     /// younger than it, and none is left when it ends. Its programs therefore read, map and execute natively what
-    /// [`crate::FileSystem::open`] gives them, which is the transaction's own content; [`crate::FileSystem::has_own_content`] is
+    /// [`crate::FileSystem::open`] gives them, which is the transaction's own content; [`crate::CachedContent::has_own_content`] is
     /// false for it, but not for transactions inside it. EIO.
     fn begin_run(&self) -> Result<TxnId>;
 

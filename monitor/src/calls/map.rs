@@ -44,11 +44,8 @@ fn is_inside(call: &Call<'_>, place: &Place) -> Result<bool> {
 
 /// From now on the file's cache object can change without a call. ENODEV where a transaction could not take that back.
 pub fn share(call: &Call<'_>, place: &Place) -> Result<()> {
-    let fs = &place.mount.fs;
-    if is_inside(call, place)? {
-        fs.mapped_inside(&*call.caller()?, &place.node)?;
-    } else {
-        fs.mapped_shared(&place.node);
+    if let Some(content) = place.mount.fs.content() {
+        content.map_shared(&*call.caller()?, &place.node)?;
     }
     call.monitor.mapped.store(true, Ordering::Relaxed);
     Ok(())

@@ -43,7 +43,8 @@ pub fn after_growth(call: &Call<'_>, fd: i32, output: &Output, volume: u64) -> b
     let Ok(caller) = call.caller() else {
         return false;
     };
-    if !place.mount.fs.outgrown(&caller, &place.node) {
+    let content = place.mount.fs.content();
+    if !content.is_some_and(|content| content.outgrown(&caller, &place.node)) {
         return false;
     }
     let Ok((dev, ino, _)) = stat::identity(output.ofd.as_fd()) else {
@@ -112,11 +113,10 @@ fn exchange(call: &Call<'_>, fd: i32, output: &Output) -> Result<bool> {
     let cloexec = close_on_exec(call.caller()?.pid, fd);
     let place = &output.place;
     let caller = call.caller()?;
-    let relocated = place
-        .mount
-        .fs
-        .relocate(&caller, &place.node, output.flags)?;
-    let Some(opened) = relocated else {
+    let Some(content) = place.mount.fs.content() else {
+        return Ok(true);
+    };
+    let Some(opened) = content.relocate(&caller, &place.node, output.flags)? else {
         return Ok(true);
     };
     lseek(

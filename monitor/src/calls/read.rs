@@ -39,8 +39,11 @@ impl Content {
         let Shadow::File { place, .. } = &*shadow else {
             return Ok(None);
         };
+        let Some(content) = place.mount.fs.content() else {
+            return Ok(None);
+        };
         if Monitor::access_mode(&ofd)? == libc::O_WRONLY
-            || !place.mount.fs.has_own_content(&caller, &place.node)?
+            || !content.has_own_content(&caller, &place.node)?
         {
             return Ok(None);
         }

@@ -103,7 +103,10 @@ fn sync_range(call: &Call<'_>, place: &Place, range: Range<u64>, durable: bool) 
         // What is mapped is the run's own, and reaches the disk with it.
         return Ok(());
     }
-    match place.mount.fs.sync_mapped(&place.node, range, durable) {
+    let Some(content) = place.mount.fs.content() else {
+        return Ok(());
+    };
+    match content.sync_mapped(&place.node, range, durable) {
         // What a transaction has made, and mapped, reaches the disk with it.
         Err(Errno::ESTALE) => Ok(()),
         other => other,

@@ -3,7 +3,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use amino_fs::AminoFs;
-use goanna_vfs::{Caller, Errno, FileKind, FileSystem, OpenFile, Result, SetAttr, Spot, TxnId};
+use goanna_vfs::{
+    CachedContent, Caller, Errno, FileKind, FileSystem, OpenFile, Result, SetAttr, Spot, TxnId,
+};
 
 use super::Layout;
 use super::model::{DIR_PERM, FILE_PERM};

@@ -78,8 +78,17 @@ impl View<'_> {
         )
     }
 
-    /// Only of a content that is the innermost transaction's own and that its descriptors show.
-    pub(crate) fn do_mapped_inside(&self, node: &Node) -> Result<()> {
+    /// The file's content can change without a call from now on.
+    pub(crate) fn do_map_shared(&self, node: &Node) -> Result<()> {
+        if self.in_transaction() {
+            return self.map_inside(node);
+        }
+        self.do_mapped_shared(node);
+        Ok(())
+    }
+
+    /// A transaction maps only content that is its own and that its descriptors show.
+    fn map_inside(&self, node: &Node) -> Result<()> {
         let mut inode = self.inode(node)?;
         if Arc::ptr_eq(&inode, &self.anchor(&inode)) && self.is_own(&inode) {
             inode = self.for_change(&inode)?;

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use amino_fs::{AminoFs, EngineKind, Options};
-use goanna_vfs::{Caller, Errno, FileSystem, Node, OpenFile, Result, Spot};
+use goanna_vfs::{CachedContent, Caller, Errno, FileSystem, Node, OpenFile, Result, Spot};
 
 pub fn caller() -> Caller {
     Caller {

@@ -162,8 +162,8 @@ fn write(
     let done = data(tree, from, size, &place, &opened, copied);
     let cached = matches!(opened.native, Native::Reads { .. });
     drop(opened);
-    if cached {
-        tree.fs().released(&place.node);
+    if let Some(content) = tree.fs().content().filter(|_| cached) {
+        content.released(&place.node);
     }
     done?;
     Ok(place)

@@ -1,0 +1,55 @@
+//! What the monitor asks of a back end whose open files are descriptors of cache objects ([`crate::Native::Reads`]).
+
+use std::ops::Range;
+
+use crate::{Caller, Node, Opened, Result};
+
+/// The content cache of a back end: cache objects that programs hold descriptors and mappings of.
+///
+/// The defaults are those of content that never changes. `goanna-cache` implements the trait for files of that kind.
+#[allow(
+    unused_variables,
+    reason = "defaults answer without looking at their arguments"
+)]
+pub trait CachedContent: Send + Sync {
+    /// No program holds an open file description or a mapping of the file's cache object any more. The back end drops
+    /// what it kept for them; a file without names goes. An open may race with this call: the back end asks the
+    /// object's witness again, under the lock under which it also reopens the object.
+    fn released(&self, node: &Node);
+
+    /// A program is about to map the file shared, through a writable descriptor. From now on its content can change
+    /// without a call, until [`CachedContent::released`]. ENODEV in a transaction that could not take back what is
+    /// written through the mapping.
+    fn map_shared(&self, caller: &Caller, node: &Node) -> Result<()> {
+        Ok(())
+    }
+
+    /// Picks up what programs wrote through mappings into the bytes `range`, as msync(2) does, and makes it durable when
+    /// `durable`.
+    fn sync_mapped(&self, node: &Node, range: Range<u64>, durable: bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether a program has the file, as the caller sees it, open for writing, so that it cannot be executed (ETXTBSY).
+    fn open_for_writing(&self, caller: &Caller, node: &Node) -> bool {
+        false
+    }
+
+    /// Whether the caller's transaction has given the file another content than its descriptors show. The caller then
+    /// reads and maps what [`crate::FileSystem::read_at`] returns. The answer holds until other transactions change the
+    /// file, which they cannot before the caller's ends.
+    fn has_own_content(&self, caller: &Caller, node: &Node) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Whether the file's cache object is in memory and has grown too large for it.
+    fn outgrown(&self, caller: &Caller, node: &Node) -> bool {
+        false
+    }
+
+    /// Moves an outgrown cache object to a host file, and opens that one with `flags`. The caller makes sure that
+    /// exactly one descriptor of the old object exists, and exchanges it. `None`: the object is not in memory.
+    fn relocate(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Option<Opened>> {
+        Ok(None)
+    }
+}
