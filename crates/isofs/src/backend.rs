@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
+use goanna_cache::FileCache;
 use goanna_vfs::{
-    Attr, CachedContent, Caller, DirEntry, Errno, FileKind, FileSystem, Node, Opened, Result,
-    StatFs,
+    Attr, CachedContent, Caller, DirEntry, Errno, FileSystem, Node, Opened, Result, StatFs,
 };
 
 use crate::Error;
-use crate::contents::Contents;
 use crate::entry::Entry;
 use crate::iso::Iso;
 
@@ -20,15 +19,14 @@ type Listener = Box<dyn Fn(&Error) + Send + Sync>;
 
 /// An image as a read-only file system.
 pub struct IsoFs {
-    iso: Iso,
-    contents: Contents,
+    cache: FileCache<Iso>,
     listener: Option<Listener>,
 }
 
 impl std::fmt::Debug for IsoFs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("IsoFs")
-            .field("iso", &self.iso)
+            .field("iso", self.iso())
             .finish_non_exhaustive()
     }
 }
@@ -37,8 +35,7 @@ impl IsoFs {
     /// Makes a file system of an open image.
     pub fn new(iso: Iso) -> Self {
         Self {
-            iso,
-            contents: Contents::default(),
+            cache: FileCache::new(iso),
             listener: None,
         }
     }
@@ -59,7 +56,7 @@ impl IsoFs {
 
     /// The image.
     pub fn iso(&self) -> &Iso {
-        &self.iso
+        self.cache.source()
     }
 }
 
@@ -81,15 +78,15 @@ impl FileSystem for IsoFs {
     }
 
     fn content(&self) -> Option<&dyn CachedContent> {
-        Some(self)
+        Some(&self.cache)
     }
 
     fn root(&self) -> Node {
-        node(Arc::clone(self.iso.root()))
+        node(Arc::clone(self.iso().root()))
     }
 
     fn lookup(&self, _: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
-        match self.iso.lookup(&entry(dir)?, name) {
+        match self.iso().lookup(&entry(dir)?, name) {
             Ok(Some(found)) => Ok(node(found)),
             Ok(None) => Err(Errno::ENOENT),
             Err(error) => Err(self.errno(&error)),
@@ -107,7 +104,7 @@ impl FileSystem for IsoFs {
 
     fn getattr(&self, _: &Caller, node: &Node) -> Result<Attr> {
         let meta = entry(node)?;
-        let sound = self.iso.check_record(&meta);
+        let sound = self.iso().check_record(&meta);
         sound.map_err(|error| self.errno(&error))?;
         Ok(Attr {
             dev: 0,
@@ -118,7 +115,7 @@ impl FileSystem for IsoFs {
             gid: meta.gid,
             rdev: meta.rdev,
             size: meta.size,
-            blksize: self.iso.block_size(),
+            blksize: self.iso().block_size(),
             blocks: meta.size.div_ceil(512),
             atime: meta.atime,
             mtime: meta.mtime,
@@ -128,7 +125,7 @@ impl FileSystem for IsoFs {
     }
 
     fn readlink(&self, _: &Caller, node: &Node) -> Result<Vec<u8>> {
-        let target = self.iso.readlink(&*entry(node)?);
+        let target = self.iso().readlink(&*entry(node)?);
         target.map_err(|error| self.errno(&error))
     }
 
@@ -141,7 +138,7 @@ impl FileSystem for IsoFs {
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let listing = self
-            .iso
+            .iso()
             .listing(&*entry(dir)?)
             .map_err(|error| self.errno(&error))?;
         let skip = usize::try_from(cookie).unwrap_or(usize::MAX);
@@ -160,35 +157,21 @@ impl FileSystem for IsoFs {
     }
 
     fn open(&self, _: &Caller, node: &Node, flags: i32) -> Result<Opened> {
-        if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
-            return Err(Errno::EROFS);
-        }
-        if node.kind() != FileKind::Regular {
-            return Err(Errno::ENXIO);
-        }
-        self.contents.open(&self.iso, &*entry(node)?, flags)
+        self.cache.open(node, flags)
     }
 
     fn read_at(&self, _: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let read = self.iso.read_at(&*entry(node)?, offset, buf);
+        let read = self.iso().read_at(&*entry(node)?, offset, buf);
         read.map_err(|error| self.errno(&error))
     }
 
     fn statfs(&self, _: &Caller, _: &Node) -> Result<StatFs> {
         Ok(StatFs {
             magic: MAGIC,
-            block_size: self.iso.block_size().into(),
-            blocks: self.iso.blocks(),
+            block_size: self.iso().block_size().into(),
+            blocks: self.iso().blocks(),
             name_max: goanna_vfs::NAME_MAX as u64,
             ..StatFs::default()
         })
-    }
-}
-
-impl CachedContent for IsoFs {
-    fn released(&self, node: &Node) {
-        if let Ok(entry) = entry(node) {
-            self.contents.released(&entry);
-        }
     }
 }

@@ -4,7 +4,7 @@
 //! without a scan: [`Iso::open`] reads the descriptors and one directory record; directories are read when they are asked
 //! for and kept in a cache of bounded size.
 //!
-//! | room | what it reads |
+//! | module | what it reads |
 //! |---|---|
 //! | `volume`, `session`, `boot` | descriptors, sessions of a plain file, the boot catalogue |
 //! | `record`, `reader` | directory records, made into names with attributes |
@@ -13,7 +13,7 @@
 //! | `names` | which name is shown: Rock Ridge, Joliet, plain |
 //! | `zisofs` | compressed files |
 //! | `iso`, `entry`, `cache` | the tree: lookup, listing, walk, content |
-//! | `backend`, `contents`, `given` | the switch's operations, open files |
+//! | `backend`, `content` | the switch's operations; how the content cache (`goanna-cache`) reads files |
 //!
 //! ```no_run
 //! use goanna_isofs::{Iso, Options};
@@ -44,12 +44,11 @@ mod attributes;
 mod backend;
 mod boot;
 mod cache;
-mod contents;
+mod content;
 mod entry;
 mod error;
 mod exercise;
 mod fields;
-mod given;
 mod iso;
 mod names;
 mod reader;

@@ -1,37 +1,56 @@
 //! A complete back end: one directory with one file. See docs/add-a-backend.md.
 
-use std::io::Write;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use goanna_sys::witness::Witness;
+use goanna_cache::{FileCache, FileSource};
 use goanna_vfs::{
-    Attr, Caller, DirEntry, Errno, FileKind, FileSystem, Native, Node, Opened, Result, Stamp,
+    Attr, CachedContent, Caller, DirEntry, Errno, FileKind, FileSystem, Node, Opened, Result, Stamp,
 };
-use nix::sys::memfd::{MFdFlags, memfd_create};
 
 const TEXT: &[u8] = b"Hello, world\n";
 const ROOT: u64 = 1;
 const FILE: u64 = 2;
 
+/// How the content is read.
+struct Text;
+
+impl FileSource for Text {
+    type Key = u64;
+
+    fn key(&self, file: &Node) -> Result<u64> {
+        Ok(file.ino())
+    }
+
+    fn size(&self, _: &Node) -> Result<u64> {
+        Ok(TEXT.len() as u64)
+    }
+
+    fn read_at(&self, file: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if file.ino() != FILE {
+            return Err(Errno::EISDIR);
+        }
+        let start = usize::try_from(offset)
+            .unwrap_or(TEXT.len())
+            .min(TEXT.len());
+        let rest = &TEXT[start..];
+        let len = rest.len().min(buf.len());
+        buf[..len].copy_from_slice(&rest[..len]);
+        Ok(len)
+    }
+}
+
 /// `/hello`, read-only.
 pub struct HelloFs {
-    cache: OwnedFd,
-    witness: Arc<Witness>,
+    cache: FileCache<Text>,
     made: Stamp,
 }
 
-impl HelloFs {
-    /// Fills the one cache object there will be.
-    pub fn new() -> std::io::Result<Self> {
-        let mut cache = std::fs::File::from(memfd_create("hello", MFdFlags::MFD_CLOEXEC)?);
-        cache.write_all(TEXT)?;
-        let witness = std::fs::File::open(format!("/proc/self/fd/{}", cache.as_raw_fd()))?;
-        Ok(Self {
-            cache: cache.into(),
-            witness: Arc::new(Witness::new(witness.into())?),
+impl Default for HelloFs {
+    fn default() -> Self {
+        Self {
+            cache: FileCache::new(Text),
             made: Stamp::now(),
-        })
+        }
     }
 }
 
@@ -109,40 +128,22 @@ impl FileSystem for HelloFs {
         Ok(())
     }
 
-    fn open(&self, _: &Caller, _: &Node, flags: i32) -> Result<Opened> {
-        if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
-            return Err(Errno::EROFS);
-        }
-        let cache = format!("/proc/self/fd/{}", self.cache.as_raw_fd());
-        // Opened anew: every open of a program has its own offset and flags.
-        let flags = nix::fcntl::OFlag::from_bits_retain(flags | libc::O_CLOEXEC);
-        let fd = nix::fcntl::open(cache.as_str(), flags, nix::sys::stat::Mode::empty())?;
-        Ok(Opened {
-            fd,
-            native: Native::Reads {
-                witness: Arc::clone(&self.witness),
-            },
-        })
+    fn open(&self, _: &Caller, file: &Node, flags: i32) -> Result<Opened> {
+        self.cache.open(file, flags)
     }
 
-    fn read_at(&self, _: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        if node.ino() != FILE {
-            return Err(Errno::EISDIR);
-        }
-        let start = usize::try_from(offset)
-            .unwrap_or(TEXT.len())
-            .min(TEXT.len());
-        let rest = &TEXT[start..];
-        let len = rest.len().min(buf.len());
-        buf[..len].copy_from_slice(&rest[..len]);
-        Ok(len)
+    fn content(&self) -> Option<&dyn CachedContent> {
+        Some(&self.cache)
+    }
+
+    fn read_at(&self, _: &Caller, file: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.cache.source().read_at(file, offset, buf)
     }
 }
 
 /// Looks at the file the way a `cat /hello` does: walk, permission, open, read.
 pub fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     use goanna_vfs::{Mount, MountFlags, Place, ops};
-    use std::io::Read;
 
     let caller = Caller {
         tid: 1,
@@ -158,7 +159,7 @@ pub fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         umask: 0o022,
         txn: None,
     };
-    let fs: Arc<dyn FileSystem> = Arc::new(HelloFs::new()?);
+    let fs: Arc<dyn FileSystem> = Arc::new(HelloFs::default());
     let root = Place {
         node: fs.root(),
         mount: Arc::new(Mount {
@@ -172,9 +173,8 @@ pub fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         mount: Arc::clone(&root.mount),
         node: ops::lookup(&caller, &root, b"hello")?,
     };
-    let mut text = String::new();
     let opened = ops::open_existing(&caller, &hello, libc::O_RDONLY)?;
-    std::fs::File::from(opened.fd).read_to_string(&mut text)?;
+    let text = std::io::read_to_string(std::fs::File::from(opened.fd))?;
     print!("{text}");
     let refused = ops::unlink(&caller, &root, b"hello");
     if text.as_bytes() != TEXT || refused != Err(Errno::EROFS) {

@@ -1,0 +1,73 @@
+//! The content cache: what stands behind the descriptors that programs have of virtual files.
+//!
+//! A back end that is no directory of the host has no descriptor to give when a program opens a file. This crate makes
+//! one: a *cache object*, which is a memfd, or a nameless host file for content that is too large for memory. The object
+//! holds the file's whole content, so programs read, seek, lock and map it in the kernel, without the monitor.
+//!
+//! * [`FileCache`] serves files that do not change while they are mounted. The back end says how it reads a file
+//!   ([`FileSource`]) and gets descriptors. Read `files.rs` next.
+//! * [`CacheObject`] is the object itself, for back ends that manage content of their own. Read `object.rs` next.
+//!
+//! # Example
+//!
+//! A back end with one file says how it reads it, and opens it:
+//!
+//! ```
+//! use goanna_cache::{FileCache, FileSource};
+//! use goanna_vfs::{CachedContent, FileKind, Node, Result};
+//!
+//! struct Greeting;
+//!
+//! impl FileSource for Greeting {
+//!     type Key = u64;
+//!
+//!     fn key(&self, file: &Node) -> Result<u64> {
+//!         Ok(file.ino())
+//!     }
+//!
+//!     fn size(&self, _: &Node) -> Result<u64> {
+//!         Ok(13)
+//!     }
+//!
+//!     fn read_at(&self, _: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+//!         let rest = b"Hello, world\n".get(offset as usize..).unwrap_or_default();
+//!         let len = rest.len().min(buf.len());
+//!         buf[..len].copy_from_slice(&rest[..len]);
+//!         Ok(len)
+//!     }
+//! }
+//!
+//! // `FileSystem::open` is a call of `FileCache::open`, and `FileSystem::content` returns the cache.
+//! let cache = FileCache::new(Greeting);
+//! let file = Node::bare(2, FileKind::Regular);
+//! let opened = cache.open(&file, libc::O_RDONLY)?;
+//! let content = std::io::read_to_string(std::fs::File::from(opened.fd)).unwrap();
+//! assert_eq!(content, "Hello, world\n");
+//! cache.released(&file);
+//! # Ok::<(), goanna_vfs::Errno>(())
+//! ```
+//!
+//! # Concurrency
+//!
+//! Every method may be called by several threads at the same time. Threads that open the same file at the same time get
+//! descriptors of one object: the first fills it, and the others wait for that. Threads that open different files do not
+//! wait for each other.
+//!
+//! An open races with the last close. The monitor finds by the object's witness that no program holds the object, and
+//! calls [`goanna_vfs::CachedContent::released`]. Whoever drops an object asks the witness again under the lock under which opens make
+//! their descriptions, so that no program gets a descriptor of an object that is being dropped.
+//!
+//! # Lock order
+//!
+//! 1. the slot of one file in a [`FileCache`], held while the object is filled: the source may be slow,
+//! 2. the state of the [`FileCache`]; a thread that holds it only tries slots.
+//!
+//! The methods of a [`FileSource`] are called with a slot locked. They may take locks of the back end, but must not open
+//! a file of the same cache. The locks of a [`CacheObject`] are the kernel's.
+
+mod files;
+mod object;
+mod witnesses;
+
+pub use files::{FileCache, FileSource, Limits};
+pub use object::{CacheObject, write_all_at};

@@ -1,0 +1,235 @@
+//! Cache objects: a memfd, or a nameless host file for content that is too large for memory.
+//!
+//! The only open file description that the cache keeps of an object is read-only: a writable one would make executing
+//! the file ETXTBSY. Programs hold descriptors of the same object, so they read and map it without the monitor.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use goanna_sys::witness::Witness;
+use goanna_sys::{memfile, stat};
+use goanna_vfs::{Errno, Native, Opened, Result};
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::{Mode, fstat};
+use nix::unistd::{Whence, lseek};
+
+/// Status flags of open(2) that mean the same on a cache object.
+const KEPT_FLAGS: i32 = libc::O_ACCMODE
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_SYNC
+    | libc::O_DSYNC
+    | libc::O_NOATIME;
+
+/// Bytes copied at once.
+const PIECE: usize = 1 << 20;
+
+/// A file's whole content, as an object of the kernel that programs hold descriptors of. Holes of the file are holes of
+/// the object.
+#[derive(Debug)]
+pub struct CacheObject {
+    witness: Arc<Witness>,
+    on_disk: bool,
+}
+
+impl CacheObject {
+    /// An object of `size` zeros, and a writable descriptor to fill it with, which is to be closed before programs get
+    /// theirs. With `large_dir` it is a nameless file there instead of memory.
+    pub fn create(size: u64, large_dir: Option<&Path>) -> Result<(Self, OwnedFd)> {
+        let first = match large_dir {
+            // Without seals: a program could forbid the cache to write.
+            None => memfile::create(c"amino")?,
+            Some(dir) => nameless_file(dir, 0o700)?,
+        };
+        if size > 0 {
+            memfile::set_len(first.as_fd(), size)?;
+        }
+        Ok((Self::of(first.as_fd(), large_dir.is_some())?, first))
+    }
+
+    /// An object that does not change any more once `fill` has filled it: memory is sealed against writing and growing.
+    /// It is a nameless file in the first of `large_dirs` where one can be made, else memory. `fill` gets a writable
+    /// descriptor of `size` zeros, and whether that is a host file.
+    pub fn create_fixed(
+        size: u64,
+        large_dirs: &[PathBuf],
+        fill: impl FnOnce(BorrowedFd<'_>, bool) -> Result<()>,
+    ) -> Result<Self> {
+        let mut host_files = large_dirs.iter().map(|dir| nameless_file(dir, 0o555));
+        let host_file = host_files.find_map(Result::ok);
+        let on_disk = host_file.is_some();
+        let first = host_file.map_or_else(sealable_memory, Ok)?;
+        memfile::set_len(first.as_fd(), size)?;
+        fill(first.as_fd(), on_disk)?;
+        if !on_disk {
+            // Not against shrinking: that is how the cache gives memory back at once.
+            let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_GROW;
+            fcntl(&first, FcntlArg::F_ADD_SEALS(seals))?;
+        }
+        Self::of(first.as_fd(), on_disk)
+    }
+
+    fn of(first: BorrowedFd<'_>, on_disk: bool) -> Result<Self> {
+        let witness = Witness::new(memfile::reopen(first, libc::O_RDONLY)?)?;
+        Ok(Self {
+            witness: Arc::new(witness),
+            on_disk,
+        })
+    }
+
+    /// The cache's own hold on the object.
+    pub fn witness(&self) -> &Arc<Witness> {
+        &self.witness
+    }
+
+    /// Whether the object is a host file, not memory.
+    pub fn is_on_disk(&self) -> bool {
+        self.on_disk
+    }
+
+    /// A new open file description for a program that opened the file with `flags`.
+    pub fn open(&self, flags: i32) -> Result<Opened> {
+        Ok(Opened {
+            fd: self.witness.open(flags & KEPT_FLAGS)?,
+            native: Native::Reads {
+                witness: Arc::clone(&self.witness),
+            },
+        })
+    }
+
+    /// A descriptor to change the content with, to be closed at once. ETXTBSY while the file is executed, as on any file
+    /// system.
+    pub fn writer(&self) -> Result<OwnedFd> {
+        self.witness.open(libc::O_WRONLY)
+    }
+
+    /// A descriptor to read the content with.
+    pub fn reader(&self) -> Result<OwnedFd> {
+        self.witness.open(libc::O_RDONLY)
+    }
+
+    /// Allocated units of 512 bytes.
+    pub fn blocks(&self) -> Option<u64> {
+        let stat = self.witness.with(|fd| fstat(fd)).ok()?;
+        u64::try_from(stat.st_blocks).ok()
+    }
+
+    /// Fills `buf` from `offset`; short only at the end.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.witness.with(|fd| memfile::pread(fd, buf, offset))
+    }
+
+    /// Sets the object's size.
+    pub fn resize(&self, size: u64) -> Result<()> {
+        memfile::set_len(self.writer()?.as_fd(), size)
+    }
+
+    /// Makes `offset..offset+len` read as zeros, without changing the size.
+    pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        memfile::punch(self.writer()?.as_fd(), offset, len)
+    }
+
+    /// Copies the first `size` bytes to an object of zeros, and leaves holes where this one has them.
+    pub fn copy_to(&self, to: impl AsFd, size: u64) -> Result<()> {
+        for (start, len) in self.data_segments(size)? {
+            copy_range(|at, buf| self.read_at(at, buf), &to, start, start + len)?;
+        }
+        Ok(())
+    }
+
+    /// The parts of the first `size` bytes that are no holes, as offsets and lengths, in order.
+    pub fn data_segments(&self, size: u64) -> Result<Vec<(u64, u64)>> {
+        self.witness.with(|fd| memfile::data_segments(fd, 0, size))
+    }
+
+    /// The first offset at or after `offset` where there may be data; `None` when only a hole follows.
+    pub fn next_data(&self, offset: u64) -> Result<Option<u64>> {
+        let Ok(at) = i64::try_from(offset) else {
+            return Ok(None);
+        };
+        match self.witness.with(|fd| lseek(fd, at, Whence::SeekData)) {
+            Ok(found) => Ok(u64::try_from(found).ok()),
+            Err(Errno::ENXIO) => Ok(None),
+            // A host file system without holes: everything is data.
+            Err(Errno::EINVAL) => Ok(Some(offset)),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Whether `fd` is a descriptor of this object.
+    pub fn is_object_of(&self, fd: impl AsFd) -> Result<bool> {
+        let (dev, ino, _) = stat::identity(fd.as_fd())?;
+        Ok((dev, ino) == self.witness.identity())
+    }
+
+    /// Whether no program has an open file description or a mapping of the object.
+    pub fn is_unused(&self) -> bool {
+        self.witness.sole_opener()
+    }
+
+    /// Whether a program has the object open for writing.
+    pub fn is_open_for_writing(&self) -> bool {
+        self.witness.open_for_write_elsewhere()
+    }
+
+    /// Gives the memory of an unused object back now: the monitor may hold its witness for a while.
+    pub fn free(self) {
+        if !self.on_disk
+            && let Ok(writer) = self.witness.open(libc::O_RDWR)
+        {
+            // If this fails, the last holder of the witness gives the memory back.
+            let _ = memfile::set_len(writer.as_fd(), 0);
+        }
+    }
+}
+
+/// Writes all of `data` at `offset`. ENOSPC when that fails after some bytes.
+pub fn write_all_at(fd: impl AsFd, offset: u64, data: &[u8]) -> Result<()> {
+    match memfile::pwrite(fd.as_fd(), data, offset)? {
+        n if n == data.len() => Ok(()),
+        _ => Err(Errno::ENOSPC),
+    }
+}
+
+/// Copies the bytes `start..end` of what `read` reads to the same place of `to`.
+pub(crate) fn copy_range(
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<usize>,
+    to: impl AsFd,
+    start: u64,
+    end: u64,
+) -> Result<()> {
+    let wanted = |at: u64| usize::try_from(end.saturating_sub(at)).map_or(PIECE, |n| n.min(PIECE));
+    let mut piece = vec![0; wanted(start)];
+    let mut at = start;
+    while at < end {
+        let Some(buf) = piece.get_mut(..wanted(at)) else {
+            break;
+        };
+        let got = read(at, buf)?;
+        let Some(data) = buf.get(..got).filter(|data| !data.is_empty()) else {
+            break;
+        };
+        write_all_at(&to, at, data)?;
+        at += got as u64;
+    }
+    Ok(())
+}
+
+fn nameless_file(dir: &Path, mode: libc::mode_t) -> Result<OwnedFd> {
+    let flags = OFlag::O_TMPFILE | OFlag::O_RDWR | OFlag::O_CLOEXEC;
+    nix::fcntl::open(dir, flags, Mode::from_bits_truncate(mode))
+}
+
+/// As [`memfile::create`], but one that can be sealed.
+fn sealable_memory() -> Result<OwnedFd> {
+    /// Programs in it can be executed (Linux 6.3); not in every version of the bindings.
+    const MFD_EXEC: libc::c_uint = 0x10;
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    match memfd_create("amino", flags | MFdFlags::from_bits_retain(MFD_EXEC)) {
+        // Before that version; or executable ones are forbidden here.
+        Err(Errno::EINVAL | Errno::EACCES) => memfd_create("amino", flags),
+        other => other,
+    }
+}
