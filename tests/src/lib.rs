@@ -21,6 +21,8 @@ pub mod power;
 pub mod program;
 pub mod tools;
 
+pub use goanna_skip::{Facility, skip};
+
 pub use self::binaries::binary;
 pub use self::compare::{differences, same_tree, tree};
 pub use self::finish::{Ended, finish, finish_within};
@@ -31,6 +33,14 @@ pub use self::program::{go_program, program};
 /// Whether the tests run as root; only then other users can be tried.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Whether the tests run as root, and so can become another user. If not, the calling test is recorded as skipped.
+pub fn may_become_another_user() -> bool {
+    if !is_root() {
+        skip(Facility::Root, "only root can become another user");
+    }
+    is_root()
 }
 
 /// Whether the longer versions of tests were asked for with `GOANNA_LONG=1`.
@@ -68,8 +78,7 @@ macro_rules! in_every_place {
             use super::*;
             $(#[test]
             fn $test() {
-                if !$crate::is_root() {
-                    eprintln!("not run: needs root to become another user");
+                if !$crate::may_become_another_user() {
                     return;
                 }
                 let backend = $crate::Backend::$backend $(($crate::Engine::$engine))?;

@@ -2,9 +2,9 @@
 
 use std::process::{Command, Stdio};
 
-/// Whether `name` can be run here; says so on stderr when it cannot.
-///
-/// `.ci/run` installs all that tests ask for; elsewhere a test without its program is left out rather than failed.
+use goanna_skip::{Facility, skip};
+
+/// Whether `name` can be run here. If not, the calling test is recorded as skipped.
 pub fn has(name: &str) -> bool {
     let found = Command::new("/bin/sh")
         .args(["-c", "command -v \"$1\"", "sh", name])
@@ -13,7 +13,7 @@ pub fn has(name: &str) -> bool {
         .status()
         .is_ok_and(|status| status.success());
     if !found {
-        eprintln!("not run: {name} is not installed");
+        skip(Facility::Program, format!("{name} is not installed"));
     }
     found
 }

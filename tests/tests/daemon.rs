@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use goanna_tests::held::{Held, LIMIT, until};
 use goanna_tests::{
-    Backend, Ended, Engine, Intercept, Place, User, binary, finish, finish::wait, is_root,
+    Backend, Ended, Engine, Intercept, Place, User, binary, finish, finish::wait,
+    may_become_another_user,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -22,7 +23,7 @@ fn everywhere() -> Vec<Place> {
         Place::amino(),
         Place::new(Backend::Amino(Engine::Sled), Intercept::Ptrace, User::Own),
     ];
-    if is_root() {
+    if may_become_another_user() {
         let nobody = |how| Place::new(Backend::Amino(Engine::Fjall), how, User::Nobody);
         places.extend([nobody(Intercept::Notify), nobody(Intercept::Ptrace)]);
     }
@@ -210,7 +211,7 @@ fn a_crowd_of_short_runs_meets_one_owner_after_another() {
 
 #[test]
 fn another_user_is_not_served() {
-    if !is_root() {
+    if !may_become_another_user() {
         return;
     }
     let place = Place::new(

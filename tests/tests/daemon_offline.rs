@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use goanna_tests::held::{Held, LIMIT};
 use goanna_tests::{
-    Backend, Ended, Engine, Intercept, Place, User, binary, finish, finish::wait, is_long, is_root,
-    place::NOBODY, tools::has,
+    Backend, Ended, Engine, Intercept, Place, User, binary, finish, finish::wait, is_long,
+    may_become_another_user, place::NOBODY, tools::has,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -30,7 +30,7 @@ fn everywhere() -> Vec<Place> {
         Place::amino(),
         Place::new(Backend::Amino(Engine::Sled), Intercept::Ptrace, User::Own),
     ];
-    if is_root() {
+    if may_become_another_user() {
         let backend = Backend::Amino(Engine::Fjall);
         places.push(Place::new(backend, Intercept::Notify, User::Nobody));
     }
@@ -221,7 +221,7 @@ fn no_store_and_no_rights_are_told_alike() {
             .contains("made with the engine fjall, not sled")
     );
     wrong.expect(125);
-    if is_root() {
+    if may_become_another_user() {
         // Somebody else may not even look, whoever has it open.
         let ls = |place: &Place| {
             let mut command = Command::new(binary("amino"));
@@ -241,8 +241,7 @@ fn no_store_and_no_rights_are_told_alike() {
 /// Root that has given up its capabilities is judged as such, by aminod, too.
 #[test]
 fn capabilities_that_were_given_up_do_not_count() {
-    if !is_root() || !has("setpriv") {
-        eprintln!("not run: needs root, and setpriv");
+    if !may_become_another_user() || !has("setpriv") {
         return;
     }
     let place = Place::amino();

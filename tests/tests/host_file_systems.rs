@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
 
-use goanna_tests::{Place, finish, is_root, program, tools::has};
+use goanna_tests::{Facility, Place, finish, is_root, program, skip, tools::has};
 
 /// A file system of its own, mounted in a place; the place's store is in it.
 struct Mounted<'p> {
@@ -22,7 +22,7 @@ impl<'p> Mounted<'p> {
     fn new(place: &'p Place, kind: &str) -> Option<Self> {
         let make = format!("mkfs.{kind}");
         if !is_root() {
-            eprintln!("not run: needs root to mount {kind}");
+            skip(Facility::Root, format!("only root can mount {kind}"));
             return None;
         }
         if !has(&make) {
@@ -38,10 +38,8 @@ impl<'p> Mounted<'p> {
                 .arg(&dir),
         );
         if mounted.status != 0 {
-            eprintln!(
-                "not run: {kind} on a loop device cannot be mounted here: {}",
-                mounted.errors()
-            );
+            let why = format!("{kind} cannot be mounted: {}", mounted.errors());
+            skip(Facility::LoopDevices, why);
             return None;
         }
         fs::create_dir(dir.join("store")).unwrap();
@@ -158,7 +156,7 @@ on_host_file_systems! { xfs btrfs }
 #[test]
 fn loop_device_over_a_file_of_the_store() {
     if !is_root() {
-        eprintln!("not run: needs root for a loop device");
+        skip(Facility::Root, "only root can attach a loop device");
         return;
     }
     let place = Place::amino();
@@ -166,10 +164,7 @@ fn loop_device_over_a_file_of_the_store() {
         && printf changed >$device && blockdev --flushbufs $device; sync; losetup -d $device && head -c 7 f";
     let ended = finish(&mut place.shell(script)).expect(0);
     if ended.text().is_empty() {
-        eprintln!(
-            "not run: there are no loop devices here: {}",
-            ended.errors()
-        );
+        skip(Facility::LoopDevices, ended.errors());
         return;
     }
     assert_eq!(ended.text(), "changed");

@@ -9,11 +9,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use goanna_tests::{Backend, Ended, Intercept, Place, User, binary, finish, is_root};
+use goanna_tests::{
+    Backend, Ended, Facility, Intercept, Place, User, binary, finish, is_root,
+    may_become_another_user, skip,
+};
 
 /// Both ways to intercept, by whoever runs the tests and by an ordinary user.
 fn everywhere(body: fn(&Place)) {
-    let users: &[User] = if is_root() {
+    let users: &[User] = if may_become_another_user() {
         &[User::Own, User::Nobody]
     } else {
         &[User::Own]
@@ -196,11 +199,11 @@ impl Device {
             }
             Ok(output) => {
                 let why = String::from_utf8_lossy(&output.stderr).into_owned();
-                eprintln!("not run: no loop device: {why}");
+                skip(Facility::LoopDevices, why);
                 None
             }
             Err(why) => {
-                eprintln!("not run: losetup: {why}");
+                skip(Facility::Program, format!("losetup: {why}"));
                 None
             }
         }
@@ -220,7 +223,7 @@ impl Drop for Device {
 #[test]
 fn on_a_block_device() {
     if !is_root() {
-        eprintln!("not run: needs root to attach a loop device");
+        skip(Facility::Root, "only root can attach a loop device");
         return;
     }
     let place = Place::new(Backend::Pass, Intercept::Notify, User::Own);

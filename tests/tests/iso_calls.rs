@@ -16,8 +16,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use goanna_tests::{
-    Backend, Ended, Intercept, Place, User, differences, finish, finish_within, is_root, program,
-    tools::has,
+    Backend, Ended, Facility, Intercept, Place, User, differences, finish, finish_within, is_root,
+    program, skip, tools::has,
 };
 
 /// Fifty thousand calls take some seconds, more where other tests run.
@@ -125,7 +125,10 @@ fn text(ended: Ended) -> String {
 
 fn check(name: &str, at_least: usize) {
     if !is_root() {
-        eprintln!("not run: needs root to mount the file system that judges");
+        skip(
+            Facility::Root,
+            "only root can mount the file system to compare with",
+        );
         return;
     }
     let makers: [&[&str]; 2] = [

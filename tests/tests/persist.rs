@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use goanna_tests::{
-    Backend, Engine, Intercept, Place, User, finish, in_every_place, is_long, is_root, program,
-    same_tree, tree,
+    Backend, Engine, Facility, Intercept, Place, User, finish, in_every_place, is_long, is_root,
+    program, same_tree, skip, tree,
 };
 use rustix::process::{Pid, Signal};
 
@@ -266,13 +266,13 @@ impl Drop for SmallDisk<'_> {
 
 fn a_full_disk_fails_the_operation_and_keeps_the_rest(engine: Engine) {
     if !is_root() {
-        eprintln!("not run: needs root to mount a small tmpfs");
+        skip(Facility::Root, "only root can mount a small tmpfs");
         return;
     }
     let place = Place::new(Backend::Amino(engine), Intercept::Notify, User::Own);
     let dir = place.make_dir("small");
     let Some(_disk) = SmallDisk::new(&dir, "192M") else {
-        eprintln!("not run: no tmpfs can be mounted here");
+        skip(Facility::Mounts, "no tmpfs can be mounted");
         return;
     };
     let store = dir.join("store");

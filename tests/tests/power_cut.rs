@@ -4,15 +4,18 @@
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
-use goanna_tests::power::campaign::{Setting, Workload};
 use goanna_tests::power::volume::{Kind, missing};
 use goanna_tests::{Engine, is_long};
+use goanna_tests::{
+    power::campaign::{Setting, Workload},
+    skip,
+};
 
 const LEVELS: [&str; 3] = ["aci", "commit", "acid"];
 
 fn campaign(engine: Engine) {
-    if let Some(why) = missing() {
-        eprintln!("not run: {why}");
+    if let Some((facility, why)) = missing() {
+        skip(facility, why);
         return;
     }
     let seed = std::env::var("GOANNA_SEED").map_or(1, |seed| seed.parse().expect("a number"));

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use goanna_tests::{
-    Backend, Engine, Intercept, Place, User, finish, finish_within, go_program, is_long, is_root,
-    same_tree, tools::has, tree,
+    Backend, Engine, Intercept, Place, User, finish, finish_within, go_program, is_long,
+    may_become_another_user, same_tree, tools::has, tree,
 };
 
 /// One test a place; interception by ptrace is slow, so one back end stands for all.
@@ -21,8 +21,7 @@ macro_rules! programs {
         $(mod $name {
             use super::*;
             fn run(backend: Backend, intercept: Intercept, user: User) {
-                if user == User::Nobody && !is_root() {
-                    eprintln!("not run: needs root to become another user");
+                if user == User::Nobody && !may_become_another_user() {
                     return;
                 }
                 if [$($tool),+].iter().all(|tool| has(tool)) {

@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use goanna_tests::{
-    Backend, Engine, Intercept, Place, User, finish, finish_within, go_program, is_root, tools::has,
+    Backend, Engine, Facility, Intercept, Place, User, finish, finish_within, go_program, is_root,
+    may_become_another_user, skip, tools::has,
 };
 
 const LIMIT: Duration = Duration::from_secs(240);
@@ -44,7 +45,7 @@ fn postgres_programs() -> Option<PathBuf> {
 /// Root starts the server for another user, as Debian does; an ordinary user starts its own.
 fn postgres(place: &Place) {
     let Some(bin) = postgres_programs() else {
-        eprintln!("not run: no PostgreSQL");
+        skip(Facility::Program, "PostgreSQL is not installed");
         return;
     };
     let become_user = if is_root() && place.user() == User::Own {
@@ -183,8 +184,7 @@ macro_rules! servers {
         $(mod $name {
             use super::*;
             fn run(backend: Backend, intercept: Intercept, user: User) {
-                if user == User::Nobody && !is_root() {
-                    eprintln!("not run: needs root to become another user");
+                if user == User::Nobody && !may_become_another_user() {
                     return;
                 }
                 let place = Place::new(backend, intercept, user);

@@ -11,7 +11,8 @@ use std::fs;
 
 use goanna_tests::held::command_in_path;
 use goanna_tests::{
-    Backend, Ended, Engine, Held, Intercept, Place, User, finish, is_root, same_tree, tree,
+    Backend, Ended, Engine, Held, Intercept, Place, User, finish, may_become_another_user,
+    same_tree, tree,
 };
 
 fn everywhere() -> Vec<Place> {
@@ -19,7 +20,7 @@ fn everywhere() -> Vec<Place> {
         Place::amino(),
         Place::new(Backend::Amino(Engine::Sled), Intercept::Ptrace, User::Own),
     ];
-    if is_root() {
+    if may_become_another_user() {
         let backend = Backend::Amino(Engine::Fjall);
         places.push(Place::new(backend, Intercept::Notify, User::Nobody));
     }

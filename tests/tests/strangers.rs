@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use goanna_tests::{Place, is_root, place::NOBODY, tools::has};
+use goanna_tests::{Place, may_become_another_user, place::NOBODY, tools::has};
 
 /// Everything below `dir` that is no directory.
 fn objects(dir: &Path) -> Vec<PathBuf> {
@@ -44,8 +44,7 @@ fn reached(paths: &[PathBuf]) -> String {
 /// `others`, which another user among its own tracees may run, and then for the end.
 #[test]
 fn private_objects_are_out_of_reach() {
-    if !is_root() || !has("python3") {
-        eprintln!("not run: needs root to become another user, and python3");
+    if !may_become_another_user() || !has("python3") {
         return;
     }
     let place = Place::amino();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use goanna_tests::{
     Backend, Ended, Engine, Intercept, Place, User, command_in_path, finish_within, is_long,
-    is_root, program, same_tree, tools::has, tree,
+    may_become_another_user, program, same_tree, tools::has, tree,
 };
 
 /// One test for each kind of place that `$body` is to hold in.
@@ -27,8 +27,7 @@ macro_rules! in_stores {
     (@ $body:expr; $($test:ident($engine:ident, $intercept:ident, $user:ident))*) => {
         $(#[test]
         fn $test() {
-            if User::$user == User::Nobody && !is_root() {
-                eprintln!("not run: needs root to become another user");
+            if User::$user == User::Nobody && !may_become_another_user() {
                 return;
             }
             let place = Place::new(Backend::Amino(Engine::$engine), Intercept::$intercept, User::$user);

@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 use goanna_tests::finish::wait;
 use goanna_tests::held::{LIMIT, until};
 
-use goanna_tests::{Backend, Engine, Intercept, Place, User, finish, is_root, same_tree, tree};
+use goanna_tests::{
+    Backend, Engine, Intercept, Place, User, finish, may_become_another_user, same_tree, tree,
+};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// What there was before.
@@ -31,7 +33,7 @@ fn places() -> Vec<Place> {
         for intercept in [Intercept::Notify, Intercept::Ptrace] {
             places.push(Place::new(Backend::Amino(engine), intercept, User::Own));
         }
-        if is_root() {
+        if may_become_another_user() {
             places.push(Place::new(
                 Backend::Amino(engine),
                 Intercept::Notify,

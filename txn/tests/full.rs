@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use amino_txn::{Changes, EngineKind, Error, Options, Store};
 use common::{Model, all, apply};
+use goanna_skip::{Facility, skip};
 
 const PERSISTENT: [EngineKind; 2] = [EngineKind::Fjall, EngineKind::Sled];
 
@@ -27,8 +28,7 @@ impl SmallDisk {
         if mounted.is_ok_and(|output| output.status.success()) {
             return Some(Self(dir));
         }
-        // Printed, not counted as run: only root can have a small disk.
-        eprintln!("skipped: this user cannot mount a tmpfs");
+        skip(Facility::Mounts, "no tmpfs can be mounted");
         None
     }
 

@@ -1,7 +1,9 @@
 //! The steps of continuous integration: what each runs, in which order, and what is said about it.
 
 use std::ffi::OsString;
+use std::fs::Permissions;
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -148,10 +150,15 @@ impl Step {
     fn test(self, tally: &mut Tally) -> Result<(), Error> {
         self.cargo(&["build", "--workspace", "--bins"])?;
         let before = tally.ran();
-        self.counted(
-            &mut cargo(&["test", "--workspace", "--no-fail-fast"]),
-            tally,
-        )?;
+        let skipped = Skipped::new().map_err(|source| self.io("a temporary file", source))?;
+        let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+        command.env("GOANNA_SKIPPED", &skipped.path);
+        self.counted(&mut command, tally)?;
+        let lines = skipped.lines();
+        for line in lines.lines() {
+            eprintln!("    not run: {line}");
+        }
+        tally.add_skipped(&lines);
         if tally.ran() == before {
             return Err(Error::NoTests(self.name()));
         }
@@ -213,6 +220,32 @@ impl Step {
             command: command.to_owned(),
             source,
         }
+    }
+}
+
+/// The file to which tests append why they were left out ([`goanna-skip`](../../tests/skip/src/lib.rs)). Removed when dropped.
+struct Skipped {
+    path: PathBuf,
+}
+
+impl Skipped {
+    fn new() -> io::Result<Self> {
+        let path = workspace().join(format!("target/skipped-{}", std::process::id()));
+        std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
+        std::fs::write(&path, "")?;
+        // Some tests run as another user.
+        std::fs::set_permissions(&path, Permissions::from_mode(0o666))?;
+        Ok(Self { path })
+    }
+
+    fn lines(&self) -> String {
+        std::fs::read_to_string(&self.path).unwrap_or_default()
+    }
+}
+
+impl Drop for Skipped {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 

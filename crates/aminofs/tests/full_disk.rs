@@ -15,6 +15,7 @@ use amino_fs::{AminoFs, EngineKind};
 use amino_schema::key;
 use common::user::User;
 use common::{close_and_check, open_with, options};
+use goanna_skip::{Facility, skip};
 use goanna_vfs::{Errno, FileSystem};
 
 /// A file system of its own.
@@ -30,7 +31,7 @@ impl SmallDisk {
         if mounted.is_ok_and(|output| output.status.success()) {
             return Some(Self(dir));
         }
-        eprintln!("not run: this user cannot mount a tmpfs");
+        skip(Facility::Mounts, "no tmpfs can be mounted");
         None
     }
 

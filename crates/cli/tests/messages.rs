@@ -13,6 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use goanna_skip::{Facility, skip};
 use tempfile::TempDir;
 
 const AMINO: &str = env!("CARGO_BIN_EXE_amino");
@@ -186,7 +187,7 @@ fn without(place: &str, home: &Home) -> Option<(i32, String)> {
         .current_dir(home.0.path());
     let probe = Command::new("unshare").args(["-rm", "true"]).status();
     if !probe.is_ok_and(|status| status.success()) {
-        eprintln!("not run: no user name spaces");
+        skip(Facility::UserNamespaces, "unshare -rm fails");
         return None;
     }
     Some(said(command.output().unwrap()))
@@ -266,7 +267,7 @@ fn names_in_messages_control_no_terminal() {
 #[test]
 fn a_line_is_written_at_once() {
     if Command::new("strace").arg("-V").output().is_err() {
-        eprintln!("not run: no strace");
+        skip(Facility::Program, "strace is not installed");
         return;
     }
     let home = Home::new();

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+use goanna_skip::{Facility, skip};
+
 use tempfile::TempDir;
 
 /// An installation all tests share.
@@ -160,6 +162,7 @@ fn the_examples_compile_and_do_nothing_outside() {
 #[test]
 fn the_header_is_cpp_too() {
     if Command::new("g++").arg("--version").output().is_err() {
+        skip(Facility::Program, "g++ is not installed");
         return;
     }
     let header = tests().join("../include/amino.h");

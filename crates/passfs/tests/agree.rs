@@ -12,6 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use goanna_passfs::PassFs;
+use goanna_skip::{Facility, skip};
 use goanna_vfs::{Caller, Errno, FileSystem, Mounts, Place, Result, Stamp, TimeSet, ops};
 use memfs::MemFs;
 
@@ -329,7 +330,7 @@ fn run(seed: u64, steps: usize, seen: &mut std::collections::BTreeMap<String, us
 #[test]
 fn rules_agree_with_the_kernel() {
     if !goanna_sys::cred::may_change_user() {
-        eprintln!("skipped: acting as other users needs root");
+        skip(Facility::Root, "only root can become another user");
         return;
     }
     let mut seen = std::collections::BTreeMap::new();

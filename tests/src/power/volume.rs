@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use fuser::{BackgroundSession, Config, MountOption};
+use goanna_skip::Facility;
 use parking_lot::Mutex;
 
 use super::fuse::{DiskFs, NAME};
@@ -60,14 +61,15 @@ impl Kind {
 }
 
 /// What the machine lacks for volumes; `None` when there is all.
-pub fn missing() -> Option<&'static str> {
+pub fn missing() -> Option<(Facility, &'static str)> {
     if !crate::is_root() {
-        return Some("needs root to mount a disk");
+        return Some((Facility::Root, "only root can mount a disk"));
     }
-    for device in ["/dev/fuse", "/dev/loop-control"] {
-        if !Path::new(device).exists() {
-            return Some("needs FUSE and loop devices");
-        }
+    if !Path::new("/dev/fuse").exists() {
+        return Some((Facility::Fuse, "the disk is a FUSE file"));
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        return Some((Facility::LoopDevices, "the disk is a loop device"));
     }
     let programs = ["mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "losetup"];
     let has = |name: &str| {
@@ -75,7 +77,8 @@ pub fn missing() -> Option<&'static str> {
             .iter()
             .any(|dir| Path::new(dir).join(name).exists())
     };
-    (!programs.into_iter().all(has)).then_some("needs e2fsprogs, xfsprogs, btrfs-progs and mount")
+    let why = "e2fsprogs, xfsprogs, btrfs-progs or mount is not installed";
+    (!programs.into_iter().all(has)).then_some((Facility::Program, why))
 }
 
 /// A mounted file system whose disk records what it receives. Unmounted when dropped.

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use goanna_skip::{Facility, skip};
 use goanna_sys::filter::Insn;
 use goanna_sys::launch::Launch;
 
@@ -30,7 +31,7 @@ pub fn root_only(name: &str, body: fn()) {
     if is_root() {
         fresh(name, body, &[None]);
     } else {
-        eprintln!("{name}: needs root, not run");
+        skip(Facility::Root, "the test is for root");
     }
 }
 
@@ -40,6 +41,7 @@ fn fresh(name: &str, body: fn(), users: &[Option<u32>]) {
     }
     for &user in users {
         if user.is_some() && !is_root() {
+            skip(Facility::Root, "only root can become another user");
             continue;
         }
         let exe = std::env::current_exe().unwrap();
