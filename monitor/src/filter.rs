@@ -89,9 +89,15 @@ impl Verdict {
             Rule::Allow | Rule::Close | Rule::TraceSends(_) | Rule::Read(_) => {
                 Self::Return(RET_ALLOW)
             }
-            Rule::Data(_) | Rule::DataUnless(..) | Rule::MapFile(_) if !purpose.shadow_files => {
+            Rule::Data(_) | Rule::DataUnless(..) | Rule::MapFile(_) | Rule::ReadIf(..)
+                if !purpose.shadow_files =>
+            {
                 Self::Return(RET_ALLOW)
             }
+            Rule::ReadIf(all, _) => Self::If {
+                all,
+                then: answered,
+            },
             Rule::Notify(_) | Rule::Data(_) => Self::Return(answered),
             Rule::NotifyIf(condition, _) => Self::when(condition, answered),
             Rule::DataUnless(any, _) => Self::Unless {
@@ -127,7 +133,7 @@ impl Verdict {
     /// The verdict of [`compile_member`].
     fn of_member(rule: &'static Rule, closes: bool) -> Self {
         match rule {
-            Rule::Read(_) => Self::Return(RET_TRACE),
+            Rule::Read(_) | Rule::ReadIf(..) => Self::Return(RET_TRACE),
             Rule::Close if closes => Self::Return(RET_TRACE),
             Rule::MapFile(_) => Self::when(&MAP_FILE, RET_TRACE),
             Rule::Transaction | Rule::Trace if closes => Self::Return(RET_TRACE | CLOSER),
@@ -222,7 +228,8 @@ fn leaf(verdict: Verdict) -> Vec<Insn> {
                 } else {
                     (fails, 0)
                 };
-                let argument = OFFSET_ARGS + 8 * u32::from(condition.arg);
+                let half = if condition.high { 4 } else { 0 };
+                let argument = OFFSET_ARGS + 8 * u32::from(condition.arg) + half;
                 program.extend([
                     insn(LD_W_ABS, 0, 0, argument),
                     insn(AND, 0, 0, condition.mask),
@@ -267,7 +274,10 @@ mod tests {
                     acc = match i.k {
                         OFFSET_NR => nr,
                         OFFSET_ARCH => arch,
-                        k => args[(k - OFFSET_ARGS) as usize / 8] as u32,
+                        k => {
+                            let (argument, byte) = ((k - OFFSET_ARGS) / 8, (k - OFFSET_ARGS) % 8);
+                            (args[argument as usize] >> (8 * byte)) as u32
+                        }
                     }
                 }
                 JEQ => pc += jump(acc == i.k),
@@ -421,6 +431,21 @@ mod tests {
             assert_eq!(verdict(request), RET_NOTIFY, "{request:#x}");
             // The kernel looks at 32 bits.
             assert_eq!(verdict(1 << 32 | request), RET_NOTIFY, "{request:#x}");
+        }
+    }
+
+    #[test]
+    fn seeks_beyond_the_largest_file_are_seen() {
+        let program = compile(NOTIFY);
+        let verdict = |offset: i64| {
+            let args = [3, offset as u64, 0, 0, 0, 0];
+            run(&program, AUDIT_ARCH_X86_64, libc::SYS_lseek as u32, args)
+        };
+        for offset in [0, 4096, (1 << 44) - 1, -1, -(1 << 50), i64::MIN] {
+            assert_eq!(verdict(offset), RET_ALLOW, "{offset}");
+        }
+        for offset in [1 << 44, 1 << 62, i64::MAX] {
+            assert_eq!(verdict(offset), RET_NOTIFY, "{offset}");
         }
     }
 

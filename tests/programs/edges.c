@@ -38,6 +38,26 @@ static void counts(void)
 	munmap(page, 4096);
 }
 
+/* The kernel looks at the largest file that the file system can have. */
+static void offsets(void)
+{
+	int file = MUST(open("counts", O_RDWR)), reader = MUST(open("counts", O_RDONLY));
+
+	T("lseek to 1<<62", lseek(file, 1L << 62, SEEK_SET));
+	T("lseek to the last offset", lseek(file, INT64_MAX, SEEK_SET));
+	T("lseek to 16 TiB", lseek(reader, 1L << 44, SEEK_SET));
+	T("lseek to 8 TiB", lseek(reader, 1L << 43, SEEK_SET));
+	T("lseek to 1<<62 for data", lseek(file, 1L << 62, SEEK_DATA));
+	T("lseek of whence 9", lseek(file, 1L << 62, 9));
+	T("lseek back", lseek(reader, -(1L << 42), SEEK_CUR));
+	T("lseek before the start", lseek(reader, -(1L << 43), SEEK_CUR));
+	T("lseek of no descriptor", lseek(77, 1L << 62, SEEK_SET));
+	T("where it is", lseek(reader, 0, SEEK_CUR));
+	T("where the other is", lseek(file, 0, SEEK_CUR));
+	close(file);
+	close(reader);
+}
+
 static void places(void)
 {
 	make("file", "x");
@@ -122,6 +142,7 @@ static void limited(void)
 static void steps(void)
 {
 	counts();
+	offsets();
 	places();
 	no_descriptors();
 	limited();

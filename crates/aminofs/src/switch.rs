@@ -14,6 +14,10 @@ impl FileSystem for AminoFs {
         "amino"
     }
 
+    fn largest_file(&self) -> u64 {
+        crate::data::MAX_FILE
+    }
+
     fn root(&self) -> Node {
         self.root.node()
     }

@@ -81,6 +81,11 @@ impl FileSystem for IsoFs {
         Some(&self.cache)
     }
 
+    fn largest_file(&self) -> u64 {
+        // What Linux says of ISO 9660 images.
+        1 << 43
+    }
+
     fn root(&self) -> Node {
         node(Arc::clone(self.iso().root()))
     }

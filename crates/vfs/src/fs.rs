@@ -89,6 +89,11 @@ pub trait FileSystem: Send + Sync + 'static {
         false
     }
 
+    /// The size of the largest file that can be, in bytes: an offset beyond is EINVAL for lseek(2).
+    fn largest_file(&self) -> u64 {
+        i64::MAX.unsigned_abs()
+    }
+
     /// Transactions across several calls, where the back end has them.
     fn transactions(&self) -> Option<&dyn Transactions> {
         None

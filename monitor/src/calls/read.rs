@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use goanna_sys::tracee;
 use goanna_vfs::{Caller, Errno, Place, Result};
-use nix::unistd::{Whence, lseek};
+use nix::unistd::{self, Whence};
 
 use super::rw::{many, one};
 use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::Shadow;
+use crate::table::FAR;
 
 /// Read from the file system and written to the tracee at once.
 const PIECE: usize = 4 << 20;
@@ -74,13 +75,13 @@ impl Content {
 
     /// The descriptor's offset.
     pub fn offset(&self) -> Result<u64> {
-        Ok(lseek(self.ofd.as_fd(), 0, Whence::SeekCur)? as u64)
+        Ok(unistd::lseek(self.ofd.as_fd(), 0, Whence::SeekCur)? as u64)
     }
 
     /// Sets the descriptor's offset.
     pub fn seek(&self, offset: u64) -> Result<()> {
         let offset = i64::try_from(offset).map_err(|_| Errno::EINVAL)?;
-        lseek(self.ofd.as_fd(), offset, Whence::SeekSet)?;
+        unistd::lseek(self.ofd.as_fd(), offset, Whence::SeekSet)?;
         Ok(())
     }
 }
@@ -159,16 +160,20 @@ pub fn preadv2(call: &mut Call<'_>) -> Result<Answer> {
     read_segments(call, || many(call), at)
 }
 
-/// lseek(2): from the end, and over holes, of which a changed content has none.
-pub fn lseek_in(call: &mut Call<'_>) -> Result<Answer> {
-    let whence = call.int(2);
+/// lseek(2): EINVAL beyond the largest file, which comes as a notification; in transactions from the end, and over holes, of
+/// which a changed content has none.
+pub fn lseek(call: &mut Call<'_>) -> Result<Answer> {
+    let (by, whence) = (call.arg(1) as i64, call.int(2));
+    if whence == libc::SEEK_SET && is_beyond(call, by)? {
+        return Err(Errno::EINVAL);
+    }
     if !matches!(whence, libc::SEEK_END | libc::SEEK_DATA | libc::SEEK_HOLE) {
         return Ok(Answer::PassOn);
     }
     let Some(content) = Content::of(call, call.int(0))? else {
         return Ok(Answer::PassOn);
     };
-    let (size, by) = (content.size()?, call.arg(1) as i64);
+    let size = content.size()?;
     let beyond = u64::try_from(by).map_or(true, |by| by >= size);
     let to = match whence {
         libc::SEEK_END => size.checked_add_signed(by).ok_or(Errno::EINVAL)?,
@@ -178,4 +183,22 @@ pub fn lseek_in(call: &mut Call<'_>) -> Result<Answer> {
     };
     content.seek(to)?;
     Ok(Answer::Value(to as i64))
+}
+
+/// Whether `offset` is beyond the largest file that the file system of the call's descriptor can have. The kernel knows
+/// only what the file system of the cache object can have.
+fn is_beyond(call: &Call<'_>, offset: i64) -> Result<bool> {
+    let Ok(offset) = u64::try_from(offset) else {
+        return Ok(false);
+    };
+    if FAR
+        .iter()
+        .any(|condition| !condition.is_met(&[0, offset, 0, 0, 0, 0]))
+    {
+        return Ok(false);
+    }
+    Ok(match call.shadow(call.int(0))?.as_deref() {
+        Some(Shadow::File { place, .. }) => offset > place.mount.fs.largest_file(),
+        _ => false,
+    })
 }

@@ -20,6 +20,8 @@ pub type Handler = fn(&mut Call<'_>) -> Result<Answer, Errno>;
 pub struct Condition {
     /// Argument number, 0 to 5.
     pub arg: u8,
+    /// Whether it is the high 32 bits that are looked at.
+    pub high: bool,
     /// Bits that are compared.
     pub mask: u32,
     /// What they are compared with.
@@ -31,8 +33,9 @@ pub struct Condition {
 impl Condition {
     /// Whether a call with these arguments meets it.
     pub fn is_met(&self, args: &[u64; 6]) -> bool {
-        let arg = args.get(usize::from(self.arg)).copied().unwrap_or(0) as u32;
-        (arg & self.mask == self.value) == self.holds
+        let arg = args.get(usize::from(self.arg)).copied().unwrap_or(0);
+        let half = if self.high { arg >> 32 } else { arg } as u32;
+        (half & self.mask == self.value) == self.holds
     }
 }
 
@@ -64,6 +67,7 @@ pub const DEVICE_REQUEST: AnyOf = AnyOf {
 /// mmap(2) of a file, shared.
 pub const MAP_SHARED_FILE: Condition = Condition {
     arg: 3,
+    high: false,
     mask: (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u32,
     value: libc::MAP_SHARED as u32,
     holds: true,
@@ -71,6 +75,7 @@ pub const MAP_SHARED_FILE: Condition = Condition {
 /// mmap(2) of a file.
 pub const MAP_FILE: Condition = Condition {
     arg: 3,
+    high: false,
     mask: libc::MAP_ANONYMOUS as u32,
     value: 0,
     holds: true,
@@ -78,6 +83,7 @@ pub const MAP_FILE: Condition = Condition {
 /// prctl(PR_SET_DUMPABLE) and prctl(PR_SET_PDEATHSIG), and two operations that no program needs.
 pub const DUMPABLE_OR_PDEATHSIG: Condition = Condition {
     arg: 0,
+    high: false,
     mask: !(libc::PR_SET_DUMPABLE | libc::PR_SET_PDEATHSIG) as u32,
     value: 0,
     holds: true,
@@ -86,6 +92,7 @@ pub const DUMPABLE_OR_PDEATHSIG: Condition = Condition {
 pub const fn sigkill(arg: u8) -> Condition {
     Condition {
         arg,
+        high: false,
         mask: u32::MAX,
         value: libc::SIGKILL as u32,
         holds: true,
@@ -94,6 +101,7 @@ pub const fn sigkill(arg: u8) -> Condition {
 /// clone(2) with CLONE_UNTRACED.
 pub const CLONE_UNTRACED: Condition = Condition {
     arg: 0,
+    high: false,
     mask: libc::CLONE_UNTRACED as u32,
     value: libc::CLONE_UNTRACED as u32,
     holds: true,
@@ -102,12 +110,14 @@ pub const CLONE_UNTRACED: Condition = Condition {
 pub const UNIX_DATAGRAMS: [Condition; 2] = [
     Condition {
         arg: 0,
+        high: false,
         mask: u32::MAX,
         value: libc::AF_UNIX as u32,
         holds: true,
     },
     Condition {
         arg: 1,
+        high: false,
         mask: 0xe,
         value: libc::SOCK_DGRAM as u32,
         holds: true,
@@ -116,10 +126,29 @@ pub const UNIX_DATAGRAMS: [Condition; 2] = [
 /// sendto(2) with an address.
 pub const TO_ADDRESS: Condition = Condition {
     arg: 5,
+    high: false,
     mask: u32::MAX,
     value: 0,
     holds: false,
 };
+
+/// lseek(2) to an offset of 16 TiB or more, which no file system of ours has in a file but the kernel has in its cache object.
+pub const FAR: [Condition; 2] = [
+    Condition {
+        arg: 1,
+        high: true,
+        mask: 1 << 31,
+        value: 0,
+        holds: true,
+    },
+    Condition {
+        arg: 1,
+        high: true,
+        mask: !((1 << 12) - 1),
+        value: 0,
+        holds: false,
+    },
+];
 
 /// How a call is treated.
 #[derive(Clone, Copy)]
@@ -139,6 +168,8 @@ pub enum Rule {
     MapFile(Handler),
     /// Allowed; in members of transactions stopped by ptrace and answered.
     Read(Handler),
+    /// As [`Rule::Read`]; where all conditions hold as [`Rule::Data`].
+    ReadIf(&'static [Condition], Handler),
     /// Allowed; in programs whose transactions end with the last close of a file stopped by ptrace.
     Close,
     /// Stopped by ptrace; the event message tells whether the program has the filter of members.
@@ -187,6 +218,7 @@ impl Entry {
             Rule::Data(_) => "answered for shadow files".into(),
             Rule::DataUnless(..) | Rule::MapFile(_) => "answered in part for shadow files".into(),
             Rule::Read(_) => "allowed; answered in transactions".into(),
+            Rule::ReadIf(..) => "allowed; answered in part, and in transactions".into(),
             Rule::Close => "allowed; stopped under profiles".into(),
             Rule::Trace | Rule::Transaction => "stopped".into(),
             Rule::TraceIf(_) => "stopped in part".into(),
@@ -206,6 +238,7 @@ impl Rule {
             Self::Data(_) => shadow_files,
             Self::DataUnless(any, _) => shadow_files && !any.is_met(args),
             Self::MapFile(_) => shadow_files && MAP_SHARED_FILE.is_met(args),
+            Self::ReadIf(all, _) => shadow_files && all.iter().all(|one| one.is_met(args)),
             _ => false,
         }
     }
@@ -218,7 +251,8 @@ impl Rule {
             | Self::Data(handler)
             | Self::DataUnless(_, handler)
             | Self::MapFile(handler)
-            | Self::Read(handler) => Some(*handler),
+            | Self::Read(handler)
+            | Self::ReadIf(_, handler) => Some(*handler),
             _ => None,
         }
     }

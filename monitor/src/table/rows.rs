@@ -3,8 +3,8 @@
 use nix::errno::Errno;
 
 use super::{
-    CLONE_UNTRACED, DEVICE_REQUEST, DUMPABLE_OR_PDEATHSIG, Entry, Rule, TO_ADDRESS, UNIX_DATAGRAMS,
-    row, sigkill,
+    CLONE_UNTRACED, DEVICE_REQUEST, DUMPABLE_OR_PDEATHSIG, Entry, FAR, Rule, TO_ADDRESS,
+    UNIX_DATAGRAMS, row, sigkill,
 };
 use crate::calls::{
     attr, copy, dir, ioctl, kill, link, map, open, process, read, rw, size, socket, stat, sync,
@@ -22,7 +22,7 @@ pub static ROWS: &[Entry] = &[
     row(5, "fstat", Rule::Notify(stat::fstat), ""),
     row(6, "lstat", Rule::Notify(stat::lstat), ""),
     row(7, "poll", Rule::Allow, ""),
-    row(8, "lseek", Rule::Read(read::lseek_in), "a shadow file's cache object answers natively, but for what a transaction has changed"),
+    row(8, "lseek", Rule::ReadIf(&FAR, read::lseek), "a shadow file's cache object answers natively, but for offsets beyond the largest file, and for what a transaction has changed"),
     row(9, "mmap", Rule::MapFile(map::mmap), "shared file mappings; private ones in transactions only"),
     row(10, "mprotect", Rule::Allow, "on the cache object"),
     row(11, "munmap", Rule::Allow, "on the cache object"),
