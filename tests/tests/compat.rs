@@ -60,6 +60,7 @@ in_every_place! {
     stat => |place| check(&place, "stat", false);
     rw => |place| check(&place, "rw", false);
     dirs => |place| check(&place, "dirs", false);
+    the_directory_above_a_mount => |place| check(&place, "above", false);
     names => |place| check(&place, "names", false);
     attr => |place| check(&place, "attr", false);
     flags => |place| check(&place, "flags", false);

@@ -15,6 +15,7 @@ compile_error!(
 );
 
 pub mod cred;
+pub mod entries;
 pub mod filter;
 pub mod inherited;
 pub mod interrupt;

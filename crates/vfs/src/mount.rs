@@ -226,6 +226,16 @@ impl Mounts {
         })
     }
 
+    /// The mounts whose mount points lie in a directory of the host, each with that directory's canonical path (empty for
+    /// the root) and its name there, in the order in which they were mounted.
+    pub fn on_host(&self) -> impl Iterator<Item = (&[u8], &[u8], &Arc<Mount>)> {
+        self.iter().filter_map(|mount| {
+            let slash = mount.target.iter().rposition(|&b| b == b'/')?;
+            let (dir, name) = mount.target.split_at_checked(slash)?;
+            (!self.leads_into(dir)).then_some((dir, name.get(1..)?, mount))
+        })
+    }
+
     fn canonical(&mut self, caller: &Caller, target: &[u8]) -> Result<Vec<u8>, MountError> {
         if target.first() != Some(&b'/') {
             return Err(MountError::NotAbsolute);

@@ -1,4 +1,8 @@
 //! Directories: reading, making, removing; device and fifo names; the working directory.
+//!
+//! Lists of host directories that lead to mounts are in [`host`].
+
+mod host;
 
 use std::os::fd::AsFd;
 
@@ -17,7 +21,7 @@ const MOUNTS_FROM: u64 = 1 << 62;
 
 fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
     let Descriptor::Shadow(shadow, ofd) = call.descriptor(call.int(0))? else {
-        return Ok(Answer::PassOn);
+        return host::read_entries(call, layout);
     };
     let Shadow::Dir { place, .. } = &*shadow else {
         return Err(Errno::ENOTDIR);

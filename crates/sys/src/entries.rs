@@ -1,0 +1,29 @@
+//! Entries of a host directory, as the kernel writes them.
+#![allow(unsafe_code, reason = "getdents(2) and getdents64(2) into a buffer")]
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use nix::errno::Errno;
+
+/// Which of the two calls reads the entries; each has a layout of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntriesCall {
+    /// getdents(2).
+    Old,
+    /// getdents64(2).
+    New,
+}
+
+/// Reads entries of the directory `fd` from its position on, at most `room` bytes. Empty at the end. EINVAL when not one
+/// entry fits, ENOENT for a removed directory.
+pub fn read(call: EntriesCall, fd: BorrowedFd<'_>, room: usize) -> Result<Vec<u8>, Errno> {
+    let number = match call {
+        EntriesCall::Old => libc::SYS_getdents,
+        EntriesCall::New => libc::SYS_getdents64,
+    };
+    let mut bytes = vec![0_u8; room];
+    // SAFETY: `bytes` has room for its length, which the kernel does not exceed.
+    let got = unsafe { libc::syscall(number, fd.as_raw_fd(), bytes.as_mut_ptr(), bytes.len()) };
+    bytes.truncate(Errno::result(got)? as usize);
+    Ok(bytes)
+}
