@@ -5,12 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use goanna_monitor::Status;
-use goanna_vfs::{Errno, MountError};
+use goanna_offline::Error as Offline;
+use goanna_vfs::{Errno, MountError, io_error_text};
 use thiserror::Error;
 
 use crate::daemon::Told;
-use crate::names::{escape, escape_path};
 use crate::profile::ProfileError;
+use crate::report::names::{escape, escape_path};
 use crate::run::{ending, exit_status};
 use crate::spec::SpecError;
 
@@ -39,7 +40,7 @@ pub enum Error {
         why: SpecError,
     },
     /// A profile file that cannot be read.
-    #[error("--profile {}: {}", escape_path(.file), io_text(.why))]
+    #[error("--profile {}: {}", escape_path(.file), io_error_text(.why))]
     ProfileFile {
         /// As it was given.
         file: PathBuf,
@@ -91,7 +92,7 @@ pub enum Error {
         parent: PathBuf,
     },
     /// No store can be made at a place.
-    #[error("{}: no store can be made here: {}", escape_path(.dir), io_text(.why))]
+    #[error("{}: no store can be made here: {}", escape_path(.dir), io_error_text(.why))]
     NotMade {
         /// The store.
         dir: PathBuf,
@@ -121,7 +122,7 @@ pub enum Error {
     #[error("--txn: a transaction cannot span the store mounted at {}, too", escape(.0))]
     SeveralStores(Vec<u8>),
     /// An operation on a host path failed.
-    #[error("{}: {}", escape_path(.path), io_text(.why))]
+    #[error("{}: {}", escape_path(.path), io_error_text(.why))]
     Host {
         /// The path.
         path: PathBuf,
@@ -139,17 +140,9 @@ pub enum Error {
         /// What is wrong, and where in it.
         why: goanna_isofs::Error,
     },
-    /// An operation on a path of a store or an image failed.
-    #[error("{}: {why}", escape(.path))]
-    InTree {
-        /// The path within it.
-        path: Vec<u8>,
-        /// Why.
-        why: String,
-    },
-    /// `export` would write into a directory that holds something.
-    #[error("{}: the directory is not empty", escape_path(.0))]
-    NotEmpty(PathBuf),
+    /// A listing or a copy failed.
+    #[error(transparent)]
+    Offline(#[from] goanna_offline::Error),
     /// `export` would write into the store's own directory.
     #[error("{}: lies inside the store's own directory", escape_path(.0))]
     InsideStore(PathBuf),
@@ -157,7 +150,7 @@ pub enum Error {
     #[error("run: this shell runs under amino or goanna already, and nesting is not supported yet")]
     Nested,
     /// No process could be started that owns the store.
-    #[error("cannot start aminod, which owns the store: {}", io_text(.0))]
+    #[error("cannot start aminod, which owns the store: {}", io_error_text(.0))]
     OwnerNotStarted(#[source] io::Error),
     /// `aminod` was started by somebody else than `amino`.
     #[error("aminod is started by amino when it is needed")]
@@ -203,7 +196,7 @@ pub enum Error {
     #[error("{}", chain(.0))]
     Monitor(#[from] goanna_monitor::Error),
     /// Standard output cannot be written.
-    #[error("standard output: {}", io_text(.0))]
+    #[error("standard output: {}", io_error_text(.0))]
     Output(io::Error),
 }
 
@@ -260,17 +253,9 @@ impl Error {
         }
     }
 
-    /// An error of an operation on a path of a store.
-    pub fn in_store(path: &[u8], errno: Errno) -> Self {
-        Self::in_tree(path, errno.desc())
-    }
-
-    /// An error of an operation on a path of a store or an image.
-    pub fn in_tree(path: &[u8], why: impl Into<String>) -> Self {
-        Self::InTree {
-            path: path.to_owned(),
-            why: why.into(),
-        }
+    /// Whether it concerns one path of a store or an image only.
+    pub fn is_in_tree(&self) -> bool {
+        matches!(self, Self::Offline(error) if error.is_in_tree())
     }
 
     /// The exit status it means: 1 when what was asked for is not there or cannot be done, 126 and 127 as a
@@ -278,7 +263,8 @@ impl Error {
     /// by SIGPIPE.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::InTree { .. } | Self::OwnerBusy(..) => 1,
+            Self::OwnerBusy(..) => 1,
+            Self::Offline(error) if error.is_in_tree() => 1,
             Self::Told(told) => told.code,
             Self::Txn { why, .. } => txn_exit_code(why),
             Self::Command(status) => exit_status(*status),
@@ -305,7 +291,9 @@ impl Error {
                 "give --create to make it with the directories above, or check the path for a mistake"
             }
             Self::NotMade { .. } => "name another place with --store DIR or $AMINO_STORE",
-            Self::InTree { path, why } => return in_tree_hint(path, why),
+            Self::Offline(Offline::InTree { path, errno, .. }) => {
+                return in_tree_hint(path, *errno);
+            }
             Self::NoStore(_) => {
                 "amino run and amino import make one; another store is named by --store DIR or $AMINO_STORE"
             }
@@ -315,7 +303,7 @@ impl Error {
             } => "give an absolute path below /, as in --at /amino",
             Self::At { .. } => "choose another --at or another --store",
             Self::NoStoreDir => "name the store with --store DIR or $AMINO_STORE",
-            Self::NotEmpty(_) => {
+            Self::Offline(Offline::NotEmpty(_)) => {
                 "give an empty or new directory, or --force to write into this one"
             }
             Self::Told(told) => return told.hint.clone(),
@@ -377,14 +365,14 @@ fn missing_place() -> Option<&'static str> {
 }
 
 /// For a path that has the usual mount point before it.
-fn in_tree_hint(path: &[u8], why: &str) -> Option<String> {
+fn in_tree_hint(path: &[u8], errno: Errno) -> Option<String> {
     let inside = path.strip_prefix(b"/amino")?;
     let inside = match inside {
         b"" => b"/",
         [b'/', ..] => inside,
         _ => return None,
     };
-    (why == Errno::ENOENT.desc()).then(|| {
+    (errno == Errno::ENOENT).then(|| {
         let inside = escape(inside);
         format!("a path begins at the store's root, without the mount point: {inside}")
     })
@@ -399,14 +387,6 @@ fn commands(count: usize) -> String {
 }
 
 const SIGPIPE: u8 = nix::libc::SIGPIPE as u8;
-
-/// The system's words without the number that [`io::Error`] adds.
-pub fn io_text(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(code) => Errno::from_raw(code).desc().to_owned(),
-        None => error.to_string(),
-    }
-}
 
 /// Why a store could not be used, without its directory, which is named before.
 fn store_why(error: &amino_fs::Error) -> String {
@@ -430,7 +410,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     let mut cause = error.source();
     while let Some(error) = cause {
         let io = error.downcast_ref::<io::Error>();
-        let more = io.map_or_else(|| error.to_string(), io_text);
+        let more = io.map_or_else(|| error.to_string(), io_error_text);
         // thiserror's transparent errors, and those that name their source themselves.
         if !text.contains(&more) {
             text = format!("{text}: {more}");

@@ -7,25 +7,17 @@
 pub mod args;
 mod caller;
 mod child;
+mod commands;
 mod daemon;
 mod error;
-mod inspect;
-mod iso;
-mod lines;
-mod manual;
-mod messages;
 mod mounts;
-mod names;
-mod offline;
-mod output;
 mod profile;
 mod program;
+mod report;
 mod run;
 mod spec;
-mod stats;
 mod store;
 mod tab;
-mod txn;
 
 pub use error::Error;
 pub use program::{amino, goanna};

@@ -13,7 +13,7 @@ use goanna_vfs::{Caller, FileSystem, MountFlags, Mounts};
 use crate::args::amino::How;
 use crate::args::{Engine, Level};
 use crate::error::{AtError, Error};
-use crate::names;
+use crate::report::names;
 use crate::spec::{MountSpec, Source};
 use crate::store::{self, Create, Opening};
 use crate::tab;

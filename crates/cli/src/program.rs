@@ -6,9 +6,10 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
 use crate::args::{Amino, Common, Goanna, amino, goanna};
+use crate::commands::{copy, fsck, info, inspect, iso, list, manual, txn};
 use crate::error::Error;
-use crate::messages::{self, complain};
-use crate::{daemon, inspect, iso, manual, offline, run, txn};
+use crate::report::messages::{self, complain};
+use crate::{daemon, run};
 
 /// The status when we ourselves failed.
 const FAILED: u8 = 125;
@@ -26,14 +27,14 @@ pub fn amino() -> ExitCode {
         match args.command {
             Command::Run(run) => run::amino(run, loud),
             Command::Txn(args) => txn::txn(args, loud),
-            Command::Ls(ls) => offline::ls(&ls),
-            Command::Cat(cat) => offline::cat(&cat),
-            Command::Stat(stat) => offline::stat(&stat),
-            Command::Tree(tree) => offline::tree(&tree),
-            Command::Import(import) => offline::import(&import, loud),
-            Command::Export(export) => offline::export(&export, loud),
-            Command::Fsck(fsck) => offline::fsck(&fsck, loud),
-            Command::Info(info) => offline::info(&info),
+            Command::Ls(ls) => list::ls(&ls),
+            Command::Cat(cat) => list::cat(&cat),
+            Command::Stat(stat) => list::stat(&stat),
+            Command::Tree(tree) => list::tree(&tree),
+            Command::Import(import) => copy::import(&import, loud),
+            Command::Export(export) => copy::export(&export, loud),
+            Command::Fsck(fsck) => fsck::fsck(&fsck, loud),
+            Command::Info(info) => info::info(&info),
             Command::Daemon(args) => daemon::daemon(&args),
             Command::Common(common) => print_common(&common, Amino::command()),
         }

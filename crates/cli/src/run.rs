@@ -10,14 +10,15 @@ use serde::{Deserialize, Serialize};
 use crate::args::amino;
 use crate::args::{Engine, Intercept, Loudness, Outside, StatsFormat, goanna};
 use crate::error::Error;
-use crate::messages::block;
-pub use crate::messages::{complain, note};
 use crate::mounts::{self, Built, OpenStore};
 use crate::profile::Source as ProfileSource;
+use crate::report::messages::block;
+pub use crate::report::messages::{complain, note};
+use crate::report::names;
+use crate::report::stats::Figures;
 use crate::spec::{MountSpec, Source};
-use crate::stats::Figures;
 use crate::store::Create;
-use crate::{caller, daemon, names, store};
+use crate::{caller, daemon, store};
 
 /// What a command is run over, and by which rules.
 #[derive(Debug, Serialize, Deserialize)]

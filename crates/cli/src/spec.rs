@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::args::Level;
-use crate::names;
+use crate::report::names;
 
 /// A mount as the user asked for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

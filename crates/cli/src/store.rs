@@ -14,7 +14,7 @@ use goanna_vfs::{Caller, FileSystem};
 use crate::args::amino::StoreArg;
 use crate::args::{Engine, Level};
 use crate::error::Error;
-use crate::names;
+use crate::report::names;
 
 /// The store's directory: the option or $AMINO_STORE (clap has merged them), else the XDG default.
 pub fn dir(arg: &StoreArg) -> Result<PathBuf, Error> {

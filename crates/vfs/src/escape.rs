@@ -1,11 +1,29 @@
-//! Names and messages as text that is safe on a terminal.
+//! Names, paths and messages as text that is safe on a terminal.
 
 use std::fmt::Write as _;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::Errno;
 
 /// `bytes`, a name or a path, as text that is safe on a terminal: whatever is no printable UTF-8 becomes `\n`, `\t` or `\xNN`,
 /// and a backslash `\\`, so that two different names never look alike.
 pub fn escape(bytes: &[u8]) -> String {
     render(bytes, |c| c == '\\' || is_unsafe(c))
+}
+
+/// [`escape`] for a host path.
+pub fn escape_path(path: &Path) -> String {
+    escape(path.as_os_str().as_bytes())
+}
+
+/// The system's description of `error`, without the number that [`io::Error`] adds.
+pub fn io_error_text(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(code) => Errno::from_raw(code).desc().to_owned(),
+        None => error.to_string(),
+    }
 }
 
 /// A message in which names are escaped: whatever else in it is not safe on a terminal, or would end its line, is escaped, too.

@@ -24,7 +24,7 @@ pub mod walk;
 
 pub use caller::{Caller, caps};
 pub use content::CachedContent;
-pub use escape::{escape, escape_invalid, escape_message};
+pub use escape::{escape, escape_invalid, escape_message, escape_path, io_error_text};
 pub use fs::{FileSystem, Native, OpenFile, Opened, Spot};
 pub use linkfree::LinkFree;
 pub use mount::{Mount, MountError, MountFlags, Mounts, Place, PlaceKey};

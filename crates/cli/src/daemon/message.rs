@@ -2,12 +2,12 @@
 
 use std::ffi::OsString;
 
+use goanna_offline::facts::Facts;
 use serde::{Deserialize, Serialize};
 
 use super::operation::NodeId;
 use crate::args::Engine;
 use crate::error::Error;
-use crate::offline::Facts;
 use crate::run::{Done, Plan};
 
 /// Of what both must have the same.

@@ -29,6 +29,6 @@ mod status;
 
 pub use launch::run;
 pub use message::Told;
-pub use remote::{RemoteFs, check, facts, reach};
+pub use remote::{RemoteFs, RemoteWriter, check, facts, reach};
 pub use serve::{NAME, is_meant, serve};
 pub use status::daemon;

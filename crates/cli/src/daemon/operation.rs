@@ -3,11 +3,10 @@
 //! One message for each method of [`goanna_vfs::FileSystem`] that the offline commands need, and one for a whole file's
 //! content, whose descriptor comes with it. A node is known by a handle until the client forgets it.
 
+use goanna_offline::copy::CopyError;
 use goanna_vfs::{Attr, Errno, FileKind, SetAttr};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
-
-use crate::offline::Trouble;
 
 /// Most bytes of data in one message.
 pub const PIECE: usize = 256 << 10;
@@ -118,7 +117,7 @@ pub struct Entry {
     pub cookie: u64,
 }
 
-/// [`Trouble`], with the numbers of errors.
+/// [`CopyError`], with the numbers of errors.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reason {
     /// The host refused something.
@@ -129,21 +128,21 @@ pub enum Reason {
     Other(String),
 }
 
-impl From<Trouble> for Reason {
-    fn from(trouble: Trouble) -> Self {
-        match trouble {
-            Trouble::Host(errno) => Self::Host(errno.raw_os_error()),
-            Trouble::Store(errno) => Self::Store(errno as i32),
-            Trouble::Other(text) => Self::Other(text.into_owned()),
+impl From<CopyError> for Reason {
+    fn from(error: CopyError) -> Self {
+        match error {
+            CopyError::Host(errno) => Self::Host(errno.raw_os_error()),
+            CopyError::Tree(errno) => Self::Store(errno as i32),
+            CopyError::Other(text) => Self::Other(text.into_owned()),
         }
     }
 }
 
-impl From<Reason> for Trouble {
+impl From<Reason> for CopyError {
     fn from(reason: Reason) -> Self {
         match reason {
             Reason::Host(code) => Self::Host(rustix::io::Errno::from_raw_os_error(code)),
-            Reason::Store(code) => Self::Store(Errno::from_raw(code)),
+            Reason::Store(code) => Self::Tree(Errno::from_raw(code)),
             Reason::Other(text) => Self::Other(text.into()),
         }
     }
@@ -266,15 +265,15 @@ mod tests {
     }
 
     #[test]
-    fn trouble_keeps_its_words() {
+    fn reasons_keep_their_text() {
         let all = [
-            Trouble::Host(rustix::io::Errno::NOSPC),
-            Trouble::Store(Errno::EDQUOT),
-            Trouble::text("in words"),
+            CopyError::Host(rustix::io::Errno::NOSPC),
+            CopyError::Tree(Errno::EDQUOT),
+            CopyError::text("in words"),
         ];
-        for trouble in all {
-            let text = trouble.to_string();
-            assert_eq!(Trouble::from(Reason::from(trouble)).to_string(), text);
+        for error in all {
+            let text = error.to_string();
+            assert_eq!(CopyError::from(Reason::from(error)).to_string(), text);
         }
     }
 }

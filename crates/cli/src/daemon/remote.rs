@@ -1,6 +1,6 @@
 //! A store that another process, `aminod`, owns, as the offline commands see it.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -8,7 +8,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use amino_fs::fsck::Report;
-use goanna_vfs::{Attr, Caller, DirEntry, Errno, FileSystem, Node, Opened, Result, SetAttr};
+use goanna_offline::Tree;
+use goanna_offline::copy::{ContentWriter, Copied, CopyError};
+use goanna_offline::facts::Facts;
+use goanna_vfs::{Attr, Caller, DirEntry, Errno, FileSystem, Node, Opened, Place, Result, SetAttr};
 use parking_lot::Mutex;
 use serde_bytes::ByteBuf;
 
@@ -18,7 +21,6 @@ use super::operation::{Handle, NodeId, Operation, Outcome, PIECE, Step};
 use super::serve::NAME;
 use crate::args::Engine;
 use crate::error::Error;
-use crate::offline::{Copied, Facts, Trouble};
 use crate::store;
 
 /// Longest time to wait for an owner that is leaving or arriving.
@@ -193,7 +195,7 @@ impl RemoteFs {
         name: &[u8],
         from: BorrowedFd<'_>,
         copied: &mut dyn FnMut(Copied),
-    ) -> std::result::Result<Node, Trouble> {
+    ) -> std::result::Result<Node, CopyError> {
         let _talking = self.talking.lock();
         self.say(
             Operation::Fill(handle(dir)?, ByteBuf::from(name)),
@@ -275,6 +277,23 @@ impl RemoteFs {
             Outcome::Bytes(bytes) => Ok(bytes.into_vec()),
             _ => Err(self.lost()),
         }
+    }
+}
+
+/// Has the owner of the store make files with the content of host files.
+pub struct RemoteWriter(pub Arc<RemoteFs>);
+
+impl ContentWriter for RemoteWriter {
+    fn write(
+        &self,
+        tree: &Tree,
+        dir: &Place,
+        name: &[u8],
+        from: OwnedFd,
+        copied: &mut dyn FnMut(Copied),
+    ) -> std::result::Result<Place, CopyError> {
+        let node = self.0.fill(&dir.node, name, from.as_fd(), copied)?;
+        Ok(tree.place(node))
     }
 }
 

@@ -15,6 +15,9 @@ use std::sync::Arc;
 
 use amino_fs::AminoFs;
 use goanna_monitor::Delegate;
+use goanna_offline::Tree;
+use goanna_offline::copy::{ContentSource, Copied, write_content};
+use goanna_offline::facts::Facts;
 use goanna_vfs::{Errno, Node, Place, Result, SetAttr, ops};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_bytes::ByteBuf;
@@ -26,7 +29,6 @@ use super::serve::Client;
 use crate::args::Engine;
 use crate::error::Error;
 use crate::mounts::OpenStore;
-use crate::offline::{self, Copied, Source, Tree};
 use crate::store;
 
 /// Entries answered at once.
@@ -62,7 +64,7 @@ pub fn serve(client: &Client, (dir, fs): &OpenStore, engine: Option<Engine>) {
     let mut room = Room {
         link,
         fs,
-        tree: Tree::new(fs.clone(), caller).while_waiting(move || is_quiet(&waits)),
+        tree: Tree::new(fs.clone(), caller).wait_while(move || is_quiet(&waits)),
         nodes: HashMap::new(),
         next: 0,
         buffer: vec![0; PIECE],
@@ -140,7 +142,7 @@ impl Room<'_> {
 
     /// Makes `operation`, again when it has met a lock.
     fn perform(&mut self, operation: &Operation) -> Result<Outcome> {
-        let made = self.tree.until_free(|| self.attempt(operation))?;
+        let made = self.tree.retry_while_locked(|| self.attempt(operation))?;
         Ok(match made {
             Made::Node(node) => Outcome::Node(self.keep(node)),
             Made::Outcome(outcome) => outcome,
@@ -238,7 +240,7 @@ impl Room<'_> {
         let length = usize::try_from(length).unwrap_or(PIECE).min(buffer.len());
         let buffer = buffer.get_mut(..length).unwrap_or_default();
         let caller = &self.tree.caller;
-        let count = self.tree.until_free(|| {
+        let count = self.tree.retry_while_locked(|| {
             ops::access(caller, &file, nix::libc::R_OK)?;
             self.tree.fs().read_at(caller, &file.node, offset, buffer)
         })?;
@@ -265,14 +267,16 @@ impl Room<'_> {
     }
 
     /// What the client's descriptor `fd` shows it.
-    fn source(&self, fd: OwnedFd) -> Result<Source> {
+    fn source(&self, fd: OwnedFd) -> Result<ContentSource> {
         let within = self.tree.caller.txn.and(self.delegate.as_ref());
         let mounted = within.map(|delegate| delegate.mounted(&fd)).transpose()?;
-        Ok(mounted.flatten().map_or(Source::Host(fd), Source::Mounted))
+        Ok(mounted
+            .flatten()
+            .map_or(ContentSource::Host(fd), ContentSource::Mounted))
     }
 
     /// Copies the content of `from` into a new file; tells of it now and then.
-    fn fill(&mut self, dir: Handle, name: &[u8], from: Option<Source>) -> Outcome {
+    fn fill(&mut self, dir: Handle, name: &[u8], from: Option<ContentSource>) -> Outcome {
         let link = self.link;
         let mut since = Copied::default();
         let mut tell = |copied: Copied| {
@@ -289,7 +293,7 @@ impl Room<'_> {
         let place = self.place(dir).and_then(|dir| Ok((dir, checked(name)?)));
         let filled = match (place, from) {
             (Ok((dir, name)), Some(from)) => {
-                offline::fill(&self.tree, store, &dir, name, from, &mut tell)
+                write_content(&self.tree, store, &dir, name, from, &mut tell)
             }
             (Err(errno), _) => Err(errno.into()),
             (_, None) => Err(Errno::EBADF.into()),
@@ -336,7 +340,7 @@ pub fn check(client: &Client, (dir, fs): &OpenStore) -> Answer {
 
 /// What the store is and holds, with the number of commands that `aminod` follows.
 pub fn facts((dir, fs): &OpenStore, runs: usize) -> Answer {
-    match offline::Facts::of(fs.store()) {
+    match Facts::of(fs.store()) {
         Ok(facts) => Answer::Facts(facts, runs),
         Err(why) => Answer::Failed(Told::from(&Error::store(dir, why))),
     }

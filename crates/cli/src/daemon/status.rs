@@ -6,8 +6,8 @@ use super::launch::Owner;
 use super::message::{Answer, Request, Status};
 use crate::args::amino::{Daemon, DaemonAction};
 use crate::error::Error;
-use crate::names;
-use crate::output::Output;
+use crate::report::names;
+use crate::report::output::Output;
 use crate::store;
 
 /// `amino daemon status` and `amino daemon stop`.

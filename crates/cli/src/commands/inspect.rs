@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::args::goanna;
 use crate::error::Error;
-use crate::output::Output;
+use crate::report::output::Output;
 
 /// `goanna check`: 1 when something that is needed is missing.
 pub fn check(args: &goanna::Check) -> Result<u8, Error> {

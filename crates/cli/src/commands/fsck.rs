@@ -4,16 +4,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use amino_fs::fsck::{Finding, Report, fsck as check};
+use goanna_offline::absolute;
+use goanna_offline::salvage::{Loss, Salvage};
 use indicatif::ProgressBar;
 use serde_json::{Map, Value, json};
 
-use super::report::shows_progress;
-use super::salvaged::Losses;
+use super::open::{loss_status, loss_text, salvaged};
 use crate::args::{Loudness, amino};
 use crate::daemon;
 use crate::error::Error;
-use crate::names;
-use crate::output::Output;
+use crate::report::copy::shows_progress;
+use crate::report::names;
+use crate::report::output::Output;
 use crate::store;
 
 /// `amino fsck`: 0 clean, 1 errors found.
@@ -30,9 +32,9 @@ pub fn fsck(args: &amino::Fsck, loud: Loudness) -> Result<u8, Error> {
         bar.tick();
     };
     let checked = if args.salvage {
-        Losses::find(&dir).and_then(|losses| {
-            let report = check_alone(&losses.store()?, &progress)?;
-            Ok((report, losses))
+        salvaged(&dir).and_then(|(store, salvage)| {
+            let report = check_alone(&store, &progress)?;
+            Ok((report, salvage))
         })
     } else {
         let report = daemon::reach(
@@ -40,25 +42,25 @@ pub fn fsck(args: &amino::Fsck, loud: Loudness) -> Result<u8, Error> {
             |owner| daemon::check(owner, &progress),
             || check_alone(&dir, &progress),
         );
-        report.map(|report| (report, Losses::default()))
+        report.map(|report| (report, Salvage::default()))
     };
     bar.finish_and_clear();
-    let (report, losses) = checked?;
+    let (report, salvage) = checked?;
     let out = Output::new();
     if args.json {
         let mut json = to_json(&dir, &report);
         if let (true, Value::Object(map)) = (args.salvage, &mut json) {
             map.insert(
                 "clean".into(),
-                json!(report.is_clean() && losses.status() == 0),
+                json!(report.is_clean() && salvage.losses().is_empty()),
             );
-            map.insert("missing".into(), losses.to_json());
+            map.insert("missing".into(), losses_json(&salvage));
         }
         out.json(&json)?;
     } else {
-        print(out, &dir, &report, &losses, loud)?;
+        print(out, &dir, &report, &salvage, loud)?;
     }
-    Ok(u8::from(!report.is_clean()).max(losses.status()))
+    Ok(u8::from(!report.is_clean()).max(loss_status(&salvage)))
 }
 
 /// Checks a store that nobody has open.
@@ -73,15 +75,15 @@ fn print(
     mut out: Output,
     dir: &Path,
     report: &Report,
-    losses: &Losses,
+    salvage: &Salvage,
     loud: Loudness,
 ) -> Result<(), Error> {
-    let missing = losses.lines();
+    let missing = salvage.losses();
     if !missing.is_empty() {
         out.line("missing:")?;
     }
-    for line in &missing {
-        out.line(&format!("  {line}"))?;
+    for loss in missing {
+        out.line(&format!("  {}", loss_text(loss)))?;
     }
     let mut last = None;
     for finding in &report.findings {
@@ -123,7 +125,14 @@ fn describe(finding: &Finding) -> String {
 }
 
 fn shown(path: &[u8]) -> String {
-    names::escape(&super::tree::absolute(path))
+    names::escape(&absolute(path))
+}
+
+fn losses_json(salvage: &Salvage) -> Value {
+    let losses = salvage.losses().iter();
+    losses
+        .map(|Loss { place, what }| json!({"place": place, "what": what}))
+        .collect()
 }
 
 fn to_json(dir: &Path, report: &Report) -> Value {
@@ -135,7 +144,7 @@ fn to_json(dir: &Path, report: &Report) -> Value {
         map.insert("what".into(), finding.what.as_str().into());
         map.insert("path".into(), Value::Null);
         if let Some(path) = &finding.path {
-            names::put(&mut map, "path", &super::tree::absolute(path));
+            names::put(&mut map, "path", &absolute(path));
         }
         Value::Object(map)
     });
@@ -162,7 +171,7 @@ mod tests {
     use amino_fs::fsck::Constraint;
 
     #[test]
-    fn reports_arrive_as_they_were_said() {
+    fn reports_survive_serialisation() {
         let finding = Finding {
             constraint: Constraint::Reachable,
             key: b"P\xff\0".to_vec(),
@@ -176,7 +185,7 @@ mod tests {
             findings: vec![finding],
             ..Report::default()
         };
-        let said = postcard::to_allocvec(&report).unwrap();
-        assert_eq!(postcard::from_bytes::<Report>(&said).unwrap(), report);
+        let bytes = postcard::to_allocvec(&report).unwrap();
+        assert_eq!(postcard::from_bytes::<Report>(&bytes).unwrap(), report);
     }
 }

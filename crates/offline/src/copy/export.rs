@@ -1,23 +1,23 @@
-//! `amino export` and `goanna iso extract`: a directory of a store or an image to the host.
+//! Copies a directory of a tree to the host: `amino export` and `goanna iso extract`.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use goanna_vfs::{Attr, FileKind, Place, caps};
+use goanna_vfs::{Attr, FileKind, Place, caps, escape};
 use rustix::fs::{AtFlags, OFlags};
 
+use super::content::Copied;
+use super::error::CopyError;
 use super::host::{self, At};
-use super::look::TWO_PLACES;
-use super::report::{Report, Total};
-use super::tree::{Entry, Tree, absolute, join};
-use super::trouble::Trouble;
-use crate::error::Error;
-use crate::names;
+use super::progress::{Observer, Progress, Summary, Total};
+use crate::error::TWO_PLACES;
+use crate::{Entry, Error, Tree, absolute, join};
 
+/// How much of a file is read at once, bytes.
 const CHUNK: usize = 1 << 20;
-/// Zeros of this length and alignment become holes: what was a hole in the store cannot be told from zeros.
+/// Zeros of this length and alignment, in bytes, become holes: the tree does not tell its holes from zeros.
 const PAGE: usize = 4096;
 
 /// Which paths are copied: those that were asked for, what is below them, and the directories on the way there.
@@ -25,7 +25,7 @@ const PAGE: usize = 4096;
 pub struct Selection(Vec<Vec<u8>>);
 
 impl Selection {
-    /// Adds a path from the root, as [`Tree::path`] gives it.
+    /// Adds a path from the root, as [`goanna_vfs::FileSystem::path`] gives it.
     pub fn add(&mut self, path: Vec<u8>) {
         self.0.push(path);
     }
@@ -35,8 +35,8 @@ impl Selection {
         self.0.is_empty()
     }
 
-    /// Whether `path` is one of them; all are when none was asked for.
-    fn wants(&self, path: &[u8]) -> bool {
+    /// Whether `path` is selected; every path is where nothing was asked for.
+    fn contains(&self, path: &[u8]) -> bool {
         let above = |above: &[u8], path: &[u8]| match path.strip_prefix(above) {
             Some(rest) => matches!(rest.first(), None | Some(b'/')) || above == b"/",
             None => false,
@@ -46,46 +46,46 @@ impl Selection {
     }
 }
 
-/// Owners and modes of what is made.
+/// Which owners and modes the copies get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Modes {
-    /// As recorded.
+    /// Those that the tree records.
     Recorded,
-    /// Nothing is recorded: as of any new file, with this umask.
+    /// Those of any new file, with this umask: the tree records none.
     New(u32),
 }
 
-/// A copy out of a store or an image.
+/// A copy out of a tree.
 pub struct Export<'a> {
     tree: &'a Tree,
     force: bool,
-    /// Directories that exist are filled, too.
+    /// Directories that exist are copied into, too.
     merge: bool,
     owners: bool,
     modes: Modes,
     selection: Selection,
     /// Directories met, by inode number.
-    dirs: HashSet<u64>,
+    entered: HashSet<u64>,
     top: OwnedFd,
-    /// Where the first name of a file with several was written: components below `top`.
-    seen: HashMap<u64, Vec<CString>>,
-    report: Report,
+    /// The first name of each file with several names: components below `top`.
+    first_names: HashMap<u64, Vec<CString>>,
+    progress: Progress<'a>,
     buffer: Vec<u8>,
 }
 
-/// A directory in work.
+/// A directory that is being copied.
 struct Level {
     host: OwnedFd,
     entries: std::vec::IntoIter<Entry>,
     place: Place,
     /// Its name in the directory above; `None` for the top.
     name: Option<CString>,
-    /// Whether its metadata is ours to set.
-    ours: bool,
+    /// Whether the copy made it, and so sets its metadata.
+    made: bool,
     path: Vec<u8>,
 }
 
-/// Counts what is selected below the directory `dir` of that path, for the progress bar.
+/// Counts what is selected below the directory `dir`, whose path is `path`, for a progress bar.
 pub fn total(tree: &Tree, dir: &Place, path: &[u8], selection: &Selection) -> Total {
     let mut total = Total::default();
     let mut seen = HashSet::new();
@@ -96,7 +96,7 @@ pub fn total(tree: &Tree, dir: &Place, path: &[u8], selection: &Selection) -> To
         }
         for entry in tree.list(&dir).unwrap_or_default() {
             let path = join(&path, &entry.name);
-            if !selection.wants(&path) {
+            if !selection.contains(&path) {
                 continue;
             }
             total.files += 1;
@@ -113,7 +113,7 @@ pub fn total(tree: &Tree, dir: &Place, path: &[u8], selection: &Selection) -> To
     total
 }
 
-/// Opens the directory to copy to, which is made when it does not exist; whether it was made.
+/// Opens the directory to copy to, and makes it if it does not exist. Returns also whether it was made.
 pub fn make_target(path: &Path) -> Result<(OwnedFd, bool), Error> {
     let fail = |errno: rustix::io::Errno| Error::host(path, errno);
     let made = match rustix::fs::mkdir(path, rustix::fs::Mode::RWXU) {
@@ -124,7 +124,7 @@ pub fn make_target(path: &Path) -> Result<(OwnedFd, bool), Error> {
     Ok((host::open_top(path).map_err(fail)?, made))
 }
 
-/// Opens HOSTDIR, which is made when it does not exist; whether it was empty.
+/// As [`make_target`], for a directory that must be empty unless `force` is set. Returns also whether it was empty.
 pub fn open_target(path: &Path, force: bool) -> Result<(OwnedFd, bool), Error> {
     let fail = |errno: rustix::io::Errno| Error::host(path, errno);
     let (fd, _) = make_target(path)?;
@@ -136,8 +136,8 @@ pub fn open_target(path: &Path, force: bool) -> Result<(OwnedFd, bool), Error> {
 }
 
 impl<'a> Export<'a> {
-    /// A copy from `tree` into the open directory `top`.
-    pub fn new(tree: &'a Tree, force: bool, top: OwnedFd, report: Report) -> Self {
+    /// A copy from `tree` into the open directory `top`. With `force` it replaces files that are in the way.
+    pub fn new(tree: &'a Tree, force: bool, top: OwnedFd, observer: &'a dyn Observer) -> Self {
         Self {
             tree,
             force,
@@ -145,53 +145,54 @@ impl<'a> Export<'a> {
             owners: tree.caller.capable(caps::CHOWN),
             modes: Modes::Recorded,
             selection: Selection::default(),
-            dirs: HashSet::new(),
+            entered: HashSet::new(),
             top,
-            seen: HashMap::new(),
-            report,
+            first_names: HashMap::new(),
+            progress: Progress::new(observer),
             buffer: vec![0; CHUNK],
         }
     }
 
-    /// Fills directories that exist even without `force`.
+    /// Copies into directories that exist even without `force`.
     pub fn merging(mut self) -> Self {
         self.merge = true;
         self
     }
 
-    /// Gives what is made these owners and modes.
+    /// Gives the copies these owners and modes.
     pub fn with_modes(mut self, modes: Modes) -> Self {
         self.modes = modes;
         self.owners &= modes == Modes::Recorded;
         self
     }
 
-    /// Copies these only.
+    /// Copies only what is selected.
     pub fn only(mut self, selection: Selection) -> Self {
         self.selection = selection;
         self
     }
 
-    /// Copies what is in the directory `place`, called `path`. `ours`: the top directory gets its metadata.
-    pub fn run(mut self, place: Place, path: &[u8], ours: bool) -> Result<Report, Error> {
+    /// Copies the content of the directory `place`, whose path is `path`. With `made` the top directory of the copy gets
+    /// the metadata of `place`.
+    pub fn run(mut self, place: Place, path: &[u8], made: bool) -> Result<Summary, Error> {
         let path = absolute(path);
         let entries = match self.tree.list(&place) {
             Ok(entries) => entries.into_iter(),
             Err(errno) => {
                 self.skip(&path, errno.into());
-                return Ok(self.report);
+                return Ok(self.progress.summary);
             }
         };
-        self.dirs.insert(place.node.ino());
+        self.entered.insert(place.node.ino());
         let host = rustix::io::fcntl_dupfd_cloexec(&self.top, 0)
             .map_err(|errno| Error::host(Path::new("."), errno))?;
-        self.report.done.directories += 1;
+        self.progress.counts().directories += 1;
         let mut stack = vec![Level {
             host,
             entries,
             place,
             name: None,
-            ours,
+            made,
             path,
         }];
         while let Some(level) = stack.last_mut() {
@@ -203,27 +204,27 @@ impl<'a> Export<'a> {
                 continue;
             };
             let path = join(&level.path, &entry.name);
-            if !self.selection.wants(&path) {
+            if !self.selection.contains(&path) {
                 continue;
             }
-            self.report.begin(&path);
+            self.progress.begin(&path);
             match self.entry(&mut stack, entry, &path) {
                 Ok(Some(below)) => stack.push(below),
                 Ok(None) => {}
-                Err(trouble) => self.skip(&path, trouble),
+                Err(error) => self.skip(&path, error),
             }
         }
-        Ok(self.report)
+        Ok(self.progress.summary)
     }
 
-    fn skip(&mut self, path: &[u8], trouble: Trouble) {
-        match trouble {
-            Trouble::Store(errno) => {
+    fn skip(&mut self, path: &[u8], error: CopyError) {
+        match error {
+            CopyError::Tree(errno) => {
                 let why = self.tree.why(errno);
-                let why = format!("in the {}: {why}", self.tree.holder.word);
-                self.report.skip(path, why);
+                let why = format!("in the {}: {why}", self.tree.source);
+                self.progress.skip(path, why);
             }
-            other => self.report.skip(path, other),
+            other => self.progress.skip(path, other),
         }
     }
 
@@ -232,7 +233,7 @@ impl<'a> Export<'a> {
         stack: &mut [Level],
         entry: Entry,
         path: &[u8],
-    ) -> Result<Option<Level>, Trouble> {
+    ) -> Result<Option<Level>, CopyError> {
         let Some(level) = stack.last() else {
             return Ok(None);
         };
@@ -243,55 +244,55 @@ impl<'a> Export<'a> {
         };
         let attr = self.tree.attr(&entry.place)?;
         if attr.kind() == FileKind::Directory {
-            // In a damaged image; the number of ways to it may be without bounds.
-            if !self.dirs.insert(attr.ino) {
-                return Err(Trouble::text(TWO_PLACES));
+            // In a damaged image the number of ways to a directory may be unbounded.
+            if !self.entered.insert(attr.ino) {
+                return Err(CopyError::text(TWO_PLACES));
             }
             return self.directory(at, entry.place, path);
         }
-        if let Some(first) = self.seen.get(&attr.ino) {
+        if let Some(first) = self.first_names.get(&attr.ino) {
             let (dir, first) = self.descend(first)?;
-            self.make_way(at)?;
+            self.clear_name(at)?;
             rustix::fs::linkat(&dir, &first, at.dir, at.name, AtFlags::empty())?;
-            self.report.done.hard_links += 1;
+            self.progress.counts().hard_links += 1;
             return Ok(None);
         }
-        self.make_way(at)?;
+        self.clear_name(at)?;
         match attr.kind() {
             FileKind::Regular => {
                 self.regular(at, &entry.place)?;
-                self.report.done.files += 1;
+                self.progress.counts().files += 1;
             }
             FileKind::Symlink => {
                 let target = self.tree.target(&entry.place)?.unwrap_or_default();
                 rustix::fs::symlinkat(&target[..], at.dir, at.name)?;
-                self.report.done.symlinks += 1;
+                self.progress.counts().symlinks += 1;
             }
             FileKind::CharDevice | FileKind::BlockDevice
                 if !self.tree.caller.capable(caps::MKNOD) =>
             {
-                return Err(Trouble::text("only root can make device nodes"));
+                return Err(CopyError::text("only root can make device nodes"));
             }
             _ => {
                 at.make_node(&attr)?;
-                self.report.done.special += 1;
+                self.progress.counts().special += 1;
             }
         }
         if attr.nlink > 1 {
             let above = stack.iter().filter_map(|level| level.name.clone());
             let components = above.chain([name.clone()]).collect();
-            self.seen.insert(attr.ino, components);
+            self.first_names.insert(attr.ino, components);
         }
         self.attributes(at, &entry.place, &attr, path)?;
         Ok(None)
     }
 
-    /// The directory and name of a file written before. Every component is opened without following links,
-    /// so that nobody can lead us elsewhere meanwhile.
-    fn descend(&self, components: &[CString]) -> Result<(OwnedFd, CString), Trouble> {
+    /// The directory and name of a file that was copied before. No component is followed as a link, so that no other
+    /// process can lead the copy elsewhere meanwhile.
+    fn descend(&self, components: &[CString]) -> Result<(OwnedFd, CString), CopyError> {
         let (name, above) = components
             .split_last()
-            .ok_or(Trouble::text("its first name is lost"))?;
+            .ok_or(CopyError::text("its first name is lost"))?;
         let mut dir = rustix::io::fcntl_dupfd_cloexec(&self.top, 0)?;
         for name in above {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -305,7 +306,7 @@ impl<'a> Export<'a> {
         at: At<'_>,
         place: Place,
         path: &[u8],
-    ) -> Result<Option<Level>, Trouble> {
+    ) -> Result<Option<Level>, CopyError> {
         let entries = self.tree.list(&place)?.into_iter();
         if self.force
             && at
@@ -314,45 +315,45 @@ impl<'a> Export<'a> {
         {
             rustix::fs::unlinkat(at.dir, at.name, AtFlags::empty())?;
         }
-        let (host, ours) = at.make_dir(self.merge)?;
-        self.report.done.directories += 1;
+        let (host, made) = at.make_dir(self.merge)?;
+        self.progress.counts().directories += 1;
         Ok(Some(Level {
             host,
             entries,
             place,
             name: Some(at.name.to_owned()),
-            ours,
+            made,
             path: path.to_vec(),
         }))
     }
 
-    /// With `--force`, removes what is in the way and no directory.
-    fn make_way(&self, at: At<'_>) -> Result<(), Trouble> {
+    /// Sees to it that the name is free: with `force` by removing a file that has it.
+    fn clear_name(&self, at: At<'_>) -> Result<(), CopyError> {
         match at.stat() {
             Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
-            Ok(stat) if host::kind(&stat) == Some(FileKind::Directory) => {
-                Err(Trouble::text("a host directory of that name is in the way"))
-            }
+            Ok(stat) if host::kind(&stat) == Some(FileKind::Directory) => Err(CopyError::text(
+                "a host directory of that name is in the way",
+            )),
             Ok(_) if self.force => Ok(rustix::fs::unlinkat(at.dir, at.name, AtFlags::empty())?),
-            Ok(_) => Err(Trouble::text(
+            Ok(_) => Err(CopyError::text(
                 "a host file of that name is in the way; --force replaces it",
             )),
         }
     }
 
-    fn regular(&mut self, at: At<'_>, place: &Place) -> Result<(), Trouble> {
+    fn regular(&mut self, at: At<'_>, place: &Place) -> Result<(), CopyError> {
         self.tree.may_read(place)?;
         let file = at.create_file()?;
-        let copied = self.data(&file, place);
+        let copied = self.copy_data(&file, place);
         if copied.is_err() {
-            // Half a file under its full name would be taken for the whole.
+            // A reader would take half a file for the whole.
             rustix::fs::unlinkat(at.dir, at.name, AtFlags::empty())?;
         }
         copied
     }
 
-    fn data(&mut self, file: &OwnedFd, place: &Place) -> Result<(), Trouble> {
+    fn copy_data(&mut self, file: &OwnedFd, place: &Place) -> Result<(), CopyError> {
         let mut offset = 0;
         loop {
             let count = self.tree.read(place, offset, &mut self.buffer)?;
@@ -361,12 +362,14 @@ impl<'a> Export<'a> {
             while let Some(rest) = chunk.get(at..).filter(|rest| !rest.is_empty()) {
                 let (zeros, length) = run_of(rest);
                 let piece = rest.get(..length).unwrap_or_default();
+                let mut copied = Copied::default();
                 if zeros {
-                    self.report.passed_hole(length as u64);
+                    copied.holes = length as u64;
                 } else {
                     write_all(file, piece, offset + at as u64)?;
-                    self.report.wrote(length as u64);
+                    copied.data = length as u64;
                 }
+                self.progress.copied(copied);
                 at += length;
             }
             offset += count as u64;
@@ -379,7 +382,7 @@ impl<'a> Export<'a> {
     }
 
     fn finish_dir(&mut self, level: &Level, above: Option<&OwnedFd>) {
-        if !level.ours {
+        if !level.made {
             return;
         }
         let at = match (&level.name, above) {
@@ -395,10 +398,10 @@ impl<'a> Export<'a> {
         let done = self
             .tree
             .attr(&level.place)
-            .map_err(Trouble::from)
+            .map_err(CopyError::from)
             .and_then(|attr| self.attributes(at, &level.place, &attr, &level.path));
-        if let Err(trouble) = done {
-            self.skip(&level.path, trouble);
+        if let Err(error) = done {
+            self.skip(&level.path, error);
         }
     }
 
@@ -410,7 +413,7 @@ impl<'a> Export<'a> {
         place: &Place,
         attr: &Attr,
         path: &[u8],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), CopyError> {
         let mut mode = match (self.modes, attr.kind()) {
             (Modes::Recorded, _) => attr.perm(),
             (Modes::New(umask), FileKind::Directory) => 0o777 & !umask,
@@ -431,8 +434,8 @@ impl<'a> Export<'a> {
         for (name, value) in self.tree.xattrs(place)? {
             match at.set_xattr(&name, &value) {
                 Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::PERM) => {
-                    let what = format!("{} not kept: the host refuses it", names::escape(&name));
-                    self.report.notice(path, &what);
+                    let what = format!("{} not kept: the host refuses it", escape(&name));
+                    self.progress.notice(path, &what);
                 }
                 result => result?,
             }
@@ -444,13 +447,13 @@ impl<'a> Export<'a> {
     }
 }
 
-/// A name as a single component of a host path: whatever a damaged store or image holds, it cannot lead out of its
+/// A name as a single component of a host path, so that a damaged store or image cannot lead the copy out of its
 /// directory.
-fn host_name(name: &[u8]) -> Result<CString, Trouble> {
+fn host_name(name: &[u8]) -> Result<CString, CopyError> {
     if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') {
-        return Err(Trouble::text(BAD_NAME));
+        return Err(CopyError::text(BAD_NAME));
     }
-    CString::new(name).map_err(|_| Trouble::text(BAD_NAME))
+    CString::new(name).map_err(|_| CopyError::text(BAD_NAME))
 }
 
 const BAD_NAME: &str = "no directory can hold its name";
@@ -463,7 +466,7 @@ fn run_of(data: &[u8]) -> (bool, usize) {
     (first, run.map(<[u8]>::len).sum())
 }
 
-fn write_all(file: &OwnedFd, mut data: &[u8], mut offset: u64) -> Result<(), Trouble> {
+fn write_all(file: &OwnedFd, mut data: &[u8], mut offset: u64) -> Result<(), CopyError> {
     while !data.is_empty() {
         let count = rustix::io::pwrite(file, data, offset)?;
         data = data.get(count..).unwrap_or_default();

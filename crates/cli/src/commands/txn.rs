@@ -7,8 +7,8 @@ use crate::args::Loudness;
 use crate::args::txn::{self, Command, Txn};
 use crate::child::{self, Signals};
 use crate::error::Error;
-use crate::messages::note;
-use crate::output::Output;
+use crate::report::messages::note;
+use crate::report::output::Output;
 use crate::run::{ending, exit_status};
 
 /// `amino txn`.

@@ -4,8 +4,8 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use serde_json::{Map, Value};
 
+use super::names;
 use crate::error::Error;
-use crate::names;
 
 /// Standard output of one command.
 pub struct Output {

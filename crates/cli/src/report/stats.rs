@@ -6,9 +6,9 @@ use std::time::Duration;
 use goanna_monitor::Stats;
 use serde_json::{Map, Value, json};
 
+use super::names;
 use crate::args::StatsFormat;
 use crate::mounts::OpenStore;
-use crate::names;
 
 /// Kinds of calls that are listed for people who do not ask for more.
 const LISTED: usize = 10;

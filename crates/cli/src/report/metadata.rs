@@ -7,7 +7,7 @@ use nix::unistd::{Gid, Group, Uid, User};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-use crate::names;
+use super::names;
 
 /// The ten characters of `ls -l`.
 pub fn mode_text(mode: u32) -> String {

@@ -1,47 +1,57 @@
-//! Copies through the switch, with the host itself as the file system in the middle.
+//! Copies in and out of a tree, with a host directory as the file system in the middle.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use goanna_offline::Tree;
+use goanna_offline::copy::{Export, FileSystemWriter, Import, Summary, open_target};
 use goanna_passfs::PassFs;
+use goanna_vfs::Caller;
 
-use super::export::{self, Export};
-use super::import::{Entrance, Import};
-use super::report::Report;
-use super::tree::Tree;
-use crate::args::Loudness;
-use crate::caller;
-
-#[path = "../../tests/common/mod.rs"]
+#[path = "../../cli/tests/common/mod.rs"]
 mod common;
 
 fn tree(dir: &Path) -> Tree {
-    let mut caller = caller::current();
-    caller.umask = 0;
+    let pid = std::process::id() as i32;
+    let uid = nix::unistd::geteuid().as_raw();
+    let gid = nix::unistd::getegid().as_raw();
+    let caps = if uid == 0 { u64::MAX } else { 0 };
+    let caller = Caller {
+        tid: pid,
+        pid,
+        uid,
+        gid,
+        real_uid: uid,
+        real_gid: gid,
+        groups: Arc::default(),
+        caps,
+        real_caps: caps,
+        user_ns: None,
+        umask: 0,
+        txn: None,
+    };
     Tree::new(Arc::new(PassFs::new(dir).unwrap()), caller)
 }
 
-fn report() -> Report {
-    Report::new(None, Loudness::default())
+fn import(tree: &Tree, from: &Path, to: &[u8], force: bool) -> Summary {
+    let store = Path::new("/nonexistent");
+    Import::new(tree, &FileSystemWriter, store, force, &())
+        .run(from, to)
+        .unwrap()
 }
 
-fn bring_in(tree: &Tree, from: &Path, to: &[u8], force: bool) -> Report {
-    Import::new(
-        tree,
-        Entrance::Switch,
-        Path::new("/nonexistent"),
-        force,
-        report(),
-    )
-    .run(from, to)
-    .unwrap()
-}
-
-fn take_out(tree: &Tree, from: &[u8], to: &Path, force: bool) -> Report {
+fn export(tree: &Tree, from: &[u8], to: &Path, force: bool) -> Summary {
     let place = tree.resolve(from, true).unwrap();
-    let (target, empty) = export::open_target(to, force).unwrap();
-    Export::new(tree, force, target, report())
+    let (target, empty) = open_target(to, force).unwrap();
+    Export::new(tree, force, target, &())
         .run(place, from, empty)
         .unwrap()
 }
@@ -54,16 +64,16 @@ fn everything_survives_the_way_in_and_out() {
     fs::create_dir(&middle).unwrap();
     let tree = tree(&middle);
 
-    let imported = bring_in(&tree, &source, b"/a/b", false);
-    assert_eq!(imported.done.hard_links, 3);
+    let imported = import(&tree, &source, b"/a/b", false);
+    assert_eq!(imported.counts.hard_links, 3);
     common::assert_same(&source, &middle.join("a/b"));
 
-    let exported = take_out(&tree, b"/a/b", &back, false);
-    assert_eq!(imported.done.files, exported.done.files);
-    assert_eq!(imported.done.directories, exported.done.directories);
+    let exported = export(&tree, b"/a/b", &back, false);
+    assert_eq!(imported.counts.files, exported.counts.files);
+    assert_eq!(imported.counts.directories, exported.counts.directories);
     common::assert_same(&source, &back);
-    assert_eq!(imported.finish(false).unwrap(), 0);
-    assert_eq!(exported.finish(false).unwrap(), 0);
+    assert_eq!(imported.skipped, []);
+    assert_eq!(exported.skipped, []);
 }
 
 #[test]
@@ -79,8 +89,8 @@ fn holes_stay_holes() {
     let middle = dir.path().join("middle");
     fs::create_dir(&middle).unwrap();
     let tree = tree(&middle);
-    let imported = bring_in(&tree, &source, b"/", false);
-    assert_eq!(imported.done.bytes, 0);
+    let imported = import(&tree, &source, b"/", false);
+    assert_eq!(imported.counts.bytes, 0);
     let meta = middle.join("hole").metadata().unwrap();
     assert_eq!((meta.len(), meta.blocks()), (1 << 30, 0));
 }
@@ -100,15 +110,15 @@ fn what_is_in_the_way_stays_without_force() {
     let tree = tree(&middle);
     let old = fs::read(middle.join("file")).unwrap();
 
-    let report = bring_in(&tree, &source, b"/", false);
-    assert_eq!(report.finish(false).unwrap(), 1);
+    let summary = import(&tree, &source, b"/", false);
+    assert_eq!(summary.skipped.len(), 1);
     assert_eq!(fs::read(middle.join("file")).unwrap(), old);
     assert_eq!(fs::read(middle.join("dir/new")).unwrap(), b"new");
     assert_eq!(fs::read(middle.join("dir/old")).unwrap(), b"old");
 
     fs::remove_file(middle.join("dir/new")).unwrap();
-    let report = bring_in(&tree, &source, b"/", true);
-    assert_eq!(report.finish(false).unwrap(), 0);
+    let summary = import(&tree, &source, b"/", true);
+    assert_eq!(summary.skipped, []);
     assert_eq!(
         fs::read(middle.join("file")).unwrap(),
         fs::read(source.join("file")).unwrap()
@@ -134,9 +144,9 @@ fn links_in_the_target_are_not_followed() {
     std::os::unix::fs::symlink(outside.join("new"), target.join("same")).unwrap();
     let tree = tree(&middle);
 
-    assert!(export::open_target(&target, false).is_err());
-    let report = take_out(&tree, b"/", &target, true);
-    assert_eq!(report.finish(false).unwrap(), 0);
+    assert!(open_target(&target, false).is_err());
+    let summary = export(&tree, b"/", &target, true);
+    assert_eq!(summary.skipped, []);
     assert_eq!(fs::read(outside.join("plain")).unwrap(), b"precious");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
     assert_eq!(fs::read(target.join("dir/file")).unwrap(), b"x");
@@ -151,10 +161,10 @@ fn the_store_itself_is_left_out() {
     fs::create_dir_all(&middle).unwrap();
     fs::write(source.join("file"), "x").unwrap();
     let tree = tree(&middle);
-    let report = Import::new(&tree, Entrance::Switch, &middle, false, report())
+    let summary = Import::new(&tree, &FileSystemWriter, &middle, false, &())
         .run(&source, b"/")
         .unwrap();
-    assert_eq!(report.finish(false).unwrap(), 0);
+    assert_eq!(summary.skipped, []);
     assert!(middle.join("file").exists());
     assert!(!middle.join("store").exists());
 }

@@ -1,17 +1,10 @@
 //! Names and paths are bytes: how they are shown to people and written to JSON without loss.
 
 use std::fmt::Write as _;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use serde_json::{Map, Value};
 
-pub use goanna_vfs::{escape, escape_invalid as lossy};
-
-/// [`escape`] for a host path.
-pub fn escape_path(path: &Path) -> String {
-    escape(path.as_os_str().as_bytes())
-}
+pub use goanna_vfs::{escape, escape_invalid as lossy, escape_path};
 
 /// Puts `bytes` into a JSON object under `key`, and in hexadecimal under `key_bytes` when they are not UTF-8.
 pub fn put(map: &mut Map<String, Value>, key: &str, bytes: &[u8]) {

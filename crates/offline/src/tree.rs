@@ -1,5 +1,6 @@
-//! The tree of a store or an image, as it is seen without a monitor.
+//! A file system with the credentials of its user: what all functions of this crate work on.
 
+use std::fmt::{Display, Formatter};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,51 +10,59 @@ use goanna_vfs::{
     SynthFs, ops,
 };
 
-use crate::error::Error;
+use crate::Error;
 
-/// What holds a tree, for messages.
+/// What holds the tree; messages name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Holder {
-    /// What it is called.
-    pub word: &'static str,
+pub enum Source {
+    /// An amino store.
+    Store,
+    /// An ISO 9660 image.
+    Image,
 }
 
-/// An amino store.
-pub const STORE: Holder = Holder { word: "store" };
+impl Display for Source {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Store => "store",
+            Self::Image => "image",
+        })
+    }
+}
 
-/// An ISO 9660 image.
-pub const IMAGE: Holder = Holder { word: "image" };
-
-/// Why the last operation failed, in more words than its errno has.
+/// Why the last operation of a file system failed, in more words than its errno has.
 #[derive(Debug, Default)]
-pub struct Details(Mutex<Option<(Errno, String)>>);
+pub struct ErrorDetails(Mutex<Option<(Errno, String)>>);
 
-impl Details {
-    /// An operation is about to fail with `errno`.
-    pub fn tell(&self, errno: Errno, why: String) {
+impl ErrorDetails {
+    /// Records why the operation that is about to fail with `errno` does so.
+    pub fn set(&self, errno: Errno, why: String) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((errno, why));
     }
 
     fn take(&self, errno: Errno) -> Option<String> {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        last.filter(|(told, _)| *told == errno).map(|(_, why)| why)
+        last.filter(|(of, _)| *of == errno).map(|(_, why)| why)
     }
 }
 
-/// A file system and who looks at it. Its root is `/`, for symbolic links, too.
+/// Whether somebody still waits for the result of an operation.
+type StillWanted = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// A file system and the credentials it is used with. Its root is `/`, also for symbolic links.
 pub struct Tree {
-    /// On whose behalf.
+    /// The credentials.
     pub caller: Caller,
     /// What holds it.
-    pub holder: Holder,
-    details: Option<Arc<Details>>,
+    pub source: Source,
+    details: Option<Arc<ErrorDetails>>,
     mounts: Mounts,
     mount: Arc<Mount>,
-    waits: Option<Box<dyn Fn() -> bool + Send + Sync>>,
+    still_wanted: Option<StillWanted>,
 }
 
-/// How often to look whether a wait for a lock is still wanted.
-const SLICE: Duration = Duration::from_millis(10);
+/// How often a wait for a lock checks whether its result is still wanted.
+const WAIT_STEP: Duration = Duration::from_millis(10);
 
 /// One entry of a directory.
 #[derive(Debug, Clone)]
@@ -75,23 +84,22 @@ impl Tree {
         });
         Self {
             caller,
-            holder: STORE,
+            source: Source::Store,
             details: None,
             mounts: Mounts::new(Arc::new(SynthFs::default())),
             mount,
-            waits: None,
+            still_wanted: None,
         }
     }
 
-    /// Waits for transactions' locks only as long as `waits` is true.
-    pub fn while_waiting(mut self, waits: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        self.waits = Some(Box::new(waits));
+    /// Ends waits for transactions' locks once `still_wanted` returns false.
+    pub fn wait_while(mut self, still_wanted: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.still_wanted = Some(Box::new(still_wanted));
         self
     }
 
-    /// Makes `attempt` until it meets no lock of a transaction. EINTR when the wait is not wanted any more; EDEADLK,
-    /// ETIMEDOUT.
-    pub fn until_free<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    /// Retries `attempt` until no transaction's lock stops it. EINTR when the result is no longer wanted; EDEADLK, ETIMEDOUT.
+    pub fn retry_while_locked<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
         let since = Instant::now();
         loop {
             match attempt() {
@@ -101,38 +109,42 @@ impl Tree {
         }
     }
 
-    /// Whether somebody waits for the result of a long operation.
+    /// Whether somebody still waits for the result of a long operation.
     pub fn is_wanted(&self) -> bool {
-        self.waits.as_ref().is_none_or(|waits| waits())
+        self.still_wanted.as_ref().is_none_or(|wanted| wanted())
     }
 
     fn wait(&self, since: Instant) -> Result<()> {
         let transactions = self.fs().transactions().ok_or(Errno::EIO)?;
         while self.is_wanted() {
-            if transactions.wait(self.caller.tid, since.elapsed(), SLICE)? {
+            if transactions.wait(self.caller.tid, since.elapsed(), WAIT_STEP)? {
                 return Ok(());
             }
         }
         Err(Errno::EINTR)
     }
 
-    /// Makes it the tree of an image, whose file system leaves in `details` why it fails.
-    pub fn of_image(mut self, details: Arc<Details>) -> Self {
-        self.holder = IMAGE;
+    /// Makes it the tree of an image, whose file system records in `details` why it fails.
+    pub fn of_image(mut self, details: Arc<ErrorDetails>) -> Self {
+        self.source = Source::Image;
         self.details = Some(details);
         self
     }
 
-    /// Why the operation that has just failed with `errno` did.
+    /// Why the operation failed that has just answered `errno`.
     pub fn why(&self, errno: Errno) -> String {
         let details = self.details.as_ref();
         let why = details.and_then(|details| details.take(errno));
         why.unwrap_or_else(|| errno.desc().to_owned())
     }
 
-    /// [`Tree::why`] of an operation on `path`.
+    /// The error of an operation on `path` that has just answered `errno`.
     pub fn error(&self, path: &[u8], errno: Errno) -> Error {
-        Error::in_tree(path, self.why(errno))
+        Error::InTree {
+            path: path.to_owned(),
+            errno,
+            why: self.why(errno),
+        }
     }
 
     /// The file system.
@@ -203,7 +215,7 @@ impl Tree {
         }
     }
 
-    /// Whether the caller may read an inode: EACCES if not. A file system that judges itself tells when it is read.
+    /// Whether the caller may read an inode: EACCES if not. A file system that checks access by itself does so at the read.
     pub fn may_read(&self, place: &Place) -> Result<()> {
         if self.fs().checks_access() {
             return Ok(());
@@ -216,7 +228,7 @@ impl Tree {
         self.fs().read_at(&self.caller, &place.node, offset, buf)
     }
 
-    /// The extended attributes the caller may see, by name. None where the file system has none at all.
+    /// The extended attributes that the caller may see, sorted by name; none where the file system does not support them.
     pub fn xattrs(&self, place: &Place) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut names = match ops::listxattr(&self.caller, place) {
             Err(Errno::EOPNOTSUPP) => Vec::new(),

@@ -6,20 +6,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use goanna_isofs::{Iso, IsoFs, Namespace, Options};
+use goanna_offline::copy::Modes;
+use goanna_offline::{ErrorDetails, Tree};
 use goanna_vfs::caps;
 
+use super::copy::{self, Extraction};
+use super::list;
 use crate::args::Loudness;
 use crate::args::iso::{self, Command, Image, Names};
 use crate::caller;
 use crate::error::Error;
-use crate::offline::{self, Details, Extraction, Modes, Tree};
 
 /// `goanna iso`.
 pub fn iso(args: &iso::Iso, loud: Loudness) -> Result<u8, Error> {
     match &args.command {
         Command::Info(args) => info::info(args),
-        Command::Ls(args) => offline::list(&tree(open(&args.image)?), args.listing, &args.paths),
-        Command::Cat(args) => offline::print(&tree(open(&args.image)?), &args.paths),
+        Command::Ls(args) => list::print_list(&tree(open(&args.image)?), args.listing, &args.paths),
+        Command::Cat(args) => list::print_files(&tree(open(&args.image)?), &args.paths),
         Command::Extract(args) => extract(args, loud),
     }
 }
@@ -36,11 +39,11 @@ fn open(image: &Image) -> Result<Iso, Error> {
     Iso::open_file(&image.image, &options).map_err(|why| Error::iso(&image.image, why))
 }
 
-/// The tree of an image. Who can read the image can read all of it: the modes in it are no obstacle.
+/// The tree of an image. A user who can read the image can read all of it, whatever modes it records.
 fn tree(iso: Iso) -> Tree {
-    let details = Arc::new(Details::default());
-    let listener = Arc::clone(&details);
-    let fs = IsoFs::new(iso).telling(move |why| listener.tell(why.errno(), why.to_string()));
+    let details = Arc::new(ErrorDetails::default());
+    let recorder = Arc::clone(&details);
+    let fs = IsoFs::new(iso).telling(move |why| recorder.set(why.errno(), why.to_string()));
     let mut caller = caller::current();
     caller.caps |= 1 << caps::DAC_READ_SEARCH;
     Tree::new(Arc::new(fs), caller).of_image(details)
@@ -59,5 +62,5 @@ fn extract(args: &iso::Extract, loud: Loudness) -> Result<u8, Error> {
         modes,
     };
     let paths = args.paths.iter().map(|path| path.as_bytes());
-    offline::extract(&tree(iso), paths, extraction, loud)
+    copy::extract(&tree(iso), paths, extraction, loud)
 }

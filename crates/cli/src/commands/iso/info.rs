@@ -3,14 +3,15 @@
 use std::ops::ControlFlow;
 
 use goanna_isofs::{BootImage, Entry, Error as IsoError, Info, Iso, Namespace, Visit, Volume};
-use goanna_vfs::{FileKind, Stamp};
+use goanna_offline::join;
+use goanna_vfs::{FileKind, Stamp, io_error_text};
 use serde_json::{Map, Value, json};
 
 use crate::args::iso;
-use crate::error::{Error, io_text};
-use crate::lines::Lines;
-use crate::names;
-use crate::offline::{join, time_text};
+use crate::error::Error;
+use crate::report::lines::Lines;
+use crate::report::metadata::time_text;
+use crate::report::names;
 
 /// Findings that are printed one by one.
 const MOST_FINDINGS: u64 = 100;
@@ -293,7 +294,7 @@ fn finding_json(path: Option<&[u8]>, why: &IsoError) -> Value {
             offset,
             what,
         } => (Some(record), Some(offset), format!("{what} cannot be read")),
-        IsoError::Read { offset, source } => (None, Some(offset), io_text(source)),
+        IsoError::Read { offset, source } => (None, Some(offset), io_error_text(source)),
         other => (None, None, other.to_string()),
     };
     map.insert("record".into(), json!(record.map(ToString::to_string)));

@@ -10,7 +10,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::args::Shell;
 use crate::error::Error;
-use crate::output::Output;
+use crate::report::output::Output;
 
 /// Prints the completions of `command` for `shell` on stdout.
 pub fn completions(shell: Shell, mut command: Command) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! `amino import`: a host directory into the store.
+//! Copies a host directory into a tree: `amino import`.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -6,44 +6,28 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use amino_fs::AminoFs;
-use goanna_vfs::{Caller, Errno, FileKind, Place, TimeSet, caps, ops};
+use goanna_vfs::{Caller, Errno, FileKind, Place, TimeSet, caps, escape, ops};
 use rustix::fs::Stat;
 
-use super::content::{self, Copied, Source};
+use super::content::ContentWriter;
+use super::error::CopyError;
 use super::host::{self, At};
-use super::report::{Report, Total};
-use super::tree::{Tree, absolute, join};
-use super::trouble::Trouble;
-use crate::daemon::RemoteFs;
-use crate::error::Error;
-use crate::names;
+use super::progress::{Observer, Progress, Summary, Total};
+use crate::{Error, Tree, absolute, join};
 
-/// Where the content of files goes in.
-#[derive(Clone, Copy)]
-pub enum Entrance<'a> {
-    /// As that of any file system's.
-    #[cfg(test)]
-    Switch,
-    /// The store itself, which takes files without holes faster than the switch can.
-    Store(&'a AminoFs),
-    /// The process that has it open.
-    Owner(&'a RemoteFs),
-}
-
-/// A copy into a store.
+/// A copy into a tree.
 pub struct Import<'a> {
     tree: &'a Tree,
-    entrance: Entrance<'a>,
+    writer: &'a dyn ContentWriter,
     force: bool,
-    /// Identity of directories that are left out: the store itself.
+    /// Device and inode number of the directory that is left out: the store itself.
     leave_out: Option<(u64, u64)>,
-    /// Files with several names, by device and inode.
-    seen: HashMap<(u64, u64), Place>,
-    report: Report,
+    /// Copies of files with several names, by the originals' device and inode number.
+    copies: HashMap<(u64, u64), Place>,
+    progress: Progress<'a>,
 }
 
-/// A directory in work.
+/// A directory that is being copied.
 struct Level {
     host: OwnedFd,
     names: std::vec::IntoIter<CString>,
@@ -53,7 +37,7 @@ struct Level {
     path: Vec<u8>,
 }
 
-/// Counts what is below a directory, for the progress bar; what cannot be read counts as nothing.
+/// Counts what is below a directory, for a progress bar. What cannot be read is not counted.
 pub fn total(top: &Path) -> Total {
     let mut total = Total::default();
     let Ok(fd) = host::open_top(top) else {
@@ -87,27 +71,28 @@ pub fn total(top: &Path) -> Total {
 }
 
 impl<'a> Import<'a> {
-    /// A copy into `tree`, whose `store` is in the host directory `leave_out`.
+    /// A copy into `tree` that makes files by `writer` and leaves out the host directory `leave_out`, which holds `tree`.
+    /// With `force` it replaces files that are in the way.
     pub fn new(
         tree: &'a Tree,
-        entrance: Entrance<'a>,
+        writer: &'a dyn ContentWriter,
         leave_out: &Path,
         force: bool,
-        report: Report,
+        observer: &'a dyn Observer,
     ) -> Self {
         let leave_out = rustix::fs::stat(leave_out).ok();
         Self {
             tree,
-            entrance,
+            writer,
             force,
             leave_out: leave_out.map(|stat| (stat.st_dev, stat.st_ino)),
-            seen: HashMap::new(),
-            report,
+            copies: HashMap::new(),
+            progress: Progress::new(observer),
         }
     }
 
-    /// Copies what is in the host directory `from` into the directory `to` of the store.
-    pub fn run(mut self, from: &Path, to: &[u8]) -> Result<Report, Error> {
+    /// Copies the content of the host directory `from` into the directory `to` of the tree.
+    pub fn run(mut self, from: &Path, to: &[u8]) -> Result<Summary, Error> {
         let host_error = |errno: rustix::io::Errno| Error::host(from, errno);
         let fd = host::open_top(from).map_err(host_error)?;
         let stat = rustix::fs::fstat(&fd).map_err(host_error)?;
@@ -118,7 +103,7 @@ impl<'a> Import<'a> {
         .xattrs();
         let dir = self.make_path(to)?;
         let names = host::list(&fd).map_err(host_error)?.into_iter();
-        self.report.done.directories += 1;
+        self.progress.counts().directories += 1;
         let mut stack = vec![Level {
             host: fd,
             names,
@@ -131,11 +116,11 @@ impl<'a> Import<'a> {
             match level.names.next() {
                 Some(name) => {
                     let path = join(&level.path, name.to_bytes());
-                    self.report.begin(&path);
+                    self.progress.begin(&path);
                     match self.entry(level, &name, &path) {
                         Ok(Some(below)) => stack.push(below),
                         Ok(None) => {}
-                        Err(trouble) => self.report.skip(&path, trouble),
+                        Err(error) => self.progress.skip(&path, error),
                     }
                 }
                 None => {
@@ -149,26 +134,26 @@ impl<'a> Import<'a> {
         self.tree
             .fs()
             .sync(None)
-            .map_err(|errno| Error::in_store(b"/", errno))?;
-        Ok(self.report)
+            .map_err(|errno| self.tree.error(b"/", errno))?;
+        Ok(self.progress.summary)
     }
 
     fn caller(&self) -> &'a Caller {
         &self.tree.caller
     }
 
-    /// The directory `path` of the store; missing ones are made.
+    /// The directory `path` of the tree; makes it and those above it where they are missing.
     fn make_path(&self, path: &[u8]) -> Result<Place, Error> {
         let path = absolute(path);
         let mut made: Vec<u8> = b"/".to_vec();
         let mut at = self
             .tree
             .resolve(&made, true)
-            .map_err(|errno| Error::in_store(&made, errno))?;
+            .map_err(|errno| self.tree.error(&made, errno))?;
         for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
             let dir = at;
             made = join(&made, name);
-            let fail = |errno| Error::in_store(&made, errno);
+            let fail = |errno| self.tree.error(&made, errno);
             at = match self.tree.resolve(&made, true) {
                 Err(Errno::ENOENT) if !matches!(name, b"." | b"..") => {
                     let node = ops::mkdir(self.caller(), &dir, name, 0o755).map_err(fail)?;
@@ -188,21 +173,21 @@ impl<'a> Import<'a> {
         level: &Level,
         name: &CString,
         path: &[u8],
-    ) -> Result<Option<Level>, Trouble> {
+    ) -> Result<Option<Level>, CopyError> {
         let at = At {
             dir: level.host.as_fd(),
             name,
         };
         let stat = at.stat()?;
-        let kind = host::kind(&stat).ok_or(Trouble::text("no kind of file that is known"))?;
+        let kind = host::kind(&stat).ok_or(CopyError::text("no kind of file that is known"))?;
         if kind == FileKind::Directory {
             return self.directory(level, at, path);
         }
         let identity = (stat.st_dev, stat.st_ino);
-        if let Some(first) = self.seen.get(&identity).cloned() {
-            self.make_way(&level.dir, name.to_bytes())?;
+        if let Some(first) = self.copies.get(&identity).cloned() {
+            self.clear_name(&level.dir, name.to_bytes())?;
             ops::link(self.caller(), &first, &level.dir, name.to_bytes())?;
-            self.report.done.hard_links += 1;
+            self.progress.counts().hard_links += 1;
             return Ok(None);
         }
         let place = match kind {
@@ -211,7 +196,7 @@ impl<'a> Import<'a> {
             _ => self.special(level, at, &stat, path)?,
         };
         if stat.st_nlink > 1 {
-            self.seen.insert(identity, place);
+            self.copies.insert(identity, place);
         }
         Ok(None)
     }
@@ -221,11 +206,11 @@ impl<'a> Import<'a> {
         level: &Level,
         at: At<'_>,
         path: &[u8],
-    ) -> Result<Option<Level>, Trouble> {
+    ) -> Result<Option<Level>, CopyError> {
         let fd = at.open_dir()?;
         let stat = rustix::fs::fstat(&fd)?;
         if self.leave_out == Some((stat.st_dev, stat.st_ino)) {
-            self.report
+            self.progress
                 .notice(path, "left out, because it is the store itself");
             return Ok(None);
         }
@@ -243,12 +228,12 @@ impl<'a> Import<'a> {
                 } else if node.is_dir() {
                     self.tree.place(node)
                 } else {
-                    return Err(Trouble::text(IN_THE_WAY));
+                    return Err(CopyError::text(IN_THE_WAY));
                 }
             }
             Err(errno) => return Err(errno.into()),
         };
-        self.report.done.directories += 1;
+        self.progress.counts().directories += 1;
         Ok(Some(Level {
             host: fd,
             names,
@@ -259,51 +244,36 @@ impl<'a> Import<'a> {
         }))
     }
 
-    /// Sees to it that `name` is free; with `--force` by removing what is no directory.
-    fn make_way(&self, dir: &Place, name: &[u8]) -> Result<(), Trouble> {
+    /// Sees to it that `name` is free: with `force` by removing a file that has it.
+    fn clear_name(&self, dir: &Place, name: &[u8]) -> Result<(), CopyError> {
         match ops::lookup(self.caller(), dir, name) {
             Err(Errno::ENOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
             Ok(node) if node.is_dir() => {
-                Err(Trouble::text("a directory of the store is in the way"))
+                Err(CopyError::text("a directory of the store is in the way"))
             }
             Ok(_) if self.force => Ok(ops::unlink(self.caller(), dir, name)?),
-            Ok(_) => Err(Trouble::text(IN_THE_WAY)),
+            Ok(_) => Err(CopyError::text(IN_THE_WAY)),
         }
     }
 
-    fn regular(&mut self, level: &Level, at: At<'_>, path: &[u8]) -> Result<Place, Trouble> {
+    fn regular(&mut self, level: &Level, at: At<'_>, path: &[u8]) -> Result<Place, CopyError> {
         let from = at.open_file()?;
         let stat = rustix::fs::fstat(&from)?;
         if host::kind(&stat) != Some(FileKind::Regular) {
-            return Err(Trouble::text("was exchanged while it was read"));
+            return Err(CopyError::text("was exchanged while it was read"));
         }
         let xattrs = at.xattrs()?;
         let name = at.name.to_bytes();
-        self.make_way(&level.dir, name)?;
-        let place = self.fill(&level.dir, name, from)?;
+        self.clear_name(&level.dir, name)?;
+        let progress = &mut self.progress;
+        let mut copied = |part| progress.copied(part);
+        let place = self
+            .writer
+            .write(self.tree, &level.dir, name, from, &mut copied)?;
         self.attributes(path, &place, &stat, &xattrs)?;
-        self.report.done.files += 1;
+        self.progress.counts().files += 1;
         Ok(place)
-    }
-
-    fn fill(&mut self, dir: &Place, name: &[u8], from: OwnedFd) -> Result<Place, Trouble> {
-        let report = &mut self.report;
-        let mut copied = |copied: Copied| {
-            report.wrote(copied.data);
-            report.passed_hole(copied.holes);
-        };
-        let store = match self.entrance {
-            #[cfg(test)]
-            Entrance::Switch => None,
-            Entrance::Store(store) => Some(store),
-            Entrance::Owner(remote) => {
-                let made = remote.fill(&dir.node, name, from.as_fd(), &mut copied)?;
-                return Ok(self.tree.place(made));
-            }
-        };
-        let from = Source::Host(from);
-        content::fill(self.tree, store, dir, name, from, &mut copied)
     }
 
     fn symlink(
@@ -312,14 +282,14 @@ impl<'a> Import<'a> {
         at: At<'_>,
         stat: &Stat,
         path: &[u8],
-    ) -> Result<Place, Trouble> {
+    ) -> Result<Place, CopyError> {
         let target = at.target()?;
         let name = at.name.to_bytes();
-        self.make_way(&level.dir, name)?;
+        self.clear_name(&level.dir, name)?;
         let node = ops::symlink(self.caller(), &level.dir, name, target.to_bytes())?;
         let place = self.tree.place(node);
         self.attributes(path, &place, stat, &at.xattrs()?)?;
-        self.report.done.symlinks += 1;
+        self.progress.counts().symlinks += 1;
         Ok(place)
     }
 
@@ -329,20 +299,20 @@ impl<'a> Import<'a> {
         at: At<'_>,
         stat: &Stat,
         path: &[u8],
-    ) -> Result<Place, Trouble> {
+    ) -> Result<Place, CopyError> {
         let name = at.name.to_bytes();
-        self.make_way(&level.dir, name)?;
+        self.clear_name(&level.dir, name)?;
         let mode = stat.st_mode & nix::libc::S_IFMT | 0o600;
         let node = ops::mknod(self.caller(), &level.dir, name, mode, stat.st_rdev)?;
         let place = self.tree.place(node);
         self.attributes(path, &place, stat, &at.xattrs()?)?;
-        self.report.done.special += 1;
+        self.progress.counts().special += 1;
         Ok(place)
     }
 
     fn finish_dir(&mut self, level: &Level) {
-        if let Err(trouble) = self.attributes(&level.path, &level.dir, &level.stat, &level.xattrs) {
-            self.report.skip(&level.path, trouble);
+        if let Err(error) = self.attributes(&level.path, &level.dir, &level.stat, &level.xattrs) {
+            self.progress.skip(&level.path, error);
         }
     }
 
@@ -354,19 +324,16 @@ impl<'a> Import<'a> {
         place: &Place,
         stat: &Stat,
         xattrs: &[(Vec<u8>, Vec<u8>)],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), CopyError> {
         let caller = self.caller();
         if caller.capable(caps::CHOWN) {
             ops::chown(caller, place, Some(stat.st_uid), Some(stat.st_gid))?;
         }
         for (name, value) in xattrs {
             match ops::setxattr(caller, place, name, value, 0) {
-                Err(Errno::EOPNOTSUPP | Errno::EPERM) if !name.starts_with(b"user.") => {
-                    self.report.notice(
-                        path,
-                        &format!("{} not kept: not supported", names::escape(name)),
-                    )
-                }
+                Err(Errno::EOPNOTSUPP | Errno::EPERM) if !name.starts_with(b"user.") => self
+                    .progress
+                    .notice(path, &format!("{} not kept: not supported", escape(name))),
                 result => result?,
             }
         }

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::names;
+use super::output::Output;
 use crate::error::Error;
-use crate::names;
-use crate::output::Output;
 
 /// What a command that reports prints.
 #[derive(Default)]

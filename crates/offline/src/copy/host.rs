@@ -21,7 +21,7 @@ pub struct At<'a> {
     pub name: &'a CStr,
 }
 
-/// Deep trees need a descriptor a level: as many as we may have.
+/// Raises this process's limit of descriptors as far as it may: a copy needs one for each level of the tree.
 pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -50,7 +50,7 @@ pub fn list(dir: &OwnedFd) -> Result<Vec<CString>> {
     Ok(names)
 }
 
-/// `st_mode` as the switch's kind.
+/// The kind of file that `st_mode` names.
 pub fn kind(stat: &Stat) -> Option<FileKind> {
     FileKind::from_mode(stat.st_mode)
 }
@@ -73,7 +73,7 @@ impl At<'_> {
         fs::statat(self.dir, self.name, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// Opens it if it is a directory, and no link to one.
+    /// Opens it if it is a directory; a symbolic link to one is refused.
     pub fn open_dir(self) -> Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         fs::openat(self.dir, self.name, flags, Mode::empty())
@@ -92,7 +92,7 @@ impl At<'_> {
         fs::openat(self.dir, self.name, flags, Mode::RUSR | Mode::WUSR)
     }
 
-    /// Makes a directory for its owner alone and opens it. With `merge` one that is there will do.
+    /// Makes a directory with mode 0700 and opens it; returns also whether it was made. With `merge` it may exist already.
     pub fn make_dir(self, merge: bool) -> Result<(OwnedFd, bool)> {
         let made = match fs::mkdirat(self.dir, self.name, Mode::RWXU) {
             Ok(()) => true,
@@ -119,8 +119,8 @@ impl At<'_> {
         fs::readlinkat(self.dir, self.name, Vec::new())
     }
 
-    /// A path that leads to the name itself, for calls without an `*at` form. Its first part is a descriptor
-    /// of ours, so nobody can exchange what it passes through.
+    /// A path that leads to the name itself, for calls without an `*at` form. It begins at our descriptor, so that no
+    /// other process can exchange a directory on the way.
     fn path(self) -> Vec<u8> {
         let mut path = format!("/proc/self/fd/{}/", self.dir.as_raw_fd()).into_bytes();
         path.extend_from_slice(self.name.to_bytes());

@@ -1,15 +1,18 @@
-//! The content of a file as that of a new file of the store.
+//! Writes the content of a regular file into a new file of a tree.
+//!
+//! [`ContentWriter`] is how an import does it: through the file system, or by a shorter way that a store offers.
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use amino_fs::AminoFs;
 use goanna_vfs::{Errno, FileKind, Native, OpenFile, Opened, Place, Spot, ops};
 use rustix::fs::SeekFrom;
 
+use super::error::CopyError;
 use super::host;
-use super::tree::Tree;
-use super::trouble::Trouble;
+use crate::Tree;
 
 /// How much is written at once: large enough to make calls cheap, small enough to keep memory flat.
 const CHUNK: usize = 1 << 20;
@@ -25,18 +28,66 @@ pub struct Copied {
     pub holes: u64,
 }
 
+/// Makes files with the content of host files.
+pub trait ContentWriter {
+    /// Makes the file `name` in the directory `dir` of `tree`, with the content of the regular file `from`, holes included.
+    /// A file that could not be copied as a whole is removed.
+    fn write(
+        &self,
+        tree: &Tree,
+        dir: &Place,
+        name: &[u8],
+        from: OwnedFd,
+        copied: &mut dyn FnMut(Copied),
+    ) -> Result<Place, CopyError>;
+}
+
+/// Writes through the calls of the tree's file system.
+pub struct FileSystemWriter;
+
+impl ContentWriter for FileSystemWriter {
+    fn write(
+        &self,
+        tree: &Tree,
+        dir: &Place,
+        name: &[u8],
+        from: OwnedFd,
+        copied: &mut dyn FnMut(Copied),
+    ) -> Result<Place, CopyError> {
+        write_content(tree, None, dir, name, ContentSource::Host(from), copied)
+    }
+}
+
+/// Writes into the store that holds the tree, which takes files without holes faster than through the calls.
+pub struct StoreWriter(pub Arc<AminoFs>);
+
+impl ContentWriter for StoreWriter {
+    fn write(
+        &self,
+        tree: &Tree,
+        dir: &Place,
+        name: &[u8],
+        from: OwnedFd,
+        copied: &mut dyn FnMut(Copied),
+    ) -> Result<Place, CopyError> {
+        let from = ContentSource::Host(from);
+        write_content(tree, Some(&self.0), dir, name, from, copied)
+    }
+}
+
 /// A regular file whose content is copied.
-pub enum Source {
+pub enum ContentSource {
     /// A file of the host.
     Host(OwnedFd),
-    /// A file of a mount, with the content that the tree's caller sees: a descriptor shows what is outside of its transaction.
+    /// A file of a mount, with the content that the tree's caller sees in its transaction. A descriptor of it would show
+    /// the committed content.
     Mounted(Place),
 }
 
-impl Source {
+impl ContentSource {
     /// Its size in bytes, and whether it may have holes.
-    fn measure(&self, tree: &Tree) -> Result<(u64, bool), Trouble> {
-        let changed = Trouble::text("was exchanged while it was read");
+    fn measure(&self, tree: &Tree) -> Result<(u64, bool), CopyError> {
+        let changed = CopyError::text("was exchanged while it was read");
         match self {
             Self::Host(fd) => {
                 let stat = rustix::fs::fstat(fd)?;
@@ -49,14 +100,14 @@ impl Source {
             Self::Mounted(place) if place.node.kind() != FileKind::Regular => Err(changed),
             Self::Mounted(place) => {
                 let fs = &place.mount.fs;
-                let attr = tree.until_free(|| fs.getattr(&tree.caller, &place.node))?;
+                let attr = tree.retry_while_locked(|| fs.getattr(&tree.caller, &place.node))?;
                 Ok((attr.size, true))
             }
         }
     }
 
     /// The first range of data at or after `at`: start and end.
-    fn next_data(&self, at: u64, size: u64) -> Result<(u64, u64), Trouble> {
+    fn next_data(&self, at: u64, size: u64) -> Result<(u64, u64), CopyError> {
         let Self::Host(fd) = self else {
             return Ok((at, size));
         };
@@ -72,46 +123,46 @@ impl Source {
         Ok((start, end.min(size)))
     }
 
-    fn read(&self, tree: &Tree, at: u64, buffer: &mut [u8]) -> Result<usize, Trouble> {
+    fn read(&self, tree: &Tree, at: u64, buffer: &mut [u8]) -> Result<usize, CopyError> {
         match self {
             Self::Host(fd) => Ok(rustix::io::pread(fd, buffer, at)?),
             Self::Mounted(place) => {
                 let fs = &place.mount.fs;
-                Ok(tree.until_free(|| fs.read_at(&tree.caller, &place.node, at, buffer))?)
+                Ok(tree.retry_while_locked(|| fs.read_at(&tree.caller, &place.node, at, buffer))?)
             }
         }
     }
 }
 
-/// Makes the file `name` in `dir` of `tree` with what the regular file `from` holds, holes included. `store`, if the tree is
-/// one's, takes files without holes faster than the switch can. `copied` is told of each piece.
+/// Makes the file `name` in `dir` of `tree` with the content of the regular file `from`, holes included. `store` is the
+/// store that holds the tree, if one does and may be written to directly. `copied` receives the size of each piece.
 ///
 /// A file that could not be copied as a whole is removed.
-pub fn fill(
+pub fn write_content(
     tree: &Tree,
     store: Option<&AminoFs>,
     dir: &Place,
     name: &[u8],
-    from: Source,
+    from: ContentSource,
     copied: &mut dyn FnMut(Copied),
-) -> Result<Place, Trouble> {
+) -> Result<Place, CopyError> {
     let (size, has_holes) = from.measure(tree)?;
     let result = match (store, from) {
-        (Some(store), Source::Host(from)) if !has_holes => {
-            pour(tree, store, dir, name, from, size, copied)
+        (Some(store), ContentSource::Host(from)) if !has_holes => {
+            write_to_store(tree, store, dir, name, from, size, copied)
         }
-        (_, from) => write(tree, dir, name, &from, size, copied),
+        (_, from) => write_through_calls(tree, dir, name, &from, size, copied),
     };
-    result.inspect_err(|trouble| {
-        // Half a file under its full name would be taken for the whole. One that was there is somebody else's.
-        if !matches!(trouble, Trouble::Store(Errno::EEXIST)) {
-            let _ = tree.until_free(|| ops::unlink(&tree.caller, dir, name));
+    result.inspect_err(|error| {
+        // A reader would take half a file for the whole. A file that was there before is not ours to remove.
+        if !matches!(error, CopyError::Tree(Errno::EEXIST)) {
+            let _ = tree.retry_while_locked(|| ops::unlink(&tree.caller, dir, name));
         }
     })
 }
 
-/// Makes the file through the store's own entrance.
-fn pour(
+/// Makes the file by the store's import, which takes a file as a whole.
+fn write_to_store(
     tree: &Tree,
     store: &AminoFs,
     dir: &Place,
@@ -119,7 +170,7 @@ fn pour(
     from: OwnedFd,
     size: u64,
     copied: &mut dyn FnMut(Copied),
-) -> Result<Place, Trouble> {
+) -> Result<Place, CopyError> {
     let caller = &tree.caller;
     ops::access(caller, dir, nix::libc::W_OK | nix::libc::X_OK)?;
     let mut reader = std::fs::File::from(from).take(size);
@@ -131,35 +182,36 @@ fn pour(
             holes: 0,
         });
     };
-    // A lock is met before anything is read.
-    let node = tree.until_free(|| {
-        let poured = store.import_file(caller, &dir.node, name, 0o600, &mut reader, &mut progress);
-        match poured {
+    // The import meets a lock before it reads anything.
+    let node = tree.retry_while_locked(|| {
+        let imported =
+            store.import_file(caller, &dir.node, name, 0o600, &mut reader, &mut progress);
+        match imported {
             Err(amino_fs::Error::Operation { errno, .. }) => Err(errno),
-            poured => Ok(poured),
+            imported => Ok(imported),
         }
     })?;
-    let node = node.map_err(|error| Trouble::Other(error.to_string().into()))?;
+    let node = node.map_err(|error| CopyError::Other(error.to_string().into()))?;
     if data < size {
-        return Err(Trouble::text(SHORTER));
+        return Err(CopyError::text(SHORTER));
     }
     Ok(tree.place(node))
 }
 
-/// Makes the file through the switch, with its holes.
-fn write(
+/// Makes the file through the calls of the file system, with its holes.
+fn write_through_calls(
     tree: &Tree,
     dir: &Place,
     name: &[u8],
-    from: &Source,
+    from: &ContentSource,
     size: u64,
     copied: &mut dyn FnMut(Copied),
-) -> Result<Place, Trouble> {
+) -> Result<Place, CopyError> {
     let flags = nix::libc::O_RDWR | nix::libc::O_CREAT | nix::libc::O_EXCL;
-    let made = tree.until_free(|| ops::create(&tree.caller, dir, name, 0o600, flags));
+    let made = tree.retry_while_locked(|| ops::create(&tree.caller, dir, name, 0o600, flags));
     let (node, opened) = made?;
     let place = tree.place(node);
-    let done = data(tree, from, size, &place, &opened, copied);
+    let done = copy_data(tree, from, size, &place, &opened, copied);
     let cached = matches!(opened.native, Native::Reads { .. });
     drop(opened);
     if let Some(content) = tree.fs().content().filter(|_| cached) {
@@ -170,14 +222,14 @@ fn write(
 }
 
 /// Copies data, and leaves holes where the source has them.
-fn data(
+fn copy_data(
     tree: &Tree,
-    from: &Source,
+    from: &ContentSource,
     size: u64,
     to: &Place,
     opened: &Opened,
     copied: &mut dyn FnMut(Copied),
-) -> Result<(), Trouble> {
+) -> Result<(), CopyError> {
     let mut buffer = vec![0; CHUNK];
     let mut at = 0;
     while at < size {
@@ -192,12 +244,12 @@ fn data(
             let buffer = buffer.get_mut(..length).unwrap_or_default();
             let count = from.read(tree, at, buffer)?;
             if count == 0 {
-                return Err(Trouble::text(SHORTER));
+                return Err(CopyError::text(SHORTER));
             }
             let piece = buffer.get(..count).unwrap_or_default();
             let mut done = Copied::default();
-            // Nobody says where a file of a mount has holes.
-            if matches!(from, Source::Mounted(_)) && piece.iter().all(|&byte| byte == 0) {
+            // The file system does not say where a file of a mount has holes.
+            if matches!(from, ContentSource::Mounted(_)) && piece.iter().all(|&byte| byte == 0) {
                 done.holes = count as u64;
             } else {
                 write_all(tree, to, opened, at, piece)?;
@@ -212,7 +264,7 @@ fn data(
         match opened.native {
             Native::All => rustix::fs::ftruncate(&opened.fd, size)?,
             Native::Reads { .. } => {
-                tree.until_free(|| tree.fs().truncate(&tree.caller, &to.node, size))?;
+                tree.retry_while_locked(|| tree.fs().truncate(&tree.caller, &to.node, size))?;
             }
         }
     }
@@ -225,7 +277,7 @@ fn write_all(
     opened: &Opened,
     mut offset: u64,
     mut data: &[u8],
-) -> Result<(), Trouble> {
+) -> Result<(), CopyError> {
     while !data.is_empty() {
         if !tree.is_wanted() {
             return Err(Errno::EINTR.into());
@@ -239,11 +291,11 @@ fn write_all(
                     flags: nix::libc::O_RDWR,
                 };
                 let spot = Spot::At(offset);
-                tree.until_free(|| tree.fs().write(&tree.caller, file, spot, data))?
+                tree.retry_while_locked(|| tree.fs().write(&tree.caller, file, spot, data))?
             }
         };
         if count == 0 {
-            return Err(Trouble::Store(Errno::EIO));
+            return Err(CopyError::Tree(Errno::EIO));
         }
         data = data.get(count..).unwrap_or_default();
         offset += count as u64;

@@ -1,0 +1,129 @@
+//! `amino import`, `amino export`, and the copy of `goanna iso extract`.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use goanna_offline::copy::{self, Export, Import, Modes, Selection};
+use goanna_offline::{Tree, absolute};
+use goanna_vfs::Errno;
+
+use super::open::StoreHandle;
+use crate::args::{Loudness, amino};
+use crate::error::Error;
+use crate::mounts;
+use crate::report::copy::CopyReport;
+use crate::store::Create;
+
+/// `amino import`.
+pub fn import(args: &amino::Import, loud: Loudness) -> Result<u8, Error> {
+    // Before a store is made for nothing.
+    if !args
+        .host
+        .metadata()
+        .map_err(|why| Error::host(&args.host, why))?
+        .is_dir()
+    {
+        return Err(Error::host(&args.host, Errno::ENOTDIR));
+    }
+    copy::raise_descriptor_limit();
+    let create = Create::at(&args.store, args.create);
+    let handle = StoreHandle::open(&args.store, create, args.engine, loud)?;
+    let report = CopyReport::new(|| copy::import_total(&args.host), loud);
+    let writer = handle.content_writer();
+    let import = Import::new(&handle.tree, &*writer, &handle.dir, args.force, &report);
+    let result = import
+        .run(&args.host, args.path.as_bytes())
+        .map_err(Error::from)
+        .and_then(|summary| report.finish(&summary, args.json));
+    drop(writer);
+    handle.close(result)
+}
+
+/// `amino export`.
+pub fn export(args: &amino::Export, loud: Loudness) -> Result<u8, Error> {
+    copy::raise_descriptor_limit();
+    let handle = StoreHandle::open_to_read(&args.store, args.salvage)?;
+    let result = export_from(&handle, args, loud);
+    handle.close(result)
+}
+
+fn export_from(handle: &StoreHandle, args: &amino::Export, loud: Loudness) -> Result<u8, Error> {
+    let tree = &handle.tree;
+    let path = absolute(args.path.as_bytes());
+    let fail = |errno| tree.error(&path, errno);
+    let place = tree.resolve(&path, true).map_err(fail)?;
+    if !place.node.is_dir() {
+        return Err(fail(Errno::ENOTDIR).into());
+    }
+    if is_inside(&args.host, &handle.dir) {
+        return Err(Error::InsideStore(args.host.clone()));
+    }
+    let (target, empty) = copy::open_target(&args.host, args.force)?;
+    let all = Selection::default();
+    let report = CopyReport::new(|| copy::export_total(tree, &place, &path, &all), loud);
+    let summary = Export::new(tree, args.force, target, &report).run(place, &path, empty)?;
+    report.finish(&summary, args.json)
+}
+
+/// How [`extract`] copies.
+pub struct Extraction<'a> {
+    /// The host directory.
+    pub to: &'a Path,
+    /// Files that are in the way are replaced.
+    pub force: bool,
+    /// The report is JSON.
+    pub json: bool,
+    /// Owners and modes.
+    pub modes: Modes,
+}
+
+/// Copies `paths` of a tree to the host, each under its own path from the root; without any path the whole tree.
+pub fn extract<'a>(
+    tree: &Tree,
+    paths: impl Iterator<Item = &'a [u8]>,
+    how: Extraction<'_>,
+    loud: Loudness,
+) -> Result<u8, Error> {
+    copy::raise_descriptor_limit();
+    let mut selection = Selection::default();
+    let mut missing = Vec::new();
+    let mut all = true;
+    for path in paths {
+        all = false;
+        let path = absolute(path);
+        let found = tree.resolve(&path, false).and_then(|place| {
+            // Its own path: without dots, and not through links.
+            tree.fs().path(&tree.caller, &place.node)
+        });
+        match found {
+            Ok((own, _)) => selection.add(absolute(&own)),
+            Err(errno) => missing.push((path, tree.why(errno))),
+        }
+    }
+    let root = tree.root();
+    let (target, made) = copy::make_target(how.to)?;
+    let wanted = all || !selection.is_empty();
+    let total = || match wanted {
+        true => copy::export_total(tree, &root, b"/", &selection),
+        false => copy::Total::default(),
+    };
+    let report = CopyReport::new(total, loud);
+    let mut summary = copy::Summary::default();
+    for (path, why) in missing {
+        summary.skip(path, why, &report);
+    }
+    if wanted {
+        let copied = Export::new(tree, how.force, target, &report)
+            .merging()
+            .with_modes(how.modes)
+            .only(selection)
+            .run(root, b"/", made)?;
+        summary.counts = copied.counts;
+        summary.skipped.extend(copied.skipped);
+    }
+    report.finish(&summary, how.json)
+}
+
+fn is_inside(path: &Path, dir: &Path) -> bool {
+    mounts::real(path).starts_with(mounts::real(dir))
+}

@@ -1,0 +1,134 @@
+//! `amino info`.
+
+use std::path::Path;
+
+use amino_txn::Store;
+use goanna_offline::facts::{Facts, disk_bytes};
+use serde_json::{Value, json};
+
+use crate::args::{Level, amino};
+use crate::error::Error;
+use crate::report::lines::Lines;
+use crate::report::metadata::time_text;
+use crate::report::names;
+use crate::store::{self, Create, Opening};
+use crate::{caller, daemon};
+
+/// `amino info`. Of a store whose owner cannot be asked it prints what can be seen from outside.
+pub fn info(args: &amino::Info) -> Result<u8, Error> {
+    let dir = store::dir(&args.store)?;
+    let opening = Opening {
+        engine: None,
+        durability: Level::Aci,
+        create: Create::Never,
+    };
+    let reached = daemon::reach(
+        &dir,
+        |owner| Ok(daemon::facts(owner)?.map(|(facts, pid, runs)| (facts, Some((pid, runs))))),
+        || {
+            let fs = store::open(&dir, opening, &caller::current())?;
+            let facts = Facts::of(fs.store()).map_err(|why| Error::store(&dir, why));
+            store::close(&dir, &fs)?;
+            Ok((facts?, None))
+        },
+    );
+    match reached {
+        Ok((facts, owner)) => print(inside(&dir, &facts, owner), args.json),
+        Err(error) => print(outside(&dir, error)?, args.json),
+    }
+}
+
+/// What can be said of a store that another process has open, which is why there was `error`.
+fn outside(dir: &Path, error: Error) -> Result<Lines, Error> {
+    // Another user's owner, or one of another version, is told by who holds the lock.
+    let error = match error {
+        Error::OwnerForeign(..) | Error::OwnerVersion(..) => {
+            let opening = Opening {
+                engine: None,
+                durability: Level::Aci,
+                create: Create::Never,
+            };
+            match store::open(dir, opening, &caller::current()) {
+                Ok(_) => error,
+                Err(held) => held,
+            }
+        }
+        error => error,
+    };
+    let Error::Store {
+        why: amino_fs::Error::Store(amino_txn::Error::Held { pid, command, .. }),
+        ..
+    } = error
+    else {
+        return Err(error);
+    };
+    let mut lines = Lines::default();
+    lines.put_path("store", "store", dir);
+    if let Ok(Some(engine)) = Store::engine_of(dir) {
+        lines.put("engine", "engine", engine.name(), engine.name());
+    }
+    put_size(&mut lines, dir);
+    let shown = format!("process {pid} ({})", names::escape(command.as_bytes()));
+    let holder = json!({"pid": pid, "command": command, "runs": null});
+    lines.put("open by", "open_by", shown, holder);
+    Ok(lines)
+}
+
+/// What a store is and holds, and its owner's process id and number of commands.
+fn inside(dir: &Path, facts: &Facts, owner: Option<(i32, usize)>) -> Lines {
+    let mut lines = Lines::default();
+    lines.put_path("store", "store", dir);
+    let id = names::hex(&facts.id);
+    lines.put("id", "id", &id, id.as_str());
+    let engine = facts.engine.as_str();
+    lines.put("engine", "engine", engine, engine);
+    if let Some((format, created_ns)) = facts.made {
+        lines.put("format", "format", format, format);
+        let sec = i64::try_from(created_ns / 1_000_000_000).unwrap_or(i64::MAX);
+        let nsec = (created_ns % 1_000_000_000) as u32;
+        let stamp = goanna_vfs::Stamp { sec, nsec };
+        let text = time_text(stamp, "%Y-%m-%d %H:%M:%S %z");
+        lines.put("made", "created", text, json!({"sec": sec, "nsec": nsec}));
+    }
+    put_size(&mut lines, dir);
+    let counts = &facts.counts;
+    for (label, count) in [
+        ("names", counts.names),
+        ("files", counts.files),
+        ("directories", counts.directories),
+        ("symlinks", counts.symlinks),
+        ("special", counts.special),
+        ("orphans", counts.orphans),
+        ("bytes", counts.bytes),
+    ] {
+        lines.put(label, label, count, count);
+    }
+    for (label, key, figure) in [
+        ("sequence", "appended_seq", facts.appended_seq),
+        ("durable", "durable_seq", facts.durable_seq),
+        ("applied", "applied_seq", facts.applied_seq),
+        ("replayed", "replayed", facts.replayed),
+    ] {
+        lines.put(label, key, figure, figure);
+    }
+    match owner {
+        None => lines.put("open by", "open_by", "nobody else", Value::Null),
+        Some((pid, runs)) => {
+            let commands = if runs == 1 { "command" } else { "commands" };
+            let shown = format!("process {pid} ({}), for {runs} {commands}", daemon::NAME);
+            let owner = json!({"pid": pid, "command": daemon::NAME, "runs": runs});
+            lines.put("open by", "open_by", shown, owner);
+        }
+    }
+    lines
+}
+
+fn put_size(lines: &mut Lines, dir: &Path) {
+    let bytes = disk_bytes(dir);
+    lines.put("on disk", "disk_bytes", format!("{bytes} bytes"), bytes);
+}
+
+fn print(lines: Lines, json: bool) -> Result<u8, Error> {
+    lines.print(json)?;
+    Ok(0)
+}

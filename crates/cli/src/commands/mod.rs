@@ -1,0 +1,13 @@
+//! The commands, one file for each or for a few that are alike. A command takes its arguments and returns an exit status.
+//!
+//! [`open`] is shared by those that work on a store without a monitor.
+
+pub mod copy;
+pub mod fsck;
+pub mod info;
+pub mod inspect;
+pub mod iso;
+pub mod list;
+pub mod manual;
+mod open;
+pub mod txn;

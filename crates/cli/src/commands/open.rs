@@ -1,0 +1,142 @@
+//! Opens the store that a command works on without a monitor: in this process, or at its owner where it has one.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use amino_fs::AminoFs;
+use goanna_offline::Tree;
+use goanna_offline::copy::{ContentWriter, StoreWriter};
+use goanna_offline::salvage::{Loss, Salvage};
+
+use crate::args::amino::StoreArg;
+use crate::args::{Engine, Level, Loudness};
+use crate::caller;
+use crate::daemon::{self, RemoteFs, RemoteWriter};
+use crate::error::Error;
+use crate::report::messages::note;
+use crate::report::names;
+use crate::store::{self, Create, Opening};
+
+/// A store and its tree.
+pub struct StoreHandle {
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Its file system.
+    pub tree: Tree,
+    access: Access,
+    /// What is missing, where the store is what was salvaged of a damaged one.
+    salvage: Salvage,
+}
+
+/// The process that has the store open.
+enum Access {
+    /// This process.
+    Own(Arc<AminoFs>),
+    /// Its owner, `aminod`.
+    Remote(Arc<RemoteFs>),
+}
+
+impl StoreHandle {
+    /// Opens a store that exists.
+    pub fn existing(arg: &StoreArg) -> Result<Self, Error> {
+        Self::open(arg, Create::Never, None, Loudness::default())
+    }
+
+    /// Opens a store, or makes one as `create` says.
+    pub fn open(
+        arg: &StoreArg,
+        create: Create,
+        engine: Option<Engine>,
+        loud: Loudness,
+    ) -> Result<Self, Error> {
+        let dir = store::dir(arg)?;
+        let caller = caller::current();
+        let opening = Opening {
+            engine,
+            durability: Level::Aci,
+            create,
+        };
+        let access = daemon::reach(
+            &dir,
+            |owner| Ok(RemoteFs::attach(owner, engine)?.map(Access::Remote)),
+            || {
+                let made = |text: &str| note(text, loud);
+                let fs = store::open_or_make(&dir, opening, &caller, made);
+                fs.map(Access::Own)
+            },
+        )?;
+        Ok(Self::new(dir, access, Salvage::default()))
+    }
+
+    /// Opens a store to read it; with `salvage` what is left of it.
+    pub fn open_to_read(arg: &StoreArg, salvage: bool) -> Result<Self, Error> {
+        if !salvage {
+            return Self::existing(arg);
+        }
+        let (dir, salvage) = salvaged(&store::dir(arg)?)?;
+        let opening = Opening {
+            engine: None,
+            durability: Level::Aci,
+            create: Create::Never,
+        };
+        let fs = store::open(&dir, opening, &caller::current())?;
+        Ok(Self::new(dir, Access::Own(fs), salvage))
+    }
+
+    fn new(dir: PathBuf, access: Access, salvage: Salvage) -> Self {
+        let mut caller = caller::current();
+        // What a copy sets is what the original had.
+        caller.umask = 0;
+        let tree = match &access {
+            Access::Own(fs) => Tree::new(fs.clone(), caller),
+            Access::Remote(fs) => Tree::new(fs.clone(), caller),
+        };
+        Self {
+            dir,
+            tree,
+            access,
+            salvage,
+        }
+    }
+
+    /// The fastest way to make files with the content of host files.
+    pub fn content_writer(&self) -> Box<dyn ContentWriter> {
+        match &self.access {
+            Access::Own(fs) => Box::new(StoreWriter(Arc::clone(fs))),
+            Access::Remote(fs) => Box::new(RemoteWriter(Arc::clone(fs))),
+        }
+    }
+
+    /// Ends the use of the store. Its failure takes precedence over that of the command.
+    pub fn close(self, result: Result<u8, Error>) -> Result<u8, Error> {
+        drop(self.tree);
+        match self.access {
+            Access::Own(fs) => store::close(&self.dir, &fs)?,
+            Access::Remote(fs) => Arc::into_inner(fs).map_or(Ok(()), RemoteFs::close)?,
+        }
+        for loss in self.salvage.losses() {
+            let _ = writeln!(std::io::stderr(), "amino: missing: {}", loss_text(loss));
+        }
+        result.map(|status| status.max(loss_status(&self.salvage)))
+    }
+}
+
+/// Salvages the store in `dir`; the directory of the store with what was salvaged.
+pub fn salvaged(dir: &Path) -> Result<(PathBuf, Salvage), Error> {
+    store::must_exist(dir)?;
+    let salvage = Salvage::of(dir).map_err(|why| Error::store(dir, why))?;
+    let store = salvage.store().ok_or(Error::NoStoreDir)?;
+    Ok((store, salvage))
+}
+
+/// 1 when something is missing.
+pub fn loss_status(salvage: &Salvage) -> u8 {
+    u8::from(!salvage.losses().is_empty())
+}
+
+/// What is missing, as a line.
+pub fn loss_text(Loss { place, what }: &Loss) -> String {
+    let [place, what] = [place, what].map(|text| names::escape(text.as_bytes()));
+    format!("{place}: {what}")
+}

@@ -1,0 +1,106 @@
+//! The report of a copy: its progress bar, its messages, and its figures.
+
+use std::io::IsTerminal;
+
+use goanna_offline::copy::{Copied, Counts, Observer, Summary, Total};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value};
+
+use super::messages;
+use super::names;
+use super::output::Output;
+use crate::args::Loudness;
+use crate::error::Error;
+
+/// Tells the user about a copy.
+pub struct CopyReport {
+    bar: ProgressBar,
+    loud: Loudness,
+}
+
+/// Whether progress bars are shown at all.
+pub fn shows_progress(loud: Loudness) -> bool {
+    !loud.quiet && std::io::stderr().is_terminal()
+}
+
+impl Observer for CopyReport {
+    fn begin(&self, path: &[u8], counts: &Counts) {
+        if !self.bar.is_hidden() {
+            self.bar.set_message(counts.names().to_string());
+        }
+        if self.loud.verbose > 0 {
+            self.line(&names::escape(path));
+        }
+    }
+
+    fn copied(&self, part: Copied) {
+        self.bar.inc(part.data + part.holes);
+    }
+
+    fn skip(&self, path: &[u8], why: &str) {
+        self.line(&format!("{}: {why}", names::escape(path)));
+    }
+
+    fn notice(&self, path: &[u8], what: &str) {
+        if !self.loud.quiet {
+            self.line(&format!("{}: {what}", names::escape(path)));
+        }
+    }
+}
+
+impl CopyReport {
+    /// Of a copy; `total` is counted where a progress bar is shown.
+    pub fn new(total: impl FnOnce() -> Total, loud: Loudness) -> Self {
+        let bar = if shows_progress(loud) {
+            progress_bar(total())
+        } else {
+            ProgressBar::hidden()
+        };
+        Self { bar, loud }
+    }
+
+    fn line(&self, text: &str) {
+        self.bar.suspend(|| messages::line(text));
+    }
+
+    /// Ends the copy: prints its figures. Returns the exit status, 1 when something was not copied.
+    pub fn finish(self, summary: &Summary, json: bool) -> Result<u8, Error> {
+        self.bar.finish_and_clear();
+        if json {
+            Output::new().json(&to_json(summary))?;
+        } else if shows_progress(self.loud) || self.loud.verbose > 0 {
+            let done = &summary.counts;
+            self.line(&format!(
+                "{} files, {} directories, {} symbolic links, {} hard links, {} special files; {} bytes of data",
+                done.files, done.directories, done.symlinks, done.hard_links, done.special, done.bytes
+            ));
+        }
+        Ok(u8::from(!summary.skipped.is_empty()))
+    }
+}
+
+fn progress_bar(total: Total) -> ProgressBar {
+    let bar = ProgressBar::new(total.bytes.max(1));
+    let style = ProgressStyle::with_template(&format!(
+        "{{msg}} of {} files  {{bytes}} of {{total_bytes}}  {{wide_bar}} {{bytes_per_sec}}",
+        total.files
+    ));
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn to_json(summary: &Summary) -> Value {
+    let skipped = summary.skipped.iter().map(|skipped| {
+        let mut map = Map::new();
+        names::put(&mut map, "path", &skipped.path);
+        map.insert("why".into(), skipped.why.as_str().into());
+        Value::Object(map)
+    });
+    let mut value = serde_json::to_value(summary.counts).unwrap_or_default();
+    if let Value::Object(map) = &mut value {
+        map.insert("skipped".into(), skipped.collect());
+    }
+    value
+}

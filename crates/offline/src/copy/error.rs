@@ -1,0 +1,39 @@
+//! Why a single name was not copied; the copy goes on.
+
+use std::borrow::Cow;
+
+use goanna_vfs::{Errno, io_error_text};
+use thiserror::Error;
+
+/// See the module.
+#[derive(Debug, Error)]
+pub enum CopyError {
+    /// The host refused something.
+    #[error("on the host: {}", io_error_text(&(*.0).into()))]
+    Host(rustix::io::Errno),
+    /// The tree's file system refused something.
+    #[error("in the store: {}", .0.desc())]
+    Tree(Errno),
+    /// A reason that is no errno.
+    #[error("{0}")]
+    Other(Cow<'static, str>),
+}
+
+impl CopyError {
+    /// A reason that is no errno.
+    pub const fn text(why: &'static str) -> Self {
+        Self::Other(Cow::Borrowed(why))
+    }
+}
+
+impl From<rustix::io::Errno> for CopyError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::Host(errno)
+    }
+}
+
+impl From<Errno> for CopyError {
+    fn from(errno: Errno) -> Self {
+        Self::Tree(errno)
+    }
+}

@@ -1,0 +1,19 @@
+//! Copies directories between the host and a tree: [`Import`] and [`Export`].
+//!
+//! A copy goes on when a single name fails; its [`Summary`] says which did. What happens meanwhile goes to an [`Observer`].
+
+mod content;
+mod error;
+mod export;
+mod host;
+mod import;
+mod progress;
+
+pub use content::{
+    ContentSource, ContentWriter, Copied, FileSystemWriter, StoreWriter, write_content,
+};
+pub use error::CopyError;
+pub use export::{Export, Modes, Selection, make_target, open_target, total as export_total};
+pub use host::raise_descriptor_limit;
+pub use import::{Import, total as import_total};
+pub use progress::{Counts, Observer, Skipped, Summary, Total};

@@ -1,0 +1,54 @@
+//! What ends a listing or a copy. [`crate::copy::CopyError`] is why a single name was not copied.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use goanna_vfs::{Errno, escape, escape_path, io_error_text};
+use thiserror::Error as ThisError;
+
+/// An error of a listing or a copy.
+#[derive(Debug, ThisError)]
+pub enum Error {
+    /// An operation on a path of the tree failed.
+    #[error("{}: {why}", escape(.path))]
+    InTree {
+        /// The path within the tree.
+        path: Vec<u8>,
+        /// What the file system answered.
+        errno: Errno,
+        /// Why: the errno's description, or more than that.
+        why: String,
+    },
+    /// A directory was met before under another path, as happens in a damaged image.
+    #[error("{}: {TWO_PLACES}", escape(.0))]
+    TwoPlaces(Vec<u8>),
+    /// An operation on a host path failed.
+    #[error("{}: {}", escape_path(.path), io_error_text(.why))]
+    Host {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        why: io::Error,
+    },
+    /// The target of an export holds something.
+    #[error("{}: the directory is not empty", escape_path(.0))]
+    NotEmpty(PathBuf),
+}
+
+/// Why a directory that was met before is not entered again.
+pub(crate) const TWO_PLACES: &str = "the directory appears in two places";
+
+impl Error {
+    /// An error of an operation on a host path.
+    pub(crate) fn host(path: &Path, why: impl Into<io::Error>) -> Self {
+        Self::Host {
+            path: path.to_owned(),
+            why: why.into(),
+        }
+    }
+
+    /// Whether it concerns one path of the tree only, so that other paths may still be worked on.
+    pub fn is_in_tree(&self) -> bool {
+        matches!(self, Self::InTree { .. } | Self::TwoPlaces(_))
+    }
+}

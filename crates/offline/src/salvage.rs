@@ -1,0 +1,28 @@
+//! Opens what is left of a damaged store, and says what is missing from it.
+
+use std::path::{Path, PathBuf};
+
+use amino_fs::Salvaged;
+pub use amino_fs::{Error, Loss};
+
+/// The sound part of a damaged store, as a store of its own that is removed with this value. The default is empty: nothing was
+/// salvaged, and nothing is missing.
+#[derive(Debug, Default)]
+pub struct Salvage(Option<Salvaged>);
+
+impl Salvage {
+    /// Salvages what can be read of the store in `dir`, which stays as it is.
+    pub fn of(dir: &Path) -> Result<Self, Error> {
+        amino_fs::salvage(dir).map(|salvaged| Self(Some(salvaged)))
+    }
+
+    /// The directory of the store with what was salvaged; `None` where nothing was.
+    pub fn store(&self) -> Option<PathBuf> {
+        self.0.as_ref().map(Salvaged::store)
+    }
+
+    /// What is missing.
+    pub fn losses(&self) -> &[Loss] {
+        self.0.as_ref().map_or(&[], |salvaged| &salvaged.losses)
+    }
+}
