@@ -18,6 +18,7 @@ mod baton;
 pub mod call;
 pub mod calls;
 mod check;
+mod core_files;
 mod delegate;
 pub mod filter;
 mod inflight;

@@ -36,6 +36,8 @@ pub enum Letter {
     Interrupt(i32),
     /// To see the result of the call that the thread is in, which is about to change the path.
     Watch(i32, Vec<u8>),
+    /// To let the thread exit, whose core files are where they belong.
+    CoreMoved(i32),
 }
 
 /// See the module's documentation.

@@ -4,19 +4,21 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
 use goanna_sys::letter_box::LetterBox;
-use goanna_sys::procfs;
 use goanna_sys::ptrace::{self, Options};
 use goanna_sys::txncall::NUMBER;
+use goanna_sys::{cred, procfs};
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, LOCKED, Place, Result, escape, ops};
 
 use crate::call::{Answer, Call};
 use crate::calls::socket::{self, datagram};
 use crate::calls::txn::Request;
+use crate::core_files::CoreFiles;
 use crate::filter::{CLOSER, MEMBER, compile_member, shadow_files};
 use crate::inject::{Fetch, Injector, Receive, Stop};
 use crate::mailbox::{Late, Letter};
@@ -55,6 +57,7 @@ pub struct Supervisor {
     watched: HashMap<i32, Vec<u8>>,
     /// Those that are executing a program that a rule of the profile is for.
     entering: HashMap<i32, Entering>,
+    core_files: CoreFiles,
 }
 
 /// The rule for a program that is being executed, and the program.
@@ -106,6 +109,7 @@ impl Supervisor {
             joining: HashMap::new(),
             watched: HashMap::new(),
             entering: HashMap::new(),
+            core_files: CoreFiles::default(),
         }
     }
 
@@ -156,6 +160,7 @@ impl Supervisor {
                 // It may have been killed.
                 Letter::Interrupt(tid) => drop(ptrace::interrupt(tid)),
                 Letter::Watch(tid, path) => drop(self.watch(tid, path)),
+                Letter::CoreMoved(tid) => self.core_moved(tid),
             });
         }
     }
@@ -180,7 +185,8 @@ impl Supervisor {
             ptrace::Status::NewChild { child, .. } => self.new_child(tid, child),
             ptrace::Status::Exec { former_tid } => self.executed(tid, former_tid),
             ptrace::Status::EventStop => self.event_stop(tid),
-            ptrace::Status::VforkDone | ptrace::Status::ExitEvent => ptrace::cont(tid, 0),
+            ptrace::Status::VforkDone => ptrace::cont(tid, 0),
+            ptrace::Status::ExitEvent => self.exiting(tid),
         };
         debug_assert!(
             matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
@@ -222,7 +228,38 @@ impl Supervisor {
         ptrace::cont(tid, 0)
     }
 
+    /// Lets thread `tid` exit, after its core files have been moved to where they belong: that may take long, so another
+    /// thread does it.
+    fn exiting(&mut self, tid: i32) -> Result<()> {
+        let files = self.core_files.exiting(&self.monitor, tid);
+        if files.is_empty() {
+            return ptrace::cont(tid, 0);
+        }
+        let monitor = Arc::clone(&self.monitor);
+        let deliver = move || {
+            let _ = cred::thread_owns_fs();
+            for file in files {
+                // Whatever happens, the thread must go on.
+                let _ = catch_unwind(AssertUnwindSafe(|| file.deliver(&monitor)));
+            }
+            monitor.mailbox.post(Letter::CoreMoved(tid));
+        };
+        let thread = thread::Builder::new().name("core file".into());
+        match thread.spawn(deliver) {
+            Ok(_) => Ok(()),
+            Err(_) => ptrace::cont(tid, 0),
+        }
+    }
+
+    fn core_moved(&mut self, tid: i32) {
+        if self.core_files.moved(tid) {
+            // It may have been killed.
+            let _ = ptrace::cont(tid, 0);
+        }
+    }
+
     fn ended(&mut self, tid: i32) {
+        self.core_files.forget(tid);
         self.late.remove(&tid);
         self.watched.remove(&tid);
         self.monitor.outside.left(tid);
@@ -408,6 +445,8 @@ impl Supervisor {
             }
             let monitor = &self.monitor;
             monitor.ending.deliver(tid, signal, &monitor.alive);
+            // Without it the file is lost, and nothing else.
+            let _ = self.core_files.signal(monitor, tid, signal);
         }
         let delivered = if is_ours { 0 } else { signal };
         let mut regs = ptrace::get_regs(tid)?;
@@ -468,6 +507,7 @@ impl Supervisor {
     fn call(&mut self, tid: i32) -> Result<()> {
         // A thread that makes another call waits no longer.
         self.waits.forget(tid);
+        self.core_files.forget(tid);
         let regs = ptrace::get_regs(tid)?;
         if self.injector.is_calling(tid) || self.rewriter.seccomp_stop(tid, &regs) {
             return ptrace::cont_syscall(tid, 0);

@@ -87,6 +87,7 @@ in_every_place! {
     copy => |place| check(&place, "copy", false);
     large_copies => |place| check(&place, "copies", false);
     ignored_signals => |place| check(&place, "ignored", false);
+    core_files => |place| check(&place, "cores", false);
     edges => |place| check(&place, "edges", false);
     waiting_copies => |place| check(&place, "waits", false);
 }

@@ -95,6 +95,11 @@ pub fn has_effect(tid: i32, signal: i32) -> Result<bool, Errno> {
     Ok(Masks::of(tid)?.without_effect & bit(signal) == 0)
 }
 
+/// Whether thread `tid` neither ignores nor handles `signal`.
+pub fn has_default_action(tid: i32, signal: i32) -> Result<bool, Errno> {
+    Ok(Masks::of(tid)?.handled_or_ignored & bit(signal) == 0)
+}
+
 fn bit(signal: i32) -> u64 {
     u32::try_from(signal - 1)
         .ok()
@@ -107,6 +112,7 @@ struct Masks {
     pending: u64,
     blocked: u64,
     without_effect: u64,
+    handled_or_ignored: u64,
 }
 
 impl Masks {
@@ -124,6 +130,7 @@ impl Masks {
             pending: field("SigPnd:")? | field("ShdPnd:")?,
             blocked: field("SigBlk:")?,
             without_effect: field("SigIgn:")? | (harmless & !field("SigCgt:")?),
+            handled_or_ignored: field("SigIgn:")? | field("SigCgt:")?,
         })
     }
 }

@@ -289,7 +289,7 @@ fn decode(tid: i32, raw: i32) -> Result<Option<Status>, Errno> {
 }
 
 /// What the tracee's stop has to tell: the tid of a new child or of a thread that executed, the data of the filter's
-/// verdict at a seccomp stop.
+/// verdict at a seccomp stop, the exit status (as wait(2) gives it) before exit.
 pub fn event_message(tid: i32) -> Result<i32, Errno> {
     let mut message: libc::c_ulong = 0;
     // SAFETY: `message` is a live unsigned long, which is what this request fills.
@@ -339,6 +339,11 @@ pub fn seize(tid: i32, options: Options) -> Result<(), Errno> {
         )
     };
     Errno::result(r).map(drop)
+}
+
+/// Changes the options of a stopped tracee.
+pub fn set_options(tid: i32, options: Options) -> Result<(), Errno> {
+    request(libc::PTRACE_SETOPTIONS, tid, options.bits())
 }
 
 /// Lets a stopped tracee run, delivering `signal` (0: none) if it stopped for a signal.

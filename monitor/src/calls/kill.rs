@@ -17,10 +17,11 @@ pub fn send(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::PassOn)
 }
 
-/// prctl(2) with PR_SET_DUMPABLE, which has no effect, or PR_SET_PDEATHSIG.
+/// prctl(2) with PR_SET_DUMPABLE, which has no effect where it would make the process unreadable for the monitor, or
+/// PR_SET_PDEATHSIG.
 pub fn prctl(call: &mut Call<'_>) -> Result<Answer> {
     match call.int(0) {
-        libc::PR_SET_DUMPABLE => Ok(Answer::DONE),
+        libc::PR_SET_DUMPABLE if call.arg(1) == 0 => Ok(Answer::DONE),
         libc::PR_SET_PDEATHSIG if call.int(1) == libc::SIGKILL => {
             let pid = call.caller()?.pid;
             call.monitor.ending.condemn([pid]);

@@ -171,7 +171,7 @@ pub static ROWS: &[Entry] = &[
     row(154, "modify_ldt", Rule::Allow, ""),
     row(155, "pivot_root", Rule::Refuse(Errno::EPERM), "absolute paths would mean another tree than the monitor walks"),
     row(156, "_sysctl", Rule::Refuse(Errno::ENOSYS), "not implemented by Linux"),
-    row(157, "prctl", Rule::NotifyIf(DUMPABLE_OR_PDEATHSIG, kill::prctl), "PR_SET_DUMPABLE answers 0 without effect: a non-dumpable tracee could not be served; PR_SET_PDEATHSIG with SIGKILL: as kill"),
+    row(157, "prctl", Rule::NotifyIf(DUMPABLE_OR_PDEATHSIG, kill::prctl), "PR_SET_DUMPABLE with 0 answers 0 without effect: a non-dumpable tracee could not be served; PR_SET_PDEATHSIG with SIGKILL: as kill"),
     row(158, "arch_prctl", Rule::Allow, ""),
     row(159, "adjtimex", Rule::Allow, ""),
     row(160, "setrlimit", Rule::Allow, ""),

@@ -1,0 +1,277 @@
+//! Core files of tracees whose working directory is in a mount.
+//!
+//! Where `core_pattern` is relative the kernel writes the file into the working directory, which here is a placeholder. At the
+//! stop for a signal that dumps, the tracee's user becomes the placeholder's owner, if it may write to the virtual
+//! directory; else the kernel can write no file there. At the stop before its exit the thread waits until its file is in the
+//! virtual directory, so that a parent that has waited for it finds the file.
+//!
+//! While two processes dump into one directory at the same time, the first one's file may not be told from the other one's,
+//! which is not complete. So the last of them moves all files.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File, Permissions};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use goanna_sys::{cred, interrupt, ptrace};
+use goanna_vfs::walk::Pos;
+use goanna_vfs::{
+    Caller, Errno, LOCKED, Native, OpenFile, Opened, Place, Result, Spot, escape, ops,
+};
+use nix::unistd::{Whence, lseek};
+
+use crate::call::Call;
+use crate::shadow::errno;
+use crate::{Monitor, locked};
+
+/// The signals whose default action is to dump core (signal(7)).
+const DUMPING: [i32; 10] = [
+    libc::SIGQUIT,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGABRT,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGSEGV,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+    libc::SIGSYS,
+];
+/// In an exit code: a core was dumped.
+const DUMPED: i32 = 0x80;
+/// Copied at once.
+const PIECE: usize = 1 << 20;
+
+/// A thread that a signal is about to end.
+struct Dump {
+    placeholder: Arc<Path>,
+    place: Place,
+    caller: Arc<Caller>,
+}
+
+/// A core file on its way.
+pub struct CoreFile {
+    tid: i32,
+    /// Where it is in the run-time directory.
+    path: PathBuf,
+    name: Vec<u8>,
+    place: Place,
+    caller: Arc<Caller>,
+}
+
+/// The core files of one run. The supervisor's.
+#[derive(Default)]
+pub struct CoreFiles {
+    dumps: HashMap<i32, Dump>,
+    /// Threads that wait at their exit.
+    held: HashSet<i32>,
+}
+
+impl CoreFiles {
+    /// Thread `tid` is stopped for `signal`, which may make it dump core.
+    pub fn signal(&mut self, monitor: &Monitor, tid: i32, signal: i32) -> Result<()> {
+        if !DUMPING.contains(&signal)
+            || !interrupt::has_default_action(tid, signal)?
+            || !dumps_to_working_directory()
+        {
+            return Ok(());
+        }
+        let call = Call::new(monitor, monitor.tasks.get(tid)?, 0, [0; 6]);
+        let (Pos::Mounted(place), _) = call.cwd()? else {
+            return Ok(());
+        };
+        let caller = call.caller()?;
+        let placeholder = monitor.shadows.directory(&place)?;
+        let may_write = ops::access(&caller, &place, libc::W_OK | libc::X_OK).is_ok();
+        let own = cred::own_ids().uid;
+        let owner = if may_write { caller.uid } else { own };
+        if cred::may_change_user() {
+            lchown(&placeholder, Some(owner), None).map_err(errno)?;
+        }
+        let mode = if may_write { 0o755 } else { 0o555 };
+        fs::set_permissions(&placeholder, Permissions::from_mode(mode)).map_err(errno)?;
+        ptrace::set_options(tid, ptrace::Options::MONITOR | ptrace::Options::TRACEEXIT)?;
+        let dump = Dump {
+            placeholder,
+            place,
+            caller,
+        };
+        self.dumps.insert(tid, dump);
+        Ok(())
+    }
+
+    /// Thread `tid` is about to exit: the files that are to be moved before it goes on.
+    pub fn exiting(&mut self, monitor: &Monitor, tid: i32) -> Vec<CoreFile> {
+        let Some(dump) = self.dumps.remove(&tid) else {
+            return Vec::new();
+        };
+        let mut others = self.dumps.values();
+        let dumped = ptrace::event_message(tid).is_ok_and(|code| code & DUMPED != 0);
+        if !dumped || others.any(|other| other.placeholder == dump.placeholder) {
+            return Vec::new();
+        }
+        let files = take_files(monitor, tid, &dump).unwrap_or_default();
+        if !files.is_empty() {
+            self.held.insert(tid);
+        }
+        files
+    }
+
+    /// The files are where they belong: whether thread `tid` still waits for that.
+    pub fn moved(&mut self, tid: i32) -> bool {
+        self.held.remove(&tid)
+    }
+
+    /// Thread `tid` has ended, or goes on after all.
+    pub fn forget(&mut self, tid: i32) {
+        self.dumps.remove(&tid);
+        self.held.remove(&tid);
+    }
+}
+
+/// Whether `core_pattern` is a name in the working directory, not a program, a socket or an absolute path.
+fn dumps_to_working_directory() -> bool {
+    let pattern = fs::read("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    !matches!(pattern.first(), None | Some(b'|' | b'/' | b'@'))
+}
+
+/// Moves what processes have dumped into the placeholder to where the next dump does not touch it.
+fn take_files(monitor: &Monitor, tid: i32, dump: &Dump) -> std::io::Result<Vec<CoreFile>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(&dump.placeholder)? {
+        let entry = entry?;
+        let meta = entry.metadata()?;
+        // The kernel dumps to a new file of the process's user.
+        if !meta.is_file() || meta.uid() != dump.caller.uid || meta.nlink() != 1 {
+            continue;
+        }
+        let path = monitor.shadows.rundir().unguessable("s")?;
+        fs::rename(entry.path(), &path)?;
+        files.push(CoreFile {
+            tid,
+            path,
+            name: entry.file_name().into_vec(),
+            place: dump.place.clone(),
+            caller: Arc::clone(&dump.caller),
+        });
+    }
+    Ok(files)
+}
+
+impl CoreFile {
+    /// Puts the file into the directory where the process was. A failure is reported to the user.
+    pub fn deliver(self, monitor: &Monitor) {
+        let since = Instant::now();
+        let outcome = loop {
+            match self.copy(monitor) {
+                Err(LOCKED) if locked::wait(monitor, self.tid, since) == Ok(true) => {}
+                outcome => break outcome,
+            }
+        };
+        // What is left goes with the run-time directory.
+        let _ = fs::remove_file(&self.path);
+        if let Err(error) = outcome {
+            let reason = if error == LOCKED {
+                "it is locked by a transaction"
+            } else {
+                error.desc()
+            };
+            monitor.note_once(&format!(
+                "the core file {} could not be stored in the working directory of the process: {reason}",
+                escape(&self.name)
+            ));
+        }
+    }
+
+    /// As the kernel makes a core file: a new one in the place of any other file.
+    fn copy(&self, monitor: &Monitor) -> Result<()> {
+        let (caller, dir) = (&*self.caller, &self.place);
+        match ops::unlink(caller, dir, &self.name) {
+            Err(LOCKED) => return Err(LOCKED),
+            // What is wrong with the directory, or with what is there, shows at the creation.
+            Ok(()) | Err(_) => {}
+        }
+        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
+        let (node, opened) = ops::create(caller, dir, &self.name, 0o600, flags)?;
+        let place = Place {
+            node,
+            mount: Arc::clone(&dir.mount),
+        };
+        let target = Target {
+            caller,
+            place: &place,
+            opened: &opened,
+        };
+        if let Native::Reads { witness } = &opened.native {
+            monitor.shadows.register_file(&place, Arc::clone(witness))?;
+        }
+        copy_content(&File::open(&self.path).map_err(errno)?, &target)
+    }
+}
+
+/// The new file.
+struct Target<'a> {
+    caller: &'a Caller,
+    place: &'a Place,
+    opened: &'a Opened,
+}
+
+impl Target<'_> {
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let mut done = 0;
+        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
+            let at = offset + done as u64;
+            done += match &self.opened.native {
+                Native::All => nix::sys::uio::pwrite(&self.opened.fd, rest, at as i64)?,
+                Native::Reads { .. } => {
+                    let file = OpenFile {
+                        node: &self.place.node,
+                        ofd: self.opened.fd.as_fd(),
+                        flags: libc::O_RDWR,
+                    };
+                    let fs = &self.place.mount.fs;
+                    fs.write(self.caller, file, Spot::At(at), rest)?
+                }
+            };
+        }
+        Ok(())
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        match &self.opened.native {
+            Native::All => nix::unistd::ftruncate(&self.opened.fd, size as i64),
+            Native::Reads { .. } => {
+                let fs = &self.place.mount.fs;
+                fs.truncate(self.caller, &self.place.node, size)
+            }
+        }
+    }
+}
+
+/// Copies `from` without its holes.
+fn copy_content(from: &File, target: &Target<'_>) -> Result<()> {
+    let size = from.metadata().map_err(errno)?.len();
+    let mut buffer = vec![0; PIECE];
+    let mut at = 0;
+    while at < size {
+        let data = match lseek(from, at as i64, Whence::SeekData) {
+            Ok(data) => data as u64,
+            Err(Errno::ENXIO) => break,
+            Err(error) => return Err(error),
+        };
+        at = lseek(from, data as i64, Whence::SeekHole)? as u64;
+        let mut next = data;
+        while next < at {
+            let room = usize::try_from(at - next).map_or(PIECE, |left| left.min(PIECE));
+            let piece = buffer.get_mut(..room).ok_or(Errno::EIO)?;
+            from.read_exact_at(piece, next).map_err(errno)?;
+            target.write(next, piece)?;
+            next += room as u64;
+        }
+    }
+    target.set_size(size)
+}
