@@ -5,19 +5,10 @@
 //! talks to the terminal: the libraries below it return values and errors.
 
 pub mod args;
-mod caller;
-mod child;
 mod commands;
-mod daemon;
 mod error;
-mod mounts;
-mod profile;
 mod program;
 mod report;
-mod run;
-mod spec;
-mod store;
-mod tab;
 
 pub use error::Error;
 pub use program::{amino, goanna};

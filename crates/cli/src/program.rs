@@ -6,21 +6,18 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
 use crate::args::{Amino, Common, Goanna, amino, goanna};
-use crate::commands::{copy, fsck, info, inspect, iso, list, manual, txn};
-use crate::error::Error;
+use crate::commands::{copy, daemon, fsck, info, inspect, iso, list, manual, run, txn};
+use crate::error::{self, Error, FAILED};
 use crate::report::messages::{self, complain};
-use crate::{daemon, run};
-
-/// The status when we ourselves failed.
-const FAILED: u8 = 125;
 
 /// `amino`.
 pub fn amino() -> ExitCode {
     use amino::Command;
     let mut words = std::env::args_os();
-    if daemon::is_meant(words.next().as_deref()) {
-        messages::speak_as(daemon::NAME);
-        return report(daemon::serve(words.next()));
+    if goanna_daemon::started_as_daemon(words.next().as_deref()) {
+        messages::speak_as(goanna_daemon::NAME);
+        let served = goanna_daemon::serve(words.next(), error::report);
+        return report(served.map(|()| 0).map_err(Error::from));
     }
     start::<Amino>("amino", |args| {
         let loud = args.loudness;

@@ -8,7 +8,6 @@ pub mod txn;
 use std::ffi::OsString;
 
 use clap::{Args, Subcommand, ValueEnum};
-use serde::{Deserialize, Serialize};
 
 pub use self::amino::Amino;
 pub use self::goanna::Goanna;
@@ -61,7 +60,7 @@ pub struct CommandLine {
 }
 
 /// How figures are printed on stderr at the end of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum StatsFormat {
     /// A table for people
     Human,
@@ -70,7 +69,7 @@ pub enum StatsFormat {
 }
 
 /// What becomes of changes that a transaction does not cover.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Outside {
     /// They happen, and no abort takes them back
     Allow,
@@ -78,6 +77,16 @@ pub enum Outside {
     Warn,
     /// They fail with EROFS
     Deny,
+}
+
+impl From<Outside> for goanna_session::Outside {
+    fn from(outside: Outside) -> Self {
+        match outside {
+            Outside::Allow => Self::Allow,
+            Outside::Warn => Self::Warn,
+            Outside::Deny => Self::Deny,
+        }
+    }
 }
 
 /// How calls reach us.
@@ -91,8 +100,18 @@ pub enum Intercept {
     Ptrace,
 }
 
+impl From<Intercept> for goanna_monitor::Interception {
+    fn from(intercept: Intercept) -> Self {
+        match intercept {
+            Intercept::Auto => Self::Auto,
+            Intercept::Notify => Self::Notify,
+            Intercept::Ptrace => Self::Ptrace,
+        }
+    }
+}
+
 /// Levels of durability of an amino store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Level {
     /// Atomic, consistent, isolated; on disk about a second later; fsync and O_SYNC wait for the disk
     Aci,
@@ -102,25 +121,32 @@ pub enum Level {
     Acid,
 }
 
-impl Level {
-    /// The level a mount option names.
-    pub fn named(name: &[u8]) -> Option<Self> {
-        Some(match name {
-            b"aci" => Self::Aci,
-            b"commit" => Self::Commit,
-            b"acid" => Self::Acid,
-            _ => return None,
-        })
+impl From<Level> for goanna_session::Level {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Aci => Self::Aci,
+            Level::Commit => Self::Commit,
+            Level::Acid => Self::Acid,
+        }
     }
 }
 
 /// Storage engines of an amino store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
     /// Log-structured merge tree, the default: fast creation, compact
     Fjall,
     /// B+-tree on a log
     Sled,
+}
+
+impl From<Engine> for goanna_session::Engine {
+    fn from(engine: Engine) -> Self {
+        match engine {
+            Engine::Fjall => Self::Fjall,
+            Engine::Sled => Self::Sled,
+        }
+    }
 }
 
 /// Shells completions can be made for.

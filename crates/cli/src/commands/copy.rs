@@ -5,14 +5,14 @@ use std::path::Path;
 
 use goanna_offline::copy::{self, Export, Import, Modes, Selection};
 use goanna_offline::{Tree, absolute};
+use goanna_session::mounts;
+use goanna_session::store::Create;
 use goanna_vfs::Errno;
 
 use super::open::StoreHandle;
 use crate::args::{Loudness, amino};
 use crate::error::Error;
-use crate::mounts;
 use crate::report::copy::CopyReport;
-use crate::store::Create;
 
 /// `amino import`.
 pub fn import(args: &amino::Import, loud: Loudness) -> Result<u8, Error> {
@@ -26,7 +26,7 @@ pub fn import(args: &amino::Import, loud: Loudness) -> Result<u8, Error> {
         return Err(Error::host(&args.host, Errno::ENOTDIR));
     }
     copy::raise_descriptor_limit();
-    let create = Create::at(&args.store, args.create);
+    let create = Create::new(args.create || args.store.store.is_none());
     let handle = StoreHandle::open(&args.store, create, args.engine, loud)?;
     let report = CopyReport::new(|| copy::import_total(&args.host), loud);
     let writer = handle.content_writer();

@@ -4,23 +4,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use amino_fs::fsck::{Finding, Report, fsck as check};
+use goanna_daemon::client;
 use goanna_offline::absolute;
 use goanna_offline::salvage::{Loss, Salvage};
+use goanna_session::{Error as SessionError, store};
 use indicatif::ProgressBar;
 use serde_json::{Map, Value, json};
 
-use super::open::{loss_status, loss_text, salvaged};
+use super::open::{loss_status, loss_text, salvaged, store_dir};
 use crate::args::{Loudness, amino};
-use crate::daemon;
 use crate::error::Error;
 use crate::report::copy::shows_progress;
 use crate::report::names;
 use crate::report::output::Output;
-use crate::store;
 
 /// `amino fsck`: 0 clean, 1 errors found.
 pub fn fsck(args: &amino::Fsck, loud: Loudness) -> Result<u8, Error> {
-    let dir = store::dir(&args.store)?;
+    let dir = store_dir(&args.store)?;
     store::must_exist(&dir)?;
     let bar = if shows_progress(loud) {
         ProgressBar::new_spinner()
@@ -37,12 +37,14 @@ pub fn fsck(args: &amino::Fsck, loud: Loudness) -> Result<u8, Error> {
             Ok((report, salvage))
         })
     } else {
-        let report = daemon::reach(
+        let report = client::reach(
             &dir,
-            |owner| daemon::check(owner, &progress),
+            |owner| client::check(owner, &progress),
             || check_alone(&dir, &progress),
         );
-        report.map(|report| (report, Salvage::default()))
+        report
+            .map(|report| (report, Salvage::default()))
+            .map_err(Error::from)
     };
     bar.finish_and_clear();
     let (report, salvage) = checked?;
@@ -64,11 +66,9 @@ pub fn fsck(args: &amino::Fsck, loud: Loudness) -> Result<u8, Error> {
 }
 
 /// Checks a store that nobody has open.
-fn check_alone(dir: &Path, progress: &dyn Fn(u64)) -> Result<Report, Error> {
-    check(dir, &mut |records| progress(records)).map_err(|why| Error::Unchecked {
-        dir: dir.to_owned(),
-        why,
-    })
+fn check_alone(dir: &Path, progress: &dyn Fn(u64)) -> Result<Report, SessionError> {
+    let checked = check(dir, &mut |records| progress(records));
+    checked.map_err(|why| SessionError::unchecked(dir, why))
 }
 
 fn print(
@@ -163,29 +163,4 @@ fn to_json(dir: &Path, report: &Report) -> Value {
     }
     map.insert("findings".into(), findings.collect());
     Value::Object(map)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use amino_fs::fsck::Constraint;
-
-    #[test]
-    fn reports_survive_serialisation() {
-        let finding = Finding {
-            constraint: Constraint::Reachable,
-            key: b"P\xff\0".to_vec(),
-            ino: Some(u64::MAX),
-            path: Some(b"not utf8 \xff".to_vec()),
-            what: "gone".to_owned(),
-        };
-        let report = Report {
-            records: 1,
-            bytes: u64::MAX,
-            findings: vec![finding],
-            ..Report::default()
-        };
-        let bytes = postcard::to_allocvec(&report).unwrap();
-        assert_eq!(postcard::from_bytes::<Report>(&bytes).unwrap(), report);
-    }
 }

@@ -2,32 +2,35 @@
 
 use std::path::Path;
 
-use amino_txn::Store;
+use goanna_daemon::{Error as DaemonError, NAME, client};
 use goanna_offline::facts::{Facts, disk_bytes};
+use goanna_session::store::{self, Create, Opening};
+use goanna_session::{Error as SessionError, Level, StoreError, credentials};
 use serde_json::{Value, json};
 
-use crate::args::{Level, amino};
+use super::open::store_dir;
+use crate::args::amino;
 use crate::error::Error;
 use crate::report::lines::Lines;
 use crate::report::metadata::time_text;
 use crate::report::names;
-use crate::store::{self, Create, Opening};
-use crate::{caller, daemon};
+
+/// How a store is opened to look at it.
+const OPENING: Opening = Opening {
+    engine: None,
+    durability: Level::Aci,
+    create: Create::Never,
+};
 
 /// `amino info`. Of a store whose owner cannot be asked it prints what can be seen from outside.
 pub fn info(args: &amino::Info) -> Result<u8, Error> {
-    let dir = store::dir(&args.store)?;
-    let opening = Opening {
-        engine: None,
-        durability: Level::Aci,
-        create: Create::Never,
-    };
-    let reached = daemon::reach(
+    let dir = store_dir(&args.store)?;
+    let reached = client::reach(
         &dir,
-        |owner| Ok(daemon::facts(owner)?.map(|(facts, pid, runs)| (facts, Some((pid, runs))))),
+        |owner| Ok(client::facts(owner)?.map(|(facts, pid, runs)| (facts, Some((pid, runs))))),
         || {
-            let fs = store::open(&dir, opening, &caller::current())?;
-            let facts = Facts::of(fs.store()).map_err(|why| Error::store(&dir, why));
+            let fs = store::open(&dir, OPENING, &credentials::current())?;
+            let facts = Facts::of(fs.store()).map_err(|why| SessionError::store(&dir, why));
             store::close(&dir, &fs)?;
             Ok((facts?, None))
         },
@@ -38,34 +41,30 @@ pub fn info(args: &amino::Info) -> Result<u8, Error> {
     }
 }
 
-/// What can be said of a store that another process has open, which is why there was `error`.
-fn outside(dir: &Path, error: Error) -> Result<Lines, Error> {
-    // Another user's owner, or one of another version, is told by who holds the lock.
+/// What can be seen of a store that could not be reached because of `error`, as another process has it open.
+fn outside(dir: &Path, error: DaemonError) -> Result<Lines, Error> {
     let error = match error {
-        Error::OwnerForeign(..) | Error::OwnerVersion(..) => {
-            let opening = Opening {
-                engine: None,
-                durability: Level::Aci,
-                create: Create::Never,
-            };
-            match store::open(dir, opening, &caller::current()) {
-                Ok(_) => error,
+        DaemonError::Session(error) => error,
+        // The lock names an owner that cannot be asked.
+        DaemonError::OtherUser(..) | DaemonError::OtherVersion(..) => {
+            match store::open(dir, OPENING, &credentials::current()) {
+                Ok(_) => return Err(error.into()),
                 Err(held) => held,
             }
         }
-        error => error,
+        error => return Err(error.into()),
     };
-    let Error::Store {
-        why: amino_fs::Error::Store(amino_txn::Error::Held { pid, command, .. }),
+    let SessionError::Store {
+        why: StoreError::Held { pid, command },
         ..
     } = error
     else {
-        return Err(error);
+        return Err(error.into());
     };
     let mut lines = Lines::default();
     lines.put_path("store", "store", dir);
-    if let Ok(Some(engine)) = Store::engine_of(dir) {
-        lines.put("engine", "engine", engine.name(), engine.name());
+    if let Some(engine) = store::engine_name(dir) {
+        lines.put("engine", "engine", engine, engine);
     }
     put_size(&mut lines, dir);
     let shown = format!("process {pid} ({})", names::escape(command.as_bytes()));
@@ -115,8 +114,8 @@ fn inside(dir: &Path, facts: &Facts, owner: Option<(i32, usize)>) -> Lines {
         None => lines.put("open by", "open_by", "nobody else", Value::Null),
         Some((pid, runs)) => {
             let commands = if runs == 1 { "command" } else { "commands" };
-            let shown = format!("process {pid} ({}), for {runs} {commands}", daemon::NAME);
-            let owner = json!({"pid": pid, "command": daemon::NAME, "runs": runs});
+            let shown = format!("process {pid} ({}), for {runs} {commands}", NAME);
+            let owner = json!({"pid": pid, "command": NAME, "runs": runs});
             lines.put("open by", "open_by", shown, owner);
         }
     }

@@ -3,6 +3,7 @@
 //! [`open`] is shared by those that work on a store without a monitor.
 
 pub mod copy;
+pub mod daemon;
 pub mod fsck;
 pub mod info;
 pub mod inspect;
@@ -10,4 +11,5 @@ pub mod iso;
 pub mod list;
 pub mod manual;
 mod open;
+pub mod run;
 pub mod txn;

@@ -5,18 +5,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use amino_fs::AminoFs;
+use goanna_daemon::client::{RemoteFs, RemoteWriter, reach};
 use goanna_offline::Tree;
 use goanna_offline::copy::{ContentWriter, StoreWriter};
 use goanna_offline::salvage::{Loss, Salvage};
+use goanna_session::store::{self, Create, Opening};
+use goanna_session::{Error as SessionError, Level, credentials};
 
 use crate::args::amino::StoreArg;
-use crate::args::{Engine, Level, Loudness};
-use crate::caller;
-use crate::daemon::{self, RemoteFs, RemoteWriter};
+use crate::args::{Engine, Loudness};
 use crate::error::Error;
 use crate::report::messages::note;
 use crate::report::names;
-use crate::store::{self, Create, Opening};
+
+/// The store's directory: the option or $AMINO_STORE (clap has merged them), else the default.
+pub fn store_dir(arg: &StoreArg) -> Result<PathBuf, Error> {
+    let given = arg.store.as_ref().filter(|dir| !dir.as_os_str().is_empty());
+    let dir = given.cloned().or_else(store::default_dir);
+    dir.ok_or(Error::NoStoreDir)
+}
 
 /// A store and its tree.
 pub struct StoreHandle {
@@ -50,16 +57,16 @@ impl StoreHandle {
         engine: Option<Engine>,
         loud: Loudness,
     ) -> Result<Self, Error> {
-        let dir = store::dir(arg)?;
-        let caller = caller::current();
+        let dir = store_dir(arg)?;
+        let caller = credentials::current();
         let opening = Opening {
-            engine,
+            engine: engine.map(Into::into),
             durability: Level::Aci,
             create,
         };
-        let access = daemon::reach(
+        let access = reach(
             &dir,
-            |owner| Ok(RemoteFs::attach(owner, engine)?.map(Access::Remote)),
+            |owner| Ok(RemoteFs::attach(owner, opening.engine)?.map(Access::Remote)),
             || {
                 let made = |text: &str| note(text, loud);
                 let fs = store::open_or_make(&dir, opening, &caller, made);
@@ -74,18 +81,18 @@ impl StoreHandle {
         if !salvage {
             return Self::existing(arg);
         }
-        let (dir, salvage) = salvaged(&store::dir(arg)?)?;
+        let (dir, salvage) = salvaged(&store_dir(arg)?)?;
         let opening = Opening {
             engine: None,
             durability: Level::Aci,
             create: Create::Never,
         };
-        let fs = store::open(&dir, opening, &caller::current())?;
+        let fs = store::open(&dir, opening, &credentials::current())?;
         Ok(Self::new(dir, Access::Own(fs), salvage))
     }
 
     fn new(dir: PathBuf, access: Access, salvage: Salvage) -> Self {
-        let mut caller = caller::current();
+        let mut caller = credentials::current();
         // What a copy sets is what the original had.
         caller.umask = 0;
         let tree = match &access {
@@ -125,7 +132,7 @@ impl StoreHandle {
 /// Salvages the store in `dir`; the directory of the store with what was salvaged.
 pub fn salvaged(dir: &Path) -> Result<(PathBuf, Salvage), Error> {
     store::must_exist(dir)?;
-    let salvage = Salvage::of(dir).map_err(|why| Error::store(dir, why))?;
+    let salvage = Salvage::of(dir).map_err(|why| SessionError::store(dir, why))?;
     let store = salvage.store().ok_or(Error::NoStoreDir)?;
     Ok((store, salvage))
 }

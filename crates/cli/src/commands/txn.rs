@@ -1,15 +1,18 @@
 //! `amino txn`: transactions of the calling shell, and around a command.
 
+use std::ffi::OsString;
+
 use amino_client::{List, Name, Open, Target};
 use goanna_monitor::Status;
+use goanna_session::Error as SessionError;
+use goanna_session::subprocess::{self, Signals};
 
 use crate::args::Loudness;
 use crate::args::txn::{self, Command, Txn};
-use crate::child::{self, Signals};
 use crate::error::Error;
 use crate::report::messages::note;
 use crate::report::output::Output;
-use crate::run::{ending, exit_status};
+use crate::report::status::{command_end, exit_status};
 
 /// `amino txn`.
 pub fn txn(args: Txn, loud: Loudness) -> Result<u8, Error> {
@@ -197,25 +200,25 @@ fn description(open: &Open) -> String {
 
 /// `amino txn run --in`: this process joins, and the command inherits.
 fn run_in(name: &Name, args: &txn::Run) -> Result<u8, Error> {
-    let mut signals = Signals::hold().map_err(|why| Error::Signals(why.into()))?;
+    let mut signals = Signals::block().map_err(|why| Error::Signals(why.into()))?;
     let joined = Target::Me.attach_named(name);
     joined.map_err(|why| of_named("run", name, why))?;
-    Ok(exit_status(child::run(&args.run.command, &mut signals)?))
+    Ok(exit_status(run_command(&args.run.command, &mut signals)?))
 }
 
 /// `amino txn run`.
 fn run(args: &txn::Run, loud: Loudness) -> Result<u8, Error> {
-    let mut signals = Signals::hold().map_err(|why| Error::Signals(why.into()))?;
+    let mut signals = Signals::block().map_err(|why| Error::Signals(why.into()))?;
     let note = |text: &str| note(text, loud);
     let mut repetition = 0;
     let mut failed = None;
     let outcome = amino_client::transaction(args.retry, || {
         if repetition > 0 {
             let what = match failed {
-                Some(status) if signals.any_arrived().map_err(Error::Child)? => {
+                Some(status) if any_arrived(&mut signals)? => {
                     return Err(Error::Command(status));
                 }
-                Some(status) => ending(status),
+                Some(status) => command_end(status),
                 None => "the commit failed".to_owned(),
             };
             let of = args.retry;
@@ -225,7 +228,7 @@ fn run(args: &txn::Run, loud: Loudness) -> Result<u8, Error> {
         }
         repetition += 1;
         failed = None;
-        match child::run(&args.run.command, &mut signals)? {
+        match run_command(&args.run.command, &mut signals)? {
             Status::Exited(0) => Ok(()),
             status => {
                 failed = Some(status);
@@ -236,9 +239,21 @@ fn run(args: &txn::Run, loud: Loudness) -> Result<u8, Error> {
     match outcome {
         Ok(()) => Ok(0),
         Err(Error::Command(status)) => {
-            note(&format!("{}; the transaction was aborted", ending(status)));
+            note(&format!(
+                "{}; the transaction was aborted",
+                command_end(status)
+            ));
             Ok(exit_status(status))
         }
         Err(error) => Err(error),
     }
+}
+
+fn run_command(command: &[OsString], signals: &mut Signals) -> Result<Status, Error> {
+    subprocess::run(command, signals).map_err(Error::TxnCommand)
+}
+
+fn any_arrived(signals: &mut Signals) -> Result<bool, Error> {
+    let failed = |errno| Error::TxnCommand(SessionError::Subprocess(errno));
+    signals.any_arrived().map_err(failed)
 }

@@ -1,6 +1,7 @@
 //! What the commands print: messages on stderr, text and JSON on standard output.
 //!
-//! [`messages`] and [`output`] write; the other modules say what: names, metadata, facts, figures, the report of a copy.
+//! [`messages`] and [`output`] write; the other modules say what: names, metadata, facts, figures, ends of commands, the
+//! report of a copy.
 
 pub mod copy;
 pub mod lines;
@@ -9,3 +10,4 @@ pub mod metadata;
 pub mod names;
 pub mod output;
 pub mod stats;
+pub mod status;

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use goanna_isofs::{Iso, IsoFs, Namespace, Options};
 use goanna_offline::copy::Modes;
 use goanna_offline::{ErrorDetails, Tree};
+use goanna_session::{Error as SessionError, credentials};
 use goanna_vfs::caps;
 
 use super::copy::{self, Extraction};
 use super::list;
 use crate::args::Loudness;
 use crate::args::iso::{self, Command, Image, Names};
-use crate::caller;
 use crate::error::Error;
 
 /// `goanna iso`.
@@ -36,7 +36,8 @@ fn open(image: &Image) -> Result<Iso, Error> {
         }),
         session: image.session,
     };
-    Iso::open_file(&image.image, &options).map_err(|why| Error::iso(&image.image, why))
+    let iso = Iso::open_file(&image.image, &options);
+    iso.map_err(|why| SessionError::iso(&image.image, why).into())
 }
 
 /// The tree of an image. A user who can read the image can read all of it, whatever modes it records.
@@ -44,7 +45,7 @@ fn tree(iso: Iso) -> Tree {
     let details = Arc::new(ErrorDetails::default());
     let recorder = Arc::clone(&details);
     let fs = IsoFs::new(iso).telling(move |why| recorder.set(why.errno(), why.to_string()));
-    let mut caller = caller::current();
+    let mut caller = credentials::current();
     caller.caps |= 1 << caps::DAC_READ_SEARCH;
     Tree::new(Arc::new(fs), caller).of_image(details)
 }
@@ -53,7 +54,7 @@ fn extract(args: &iso::Extract, loud: Loudness) -> Result<u8, Error> {
     let iso = open(&args.image)?;
     let modes = match iso.namespace() {
         Namespace::RockRidge => Modes::Recorded,
-        Namespace::Joliet | Namespace::Plain => Modes::New(caller::current().umask),
+        Namespace::Joliet | Namespace::Plain => Modes::New(credentials::current().umask),
     };
     let extraction = Extraction {
         to: &args.to,

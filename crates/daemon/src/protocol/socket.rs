@@ -1,4 +1,4 @@
-//! Where a store's owner is reached: the socket `aminod.sock` in the store's directory.
+//! The socket `aminod.sock` in the store's directory, where clients reach the owner.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -12,8 +12,8 @@ use rustix::net::sockopt::socket_peercred;
 
 const NAME: &str = "aminod.sock";
 
-/// A way to a file of `dir` that is short enough for a socket's address, however long the directory's own path is; good as
-/// long as the descriptor is open.
+/// A path to the socket in `dir` that is short enough for a socket's address, however long the path of `dir` is. It is valid
+/// as long as the descriptor is open.
 fn short(dir: &Path) -> io::Result<(File, PathBuf)> {
     let dir = File::options()
         .read(true)
@@ -23,14 +23,14 @@ fn short(dir: &Path) -> io::Result<(File, PathBuf)> {
     Ok((dir, path))
 }
 
-/// Listens in the store `dir`, of which this process has the lock: what a dead owner has left there goes.
+/// Listens in the store `dir`, whose lock this process has. Removes the socket of a dead owner before.
 pub fn listen(dir: &Path) -> io::Result<UnixListener> {
     remove(dir)?;
     let (_dir, path) = short(dir)?;
     UnixListener::bind(&path)
 }
 
-/// Takes the socket away: whoever comes from now on finds nobody.
+/// Removes the socket: clients that come from now on find no owner.
 pub fn remove(dir: &Path) -> io::Result<()> {
     match std::fs::remove_file(dir.join(NAME)) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -58,8 +58,8 @@ pub fn peer(stream: &impl std::os::fd::AsFd) -> io::Result<(i32, u32)> {
     Ok((peer.pid.as_raw_nonzero().get(), peer.uid.as_raw()))
 }
 
-/// Whether process `pid` sees the files and processes that this one does: the same mounts, process ids, users and root.
-pub fn same_world(pid: i32) -> bool {
+/// Whether process `pid` has this process's namespaces of mounts, process ids and users, and its root.
+pub fn shares_namespaces(pid: i32) -> bool {
     let same = |what: &str| {
         let own = std::fs::metadata(format!("/proc/self/{what}"));
         let its = std::fs::metadata(format!("/proc/{pid}/{what}"));

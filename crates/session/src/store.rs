@@ -1,4 +1,4 @@
-//! Where stores are, and how they are opened.
+//! Finds, makes, opens and closes stores.
 
 use std::env;
 use std::ffi::OsStr;
@@ -8,24 +8,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use amino_fs::{AminoFs, Durability, EngineKind, Options};
-use goanna_vfs::{Caller, FileSystem};
+use amino_fs::{AminoFs, EngineKind, Options};
+use goanna_vfs::{Caller, FileSystem, escape_path};
 
-use crate::args::amino::StoreArg;
-use crate::args::{Engine, Level};
-use crate::error::Error;
-use crate::report::names;
+use crate::{Engine, Error, Level, StoreError};
 
-/// The store's directory: the option or $AMINO_STORE (clap has merged them), else the XDG default.
-pub fn dir(arg: &StoreArg) -> Result<PathBuf, Error> {
-    if let Some(dir) = arg.store.as_ref().filter(|dir| !dir.as_os_str().is_empty()) {
-        return Ok(dir.clone());
-    }
-    default_dir(env::var_os("XDG_DATA_HOME"), env::var_os("HOME")).ok_or(Error::NoStoreDir)
+/// The directory of the store at the default place; `None` where no environment variable names one.
+pub fn default_dir() -> Option<PathBuf> {
+    xdg_dir(env::var_os("XDG_DATA_HOME"), env::var_os("HOME"))
 }
 
-/// The XDG base directory specification has relative paths ignored.
-fn default_dir(
+/// As the XDG base directory specification has it, which ignores relative paths.
+fn xdg_dir(
     data_home: Option<std::ffi::OsString>,
     home: Option<std::ffi::OsString>,
 ) -> Option<PathBuf> {
@@ -59,9 +53,9 @@ pub enum Create {
 }
 
 impl Create {
-    /// Anywhere if that was asked for, or for the default place.
-    pub fn at(arg: &StoreArg, anywhere: bool) -> Self {
-        if anywhere || arg.store.is_none() {
+    /// Anywhere, or in a directory that exists.
+    pub fn new(anywhere: bool) -> Self {
+        if anywhere {
             Self::WithParents
         } else {
             Self::InParent
@@ -69,7 +63,7 @@ impl Create {
     }
 }
 
-/// Opens the store in `dir` for `caller`, who owns the root directory of a store that is made now.
+/// Opens the store in `dir`. If it is made now, its root directory belongs to the user of `caller`.
 pub fn open(dir: &Path, opening: Opening, caller: &Caller) -> Result<Arc<AminoFs>, Error> {
     match opening.create {
         Create::Never => must_exist(dir)?,
@@ -77,8 +71,8 @@ pub fn open(dir: &Path, opening: Opening, caller: &Caller) -> Result<Arc<AminoFs
         Create::WithParents => make_parents(dir)?,
     }
     let options = Options {
-        engine: opening.engine.map(kind),
-        durability: durability(opening.durability),
+        engine: opening.engine.map(EngineKind::from),
+        durability: opening.durability.into(),
         create: opening.create != Create::Never,
         root_owner: (caller.uid, caller.gid),
         ..Options::default()
@@ -95,7 +89,7 @@ pub fn open(dir: &Path, opening: Opening, caller: &Caller) -> Result<Arc<AminoFs
     })
 }
 
-/// As [`open`]; `note` is told of a store that was made.
+/// As [`open_patiently`]; calls `note` when it has made a store.
 pub fn open_or_make(
     dir: &Path,
     opening: Opening,
@@ -105,7 +99,7 @@ pub fn open_or_make(
     let is_new = matches!(amino_txn::Store::engine_of(dir), Ok(None));
     let fs = open_patiently(dir, opening, caller)?;
     if is_new {
-        note(&format!("made a store in {}", names::escape_path(dir)));
+        note(&format!("made a store in {}", escape_path(dir)));
     }
     Ok(fs)
 }
@@ -123,19 +117,10 @@ fn is_refusal(kind: ErrorKind) -> bool {
     )
 }
 
-/// As the file system calls it.
-pub fn durability(level: Level) -> Durability {
-    match level {
-        Level::Aci => Durability::Aci,
-        Level::Commit => Durability::Commit,
-        Level::Acid => Durability::Acid,
-    }
-}
-
 /// Longest time that a command waits for another one that has the store.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// As [`open`]; waits a while for commands that work on the store without its owner, which takes them no longer than their work does.
+/// As [`open`]; waits up to [`PATIENCE`] for a command that has opened the store for its own work.
 pub fn open_patiently(
     dir: &Path,
     opening: Opening,
@@ -144,15 +129,12 @@ pub fn open_patiently(
     patiently(|| open(dir, opening, caller))
 }
 
-/// Opens a store by `open`, and waits as [`open_patiently`] does.
+/// Calls `open`, and waits as [`open_patiently`] does.
 pub fn patiently<T>(open: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     let begun = Instant::now();
     loop {
         match open() {
-            Err(error)
-                if holder(&error).is_some_and(|name| name == "amino")
-                    && begun.elapsed() < PATIENCE =>
-            {
+            Err(error) if is_held_by(&error, "amino") && begun.elapsed() < PATIENCE => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             other => return other,
@@ -160,41 +142,43 @@ pub fn patiently<T>(open: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     }
 }
 
-/// The name of the program that has the store, when that is why it could not be opened.
-pub fn holder(error: &Error) -> Option<&OsStr> {
+/// Whether a store could not be opened because the program `name` has it open.
+pub fn is_held_by(error: &Error, name: &str) -> bool {
     let (Error::Store { why, .. } | Error::Unchecked { why, .. }) = error else {
-        return None;
+        return false;
     };
-    let amino_fs::Error::Store(amino_txn::Error::Held { command, .. }) = why else {
-        return None;
+    let StoreError::Held { command, .. } = why else {
+        return false;
     };
-    Path::new(command.split(' ').next()?).file_name()
+    let program = command.split(' ').next().map(Path::new);
+    program.and_then(Path::file_name) == Some(OsStr::new(name))
 }
 
-fn kind(engine: Engine) -> EngineKind {
-    match engine {
-        Engine::Fjall => EngineKind::Fjall,
-        Engine::Sled => EngineKind::Sled,
-    }
+/// The name of the engine of the store in `dir`, if there is a store.
+pub fn engine_name(dir: &Path) -> Option<&'static str> {
+    let engine = amino_txn::Store::engine_of(dir).ok().flatten();
+    engine.map(EngineKind::name)
 }
 
-/// Fails where a store that is open has another engine than was asked for.
+/// Fails where an open store has another engine than `wanted`.
 pub fn check_engine(dir: &Path, fs: &AminoFs, wanted: Option<Engine>) -> Result<(), Error> {
     let found = fs.store().info().engine;
-    match wanted.map(kind).filter(|wanted| *wanted != found) {
+    match wanted
+        .map(EngineKind::from)
+        .filter(|wanted| *wanted != found)
+    {
         None => Ok(()),
         Some(wanted) => {
-            let mismatch = amino_txn::Error::EngineMismatch {
-                path: dir.to_owned(),
+            let mismatch = StoreError::EngineMismatch {
                 found: found.name().to_owned(),
                 wanted: wanted.name(),
             };
-            Err(Error::store(dir, mismatch.into()))
+            Err(Error::store(dir, mismatch))
         }
     }
 }
 
-/// Fails with a hint where there is no directory at all.
+/// Fails where there is no directory at all.
 pub fn must_exist(dir: &Path) -> Result<(), Error> {
     if dir.try_exists().map_err(|why| Error::host(dir, why))? {
         return Ok(());
@@ -202,15 +186,15 @@ pub fn must_exist(dir: &Path) -> Result<(), Error> {
     Err(Error::NoStore(dir.to_owned()))
 }
 
-/// Hands everything to the disk. A failure here means that changes may be lost, whatever was answered before.
+/// Brings everything to the disk and closes the store. A failure means that changes may be lost, whatever was answered before.
 pub fn close(dir: &Path, fs: &AminoFs) -> Result<(), Error> {
     fs.close().map_err(|why| Error::store(dir, why))
 }
 
-/// Brings everything to the disk of a store that stays open. A failure means what one of [`close`] does.
-pub fn settle(dir: &Path, fs: &AminoFs) -> Result<(), Error> {
+/// Brings everything to the disk, and leaves the store open. A failure means the same as one of [`close`].
+pub fn flush(dir: &Path, fs: &AminoFs) -> Result<(), Error> {
     let what = "bring its changes to the disk";
-    let failed = |errno| Error::store(dir, amino_fs::Error::Operation { what, errno });
+    let failed = |errno| Error::store(dir, StoreError::operation(what, errno));
     fs.sync(None).map_err(failed)
 }
 
@@ -246,7 +230,7 @@ fn make_parents(dir: &Path) -> Result<(), Error> {
         .mode(0o700)
         .create(parent)
         .map_err(|why| match why.kind() {
-            // What exists is no directory.
+            // The path exists and is not a directory.
             ErrorKind::AlreadyExists => Error::host(parent, ErrorKind::NotADirectory),
             kind if is_refusal(kind) => Error::NotMade {
                 dir: dir.to_owned(),
@@ -280,7 +264,7 @@ mod tests {
         ];
         for (data, home, dir) in cases {
             assert_eq!(
-                default_dir(data.map(Into::into), home.map(Into::into)),
+                xdg_dir(data.map(Into::into), home.map(Into::into)),
                 dir.map(PathBuf::from)
             );
         }

@@ -1,4 +1,4 @@
-//! What `aminod` does in a run: it mounts, follows the command, and brings to the disk what it did.
+//! A run that a client asks for: `aminod` mounts, follows the command, and brings its changes to the disk.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -7,50 +7,50 @@ use std::sync::Arc;
 use std::thread;
 
 use goanna_monitor::{Command, Killer, Outcome, Tell};
+use goanna_session::{Error, RunResult, perform};
 use goanna_vfs::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::link::Link;
-use super::message::{Answer, Run, Started, Told};
-use super::serve::Client;
-use crate::error::Error;
-use crate::mounts::OpenStore;
-use crate::run::{Done, perform};
+use super::clients::Client;
+use crate::protocol::Link;
+use crate::protocol::message::{Answer, Run, Started};
 
-/// How often a run that is to end is killed, milliseconds.
+/// How often the processes of a run that is to end are killed, milliseconds.
 const STEP_MS: u8 = 10;
 
-/// Follows the run that `client` asks for. A failure is told to it.
-pub fn run(client: &Client, store: &OpenStore, run: Run) {
-    let answer = match followed(client, store, run) {
-        Ok(Some(done)) => Answer::Ended(done),
-        // The launcher has gone.
+/// Follows the run that `client` asks for, and answers with its result or failure.
+pub fn follow(client: &Client, run: Run) {
+    let answer = match perform_run(client, run) {
+        Ok(Some(result)) => Answer::Ended(result),
+        // The launcher has left.
         Ok(None) => return,
-        Err(error) => Answer::Failed(Told::from(&error)),
+        Err(error) => client.registry.failed(error),
     };
-    // It may have gone by now.
+    // It may have left by now.
     let _ = client.link.send(&answer, None);
 }
 
-fn followed(client: &Client, store: &OpenStore, run: Run) -> Result<Option<Done>, Error> {
+/// The result of the run; `None` where the launcher has left before the command began.
+fn perform_run(client: &Client, run: Run) -> Result<Option<RunResult>, Error> {
     let Run {
         plan,
         argv,
         search,
         directory,
     } = run;
-    let who = goanna_monitor::credentials(client.pid);
-    let who = who.map_err(goanna_monitor::Error::Trace)?;
+    let caller = goanna_monitor::credentials(client.pid);
+    let caller = caller.map_err(goanna_monitor::Error::Trace)?;
     let command = Command {
         argv,
         search,
         directory: PathBuf::from(directory),
-        caller: who.clone(),
+        caller: caller.clone(),
     };
-    let note = told(&client.link, Answer::Note);
-    let fail = told(&client.link, Answer::Complaint);
-    let mut gone = false;
-    let done = perform(&plan, Some(store), &who, note, fail, |run| {
+    let note = sender(&client.link, Answer::Note);
+    let fail = sender(&client.link, Answer::Failure);
+    let store = &client.registry.store;
+    let mut launcher_left = false;
+    let result = perform(&plan, Some(store), &caller, note, fail, |run| {
         let program = run.find(&command)?;
         let found = Answer::Found {
             file: program.file.into_bytes(),
@@ -59,33 +59,34 @@ fn followed(client: &Client, store: &OpenStore, run: Run) -> Result<Option<Done>
         let started = client.link.send(&found, None).ok();
         let started = started.and_then(|()| client.link.receive::<Started>().ok().flatten());
         let Some((Started { pid }, listener)) = started else {
-            gone = true;
-            return Err(Error::OwnerGone(client.pid));
+            launcher_left = true;
+            return Err(goanna_monitor::Error::Trace(Errno::EPIPE).into());
         };
-        client.runs(pid, &command.argv, run.delegate());
+        client.set_run(pid, &command.argv, run.delegate());
         let killer = run.killer();
         watched(&client.link, killer, || {
             let open = || {
-                let told = client.link.send(&Answer::Followed, None);
-                told.map_err(|_| Errno::EPIPE)
+                let sent = client.link.send(&Answer::Followed, None);
+                sent.map_err(|_| Errno::EPIPE)
             };
             run.follow(pid, listener, open).map_err(Error::from)
         })
     });
-    match done {
-        Err(_) if gone => Ok(None),
-        done => done.map(Some),
+    match result {
+        Err(_) if launcher_left => Ok(None),
+        result => result.map(Some),
     }
 }
 
-fn told(link: &Arc<Link>, answer: impl Fn(String) -> Answer + Send + Sync + 'static) -> Tell {
+/// Sends lines to the launcher.
+fn sender(link: &Arc<Link>, answer: impl Fn(String) -> Answer + Send + Sync + 'static) -> Tell {
     let link = Arc::clone(link);
     Tell::new(move |text| {
         let _ = link.send(&answer(text.to_owned()), None);
     })
 }
 
-/// Has `follow` follow a run; kills that when the launcher goes.
+/// Calls `follow`, which follows a run. Kills the run when the launcher leaves.
 fn watched(
     link: &Link,
     killer: Killer,
@@ -95,8 +96,8 @@ fn watched(
     let (ours, its) = pair.map_err(|why| Error::Monitor(goanna_monitor::Error::Thread(why)))?;
     thread::scope(|scope| {
         let watch = || {
-            let ended = |within| closed(&its, within);
-            if launcher_goes(link, &its) {
+            let ended = |timeout_ms| closed(&its, timeout_ms);
+            if launcher_leaves(link, &its) {
                 while !ended(STEP_MS) {
                     killer.kill();
                 }
@@ -106,19 +107,19 @@ fn watched(
         let failed = |why| Error::Monitor(goanna_monitor::Error::Thread(why));
         builder.spawn_scoped(scope, watch).map_err(failed)?;
         let outcome = follow();
-        // The watcher sees it closed.
+        // Ends the watcher.
         drop(ours);
         outcome
     })
 }
 
-/// Returns when the launcher has gone (true) or the run has ended, which closes the other end of `run`.
-fn launcher_goes(link: &Link, run: &UnixStream) -> bool {
+/// Waits until the launcher has left (true), or the run has ended, which closes the other end of `run` (false).
+fn launcher_leaves(link: &Link, run: &UnixStream) -> bool {
     loop {
         let mut fds = [link.as_fd(), run.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         match poll(&mut fds, PollTimeout::NONE) {
             Err(Errno::EINTR) => continue,
-            // A launcher that cannot be watched is one that may have gone.
+            // A launcher that cannot be watched may have left.
             Err(_) => return true,
             Ok(_) => {}
         }
@@ -129,8 +130,8 @@ fn launcher_goes(link: &Link, run: &UnixStream) -> bool {
     }
 }
 
-/// Whether the other end of `stream` is closed within so many milliseconds.
-fn closed(stream: &UnixStream, within: u8) -> bool {
+/// Whether the other end of `stream` is closed within `timeout_ms`.
+fn closed(stream: &UnixStream, timeout_ms: u8) -> bool {
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
-    poll(&mut fds, PollTimeout::from(within)).is_ok_and(|ready| ready > 0)
+    poll(&mut fds, PollTimeout::from(timeout_ms)).is_ok_and(|ready| ready > 0)
 }

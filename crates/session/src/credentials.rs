@@ -1,4 +1,4 @@
-//! The user of the offline commands, as the switch knows callers.
+//! The credentials of this process, for what it does on a file system itself.
 
 use std::sync::Arc;
 

@@ -1,5 +1,9 @@
-//! Builds the mount table: the one place that picks back ends.
+//! What is mounted: mount specifications ([`MountSpec`]), mount files, and the mount table made of them ([`build`]).
 
+mod mount_file;
+mod spec;
+
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -8,39 +12,36 @@ use std::sync::Arc;
 use amino_fs::AminoFs;
 use goanna_isofs::{Iso, IsoFs};
 use goanna_passfs::PassFs;
-use goanna_vfs::{Caller, FileSystem, MountFlags, Mounts};
+use goanna_vfs::{Caller, FileSystem, MountFlags, Mounts, escape_path};
 
-use crate::args::amino::How;
-use crate::args::{Engine, Level};
-use crate::error::{AtError, Error};
-use crate::report::names;
-use crate::spec::{MountSpec, Source};
+pub(crate) use self::spec::path_as_bytes;
+pub use self::spec::{MountSpec, Source, SpecError};
 use crate::store::{self, Create, Opening};
-use crate::tab;
+use crate::{Engine, Error, Level, MountPointError};
 
 /// An open store and its directory.
 pub type OpenStore = (PathBuf, Arc<AminoFs>);
 
-/// The mounts of a run, and the stores among them, which are to be closed at its end.
-pub struct Built {
+/// The mounts of a run, and the stores among them. The end of the run closes them.
+pub struct MountedStores {
     /// The table.
     pub mounts: Mounts,
     /// Open stores.
     pub stores: Vec<OpenStore>,
 }
 
-/// The mounts of `--config` and then of `--mount`.
-pub fn requested(how: &How) -> Result<Vec<MountSpec>, Error> {
+/// The mounts of the mount file `config`, and then those that `specifications` name.
+pub fn parse(config: Option<&Path>, specifications: &[OsString]) -> Result<Vec<MountSpec>, Error> {
     let mut specs = Vec::new();
-    if let Some(file) = &how.config {
+    if let Some(file) = config {
         let text = fs::read(file).map_err(|why| Error::host(file, why))?;
-        specs = tab::parse(&text).map_err(|(line, why)| Error::Tab {
-            file: file.clone(),
+        specs = mount_file::parse(&text).map_err(|(line, why)| Error::MountFile {
+            file: file.to_owned(),
             line,
             why,
         })?;
     }
-    for text in &how.mount {
+    for text in specifications {
         let spec = MountSpec::parse(text.as_bytes()).map_err(|why| Error::Spec {
             spec: text.as_bytes().to_vec(),
             why,
@@ -50,15 +51,15 @@ pub fn requested(how: &How) -> Result<Vec<MountSpec>, Error> {
     Ok(specs)
 }
 
-/// What `amino run` mounts by itself.
-pub fn own(dir: PathBuf, at: &Path, durability: Level) -> Result<MountSpec, Error> {
+/// The mount of the store in `dir` at the place `at`.
+pub fn of_store(dir: PathBuf, at: &Path, durability: Level) -> Result<MountSpec, Error> {
     let spec = MountSpec {
         source: Source::Amino { dir, durability },
         target: at.as_os_str().as_bytes().to_vec(),
         read_only: false,
         no_exec: false,
     };
-    check_at(&spec)?;
+    check_mount_point(&spec)?;
     Ok(spec)
 }
 
@@ -68,27 +69,27 @@ pub fn hides_host(at: &Path) -> bool {
     entries.is_ok_and(|mut entries| entries.next().is_some())
 }
 
-/// A store's mount point is a real place below the root that neither holds the store nor lies in it.
-fn check_at(spec: &MountSpec) -> Result<(), Error> {
+/// A store's mount point must be a place below the root that neither contains the store nor lies in it.
+fn check_mount_point(spec: &MountSpec) -> Result<(), Error> {
     let at = Path::new(std::ffi::OsStr::from_bytes(&spec.target));
     let fail = |why| {
-        Err(Error::At {
+        Err(Error::MountPoint {
             at: spec.target.clone(),
             why,
         })
     };
     if !at.is_absolute() {
-        return fail(AtError::Relative);
+        return fail(MountPointError::Relative);
     }
     if !at.components().any(|c| matches!(c, Component::Normal(_))) {
-        return fail(AtError::Root);
+        return fail(MountPointError::Root);
     }
     let (place, store) = (real(at), real(spec.source.dir()));
     if place.starts_with(&store) {
-        return fail(AtError::InsideStore(names::escape_path(&store)));
+        return fail(MountPointError::InsideStore(escape_path(&store)));
     }
     if store.starts_with(&place) {
-        return fail(AtError::HidesStore(names::escape_path(&store)));
+        return fail(MountPointError::HidesStore(escape_path(&store)));
     }
     Ok(())
 }
@@ -113,8 +114,8 @@ pub fn real(path: &Path) -> PathBuf {
     }
 }
 
-/// Opens what is to be mounted, in order, but for the store that is `owned`. `engine` is for the first store, when it is
-/// made now; `create` says where stores may be made, which `note` is told of.
+/// Opens what `specs` name, in order, and mounts it. The store `owned` is open already. `engine` is the engine of the first
+/// store, if it is made now. `create` says where stores may be made; `note` reports each that is made.
 pub fn build(
     specs: &[MountSpec],
     engine: Option<Engine>,
@@ -122,34 +123,34 @@ pub fn build(
     caller: &Caller,
     owned: Option<&OpenStore>,
     note: impl Fn(&str),
-) -> Result<Built, Error> {
-    let host = PassFs::host().map_err(Error::from_pass)?;
-    let mut built = Built {
+) -> Result<MountedStores, Error> {
+    let host = PassFs::host().map_err(Error::pass)?;
+    let mut built = MountedStores {
         mounts: Mounts::new(Arc::new(host)),
         stores: Vec::new(),
     };
     let mut engine = engine;
     for spec in specs {
         let fs: Arc<dyn FileSystem> = match &spec.source {
-            Source::Pass { dir } => Arc::new(PassFs::new(dir).map_err(Error::from_pass)?),
+            Source::Pass { dir } => Arc::new(PassFs::new(dir).map_err(Error::pass)?),
             Source::Iso { image, options } => {
                 let iso = Iso::open_file(image, options);
                 Arc::new(IsoFs::new(iso.map_err(|why| Error::iso(image, why))?))
             }
             Source::Amino { dir, durability } => {
-                check_at(spec)?;
+                check_mount_point(spec)?;
                 if built
                     .stores
                     .iter()
                     .any(|(other, _)| real(other) == real(dir))
                 {
-                    return Err(Error::Twice(dir.clone()));
+                    return Err(Error::MountedTwice(dir.clone()));
                 }
                 let engine = engine.take();
                 let fs = match owned.filter(|(own, _)| real(own) == real(dir)) {
                     Some((_, fs)) => {
                         store::check_engine(dir, fs, engine)?;
-                        fs.with_durability(store::durability(*durability))
+                        fs.with_durability((*durability).into())
                     }
                     None => {
                         let opening = Opening {
@@ -188,9 +189,9 @@ mod tests {
 
     use super::*;
 
-    fn at_error(store: &Path, at: &Path) -> Option<AtError> {
-        match own(store.to_owned(), at, Level::Commit) {
-            Err(Error::At { why, .. }) => Some(why),
+    fn mount_point_error(store: &Path, at: &Path) -> Option<MountPointError> {
+        match of_store(store.to_owned(), at, Level::Commit) {
+            Err(Error::MountPoint { why, .. }) => Some(why),
             Err(other) => panic!("{other}"),
             Ok(_) => None,
         }
@@ -203,24 +204,30 @@ mod tests {
         let store = top.join("store");
         fs::create_dir(&store).unwrap();
         std::os::unix::fs::symlink(&store, top.join("link")).unwrap();
-        let shown = || names::escape_path(&store);
+        let shown = || escape_path(&store);
 
         assert_eq!(
-            at_error(&store, Path::new("amino")),
-            Some(AtError::Relative)
+            mount_point_error(&store, Path::new("amino")),
+            Some(MountPointError::Relative)
         );
-        assert_eq!(at_error(&store, Path::new("/")), Some(AtError::Root));
-        assert_eq!(at_error(&store, Path::new("//.")), Some(AtError::Root));
-        let inside = Some(AtError::InsideStore(shown()));
-        assert_eq!(at_error(&store, &store), inside);
-        assert_eq!(at_error(&store, &store.join("deep/er")), inside);
-        assert_eq!(at_error(&store, &top.join("link/x")), inside);
-        assert_eq!(at_error(&top.join("link"), &store), inside);
-        let hides = Some(AtError::HidesStore(shown()));
-        assert_eq!(at_error(&store, &top), hides);
-        assert_eq!(at_error(&store, &top.join("stor")), None);
-        assert!(at_error(&top.join("new"), &top.join("new/x")).is_some());
-        assert_eq!(at_error(&store, &top.join("other")), None);
+        assert_eq!(
+            mount_point_error(&store, Path::new("/")),
+            Some(MountPointError::Root)
+        );
+        assert_eq!(
+            mount_point_error(&store, Path::new("//.")),
+            Some(MountPointError::Root)
+        );
+        let inside = Some(MountPointError::InsideStore(shown()));
+        assert_eq!(mount_point_error(&store, &store), inside);
+        assert_eq!(mount_point_error(&store, &store.join("deep/er")), inside);
+        assert_eq!(mount_point_error(&store, &top.join("link/x")), inside);
+        assert_eq!(mount_point_error(&top.join("link"), &store), inside);
+        let hides = Some(MountPointError::HidesStore(shown()));
+        assert_eq!(mount_point_error(&store, &top), hides);
+        assert_eq!(mount_point_error(&store, &top.join("stor")), None);
+        assert!(mount_point_error(&top.join("new"), &top.join("new/x")).is_some());
+        assert_eq!(mount_point_error(&store, &top.join("other")), None);
     }
 
     #[test]

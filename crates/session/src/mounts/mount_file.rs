@@ -1,6 +1,6 @@
 //! Mount files: `TYPE SOURCE TARGET [OPTIONS]`, one mount a line, as fstab(5).
 
-use crate::spec::{MountSpec, SpecError};
+use super::spec::{MountSpec, SpecError};
 
 /// The mounts of a file's text, or the number of the line (from 1) that is wrong, and why.
 pub fn parse(text: &[u8]) -> Result<Vec<MountSpec>, (usize, SpecError)> {
@@ -33,7 +33,7 @@ fn parse_line(line: &[u8]) -> Result<Option<MountSpec>, SpecError> {
     MountSpec::build(kind, unescape(source), unescape(target), &options).map(Some)
 }
 
-/// Undoes `\NNN`, three octal digits, as getmntent(3) does; any other backslash stands for itself.
+/// Decodes `\NNN`, three octal digits, as getmntent(3) does; any other backslash stands for itself.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -61,8 +61,8 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Level;
-    use crate::spec::Source;
+    use crate::Level;
+    use crate::mounts::Source;
 
     #[test]
     fn a_file_with_everything() {

@@ -1,12 +1,12 @@
-//! Where `aminod` serves those who work on the tree of its store: the offline commands.
+//! Serves a client that works on the tree of the store: an offline command.
 //!
-//! Who may do what is judged here, by the same rules as for programs ([`ops`]) and by the credentials that the kernel tells
-//! of the client; what a client says of itself is not asked for. It is of the same user, whose directory the store is, so
-//! it could read and change all of it without us; the judgement is for those who gave up rights and kept the user: root
-//! without `CAP_DAC_OVERRIDE` meets the same EACCES here as when it opens the store itself. The one thing that is not the
-//! client's own is the umask: copies have the modes of their originals.
+//! The server checks permissions, by the same rules as for programs ([`ops`]), with the credentials that the kernel reports of
+//! the client; what the client says of itself does not count. The client's user owns the directory of the store, so that the
+//! client could read and change all of it without this server. The check is for processes that gave up rights and kept the
+//! user: root without `CAP_DAC_OVERRIDE` meets the same EACCES here as when it opens the store itself. Only the umask is not
+//! the client's: copies have the modes of their originals.
 //!
-//! A client that runs inside `amino run` on this store works in its transaction, as with system calls below the mount point
+//! A client that runs inside `amino run` on this store works in its transaction, as its system calls below the mount point do
 //! ([`goanna_monitor::Delegate`]). Any other client sees what is committed, and waits for locks where it changes something.
 
 use std::collections::HashMap;
@@ -17,42 +17,41 @@ use amino_fs::AminoFs;
 use goanna_monitor::Delegate;
 use goanna_offline::Tree;
 use goanna_offline::copy::{ContentSource, Copied, write_content};
-use goanna_offline::facts::Facts;
+use goanna_session::{Engine, store};
 use goanna_vfs::{Errno, Node, Place, Result, SetAttr, ops};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_bytes::ByteBuf;
 
-use super::link::Link;
-use super::message::{Answer, Told};
-use super::operation::{Entry, Handle, NodeId, Operation, Outcome, PIECE, Step};
-use super::serve::Client;
-use crate::args::Engine;
-use crate::error::Error;
-use crate::mounts::OpenStore;
-use crate::store;
+use super::clients::Client;
+use crate::protocol::Link;
+use crate::protocol::message::Answer;
+use crate::protocol::operation::{
+    Entry, Handle, NodeId, Operation, PIECE_MAX, TreeAnswer, TreeRequest,
+};
 
-/// Entries answered at once.
-const ENTRIES: usize = 1000;
-/// How much of a file is copied between two answers that tell of it, bytes.
-const TOLD_EVERY: u64 = 8 << 20;
+/// Most entries in one answer.
+const ENTRIES_MAX: usize = 1000;
+/// How much of a file is copied between two answers that report it, bytes.
+const REPORT_EVERY: u64 = 8 << 20;
 
-/// A client's part of the tree.
-struct Room<'a> {
+/// What the server keeps for one client.
+struct TreeSession<'a> {
     link: &'a Link,
     fs: &'a Arc<AminoFs>,
     tree: Tree,
     nodes: HashMap<Handle, Node>,
     next: Handle,
     buffer: Vec<u8>,
-    /// Works for the run that the client belongs to.
+    /// Performs operations in transactions of the run that the client belongs to.
     delegate: Option<Delegate>,
 }
 
-/// Serves `client`, which wants to work on the tree, until it leaves.
-pub fn serve(client: &Client, (dir, fs): &OpenStore, engine: Option<Engine>) {
+/// Serves `client` until it leaves.
+pub fn serve(client: &Client, engine: Option<Engine>) {
+    let (dir, fs) = &client.registry.store;
     let link = &client.link;
     if let Err(error) = store::check_engine(dir, fs, engine) {
-        let _ = link.send(&Answer::Failed(Told::from(&error)), None);
+        let _ = link.send(&client.registry.failed(error), None);
         return;
     }
     // It has died.
@@ -60,53 +59,53 @@ pub fn serve(client: &Client, (dir, fs): &OpenStore, engine: Option<Engine>) {
         return;
     };
     caller.umask = 0;
-    let waits = Arc::clone(link);
-    let mut room = Room {
+    let waiting = Arc::clone(link);
+    let mut session = TreeSession {
         link,
         fs,
-        tree: Tree::new(fs.clone(), caller).wait_while(move || is_quiet(&waits)),
+        tree: Tree::new(fs.clone(), caller).wait_while(move || is_waiting(&waiting)),
         nodes: HashMap::new(),
         next: 0,
-        buffer: vec![0; PIECE],
+        buffer: vec![0; PIECE_MAX],
         delegate: client.delegate(),
     };
-    let root = room.tree.fs().root();
-    let root = room.keep(root);
+    let root = session.tree.fs().root();
+    let root = session.keep(root);
     if link.send(&Answer::Attached(root), None).is_err() {
         return;
     }
-    while let Ok(Some((Step { forget, operation }, fd))) = link.receive() {
+    while let Ok(Some((TreeRequest { forget, operation }, fd))) = link.receive() {
         for handle in forget {
-            room.nodes.remove(&handle);
+            session.nodes.remove(&handle);
         }
-        let mut data = std::mem::take(&mut room.buffer);
-        let done = match room.delegate.clone() {
+        let mut data = std::mem::take(&mut session.buffer);
+        let done = match session.delegate.clone() {
             Some(delegate) => delegate.perform(client.pid, |txn| {
-                room.tree.caller.txn = txn;
-                room.answer(operation, fd, &mut data)
+                session.tree.caller.txn = txn;
+                session.answer(operation, fd, &mut data)
             }),
-            None => room.answer(operation, fd, &mut data),
+            None => session.answer(operation, fd, &mut data),
         };
-        let outcome = done.unwrap_or_else(|errno| Outcome::Failed(errno as i32));
-        let count = match outcome {
-            Outcome::Data(count) => usize::try_from(count).unwrap_or(0),
+        let answer = done.unwrap_or_else(|errno| TreeAnswer::Failed(errno as i32));
+        let count = match answer {
+            TreeAnswer::Data(count) => usize::try_from(count).unwrap_or(0),
             _ => 0,
         };
-        let sent = link.send_data(&outcome, data.get(..count).unwrap_or_default());
+        let sent = link.send_data(&answer, data.get(..count).unwrap_or_default());
         if sent.is_err() {
             return;
         }
-        room.buffer = data;
+        session.buffer = data;
     }
 }
 
-/// Whether the client still waits for its answer: it says nothing meanwhile, and is there.
-fn is_quiet(link: &Link) -> bool {
+/// Whether the client still waits for its answer: it neither sends nor closes the connection meanwhile.
+fn is_waiting(link: &Link) -> bool {
     let mut fds = [PollFd::new(link.as_fd(), PollFlags::POLLIN)];
     poll(&mut fds, PollTimeout::ZERO) == Ok(0)
 }
 
-impl Room<'_> {
+impl TreeSession<'_> {
     fn keep(&mut self, node: Node) -> NodeId {
         let id = NodeId {
             handle: self.next,
@@ -129,7 +128,7 @@ impl Room<'_> {
         operation: Operation,
         fd: Option<OwnedFd>,
         buffer: &mut [u8],
-    ) -> Result<Outcome> {
+    ) -> Result<TreeAnswer> {
         match operation {
             Operation::Fill(dir, name) => {
                 let source = fd.map(|fd| self.source(fd)).transpose()?;
@@ -140,63 +139,66 @@ impl Room<'_> {
         }
     }
 
-    /// Makes `operation`, again when it has met a lock.
-    fn perform(&mut self, operation: &Operation) -> Result<Outcome> {
+    /// Performs `operation`, and retries it while another transaction holds a lock that it needs.
+    fn perform(&mut self, operation: &Operation) -> Result<TreeAnswer> {
         let made = self.tree.retry_while_locked(|| self.attempt(operation))?;
         Ok(match made {
-            Made::Node(node) => Outcome::Node(self.keep(node)),
-            Made::Outcome(outcome) => outcome,
+            Performed::Node(node) => TreeAnswer::Node(self.keep(node)),
+            Performed::Answer(answer) => answer,
         })
     }
 
-    fn attempt(&self, operation: &Operation) -> Result<Made> {
+    fn attempt(&self, operation: &Operation) -> Result<Performed> {
         let (caller, fs) = (&self.tree.caller, self.tree.fs());
-        let outcome = match operation {
+        let answer = match operation {
             Operation::Lookup(dir, name) => {
-                return ops::lookup(caller, &self.place(*dir)?, checked(name)?).map(Made::Node);
+                return ops::lookup(caller, &self.place(*dir)?, checked(name)?)
+                    .map(Performed::Node);
             }
             Operation::Parent(dir) => {
                 let dir = self.place(*dir)?;
                 ops::may_search(caller, &dir)?;
-                return fs.parent(caller, &dir.node).map(Made::Node);
+                return fs.parent(caller, &dir.node).map(Performed::Node);
             }
             Operation::Path(node) => {
                 let (path, removed) = fs.path(caller, &self.place(*node)?.node)?;
-                Outcome::Path(ByteBuf::from(path), removed)
+                TreeAnswer::Path(ByteBuf::from(path), removed)
             }
-            Operation::Attr(node) => Outcome::Attr(fs.getattr(caller, &self.place(*node)?.node)?),
+            Operation::Attr(node) => {
+                TreeAnswer::Attr(fs.getattr(caller, &self.place(*node)?.node)?)
+            }
             Operation::Target(node) => {
-                Outcome::Bytes(fs.readlink(caller, &self.place(*node)?.node)?.into())
+                TreeAnswer::Bytes(fs.readlink(caller, &self.place(*node)?.node)?.into())
             }
             Operation::Entries(dir, after) => self.entries(*dir, *after)?,
             Operation::Xattr(node, name) => {
-                Outcome::Bytes(ops::getxattr(caller, &self.place(*node)?, name)?.into())
+                TreeAnswer::Bytes(ops::getxattr(caller, &self.place(*node)?, name)?.into())
             }
             Operation::Xattrs(node) => {
                 let names = ops::listxattr(caller, &self.place(*node)?)?;
-                Outcome::Names(names.into_iter().map(ByteBuf::from).collect())
+                TreeAnswer::Names(names.into_iter().map(ByteBuf::from).collect())
             }
             operation => return self.change(operation),
         };
-        Ok(Made::Outcome(outcome))
+        Ok(Performed::Answer(answer))
     }
 
     /// Operations that change something.
-    fn change(&self, operation: &Operation) -> Result<Made> {
+    fn change(&self, operation: &Operation) -> Result<Performed> {
         let caller = &self.tree.caller;
         let dir_and_name = |dir: &Handle, name| Ok((self.place(*dir)?, checked(name)?));
         match operation {
             Operation::MakeNode(dir, name, mode, rdev) => {
                 let (dir, name) = dir_and_name(dir, name)?;
-                return ops::mknod(caller, &dir, name, *mode, *rdev).map(Made::Node);
+                return ops::mknod(caller, &dir, name, *mode, *rdev).map(Performed::Node);
             }
             Operation::MakeDir(dir, name, mode) => {
                 let (dir, name) = dir_and_name(dir, name)?;
-                return ops::mkdir(caller, &dir, name, *mode).map(Made::Node);
+                return ops::mkdir(caller, &dir, name, *mode).map(Performed::Node);
             }
             Operation::MakeSymlink(dir, name, target) => {
                 let (dir, name) = dir_and_name(dir, name)?;
-                return ops::symlink(caller, &dir, name, target).map(Made::Node);
+                return ops::symlink(caller, &dir, name, target).map(Performed::Node);
             }
             Operation::Link(node, dir, name) => {
                 let (dir, name) = dir_and_name(dir, name)?;
@@ -214,15 +216,15 @@ impl Room<'_> {
             Operation::SetXattr(node, name, value, flags) => {
                 ops::setxattr(caller, &self.place(*node)?, name, value, *flags)?;
             }
-            // What a transaction has made reaches the disk with its commit.
+            // The changes of a transaction reach the disk with its commit.
             Operation::Sync if caller.txn.is_some() => {}
             Operation::Sync => self.tree.fs().sync(None)?,
             _ => return Err(Errno::ENOSYS),
         }
-        Ok(Made::Outcome(Outcome::Done))
+        Ok(Performed::Answer(TreeAnswer::Done))
     }
 
-    /// The system calls that `set` comes from, which have rules of their own.
+    /// Performs the system calls that `set` stands for, each of which has its own rules.
     fn set(&self, place: &Place, set: &SetAttr) -> Result<()> {
         let caller = &self.tree.caller;
         if set.uid.is_some() || set.gid.is_some() {
@@ -235,19 +237,27 @@ impl Room<'_> {
     }
 
     /// Reads into `buffer`.
-    fn read(&self, file: Handle, offset: u64, length: u64, buffer: &mut [u8]) -> Result<Outcome> {
+    fn read(
+        &self,
+        file: Handle,
+        offset: u64,
+        length: u64,
+        buffer: &mut [u8],
+    ) -> Result<TreeAnswer> {
         let file = self.place(file)?;
-        let length = usize::try_from(length).unwrap_or(PIECE).min(buffer.len());
+        let length = usize::try_from(length)
+            .unwrap_or(PIECE_MAX)
+            .min(buffer.len());
         let buffer = buffer.get_mut(..length).unwrap_or_default();
         let caller = &self.tree.caller;
         let count = self.tree.retry_while_locked(|| {
             ops::access(caller, &file, nix::libc::R_OK)?;
             self.tree.fs().read_at(caller, &file.node, offset, buffer)
         })?;
-        Ok(Outcome::Data(count as u64))
+        Ok(TreeAnswer::Data(count as u64))
     }
 
-    fn entries(&self, dir: Handle, after: u64) -> Result<Outcome> {
+    fn entries(&self, dir: Handle, after: u64) -> Result<TreeAnswer> {
         let dir = self.place(dir)?;
         let caller = &self.tree.caller;
         ops::readdir_check(caller, &dir)?;
@@ -260,13 +270,13 @@ impl Room<'_> {
                 kind: entry.kind,
                 cookie: entry.cookie,
             });
-            entries.len() < ENTRIES
+            entries.len() < ENTRIES_MAX
         })?;
-        let more = entries.len() == ENTRIES;
-        Ok(Outcome::Entries(entries, more))
+        let more = entries.len() == ENTRIES_MAX;
+        Ok(TreeAnswer::Entries(entries, more))
     }
 
-    /// What the client's descriptor `fd` shows it.
+    /// The content that the client sees behind its descriptor `fd`.
     fn source(&self, fd: OwnedFd) -> Result<ContentSource> {
         let within = self.tree.caller.txn.and(self.delegate.as_ref());
         let mounted = within.map(|delegate| delegate.mounted(&fd)).transpose()?;
@@ -275,73 +285,50 @@ impl Room<'_> {
             .map_or(ContentSource::Host(fd), ContentSource::Mounted))
     }
 
-    /// Copies the content of `from` into a new file; tells of it now and then.
-    fn fill(&mut self, dir: Handle, name: &[u8], from: Option<ContentSource>) -> Outcome {
+    /// Copies the content of `from` into a new file, and reports the progress to the client.
+    fn fill(&mut self, dir: Handle, name: &[u8], from: Option<ContentSource>) -> TreeAnswer {
         let link = self.link;
         let mut since = Copied::default();
-        let mut tell = |copied: Copied| {
+        let mut report = |copied: Copied| {
             since.data += copied.data;
             since.holes += copied.holes;
-            if since.data + since.holes >= TOLD_EVERY {
+            if since.data + since.holes >= REPORT_EVERY {
                 let Copied { data, holes } = std::mem::take(&mut since);
-                // A client that has gone is noticed when it is answered.
-                let _ = link.send(&Outcome::Copied(data, holes), None);
+                // The last answer notices a client that has left.
+                let _ = link.send(&TreeAnswer::Copied(data, holes), None);
             }
         };
-        // The store's own entrance makes changes that are committed at once.
+        // The store's import commits at once, so it is not for transactions.
         let store = self.tree.caller.txn.is_none().then_some(&**self.fs);
         let place = self.place(dir).and_then(|dir| Ok((dir, checked(name)?)));
         let filled = match (place, from) {
             (Ok((dir, name)), Some(from)) => {
-                write_content(&self.tree, store, &dir, name, from, &mut tell)
+                write_content(&self.tree, store, &dir, name, from, &mut report)
             }
             (Err(errno), _) => Err(errno.into()),
             (_, None) => Err(Errno::EBADF.into()),
         };
         match filled {
             Ok(place) => {
-                let _ = link.send(&Outcome::Copied(since.data, since.holes), None);
-                Outcome::Node(self.keep(place.node))
+                let _ = link.send(&TreeAnswer::Copied(since.data, since.holes), None);
+                TreeAnswer::Node(self.keep(place.node))
             }
-            Err(trouble) => Outcome::NotCopied(trouble.into()),
+            Err(error) => TreeAnswer::NotCopied(error.into()),
         }
     }
 }
 
-/// What an operation has made.
-enum Made {
+/// The result of an operation.
+enum Performed {
     Node(Node),
-    Outcome(Outcome),
+    Answer(TreeAnswer),
 }
 
-/// A name that is a single component: what the switch takes for granted.
+/// `name`, if it is a single component, as [`ops`] requires.
 fn checked(name: &[u8]) -> Result<&[u8]> {
     let is_path = name.contains(&b'/') || name.contains(&0);
     if is_path || matches!(name, b"" | b"." | b"..") {
         return Err(Errno::EINVAL);
     }
     Ok(name)
-}
-
-/// Checks the store as it is now, while others go on.
-pub fn check(client: &Client, (dir, fs): &OpenStore) -> Answer {
-    let tell = &mut |records| {
-        // A client that has gone is noticed when it is answered.
-        let _ = client.link.send(&Answer::Progress(records), None);
-    };
-    match amino_fs::fsck::check(fs.store(), tell) {
-        Ok(report) => Answer::Checked(report),
-        Err(why) => {
-            let dir = dir.clone();
-            Answer::Failed(Told::from(&Error::Unchecked { dir, why }))
-        }
-    }
-}
-
-/// What the store is and holds, with the number of commands that `aminod` follows.
-pub fn facts((dir, fs): &OpenStore, runs: usize) -> Answer {
-    match Facts::of(fs.store()) {
-        Ok(facts) => Answer::Facts(facts, runs),
-        Err(why) => Answer::Failed(Told::from(&Error::store(dir, why))),
-    }
 }

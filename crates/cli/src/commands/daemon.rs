@@ -1,52 +1,31 @@
 //! `amino daemon`.
 
+use goanna_daemon::NAME;
+use goanna_daemon::client::{Connection, status, stop};
+use goanna_daemon::protocol::message::Status;
 use serde_json::{Map, Value, json};
 
-use super::launch::Owner;
-use super::message::{Answer, Request, Status};
+use super::open::store_dir;
 use crate::args::amino::{Daemon, DaemonAction};
 use crate::error::Error;
 use crate::report::names;
 use crate::report::output::Output;
-use crate::store;
 
 /// `amino daemon status` and `amino daemon stop`.
 pub fn daemon(args: &Daemon) -> Result<u8, Error> {
     match &args.action {
         DaemonAction::Status { store, json } => {
-            let owner = Owner::present(&store::dir(store)?)?;
+            let owner = Connection::present(&store_dir(store)?)?;
             let status = owner.map(|owner| status(&owner)).transpose()?;
             print(status.as_ref(), *json)?;
             Ok(u8::from(status.is_none()))
         }
         DaemonAction::Stop { store, force } => {
-            if let Some(owner) = Owner::present(&store::dir(store)?)? {
+            if let Some(owner) = Connection::present(&store_dir(store)?)? {
                 stop(owner, *force)?;
             }
             Ok(0)
         }
-    }
-}
-
-fn status(owner: &Owner) -> Result<Status, Error> {
-    owner.ask(&Request::Status)?;
-    match owner.answer()? {
-        Answer::Status(status) => Ok(status),
-        Answer::Failed(told) => Err(Error::Told(told)),
-        _ => Err(Error::OwnerGone(owner.pid)),
-    }
-}
-
-/// Returns when the store is closed.
-fn stop(owner: Owner, force: bool) -> Result<(), Error> {
-    owner.ask(&Request::Stop { force })?;
-    match owner.answer()? {
-        Answer::Leaving => {
-            owner.wait_for_end();
-            Ok(())
-        }
-        Answer::Failed(told) => Err(Error::Told(told)),
-        _ => Err(Error::OwnerGone(owner.pid)),
     }
 }
 
@@ -60,7 +39,7 @@ fn print(status: Option<&Status>, json: bool) -> Result<(), Error> {
         return out.finish();
     };
     out.line(&format!(
-        "aminod is process {}, since {} s",
+        "{NAME} is process {}, since {} s",
         status.pid, status.seconds
     ))?;
     for run in &status.runs {

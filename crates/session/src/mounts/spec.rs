@@ -5,11 +5,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use goanna_isofs::Namespace;
+use goanna_vfs::{escape, escape_invalid};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::args::Level;
-use crate::report::names;
+use crate::Level;
 
 /// A mount as the user asked for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,13 +30,13 @@ pub enum Source {
     /// A host directory.
     Pass {
         /// The directory.
-        #[serde(with = "bytes_of_path")]
+        #[serde(with = "path_as_bytes")]
         dir: PathBuf,
     },
     /// An amino store.
     Amino {
         /// The store's directory.
-        #[serde(with = "bytes_of_path")]
+        #[serde(with = "path_as_bytes")]
         dir: PathBuf,
         /// When programs wait for the disk.
         durability: Level,
@@ -44,15 +44,15 @@ pub enum Source {
     /// An ISO 9660 image; always read-only.
     Iso {
         /// The image.
-        #[serde(with = "bytes_of_path")]
+        #[serde(with = "path_as_bytes")]
         image: PathBuf,
         /// How to read it.
         options: goanna_isofs::Options,
     },
 }
 
-/// Serde has paths be UTF-8.
-mod bytes_of_path {
+/// Serialises a path as bytes: serde itself takes only paths that are UTF-8.
+pub(crate) mod path_as_bytes {
     use std::ffi::OsString;
     use std::path::{Path, PathBuf};
 
@@ -68,7 +68,7 @@ mod bytes_of_path {
 }
 
 impl Source {
-    /// The directory or image on the host, to be changed.
+    /// Changes the directory or image on the host.
     pub fn dir_mut(&mut self) -> &mut PathBuf {
         match self {
             Self::Pass { dir } | Self::Amino { dir, .. } => dir,
@@ -128,16 +128,16 @@ pub enum SpecError {
     /// An option without the value it needs.
     #[error("the option {0} needs a value, as in {0}=VALUE")]
     NeedsValue(String),
-    /// The value of an option is none it can have.
+    /// The option has no such value.
     #[error("durability={0}: not one of aci, commit, acid")]
     BadLevel(String),
     /// The value of `session` is no number.
     #[error("session={0}: not a number from 1")]
     BadSession(String),
-    /// Two options name the names to show.
+    /// Two options choose a name space.
     #[error("more than one of joliet, rockridge and plain")]
     TwoNamespaces,
-    /// An option stands there twice.
+    /// An option is given twice.
     #[error("the option {0} is given twice")]
     Twice(String),
     /// A line of a mount file has too few or too many fields.
@@ -148,7 +148,7 @@ pub enum SpecError {
     Nul,
 }
 
-/// A piece of a specification with its escapes undone, and what ended it.
+/// A part of a specification without its escapes, and the byte that ended it.
 struct Piece {
     bytes: Vec<u8>,
     rest_at: usize,
@@ -216,7 +216,7 @@ impl MountSpec {
         Self::build(kind, source.bytes, target.bytes, &options)
     }
 
-    /// Puts a mount together from its fields, escapes undone.
+    /// A mount of these fields, without escapes.
     pub fn build(
         kind: &[u8],
         source: Vec<u8>,
@@ -234,7 +234,7 @@ impl MountSpec {
             return Err(SpecError::NoTarget);
         }
         if target.first() != Some(&b'/') {
-            return Err(SpecError::Relative(names::escape(&target)));
+            return Err(SpecError::Relative(escape(&target)));
         }
         let options = Options::parse(kind, options)?;
         let dir = PathBuf::from(OsString::from_vec(source));
@@ -258,9 +258,9 @@ impl MountSpec {
         })
     }
 
-    /// What a listing says was mounted.
+    /// What /proc/self/mounts shows as the source.
     pub fn source_text(&self) -> String {
-        names::escape(self.source.dir().as_os_str().as_bytes())
+        escape(self.source.dir().as_os_str().as_bytes())
     }
 }
 
@@ -276,8 +276,8 @@ fn known_type(kind: &[u8]) -> Result<Kind, SpecError> {
         b"pass" => Ok(Kind::Pass),
         b"amino" => Ok(Kind::Amino),
         b"iso" => Ok(Kind::Iso),
-        b"aes" => Err(SpecError::Planned(names::escape(kind))),
-        _ => Err(SpecError::UnknownType(names::lossy(kind))),
+        b"aes" => Err(SpecError::Planned(escape(kind))),
+        _ => Err(SpecError::UnknownType(escape_invalid(kind))),
     }
 }
 
@@ -303,14 +303,14 @@ impl Options {
     }
 
     fn set(&mut self, kind: Kind, name: &[u8], value: Option<&[u8]>) -> Result<(), SpecError> {
-        let shown = || names::escape(name);
+        let shown = || escape(name);
         let twice = match (name, kind) {
             (b"ro", _) => std::mem::replace(&mut self.read_only, true),
             (b"noexec", _) => std::mem::replace(&mut self.no_exec, true),
             (b"durability", Kind::Amino) => {
                 let value = value.ok_or_else(|| SpecError::NeedsValue(shown()))?;
                 let level =
-                    Level::named(value).ok_or_else(|| SpecError::BadLevel(names::escape(value)))?;
+                    Level::named(value).ok_or_else(|| SpecError::BadLevel(escape(value)))?;
                 self.durability.replace(level).is_some()
             }
             (b"session", Kind::Iso) => {
@@ -319,7 +319,7 @@ impl Options {
                     .ok()
                     .and_then(|text| text.parse().ok());
                 let number = number.filter(|number| *number > 0);
-                let number = number.ok_or_else(|| SpecError::BadSession(names::escape(value)))?;
+                let number = number.ok_or_else(|| SpecError::BadSession(escape(value)))?;
                 self.iso.session.replace(number).is_some()
             }
             (b"rockridge" | b"joliet" | b"plain", Kind::Iso) => {
@@ -339,7 +339,7 @@ impl Options {
                     Kind::Amino => ("amino", "ro, noexec and durability=LEVEL"),
                     Kind::Iso => ("iso", "ro, noexec, rockridge, joliet, plain and session=N"),
                 };
-                let option = names::lossy(name);
+                let option = escape_invalid(name);
                 return Err(SpecError::UnknownOption {
                     option,
                     kind,
@@ -431,7 +431,7 @@ mod tests {
                 MountSpec::parse(text).as_ref(),
                 Ok(spec),
                 "{}",
-                names::escape(text)
+                escape(text)
             );
         }
     }
@@ -485,7 +485,7 @@ mod tests {
                 MountSpec::parse(text).as_ref(),
                 Err(error),
                 "{}",
-                names::escape(text)
+                escape(text)
             );
         }
     }

@@ -1,7 +1,7 @@
-//! What a client that works on the tree says to `aminod`, and what it is answered.
+//! Requests of a client that works on the tree, and their answers.
 //!
-//! One message for each method of [`goanna_vfs::FileSystem`] that the offline commands need, and one for a whole file's
-//! content, whose descriptor comes with it. A node is known by a handle until the client forgets it.
+//! There is one operation for each method of [`goanna_vfs::FileSystem`] that the offline commands need, and one for the content
+//! of a whole file, whose descriptor comes with it. The server keeps each node under a handle until the client forgets it.
 
 use goanna_offline::copy::CopyError;
 use goanna_vfs::{Attr, Errno, FileKind, SetAttr};
@@ -9,21 +9,21 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 /// Most bytes of data in one message.
-pub const PIECE: usize = 256 << 10;
+pub const PIECE_MAX: usize = 256 << 10;
 
-/// A node that `aminod` keeps for the client.
+/// A node that the server keeps for the client.
 pub type Handle = u64;
 
-/// What a client asks for at once.
+/// One request.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub struct Step {
-    /// Nodes that the client has no more use for.
+pub struct TreeRequest {
+    /// Nodes that the client does not need any more.
     pub forget: Vec<Handle>,
-    /// What is to be done.
+    /// The operation.
     pub operation: Operation,
 }
 
-/// See [`goanna_vfs::FileSystem`] for what they do and how they fail.
+/// An operation. [`goanna_vfs::FileSystem`] says what each does and how it fails.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub enum Operation {
     /// `lookup`.
@@ -36,9 +36,9 @@ pub enum Operation {
     Attr(Handle),
     /// `readlink`.
     Target(Handle),
-    /// `readdir` after this cookie, as far as it is answered at once.
+    /// `readdir` after this cookie; one answer may hold a part of the entries only.
     Entries(Handle, u64),
-    /// `read_at` this offset, so many bytes; at most [`PIECE`] are answered.
+    /// `read_at`: offset and length in bytes; at most [`PIECE_MAX`] come back.
     Read(Handle, u64, u64),
     /// `mknod`: mode and device number.
     MakeNode(Handle, ByteBuf, u32, u64),
@@ -66,20 +66,20 @@ pub enum Operation {
     Fill(Handle, ByteBuf),
 }
 
-/// What it is answered with.
+/// The answer to an operation.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub enum Outcome {
+pub enum TreeAnswer {
     /// Number of the error.
     Failed(i32),
-    /// Nothing to tell.
+    /// It is done.
     Done,
-    /// A node, kept from now on.
+    /// A node, which the server keeps from now on.
     Node(NodeId),
     /// Metadata.
     Attr(Attr),
     /// A value, a target.
     Bytes(ByteBuf),
-    /// So many bytes of data, which follow the message.
+    /// The number of bytes of data, which follow the message.
     Data(u64),
     /// A path, and whether it was removed.
     Path(ByteBuf, bool),
@@ -87,7 +87,7 @@ pub enum Outcome {
     Names(Vec<ByteBuf>),
     /// Entries, and whether there may be more of them.
     Entries(Vec<Entry>, bool),
-    /// Bytes of data and of holes that were copied since the last such answer; another follows.
+    /// Bytes of data and of holes that were copied since the last such answer. Another answer follows.
     Copied(u64, u64),
     /// Why a file's content could not be copied.
     NotCopied(Reason),
@@ -96,7 +96,7 @@ pub enum Outcome {
 /// A node.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct NodeId {
-    /// For as long as it is kept.
+    /// Its handle, until the client forgets it.
     pub handle: Handle,
     /// Inode number.
     pub ino: u64,
@@ -113,18 +113,18 @@ pub struct Entry {
     pub ino: u64,
     /// What it names.
     pub kind: FileKind,
-    /// Where to go on.
+    /// Where the next `readdir` begins.
     pub cookie: u64,
 }
 
-/// [`CopyError`], with the numbers of errors.
+/// A [`CopyError`] whose errnos are numbers.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reason {
     /// The host refused something.
     Host(i32),
     /// The store refused something.
     Store(i32),
-    /// In words.
+    /// A reason that is no errno.
     Other(String),
 }
 
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use goanna_vfs::{Stamp, TimeSet};
 
-    fn same<T>(value: T)
+    fn assert_survives<T>(value: T)
     where
         T: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
     {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_arrives_as_it_was_said() {
+    fn every_operation_survives_serialisation() {
         let odd = || bytes(b"\xff\xfe \n");
         let set = SetAttr {
             mode: Some(0o4755),
@@ -185,7 +185,7 @@ mod tests {
             Operation::Attr(3),
             Operation::Target(4),
             Operation::Entries(5, u64::MAX),
-            Operation::Read(6, 1 << 60, PIECE as u64),
+            Operation::Read(6, 1 << 60, PIECE_MAX as u64),
             Operation::MakeNode(7, odd(), 0o020_666, u64::MAX),
             Operation::MakeDir(8, odd(), 0o1777),
             Operation::MakeSymlink(9, odd(), bytes(b"")),
@@ -201,7 +201,7 @@ mod tests {
             Operation::Fill(18, odd()),
         ];
         for operation in operations {
-            same(Step {
+            assert_survives(TreeRequest {
                 forget: vec![0, u64::MAX],
                 operation,
             });
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn every_outcome_arrives_as_it_was_said() {
+    fn every_answer_survives_serialisation() {
         let node = NodeId {
             handle: 7,
             ino: u64::MAX,
@@ -238,29 +238,29 @@ mod tests {
             kind: FileKind::Directory,
             cookie: 1 << 61,
         };
-        let outcomes = vec![
-            Outcome::Failed(Errno::ENOENT as i32),
-            Outcome::Done,
-            Outcome::Node(node),
-            Outcome::Attr(attr.clone()),
-            Outcome::Attr(Attr {
+        let answers = vec![
+            TreeAnswer::Failed(Errno::ENOENT as i32),
+            TreeAnswer::Done,
+            TreeAnswer::Node(node),
+            TreeAnswer::Attr(attr.clone()),
+            TreeAnswer::Attr(Attr {
                 btime: Some(stamp),
                 ..attr
             }),
-            Outcome::Bytes(ByteBuf::from(vec![9; PIECE])),
-            Outcome::Data(PIECE as u64),
-            Outcome::Path(bytes(b"a/b"), true),
-            Outcome::Names(vec![bytes(b"user.a"), bytes(b"")]),
-            Outcome::Entries(vec![entry], true),
-            Outcome::Copied(1 << 40, 0),
-            Outcome::NotCopied(Reason::Other("é".into())),
+            TreeAnswer::Bytes(ByteBuf::from(vec![9; PIECE_MAX])),
+            TreeAnswer::Data(PIECE_MAX as u64),
+            TreeAnswer::Path(bytes(b"a/b"), true),
+            TreeAnswer::Names(vec![bytes(b"user.a"), bytes(b"")]),
+            TreeAnswer::Entries(vec![entry], true),
+            TreeAnswer::Copied(1 << 40, 0),
+            TreeAnswer::NotCopied(Reason::Other("é".into())),
         ];
-        outcomes.into_iter().for_each(same);
+        answers.into_iter().for_each(assert_survives);
     }
 
     #[test]
     fn bytes_take_no_more_than_their_length() {
-        let bytes = Outcome::Bytes(ByteBuf::from(vec![0xff; 65536]));
+        let bytes = TreeAnswer::Bytes(ByteBuf::from(vec![0xff; 65536]));
         assert!(postcard::to_allocvec(&bytes).unwrap().len() < 65536 + 16);
     }
 

@@ -1,4 +1,4 @@
-//! A command that is run and waited for, as system(3) does, while signals for us are held.
+//! Runs a command without a monitor and waits for it, as system(3) does. Signals for this process are blocked meanwhile.
 
 use std::env;
 use std::ffi::{CString, OsString};
@@ -15,17 +15,17 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
-use crate::error::Error;
+use crate::Error;
 
-/// The signals that are held.
-const HELD: [Signal; 4] = [
+/// The signals that are blocked.
+const BLOCKED: [Signal; 4] = [
     Signal::SIGINT,
     Signal::SIGQUIT,
     Signal::SIGTERM,
     Signal::SIGHUP,
 ];
 
-/// Held signals: none of them ends this process, which has a transaction to end first.
+/// Blocked signals: none of them ends this process, which has a transaction to end first.
 pub struct Signals {
     before: SigSet,
     arrived: SignalFd,
@@ -33,20 +33,20 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Holds them until the process ends. For processes of one thread.
-    pub fn hold() -> Result<Self, Errno> {
-        let held: SigSet = HELD.into_iter().collect();
+    /// Blocks them until the process ends. For processes of one thread.
+    pub fn block() -> Result<Self, Errno> {
+        let blocked: SigSet = BLOCKED.into_iter().collect();
         let before = SigSet::thread_get_mask()?;
-        held.thread_block()?;
+        blocked.thread_block()?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         Ok(Self {
             before,
-            arrived: SignalFd::with_flags(&held, flags)?,
+            arrived: SignalFd::with_flags(&blocked, flags)?,
             any: false,
         })
     }
 
-    /// Whether one arrived since they are held.
+    /// Whether one arrived since they were blocked.
     pub fn any_arrived(&mut self) -> Result<bool, Errno> {
         while self.next()?.is_some() {}
         Ok(self.any)
@@ -64,21 +64,21 @@ impl Signals {
     }
 }
 
-/// Runs `command`, found in PATH, and waits for its end. It has the signals that we had at the start.
+/// Runs `command`, found in PATH, and waits for its end. It gets the signal mask that this process had at the start.
 pub fn run(command: &[OsString], signals: &mut Signals) -> Result<Status, Error> {
     let pid = spawn(command, signals.before)?;
     let watched = watch(pid, signals);
     if watched.is_err() {
-        // Nobody would end its transaction.
+        // No one would end its transaction.
         let _ = kill(pid, Signal::SIGKILL);
     }
-    let ended = waitpid(pid, None).map_err(Error::Child)?;
-    watched.map_err(Error::Child)?;
+    let ended = waitpid(pid, None).map_err(Error::Subprocess)?;
+    watched.map_err(Error::Subprocess)?;
     match ended {
         WaitStatus::Exited(_, code) => Ok(Status::Exited(code)),
         WaitStatus::Signaled(_, signal, _) => Ok(Status::Signaled(signal as i32)),
-        // Asked for by none of our flags.
-        _ => Err(Error::Child(Errno::ECHILD)),
+        // Our flags ask for no other report.
+        _ => Err(Error::Subprocess(Errno::ECHILD)),
     }
 }
 
@@ -96,10 +96,10 @@ fn spawn(command: &[OsString], mask: SigSet) -> Result<Pid, Error> {
     let (Some(name), Some(file)) = (command.first(), argv.first()) else {
         return Err(Error::Monitor(goanna_monitor::Error::BadCommand));
     };
-    let attr = attributes(mask).map_err(Error::Child)?;
-    let actions = PosixSpawnFileActions::init().map_err(Error::Child)?;
+    let attr = attributes(mask).map_err(Error::Subprocess)?;
+    let actions = PosixSpawnFileActions::init().map_err(Error::Subprocess)?;
     posix_spawnp(file, &actions, &attr, &argv, &envp).map_err(|errno| match errno {
-        Errno::EAGAIN | Errno::ENOMEM => Error::Child(errno),
+        Errno::EAGAIN | Errno::ENOMEM => Error::Subprocess(errno),
         Errno::ENOENT => Error::Monitor(goanna_monitor::Error::NotFound(name.clone())),
         _ => Error::Monitor(goanna_monitor::Error::NotExecutable(name.clone(), errno)),
     })

@@ -1,4 +1,4 @@
-//! `--profile`: the built-in profiles, and files.
+//! Reads profiles, the rules by which transactions are inserted into programs: built-in ones, and files.
 //!
 //! A file is TOML: tables `[[rule]]` with the keys `programs`, `begin`, `end`, `aborts` and `durability`.
 
@@ -14,7 +14,7 @@ use thiserror::Error as ThisError;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::error::Error;
+use crate::Error;
 
 /// What is wrong in a profile file, and where.
 #[derive(Debug, PartialEq, Eq, ThisError)]
@@ -45,12 +45,12 @@ const KEYS: &str = "programs, begin, end, aborts and durability";
 
 /// A profile as it was given: the name of a built-in one, or a file's and its text.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Source {
+pub struct ProfileSource {
     name: OsString,
     text: String,
 }
 
-impl Source {
+impl ProfileSource {
     /// The profile that `--profile` names. Fails when it is wrong.
     pub fn read(name: &Path) -> Result<Self, Error> {
         let built_in = matches!(name.as_os_str().as_bytes(), b"exec" | b"session");
@@ -83,7 +83,7 @@ impl Source {
     }
 }
 
-/// A file's text, to tell lines in.
+/// A file's text, in which errors name lines.
 struct Lines<'t>(&'t str);
 
 impl Lines<'_> {
@@ -252,8 +252,8 @@ mod tests {
             ),
         ];
         for (line, expected) in cases {
-            let told = with(line);
-            assert!(told.starts_with(expected), "{told}");
+            let text = with(line);
+            assert!(text.starts_with(expected), "{text}");
         }
     }
 
@@ -288,18 +288,18 @@ mod tests {
             ("rule = 1".into(), "1: rule: must be tables [[rule]]"),
             ("# nothing".into(), "1: rule: is missing"),
         ];
-        for (text, expected) in cases {
-            let told = error(&text);
-            assert!(told.starts_with(expected), "{told}");
+        for (file, expected) in cases {
+            let text = error(&file);
+            assert!(text.starts_with(expected), "{text}");
         }
     }
 
     #[test]
     fn what_is_no_toml_names_its_line() {
-        let told = error("[[rule]]\nprograms = [\"a\"]\nbegin = exec\n");
-        assert!(told.starts_with("3: "), "{told}");
-        let told = error("[[rule]]\nbegin = \"exec\"\nbegin = \"open\"\n");
-        assert!(told.starts_with("3: "), "{told}");
+        let text = error("[[rule]]\nprograms = [\"a\"]\nbegin = exec\n");
+        assert!(text.starts_with("3: "), "{text}");
+        let text = error("[[rule]]\nbegin = \"exec\"\nbegin = \"open\"\n");
+        assert!(text.starts_with("3: "), "{text}");
     }
 
     #[test]
@@ -329,7 +329,7 @@ mod tests {
             .collect();
         assert_eq!(files.len(), 2);
         for file in files {
-            Source::read(&file).unwrap();
+            ProfileSource::read(&file).unwrap();
         }
     }
 }

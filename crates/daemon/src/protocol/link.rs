@@ -84,15 +84,15 @@ impl Link {
         (&self.stream).read_exact(data)
     }
 
-    /// From now on this end seems closed to the other; what it sends arrives.
-    pub fn say_no_more(&self) {
-        // A connection that is closed is what this is to make of it.
+    /// Closes this direction: the other end receives what was sent before, and then sees the connection closed.
+    pub fn shutdown_write(&self) {
+        // It fails only where the connection is closed already.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// From now on the other end seems closed to who receives here; what is sent arrives.
-    pub fn hear_no_more(&self) {
-        // A connection that is closed is what this is to make of it.
+    /// Closes the other direction: [`Link::receive`] answers `None` from now on. This end may go on to send.
+    pub fn shutdown_read(&self) {
+        // It fails only where the connection is closed already.
         let _ = self.stream.shutdown(Shutdown::Read);
     }
 

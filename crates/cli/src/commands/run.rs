@@ -1,0 +1,122 @@
+//! `amino run` and `goanna run`.
+
+use goanna_daemon::client::{self, Messages};
+use goanna_monitor::{Status, Tell};
+use goanna_session::mounts::{self, MountSpec};
+use goanna_session::profile::ProfileSource;
+use goanna_session::{AbortReason, Plan, RunResult, credentials, perform};
+
+use super::open::store_dir;
+use crate::args::amino::{self, How};
+use crate::args::{Loudness, StatsFormat, goanna};
+use crate::error::Error;
+use crate::report::messages::{block, complain, note};
+use crate::report::status::{command_end, exit_status};
+use crate::report::{names, stats};
+
+/// `amino run`.
+pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
+    refuse_nesting()?;
+    let dir = store_dir(&args.store)?;
+    let mut specs = vec![mounts::of_store(
+        dir.clone(),
+        &args.at,
+        args.durability.into(),
+    )?];
+    if mounts::hides_host(&args.at) {
+        let at = names::escape_path(&args.at);
+        note(
+            &format!(
+                "--at {at} hides what the host has there from the command; \
+                 a place that does not exist hides nothing"
+            ),
+            loud,
+        );
+    }
+    specs.extend(mounts::parse(args.how.config.as_deref(), &args.how.mount)?);
+    let mut plan = Plan {
+        default_store: args.store.store.is_none(),
+        engine: args.engine.map(Into::into),
+        one_transaction: args.txn,
+        ..plan(specs, &args.how)
+    };
+    plan.check()?;
+    let profile = args.profile.as_deref();
+    plan.profile = profile.map(ProfileSource::read).transpose()?;
+    let messages = Messages {
+        note: &|text| note(text, loud),
+        failure: &complain,
+    };
+    let (argv, intercept) = (args.how.run.command, args.how.intercept.into());
+    let result = client::run(&dir, plan, argv, intercept, messages)?;
+    conclude(result, args.how.stats, loud)
+}
+
+/// `goanna run`.
+pub fn goanna(args: goanna::Run, loud: Loudness) -> Result<u8, Error> {
+    refuse_nesting()?;
+    let specs = mounts::parse(args.how.config.as_deref(), &args.how.mount)?;
+    if specs.is_empty() {
+        return Err(Error::NoMounts);
+    }
+    let plan = plan(specs, &args.how);
+    let (argv, intercept) = (args.how.run.command, args.how.intercept.into());
+    let signals = goanna_monitor::prepare().map_err(Error::Signals)?;
+    let show_note = Tell::new(move |text| note(text, loud));
+    let show_failure = Tell::new(complain);
+    let caller = credentials::current();
+    let result = perform(&plan, None, &caller, show_note, show_failure, |run| {
+        Ok(run.command(argv, intercept, &signals)?)
+    })?;
+    conclude(result, args.how.stats, loud)
+}
+
+/// What `amino run` and `goanna run` have in common.
+fn plan(specs: Vec<MountSpec>, how: &How) -> Plan {
+    Plan {
+        specs,
+        engine: None,
+        create: how.create,
+        default_store: false,
+        one_transaction: false,
+        profile: None,
+        outside: how.outside.into(),
+        figures: how.stats.is_some(),
+    }
+}
+
+fn refuse_nesting() -> Result<(), Error> {
+    if goanna_monitor::inside() {
+        return Err(Error::Nested);
+    }
+    Ok(())
+}
+
+/// Shows what became of the command. Returns the exit status.
+fn conclude(result: RunResult, format: Option<StatsFormat>, loud: Loudness) -> Result<u8, Error> {
+    if let (Some(figures), Some(format)) = (&result.figures, format) {
+        block(&stats::text(figures, format, loud.verbose > 0));
+    }
+    let status = match result.ended {
+        Ok(code) => Status::Exited(code),
+        Err(signal) => Status::Signaled(signal),
+    };
+    if let Some(reason) = result.aborted {
+        let why = abort_reason(reason, status);
+        note(&format!("{why}; the transaction was aborted"), loud);
+    }
+    if result.lost > 0 {
+        return Err(Error::Lost(result.lost));
+    }
+    Ok(exit_status(status))
+}
+
+fn abort_reason(reason: AbortReason, status: Status) -> String {
+    match reason {
+        AbortReason::CommandFailed => command_end(status),
+        AbortReason::RunEnded => "the run was ended before all of its processes were done".into(),
+        AbortReason::ProcessKilled { name, pid, signal } => {
+            format!("signal {signal} killed {name} ({pid}), which the command had left running")
+        }
+    }
+}

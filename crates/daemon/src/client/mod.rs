@@ -1,0 +1,16 @@
+//! The client's part: it reaches the owner of a store and has it work.
+//!
+//! [`Connection`] is the way to the owner. [`run`] has it follow a command. [`RemoteFs`] is the tree of its store. [`reach`] is
+//! for commands that can open the store themselves where it has no owner.
+
+mod connection;
+mod launch;
+mod reach;
+mod remote;
+mod requests;
+
+pub use connection::Connection;
+pub use launch::{Messages, run};
+pub use reach::reach;
+pub use remote::{RemoteFs, RemoteWriter};
+pub use requests::{check, facts, status, stop};

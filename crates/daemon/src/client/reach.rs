@@ -1,0 +1,52 @@
+//! Reaches a store: through its owner where it has one, else in this process.
+
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use goanna_session::{Error as SessionError, store};
+
+use super::Connection;
+use crate::{Error, NAME};
+
+/// Longest time to wait for an owner that is leaving or arriving.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// How often such an owner is looked for.
+pub(super) const STEP: Duration = Duration::from_millis(5);
+
+/// Reaches the store `dir` by `through`, where it has an owner, else by `open`, which opens it for this process alone.
+/// `through` returns `None` where the owner has ended before it answered.
+pub fn reach<T>(
+    dir: &Path,
+    through: impl Fn(Connection) -> Result<Option<T>, Error>,
+    open: impl Fn() -> Result<T, SessionError>,
+) -> Result<T, Error> {
+    let begun = Instant::now();
+    loop {
+        let reached = match present(dir)? {
+            Some(owner) => through(owner)?,
+            None => match store::patiently(&open) {
+                // An owner has come just now, or is about to end.
+                Err(error) if store::is_held_by(&error, NAME) && begun.elapsed() < PATIENCE => None,
+                opened => Some(opened?),
+            },
+        };
+        match reached {
+            Some(reached) => return Ok(reached),
+            None if begun.elapsed() < PATIENCE => sleep(STEP),
+            None => return Ok(open()?),
+        }
+    }
+}
+
+/// The owner of the store `dir`. Where this user may not look for one, opening the store fails with the reason.
+fn present(dir: &Path) -> Result<Option<Connection>, Error> {
+    match Connection::present(dir) {
+        Err(Error::Session(SessionError::Host { why, .. }))
+            if why.kind() == std::io::ErrorKind::PermissionDenied =>
+        {
+            Ok(None)
+        }
+        present => present,
+    }
+}

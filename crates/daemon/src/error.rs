@@ -1,0 +1,69 @@
+//! What goes wrong between a store's owner and its clients.
+
+use std::io;
+use std::path::PathBuf;
+
+use goanna_vfs::{escape_path, io_error_text};
+use serde::{Deserialize, Serialize};
+use thiserror::Error as ThisError;
+
+/// An error of `aminod` or of a client.
+#[derive(Debug, ThisError)]
+pub enum Error {
+    /// The run or the store failed in this process.
+    #[error(transparent)]
+    Session(#[from] goanna_session::Error),
+    /// The same in the store's owner, which has sent its report.
+    #[error("{}", .0.text)]
+    Reported(Report),
+    /// Signals could not be blocked.
+    #[error("cannot hold signals: {0}")]
+    Signals(#[source] io::Error),
+    /// No process could be started that owns the store.
+    #[error("cannot start aminod, which owns the store: {}", io_error_text(.0))]
+    NotStarted(#[source] io::Error),
+    /// `aminod` was not started by `amino`.
+    #[error("aminod is started by amino when it is needed")]
+    StartedByHand,
+    /// The store's owner is another user's process.
+    #[error("{}: in use by a process of user {}", escape_path(.0), .1)]
+    OtherUser(PathBuf, u32),
+    /// The store's owner speaks another version of the protocol.
+    #[error("{}: in use by process {}, aminod of another version", escape_path(.0), .1)]
+    OtherVersion(PathBuf, i32),
+    /// The store's owner sees other files.
+    #[error(
+        "the store is in use by process {0} (aminod), which has other mounts, processes or users in sight"
+    )]
+    OtherNamespaces(i32),
+    /// The store's owner has ended.
+    #[error("process {0} (aminod), which owned the store, has ended; what it ran was killed")]
+    OwnerEnded(i32),
+    /// Commands use the store.
+    #[error("{}: in use by {}", escape_path(.0), commands(*.1))]
+    Busy(PathBuf, usize),
+}
+
+impl From<goanna_monitor::Error> for Error {
+    fn from(error: goanna_monitor::Error) -> Self {
+        Self::Session(error.into())
+    }
+}
+
+fn commands(count: usize) -> String {
+    match count {
+        1 => "one command".to_owned(),
+        count => format!("{count} commands"),
+    }
+}
+
+/// An error as its user reads it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// What failed, and why.
+    pub text: String,
+    /// What the user can do about it.
+    pub hint: Option<String>,
+    /// The exit status of the command.
+    pub code: u8,
+}

@@ -1,0 +1,149 @@
+//! Requests to `aminod`, and its answers.
+
+use std::ffi::OsString;
+
+use goanna_offline::facts::Facts;
+use goanna_session::{Engine, Plan, RunResult};
+use serde::{Deserialize, Serialize};
+
+use super::operation::NodeId;
+use crate::Report;
+
+/// Version of the protocol, which must be the same at both ends.
+pub const VERSION: u32 = 4;
+
+/// The first message, from `aminod`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// Its [`VERSION`].
+    pub version: u32,
+    /// Its process id.
+    pub pid: i32,
+}
+
+/// A request of a client.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// Follow a command.
+    Run(Box<Run>),
+    /// Let the client work on the tree: [`super::operation::TreeRequest`]s follow until the client leaves.
+    Attach {
+        /// The engine that the store is to have.
+        engine: Option<Engine>,
+    },
+    /// Check the store as it is now.
+    Check,
+    /// Say what the store is and holds.
+    Facts,
+    /// Say which commands use the store.
+    Status,
+    /// Close the store and end.
+    Stop {
+        /// Also when commands use the store, which are killed.
+        force: bool,
+    },
+}
+
+/// A run that its launcher asks for.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// What is mounted, with absolute paths, and by which rules the command runs.
+    pub plan: Plan,
+    /// The command and its arguments.
+    pub argv: Vec<OsString>,
+    /// The launcher's PATH.
+    pub search: OsString,
+    /// The launcher's working directory.
+    pub directory: OsString,
+}
+
+/// The launcher has started the command, which waits at its gate. The filter's listener comes with this message.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Started {
+    /// Process id.
+    pub pid: i32,
+}
+
+/// An answer of `aminod`.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// This process cannot have the store, since another owner is just leaving or arriving: retry.
+    Again,
+    /// The request failed.
+    Failed(Report),
+    /// The command was found: the launcher is to start it.
+    Found {
+        /// As [`goanna_monitor::Program`] has it.
+        file: Vec<u8>,
+        /// As [`goanna_monitor::Program`] has it.
+        shadow_files: bool,
+    },
+    /// The monitor follows the command: the launcher is to open the gate.
+    Followed,
+    /// A note to show.
+    Note(String),
+    /// A failure to show.
+    Failure(String),
+    /// The command and all its children have ended, and what it did is on the disk.
+    Ended(RunResult),
+    /// The root of the tree.
+    Attached(NodeId),
+    /// How many records are checked so far.
+    Progress(u64),
+    /// What the check has found.
+    Checked(amino_fs::fsck::Report),
+    /// What the store is and holds, and how many commands are followed.
+    Facts(Facts, usize),
+    /// Which commands use the store.
+    Status(Status),
+    /// The owner closes the store and ends.
+    Ending,
+}
+
+/// What `aminod` does.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// Its process id.
+    pub pid: i32,
+    /// How long it has been there, seconds.
+    pub seconds: u64,
+    /// The commands it follows.
+    pub runs: Vec<Followed>,
+}
+
+/// A command that `aminod` follows.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Followed {
+    /// Process id of the launcher.
+    pub launcher: i32,
+    /// Process id of the command.
+    pub pid: i32,
+    /// The command and its arguments.
+    pub argv: Vec<OsString>,
+    /// How long it has run, seconds.
+    pub seconds: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use amino_fs::fsck::{Constraint, Finding, Report};
+
+    #[test]
+    fn reports_of_checks_survive_serialisation() {
+        let finding = Finding {
+            constraint: Constraint::Reachable,
+            key: b"P\xff\0".to_vec(),
+            ino: Some(u64::MAX),
+            path: Some(b"not utf8 \xff".to_vec()),
+            what: "gone".to_owned(),
+        };
+        let report = Report {
+            records: 1,
+            bytes: u64::MAX,
+            findings: vec![finding],
+            ..Report::default()
+        };
+        let bytes = postcard::to_allocvec(&report).unwrap();
+        assert_eq!(postcard::from_bytes::<Report>(&bytes).unwrap(), report);
+    }
+}

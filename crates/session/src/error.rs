@@ -1,0 +1,267 @@
+//! What goes wrong before, during and after a run. The messages name the path or option at fault; what the user can do about it
+//! is said by the commands (`crates/cli/src/error.rs`), which choose the exit status, too.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use goanna_vfs::{Errno, MountError, escape, escape_path, io_error_text};
+use thiserror::Error as ThisError;
+
+use crate::mounts::SpecError;
+use crate::profile::ProfileError;
+
+/// An error of a run, or of a store that is opened for one.
+#[derive(Debug, ThisError)]
+pub enum Error {
+    /// A mount specification is wrong.
+    #[error("--mount {}: {why}", escape(.spec))]
+    Spec {
+        /// As it was given.
+        spec: Vec<u8>,
+        /// What is wrong.
+        why: SpecError,
+    },
+    /// A line of a mount file is wrong.
+    #[error("{}:{line}: {why}", escape_path(.file))]
+    MountFile {
+        /// The file.
+        file: PathBuf,
+        /// Its line, from 1.
+        line: usize,
+        /// What is wrong.
+        why: SpecError,
+    },
+    /// A profile file cannot be read.
+    #[error("--profile {}: {}", escape_path(.file), io_error_text(.why))]
+    ProfileFile {
+        /// As it was given.
+        file: PathBuf,
+        /// Why.
+        why: io::Error,
+    },
+    /// A profile file is wrong.
+    #[error("profile {}:{why}", escape_path(.file))]
+    Profile {
+        /// The file.
+        file: PathBuf,
+        /// Line, key, and what is wrong.
+        why: ProfileError,
+    },
+    /// A mount failed.
+    #[error("mount at {}: {why}", escape(.target))]
+    Mount {
+        /// The mount point.
+        target: Vec<u8>,
+        /// Why.
+        why: MountError,
+    },
+    /// The mount point of a store is unusable.
+    #[error("--at {}: {why}", escape(.at))]
+    MountPoint {
+        /// As it was given.
+        at: Vec<u8>,
+        /// What is wrong.
+        why: MountPointError,
+    },
+    /// The store does not exist.
+    #[error("{}: there is no store here", escape_path(.0))]
+    NoStore(PathBuf),
+    /// A store is to be made below a directory that does not exist.
+    #[error("{}: there is no store here, and no directory {} to make one in", escape_path(.dir), escape_path(.parent))]
+    NoParent {
+        /// The store.
+        dir: PathBuf,
+        /// The missing directory.
+        parent: PathBuf,
+    },
+    /// The host refuses to make a store at this place.
+    #[error("{}: no store can be made here: {}", escape_path(.dir), io_error_text(.why))]
+    NotMade {
+        /// The store.
+        dir: PathBuf,
+        /// Why.
+        why: io::Error,
+    },
+    /// A store cannot be used.
+    #[error("{}: {why}", escape_path(.dir))]
+    Store {
+        /// The store.
+        dir: PathBuf,
+        /// Why.
+        why: StoreError,
+    },
+    /// A store cannot be checked, because it cannot even be opened.
+    #[error("{}: {why}", escape_path(.dir))]
+    Unchecked {
+        /// The store.
+        dir: PathBuf,
+        /// Why.
+        why: StoreError,
+    },
+    /// Two mounts of one store.
+    #[error("{}: the store is mounted twice", escape_path(.0))]
+    MountedTwice(PathBuf),
+    /// A transaction over two stores.
+    #[error("--txn: a transaction cannot span the store mounted at {}, too", escape(.0))]
+    SeveralStores(Vec<u8>),
+    /// An operation on a host path failed.
+    #[error("{}: {}", escape_path(.path), io_error_text(.why))]
+    Host {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        why: io::Error,
+    },
+    /// A host directory cannot be mounted.
+    #[error(transparent)]
+    Pass(goanna_passfs::Error),
+    /// An image cannot be read.
+    #[error("{}: {why}", escape_path(.image))]
+    Iso {
+        /// The image.
+        image: PathBuf,
+        /// What is wrong, and where in it.
+        why: goanna_isofs::Error,
+    },
+    /// A command without a monitor could not be started or waited for.
+    #[error("cannot run the command: {}", .0.desc())]
+    Subprocess(Errno),
+    /// The monitor failed.
+    #[error("{}", error_chain(.0))]
+    Monitor(#[from] goanna_monitor::Error),
+}
+
+/// Why a store cannot be mounted at a place.
+#[derive(Debug, Clone, PartialEq, Eq, ThisError)]
+pub enum MountPointError {
+    /// Not absolute.
+    #[error("not an absolute path")]
+    Relative,
+    /// The root.
+    #[error("the store cannot appear at /, which the host keeps")]
+    Root,
+    /// Inside the store's directory.
+    #[error("lies inside the store's own directory {0}")]
+    InsideStore(String),
+    /// Around the store's directory.
+    #[error("would hide the store's own directory {0}")]
+    HidesStore(String),
+}
+
+/// Why a store cannot be used. The message leaves out the store's directory, which [`Error`] names.
+#[derive(Debug, ThisError)]
+pub enum StoreError {
+    /// The directory exists and is something else.
+    #[error("not an amino store: {0}")]
+    NotAStore(&'static str),
+    /// Another process has it open.
+    #[error("in use by process {pid} ({})", escape(.command.as_bytes()))]
+    Held {
+        /// The process, 0 when its id could not be read.
+        pid: u32,
+        /// Its command line.
+        command: String,
+    },
+    /// It uses another engine than the one asked for.
+    #[error("made with the engine {found}, not {wanted}")]
+    EngineMismatch {
+        /// Its engine.
+        found: String,
+        /// The engine asked for.
+        wanted: &'static str,
+    },
+    /// A newer program wrote it.
+    #[error("{0}")]
+    NewerVersion(String),
+    /// Its content is not what was written.
+    #[error("{0}")]
+    Damaged(String),
+    /// Any other failure.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<amino_fs::Error> for StoreError {
+    fn from(error: amino_fs::Error) -> Self {
+        use amino_fs::Error::{Damaged, Store};
+        use amino_txn::Error;
+        match error {
+            Store(Error::NotAStore { why, .. }) => Self::NotAStore(why),
+            Store(Error::Held { pid, command, .. }) => Self::Held { pid, command },
+            Store(Error::EngineMismatch { found, wanted, .. }) => {
+                Self::EngineMismatch { found, wanted }
+            }
+            Store(Error::NewerVersion { .. }) => Self::NewerVersion(error_chain(&error)),
+            Store(Error::Damaged { .. }) | Damaged(_) => Self::Damaged(error_chain(&error)),
+            error => Self::Other(error_chain(&error)),
+        }
+    }
+}
+
+impl StoreError {
+    /// A file-system operation on the whole store failed.
+    pub(crate) fn operation(what: &'static str, errno: Errno) -> Self {
+        amino_fs::Error::Operation { what, errno }.into()
+    }
+}
+
+impl Error {
+    /// An error of an operation on a host path.
+    pub fn host(path: &Path, why: impl Into<io::Error>) -> Self {
+        Self::Host {
+            path: path.to_owned(),
+            why: why.into(),
+        }
+    }
+
+    /// An error of a store.
+    pub fn store(dir: &Path, why: impl Into<StoreError>) -> Self {
+        Self::Store {
+            dir: dir.to_owned(),
+            why: why.into(),
+        }
+    }
+
+    /// An error of a store that was to be checked.
+    pub fn unchecked(dir: &Path, why: impl Into<StoreError>) -> Self {
+        Self::Unchecked {
+            dir: dir.to_owned(),
+            why: why.into(),
+        }
+    }
+
+    /// An error of the pass-through back end.
+    pub(crate) fn pass(error: goanna_passfs::Error) -> Self {
+        match error {
+            goanna_passfs::Error::Directory { dir, errno } => Self::host(&dir, errno),
+            error => Self::Pass(error),
+        }
+    }
+
+    /// An error of an image.
+    pub fn iso(image: &Path, why: goanna_isofs::Error) -> Self {
+        match why {
+            goanna_isofs::Error::Read { offset: 0, source } => Self::host(image, source),
+            why => Self::Iso {
+                image: image.to_owned(),
+                why,
+            },
+        }
+    }
+}
+
+/// An error followed by its causes, as far as its own text leaves them out.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<io::Error>();
+        let more = io.map_or_else(|| error.to_string(), io_error_text);
+        // thiserror's transparent errors, and those that name their source themselves.
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}

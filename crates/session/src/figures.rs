@@ -1,0 +1,86 @@
+//! `--stats`: what a run did, as data.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use goanna_monitor::Stats;
+use serde::{Deserialize, Serialize};
+
+use crate::mounts::OpenStore;
+
+/// What a run did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Figures {
+    /// From the start of the command to the end of its last child.
+    pub elapsed: Duration,
+    /// Calls that the monitor answered with a value.
+    pub answered: u64,
+    /// Calls that the monitor answered with an errno.
+    pub failed: u64,
+    /// Calls that the monitor looked at and left to the kernel.
+    pub passed_on: u64,
+    /// Calls by name, most frequent first.
+    pub calls: Vec<(String, u64)>,
+    /// The stores that were mounted.
+    pub stores: Vec<StoreFigures>,
+}
+
+/// What a store did during a run; of a store that other commands use, what it did for them, too.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreFigures {
+    /// The store.
+    #[serde(with = "crate::mounts::path_as_bytes")]
+    pub dir: PathBuf,
+    /// Transactions that changed something.
+    pub changes: u64,
+    /// Records of the log.
+    pub commits: u64,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Syncs that were asked for.
+    pub syncs: u64,
+    /// Syncs of the disk.
+    pub disk_syncs: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+}
+
+impl StoreFigures {
+    fn since((dir, fs): &OpenStore, before: &amino_txn::Stats) -> Self {
+        let stats = fs.store().stats().since(before);
+        Self {
+            dir: dir.clone(),
+            changes: stats.submits,
+            commits: stats.records,
+            log_bytes: stats.log_bytes,
+            syncs: stats.syncs,
+            disk_syncs: stats.fdatasyncs,
+            checkpoints: stats.checkpoints,
+        }
+    }
+}
+
+impl Figures {
+    /// Of a run that took `elapsed`, and whose `stores` had the counters `before` at its start.
+    pub(crate) fn new(
+        elapsed: Duration,
+        monitor: &Stats,
+        stores: &[OpenStore],
+        before: &[amino_txn::Stats],
+    ) -> Self {
+        let calls = monitor.calls.iter();
+        let stores = stores.iter().zip(before);
+        Self {
+            elapsed,
+            answered: monitor.answered,
+            failed: monitor.failed,
+            passed_on: monitor.passed_on,
+            calls: calls
+                .map(|&(name, count)| (name.to_owned(), count))
+                .collect(),
+            stores: stores
+                .map(|(store, before)| StoreFigures::since(store, before))
+                .collect(),
+        }
+    }
+}

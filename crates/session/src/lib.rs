@@ -1,0 +1,28 @@
+//! What a run is, and how it is performed.
+//!
+//! A [`Plan`] says what is mounted, which command options hold, and where transactions are inserted. [`perform`] mounts
+//! that, has the command run, brings its changes to the disk, and returns a [`RunResult`]. The crate prints nothing: its
+//! [`Error`] says what happened, and the commands (`crates/cli`) say what the user can do about it.
+//!
+//! * [`mounts`] has mount specifications, mount files, and the mount table made of them.
+//! * [`store`] opens, makes and closes stores.
+//! * [`profile`] reads the rules by which transactions are inserted.
+//! * [`subprocess`] runs a command without a monitor, for `amino txn run`.
+
+pub mod credentials;
+mod error;
+mod figures;
+pub mod mounts;
+mod options;
+mod perform;
+mod plan;
+pub mod profile;
+pub mod store;
+pub mod subprocess;
+
+pub use error::{Error, MountPointError, StoreError, error_chain};
+pub use figures::{Figures, StoreFigures};
+pub use mounts::OpenStore;
+pub use options::{Engine, Level, Outside};
+pub use perform::perform;
+pub use plan::{AbortReason, Plan, RunResult};

@@ -1,0 +1,76 @@
+//! Choices that a user makes for a run, as they are sent to the process that performs it.
+
+use amino_fs::{Durability, EngineKind};
+use serde::{Deserialize, Serialize};
+
+/// When programs wait for the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Level {
+    /// At fsync and its like only.
+    Aci,
+    /// Also at the commit of an explicit transaction.
+    Commit,
+    /// At every operation that changes something.
+    Acid,
+}
+
+impl Level {
+    /// The level that a mount option names.
+    pub fn named(name: &[u8]) -> Option<Self> {
+        Some(match name {
+            b"aci" => Self::Aci,
+            b"commit" => Self::Commit,
+            b"acid" => Self::Acid,
+            _ => return None,
+        })
+    }
+}
+
+impl From<Level> for Durability {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Aci => Self::Aci,
+            Level::Commit => Self::Commit,
+            Level::Acid => Self::Acid,
+        }
+    }
+}
+
+/// Storage engines of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Engine {
+    /// Log-structured merge trees.
+    Fjall,
+    /// A B+-tree on a log.
+    Sled,
+}
+
+impl From<Engine> for EngineKind {
+    fn from(engine: Engine) -> Self {
+        match engine {
+            Engine::Fjall => Self::Fjall,
+            Engine::Sled => Self::Sled,
+        }
+    }
+}
+
+/// How changes are treated that a program makes within a transaction, but outside of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outside {
+    /// They happen.
+    Allow,
+    /// They happen, and a note names each path.
+    Warn,
+    /// They fail with EROFS.
+    Deny,
+}
+
+impl From<Outside> for goanna_monitor::Outside {
+    fn from(outside: Outside) -> Self {
+        match outside {
+            Outside::Allow => Self::Allow,
+            Outside::Warn => Self::Warn,
+            Outside::Deny => Self::Deny,
+        }
+    }
+}
