@@ -67,3 +67,6 @@ pub struct Report {
     /// The exit status of the command.
     pub code: u8,
 }
+
+/// Makes of an error what the user of a client reads.
+pub type Describe = fn(&Error) -> Report;

@@ -22,8 +22,6 @@ mod error;
 pub mod protocol;
 mod server;
 
-pub use error::{Error, Report};
-pub use server::{Describe, serve, started_as_daemon};
-
-/// The owner's name: it is started under this name, and `ps` shows it.
-pub const NAME: &str = "aminod";
+pub use error::{Describe, Error, Report};
+pub use protocol::message::NAME;
+pub use server::{serve, started_as_daemon};

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::txn::Txn;
-use super::{
+use super::common::{
     CommandLine, Common, Engine, Intercept, Level, Listing, Loudness, Outside, StatsFormat,
     listing_help, run_status, spec_help,
 };
+use super::txn::Txn;
 
 /// Run unmodified programs on a transactional file system, without root, FUSE or a mount
 ///

@@ -3,8 +3,8 @@
 use clap::{Args, Parser, Subcommand};
 
 use super::amino::How;
+use super::common::{Common, Loudness, run_status, spec_help};
 use super::iso::Iso;
-use super::{Common, Loudness, run_status, spec_help};
 
 /// Run unmodified programs with file systems of your own, without root, FUSE or a mount
 ///

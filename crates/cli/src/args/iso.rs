@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{Listing, listing_help};
+use super::common::{Listing, listing_help};
 
 /// `goanna iso`.
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use amino_client::{Id, Name};
 use clap::{Args, Subcommand};
 
-use super::CommandLine;
+use super::common::CommandLine;
 
 /// `amino txn`.
 #[derive(Debug, Args)]

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use goanna_session::Error as SessionError;
 
-use crate::protocol::message::{Answer, Hello, Request, VERSION};
+use crate::Error;
+use crate::protocol::message::{Answer, Hello, NAME, Request, VERSION};
 use crate::protocol::{Link, socket};
-use crate::{Error, NAME};
 
 /// How often the end of an owner is waited for after it has closed the connection, milliseconds apart.
 const REAP_TRIES: u32 = 5;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use goanna_session::{Error as SessionError, store};
 
 use super::Connection;
-use crate::{Error, NAME};
+use crate::Error;
+use crate::protocol::message::NAME;
 
 /// Longest time to wait for an owner that is leaving or arriving.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::operation::NodeId;
 use crate::Report;
 
+/// The owner's name: it is started under this name, and `ps` shows it.
+pub const NAME: &str = "aminod";
+
 /// Version of the protocol, which must be the same at both ends.
 pub const VERSION: u32 = 4;
 

@@ -11,10 +11,9 @@ use goanna_monitor::Delegate;
 use goanna_session::OpenStore;
 use parking_lot::Mutex;
 
-use super::Describe;
-use crate::Error;
 use crate::protocol::Link;
 use crate::protocol::message::{Answer, Followed, Status};
+use crate::{Describe, Error};
 
 /// The open store and its clients.
 pub struct Registry {

@@ -24,15 +24,12 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::{Mode, umask};
 
 use self::clients::{Client, Registry};
-use crate::protocol::message::{Answer, Hello, Request, Run, VERSION};
+use crate::protocol::message::{Answer, Hello, NAME, Request, Run, VERSION};
 use crate::protocol::{Link, socket};
-use crate::{Error, NAME, Report};
+use crate::{Describe, Error};
 
 /// How often to look whether the last client has left.
 const STEP: Duration = Duration::from_millis(10);
-
-/// Makes of an error what the user of a client reads.
-pub type Describe = fn(&Error) -> Report;
 
 /// Whether this process was started as `aminod`.
 pub fn started_as_daemon(arg0: Option<&OsStr>) -> bool {

@@ -1,20 +1,15 @@
-//! Reads profiles, the rules by which transactions are inserted into programs: built-in ones, and files.
+//! Parses profile files.
 //!
 //! A file is TOML: tables `[[rule]]` with the keys `programs`, `begin`, `end`, `aborts` and `durability`.
 
-use std::ffi::OsString;
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use globset::{GlobBuilder, GlobMatcher};
 use goanna_monitor::profile::{Begin, End, Profile, Programs, Rule};
-use serde::{Deserialize, Serialize};
 use thiserror::Error as ThisError;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-
-use crate::Error;
 
 /// What is wrong in a profile file, and where.
 #[derive(Debug, PartialEq, Eq, ThisError)]
@@ -43,46 +38,6 @@ enum Why {
 
 const KEYS: &str = "programs, begin, end, aborts and durability";
 
-/// A profile as it was given: the name of a built-in one, or a file's and its text.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct ProfileSource {
-    name: OsString,
-    text: String,
-}
-
-impl ProfileSource {
-    /// The profile that `--profile` names. Fails when it is wrong.
-    pub fn read(name: &Path) -> Result<Self, Error> {
-        let built_in = matches!(name.as_os_str().as_bytes(), b"exec" | b"session");
-        let text = if built_in {
-            String::new()
-        } else {
-            fs::read_to_string(name).map_err(|why| Error::ProfileFile {
-                file: name.to_owned(),
-                why,
-            })?
-        };
-        let source = Self {
-            name: name.as_os_str().to_owned(),
-            text,
-        };
-        source.parse()?;
-        Ok(source)
-    }
-
-    /// What it says.
-    pub fn parse(&self) -> Result<Profile, Error> {
-        match self.name.as_bytes() {
-            b"exec" => Ok(Profile::exec()),
-            b"session" => Ok(Profile::session()),
-            _ => parse(&self.text).map_err(|why| Error::Profile {
-                file: PathBuf::from(&self.name),
-                why,
-            }),
-        }
-    }
-}
-
 /// A file's text, in which errors name lines.
 struct Lines<'t>(&'t str);
 
@@ -103,7 +58,8 @@ impl Lines<'_> {
 
 type Value<'t> = Spanned<DeValue<'t>>;
 
-fn parse(text: &str) -> Result<Profile, ProfileError> {
+/// The profile that the file's `text` describes.
+pub fn parse(text: &str) -> Result<Profile, ProfileError> {
     let source = Lines(text);
     let table = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
@@ -317,19 +273,6 @@ mod tests {
             (b"run", false),
         ] {
             assert_eq!(programs.contains(path), expected, "{path:?}");
-        }
-    }
-
-    #[test]
-    fn shipped_profiles_are_understood() {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../profiles");
-        let files: Vec<_> = fs::read_dir(dir)
-            .unwrap()
-            .map(|file| file.unwrap().path())
-            .collect();
-        assert_eq!(files.len(), 2);
-        for file in files {
-            ProfileSource::read(&file).unwrap();
         }
     }
 }

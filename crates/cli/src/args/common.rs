@@ -1,0 +1,242 @@
+//! Options and texts that several commands have.
+
+use std::ffi::OsString;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Options every command takes.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub struct Loudness {
+    /// Say more on stderr: each file copied; with --stats every kind of call
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, display_order = 900)]
+    pub verbose: u8,
+    /// Say nothing on stderr but errors; no progress bars
+    #[arg(
+        short,
+        long,
+        global = true,
+        conflicts_with = "verbose",
+        display_order = 901
+    )]
+    pub quiet: bool,
+}
+
+/// How directories are listed.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Listing {
+    /// Mode, links, owner, group, size in bytes, time of last change, name
+    #[arg(short, long)]
+    pub long: bool,
+    /// Names that begin with a dot, too
+    #[arg(short, long)]
+    pub all: bool,
+    /// Directories below, too, each under its own title
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// The list as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What is run.
+#[derive(Debug, Args)]
+pub struct CommandLine {
+    /// The command and its arguments; options after COMMAND are the command's own
+    #[arg(
+        value_name = "COMMAND",
+        required = true,
+        trailing_var_arg = true,
+        value_hint = clap::ValueHint::CommandWithArguments
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// How figures are printed on stderr at the end of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StatsFormat {
+    /// A table for people
+    Human,
+    /// One line of JSON
+    Json,
+}
+
+/// What becomes of changes that a transaction does not cover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Outside {
+    /// They happen, and no abort takes them back
+    Allow,
+    /// They happen, and a note on stderr names each path, 20 at most
+    Warn,
+    /// They fail with EROFS
+    Deny,
+}
+
+impl From<Outside> for goanna_session::Outside {
+    fn from(outside: Outside) -> Self {
+        match outside {
+            Outside::Allow => Self::Allow,
+            Outside::Warn => Self::Warn,
+            Outside::Deny => Self::Deny,
+        }
+    }
+}
+
+/// How calls reach us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Intercept {
+    /// Seccomp notification where the kernel has it, else ptrace
+    Auto,
+    /// Seccomp user notification (5-7 us a call); fails where it is not to be had
+    Notify,
+    /// One ptrace stop a call (10-60 us); works on older kernels
+    Ptrace,
+}
+
+impl From<Intercept> for goanna_monitor::Interception {
+    fn from(intercept: Intercept) -> Self {
+        match intercept {
+            Intercept::Auto => Self::Auto,
+            Intercept::Notify => Self::Notify,
+            Intercept::Ptrace => Self::Ptrace,
+        }
+    }
+}
+
+/// Levels of durability of an amino store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Level {
+    /// Atomic, consistent, isolated; on disk about a second later; fsync and O_SYNC wait for the disk
+    Aci,
+    /// As aci, and commits of explicit transactions wait for the disk, too
+    Commit,
+    /// Every single operation is on disk before the program goes on
+    Acid,
+}
+
+impl From<Level> for goanna_session::Level {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Aci => Self::Aci,
+            Level::Commit => Self::Commit,
+            Level::Acid => Self::Acid,
+        }
+    }
+}
+
+/// Storage engines of an amino store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// Log-structured merge tree, the default: fast creation, compact
+    Fjall,
+    /// B+-tree on a log
+    Sled,
+}
+
+impl From<Engine> for goanna_session::Engine {
+    fn from(engine: Engine) -> Self {
+        match engine {
+            Engine::Fjall => Self::Fjall,
+            Engine::Sled => Self::Sled,
+        }
+    }
+}
+
+/// Shells completions can be made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// GNU Bash
+    Bash,
+    /// Z shell
+    Zsh,
+    /// fish
+    Fish,
+}
+
+/// Commands both binaries have.
+#[derive(Debug, Subcommand)]
+pub enum Common {
+    /// Print shell completions on stdout
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// Write the man pages, one file a command, into a directory
+    #[command(hide = true)]
+    Man {
+        /// The directory; made when it does not exist
+        #[arg(value_name = "OUTDIR")]
+        dir: std::path::PathBuf,
+    },
+}
+
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  bash: source <(amino completions bash)
+  zsh:  amino completions zsh > \"${fpath[1]}/_amino\"
+  fish: amino completions fish > ~/.config/fish/completions/amino.fish
+  (goanna likewise)";
+
+/// What is to be said of every [`Listing`].
+macro_rules! listing_help {
+    () => {
+        "\
+Notes:
+  Sorted by name, one a line. On a terminal bytes that are no printable UTF-8
+  are shown as \\xNN; in a pipe names are written as they are. Times are local.
+
+JSON:
+  An array of objects with name, path, ino, kind, mode (octal text), nlink,
+  uid, gid, rdev ({major, minor}), size and blksize (bytes), blocks (units of
+  512 bytes), atime, mtime, ctime, btime ({sec, nsec}), and target for
+  symbolic links. kind is file, directory, symlink, fifo, socket, char_device
+  or block_device.
+  Where a name is not UTF-8, the bytes that are not are written \\xNN, and a
+  further field with the suffix _bytes (name_bytes, path_bytes, target_bytes)
+  has all its bytes in hexadecimal."
+    };
+}
+pub(crate) use listing_help;
+
+/// `Exit status` of the commands that run a program.
+macro_rules! run_status {
+    () => {
+        "\
+Exit status:
+  That of COMMAND; 128+N when signal N killed it.
+  125  the command line is wrong, a mount failed, or the monitor failed
+  126  COMMAND was found but cannot be executed
+  127  COMMAND was not found"
+    };
+}
+pub(crate) use run_status;
+
+/// `Mount specifications` of the commands that take them.
+macro_rules! spec_help {
+    () => {
+        "\
+Mount specifications (SPEC):
+  TYPE=SOURCE:TARGET[,option[=value]...]
+    pass=/host/dir:/mnt[,ro][,noexec]
+        shows the host directory /host/dir at /mnt
+    amino=/store:/db[,durability=LEVEL][,ro][,noexec]
+        shows the amino store in the directory /store at /db;
+        LEVEL is aci, commit (default) or acid
+    iso=/image.iso:/cd[,rockridge|joliet|plain][,session=N][,noexec]
+        shows the ISO 9660 image at /cd, always read-only; by default
+        with the best names it has, as of its last session
+  TARGET is an absolute path and need not exist on the host. A backslash
+  makes a following colon, comma or backslash part of the path. ro refuses
+  changes (EROFS), noexec refuses to execute programs (EACCES). The type
+  aes is not in this build yet.
+
+Mount file:
+  The file of --config has one mount a line, with fields separated by blanks
+  as in fstab(5): TYPE SOURCE TARGET [OPTIONS]. OPTIONS are separated by
+  commas; \"defaults\" stands for none. # begins a comment. In paths a blank
+  is written \\040, a tab \\011, a newline \\012, a backslash \\134, # at the
+  start \\043. Mounts of the file come before those of --mount."
+    };
+}
+pub(crate) use spec_help;

@@ -1,0 +1,240 @@
+//! Opens what mount specifications name, and makes the mount table of it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use amino_fs::AminoFs;
+use goanna_isofs::{Iso, IsoFs};
+use goanna_passfs::PassFs;
+use goanna_vfs::{Caller, FileSystem, MountFlags, Mounts, escape_path};
+
+use super::mount_file;
+use super::spec::{MountSpec, Source};
+use crate::store::{self, Create, Opening};
+use crate::{Engine, Error, Level, MountPointError};
+
+/// An open store and its directory.
+pub type OpenStore = (PathBuf, Arc<AminoFs>);
+
+/// The mounts of a run, and the stores among them. The end of the run closes them.
+pub struct MountedStores {
+    /// The table.
+    pub mounts: Mounts,
+    /// Open stores.
+    pub stores: Vec<OpenStore>,
+}
+
+/// The mounts of the mount file `config`, and then those that `specifications` name.
+pub fn parse(config: Option<&Path>, specifications: &[OsString]) -> Result<Vec<MountSpec>, Error> {
+    let mut specs = Vec::new();
+    if let Some(file) = config {
+        let text = fs::read(file).map_err(|why| Error::host(file, why))?;
+        specs = mount_file::parse(&text).map_err(|(line, why)| Error::MountFile {
+            file: file.to_owned(),
+            line,
+            why,
+        })?;
+    }
+    for text in specifications {
+        let spec = MountSpec::parse(text.as_bytes()).map_err(|why| Error::Spec {
+            spec: text.as_bytes().to_vec(),
+            why,
+        })?;
+        specs.push(spec);
+    }
+    Ok(specs)
+}
+
+/// The mount of the store in `dir` at the place `at`.
+pub fn of_store(dir: PathBuf, at: &Path, durability: Level) -> Result<MountSpec, Error> {
+    let spec = MountSpec {
+        source: Source::Amino { dir, durability },
+        target: at.as_os_str().as_bytes().to_vec(),
+        read_only: false,
+        no_exec: false,
+    };
+    check_mount_point(&spec)?;
+    Ok(spec)
+}
+
+/// Whether a mount at `at` hides files of the host.
+pub fn hides_host(at: &Path) -> bool {
+    let entries = fs::read_dir(at);
+    entries.is_ok_and(|mut entries| entries.next().is_some())
+}
+
+/// A store's mount point must be a place below the root that neither contains the store nor lies in it.
+fn check_mount_point(spec: &MountSpec) -> Result<(), Error> {
+    let at = Path::new(std::ffi::OsStr::from_bytes(&spec.target));
+    let fail = |why| {
+        Err(Error::MountPoint {
+            at: spec.target.clone(),
+            why,
+        })
+    };
+    if !at.is_absolute() {
+        return fail(MountPointError::Relative);
+    }
+    if !at.components().any(|c| matches!(c, Component::Normal(_))) {
+        return fail(MountPointError::Root);
+    }
+    let (place, store) = (real(at), real(spec.source.dir()));
+    if place.starts_with(&store) {
+        return fail(MountPointError::InsideStore(escape_path(&store)));
+    }
+    if store.starts_with(&place) {
+        return fail(MountPointError::HidesStore(escape_path(&store)));
+    }
+    Ok(())
+}
+
+/// `path` without symbolic links as far as it exists, absolute.
+pub fn real(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut existing = path.as_path();
+    let mut missing = Vec::new();
+    loop {
+        if let Ok(mut real) = existing.canonicalize() {
+            real.extend(missing.iter().rev());
+            return real;
+        }
+        match (existing.parent(), existing.file_name()) {
+            (Some(parent), Some(name)) => {
+                missing.push(name.to_owned());
+                existing = parent;
+            }
+            _ => return path,
+        }
+    }
+}
+
+/// Opens what `specs` name, in order, and mounts it. The store `owned` is open already. `engine` is the engine of the first
+/// store, if it is made now. `create` says where stores may be made; `note` reports each that is made.
+pub fn build(
+    specs: &[MountSpec],
+    engine: Option<Engine>,
+    create: Create,
+    caller: &Caller,
+    owned: Option<&OpenStore>,
+    note: impl Fn(&str),
+) -> Result<MountedStores, Error> {
+    let host = PassFs::host().map_err(Error::pass)?;
+    let mut built = MountedStores {
+        mounts: Mounts::new(Arc::new(host)),
+        stores: Vec::new(),
+    };
+    let mut engine = engine;
+    for spec in specs {
+        let fs: Arc<dyn FileSystem> = match &spec.source {
+            Source::Pass { dir } => Arc::new(PassFs::new(dir).map_err(Error::pass)?),
+            Source::Iso { image, options } => {
+                let iso = Iso::open_file(image, options);
+                Arc::new(IsoFs::new(iso.map_err(|why| Error::iso(image, why))?))
+            }
+            Source::Amino { dir, durability } => {
+                check_mount_point(spec)?;
+                if built
+                    .stores
+                    .iter()
+                    .any(|(other, _)| real(other) == real(dir))
+                {
+                    return Err(Error::MountedTwice(dir.clone()));
+                }
+                let engine = engine.take();
+                let fs = match owned.filter(|(own, _)| real(own) == real(dir)) {
+                    Some((_, fs)) => {
+                        store::check_engine(dir, fs, engine)?;
+                        fs.with_durability((*durability).into())
+                    }
+                    None => {
+                        let opening = Opening {
+                            engine,
+                            durability: *durability,
+                            create: if spec.read_only {
+                                Create::Never
+                            } else {
+                                create
+                            },
+                        };
+                        store::open_or_make(dir, opening, caller, &note)?
+                    }
+                };
+                built.stores.push((dir.clone(), Arc::clone(&fs)));
+                fs
+            }
+        };
+        let mut flags = MountFlags::empty();
+        flags.set(MountFlags::READ_ONLY, spec.read_only);
+        flags.set(MountFlags::NO_EXEC, spec.no_exec);
+        built
+            .mounts
+            .add(caller, &spec.target, fs, flags, spec.source_text())
+            .map_err(|why| Error::Mount {
+                target: spec.target.clone(),
+                why,
+            })?;
+    }
+    Ok(built)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use super::*;
+
+    fn mount_point_error(store: &Path, at: &Path) -> Option<MountPointError> {
+        match of_store(store.to_owned(), at, Level::Commit) {
+            Err(Error::MountPoint { why, .. }) => Some(why),
+            Err(other) => panic!("{other}"),
+            Ok(_) => None,
+        }
+    }
+
+    #[test]
+    fn the_store_and_its_mount_point_keep_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        let store = top.join("store");
+        fs::create_dir(&store).unwrap();
+        std::os::unix::fs::symlink(&store, top.join("link")).unwrap();
+        let shown = || escape_path(&store);
+
+        assert_eq!(
+            mount_point_error(&store, Path::new("amino")),
+            Some(MountPointError::Relative)
+        );
+        assert_eq!(
+            mount_point_error(&store, Path::new("/")),
+            Some(MountPointError::Root)
+        );
+        assert_eq!(
+            mount_point_error(&store, Path::new("//.")),
+            Some(MountPointError::Root)
+        );
+        let inside = Some(MountPointError::InsideStore(shown()));
+        assert_eq!(mount_point_error(&store, &store), inside);
+        assert_eq!(mount_point_error(&store, &store.join("deep/er")), inside);
+        assert_eq!(mount_point_error(&store, &top.join("link/x")), inside);
+        assert_eq!(mount_point_error(&top.join("link"), &store), inside);
+        let hides = Some(MountPointError::HidesStore(shown()));
+        assert_eq!(mount_point_error(&store, &top), hides);
+        assert_eq!(mount_point_error(&store, &top.join("stor")), None);
+        assert!(mount_point_error(&top.join("new"), &top.join("new/x")).is_some());
+        assert_eq!(mount_point_error(&store, &top.join("other")), None);
+    }
+
+    #[test]
+    fn paths_are_real_as_far_as_they_exist() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        fs::create_dir(top.join("a")).unwrap();
+        std::os::unix::fs::symlink("a", top.join("l")).unwrap();
+        assert_eq!(real(&top.join("l/b/c")), top.join("a/b/c"));
+        let bytes = top.join(std::ffi::OsString::from_vec(b"\xff/x".to_vec()));
+        assert_eq!(real(&bytes), bytes);
+    }
+}
