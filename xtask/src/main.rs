@@ -2,6 +2,8 @@
 //!
 //! Plain Rust instead of a script, so that a step is spelled once for people and for CI, and works wherever cargo does.
 
+#[cfg(test)]
+mod architecture;
 mod ci;
 mod install;
 mod mutants;
