@@ -173,6 +173,26 @@ pub struct Attr {
 }
 
 impl Attr {
+    /// An inode of root with one link, all of whose times are `time`. `mode` has the type and the permission bits.
+    pub fn new(ino: u64, mode: u32, size: u64, time: Stamp) -> Self {
+        Self {
+            dev: 0,
+            ino,
+            mode,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size,
+            blksize: 4096,
+            blocks: size.div_ceil(512),
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: None,
+        }
+    }
+
     /// The inode's kind.
     pub fn kind(&self) -> FileKind {
         FileKind::from_mode(self.mode).unwrap_or(FileKind::Regular)
