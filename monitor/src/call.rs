@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use goanna_sys::notify::Listener;
-use goanna_sys::{procfs, tracee};
+use goanna_sys::{interrupt, procfs, tracee};
 use goanna_vfs::walk::{Last, Oracle, Parent, Pos, Walk};
 use goanna_vfs::{Caller, Errno, LOCKED, PATH_MAX, Place, Result, caps};
 
@@ -134,6 +134,25 @@ impl<'m> Call<'m> {
             may_wait: false,
             args,
             caller: OnceCell::new(),
+        }
+    }
+
+    /// Whether a signal for the caller is to end what is being done for the call.
+    pub fn is_interrupted(&self) -> bool {
+        let tid = self.task.tid;
+        if self.may_wait {
+            self.monitor.waiting.is_interrupt_asked(tid)
+        } else {
+            interrupt::is_interrupted(tid).unwrap_or(true)
+        }
+    }
+
+    /// Runs `f`, which needs the caller to be in the call; `None` where it is not any more.
+    pub fn while_in_call<T>(&self, f: impl FnOnce() -> T) -> Option<T> {
+        if self.may_wait {
+            self.monitor.waiting.while_in_call(self.task.tid, f)
+        } else {
+            Some(f())
         }
     }
 

@@ -143,6 +143,11 @@ impl Injector {
             .unwrap_or_default()
     }
 
+    /// Whether `tid` has an injection under way, or was told to stop for one.
+    pub fn has(&self, tid: i32) -> bool {
+        self.by_tid.contains_key(&tid)
+    }
+
     /// Whether a call that `tid` is making is of a script.
     pub fn is_calling(&self, tid: i32) -> bool {
         self.by_tid

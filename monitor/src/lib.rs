@@ -28,6 +28,7 @@ mod locked;
 mod mailbox;
 mod members;
 mod outside;
+mod parking;
 mod pause;
 pub mod pool;
 pub mod profile;
@@ -93,6 +94,7 @@ use shadow::Shadows;
 use stats::Counters;
 use supervise::Supervisor;
 use task::Tasks;
+use waiting::WaitingCalls;
 use whole::Whole;
 
 /// How calls reach the monitor.
@@ -249,6 +251,8 @@ pub struct Monitor {
     pub(crate) stats: Counters,
     /// What the supervisor is to do.
     pub(crate) mailbox: Mailbox,
+    /// Calls whose answer takes long.
+    pub(crate) waiting: WaitingCalls,
     /// Threads that end with the run.
     pub(crate) alive: Alive,
     /// Closed when the run has ended.
@@ -348,6 +352,7 @@ impl Run {
             reluctant: Reluctant::default(),
             stats: Counters::default(),
             mailbox: Mailbox::default(),
+            waiting: WaitingCalls::default(),
             alive: Alive::default(),
             gate: Gate::default(),
             ending: whole::ending::Ending::new(config.one_transaction),

@@ -2,23 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-use goanna_sys::interrupt::is_interrupted;
 use goanna_vfs::{LOCKED, Result};
 
 use crate::Monitor;
 use crate::call::Answer;
 
-/// How often a waiting call looks whether its caller still waits.
-const SLICE: Duration = Duration::from_millis(10);
-
-/// Waits for the lock that the last call of `tid` met; false when a signal, or death, ends the wait. EDEADLK, ETIMEDOUT.
+/// Waits, on a thread that works out a call of `tid`, for the lock that this call met; false when a signal, or death, ends the
+/// wait. EDEADLK, ETIMEDOUT.
 pub fn wait(monitor: &Monitor, tid: i32, since: Instant) -> Result<bool> {
     let transactions = monitor.members.transactions()?;
     loop {
-        if is_interrupted(tid).unwrap_or(true) {
+        // An interruption after this look cancels the wait.
+        if monitor.waiting.is_interrupt_asked(tid) {
             return Ok(false);
         }
-        if transactions.wait(tid, since.elapsed(), SLICE)? {
+        if transactions.wait(tid, since.elapsed(), Duration::MAX)? {
             return Ok(true);
         }
     }
@@ -30,7 +28,7 @@ pub fn until_free(
     tid: i32,
     mut attempt: impl FnMut() -> Result<Answer>,
 ) -> Result<Answer> {
-    let since = Instant::now();
+    let since = monitor.waiting.since(tid);
     loop {
         if !wait(monitor, tid, since)? {
             return Ok(Answer::Again);

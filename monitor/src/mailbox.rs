@@ -6,6 +6,7 @@
 //! The mutex in here is a leaf in the lock order. A thread that posts a letter holds nothing that the supervisor waits for, in
 //! particular no guard of [`crate::inflight`].
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::call::Answer;
 use crate::rewrite::Registers;
+use crate::waiting::Waiting;
 
 /// The answer to a call at a ptrace stop, which took long.
 pub struct Late {
@@ -28,10 +30,23 @@ pub struct Late {
     pub answer: Result<Answer>,
 }
 
+/// A thread whose call waits.
+pub struct Park {
+    /// The call.
+    pub waiting: Arc<Waiting>,
+    /// Where the thread is at the call's ptrace stop: number, as in [`Late`], and registers. Otherwise it is about to leave
+    /// its call with a result that makes the kernel restart it.
+    pub stopped: Option<(u64, Registers)>,
+}
+
 /// What the supervisor is to do.
 pub enum Letter {
     /// To let the caller go on with its answer.
     Late(Box<Late>),
+    /// To park a thread whose call waits.
+    Park(Box<Park>),
+    /// To let the thread go on, whose call has waited: the answer is there.
+    Ready(i32),
     /// To send PTRACE_INTERRUPT to the thread.
     Interrupt(i32),
     /// To see the result of the call that the thread is in, which is about to change the path.

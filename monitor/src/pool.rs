@@ -12,11 +12,11 @@ use nix::sys::signal::SigSet;
 
 use crate::baton::{Baton, Ticket};
 use crate::call::{Answer, Call};
-use crate::mailbox::Letter;
+use crate::mailbox::{Letter, Park};
 use crate::restart::is_interruptible;
 use crate::table::entry;
 use crate::vigil::Vigil;
-use crate::waiting::Work;
+use crate::waiting::{Rejoined, Waiting, Work};
 use crate::{Monitor, profiled, waiting};
 
 /// Threads that are kept for the next call that takes long.
@@ -94,7 +94,12 @@ fn receive(pool: &Pool, ticket: Ticket) -> bool {
 fn answer(pool: &Pool, crowded: bool, notification: &Notification) {
     let (monitor, listener) = (&pool.monitor, &pool.listener);
     let nr = notification.nr as u32;
-    let outcome = treat(monitor, listener, notification);
+    let call = (nr, notification.args);
+    let outcome = match monitor.waiting.rejoin(monitor, notification.tid, call) {
+        Some(Rejoined::Answered(outcome)) => outcome,
+        Some(Rejoined::Waits(waiting)) => return park(monitor, listener, notification, waiting),
+        None => treat(monitor, listener, notification),
+    };
     monitor.stats.count(nr, &outcome);
     let installs = matches!(outcome, Ok(Answer::Install { .. }));
     if installs && !crowded {
@@ -205,17 +210,8 @@ fn reply(
         }
         Ok(Answer::Again) | Err(LOCKED) => restart(monitor, listener, notification, ERESTARTNOINTR),
         Ok(Answer::Interrupted) => restart(monitor, listener, notification, ERESTARTSYS),
-        Ok(Answer::Block(work)) => {
-            let (monitor, replier) = (Arc::clone(monitor), Arc::clone(listener));
-            let notification = *notification;
-            let spawned = thread::Builder::new()
-                .name("blocking".into())
-                .spawn(move || wait_for(&monitor, &replier, &notification, work));
-            match spawned {
-                Ok(_) => Ok(()),
-                Err(_) => listener.reply(id, Reply::Error(Errno::EAGAIN)),
-            }
-        }
+        Ok(Answer::Block(work)) => wait_for(monitor, listener, notification, work)
+            .or_else(|errno| listener.reply(id, Reply::Error(errno))),
         Err(errno) => listener.reply(id, Reply::Error(errno)),
     };
     debug_assert!(
@@ -243,15 +239,43 @@ const ERESTARTSYS: i64 = 512;
 /// As `ERESTARTSYS`, and never EINTR: what natively does not wait, or not so that a signal could end it.
 const ERESTARTNOINTR: i64 = 513;
 
-/// Replies with what `work` answers, which may wait.
+/// Replies with what `work` answers, or parks the caller when that takes long. EAGAIN where no thread can be started.
 fn wait_for(
     monitor: &Arc<Monitor>,
     listener: &Arc<Listener>,
     notification: &Notification,
     work: Work,
+) -> Result<()> {
+    let tid = notification.tid;
+    let call = (notification.nr as u32, notification.args);
+    let waiting = monitor.waiting.begin(monitor, tid, call, work)?;
+    let (attended, shared) = (Arc::clone(&waiting), Arc::clone(monitor));
+    let (replier, notification) = (Arc::clone(listener), *notification);
+    let attend = move || {
+        let _ = SigSet::all().thread_block();
+        match attended.first_answer(&shared) {
+            Some(outcome) => reply(&shared, &replier, &notification, outcome),
+            None => park(&shared, &replier, &notification, attended),
+        }
+    };
+    let spawned = thread::Builder::new().name("blocking".into()).spawn(attend);
+    if spawned.is_err() {
+        monitor.waiting.abandon(monitor, tid);
+        return Err(Errno::EAGAIN);
+    }
+    Ok(())
+}
+
+/// Makes the caller leave its call, whose answer is being worked out, and has the supervisor park it.
+fn park(
+    monitor: &Monitor,
+    listener: &Listener,
+    notification: &Notification,
+    waiting: Arc<Waiting>,
 ) {
-    let _ = SigSet::all().thread_block();
-    let is_awaited = || listener.still_valid(notification.id);
-    let outcome = waiting::perform(notification.tid, is_awaited, work);
-    reply(monitor, listener, notification, outcome);
+    let stopped = None;
+    let park = Park { waiting, stopped };
+    monitor.mailbox.post(Letter::Park(Box::new(park)));
+    // It fails where the caller has died.
+    let _ = listener.reply(notification.id, Reply::Value(-ERESTARTNOINTR));
 }

@@ -21,34 +21,37 @@ use crate::calls::txn::Request;
 use crate::core_files::CoreFiles;
 use crate::filter::{CLOSER, MEMBER, compile_member, shadow_files};
 use crate::inject::{Fetch, Injector, Receive, Stop};
-use crate::mailbox::{Late, Letter};
+use crate::mailbox::{Late, Letter, Park};
+use crate::parking::Parking;
 use crate::profile::{End, Rule};
 use crate::program::{Exec, Plan};
 use crate::rewrite::{Registers, Rewrite, Rewriter, clone_flags};
 use crate::table::{Handler, entry};
 use crate::task::Task;
 use crate::undisturbed::Waits;
+use crate::waiting::Rejoined;
 use crate::{Monitor, Status, profiled, restart, waiting};
 
 /// Follows the tracees of one run.
 pub struct Supervisor {
-    monitor: Arc<Monitor>,
+    pub(crate) monitor: Arc<Monitor>,
     /// Calls come as notifications, not only as stops.
     notified: bool,
     /// Calls on data are seen.
     shadow_files: bool,
     rewriter: Rewriter,
     waits: Waits,
+    pub(crate) parking: Parking,
     /// Calls at stops whose answers are being worked out, and the numbers of these answers.
-    late: HashMap<i32, u64>,
+    pub(crate) late: HashMap<i32, u64>,
     last_late: u64,
     /// Tracees that are followed.
-    known: HashSet<i32>,
+    pub(crate) known: HashSet<i32>,
     /// New ones that stopped before the stop of who started them, which tells what they inherit.
     early: HashSet<i32>,
     /// Those that have the filter of members.
     filtered: HashSet<i32>,
-    injector: Injector,
+    pub(crate) injector: Injector,
     /// Where tracees send descriptors to that we may not take.
     letter_box: Option<Arc<LetterBox>>,
     /// Transaction calls that wait until another process has that filter.
@@ -99,6 +102,7 @@ impl Supervisor {
             notified,
             rewriter: Rewriter::default(),
             waits: Waits::default(),
+            parking: Parking::default(),
             late: HashMap::new(),
             last_late: 0,
             known: HashSet::new(),
@@ -134,6 +138,7 @@ impl Supervisor {
         loop {
             let leaving = |tid, how| {
                 monitor.tasks.remove(tid);
+                monitor.waiting.abandon(&monitor, tid);
                 monitor.in_flight.settle(tid);
                 if let Some(status) = end_of(how) {
                     monitor.ending.leave(tid, status);
@@ -157,6 +162,8 @@ impl Supervisor {
             }
             monitor.mailbox.read(|letter| match letter {
                 Letter::Late(late) => self.finish(*late),
+                Letter::Park(park) => self.park(*park),
+                Letter::Ready(tid) => self.ready(tid),
                 // It may have been killed.
                 Letter::Interrupt(tid) => drop(ptrace::interrupt(tid)),
                 Letter::Watch(tid, path) => drop(self.watch(tid, path)),
@@ -200,7 +207,9 @@ impl Supervisor {
     fn executed(&mut self, tid: i32, former: i32) -> Result<()> {
         for tid in [tid, former] {
             self.rewriter.forget(tid);
+            self.parking.forget(tid);
             self.monitor.tasks.remove(tid);
+            self.monitor.waiting.abandon(&self.monitor, tid);
         }
         if former != tid {
             self.known.remove(&former);
@@ -261,6 +270,7 @@ impl Supervisor {
     fn ended(&mut self, tid: i32) {
         self.core_files.forget(tid);
         self.late.remove(&tid);
+        self.parking.forget(tid);
         self.watched.remove(&tid);
         self.monitor.outside.left(tid);
         self.rewriter.forget(tid);
@@ -321,6 +331,11 @@ impl Supervisor {
             return Ok(());
         }
         self.seen(tid);
+        if self.injector.has(tid) {
+            self.leave_parking(tid)?;
+        } else if self.parking.has(tid) {
+            return self.parked_stop(tid);
+        }
         match self.injector.event_stop(tid) {
             Stop::Foreign => ptrace::cont(tid, 0),
             stop => self.injected(tid, stop),
@@ -448,6 +463,9 @@ impl Supervisor {
             // Without it the file is lost, and nothing else.
             let _ = self.core_files.signal(monitor, tid, signal);
         }
+        if self.parking.has(tid) {
+            return self.parked_signal(tid, signal, is_ours);
+        }
         let delivered = if is_ours { 0 } else { signal };
         let mut regs = ptrace::get_regs(tid)?;
         // Outside of a call the number is -1, which is none of the table.
@@ -469,7 +487,13 @@ impl Supervisor {
         if is_ours || !self.notified {
             return ptrace::cont(tid, delivered);
         }
-        let received = || self.monitor.tasks.left_to_wait(tid);
+        let received = || {
+            let monitor = &self.monitor;
+            let is_repeated = monitor.waiting.has(tid);
+            (!is_repeated)
+                .then(|| monitor.tasks.left_to_wait(tid))
+                .flatten()
+        };
         if let Some(instead) = restart::instead(nr, args, self.shadow_files, result, received) {
             regs.rax = instead.cast_unsigned();
             ptrace::set_regs(tid, &regs)?;
@@ -481,6 +505,9 @@ impl Supervisor {
         match self.injector.syscall_stop(tid) {
             Stop::Foreign => {}
             stop => return self.injected(tid, stop),
+        }
+        if self.parking.has(tid) {
+            return self.parked_syscall(tid);
         }
         let result = ptrace::get_regs(tid)?.rax.cast_signed();
         match self.waits.syscall_stop(tid, result) {
@@ -512,10 +539,14 @@ impl Supervisor {
         if self.injector.is_calling(tid) || self.rewriter.seccomp_stop(tid, &regs) {
             return ptrace::cont_syscall(tid, 0);
         }
-        let next = self.treat(tid, &regs);
+        let monitor = Arc::clone(&self.monitor);
+        let next = match monitor.waiting.rejoin(&monitor, tid, call_of(&regs)) {
+            Some(Rejoined::Answered(answer)) => self.without_notification(tid, regs, answer),
+            Some(Rejoined::Waits(waiting)) => return self.park_at_call(waiting, regs),
+            None => self.treat(tid, &regs),
+        };
         let mut next = self.monitor.judge_shortage(next);
         if next.as_ref().is_err_and(|errno| *errno == LOCKED) {
-            let monitor = Arc::clone(&self.monitor);
             let again = waiting::again(&monitor, tid, true, || Ok(Answer::Again));
             next = self.without_notification(tid, regs, Ok(again));
         }
@@ -684,17 +715,27 @@ impl Supervisor {
             Answer::Block(work) => {
                 self.last_late += 1;
                 let (monitor, number) = (Arc::clone(&self.monitor), self.last_late);
+                let waiting = monitor.waiting.begin(&monitor, tid, call_of(&regs), work)?;
                 let thread = thread::Builder::new().name("blocking".into());
                 let spawned = thread.spawn(move || {
-                    let late = Late {
-                        tid,
-                        number,
-                        regs,
-                        answer: waiting::perform(tid, || true, work),
+                    let letter = match waiting.first_answer(&monitor) {
+                        Some(answer) => Letter::Late(Box::new(Late {
+                            tid,
+                            number,
+                            regs,
+                            answer,
+                        })),
+                        None => Letter::Park(Box::new(Park {
+                            waiting,
+                            stopped: Some((number, regs)),
+                        })),
                     };
-                    monitor.mailbox.post(Letter::Late(Box::new(late)));
+                    monitor.mailbox.post(letter);
                 });
-                spawned.map_err(|_| Errno::EAGAIN)?;
+                if spawned.is_err() {
+                    self.monitor.waiting.abandon(&self.monitor, tid);
+                    return Err(Errno::EAGAIN);
+                }
                 self.late.insert(tid, number);
                 Ok(Next::Wait)
             }
@@ -808,7 +849,7 @@ fn skip(tid: i32, mut regs: Registers, value: i64) -> Result<()> {
 }
 
 /// Makes the call at this seccomp stop happen later, from the start: after a signal's handler, or at once.
-fn make_again(tid: i32, mut regs: Registers) -> Result<()> {
+pub fn make_again(tid: i32, mut regs: Registers) -> Result<()> {
     // The syscall instruction is two bytes long.
     regs.rip -= 2;
     regs.rax = regs.orig_rax;

@@ -24,6 +24,7 @@ mod state;
 mod sync;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use state::{State, Wait};
@@ -55,12 +56,14 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner(u64);
 
-/// A lock that was not to be had; [`Locks::wait`] takes it.
+/// A lock that was not to be had; [`Locks::wait`] takes it. Clones are the same conflict.
 #[derive(Debug, Clone)]
 pub struct Conflict {
     owner: Owner,
     resource: Resource,
     mode: Mode,
+    /// [`Locks::cancel`] has been called.
+    cancelled: Arc<AtomicBool>,
 }
 
 /// Owners wait for each other in a circle. One of them has to end without having got what it waits for.
@@ -101,11 +104,12 @@ impl Locks {
             owner,
             resource: resource.clone(),
             mode,
+            cancelled: Arc::default(),
         })
     }
 
     /// Waits until a conflict is gone, at most for `slice`. True says that another [`Locks::acquire`] is worth it,
-    /// though somebody else may be first; false that time is over. The conflict of an owner that has ended, as
+    /// though somebody else may be first; false that time is over, or that the wait was cancelled. The conflict of an owner that has ended, as
     /// that of a single operation, is waited for, too; that of an owner that ends meanwhile is gone.
     ///
     /// Fails with [`Deadlock`] as soon as the owner waits in a circle. One that has ended never does.
@@ -124,7 +128,7 @@ impl Locks {
             if state.is_in_circle(&wait) {
                 break Err(Deadlock);
             }
-            if !in_time {
+            if !in_time || conflict.cancelled.load(Ordering::SeqCst) {
                 break Ok(false);
             }
             let left = slice.saturating_sub(began.elapsed());
@@ -132,6 +136,14 @@ impl Locks {
         };
         state.remove_wait(&wait);
         outcome
+    }
+
+    /// Ends the waits for this conflict, those to come included.
+    pub fn cancel(&self, conflict: &Conflict) {
+        // The mutex keeps a wait from missing it between its look at the flag and its sleep.
+        let state = self.state.lock();
+        conflict.cancelled.store(true, Ordering::SeqCst);
+        state.wake_owner(conflict.owner);
     }
 
     /// The owner has ended, and its descendants have before: its locks go, and those who wait for them look again.

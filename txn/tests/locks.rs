@@ -118,6 +118,27 @@ fn absent_names_are_locked() {
 }
 
 #[test]
+fn a_cancelled_wait_ends_whether_it_has_begun_or_not() {
+    let locks = Locks::default();
+    let (holder, waiter, other) = (locks.begin(None), locks.begin(None), locks.begin(None));
+    take(&locks, holder, &name(1, "a"), Exclusive);
+    let early = conflict(&locks, waiter, &name(1, "a"), Shared);
+    let late = conflict(&locks, waiter, &name(1, "a"), Shared);
+    let others = conflict(&locks, other, &name(1, "a"), Shared);
+    locks.cancel(&early);
+    assert_eq!(locks.wait(&early, LONG), Ok(false));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| locks.wait(&late, LONG));
+        let going_on = scope.spawn(|| locks.wait(&others, LONG));
+        std::thread::sleep(SHORT);
+        locks.cancel(&late);
+        assert_eq!(waiting.join().unwrap(), Ok(false));
+        locks.end(holder);
+        assert_eq!(going_on.join().unwrap(), Ok(true));
+    });
+}
+
+#[test]
 fn a_child_takes_what_only_its_ancestors_hold() {
     let locks = Locks::default();
     let top = locks.begin(None);

@@ -114,7 +114,11 @@ pub trait Transactions: Send + Sync {
     }
 
     /// Waits, at most for `slice`, until what kept the last call of thread `tid` from going on may be gone: true when it is
-    /// worth another try, false when the time is over. EDEADLK when it will never be gone without this transaction's end;
+    /// worth another try, false when the time is over or the wait was cancelled. EDEADLK when it will never be gone without this transaction's end;
     /// ETIMEDOUT when all the waiting for this call, `waited` so far, has taken longer than the limit.
     fn wait(&self, tid: i32, waited: Duration, slice: Duration) -> Result<bool>;
+
+    /// Ends the wait of thread `tid`, if its last call met a lock: a [`Transactions::wait`] that has begun or is about to
+    /// begin returns false.
+    fn cancel_wait(&self, tid: i32);
 }

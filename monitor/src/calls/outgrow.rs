@@ -59,7 +59,8 @@ pub fn after_growth(call: &Call<'_>, fd: i32, output: &Output, volume: u64) -> b
         return false;
     }
     let alone = exclusive(call, fd, identity).unwrap_or(false);
-    let exchanged = alone && exchange(call, fd, output).unwrap_or(false);
+    let exchange = || exchange(call, fd, output).unwrap_or(false);
+    let exchanged = alone && call.while_in_call(exchange).unwrap_or(false);
     if exchanged {
         retry_at.remove(&identity);
     } else {

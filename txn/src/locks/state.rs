@@ -250,6 +250,13 @@ impl State {
         self.waits.retain(|other| !Arc::ptr_eq(other, wait));
     }
 
+    /// Wakes the threads of `owner`.
+    pub(super) fn wake_owner(&self, owner: Owner) {
+        for wait in self.waits.iter().filter(|wait| wait.owner == owner) {
+            wait.wake.notify_one();
+        }
+    }
+
     /// Wakes the threads of `owner` and those that wait for something it holds.
     fn wake_dependents(&self, owner: Owner) {
         for wait in &self.waits {

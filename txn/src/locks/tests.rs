@@ -287,6 +287,7 @@ fn step(state: &mut State, owners: &mut Vec<Owner>) {
                 owner,
                 resource,
                 mode,
+                cancelled: Arc::default(),
             };
             state.add_wait(&Arc::new(Wait::new(&conflict)));
         }

@@ -316,8 +316,9 @@ impl goanna_vfs::Transactions for AminoFs {
         } else if waited >= WAIT_LIMIT {
             Err(Errno::ETIMEDOUT)
         } else {
-            let waited = all.locks.wait(&conflict, slice);
-            waited.map_err(|_| Errno::EDEADLK)
+            let left = WAIT_LIMIT.saturating_sub(waited);
+            let free = all.locks.wait(&conflict, slice.min(left));
+            free.map_err(|_| Errno::EDEADLK)
         };
         if outcome == Ok(false) {
             return outcome;
@@ -331,5 +332,13 @@ impl goanna_vfs::Transactions for AminoFs {
             }
         }
         outcome
+    }
+
+    fn cancel_wait(&self, tid: i32) {
+        let all = &self.transactions;
+        let met = all.met.lock().get(&tid).cloned();
+        if let Some((conflict, _)) = met {
+            all.locks.cancel(&conflict);
+        }
     }
 }

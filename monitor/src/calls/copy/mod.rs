@@ -7,7 +7,6 @@ mod source;
 
 use std::time::Instant;
 
-use goanna_sys::interrupt::is_interrupted;
 use goanna_sys::tracee::MAX_RW_COUNT;
 use goanna_vfs::{Errno, LOCKED, Result, Spot};
 use nix::unistd::{Whence, lseek, write};
@@ -67,16 +66,16 @@ impl Copy<'_, '_> {
                 Ok(written) => done += written,
                 // A call that has done something cannot be made from the start again.
                 Err(LOCKED) if done > 0 => {
-                    let waited =
-                        locked::wait(self.call.monitor, self.call.task.tid, Instant::now());
-                    if !waited.unwrap_or(false) {
+                    let (monitor, tid) = (self.call.monitor, self.call.task.tid);
+                    let may_wait = self.call.may_wait;
+                    if !may_wait || !locked::wait(monitor, tid, Instant::now()).unwrap_or(false) {
                         break;
                     }
                 }
                 Err(errno) if done == 0 => return Err(errno),
                 Err(_) => break,
             }
-            if done < count && is_interrupted(self.call.task.tid).unwrap_or(true) {
+            if done < count && self.call.is_interrupted() {
                 break;
             }
         }
@@ -144,7 +143,7 @@ fn send_out(call: &Call<'_>) -> Result<Answer> {
                 return Err(errno);
             }
         }
-        if done < count && is_interrupted(call.task.tid).unwrap_or(true) {
+        if done < count && call.is_interrupted() {
             break;
         }
     }

@@ -1,0 +1,96 @@
+/* Calls that wait cost nothing: while many of them wait for locks, pipes and FIFOs, no thread of the monitor runs for them. */
+#include "txn.h"
+#include <dirent.h>
+
+/* A number in a file of lines "NAME: NUMBER"; -1 where it is not there. */
+static long number(const char *path, const char *name)
+{
+	char line[256];
+	long found = -1;
+	FILE *file = fopen(path, "r");
+
+	while (file && fgets(line, sizeof line, file))
+		if (!strncmp(line, name, strlen(name)))
+			found = atol(line + strlen(name));
+	if (file)
+		fclose(file);
+	return found;
+}
+
+/* How often threads of the monitor have gone to sleep that work for calls which wait, or follow the processes. */
+static long sleeps(const char *tasks, const char *supervisor)
+{
+	DIR *dir = opendir(tasks);
+	struct dirent *entry;
+	long sum = number(supervisor, "voluntary_ctxt_switches:");
+
+	IS(dir);
+	while (dir && (entry = readdir(dir))) {
+		char path[512], name[64] = "";
+		if (entry->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof path, "%s/%s/comm", tasks, entry->d_name);
+		FILE *file = fopen(path, "r");
+		if (!file)
+			continue;
+		if (fgets(name, sizeof name, file) && (!strcmp(name, "waiting\n") || !strcmp(name, "blocking\n"))) {
+			snprintf(path, sizeof path, "%s/%s/status", tasks, entry->d_name);
+			sum += number(path, "voluntary_ctxt_switches:");
+		}
+		fclose(file);
+	}
+	if (dir)
+		closedir(dir);
+	return sum;
+}
+
+enum { EACH = 4 };
+
+static void test(int argc, char **argv)
+{
+	char tasks[64], status[64];
+	struct flag held = new_flag(), end = new_flag();
+	pid_t waiters[4 * EACH];
+	int count = 0, pipe_[2];
+
+	(void)argc;
+	(void)argv;
+	snprintf(status, sizeof status, "/proc/%ld/status", number("/proc/self/status", "TracerPid:"));
+	snprintf(tasks, sizeof tasks, "/proc/%ld/task", number(status, "Tgid:"));
+	put("locked", "first");
+	put("into", "");
+	MUST(mkfifo("fifo", 0600));
+	MUST(pipe(pipe_));
+	int fd = MUST(open("locked", O_RDWR));
+
+	pid_t holder = CHILD({
+		IS(txn(BEGIN) == 1);
+		put("locked", "holder");
+		set(held);
+		wait_for(end);
+		IS(txn(COMMIT) == 0);
+	});
+	wait_for(held);
+	for (int i = 0; i < EACH; i++) {
+		waiters[count++] = CHILD({ IS(pwrite(fd, "w", 1, 0) == 1); });
+		waiters[count++] = CHILD({ put("locked", "waiter"); });
+		waiters[count++] = CHILD({
+			int into = MUST(open("into", O_RDWR));
+			IS(splice(pipe_[0], NULL, into, NULL, 1, 0) == 1);
+		});
+		waiters[count++] = CHILD({ IS(open("fifo", O_RDONLY) >= 0); });
+	}
+	usleep(500000);
+	long before = sleeps(tasks, status);
+	usleep(1000000);
+	long idle = sleeps(tasks, status) - before;
+	if (before <= 0 || idle > 20 * count)
+		wrong(__FILE__, __LINE__, "%ld sleeps of the monitor's threads in a second", idle);
+	set(end);
+	IS(write(pipe_[1], "xxxx", EACH) == EACH);
+	int writer = MUST(open("fifo", O_WRONLY));
+	ENDS(holder);
+	for (int i = 0; i < count; i++)
+		ENDS(waiters[i]);
+	close(writer);
+}
