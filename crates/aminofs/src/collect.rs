@@ -7,23 +7,18 @@
 //! A state may also be submitted earlier, as an operation of its own: before a cut, so that the cut is short, and when
 //! an idle content goes. Until the cut it may change again, and is then dirty again.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use amino_schema::{INLINE_MAX, MetaFlags, OrphanRecord, key, record};
 use amino_txn::{Changes, DirtySource, OpGuard};
 use bytes::Bytes;
+use goanna_cache::ChangedPages;
 use goanna_vfs::{FileKind, Result};
 
-use crate::cache::Cache;
-use crate::data::{PAGE_COST, deletes};
-use crate::inode::{Home, Inode, PAGE, State};
-use crate::ranges::RangeSet;
-use crate::{META_COST, Volume, errno};
-
-/// Pages that are deleted in the cut that removes a file's last name; larger files go in steps, as orphans.
-pub(crate) const REAP_PAGES: u64 = 1024;
+use crate::cost::{META_COST, PAGE_COST, REAP_PAGES, deletes};
+use crate::inode::{Content, Home, Inode, PAGE, State};
+use crate::{Volume, errno};
 
 /// Bytes that are collected at a cut without having been looked at before.
 const COLLECT_BYTES: usize = 256 << 10;
@@ -109,9 +104,9 @@ impl Volume {
 }
 
 /// Log bytes that storing the content can take.
-fn content_cost(cache: &Cache) -> usize {
-    let pages = usize::try_from(cache.dirty.len()).unwrap_or(usize::MAX);
-    let erased = deletes(cache.erased.len());
+fn content_cost(cache: &Content) -> usize {
+    let pages = usize::try_from(cache.pages().changed().len()).unwrap_or(usize::MAX);
+    let erased = deletes(cache.pages().erased().len());
     // With the first page, if the content was inline before.
     pages
         .saturating_add(1)
@@ -160,23 +155,22 @@ fn store_content(inode: &Inode, state: &mut State, out: &mut Changes) -> Result<
     if size <= INLINE_MAX as u64 {
         let mut content = vec![0; size as usize];
         cache.read_at(0, &mut content)?;
-        cache.dirty = RangeSet::default();
-        cache.erased = RangeSet::default();
+        *cache.pages_mut() = ChangedPages::default();
         delete_pages(inode, state, 0, u64::MAX, out);
         state.meta.inline = Some(Bytes::from(content));
         return Ok(());
     }
     if state.meta.inline.is_some() {
-        cache.dirty.insert(0, 1);
+        cache.pages_mut().change(0, 1);
     }
     let mut buf = vec![0; PAGE as usize];
     let end = size.div_ceil(PAGE);
-    let ranges: Vec<_> = cache.dirty.intersect(0, end).collect();
+    let pages = cache.pages().clone();
     // Without a look at the content: what a mapping has put there since is not reserved, and found later.
-    for (from, to) in cache.erased.clone().ranges() {
+    for (from, to) in pages.erased().ranges() {
         delete_pages(inode, state, from, to, out);
     }
-    for (mut page, end) in ranges {
+    for (mut page, end) in pages.changed().intersect(0, end) {
         while page < end {
             let Some(cache) = &state.cache else { break };
             // Holes are skipped without reading them.
@@ -202,8 +196,7 @@ fn store_content(inode: &Inode, state: &mut State, out: &mut Changes) -> Result<
     }
     // Only now: had reading failed, everything would still be dirty.
     if let Some(cache) = &mut state.cache {
-        cache.dirty = RangeSet::default();
-        cache.erased = RangeSet::default();
+        *cache.pages_mut() = ChangedPages::default();
     }
     state.meta.inline = None;
     delete_pages(inode, state, end, u64::MAX, out);
@@ -227,132 +220,16 @@ fn is_zero(content: &[u8]) -> bool {
         .all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
 }
 
-/// Contents that nobody uses, kept for the next open: oldest first.
-#[derive(Default)]
-pub(crate) struct Idle {
-    files: HashMap<u64, (Arc<Inode>, u64)>,
-    order: VecDeque<u64>,
-    bytes: u64,
-}
-
-impl Idle {
-    pub fn len(&self) -> usize {
-        self.files.len()
-    }
-
-    fn put(&mut self, inode: Arc<Inode>, bytes: u64) {
-        let ino = inode.ino;
-        self.bytes += bytes;
-        match self.files.insert(ino, (inode, bytes)) {
-            Some((_, before)) => self.bytes -= before,
-            None => self.order.push_back(ino),
-        }
-        // Places of removed files are passed over only when the list is too long.
-        if self.order.len() > 2 * self.files.len() + 64 {
-            let files = &self.files;
-            self.order.retain(|ino| files.contains_key(ino));
-        }
-    }
-
-    /// Removes the file; its place in the order stays and is passed over.
-    pub fn remove(&mut self, ino: u64) -> Option<Arc<Inode>> {
-        let (inode, bytes) = self.files.remove(&ino)?;
-        self.bytes -= bytes;
-        Some(inode)
-    }
-
-    fn oldest(&mut self) -> Option<Arc<Inode>> {
-        loop {
-            let ino = self.order.pop_front()?;
-            if let Some(inode) = self.remove(ino) {
-                return Some(inode);
-            }
-        }
-    }
-}
-
-/// Entries of the idle list that one release looks at: more than it adds, so that the list shrinks to its bound.
-const EVICT_MAX: usize = 4;
-
 impl Volume {
-    /// Puts the content of a file that nobody uses into the idle list. No lock is held.
-    pub(crate) fn park(&self, inode: &Arc<Inode>) {
-        if inode.under.is_some() {
-            return;
-        }
-        {
-            let mut state = inode.state.lock();
-            let (size, orphan) = (state.meta.size, state.home == Home::Orphan);
-            let Some(cache) = &mut state.cache else {
-                return;
-            };
-            if cache.in_use || orphan {
-                return;
-            }
-            if !cache.idle {
-                cache.idle = true;
-                self.idle.lock().put(Arc::clone(inode), size);
-            }
-        }
-        self.shrink_idle(self.options.idle_files, self.options.idle_bytes, EVICT_MAX);
-    }
-
-    /// Drops contents that nobody uses, oldest first, until at most so many are left or `limit` were looked at. No
-    /// lock is held.
-    pub(crate) fn shrink_idle(&self, max_files: usize, max_bytes: u64, limit: usize) {
-        // Each entry at most once: what cannot be stored is put back.
-        let limit = limit.min(self.idle.lock().len());
-        for _ in 0..limit {
-            let inode = {
-                let mut idle = self.idle.lock();
-                if idle.len() <= max_files && idle.bytes <= max_bytes {
-                    return;
-                }
-                idle.oldest()
-            };
-            let Some(inode) = inode else { return };
-            if self.evict(&inode).is_err() {
-                // What could not be stored stays.
-                self.park_again(&inode);
-            }
-        }
-    }
-
-    fn park_again(&self, inode: &Arc<Inode>) {
-        let mut state = inode.state.lock();
-        let (size, orphan) = (state.meta.size, state.home == Home::Orphan);
-        // The last name may have gone meanwhile; an orphan goes when nobody holds it.
-        if let Some(cache) = state.cache.as_mut().filter(|_| !orphan) {
-            cache.idle = true;
-            self.idle.lock().put(Arc::clone(inode), size);
-        }
-    }
-
-    /// Drops the content of a file that nobody uses; stores first what the store does not have.
-    fn evict(&self, inode: &Arc<Inode>) -> Result<()> {
-        self.store.throttle();
-        let guard = self.store.enter();
-        let _names = self.names.read();
-        let mut state = inode.state.lock();
-        let Some(cache) = &mut state.cache else {
-            return Ok(());
-        };
-        cache.idle = false;
-        if cache.in_use || state.home == Home::Orphan {
-            return Ok(());
-        }
-        if state.dirty {
-            self.hand_over(&guard, inode, &mut state)?;
-        }
-        state.cache = None;
-        Ok(())
-    }
-
     /// Submits what the store does not have of a file that has a name: as at a cut, only earlier. The prefix of operations
     /// that a crash leaves is drawn by the store. The namespace lock is held, as the metadata lies with the name.
-    fn hand_over(&self, guard: &OpGuard<'_>, inode: &Inode, state: &mut State) -> Result<()> {
-        let content = |cache: &Cache| (cache.dirty.clone(), cache.erased.clone());
-        let before = state.cache.as_ref().map(content);
+    pub(crate) fn hand_over(
+        &self,
+        guard: &OpGuard<'_>,
+        inode: &Inode,
+        state: &mut State,
+    ) -> Result<()> {
+        let before = state.cache.as_ref().map(|cache| cache.pages().clone());
         let (stored, inline) = (state.stored.clone(), state.meta.inline.clone());
         let mut changes = Changes::new();
         let result = store_content(inode, state, &mut changes).and_then(|()| {
@@ -362,7 +239,7 @@ impl Volume {
         });
         match result {
             Ok(()) => {
-                let pages = before.map_or(0, |(dirty, _)| dirty.len());
+                let pages = before.map_or(0, |pages| pages.changed().len());
                 let bytes = pages.saturating_mul(PAGE) + META_COST as u64;
                 let less = |all: u64| Some(all.saturating_sub(bytes));
                 let _ = self.dirty_bytes.fetch_update(Relaxed, Relaxed, less);
@@ -373,8 +250,8 @@ impl Volume {
             Err(_) => {
                 state.stored = stored;
                 state.meta.inline = inline;
-                if let (Some(cache), Some((dirty, erased))) = (&mut state.cache, before) {
-                    (cache.dirty, cache.erased) = (dirty, erased);
+                if let (Some(cache), Some(pages)) = (&mut state.cache, before) {
+                    *cache.pages_mut() = pages;
                 }
             }
         }

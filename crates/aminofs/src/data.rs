@@ -1,33 +1,21 @@
-//! Opening, writing and resizing regular files.
+//! Opening, writing and resizing regular files. `fallocate.rs` has what fallocate(2) does to them.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use amino_schema::INLINE_MAX;
-use amino_txn::change_cost;
 use goanna_sys::memfile;
-use goanna_vfs::{Caller, Errno, FileKind, Native, Node, OpenFile, Opened, Result, Spot, caps};
+use goanna_vfs::{Caller, Errno, FileKind, Node, OpenFile, Opened, Result, Spot, caps};
 use nix::unistd::Whence;
 
-use crate::collect::REAP_PAGES;
+use crate::cost::{PAGE_COST, REAP_PAGES, deletes};
 use crate::inode::{Inode, PAGE, State, now};
-use crate::shift::Shift;
 use crate::view::View;
 use crate::{Durability, Volume};
 
-/// Log bytes of one page's change.
-pub(crate) const PAGE_COST: usize = change_cost(17, PAGE as usize + 1);
-
 /// The largest file, in bytes: ext4's limit with blocks of 4 KiB, so that a host file can hold its content.
 pub(crate) const MAX_FILE: u64 = (1 << 44) - 4096;
-
-/// Log bytes of deleting so many pages.
-pub(crate) fn deletes(pages: u64) -> usize {
-    usize::try_from(pages)
-        .unwrap_or(usize::MAX)
-        .saturating_mul(change_cost(17, 0))
-}
 
 /// What Linux clears when somebody without CAP_FSETID changes content: set-user-id, and set-group-id on files that the
 /// group may execute (without that bit it meant mandatory locking).
@@ -40,19 +28,15 @@ fn clear_set_ids(caller: &Caller, state: &mut State) {
     }
 }
 
-impl Volume {
-    /// A new open file description for a program.
-    pub(crate) fn open_cache(state: &mut State, flags: i32) -> Result<Opened> {
-        let cache = state.cache.as_mut().ok_or(Errno::EIO)?;
-        let fd = cache.open(flags)?;
-        cache.in_use = true;
-        let witness = Arc::clone(&cache.witness);
-        Ok(Opened {
-            fd,
-            native: Native::Reads { witness },
-        })
+impl State {
+    /// A new open file description of the content, which is there.
+    fn open_content(&mut self, flags: i32) -> Result<Opened> {
+        let cache = self.cache.as_mut().ok_or(Errno::EIO)?;
+        cache.open(flags)
     }
+}
 
+impl Volume {
     /// Runs `op`; when the process has no descriptors left, again without the contents that nobody uses, each of which
     /// holds one. No lock is held.
     pub(crate) fn with_descriptors<T>(&self, op: impl Fn() -> Result<T>) -> Result<T> {
@@ -69,8 +53,7 @@ impl Volume {
     /// the same operation.
     pub(crate) fn dirty_pages(&self, state: &mut State, start: u64, end: u64) {
         if let Some(cache) = &mut state.cache {
-            cache.erased.remove(start, end);
-            let new = cache.dirty.insert(start, end);
+            let new = cache.pages_mut().change(start, end);
             if state.copy.is_none() {
                 self.dirty_bytes
                     .fetch_add(new.saturating_mul(PAGE), Ordering::Relaxed);
@@ -95,10 +78,7 @@ impl Volume {
             && let Some(cache) = &mut state.cache
         {
             // What is stored there is to be deleted, even if the file has grown again by then.
-            cache.dirty.remove(end, u64::MAX);
-            for (from, to) in state.stored.intersect(end, u64::MAX) {
-                cache.erased.insert(from, to);
-            }
+            cache.pages_mut().erase(end, u64::MAX, &state.stored);
             if !size.is_multiple_of(PAGE) {
                 self.dirty_pages(state, end - 1, end);
             }
@@ -137,7 +117,7 @@ impl View<'_> {
                     let _names = self.names.read();
                     let mut state = inode.state.lock();
                     self.truncate_to_open(caller, inode, &mut state)?;
-                    return Volume::open_cache(&mut state, flags);
+                    return state.open_content(flags);
                 }
                 self.truncate_to_open(caller, inode, &mut inode.state.lock())?;
                 self.open_anchor(inode, flags)
@@ -167,28 +147,7 @@ impl View<'_> {
             return Err(Errno::ENOENT);
         }
         self.ensure_cache(&anchor, &mut state)?;
-        Volume::open_cache(&mut state, flags)
-    }
-
-    /// Pages `start..end` were punched out, the first and the last of them perhaps in part. Space to store those two,
-    /// and to delete the others, was reserved in the same operation.
-    fn erase_pages(&self, state: &mut State, start: u64, end: u64) {
-        if start >= end {
-            return;
-        }
-        if state.copy.is_some() {
-            // What lies below is to be overwritten with zeros.
-            return self.dirty_pages(state, start, end);
-        }
-        let State { cache, stored, .. } = state;
-        if let Some(cache) = cache {
-            cache.dirty.remove(start + 1, end - 1);
-            for (from, to) in stored.intersect(start + 1, end - 1) {
-                cache.erased.insert(from, to);
-            }
-        }
-        self.dirty_pages(state, start, start + 1);
-        self.dirty_pages(state, end - 1, end);
+        state.open_content(flags)
     }
 
     pub(crate) fn do_write(
@@ -249,12 +208,13 @@ impl View<'_> {
             self.ensure_cache(inode, state)?;
         }
         let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
-        if cache.left_behind && shown && !cache.is_object_of(file.ofd)? {
+        if shown && !cache.is_shown_by(file.ofd)? {
             return Err(Errno::EIO);
         }
-        let new_pages = usize::try_from(cache.dirty.missing(first, last)).unwrap_or(usize::MAX);
+        let changed = cache.pages().changed();
+        let new_pages = usize::try_from(changed.missing(first, last)).unwrap_or(usize::MAX);
         // With the first page, which is stored from now on when the content was inline before.
-        let was_inline = size <= INLINE_MAX as u64 && first > 0 && !cache.dirty.contains(0);
+        let was_inline = size <= INLINE_MAX as u64 && first > 0 && !changed.contains(0);
         let pages = new_pages.saturating_add(usize::from(was_inline));
         let meta = if state.dirty { 0 } else { state.meta_cost() };
         self.reserve(pages.saturating_mul(PAGE_COST).saturating_add(meta))?;
@@ -349,74 +309,6 @@ impl View<'_> {
         self.park(&inode);
         Ok(())
     }
-
-    pub(crate) fn do_fallocate(
-        &self,
-        caller: &Caller,
-        node: &Node,
-        mode: i32,
-        offset: u64,
-        len: u64,
-    ) -> Result<()> {
-        let inode = self.inode(node)?;
-        let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
-        let shift = match mode {
-            libc::FALLOC_FL_COLLAPSE_RANGE => Some(Shift::Collapse),
-            libc::FALLOC_FL_INSERT_RANGE => Some(Shift::Insert),
-            _ => None,
-        };
-        let zero = match mode & !libc::FALLOC_FL_KEEP_SIZE {
-            0 => false,
-            _ if shift.is_some() => false,
-            libc::FALLOC_FL_PUNCH_HOLE if keep_size => true,
-            libc::FALLOC_FL_ZERO_RANGE => true,
-            _ => return Err(Errno::EOPNOTSUPP),
-        };
-        match inode.kind {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(Errno::EISDIR),
-            FileKind::Fifo => return Err(Errno::ESPIPE),
-            _ => return Err(Errno::ENODEV),
-        }
-        let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
-        if len == 0 || i64::try_from(offset).is_err() {
-            return Err(Errno::EINVAL);
-        }
-        if end > MAX_FILE {
-            return Err(Errno::EFBIG);
-        }
-        self.change(|_| {
-            let inode = self.for_change(&inode)?;
-            let mut state = inode.state.lock();
-            if state.gone {
-                return Err(Errno::ENOENT);
-            }
-            self.ensure_cache(&inode, &mut state)?;
-            if let Some(shift) = shift {
-                return self.shift(caller, &inode, &mut state, shift, offset, len);
-            }
-            let size = state.meta.size;
-            if zero {
-                let (first, last) = pages_of(offset, end.min(size).saturating_sub(offset));
-                // Only the two pages at the edges can hold anything afterwards; of the others, those that are
-                // stored are deleted.
-                let stored: u64 = state
-                    .stored
-                    .intersect(first, last)
-                    .map(|(s, e)| e - s)
-                    .sum();
-                self.reserve(2 * PAGE_COST + deletes(stored) + state.meta_cost())?;
-                let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
-                cache.punch(offset, len)?;
-                self.erase_pages(&mut state, first, last);
-                self.mark_dirty(&inode, &mut state);
-            }
-            let size = if keep_size { size } else { size.max(end) };
-            self.resize(caller, &inode, &mut state, size)
-        })?;
-        self.park(&inode);
-        Ok(())
-    }
 }
 
 /// Moves the description's offset behind what was written at `start`. Another thread of the program may have moved it
@@ -432,7 +324,7 @@ fn advance(file: OpenFile<'_>, append: bool, start: u64, written: usize) -> Resu
 }
 
 /// The pages that `offset..offset+len` touches: first and end.
-fn pages_of(offset: u64, len: u64) -> (u64, u64) {
+pub(crate) fn pages_of(offset: u64, len: u64) -> (u64, u64) {
     if len == 0 {
         return (0, 0);
     }

@@ -64,6 +64,7 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
+    use goanna_cache::CacheObject;
     use goanna_sys::witness::Witness;
     use goanna_vfs::{Caller, Errno, FileSystem, Node, OpenFile, Spot, Transactions};
 
@@ -112,15 +113,16 @@ mod tests {
         fs.write(caller, file, Spot::At(0), &[7; 50_000]).map(drop)
     }
 
-    fn unreadable(dir: &Path) -> Arc<Witness> {
-        Arc::new(Witness::new(File::open(dir).unwrap().into()).unwrap())
+    fn unreadable(dir: &Path) -> CacheObject {
+        let witness = Witness::new(File::open(dir).unwrap().into()).unwrap();
+        CacheObject::from_witness(Arc::new(witness), true)
     }
 
     /// Makes the object of the file one that cannot be read, until it is made readable again.
-    fn exchange_witness(node: &Node, witness: Arc<Witness>) -> Arc<Witness> {
+    fn exchange_object(node: &Node, object: CacheObject) -> CacheObject {
         let inode = node.pin_arc::<Inode>().unwrap();
         let mut state = inode.state.lock();
-        std::mem::replace(&mut state.cache.as_mut().unwrap().witness, witness)
+        state.cache.as_mut().unwrap().exchange_object(object)
     }
 
     #[test]
@@ -132,7 +134,7 @@ mod tests {
         for file in [&broken, &sound] {
             write(&fs, &caller(), file).unwrap();
         }
-        let witness = exchange_witness(&broken.0, unreadable.clone());
+        let object = exchange_object(&broken.0, unreadable);
         // Not only the first to ask is told, and a cut in the background in between is none of the answers.
         for _ in 0..3 {
             assert_eq!(fs.sync(Some(&broken.0)), Err(Errno::EISDIR));
@@ -144,7 +146,7 @@ mod tests {
         assert_eq!(write(&acid, &caller(), &sound), Ok(()));
         assert_eq!(write(&acid, &caller(), &broken), Err(Errno::EISDIR));
         assert_eq!(fs.harden(None), Ok(()), "no transaction changed it");
-        exchange_witness(&broken.0, witness);
+        exchange_object(&broken.0, object);
         assert_eq!(fs.sync(Some(&broken.0)), Ok(()));
         assert_eq!(fs.sync(None), Ok(()));
         fs.close().unwrap();
@@ -160,14 +162,14 @@ mod tests {
         inside.txn = Some(fs.begin(None).unwrap());
         write(&fs, &inside, &file).unwrap();
         assert_eq!(fs.commit(inside.txn.unwrap()), Ok(true));
-        let witness = exchange_witness(&file.0, unreadable);
+        let object = exchange_object(&file.0, unreadable);
         assert_eq!(fs.harden(None), Err(Errno::EISDIR));
-        exchange_witness(&file.0, witness);
+        exchange_object(&file.0, object);
         assert_eq!(fs.harden(None), Ok(()));
         assert_eq!(fs.sync(Some(&file.0)), Ok(()));
-        let witness = exchange_witness(&file.0, self::unreadable(dir.path()));
+        let object = exchange_object(&file.0, self::unreadable(dir.path()));
         write(&fs, &caller(), &file).unwrap();
         assert!(fs.close().is_err(), "the content is lost");
-        drop(witness);
+        drop(object);
     }
 }

@@ -3,19 +3,18 @@
 use std::os::fd::OwnedFd;
 
 use amino_schema::{ParsedKey, key, record};
+use goanna_cache::{RangeSet, write_all_at};
 use goanna_vfs::{Errno, FileKind, Node, Result};
 
-use crate::cache::{Cache, write_all_at};
-use crate::inode::{Inode, PAGE, State};
-use crate::ranges::RangeSet;
+use crate::inode::{Content, Inode, PAGE, State};
 use crate::view::View;
 use crate::{Volume, cache_dir, damaged};
 
 impl Volume {
     /// An empty cache object; idle ones make room when the process has no descriptors left.
-    pub(crate) fn new_cache(&self, size: u64) -> Result<(Cache, OwnedFd)> {
+    pub(crate) fn new_cache(&self, size: u64) -> Result<(Content, OwnedFd)> {
         let dir = (size > self.options.large_file_bytes).then(|| cache_dir(&self.dir));
-        Cache::create(size, dir.as_deref())
+        Content::create(size, dir.as_deref())
     }
 
     /// Gives the file a cache object without its content, which is cut off.
@@ -61,7 +60,7 @@ impl Volume {
     }
 
     /// A cache object with the content of the file as it is.
-    fn copied_cache(&self, from: &Inode) -> Result<Cache> {
+    fn copied_cache(&self, from: &Inode) -> Result<Content> {
         let mut state = from.state.lock();
         match (&state.cache, &from.under) {
             (Some(content), _) => {
@@ -83,7 +82,7 @@ impl Volume {
     }
 
     /// A cache object with what the store has of the file.
-    fn filled_cache(&self, inode: &Inode, state: &mut State) -> Result<Cache> {
+    fn filled_cache(&self, inode: &Inode, state: &mut State) -> Result<Content> {
         let (cache, fd) = self.new_cache(state.meta.size)?;
         if let Some(inline) = &state.meta.inline {
             write_all_at(&fd, 0, inline)?;

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use amino_schema::{key, record};
 use amino_txn::Changes;
+use bytes::Bytes;
+use goanna_cache::RangeSet;
 use goanna_vfs::{Errno, Node, Result};
 
-use crate::cache::Cache;
-use crate::collect::REAP_PAGES;
-use crate::data::PAGE_COST;
+use crate::cost::{PAGE_COST, REAP_PAGES};
 use crate::inode::{Grave, Home, Inode, PAGE, State, now};
 use crate::{Volume, damaged};
 
@@ -145,8 +145,7 @@ impl Volume {
         let Some(cache) = &mut state.cache else {
             return;
         };
-        if !cache.mapped {
-            cache.mapped = true;
+        if cache.map_shared() {
             self.watch_mapped(&inode);
         }
     }
@@ -184,7 +183,7 @@ impl Volume {
             self.store.throttle();
             let _guard = self.store.enter();
             let mut state = inode.state.lock();
-            let mapped = state.cache.as_ref().is_some_and(|cache| cache.mapped);
+            let mapped = state.cache.as_ref().is_some_and(|cache| cache.is_mapped());
             if !mapped || state.home == Home::Orphan {
                 return Ok(());
             }
@@ -200,67 +199,44 @@ impl Volume {
 
     /// Marks those of the pages dirty that differ from what is stored.
     fn compare(&self, inode: &Arc<Inode>, state: &mut State, start: u64, end: u64) -> Result<()> {
+        let mut found = Vec::new();
+        let compared = self.find_changes(inode, state, start..end, &mut found);
         let mut changed = false;
-        let result = self.compare_pages(inode, state, start, end, &mut changed);
         // Also of a comparison that failed midway: dirty pages are passed over the next time.
+        let marked = found.iter().try_for_each(|&page| {
+            self.reserve(PAGE_COST + state.meta_cost())?;
+            self.dirty_pages(state, page, page + 1);
+            changed = true;
+            Ok(())
+        });
         if changed {
             state.touch(now());
             self.mark_dirty(inode, state);
         }
-        result
+        marked.and(compared)
     }
 
-    fn compare_pages(
+    fn find_changes(
         &self,
         inode: &Inode,
-        state: &mut State,
-        start: u64,
-        end: u64,
-        changed: &mut bool,
+        state: &State,
+        pages: Range<u64>,
+        found: &mut Vec<u64>,
     ) -> Result<()> {
+        let Some(cache) = &state.cache else {
+            return Ok(());
+        };
         let size = state.meta.size;
-        let mut buf = vec![0; PAGE as usize];
-        let mut hole_end = start;
-        for page in start..end {
-            let Some(cache) = &state.cache else { break };
-            if page < hole_end || cache.dirty.contains(page) {
-                continue;
-            }
-            let is_stored = state.stored.contains(page) && !cache.erased.contains(page);
-            if !is_stored && state.meta.inline.is_none() {
-                // Holes on both sides are passed over at once.
-                let data = cache.next_data(page * PAGE)?.map_or(end, |at| at / PAGE);
-                let stored = state.stored.intersect(page, end).next();
-                hole_end = data.min(stored.map_or(end, |(from, _)| from));
-                if page < hole_end {
-                    continue;
-                }
-            }
-            let stored = match &state.meta.inline {
-                Some(inline) if page == 0 => Some(inline.clone()),
-                Some(_) => None,
-                None if is_stored => self
-                    .get(&key::page_key(inode.ino, page))?
-                    .map(|raw| record::decode_page(&raw, amino_schema::PAGE_SIZE))
-                    .transpose()
-                    .map_err(damaged)?,
-                None => None,
-            };
-            let len = (size - page * PAGE).min(PAGE) as usize;
-            let Some(content) = buf.get_mut(..len) else {
-                break;
-            };
-            cache.read_at(page * PAGE, content)?;
-            let stored = stored.as_deref().unwrap_or_default();
-            let (head, tail) = content.split_at(stored.len().min(len));
-            if head == stored && tail.iter().all(|&byte| byte == 0) {
-                continue;
-            }
-            self.reserve(PAGE_COST + state.meta_cost())?;
-            self.dirty_pages(state, page, page + 1);
-            *changed = true;
+        if let Some(inline) = &state.meta.inline {
+            let stored = RangeSet::up_to(1);
+            return cache.find_mapped_changes(pages, size, &stored, |_| Ok(Some(inline)), found);
         }
-        Ok(())
+        let read_stored = |page| {
+            let raw = self.get(&key::page_key(inode.ino, page))?;
+            let decode = |raw: Bytes| record::decode_page(&raw, amino_schema::PAGE_SIZE);
+            raw.map(decode).transpose().map_err(damaged)
+        };
+        cache.find_mapped_changes(pages, size, &state.stored, read_stored, found)
     }
 
     pub(crate) fn do_released(&self, node: &Node) {
@@ -269,8 +245,8 @@ impl Volume {
         let unused = |state: &State| {
             let cache = state.cache.as_ref();
             (
-                cache.is_some_and(Cache::is_unused),
-                cache.is_some_and(|cache| cache.mapped),
+                cache.is_some_and(|cache| cache.is_unused()),
+                cache.is_some_and(|cache| cache.is_mapped()),
             )
         };
         let mut state = inode.state.lock();
@@ -290,8 +266,7 @@ impl Volume {
             return;
         }
         if let Some(cache) = &mut state.cache {
-            cache.in_use = false;
-            cache.mapped = false;
+            cache.release();
         }
         if mapped {
             self.forget_mapped(inode.ino);

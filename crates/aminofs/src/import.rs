@@ -5,9 +5,10 @@ use std::io::Read;
 use amino_schema::{INLINE_MAX, key, record};
 use amino_txn::Changes;
 use bytes::Bytes;
+use goanna_cache::write_all_at;
 use goanna_vfs::{Caller, Errno, Node};
 
-use crate::cache::write_all_at;
+use crate::cost::PAGE_COST;
 use crate::inode::{PAGE, now};
 use crate::view::View;
 use crate::{AminoFs, Error};
@@ -78,7 +79,7 @@ impl View<'_> {
             let pages = data.len().div_ceil(PAGE as usize);
             if let Some(cache) = &state.cache {
                 // Somebody has opened it meanwhile: what he sees is the content object.
-                self.reserve((pages + 1) * crate::data::PAGE_COST + state.meta_cost())?;
+                self.reserve((pages + 1) * PAGE_COST + state.meta_cost())?;
                 write_all_at(cache.writer()?, offset, data)?;
                 self.dirty_pages(&mut state, first, first + pages as u64);
             } else if offset == 0 && data.len() <= INLINE_MAX {

@@ -1,6 +1,6 @@
 //! Inodes in memory, and the table of those in use.
 //!
-//! While an inode is in the table its state is the truth; the store may be older (see [`crate::collect`]). An inode
+//! While an inode is in the table its state is the truth; the store may be older (see `collect.rs`). An inode
 //! whose state is newer than the store is held by the dirty set, so one that can no longer be upgraded equals the store.
 
 use std::collections::HashMap;
@@ -10,18 +10,20 @@ use std::sync::{Arc, Weak};
 use amino_schema::{DataRecord, Meta, MetaFlags, OrphanRecord, PathRecord, Timestamp, key};
 use amino_txn::Changes;
 use bytes::Bytes;
+use goanna_cache::RangeSet;
 use goanna_vfs::{Attr, Errno, FileKind, Node, Result, Stamp};
 use parking_lot::{Condvar, Mutex};
 
-use crate::META_COST;
-use crate::cache::Cache;
-use crate::ranges::RangeSet;
+use crate::cost::META_COST;
 use crate::readdir::DirOrder;
 
 const SHARDS: u64 = 16;
 
 /// Bytes of a page. The store refuses other sizes at open.
 pub(crate) const PAGE: u64 = amino_schema::PAGE_SIZE as u64;
+
+/// The content of a regular file in use.
+pub(crate) type Content = goanna_cache::Content<PAGE>;
 
 /// Where an inode's metadata is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +89,7 @@ pub(crate) struct State {
     pub stored: RangeSet,
     pub stored_exact: bool,
     /// The content of a regular file in use.
-    pub cache: Option<Cache>,
+    pub cache: Option<Content>,
     /// The order of a directory in use.
     pub dir: Option<DirOrder>,
     /// What a transaction's copy must know beyond the state itself.
@@ -342,7 +344,7 @@ impl Inode {
             FileKind::Directory => dir_size(meta),
             FileKind::Regular => {
                 let dense = meta.size.div_ceil(4096).saturating_mul(8);
-                let blocks = state.cache.as_ref().and_then(Cache::blocks);
+                let blocks = state.cache.as_ref().and_then(|cache| cache.blocks());
                 (meta.size, blocks.unwrap_or(dense))
             }
             _ => (meta.size, 0),

@@ -22,24 +22,24 @@
 
 mod acl;
 mod attr;
-mod cache;
 mod collect;
+mod cost;
 mod data;
 mod dentry;
 mod failures;
+mod fallocate;
 mod fill;
 pub mod fsck;
 mod housekeeping;
+mod idle;
 mod import;
 mod inode;
 mod names;
-mod ranges;
 mod readdir;
 mod relocate;
 mod remove;
 mod rename;
 mod salvage;
-mod shift;
 mod switch;
 mod transaction;
 mod view;
@@ -56,11 +56,12 @@ use std::thread::JoinHandle;
 use amino_schema::{Meta, MetaFlags, ParsedKey, PathRecord, ROOT_INO, Super, key};
 use amino_txn::{Changes, DirtySource, OpGuard, Store};
 use bytes::Bytes;
+use goanna_cache::{IdleList, RangeSet};
 use goanna_vfs::{Errno, FileKind, Node, Result};
 use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::{Mutex, RwLock};
 
-use crate::collect::Idle;
+use crate::cost::META_COST;
 use crate::dentry::DentryCache;
 use crate::failures::Failures;
 use crate::inode::{Grave, Home, Inode, PAGE, Seen, State, Table};
@@ -193,9 +194,6 @@ struct InoPool {
 /// Inode numbers reserved at a time; a crash skips what is left of them.
 const INO_CHUNK: u64 = 4096;
 
-/// What a deferred change of an inode's metadata can take in the log: names and inline content included.
-const META_COST: usize = 1024;
-
 /// A store as a file system, with the durability that who uses it wants. Several such share an open store.
 pub struct AminoFs {
     volume: Arc<Volume>,
@@ -244,7 +242,7 @@ pub struct Volume {
     /// Log bytes reserved since the last cut for what is collected at the next.
     reserved: AtomicUsize,
     mapped: Mutex<HashMap<u64, Weak<Inode>>>,
-    idle: Mutex<Idle>,
+    idle: Mutex<IdleList<Arc<Inode>>>,
     transactions: Transactions,
     inos: Mutex<InoPool>,
     housekeeper: Mutex<Option<JoinHandle<()>>>,
@@ -394,7 +392,7 @@ impl Volume {
                         // Which attributes and pages there are was not settled at the crash.
                         self.table.push_grave(Grave {
                             ino,
-                            stored: ranges::RangeSet::default(),
+                            stored: RangeSet::default(),
                             stored_exact: false,
                             xattrs: true,
                         });

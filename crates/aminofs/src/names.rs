@@ -10,11 +10,11 @@ use amino_txn::{Changes, OpGuard};
 use bytes::Bytes;
 use goanna_vfs::{Caller, Errno, FileKind, Node, Opened, Result};
 
-use crate::cache::Cache;
-use crate::inode::{Home, Inode, Seen, State, kind_of, now, schema_kind};
+use crate::cost::META_COST;
+use crate::damaged;
+use crate::inode::{Content, Home, Inode, Seen, State, kind_of, now, schema_kind};
 use crate::readdir::DirOrder;
 use crate::view::View;
-use crate::{META_COST, Volume, damaged};
 
 /// Most names of one file, and most subdirectories of a directory (and 2).
 pub(crate) const LINK_MAX: u32 = 65000;
@@ -28,7 +28,7 @@ struct Template {
     /// A symbolic link's target.
     target: Option<Bytes>,
     /// The content object of a file that is made and opened in one step.
-    cache: Option<Cache>,
+    cache: Option<Content>,
 }
 
 impl Template {
@@ -327,16 +327,13 @@ impl View<'_> {
     ) -> Result<(Node, Opened)> {
         let mut what = Template::new(FileKind::Regular, mode);
         // Before the name is there, so that a lack of descriptors leaves no file behind.
-        let (fd, mut cache) = self.with_descriptors(|| {
-            let (cache, _) = self.new_cache(0)?;
+        let (opened, cache) = self.with_descriptors(|| {
+            let (mut cache, _) = self.new_cache(0)?;
             Ok((cache.open(flags)?, cache))
         })?;
-        cache.in_use = true;
-        let witness = Arc::clone(&cache.witness);
         what.cache = Some(cache);
         let inode = self.make(caller, dir, name, what)?;
-        let native = goanna_vfs::Native::Reads { witness };
-        Ok((inode.node(), Opened { fd, native }))
+        Ok((inode.node(), opened))
     }
 
     pub(crate) fn do_tmpfile(
@@ -356,7 +353,7 @@ impl View<'_> {
                 what.meta(caller, &state.meta, now())
             };
             meta.nlink = 0;
-            let cache = self.new_cache(0)?.0;
+            let mut cache = self.new_cache(0)?.0;
             self.reserve(META_COST)?;
             let ino = self.new_ino(guard)?;
             let seen = Seen {
@@ -364,9 +361,9 @@ impl View<'_> {
                 ..Seen::at(&dir, &Arc::from(format!("#{ino}").as_bytes()))
             };
             let mut state = State::stored(meta, Home::Orphan, seen);
+            let opened = cache.open(flags)?;
             state.cache = Some(cache);
             state.linkable = flags & libc::O_EXCL == 0;
-            let opened = Volume::open_cache(&mut state, flags)?;
             let inode = self.new_inode(ino, FileKind::Regular, state);
             self.mark_dirty(&inode, &mut inode.state.lock());
             Ok((inode.node(), opened))

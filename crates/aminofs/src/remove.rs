@@ -9,12 +9,11 @@ use amino_txn::Changes;
 use amino_txn::locks::{Mode, Resource};
 use goanna_vfs::{Errno, FileKind, Node, Result};
 
-use crate::collect::REAP_PAGES;
-use crate::data::deletes;
+use crate::Volume;
+use crate::cost::{META_COST, REAP_PAGES, deletes};
 use crate::inode::{Home, Inode, Seen, now, schema_kind};
 use crate::names::check_name;
 use crate::view::View;
-use crate::{META_COST, Volume};
 
 /// How often, and how far apart, a removal is tried again on a full store.
 const FULL_RETRIES: u32 = 10;
@@ -151,7 +150,7 @@ impl View<'_> {
             if orphan {
                 state.dir = None;
                 if let Some(cache) = &mut state.cache {
-                    cache.idle = false;
+                    cache.set_idle(false);
                 }
             }
             self.mark_dirty(inode, &mut state);

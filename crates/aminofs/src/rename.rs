@@ -8,7 +8,7 @@ use amino_txn::locks::Resource;
 use amino_txn::{Changes, OpGuard};
 use goanna_vfs::{Errno, FileKind, Node, Result};
 
-use crate::META_COST;
+use crate::cost::META_COST;
 use crate::inode::{Home, Inode, Seen, now, schema_kind};
 use crate::names::{LINK_MAX, check_name};
 use crate::view::View;

@@ -6,7 +6,12 @@
 //!
 //! * [`FileCache`] serves files that do not change while they are mounted. The back end says how it reads a file
 //!   ([`FileSource`]) and gets descriptors. Read `files.rs` next.
-//! * [`CacheObject`] is the object itself, for back ends that manage content of their own. Read `object.rs` next.
+//! * [`Content`] is for files that change: an object, in which pages it differs from what the back end has stored, and
+//!   whether programs hold or map it. The back end keeps it with the file's state. Read `content.rs` next.
+//! * [`CacheObject`] is the object itself; [`Transfer`] copies content from one to another.
+//! * [`RangeSet`] is a set of pages; [`IdleList`] orders files whose content may be dropped.
+//!
+//! An object always holds the whole content before a program gets a descriptor of it: programs read it without asking.
 //!
 //! # Example
 //!
@@ -63,11 +68,23 @@
 //! 2. the state of the [`FileCache`]; a thread that holds it only tries slots.
 //!
 //! The methods of a [`FileSource`] are called with a slot locked. They may take locks of the back end, but must not open
-//! a file of the same cache. The locks of a [`CacheObject`] are the kernel's.
+//! a file of the same cache.
+//!
+//! A [`CacheObject`], a [`Content`] and an [`IdleList`] have no locks. The back end keeps a content under the lock of the
+//! file's state, and holds that lock over the question whether the object is unused and what follows from the answer. Copying
+//! and comparing content may take long; no method calls back into the back end but with the closures it was given.
 
+mod content;
 mod files;
+mod idle;
 mod object;
+mod range_set;
+mod transfer;
 mod witnesses;
 
+pub use content::{ChangedPages, Content};
 pub use files::{FileCache, FileSource, Limits};
+pub use idle::IdleList;
 pub use object::{CacheObject, write_all_at};
+pub use range_set::RangeSet;
+pub use transfer::Transfer;

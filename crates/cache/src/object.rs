@@ -15,6 +15,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{Whence, lseek};
 
+use crate::transfer::copy_range;
+
 /// Status flags of open(2) that mean the same on a cache object.
 const KEPT_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_APPEND
@@ -22,9 +24,6 @@ const KEPT_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_SYNC
     | libc::O_DSYNC
     | libc::O_NOATIME;
-
-/// Bytes copied at once.
-const PIECE: usize = 1 << 20;
 
 /// A file's whole content, as an object of the kernel that programs hold descriptors of. Holes of the file are holes of
 /// the object.
@@ -73,10 +72,12 @@ impl CacheObject {
 
     fn of(first: BorrowedFd<'_>, on_disk: bool) -> Result<Self> {
         let witness = Witness::new(memfile::reopen(first, libc::O_RDONLY)?)?;
-        Ok(Self {
-            witness: Arc::new(witness),
-            on_disk,
-        })
+        Ok(Self::from_witness(Arc::new(witness), on_disk))
+    }
+
+    /// The object that `witness` holds: a host file when `on_disk`, else memory.
+    pub fn from_witness(witness: Arc<Witness>, on_disk: bool) -> Self {
+        Self { witness, on_disk }
     }
 
     /// The cache's own hold on the object.
@@ -134,7 +135,12 @@ impl CacheObject {
     /// Copies the first `size` bytes to an object of zeros, and leaves holes where this one has them.
     pub fn copy_to(&self, to: impl AsFd, size: u64) -> Result<()> {
         for (start, len) in self.data_segments(size)? {
-            copy_range(|at, buf| self.read_at(at, buf), &to, start, start + len)?;
+            copy_range(
+                |at, buf| self.read_at(at, buf),
+                to.as_fd(),
+                start,
+                start + len,
+            )?;
         }
         Ok(())
     }
@@ -191,30 +197,6 @@ pub fn write_all_at(fd: impl AsFd, offset: u64, data: &[u8]) -> Result<()> {
         n if n == data.len() => Ok(()),
         _ => Err(Errno::ENOSPC),
     }
-}
-
-/// Copies the bytes `start..end` of what `read` reads to the same place of `to`.
-pub(crate) fn copy_range(
-    mut read: impl FnMut(u64, &mut [u8]) -> Result<usize>,
-    to: impl AsFd,
-    start: u64,
-    end: u64,
-) -> Result<()> {
-    let wanted = |at: u64| usize::try_from(end.saturating_sub(at)).map_or(PIECE, |n| n.min(PIECE));
-    let mut piece = vec![0; wanted(start)];
-    let mut at = start;
-    while at < end {
-        let Some(buf) = piece.get_mut(..wanted(at)) else {
-            break;
-        };
-        let got = read(at, buf)?;
-        let Some(data) = buf.get(..got).filter(|data| !data.is_empty()) else {
-            break;
-        };
-        write_all_at(&to, at, data)?;
-        at += got as u64;
-    }
-    Ok(())
 }
 
 fn nameless_file(dir: &Path, mode: libc::mode_t) -> Result<OwnedFd> {

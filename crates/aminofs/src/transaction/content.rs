@@ -6,23 +6,16 @@
 //! Where no program has the file's object open, the copy's object takes its place. Where programs have it open, it changes
 //! in place: descriptors, locks and mappings are the kernel's, and belong to the object.
 
-use std::os::fd::{AsFd, OwnedFd};
-
 use amino_schema::{INLINE_MAX, key, record};
 use amino_txn::Changes;
 use bytes::Bytes;
-use goanna_sys::{memfile, stat};
+use goanna_cache::{ChangedPages, RangeSet, Transfer};
 use goanna_vfs::{Errno, Result};
 
 use super::copies::take_mapped;
 use crate::Volume;
-use crate::cache::write_all_at;
-use crate::collect::REAP_PAGES;
+use crate::cost::REAP_PAGES;
 use crate::inode::{Home, Inode, PAGE, State};
-use crate::ranges::RangeSet;
-
-/// Bytes moved at once from one content to another.
-const PIECE: usize = 1 << 20;
 
 /// What becomes of a file's content when a transaction's copy of it is committed.
 pub(super) enum Plan {
@@ -32,8 +25,8 @@ pub(super) enum Plan {
     Stored(StoredContent),
     /// The copy's object takes the place of the file's, which no program has open.
     Replace,
-    /// The file's object, which programs have open, changes through this descriptor.
-    InPlace(Ends),
+    /// The file's object, which programs have open, gets the content of the copy's.
+    InPlace(Transfer),
     /// The transaction changed the file and removed it, and its programs do not have it open any more. Nobody else sees
     /// what it wrote: programs that still have the file open, or have just looked its name up, get the content that was
     /// committed before.
@@ -43,18 +36,11 @@ pub(super) enum Plan {
 impl Plan {
     /// The object that changes in place, by `(st_dev, st_ino)`.
     pub fn object(&self) -> Option<(u64, u64)> {
-        let Self::InPlace(ends) = self else {
-            return None;
-        };
-        let (dev, ino, _) = stat::identity(ends.writer.as_fd()).ok()?;
-        Some((dev, ino))
+        match self {
+            Self::InPlace(transfer) => transfer.target().ok(),
+            _ => None,
+        }
     }
-}
-
-/// Descriptors of the two objects of a content that changes in place.
-pub(super) struct Ends {
-    reader: OwnedFd,
-    writer: OwnedFd,
 }
 
 /// A content that is put into a record: what the inode then says of it.
@@ -99,7 +85,7 @@ impl StoredContent {
 /// Whether programs have the content's object open, or mapped, or may have written to it through a mapping.
 fn is_held(state: &State) -> bool {
     let cache = state.cache.as_ref();
-    cache.is_some_and(|cache| cache.mapped || (cache.in_use && !cache.is_unused()))
+    cache.is_some_and(|cache| cache.is_mapped() || (cache.is_in_use() && !cache.is_unused()))
 }
 
 impl Volume {
@@ -143,13 +129,12 @@ impl Volume {
         if !is_held {
             return Ok(Plan::Replace);
         }
-        let held = into_state.cache.as_mut().ok_or(Errno::EIO)?;
-        let writer = held.writer()?;
-        for (start, end) in content.dirty.ranges() {
-            memfile::allocate(writer.as_fd(), start * PAGE, (end - start) * PAGE)?;
+        let held = into_state.cache.as_ref().ok_or(Errno::EIO)?;
+        let transfer = Transfer::between(content, held)?;
+        for (start, end) in content.pages().changed().ranges() {
+            transfer.allocate(start * PAGE, (end - start) * PAGE)?;
         }
-        let reader = content.witness.open(libc::O_RDONLY)?;
-        Ok(Plan::InPlace(Ends { reader, writer }))
+        Ok(Plan::InPlace(transfer))
     }
 
     /// Gives `into` the content of its copy `from`, by `plan`.
@@ -165,15 +150,15 @@ impl Volume {
                 into.meta.size = from.meta.size;
             }
             Plan::Replace => self.replace(from, into),
-            Plan::InPlace(ends) => {
-                if change_in_place(from, into, &ends).is_ok() {
+            Plan::InPlace(transfer) => {
+                if change_in_place(from, into, &transfer).is_ok() {
                     self.note_content(from, into);
                 } else {
                     // Only the host's disk fails here: of an object in memory all pages are allocated. Whoever has the
                     // file open keeps a content that is lost; whoever opens it gets the one that was committed.
                     self.replace(from, into);
                     if let Some(cache) = &mut into.cache {
-                        cache.left_behind = true;
+                        cache.leave_descriptors_behind();
                     }
                 }
             }
@@ -185,28 +170,30 @@ impl Volume {
         let Some(mut new) = from.cache.take() else {
             return;
         };
-        let changed = std::mem::take(&mut new.dirty);
+        let changes = std::mem::take(new.pages_mut());
         let packed = into.copy.as_mut().and_then(|copy| copy.packed.take());
         let old = into.cache.take();
-        new.idle = old.as_ref().is_some_and(|old| old.idle);
-        new.in_use = !new.is_unused();
-        new.mapped &= new.in_use;
-        (new.dirty, new.erased) = match (old, packed) {
-            (Some(old), _) => (old.dirty, old.erased),
+        new.set_idle(old.as_ref().is_some_and(|old| old.is_idle()));
+        if !new.refresh_use() {
+            new.release();
+        }
+        *new.pages_mut() = match (old, packed) {
+            (Some(mut old), _) => std::mem::take(old.pages_mut()),
             (None, Some(packed)) => {
-                let pages = (packed.len() as u64).div_ceil(PAGE);
-                (RangeSet::up_to(pages), RangeSet::default())
+                let mut pages = ChangedPages::default();
+                pages.change(0, (packed.len() as u64).div_ceil(PAGE));
+                pages
             }
-            (None, None) => (RangeSet::default(), RangeSet::default()),
+            (None, None) => ChangedPages::default(),
         };
         into.cache = Some(new);
-        self.note_changes(from, into, &changed);
+        self.note_changes(from, into, changes.changed());
     }
 
     /// Records what differs from the store now that `into` has the content of the copy `from`.
     fn note_content(&self, from: &State, into: &mut State) {
         if let Some(cache) = &from.cache {
-            self.note_changes(from, into, &cache.dirty);
+            self.note_changes(from, into, cache.pages().changed());
         }
     }
 
@@ -234,48 +221,27 @@ fn move_content(from: &mut State, into: &mut State) {
 }
 
 /// Makes the object of `into` like that of the copy `from`. The size changes once, from the old to the new one.
-fn change_in_place(from: &State, into: &State, Ends { reader, writer }: &Ends) -> Result<()> {
+fn change_in_place(from: &State, into: &State, transfer: &Transfer) -> Result<()> {
     let (Some(content), Some(copy)) = (&from.cache, &from.copy) else {
         return Ok(());
     };
     let (old, new) = (into.meta.size, from.meta.size);
     if new > old {
-        memfile::set_len(writer.as_fd(), new)?;
+        transfer.resize(new)?;
     }
     // What was cut off and not written again is a hole. The page that the cut shortened is among those that changed.
     let mut cleared = copy.low.div_ceil(PAGE);
     let end = old.min(new).div_ceil(PAGE);
-    for (start, stop) in content.dirty.intersect(0, new.div_ceil(PAGE)) {
-        punch_pages(writer, cleared, start.min(end))?;
+    let punch = |from: u64, to: u64| transfer.punch(from * PAGE, to.saturating_sub(from) * PAGE);
+    let changed = content.pages().changed();
+    for (start, stop) in changed.intersect(0, new.div_ceil(PAGE)) {
+        punch(cleared, start.min(end))?;
         cleared = cleared.max(stop);
-        copy_range(reader, writer, start * PAGE, (stop * PAGE).min(new))?;
+        transfer.copy(start * PAGE, (stop * PAGE).min(new))?;
     }
-    punch_pages(writer, cleared, end)?;
+    punch(cleared, end)?;
     if new < old {
-        memfile::set_len(writer.as_fd(), new)?;
-    }
-    Ok(())
-}
-
-fn punch_pages(writer: &OwnedFd, start: u64, end: u64) -> Result<()> {
-    let pages = end.saturating_sub(start);
-    memfile::punch(writer.as_fd(), start * PAGE, pages * PAGE)
-}
-
-fn copy_range(reader: &OwnedFd, writer: &OwnedFd, start: u64, end: u64) -> Result<()> {
-    let mut piece = vec![0; usize::try_from(end - start).map_or(PIECE, |len| len.min(PIECE))];
-    let mut at = start;
-    while at < end {
-        let want = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
-        let Some(buf) = piece.get_mut(..want) else {
-            break;
-        };
-        let got = memfile::pread(reader.as_fd(), buf, at)?;
-        let Some(data) = buf.get(..got).filter(|data| !data.is_empty()) else {
-            break;
-        };
-        write_all_at(writer, at, data)?;
-        at += got as u64;
+        transfer.resize(new)?;
     }
     Ok(())
 }

@@ -10,13 +10,12 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use amino_schema::MetaFlags;
 use bytes::Bytes;
-use goanna_sys::memfile;
+use goanna_cache::write_all_at;
 use goanna_vfs::{Errno, FileKind, Node, Result};
 
 use super::Txn;
 use crate::Volume;
-use crate::cache::{Cache, write_all_at};
-use crate::data::PAGE_COST;
+use crate::cost::PAGE_COST;
 use crate::inode::{Home, Inode, PAGE, State, now};
 use crate::view::View;
 
@@ -98,37 +97,27 @@ impl View<'_> {
         let mut state = inode.state.lock();
         let size = state.meta.size;
         let cache = state.cache.as_mut().ok_or(Errno::ENODEV)?;
-        if !cache.mapped {
+        if !cache.is_mapped() {
             // What holes are filled with comes on top.
-            let clean: u64 = data_pages(cache, size)?
+            let clean: u64 = cache
+                .data_pages(size)?
                 .into_iter()
-                .map(|(start, end)| cache.dirty.missing(start, end))
+                .map(|(start, end)| cache.pages().changed().missing(start, end))
                 .sum();
             let bytes = usize::try_from(clean).unwrap_or(usize::MAX);
             self.reserve(bytes.saturating_mul(PAGE_COST))?;
-            cache.mapped = true;
+            cache.map_shared();
         }
         Ok(())
     }
 }
 
-/// The pages of a content that are no holes: starts and ends.
-pub(super) fn data_pages(cache: &Cache, size: u64) -> Result<Vec<(u64, u64)>> {
-    let segments = cache
-        .witness
-        .with(|fd| memfile::data_segments(fd, 0, size))?;
-    let pages = segments
-        .into_iter()
-        .map(|(start, len)| (start / PAGE, (start + len).div_ceil(PAGE)));
-    Ok(pages.collect())
-}
-
 /// What a mapped copy holds counts as changed: nobody knows which pages were written.
 pub(super) fn take_mapped(state: &mut State) -> Result<()> {
     let size = state.meta.size;
-    if let Some(cache) = state.cache.as_mut().filter(|cache| cache.mapped) {
-        for (start, end) in data_pages(cache, size)? {
-            cache.dirty.insert(start, end);
+    if let Some(cache) = state.cache.as_mut().filter(|cache| cache.is_mapped()) {
+        for (start, end) in cache.data_pages(size)? {
+            cache.pages_mut().change(start, end);
         }
         state.touch(now());
     }
@@ -166,7 +155,7 @@ impl Volume {
         let len = packed.len() as u64;
         let (mut cache, fd) = self.new_cache(len)?;
         write_all_at(&fd, 0, packed)?;
-        cache.dirty.insert(0, len.div_ceil(PAGE));
+        cache.pages_mut().change(0, len.div_ceil(PAGE));
         state.cache = Some(cache);
         if let Some(copy) = &mut state.copy {
             copy.packed = None;
@@ -206,7 +195,7 @@ impl Volume {
         }
         // What was reserved for the content.
         let packed = state.packed().map_or(0, Bytes::len);
-        let pages = cache.map_or(0, |cache| cache.dirty.len());
+        let pages = cache.map_or(0, |cache| cache.pages().changed().len());
         let bytes = pages
             .saturating_mul(PAGE_COST as u64)
             .saturating_add(packed as u64);
@@ -229,7 +218,7 @@ impl Volume {
         let Some(cache) = &mut state.cache else {
             return Ok(());
         };
-        (cache.in_use, cache.mapped) = (false, false);
+        cache.release();
         if size > PACK_MAX {
             return Ok(());
         }

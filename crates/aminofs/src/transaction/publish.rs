@@ -15,10 +15,9 @@ use parking_lot::Mutex;
 use super::Txn;
 use super::content::Plan;
 use super::level::{DirDelta, Level};
-use crate::collect::REAP_PAGES;
-use crate::data::{PAGE_COST, deletes};
+use crate::cost::{META_COST, PAGE_COST, REAP_PAGES, deletes};
 use crate::inode::{Home, Inode, PAGE, State};
-use crate::{META_COST, Volume, errno};
+use crate::{Volume, errno};
 
 impl Volume {
     /// Gives what a nested transaction changed to the one around it.
@@ -140,7 +139,7 @@ impl Volume {
                 rest += content.meta_cost();
             }
             if let Some(cache) = &state.cache {
-                let dirty = usize::try_from(cache.dirty.len()).unwrap_or(usize::MAX);
+                let dirty = usize::try_from(cache.pages().changed().len()).unwrap_or(usize::MAX);
                 // The first page, if it was inline before, and the one that a cut shortens.
                 pages = pages.saturating_add(dirty).saturating_add(2);
             }
@@ -181,7 +180,7 @@ impl Volume {
                 target.reap_reserved = target.stored.len() <= REAP_PAGES;
                 target.dir = None;
                 if let Some(cache) = &mut target.cache {
-                    cache.idle = false;
+                    cache.set_idle(false);
                 }
             }
             self.mark_dirty(into, &mut target);
@@ -206,11 +205,11 @@ impl Volume {
         born.stored = std::mem::take(&mut state.stored);
         born.stored_exact = true;
         if let Some(cache) = &mut born.cache {
-            cache.in_use = !cache.is_unused();
-            if cache.mapped {
+            cache.refresh_use();
+            if cache.is_mapped() {
                 self.watch_mapped(into);
             }
-            let bytes = cache.dirty.len().saturating_mul(PAGE);
+            let bytes = cache.pages().changed().len().saturating_mul(PAGE);
             self.dirty_bytes.fetch_add(bytes, SeqCst);
         }
         *target = born;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// A set of page indexes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct RangeSet {
+pub struct RangeSet {
     /// Start to end (exclusive); ranges neither touch nor overlap.
     ranges: BTreeMap<u64, u64>,
 }
@@ -17,6 +17,7 @@ impl RangeSet {
         set
     }
 
+    /// Whether the set has no page.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
@@ -26,6 +27,7 @@ impl RangeSet {
         self.ranges.iter().map(|(start, end)| end - start).sum()
     }
 
+    /// Whether the set has this page.
     pub fn contains(&self, page: u64) -> bool {
         self.ranges
             .range(..=page)

@@ -1,0 +1,156 @@
+//! fallocate(2): growing a file, punching holes, zeroing ranges, and cutting a range out of a file or inserting one. What
+//! lies behind such a range moves, and is stored anew.
+
+use std::sync::Arc;
+
+use goanna_cache::Transfer;
+use goanna_vfs::{Caller, Errno, FileKind, Node, Result};
+
+use crate::cost::{PAGE_COST, deletes};
+use crate::data::{MAX_FILE, pages_of};
+use crate::inode::{Inode, PAGE, State};
+use crate::view::View;
+
+/// Which way the end of the file moves.
+#[derive(Clone, Copy)]
+enum Shift {
+    /// The range goes.
+    Collapse,
+    /// A hole of the range's length comes.
+    Insert,
+}
+
+/// Ranges are of whole blocks of this size, as on ext4.
+const BLOCK: u64 = 4096;
+
+impl View<'_> {
+    pub(crate) fn do_fallocate(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        mode: i32,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let inode = self.inode(node)?;
+        let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let shift = match mode {
+            libc::FALLOC_FL_COLLAPSE_RANGE => Some(Shift::Collapse),
+            libc::FALLOC_FL_INSERT_RANGE => Some(Shift::Insert),
+            _ => None,
+        };
+        let zero = match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            0 => false,
+            _ if shift.is_some() => false,
+            libc::FALLOC_FL_PUNCH_HOLE if keep_size => true,
+            libc::FALLOC_FL_ZERO_RANGE => true,
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
+        match inode.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR),
+            FileKind::Fifo => return Err(Errno::ESPIPE),
+            _ => return Err(Errno::ENODEV),
+        }
+        let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
+        if len == 0 || i64::try_from(offset).is_err() {
+            return Err(Errno::EINVAL);
+        }
+        if end > MAX_FILE {
+            return Err(Errno::EFBIG);
+        }
+        self.change(|_| {
+            let inode = self.for_change(&inode)?;
+            let mut state = inode.state.lock();
+            if state.gone {
+                return Err(Errno::ENOENT);
+            }
+            self.ensure_cache(&inode, &mut state)?;
+            if let Some(shift) = shift {
+                return self.shift(caller, &inode, &mut state, shift, offset, len);
+            }
+            let size = state.meta.size;
+            if zero {
+                let (first, last) = pages_of(offset, end.min(size).saturating_sub(offset));
+                // Only the two pages at the edges can hold anything afterwards; of the others, those that are
+                // stored are deleted.
+                let stored: u64 = state
+                    .stored
+                    .intersect(first, last)
+                    .map(|(s, e)| e - s)
+                    .sum();
+                self.reserve(2 * PAGE_COST + deletes(stored) + state.meta_cost())?;
+                let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
+                cache.punch(offset, len)?;
+                self.erase_pages(&mut state, first, last);
+                self.mark_dirty(&inode, &mut state);
+            }
+            let size = if keep_size { size } else { size.max(end) };
+            self.resize(caller, &inode, &mut state, size)
+        })?;
+        self.park(&inode);
+        Ok(())
+    }
+
+    /// Pages `start..end` were punched out, the first and the last of them perhaps in part. Space to store those two,
+    /// and to delete the others, was reserved in the same operation.
+    fn erase_pages(&self, state: &mut State, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
+        if state.copy.is_some() {
+            // What lies below is to be overwritten with zeros.
+            return self.dirty_pages(state, start, end);
+        }
+        if let Some(cache) = &mut state.cache {
+            let pages = cache.pages_mut();
+            pages.erase(start + 1, end - 1, &state.stored);
+        }
+        self.dirty_pages(state, start, start + 1);
+        self.dirty_pages(state, end - 1, end);
+    }
+
+    /// Shifts what begins at `offset`, by `len` bytes, within an operation. The content object is there. EINVAL for ranges of
+    /// other than whole blocks, and for a range that does not end, or begin, in the file.
+    fn shift(
+        &self,
+        caller: &Caller,
+        inode: &Arc<Inode>,
+        state: &mut State,
+        shift: Shift,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let size = state.meta.size;
+        if !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK) {
+            return Err(Errno::EINVAL);
+        }
+        let new_size = match shift {
+            Shift::Collapse if offset + len >= size => return Err(Errno::EINVAL),
+            Shift::Collapse => size - len,
+            Shift::Insert if len > MAX_FILE - size => return Err(Errno::EFBIG),
+            Shift::Insert if offset >= size => return Err(Errno::EINVAL),
+            Shift::Insert => size + len,
+        };
+        let (first, last) = (offset / PAGE, new_size.div_ceil(PAGE));
+        let pages = usize::try_from(last - first).unwrap_or(usize::MAX);
+        let cut = deletes(size.div_ceil(PAGE).saturating_sub(last));
+        self.reserve(pages.saturating_mul(PAGE_COST).saturating_add(cut))?;
+        let transfer = Transfer::within(state.cache.as_ref().ok_or(Errno::EIO)?)?;
+        // Before anything moves: a failure half way leaves a content that is stored as it is.
+        self.dirty_pages(state, first, last);
+        match shift {
+            Shift::Collapse => {
+                transfer.shift(offset + len, offset, size - offset - len)?;
+                self.resize(caller, inode, state, new_size)?;
+            }
+            Shift::Insert => {
+                self.resize(caller, inode, state, new_size)?;
+                transfer.shift(offset, offset + len, size - offset)?;
+                transfer.punch(offset, len)?;
+            }
+        }
+        self.mark_dirty(inode, state);
+        Ok(())
+    }
+}

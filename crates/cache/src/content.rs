@@ -1,0 +1,213 @@
+//! The content of an open file that changes: its cache object, and in which pages it differs from what is stored.
+
+use std::ops::{Deref, Range};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use goanna_vfs::{Opened, Result};
+
+use crate::object::CacheObject;
+use crate::range_set::RangeSet;
+
+/// A file's content while the file is in use. The back end keeps it with the file's state, under the lock of that state.
+///
+/// Changes are recorded in pages of `PAGE` bytes, the unit in which the back end stores content.
+#[derive(Debug)]
+pub struct Content<const PAGE: u64> {
+    object: CacheObject,
+    pages: ChangedPages,
+    in_use: bool,
+    is_mapped: bool,
+    is_idle: bool,
+    has_stale_descriptors: bool,
+}
+
+/// The pages in which a content differs from what its back end has stored. No page is in both sets.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChangedPages {
+    changed: RangeSet,
+    erased: RangeSet,
+}
+
+impl ChangedPages {
+    /// The pages that are to be stored.
+    pub fn changed(&self) -> &RangeSet {
+        &self.changed
+    }
+
+    /// Stored pages that were cut off or punched out and not written again: they are to be deleted.
+    pub fn erased(&self) -> &RangeSet {
+        &self.erased
+    }
+
+    /// The pages `start..end` changed. How many of them had not changed before.
+    pub fn change(&mut self, start: u64, end: u64) -> u64 {
+        self.erased.remove(start, end);
+        self.changed.insert(start, end)
+    }
+
+    /// The pages `start..end` were erased, of which the back end may have stored those in `stored`.
+    pub fn erase(&mut self, start: u64, end: u64, stored: &RangeSet) {
+        self.changed.remove(start, end);
+        for (from, to) in stored.intersect(start, end) {
+            self.erased.insert(from, to);
+        }
+    }
+}
+
+/// The object's methods, too.
+impl<const PAGE: u64> Deref for Content<PAGE> {
+    type Target = CacheObject;
+
+    fn deref(&self) -> &CacheObject {
+        &self.object
+    }
+}
+
+impl<const PAGE: u64> Content<PAGE> {
+    /// A content of `size` zeros that differs nowhere from what is stored, and a writable descriptor to fill it with. With
+    /// `large_dir` the object is a nameless file there instead of memory.
+    pub fn create(size: u64, large_dir: Option<&Path>) -> Result<(Self, OwnedFd)> {
+        let (object, writer) = CacheObject::create(size, large_dir)?;
+        let content = Self {
+            object,
+            pages: ChangedPages::default(),
+            in_use: false,
+            is_mapped: false,
+            is_idle: false,
+            has_stale_descriptors: false,
+        };
+        Ok((content, writer))
+    }
+
+    /// A new open file description for a program that opened the file with `flags`. The content is in use from now on.
+    pub fn open(&mut self, flags: i32) -> Result<Opened> {
+        let opened = self.object.open(flags)?;
+        self.in_use = true;
+        Ok(opened)
+    }
+
+    /// Which pages differ from what is stored.
+    pub fn pages(&self) -> &ChangedPages {
+        &self.pages
+    }
+
+    /// Records changes, and that they were stored.
+    pub fn pages_mut(&mut self) -> &mut ChangedPages {
+        &mut self.pages
+    }
+
+    /// Whether programs got descriptors and not all are known to be closed.
+    pub fn is_in_use(&self) -> bool {
+        self.in_use
+    }
+
+    /// Whether programs may write through a mapping.
+    pub fn is_mapped(&self) -> bool {
+        self.is_mapped
+    }
+
+    /// A program maps the content shared. Whether it is the first one.
+    pub fn map_shared(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_mapped, true)
+    }
+
+    /// No program holds the object any more, nor a mapping of it.
+    pub fn release(&mut self) {
+        (self.in_use, self.is_mapped) = (false, false);
+    }
+
+    /// Finds out whether programs hold the object, of a content that takes the place of another one. Whether they do.
+    pub fn refresh_use(&mut self) -> bool {
+        self.in_use = !self.object.is_unused();
+        self.in_use
+    }
+
+    /// Whether the content is in the list of those that may be dropped ([`crate::IdleList`]).
+    pub fn is_idle(&self) -> bool {
+        self.is_idle
+    }
+
+    /// Records that the content is in that list, or no longer. Whether that is a change.
+    pub fn set_idle(&mut self, is_idle: bool) -> bool {
+        std::mem::replace(&mut self.is_idle, is_idle) != is_idle
+    }
+
+    /// The object is a new one, and programs hold descriptors of one that was lost with the host's disk.
+    pub fn leave_descriptors_behind(&mut self) {
+        self.has_stale_descriptors = true;
+    }
+
+    /// Whether a program that writes through its descriptor `fd` writes to this content.
+    pub fn is_shown_by(&self, fd: impl AsFd) -> Result<bool> {
+        Ok(!self.has_stale_descriptors || self.object.is_object_of(fd)?)
+    }
+
+    /// Puts another object with the same content in the place of this one, which is returned.
+    pub fn exchange_object(&mut self, object: CacheObject) -> CacheObject {
+        std::mem::replace(&mut self.object, object)
+    }
+
+    /// Moves a content of `size` bytes from memory to a nameless file in `large_dir`, and opens it there with `flags`.
+    /// Nothing has changed when that fails.
+    pub fn relocate(&mut self, size: u64, large_dir: &Path, flags: i32) -> Result<Opened> {
+        let (object, writer) = CacheObject::create(size, Some(large_dir))?;
+        self.object.copy_to(&writer, size)?;
+        let opened = object.open(flags)?;
+        self.exchange_object(object);
+        Ok(opened)
+    }
+
+    /// The pages of a content of `size` bytes that are no holes: starts and ends.
+    pub fn data_pages(&self, size: u64) -> Result<Vec<(u64, u64)>> {
+        let segments = self.object.data_segments(size)?;
+        let pages = segments
+            .into_iter()
+            .map(|(start, len)| (start / PAGE, (start + len).div_ceil(PAGE)));
+        Ok(pages.collect())
+    }
+
+    /// Finds the pages of `range` that programs changed through mappings: those not known to have changed that differ from
+    /// what `read_stored` returns for them. The back end may have stored the pages in `stored`; others read as zeros. The
+    /// content has `size` bytes. Pages found before an error are in `found`.
+    pub fn find_mapped_changes<D: AsRef<[u8]>>(
+        &self,
+        range: Range<u64>,
+        size: u64,
+        stored: &RangeSet,
+        mut read_stored: impl FnMut(u64) -> Result<Option<D>>,
+        found: &mut Vec<u64>,
+    ) -> Result<()> {
+        let mut buf = vec![0; usize::try_from(PAGE).unwrap_or(0)];
+        let end = range.end.min(size.div_ceil(PAGE));
+        let mut hole_end = range.start;
+        for page in range.start..end {
+            if page < hole_end || self.pages.changed.contains(page) {
+                continue;
+            }
+            let is_stored = stored.contains(page) && !self.pages.erased.contains(page);
+            if !is_stored {
+                // Holes on both sides are passed over at once.
+                let data = self.object.next_data(page * PAGE)?;
+                let data = data.map_or(end, |at| at / PAGE);
+                let next = stored.intersect(page, end).next();
+                hole_end = data.min(next.map_or(end, |(from, _)| from));
+                if page < hole_end {
+                    continue;
+                }
+            }
+            let stored = if is_stored { read_stored(page)? } else { None };
+            let len = usize::try_from(size.saturating_sub(page * PAGE).min(PAGE)).unwrap_or(0);
+            let Some(content) = buf.get_mut(..len) else {
+                break;
+            };
+            self.object.read_at(page * PAGE, content)?;
+            let stored = stored.as_ref().map_or(&[][..], AsRef::as_ref);
+            let (head, tail) = content.split_at(stored.len().min(len));
+            if head != stored || tail.iter().any(|&byte| byte != 0) {
+                found.push(page);
+            }
+        }
+        Ok(())
+    }
+}
