@@ -34,6 +34,7 @@ fn probe(delivery: Delivery) -> Result<goanna_sys::launch::Launched, LaunchError
         filter: compile(Purpose {
             delivery,
             shadow_files: true,
+            inherited: None,
         }),
         listener: delivery == Delivery::Notify,
         unblock: Vec::new(),

@@ -30,13 +30,37 @@ const OFFSET_NR: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
 const OFFSET_ARGS: u32 = 16;
 
-/// The event message of a stop that the filter of [`compile_watch`] asked for and the first one did, too.
-pub const WATCHED: u32 = 1;
 /// The event message of a stop of the transaction call, or of one of [`Rule::Trace`], in a program that has the filter
 /// of [`compile_member`].
 pub const MEMBER: u32 = 2;
 /// As [`MEMBER`], where that filter also stops calls that close descriptors.
 pub const CLOSER: u32 = 3;
+
+/// Which sockets a program may have, and so which of its calls on sockets are stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Watch {
+    /// Unix sockets: calls that connect, and messages that may carry descriptors.
+    Sockets,
+    /// Unix datagram sockets, too: all calls that send to an address.
+    Datagrams,
+}
+
+impl Watch {
+    /// The event message of a stop that both the first filter and that of [`compile_watch`] ask for.
+    const fn message(self) -> u32 {
+        match self {
+            Self::Sockets => 1,
+            Self::Datagrams => 4,
+        }
+    }
+
+    /// The filter of [`compile_watch`] that a stop with this event message shows the program to have.
+    pub fn of_message(message: u32) -> Option<Self> {
+        [Self::Sockets, Self::Datagrams]
+            .into_iter()
+            .find(|watch| watch.message() == message)
+    }
+}
 
 /// How calls that the monitor answers are to reach it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +78,8 @@ pub struct Purpose {
     pub delivery: Delivery,
     /// Whether any mount hands out shadow files, so that data calls must be seen.
     pub shadow_files: bool,
+    /// What the program inherits from outside of the run.
+    pub inherited: Option<Watch>,
 }
 
 /// Whether any of `mounts` hands out shadow files.
@@ -67,6 +93,13 @@ enum Verdict {
     If {
         all: &'static [Condition],
         then: u32,
+    },
+    /// `then` where `all` hold, else `otherwise` where `others` do.
+    Either {
+        all: &'static [Condition],
+        then: u32,
+        others: &'static [Condition],
+        otherwise: u32,
     },
     Unless {
         any: &'static AnyOf,
@@ -86,9 +119,11 @@ impl Verdict {
             Delivery::Stop => RET_TRACE,
         };
         match rule {
-            Rule::Allow | Rule::Close | Rule::TraceSends(_) | Rule::Read(_) => {
-                Self::Return(RET_ALLOW)
-            }
+            Rule::Allow | Rule::Close | Rule::Read(_) => Self::Return(RET_ALLOW),
+            Rule::TraceSockets | Rule::TraceDatagrams(_) => match purpose.inherited {
+                Some(watch) => Self::watching(rule, watch),
+                None => Self::Return(RET_ALLOW),
+            },
             Rule::Data(_) | Rule::DataUnless(..) | Rule::MapFile(_) | Rule::ReadIf(..)
                 if !purpose.shadow_files =>
             {
@@ -100,6 +135,12 @@ impl Verdict {
             },
             Rule::Notify(_) | Rule::Data(_) => Self::Return(answered),
             Rule::NotifyIf(condition, _) => Self::when(condition, answered),
+            Rule::NotifyOrTrace(condition, _, all) => Self::Either {
+                all: std::slice::from_ref(condition),
+                then: answered,
+                others: all,
+                otherwise: RET_TRACE,
+            },
             Rule::DataUnless(any, _) => Self::Unless {
                 any,
                 then: answered,
@@ -116,13 +157,15 @@ impl Verdict {
     }
 
     /// The verdict of [`compile_watch`].
-    fn watching(rule: &'static Rule) -> Self {
+    fn watching(rule: &'static Rule, watch: Watch) -> Self {
         match rule {
-            Rule::TraceSends(None) => Self::Return(RET_TRACE),
-            Rule::TraceSends(Some(condition)) => Self::when(condition, RET_TRACE),
-            Rule::TraceIf(all) => Self::If {
+            Rule::TraceSockets => Self::Return(RET_TRACE),
+            Rule::TraceDatagrams(condition) if watch == Watch::Datagrams => {
+                Self::when(condition, RET_TRACE)
+            }
+            Rule::TraceIf(all) | Rule::NotifyOrTrace(_, _, all) => Self::If {
                 all,
-                then: RET_TRACE | WATCHED,
+                then: RET_TRACE | watch.message(),
             },
             _ => Self::Return(RET_ALLOW),
         }
@@ -154,11 +197,11 @@ pub fn compile(purpose: Purpose) -> Vec<Insn> {
     })
 }
 
-/// A second filter for a program that has made a Unix datagram socket: it stops calls that send. The kernel takes
-/// the stricter verdict of both, and the younger filter's of two that are alike: so a stop tells whether the program
-/// has the second filter, which it hands on to its children as it does the first.
-pub fn compile_watch() -> Vec<Insn> {
-    assemble(RET_ALLOW, Verdict::watching)
+/// A further filter for a program that may have the Unix sockets of `watch`: it stops calls that connect or send. The kernel
+/// takes the stricter verdict of all filters, and the younger filter's of two that are alike: so a stop tells whether the
+/// program has this filter ([`Watch::of_message`]), which it hands on to its children as it does the first.
+pub fn compile_watch(watch: Watch) -> Vec<Insn> {
+    assemble(RET_ALLOW, |rule| Verdict::watching(rule, watch))
 }
 
 /// A further filter for a program that takes part in a transaction: it stops calls that read, whose answer is not the
@@ -215,28 +258,46 @@ fn search(ranges: &[(u32, Verdict)]) -> Vec<Insn> {
     }
 }
 
+/// Returns `then` where `all` hold, and goes on behind that otherwise.
+fn return_if(all: &[Condition], then: u32) -> Vec<Insn> {
+    let mut program = Vec::new();
+    for (index, condition) in all.iter().enumerate() {
+        // Past what is left of the tests, and past the verdict: at most two tests, of three instructions each.
+        let fails = (3 * (all.len() - index - 1) + 1) as u8;
+        let (jt, jf) = if condition.holds {
+            (0, fails)
+        } else {
+            (fails, 0)
+        };
+        let half = if condition.high { 4 } else { 0 };
+        let argument = OFFSET_ARGS + 8 * u32::from(condition.arg) + half;
+        program.extend([
+            insn(LD_W_ABS, 0, 0, argument),
+            insn(AND, 0, 0, condition.mask),
+            insn(JEQ, jt, jf, condition.value),
+        ]);
+    }
+    program.push(insn(RET, 0, 0, then));
+    program
+}
+
 fn leaf(verdict: Verdict) -> Vec<Insn> {
     match verdict {
         Verdict::Return(value) => vec![insn(RET, 0, 0, value)],
         Verdict::If { all, then } => {
-            let mut program = Vec::new();
-            for (index, condition) in all.iter().enumerate() {
-                // Past what is left of the tests, and past the verdict: at most two tests, of three instructions each.
-                let fails = (3 * (all.len() - index - 1) + 1) as u8;
-                let (jt, jf) = if condition.holds {
-                    (0, fails)
-                } else {
-                    (fails, 0)
-                };
-                let half = if condition.high { 4 } else { 0 };
-                let argument = OFFSET_ARGS + 8 * u32::from(condition.arg) + half;
-                program.extend([
-                    insn(LD_W_ABS, 0, 0, argument),
-                    insn(AND, 0, 0, condition.mask),
-                    insn(JEQ, jt, jf, condition.value),
-                ]);
-            }
-            program.extend([insn(RET, 0, 0, then), insn(RET, 0, 0, RET_ALLOW)]);
+            let mut program = return_if(all, then);
+            program.push(insn(RET, 0, 0, RET_ALLOW));
+            program
+        }
+        Verdict::Either {
+            all,
+            then,
+            others,
+            otherwise,
+        } => {
+            let mut program = return_if(all, then);
+            program.extend(return_if(others, otherwise));
+            program.push(insn(RET, 0, 0, RET_ALLOW));
             program
         }
         Verdict::Unless { any, then } => {
@@ -260,6 +321,7 @@ mod tests {
     const NOTIFY: Purpose = Purpose {
         delivery: Delivery::Notify,
         shadow_files: true,
+        inherited: None,
     };
 
     /// Runs the program as the kernel would.
@@ -298,7 +360,8 @@ mod tests {
             let want = match Verdict::of(&entry.rule, NOTIFY) {
                 Verdict::Return(value) => value,
                 Verdict::If { all, then } if all.iter().all(|c| (c.value == 0) == c.holds) => then,
-                Verdict::If { .. } => RET_ALLOW,
+                Verdict::Either { all, then, .. } if all.iter().all(|c| c.is_met(&[0; 6])) => then,
+                Verdict::If { .. } | Verdict::Either { .. } => RET_ALLOW,
                 Verdict::Unless { any, .. } if any.values.contains(&0) => RET_ALLOW,
                 Verdict::Unless { then, .. } => then,
             };
@@ -331,51 +394,73 @@ mod tests {
     }
 
     #[test]
-    fn sends_are_stopped_under_the_second_filter_only() {
-        let (first, second) = (compile(NOTIFY), compile_watch());
+    fn sockets_are_stopped_under_a_second_filter_only() {
+        let first = compile(NOTIFY);
+        let sockets = compile_watch(Watch::Sockets);
+        let datagrams = compile_watch(Watch::Datagrams);
         let verdict =
             |program: &[Insn], nr: i64, args| run(program, AUDIT_ARCH_X86_64, nr as u32, args);
-        let unix = [libc::AF_UNIX as u64, libc::SOCK_DGRAM as u64, 0, 0, 0, 0];
-        let raw = [
-            libc::AF_UNIX as u64,
-            (libc::SOCK_RAW | libc::SOCK_CLOEXEC) as u64,
-            0,
-            0,
-            0,
-            0,
-        ];
-        let stream = [
-            libc::AF_UNIX as u64,
-            (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64,
-            0,
-            0,
-            0,
-            0,
-        ];
-        let internet = [libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0, 0, 0, 0];
-        assert_eq!(verdict(&first, libc::SYS_socket, unix), RET_TRACE);
-        assert_eq!(
-            verdict(&second, libc::SYS_socket, unix),
-            RET_TRACE | WATCHED
-        );
-        assert_eq!(verdict(&first, libc::SYS_socket, raw), RET_TRACE);
-        let addressed = [3, 16, 1, 0, 16, 110];
-        assert_eq!(verdict(&second, libc::SYS_sendto, addressed), RET_TRACE);
-        for nr in [libc::SYS_sendmsg, libc::SYS_sendmmsg] {
+        let socket = |domain: i32| [domain as u64, libc::SOCK_DGRAM as u64, 0, 0, 0, 0];
+        for nr in [libc::SYS_socket, libc::SYS_socketpair] {
+            assert_eq!(verdict(&first, nr, socket(libc::AF_UNIX)), RET_TRACE);
+            for (program, watch) in [
+                (&sockets, Watch::Sockets),
+                (&datagrams, Watch::Datagrams),
+            ] {
+                let stop = verdict(program, nr, socket(libc::AF_UNIX));
+                assert_eq!(stop & !0xffff, RET_TRACE);
+                assert_eq!(Watch::of_message(stop & 0xffff), Some(watch));
+            }
+            for program in [&first, &sockets, &datagrams] {
+                assert_eq!(verdict(program, nr, socket(libc::AF_INET)), RET_ALLOW);
+            }
+        }
+        for nr in [libc::SYS_connect, libc::SYS_sendmsg, libc::SYS_sendmmsg] {
             assert_eq!(verdict(&first, nr, [0; 6]), RET_ALLOW);
-            assert_eq!(verdict(&second, nr, [0; 6]), RET_TRACE);
+            assert_eq!(verdict(&sockets, nr, [0; 6]), RET_TRACE);
+            assert_eq!(verdict(&datagrams, nr, [0; 6]), RET_TRACE);
         }
-        for program in [&first, &second] {
-            assert_eq!(verdict(program, libc::SYS_socket, internet), RET_ALLOW);
-            assert_eq!(verdict(program, libc::SYS_socket, stream), RET_ALLOW);
-            assert_eq!(
-                verdict(program, libc::SYS_sendto, [3, 16, 1, 0, 16, 0]),
-                RET_ALLOW
-            );
-        }
-        assert_eq!(verdict(&first, libc::SYS_sendto, addressed), RET_ALLOW);
-        assert_eq!(verdict(&second, libc::SYS_openat, [0; 6]), RET_ALLOW);
-        assert_eq!(verdict(&second, 9999, [0; 6]), RET_ALLOW);
+        let (bare, addressed) = ([3, 16, 1, 0, 16, 0], [3, 16, 1, 0, 16, 110]);
+        let to = libc::SYS_sendto;
+        assert_eq!(verdict(&first, to, addressed), RET_ALLOW);
+        assert_eq!(verdict(&sockets, to, addressed), RET_ALLOW);
+        assert_eq!(verdict(&datagrams, to, addressed), RET_TRACE);
+        assert_eq!(verdict(&datagrams, to, bare), RET_ALLOW);
+        assert_eq!(verdict(&datagrams, libc::SYS_openat, [0; 6]), RET_ALLOW);
+        assert_eq!(verdict(&datagrams, 9999, [0; 6]), RET_ALLOW);
+    }
+
+    #[test]
+    fn inherited_sockets_are_stopped_from_the_start() {
+        let verdict = |inherited, nr: i64| {
+            let program = compile(Purpose {
+                inherited,
+                ..NOTIFY
+            });
+            run(&program, AUDIT_ARCH_X86_64, nr as u32, [1; 6])
+        };
+        assert_eq!(verdict(None, libc::SYS_connect), RET_ALLOW);
+        let sockets = Some(Watch::Sockets);
+        assert_eq!(verdict(sockets, libc::SYS_connect), RET_TRACE);
+        assert_eq!(verdict(sockets, libc::SYS_sendmsg), RET_TRACE);
+        assert_eq!(verdict(sockets, libc::SYS_sendto), RET_ALLOW);
+        assert_eq!(verdict(Some(Watch::Datagrams), libc::SYS_sendto), RET_TRACE);
+    }
+
+    #[test]
+    fn filters_of_the_program_itself_come_after_ours() {
+        let first = compile(NOTIFY);
+        let verdict = |nr: i64, args| run(&first, AUDIT_ARCH_X86_64, nr as u32, args);
+        let filter = [u64::from(libc::SECCOMP_SET_MODE_FILTER), 0, 0, 0, 0, 0];
+        assert_eq!(verdict(libc::SYS_seccomp, filter), RET_TRACE);
+        assert_eq!(verdict(libc::SYS_seccomp, [2, 0, 0, 0, 0, 0]), RET_ALLOW);
+        let set = libc::PR_SET_SECCOMP as u64;
+        let by_prctl = [set, u64::from(libc::SECCOMP_MODE_FILTER), 0, 0, 0, 0];
+        assert_eq!(verdict(libc::SYS_prctl, by_prctl), RET_TRACE);
+        let dumpable = [libc::PR_SET_DUMPABLE as u64, 0, 0, 0, 0, 0];
+        assert_eq!(verdict(libc::SYS_prctl, dumpable), RET_NOTIFY);
+        let name = [libc::PR_SET_NAME as u64, 0, 0, 0, 0, 0];
+        assert_eq!(verdict(libc::SYS_prctl, name), RET_ALLOW);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use goanna_vfs::walk::{NoProcess, Pos, Walk};
 use goanna_vfs::{Caller, Errno, FileKind, Mounts, Result, ops};
 use nix::unistd::{AccessFlags, access};
 
+use crate::calls::socket::watch;
 use crate::filter::{Delivery, Purpose, compile, shadow_files};
 use crate::task::credentials;
 use crate::{Error, Interception};
@@ -154,6 +155,7 @@ pub fn start(
         filter: compile(Purpose {
             delivery,
             shadow_files: program.shadow_files,
+            inherited: watch::inherited(),
         }),
         listener: delivery == Delivery::Notify,
         unblock: start.unblock.clone(),

@@ -261,9 +261,11 @@ pub struct Monitor {
     pub(crate) ending: whole::ending::Ending,
     /// Whether threads stand still for a commit.
     pub(crate) pause: Pause,
-    note: Tell,
+    pub(crate) note: Tell,
     pub(crate) fail: Tell,
     noted: AtomicBool,
+    /// The user knows that processes outside of the run get copies of files.
+    pub(crate) passed_out: AtomicBool,
     /// The user knows that descriptors have run out.
     short: AtomicBool,
 }
@@ -360,6 +362,7 @@ impl Run {
             note: config.note,
             fail: config.fail,
             noted: AtomicBool::new(false),
+            passed_out: AtomicBool::new(false),
             short: AtomicBool::new(false),
         });
         let readers: Weak<Monitor> = Arc::downgrade(&monitor);

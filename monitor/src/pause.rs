@@ -8,7 +8,7 @@
 //!
 //! Nothing here waits for another thread of the monitor, because those may be waiting for the commit.
 //!
-//! Not stopped are processes outside of the run to which a program has passed a descriptor, and a process that takes a
+//! Not stopped are processes outside of the run that have taken a descriptor out of it, and a process that takes a
 //! descriptor out of a socket in that very instant. A SIGCONT that comes in that instant ends the stop early.
 
 use std::collections::HashSet;

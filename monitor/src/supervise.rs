@@ -16,7 +16,7 @@ use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, LOCKED, Place, Result, escape, ops};
 
 use crate::call::{Answer, Call};
-use crate::calls::socket::{self, datagram};
+use crate::calls::socket::{self, datagram, rights, watch};
 use crate::calls::txn::Request;
 use crate::core_files::CoreFiles;
 use crate::filter::{CLOSER, MEMBER, compile_member, shadow_files};
@@ -51,6 +51,8 @@ pub struct Supervisor {
     early: HashSet<i32>,
     /// Those that have the filter of members.
     filtered: HashSet<i32>,
+    /// How many filters the command starts with: its launcher's and our first.
+    first_filters: u32,
     pub(crate) injector: Injector,
     /// Where tracees send descriptors to that we may not take.
     letter_box: Option<Arc<LetterBox>>,
@@ -108,6 +110,7 @@ impl Supervisor {
             known: HashSet::new(),
             early: HashSet::new(),
             filtered: HashSet::new(),
+            first_filters: 1,
             injector: Injector::default(),
             letter_box: None,
             joining: HashMap::new(),
@@ -120,7 +123,9 @@ impl Supervisor {
     /// Seizes `pid`, which waits at its gate.
     pub fn seize(&mut self, pid: i32) -> Result<()> {
         self.know(pid);
-        ptrace::seize(pid, Options::MONITOR)
+        ptrace::seize(pid, Options::MONITOR)?;
+        self.first_filters = procfs::status(pid)?.seccomp_filters;
+        Ok(())
     }
 
     fn know(&mut self, tid: i32) {
@@ -416,6 +421,16 @@ impl Supervisor {
         self.without_notification(tid, *regs, answer)
     }
 
+    /// The program may get a Unix socket, or a filter that forbids to install another one.
+    fn watch_sockets(&mut self, call: &Call<'_>) -> Result<Next> {
+        let tid = call.task.tid;
+        if self.rewriter.was_filtered(tid) {
+            return Ok(Next::Run);
+        }
+        let ours = self.first_filters + u32::from(self.filtered.contains(&tid));
+        watch::install(call, ours).map(Next::of)
+    }
+
     /// A program is about to be executed: one that a rule is for gets its filter before.
     fn execute(&mut self, call: &Call<'_>, exec: &Exec, envp: u64) -> Result<Next> {
         let tid = call.task.tid;
@@ -615,10 +630,20 @@ impl Supervisor {
         ) {
             (libc::SYS_chdir, _) => change_directory(&call),
             (NUMBER, _) => self.transaction(&call, regs),
-            (libc::SYS_socket, _) if self.rewriter.was_filtered(tid) => Ok(Next::Run),
-            (libc::SYS_socket, _) => {
-                let further = u32::from(self.filtered.contains(&tid));
-                datagram::watch(&call, further).map(Next::of)
+            (
+                libc::SYS_socket
+                | libc::SYS_socketpair
+                | libc::SYS_seccomp
+                | libc::SYS_pidfd_getfd,
+                _,
+            ) => self.watch_sockets(&call),
+            (libc::SYS_prctl, _) if call.int(0) == libc::PR_SET_SECCOMP => {
+                self.watch_sockets(&call)
+            }
+            (libc::SYS_sendmsg | libc::SYS_sendmmsg, _) if rights::leave_in(&call) => {
+                let answer = on_own_thread(&monitor, tid, (nr, args), rights::send);
+                drop(call);
+                self.without_notification(tid, *regs, Ok(answer))
             }
             (libc::SYS_sendto | libc::SYS_sendmsg | libc::SYS_sendmmsg, _) => {
                 datagram::redirect(&call).map(Next::of)

@@ -39,6 +39,30 @@ pub fn create(name: &CStr) -> Result<OwnedFd, Errno> {
     }
 }
 
+/// A new file that `fill` gives its content and that nobody can change afterwards, by whatever descriptor (EPERM).
+pub fn sealed(
+    name: &CStr,
+    fill: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+) -> Result<OwnedFd, Errno> {
+    let attempt = |flags| {
+        // SAFETY: `name` is null-terminated.
+        let fd = Errno::result(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
+        // SAFETY: the kernel has just returned this descriptor, which nobody else owns.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    };
+    let sealable = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let fd = match attempt(sealable | libc::MFD_NOEXEC_SEAL) {
+        // Linux before 6.3.
+        Err(Errno::EINVAL) => attempt(sealable),
+        other => other,
+    }?;
+    fill(fd.as_fd())?;
+    let seals = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+    // SAFETY: integers only.
+    Errno::result(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    Ok(fd)
+}
+
 /// A new open file description of what `fd` refers to, with `flags` as for open(2); close-on-exec is added.
 /// Permissions are checked anew, as the calling thread's.
 pub fn reopen(fd: BorrowedFd<'_>, flags: i32) -> Result<OwnedFd, Errno> {

@@ -1,6 +1,6 @@
 //! Socket addresses as bytes: names of Unix sockets are up to 108 bytes long without a NUL at the end, which types for
 //! addresses do not hold.
-#![allow(unsafe_code, reason = "bind(2), getsockname(2) and getpeername(2)")]
+#![allow(unsafe_code, reason = "bind(2), sendmsg(2), getsockname(2) and getpeername(2)")]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -23,6 +23,40 @@ pub fn bind(socket: BorrowedFd<'_>, address: &[u8]) -> Result<(), Errno> {
         )
     };
     Errno::result(r).map(drop)
+}
+
+/// sendmsg(2) of `data` to `address` (empty: to the peer) with the control messages `control`, as the kernel takes them; how much
+/// was sent. Never SIGPIPE.
+pub fn send(
+    socket: BorrowedFd<'_>,
+    address: &[u8],
+    data: &[u8],
+    control: &[u8],
+    flags: i32,
+) -> Result<usize, Errno> {
+    let part = libc::iovec {
+        iov_base: data.as_ptr().cast_mut().cast(),
+        iov_len: data.len(),
+    };
+    // SAFETY: a message header is pointers and integers, for which zeros are valid.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    if !address.is_empty() {
+        message.msg_name = address.as_ptr().cast_mut().cast();
+        message.msg_namelen = address.len() as libc::socklen_t;
+    }
+    message.msg_iov = (&raw const part).cast_mut();
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_ptr().cast_mut().cast();
+    message.msg_controllen = control.len();
+    // SAFETY: all that the header points to is live for its length, and the kernel only reads it.
+    let r = unsafe {
+        libc::sendmsg(
+            socket.as_raw_fd(),
+            &raw const message,
+            flags | libc::MSG_NOSIGNAL,
+        )
+    };
+    Errno::result(r).map(isize::cast_unsigned)
 }
 
 /// getsockname(2): the whole address.

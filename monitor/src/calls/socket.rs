@@ -6,6 +6,8 @@
 
 pub mod datagram;
 mod name;
+pub mod rights;
+pub mod watch;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;

@@ -106,20 +106,36 @@ pub const CLONE_UNTRACED: Condition = Condition {
     value: libc::CLONE_UNTRACED as u32,
     holds: true,
 };
-/// socket(2) for Unix datagrams: SOCK_DGRAM, or SOCK_RAW, which is the same there.
-pub const UNIX_DATAGRAMS: [Condition; 2] = [
+/// socket(2) or socketpair(2) of Unix sockets.
+pub const UNIX_SOCKETS: [Condition; 1] = [Condition {
+    arg: 0,
+    high: false,
+    mask: u32::MAX,
+    value: libc::AF_UNIX as u32,
+    holds: true,
+}];
+/// seccomp(2) that installs a filter.
+pub const INSTALL_FILTER: [Condition; 1] = [Condition {
+    arg: 0,
+    high: false,
+    mask: u32::MAX,
+    value: libc::SECCOMP_SET_MODE_FILTER,
+    holds: true,
+}];
+/// prctl(2) that installs a filter.
+pub const INSTALL_FILTER_BY_PRCTL: [Condition; 2] = [
     Condition {
         arg: 0,
         high: false,
         mask: u32::MAX,
-        value: libc::AF_UNIX as u32,
+        value: libc::PR_SET_SECCOMP as u32,
         holds: true,
     },
     Condition {
         arg: 1,
         high: false,
-        mask: 0xe,
-        value: libc::SOCK_DGRAM as u32,
+        mask: u32::MAX,
+        value: libc::SECCOMP_MODE_FILTER,
         holds: true,
     },
 ];
@@ -159,6 +175,8 @@ pub enum Rule {
     Notify(Handler),
     /// As [`Rule::Notify`] when the condition holds, else allowed.
     NotifyIf(Condition, Handler),
+    /// As [`Rule::NotifyIf`]; when it does not and all of the others hold, as [`Rule::Trace`].
+    NotifyOrTrace(Condition, Handler, &'static [Condition]),
     /// As [`Rule::Notify`], but allowed in a run whose mounts all hand out host files: it changes the content
     /// behind a descriptor, which then needs no monitor.
     Data(Handler),
@@ -178,9 +196,11 @@ pub enum Rule {
     Trace,
     /// As [`Rule::Trace`] when all conditions hold, else allowed.
     TraceIf(&'static [Condition]),
-    /// Allowed in programs that have never made a Unix datagram socket; in others stopped by ptrace, where there is a
-    /// condition only when it holds. Else what the network sends would pay for names of sockets.
-    TraceSends(Option<Condition>),
+    /// Allowed in programs that can have no Unix socket; in others stopped by ptrace. Else connections and messages of the network
+    /// would pay for names of sockets.
+    TraceSockets,
+    /// Allowed in programs that have never made a Unix datagram socket; in others stopped by ptrace when the condition holds.
+    TraceDatagrams(Condition),
     /// Fails with this errno.
     Refuse(Errno),
     /// As [`Rule::Refuse`] when the condition holds, else allowed.
@@ -214,7 +234,7 @@ impl Entry {
         match self.rule {
             Rule::Allow => "allowed".into(),
             Rule::Notify(_) => "answered".into(),
-            Rule::NotifyIf(..) => "answered in part".into(),
+            Rule::NotifyIf(..) | Rule::NotifyOrTrace(..) => "answered in part".into(),
             Rule::Data(_) => "answered for shadow files".into(),
             Rule::DataUnless(..) | Rule::MapFile(_) => "answered in part for shadow files".into(),
             Rule::Read(_) => "allowed; answered in transactions".into(),
@@ -222,7 +242,8 @@ impl Entry {
             Rule::Close => "allowed; stopped under profiles".into(),
             Rule::Trace | Rule::Transaction => "stopped".into(),
             Rule::TraceIf(_) => "stopped in part".into(),
-            Rule::TraceSends(_) => "stopped in programs with Unix datagrams".into(),
+            Rule::TraceSockets => "stopped in programs with Unix sockets".into(),
+            Rule::TraceDatagrams(_) => "stopped in programs with Unix datagrams".into(),
             Rule::Refuse(errno) => format!("refused {errno:?}"),
             Rule::RefuseIf(_, errno) => format!("refused in part {errno:?}"),
         }
@@ -234,7 +255,9 @@ impl Rule {
     pub fn notifies(&self, args: &[u64; 6], shadow_files: bool) -> bool {
         match self {
             Self::Notify(_) => true,
-            Self::NotifyIf(condition, _) => condition.is_met(args),
+            Self::NotifyIf(condition, _) | Self::NotifyOrTrace(condition, ..) => {
+                condition.is_met(args)
+            }
             Self::Data(_) => shadow_files,
             Self::DataUnless(any, _) => shadow_files && !any.is_met(args),
             Self::MapFile(_) => shadow_files && MAP_SHARED_FILE.is_met(args),
@@ -248,6 +271,7 @@ impl Rule {
         match self {
             Self::Notify(handler)
             | Self::NotifyIf(_, handler)
+            | Self::NotifyOrTrace(_, handler, _)
             | Self::Data(handler)
             | Self::DataUnless(_, handler)
             | Self::MapFile(handler)

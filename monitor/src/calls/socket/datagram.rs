@@ -1,38 +1,18 @@
 //! Datagrams to names of Unix sockets in a mount: the tracee sends them itself, to the host object. So the receiver sees the
 //! tracee's credentials, descriptors travel, and a full queue makes the tracee wait, not the monitor.
 //!
-//! The calls come here at ptrace stops, and only those of programs that have made a Unix datagram socket: no register
-//! tells whether a `sendmsg` has an address, or which family's. Such a program is given a second filter
-//! ([`crate::filter::compile_watch`]) before it makes its first.
+//! The calls come here at ptrace stops, and only those of programs that may have a Unix socket (`watch.rs`).
 
-use goanna_sys::{procfs, ptrace};
 use goanna_vfs::Result;
 
-use super::{host_address, unix_socket};
+use super::{host_address, rights, unix_socket};
 use crate::call::Call;
-use crate::filter::{WATCHED, compile_watch};
 use crate::rewrite::{Addressed, AddressedKind, MMSGHDR, Rewrite};
 
 /// Size of a `struct msghdr`.
-const MSGHDR: usize = 56;
+pub const MSGHDR: usize = 56;
 /// More messages than this Linux does not take from one call (`UIO_MAXIOV`).
 const MAX_MESSAGES: u64 = 1024;
-
-/// socket(2) for Unix datagrams: the filter that the program must have first.
-///
-/// A program under filters of its own gets none: one of those may kill whoever makes another call than it expects. `further` is
-/// how many of ours it has beside the first.
-pub fn watch(call: &Call<'_>, further: u32) -> Result<Option<Rewrite>> {
-    let tid = call.task.tid;
-    if ptrace::event_message(tid)? == WATCHED as i32 {
-        return Ok(None);
-    }
-    let ours = procfs::status(std::process::id() as i32)?.seccomp_filters;
-    if procfs::status(tid)?.seccomp_filters > ours + 1 + further {
-        return Ok(None);
-    }
-    Ok(Some(Rewrite::Filter(compile_watch())))
-}
 
 /// Where the datagram on descriptor `fd` to the address of `len` bytes at `address` is to go, as an address of the host. `None`
 /// when the kernel is to find it: it gets the call as it stands, with all its errors.
@@ -77,7 +57,8 @@ fn message(call: &Call<'_>) -> Result<Option<Addressed>> {
     Ok(readdress(call, &mut send, 0)?.then_some(send))
 }
 
-/// A message that cannot be sent ends the call, as it does in the kernel: those before it are sent.
+/// A message that cannot be sent ends the call, as it does in the kernel: those before it are sent. So does one that the
+/// monitor is to send ([`rights`]); the program then sends the rest.
 fn messages(call: &Call<'_>) -> Result<Option<Addressed>> {
     let count = u64::from(call.uint(2)).min(MAX_MESSAGES);
     let Ok(image) = call.read(call.arg(1), count as usize * MMSGHDR.0) else {
@@ -90,7 +71,14 @@ fn messages(call: &Call<'_>) -> Result<Option<Addressed>> {
     };
     let mut changed = false;
     for index in 0..count {
-        match readdress(call, &mut send, index as usize * MMSGHDR.0) {
+        let at = index as usize * MMSGHDR.0;
+        let header = send.image.get(at..).and_then(<[u8]>::first_chunk);
+        if index > 0 && header.is_some_and(|header| rights::leave(call, header)) {
+            send.kind = AddressedKind::Messages(index);
+            changed = true;
+            break;
+        }
+        match readdress(call, &mut send, at) {
             Ok(other) => changed |= other,
             Err(errno) if index == 0 => return Err(errno),
             Err(_) => {
