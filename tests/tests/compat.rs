@@ -83,6 +83,7 @@ in_every_place! {
     calls_of_the_killed => |place| check(&place, "abandoned", false);
     sockets => |place| check(&place, "sockets", false);
     socket_names => |place| check(&place, "socknames", false);
+    leases => |place| check(&place, "leases", false);
     sockets_of_sandboxed_programs => |place| check(&place, "sandboxed", false);
     locks => |place| check(&place, "locks", false);
     copy => |place| check(&place, "copy", false);

@@ -24,6 +24,8 @@ pub mod caps {
     pub const MKNOD: u32 = 27;
     /// Give files capabilities.
     pub const SETFCAP: u32 = 31;
+    /// Leases on files of others.
+    pub const LEASE: u32 = 28;
     /// Open mapped files by `/proc/PID/map_files`, among more.
     pub const CHECKPOINT_RESTORE: u32 = 40;
 }

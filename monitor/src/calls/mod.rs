@@ -5,6 +5,7 @@ pub mod copy;
 pub mod dir;
 pub mod ioctl;
 pub mod kill;
+pub mod lease;
 pub mod link;
 pub mod map;
 pub mod open;

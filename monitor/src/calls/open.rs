@@ -10,6 +10,7 @@ use goanna_vfs::{Caller, Errno, FileKind, Native, Opened, Place, Result, ops};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
+use super::lease;
 use crate::call::{Answer, Call, Resolved};
 use crate::pause::Delivery;
 use crate::task::acting_as;
@@ -311,8 +312,10 @@ impl Request {
                 if self.flags & libc::O_TRUNC != 0 {
                     may_get_descriptor(call)?;
                 }
-                let opened = ops::open_existing(caller, place, self.flags)?;
-                self.install(call, place, opened, delivery)
+                match lease::open(call, caller, place, self.flags)? {
+                    Some(opened) => self.install(call, place, opened, delivery),
+                    None => Ok(Answer::Wait),
+                }
             }
             FileKind::Socket => {
                 ops::may_open_other(caller, place, self.flags)?;

@@ -3,6 +3,7 @@
 use goanna_sys::limits;
 use goanna_vfs::{Errno, Place, Result, ops};
 
+use super::lease;
 use super::outgrow::after_growth;
 use super::rw::Output;
 use crate::call::{Answer, Call, Descriptor, Target};
@@ -53,6 +54,9 @@ pub fn truncate(call: &mut Call<'_>) -> Result<Answer> {
     let caller = call.caller()?;
     if let Ok(size) = u64::try_from(size) {
         may_become(call, &place, size)?;
+    }
+    if lease::must_wait(call, &caller, &place) {
+        return Ok(Answer::Wait);
     }
     ops::truncate(&caller, &place, size)?;
     Ok(Answer::DONE)

@@ -88,6 +88,14 @@ pub const DUMPABLE_OR_PDEATHSIG: Condition = Condition {
     value: 0,
     holds: true,
 };
+/// fcntl(2) with F_SETLEASE.
+pub const SET_LEASE: Condition = Condition {
+    arg: 1,
+    high: false,
+    mask: u32::MAX,
+    value: libc::F_SETLEASE as u32,
+    holds: true,
+};
 /// A call whose argument `arg` is SIGKILL.
 pub const fn sigkill(arg: u8) -> Condition {
     Condition {

@@ -4,10 +4,10 @@ use nix::errno::Errno;
 
 use super::{
     CLONE_UNTRACED, DEVICE_REQUEST, DUMPABLE_OR_PDEATHSIG, Entry, FAR, INSTALL_FILTER,
-    INSTALL_FILTER_BY_PRCTL, Rule, TO_ADDRESS, UNIX_SOCKETS, row, sigkill,
+    INSTALL_FILTER_BY_PRCTL, Rule, SET_LEASE, TO_ADDRESS, UNIX_SOCKETS, row, sigkill,
 };
 use crate::calls::{
-    attr, copy, dir, ioctl, kill, link, map, open, process, read, rw, size, socket, stat, sync,
+    attr, copy, dir, ioctl, kill, lease, link, map, open, process, read, rw, size, socket, stat, sync,
     xattr,
 };
 
@@ -86,7 +86,7 @@ pub static ROWS: &[Entry] = &[
     row(69, "msgsnd", Rule::Allow, ""),
     row(70, "msgrcv", Rule::Allow, ""),
     row(71, "msgctl", Rule::Allow, ""),
-    row(72, "fcntl", Rule::Allow, "the kernel keeps the descriptor table"),
+    row(72, "fcntl", Rule::NotifyIf(SET_LEASE, lease::set), "the kernel keeps the descriptor table; F_SETLEASE: a file in a store can have no lease"),
     row(73, "flock", Rule::Allow, "record locks and leases live on the cache object"),
     row(74, "fsync", Rule::Notify(sync::fsync), ""),
     row(75, "fdatasync", Rule::Notify(sync::fdatasync), ""),

@@ -1,0 +1,62 @@
+//! Leases (fcntl(2), `F_SETLEASE`): a process has the kernel tell it when another one opens its file, and that one waits until
+//! the lease is given back, 45 s at most.
+//!
+//! A file of the host has the host's leases. An open that meets one waits on a thread of its own, not in the pool. Files in
+//! a store can have none: their cache objects are opened for work that must not wait, such as a commit.
+
+use std::os::fd::AsFd;
+
+use goanna_vfs::{Caller, Errno, Opened, Place, Result, caps, ops};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+use crate::call::{Answer, Call, Descriptor};
+use crate::shadow::Shadow;
+
+/// fcntl(2) with `F_SETLEASE`
+pub fn set(call: &mut Call<'_>) -> Result<Answer> {
+    let Descriptor::Shadow(shadow, _) = call.descriptor(call.int(0))? else {
+        return Ok(Answer::PassOn);
+    };
+    let Shadow::File { place, .. } = &*shadow else {
+        return Ok(Answer::PassOn);
+    };
+    if !matches!(call.int(2), libc::F_RDLCK | libc::F_WRLCK) {
+        return Ok(Answer::PassOn);
+    }
+    let caller = call.caller()?;
+    let owner = place.mount.fs.getattr(&caller, &place.node)?.uid;
+    if caller.uid != owner && !caller.capable(caps::LEASE) {
+        return Err(Errno::EACCES);
+    }
+    // As where somebody else has the file open: we do.
+    Err(Errno::EAGAIN)
+}
+
+/// Opens the regular file `place`, which exists. `None`: another process has a lease on it, which the kernel has told of this, and
+/// the call may not wait here.
+pub fn open(
+    call: &Call<'_>,
+    caller: &Caller,
+    place: &Place,
+    flags: i32,
+) -> Result<Option<Opened>> {
+    let may_meet_lease = place.mount.fs.opens_host_files();
+    if call.may_wait || !may_meet_lease || flags & libc::O_NONBLOCK != 0 {
+        return ops::open_existing(caller, place, flags).map(Some);
+    }
+    let opened = match ops::open_existing(caller, place, flags | libc::O_NONBLOCK) {
+        Err(Errno::EAGAIN) => return Ok(None),
+        opened => opened?,
+    };
+    let status = fcntl(opened.fd.as_fd(), FcntlArg::F_GETFL)?;
+    let status = OFlag::from_bits_retain(status) - OFlag::O_NONBLOCK;
+    fcntl(opened.fd.as_fd(), FcntlArg::F_SETFL(status))?;
+    Ok(Some(opened))
+}
+
+/// Whether the call, which is about to change the size of `place`, must wait for the end of a lease and may not wait here.
+pub fn must_wait(call: &Call<'_>, caller: &Caller, place: &Place) -> bool {
+    !call.may_wait
+        && place.mount.fs.opens_host_files()
+        && matches!(open(call, caller, place, libc::O_WRONLY), Ok(None))
+}
