@@ -34,7 +34,11 @@ impl Alive {
     /// it is taken as that.
     pub fn has_followed(&self, tid: i32) -> bool {
         let (word, bit) = place(tid);
-        let ever = self.ever.lock().get(word).is_some_and(|word| word & bit != 0);
+        let ever = self
+            .ever
+            .lock()
+            .get(word)
+            .is_some_and(|word| word & bit != 0);
         ever && (self.contains(tid) || procfs::has_ended(tid))
     }
 

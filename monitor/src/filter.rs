@@ -403,10 +403,7 @@ mod tests {
         let socket = |domain: i32| [domain as u64, libc::SOCK_DGRAM as u64, 0, 0, 0, 0];
         for nr in [libc::SYS_socket, libc::SYS_socketpair] {
             assert_eq!(verdict(&first, nr, socket(libc::AF_UNIX)), RET_TRACE);
-            for (program, watch) in [
-                (&sockets, Watch::Sockets),
-                (&datagrams, Watch::Datagrams),
-            ] {
+            for (program, watch) in [(&sockets, Watch::Sockets), (&datagrams, Watch::Datagrams)] {
                 let stop = verdict(program, nr, socket(libc::AF_UNIX));
                 assert_eq!(stop & !0xffff, RET_TRACE);
                 assert_eq!(Watch::of_message(stop & 0xffff), Some(watch));

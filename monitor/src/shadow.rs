@@ -6,9 +6,10 @@
 //! Lock order: the table's lock is a leaf but for the write lease test (a system call on our own
 //! descriptor); no back end is called under it.
 
+mod idle;
 mod retired;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use goanna_sys::witness::Witness;
-use goanna_sys::{cred, limits, memfile, procfs, stat};
+use goanna_sys::{cred, limits, memfile, stat};
 use goanna_vfs::{Attr, Caller, Errno, FileKind, Place, PlaceKey, Result};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
@@ -26,7 +27,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::rundir::RunDir;
 use crate::task::credentials;
-use retired::{Former, Retired};
+use retired::Retired;
 
 /// `(st_dev, st_ino)` of a host object.
 pub type Identity = (u64, u64);
@@ -83,6 +84,8 @@ impl Shadow {
 struct StandIn {
     /// `None`: a socket's.
     identity: Option<Identity>,
+    /// What it stands for.
+    place: Place,
     path: Arc<Path>,
     /// The sweep before which it was last asked for: who asked may not have it in hand yet.
     asked: AtomicU64,
@@ -120,6 +123,8 @@ pub struct Shadows {
     sweeping: Mutex<()>,
     /// Sweeps that are still to look for removed directories.
     restless: AtomicU64,
+    /// Sweeps that are still to look for removed fifos, sockets and devices.
+    removals: AtomicU64,
 }
 
 /// Placeholders below this number are never looked for in /proc.
@@ -128,6 +133,9 @@ const DIRS_BEFORE_SWEEP: usize = 1024;
 /// let go of at once, and then each tenth.
 const RESTLESS_SWEEPS: u64 = 60;
 const FIRST_SWEEPS: u64 = 4;
+/// So many sweeps after a name was removed look for fifos, sockets and devices without names. A transaction may remove the
+/// name much later for everybody: at its commit.
+const REMOVAL_SWEEPS: u64 = 120;
 
 impl Shadows {
     /// None yet; objects are made in `rundir`.
@@ -142,6 +150,7 @@ impl Shadows {
             crowd_min,
             sweeping: Mutex::default(),
             restless: AtomicU64::new(0),
+            removals: AtomicU64::new(0),
         }
     }
 
@@ -223,6 +232,11 @@ impl Shadows {
     /// A directory has been removed: what only its placeholder keeps is let go of soon.
     pub fn directory_removed(&self) {
         self.restless.store(RESTLESS_SWEEPS, Ordering::Relaxed);
+    }
+
+    /// A name of something that is no directory has been removed, or replaced.
+    pub fn name_removed(&self) {
+        self.removals.store(REMOVAL_SWEEPS, Ordering::Relaxed);
     }
 
     /// Notes that tracees hold descriptors of `place`'s cache object. No lock of the back end is held.
@@ -355,14 +369,13 @@ impl Shadows {
             return Ok(path);
         }
         let path: Arc<Path> = make()?.into();
-        let place = place.clone();
         let shadow = match place.node.kind() {
             FileKind::Directory => Shadow::Dir {
-                place,
+                place: place.clone(),
                 path: Arc::clone(&path),
             },
             _ => Shadow::Special {
-                place,
+                place: place.clone(),
                 path: Arc::clone(&path),
             },
         };
@@ -376,6 +389,7 @@ impl Shadows {
         let asked = AtomicU64::new(table.sweeps);
         let stand_in = StandIn {
             identity,
+            place: place.clone(),
             path: Arc::clone(&path),
             asked,
         };
@@ -386,7 +400,7 @@ impl Shadows {
     /// Lets go of objects no tracee holds any more and tells their back ends. `threads` lists the tracees.
     pub fn sweep(&self, threads: impl FnOnce() -> Vec<i32>) {
         self.sweep_files();
-        self.sweep_directories(threads);
+        self.sweep_others(threads);
     }
 
     fn sweep_files(&self) {
@@ -425,96 +439,6 @@ impl Shadows {
             content.released(&place.node);
         }
     }
-
-    /// Nothing tells when a placeholder is no longer held, so the threads are asked, and seldom.
-    fn sweep_directories(&self, threads: impl FnOnce() -> Vec<i32>) {
-        let Some(idle) = self.idle_directories() else {
-            return;
-        };
-        let mut held = HashSet::new();
-        for tid in threads() {
-            held.extend(procfs::cwd_identity(tid).ok());
-            for fd in procfs::fds(tid).unwrap_or_default() {
-                if let Ok(meta) = fs::metadata(format!("/proc/{tid}/fd/{fd}")) {
-                    held.insert((meta.dev(), meta.ino()));
-                }
-            }
-        }
-        let Ok(own) = credentials(std::process::id().cast_signed()) else {
-            return;
-        };
-        for (identity, place) in idle.places {
-            // Of one that an open transaction has made there is no path to find it again by: it stays.
-            if !held.contains(&identity)
-                && let Ok(former) = Former::of(&own, &place)
-                && (idle.all || former.is_none())
-            {
-                self.retire(identity, &place.key(), former);
-            }
-        }
-        let mut table = self.table.write();
-        table.dirs_kept = table.stand_ins.len();
-    }
-
-    /// Placeholders that nobody has asked for since the sweep before; `None` while it is not time to look for them.
-    fn idle_directories(&self) -> Option<Idle> {
-        let left = self.restless.load(Ordering::Relaxed);
-        // A removal meanwhile starts anew.
-        let _ = self.restless.compare_exchange(
-            left,
-            left.saturating_sub(1),
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-        );
-        let restless = left > RESTLESS_SWEEPS - FIRST_SWEEPS || left > 0 && left.is_multiple_of(10);
-        let mut table = self.table.write();
-        let all = table.stand_ins.len() >= DIRS_BEFORE_SWEEP.max(2 * table.dirs_kept);
-        if !all && !restless {
-            return None;
-        }
-        table.sweeps += 1;
-        let sweep = table.sweeps;
-        let is_idle = |stand_in: &&StandIn| stand_in.asked.load(Ordering::Relaxed) + 1 < sweep;
-        let idle = table.stand_ins.values().filter(is_idle);
-        let places = idle.filter_map(|stand_in| {
-            let identity = stand_in.identity?;
-            match &**table.by_identity.get(&identity)? {
-                Shadow::Dir { place, .. } => Some((identity, place.clone())),
-                _ => None,
-            }
-        });
-        Some(Idle {
-            places: places.collect(),
-            all,
-        })
-    }
-
-    /// Removes a placeholder that nobody holds, unless somebody has asked for it meanwhile.
-    fn retire(&self, identity: Identity, key: &PlaceKey, former: Option<Former>) {
-        let mut table = self.table.write();
-        let sweep = table.sweeps;
-        let again = |stand_in: &StandIn| stand_in.asked.load(Ordering::Relaxed) == sweep;
-        if table.stand_ins.get(key).is_none_or(again) {
-            return;
-        }
-        let gone = table.by_identity.remove(&identity);
-        if let Some(stand_in) = table.stand_ins.remove(key) {
-            let _ = fs::remove_dir(&stand_in.path);
-        }
-        if let Some(former) = former {
-            table.retired.add(identity, former);
-        }
-        drop(table);
-        // The last reference to the directory, perhaps: its back end hears of it with no lock held.
-        drop(gone);
-    }
-}
-
-/// See [`Shadows::idle_directories`].
-struct Idle {
-    places: Vec<(Identity, Place)>,
-    /// Not only those of removed directories are to go.
-    all: bool,
 }
 
 /// Gives a host object the owner and the permissions of what it stands for. An unprivileged monitor's tracees are all of

@@ -631,10 +631,7 @@ impl Supervisor {
             (libc::SYS_chdir, _) => change_directory(&call),
             (NUMBER, _) => self.transaction(&call, regs),
             (
-                libc::SYS_socket
-                | libc::SYS_socketpair
-                | libc::SYS_seccomp
-                | libc::SYS_pidfd_getfd,
+                libc::SYS_socket | libc::SYS_socketpair | libc::SYS_seccomp | libc::SYS_pidfd_getfd,
                 _,
             ) => self.watch_sockets(&call),
             (libc::SYS_prctl, _) if call.int(0) == libc::PR_SET_SECCOMP => {

@@ -34,12 +34,7 @@ pub fn set(call: &mut Call<'_>) -> Result<Answer> {
 
 /// Opens the regular file `place`, which exists. `None`: another process has a lease on it, which the kernel has told of this, and
 /// the call may not wait here.
-pub fn open(
-    call: &Call<'_>,
-    caller: &Caller,
-    place: &Place,
-    flags: i32,
-) -> Result<Option<Opened>> {
+pub fn open(call: &Call<'_>, caller: &Caller, place: &Place, flags: i32) -> Result<Option<Opened>> {
     let may_meet_lease = place.mount.fs.opens_host_files();
     if call.may_wait || !may_meet_lease || flags & libc::O_NONBLOCK != 0 {
         return ops::open_existing(caller, place, flags).map(Some);

@@ -29,6 +29,7 @@ fn remove_name(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<Answer> {
         });
     }
     ops::unlink(&caller, &entry.dir, name)?;
+    call.monitor.shadows.name_removed();
     Ok(Answer::DONE)
 }
 
@@ -93,6 +94,7 @@ fn move_name(
         }
     }
     ops::rename(&caller, &from_dir, from, &to_dir, to, flags)?;
+    call.monitor.shadows.name_removed();
     Ok(Answer::DONE)
 }
 

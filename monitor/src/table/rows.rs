@@ -7,8 +7,8 @@ use super::{
     INSTALL_FILTER_BY_PRCTL, Rule, SET_LEASE, TO_ADDRESS, UNIX_SOCKETS, row, sigkill,
 };
 use crate::calls::{
-    attr, copy, dir, ioctl, kill, lease, link, map, open, process, read, rw, size, socket, stat, sync,
-    xattr,
+    attr, copy, dir, ioctl, kill, lease, link, map, open, process, read, rw, size, socket, stat,
+    sync, xattr,
 };
 
 /// Sorted by number.

@@ -280,7 +280,11 @@ mod tests {
     fn descriptors_are_found_among_other_control_messages() {
         let mut control = message(libc::SOL_SOCKET, libc::SCM_CREDENTIALS, &[0; 12]);
         let first = control.len() + CMSGHDR;
-        control.extend(message(libc::SOL_SOCKET, libc::SCM_RIGHTS, &[7, 0, 0, 0, 9, 0, 0, 0, 1]));
+        control.extend(message(
+            libc::SOL_SOCKET,
+            libc::SCM_RIGHTS,
+            &[7, 0, 0, 0, 9, 0, 0, 0, 1],
+        ));
         let places = descriptors(&control);
         assert_eq!(places, [first, first + 4]);
         assert_eq!(descriptor_at(&control, first + 4), Some(9));

@@ -1,0 +1,190 @@
+//! Host objects that nobody needs any more: placeholders that no thread holds, and what stands behind fifos, sockets and
+//! devices that have lost their last name.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering;
+
+use goanna_sys::procfs;
+use goanna_vfs::{Caller, FileKind, Place, PlaceKey};
+
+use super::retired::Former;
+use super::{
+    DIRS_BEFORE_SWEEP, FIRST_SWEEPS, Identity, RESTLESS_SWEEPS, Shadow, Shadows, StandIn, Table,
+};
+use crate::task::credentials;
+
+/// See [`Shadows::idle_directories`].
+struct Idle {
+    places: Vec<(Identity, Place)>,
+    /// Not only those of removed directories are to go.
+    all: bool,
+}
+
+impl Shadows {
+    /// Nothing tells when a descriptor is closed, so the threads are asked, and seldom.
+    pub(super) fn sweep_others(&self, threads: impl FnOnce() -> Vec<i32>) {
+        let removed = self.removed();
+        let idle = self.idle_directories();
+        if removed.is_empty() && idle.is_none() {
+            return;
+        }
+        let Ok(own) = credentials(std::process::id().cast_signed()) else {
+            return;
+        };
+        let mut without_names = removed;
+        without_names.retain(|place| has_no_name(&own, place));
+        // No descriptor leads to the host object of a socket.
+        let held = if idle.is_none() && without_names.iter().all(is_socket) {
+            HashSet::new()
+        } else {
+            held_by(threads())
+        };
+        for place in without_names {
+            self.remove_without_name(&place, &held);
+        }
+        let Some(idle) = idle else {
+            return;
+        };
+        for (identity, place) in idle.places {
+            // Of one that an open transaction has made there is no path to find it again by: it stays.
+            if !held.contains(&identity)
+                && let Ok(former) = Former::of(&own, &place)
+                && (idle.all || former.is_none())
+            {
+                self.retire(identity, &place.key(), former);
+            }
+        }
+        let mut table = self.table.write();
+        table.dirs_kept = table.stand_ins.len();
+    }
+
+    /// What is no directory and may have lost its names, while it is time to look for that.
+    fn removed(&self) -> Vec<Place> {
+        let left = self.removals.load(Ordering::Relaxed);
+        if left == 0 {
+            return Vec::new();
+        }
+        // A removal meanwhile starts anew.
+        let _ =
+            self.removals
+                .compare_exchange(left, left - 1, Ordering::Relaxed, Ordering::Relaxed);
+        let table = self.table.read();
+        let stand_ins = table.stand_ins.values();
+        let others = stand_ins.filter(|stand_in| !stand_in.place.node.is_dir());
+        others.map(|stand_in| stand_in.place.clone()).collect()
+    }
+
+    /// Removes what stands behind `place`, which has no name, unless a thread holds it.
+    fn remove_without_name(&self, place: &Place, held: &HashSet<Identity>) {
+        let mut table = self.table.write();
+        let key = place.key();
+        let keeps = |stand_in: &StandIn| {
+            stand_in
+                .identity
+                .is_some_and(|identity| held.contains(&identity))
+                || table.is_referred_to(&key)
+        };
+        if table.stand_ins.get(&key).is_none_or(keeps) {
+            return;
+        }
+        let gone = table.stand_ins.remove(&key);
+        let identity = gone.as_ref().and_then(|stand_in| stand_in.identity);
+        let shadow = identity.and_then(|identity| table.by_identity.remove(&identity));
+        drop(table);
+        if let Some(stand_in) = &gone {
+            // A socket that was not bound in this run has none.
+            let _ = fs::remove_file(&stand_in.path);
+        }
+        // The last reference to the inode, perhaps: its back end hears of it with no lock held.
+        drop((gone, shadow));
+    }
+
+    /// Placeholders that nobody has asked for since the sweep before; `None` while it is not time to look for them.
+    fn idle_directories(&self) -> Option<Idle> {
+        let left = self.restless.load(Ordering::Relaxed);
+        // A removal meanwhile starts anew.
+        let _ = self.restless.compare_exchange(
+            left,
+            left.saturating_sub(1),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        let restless = left > RESTLESS_SWEEPS - FIRST_SWEEPS || left > 0 && left.is_multiple_of(10);
+        let mut table = self.table.write();
+        let all = table.stand_ins.len() >= DIRS_BEFORE_SWEEP.max(2 * table.dirs_kept);
+        if !all && !restless {
+            return None;
+        }
+        table.sweeps += 1;
+        let sweep = table.sweeps;
+        let is_idle = |stand_in: &&StandIn| stand_in.asked.load(Ordering::Relaxed) + 1 < sweep;
+        let idle = table.stand_ins.values().filter(is_idle);
+        let places = idle.filter_map(|stand_in| {
+            let identity = stand_in.identity?;
+            match &**table.by_identity.get(&identity)? {
+                Shadow::Dir { place, .. } => Some((identity, place.clone())),
+                _ => None,
+            }
+        });
+        Some(Idle {
+            places: places.collect(),
+            all,
+        })
+    }
+
+    /// Removes a placeholder that nobody holds, unless somebody has asked for it meanwhile.
+    fn retire(&self, identity: Identity, key: &PlaceKey, former: Option<Former>) {
+        let mut table = self.table.write();
+        let sweep = table.sweeps;
+        let again = |stand_in: &StandIn| stand_in.asked.load(Ordering::Relaxed) == sweep;
+        if table.stand_ins.get(key).is_none_or(again) {
+            return;
+        }
+        let gone = table.by_identity.remove(&identity);
+        let stand_in = table.stand_ins.remove(key);
+        if let Some(stand_in) = &stand_in {
+            let _ = fs::remove_dir(&stand_in.path);
+        }
+        if let Some(former) = former {
+            table.retired.add(identity, former);
+        }
+        drop(table);
+        // The last reference to the directory, perhaps: its back end hears of it with no lock held.
+        drop((gone, stand_in));
+    }
+}
+
+impl Table {
+    /// Whether an `O_PATH` descriptor of what has this key may be open: it leads to the host object.
+    fn is_referred_to(&self, key: &PlaceKey) -> bool {
+        self.by_identity.values().any(
+            |shadow| matches!(&**shadow, Shadow::Reference { place, .. } if place.key() == *key),
+        )
+    }
+}
+
+fn is_socket(place: &Place) -> bool {
+    place.node.kind() == FileKind::Socket
+}
+
+/// Whether no name is left for anybody. Of what an open transaction has made that cannot be told: it stays.
+fn has_no_name(own: &Caller, place: &Place) -> bool {
+    let attr = place.mount.fs.getattr(own, &place.node);
+    attr.is_ok_and(|attr| attr.nlink == 0)
+}
+
+/// What these threads have as descriptor or working directory.
+fn held_by(threads: Vec<i32>) -> HashSet<Identity> {
+    let mut held = HashSet::new();
+    for tid in threads {
+        held.extend(procfs::cwd_identity(tid).ok());
+        for fd in procfs::fds(tid).unwrap_or_default() {
+            if let Ok(meta) = fs::metadata(format!("/proc/{tid}/fd/{fd}")) {
+                held.insert((meta.dev(), meta.ino()));
+            }
+        }
+    }
+    held
+}
