@@ -119,6 +119,9 @@ print("connected", flush=True)'"#;
         held.go_on();
         assert_eq!(held.line(), "connected");
         assert!(held.run.wait().unwrap().success());
-        assert_eq!(goanna_tests::finish(&mut place.shell("rm -f s0 s1")).status, 0);
+        assert_eq!(
+            goanna_tests::finish(&mut place.shell("rm -f s0 s1")).status,
+            0
+        );
     }
 }

@@ -519,3 +519,30 @@ fn from_inside_of_a_run() {
     let held = Held::new(&place, "one", &[], &script);
     assert_eq!(held.go(), 0);
 }
+
+/// A store that a run has mounted beside its own has an owner that takes no clients for it. Commands say so at once.
+#[test]
+fn a_store_that_another_run_has_mounted_names_the_owner_at_once() {
+    let (place, lent) = (Place::amino(), Place::amino());
+    assert_eq!(finish(&mut lent.shell("echo hi > f")).status, 0);
+    let mount = format!("amino={}:/lent", lent.path("store").display());
+    let held = Held::new(&place, "lends", &["--mount", &mount], "cat /lent/f; %GO%");
+    let (pid, _) = place.owner().expect("the owner of the first store");
+    let begun = std::time::Instant::now();
+    let commands = [
+        lent.amino_command("ls"),
+        lent.amino_command("info"),
+        lent.shell("true"),
+    ];
+    for mut command in commands {
+        let ended = finish(&mut command);
+        let said = format!("{}{}", ended.text(), ended.errors());
+        assert!(said.contains(&format!("{pid}")), "{said}");
+    }
+    assert!(
+        begun.elapsed() < Duration::from_secs(25),
+        "a command has waited for an owner that never comes"
+    );
+    assert_eq!(held.go(), 0);
+    assert_eq!(amino(&lent, "ls", &[]).expect(0).text(), "f\n");
+}

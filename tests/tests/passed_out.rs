@@ -75,19 +75,30 @@ fn connect_and_change(place: &Place, listener: &UnixListener, script: &Path, soc
     let files = receive(&peer);
     assert_eq!(files.len(), 3);
     let (reader, writer) = (&files[0], &files[1]);
-    assert_eq!((text(reader), text(writer)), ("committed".into(), "committed".into()));
+    assert_eq!(
+        (text(reader), text(writer)),
+        ("committed".into(), "committed".into())
+    );
     let position = rustix::fs::tell(reader).unwrap();
     assert_eq!(position, 3, "the descriptor's offset");
     let errno = |result: std::io::Result<()>| result.err().and_then(|error| error.raw_os_error());
-    assert_eq!(errno(writer.write_all_at(b"outsider!", 0)), Some(libc::EPERM));
-    assert_eq!(errno(reader.write_all_at(b"outsider!", 0)), Some(libc::EBADF));
+    assert_eq!(
+        errno(writer.write_all_at(b"outsider!", 0)),
+        Some(libc::EPERM)
+    );
+    assert_eq!(
+        errno(reader.write_all_at(b"outsider!", 0)),
+        Some(libc::EBADF)
+    );
     assert_eq!(errno(writer.set_len(0)), Some(libc::EPERM));
     // By a name of the descriptor, too.
     let again = format!("/proc/self/fd/{}", reader.as_raw_fd());
     let again = File::options().write(true).open(again);
     let written = again.and_then(|file| file.write_all_at(b"outsider!", 0));
     assert!(written.is_err(), "an outsider has written to the file");
-    (&files[2]).write_all(b"the host's own travels as it is").unwrap();
+    (&files[2])
+        .write_all(b"the host's own travels as it is")
+        .unwrap();
     peer.write_all(b"ok").unwrap();
     peer.read_exact(&mut [0; 4]).unwrap();
     assert_eq!(text(reader), "committed", "the content as it was sent");
@@ -157,7 +168,10 @@ fn the_store_keeps_what_was_committed_when_a_transaction_aborts() {
         return;
     }
     let place = Place::amino();
-    assert_eq!(finish(&mut place.shell("printf committed > base")).status, 0);
+    assert_eq!(
+        finish(&mut place.shell("printf committed > base")).status,
+        0
+    );
     let script = place.path("host").join("send.py");
     let text_of = "import os, socket, sys
 s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])
@@ -170,7 +184,11 @@ socket.send_fds(s, [b'x'], [f]); s.recv(4); sys.exit(3)";
     let mut run = place.transaction(&line).spawn().unwrap();
     let (mut peer, _) = listener.accept().unwrap();
     let files = receive(&peer);
-    assert_eq!(text(&files[0]), "uncommitt", "what the program reads itself");
+    assert_eq!(
+        text(&files[0]),
+        "uncommitt",
+        "what the program reads itself"
+    );
     assert!(files[0].write_all_at(b"outsider!", 0).is_err());
     peer.write_all(b"ok").unwrap();
     assert_eq!(run.wait().unwrap().code(), Some(3));
@@ -207,7 +225,12 @@ os.pwrite(socket.recv_fds(b, 4, 4)[1][0], b'third', 0); print(open('base').read(
     let socket = place.path("host").join("s");
     let line = format!("python3 {} {}", script.display(), socket.display());
     let ended = finish(&mut place.shell(&line));
-    assert_eq!(ended.text(), "other\nother\nother\nthird\n", "{}", ended.errors());
+    assert_eq!(
+        ended.text(),
+        "other\nother\nother\nthird\n",
+        "{}",
+        ended.errors()
+    );
     assert!(!ended.errors().contains("outside"), "{}", ended.errors());
 }
 

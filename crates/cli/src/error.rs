@@ -218,6 +218,9 @@ fn session_hint(error: &SessionError) -> Option<String> {
 fn store_hint(error: &StoreError) -> Option<&'static str> {
     Some(match error {
         StoreError::NotAStore(_) => "give an empty or new directory, or that of a store",
+        StoreError::Held { command, .. } if command.starts_with(goanna_daemon::NAME) => {
+            "a run on the store that is named there has mounted this one, too; wait until it has ended"
+        }
         StoreError::Held { .. } => {
             "amino commands share a store, other processes do not; wait for that one, or choose another --store"
         }

@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::OsStr;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -152,6 +153,26 @@ pub fn is_held_by(error: &Error, name: &str) -> bool {
     };
     let program = command.split(' ').next().map(Path::new);
     program.and_then(Path::file_name) == Some(OsStr::new(name))
+}
+
+/// Whether a store could not be opened because the program `name` has it open that was started for the store `dir`. Where it was
+/// started for another store, a run has mounted both: it takes no clients for `dir`, and has that until the run ends.
+pub fn is_owned_by(error: &Error, name: &str, dir: &Path) -> bool {
+    if !is_held_by(error, name) {
+        return false;
+    }
+    let (Error::Store { why, .. } | Error::Unchecked { why, .. }) = error else {
+        return false;
+    };
+    let StoreError::Held { pid, .. } = why else {
+        return false;
+    };
+    // The command line, whose parts end with a NUL each: the program, and the store.
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let own = line.split(|&byte| byte == 0).nth(1).unwrap_or_default();
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    // One that has just ended is taken for the owner: the next attempt tells.
+    real(Path::new(OsStr::from_bytes(own))).is_none_or(|own| Some(own) == real(dir))
 }
 
 /// The name of the engine of the store in `dir`, if there is a store.

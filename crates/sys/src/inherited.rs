@@ -1,5 +1,8 @@
 //! Descriptors that a process was started with.
-#![allow(unsafe_code, reason = "close_range(2); getsockopt(2) and fcntl(2) by number")]
+#![allow(
+    unsafe_code,
+    reason = "close_range(2); getsockopt(2) and fcntl(2) by number"
+)]
 
 use nix::errno::Errno;
 

@@ -1,6 +1,9 @@
 //! Socket addresses as bytes: names of Unix sockets are up to 108 bytes long without a NUL at the end, which types for
 //! addresses do not hold.
-#![allow(unsafe_code, reason = "bind(2), sendmsg(2), getsockname(2) and getpeername(2)")]
+#![allow(
+    unsafe_code,
+    reason = "bind(2), sendmsg(2), getsockname(2) and getpeername(2)"
+)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

@@ -28,7 +28,11 @@ pub fn reach<T>(
             Some(owner) => through(owner)?,
             None => match store::patiently(&open) {
                 // An owner has come just now, or is about to end.
-                Err(error) if store::is_held_by(&error, NAME) && begun.elapsed() < PATIENCE => None,
+                Err(error)
+                    if store::is_owned_by(&error, NAME, dir) && begun.elapsed() < PATIENCE =>
+                {
+                    None
+                }
                 opened => Some(opened?),
             },
         };

@@ -157,7 +157,7 @@ fn open(
     };
     let caller = credentials::current();
     let fs = match store::open_or_make(dir, opening, &caller, made) {
-        Err(error) if store::is_held_by(&error, NAME) => return Ok(None),
+        Err(error) if store::is_owned_by(&error, NAME, dir) => return Ok(None),
         fs => fs?,
     };
     let listener = socket::listen(dir).map_err(|why| SessionError::host(dir, why))?;
