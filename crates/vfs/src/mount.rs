@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
-use crate::{Caller, Errno, FileSystem, LinkFree, Node, SynthFs, walk};
+use crate::{Caller, Errno, FileSystem, LinkFree, Node, SynthFs, caps, walk};
 
 bitflags! {
     /// Mount options the switch itself enforces.
@@ -104,6 +104,8 @@ pub struct Mounts {
     by_target: HashMap<Vec<u8>, Arc<Mount>>,
     nested: bool,
     link_free: LinkFree,
+    /// Mount points that callers were found to reach on the host a moment ago.
+    reached: LinkFree,
 }
 
 impl Mounts {
@@ -121,6 +123,7 @@ impl Mounts {
             by_target: HashMap::new(),
             nested: false,
             link_free: LinkFree::default(),
+            reached: LinkFree::default(),
         }
     }
 
@@ -191,9 +194,39 @@ impl Mounts {
         })
     }
 
+    /// EACCES unless `caller` may search the host's directories above the mount point `target`. A change of their permissions is
+    /// seen some milliseconds late.
+    pub fn may_reach(&self, caller: &Caller, target: &[u8]) -> crate::Result<()> {
+        if caller.capable(caps::DAC_OVERRIDE) || caller.capable(caps::DAC_READ_SEARCH) {
+            return Ok(());
+        }
+        let mut key = target.to_vec();
+        key.push(0);
+        for id in [caller.uid, caller.gid].iter().chain(&*caller.groups) {
+            key.extend(id.to_ne_bytes());
+        }
+        // What is missing on the host appears in the run.
+        let refused = || self.host_place(caller, target).err() == Some(Errno::EACCES);
+        if self.reached.holds(&key, || !refused()) {
+            Ok(())
+        } else {
+            Err(Errno::EACCES)
+        }
+    }
+
     /// The mount whose mount point is exactly `path` (canonical, absolute).
     pub fn at(&self, path: &[u8]) -> Option<&Arc<Mount>> {
         self.by_target.get(path)
+    }
+
+    /// The innermost mount that the canonical absolute `path` leads into, if any.
+    pub fn innermost(&self, path: &[u8]) -> Option<&Arc<Mount>> {
+        let holds = |mount: &&Arc<Mount>| {
+            let rest = path.strip_prefix(mount.target.as_slice());
+            rest.is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
+        };
+        let mounts = self.iter().filter(holds);
+        mounts.max_by_key(|mount| mount.target.len())
     }
 
     /// Whether the canonical absolute `path` is a mount point or lies below one.

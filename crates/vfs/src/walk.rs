@@ -109,6 +109,8 @@ pub struct Walk<'a> {
     anchor: Option<Pos>,
     depth: i32,
     left_host: bool,
+    /// The walk, or the last absolute link in it, started at the root.
+    from_root: bool,
     /// Host paths that the walk went up from without a look whether they are directories.
     unseen: Vec<Vec<u8>>,
 }
@@ -136,6 +138,7 @@ impl<'a> Walk<'a> {
             anchor: None,
             depth: 0,
             left_host: false,
+            from_root: false,
             unseen: Vec::new(),
         }
     }
@@ -230,6 +233,7 @@ impl<'a> Walk<'a> {
             self.anchor = Some(start.clone());
         }
         self.left_host |= matches!(start, Pos::Mounted(_));
+        self.from_root = false;
         let mut at = start;
         let mut rest = path.to_vec();
         if rest.first() == Some(&b'/') {
@@ -362,7 +366,10 @@ impl<'a> Walk<'a> {
                 self.depth = 0;
                 Ok(anchor.clone())
             }
-            _ => Ok(Pos::root()),
+            _ => {
+                self.from_root = true;
+                Ok(Pos::root())
+            }
         }
     }
 
@@ -513,6 +520,10 @@ impl<'a> Walk<'a> {
         }
         path.extend_from_slice(name);
         if let Some(mount) = self.mounts.at(&path) {
+            // From elsewhere the kernel would ask less: not about the directories above the start.
+            if self.from_root {
+                self.mounts.may_reach(self.caller, &path)?;
+            }
             return Ok((self.enter(mount)?, None));
         }
         if is_magic_link(&path) {

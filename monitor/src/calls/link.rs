@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use goanna_vfs::walk::{Last, Pos, is_magic_link};
 use goanna_vfs::{Errno, FileKind, Place, Result, caps, ops};
@@ -330,14 +331,23 @@ fn read_magic(call: &Call<'_>, link: &[u8], buffer: u64, size: usize) -> Result<
 }
 
 /// The path in a mount of a host file that a back end hands out natively. A tracee that opened the same file
-/// by its host path sees this path, too: the kernel holds but one object.
+/// by its host path sees this path, too: the kernel holds but one object. Of several mounts that show the file the one with
+/// the innermost source counts; a path that another mount covers does not lead to it.
 fn through_mount(call: &Call<'_>, link: &[u8]) -> Option<Vec<u8>> {
     let shown = nix::fcntl::readlink(OsStr::from_bytes(link)).ok()?;
-    call.monitor.mounts.iter().find_map(|mount| {
+    let mounts = &call.monitor.mounts;
+    let paths = mounts.iter().filter_map(|mount| {
         let source = mount.fs.host_path(&mount.fs.root())?;
-        let inside = Path::new(&shown).strip_prefix(source).ok()?;
-        Some(mount.absolute(inside.as_os_str().as_bytes()))
-    })
+        let inside = Path::new(&shown).strip_prefix(&source).ok()?;
+        let path = mount.absolute(inside.as_os_str().as_bytes());
+        let leads_there = mounts
+            .innermost(&path)
+            .is_some_and(|innermost| Arc::ptr_eq(innermost, mount));
+        leads_there.then(|| (source.as_os_str().len(), path))
+    });
+    // The first of several with the same source.
+    let best = paths.reduce(|best, other| if other.0 > best.0 { other } else { best });
+    best.map(|(_, path)| path)
 }
 
 /// readlink(2)

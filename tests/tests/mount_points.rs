@@ -1,0 +1,83 @@
+//! Where mounts lie on the host, and in each other.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use goanna_tests::{Backend, Engine, Intercept, Place, User, binary, finish, is_root, tools::has};
+
+/// A program reaches a mount point only through directories that it may search.
+#[test]
+fn a_mount_below_an_unsearchable_directory_is_out_of_reach() {
+    if !is_root() || !has("setpriv") {
+        eprintln!("not run: needs root to become another user, and setpriv");
+        return;
+    }
+    for intercept in [Intercept::Notify, Intercept::Ptrace] {
+        let place = Place::new(Backend::Amino(Engine::Fjall), intercept, User::Own);
+        let private = place.make_dir("private");
+        let set_mode = |mode| fs::set_permissions(&private, fs::Permissions::from_mode(mode));
+        set_mode(0o700).unwrap();
+        let at = private.join("missing/mnt");
+        let mut run = place.native(binary("amino"));
+        run.args(["run", "-q", "--store"])
+            .arg(place.path("store"))
+            .arg("--at")
+            .arg(&at);
+        // The run's own working directory stays reachable.
+        let script = format!(
+            r#"chmod 755 {at}; echo text > {at}/f; cat {at}/f; ln -s {at} {host}/link
+            user() {{ setpriv --reuid=65534 --regid=65534 --clear-groups /bin/sh -c "$1" 2>&1; }}
+            user 'cat {at}/f'; user 'cd {at}'; user 'cat {host}/link/f'; user '> {at}/g'
+            cd {at} && user 'cat f'; cd /
+            chmod 711 {private}; sleep 0.2; user 'cat {at}/f'"#,
+            at = at.display(),
+            host = place.path("host").display(),
+            private = private.display(),
+        );
+        fs::set_permissions(place.path("host"), fs::Permissions::from_mode(0o755)).unwrap();
+        let ended = finish(run.args(["--", "/bin/sh", "-c", &script]));
+        let text = ended.text();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 7, "{text}{}", ended.errors());
+        assert_eq!(
+            (lines[0], lines[5], lines[6]),
+            ("text", "text", "text"),
+            "{text}"
+        );
+        for line in &lines[1..5] {
+            assert!(
+                line.contains("Permission denied") || line.contains("can't cd"),
+                "{text}"
+            );
+        }
+    }
+}
+
+/// The path that /proc shows of a file is the one by which the innermost mount has it.
+#[test]
+fn links_of_proc_show_the_innermost_mount() {
+    let place = Place::pass();
+    let source = place.path("pass");
+    fs::create_dir_all(source.join("sub/deep")).unwrap();
+    fs::create_dir_all(place.path("host").join("other")).unwrap();
+    fs::write(source.join("sub/f"), "").unwrap();
+    fs::write(source.join("sub/deep/f"), "").unwrap();
+    let mount = |dir: &str, at: &str| format!("pass={}:{at}", source.join(dir).display());
+    let mut run = place.native(binary("goanna"));
+    run.args(["run", "--mount", &mount("", "/all")])
+        .args(["--mount", &mount("sub", "/sub")])
+        .args(["--mount", &mount("sub", "/again")])
+        .arg("--mount")
+        .arg(format!(
+            "pass={}:/sub/deep",
+            place.path("host").join("other").display()
+        ));
+    let script = "for f in /all/sub/f /sub/f /again/f /all/sub/deep/f; do readlink /proc/self/fd/0 < $f; done";
+    let ended = finish(run.args(["--", "/bin/sh", "-c", script])).expect(0);
+    assert_eq!(ended.text(), "/sub/f\n/sub/f\n/sub/f\n/again/deep/f\n");
+}
