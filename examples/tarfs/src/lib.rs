@@ -35,10 +35,9 @@ struct Archive {
 
 impl Archive {
     fn open(file: File) -> io::Result<Self> {
-        let (inodes, entries) = (Vec::new(), BTreeMap::new());
         let input = file.try_clone()?;
         #[rustfmt::skip]
-        let mut archive = Self { file, inodes, entries };
+        let mut archive = Self { file, inodes: Vec::new(), entries: BTreeMap::new() };
         archive.add_directory((ROOT, Vec::new()));
         for entry in tar::Archive::new(input).entries()? {
             let entry = entry?;
@@ -98,13 +97,12 @@ impl Archive {
     /// A directory that the archive names later, or leaves out.
     fn add_directory(&mut self, entry: (u64, Vec<u8>)) -> u64 {
         let ino = self.inodes.len() as u64 + 1;
-        let (sec, nsec, offset) = (0, 0, 0);
         self.entries.insert(entry.clone(), ino);
         self.inodes.push(Inode {
-            attr: Attr::new(ino, libc::S_IFDIR | 0o755, 0, Stamp { sec, nsec }),
+            attr: Attr::new(ino, libc::S_IFDIR | 0o755, 0, Stamp::default()),
             entry,
             target: Vec::new(),
-            offset,
+            offset: 0,
         });
         ino
     }
