@@ -190,10 +190,9 @@ impl CoreFile {
     /// As the kernel makes a core file: a new one in the place of any other file.
     fn copy(&self, monitor: &Monitor) -> Result<()> {
         let (caller, dir) = (&*self.caller, &self.place);
-        match ops::unlink(caller, dir, &self.name) {
-            Err(LOCKED) => return Err(LOCKED),
-            // What is wrong with the directory, or with what is there, shows at the creation.
-            Ok(()) | Err(_) => {}
+        // What is wrong with the directory, or with what is there, shows at the creation.
+        if let Err(LOCKED) = ops::unlink(caller, dir, &self.name) {
+            return Err(LOCKED);
         }
         let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
         let (node, opened) = ops::create(caller, dir, &self.name, 0o600, flags)?;

@@ -43,6 +43,24 @@ fn content_of_all_sizes_survives() {
 }
 
 #[test]
+fn a_write_needs_no_description_of_a_program() {
+    let (dir, fs) = fresh();
+    write_file(&fs, "f", b"content").unwrap();
+    let node = walk(&fs, "f").unwrap();
+    let held = open_file(&fs, "f", libc::O_RDONLY).unwrap();
+    assert_eq!(fs.write_at(&caller(), &node, 3, b"TENTS"), Ok(5));
+    assert_eq!(read_direct(&fs, &node).unwrap(), b"conTENTS");
+    drop(held);
+    let fs = reopen(&dir, fs);
+    assert_eq!(read_file(&fs, "f").unwrap(), b"conTENTS");
+    let root = fs.root();
+    assert_eq!(
+        fs.write_at(&caller(), &root, 0, b"x"),
+        fs.open(&caller(), &root, libc::O_WRONLY).map(|_| 0)
+    );
+}
+
+#[test]
 fn offsets_and_append_follow_the_description() {
     let (_dir, fs) = fresh();
     let file = create(&fs, "f").unwrap();

@@ -226,6 +226,18 @@ fn an_open_file_is_the_lower_file_itself() {
 }
 
 #[test]
+fn a_write_needs_no_description_of_a_program() {
+    for who in everybody() {
+        let dir = Dir::new();
+        let (node, opened) = create(&dir, &who, "file", 0o600).unwrap();
+        drop(opened);
+        assert_eq!(dir.fs.write_at(&who, &node, 2, b"text"), Ok(4));
+        let path = dir.temp.path().join("file");
+        assert_eq!(fs::read(path).unwrap(), b"\0\0text");
+    }
+}
+
+#[test]
 fn the_umask_is_the_callers() {
     let dir = Dir::new();
     let who = Caller {

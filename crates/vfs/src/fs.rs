@@ -1,8 +1,9 @@
 //! The operations vector of the switch.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use goanna_sys::memfile;
 use goanna_sys::witness::Witness;
 
 use crate::{
@@ -218,6 +219,19 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Writes `data`, returns how much was written.
     fn write(&self, caller: &Caller, file: OpenFile<'_>, spot: Spot, data: &[u8]) -> Result<usize> {
         Err(Errno::EBADF)
+    }
+    /// Writes at `offset` without a program's open file description (layers, tools); returns how much was written.
+    fn write_at(&self, caller: &Caller, node: &Node, offset: u64, data: &[u8]) -> Result<usize> {
+        let opened = self.open(caller, node, libc::O_WRONLY)?;
+        let file = OpenFile {
+            node,
+            ofd: opened.fd.as_fd(),
+            flags: libc::O_WRONLY,
+        };
+        match opened.native {
+            Native::All => memfile::pwrite(file.ofd, data, offset),
+            Native::Reads { .. } => self.write(caller, file, Spot::At(offset), data),
+        }
     }
     /// Sets the size; a hole appears when it grows.
     fn truncate(&self, caller: &Caller, node: &Node, size: u64) -> Result<()> {

@@ -13,6 +13,7 @@ mod caller;
 mod content;
 mod escape;
 mod fs;
+pub mod layer;
 mod linkfree;
 mod mount;
 pub mod ops;
