@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -51,16 +51,13 @@ impl LetterBox {
     }
 
     /// Process `pid` is to send a descriptor, with `text`. What nobody expects is thrown away.
-    pub fn expect(&self, pid: i32, text: u64) {
-        self.letters().insert((pid, text), None);
-    }
-
-    /// The descriptor that process `pid` has sent with `text` (close-on-exec), which is no longer expected. `EAGAIN`: it has
-    /// not come.
-    pub fn take(&self, pid: i32, text: u64) -> Result<OwnedFd, Errno> {
-        self.empty()?;
-        let letter = self.letters().remove(&(pid, text));
-        letter.flatten().ok_or(Errno::EAGAIN)
+    pub fn expect(self: &Arc<Self>, pid: i32, text: u64) -> Expected {
+        let letter = (pid, text);
+        self.letters().insert(letter, None);
+        Expected {
+            letter_box: Arc::clone(self),
+            letter,
+        }
     }
 
     fn letters(&self) -> MutexGuard<'_, HashMap<Letter, Option<OwnedFd>>> {
@@ -105,5 +102,83 @@ impl LetterBox {
                 *letter = fds.pop();
             }
         }
+    }
+}
+
+/// A letter that is expected as long as this lives: a sender that dies leaves nothing behind.
+#[derive(Debug)]
+pub struct Expected {
+    letter_box: Arc<LetterBox>,
+    letter: Letter,
+}
+
+impl Expected {
+    /// The descriptor that has come (close-on-exec). `EAGAIN`: it has not.
+    pub fn take(self) -> Result<OwnedFd, Errno> {
+        self.letter_box.empty()?;
+        let come = self
+            .letter_box
+            .letters()
+            .get_mut(&self.letter)
+            .and_then(Option::take);
+        come.ok_or(Errno::EAGAIN)
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        self.letter_box.letters().remove(&self.letter);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+
+    use nix::sys::socket::{ControlMessage, sendmsg};
+
+    use super::*;
+
+    fn send(letter_box: &LetterBox, text: u64) {
+        let sender = socket(
+            AddressFamily::Unix,
+            SockType::Datagram,
+            SockFlag::empty(),
+            None,
+        );
+        let sender = sender.unwrap();
+        let name = letter_box.address().get(3..).unwrap();
+        let address = UnixAddr::new_abstract(name).unwrap();
+        let fds = [sender.as_raw_fd()];
+        let control = [ControlMessage::ScmRights(&fds)];
+        let text = text.to_ne_bytes();
+        let data = [IoSlice::new(&text)];
+        sendmsg(
+            sender.as_raw_fd(),
+            &data,
+            &control,
+            MsgFlags::empty(),
+            Some(&address),
+        )
+        .unwrap();
+    }
+
+    #[test]
+    fn a_letter_that_nobody_expects_any_more_leaves_nothing_behind() {
+        let letter_box = Arc::new(LetterBox::new().unwrap());
+        let pid = std::process::id().cast_signed();
+        let (kept, early, late) = (
+            letter_box.expect(pid, 1),
+            letter_box.expect(pid, 2),
+            letter_box.expect(pid, 3),
+        );
+        send(&letter_box, 1);
+        send(&letter_box, 2);
+        letter_box.empty().unwrap();
+        drop((early, late));
+        send(&letter_box, 3);
+        assert!(kept.take().is_ok());
+        letter_box.empty().unwrap();
+        assert!(letter_box.letters().is_empty());
     }
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use goanna_sys::letter_box::LetterBox;
+use goanna_sys::letter_box::{Expected, LetterBox};
 use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};
 
@@ -53,12 +53,15 @@ pub struct Fetch {
     stage: Stage,
 }
 
-#[derive(Clone, Copy)]
 enum Stage {
     Begin,
     Map,
     Socket,
-    Send { socket: i64, attempts: u32 },
+    Send {
+        socket: i64,
+        attempts: u32,
+        expected: Expected,
+    },
     Close,
     Unmap,
 }
@@ -91,7 +94,7 @@ impl Fetch {
 
     pub(super) fn next(&mut self, tid: i32, result: Option<i64>) -> Result<Step> {
         let result = result.unwrap_or(0);
-        match self.stage {
+        match std::mem::replace(&mut self.stage, Stage::Begin) {
             Stage::Begin if self.scratch.is_none() => {
                 let access = (libc::PROT_READ | libc::PROT_WRITE) as u64;
                 let kind = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
@@ -102,8 +105,8 @@ impl Fetch {
                 ))
             }
             Stage::Map if result < 0 => self.fail(Errno::ENOMEM),
-            Stage::Begin | Stage::Map => {
-                if matches!(self.stage, Stage::Map) {
+            stage @ (Stage::Begin | Stage::Map) => {
+                if matches!(stage, Stage::Map) {
                     self.scratch = Some((result.cast_unsigned(), true));
                 }
                 self.stage = Stage::Socket;
@@ -120,22 +123,32 @@ impl Fetch {
                 let (address, _) = self.scratch.ok_or(Errno::EIO)?;
                 let letter = letter(&self.letter_box, tid, self.fd, address);
                 tracee::write_all(tid, address, &letter)?;
-                self.letter_box.expect(self.pid, text(tid, self.fd));
                 self.stage = Stage::Send {
                     socket: result,
                     attempts: ATTEMPTS,
+                    expected: self.letter_box.expect(self.pid, text(tid, self.fd)),
                 };
                 Ok(self.send(result, address))
             }
-            Stage::Send { socket, attempts } if result == FULL && attempts > 0 => {
+            Stage::Send {
+                socket,
+                attempts,
+                expected,
+            } if result == FULL && attempts > 0 => {
                 self.letter_box.empty()?;
                 let (address, _) = self.scratch.ok_or(Errno::EIO)?;
                 let attempts = attempts - 1;
-                self.stage = Stage::Send { socket, attempts };
+                self.stage = Stage::Send {
+                    socket,
+                    attempts,
+                    expected,
+                };
                 Ok(self.send(socket, address))
             }
-            Stage::Send { socket, .. } => {
-                let come = self.letter_box.take(self.pid, text(tid, self.fd));
+            Stage::Send {
+                socket, expected, ..
+            } => {
+                let come = expected.take();
                 let sent = Errno::from_raw(-result.min(0) as i32);
                 let brought = if result < 0 { Err(sent) } else { come };
                 self.task.bring(self.fd, brought);
@@ -167,12 +180,5 @@ impl Fetch {
             }
             _ => Ok(Step::Done),
         }
-    }
-}
-
-/// What a tracee that has died may have sent is not kept.
-impl Drop for Fetch {
-    fn drop(&mut self) {
-        let _ = self.letter_box.take(self.pid, text(self.task.tid, self.fd));
     }
 }

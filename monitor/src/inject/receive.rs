@@ -8,7 +8,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use goanna_sys::letter_box::LetterBox;
+use goanna_sys::letter_box::{Expected, LetterBox};
 use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
@@ -33,6 +33,7 @@ enum Stage {
     /// Of a tracee whose descriptors we may not copy: the second socket comes to us first.
     Send {
         ends: [i32; 2],
+        expected: Expected,
     },
     Receive {
         ends: [i32; 2],
@@ -103,21 +104,18 @@ impl Receive {
                         let letter = letter(&self.letter_box, tid, second, address);
                         tracee::write_all(tid, address, &letter)?;
                         self.letter_box.empty()?;
-                        self.letter_box.expect(self.pid, text(tid, second));
-                        self.stage = Stage::Send { ends };
+                        let expected = self.letter_box.expect(self.pid, text(tid, second));
+                        self.stage = Stage::Send { ends, expected };
                         let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u64;
                         let args = [first as u64, address, flags, 0, 0, 0];
                         Ok(Step::Call(libc::SYS_sendmsg, args))
                     }
                 }
             }
-            Stage::Send { ends } => {
-                let [_, second] = ends;
-                match self.letter_box.take(self.pid, text(tid, second)) {
-                    Ok(socket) => self.pass(tid, ends, &socket),
-                    Err(_) => self.close(ends.to_vec()),
-                }
-            }
+            Stage::Send { ends, expected } => match expected.take() {
+                Ok(socket) => self.pass(tid, ends, &socket),
+                Err(_) => self.close(ends.to_vec()),
+            },
             Stage::Receive { ends } => {
                 let used = self.int(tid, MESSAGE + USED)?;
                 if result < 0 || used <= DESCRIPTOR as i32 {
