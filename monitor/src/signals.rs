@@ -6,14 +6,15 @@
 //! transaction, a second request to end ends it.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use goanna_sys::pidfd;
 use nix::errno::Errno;
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::Pid;
 
 /// The signals that are held.
 const HELD: [Signal; 7] = [
@@ -56,6 +57,8 @@ impl Signals {
     /// Sends the signals that come from now on to the command, our child `pid`. `end` ends the run, if it can be ended: it
     /// is called at the second signal that asks for the end, and at the first one when the command has ended already.
     pub fn forward_to(&self, pid: i32, end: Option<End>) -> io::Result<()> {
+        // Its number may be another process's once it has been reaped.
+        let process = pidfd::open_process(pid)?;
         let arrived = SignalFd::with_flags(&self.held, SfdFlags::SFD_CLOEXEC)?;
         let forward = move || {
             let mut requests = Requests::default();
@@ -68,13 +71,13 @@ impl Signals {
                 let signal = i32::try_from(info.ssi_signo).map(Signal::try_from);
                 let Ok(Ok(signal)) = signal else { continue };
                 if let Some(end) = &end
-                    && requests.is_final(signal, Instant::now(), || has_ended(pid))
+                    && requests.is_final(signal, Instant::now(), || has_ended(process.as_fd()))
                 {
                     end();
                 }
                 if is_forwarded(signal, info.ssi_code) {
                     // It may have ended.
-                    let _ = kill(Pid::from_raw(pid), signal);
+                    let _ = pidfd::send_signal(process.as_fd(), signal as i32);
                 }
             }
         };
@@ -119,10 +122,10 @@ impl Requests {
     }
 }
 
-/// Whether our child `pid` has ended; nobody reaps it before the run has.
-fn has_ended(pid: i32) -> bool {
+/// Whether our child `process` has ended; nobody reaps it before the run has.
+fn has_ended(process: BorrowedFd<'_>) -> bool {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
-    match waitid(Id::Pid(Pid::from_raw(pid)), flags) {
+    match waitid(Id::PIDFd(process), flags) {
         Ok(status) => status != WaitStatus::StillAlive,
         Err(errno) => errno == Errno::ECHILD,
     }

@@ -23,12 +23,33 @@ pub fn open(tid: i32) -> Result<OwnedFd, Errno> {
     }
 }
 
+/// Opens a descriptor for process `pid`. `ESRCH`: no such process.
+pub fn open_process(pid: i32) -> Result<OwnedFd, Errno> {
+    open_raw(pid, 0)
+}
+
 fn open_raw(pid: i32, flags: libc::c_int) -> Result<OwnedFd, Errno> {
     // SAFETY: takes integers only.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) };
     let fd = Errno::result(fd)?;
     // SAFETY: the kernel has just returned this descriptor, which nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Sends `signal` to the process behind `pidfd`, which is of [`open_process`]. `ESRCH`: it has been reaped.
+pub fn send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> Result<(), Errno> {
+    // SAFETY: integers, and a null pointer that the kernel takes for no details.
+    let r = unsafe {
+        let details = std::ptr::null::<libc::siginfo_t>();
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            details,
+            0,
+        )
+    };
+    Errno::result(r).map(drop)
 }
 
 /// Copies descriptor `fd` of the task behind `pidfd` (close-on-exec here; same open file description). `EBADF`: it
@@ -39,4 +60,23 @@ pub fn getfd(pidfd: BorrowedFd<'_>, fd: i32) -> Result<OwnedFd, Errno> {
     let copy = Errno::result(copy)?;
     // SAFETY: the kernel has just returned this descriptor, which nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(copy as i32) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_signal_reaches_the_process_and_nobody_once_it_is_reaped() {
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let process = open_process(child.id().cast_signed()).unwrap();
+        send_signal(process.as_fd(), libc::SIGTERM).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+        let late = send_signal(process.as_fd(), libc::SIGTERM);
+        assert_eq!(late, Err(Errno::ESRCH));
+    }
 }
