@@ -4,7 +4,7 @@
 //! * [`table`] says how each system call is treated; [`filter`] makes the seccomp filter of it.
 //! * [`pool`] answers notifications: it finds the row, makes a [`call::Call`], and runs the row's handler
 //!   from [`calls`].
-//! * `supervise` is the ptracer: process tree, signals, and the few calls whose arguments must change.
+//! * `ptracer` is the ptracer: process tree, signals, and the few calls whose arguments must change.
 //! * [`shadow`] knows what stands for what; nothing the kernel knows is kept twice.
 //!
 //! Threads of a run: one supervisor (the thread that calls [`Run::follow`]; ptrace belongs to a thread), a small pool, one
@@ -28,22 +28,20 @@ mod locked;
 mod mailbox;
 mod members;
 mod outside;
-mod parking;
 mod pause;
 pub mod pool;
 pub mod profile;
 mod profiled;
 mod program;
+mod ptracer;
 mod restart;
 mod rewrite;
 mod rundir;
 pub mod shadow;
 mod signals;
 mod stats;
-mod supervise;
 pub mod table;
 mod task;
-mod undisturbed;
 mod vigil;
 mod waiting;
 mod whole;
@@ -90,9 +88,9 @@ use pause::Pause;
 use profile::Profile;
 use profiled::Profiled;
 use program::Programs;
+use ptracer::Supervisor;
 use shadow::Shadows;
 use stats::Counters;
-use supervise::Supervisor;
 use task::Tasks;
 use waiting::WaitingCalls;
 use whole::Whole;

@@ -1,7 +1,7 @@
 //! Calls whose answer takes long: they wait for a lock of a transaction, or for something that programs control, such as the
 //! other end of a pipe. Each is worked out on a thread of its own, so that no thread that answers other calls waits with it.
 //!
-//! The caller stays in its call for [`PATIENCE`]. Then the supervisor parks it ([`crate::parking`]): it sleeps where a signal
+//! The caller stays in its call for [`PATIENCE`]. Then the supervisor parks it ([`crate::ptracer`]): it sleeps where a signal
 //! wakes it, and the kernel reports that to the supervisor as a stop. Nothing looks at the caller meanwhile. What
 //! ends the wait early calls [`Waiting::interrupt`].
 

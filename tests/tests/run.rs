@@ -23,6 +23,7 @@ in_every_place! {
     interrupt => control_c_ends_the_whole_group;
     killed => killing_the_monitor_kills_the_command;
     streams => standard_streams_pass_through;
+    defect => a_panic_at_a_stop_fails_the_call_and_not_the_run;
 }
 
 fn in_shell(place: &Place, script: &str) -> Ended {
@@ -73,6 +74,26 @@ fn missing_and_unusable_commands(place: Place) {
     .expect(0);
     finish(place.run().arg(format!("{}/prog", place.top()))).expect(9);
     finish(place.run().arg(format!("{}/plain", place.top()))).expect(126);
+}
+
+/// Only debug builds of the monitor panic when they are asked to.
+fn a_panic_at_a_stop_fails_the_call_and_not_the_run(place: Place) {
+    in_shell(&place, "mkdir dir; echo data > file").expect(0);
+    let top = place.top();
+    let script = format!("cd {top}/dir; cat {top}/file; (cat {top}/file); sh -c 'exit 3'");
+    let mut command = place.run();
+    command.args(["/bin/bash", "-c", &script]);
+    let ended = finish(command.env("GOANNA_TEST_PANIC", "chdir")).expect(3);
+    assert_eq!(ended.text(), "data\ndata\n");
+    let errors = ended.errors();
+    assert!(
+        errors.contains("cd: ") && errors.contains("Input/output error"),
+        "{errors}"
+    );
+    assert!(
+        errors.contains("a defect in the monitor, at chdir of thread"),
+        "{errors}"
+    );
 }
 
 fn background_jobs_end_with_the_run(place: Place) {

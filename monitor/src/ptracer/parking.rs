@@ -16,10 +16,11 @@ use goanna_sys::interrupt::has_effect;
 use goanna_sys::{ptrace, tracee};
 use goanna_vfs::{Errno, LOCKED, Result};
 
+use super::Supervisor;
+use super::calls::make_again;
 use crate::call::Answer;
 use crate::mailbox::Park;
 use crate::rewrite::Registers;
-use crate::supervise::{Supervisor, make_again};
 use crate::waiting::Waiting;
 
 /// Threads whose calls wait.
@@ -61,6 +62,11 @@ impl Parking {
         self.by_tid.contains_key(&tid)
     }
 
+    /// The registers of the thread at its call, if they are known.
+    pub fn saved(&self, tid: i32) -> Option<Registers> {
+        self.by_tid.get(&tid).and_then(|parked| parked.saved)
+    }
+
     /// The thread has ended, or executes another program.
     pub fn forget(&mut self, tid: i32) {
         self.by_tid.remove(&tid);
@@ -69,7 +75,7 @@ impl Parking {
 
 impl Supervisor {
     /// Parks a thread.
-    pub(crate) fn park(&mut self, park: Park) {
+    pub(super) fn park(&mut self, park: Park) {
         let Park { waiting, stopped } = park;
         let tid = waiting.tid;
         let outcome = match stopped {
@@ -96,7 +102,7 @@ impl Supervisor {
     }
 
     /// Parks a thread that is at the seccomp stop of its call, with the registers `regs`.
-    pub(crate) fn park_at_call(&mut self, waiting: Arc<Waiting>, regs: Registers) -> Result<()> {
+    pub(super) fn park_at_call(&mut self, waiting: Arc<Waiting>, regs: Registers) -> Result<()> {
         let tid = waiting.tid;
         let parked = Parked {
             waiting,
@@ -109,7 +115,7 @@ impl Supervisor {
     }
 
     /// The answer to the call of `tid` is there.
-    pub(crate) fn ready(&mut self, tid: i32) {
+    pub(super) fn ready(&mut self, tid: i32) {
         let outcome = match self.parking.by_tid.get(&tid).map(|parked| parked.stage) {
             Some(Stage::Held { signal }) => self.leave(tid, signal),
             // What it has to do is seen at its stop.
@@ -145,7 +151,7 @@ impl Supervisor {
     }
 
     /// The thread has stopped because it was told to.
-    pub(crate) fn parked_stop(&mut self, tid: i32) -> Result<()> {
+    pub(super) fn parked_stop(&mut self, tid: i32) -> Result<()> {
         let Some(parked) = self.parking.by_tid.get_mut(&tid) else {
             return ptrace::cont(tid, 0);
         };
@@ -170,7 +176,7 @@ impl Supervisor {
     }
 
     /// futex(2) begins or ends. A stop takes the place of one that the thread was told to make (`ptrace_stop` in the kernel).
-    pub(crate) fn parked_syscall(&mut self, tid: i32) -> Result<()> {
+    pub(super) fn parked_syscall(&mut self, tid: i32) -> Result<()> {
         let Some(parked) = self.parking.by_tid.get_mut(&tid) else {
             return ptrace::cont(tid, 0);
         };
@@ -192,7 +198,7 @@ impl Supervisor {
     }
 
     /// `signal` is about to be delivered to the thread; `is_ours`: it is the stop that a commit asks for.
-    pub(crate) fn parked_signal(&mut self, tid: i32, signal: i32, is_ours: bool) -> Result<()> {
+    pub(super) fn parked_signal(&mut self, tid: i32, signal: i32, is_ours: bool) -> Result<()> {
         let Some(parked) = self.parking.by_tid.get_mut(&tid) else {
             return ptrace::cont(tid, signal);
         };
@@ -275,7 +281,7 @@ impl Supervisor {
     }
 
     /// The thread, which is stopped, is to do something else; then it makes its call again.
-    pub(crate) fn leave_parking(&mut self, tid: i32) -> Result<()> {
+    pub(super) fn leave_parking(&mut self, tid: i32) -> Result<()> {
         let Some(Parked { saved, .. }) = self.parking.by_tid.remove(&tid) else {
             return Ok(());
         };

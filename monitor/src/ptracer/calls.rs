@@ -1,0 +1,459 @@
+//! Calls at their ptrace stops: those whose registers must change, and where notification is refused all that the monitor
+//! answers. Next: `rewrite.rs`, how a call gets other arguments.
+
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::thread;
+
+use goanna_sys::letter_box::LetterBox;
+use goanna_sys::txncall::NUMBER;
+use goanna_sys::{procfs, ptrace};
+use goanna_vfs::walk::Pos;
+use goanna_vfs::{Errno, LOCKED, Place, Result, escape, ops};
+
+#[cfg(debug_assertions)]
+use super::guard::panic_if_asked;
+use super::{Supervisor, living_thread};
+use crate::call::{Answer, Call};
+use crate::calls::socket::{self, datagram, rights, watch};
+use crate::calls::txn::Request;
+use crate::filter::{CLOSER, MEMBER, compile_member};
+use crate::inject::Fetch;
+use crate::mailbox::{Late, Letter, Park};
+use crate::profile::End;
+use crate::program::{Exec, Plan};
+use crate::rewrite::{Registers, Rewrite};
+use crate::table::{Handler, entry};
+use crate::task::Task;
+use crate::waiting::Rejoined;
+use crate::{Monitor, profiled, waiting};
+
+/// Flags with which a description is opened again; the others were about finding the file.
+const REOPEN_FLAGS: i32 = libc::O_ACCMODE
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_SYNC
+    | libc::O_DSYNC
+    | libc::O_DIRECT
+    | libc::O_NOATIME;
+
+/// How a stopped call goes on.
+pub(super) enum Next {
+    /// As it stands, or as its registers were set.
+    Run,
+    /// With other arguments.
+    Instead(Rewrite),
+    /// Not yet: its answer is being worked out.
+    Wait,
+    /// From the start, when the tracee has sent us this descriptor.
+    Fetch(i32),
+}
+
+impl Next {
+    fn of(rewrite: Option<Rewrite>) -> Self {
+        rewrite.map_or(Self::Run, Self::Instead)
+    }
+}
+
+impl Supervisor {
+    /// The call that begins and ends transactions.
+    pub(super) fn transaction(&mut self, call: &Call<'_>, regs: &Registers) -> Result<Next> {
+        let tid = call.task.tid;
+        let request = Request::of(call)?;
+        if member_filter(tid)? > 0 {
+            self.filtered.insert(tid);
+        }
+        let tried = self.rewriter.was_filtered(tid);
+        let joins = request.target.unwrap_or(tid);
+        if request.joins() && !self.filtered.contains(&joins) {
+            match request.target {
+                None if tried => return Err(Errno::EAGAIN),
+                None => return Ok(Next::Instead(Rewrite::Filter(compile_member(false)))),
+                Some(target) if !self.known.contains(&target) => return Err(Errno::ESRCH),
+                Some(target) => {
+                    let thread = living_thread(target).ok_or(Errno::ESRCH)?;
+                    self.injector.install_filter(thread, tid)?;
+                    self.joining.insert(tid, (*regs, request));
+                    return Ok(Next::Wait);
+                }
+            }
+        }
+        let answer = request.answer(&self.monitor);
+        self.without_notification(tid, *regs, answer)
+    }
+
+    /// The program may get a Unix socket, or a filter that forbids to install another one.
+    fn watch_sockets(&mut self, call: &Call<'_>) -> Result<Next> {
+        let tid = call.task.tid;
+        if self.rewriter.was_filtered(tid) {
+            return Ok(Next::Run);
+        }
+        let ours = self.first_filters + u32::from(self.filtered.contains(&tid));
+        watch::install(call, ours).map(Next::of)
+    }
+
+    /// A program is about to be executed: one that a rule is for gets its filter before.
+    pub(super) fn execute(&mut self, call: &Call<'_>, exec: &Exec, envp: u64) -> Result<Next> {
+        let tid = call.task.tid;
+        self.entering.remove(&tid);
+        let path = if exec.path.is_empty() {
+            procfs::fd_link(tid, exec.dirfd).unwrap_or_default()
+        } else {
+            exec.path.clone()
+        };
+        let tried = self.rewriter.was_filtered(tid);
+        if let Some(rule) = self.monitor.profiled.rule(&path) {
+            let closes = rule.end == End::LastClose;
+            let has = member_filter(tid)?;
+            if has == 0 || closes && has != CLOSER {
+                if !tried {
+                    return Ok(Next::Instead(Rewrite::Filter(compile_member(closes))));
+                }
+                self.monitor.note_once(&format!(
+                    "{}: the profile does not apply to programs that start with seccomp filters of their own",
+                    escape(&path)
+                ));
+            } else {
+                self.filtered.insert(tid);
+                let program = Arc::from(escape(&path));
+                self.entering.insert(tid, (Some(rule), program));
+            }
+        }
+        execute(call, exec, envp)
+    }
+
+    pub(super) fn call(&mut self, tid: i32) -> Result<()> {
+        // A thread that makes another call waits no longer.
+        self.waits.forget(tid);
+        self.core_files.forget(tid);
+        let regs = ptrace::get_regs(tid)?;
+        if self.injector.is_calling(tid) || self.rewriter.seccomp_stop(tid, &regs) {
+            return ptrace::cont_syscall(tid, 0);
+        }
+        let monitor = Arc::clone(&self.monitor);
+        let next = match monitor.waiting.rejoin(&monitor, tid, call_of(&regs)) {
+            Some(Rejoined::Answered(answer)) => self.without_notification(tid, regs, answer),
+            Some(Rejoined::Waits(waiting)) => return self.park_at_call(waiting, regs),
+            None => self.treat(tid, &regs),
+        };
+        let mut next = self.monitor.judge_shortage(next);
+        if next.as_ref().is_err_and(|errno| *errno == LOCKED) {
+            let again = waiting::again(&monitor, tid, true, || Ok(Answer::Again));
+            next = self.without_notification(tid, regs, Ok(again));
+        }
+        self.go_on(tid, regs, next)
+    }
+
+    pub(super) fn go_on(&mut self, tid: i32, regs: Registers, next: Result<Next>) -> Result<()> {
+        match next {
+            Ok(Next::Run) => ptrace::cont(tid, 0),
+            Ok(Next::Instead(rewrite)) => {
+                self.rewriter.start(tid, regs, rewrite)?;
+                ptrace::cont_syscall(tid, 0)
+            }
+            Ok(Next::Wait) => Ok(()),
+            Ok(Next::Fetch(fd)) => self.fetch(tid, regs, fd),
+            Err(LOCKED) => {
+                make_again(tid, regs)?;
+                ptrace::cont(tid, 0)
+            }
+            Err(errno) => {
+                skip(tid, regs, -(errno as i64))?;
+                ptrace::cont(tid, 0)
+            }
+        }
+    }
+
+    pub(super) fn letter_box(&mut self) -> Result<Arc<LetterBox>> {
+        Ok(match &self.letter_box {
+            Some(letter_box) => Arc::clone(letter_box),
+            None => Arc::clone(self.letter_box.insert(Arc::new(LetterBox::new()?))),
+        })
+    }
+
+    /// The thread at a seccomp stop sends us its descriptor `fd` and makes its call again.
+    pub(super) fn fetch(&mut self, tid: i32, regs: Registers, fd: i32) -> Result<()> {
+        let task = self.monitor.tasks.get(tid)?;
+        let pid = task.caller()?.pid;
+        let letter_box = self.letter_box()?;
+        let spare = self.rewriter.spare(tid);
+        let script = Fetch::new(task, pid, fd, letter_box, spare);
+        self.injector.fetch(tid, regs, script)
+    }
+
+    /// What the call at this stop becomes.
+    pub(super) fn treat(&mut self, tid: i32, regs: &Registers) -> Result<Next> {
+        let task = self.monitor.tasks.get(tid)?;
+        let next = self.attempt(tid, regs, &task);
+        match (next, task.wanted()) {
+            (_, Some(fd)) | (Ok(Next::Fetch(fd)), None) => Ok(Next::Fetch(fd)),
+            // The thread that answers it looks at them, too.
+            (Ok(Next::Wait), None) => Ok(Next::Wait),
+            (next, None) => {
+                task.forget_brought();
+                next
+            }
+        }
+    }
+
+    pub(super) fn attempt(&mut self, tid: i32, regs: &Registers, task: &Arc<Task>) -> Result<Next> {
+        let (nr, args) = call_of(regs);
+        #[cfg(debug_assertions)]
+        panic_if_asked(nr);
+        let monitor = Arc::clone(&self.monitor);
+        let mut call = Call::new(&monitor, Arc::clone(task), nr, args);
+        match (
+            i64::from(nr),
+            entry(nr).and_then(|entry| entry.rule.handler()),
+        ) {
+            (libc::SYS_chdir, _) => change_directory(&call),
+            (NUMBER, _) => self.transaction(&call, regs),
+            (
+                libc::SYS_socket | libc::SYS_socketpair | libc::SYS_seccomp | libc::SYS_pidfd_getfd,
+                _,
+            ) => self.watch_sockets(&call),
+            (libc::SYS_prctl, _) if call.int(0) == libc::PR_SET_SECCOMP => {
+                self.watch_sockets(&call)
+            }
+            (libc::SYS_sendmsg | libc::SYS_sendmmsg, _) if rights::leave_in(&call) => {
+                let answer = on_own_thread(&monitor, tid, (nr, args), rights::send);
+                drop(call);
+                self.without_notification(tid, *regs, Ok(answer))
+            }
+            (libc::SYS_sendto | libc::SYS_sendmsg | libc::SYS_sendmmsg, _) => {
+                datagram::redirect(&call).map(Next::of)
+            }
+            (libc::SYS_connect, _) => socket::connect(&call).map(Next::of),
+            (libc::SYS_execve, _) => {
+                let path = call.path(0)?;
+                let exec = Exec {
+                    dirfd: libc::AT_FDCWD,
+                    path,
+                    argv: args[1],
+                    flags: 0,
+                };
+                self.execute(&call, &exec, args[2])
+            }
+            (libc::SYS_execveat, _) => {
+                let exec = Exec {
+                    dirfd: call.int(0),
+                    path: call.path(1)?,
+                    argv: args[2],
+                    flags: call.int(4),
+                };
+                self.execute(&call, &exec, args[3])
+            }
+            (libc::SYS_close | libc::SYS_close_range | libc::SYS_dup2 | libc::SYS_dup3, _) => {
+                let answer = profiled::close(&monitor, &call);
+                drop(call);
+                self.without_notification(tid, *regs, Ok(answer))
+            }
+            (_, Some(handler)) => {
+                let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
+                let mut answer = monitor.outside.around(&mut call, answer);
+                if let Some(fd) = call.task.wanted() {
+                    return Ok(Next::Fetch(fd));
+                }
+                drop(call);
+                if matches!(answer, Ok(Answer::Wait)) {
+                    answer = Ok(on_own_thread(&monitor, tid, (nr, args), handler));
+                }
+                self.without_notification(tid, *regs, answer)
+            }
+            _ => Ok(Next::Run),
+        }
+    }
+
+    /// One-stop emulation, where notification is refused: the answer is set at this stop.
+    pub(super) fn without_notification(
+        &mut self,
+        tid: i32,
+        regs: Registers,
+        answer: Result<Answer>,
+    ) -> Result<Next> {
+        self.monitor.stats.count(regs.orig_rax as u32, &answer);
+        match answer? {
+            Answer::PassOn => Ok(Next::Run),
+            Answer::Watched(path) => {
+                self.watch(tid, path)?;
+                Ok(Next::Run)
+            }
+            Answer::Value(value) => {
+                skip(tid, regs, value)?;
+                Ok(Next::Run)
+            }
+            Answer::Install { fd, cloexec, .. } => {
+                use nix::fcntl::{FcntlArg, fcntl};
+                use std::os::fd::AsRawFd;
+                let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+                let cloexec = if cloexec { libc::O_CLOEXEC } else { 0 };
+                let flags = fcntl(fd.as_fd(), FcntlArg::F_GETFL)? & REOPEN_FLAGS | cloexec;
+                Ok(Next::Instead(Rewrite::Open {
+                    path: path.into_bytes(),
+                    flags,
+                    source: Some(fd),
+                }))
+            }
+            Answer::MapCopy(content) => Ok(Next::Instead(Rewrite::MapCopy(content))),
+            Answer::Again => {
+                make_again(tid, regs)?;
+                Ok(Next::Run)
+            }
+            Answer::Interrupted => {
+                // The kernel looks at such a result only before a signal or a stop, and another thread of the process may take
+                // the signal that has ended the wait.
+                ptrace::interrupt(tid)?;
+                Ok(Next::Instead(Rewrite::Interrupted))
+            }
+            // Made an `Answer::Block` before.
+            Answer::Wait => Err(Errno::EIO),
+            Answer::OpenHost { path, flags } => Ok(Next::Instead(Rewrite::Open {
+                path,
+                flags,
+                source: None,
+            })),
+            Answer::Block(work) => {
+                self.last_late += 1;
+                let (monitor, number) = (Arc::clone(&self.monitor), self.last_late);
+                let waiting = monitor.waiting.begin(&monitor, tid, call_of(&regs), work)?;
+                let thread = thread::Builder::new().name("blocking".into());
+                let spawned = thread.spawn(move || {
+                    let letter = match waiting.first_answer(&monitor) {
+                        Some(answer) => Letter::Late(Box::new(Late {
+                            tid,
+                            number,
+                            regs,
+                            answer,
+                        })),
+                        None => Letter::Park(Box::new(Park {
+                            waiting,
+                            stopped: Some((number, regs)),
+                        })),
+                    };
+                    monitor.mailbox.post(letter);
+                });
+                if spawned.is_err() {
+                    self.monitor.waiting.abandon(&self.monitor, tid);
+                    return Err(Errno::EAGAIN);
+                }
+                self.late.insert(tid, number);
+                Ok(Next::Wait)
+            }
+        }
+    }
+
+    /// Lets a call go on whose answer took long.
+    pub(super) fn finish(&mut self, late: Late) {
+        let Late {
+            tid,
+            number,
+            regs,
+            answer,
+        } = late;
+        if self.late.get(&tid) != Some(&number) {
+            return;
+        }
+        self.late.remove(&tid);
+        let task = self.monitor.tasks.get(tid);
+        let next = match task.as_ref().map(|task| task.wanted()) {
+            Ok(Some(fd)) => Ok(Next::Fetch(fd)),
+            _ => {
+                let _ = task.map(|task| task.forget_brought());
+                self.without_notification(tid, regs, answer)
+            }
+        };
+        let outcome = self.go_on(tid, regs, next);
+        debug_assert!(
+            matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
+            "{tid}: {outcome:?}"
+        );
+    }
+}
+
+/// What answers the call `(nr, args)` of `tid` on a thread that may wait.
+fn on_own_thread(
+    monitor: &Arc<Monitor>,
+    tid: i32,
+    (nr, args): (u32, [u64; 6]),
+    handler: Handler,
+) -> Answer {
+    let again = Arc::clone(monitor);
+    waiting::again(monitor, tid, false, move || {
+        let mut call = Call::new(&again, again.tasks.get(tid)?, nr, args);
+        call.may_wait = true;
+        let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
+        again.outside.around(&mut call, answer)
+    })
+}
+
+/// Which filter of members a tracee has that is stopped where the message tells: [`MEMBER`], [`CLOSER`], or 0.
+fn member_filter(tid: i32) -> Result<u32> {
+    let message = ptrace::event_message(tid)?.cast_unsigned();
+    Ok(if matches!(message, MEMBER | CLOSER) {
+        message
+    } else {
+        0
+    })
+}
+
+/// The number and the arguments of the call a tracee is stopped in.
+pub fn call_of(regs: &Registers) -> (u32, [u64; 6]) {
+    let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
+    (regs.orig_rax as u32, args)
+}
+
+/// Makes the call at this seccomp stop not happen and return `value`.
+pub fn skip(tid: i32, mut regs: Registers, value: i64) -> Result<()> {
+    regs.orig_rax = u64::MAX;
+    regs.rax = value as u64;
+    ptrace::set_regs(tid, &regs)
+}
+
+/// Makes the call at this seccomp stop happen later, from the start: after a signal's handler, or at once.
+pub fn make_again(tid: i32, mut regs: Registers) -> Result<()> {
+    // The syscall instruction is two bytes long.
+    regs.rip -= 2;
+    regs.rax = regs.orig_rax;
+    regs.orig_rax = u64::MAX;
+    ptrace::set_regs(tid, &regs)
+}
+
+fn change_directory(call: &Call<'_>) -> Result<Next> {
+    let resolved = call.resolve(libc::AT_FDCWD, &call.path(0)?, true)?;
+    call.monitor.tasks.about_to_change(&call.task);
+    match resolved.at {
+        Pos::Host(_) if resolved.native => Ok(Next::Run),
+        Pos::Host(path) if path.is_empty() => Ok(Next::Instead(Rewrite::Chdir(b"/".to_vec()))),
+        Pos::Host(path) => Ok(Next::Instead(Rewrite::Chdir(path))),
+        Pos::Mounted(place) => {
+            may_enter(call, &place)?;
+            let shadows = &call.monitor.shadows;
+            let path = shadows.directory_for(&*call.caller()?, &place)?;
+            Ok(Next::Instead(Rewrite::Chdir(
+                path.as_os_str().as_bytes().to_vec(),
+            )))
+        }
+    }
+}
+
+/// The working directory is found without a look-up that a back end could judge.
+fn may_enter(call: &Call<'_>, place: &Place) -> Result<()> {
+    if !place.node.is_dir() {
+        return Err(Errno::ENOTDIR);
+    }
+    ops::access(&*call.caller()?, place, libc::X_OK)
+}
+
+fn execute(call: &Call<'_>, exec: &Exec, envp: u64) -> Result<Next> {
+    call.monitor.installs.settle_all();
+    Ok(match exec.plan(call)? {
+        Plan::PassOn => Next::Run,
+        Plan::Instead { program, argv } => Next::Instead(Rewrite::Execve {
+            program,
+            argv,
+            old_argv: exec.argv,
+            envp,
+        }),
+    })
+}

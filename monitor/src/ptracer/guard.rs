@@ -1,0 +1,135 @@
+//! A panic in the supervisor is a defect of ours. It must not end the run: the user is told, the call fails with EIO, and the
+//! tracee goes on.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use goanna_sys::ptrace;
+use goanna_vfs::{Errno, Result};
+
+use super::Supervisor;
+use super::calls::{call_of, skip};
+use crate::Monitor;
+use crate::rewrite::Registers;
+use crate::table::entry;
+
+/// Runs `f` for thread `tid`, which is about to be reaped.
+pub fn leaving(monitor: &Monitor, tid: i32, f: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(f)) {
+        report(monitor, &format!("the end of thread {tid}"), &*panic);
+    }
+}
+
+fn report(monitor: &Monitor, what: &str, panic: &(dyn Any + Send)) {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("no reason given");
+    monitor.fail.line(&format!(
+        "a defect in the monitor, at {what}: {text}; the run goes on, please report it"
+    ));
+}
+
+impl Supervisor {
+    /// Handles a stop of thread `tid`, or its end, by `f`.
+    pub(super) fn guarded_stop(
+        &mut self,
+        tid: i32,
+        event: ptrace::Status,
+        f: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        let panic = match catch_unwind(AssertUnwindSafe(|| f(self))) {
+            Ok(outcome) => return outcome,
+            Err(panic) => panic,
+        };
+        let regs = ptrace::get_regs(tid).ok();
+        let is_call = event == ptrace::Status::Seccomp;
+        let what = match regs.filter(|_| is_call) {
+            Some(regs) => call_name(tid, &regs),
+            None => format!("a stop of thread {tid} ({event:?})"),
+        };
+        report(&self.monitor, &what, &*panic);
+        self.give_up(tid);
+        match event {
+            ptrace::Status::Seccomp => self.fail(tid, regs),
+            ptrace::Status::SignalDelivery(signal) => ptrace::cont(tid, signal),
+            ptrace::Status::GroupStop(_) => ptrace::listen(tid),
+            ptrace::Status::NewChild { child, .. } => {
+                self.known.insert(child);
+                self.monitor.alive.add(child);
+                if self.early.remove(&child) {
+                    let _ = ptrace::cont(child, 0);
+                }
+                ptrace::cont(tid, 0)
+            }
+            ptrace::Status::Exited(_) | ptrace::Status::Signaled { .. } => Ok(()),
+            _ => ptrace::cont(tid, 0),
+        }
+    }
+
+    /// Answers a call of thread `tid` by `f`. `regs` are its registers at the call, where it is stopped.
+    pub(super) fn guarded_call(
+        &mut self,
+        tid: i32,
+        regs: Option<Registers>,
+        f: impl FnOnce(&mut Self),
+    ) {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| f(self))) else {
+            return;
+        };
+        let what = match &regs {
+            Some(regs) => call_name(tid, regs),
+            None => format!("a call of thread {tid}"),
+        };
+        report(&self.monitor, &what, &*panic);
+        self.give_up(tid);
+        // It may have been killed, or go on already.
+        let _ = self.fail(tid, regs);
+    }
+
+    /// Forgets what was under way for thread `tid`.
+    fn give_up(&mut self, tid: i32) {
+        self.late.remove(&tid);
+        self.parking.forget(tid);
+        self.waits.forget(tid);
+        self.rewriter.forget(tid);
+        self.joining.remove(&tid);
+        let joining = self.injector.forget(tid);
+        let answered = catch_unwind(AssertUnwindSafe(|| {
+            self.monitor.waiting.abandon(&self.monitor, tid);
+            self.joined(&joining, Err(Errno::EIO));
+        }));
+        if let Err(panic) = answered {
+            report(
+                &self.monitor,
+                &format!("calls that wait for thread {tid}"),
+                &*panic,
+            );
+        }
+    }
+
+    /// Makes the call of a stopped thread fail.
+    fn fail(&self, tid: i32, regs: Option<Registers>) -> Result<()> {
+        if let Some(regs) = regs {
+            skip(tid, regs, -(Errno::EIO as i64))?;
+        }
+        ptrace::cont(tid, 0)
+    }
+}
+
+fn call_name(tid: i32, regs: &Registers) -> String {
+    let (nr, _) = call_of(regs);
+    match entry(nr) {
+        Some(entry) => format!("{} of thread {tid}, which fails with EIO", entry.name),
+        None => format!("call {nr} of thread {tid}, which fails with EIO"),
+    }
+}
+
+/// A panic at the calls that `GOANNA_TEST_PANIC` names, for tests.
+#[cfg(debug_assertions)]
+#[allow(clippy::panic, reason = "the point of it; not in release builds")]
+pub fn panic_if_asked(nr: u32) {
+    let asked = std::env::var("GOANNA_TEST_PANIC").unwrap_or_default();
+    if entry(nr).is_some_and(|entry| entry.name == asked) {
+        std::panic::panic_any("asked for");
+    }
+}

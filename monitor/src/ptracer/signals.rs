@@ -1,0 +1,96 @@
+//! Stops for the delivery of signals, and syscall stops.
+
+use goanna_sys::ptrace;
+use goanna_vfs::Result;
+
+use super::Supervisor;
+use super::calls::call_of;
+use crate::inject::{Receive, Stop};
+use crate::restart;
+
+impl Supervisor {
+    /// Lets a signal be delivered, but for the stop that a commit asks for. A call that it took back from us unseen is made
+    /// again afterwards.
+    pub(super) fn deliver(&mut self, tid: i32, signal: i32) -> Result<()> {
+        let is_ours = signal == libc::SIGSTOP && goanna_sys::pause::is_ours(tid)?;
+        if is_ours && self.injector.is_calling(tid) {
+            return ptrace::cont_syscall(tid, 0);
+        }
+        if !is_ours {
+            match self.injector.signal(tid, signal) {
+                Stop::Foreign => {}
+                stop => return self.injected(tid, stop),
+            }
+            let monitor = &self.monitor;
+            monitor.ending.deliver(tid, signal, &monitor.alive);
+            // Without it the file is lost, and nothing else.
+            let _ = self.core_files.signal(monitor, tid, signal);
+        }
+        if self.parking.has(tid) {
+            return self.parked_signal(tid, signal, is_ours);
+        }
+        let delivered = if is_ours { 0 } else { signal };
+        let mut regs = ptrace::get_regs(tid)?;
+        // Outside of a call the number is -1, which is none of the table.
+        let (nr, args) = call_of(&regs);
+        let result = regs.rax.cast_signed();
+        let instead = if is_ours {
+            self.waits.stop(tid, (nr, args), result)
+        } else {
+            self.waits.signal(tid, signal, (nr, args), result)
+        };
+        if let Some(instead) = instead {
+            regs.rax = instead.result.cast_unsigned();
+            ptrace::set_regs(tid, &regs)?;
+            if instead.restarts {
+                return ptrace::cont_syscall(tid, delivered);
+            }
+            return ptrace::cont(tid, delivered);
+        }
+        if is_ours || !self.notified {
+            return ptrace::cont(tid, delivered);
+        }
+        let received = || {
+            let monitor = &self.monitor;
+            let is_repeated = monitor.waiting.has(tid);
+            (!is_repeated)
+                .then(|| monitor.tasks.left_to_wait(tid))
+                .flatten()
+        };
+        if let Some(instead) = restart::instead(nr, args, self.shadow_files, result, received) {
+            regs.rax = instead.cast_unsigned();
+            ptrace::set_regs(tid, &regs)?;
+        }
+        ptrace::cont(tid, signal)
+    }
+
+    pub(super) fn syscall_stop(&mut self, tid: i32) -> Result<()> {
+        match self.injector.syscall_stop(tid) {
+            Stop::Foreign => {}
+            stop => return self.injected(tid, stop),
+        }
+        if self.parking.has(tid) {
+            return self.parked_syscall(tid);
+        }
+        let result = ptrace::get_regs(tid)?.rax.cast_signed();
+        match self.waits.syscall_stop(tid, result) {
+            Some(true) => return ptrace::cont_syscall(tid, 0),
+            Some(false) => return ptrace::cont(tid, 0),
+            None => {}
+        }
+        let Some(refused) = self.rewriter.syscall_stop(tid)? else {
+            return ptrace::cont(tid, 0);
+        };
+        let Ok(task) = self.monitor.tasks.get(tid) else {
+            return ptrace::cont(tid, 0);
+        };
+        let (Ok(caller), Ok(letter_box)) = (task.caller(), self.letter_box()) else {
+            return ptrace::cont(tid, 0);
+        };
+        let script = Receive::new(task, refused, caller.pid, letter_box);
+        match self.injector.receive(tid, ptrace::get_regs(tid)?, script) {
+            Ok(stop) => self.injected(tid, stop),
+            Err(_) => ptrace::cont(tid, 0),
+        }
+    }
+}
