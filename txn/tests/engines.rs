@@ -196,3 +196,33 @@ fn fjall_starts_without_a_journal_after_a_large_one() {
     let store = Store::open(&path, common::options(EngineKind::Fjall)).unwrap();
     assert_eq!(common::all(&store), model);
 }
+
+/// fjall removes a journal whose batches are all in tables, also one that the checkpoint lists. The store made a new one of
+/// that name when it was opened after a crash; and when it crashed again, it took that one for damage.
+#[test]
+fn a_second_crash_after_fjall_has_removed_a_journal_is_no_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |files| EngineKind::Fjall.open(dir.path(), files).unwrap();
+    let mut rng = fastrand::Rng::with_seed(3);
+    let engine = open(None);
+    engine.apply(&random_changes(&mut rng, 30), b"1").unwrap();
+    let mut files = Vec::new();
+    let publish = &mut |found| {
+        files = found;
+        Ok(())
+    };
+    engine.checkpoint(true, publish).unwrap();
+    drop(engine);
+    let journals: Vec<_> = files
+        .iter()
+        .filter(|file| file.name.ends_with(".jnl"))
+        .collect();
+    assert!(journals.iter().any(|file| file.len > 0), "{journals:?}");
+    for file in journals {
+        std::fs::remove_file(dir.path().join(&file.name)).unwrap();
+    }
+    for _ in 0..2 {
+        let engine = open(Some(&files));
+        engine.apply(&random_changes(&mut rng, 30), b"2").unwrap();
+    }
+}

@@ -108,8 +108,7 @@ fn cannot_open(dir: &Path, why: fjall::Error) -> Error {
 fn journals(dir: &Path) -> Vec<(u64, PathBuf)> {
     let journal = |entry: std::io::Result<fs::DirEntry>| {
         let path = entry.ok()?.path();
-        let name = path.file_name()?.to_str()?;
-        let number = name.strip_suffix(".jnl")?.parse().ok()?;
+        let number = journal_number(path.file_name()?.to_str()?)?;
         Some((number, path))
     };
     let entries = fs::read_dir(dir).into_iter().flatten();
@@ -118,6 +117,10 @@ fn journals(dir: &Path) -> Vec<(u64, PathBuf)> {
 
 fn journal_name(number: u64) -> String {
     format!("{number}.jnl")
+}
+
+fn journal_number(name: &str) -> Option<u64> {
+    name.strip_suffix(".jnl")?.parse().ok()
 }
 
 /// Bytes of a journal before the zeros that fjall makes it with.
@@ -168,46 +171,62 @@ fn cut_back(dir: &Path, relied_on: &[FileSum]) -> Result<(), Error> {
             fs::remove_file(&path).map_err(Error::io("remove", &path))?;
         }
     }
-    for FileSum { name, len, sum } in relied_on {
-        let path = dir.join(name);
-        if name.ends_with(CURRENT) {
-            if path.exists() {
-                continue;
-            }
+    for file in relied_on {
+        if file.name.ends_with(CURRENT) {
+            check_present(&dir.join(&file.name))?;
+        } else {
+            cut_journal(&dir.join(&file.name), file)?;
+        }
+    }
+    if journals(dir).is_empty() {
+        // fjall must find a journal, or it would count from zero again. This one has a number that the checkpoint does not
+        // list: after a crash before the next checkpoint, what it holds is not taken for what the checkpoint relies on.
+        let numbers = relied_on
+            .iter()
+            .filter_map(|file| journal_number(&file.name));
+        let number = numbers.max().map_or(0, |number| number + 1);
+        let path = dir.join(journal_name(number));
+        fs::File::create(&path).map_err(Error::io("create", &path))?;
+    }
+    Ok(())
+}
+
+fn check_present(path: &Path) -> Result<(), Error> {
+    if path.exists() {
+        return Ok(());
+    }
+    Err(Error::Damaged {
+        place: path.display().to_string(),
+        why: "this file is missing".to_owned(),
+    })
+}
+
+/// Cuts the journal at `path` back to what the checkpoint says of it; removes one that is shorter.
+fn cut_journal(path: &Path, FileSum { len, sum, .. }: &FileSum) -> Result<(), Error> {
+    let found = match files::sum(path, *len) {
+        Err(error) if error.is_not_found() => return Ok(()),
+        found => found?,
+    };
+    match found {
+        None => return fs::remove_file(path).map_err(Error::io("remove", path)),
+        Some(found) if found == *sum => {}
+        Some(_) => {
             return Err(Error::Damaged {
                 place: path.display().to_string(),
-                why: "this file is missing".to_owned(),
+                why: format!("its first {len} bytes are not what was written"),
             });
         }
-        let found = match files::sum(&path, *len) {
-            Err(error) if error.is_not_found() => None,
-            found => found?,
-        };
-        let len = match found {
-            Some(found) if found == *sum => *len,
-            Some(_) => {
-                return Err(Error::Damaged {
-                    place: path.display().to_string(),
-                    why: format!("its first {len} bytes are not what was written"),
-                });
-            }
-            // fjall must find a journal, or it would count from zero again.
-            None => 0,
-        };
-        let journal = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path);
-        let cut = journal.and_then(|journal| {
-            if journal.metadata()?.len() > len {
-                journal.set_len(len)?;
+    }
+    let cut = OpenOptions::new()
+        .write(true)
+        .open(path)
+        .and_then(|journal| {
+            if journal.metadata()?.len() > *len {
+                journal.set_len(*len)?;
             }
             Ok(())
         });
-        cut.map_err(Error::io("cut", &path))?;
-    }
-    Ok(())
+    cut.map_err(Error::io("cut", path))
 }
 
 /// A batch in a journal: its start (tag, count, number), its items, its end (tag, XXH3 of the items, these bytes).
