@@ -50,6 +50,15 @@ impl Kind {
         run(Command::new(mkfs).args(options).arg(device));
     }
 
+    /// Repairs the file system on `device` as a system does when it starts, where that is usual. A power cut may tear the superblock
+    /// of ext4, which is two sectors long and has one checksum; the kernel then mounts it no more.
+    fn repair(self, device: &str) {
+        if self == Self::Ext4 {
+            // Its status says what it found, and mounting shows whether it helped.
+            let _ = Command::new("e2fsck").args(["-fy", device]).output();
+        }
+    }
+
     fn mount_options(self) -> &'static str {
         match self {
             Self::Ext4 => "rw",
@@ -111,7 +120,10 @@ impl Volume {
     /// What mount(8) says when the kernel does not mount it.
     pub fn mount_image(kind: Kind, image: Image, dir: &Path) -> Result<Self, String> {
         let volume = Self::attach(image, dir);
-        volume.mount(kind)?;
+        if volume.mount(kind).is_err() {
+            kind.repair(&volume.device);
+            volume.mount(kind)?;
+        }
         Ok(volume)
     }
 
