@@ -50,13 +50,17 @@ impl Kind {
         run(Command::new(mkfs).args(options).arg(device));
     }
 
-    /// Repairs the file system on `device` as a system does when it starts, where that is usual. A power cut may tear the superblock
-    /// of ext4, which is two sectors long and has one checksum; the kernel then mounts it no more.
+    /// Repairs the superblock of the file system on `device`. Those of ext4 and btrfs are larger than a sector and have one checksum: a
+    /// power cut may tear them, and the kernel then mounts them no more.
     fn repair(self, device: &str) {
-        if self == Self::Ext4 {
-            // Its status says what it found, and mounting shows whether it helped.
-            let _ = Command::new("e2fsck").args(["-fy", device]).output();
-        }
+        // What it finds, its status says; mounting shows whether it helped.
+        let _ = match self {
+            Self::Ext4 => Command::new("e2fsck").args(["-fy", device]).output(),
+            Self::Btrfs => Command::new("btrfs")
+                .args(["rescue", "super-recover", "-y", device])
+                .output(),
+            Self::Xfs => return,
+        };
     }
 
     fn mount_options(self) -> &'static str {
@@ -120,6 +124,7 @@ impl Volume {
     /// What mount(8) says when the kernel does not mount it.
     pub fn mount_image(kind: Kind, image: Image, dir: &Path) -> Result<Self, String> {
         let volume = Self::attach(image, dir);
+        // As a system does when it starts.
         if volume.mount(kind).is_err() {
             kind.repair(&volume.device);
             volume.mount(kind)?;
