@@ -27,7 +27,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::engine::Counted;
 use crate::layers::Layers;
 use crate::log::{Log, now_ns};
-use crate::room::{Claim, Room};
+use crate::room::{Claim, Needed, Room};
 use crate::snapshot::Snapshot;
 use crate::store::{DirtySource, Info, Options, Stats};
 use crate::{Changes, Error, dir};
@@ -259,9 +259,13 @@ impl Shared {
         (self.sealed.load(SeqCst) as u64).saturating_add(self.log.promised())
     }
 
-    /// Bytes of disk that are needed for all that was accepted.
-    fn needed(&self) -> u64 {
-        self.engine.files().room(self.accepted())
+    /// The disk that the engine needs for all that was accepted, and for what is to come.
+    fn needed(&self) -> Needed {
+        let engine = self.engine.files();
+        Needed {
+            accepted: engine.room(self.accepted()),
+            each: engine.room_of_one(),
+        }
     }
 
     fn is_full(&self) -> bool {

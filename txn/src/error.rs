@@ -119,10 +119,9 @@ impl Error {
 
     /// Whether `error` says that the disk, or the user's quota, is full.
     pub(crate) fn is_full(error: &io::Error) -> bool {
-        let full = [Errno::ENOSPC as i32, Errno::EDQUOT as i32];
-        error
-            .raw_os_error()
-            .is_some_and(|code| full.contains(&code))
+        // An engine may hand on a copy without the number.
+        let kinds = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        kinds.contains(&error.kind())
     }
 
     /// Whether the host has no such file.

@@ -20,9 +20,6 @@ const NEARLY_FULL: u64 = 1 << 30;
 const BALLAST: u64 = 16 << 20;
 /// What a removal leaves: for the log's and the engine's own metadata.
 const REMOVAL_FLOOR: u64 = 256 << 10;
-/// A record in the log, in the engine's journal and in its tables.
-const COPIES: u64 = 3;
-
 /// What is asked for room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
@@ -30,6 +27,22 @@ pub(crate) enum Claim {
     Growth,
     /// Something that makes room in the end: it may use what is kept free from the others.
     Removal,
+}
+
+/// The disk that the engine needs beside what it has, bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Needed {
+    /// For everything that was accepted.
+    pub(crate) accepted: u64,
+    /// At most for each byte that is accepted from now on.
+    pub(crate) each: u64,
+}
+
+impl Needed {
+    /// For a byte of changes, in the log and in the engine.
+    const fn each_logged(self) -> u64 {
+        self.each + 1
+    }
 }
 
 /// The host's file system, bytes.
@@ -85,14 +98,14 @@ impl Room {
         Disk::of(&self.dir)
     }
 
-    /// Claims room for `bytes` of changes, or fails with [`Error::NoSpace`]. `needed` says what is to be kept for
-    /// earlier ones; asked only when the disk must be looked at. Returns how many bytes more there is room for, as far
+    /// Claims room for `bytes` of changes, or fails with [`Error::NoSpace`]. `needed` is asked only when the disk must be
+    /// looked at. Returns how many bytes more there is room for, as far
     /// as that was looked at.
     pub(crate) fn claim(
         &self,
         bytes: usize,
         claim: Claim,
-        needed: impl Fn() -> u64,
+        needed: impl Fn() -> Needed,
     ) -> Result<Option<u64>, Error> {
         let taken = self
             .grant
@@ -108,15 +121,17 @@ impl Room {
         &self,
         bytes: usize,
         claim: Claim,
-        needed: impl Fn() -> u64,
+        needed: impl Fn() -> Needed,
     ) -> Result<Option<u64>, Error> {
         let _looking = self.looking.lock();
         let disk = self.disk()?;
-        let cost = (bytes as u64).saturating_mul(COPIES);
-        let floor = needed().saturating_add(disk.headroom());
+        let needed = needed();
+        let cost = (bytes as u64).saturating_mul(needed.each_logged());
+        let floor = needed.accepted.saturating_add(disk.headroom());
         if let Some(left) = disk.available.checked_sub(floor.saturating_add(cost)) {
-            self.grant.store((left / COPIES).min(GRANT), SeqCst);
-            return Ok(Some(left / COPIES));
+            let left = left / needed.each_logged();
+            self.grant.store(left.min(GRANT), SeqCst);
+            return Ok(Some(left));
         }
         self.grant.store(0, SeqCst);
         let fits = |disk: Disk| disk.available >= cost.saturating_add(REMOVAL_FLOOR);
@@ -141,14 +156,17 @@ impl Room {
 
     /// Makes the ballast when the disk is nearly full and there is room for it beside what is `needed`. Without it the
     /// store works, too.
-    pub(crate) fn keep_ballast(&self, needed: u64) {
+    pub(crate) fn keep_ballast(&self, needed: Needed) {
         let mut held = self.ballast.lock();
         if *held {
             return;
         }
         let Ok(disk) = self.disk() else { return };
         let bytes = disk.ballast();
-        let least = needed.saturating_add(disk.headroom()).saturating_add(bytes);
+        let least = needed
+            .accepted
+            .saturating_add(disk.headroom())
+            .saturating_add(bytes);
         if disk.available >= NEARLY_FULL || disk.available < least {
             return;
         }

@@ -353,7 +353,7 @@ impl Store {
     }
 }
 
-/// sled keeps in memory what was applied since the last checkpoint, for its other copy.
+/// sled's files get what was applied at a checkpoint only; until then it is in memory.
 const SLED_CHECKPOINT_BYTES: u64 = 32 << 20;
 
 /// Bytes put in place of what is deleted that make no growth of it: metadata that moves with its name.

@@ -1,70 +1,22 @@
-//! Removing files on a full disk, which is a small tmpfs of its own: mounting needs root, so without it these tests say so
-//! and do nothing.
+//! Removing files on a full disk.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
 mod common;
+#[path = "../../../txn/tests/common/small_disk.rs"]
+mod small_disk;
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::ops::{Bound, ControlFlow};
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use amino_fs::{AminoFs, EngineKind};
 use amino_schema::key;
 use common::user::User;
 use common::{close_and_check, open_with, options};
-use goanna_skip::{Facility, skip};
 use goanna_vfs::{Errno, FileSystem};
+use small_disk::SmallDisk;
 
-/// A file system of its own.
-struct SmallDisk(tempfile::TempDir);
-
-impl SmallDisk {
-    fn mount(mib: u32) -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={mib}m"), "tmpfs"])
-            .arg(dir.path())
-            .output();
-        if mounted.is_ok_and(|output| output.status.success()) {
-            return Some(Self(dir));
-        }
-        skip(Facility::Mounts, "no tmpfs can be mounted");
-        None
-    }
-
-    fn store(&self) -> PathBuf {
-        self.0.path().join("s")
-    }
-
-    fn others(&self) -> PathBuf {
-        self.0.path().join("others")
-    }
-
-    /// Leaves no byte to others.
-    fn fill(&self) {
-        let mut file = File::options()
-            .append(true)
-            .create(true)
-            .open(self.others())
-            .unwrap();
-        let mut len = 1 << 20;
-        while len > 0 {
-            // Of what does not fit, a part is written before it fails.
-            if file.write_all(&vec![1; len]).is_err() {
-                len /= 2;
-            }
-        }
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
-}
+const ENGINES: [EngineKind; 2] = [EngineKind::Fjall, EngineKind::Sled];
 
 /// Bytes that no engine can make smaller.
 fn noise(len: usize) -> Vec<u8> {
@@ -105,10 +57,16 @@ fn exhaust(disk: &SmallDisk, user: &User<'_>) {
 /// the store for ever, without an inode.
 #[test]
 fn pages_of_a_removed_file_are_not_forgotten_on_a_full_disk() {
-    let Some(disk) = SmallDisk::mount(256) else {
+    for engine in ENGINES {
+        pages_of_a_removed_file_are_not_forgotten(engine);
+    }
+}
+
+fn pages_of_a_removed_file_are_not_forgotten(engine: EngineKind) {
+    let Some(disk) = SmallDisk::mount(400) else {
         return;
     };
-    let fs = open_with(&disk.store(), &options(EngineKind::Fjall));
+    let fs = open_with(&disk.store(), &options(engine));
     let user = User::new(&fs, 1);
     user.put("large", &noise(40 << 20)).unwrap();
     fs.sync(None).unwrap();
@@ -122,7 +80,7 @@ fn pages_of_a_removed_file_are_not_forgotten_on_a_full_disk() {
         disk.fill();
         std::thread::sleep(Duration::from_millis(100));
     }
-    fs::remove_file(disk.others()).unwrap();
+    disk.make_room();
     let begun = Instant::now();
     while orphans(&fs) > 0 {
         assert!(
@@ -137,10 +95,16 @@ fn pages_of_a_removed_file_are_not_forgotten_on_a_full_disk() {
 /// What makes room must be possible when there is none.
 #[test]
 fn unlink_and_truncate_work_on_a_full_disk() {
-    let Some(disk) = SmallDisk::mount(256) else {
+    for engine in ENGINES {
+        unlink_and_truncate_work(engine);
+    }
+}
+
+fn unlink_and_truncate_work(engine: EngineKind) {
+    let Some(disk) = SmallDisk::mount(400) else {
         return;
     };
-    let fs = open_with(&disk.store(), &options(EngineKind::Fjall));
+    let fs = open_with(&disk.store(), &options(engine));
     let user = User::new(&fs, 1);
     for number in 0..200 {
         user.put(&format!("small{number}"), &noise(100 * number))
@@ -162,11 +126,31 @@ fn unlink_and_truncate_work_on_a_full_disk() {
         .close(&fs);
     user.rename("new", "replaced").unwrap();
     user.unlink("removed").unwrap();
-    fs::remove_file(disk.others()).unwrap();
+    disk.make_room();
     close_and_check(fs, &disk.store());
-    let fs = open_with(&disk.store(), &options(EngineKind::Fjall));
+    let fs = open_with(&disk.store(), &options(engine));
     let mut names = common::names(&fs, "");
     names.retain(|name| name != "more");
     assert_eq!(names, ["cut", "emptied", "opened", "replaced"]);
     close_and_check(fs, &disk.store());
+}
+
+/// What an operation needs may be taken by what was removed or is in the log still. It failed at once, and only the next
+/// one waited until the store had cleaned up.
+#[test]
+fn a_large_write_waits_for_the_room_that_a_checkpoint_makes() {
+    for engine in ENGINES {
+        let Some(disk) = SmallDisk::mount(448) else {
+            return;
+        };
+        let fs = open_with(&disk.store(), &options(engine));
+        let user = User::new(&fs, 1);
+        let content = noise(30 << 20);
+        for number in 0..5 {
+            let name = format!("large{number}");
+            assert_eq!(user.put(&name, &content), Ok(()), "{engine:?} {number}");
+            user.unlink(&name).unwrap();
+        }
+        close_and_check(fs, &disk.store());
+    }
 }

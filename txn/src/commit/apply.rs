@@ -55,26 +55,42 @@ impl Shared {
                 .reopen_engine()
                 .and_then(|()| self.engine.apply(changes, seq));
         }
-        let full = match result {
+        match result {
             Ok(()) => {
                 self.applied_seq.store(seq, SeqCst);
-                None
+                self.note_full(false);
+                Ok(true)
             }
             Err(error) if error.is_no_space() => {
-                self.reopen_engine().map_err(|error| self.fail(&error))?;
-                Some(Instant::now())
+                self.reopen_if_room()?;
+                self.note_full(true);
+                Ok(false)
             }
-            Err(error) => return Err(self.fail(&error)),
-        };
-        *self.engine_full.lock() = full;
-        self.full.store(full.is_some(), SeqCst);
-        if full.is_some() {
-            self.tell_waiting();
+            Err(error) => Err(self.fail(&error)),
         }
-        Ok(full.is_none())
     }
 
-    pub(super) fn reopen_engine(&self) -> Result<(), Error> {
+    /// Notes whether the engine cannot go on for want of space.
+    fn note_full(&self, full: bool) {
+        *self.engine_full.lock() = full.then(Instant::now);
+        self.full.store(full, SeqCst);
+        if full {
+            self.tell_waiting();
+        }
+    }
+
+    /// Opens the engine again. On a disk that is too full even for that it stays closed, and the committer tries later.
+    fn reopen_if_room(&self) -> Result<(), Error> {
+        match self.reopen_engine() {
+            Err(error) if error.is_no_space() => {
+                self.note_full(true);
+                Ok(())
+            }
+            result => result.map_err(|error| self.fail(&error)),
+        }
+    }
+
+    fn reopen_engine(&self) -> Result<(), Error> {
         self.engine.reopen()?;
         let (found, applied) = (self.engine.applied_seq(), self.applied_seq.load(SeqCst));
         if found < applied {
@@ -104,13 +120,14 @@ impl Shared {
         match result {
             Ok(()) => {
                 self.counters.checkpoints.fetch_add(1, SeqCst);
+                self.note_full(false);
                 Ok(true)
             }
             Err(error) if error.is_no_space() => {
                 self.unsynced.store(true, SeqCst);
                 self.room.release_ballast();
                 if engine_failed {
-                    self.reopen_engine().map_err(|error| self.fail(&error))?;
+                    self.reopen_if_room()?;
                 }
                 Ok(false)
             }
@@ -177,13 +194,19 @@ impl Shared {
             // The deletions must be in the files that are rewritten.
             let least = if reclaim { 0 } else { RETURNABLE_LOW };
             if self.engine.files().returnable() > least {
-                self.reopen_engine().map_err(|error| self.fail(&error))?;
+                self.reopen_if_room()?;
             }
             if reclaim && let Ok(disk) = self.room.disk() {
                 self.deleted.store(0, SeqCst);
-                if self.engine.files().reclaim(disk.available).unwrap_or(false) {
+                let rewritten = self.engine.files().reclaim(disk.available);
+                if !matches!(rewritten, Ok(false)) {
                     // Files that were replaced go at the latest now.
-                    self.reopen_engine().map_err(|error| self.fail(&error))?;
+                    self.reopen_if_room()?;
+                }
+                if matches!(rewritten, Ok(true)) && self.engine.files().changes_by_itself() {
+                    // Those of the copy that the last checkpoint relies on go with the next one.
+                    self.unsynced.store(true, SeqCst);
+                    self.sync_engine(false, false)?;
                 }
             }
         }

@@ -1,13 +1,17 @@
 //! Files of an engine that a checkpoint relies on: their sums, and copies of whole directories.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use amino_schema::header::FileSum;
 use amino_schema::holdings::Sum;
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
 
 use crate::Error;
+use crate::room::Disk;
 
 const CHUNK: usize = 256 << 10;
 
@@ -75,30 +79,95 @@ pub(super) fn sums(dir: &Path, below: &str) -> Result<Vec<FileSum>, Error> {
     sums.collect()
 }
 
-/// Makes `to` a copy of the directory `from`, in place of whatever is there.
-pub(super) fn copy_tree(from: &Path, to: &Path) -> Result<(), Error> {
-    match fs::remove_dir_all(to) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(Error::io("remove", to)(error));
+/// The length of a file; 0 if there is none.
+pub(super) fn len(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |found| found.len())
+}
+
+/// Bytes of disk that a file has behind its end.
+pub(super) fn spare(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |found| {
+        (found.blocks() * 512).saturating_sub(found.len())
+    })
+}
+
+/// Gives a file the disk that it needs to grow to `end`; its length stays. [`Error::NoSpace`] when that cannot be had.
+pub(super) fn allocate_behind(path: &Path, end: u64) -> Result<(), Error> {
+    let file = match OpenOptions::new().write(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        file => file.map_err(Error::io("open", path))?,
+    };
+    let from = len(path);
+    let (Ok(offset), Ok(bytes)) = (i64::try_from(from), i64::try_from(end.saturating_sub(from)))
+    else {
+        return Err(Error::NoSpace);
+    };
+    loop {
+        match fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, offset, bytes) {
+            Err(Errno::EINTR) => {}
+            Err(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) => return Err(Error::NoSpace),
+            // Where a file system cannot do that, this much is certain.
+            Err(Errno::EOPNOTSUPP) if Disk::of(path)?.available < end.saturating_sub(from) => {
+                return Err(Error::NoSpace);
+            }
+            Ok(()) | Err(Errno::EOPNOTSUPP) => return Ok(()),
+            Err(errno) => return Err(Error::io("preallocate", path)(errno.into())),
         }
-        _ => {}
     }
-    copy_entries(from, to, false).map_err(Error::io("copy the engine to", to))
 }
 
-/// As [`copy_tree`]; files that an engine never writes to again are linked where that can be.
+/// Gives back the disk that a file has behind its end. No other thread changes its length.
+pub(super) fn trim(path: &Path) -> Result<(), Error> {
+    let file = match OpenOptions::new().write(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        file => file.map_err(Error::io("open", path))?,
+    };
+    let trimmed = file.metadata().and_then(|found| file.set_len(found.len()));
+    trimmed.map_err(Error::io("trim", path))
+}
+
+/// Makes the directory `to` of `dir` a copy of `from` there. Keeps the blocks of files that are there already: on a full
+/// disk others would take what was given back.
+pub(super) fn overwrite_tree(dir: &Path, from: &str, to: &str) -> Result<(), Error> {
+    let wanted = names(dir, from)?;
+    let of_copy = |name: &str| name.replacen(from, to, 1);
+    for name in names(dir, to)? {
+        if !wanted.iter().any(|wanted| of_copy(wanted) == name) {
+            let path = dir.join(name);
+            fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+        }
+    }
+    for name in &wanted {
+        let path = dir.join(of_copy(name));
+        overwrite(&dir.join(name), &path).map_err(Error::io("copy the engine to", &path))?;
+    }
+    Ok(())
+}
+
+fn overwrite(from: &Path, to: &Path) -> io::Result<()> {
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let mut options = OpenOptions::new();
+    let mut to = options.write(true).create(true).truncate(false).open(to)?;
+    let len = io::copy(&mut File::open(from)?, &mut to)?;
+    to.set_len(len)
+}
+
+/// Makes `to`, which does not exist, a copy of the directory `from`. Files that an engine never writes to again are linked
+/// where that can be.
 pub(crate) fn link_tree(from: &Path, to: &Path) -> Result<(), Error> {
-    copy_entries(from, to, true).map_err(Error::io("copy the engine to", to))
+    link_entries(from, to).map_err(Error::io("copy the engine to", to))
 }
 
-fn copy_entries(from: &Path, to: &Path, link: bool) -> io::Result<()> {
+fn link_entries(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir(to)?;
-    let link_files = link && from.ends_with("tables");
+    let link_files = from.ends_with("tables");
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let (path, target) = (entry.path(), to.join(entry.file_name()));
         if entry.file_type()?.is_dir() {
-            copy_entries(&path, &target, link)?;
+            link_entries(&path, &target)?;
         } else if !link_files || fs::hard_link(&path, &target).is_err() {
             fs::copy(path, target)?;
         }

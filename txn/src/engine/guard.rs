@@ -146,6 +146,11 @@ impl Engine for Guarded {
         room.unwrap_or(pending)
     }
 
+    fn room_of_one(&self) -> u64 {
+        let room = self.call("tell its size", |engine| Ok(engine.room_of_one()));
+        room.unwrap_or(1)
+    }
+
     fn returnable(&self) -> u64 {
         let bytes = self.call("tell its size", |engine| Ok(engine.returnable()));
         bytes.unwrap_or(0)

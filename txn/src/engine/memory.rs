@@ -59,6 +59,10 @@ impl Engine for MemoryEngine {
         0
     }
 
+    fn room_of_one(&self) -> u64 {
+        0
+    }
+
     fn returnable(&self) -> u64 {
         0
     }

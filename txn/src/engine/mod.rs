@@ -8,6 +8,7 @@ mod files;
 mod fjall;
 mod guard;
 mod memory;
+mod overlaid;
 mod sled;
 
 use std::ops::Bound;
@@ -74,7 +75,7 @@ pub trait Engine: Send + Sync {
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, Error>;
 
     /// Applies all changes or none, and keeps `applied` with them. Called by one thread at a time. A full disk
-    /// is an error of its own ([`Error::NoSpace`] or the host's); [`Engine::reopen`] must follow it.
+    /// is an error of its own ([`Error::NoSpace`] or the host's), here and at a checkpoint; [`Engine::reopen`] must follow it.
     fn apply(&self, changes: &Changes, applied: &[u8]) -> Result<(), Error>;
 
     /// Brings everything applied to the disk, and has `publish` write down the files that this relies on. The `last`
@@ -86,17 +87,20 @@ pub trait Engine: Send + Sync {
     ) -> Result<(), Error>;
 
     /// Opens the files again after a full disk made writing fail; views have ended before it begins. What was applied
-    /// is still there.
+    /// is still there. When even that needs space that is not there, the engine cannot be read until a later call succeeds.
     fn reopen(&self) -> Result<(), Error>;
 
     /// Bytes of disk that the engine may take before all it holds, and `pending` bytes more, have found their place.
     fn room(&self, pending: u64) -> u64;
 
+    /// By how much [`Engine::room`] grows at most with each pending byte.
+    fn room_of_one(&self) -> u64;
+
     /// Bytes of disk that opening again would give back.
     fn returnable(&self) -> u64;
 
     /// Rewrites the files without what was deleted, if `available` bytes are enough for it, and waits for it. Whether it
-    /// did: opening again gives back space then.
+    /// did: opening again, or a checkpoint, gives back space then. [`Engine::reopen`] must follow an error.
     fn reclaim(&self, available: u64) -> Result<bool, Error>;
 
     /// What the last batch has left; `None` in an engine to which nothing was ever applied.

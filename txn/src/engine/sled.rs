@@ -2,12 +2,19 @@
 //!
 //! sled rewrites its files in any order, so a synced state does not stay one: after a crash a file may be of no use. So there
 //! are two copies, in the directories `a` and `b`. One rests: it is synced, closed and untouched, and the checkpoint has the
-//! sums of all its files. The other one takes batches. At a checkpoint they change places, and the copy that rested gets the
-//! batches that it missed. After a crash the one in use is thrown away and copied from the one that rests.
+//! sums of all its files. The other one is open for readers.
+//!
+//! Batches stay in memory, where readers look first, until a checkpoint puts them into the open copy. That copy then rests,
+//! and the other one gets the batches, too, and is opened. So sled writes during a checkpoint only; when the disk is full
+//! then, the batches are still in memory, and what has become of the open copy is overwritten with the one that rests.
+//! After a crash the copy that was open is overwritten in the same way.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::Duration;
 
 use amino_schema::header::FileSum;
@@ -15,6 +22,7 @@ use amino_schema::key::APPLIED;
 use bytes::Bytes;
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 
+use super::overlaid::Overlaid;
 use super::{Engine, Entry, Snapshot, files, visible_from};
 use crate::changes::is_empty_range;
 use crate::{Changes, Error};
@@ -22,10 +30,24 @@ use crate::{Changes, Error};
 const CACHE_BYTES: u64 = 64 << 20;
 const CLOSE_RETRIES: u32 = 400;
 const CLOSE_PAUSE: Duration = Duration::from_millis(5);
-/// Room at most for segments that sled has begun and for the ones it cleans.
-const SEGMENTS: u64 = 64 << 20;
-/// The file that sled holds locked while it is open.
-const LOCKED: &str = "db";
+/// The unit in bytes by which sled's log grows in new stores. sled makes a file of its own for each node that is larger than
+/// a quarter of it; a node has up to 17 values, most of them pages of 16 KiB.
+const SEGMENT: usize = 2 << 20;
+/// Bytes by which a copy grows for each byte of a batch, at most. Measured: 2.2 to 2.9 on average, 4.0 for a single batch.
+const GROWTH: u64 = 3;
+/// Segments that sled has begun, or is about to clean, in bytes.
+const BEGUN_SEGMENTS: u64 = 2 * SEGMENT as u64;
+/// How long sled may write before somebody asks whether a write has failed.
+const WRITE_PAUSE: Duration = Duration::from_millis(500);
+/// Where a copy is made anew before it takes its place.
+const REWRITTEN: &str = "new";
+/// A key that no entry has.
+const ABSENT: &[u8] = b"\0absent";
+/// sled's log, which it holds locked while it is open.
+const DB: &str = "db";
+/// The file where sled says how its files are laid out, and the line there that has the size of a segment.
+const LAYOUT: &str = "conf";
+const SEGMENT_LINE: &str = "segment_size: ";
 
 /// One of the two copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,32 +74,58 @@ impl Side {
     }
 }
 
-/// The copy in use.
+/// The copy that is open.
 struct Opened {
     side: Side,
     database: sled::Db,
+    /// Its files were made anew, so that the other copy follows by copying them.
+    is_rewritten: bool,
 }
 
-/// What the copy that rests has missed since it does, and what the last batch has left.
+impl Opened {
+    fn new(dir: &Path, side: Side) -> Result<Self, Error> {
+        let database = open_database(&dir.join(side.name()))?;
+        Ok(Self {
+            side,
+            database,
+            is_rewritten: false,
+        })
+    }
+}
+
+/// What was applied since the last checkpoint, and what the last batch has left.
 #[derive(Default)]
-struct Missed {
+struct Recent {
     changes: Changes,
     applied: Option<Vec<u8>>,
 }
 
-/// Two sled databases, of which one is open. sled has no snapshots: one keeps batches out by holding `batches` shared.
+/// Which copies there are to read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// No copy rests before the first checkpoint.
+    None,
+    /// This one does.
+    One(Side),
+    /// The last checkpoint was made: both do.
+    Both,
+}
+
+/// Two sled databases, of which one is open.
+///
+/// Lock order: `recent`, `opened`, `rest`. Both locks are read recursively: a visitor of one range may read another.
 pub(super) struct SledEngine {
     dir: PathBuf,
-    /// `None` after the last checkpoint. Read recursively: a visitor of one range may read another.
+    /// Who holds it shared keeps batches out: sled has no snapshots.
+    recent: RwLock<Recent>,
+    /// `None` after the last checkpoint, and after a failed one until it can be opened again.
     opened: RwLock<Option<Opened>>,
-    batches: RwLock<()>,
-    /// `None` while no copy rests.
-    missed: Mutex<Option<Missed>>,
+    rest: Mutex<Rest>,
 }
 
 struct SledSnapshot<'a> {
+    recent: RwLockReadGuard<'a, Recent>,
     opened: MappedRwLockReadGuard<'a, Opened>,
-    _no_batches: RwLockReadGuard<'a, ()>,
 }
 
 fn error(what: &'static str) -> impl Fn(sled::Error) -> Error {
@@ -95,10 +143,20 @@ fn owned(value: &sled::IVec) -> Bytes {
     Bytes::copy_from_slice(value)
 }
 
+/// The size of the segments of the copy in `dir`: that cannot be changed later.
+fn segment_size(dir: &Path) -> usize {
+    let layout = fs::read_to_string(dir.join(LAYOUT)).unwrap_or_default();
+    let size = layout
+        .lines()
+        .find_map(|line| line.strip_prefix(SEGMENT_LINE)?.trim().parse().ok());
+    size.unwrap_or(SEGMENT)
+}
+
 fn open_database(dir: &Path) -> Result<sled::Db, Error> {
     // Its own periodic flush would be a second, pointless durability: the log has it all until a checkpoint.
     let config = sled::Config::new()
         .path(dir)
+        .segment_size(segment_size(dir))
         .cache_capacity(CACHE_BYTES)
         .flush_every_ms(None);
     config.open().map_err(|why| match why {
@@ -114,29 +172,87 @@ fn open_database(dir: &Path) -> Result<sled::Db, Error> {
     })
 }
 
-fn put(database: &sled::Db, changes: &Changes, applied: &[u8]) -> Result<(), Error> {
-    let mut batch = sled::Batch::default();
-    for (key, value) in changes.iter() {
-        match value {
-            Some(value) => batch.insert(&key[..], &value[..]),
-            None => batch.remove(&key[..]),
+/// Writes `recent` to the files of `database`.
+fn write(database: &sled::Db, recent: &Recent) -> Result<(), Error> {
+    let Some(applied) = &recent.applied else {
+        return Ok(());
+    };
+    write_by(database, || {
+        // Not as sled's batch, which keeps everything else waiting: nobody sees a part of it, and no crash leaves one.
+        for (key, value) in recent.changes.iter() {
+            match value {
+                Some(value) => database.insert(&key[..], &value[..])?,
+                None => database.remove(&key[..])?,
+            };
         }
-    }
-    batch.insert(APPLIED, applied);
-    database.apply_batch(batch).map_err(error("apply a batch"))
+        database.insert(APPLIED, &applied[..]).map(drop)
+    })
 }
 
-/// Writes everything out and returns when no thread of sled has the files any more, and they are on disk.
+/// Has `put` change `database`, and returns when that is in its files.
+fn write_by(
+    database: &sled::Db,
+    put: impl FnOnce() -> sled::Result<()> + Send,
+) -> Result<(), Error> {
+    let (done, ended) = mpsc::channel();
+    let written = thread::scope(|scope| {
+        scope.spawn(move || done.send(put().and_then(|()| database.flush())));
+        loop {
+            match ended.recv_timeout(WRITE_PAUSE) {
+                // sled does not always wake a thread that waits for a write which fails. A change by another thread does.
+                Err(RecvTimeoutError::Timeout) => drop(database.remove(ABSENT)),
+                ended => return ended.ok(),
+            }
+        }
+    });
+    // Without a result the thread panicked, and so has the scope.
+    let written = written.unwrap_or(Ok(0));
+    written.map(drop).map_err(error("write a batch"))
+}
+
+/// Makes the directory `to` a database of `live` bytes with the entries of `from`.
+fn rewrite(from: &sled::Db, to: &Path, live: u64) -> Result<(), Error> {
+    let database = open_database(to)?;
+    let written = files::allocate_behind(&to.join(DB), grown(live)).and_then(|()| {
+        write_by(&database, || {
+            for entry in from.iter() {
+                let (key, value) = entry?;
+                database.insert(key, value)?;
+            }
+            Ok(())
+        })
+    });
+    match written {
+        Ok(()) => close(to, database),
+        Err(error) => abandon(to, database).and(Err(error)),
+    }
+}
+
+/// Bytes by which a copy grows with `bytes` of batches.
+fn grown(bytes: u64) -> u64 {
+    bytes.saturating_mul(GROWTH).saturating_add(BEGUN_SEGMENTS)
+}
+
+/// Returns when no thread of sled has the files any more, and they are on disk.
 fn close(dir: &Path, database: sled::Db) -> Result<(), Error> {
     database.flush().map_err(error("flush"))?;
     drop(database);
     wait_for_close(dir)?;
+    files::trim(&dir.join(DB))?;
     // flush() ends in sync_file_range(2), which writes no metadata and no disk cache out.
     files::sync_tree(dir).map_err(Error::io("sync", dir))
 }
 
+/// Lets go of a database that could not write. sled may wait for ever for a write that it has given up.
+fn abandon(dir: &Path, database: sled::Db) -> Result<(), Error> {
+    let dropping = thread::Builder::new().name("sled-end".to_owned());
+    let spawned = dropping.spawn(move || drop(database));
+    spawned.map_err(Error::io("start a thread for", dir))?;
+    wait_for_close(dir)
+}
+
 fn wait_for_close(dir: &Path) -> Result<(), Error> {
-    let path = dir.join(LOCKED);
+    let path = dir.join(DB);
     let file = File::open(&path).map_err(Error::io("open", &path))?;
     for _ in 0..CLOSE_RETRIES {
         if file.try_lock().is_ok() {
@@ -185,27 +301,31 @@ fn check_side(dir: &Path, side: Side, listed: &[FileSum]) -> Result<Option<Error
 impl SledEngine {
     pub(super) fn open(dir: &Path, listed: Option<&[FileSum]>) -> Result<Self, Error> {
         let listed = listed.unwrap_or_default();
-        let (side, rests) = if listed.is_empty() {
+        remove(&dir.join(REWRITTEN))?;
+        let (side, rest) = if listed.is_empty() {
             adopt(dir)?;
-            (Side::A, false)
+            (Side::A, Rest::None)
         } else {
-            (choose(dir, listed)?, true)
+            let side = choose(dir, listed)?;
+            (side, Rest::One(side.other()))
         };
-        let database = open_database(&dir.join(side.name()))?;
         Ok(Self {
             dir: dir.to_owned(),
-            opened: RwLock::new(Some(Opened { side, database })),
-            batches: RwLock::new(()),
-            missed: Mutex::new(rests.then(Missed::default)),
+            recent: RwLock::default(),
+            opened: RwLock::new(Some(Opened::new(dir, side)?)),
+            rest: Mutex::new(rest),
         })
     }
 
     fn opened(&self) -> Result<MappedRwLockReadGuard<'_, Opened>, Error> {
         RwLockReadGuard::try_map(self.opened.read_recursive(), Option::as_ref).map_err(|_| {
-            Error::Engine {
-                engine: "sled",
-                what: "be used",
-                why: "it is closed".to_owned(),
+            match *self.rest.lock() {
+                Rest::Both => Error::Engine {
+                    engine: "sled",
+                    what: "be used",
+                    why: "it is closed".to_owned(),
+                },
+                _ => Error::NoSpace,
             }
         })
     }
@@ -214,25 +334,87 @@ impl SledEngine {
         self.dir.join(side.name())
     }
 
-    /// Opens the copy that does not rest any more, with everything that the one of `rested` has.
-    fn catch_up(&self, rested: Side) -> Result<Opened, Error> {
+    /// Bytes by which each copy grows at the next checkpoint, with `pending` bytes of batches to come.
+    fn growth(&self, pending: u64) -> u64 {
+        let recent = self.recent.read_recursive().changes.byte_size() as u64;
+        grown(recent.saturating_add(pending))
+    }
+
+    /// Allocates what a checkpoint needs behind the end of both copies, which does not change what is in them: sled must not
+    /// meet a full disk.
+    fn allocate(&self) -> Result<(), Error> {
+        let growth = self.growth(0);
+        let log = |side| self.copy(side).join(DB);
+        let end = Side::BOTH.map(|side| files::len(&log(side)));
+        let end = end.into_iter().max().unwrap_or(0).saturating_add(growth);
+        let allocated = Side::BOTH
+            .into_iter()
+            .try_for_each(|side| files::allocate_behind(&log(side), end));
+        // The open copy, which sled may change, keeps what it has got for the next time.
+        if allocated.is_err()
+            && let Rest::One(side) = *self.rest.lock()
+        {
+            files::trim(&log(side))?;
+        }
+        allocated
+    }
+
+    /// Puts what is recent into the open copy. Readers go on: what they look for is what is recent, or as it was.
+    fn settle(&self) -> Result<(), Error> {
+        let recent = self.recent.read_recursive();
+        if recent.applied.is_none() {
+            return Ok(());
+        }
+        self.allocate()?;
+        let written = write(&self.opened()?.database, &recent);
+        drop(recent);
+        if written.is_err() {
+            self.lose()?;
+        }
+        written
+    }
+
+    /// Closes the open copy, which is of no use any more.
+    fn lose(&self) -> Result<(), Error> {
+        match self.opened.write().take() {
+            Some(Opened { side, database, .. }) => abandon(&self.copy(side), database),
+            None => Ok(()),
+        }
+    }
+
+    /// Opens the copy beside the one of `rested`, which has everything recent, with everything that one has.
+    fn catch_up(&self, rested: Side, recent: &Recent, by_copying: bool) -> Result<Opened, Error> {
         let side = rested.other();
-        let path = self.copy(side);
-        let database = match self.missed.lock().take() {
-            Some(missed) => {
-                let database = open_database(&path)?;
-                if let Some(applied) = missed.applied {
-                    put(&database, &missed.changes, &applied)?;
-                }
-                database
-            }
-            None => {
-                files::copy_tree(&self.copy(rested), &path)?;
-                open_database(&path)?
-            }
-        };
-        *self.missed.lock() = Some(Missed::default());
-        Ok(Opened { side, database })
+        if by_copying {
+            files::overwrite_tree(&self.dir, rested.name(), side.name())?;
+        }
+        let opened = Opened::new(&self.dir, side)?;
+        if !by_copying && let Err(error) = write(&opened.database, recent) {
+            abandon(&self.copy(side), opened.database)?;
+            return Err(error);
+        }
+        Ok(opened)
+    }
+
+    /// Whether the open copy has much that was deleted, and how many bytes were not.
+    fn is_worth_rewriting(&self, available: u64) -> Result<Option<u64>, Error> {
+        let opened = self.opened()?;
+        let mut live = 0_u64;
+        for entry in opened.database.iter() {
+            let (key, value) = entry.map_err(error("read a range"))?;
+            live += (key.len() + value.len()) as u64;
+        }
+        let size = files::len(&self.copy(opened.side).join(DB));
+        let worth = size / 2 > grown(live) && available > grown(live);
+        Ok(worth.then_some(live))
+    }
+}
+
+/// Removes a directory if there is one.
+fn remove(dir: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", dir)(error)),
+        _ => Ok(()),
     }
 }
 
@@ -270,34 +452,28 @@ fn choose(dir: &Path, listed: &[FileSum]) -> Result<Side, Error> {
 
 /// Makes `side` a copy of the other one.
 fn replace(dir: &Path, side: Side) -> Result<Side, Error> {
-    files::copy_tree(&dir.join(side.other().name()), &dir.join(side.name()))?;
+    files::overwrite_tree(dir, side.other().name(), side.name())?;
     Ok(side)
 }
 
 impl Engine for SledEngine {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        let found = self.opened()?.database.get(key).map_err(error("read"))?;
-        Ok(found.as_ref().map(owned))
+        let recent = self.recent.read_recursive();
+        recent.get(&*self.opened()?, key)
     }
 
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, Error> {
+        let recent = self.recent.read_recursive();
         let opened = self.opened()?;
-        // Recursive, because a visitor of one range may read another while a batch waits for both.
-        let no_batches = self.batches.read_recursive();
-        Ok(Box::new(SledSnapshot {
-            opened,
-            _no_batches: no_batches,
-        }))
+        Ok(Box::new(SledSnapshot { recent, opened }))
     }
 
     fn apply(&self, changes: &Changes, applied: &[u8]) -> Result<(), Error> {
-        let opened = self.opened()?;
-        let _alone = self.batches.write();
-        if let Some(missed) = self.missed.lock().as_mut() {
-            missed.changes.merge(changes.clone());
-            missed.applied = Some(applied.to_vec());
-        }
-        put(&opened.database, changes, applied)
+        let mut recent = self.recent.write();
+        drop(self.opened()?);
+        recent.changes.merge(changes.clone());
+        recent.applied = Some(applied.to_vec());
+        Ok(())
     }
 
     fn checkpoint(
@@ -305,19 +481,31 @@ impl Engine for SledEngine {
         last: bool,
         publish: &mut dyn FnMut(Vec<FileSum>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let mut opened = self.opened.write();
-        let Some(Opened { side, database }) = opened.take() else {
+        if *self.rest.lock() == Rest::Both {
             // The last checkpoint was made; nothing can have changed.
             return Ok(());
-        };
+        }
+        self.settle()?;
+        let mut recent = self.recent.write();
+        let mut opened = self.opened.write();
+        let Opened {
+            side,
+            database,
+            is_rewritten,
+        } = opened.take().ok_or(Error::NoSpace)?;
         close(&self.copy(side), database)?;
         let mut relied_on = files::sums(&self.dir, side.name())?;
         if let Err(error) = publish(relied_on.clone()) {
-            let database = open_database(&self.copy(side))?;
-            *opened = Some(Opened { side, database });
+            *opened = Some(Opened {
+                is_rewritten,
+                ..Opened::new(&self.dir, side)?
+            });
             return Err(error);
         }
-        let current = self.catch_up(side)?;
+        let former = std::mem::replace(&mut *self.rest.lock(), Rest::One(side));
+        let recent = std::mem::take(&mut *recent);
+        let by_copying = is_rewritten || former == Rest::None;
+        let current = self.catch_up(side, &recent, by_copying)?;
         if !last {
             *opened = Some(current);
             return Ok(());
@@ -325,42 +513,60 @@ impl Engine for SledEngine {
         let other = current.side;
         close(&self.copy(other), current.database)?;
         relied_on.extend(files::sums(&self.dir, other.name())?);
+        *self.rest.lock() = Rest::Both;
         publish(relied_on)
     }
 
     fn reopen(&self) -> Result<(), Error> {
-        // What sled has not written yet would be lost; the log has it when the store is opened again.
-        Err(Error::Engine {
-            engine: "sled",
-            what: "go on after a write failed on a full disk",
-            why: "its changes in memory are incomplete".to_owned(),
-        })
+        let mut opened = self.opened.write();
+        let Rest::One(side) = *self.rest.lock() else {
+            return Ok(());
+        };
+        if opened.is_none() {
+            let side = replace(&self.dir, side.other())?;
+            *opened = Some(Opened::new(&self.dir, side)?);
+        }
+        Ok(())
     }
 
     fn room(&self, pending: u64) -> u64 {
-        // Each change appends to its node, which is written again as a whole from time to time; and sled never comes
-        // back from a write that fails for want of space. Both copies take it.
-        let written = self.opened().and_then(|opened| {
-            let size = opened.database.size_on_disk();
-            size.map_err(error("tell its size"))
-        });
-        let missed = self
-            .missed
-            .lock()
-            .as_ref()
-            .map_or(0, |missed| missed.changes.byte_size());
-        pending
-            .saturating_mul(16)
-            .saturating_add((missed as u64).saturating_mul(8))
-            .saturating_add(written.unwrap_or(0).min(SEGMENTS).saturating_mul(2))
+        let growth = self.growth(pending);
+        let missing = |side| growth.saturating_sub(files::spare(&self.copy(side).join(DB)));
+        Side::BOTH.into_iter().map(missing).sum()
+    }
+
+    fn room_of_one(&self) -> u64 {
+        2 * GROWTH
     }
 
     fn returnable(&self) -> u64 {
         0
     }
 
-    fn reclaim(&self, _available: u64) -> Result<bool, Error> {
-        Ok(false)
+    fn reclaim(&self, available: u64) -> Result<bool, Error> {
+        let is_settled = self.recent.read_recursive().applied.is_none();
+        if !is_settled || !matches!(*self.rest.lock(), Rest::One(_)) {
+            return Ok(false);
+        }
+        let Some(live) = self.is_worth_rewriting(available)? else {
+            return Ok(false);
+        };
+        let path = self.dir.join(REWRITTEN);
+        let rewritten = rewrite(&self.opened()?.database, &path, live);
+        if rewritten.is_err() {
+            remove(&path)?;
+            return rewritten.map(|()| false);
+        }
+        let mut opened = self.opened.write();
+        let Opened { side, database, .. } = opened.take().ok_or(Error::NoSpace)?;
+        close(&self.copy(side), database)?;
+        remove(&self.copy(side))?;
+        fs::rename(&path, self.copy(side)).map_err(Error::io("rename", &path))?;
+        *opened = Some(Opened {
+            is_rewritten: true,
+            ..Opened::new(&self.dir, side)?
+        });
+        Ok(true)
     }
 
     fn applied(&self) -> Result<Option<Bytes>, Error> {
@@ -388,10 +594,23 @@ impl Engine for SledEngine {
     }
 }
 
+impl Recent {
+    /// The value of `key`, with what is recent above what `opened` has.
+    fn get(&self, opened: &Opened, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        if key == APPLIED && self.applied.is_some() {
+            return Ok(self.applied.clone().map(Bytes::from));
+        }
+        if let Some(change) = self.changes.get(key) {
+            return Ok(change.cloned());
+        }
+        let found = opened.database.get(key).map_err(error("read"))?;
+        Ok(found.as_ref().map(owned))
+    }
+}
+
 impl Snapshot for SledSnapshot<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        let found = self.opened.database.get(key).map_err(error("read"))?;
-        Ok(found.as_ref().map(owned))
+        self.recent.get(&self.opened, key)
     }
 
     fn range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Box<dyn Iterator<Item = Entry> + '_> {
@@ -400,9 +619,15 @@ impl Snapshot for SledSnapshot<'_> {
             return Box::new(std::iter::empty());
         }
         let entries = self.opened.database.range::<&[u8], _>((from, to));
-        Box::new(entries.map(|entry| {
+        let entries = entries.map(|entry| {
             let (key, value) = entry.map_err(error("read a range"))?;
             Ok((owned(&key), owned(&value)))
-        }))
+        });
+        let bounds = (
+            from.map(Bytes::copy_from_slice),
+            to.map(Bytes::copy_from_slice),
+        );
+        let recent = self.recent.changes.between(bounds);
+        Box::new(Overlaid::new(entries, recent))
     }
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use amino_txn::{Changes, EngineKind, Options, Store};
 
+pub mod small_disk;
+
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 pub const ENGINES: [EngineKind; 3] = [EngineKind::Fjall, EngineKind::Sled, EngineKind::Memory];
