@@ -199,7 +199,7 @@ impl View<'_> {
     fn make(&self, caller: &Caller, dir: &Node, name: &[u8], what: Template) -> Result<Arc<Inode>> {
         check_name(name)?;
         let dir = self.dir(dir)?;
-        self.change(|guard| {
+        self.change_once(|guard| {
             let _names = self.names.write();
             self.make_locked(guard, caller, &dir, name, what)
         })

@@ -76,15 +76,40 @@ impl AminoFs {
     }
 }
 
+/// How often an operation that found no space waits for the store to clean up. Once is not enough where a large file was
+/// removed just before, whose pages go in steps.
+const CLEAN_UPS: usize = 2;
+
 impl View<'_> {
     /// Runs `op`, which changes something, behind the operation barrier. Outside of transactions it waits for the disk
     /// afterwards if the durability level says so.
-    pub(crate) fn change<T>(&self, op: impl FnOnce(&OpGuard<'_>) -> Result<T>) -> Result<T> {
+    ///
+    /// An `op` that finds no space has changed nothing. It runs again after the store has cleaned up.
+    pub(crate) fn change<T>(&self, mut op: impl FnMut(&OpGuard<'_>) -> Result<T>) -> Result<T> {
+        let mut result = self.enter(&mut op);
+        for _ in 0..CLEAN_UPS {
+            if !matches!(result, Err(Errno::ENOSPC)) || self.within.is_some() {
+                break;
+            }
+            result = self.enter(&mut op);
+        }
+        self.settle(result)
+    }
+
+    /// As [`View::change`], of a small `op` that runs once only.
+    pub(crate) fn change_once<T>(&self, op: impl FnOnce(&OpGuard<'_>) -> Result<T>) -> Result<T> {
+        self.settle(self.enter(op))
+    }
+
+    fn enter<T>(&self, op: impl FnOnce(&OpGuard<'_>) -> Result<T>) -> Result<T> {
         self.store.throttle();
         let guard = self.store.enter();
         self.locking.set(self.transactions.count.load(SeqCst) > 0);
-        let result = op(&guard)?;
-        drop(guard);
+        op(&guard)
+    }
+
+    fn settle<T>(&self, result: Result<T>) -> Result<T> {
+        let result = result?;
         if self.durability == Durability::Acid && self.within.is_none() {
             self.flush()?;
             for ino in self.touched.take() {

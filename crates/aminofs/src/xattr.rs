@@ -168,7 +168,7 @@ impl View<'_> {
         name: &[u8],
         edit: impl FnOnce(bool, &mut Changes) -> Result<()>,
     ) -> Result<()> {
-        self.change(|guard| {
+        self.change_once(|guard| {
             let inode = &self.for_change(inode)?;
             let mut state = inode.state.lock();
             if state.gone {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use amino_txn::Changes;
-use goanna_vfs::{FileKind, Result, TxnId};
+use goanna_vfs::{Errno, FileKind, Result, TxnId};
 use parking_lot::Mutex;
 
 use super::Txn;
@@ -59,12 +59,19 @@ impl Volume {
     /// changed then.
     pub(super) fn publish(&self, txn: &Txn) -> Result<()> {
         let level = Mutex::new(std::mem::take(&mut *txn.level.lock()));
-        let published = self.with_descriptors(|| {
-            self.store.throttle();
-            let guard = self.store.enter();
-            let _names = self.names.write();
-            self.publish_level(&guard, &mut level.lock(), txn.id)
-        });
+        let attempt = || {
+            self.with_descriptors(|| {
+                self.store.throttle();
+                let guard = self.store.enter();
+                let _names = self.names.write();
+                self.publish_level(&guard, &mut level.lock(), txn.id)
+            })
+        };
+        let published = match attempt() {
+            // Nothing has changed, and the store cleans up before the next attempt begins.
+            Err(Errno::ENOSPC) => attempt(),
+            published => published,
+        };
         match published {
             Ok(ref touched) => touched.iter().for_each(|inode| self.park(inode)),
             Err(_) => super::discard(&level.lock()),
@@ -117,7 +124,10 @@ impl Volume {
         }
         let mut changes = std::mem::take(&mut level.changes);
         changes.merge(stored);
-        self.reserve_all(&changes, level, &plans)?;
+        if let Err(error) = self.reserve_all(&changes, level, &plans) {
+            level.changes = changes;
+            return Err(error);
+        }
         let submitted = self.store.submit_reserved(guard, changes);
         submitted.map_err(|error| errno(&error))?;
         Ok(plans)
