@@ -15,6 +15,8 @@ use crate::shadow::Shadow;
 /// fcntl(2) with `F_SETLEASE`
 pub fn set(call: &mut Call<'_>) -> Result<Answer> {
     let Descriptor::Shadow(shadow, _) = call.descriptor(call.int(0))? else {
+        // The kernel grants none while we still have what a program is getting.
+        call.monitor.installs.settle_all();
         return Ok(Answer::PassOn);
     };
     let Shadow::File { place, .. } = &*shadow else {

@@ -340,7 +340,8 @@ impl Request {
         Ok(Answer::Install {
             fd: opened.fd,
             cloexec: self.cloexec(),
-            counts: false,
+            // What has waited for a lease may soon be asked whether anybody else has the file open.
+            counts: call.may_wait,
             delivery: Some(delivery),
         })
     }
