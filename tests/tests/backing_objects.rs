@@ -69,7 +69,6 @@ fn wait_for(dir: &PathBuf, wanted: usize) {
 #[test]
 fn a_long_run_does_not_collect_what_it_has_removed() {
     if !has("python3") {
-        eprintln!("not run: needs python3");
         return;
     }
     let place = Place::amino();
@@ -98,7 +97,6 @@ for i in range(100):
 #[test]
 fn sockets_of_a_transaction_stay() {
     if !has("python3") {
-        eprintln!("not run: needs python3");
         return;
     }
     let place = Place::amino();

@@ -8,13 +8,14 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use goanna_tests::{Backend, Engine, Intercept, Place, User, binary, finish, is_root, tools::has};
+use goanna_tests::{
+    Backend, Engine, Intercept, Place, User, binary, finish, may_become_another_user, tools::has,
+};
 
 /// A program reaches a mount point only through directories that it may search.
 #[test]
 fn a_mount_below_an_unsearchable_directory_is_out_of_reach() {
-    if !is_root() || !has("setpriv") {
-        eprintln!("not run: needs root to become another user, and setpriv");
+    if !may_become_another_user() || !has("setpriv") {
         return;
     }
     for intercept in [Intercept::Notify, Intercept::Ptrace] {

@@ -255,7 +255,7 @@ fn copy(call: &Call<'_>, place: &Place) -> Result<OwnedFd> {
 
 fn note(call: &Call<'_>, place: &Place) -> String {
     let caller = call.caller();
-    let path = caller.and_then(|caller| Pos::Mounted(place.clone()).path(&*caller));
+    let path = caller.and_then(|caller| Pos::Mounted(place.clone()).path(&caller));
     let name = path.map_or_else(|_| "a file".into(), |(path, _)| escape(&path));
     format!(
         "a program has sent a descriptor of {name} to a process outside of the run: that process gets a copy of the content, \
