@@ -6,8 +6,8 @@ use goanna_cache::FileSource;
 use goanna_vfs::{Errno, Node, Result};
 
 use crate::entry::{Entry, Meta, Sections};
+use crate::format::zisofs::Zisofs;
 use crate::iso::Iso;
-use crate::zisofs::Zisofs;
 
 /// What makes two contents the same: inode and place. An inode number alone is not enough, since a damaged image can give
 /// one to several files.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use goanna_vfs::{FileKind, Stamp};
 
-use crate::attributes::{Attributes, Place, Protection};
-use crate::record::Section;
-use crate::zisofs::Zisofs;
+use crate::format::attributes::{Attributes, Place, Protection};
+use crate::format::record::Section;
+use crate::format::zisofs::Zisofs;
 
 /// One name of a directory: everything its records say.
 #[derive(Debug, Clone)]

@@ -11,15 +11,15 @@ use goanna_vfs::{Errno, FileKind};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::boot::{self, BootImage};
 use crate::cache::Listings;
 use crate::entry::{Entry, Meta};
+use crate::format::boot::{self, BootImage};
+use crate::format::session::{self, Session};
+use crate::format::susp::Protocol;
+use crate::format::volume::{self, SECTOR, Volume};
+use crate::format::zisofs::{Compressed, Zisofs};
 use crate::reader::{self, Listing, Reader};
-use crate::session::{self, Session};
 use crate::source::{Image, ReadAt};
-use crate::susp::Protocol;
-use crate::volume::{self, SECTOR, Volume};
-use crate::zisofs::{Compressed, Zisofs};
 use crate::{Error, Namespace, Record, Result};
 
 /// Directories above one that is still read; more do not fit into a path.

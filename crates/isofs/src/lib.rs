@@ -40,33 +40,24 @@
 //! sections a file, 2048
 //! directories above one another, targets of links below 4096 bytes.
 
-mod attributes;
 mod backend;
-mod boot;
 mod cache;
 mod content;
 mod entry;
 mod error;
 mod exercise;
-mod fields;
+mod format;
 mod iso;
-mod names;
 mod reader;
-mod record;
-mod rockridge;
-mod session;
 mod source;
-mod susp;
-mod volume;
-mod zisofs;
 
 pub use backend::IsoFs;
-pub use boot::BootImage;
 pub use entry::{Entry, Meta};
 pub use error::{Error, Record, Result};
 #[doc(hidden)]
 pub use exercise::exercise;
+pub use format::boot::BootImage;
+pub use format::names::Namespace;
+pub use format::volume::Volume;
 pub use iso::{Info, Iso, Namespaces, Options, SECTOR_BYTES, SessionInfo, Visit};
-pub use names::Namespace;
 pub use source::ReadAt;
-pub use volume::Volume;

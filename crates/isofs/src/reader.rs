@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use goanna_vfs::{Errno, FileKind};
 
-use crate::attributes::Place;
 use crate::entry::{Meta, Sections};
-use crate::fields::Fields;
-use crate::record::{DirRecord, Section, flags};
-use crate::rockridge::Rock;
+use crate::format::attributes::Place;
+use crate::format::fields::Fields;
+use crate::format::names;
+use crate::format::record::{DirRecord, Section, flags};
+use crate::format::rockridge::Rock;
+use crate::format::susp::{Continuations, Protocol};
+use crate::format::volume::Volume;
 use crate::source::Image;
-use crate::susp::{Continuations, Protocol};
-use crate::volume::Volume;
-use crate::{Error, Namespace, Record, Result, names};
+use crate::{Error, Namespace, Record, Result};
 
 /// Longest directory, in bytes of the image: some 700,000 names with Rock Ridge.
 const MAX_DIRECTORY: u64 = 128 << 20;

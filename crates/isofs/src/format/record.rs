@@ -3,7 +3,7 @@
 use goanna_vfs::Stamp;
 
 use crate::Result;
-use crate::fields::Fields;
+use crate::format::fields::Fields;
 
 /// Bytes of a record before its identifier.
 const FIXED: usize = 33;

@@ -1,6 +1,6 @@
 //! The El Torito boot catalogue.
 
-use crate::fields::Fields;
+use crate::format::fields::Fields;
 use crate::source::Image;
 use crate::{Record, Result};
 
@@ -57,7 +57,7 @@ pub(crate) fn read(image: &Image, block: u32, block_size: u32) -> Result<Vec<Boo
                 last_section = entry.u8(0)? == 0x91;
                 platform = entry.u8(1)?;
                 left = entry.u16(2)?;
-                section_id = crate::names::plain_text(entry.slice(4, 28)?);
+                section_id = crate::format::names::plain_text(entry.slice(4, 28)?);
             }
             indicator @ (0 | 0x88) if left > 0 => {
                 left -= 1;

@@ -2,10 +2,11 @@
 
 use goanna_vfs::Stamp;
 
-use crate::fields::Fields;
-use crate::record::Section;
+use crate::format::fields::Fields;
+use crate::format::names;
+use crate::format::record::Section;
 use crate::source::Image;
-use crate::{Error, Record, Result, names};
+use crate::{Error, Record, Result};
 
 /// Bytes of a logical sector: descriptors stand at multiples of it, whatever the logical block.
 pub(crate) const SECTOR: u64 = 2048;

@@ -9,7 +9,7 @@
 //! A name longer than 255 bytes, which Joliet can have, is cut and gets `~` and the place of its record, in hexadecimal.
 //! A name that no directory can show (empty, `.`, `..`, with NUL or slash) is damage.
 
-use crate::fields::Fields;
+use crate::format::fields::Fields;
 use crate::{Error, Record, Result};
 use goanna_vfs::NAME_MAX;
 use serde::{Deserialize, Serialize};

@@ -5,7 +5,7 @@
 
 use flate2::{Decompress, FlushDecompress, Status};
 
-use crate::fields::Fields;
+use crate::format::fields::Fields;
 use crate::{Error, Record, Result};
 
 /// What a record says of a compressed file.

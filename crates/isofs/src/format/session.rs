@@ -10,8 +10,8 @@
 //! session's root directory lies within it, after its descriptors, at a block counted from the start of the file;
 //! that of an embedded image counts from elsewhere.
 
+use crate::format::volume::{self, Descriptors, SECTOR, SYSTEM_AREA};
 use crate::source::Image;
-use crate::volume::{self, Descriptors, SECTOR, SYSTEM_AREA};
 use crate::{Error, Record, Result};
 
 /// Sessions looked for.

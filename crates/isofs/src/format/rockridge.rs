@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use goanna_vfs::{PATH_MAX, Stamp};
 
-use crate::fields::Fields;
-use crate::zisofs::Zisofs;
+use crate::format::fields::Fields;
+use crate::format::zisofs::Zisofs;
 use crate::{Error, Record, Result};
 
 /// Longest name that is put together, in bytes.

@@ -7,8 +7,8 @@
 use goanna_vfs::Stamp;
 
 use crate::Record;
-use crate::fields::Fields;
-use crate::record::{DirRecord, flags};
+use crate::format::fields::Fields;
+use crate::format::record::{DirRecord, flags};
 use crate::source::Image;
 
 /// Bytes up to the record's version, the last that is looked at. The standard's fixed part has 250, and at least one

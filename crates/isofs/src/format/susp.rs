@@ -1,6 +1,6 @@
 //! The System Use Sharing Protocol: fields in the System Use areas of directory records, and areas that continue them.
 
-use crate::fields::Fields;
+use crate::format::fields::Fields;
 use crate::source::Image;
 use crate::{Error, Record, Result};
 
