@@ -28,6 +28,14 @@ pub enum Error {
     /// A listing or a copy failed.
     #[error(transparent)]
     Offline(#[from] OfflineError),
+    /// An image cannot be read.
+    #[error("{}: {why}", escape_path(.image))]
+    Image {
+        /// The image.
+        image: PathBuf,
+        /// What is wrong, and where in it.
+        why: goanna_isofs::Error,
+    },
     /// Signals could not be blocked.
     #[error("cannot hold signals: {0}")]
     Signals(#[source] io::Error),
@@ -99,6 +107,17 @@ impl Error {
         SessionError::host(path, why).into()
     }
 
+    /// An error of an image.
+    pub fn image(image: &Path, why: goanna_isofs::Error) -> Self {
+        match why {
+            goanna_isofs::Error::Read { offset: 0, source } => Self::host(image, source),
+            why => Self::Image {
+                image: image.to_owned(),
+                why,
+            },
+        }
+    }
+
     /// Whether it concerns one path of a store or an image only.
     pub fn is_in_tree(&self) -> bool {
         matches!(self, Self::Offline(error) if error.is_in_tree())
@@ -138,6 +157,7 @@ impl Error {
             Self::Offline(OfflineError::NotEmpty(_)) => {
                 "give an empty or new directory, or --force to write into this one"
             }
+            Self::Image { why, .. } => return why.hint().map(Into::into),
             Self::NoStoreDir => "name the store with --store DIR or $AMINO_STORE",
             Self::Nested => {
                 "leave the outer one first, or give it all the mounts you need with --mount"
@@ -206,10 +226,7 @@ fn session_hint(error: &SessionError) -> Option<String> {
             return store_hint(why).map(Into::into);
         }
         SessionError::Monitor(error) => return error.hint().map(Into::into),
-        SessionError::Iso {
-            why: goanna_isofs::Error::NoNamespace(_) | goanna_isofs::Error::NoSession { .. },
-            ..
-        } => "goanna iso info lists the name spaces and sessions of an image",
+        SessionError::Source { hint, .. } => return hint.map(Into::into),
         _ => return None,
     };
     Some(hint.to_owned())

@@ -1,12 +1,15 @@
-//! The commands `amino` and `goanna`: command lines, mount specifications, and the offline commands on a store
-//! or an image.
+//! The commands `amino` and `goanna`: arguments, text, JSON, and exit statuses. `program.rs` begins both.
 //!
-//! This crate is the only one that knows all back ends and picks among them. It is also the only one that
-//! talks to the terminal: the libraries below it return values and errors.
+//! This crate is the only one that picks back ends (`mount_types.rs`) and the only one that writes to the terminal: the crates
+//! below it return values and errors.
+//!
+//! * [`args`] has what users type; `commands/` has a file for each command.
+//! * `report/` has what commands print; `error.rs` has their failures, hints and exit statuses.
 
 pub mod args;
 mod commands;
 mod error;
+mod mount_types;
 mod program;
 mod report;
 

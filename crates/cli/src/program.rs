@@ -4,19 +4,27 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
+use goanna_daemon::Program;
 
 use crate::args::{Amino, Common, Goanna, amino, goanna};
 use crate::commands::{copy, daemon, fsck, info, inspect, iso, list, manual, run, txn};
 use crate::error::{self, Error, FAILED};
-use crate::report::messages::{self, complain};
+use crate::mount_types::MOUNT_TYPES;
+use crate::report::messages::{self, show_failure};
+
+/// What `aminod` needs of this program.
+const PROGRAM: Program = Program {
+    describe: error::report,
+    types: MOUNT_TYPES,
+};
 
 /// `amino`.
 pub fn amino() -> ExitCode {
     use amino::Command;
     let mut words = std::env::args_os();
     if goanna_daemon::started_as_daemon(words.next().as_deref()) {
-        messages::speak_as(goanna_daemon::NAME);
-        let served = goanna_daemon::serve(words.next(), error::report);
+        messages::set_program_name(goanna_daemon::NAME);
+        let served = goanna_daemon::serve(words.next(), PROGRAM);
         return report(served.map(|()| 0).map_err(Error::from));
     }
     start::<Amino>("amino", |args| {
@@ -59,7 +67,7 @@ fn print_common(common: &Common, command: clap::Command) -> Result<u8, Error> {
 }
 
 fn start<A: Parser>(name: &'static str, command: impl FnOnce(A) -> Result<u8, Error>) -> ExitCode {
-    messages::speak_as(name);
+    messages::set_program_name(name);
     let args = match A::try_parse() {
         Ok(args) => args,
         Err(error) => return ExitCode::from(report_usage(&error)),
@@ -67,20 +75,20 @@ fn start<A: Parser>(name: &'static str, command: impl FnOnce(A) -> Result<u8, Er
     report(command(args))
 }
 
-/// The exit status; an error is told.
+/// Shows the error, if there is one; returns the exit status.
 fn report(result: Result<u8, Error>) -> ExitCode {
     match result {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
             if !error.is_quiet() {
-                messages::tell(&error);
+                messages::show_error(&error);
             }
             ExitCode::from(error.exit_code())
         }
     }
 }
 
-/// Help and versions go to stdout with status 0. Command lines that are wrong are told in the form of all our
+/// Help and versions go to stdout with status 0. Wrong command lines are shown in the form of all our
 /// errors, with clap's text, and end with 125: 2 could be the status of the command to run.
 fn report_usage(error: &clap::Error) -> u8 {
     if !error.use_stderr() {
@@ -88,15 +96,15 @@ fn report_usage(error: &clap::Error) -> u8 {
     }
     let text = error.render().to_string();
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        messages::block(&text);
+        messages::show_report(&text);
         return FAILED;
     }
     let text = text.strip_prefix("error:").unwrap_or(&text);
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        complain(line.trim_start());
+        show_failure(line.trim_start());
     }
     if let Some(hint) = usage_hint(error) {
-        messages::hint(hint);
+        messages::show_hint(hint);
     }
     FAILED
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use goanna_session::mounts::MountTypes;
 use goanna_vfs::{escape_path, io_error_text};
 use serde::{Deserialize, Serialize};
 use thiserror::Error as ThisError;
@@ -68,5 +69,11 @@ pub struct Report {
     pub code: u8,
 }
 
-/// Makes of an error what the user of a client reads.
-pub type Describe = fn(&Error) -> Report;
+/// What the program gives to `aminod`, which is a part of it.
+#[derive(Clone, Copy)]
+pub struct Program {
+    /// Makes of an error what the user of a client reads.
+    pub describe: fn(&Error) -> Report,
+    /// The types of mounts there are.
+    pub types: MountTypes,
+}

@@ -117,6 +117,12 @@ impl Error {
         }
     }
 
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        let is_choice = matches!(self, Self::NoNamespace(_) | Self::NoSession { .. });
+        is_choice.then_some("goanna iso info lists the name spaces and sessions of an image")
+    }
+
     pub(crate) fn damaged(record: Record, offset: u64, why: impl Into<Cow<'static, str>>) -> Self {
         Self::Damaged {
             record,

@@ -48,6 +48,7 @@ mod error;
 mod exercise;
 mod format;
 mod iso;
+mod mount_type;
 mod reader;
 mod source;
 
@@ -60,4 +61,5 @@ pub use format::boot::BootImage;
 pub use format::names::Namespace;
 pub use format::volume::Volume;
 pub use iso::{Info, Iso, Namespaces, Options, SECTOR_BYTES, SessionInfo, Visit};
+pub use mount_type::IsoBackend;
 pub use source::ReadAt;

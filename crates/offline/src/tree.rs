@@ -46,7 +46,7 @@ impl ErrorDetails {
     }
 }
 
-/// Whether somebody still waits for the result of an operation.
+/// Whether the result of an operation is still wanted.
 type StillWanted = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// A file system and the credentials it is used with. Its root is `/`, also for symbolic links.
@@ -109,7 +109,7 @@ impl Tree {
         }
     }
 
-    /// Whether somebody still waits for the result of a long operation.
+    /// Whether the result of a long operation is still wanted.
     pub fn is_wanted(&self) -> bool {
         self.still_wanted.as_ref().is_none_or(|wanted| wanted())
     }

@@ -17,6 +17,7 @@ mod attr;
 mod dir;
 mod file;
 mod fs;
+mod mount_type;
 mod node;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,6 +25,8 @@ use std::path::{Path, PathBuf};
 
 use goanna_vfs::{Caller, Errno, Node, Result};
 use rustix::fs::{CWD, Mode, OFlags};
+
+pub use mount_type::PassBackend;
 
 use act::{CONTENT, ENTRIES};
 use node::{Pin, Proc, os};

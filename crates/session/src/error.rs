@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use goanna_vfs::{Errno, MountError, escape, escape_path, io_error_text};
+use goanna_vfs::{Errno, MountError, OpenError, escape, escape_path, io_error_text};
 use thiserror::Error as ThisError;
 
 use crate::mounts::SpecError;
@@ -112,17 +112,22 @@ pub enum Error {
         /// Why.
         why: io::Error,
     },
-    /// A host directory cannot be mounted.
+    /// The host's own files cannot be reached.
     #[error(transparent)]
     Pass(goanna_passfs::Error),
-    /// An image cannot be read.
-    #[error("{}: {why}", escape_path(.image))]
-    Iso {
-        /// The image.
-        image: PathBuf,
-        /// What is wrong, and where in it.
-        why: goanna_isofs::Error,
+    /// A back end cannot read what is to be mounted.
+    #[error("{}: {why}", escape_path(.path))]
+    Source {
+        /// The directory or file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+        /// What the user can do about it.
+        hint: Option<&'static str>,
     },
+    /// A plan has a mount of a type that this program does not have.
+    #[error("mounts of type {0} are not in this build")]
+    UnknownType(String),
     /// A command without a monitor could not be started or waited for.
     #[error("cannot run the command: {}", .0.desc())]
     Subprocess(Errno),
@@ -230,7 +235,7 @@ impl Error {
         }
     }
 
-    /// An error of the pass-through back end.
+    /// An error of the host's root directory.
     pub(crate) fn pass(error: goanna_passfs::Error) -> Self {
         match error {
             goanna_passfs::Error::Directory { dir, errno } => Self::host(&dir, errno),
@@ -238,13 +243,14 @@ impl Error {
         }
     }
 
-    /// An error of an image.
-    pub fn iso(image: &Path, why: goanna_isofs::Error) -> Self {
-        match why {
-            goanna_isofs::Error::Read { offset: 0, source } => Self::host(image, source),
-            why => Self::Iso {
-                image: image.to_owned(),
+    /// An error of a back end.
+    pub(crate) fn source(path: &Path, error: OpenError) -> Self {
+        match error {
+            OpenError::Host(why) => Self::host(path, why),
+            OpenError::Source { why, hint } => Self::Source {
+                path: path.to_owned(),
                 why,
+                hint,
             },
         }
     }

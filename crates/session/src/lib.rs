@@ -24,5 +24,5 @@ pub use error::{Error, MountPointError, StoreError, error_chain};
 pub use figures::{Figures, StoreFigures};
 pub use mounts::OpenStore;
 pub use options::{Engine, Level, Outside};
-pub use perform::perform;
+pub use perform::{Environment, perform};
 pub use plan::{AbortReason, Plan, RunResult};

@@ -5,29 +5,52 @@ use std::time::Instant;
 use goanna_monitor::{Abort, Config, Ending, Outcome, Run, Status, Tell};
 use goanna_vfs::Caller;
 
-use crate::mounts::{self, MountedStores, OpenStore};
+use crate::mounts::{self, Builder, MountTypes, MountedStores, OpenStore};
 use crate::profile::ProfileSource;
 use crate::{AbortReason, Error, Figures, Plan, RunResult, StoreError, store};
 
-/// Mounts what the plan says, has `start` run the command, and brings to the disk what it did. `owned` is a store that this
-/// process has open already, and that stays open. `caller` has the credentials of the user of the run. `note` and `fail`
-/// report notes and failures meanwhile.
+/// Where a run is performed.
+pub struct Environment<'a> {
+    /// The types of mounts there are.
+    pub types: MountTypes,
+    /// A store that this process has open already, and that stays open.
+    pub owned: Option<&'a OpenStore>,
+    /// The credentials of the user of the run.
+    pub caller: &'a Caller,
+    /// Reports notes.
+    pub note: Tell,
+    /// Reports failures that do not end the run.
+    pub fail: Tell,
+}
+
+/// Mounts what the plan says, has `start` run the command, and brings its changes to the disk.
 pub fn perform(
     plan: &Plan,
-    owned: Option<&OpenStore>,
-    caller: &Caller,
-    note: Tell,
-    fail: Tell,
+    environment: Environment<'_>,
     start: impl FnOnce(Run) -> Result<Outcome, Error>,
 ) -> Result<RunResult, Error> {
+    let Environment {
+        types,
+        owned,
+        caller,
+        note,
+        fail,
+    } = environment;
     let profile = plan
         .profile
         .as_ref()
         .map(ProfileSource::parse)
         .transpose()?;
     let MountedStores { mounts, stores } = {
-        let made = |text: &str| note.line(text);
-        mounts::build(&plan.specs, plan.engine, plan.create(), caller, owned, made)?
+        let builder = Builder {
+            types,
+            caller,
+            owned,
+            engine: plan.engine,
+            create: plan.create(),
+            note: &|text| note.line(text),
+        };
+        mounts::build(&plan.specs, builder)?
     };
     let before: Vec<_> = stores.iter().map(|(_, fs)| fs.store().stats()).collect();
     let begun = Instant::now();
@@ -59,6 +82,10 @@ pub fn perform(
         return Err(Error::store(dir, StoreError::operation(what, *errno)));
     }
     flushed.into_iter().collect::<Result<Vec<()>, Error>>()?;
+    Ok(result(outcome, figures))
+}
+
+fn result(outcome: Outcome, figures: Option<Figures>) -> RunResult {
     let (status, aborted) = match outcome.transaction {
         Some(Ending::Aborted(abort)) => {
             let (status, reason) = aborted(abort, outcome.status);
@@ -66,7 +93,7 @@ pub fn perform(
         }
         _ => (outcome.status, None),
     };
-    Ok(RunResult {
+    RunResult {
         ended: match status {
             Status::Exited(code) => Ok(code),
             Status::Signaled(signal) => Err(signal),
@@ -74,7 +101,7 @@ pub fn perform(
         figures,
         aborted,
         lost: outcome.lost,
-    })
+    }
 }
 
 /// The status of a run whose transaction was aborted, and the reason. The status is that of the command, or says what

@@ -42,7 +42,7 @@ impl Plan {
     pub fn check(&self) -> Result<(), Error> {
         let others = self.specs.iter().skip(1);
         let mut changed =
-            others.filter(|spec| matches!(spec.source, Source::Amino { .. }) && !spec.read_only);
+            others.filter(|spec| matches!(spec.source, Source::Store { .. }) && !spec.read_only);
         match changed.next() {
             Some(spec) if self.one_transaction => Err(Error::SeveralStores(spec.target.clone())),
             _ => Ok(()),

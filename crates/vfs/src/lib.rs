@@ -9,6 +9,7 @@
 //!
 //! Results carry the errno a program would see from the kernel; this crate never prints.
 
+mod backend;
 mod caller;
 mod content;
 mod escape;
@@ -23,6 +24,7 @@ mod types;
 mod userns;
 pub mod walk;
 
+pub use backend::{Backend, MountOption, MountOptions, OpenError};
 pub use caller::{Caller, caps};
 pub use content::CachedContent;
 pub use escape::{escape, escape_invalid, escape_message, escape_path, io_error_text};

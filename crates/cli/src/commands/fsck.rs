@@ -65,7 +65,7 @@ pub fn fsck(args: &amino::Fsck, loud: Loudness) -> Result<u8, Error> {
     Ok(u8::from(!report.is_clean()).max(loss_status(&salvage)))
 }
 
-/// Checks a store that nobody has open.
+/// Checks a store that no process has open.
 fn check_alone(dir: &Path, progress: &dyn Fn(u64)) -> Result<Report, SessionError> {
     let checked = check(dir, &mut |records| progress(records));
     checked.map_err(|why| SessionError::unchecked(dir, why))

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::open::StoreHandle;
 use crate::args::{Listing, amino};
 use crate::error::Error;
-use crate::report::messages::{complain, tell};
+use crate::report::messages::{show_error, show_failure};
 use crate::report::metadata::{self, Owners};
 use crate::report::names;
 use crate::report::output::{JsonArray, Output};
@@ -64,8 +64,8 @@ pub fn print_list(tree: &Tree, args: Listing, paths: &[OsString]) -> Result<u8, 
                 Listed::Directory { path, entries } => {
                     return printer.group(titled.then_some(&path), &entries);
                 }
-                Listed::PathFailed(error) => tell(&error.into()),
-                Listed::EntryFailed(error) => complain(&error.to_string()),
+                Listed::PathFailed(error) => show_error(&error.into()),
+                Listed::EntryFailed(error) => show_failure(&error.to_string()),
             }
             status = 1;
             Ok(())
@@ -109,7 +109,7 @@ fn print_tree(tree: &Tree, args: &amino::Tree) -> Result<u8, Error> {
         &mut |walked| match walked {
             Walked::File { file, is_last } => printer.put(file, is_last),
             Walked::Failed(error) => {
-                complain(&error.to_string());
+                show_failure(&error.to_string());
                 status = 1;
                 Ok(())
             }
@@ -119,7 +119,7 @@ fn print_tree(tree: &Tree, args: &amino::Tree) -> Result<u8, Error> {
     Ok(status)
 }
 
-/// Performs `action` for each of `paths`. An error of a path is told on stderr and makes the status 1; the others go on.
+/// Performs `action` for each of `paths`. An error of one path is shown and makes the status 1; the other paths go on.
 fn for_each(
     paths: &[OsString],
     mut action: impl FnMut(&[u8]) -> Result<(), Error>,
@@ -129,7 +129,7 @@ fn for_each(
         match action(path.as_bytes()) {
             Err(error) if error.is_in_tree() => {
                 status = error.exit_code();
-                tell(&error);
+                show_error(&error);
             }
             result => result?,
         }

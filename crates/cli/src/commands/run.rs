@@ -4,13 +4,14 @@ use goanna_daemon::client::{self, Messages};
 use goanna_monitor::{Status, Tell};
 use goanna_session::mounts::{self, MountSpec};
 use goanna_session::profile::ProfileSource;
-use goanna_session::{AbortReason, Plan, RunResult, credentials, perform};
+use goanna_session::{AbortReason, Environment, Plan, RunResult, credentials, perform};
 
 use super::open::store_dir;
 use crate::args::amino::{self, How};
 use crate::args::{Loudness, StatsFormat, goanna};
 use crate::error::Error;
-use crate::report::messages::{block, complain, note};
+use crate::mount_types::MOUNT_TYPES;
+use crate::report::messages::{note, show_failure, show_report};
 use crate::report::status::{command_end, exit_status};
 use crate::report::{names, stats};
 
@@ -33,7 +34,7 @@ pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
             loud,
         );
     }
-    specs.extend(mounts::parse(args.how.config.as_deref(), &args.how.mount)?);
+    specs.extend(mounts(&args.how)?);
     let mut plan = Plan {
         default_store: args.store.store.is_none(),
         engine: args.engine.map(Into::into),
@@ -45,7 +46,7 @@ pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
     plan.profile = profile.map(ProfileSource::read).transpose()?;
     let messages = Messages {
         note: &|text| note(text, loud),
-        failure: &complain,
+        failure: &show_failure,
     };
     let (argv, intercept) = (args.how.run.command, args.how.intercept.into());
     let result = client::run(&dir, plan, argv, intercept, messages)?;
@@ -55,20 +56,30 @@ pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
 /// `goanna run`.
 pub fn goanna(args: goanna::Run, loud: Loudness) -> Result<u8, Error> {
     refuse_nesting()?;
-    let specs = mounts::parse(args.how.config.as_deref(), &args.how.mount)?;
+    let specs = mounts(&args.how)?;
     if specs.is_empty() {
         return Err(Error::NoMounts);
     }
     let plan = plan(specs, &args.how);
     let (argv, intercept) = (args.how.run.command, args.how.intercept.into());
     let signals = goanna_monitor::prepare().map_err(Error::Signals)?;
-    let show_note = Tell::new(move |text| note(text, loud));
-    let show_failure = Tell::new(complain);
-    let caller = credentials::current();
-    let result = perform(&plan, None, &caller, show_note, show_failure, |run| {
+    let environment = Environment {
+        types: MOUNT_TYPES,
+        owned: None,
+        caller: &credentials::current(),
+        note: Tell::new(move |text| note(text, loud)),
+        fail: Tell::new(show_failure),
+    };
+    let result = perform(&plan, environment, |run| {
         Ok(run.command(argv, intercept, &signals)?)
     })?;
     conclude(result, args.how.stats, loud)
+}
+
+/// The mounts that the options ask for.
+fn mounts(how: &How) -> Result<Vec<MountSpec>, Error> {
+    let specs = mounts::parse(MOUNT_TYPES, how.config.as_deref(), &how.mount)?;
+    Ok(specs)
 }
 
 /// What `amino run` and `goanna run` have in common.
@@ -95,7 +106,7 @@ fn refuse_nesting() -> Result<(), Error> {
 /// Shows what became of the command. Returns the exit status.
 fn conclude(result: RunResult, format: Option<StatsFormat>, loud: Loudness) -> Result<u8, Error> {
     if let (Some(figures), Some(format)) = (&result.figures, format) {
-        block(&stats::text(figures, format, loud.verbose > 0));
+        show_report(&stats::text(figures, format, loud.verbose > 0));
     }
     let status = match result.ended {
         Ok(code) => Status::Exited(code),

@@ -1,4 +1,4 @@
-//! Facts as lines for people, and the same as JSON.
+//! Facts, as lines of text and as JSON.
 
 use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +18,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// A fact, for people and for programs.
+    /// A fact, as text and as JSON.
     pub fn put(
         &mut self,
         label: &'static str,
@@ -26,23 +26,23 @@ impl Lines {
         text: impl Display,
         value: impl Into<Value>,
     ) {
-        self.show(label, text);
-        self.tell(key, value);
+        self.put_text(label, text);
+        self.put_json(key, value);
     }
 
     /// A path of the host.
     pub fn put_path(&mut self, label: &'static str, key: &str, path: &Path) {
-        self.show(label, names::escape_path(path));
+        self.put_text(label, names::escape_path(path));
         names::put(&mut self.json, key, path.as_os_str().as_bytes());
     }
 
-    /// A line for people only.
-    pub fn show(&mut self, label: &'static str, text: impl Display) {
+    /// A fact, as text only.
+    pub fn put_text(&mut self, label: &'static str, text: impl Display) {
         self.lines.push((label, text.to_string()));
     }
 
-    /// A value for programs only.
-    pub fn tell(&mut self, key: &str, value: impl Into<Value>) {
+    /// A fact, as JSON only.
+    pub fn put_json(&mut self, key: &str, value: impl Into<Value>) {
         self.json.insert(key.to_owned(), value.into());
     }
 

@@ -1,4 +1,4 @@
-//! What the commands say on stderr. Each line begins with the program's name and is written by one write(2), so that lines of several
+//! Messages on stderr. Each line begins with the program's name and is written by one write(2), so that lines of several
 //! processes do not mix; nothing in it controls a terminal, whatever names it holds.
 
 use std::io::Write;
@@ -12,17 +12,17 @@ use crate::error::Error;
 static PROGRAM: OnceLock<&'static str> = OnceLock::new();
 
 /// Sets the name that lines begin with.
-pub fn speak_as(program: &'static str) {
+pub fn set_program_name(program: &'static str) {
     // Set already by a test of this process.
     let _ = PROGRAM.set(program);
 }
 
-/// Writes a line, whatever was asked for.
+/// Writes a line, also with --quiet.
 pub fn line(text: &str) {
-    block(&prefixed(text));
+    show_report(&prefixed(text));
 }
 
-/// Writes what is worth knowing, unless quiet was asked for.
+/// Writes a note, unless --quiet is given.
 pub fn note(text: &str, loud: Loudness) {
     if !loud.quiet {
         line(text);
@@ -30,26 +30,26 @@ pub fn note(text: &str, loud: Loudness) {
 }
 
 /// Writes a failure that does not end the command.
-pub fn complain(text: &str) {
+pub fn show_failure(text: &str) {
     line(text);
 }
 
 /// Writes an error, and what the user can do about it.
-pub fn tell(error: &Error) {
-    complain(&error.to_string());
+pub fn show_error(error: &Error) {
+    show_failure(&error.to_string());
     if let Some(text) = error.hint() {
-        hint(&text);
+        show_hint(&text);
     }
 }
 
 /// Writes what the user can do about the failure before.
-pub fn hint(text: &str) {
+pub fn show_hint(text: &str) {
     line(&format!("hint: {text}"));
 }
 
 /// Writes a report that is no message, such as figures that were asked for: lines that end in a newline.
-pub fn block(text: &str) {
-    // Nobody can be told that stderr is closed.
+pub fn show_report(text: &str) {
+    // If stderr is closed there is no place to report that.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 

@@ -1,4 +1,4 @@
-//! `--stats`: what a run did, for people and for programs.
+//! `--stats`: what a run did, as text and as JSON.
 
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::names;
 use crate::args::StatsFormat;
 
-/// Kinds of calls that are listed for people who do not ask for more.
+/// Kinds of calls that the text lists, unless all are asked for.
 const LISTED: usize = 10;
 
 /// The figures as text that ends in a newline. `all` lists every kind of call.

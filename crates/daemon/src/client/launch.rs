@@ -39,7 +39,7 @@ pub fn run(
 ) -> Result<RunResult, Error> {
     let signals = goanna_monitor::hold_signals().map_err(Error::Signals)?;
     for spec in &mut plan.specs {
-        let source = spec.source.dir_mut();
+        let source = spec.source.path_mut();
         *source = std::path::absolute(&*source).map_err(|why| SessionError::host(source, why))?;
     }
     let one_transaction = plan.one_transaction;

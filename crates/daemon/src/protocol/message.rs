@@ -13,7 +13,7 @@ use crate::Report;
 pub const NAME: &str = "aminod";
 
 /// Version of the protocol, which must be the same at both ends.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The first message, from `aminod`.
 #[derive(Debug, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! The clients of `aminod`: who uses the store, and what each of them runs.
+//! The clients of `aminod`: which processes use the store, and what each of them runs.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::protocol::Link;
 use crate::protocol::message::{Answer, Followed, Status};
-use crate::{Describe, Error};
+use crate::{Error, Program};
 
 /// The open store and its clients.
 pub struct Registry {
@@ -23,8 +23,8 @@ pub struct Registry {
     clients: Mutex<Clients>,
     /// Wakes the main thread.
     wake: UnixStream,
-    /// Makes reports of errors.
-    pub describe: Describe,
+    /// The program that this process is a part of.
+    pub program: Program,
 }
 
 #[derive(Default)]
@@ -79,20 +79,20 @@ impl Client {
 }
 
 impl Registry {
-    /// Of the open `store`, without clients. `wake` wakes the main thread; `describe` makes reports of errors.
-    pub fn new(store: OpenStore, wake: UnixStream, describe: Describe) -> Self {
+    /// Of the open `store`, without clients. `wake` wakes the main thread.
+    pub fn new(store: OpenStore, wake: UnixStream, program: Program) -> Self {
         Self {
             store,
             begun: Instant::now(),
             clients: Mutex::default(),
             wake,
-            describe,
+            program,
         }
     }
 
     /// The answer that reports `error`.
     pub fn failed(&self, error: impl Into<Error>) -> Answer {
-        Answer::Failed((self.describe)(&error.into()))
+        Answer::Failed((self.program.describe)(&error.into()))
     }
 
     /// What this process does.

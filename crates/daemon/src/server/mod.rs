@@ -26,7 +26,7 @@ use nix::sys::stat::{Mode, umask};
 use self::clients::{Client, Registry};
 use crate::protocol::message::{Answer, Hello, NAME, Request, Run, VERSION};
 use crate::protocol::{Link, socket};
-use crate::{Describe, Error};
+use crate::{Error, Program};
 
 /// How often to look whether the last client has left.
 const STEP: Duration = Duration::from_millis(10);
@@ -36,8 +36,9 @@ pub fn started_as_daemon(arg0: Option<&OsStr>) -> bool {
     arg0.map(Path::new).and_then(Path::file_name) == Some(OsStr::new(NAME))
 }
 
-/// `aminod DIR`, with the first client's connection as standard input. `describe` makes the reports that clients get.
-pub fn serve(dir: Option<OsString>, describe: Describe) -> Result<(), Error> {
+/// `aminod DIR`, with the first client's connection as standard input. `program` makes the reports that clients get, and has
+/// the types of mounts.
+pub fn serve(dir: Option<OsString>, program: Program) -> Result<(), Error> {
     goanna_monitor::close_inherited().map_err(|why| Error::NotStarted(why.into()))?;
     let (Some(dir), Ok(first)) = (dir, first_client()) else {
         return Err(Error::StartedByHand);
@@ -46,7 +47,7 @@ pub fn serve(dir: Option<OsString>, describe: Describe) -> Result<(), Error> {
     detach().map_err(Error::NotStarted)?;
     log_panics(&dir);
     let signals = signals().map_err(|why| Error::Signals(why.into()))?;
-    let (link, pid) = greet(first, describe).map_err(Error::NotStarted)?;
+    let (link, pid) = greet(first, program).map_err(Error::NotStarted)?;
     let Ok(Some((Request::Run(run), _))) = link.receive() else {
         return Ok(());
     };
@@ -57,14 +58,14 @@ pub fn serve(dir: Option<OsString>, describe: Describe) -> Result<(), Error> {
             return Ok(());
         }
         Err(error) => {
-            let _ = link.send(&Answer::Failed(describe(&error.into())), None);
+            let _ = link.send(&Answer::Failed((program.describe)(&error.into())), None);
             return Ok(());
         }
     };
     let fail = |why| SessionError::host(&dir, why);
     let (wake, woken) = UnixStream::pair().map_err(fail)?;
     wake.set_nonblocking(true).map_err(fail)?;
-    let registry = Arc::new(Registry::new(store, wake, describe));
+    let registry = Arc::new(Registry::new(store, wake, program));
     take_client(&registry, link, pid, Some(*run)).map_err(fail)?;
     accept(&registry, &listener, &signals, &woken);
     let _ = socket::remove(&dir);
@@ -118,7 +119,7 @@ fn signals() -> Result<SignalFd, Errno> {
 
 /// Sends the first message to a client; returns its process id. `PermissionDenied` for another user's process, and for one
 /// that sees other files or processes than this one.
-fn greet(stream: UnixStream, describe: Describe) -> io::Result<(Link, i32)> {
+fn greet(stream: UnixStream, program: Program) -> io::Result<(Link, i32)> {
     let (pid, uid) = socket::peer(&stream)?;
     if uid != nix::unistd::geteuid().as_raw() {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -130,7 +131,7 @@ fn greet(stream: UnixStream, describe: Describe) -> io::Result<(Link, i32)> {
     };
     link.send(&hello, None)?;
     if !socket::shares_namespaces(pid) {
-        let report = describe(&Error::OtherNamespaces(std::process::id() as i32));
+        let report = (program.describe)(&Error::OtherNamespaces(std::process::id() as i32));
         link.send(&Answer::Failed(report), None)?;
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -185,7 +186,7 @@ fn accept(
         }
         if arrived && let Ok((stream, _)) = listener.accept() {
             // A client that cannot be served sees its connection closed, and retries.
-            let greeted = greet(stream, registry.describe);
+            let greeted = greet(stream, registry.program);
             let taken = greeted.and_then(|(link, pid)| take_client(registry, link, pid, None));
             drop(taken);
         }

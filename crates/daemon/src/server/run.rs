@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 use goanna_monitor::{Command, Killer, Outcome, Tell};
-use goanna_session::{Error, RunResult, perform};
+use goanna_session::{Environment, Error, RunResult, perform};
 use goanna_vfs::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -46,11 +46,15 @@ fn perform_run(client: &Client, run: Run) -> Result<Option<RunResult>, Error> {
         directory: PathBuf::from(directory),
         caller: caller.clone(),
     };
-    let note = sender(&client.link, Answer::Note);
-    let fail = sender(&client.link, Answer::Failure);
-    let store = &client.registry.store;
+    let environment = Environment {
+        types: client.registry.program.types,
+        owned: Some(&client.registry.store),
+        caller: &caller,
+        note: sender(&client.link, Answer::Note),
+        fail: sender(&client.link, Answer::Failure),
+    };
     let mut launcher_left = false;
-    let result = perform(&plan, Some(store), &caller, note, fail, |run| {
+    let result = perform(&plan, environment, |run| {
         let program = run.find(&command)?;
         let found = Answer::Found {
             file: program.file.into_bytes(),

@@ -17,7 +17,7 @@ use crate::{Entry, Error, Tree, absolute, join};
 
 /// How much of a file is read at once, bytes.
 const CHUNK: usize = 1 << 20;
-/// Zeros of this length and alignment, in bytes, become holes: the tree does not tell its holes from zeros.
+/// Zeros of this length and alignment, in bytes, become holes: the tree does not report where its files have holes.
 const PAGE: usize = 4096;
 
 /// Which paths are copied: those that were asked for, what is below them, and the directories on the way there.

@@ -1,4 +1,4 @@
-//! What a copy has done, and the observer that is told while it does it.
+//! What a copy has done, and the observer that receives its events.
 
 use super::content::Copied;
 

@@ -1,10 +1,14 @@
 //! What is mounted: mount specifications ([`MountSpec`]), mount files ([`parse`] reads both), and the mount table made of them
-//! ([`build`]).
+//! ([`build`]). The caller says which types of mounts there are ([`MountTypes`]).
 
 mod mount_file;
 mod spec;
 mod table;
+mod types;
 
 pub(crate) use self::spec::path_as_bytes;
 pub use self::spec::{MountSpec, Source, SpecError};
-pub use self::table::{MountedStores, OpenStore, build, hides_host, of_store, parse, real};
+pub use self::table::{
+    Builder, MountedStores, OpenStore, build, hides_host, of_store, parse, real,
+};
+pub use self::types::{MountType, MountTypes};

@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use goanna_isofs::Namespace;
-use goanna_vfs::{escape, escape_invalid};
+use goanna_vfs::{MountOptions, escape, escape_invalid};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::types::{MountType, MountTypes, durability, type_list};
 use crate::Level;
 
 /// A mount as the user asked for it.
@@ -27,27 +27,23 @@ pub struct MountSpec {
 /// What is mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
-    /// A host directory.
-    Pass {
-        /// The directory.
-        #[serde(with = "path_as_bytes")]
-        dir: PathBuf,
-    },
     /// An amino store.
-    Amino {
+    Store {
         /// The store's directory.
         #[serde(with = "path_as_bytes")]
         dir: PathBuf,
         /// When programs wait for the disk.
         durability: Level,
     },
-    /// An ISO 9660 image; always read-only.
-    Iso {
-        /// The image.
+    /// What another back end shows.
+    Backend {
+        /// The type of the mount.
+        name: String,
+        /// The directory or file on the host.
         #[serde(with = "path_as_bytes")]
-        image: PathBuf,
-        /// How to read it.
-        options: goanna_isofs::Options,
+        path: PathBuf,
+        /// The back end's options.
+        options: MountOptions,
     },
 }
 
@@ -68,19 +64,17 @@ pub(crate) mod path_as_bytes {
 }
 
 impl Source {
-    /// Changes the directory or image on the host.
-    pub fn dir_mut(&mut self) -> &mut PathBuf {
+    /// Changes the directory or file on the host.
+    pub fn path_mut(&mut self) -> &mut PathBuf {
         match self {
-            Self::Pass { dir } | Self::Amino { dir, .. } => dir,
-            Self::Iso { image, .. } => image,
+            Self::Store { dir: path, .. } | Self::Backend { path, .. } => path,
         }
     }
 
-    /// The directory or image on the host.
-    pub fn dir(&self) -> &PathBuf {
+    /// The directory or file on the host.
+    pub fn path(&self) -> &PathBuf {
         match self {
-            Self::Pass { dir } | Self::Amino { dir, .. } => dir,
-            Self::Iso { image, .. } => image,
+            Self::Store { dir: path, .. } | Self::Backend { path, .. } => path,
         }
     }
 }
@@ -92,11 +86,11 @@ pub enum SpecError {
     #[error("no type; a mount is TYPE=SOURCE:TARGET[,option...]")]
     NoType,
     /// The type is planned, but this build has no such back end.
-    #[error("the type {0} is not in this build yet; there are pass, amino and iso")]
-    Planned(String),
+    #[error("the type {0} is not in this build yet; there are {1}")]
+    Planned(String, String),
     /// No such type.
-    #[error("unknown type {0:?}; there are pass, amino and iso")]
-    UnknownType(String),
+    #[error("unknown type {0:?}; there are {1}")]
+    UnknownType(String, String),
     /// No `:`.
     #[error("no target; a mount is TYPE=SOURCE:TARGET[,option...]")]
     NoTarget,
@@ -120,7 +114,7 @@ pub enum SpecError {
         /// The type.
         kind: &'static str,
         /// The options of that type.
-        known: &'static str,
+        known: String,
     },
     /// An option with a value it does not take.
     #[error("the option {0} takes no value")]
@@ -128,15 +122,9 @@ pub enum SpecError {
     /// An option without the value it needs.
     #[error("the option {0} needs a value, as in {0}=VALUE")]
     NeedsValue(String),
-    /// The option has no such value.
-    #[error("durability={0}: not one of aci, commit, acid")]
-    BadLevel(String),
-    /// The value of `session` is no number.
-    #[error("session={0}: not a number from 1")]
-    BadSession(String),
-    /// Two options choose a name space.
-    #[error("more than one of joliet, rockridge and plain")]
-    TwoNamespaces,
+    /// The value of an option is wrong.
+    #[error("{0}")]
+    BadOption(String),
     /// An option is given twice.
     #[error("the option {0} is given twice")]
     Twice(String),
@@ -188,14 +176,14 @@ fn piece(text: &[u8], from: usize, stops: &[u8]) -> Result<Piece, SpecError> {
 
 impl MountSpec {
     /// Parses `TYPE=SOURCE:TARGET[,option[=value]...]`.
-    pub fn parse(text: &[u8]) -> Result<Self, SpecError> {
+    pub fn parse(types: MountTypes, text: &[u8]) -> Result<Self, SpecError> {
         let equals = text.iter().position(|&b| b == b'=');
         let equals = equals.filter(|&at| at > 0).ok_or(SpecError::NoType)?;
         let (kind, _) = text.split_at(equals);
         if kind.iter().any(|b| matches!(b, b':' | b',' | b'/')) {
             return Err(SpecError::NoType);
         }
-        known_type(kind)?;
+        known_type(types, kind)?;
         let source = piece(text, equals + 1, b":")?;
         if source.end.is_none() {
             return Err(SpecError::NoTarget);
@@ -213,17 +201,18 @@ impl MountSpec {
             more = option.end.is_some();
             options.push(option.bytes);
         }
-        Self::build(kind, source.bytes, target.bytes, &options)
+        Self::build(types, kind, source.bytes, target.bytes, &options)
     }
 
     /// A mount of these fields, without escapes.
     pub fn build(
+        types: MountTypes,
         kind: &[u8],
         source: Vec<u8>,
         target: Vec<u8>,
         options: &[Vec<u8>],
     ) -> Result<Self, SpecError> {
-        let kind = known_type(kind)?;
+        let kind = known_type(types, kind)?;
         if source.is_empty() {
             return Err(SpecError::EmptySource);
         }
@@ -237,19 +226,21 @@ impl MountSpec {
             return Err(SpecError::Relative(escape(&target)));
         }
         let options = Options::parse(kind, options)?;
-        let dir = PathBuf::from(OsString::from_vec(source));
-        let read_only = options.read_only || kind == Kind::Iso;
+        let path = PathBuf::from(OsString::from_vec(source));
+        let bad = SpecError::BadOption;
+        kind.check(&options.own).map_err(bad)?;
         let source = match kind {
-            Kind::Pass => Source::Pass { dir },
-            Kind::Amino => Source::Amino {
-                dir,
-                durability: options.durability.unwrap_or(Level::Commit),
+            MountType::Store => Source::Store {
+                dir: path,
+                durability: durability(&options.own).map_err(bad)?,
             },
-            Kind::Iso => Source::Iso {
-                image: dir,
-                options: options.iso,
+            MountType::Backend(backend) => Source::Backend {
+                name: backend.name().to_owned(),
+                path,
+                options: options.own,
             },
         };
+        let read_only = options.read_only || kind.is_read_only();
         Ok(Self {
             source,
             target,
@@ -260,37 +251,28 @@ impl MountSpec {
 
     /// What /proc/self/mounts shows as the source.
     pub fn source_text(&self) -> String {
-        escape(self.source.dir().as_os_str().as_bytes())
+        escape(self.source.path().as_os_str().as_bytes())
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Pass,
-    Amino,
-    Iso,
-}
-
-fn known_type(kind: &[u8]) -> Result<Kind, SpecError> {
-    match kind {
-        b"pass" => Ok(Kind::Pass),
-        b"amino" => Ok(Kind::Amino),
-        b"iso" => Ok(Kind::Iso),
-        b"aes" => Err(SpecError::Planned(escape(kind))),
-        _ => Err(SpecError::UnknownType(escape_invalid(kind))),
-    }
+fn known_type(types: MountTypes, name: &[u8]) -> Result<MountType, SpecError> {
+    let missing = || match name {
+        b"aes" => SpecError::Planned(escape(name), type_list(types)),
+        _ => SpecError::UnknownType(escape_invalid(name), type_list(types)),
+    };
+    MountType::find(types, name).ok_or_else(missing)
 }
 
 #[derive(Default)]
 struct Options {
     read_only: bool,
     no_exec: bool,
-    durability: Option<Level>,
-    iso: goanna_isofs::Options,
+    /// Those of the type.
+    own: MountOptions,
 }
 
 impl Options {
-    fn parse(kind: Kind, options: &[Vec<u8>]) -> Result<Self, SpecError> {
+    fn parse(kind: MountType, options: &[Vec<u8>]) -> Result<Self, SpecError> {
         let mut parsed = Self::default();
         for option in options {
             let (name, value) = match option.iter().position(|&b| b == b'=') {
@@ -302,55 +284,30 @@ impl Options {
         Ok(parsed)
     }
 
-    fn set(&mut self, kind: Kind, name: &[u8], value: Option<&[u8]>) -> Result<(), SpecError> {
+    fn set(&mut self, kind: MountType, name: &[u8], value: Option<&[u8]>) -> Result<(), SpecError> {
         let shown = || escape(name);
-        let twice = match (name, kind) {
+        let mut options = kind.options().iter();
+        let own = options.find(|option| option.name.as_bytes() == name);
+        let takes_value = own.is_some_and(|option| option.value.is_some());
+        if takes_value && value.is_none() {
+            return Err(SpecError::NeedsValue(shown()));
+        }
+        let twice = match (name, own) {
             (b"ro", _) => std::mem::replace(&mut self.read_only, true),
             (b"noexec", _) => std::mem::replace(&mut self.no_exec, true),
-            (b"durability", Kind::Amino) => {
-                let value = value.ok_or_else(|| SpecError::NeedsValue(shown()))?;
-                let level =
-                    Level::named(value).ok_or_else(|| SpecError::BadLevel(escape(value)))?;
-                self.durability.replace(level).is_some()
-            }
-            (b"session", Kind::Iso) => {
-                let value = value.ok_or_else(|| SpecError::NeedsValue(shown()))?;
-                let number = str::from_utf8(value)
-                    .ok()
-                    .and_then(|text| text.parse().ok());
-                let number = number.filter(|number| *number > 0);
-                let number = number.ok_or_else(|| SpecError::BadSession(escape(value)))?;
-                self.iso.session.replace(number).is_some()
-            }
-            (b"rockridge" | b"joliet" | b"plain", Kind::Iso) => {
-                let namespace = match name {
-                    b"rockridge" => Namespace::RockRidge,
-                    b"joliet" => Namespace::Joliet,
-                    _ => Namespace::Plain,
-                };
-                match self.iso.namespace.replace(namespace) {
-                    Some(other) if other != namespace => return Err(SpecError::TwoNamespaces),
-                    other => other.is_some(),
-                }
-            }
-            _ => {
-                let (kind, known) = match kind {
-                    Kind::Pass => ("pass", "ro and noexec"),
-                    Kind::Amino => ("amino", "ro, noexec and durability=LEVEL"),
-                    Kind::Iso => ("iso", "ro, noexec, rockridge, joliet, plain and session=N"),
-                };
-                let option = escape_invalid(name);
+            (_, Some(option)) => !self.own.add(option.name, value),
+            (_, None) => {
                 return Err(SpecError::UnknownOption {
-                    option,
-                    kind,
-                    known,
+                    option: escape_invalid(name),
+                    kind: kind.name(),
+                    known: kind.option_list(),
                 });
             }
         };
         if twice {
             return Err(SpecError::Twice(shown()));
         }
-        if value.is_some() && !matches!(name, b"durability" | b"session") {
+        if value.is_some() && !takes_value {
             return Err(SpecError::NoValue(shown()));
         }
         Ok(())
@@ -359,12 +316,15 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
+    use super::super::types::ALL;
     use super::*;
 
     fn pass(dir: &[u8], target: &[u8]) -> MountSpec {
         MountSpec {
-            source: Source::Pass {
-                dir: OsString::from_vec(dir.to_vec()).into(),
+            source: Source::Backend {
+                name: "pass".into(),
+                path: OsString::from_vec(dir.to_vec()).into(),
+                options: MountOptions::default(),
             },
             target: target.to_vec(),
             read_only: false,
@@ -375,19 +335,26 @@ mod tests {
     #[test]
     fn specifications_that_are_right() {
         let amino = |durability| MountSpec {
-            source: Source::Amino {
+            source: Source::Store {
                 dir: "/store".into(),
                 durability,
             },
             ..pass(b"/", b"/db")
         };
-        let iso = |namespace, session| MountSpec {
-            source: Source::Iso {
-                image: "/a.iso".into(),
-                options: goanna_isofs::Options { namespace, session },
-            },
-            read_only: true,
-            ..pass(b"/", b"/cd")
+        let iso = |options: &[(&str, Option<&[u8]>)]| {
+            let mut of_iso = MountOptions::default();
+            for (name, value) in options {
+                assert!(of_iso.add(name, *value));
+            }
+            MountSpec {
+                source: Source::Backend {
+                    name: "iso".into(),
+                    path: "/a.iso".into(),
+                    options: of_iso,
+                },
+                read_only: true,
+                ..pass(b"/", b"/cd")
+            }
         };
         let cases: &[(&[u8], MountSpec)] = &[
             (b"pass=/dir:/mnt", pass(b"/dir", b"/mnt")),
@@ -413,10 +380,10 @@ mod tests {
             (b"pass=/\xff:/\xfe", pass(b"/\xff", b"/\xfe")),
             (b"amino=/store:/db", amino(Level::Commit)),
             (b"amino=/store:/db,durability=acid", amino(Level::Acid)),
-            (b"iso=/a.iso:/cd", iso(None, None)),
+            (b"iso=/a.iso:/cd", iso(&[])),
             (
                 b"iso=/a.iso:/cd,ro,joliet,session=2",
-                iso(Some(Namespace::Joliet), Some(2)),
+                iso(&[("joliet", None), ("session", Some(b"2"))]),
             ),
             (
                 b"amino=/store:/db,durability=aci,ro",
@@ -428,7 +395,7 @@ mod tests {
         ];
         for (text, spec) in cases {
             assert_eq!(
-                MountSpec::parse(text).as_ref(),
+                MountSpec::parse(ALL, text).as_ref(),
                 Ok(spec),
                 "{}",
                 escape(text)
@@ -438,6 +405,7 @@ mod tests {
 
     #[test]
     fn specifications_that_are_wrong() {
+        let types = || "pass, amino and iso".to_owned();
         let cases: &[(&[u8], SpecError)] = &[
             (b"", SpecError::NoType),
             (b"=/a:/b", SpecError::NoType),
@@ -462,27 +430,39 @@ mod tests {
             ),
             (
                 b"amino=/a:/b,durability=max",
-                SpecError::BadLevel("max".into()),
+                SpecError::BadOption("durability=max: not one of aci, commit, acid".into()),
             ),
             (
                 b"amino=/a:/b,durability=aci,durability=acid",
                 SpecError::Twice("durability".into()),
             ),
-            (b"aes=/a:/b,passfile=/f", SpecError::Planned("aes".into())),
+            (
+                b"aes=/a:/b,passfile=/f",
+                SpecError::Planned("aes".into(), types()),
+            ),
             (
                 b"iso=/a:/b,session",
                 SpecError::NeedsValue("session".into()),
             ),
-            (b"iso=/a:/b,session=0", SpecError::BadSession("0".into())),
-            (b"iso=/a:/b,session=x", SpecError::BadSession("x".into())),
+            (
+                b"iso=/a:/b,session=0",
+                SpecError::BadOption("session=0: not a number from 1".into()),
+            ),
+            (
+                b"iso=/a:/b,session=x",
+                SpecError::BadOption("session=x: not a number from 1".into()),
+            ),
             (b"iso=/a:/b,plain=1", SpecError::NoValue("plain".into())),
             (b"iso=/a:/b,plain,plain", SpecError::Twice("plain".into())),
-            (b"iso=/a:/b,plain,joliet", SpecError::TwoNamespaces),
-            (b"nfs=/a:/b", SpecError::UnknownType("nfs".into())),
+            (
+                b"iso=/a:/b,plain,joliet",
+                SpecError::BadOption("more than one of joliet, rockridge and plain".into()),
+            ),
+            (b"nfs=/a:/b", SpecError::UnknownType("nfs".into(), types())),
         ];
         for (text, error) in cases {
             assert_eq!(
-                MountSpec::parse(text).as_ref(),
+                MountSpec::parse(ALL, text).as_ref(),
                 Err(error),
                 "{}",
                 escape(text)
@@ -492,18 +472,20 @@ mod tests {
 
     #[test]
     fn unknown_options_name_those_there_are() {
-        for text in [
-            "pass=/a:/b,durability=aci",
-            "pass=/a:/b,",
-            "amino=/a:/b,joliet",
-            "iso=/a:/b,durability=aci",
+        let of_iso = "ro, noexec, rockridge, joliet, plain and session=N";
+        for (text, known) in [
+            ("pass=/a:/b,durability=aci", "ro and noexec"),
+            ("pass=/a:/b,", "ro and noexec"),
+            ("amino=/a:/b,joliet", "ro, noexec and durability=LEVEL"),
+            ("iso=/a:/b,durability=aci", of_iso),
         ] {
-            let error = MountSpec::parse(text.as_bytes()).unwrap_err();
+            let error = MountSpec::parse(ALL, text.as_bytes()).unwrap_err();
             assert!(
                 matches!(error, SpecError::UnknownOption { .. }),
                 "{text}: {error}"
             );
-            assert!(error.to_string().contains("there are ro"), "{error}");
+            let known = format!("there are {known}");
+            assert!(error.to_string().ends_with(&known), "{error}");
         }
     }
 }

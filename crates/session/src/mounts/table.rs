@@ -7,12 +7,12 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use amino_fs::AminoFs;
-use goanna_isofs::{Iso, IsoFs};
 use goanna_passfs::PassFs;
 use goanna_vfs::{Caller, FileSystem, MountFlags, Mounts, escape_path};
 
 use super::mount_file;
 use super::spec::{MountSpec, Source};
+use super::types::{MountType, MountTypes};
 use crate::store::{self, Create, Opening};
 use crate::{Engine, Error, Level, MountPointError};
 
@@ -28,18 +28,22 @@ pub struct MountedStores {
 }
 
 /// The mounts of the mount file `config`, and then those that `specifications` name.
-pub fn parse(config: Option<&Path>, specifications: &[OsString]) -> Result<Vec<MountSpec>, Error> {
+pub fn parse(
+    types: MountTypes,
+    config: Option<&Path>,
+    specifications: &[OsString],
+) -> Result<Vec<MountSpec>, Error> {
     let mut specs = Vec::new();
     if let Some(file) = config {
         let text = fs::read(file).map_err(|why| Error::host(file, why))?;
-        specs = mount_file::parse(&text).map_err(|(line, why)| Error::MountFile {
+        specs = mount_file::parse(types, &text).map_err(|(line, why)| Error::MountFile {
             file: file.to_owned(),
             line,
             why,
         })?;
     }
     for text in specifications {
-        let spec = MountSpec::parse(text.as_bytes()).map_err(|why| Error::Spec {
+        let spec = MountSpec::parse(types, text.as_bytes()).map_err(|why| Error::Spec {
             spec: text.as_bytes().to_vec(),
             why,
         })?;
@@ -51,7 +55,7 @@ pub fn parse(config: Option<&Path>, specifications: &[OsString]) -> Result<Vec<M
 /// The mount of the store in `dir` at the place `at`.
 pub fn of_store(dir: PathBuf, at: &Path, durability: Level) -> Result<MountSpec, Error> {
     let spec = MountSpec {
-        source: Source::Amino { dir, durability },
+        source: Source::Store { dir, durability },
         target: at.as_os_str().as_bytes().to_vec(),
         read_only: false,
         no_exec: false,
@@ -81,7 +85,7 @@ fn check_mount_point(spec: &MountSpec) -> Result<(), Error> {
     if !at.components().any(|c| matches!(c, Component::Normal(_))) {
         return fail(MountPointError::Root);
     }
-    let (place, store) = (real(at), real(spec.source.dir()));
+    let (place, store) = (real(at), real(spec.source.path()));
     if place.starts_with(&store) {
         return fail(MountPointError::InsideStore(escape_path(&store)));
     }
@@ -111,57 +115,49 @@ pub fn real(path: &Path) -> PathBuf {
     }
 }
 
-/// Opens what `specs` name, in order, and mounts it. The store `owned` is open already. `engine` is the engine of the first
-/// store, if it is made now. `create` says where stores may be made; `note` reports each that is made.
-pub fn build(
-    specs: &[MountSpec],
-    engine: Option<Engine>,
-    create: Create,
-    caller: &Caller,
-    owned: Option<&OpenStore>,
-    note: impl Fn(&str),
-) -> Result<MountedStores, Error> {
+/// How [`build`] opens what is mounted.
+pub struct Builder<'a> {
+    /// The types of mounts there are.
+    pub types: MountTypes,
+    /// The credentials of the user of the run.
+    pub caller: &'a Caller,
+    /// A store that this process has open already.
+    pub owned: Option<&'a OpenStore>,
+    /// The engine of the first store, if it is made now.
+    pub engine: Option<Engine>,
+    /// Where stores may be made.
+    pub create: Create,
+    /// Reports each store that is made.
+    pub note: &'a dyn Fn(&str),
+}
+
+/// Opens what `specs` name, in order, and mounts it.
+pub fn build(specs: &[MountSpec], mut how: Builder<'_>) -> Result<MountedStores, Error> {
     let host = PassFs::host().map_err(Error::pass)?;
     let mut built = MountedStores {
         mounts: Mounts::new(Arc::new(host)),
         stores: Vec::new(),
     };
-    let mut engine = engine;
     for spec in specs {
         let fs: Arc<dyn FileSystem> = match &spec.source {
-            Source::Pass { dir } => Arc::new(PassFs::new(dir).map_err(Error::pass)?),
-            Source::Iso { image, options } => {
-                let iso = Iso::open_file(image, options);
-                Arc::new(IsoFs::new(iso.map_err(|why| Error::iso(image, why))?))
-            }
-            Source::Amino { dir, durability } => {
+            Source::Backend {
+                name,
+                path,
+                options,
+            } => match MountType::find(how.types, name.as_bytes()) {
+                Some(MountType::Backend(backend)) => {
+                    let opened = backend.open(path, options);
+                    opened.map_err(|why| Error::source(path, why))?
+                }
+                _ => return Err(Error::UnknownType(name.clone())),
+            },
+            Source::Store { dir, durability } => {
                 check_mount_point(spec)?;
-                if built
-                    .stores
-                    .iter()
-                    .any(|(other, _)| real(other) == real(dir))
-                {
+                let is_same = |(other, _): &OpenStore| real(other) == real(dir);
+                if built.stores.iter().any(is_same) {
                     return Err(Error::MountedTwice(dir.clone()));
                 }
-                let engine = engine.take();
-                let fs = match owned.filter(|(own, _)| real(own) == real(dir)) {
-                    Some((_, fs)) => {
-                        store::check_engine(dir, fs, engine)?;
-                        fs.with_durability((*durability).into())
-                    }
-                    None => {
-                        let opening = Opening {
-                            engine,
-                            durability: *durability,
-                            create: if spec.read_only {
-                                Create::Never
-                            } else {
-                                create
-                            },
-                        };
-                        store::open_or_make(dir, opening, caller, &note)?
-                    }
-                };
+                let fs = how.open_store(dir, *durability, spec.read_only)?;
                 built.stores.push((dir.clone(), Arc::clone(&fs)));
                 fs
             }
@@ -171,7 +167,7 @@ pub fn build(
         flags.set(MountFlags::NO_EXEC, spec.no_exec);
         built
             .mounts
-            .add(caller, &spec.target, fs, flags, spec.source_text())
+            .add(how.caller, &spec.target, fs, flags, spec.source_text())
             .map_err(|why| Error::Mount {
                 target: spec.target.clone(),
                 why,
@@ -180,11 +176,39 @@ pub fn build(
     Ok(built)
 }
 
+impl Builder<'_> {
+    fn open_store(
+        &mut self,
+        dir: &Path,
+        durability: Level,
+        read_only: bool,
+    ) -> Result<Arc<AminoFs>, Error> {
+        let engine = self.engine.take();
+        if let Some((_, fs)) = self.owned.filter(|(own, _)| real(own) == real(dir)) {
+            store::check_engine(dir, fs, engine)?;
+            return Ok(fs.with_durability(durability.into()));
+        }
+        let opening = Opening {
+            engine,
+            durability,
+            create: if read_only {
+                Create::Never
+            } else {
+                self.create
+            },
+        };
+        store::open_or_make(dir, opening, self.caller, self.note)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::ffi::OsStringExt;
 
+    use goanna_vfs::{Backend, MountOptions, OpenError, SynthFs};
+
     use super::*;
+    use crate::credentials;
 
     fn mount_point_error(store: &Path, at: &Path) -> Option<MountPointError> {
         match of_store(store.to_owned(), at, Level::Commit) {
@@ -236,5 +260,52 @@ mod tests {
         assert_eq!(real(&top.join("l/b/c")), top.join("a/b/c"));
         let bytes = top.join(std::ffi::OsString::from_vec(b"\xff/x".to_vec()));
         assert_eq!(real(&bytes), bytes);
+    }
+
+    /// A back end that exists nowhere but here.
+    struct Empty;
+
+    impl Backend for Empty {
+        fn name(&self) -> &'static str {
+            "empty"
+        }
+
+        fn open(&self, source: &Path, _: &MountOptions) -> Result<Arc<dyn FileSystem>, OpenError> {
+            match source.exists() {
+                true => Ok(Arc::new(SynthFs::default())),
+                false => Err(OpenError::Source {
+                    why: "nothing here".into(),
+                    hint: Some("a hint"),
+                }),
+            }
+        }
+    }
+
+    fn mount(types: MountTypes, spec: &MountSpec) -> Result<MountedStores, Error> {
+        let builder = Builder {
+            types,
+            caller: &credentials::current(),
+            owned: None,
+            engine: None,
+            create: Create::Never,
+            note: &|_| {},
+        };
+        build(std::slice::from_ref(spec), builder)
+    }
+
+    #[test]
+    fn a_back_end_in_the_list_is_mounted_by_its_name() {
+        const TYPES: MountTypes = &[MountType::Backend(&Empty)];
+        let parse = |text: &[u8]| MountSpec::parse(TYPES, text).unwrap();
+        assert!(mount(TYPES, &parse(b"empty=/:/mnt")).is_ok());
+        match mount(TYPES, &parse(b"empty=/nonexistent:/mnt")) {
+            Err(error @ Error::Source { hint, .. }) => {
+                assert_eq!(error.to_string(), "/nonexistent: nothing here");
+                assert_eq!(hint, Some("a hint"));
+            }
+            _ => panic!("it is mounted"),
+        }
+        let other = mount(&[], &parse(b"empty=/:/mnt"));
+        assert!(matches!(other, Err(Error::UnknownType(name)) if name == "empty"));
     }
 }

@@ -60,12 +60,12 @@ fn volumes(lines: &mut Lines, info: &Info) {
         ("bibliography", &shown.bibliographic_file),
     ] {
         if !text.is_empty() {
-            lines.show(label, names::escape(text.as_bytes()));
+            lines.put_text(label, names::escape(text.as_bytes()));
         }
     }
     if shown.set_size > 1 {
         let text = format!("{} of {}", shown.sequence, shown.set_size);
-        lines.show("volume number", text);
+        lines.put_text("volume number", text);
     }
     for (label, stamp) in [
         ("created", shown.created),
@@ -74,14 +74,14 @@ fn volumes(lines: &mut Lines, info: &Info) {
         ("expires", shown.expires),
     ] {
         if let Some(stamp) = stamp {
-            lines.show(label, time_text(stamp, "%Y-%m-%d %H:%M:%S %z"));
+            lines.put_text(label, time_text(stamp, "%Y-%m-%d %H:%M:%S %z"));
         }
     }
     let (blocks, block_size, bytes) = (shown.blocks, shown.block_size, bytes(shown));
     let text = format!("{blocks} blocks of {block_size} bytes, {bytes} bytes");
-    lines.show("volume size", text);
-    lines.tell("volume", volume_json(&info.primary));
-    lines.tell(
+    lines.put_text("volume size", text);
+    lines.put_json("volume", volume_json(&info.primary));
+    lines.put_json(
         "joliet_volume",
         info.joliet.as_ref().map_or(Value::Null, volume_json),
     );
@@ -137,14 +137,14 @@ fn namespaces(lines: &mut Lines, info: &Info) {
     if spaces.enhanced {
         there.push("enhanced (ISO 9660:1999, not read)".to_owned());
     }
-    lines.show("names", there.join(", "));
+    lines.put_text("names", there.join(", "));
     lines.put(
         "names in use",
         "namespace",
         info.namespace,
         word(info.namespace),
     );
-    lines.tell(
+    lines.put_json(
         "namespaces",
         json!({
             "rock_ridge": spaces.rock_ridge,
@@ -163,7 +163,7 @@ fn sessions(lines: &mut Lines, info: &Info) {
         } else {
             ""
         };
-        lines.show(
+        lines.put_text(
             "session",
             format!(
                 "{}: from sector {}, {} blocks, {}{in_use}",
@@ -182,8 +182,8 @@ fn sessions(lines: &mut Lines, info: &Info) {
             "volume_id": session.volume_id,
         })
     });
-    lines.tell("sessions", list.collect::<Value>());
-    lines.tell("session", info.session);
+    lines.put_json("sessions", list.collect::<Value>());
+    lines.put_json("session", info.session);
 }
 
 fn platform(id: u8) -> &'static str {
@@ -222,7 +222,7 @@ fn boot(lines: &mut Lines, images: &[BootImage]) {
         if !image.bootable {
             text += ", not bootable";
         }
-        lines.show("boot", text);
+        lines.put_text("boot", text);
     }
     let list = images.iter().map(|image| {
         json!({
@@ -237,7 +237,7 @@ fn boot(lines: &mut Lines, images: &[BootImage]) {
             "section": image.section_id,
         })
     });
-    lines.tell("boot", list.collect::<Value>());
+    lines.put_json("boot", list.collect::<Value>());
 }
 
 fn contents(lines: &mut Lines, info: &Info, scan: Scan) {
@@ -255,13 +255,13 @@ fn contents(lines: &mut Lines, info: &Info, scan: Scan) {
     let missing = bytes(&info.primary).saturating_sub(info.size);
     if missing > 0 {
         let text = format!("the image is {missing} bytes shorter than its volume");
-        lines.show("note", text);
+        lines.put_text("note", text);
     }
-    lines.tell("missing_bytes", missing);
+    lines.put_json("missing_bytes", missing);
     lines.put("damaged", "damaged", scan.damaged, scan.damaged);
     let mut list = Vec::new();
     for (path, why) in scan.findings {
-        lines.show(
+        lines.put_text(
             "damage",
             match &path {
                 Some(path) => format!("{}: {why}", names::escape(path)),
@@ -272,9 +272,9 @@ fn contents(lines: &mut Lines, info: &Info, scan: Scan) {
     }
     let left = scan.damaged.saturating_sub(MOST_FINDINGS);
     if left > 0 {
-        lines.show("damage", format!("and {left} more"));
+        lines.put_text("damage", format!("and {left} more"));
     }
-    lines.tell("damage", list);
+    lines.put_json("damage", list);
 }
 
 fn finding_json(path: Option<&[u8]>, why: &IsoError) -> Value {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use goanna_isofs::{Iso, IsoFs, Namespace, Options};
 use goanna_offline::copy::Modes;
 use goanna_offline::{ErrorDetails, Tree};
-use goanna_session::{Error as SessionError, credentials};
+use goanna_session::credentials;
 use goanna_vfs::caps;
 
 use super::copy::{self, Extraction};
@@ -37,7 +37,7 @@ fn open(image: &Image) -> Result<Iso, Error> {
         session: image.session,
     };
     let iso = Iso::open_file(&image.image, &options);
-    iso.map_err(|why| SessionError::iso(&image.image, why).into())
+    iso.map_err(|why| Error::image(&image.image, why))
 }
 
 /// The tree of an image. A user who can read the image can read all of it, whatever modes it records.
