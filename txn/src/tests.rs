@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -182,4 +183,52 @@ fn the_last_reference_to_the_source_may_be_the_commits_own() {
             Some(100)
         );
     }
+}
+
+/// A source that panics when the thread `leader` commits.
+struct Panicking {
+    begun: Barrier,
+}
+
+impl DirtySource for Panicking {
+    fn prepare(&self) {
+        if std::thread::current().name() == Some("leader") {
+            self.begun.wait();
+            panic!("on purpose");
+        }
+    }
+
+    fn collect(&self, _out: &mut Changes) {}
+
+    fn dirty_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// One caller of `sync` commits for the others. When it panics, they are told, and do not wait for it for ever.
+#[test]
+fn a_panic_in_a_commit_leaves_no_caller_of_sync_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("s"), options()).unwrap();
+    let source = Arc::new(Panicking {
+        begun: Barrier::new(2),
+    });
+    let shared: Arc<dyn DirtySource> = source.clone();
+    store.set_source(Arc::downgrade(&shared));
+    let sync = |name: &str| {
+        let (store, (done, result)) = (store.clone(), channel());
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        let thread = thread.spawn(move || done.send(store.sync()));
+        (thread.unwrap(), result)
+    };
+    let (leader, _) = sync("leader");
+    source.begun.wait();
+    let (_, result) = sync("other");
+    let result = result.recv_timeout(Duration::from_secs(60));
+    let result = result.expect("it waits for a commit that has ended");
+    assert!(
+        matches!(&result, Err(Error::Stopped { why }) if why.contains("panicked")),
+        "{result:?}"
+    );
+    assert!(leader.join().is_err());
 }
