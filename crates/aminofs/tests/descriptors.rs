@@ -1,15 +1,23 @@
-//! Commits of a process that has no descriptors left. The limit is the process's, so there is one test here.
+//! Ends of transactions in a process that has no descriptors left. The limit is the process's, so one test runs at a time.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
 use std::fs::File;
+use std::sync::{Mutex, PoisonError};
 
 use amino_fs::EngineKind;
 use common::user::User;
 use common::{close_and_check, open_with, options};
 use goanna_vfs::{Errno, FileSystem, Spot};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn limit_descriptors() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 200, hard).unwrap();
+}
 
 /// All descriptors of the process but `free`, until it is dropped.
 fn take_all_but(free: usize) -> Vec<File> {
@@ -25,8 +33,8 @@ fn take_all_but(free: usize) -> Vec<File> {
 
 #[test]
 fn a_commit_without_descriptors_fails_before_its_record_or_not_at_all() {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    setrlimit(Resource::RLIMIT_NOFILE, 200, hard).unwrap();
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    limit_descriptors();
     let dir = tempfile::tempdir().unwrap();
     let options = options(EngineKind::Fjall);
     let (long, short) = (vec![b'o'; 50_000], b"short".to_vec());
@@ -83,4 +91,27 @@ fn a_commit_without_descriptors_fails_before_its_record_or_not_at_all() {
         close_and_check(fs, dir.path());
     }
     assert!(failed > 0 && done > 0, "{failed} failed, {done} done");
+}
+
+/// What a transaction made stayed readable by descriptors that had left it when the abort found no descriptor to empty it by.
+#[test]
+fn an_abort_without_descriptors_empties_what_the_transaction_made() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    limit_descriptors();
+    let dir = tempfile::tempdir().unwrap();
+    let fs = open_with(dir.path(), &options(EngineKind::Fjall));
+    let mut inside = User::new(&fs, 1);
+    inside.begin();
+    let made = inside.create("made").unwrap();
+    inside
+        .write(&made, Spot::At(0), b"never committed")
+        .unwrap();
+    // As a process outside gets it by a socket.
+    let passed = made.fd.try_clone().unwrap();
+    let taken = take_all_but(0);
+    inside.abort(None);
+    drop(taken);
+    assert_eq!(File::from(passed).metadata().unwrap().len(), 0);
+    drop(made);
+    close_and_check(fs, dir.path());
 }

@@ -122,9 +122,9 @@ impl CacheObject {
         self.witness.with(|fd| memfile::pread(fd, buf, offset))
     }
 
-    /// Sets the object's size.
+    /// Sets the object's size, which takes no descriptor.
     pub fn resize(&self, size: u64) -> Result<()> {
-        memfile::set_len(self.writer()?.as_fd(), size)
+        self.witness.resize(size)
     }
 
     /// Makes `offset..offset+len` read as zeros, without changing the size.

@@ -73,6 +73,21 @@ impl Witness {
         }
     }
 
+    /// Sets the size of the object in bytes, which takes no descriptor. ETXTBSY while it is executed.
+    pub fn resize(&self, size: u64) -> Result<(), Errno> {
+        let path = match &self.kept {
+            Kept::Here(fd) => format!("/proc/self/fd/{}", fd.as_raw_fd()),
+            Kept::Shelved(shelved) => shelved.path(),
+        };
+        let size = i64::try_from(size).map_err(|_| Errno::EFBIG)?;
+        loop {
+            match nix::unistd::truncate(path.as_str(), size) {
+                Err(Errno::EINTR) => {}
+                other => return other,
+            }
+        }
+    }
+
     /// Whether no one else has the object open or mapped. `false` when it cannot be known.
     pub fn sole_opener(&self) -> bool {
         // An O_PATH descriptor on a shelf does not count, so the one that is asked is the only one of ours.
@@ -95,8 +110,12 @@ struct Shelved {
 }
 
 impl Shelved {
+    fn path(&self) -> String {
+        format!("/proc/self/task/{}/fd/{}", self.tid, self.number)
+    }
+
     fn open(&self, flags: i32) -> Result<OwnedFd, Errno> {
-        let path = format!("/proc/self/task/{}/fd/{}", self.tid, self.number);
+        let path = self.path();
         let flags = OFlag::from_bits_retain(flags) | OFlag::O_CLOEXEC;
         loop {
             match nix::fcntl::open(path.as_str(), flags, Mode::empty()) {
