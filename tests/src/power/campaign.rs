@@ -251,6 +251,7 @@ impl Workload {
             drop(recovery);
             let case = format!("{case}; then during the recovery at {again}, {loss:?}");
             self.check(&image, position, &case);
+            eprintln!("survived: {case}");
         }
     }
 
