@@ -1,6 +1,6 @@
 //! Kernel structures as x86-64 programs expect them in memory.
 
-use goanna_vfs::{Attr, DirEntry, Stamp, StatFs};
+use goanna_vfs::{Attr, DirEntry, Stamp, StatFs, file_flags};
 
 /// `struct stat`.
 pub fn stat(attr: &Attr) -> [u8; 144] {
@@ -40,11 +40,16 @@ pub fn statx(attr: &Attr, mask: u32, is_mount_root: bool) -> [u8; 256] {
     out.u32(24, attr.gid);
     out.bytes(28, &(attr.mode as u16).to_ne_bytes());
     let root = libc::STATX_ATTR_MOUNT_ROOT as u64;
-    out.u64(8, if is_mount_root { root } else { 0 });
+    // The attributes have the values of the flags.
+    let shown = u64::from(file_flags::PROTECTED | file_flags::NO_DUMP);
+    out.u64(
+        8,
+        if is_mount_root { root } else { 0 } | u64::from(attr.flags) & shown,
+    );
     out.u64(32, attr.ino);
     out.u64(40, attr.size);
     out.u64(48, attr.blocks);
-    out.u64(56, root);
+    out.u64(56, root | shown);
     let times = [
         (64, attr.atime),
         (80, attr.btime.unwrap_or_default()),

@@ -190,7 +190,7 @@ impl CoreFile {
     /// As the kernel makes a core file: a new one in the place of any other file.
     fn copy(&self, monitor: &Monitor) -> Result<()> {
         let (caller, dir) = (&*self.caller, &self.place);
-        // What is wrong with the directory, or with what is there, shows at the creation.
+        // What else is wrong with the directory, or with what is there, shows at the creation.
         if let Err(LOCKED) = ops::unlink(caller, dir, &self.name) {
             return Err(LOCKED);
         }

@@ -124,9 +124,7 @@ impl Verdict {
                 Some(watch) => Self::watching(rule, watch),
                 None => Self::Return(RET_ALLOW),
             },
-            Rule::Data(_) | Rule::DataUnless(..) | Rule::MapFile(_) | Rule::ReadIf(..)
-                if !purpose.shadow_files =>
-            {
+            Rule::Data(_) | Rule::MapFile(_) | Rule::ReadIf(..) if !purpose.shadow_files => {
                 Self::Return(RET_ALLOW)
             }
             Rule::ReadIf(all, _) => Self::If {
@@ -141,7 +139,7 @@ impl Verdict {
                 others: all,
                 otherwise: RET_TRACE,
             },
-            Rule::DataUnless(any, _) => Self::Unless {
+            Rule::NotifyUnless(any, _) => Self::Unless {
                 any,
                 then: answered,
             },

@@ -97,10 +97,22 @@ pub struct MetaFlags(pub u32);
 impl MetaFlags {
     /// The file has at least one extended attribute; without it no look-up is needed.
     pub const HAS_XATTR: Self = Self(1);
+    /// The flags of chattr(1), which have the values of linux/fs.h: immutable, append-only, no dump, no access time.
+    pub const FILE_FLAGS: Self = Self(0xf0);
 
     /// Whether every bit of `other` is set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// Those of [`MetaFlags::FILE_FLAGS`] that are set.
+    pub const fn file_flags(self) -> u32 {
+        self.0 & Self::FILE_FLAGS.0
+    }
+
+    /// Replaces those of [`MetaFlags::FILE_FLAGS`].
+    pub const fn set_file_flags(&mut self, flags: u32) {
+        self.0 = self.0 & !Self::FILE_FLAGS.0 | flags & Self::FILE_FLAGS.0;
     }
 
     /// Sets or clears the bits of `other`.

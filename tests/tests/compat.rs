@@ -64,6 +64,7 @@ in_every_place! {
     names => |place| check(&place, "names", false);
     attr => |place| check(&place, "attr", false);
     flags => |place| check(&place, "flags", false);
+    file_flags => |place| check(&place, "chattr", false);
     ioctls => |place| check(&place, "ioctls", false);
     dropped => |place| check(&place, "dropped", false);
     capabilities => |place| check(&place, "capabilities", false);

@@ -43,6 +43,9 @@ impl View<'_> {
             meta.gid = set.gid.unwrap_or(meta.gid);
             meta.atime = set.atime.map_or(meta.atime, at);
             meta.mtime = set.mtime.map_or(meta.mtime, at);
+            if let Some(flags) = set.flags {
+                meta.flags.set_file_flags(flags);
+            }
             meta.ctime = time;
             if set.mtime.is_some()
                 && let Some(copy) = &mut state.copy

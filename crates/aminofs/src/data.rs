@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use amino_schema::INLINE_MAX;
 use goanna_sys::memfile;
-use goanna_vfs::{Caller, Errno, FileKind, Node, OpenFile, Opened, Result, Spot, caps};
+use goanna_vfs::{Caller, Errno, FileKind, Node, OpenFile, Opened, Result, Spot, caps, file_flags};
 use nix::unistd::Whence;
 
 use crate::cost::{PAGE_COST, REAP_PAGES, deletes};
@@ -186,6 +186,7 @@ impl View<'_> {
         spot: Spot,
         data: &[u8],
     ) -> Result<usize> {
+        state.unless_flagged(file_flags::IMMUTABLE)?;
         let size = state.meta.size;
         let append = file.flags & libc::O_APPEND != 0;
         let start = match spot {
@@ -295,6 +296,7 @@ impl View<'_> {
                     if state.gone {
                         return Err(Errno::ENOENT);
                     }
+                    state.unless_flagged(file_flags::PROTECTED)?;
                     self.resize(caller, &inode, &mut state, size)
                 })
             })

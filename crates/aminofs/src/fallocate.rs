@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use goanna_cache::Transfer;
-use goanna_vfs::{Caller, Errno, FileKind, Node, Result};
+use goanna_vfs::{Caller, Errno, FileKind, Node, Result, file_flags};
 
 use crate::cost::{PAGE_COST, deletes};
 use crate::data::{MAX_FILE, pages_of};
@@ -65,6 +65,13 @@ impl View<'_> {
             if state.gone {
                 return Err(Errno::ENOENT);
             }
+            // What is appended may get its space before.
+            let objecting = if mode & !libc::FALLOC_FL_KEEP_SIZE == 0 {
+                file_flags::IMMUTABLE
+            } else {
+                file_flags::PROTECTED
+            };
+            state.unless_flagged(objecting)?;
             self.ensure_cache(&inode, &mut state)?;
             if let Some(shift) = shift {
                 return self.shift(caller, &inode, &mut state, shift, offset, len);

@@ -262,6 +262,14 @@ impl State {
         META_COST + self.meta.inline.as_ref().map_or(0, Bytes::len)
     }
 
+    /// EPERM with one of these [`goanna_vfs::file_flags`].
+    pub fn unless_flagged(&self, flags: u32) -> Result<()> {
+        if self.meta.flags.file_flags() & flags != 0 {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    }
+
     /// Whether entries may be made in this directory: ENOENT once it was removed.
     pub fn check_alive(&self) -> Result<()> {
         if self.home == Home::Orphan {
@@ -364,6 +372,7 @@ impl Inode {
             mtime: stamp(meta.mtime),
             ctime: stamp(meta.ctime),
             btime: Some(stamp(meta.btime)),
+            flags: meta.flags.file_flags(),
         }
     }
 }

@@ -8,7 +8,7 @@ use amino_schema::{
 use amino_txn::locks::{Mode, Resource};
 use amino_txn::{Changes, OpGuard};
 use bytes::Bytes;
-use goanna_vfs::{Caller, Errno, FileKind, Node, Opened, Result};
+use goanna_vfs::{Caller, Errno, FileKind, Node, Opened, Result, file_flags};
 
 use crate::cost::META_COST;
 use crate::damaged;
@@ -60,6 +60,8 @@ impl Template {
             FileKind::Regular => Some(Bytes::new()),
             _ => self.target.clone(),
         };
+        let mut flags = MetaFlags::default();
+        flags.set_file_flags(parent.flags.file_flags() & file_flags::INHERITED);
         Meta {
             mode: self.kind.mode_bits() | perm,
             nlink: if self.kind == FileKind::Directory {
@@ -75,7 +77,7 @@ impl Template {
             mtime: time,
             ctime: time,
             btime: time,
-            flags: MetaFlags::default(),
+            flags,
             inline,
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use amino_schema::{ParsedKey, PathRecord, Timestamp, key};
 use amino_txn::Changes;
 use amino_txn::locks::{Mode, Resource};
-use goanna_vfs::{Errno, FileKind, Node, Result};
+use goanna_vfs::{Errno, FileKind, Node, Result, file_flags};
 
 use crate::Volume;
 use crate::cost::{META_COST, REAP_PAGES, deletes};
@@ -225,6 +225,7 @@ impl View<'_> {
             let _names = self.names.write();
             self.lock_entry(dir, name)?;
             let victim = self.find(dir, name)?.ok_or(Errno::ENOENT)?;
+            victim.state.lock().unless_flagged(file_flags::PROTECTED)?;
             check(&victim)?;
             let victim = self.for_change(&victim)?;
             let time = now();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use amino_schema::{PathRecord, Timestamp, key, record::LINK_VALUE};
 use amino_txn::locks::Resource;
 use amino_txn::{Changes, OpGuard};
-use goanna_vfs::{Errno, FileKind, Node, Result};
+use goanna_vfs::{Errno, FileKind, Node, Result, file_flags};
 
 use crate::cost::META_COST;
 use crate::inode::{Home, Inode, Seen, now, schema_kind};
@@ -110,6 +110,9 @@ impl View<'_> {
             if target.ino == source.ino {
                 return Ok(None);
             }
+        }
+        for moved in std::iter::once(&source).chain(&target) {
+            moved.state.lock().unless_flagged(file_flags::PROTECTED)?;
         }
         let source = self.for_change(&source)?;
         let target = target.map(|target| self.for_change(&target)).transpose()?;

@@ -7,7 +7,7 @@ mod common;
 use common::*;
 
 use amino_fs::{AminoFs, EngineKind, Options};
-use goanna_vfs::{Caller, Errno, FileKind, FileSystem, SetAttr, Spot, Stamp, TimeSet};
+use goanna_vfs::{Caller, Errno, FileKind, FileSystem, SetAttr, Spot, Stamp, TimeSet, file_flags};
 
 fn fresh() -> (tempfile::TempDir, std::sync::Arc<AminoFs>) {
     let dir = tempfile::tempdir().unwrap();
@@ -284,6 +284,7 @@ fn metadata_as_given() {
         gid: Some(8),
         atime: Some(at(-3)),
         mtime: Some(at(1 << 33)),
+        flags: Some(file_flags::NO_ATIME | file_flags::NO_DUMP),
     };
     fs.setattr(&user, &node, &set).unwrap();
     drop(node);
@@ -294,6 +295,7 @@ fn metadata_as_given() {
         (attr.mode, attr.uid, attr.gid),
         (libc::S_IFREG | 0o4711, 7, 8)
     );
+    assert_eq!(attr.flags, file_flags::NO_ATIME | file_flags::NO_DUMP);
     assert_eq!(attr.atime, Stamp { sec: -3, nsec: 5 });
     assert_eq!(
         attr.mtime,

@@ -100,6 +100,7 @@ impl FileSystem for HelloFs {
             mtime: self.made,
             ctime: self.made,
             btime: Some(self.made),
+            flags: 0,
         })
     }
 

@@ -126,6 +126,7 @@ impl FileSystem for IsoFs {
             mtime: meta.mtime,
             ctime: meta.ctime,
             btime: meta.btime,
+            flags: 0,
         })
     }
 

@@ -1,11 +1,11 @@
 //! Metadata: stat, setattr, statfs, extended attributes.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use goanna_vfs::{Attr, Caller, Node, Result, SetAttr, Stamp, StatFs, TimeSet};
+use goanna_vfs::{Attr, Caller, Node, Result, SetAttr, Stamp, StatFs, TimeSet, file_flags};
 use rustix::fs::{
-    Access, AtFlags, CWD, Gid, Mode, StatxFlags, StatxTimestamp, Timespec, Timestamps, Uid,
-    XattrFlags,
+    Access, AtFlags, CWD, Gid, IFlags, Mode, OFlags, StatxFlags, StatxTimestamp, Timespec,
+    Timestamps, Uid, XattrFlags,
 };
 
 use crate::PassFs;
@@ -48,6 +48,18 @@ impl PassFs {
             mtime: stamp(stat.stx_mtime),
             ctime: stamp(stat.stx_ctime),
             btime: has_btime.then(|| stamp(stat.stx_btime)),
+            // The attributes of statx(2) have the values of the flags.
+            flags: stat.stx_attributes.bits() as u32
+                & (file_flags::PROTECTED | file_flags::NO_DUMP),
+        })
+    }
+
+    /// The flags of chattr(1) as the host shows them.
+    pub(crate) fn host_flags(&self, caller: &Caller, node: &Node) -> Result<u32> {
+        let pin = Pin::of(node)?;
+        self.act(caller, &[(node, CONTENT)], || {
+            let file = open_for_requests(pin)?;
+            Ok(rustix::fs::ioctl_getflags(file).map_err(os)?.bits())
         })
     }
 
@@ -70,6 +82,10 @@ impl PassFs {
             if set.uid.is_some() || set.gid.is_some() || *set == SetAttr::default() {
                 let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
                 rustix::fs::chownat(&pin.fd, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(os)?;
+            }
+            if let Some(flags) = set.flags {
+                let flags = IFlags::from_bits_retain(flags);
+                rustix::fs::ioctl_setflags(open_for_requests(pin)?, flags).map_err(os)?;
             }
             if let Some(mode) = set.mode {
                 let mode = Mode::from_bits_retain(mode);
@@ -146,6 +162,13 @@ impl PassFs {
             rustix::fs::removexattr(path.as_c_str(), name).map_err(os)
         })
     }
+}
+
+/// A descriptor of an inode for ioctl(2).
+fn open_for_requests(pin: &Pin) -> Result<OwnedFd> {
+    let path = pin.proc();
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path.as_c_str(), flags, Mode::empty()).map_err(os)
 }
 
 /// A value of unknown size: nearly all fit the first buffer, and the kernel's limit fits the second.

@@ -211,6 +211,10 @@ impl FileSystem for PassFs {
         self.change(caller, node, set)
     }
 
+    fn flags(&self, caller: &Caller, node: &Node) -> Result<u32> {
+        self.host_flags(caller, node)
+    }
+
     fn statfs(&self, _: &Caller, node: &Node) -> Result<StatFs> {
         self.figures(node)
     }

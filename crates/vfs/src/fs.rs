@@ -264,6 +264,10 @@ pub trait FileSystem: Send + Sync + 'static {
     fn setattr(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
         Err(Errno::EROFS)
     }
+    /// The flags that chattr(1) shows, as `FS_IOC_GETFLAGS` gives them.
+    fn flags(&self, caller: &Caller, node: &Node) -> Result<u32> {
+        Ok(self.getattr(caller, node)?.flags)
+    }
     /// File-system figures.
     fn statfs(&self, caller: &Caller, node: &Node) -> Result<StatFs> {
         Err(Errno::ENOSYS)

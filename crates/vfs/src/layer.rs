@@ -40,6 +40,7 @@ pub const METHODS: &[&str] = &[
     "sync",
     "host_path",
     "setattr",
+    "flags",
     "statfs",
     "getxattr",
     "setxattr",
@@ -65,7 +66,7 @@ pub const METHODS: &[&str] = &[
 ///         lower: lower;
 ///         forward: root checks_access is_read_only opens_host_files largest_file transactions content lookup parent path getattr
 ///             readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
-///             fallocate sync host_path setattr statfs getxattr setxattr listxattr removexattr;
+///             fallocate sync host_path setattr flags statfs getxattr setxattr listxattr removexattr;
 ///         own: kind unlink rmdir;
 ///     }
 ///
@@ -94,7 +95,7 @@ pub const METHODS: &[&str] = &[
 ///         lower: lower;
 ///         forward: root checks_access is_read_only opens_host_files largest_file transactions content lookup parent path getattr
 ///             readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
-///             fallocate sync host_path setattr statfs getxattr setxattr listxattr removexattr;
+///             fallocate sync host_path setattr flags statfs getxattr setxattr listxattr removexattr;
 ///         own: kind rmdir;
 ///     }
 ///
@@ -448,6 +449,16 @@ macro_rules! forward_method {
         ) -> $crate::Result<()> {
             $($check)*
             self.$lower.setattr(caller, node, set)
+        }
+    };
+    (flags $lower:ident $($check:tt)*) => {
+        fn flags(
+            &self,
+            caller: &$crate::Caller,
+            node: &$crate::Node,
+        ) -> $crate::Result<u32> {
+            $($check)*
+            self.$lower.flags(caller, node)
         }
     };
     (statfs $lower:ident $($check:tt)*) => {

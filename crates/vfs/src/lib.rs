@@ -33,7 +33,7 @@ pub use linkfree::LinkFree;
 pub use mount::{Mount, MountError, MountFlags, Mounts, Place, PlaceKey};
 pub use synth::SynthFs;
 pub use txn::{Holder, LOCKED, Readers, Transactions, TxnId, TxnStatus};
-pub use types::{Attr, DirEntry, FileKind, Node, SetAttr, Stamp, StatFs, TimeSet};
+pub use types::{Attr, DirEntry, FileKind, Node, SetAttr, Stamp, StatFs, TimeSet, file_flags};
 pub use userns::{IdMap, IdRange, UserNamespace};
 
 pub use nix::errno::Errno;

@@ -14,9 +14,7 @@ mod open;
 mod perm;
 mod xattr;
 
-pub use attr::{
-    APPEND_ONLY, IMMUTABLE, chmod, chown, drop_set_id, set_flags, statfs, truncate, utimens,
-};
+pub use attr::{chmod, chown, drop_set_id, may_set_flags, set_flags, statfs, truncate, utimens};
 pub use names::{
     begin_rename, begin_unlink, link, link_open, lookup, mkdir, mknod, node_kind, rename,
     rename_flags, rmdir, symlink, unlink,
@@ -27,7 +25,7 @@ pub use open::{
 pub use perm::{access, may_follow, may_search, permitted};
 pub use xattr::{check_xattr_name, getxattr, listxattr, removexattr, setxattr};
 
-use crate::{Errno, FileSystem, MountFlags, Place, Result};
+use crate::{Attr, Errno, FileSystem, MountFlags, Place, Result};
 
 /// EROFS on a read-only mount.
 fn writable(place: &Place) -> Result<()> {
@@ -45,6 +43,14 @@ fn fs(place: &Place) -> &dyn FileSystem {
 /// Whether permissions are ours to judge at this place.
 fn judged_here(place: &Place) -> bool {
     !place.mount.fs.checks_access()
+}
+
+/// EPERM for an inode with one of these [`crate::file_flags`].
+fn unless_flagged(attr: &Attr, flags: u32) -> Result<()> {
+    if attr.flags & flags != 0 {
+        return Err(Errno::EPERM);
+    }
+    Ok(())
 }
 
 /// ENAMETOOLONG as `simple_lookup` and every disk file system answer it.

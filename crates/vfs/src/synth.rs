@@ -57,6 +57,7 @@ impl FileSystem for SynthFs {
             mtime: self.made,
             ctime: self.made,
             btime: Some(self.made),
+            flags: 0,
         })
     }
 

@@ -139,6 +139,24 @@ impl Stamp {
     }
 }
 
+/// Flags of an inode that chattr(1) sets, with the values of linux/fs.h (ioctl_iflags(2)).
+pub mod file_flags {
+    /// Nothing of the inode or its content changes: `chattr +i`.
+    pub const IMMUTABLE: u32 = 0x10;
+    /// Content and entries are added only: `chattr +a`.
+    pub const APPEND_ONLY: u32 = 0x20;
+    /// dump(8) leaves it out: `chattr +d`.
+    pub const NO_DUMP: u32 = 0x40;
+    /// Reads do not change the access time: `chattr +A`.
+    pub const NO_ATIME: u32 = 0x80;
+    /// Names cannot be removed, and metadata cannot be changed.
+    pub const PROTECTED: u32 = IMMUTABLE | APPEND_ONLY;
+    /// Those that a file system of ours can keep.
+    pub const KEPT: u32 = PROTECTED | NO_DUMP | NO_ATIME;
+    /// Those that a new inode takes over from its directory.
+    pub const INHERITED: u32 = NO_DUMP | NO_ATIME;
+}
+
 /// What stat(2) and statx(2) report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attr {
@@ -170,6 +188,8 @@ pub struct Attr {
     pub ctime: Stamp,
     /// Creation, where known.
     pub btime: Option<Stamp>,
+    /// See [`file_flags`].
+    pub flags: u32,
 }
 
 impl Attr {
@@ -190,6 +210,7 @@ impl Attr {
             mtime: time,
             ctime: time,
             btime: None,
+            flags: 0,
         }
     }
 
@@ -226,6 +247,8 @@ pub struct SetAttr {
     pub atime: Option<TimeSet>,
     /// New modification time.
     pub mtime: Option<TimeSet>,
+    /// New flags, of [`file_flags`]; a back end that lets the host judge may get others.
+    pub flags: Option<u32>,
 }
 
 /// One directory entry.

@@ -6,7 +6,7 @@
 
 use std::os::fd::OwnedFd;
 
-use goanna_vfs::{Errno, Place, Result, caps, ops};
+use goanna_vfs::{Errno, Place, Result, caps, file_flags, ops};
 use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::{Whence, lseek};
 
@@ -128,12 +128,18 @@ fn of_directory(call: &Call<'_>, place: &Place, ofd: &OwnedFd) -> Result<Answer>
 fn of_inode(call: &Call<'_>, place: &Place) -> Result<Answer> {
     match call.uint(1) {
         FS_IOC_GETFLAGS => {
-            call.put(call.arg(2), &0_u32.to_ne_bytes())?;
+            let flags = place.mount.fs.flags(&*call.caller()?, &place.node)?;
+            call.put(call.arg(2), &flags.to_ne_bytes())?;
             Ok(Answer::DONE)
         }
         FS_IOC_SETFLAGS => set_flags(call, place),
         FS_IOC_FSGETXATTR => {
-            call.put(call.arg(2), &[0; FSXATTR])?;
+            let flags = place.mount.fs.flags(&*call.caller()?, &place.node)?;
+            let mut attributes = [0; FSXATTR];
+            if let Some(field) = attributes.first_chunk_mut() {
+                *field = to_extended(flags).to_ne_bytes();
+            }
+            call.put(call.arg(2), &attributes)?;
             Ok(Answer::DONE)
         }
         FS_IOC_FSSETXATTR => set_extended_flags(call, place),
@@ -151,29 +157,37 @@ fn set_flags(call: &Call<'_>, place: &Place) -> Result<Answer> {
     Ok(Answer::DONE)
 }
 
+/// The flags of ioctl_xfs_fsgetxattr(2), each with that of chattr(1).
+const EXTENDED: [(u32, u32); 4] = [
+    (8, file_flags::IMMUTABLE),
+    (16, file_flags::APPEND_ONLY),
+    (64, file_flags::NO_ATIME),
+    (128, file_flags::NO_DUMP),
+];
+
+fn to_extended(flags: u32) -> u32 {
+    let set = EXTENDED.iter().filter(|(_, flag)| flags & flag != 0);
+    set.fold(0, |all, (extended, _)| all | extended)
+}
+
 /// The flags of chattr(1) in their other form (ioctl_xfs_fssetxattr(2)), with a project and hints about extents, which no
 /// back end keeps.
 fn set_extended_flags(call: &Call<'_>, place: &Place) -> Result<Answer> {
-    const XFLAG_IMMUTABLE: u32 = 8;
-    const XFLAG_APPEND: u32 = 16;
     let given = call.read(call.arg(2), FSXATTR)?;
     let word = |index: usize| {
         let bytes = given.chunks_exact(4).nth(index);
         bytes.map_or(0, |word| word.try_into().map_or(0, u32::from_ne_bytes))
     };
     // The flags, hints about the sizes of extents, and the project; the number of extents, in the third word, is only read.
-    let (xflags, others) = (word(0), word(1) | word(3) | word(4));
-    let mut flags = 0;
-    if xflags & XFLAG_IMMUTABLE != 0 {
-        flags |= ops::IMMUTABLE;
-    }
-    if xflags & XFLAG_APPEND != 0 {
-        flags |= ops::APPEND_ONLY;
-    }
-    ops::set_flags(&*call.caller()?, place, flags)?;
-    if xflags | others != 0 {
+    let (extended, others) = (word(0), word(1) | word(3) | word(4));
+    let set = EXTENDED.iter().filter(|(bit, _)| extended & bit != 0);
+    let flags = set.fold(0, |all, (_, flag)| all | flag);
+    let caller = call.caller()?;
+    ops::may_set_flags(&caller, place, flags)?;
+    if extended != to_extended(flags) || others != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
+    ops::set_flags(&caller, place, flags)?;
     Ok(Answer::DONE)
 }
 

@@ -8,7 +8,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use goanna_vfs::{Errno, Place, Result};
+use goanna_vfs::{Errno, Place, Result, file_flags};
 
 use super::read::Content;
 use crate::Monitor;
@@ -32,9 +32,19 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Answer> {
         && let Shadow::File { place, .. } = &*shadow
         && Monitor::access_mode(&ofd)? == libc::O_RDWR
     {
+        unless_append_only(call, place)?;
         share(call, place)?;
     }
     Ok(Answer::PassOn)
+}
+
+/// EACCES for a shared mapping of an append-only file through a descriptor that may write.
+fn unless_append_only(call: &Call<'_>, place: &Place) -> Result<()> {
+    let attr = place.mount.fs.getattr(&*call.caller()?, &place.node)?;
+    if attr.flags & file_flags::APPEND_ONLY != 0 {
+        return Err(Errno::EACCES);
+    }
+    Ok(())
 }
 
 /// Whether the caller changes the file as a member of a transaction.
@@ -59,6 +69,7 @@ fn map_inside(call: &Call<'_>, shadow: &Shadow, ofd: &OwnedFd, shared: bool) -> 
     let writable = Monitor::access_mode(ofd)? == libc::O_RDWR;
     match content {
         _ if shared && writable => {
+            unless_append_only(call, place)?;
             share(call, place)?;
             Ok(Answer::PassOn)
         }

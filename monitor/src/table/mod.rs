@@ -185,11 +185,11 @@ pub enum Rule {
     NotifyIf(Condition, Handler),
     /// As [`Rule::NotifyIf`]; when it does not and all of the others hold, as [`Rule::Trace`].
     NotifyOrTrace(Condition, Handler, &'static [Condition]),
+    /// As [`Rule::Notify`] unless the argument has one of these values; then allowed.
+    NotifyUnless(AnyOf, Handler),
     /// As [`Rule::Notify`], but allowed in a run whose mounts all hand out host files: it changes the content
     /// behind a descriptor, which then needs no monitor.
     Data(Handler),
-    /// As [`Rule::Data`] unless the argument has one of these values; then allowed.
-    DataUnless(AnyOf, Handler),
     /// mmap(2): as [`Rule::Data`] for a shared mapping of a file; in members of transactions stopped by ptrace for any of a file.
     MapFile(Handler),
     /// Allowed; in members of transactions stopped by ptrace and answered.
@@ -242,9 +242,11 @@ impl Entry {
         match self.rule {
             Rule::Allow => "allowed".into(),
             Rule::Notify(_) => "answered".into(),
-            Rule::NotifyIf(..) | Rule::NotifyOrTrace(..) => "answered in part".into(),
+            Rule::NotifyIf(..) | Rule::NotifyUnless(..) | Rule::NotifyOrTrace(..) => {
+                "answered in part".into()
+            }
             Rule::Data(_) => "answered for shadow files".into(),
-            Rule::DataUnless(..) | Rule::MapFile(_) => "answered in part for shadow files".into(),
+            Rule::MapFile(_) => "answered in part for shadow files".into(),
             Rule::Read(_) => "allowed; answered in transactions".into(),
             Rule::ReadIf(..) => "allowed; answered in part, and in transactions".into(),
             Rule::Close => "allowed; stopped under profiles".into(),
@@ -266,8 +268,8 @@ impl Rule {
             Self::NotifyIf(condition, _) | Self::NotifyOrTrace(condition, ..) => {
                 condition.is_met(args)
             }
+            Self::NotifyUnless(any, _) => !any.is_met(args),
             Self::Data(_) => shadow_files,
-            Self::DataUnless(any, _) => shadow_files && !any.is_met(args),
             Self::MapFile(_) => shadow_files && MAP_SHARED_FILE.is_met(args),
             Self::ReadIf(all, _) => shadow_files && all.iter().all(|one| one.is_met(args)),
             _ => false,
@@ -281,7 +283,7 @@ impl Rule {
             | Self::NotifyIf(_, handler)
             | Self::NotifyOrTrace(_, handler, _)
             | Self::Data(handler)
-            | Self::DataUnless(_, handler)
+            | Self::NotifyUnless(_, handler)
             | Self::MapFile(handler)
             | Self::Read(handler)
             | Self::ReadIf(_, handler) => Some(*handler),

@@ -30,7 +30,7 @@ pub static ROWS: &[Entry] = &[
     row(13, "rt_sigaction", Rule::Allow, ""),
     row(14, "rt_sigprocmask", Rule::Allow, ""),
     row(15, "rt_sigreturn", Rule::Allow, ""),
-    row(16, "ioctl", Rule::DataUnless(DEVICE_REQUEST, ioctl::ioctl), "requests of file systems (clone, punch, exchange, flags, freeze) never reach a cache object"),
+    row(16, "ioctl", Rule::NotifyUnless(DEVICE_REQUEST, ioctl::ioctl), "requests of file systems (clone, punch, exchange, flags, freeze) never reach a cache object"),
     row(17, "pread64", Rule::Read(read::pread64), "a shadow file's cache object answers natively, but for what a transaction has changed"),
     row(18, "pwrite64", Rule::Data(rw::pwrite64), ""),
     row(19, "readv", Rule::Read(read::readv), "a shadow file's cache object answers natively, but for what a transaction has changed"),

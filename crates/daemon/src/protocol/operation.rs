@@ -177,6 +177,7 @@ mod tests {
                 sec: i64::MIN,
                 nsec: 999_999_999,
             })),
+            flags: Some(0x10),
         };
         let operations = vec![
             Operation::Lookup(1, odd()),
@@ -231,6 +232,7 @@ mod tests {
             mtime: stamp,
             ctime: stamp,
             btime: None,
+            flags: 0,
         };
         let entry = Entry {
             name: bytes(b"\xff"),

@@ -1,9 +1,10 @@
 //! Changes of metadata and size.
 
 use super::perm::{check, file_system_permits, in_group_or_capable, permitted};
-use super::{fs, judged_here, writable};
+use super::{fs, judged_here, unless_flagged, writable};
 use crate::{
     Attr, Caller, Errno, FileKind, MountFlags, Place, Result, SetAttr, StatFs, TimeSet, caps,
+    file_flags,
 };
 
 /// chmod(2): EROFS; EOPNOTSUPP for a symbolic link (Linux since 6.6); EPERM unless owner or `CAP_FOWNER`.
@@ -16,6 +17,7 @@ pub fn chmod(caller: &Caller, place: &Place, mode: u32) -> Result<()> {
     let mut mode = mode & 0o7777;
     if judged_here(place) {
         let attr = fs(place).getattr(caller, &place.node)?;
+        unless_flagged(&attr, file_flags::PROTECTED)?;
         if !caller.owns(&attr) {
             return Err(Errno::EPERM);
         }
@@ -30,29 +32,43 @@ pub fn chmod(caller: &Caller, place: &Place, mode: u32) -> Result<()> {
     fs(place).setattr(caller, &place.node, &set)
 }
 
-/// `FS_IMMUTABLE_FL`, `chattr +i`.
-pub const IMMUTABLE: u32 = 0x10;
-/// `FS_APPEND_FL`, `chattr +a`.
-pub const APPEND_ONLY: u32 = 0x20;
+/// What a change of the flags of chattr(1) to `flags` answers before it is made, as ioctl_iflags(2): EROFS; EPERM unless
+/// owner or `CAP_FOWNER`, for a change of [`file_flags::PROTECTED`] without `CAP_LINUX_IMMUTABLE`, and, as ext4 has it, for
+/// any change of what stays immutable. A back end that checks access answers itself.
+pub fn may_set_flags(caller: &Caller, place: &Place, flags: u32) -> Result<()> {
+    writable(place)?;
+    if !judged_here(place) {
+        return Ok(());
+    }
+    let attr = fs(place).getattr(caller, &place.node)?;
+    let changed = (flags ^ attr.flags) & file_flags::KEPT;
+    let guarded = changed & file_flags::PROTECTED != 0;
+    if !caller.owns(&attr) || guarded && !caller.capable(caps::LINUX_IMMUTABLE) {
+        return Err(Errno::EPERM);
+    }
+    if changed != 0 && flags & attr.flags & file_flags::IMMUTABLE != 0 {
+        return Err(Errno::EPERM);
+    }
+    Ok(())
+}
 
-/// The flags of chattr(1), ioctl_iflags(2): EROFS; EPERM unless owner or `CAP_FOWNER`, and for [`IMMUTABLE`] and
-/// [`APPEND_ONLY`] without `CAP_LINUX_IMMUTABLE`; EOPNOTSUPP, as of tmpfs, for those that the file system does not keep,
-/// which here are all.
+/// Sets the flags of chattr(1): errors as [`may_set_flags`], then EOPNOTSUPP for flags that are not kept.
 pub fn set_flags(caller: &Caller, place: &Place, flags: u32) -> Result<()> {
     /// `FS_FL_USER_MODIFIABLE` of linux/fs.h; the others tell how the kernel stores a file.
     const MODIFIABLE: u32 = 0x0003_80ff;
-    writable(place)?;
-    let attr = fs(place).getattr(caller, &place.node)?;
-    if !caller.owns(&attr) {
-        return Err(Errno::EPERM);
+    may_set_flags(caller, place, flags)?;
+    let mut flags = flags;
+    if judged_here(place) {
+        if flags & MODIFIABLE & !file_flags::KEPT != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        flags &= file_flags::KEPT;
     }
-    if flags & (IMMUTABLE | APPEND_ONLY) != 0 && !caller.capable(caps::LINUX_IMMUTABLE) {
-        return Err(Errno::EPERM);
-    }
-    if flags & MODIFIABLE != 0 {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    Ok(())
+    let set = SetAttr {
+        flags: Some(flags),
+        ..SetAttr::default()
+    };
+    fs(place).setattr(caller, &place.node, &set)
 }
 
 /// chown(2); `None` leaves an id as it is (the call's -1).
@@ -75,6 +91,7 @@ pub fn chown(caller: &Caller, place: &Place, uid: Option<u32>, gid: Option<u32>)
     };
     if judged_here(place) {
         let attr = fs(place).getattr(caller, &place.node)?;
+        unless_flagged(&attr, file_flags::PROTECTED)?;
         if !place.node.is_dir() {
             set.mode = without_set_id(caller, &attr, gid);
         }
@@ -146,8 +163,15 @@ pub fn utimens(
     writable(place)?;
     if judged_here(place) {
         let attr = fs(place).getattr(caller, &place.node)?;
+        let touches = (atime, mtime) == (Some(TimeSet::Now), Some(TimeSet::Now));
+        let objecting = if touches {
+            file_flags::IMMUTABLE
+        } else {
+            file_flags::PROTECTED
+        };
+        unless_flagged(&attr, objecting)?;
         if !caller.owns(&attr) {
-            if (atime, mtime) != (Some(TimeSet::Now), Some(TimeSet::Now)) {
+            if !touches {
                 return Err(Errno::EPERM);
             }
             permitted(caller, &attr, libc::W_OK)?;

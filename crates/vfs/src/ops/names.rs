@@ -4,8 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::perm::{Protections, check, may_link, permitted, sticky_for};
-use super::{check_name, fs, judged_here, may_search, writable};
-use crate::{Caller, Errno, FileKind, Node, PATH_MAX, Place, Result, caps};
+use super::{check_name, fs, judged_here, may_search, unless_flagged, writable};
+use crate::{Caller, Errno, FileKind, Node, PATH_MAX, Place, Result, caps, file_flags};
 
 /// The entry `name` of `dir`: ENOTDIR, EACCES without search permission, ENAMETOOLONG above 255 bytes, ENOENT.
 pub fn lookup(caller: &Caller, dir: &Place, name: &[u8]) -> Result<Node> {
@@ -133,6 +133,7 @@ pub fn link(caller: &Caller, place: &Place, dir: &Place, name: &[u8]) -> Result<
         let attr = fs(place).getattr(caller, &place.node)?;
         may_link(Protections::of_kernel(), caller, &attr)?;
         check(caller, dir, libc::W_OK | libc::X_OK)?;
+        unless_flagged(&attr, file_flags::PROTECTED)?;
         if place.node.is_dir() {
             return Err(Errno::EPERM);
         }
@@ -182,11 +183,13 @@ fn may_delete(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     let attr = fs(dir).getattr(caller, &dir.node)?;
     let verdict = permitted(caller, &attr, libc::W_OK | libc::X_OK);
     let sticky = sticky_for(caller, &attr);
-    if verdict.is_ok() && !sticky {
+    let growing = unless_flagged(&attr, file_flags::APPEND_ONLY);
+    if verdict.is_ok() && !sticky && growing.is_ok() {
         return Ok(());
     }
     let victim = fs(dir).lookup(caller, &dir.node, name)?;
     verdict?;
+    growing?;
     not_stuck(caller, dir, sticky, &victim)
 }
 
@@ -284,6 +287,9 @@ struct Ends {
     target: Option<Node>,
     from_verdict: Result<()>,
     to_verdict: Result<()>,
+    /// EPERM where the directory is append-only, so that no name is taken away.
+    from_growing: Result<()>,
+    to_growing: Result<()>,
     from_sticky: bool,
     to_sticky: bool,
 }
@@ -296,16 +302,18 @@ impl Rename<'_> {
         let attr = fs.getattr(self.caller, &self.from_dir.node)?;
         let from_verdict = permitted(self.caller, &attr, rename_mask);
         let from_sticky = sticky_for(self.caller, &attr);
+        let from_growing = unless_flagged(&attr, file_flags::APPEND_ONLY);
         // The usual case, a new version put in the old one's place, needs no look at either.
-        if same_dir && from_verdict.is_ok() && !from_sticky {
+        if same_dir && from_verdict.is_ok() && from_growing.is_ok() && !from_sticky {
             return Ok(());
         }
-        let (to_verdict, to_sticky) = if same_dir {
-            (from_verdict, from_sticky)
+        let (to_verdict, to_growing, to_sticky) = if same_dir {
+            (from_verdict, from_growing, from_sticky)
         } else {
             let attr = fs.getattr(self.caller, &self.to_dir.node)?;
             let verdict = permitted(self.caller, &attr, rename_mask);
-            (verdict, sticky_for(self.caller, &attr))
+            let growing = unless_flagged(&attr, file_flags::APPEND_ONLY);
+            (verdict, growing, sticky_for(self.caller, &attr))
         };
         let ends = Ends {
             source: fs.lookup(self.caller, &self.from_dir.node, self.from)?,
@@ -316,6 +324,8 @@ impl Rename<'_> {
             },
             from_verdict,
             to_verdict,
+            from_growing,
+            to_growing,
             from_sticky,
             to_sticky,
         };
@@ -340,9 +350,11 @@ impl Rename<'_> {
         let exchange = self.flags & libc::RENAME_EXCHANGE != 0;
         let source_is_dir = ends.source.is_dir();
         ends.from_verdict?;
+        ends.from_growing?;
         not_stuck(self.caller, self.from_dir, ends.from_sticky, &ends.source)?;
         ends.to_verdict?;
         if let Some(target) = &ends.target {
+            ends.to_growing?;
             not_stuck(self.caller, self.to_dir, ends.to_sticky, target)?;
             if !exchange && source_is_dir && !target.is_dir() {
                 return Err(Errno::ENOTDIR);

@@ -4,8 +4,8 @@ use super::names::{creation_mode, made, may_create};
 use super::perm::{
     Protections, access, check, file_system_permits, may_create_in_sticky, permitted,
 };
-use super::{fs, judged_here, writable};
-use crate::{Caller, Errno, FileKind, Node, Opened, Place, Result};
+use super::{fs, judged_here, unless_flagged, writable};
+use crate::{Caller, Errno, FileKind, Node, Opened, Place, Result, file_flags};
 
 /// The permissions an open with `flags` asks for (the kernel's `ACC_MODE`).
 fn open_mask(flags: i32) -> i32 {
@@ -33,6 +33,10 @@ fn may_open(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
     if judged_here(place) || writable(place).is_err() {
         let attr = fs(place).getattr(caller, &place.node)?;
         permitted(caller, &attr, open_mask(flags))?;
+        let appends = flags & libc::O_ACCMODE == libc::O_RDONLY || flags & libc::O_APPEND != 0;
+        if !appends || flags & libc::O_TRUNC != 0 {
+            unless_flagged(&attr, file_flags::APPEND_ONLY)?;
+        }
         if flags & libc::O_NOATIME != 0 && !caller.owns(&attr) {
             return Err(Errno::EPERM);
         }

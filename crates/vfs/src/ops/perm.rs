@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use super::{fs, judged_here};
-use crate::{Attr, Caller, Errno, FileKind, MountFlags, Place, Result, caps};
+use crate::{Attr, Caller, Errno, FileKind, MountFlags, Place, Result, caps, file_flags};
 
 /// The hardening switches of the running kernel, read once: what it enforces natively holds under us too.
 #[derive(Debug, Clone, Copy)]
@@ -36,9 +36,12 @@ impl Protections {
 }
 
 /// Whether `caller` may access an inode with attributes `attr` in all the ways of `mask` (`R_OK`, `W_OK`,
-/// `X_OK`; the kernel's `generic_permission`). EACCES if not.
+/// `X_OK`; the kernel's `inode_permission`). EACCES if not, EPERM for writing an immutable one.
 pub fn permitted(caller: &Caller, attr: &Attr, mask: i32) -> Result<()> {
     let mask = (mask & 7) as u32;
+    if mask & libc::W_OK as u32 != 0 && attr.flags & file_flags::IMMUTABLE != 0 {
+        return Err(Errno::EPERM);
+    }
     let class = if attr.uid == caller.uid {
         attr.mode >> 6
     } else if caller.in_group(attr.gid) {
@@ -227,6 +230,7 @@ mod tests {
             mtime: Stamp::default(),
             ctime: Stamp::default(),
             btime: None,
+            flags: 0,
         }
     }
 

@@ -1,8 +1,8 @@
 //! Extended attributes and their name spaces.
 
 use super::perm::permitted;
-use super::{fs, judged_here, writable};
-use crate::{Caller, Errno, FileKind, Place, Result, caps};
+use super::{fs, judged_here, unless_flagged, writable};
+use crate::{Caller, Errno, FileKind, Place, Result, caps, file_flags};
 
 /// Longest attribute name in bytes (`XATTR_NAME_MAX`).
 const NAME_MAX: usize = 255;
@@ -29,6 +29,10 @@ fn may(caller: &Caller, place: &Place, name: &[u8], mask: i32) -> Result<()> {
         return Ok(());
     }
     let write = mask == libc::W_OK;
+    if write {
+        let attr = fs(place).getattr(caller, &place.node)?;
+        unless_flagged(&attr, file_flags::PROTECTED)?;
+    }
     let refused = if write { Errno::EPERM } else { Errno::ENODATA };
     if name.starts_with(SYSTEM) {
         return Ok(());

@@ -269,6 +269,7 @@ impl FileSystem for MemFs {
             mtime: inode.mtime,
             ctime: Stamp::default(),
             btime: None,
+            flags: 0,
         })
     }
 
