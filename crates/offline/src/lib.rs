@@ -5,8 +5,9 @@
 //!
 //! * [`list`] has the entries of directories and the contents of files (`ls`, `cat`, `stat`, `tree`).
 //! * [`copy`] has `import` and `export`.
-//! * [`facts`] and [`salvage`] look below the file system, at the store (`info`, `--salvage`).
+//! * [`check`], [`facts`] and [`salvage`] look below the file system, at the store (`fsck`, `info`, `--salvage`).
 
+pub mod check;
 pub mod copy;
 mod error;
 pub mod facts;

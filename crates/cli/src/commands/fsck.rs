@@ -3,9 +3,9 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use amino_fs::fsck::{Finding, Report, fsck as check};
 use goanna_daemon::client;
 use goanna_offline::absolute;
+use goanna_offline::check::{Finding, Report, check_closed};
 use goanna_offline::salvage::{Loss, Salvage};
 use goanna_session::{Error as SessionError, store};
 use indicatif::ProgressBar;
@@ -67,7 +67,7 @@ pub fn fsck(args: &amino::Fsck, loud: Loudness) -> Result<u8, Error> {
 
 /// Checks a store that no process has open.
 fn check_alone(dir: &Path, progress: &dyn Fn(u64)) -> Result<Report, SessionError> {
-    let checked = check(dir, &mut |records| progress(records));
+    let checked = check_closed(dir, &mut |records| progress(records));
     checked.map_err(|why| SessionError::unchecked(dir, why))
 }
 

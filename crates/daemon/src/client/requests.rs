@@ -1,6 +1,6 @@
 //! Requests that have one answer: check, facts, status, stop.
 
-use amino_fs::fsck;
+use goanna_offline::check;
 use goanna_offline::facts::Facts;
 
 use super::Connection;
@@ -26,7 +26,7 @@ pub(super) fn leave(owner: Connection) {
 }
 
 /// Has `owner` check the store; `progress` receives the number of records read so far. `None` where the owner has ended before.
-pub fn check(owner: Connection, progress: &dyn Fn(u64)) -> Result<Option<fsck::Report>, Error> {
+pub fn check(owner: Connection, progress: &dyn Fn(u64)) -> Result<Option<check::Report>, Error> {
     let mut answer = match first(&owner, &Request::Check)? {
         Some(answer) => answer,
         None => return Ok(None),

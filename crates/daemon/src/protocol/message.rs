@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use goanna_offline::check;
 use goanna_offline::facts::Facts;
 use goanna_session::{Engine, Plan, RunResult};
 use serde::{Deserialize, Serialize};
@@ -94,7 +95,7 @@ pub enum Answer {
     /// How many records are checked so far.
     Progress(u64),
     /// What the check has found.
-    Checked(amino_fs::fsck::Report),
+    Checked(check::Report),
     /// What the store is and holds, and how many commands are followed.
     Facts(Facts, usize),
     /// Which commands use the store.
@@ -129,7 +130,7 @@ pub struct Followed {
 
 #[cfg(test)]
 mod tests {
-    use amino_fs::fsck::{Constraint, Finding, Report};
+    use goanna_offline::check::{Constraint, Finding, Report};
 
     #[test]
     fn reports_of_checks_survive_serialisation() {

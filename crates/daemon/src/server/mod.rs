@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::thread::{self, sleep};
 use std::time::Duration;
 
+use goanna_offline::check::check_open;
 use goanna_offline::facts::Facts;
 use goanna_session::store::{self, Create, Opening};
 use goanna_session::{Error as SessionError, Level, OpenStore, credentials};
@@ -247,7 +248,7 @@ fn check(client: &Client) -> Answer {
         // The answer after this one notices a client that has left.
         let _ = client.link.send(&Answer::Progress(records), None);
     };
-    match amino_fs::fsck::check(fs.store(), progress) {
+    match check_open(fs.store(), progress) {
         Ok(report) => Answer::Checked(report),
         Err(why) => client.registry.failed(SessionError::unchecked(dir, why)),
     }
