@@ -27,19 +27,34 @@ static void waits(const char *name)
 	struct epoll_event event;
 	sigset_t set;
 	char byte;
-	int pair[2], queue = MUST(epoll_create1(0)), sem = MUST(semget(IPC_PRIVATE, 1, 0600));
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	char block[4096] = "";
+	int pair[2], full[2], listening, queue = MUST(epoll_create1(0)), sem = MUST(semget(IPC_PRIVATE, 1, 0600));
 
 	note("%s", name);
 	sigemptyset(&set);
 	sigaddset(&set, SIGUSR2);
 	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
 	MUST(setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, full));
+	while (send(full[0], block, sizeof block, MSG_DONTWAIT) > 0)
+		;
+	MUST(setsockopt(full[0], SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+	listening = MUST(socket(AF_UNIX, SOCK_STREAM, 0));
+	MUST(bind(listening, (struct sockaddr *)&address, sizeof address.sun_family));
+	MUST(listen(listening, 1));
+	MUST(setsockopt(listening, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
 	T("epoll_wait", epoll_wait(queue, &event, 1, 200));
 	T("epoll_pwait", epoll_pwait(queue, &event, 1, 200, &set));
 	T("sigtimedwait", sigtimedwait(&set, NULL, &wait));
 	T("semtimedop", semtimedop(sem, &down, 1, &wait));
 	T("recv", recv(pair[0], &byte, 1, 0));
 	T("recvmsg", recvmsg(pair[0], &(struct msghdr){.msg_iov = &(struct iovec){&byte, 1}, .msg_iovlen = 1}, 0));
+	T("read", read(pair[0], &byte, 1));
+	T("readv", readv(pair[0], &(struct iovec){&byte, 1}, 1));
+	T("write", write(full[0], "", 1));
+	T("send", send(full[0], "", 1, 0));
+	T("accept", accept(listening, NULL, NULL));
 	T("poll", poll(NULL, 0, 200));
 	T("nanosleep", nanosleep(&wait, NULL));
 	/* Without an end: until another process ends it. */
@@ -56,6 +71,9 @@ static void waits(const char *name)
 	close(queue);
 	close(pair[0]);
 	close(pair[1]);
+	close(full[0]);
+	close(full[1]);
+	close(listening);
 }
 
 static void steps(void)

@@ -91,6 +91,7 @@ in_every_place! {
     large_copies => |place| check(&place, "copies", false);
     ignored_signals => |place| check(&place, "ignored", false);
     core_files => |place| check(&place, "cores", false);
+    deadlines_of_waits => |place| check(&place, "deadlines", false);
     edges => |place| check(&place, "edges", false);
     waiting_copies => |place| check(&place, "waits", false);
 }

@@ -182,6 +182,24 @@ pub fn sleeping_call(tid: i32) -> Result<Option<i64>, Errno> {
     Ok(number.and_then(|number| number.parse().ok()))
 }
 
+/// The number and the arguments of the call that a thread sleeps in. `None`: it runs, or sleeps elsewhere in the kernel.
+pub fn sleeping_call_with_args(tid: i32) -> Result<Option<(u32, [u64; 6])>, Errno> {
+    let text = fs::read_to_string(format!("/proc/{tid}/syscall")).map_err(gone)?;
+    let mut fields = text.split_ascii_whitespace();
+    let Some(Ok(number)) = fields.next().map(str::parse) else {
+        return Ok(None);
+    };
+    let mut args = [0; 6];
+    for arg in &mut args {
+        let field = fields.next().and_then(|field| field.strip_prefix("0x"));
+        match field.map(|field| u64::from_str_radix(field, 16)) {
+            Some(Ok(value)) => *arg = value,
+            _ => return Ok(None),
+        }
+    }
+    Ok(Some((number, args)))
+}
+
 /// Those of the inode numbers of which the thread may have a mapping. Devices are not compared: btrfs shows others here
 /// than stat(2) does.
 pub fn mapped_inodes(tid: i32, inodes: &[u64]) -> Result<Vec<u64>, Errno> {

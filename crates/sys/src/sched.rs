@@ -1,5 +1,8 @@
-//! Scheduling policy of the calling thread (sched_setscheduler(2)).
+//! Scheduling policy of the calling thread (sched_setscheduler(2)), and since when another thread sleeps.
 #![allow(unsafe_code, reason = "nix has no wrapper for sched_setscheduler(2)")]
+
+use std::fs;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -10,4 +13,129 @@ pub fn lowest_priority() -> Result<(), Errno> {
     // SAFETY: `param` is a live sched_param; 0 is the calling thread.
     let r = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) };
     Errno::result(r).map(drop)
+}
+
+/// A sleep of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sleep {
+    /// When it began; never earlier than it did.
+    pub began: Instant,
+    /// How often the thread had gone to sleep by then, this time included.
+    pub number: u64,
+}
+
+/// The sleep that thread `tid` is in, or was in last. `EOPNOTSUPP` where `/proc` does not tell.
+///
+/// The scheduler notes when a thread last ran (`se.exec_start`), by a clock of the CPU it ran on. So the calling thread looks at
+/// that clock, on that CPU, by making the scheduler note when it runs itself.
+pub fn sleep(tid: i32) -> Result<Sleep, Errno> {
+    let stat = fs::read_to_string(format!("/proc/{tid}/stat")).map_err(|_| Errno::ESRCH)?;
+    let theirs = Schedule::of(&tid.to_string())?;
+    // The name, in parentheses, may hold anything; the CPU is the 37th field behind it.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let cpu = fields.split_ascii_whitespace().nth(36);
+    let cpu = cpu
+        .and_then(|cpu| cpu.parse().ok())
+        .ok_or(Errno::EOPNOTSUPP)?;
+    let ours = on_cpu(cpu, || Schedule::of("thread-self"))??;
+    let slept = ours.last_ran.saturating_sub(theirs.last_ran);
+    let began = Instant::now().checked_sub(slept).ok_or(Errno::EOPNOTSUPP)?;
+    let number = theirs.sleeps;
+    Ok(Sleep { began, number })
+}
+
+/// How often thread `tid` has gone to sleep.
+pub fn sleeps(tid: i32) -> Result<u64, Errno> {
+    Schedule::of(&tid.to_string()).map(|schedule| schedule.sleeps)
+}
+
+/// What the scheduler knows of a thread.
+struct Schedule {
+    /// By the clock of its CPU.
+    last_ran: Duration,
+    sleeps: u64,
+}
+
+impl Schedule {
+    fn of(thread: &str) -> Result<Self, Errno> {
+        let text = fs::read_to_string(format!("/proc/{thread}/sched"));
+        let text = text.map_err(|_| Errno::EOPNOTSUPP)?;
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim_start().strip_prefix(':').map(str::trim)
+        };
+        let parsed = || {
+            // In milliseconds, with six digits behind the point.
+            let (millis, nanos) = field("se.exec_start")?.split_once('.')?;
+            let millis = Duration::from_millis(millis.parse().ok()?);
+            Some(Self {
+                last_ran: millis + Duration::from_nanos(nanos.parse().ok()?),
+                sleeps: field("nr_voluntary_switches")?.parse().ok()?,
+            })
+        };
+        parsed().ok_or(Errno::EOPNOTSUPP)
+    }
+}
+
+/// Runs `f` on a CPU, just after the scheduler has noted that this thread runs.
+fn on_cpu<T>(cpu: usize, f: impl FnOnce() -> T) -> Result<T, Errno> {
+    let size = size_of::<libc::cpu_set_t>();
+    // SAFETY: a cpu_set_t is plain integers.
+    let mut before: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    // SAFETY: the sets are live and of that size, and `cpu` is in their range; 0 is the calling thread.
+    let r = unsafe {
+        libc::CPU_SET(cpu, &mut one);
+        match libc::sched_getaffinity(0, size, &raw mut before) {
+            0 => libc::sched_setaffinity(0, size, &raw const one),
+            failed => failed,
+        }
+    };
+    Errno::result(r)?;
+    // SAFETY: no arguments.
+    unsafe { libc::sched_yield() };
+    let result = f();
+    // SAFETY: the set is live and of that size.
+    let r = unsafe { libc::sched_setaffinity(0, size, &raw const before) };
+    Errno::result(r)?;
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_sleep_began_between_its_call_and_the_look_at_it() {
+        let (sender, receiver) = channel();
+        let (wake, woken) = channel::<()>();
+        let sleeper = thread::spawn(move || {
+            // SAFETY: no arguments.
+            sender.send(unsafe { libc::gettid() }).unwrap();
+            let called = Instant::now();
+            let _ = woken.recv();
+            called
+        });
+        let tid = receiver.recv().unwrap();
+        thread::sleep(Duration::from_millis(300));
+        let slept = sleep(tid);
+        let looked = Instant::now();
+        let again = sleeps(tid);
+        drop(wake);
+        let called = sleeper.join().unwrap();
+        let slept = slept.unwrap();
+        assert!(slept.began >= called, "never early");
+        assert!(
+            looked - slept.began > Duration::from_millis(100),
+            "{slept:?}"
+        );
+        assert_eq!(again, Ok(slept.number), "it is one sleep");
+    }
 }

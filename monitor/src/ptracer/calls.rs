@@ -125,10 +125,11 @@ impl Supervisor {
 
     pub(super) fn call(&mut self, tid: i32) -> Result<()> {
         // A thread that makes another call waits no longer.
-        self.waits.forget(tid);
+        let is_repeated = self.waits.seccomp_stop(tid);
         self.core_files.forget(tid);
         let regs = ptrace::get_regs(tid)?;
         if self.injector.is_calling(tid) || self.rewriter.seccomp_stop(tid, &regs) {
+            self.waits.forget(tid);
             return ptrace::cont_syscall(tid, 0);
         }
         let monitor = Arc::clone(&self.monitor);
@@ -142,11 +143,15 @@ impl Supervisor {
             let again = waiting::again(&monitor, tid, true, || Ok(Answer::Again));
             next = self.without_notification(tid, regs, Ok(again));
         }
+        if is_repeated && !matches!(next, Ok(Next::Run)) {
+            self.waits.forget(tid);
+        }
         self.go_on(tid, regs, next)
     }
 
     pub(super) fn go_on(&mut self, tid: i32, regs: Registers, next: Result<Next>) -> Result<()> {
         match next {
+            Ok(Next::Run) if self.waits.is_inside(tid) => ptrace::cont_syscall(tid, 0),
             Ok(Next::Run) => ptrace::cont(tid, 0),
             Ok(Next::Instead(rewrite)) => {
                 self.rewriter.start(tid, regs, rewrite)?;

@@ -1,6 +1,7 @@
 //! The ptracer: one thread that follows every tracee through its life. This file has the process tree; `calls.rs` has the calls
 //! whose arguments must change, `signals.rs` the delivery of signals, `parking.rs` the callers that wait.
 
+mod alarm;
 mod calls;
 mod guard;
 mod parking;
@@ -25,6 +26,7 @@ use crate::mailbox::Letter;
 use crate::profile::Rule;
 use crate::rewrite::{Registers, Rewriter, clone_flags};
 use crate::{Monitor, Status};
+use alarm::Alarm;
 use parking::Parking;
 use undisturbed::Waits;
 
@@ -37,6 +39,7 @@ pub struct Supervisor {
     shadow_files: bool,
     rewriter: Rewriter,
     waits: Waits,
+    alarm: Alarm,
     parking: Parking,
     /// Calls at stops whose answers are being worked out, and the numbers of these answers.
     late: HashMap<i32, u64>,
@@ -73,6 +76,7 @@ impl Supervisor {
             notified,
             rewriter: Rewriter::default(),
             waits: Waits::default(),
+            alarm: Alarm::default(),
             parking: Parking::default(),
             late: HashMap::new(),
             last_late: 0,
@@ -110,7 +114,19 @@ impl Supervisor {
         monitor.mailbox.open()?;
         let mut status = None;
         loop {
-            let leaving = |tid, how| guard::leaving(&monitor, tid, || leave(&monitor, tid, how));
+            let (waits, known) = (&mut self.waits, &self.known);
+            let leaving = |tid, how| {
+                guard::leaving(&monitor, tid, || {
+                    leave(&monitor, tid, how);
+                    // Its parent gets SIGCHLD when it is reaped.
+                    if let Ok(status) = procfs::status(tid)
+                        && status.tgid == tid
+                        && known.contains(&status.ppid)
+                    {
+                        waits.note_sleep(status.ppid);
+                    }
+                });
+            };
             match ptrace::wait_leaving(0, leaving) {
                 Ok(Some((tid, event))) => {
                     if let Some(end) = self.event(tid, event)
@@ -142,6 +158,11 @@ impl Supervisor {
             Letter::Ready(tid) => {
                 let regs = self.parking.saved(tid);
                 self.guarded_call(tid, regs, |this| this.ready(tid));
+            }
+            Letter::Due(tid, number) => {
+                if self.waits.due(tid, number) {
+                    let _ = ptrace::interrupt(tid);
+                }
             }
             // It may have been killed.
             Letter::Interrupt(tid) => drop(ptrace::interrupt(tid)),
@@ -189,6 +210,7 @@ impl Supervisor {
     fn executed(&mut self, tid: i32, former: i32) -> Result<()> {
         for tid in [tid, former] {
             self.rewriter.forget(tid);
+            self.waits.forget(tid);
             self.parking.forget(tid);
             self.monitor.tasks.remove(tid);
             self.monitor.waiting.abandon(&self.monitor, tid);
@@ -252,6 +274,7 @@ impl Supervisor {
     fn ended(&mut self, tid: i32) {
         self.core_files.forget(tid);
         self.late.remove(&tid);
+        self.waits.forget(tid);
         self.parking.forget(tid);
         self.watched.remove(&tid);
         self.monitor.outside.left(tid);

@@ -5,6 +5,7 @@ use goanna_vfs::Result;
 
 use super::Supervisor;
 use super::calls::call_of;
+use super::undisturbed::{Boundary, Instead};
 use crate::inject::{Receive, Stop};
 use crate::restart;
 
@@ -39,13 +40,21 @@ impl Supervisor {
         } else {
             self.waits.signal(tid, signal, (nr, args), result)
         };
-        if let Some(instead) = instead {
-            regs.rax = instead.result.cast_unsigned();
-            ptrace::set_regs(tid, &regs)?;
-            if instead.restarts {
+        match instead {
+            Some(Instead::Over(result)) => {
+                regs.rax = result.cast_unsigned();
+                ptrace::set_regs(tid, &regs)?;
+                return ptrace::cont(tid, delivered);
+            }
+            Some(Instead::Restart(result, deadline)) => {
+                regs.rax = result.cast_unsigned();
+                ptrace::set_regs(tid, &regs)?;
+                if let Some(deadline) = deadline {
+                    self.alarm.set(&self.monitor, tid, deadline);
+                }
                 return ptrace::cont_syscall(tid, delivered);
             }
-            return ptrace::cont(tid, delivered);
+            None => {}
         }
         if is_ours || !self.notified {
             return ptrace::cont(tid, delivered);
@@ -72,10 +81,21 @@ impl Supervisor {
         if self.parking.has(tid) {
             return self.parked_syscall(tid);
         }
-        let result = ptrace::get_regs(tid)?.rax.cast_signed();
-        match self.waits.syscall_stop(tid, result) {
-            Some(true) => return ptrace::cont_syscall(tid, 0),
-            Some(false) => return ptrace::cont(tid, 0),
+        let mut regs = ptrace::get_regs(tid)?;
+        match self.waits.syscall_stop(tid, regs.rax.cast_signed()) {
+            Some(Boundary::Begins { is_over }) => {
+                if is_over {
+                    ptrace::interrupt(tid)?;
+                }
+                return ptrace::cont_syscall(tid, 0);
+            }
+            Some(Boundary::Ends(over)) => {
+                if let Some(over) = over {
+                    regs.rax = over.cast_unsigned();
+                    ptrace::set_regs(tid, &regs)?;
+                }
+                return ptrace::cont(tid, 0);
+            }
             None => {}
         }
         let Some(refused) = self.rewriter.syscall_stop(tid)? else {

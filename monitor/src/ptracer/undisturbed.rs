@@ -7,24 +7,27 @@
 //! after all where it finds another signal whose handler runs. The same holds for the stop of a thread during a commit
 //! ([`crate::pause`]).
 //!
-//! A restarted call has its whole timeout again, since nothing tells when the first one began. So that signals that come again
-//! and again cannot prolong it for ever, the thread stops when the restarted call ends; at a further interruption later than
-//! one timeout after the first, the call has timed out.
+//! The kernel would give the restarted call its whole timeout again. So the supervisor ends it at the first one's deadline: it
+//! interrupts the thread then ([`super::alarm`]), and the call returns what it returns when its time is over. When the first
+//! one began is known where the end of a child interrupts it: the child is reaped by us, and before that we look since when
+//! its parent sleeps. Otherwise the time counts from the first interruption. See docs/decisions/0037.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use goanna_sys::interrupt::has_effect;
-use goanna_sys::{pidfd, tracee};
+use goanna_sys::sched::{self, Sleep};
+use goanna_sys::{pidfd, procfs, tracee};
 use goanna_vfs::Errno;
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::sys::time::TimeValLike;
 
 const EINTR: i64 = -(Errno::EINTR as i64);
-const EAGAIN: i64 = -(Errno::EAGAIN as i64);
 /// The kernel's own result for what is restarted unless a handler runs.
 const ERESTARTNOHAND: i64 = -514;
+/// All its results by which it restarts calls.
+const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
 /// Where a restarted call stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,23 +38,74 @@ enum Stage {
     Inside,
 }
 
+/// A wait that goes on after an interruption.
+struct Wait {
+    stage: Stage,
+    deadline: Option<Instant>,
+    number: u64,
+    /// The deadline is over, and the thread was told to stop.
+    is_over: bool,
+    /// What it returns then.
+    over: i64,
+}
+
+/// A call, and the sleep in it that is about to be interrupted.
+type Noted = ((u32, [u64; 6]), Sleep);
+
 /// All waits that go on after an interruption.
 #[derive(Default)]
 pub struct Waits {
-    /// Since when, and where it stands.
-    by_tid: HashMap<i32, (Instant, Stage)>,
+    by_tid: HashMap<i32, Wait>,
+    noted: HashMap<i32, Noted>,
+    last_number: u64,
+}
+
+/// When a wait is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadline {
+    /// Which wait of the thread.
+    pub number: u64,
+    /// When.
+    pub at: Instant,
 }
 
 /// What a wait is to return instead of EINTR.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Instead {
-    /// The result.
-    pub result: i64,
-    /// The call is made again: the thread is to be continued to its next syscall stop.
-    pub restarts: bool,
+pub enum Instead {
+    /// This, and it is over.
+    Over(i64),
+    /// This, by which the kernel makes it again: the thread is to be continued to its next syscall stop, and [`Waits::due`] to be
+    /// called at the deadline.
+    Restart(i64, Option<Deadline>),
 }
 
 impl Waits {
+    /// A signal for thread `tid` may follow: notes since when it sleeps in a wait with a timeout.
+    pub fn note_sleep(&mut self, tid: i32) {
+        if self.by_tid.contains_key(&tid) {
+            return;
+        }
+        let Ok(Some(call)) = procfs::sleeping_call_with_args(tid) else {
+            return;
+        };
+        if is_wait(call.0)
+            && timeout(tid, call.0, call.1).is_some()
+            && let Ok(sleep) = sched::sleep(tid)
+        {
+            self.noted.insert(tid, (call, sleep));
+        }
+    }
+
+    /// When the call that `tid` was interrupted in began to wait, if that was noted and it has slept but once since.
+    fn noted(&mut self, tid: i32, call: (u32, [u64; 6])) -> Option<Instant> {
+        let (_, sleep) = self
+            .noted
+            .remove(&tid)
+            .filter(|(noted, _)| *noted == call)?;
+        // The stop that it is in now is the next sleep.
+        (sched::sleeps(tid) == Ok(sleep.number + 1)).then_some(sleep.began)
+    }
+
     /// `signal` is about to be delivered to `tid`, whose call `(nr, args)` has `result`. `None`: that stays.
     pub fn signal(
         &mut self,
@@ -61,15 +115,13 @@ impl Waits {
         result: i64,
     ) -> Option<Instead> {
         // One that has died meanwhile needs no result.
-        let ends = || !is_wait(nr) || has_effect(tid, signal).unwrap_or(true);
+        let ends = || has_effect(tid, signal).unwrap_or(true);
         self.interrupted(tid, (nr, args), result, ends)
     }
 
     /// A stop of our own has interrupted `tid`, whose call `(nr, args)` has `result`. `None`: that stays.
     pub fn stop(&mut self, tid: i32, (nr, args): (u32, [u64; 6]), result: i64) -> Option<Instead> {
-        self.interrupted(tid, (nr, args), result, || {
-            !is_wait(nr) && !is_ended_by_stop(nr)
-        })
+        self.interrupted(tid, (nr, args), result, || false)
     }
 
     fn interrupted(
@@ -79,48 +131,103 @@ impl Waits {
         result: i64,
         ends: impl FnOnce() -> bool,
     ) -> Option<Instead> {
-        let known = self.by_tid.remove(&tid).map(|(since, _)| since);
-        if result != EINTR && (result != ERESTARTNOHAND || known.is_none()) {
+        let known = self.by_tid.remove(&tid);
+        let is_ended = result == EINTR || result == ERESTARTNOHAND && known.is_some();
+        if !is_ended || !is_wait(nr) {
+            self.noted.remove(&tid);
             return None;
         }
+        let began = self.noted(tid, (nr, args));
         if ends() {
             return None;
         }
-        let since = known.unwrap_or_else(Instant::now);
-        if known.is_some() && timeout(tid, nr, args).is_some_and(|limit| since.elapsed() >= limit) {
-            let result = if is_epoll(nr) { 0 } else { EAGAIN };
-            return Some(Instead {
-                result,
-                restarts: false,
-            });
+        let deadline = match known {
+            Some(known) => known.deadline,
+            None => timeout(tid, nr, args)
+                .and_then(|limit| began.unwrap_or_else(Instant::now).checked_add(limit)),
+        };
+        let over = when_over(nr);
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Some(Instead::Over(over));
         }
-        self.by_tid.insert(tid, (since, Stage::Outside));
-        Some(Instead {
-            result: ERESTARTNOHAND,
-            restarts: true,
+        self.last_number += 1;
+        let number = self.last_number;
+        let wait = Wait {
+            stage: Stage::Outside,
+            deadline,
+            number,
+            is_over: false,
+            over,
+        };
+        self.by_tid.insert(tid, wait);
+        let deadline = deadline.map(|at| Deadline { number, at });
+        Some(Instead::Restart(ERESTARTNOHAND, deadline))
+    }
+
+    /// The deadline of wait `number` of `tid` is over. Whether the thread is to be stopped.
+    pub fn due(&mut self, tid: i32, number: u64) -> bool {
+        let wait = self.by_tid.get_mut(&tid);
+        let wait = wait.filter(|wait| wait.number == number);
+        wait.is_some_and(|wait| {
+            wait.is_over = true;
+            true
         })
     }
 
-    /// Whether this syscall stop of `tid` is one of a restarted call, and if so, whether there is another one to wait for.
-    /// `result` is what the call returns if it is its end.
-    pub fn syscall_stop(&mut self, tid: i32, result: i64) -> Option<bool> {
-        let (_, stage) = self.by_tid.get_mut(&tid)?;
-        if *stage == Stage::Outside {
-            *stage = Stage::Inside;
-            return Some(true);
+    /// What this syscall stop of `tid` is, where the call's result is `result` if it has one.
+    pub fn syscall_stop(&mut self, tid: i32, result: i64) -> Option<Boundary> {
+        let wait = self.by_tid.get_mut(&tid)?;
+        if wait.stage == Stage::Outside {
+            wait.stage = Stage::Inside;
+            return Some(Boundary::Begins {
+                is_over: wait.is_over,
+            });
         }
-        *stage = Stage::Outside;
-        // The signal that has interrupted it is reported next.
-        if result != EINTR {
-            self.by_tid.remove(&tid);
+        wait.stage = Stage::Outside;
+        let (is_over, over) = (wait.is_over, wait.over);
+        let is_interrupted = result == EINTR || RESTARTS.contains(&result);
+        if is_interrupted && !is_over {
+            // The signal that has interrupted it is reported next.
+            return Some(Boundary::Ends(None));
         }
-        Some(false)
+        self.by_tid.remove(&tid);
+        Some(Boundary::Ends((is_interrupted && is_over).then_some(over)))
     }
 
-    /// The thread has ended, or executes another program.
+    /// Thread `tid` is at the seccomp stop of a call: whether that is a wait which is made again, whose end is to be seen. Others
+    /// are over.
+    pub fn seccomp_stop(&mut self, tid: i32) -> bool {
+        self.noted.remove(&tid);
+        if self.is_inside(tid) {
+            return true;
+        }
+        self.by_tid.remove(&tid);
+        false
+    }
+
+    /// Whether `tid` is in a wait that was made again.
+    pub fn is_inside(&self, tid: i32) -> bool {
+        let wait = self.by_tid.get(&tid);
+        wait.is_some_and(|wait| wait.stage == Stage::Inside)
+    }
+
+    /// The thread has ended, or does something else.
     pub fn forget(&mut self, tid: i32) {
         self.by_tid.remove(&tid);
+        self.noted.remove(&tid);
     }
+}
+
+/// A syscall stop of a wait that was made again.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Boundary {
+    /// It begins. `is_over`: at its deadline, and the stop has taken the place of the one that the thread was told to make.
+    Begins {
+        /// The thread is to be told again.
+        is_over: bool,
+    },
+    /// It has ended, with this result instead of its own.
+    Ends(Option<i64>),
 }
 
 fn is_epoll(nr: u32) -> bool {
@@ -130,54 +237,72 @@ fn is_epoll(nr: u32) -> bool {
     )
 }
 
-/// Whether the call returns EINTR, and not a result that the kernel restarts it for, when a signal ends its wait. No filter stops
-/// these calls.
+/// Whether the call can return EINTR, and not a result that the kernel restarts it for, when a signal ends its wait. With EINTR it
+/// has had no effect.
 fn is_wait(nr: u32) -> bool {
     is_epoll(nr)
+        || waits_to_send(nr)
         || matches!(
             i64::from(nr),
             libc::SYS_rt_sigtimedwait
                 | libc::SYS_semop
                 | libc::SYS_semtimedop
+                | libc::SYS_io_getevents
                 | libc::SYS_recvfrom
                 | libc::SYS_recvmsg
+                | libc::SYS_recvmmsg
+                | libc::SYS_read
+                | libc::SYS_readv
+                | libc::SYS_accept
+                | libc::SYS_accept4
         )
 }
 
-/// Whether the call, which is no [wait](is_wait), can return EINTR at a stop that no signal follows (signal(7)).
-fn is_ended_by_stop(nr: u32) -> bool {
+/// Whether the limit of the wait is the socket's SO_SNDTIMEO.
+fn waits_to_send(nr: u32) -> bool {
     matches!(
         i64::from(nr),
-        libc::SYS_io_getevents
-            | libc::SYS_recvmmsg
+        libc::SYS_write
+            | libc::SYS_writev
             | libc::SYS_sendto
             | libc::SYS_sendmsg
             | libc::SYS_sendmmsg
-            | libc::SYS_read
-            | libc::SYS_readv
-            | libc::SYS_write
-            | libc::SYS_writev
-            | libc::SYS_accept
-            | libc::SYS_accept4
+            | libc::SYS_connect
     )
+}
+
+/// What the call returns when its time is over.
+fn when_over(nr: u32) -> i64 {
+    match i64::from(nr) {
+        libc::SYS_io_getevents => 0,
+        libc::SYS_connect => -(Errno::EINPROGRESS as i64),
+        _ if is_epoll(nr) => 0,
+        _ => -(Errno::EAGAIN as i64),
+    }
 }
 
 /// How long the call waits; `None` is without end.
 fn timeout(tid: i32, nr: u32, args: [u64; 6]) -> Option<Duration> {
-    let [fd, _, third, fourth, ..] = args;
+    let [fd, _, third, fourth, fifth, _] = args;
     match i64::from(nr) {
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait => {
             u64::try_from(fourth as i32).ok().map(Duration::from_millis)
         }
         libc::SYS_rt_sigtimedwait => timespec(tid, third),
         libc::SYS_epoll_pwait2 | libc::SYS_semtimedop => timespec(tid, fourth),
-        libc::SYS_recvfrom | libc::SYS_recvmsg => {
+        libc::SYS_io_getevents => timespec(tid, fifth),
+        libc::SYS_semop => None,
+        _ => {
             let socket = pidfd::getfd(pidfd::open(tid).ok()?.as_fd(), fd as i32).ok()?;
-            let limit = getsockopt(&socket, sockopt::ReceiveTimeout).ok()?;
-            let limit = u64::try_from(limit.num_microseconds()).ok()?;
+            let limit = if waits_to_send(nr) {
+                getsockopt(&socket, sockopt::SendTimeout)
+            } else {
+                getsockopt(&socket, sockopt::ReceiveTimeout)
+            };
+            // Not a socket: the call has no limit.
+            let limit = u64::try_from(limit.ok()?.num_microseconds()).ok()?;
             (limit > 0).then(|| Duration::from_micros(limit))
         }
-        _ => None,
     }
 }
 
@@ -199,60 +324,64 @@ fn timespec(tid: i32, address: u64) -> Option<Duration> {
 mod tests {
     use super::*;
 
+    const EPOLL: u32 = libc::SYS_epoll_wait as u32;
+    /// With a timeout of a millisecond, and of a minute.
+    const SHORT: [u64; 6] = [0, 0, 0, 1, 0, 0];
+    const LONG: [u64; 6] = [0, 0, 0, 60_000, 0, 0];
+
+    fn deadline(instead: Option<Instead>) -> Deadline {
+        match instead {
+            Some(Instead::Restart(ERESTARTNOHAND, Some(deadline))) => deadline,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
-    fn a_wait_goes_on_after_signals_without_effect_until_its_timeout() {
+    fn a_wait_goes_on_after_signals_without_effect_until_its_deadline() {
         let tid = std::process::id() as i32;
-        let (epoll, args) = (libc::SYS_epoll_wait as u32, [0, 0, 0, 1, 0, 0]);
         let mut waits = Waits::default();
         let (ignored, fatal) = (libc::SIGURG, libc::SIGTERM);
-        assert_eq!(waits.signal(tid, fatal, (epoll, args), EINTR), None);
-        assert_eq!(waits.signal(tid, ignored, (epoll, args), 3), None);
-        let read = libc::SYS_read as u32;
-        assert_eq!(waits.signal(tid, ignored, (read, args), EINTR), None);
-        let restart = Some(Instead {
-            result: ERESTARTNOHAND,
-            restarts: true,
-        });
-        assert_eq!(waits.signal(tid, ignored, (epoll, args), EINTR), restart);
-        assert_eq!(waits.syscall_stop(tid, -38), Some(true));
-        assert_eq!(waits.syscall_stop(tid, EINTR), Some(false));
-        std::thread::sleep(Duration::from_millis(2));
-        let over = Some(Instead {
-            result: 0,
-            restarts: false,
-        });
-        assert_eq!(waits.signal(tid, ignored, (epoll, args), EINTR), over);
-        assert_eq!(waits.signal(tid, ignored, (epoll, args), EINTR), restart);
-        assert_eq!(waits.syscall_stop(tid, -38), Some(true));
-        assert_eq!(waits.syscall_stop(tid, 1), Some(false), "it has ended");
+        assert_eq!(waits.signal(tid, fatal, (EPOLL, LONG), EINTR), None);
+        assert_eq!(waits.signal(tid, ignored, (EPOLL, LONG), 3), None);
+        let close = libc::SYS_close as u32;
+        assert_eq!(waits.signal(tid, ignored, (close, LONG), EINTR), None);
+        let first = deadline(waits.signal(tid, ignored, (EPOLL, LONG), EINTR));
+        let begins = Some(Boundary::Begins { is_over: false });
+        assert_eq!(waits.syscall_stop(tid, -38), begins);
+        assert_eq!(waits.syscall_stop(tid, EINTR), Some(Boundary::Ends(None)));
+        let second = deadline(waits.signal(tid, ignored, (EPOLL, LONG), EINTR));
+        assert_eq!(first.at, second.at, "not with a whole timeout again");
+        assert!(!waits.due(tid, first.number), "of the former wait");
+        assert_eq!(waits.syscall_stop(tid, -38), begins);
+        assert!(waits.due(tid, second.number));
+        let over = Some(Boundary::Ends(Some(0)));
+        assert_eq!(waits.syscall_stop(tid, EINTR), over);
         assert_eq!(waits.syscall_stop(tid, 1), None);
     }
 
     #[test]
-    fn a_wait_goes_on_after_stops_until_its_timeout() {
+    fn a_wait_whose_time_is_over_at_a_signal_is_not_made_again() {
         let tid = std::process::id() as i32;
-        let (epoll, args) = (libc::SYS_epoll_wait as u32, [0, 0, 0, 1, 0, 0]);
         let mut waits = Waits::default();
-        let restart = Some(Instead {
-            result: ERESTARTNOHAND,
-            restarts: true,
-        });
-        let write = libc::SYS_write as u32;
-        assert_eq!(waits.stop(tid, (write, args), 3), None);
-        assert_eq!(waits.stop(tid, (write, args), EINTR), restart);
-        waits.forget(tid);
-        assert_eq!(waits.stop(tid, (epoll, args), EINTR), restart);
-        // A second stop before the call is made again.
-        assert_eq!(waits.stop(tid, (epoll, args), ERESTARTNOHAND), restart);
-        assert_eq!(waits.syscall_stop(tid, -38), Some(true));
+        let first = deadline(waits.stop(tid, (EPOLL, SHORT), EINTR));
         std::thread::sleep(Duration::from_millis(2));
-        assert_eq!(waits.syscall_stop(tid, EINTR), Some(false));
-        let over = Some(Instead {
-            result: 0,
-            restarts: false,
-        });
-        assert_eq!(waits.stop(tid, (epoll, args), EINTR), over);
-        let close = libc::SYS_close as u32;
-        assert_eq!(waits.stop(tid, (close, args), EINTR), None);
+        // A second stop before the call is made again.
+        let over = Some(Instead::Over(0));
+        assert_eq!(waits.stop(tid, (EPOLL, SHORT), ERESTARTNOHAND), over);
+        assert!(!waits.due(tid, first.number));
+    }
+
+    #[test]
+    fn what_is_at_its_deadline_before_it_begins_again_is_told_again() {
+        let tid = std::process::id() as i32;
+        let mut waits = Waits::default();
+        let first = deadline(waits.stop(tid, (EPOLL, LONG), EINTR));
+        assert!(waits.due(tid, first.number));
+        let begins = Some(Boundary::Begins { is_over: true });
+        assert_eq!(waits.syscall_stop(tid, -38), begins);
+        assert!(waits.is_inside(tid) && waits.seccomp_stop(tid));
+        let own = Some(Boundary::Ends(None));
+        assert_eq!(waits.syscall_stop(tid, 1), own, "an event came first");
+        assert!(!waits.seccomp_stop(tid));
     }
 }
