@@ -13,7 +13,7 @@ use crate::Monitor;
 use crate::pause::Delivery;
 use crate::shadow::Shadow;
 use crate::task::{Cwd, Task};
-use crate::waiting::Work;
+use crate::waiting::{self, Work};
 
 /// What becomes of a call.
 pub enum Answer {
@@ -139,18 +139,17 @@ impl<'m> Call<'m> {
 
     /// Whether a signal for the caller is to end what is being done for the call.
     pub fn is_interrupted(&self) -> bool {
-        let tid = self.task.tid;
         if self.may_wait {
-            self.monitor.waiting.is_interrupt_asked(tid)
+            waiting::is_interrupted()
         } else {
-            interrupt::is_interrupted(tid).unwrap_or(true)
+            interrupt::is_interrupted(self.task.tid).unwrap_or(true)
         }
     }
 
     /// Runs `f`, which needs the caller to be in the call; `None` where it is not any more.
     pub fn while_in_call<T>(&self, f: impl FnOnce() -> T) -> Option<T> {
         if self.may_wait {
-            self.monitor.waiting.while_in_call(self.task.tid, f)
+            waiting::while_in_call(f)
         } else {
             Some(f())
         }

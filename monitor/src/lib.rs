@@ -8,7 +8,7 @@
 //! * [`shadow`] knows what stands for what; nothing the kernel knows is kept twice.
 //!
 //! Threads of a run: one supervisor (the thread that calls [`Run::follow`]; ptrace belongs to a thread), a small pool, one
-//! sweeper, one for signals. Lock order: the table of `profiled` comes first; `tasks` and `shadows` tables and
+//! sweeper, one for signals; two for each call that waits, one of them for 10 ms, and one for the deadlines of waits. Lock order: the table of `profiled` comes first; `tasks` and `shadows` tables and
 //! `programs` are leaves, as are the book of `members` and the supervisor's `mailbox`; none is held while a tracee or a back end is waited for, but
 //! `programs` while a program is copied, and that of `profiled` while a transaction begins.
 

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use goanna_vfs::{LOCKED, Result};
 
-use crate::Monitor;
 use crate::call::Answer;
+use crate::{Monitor, waiting};
 
 /// Waits, on a thread that works out a call of `tid`, for the lock that this call met; false when a signal, or death, ends the
 /// wait. EDEADLK, ETIMEDOUT.
@@ -13,7 +13,7 @@ pub fn wait(monitor: &Monitor, tid: i32, since: Instant) -> Result<bool> {
     let transactions = monitor.members.transactions()?;
     loop {
         // An interruption after this look cancels the wait.
-        if monitor.waiting.is_interrupt_asked(tid) {
+        if waiting::is_interrupted() {
             return Ok(false);
         }
         if transactions.wait(tid, since.elapsed(), Duration::MAX)? {
@@ -28,7 +28,7 @@ pub fn until_free(
     tid: i32,
     mut attempt: impl FnMut() -> Result<Answer>,
 ) -> Result<Answer> {
-    let since = monitor.waiting.since(tid);
+    let since = waiting::since();
     loop {
         if !wait(monitor, tid, since)? {
             return Ok(Answer::Again);

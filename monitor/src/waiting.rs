@@ -5,6 +5,7 @@
 //! wakes it, and the kernel reports that to the supervisor as a stop. Nothing looks at the caller meanwhile. What
 //! ends the wait early calls [`Waiting::interrupt`].
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -59,7 +60,7 @@ pub struct Waiting {
     /// When the call, or the one that it repeats, met the lock that it waits for.
     since: Instant,
     interrupted: AtomicBool,
-    /// The caller is not in the call any more. Whoever needs it there holds this mutex ([`WaitingCalls::while_in_call`]).
+    /// The caller is not in the call any more. Whoever needs it there holds this mutex ([`while_in_call`]).
     parked: Mutex<bool>,
     progress: Mutex<Progress>,
     done: Condvar,
@@ -95,7 +96,8 @@ impl Waiting {
     }
 
     /// Works the call out on the calling thread.
-    fn work(&self, monitor: &Monitor, work: Work) {
+    fn work(self: &Arc<Self>, monitor: &Monitor, work: Work) {
+        WORKING_ON.set(Some(Arc::clone(self)));
         let _ = cred::thread_owns_fs();
         if let Ok(waiter) = Waiter::this_thread() {
             self.progress.lock().worker = Some(waiter);
@@ -319,30 +321,34 @@ impl WaitingCalls {
             waiting.interrupt(monitor);
         }
     }
+}
 
-    /// Whether the work for `tid` is to end soon. True, too, where nobody waits for it any more.
-    pub fn is_interrupt_asked(&self, tid: i32) -> bool {
-        let waiting = self.with(|table| table.by_tid.get(&tid).cloned());
-        waiting.is_none_or(|waiting| waiting.interrupted.load(Ordering::SeqCst))
-    }
+thread_local! {
+    /// What this thread works out. Not found by the caller's number: the caller may wait in another call by now.
+    static WORKING_ON: RefCell<Option<Arc<Waiting>>> = const { RefCell::new(None) };
+}
 
-    /// Since when the call of `tid` waits.
-    pub fn since(&self, tid: i32) -> Instant {
-        let waiting = self.with(|table| table.by_tid.get(&tid).cloned());
-        waiting.map_or_else(Instant::now, |waiting| waiting.since)
-    }
+fn current() -> Option<Arc<Waiting>> {
+    WORKING_ON.with_borrow(Clone::clone)
+}
 
-    /// Runs `f` while thread `tid` stays in the call that is being answered; `None` where it has been parked.
-    pub fn while_in_call<T>(&self, tid: i32, f: impl FnOnce() -> T) -> Option<T> {
-        let waiting = self.with(|table| table.by_tid.get(&tid).cloned());
-        match waiting {
-            None => Some(f()),
-            Some(waiting) => {
-                let parked = waiting.parked.lock();
-                (!*parked).then(f)
-            }
-        }
-    }
+/// Whether the call that this thread works out is to end soon.
+pub fn is_interrupted() -> bool {
+    current().is_none_or(|waiting| waiting.interrupted.load(Ordering::SeqCst))
+}
+
+/// Since when the call waits that this thread works out.
+pub fn since() -> Instant {
+    current().map_or_else(Instant::now, |waiting| waiting.since)
+}
+
+/// Runs `f` while the caller stays in the call that this thread works out; `None` where it has been parked.
+pub fn while_in_call<T>(f: impl FnOnce() -> T) -> Option<T> {
+    let Some(waiting) = current() else {
+        return Some(f());
+    };
+    let parked = waiting.parked.lock();
+    (!*parked).then(f)
 }
 
 #[cfg(test)]
@@ -370,5 +376,34 @@ mod tests {
         table.interrupted.insert(7, interrupted(former));
         table.note(7, open);
         assert!(!table.interrupted.contains_key(&7), "much later");
+    }
+
+    fn call_of(tid: i32) -> Arc<Waiting> {
+        Arc::new(Waiting {
+            tid,
+            call: (2, [0; 6]),
+            since: Instant::now(),
+            interrupted: AtomicBool::new(false),
+            parked: Mutex::new(false),
+            progress: Mutex::default(),
+            done: Condvar::new(),
+        })
+    }
+
+    #[test]
+    fn the_work_of_an_abandoned_call_ends_though_its_caller_waits_in_another_one() {
+        let (former, next) = (call_of(7), call_of(7));
+        former.interrupted.store(true, Ordering::SeqCst);
+        *former.parked.lock() = true;
+        let on_thread_of = |waiting: &Arc<Waiting>| {
+            let waiting = Arc::clone(waiting);
+            let look = move || {
+                WORKING_ON.set(Some(waiting));
+                (is_interrupted(), while_in_call(|| ()))
+            };
+            thread::spawn(look).join().unwrap()
+        };
+        assert_eq!(on_thread_of(&former), (true, None));
+        assert_eq!(on_thread_of(&next), (false, Some(())));
     }
 }
