@@ -243,22 +243,35 @@ impl Workload {
                 "{:?}, cut {cut} at {position} of {end}, {loss:?}",
                 self.setting
             );
-            let recovery = self.check(&image, position, &case);
+            let recovery = self.check(&image, position, loss, &case);
             let recovery = recovery.lock();
             let again = rng.usize(..=recovery.position());
             let loss = Loss::any(&mut rng);
             let image = recovery.cut(again, loss, &mut rng);
             drop(recovery);
             let case = format!("{case}; then during the recovery at {again}, {loss:?}");
-            self.check(&image, position, &case);
+            self.check(&image, position, loss, &case);
             eprintln!("survived: {case}");
         }
     }
 
     /// Opens what a cut at `position` left; returns what the disk received meanwhile.
-    fn check(&self, image: &Image, position: usize, case: &str) -> Arc<Mutex<Recording>> {
+    fn check(
+        &self,
+        image: &Image,
+        position: usize,
+        loss: Loss,
+        case: &str,
+    ) -> Arc<Mutex<Recording>> {
         let dir = directory();
         let opened = Volume::mount_image(self.setting.kind, image.clone(), dir.path());
+        if let Err(why) = &opened
+            && loss == Loss::Sectors
+            && self.setting.kind.may_be_torn()
+        {
+            eprintln!("not judged, the file system is lost: {case}: {why}");
+            return Arc::new(Mutex::new(Recording::new(image.clone())));
+        }
         let judged = opened.and_then(|volume| {
             self.judge_store(&volume.path().join("store"), dir.path(), position)?;
             Ok(volume.into_recording())

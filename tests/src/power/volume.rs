@@ -50,17 +50,19 @@ impl Kind {
         run(Command::new(mkfs).args(options).arg(device));
     }
 
-    /// Repairs the superblock of the file system on `device`. Those of ext4 and btrfs are larger than a sector and have one checksum: a
-    /// power cut may tear them, and the kernel then mounts them no more.
+    /// Repairs the superblock of the file system on `device`. That of ext4 is two sectors long and has one checksum: a power cut may tear
+    /// it, and the kernel then mounts it no more.
     fn repair(self, device: &str) {
-        // What it finds, its status says; mounting shows whether it helped.
-        let _ = match self {
-            Self::Ext4 => Command::new("e2fsck").args(["-fy", device]).output(),
-            Self::Btrfs => Command::new("btrfs")
-                .args(["rescue", "super-recover", "-y", device])
-                .output(),
-            Self::Xfs => return,
-        };
+        if self == Self::Ext4 {
+            // Its status says what it found, and mounting shows whether it helped.
+            let _ = Command::new("e2fsck").args(["-fy", device]).output();
+        }
+    }
+
+    /// Whether a power cut that tears a write may end the file system. btrfs has what fsync(2) brought to the disk since its last commit
+    /// in its first superblock only, eight sectors with one checksum; the other superblocks lead to an older state.
+    pub fn may_be_torn(self) -> bool {
+        self == Self::Btrfs
     }
 
     fn mount_options(self) -> &'static str {
