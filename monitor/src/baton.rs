@@ -1,4 +1,4 @@
-//! Who of the pool receives next.
+//! Which thread of the pool receives the next notification.
 //!
 //! Every thread that waits for a notification is woken by each, on the CPU of the tracee that calls: measured 20 us a call
 //! with four waiting threads, 14 with two, 11 with one. So there is one seat for a receiver, and a standby takes it when

@@ -44,9 +44,9 @@ pub enum Answer {
     },
     /// It maps a private copy of this content instead of the file. Only at a ptrace stop.
     MapCopy(Vec<u8>),
-    /// It is made again from the start, after the signal that interrupted its wait for a lock.
+    /// It is restarted from the start, after the signal that interrupted its wait for a lock.
     Again,
-    /// A signal has ended its wait: EINTR, or made again from the start, as the signal's handler was installed.
+    /// A signal has ended its wait: EINTR, or restarted from the start, as the signal's handler was installed.
     Interrupted,
     /// The handler would wait for something that a program controls, or work for long: it runs again on a thread of its own,
     /// where [`Call::may_wait`] says so. Nothing has changed.
@@ -98,7 +98,7 @@ impl Entry {
     }
 }
 
-/// A walk's end before it is decided who performs the call.
+/// The end of a walk, before it is decided whether the kernel or the monitor performs the call.
 #[derive(Clone)]
 pub struct Resolved<T> {
     /// Where it ended.
@@ -107,11 +107,11 @@ pub struct Resolved<T> {
     pub native: bool,
 }
 
-/// A call being answered.
+/// A call that is being answered.
 pub struct Call<'m> {
     /// The monitor.
     pub monitor: &'m Monitor,
-    /// Who calls.
+    /// The thread that calls.
     pub task: Arc<Task>,
     /// Call number.
     pub nr: u32,

@@ -1,11 +1,11 @@
-//! Calls being answered, and who must wait for them.
+//! Calls that are being answered, and the threads that must wait for them.
 //!
-//! In the kernel a call is over before its caller is: who has waited for a killed child finds nothing changing any more.
+//! In the kernel a call ends before its caller does: after a wait for a killed child nothing changes any more.
 //! A notification's caller dies at once, while its call is still being answered here. So the supervisor, whose wait
 //! comes before the parent's, lets the call end before it reaps the caller.
 //!
 //! The descriptor that a tracee gets is ours for a moment longer. Where it was opened for writing, the file may be
-//! executed next, by whoever; so an exec lets those who are installing descriptors let go of theirs, or it would be ETXTBSY.
+//! executed next; so an exec waits until the threads that install descriptors have closed theirs, or it would fail with ETXTBSY.
 
 use std::time::{Duration, Instant};
 

@@ -2,7 +2,7 @@
 //! transaction and must have the filter of members when it goes on; or what brings a descriptor to it.
 //!
 //! The tracee is stopped, is made to run the calls of a script, by a syscall instruction of its vDSO, and then goes on where
-//! it was; a call that an interruption ended is made again.
+//! it was; a call that an interruption ended is restarted.
 
 mod fetch;
 mod filter;
@@ -67,7 +67,7 @@ struct Injection {
     instruction: u64,
     /// Signals that came meanwhile, to be sent again.
     signals: Vec<i32>,
-    /// Who waits until it has the filter.
+    /// The threads that wait until it has the filter.
     waiting: Vec<i32>,
 }
 
@@ -77,7 +77,7 @@ pub enum Stop {
     Foreign,
     /// The injection goes on, or nobody waits for its end.
     Taken,
-    /// The filter is there, or cannot be; those who waited for it.
+    /// The filter is there, or cannot be; the threads that waited for it.
     Filtered(Result<()>, Vec<i32>),
 }
 
@@ -135,7 +135,7 @@ impl Injector {
         Ok(self.ended(tid, begun))
     }
 
-    /// The tracee has ended; who waits for it.
+    /// The tracee has ended. Returns the threads that wait for it.
     pub fn forget(&mut self, tid: i32) -> Vec<i32> {
         self.by_tid
             .remove(&tid)

@@ -34,7 +34,7 @@ pub struct Command {
     pub search: OsString,
     /// The working directory; empty when it cannot be told.
     pub directory: PathBuf,
-    /// Who is to run it.
+    /// The credentials to run it with.
     pub caller: Caller,
 }
 

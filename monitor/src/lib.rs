@@ -134,9 +134,9 @@ impl std::fmt::Debug for Tell {
 pub struct Config {
     /// What is mounted where.
     pub mounts: Mounts,
-    /// Told what is worth knowing of the run.
+    /// Receives notes about the run.
     pub note: Tell,
-    /// Told what failed with nobody else to tell.
+    /// Receives failures for which there is no caller to return them to.
     pub fail: Tell,
     /// Where transactions are inserted into programs.
     pub profile: Option<Profile>,
@@ -231,7 +231,7 @@ pub struct Monitor {
     pub(crate) in_flight: InFlight,
     /// Descriptors being installed.
     pub(crate) installs: InFlight,
-    /// Who takes part in which transaction.
+    /// Which threads take part in which transaction.
     pub(crate) members: Members,
     pub(crate) outside: Policy,
     /// Processes for which transactions are begun.
@@ -277,7 +277,7 @@ impl Monitor {
     }
 
     /// Tells a failure for want of descriptors in this process from one in the tracee's: the program has not reached its own
-    /// limit (EMFILE), so it gets ENFILE, and the user is told once.
+    /// limit (EMFILE), so it gets ENFILE, and the user is notified once.
     pub(crate) fn judge_shortage<T>(&self, outcome: Result<T, Errno>) -> Result<T, Errno> {
         if outcome.as_ref().err() != Some(&Errno::EMFILE) {
             return outcome;

@@ -1,4 +1,4 @@
-//! Calls that met a lock of a transaction: they wait with no lock held, and are then made again from the start.
+//! Calls that met a lock of a transaction: they wait with no lock held, and are then restarted from the start.
 
 use std::time::{Duration, Instant};
 

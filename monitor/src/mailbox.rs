@@ -47,7 +47,7 @@ pub enum Letter {
     Park(Box<Park>),
     /// To let the thread go on, whose call has waited: the answer is there.
     Ready(i32),
-    /// To end a wait of the thread that was made again, which has this number: its deadline is over.
+    /// To end a wait of the thread that was restarted, which has this number: its deadline is over.
     Due(i32, u64),
     /// To send PTRACE_INTERRUPT to the thread.
     Interrupt(i32),

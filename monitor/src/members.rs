@@ -1,8 +1,9 @@
-//! Who takes part in which transaction. A thread's current one is inherited by what it starts, as the working directory
-//! is; a transaction that nobody takes part in any more is aborted.
+//! Maps threads to transactions. A child inherits its parent's current transaction, as it inherits the working directory. A
+//! transaction without participants is aborted.
 //!
-//! Where the whole run is a transaction, who has no other takes part in that one, and what he begins is inside it; but it is
-//! not in the book, and no call of a program ends it, leaves it or shows it ([`crate::whole`]).
+//! Threads without a transaction of their own belong to the run transaction, if there is one; transactions that they begin are
+//! nested in it. The run transaction is not in the registry, and no call of a program ends, leaves or shows it
+//! ([`crate::whole`]).
 //!
 //! The book is a leaf in the lock order: the back end is never asked while it is held.
 
@@ -35,7 +36,7 @@ pub struct Offset {
 }
 
 impl Offset {
-    /// Whether `other`, of who started our process, is likely the same open file description.
+    /// Whether `other`, of the process that started ours, is likely the same open file description.
     pub fn is_twin(&self, other: &Self) -> bool {
         (self.fd, self.object, self.at) == (other.fd, other.object, other.at)
     }
@@ -46,7 +47,7 @@ impl Offset {
 pub struct Deferred {
     /// As [`goanna_vfs::Transactions::harden`] takes it.
     pub durable: Option<bool>,
-    /// For whom it was begun.
+    /// The program for which it was begun.
     pub program: Arc<str>,
 }
 
@@ -99,7 +100,7 @@ pub struct Members {
     /// How many notes of aborted transactions there have been.
     noted: AtomicUsize,
     tell: Option<Tell>,
-    /// Commits that failed without anybody whom the error could be returned to.
+    /// Commits that failed without a caller to return the error to.
     lost: AtomicUsize,
 }
 
@@ -417,14 +418,14 @@ impl Members {
             Ok(_) | Err(Errno::ENOENT) => drop(self.book.lock().end(id, Participants::GoOn)),
             Err(_) => restore(self.book.lock().end(id, Participants::GoOn)),
         }
-        // Those who took part have left it by then: the disk takes long.
+        // Its participants have left it by then: the disk takes long.
         if outcome? {
             transactions.harden(durable)?;
         }
         Ok(())
     }
 
-    /// How many commits failed without anybody whom the error could be returned to.
+    /// How many commits failed without a caller to return the error to.
     pub fn lost(&self) -> usize {
         self.lost.load(Relaxed)
     }

@@ -24,13 +24,13 @@ pub enum Outside {
     /// It happens.
     #[default]
     Allow,
-    /// It happens, and the user is told of the path.
+    /// It happens, and the user is notified of the path.
     Warn,
     /// It fails with EROFS.
     Deny,
 }
 
-/// Paths that the user is told of at most.
+/// Paths that the user is notified of at most.
 const TOLD_MAX: usize = 20;
 
 /// The policy of one run.
@@ -106,7 +106,7 @@ impl Policy {
             Answer::PassOn => return Answer::Watched(path),
             Answer::Value(value) if value < 0 => {}
             Answer::Value(_) | Answer::Install { .. } => self.changed(path),
-            // Calls that wait: the open of a fifo, which is no file. The others are made again.
+            // Calls that wait: the open of a fifo, which is no file. The others are restarted.
             _ => {}
         }
         answer

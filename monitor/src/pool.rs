@@ -49,8 +49,8 @@ fn add(pool: &Arc<Pool>) -> std::io::Result<()> {
     thread.spawn(move || serve(&pool)).map(drop)
 }
 
-/// Answers calls. However many of them wait for something, a thread is left for the next one: who receives while nobody stands
-/// by starts another thread. There are as many at most as threads of tracees whose calls are being answered.
+/// Answers calls. However many of them wait for something, a thread is left for the next one: a thread that receives while no other
+/// one stands by starts another thread. There are as many at most as threads of tracees whose calls are being answered.
 fn serve(pool: &Arc<Pool>) {
     // A signal between a descriptor's installation and its report would leave the tracee without its number.
     let _ = SigSet::all().thread_block();

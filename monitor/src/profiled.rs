@@ -243,7 +243,7 @@ impl Profiled {
         *calls = calls.saturating_sub(1);
         let is_last = *calls == 0;
         match answer {
-            // It is made again.
+            // It is restarted.
             Err(LOCKED) | Ok(Answer::Wait) => {}
             Ok(Answer::PassOn) | Err(_) => {
                 if is_last && let Some(begun) = process.open.take() {
@@ -344,7 +344,7 @@ fn begin(
         tids.insert(0, tid);
         let is_ours = |object| monitor.shadows.find(object).is_some();
         let mut before = offsets(pid, is_ours);
-        // A process that has exited has no descriptors to set back, but shares them with who started it.
+        // A process that has exited has no descriptors to set back, but shares them with the process that started it.
         let parents = offsets(status.ppid, is_ours);
         let shared = |theirs: &Offset| before.iter().any(|own| own.is_twin(theirs));
         let parents: Vec<_> = parents.into_iter().filter(shared).collect();

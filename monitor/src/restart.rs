@@ -4,7 +4,7 @@
 //! and the call returns `ERESTARTSYS`, which becomes EINTR where the signal's handler was installed without
 //! `SA_RESTART`. Once it is received only death ends the wait (`WAIT_KILLABLE_RECV`). But stat(2) natively never returns
 //! EINTR, and no program expects it. So at the stop for the signal's delivery such a result is made `ERESTARTNOINTR`:
-//! the handler runs, then the call is made again, as if the signal had come just before it.
+//! the handler runs, then the call is restarted, as if the signal had come just before it.
 
 use crate::table::{Entry, entry};
 

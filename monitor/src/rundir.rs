@@ -124,7 +124,7 @@ impl Drop for RunDir {
     }
 }
 
-/// Makes a directory that users who know a name in it may pass through; nobody but this user may list it.
+/// Makes a directory that other users may pass through, if they know a name in it, and may not list.
 pub fn make_passage(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o711).create(path)?;
     // The umask may have taken some of it.

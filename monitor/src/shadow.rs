@@ -87,7 +87,7 @@ struct StandIn {
     /// What it stands for.
     place: Place,
     path: Arc<Path>,
-    /// The sweep before which it was last asked for: who asked may not have it in hand yet.
+    /// The sweep before which it was last asked for: the thread that asked may not use it yet.
     asked: AtomicU64,
 }
 
@@ -288,7 +288,7 @@ impl Shadows {
         self.stand_in(place, || {
             let path = self.rundir.placeholder();
             DirBuilder::new().mode(0o755).create(&path).map_err(errno)?;
-            // The umask took some of it; whoever may enter was judged by the virtual mode.
+            // The umask took some of it; the virtual mode has decided who may enter.
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(errno)?;
             Ok(path)
         })
@@ -308,7 +308,7 @@ impl Shadows {
     }
 
     /// The host object behind a virtual fifo, device or socket, for `caller` to use by its path. It has the owner and the
-    /// permissions of the virtual one, so the kernel lets in who may enter. bind(2) makes that of a socket.
+    /// permissions of the virtual one, so the kernel decides by them. bind(2) makes that of a socket.
     pub fn backing(&self, caller: &Caller, place: &Place) -> Result<Arc<Path>> {
         use nix::sys::stat::{SFlag, mknod};
         let attr = place.mount.fs.getattr(caller, &place.node)?;

@@ -1,4 +1,4 @@
-//! What the monitor knows of each tracee: how to reach it, who it is, and where it stands.
+//! What the monitor knows of each tracee: how to reach it, its credentials, and its working directory.
 //!
 //! Credentials, umask and working directory are the kernel's knowledge; what is kept here is a copy, valid
 //! until a call that changes them. Such a call is passed on, so it takes effect after we saw it: from then until

@@ -19,7 +19,7 @@ use goanna_sys::sched;
 const WATCHERS: usize = 2;
 /// How long a CPU is kept awake after a descriptor, and so how close the next must follow to find it awake.
 const WATCH: Duration = Duration::from_micros(100);
-/// Who does not get the CPU back for so long has displaced somebody with work to do, and leaves it alone for a while: the
+/// A thread that does not get the CPU back for so long has displaced one with work to do, and pauses for a while: the
 /// lowest priority counts within a scheduling group only, and others may have groups of their own.
 const DISPLACED: Duration = Duration::from_micros(500);
 const LEAVE: Duration = Duration::from_millis(20);

@@ -15,10 +15,10 @@ use crate::binary;
 /// The ordinary user of tests that run as root.
 pub const NOBODY: u32 = 65534;
 
-/// Who runs the command.
+/// The user that runs the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum User {
-    /// Whoever runs the tests.
+    /// The user that runs the tests.
     Own,
     /// User and group 65534, without further groups.
     Nobody,
@@ -94,12 +94,12 @@ impl Place {
         place
     }
 
-    /// Amino on the default engine, with notifications, as who runs the tests.
+    /// Amino on the default engine, with notifications, as the user that runs the tests.
     pub fn amino() -> Self {
         Self::new(Backend::Amino(Engine::Fjall), Intercept::Notify, User::Own)
     }
 
-    /// A pass mount, with notifications, as who runs the tests.
+    /// A pass mount, with notifications, as the user that runs the tests.
     pub fn pass() -> Self {
         Self::new(Backend::Pass, Intercept::Notify, User::Own)
     }
@@ -109,7 +109,7 @@ impl Place {
         self.backend
     }
 
-    /// Who runs commands here.
+    /// The user that runs commands here.
     pub fn user(&self) -> User {
         self.user
     }

@@ -181,7 +181,7 @@ fn shells_in_one_directory_are_not_in_each_others_way() {
 #[test]
 #[ignore = "takes 40 s, because the limit is 30 s; run it with --ignored"]
 fn a_wait_that_takes_too_long_fails() {
-    // Signals do not prolong it: with each of them the call is made again.
+    // Signals do not prolong it: with each of them the call is restarted.
     let text = r#"mkdir d; bash -c 'amino txn begin > /dev/null; echo x > d/f; sleep 60' & holder=$!; sleep 0.5; SECONDS=0
         alarms='signal.signal(signal.SIGALRM, lambda *_: None); signal.setitimer(signal.ITIMER_REAL, 0.3, 0.3)'
         python3 -c "import signal; $alarms; open('d/f', 'w')" > alarms 2>&1 & other=$!

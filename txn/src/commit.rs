@@ -1,9 +1,9 @@
 //! How submitted changes reach the log and the engine.
 //!
-//! A commit draws a line between operations, takes what lies before it as one record, appends it to the log, and leaves
-//! it to the committer thread to apply to the engine. It is made by whoever holds the writer lock: the committer thread
-//! from time to time, or a caller of `sync`, who thereby needs no other thread to be woken; those who call `sync`
-//! meanwhile wait, find their changes durable or one of them commits for all.
+//! A commit chooses a flush point between operations, takes what lies before it as one record, appends it to the log, and leaves
+//! it to the committer thread to apply to the engine. The thread that holds the writer lock makes it: the committer thread
+//! from time to time, or a caller of `sync`, so that no other thread must be woken. Threads that call `sync` meanwhile
+//! wait; then their changes are durable, or one of them commits for all.
 //!
 //! Lock order, first to last: `writer`, `barrier`, `source` and the locks of the source, `layers`, the engine's, the
 //! log's `space`, `signals`. `leading` is held alone. An operation holds the barrier shared and never takes `writer`.
@@ -83,7 +83,7 @@ pub(crate) struct Shared {
     pub(crate) source: RwLock<Option<Weak<dyn DirtySource>>>,
     pub(crate) counters: Counters,
     writer: Mutex<Writer>,
-    /// Number of lines drawn, and the last of them before which everything is on disk.
+    /// Number of flush points chosen, and the last of them before which everything is on disk.
     cuts: AtomicU64,
     durable_cut: AtomicU64,
     appended_seq: AtomicU64,
@@ -102,7 +102,7 @@ pub(crate) struct Shared {
     applied_seq: AtomicU64,
     /// Since when the engine cannot apply for want of space.
     engine_full: Mutex<Option<Instant>>,
-    /// Whether it cannot, for those who ask often.
+    /// Whether it cannot; without a lock, because it is read often.
     full: AtomicBool,
     /// The engine has something that was not synced.
     unsynced: AtomicBool,
@@ -110,7 +110,7 @@ pub(crate) struct Shared {
     deleted: AtomicU64,
     closed: AtomicBool,
     failed: OnceLock<Arc<str>>,
-    /// Whether a caller of `sync` is committing for those who wait on `synced`.
+    /// Whether a caller of `sync` is committing for the threads that wait on `synced`.
     leading: Mutex<bool>,
     synced: Condvar,
     signals: Mutex<Signals>,
@@ -334,7 +334,7 @@ impl Shared {
 
     pub(crate) fn sync(&self) -> Result<(), Error> {
         self.counters.syncs.fetch_add(1, SeqCst);
-        // What this thread submitted lies before every line drawn from now on.
+        // What this thread submitted lies before every flush point chosen from now on.
         let needed = self.cuts.load(SeqCst) + 1;
         let mut leading = self.leading.lock();
         loop {
@@ -350,8 +350,8 @@ impl Shared {
         *leading = true;
         drop(leading);
         let source = self.source();
-        // When it is dropped, all whom this commit covered go on at once, and one of the others, who came meanwhile,
-        // commits for the rest.
+        // When it is dropped, all threads whose changes this commit has made durable go on, and one of those that came
+        // meanwhile commits for the rest.
         let _leader = Leader(self);
         let mut writer = self.writer.lock();
         // The committer thread may have been at it meanwhile.
@@ -378,7 +378,7 @@ impl Shared {
         self.write_out(writer, cut, durable)
     }
 
-    /// The state at a line drawn now, before which everything is appended to the log as by a commit.
+    /// The state at a flush point chosen now, before which everything is appended to the log as by a commit.
     pub(crate) fn snapshot(&self) -> Result<Snapshot<'_>, Error> {
         self.check()?;
         let source = self.source();
@@ -398,7 +398,7 @@ impl Shared {
         snapshot
     }
 
-    /// Draws the line; the caller holds the barrier alone.
+    /// Chooses the flush point; the caller holds the barrier alone.
     fn cut(&self, source: Option<&dyn DirtySource>) -> Cut {
         let number = self.cuts.fetch_add(1, SeqCst) + 1;
         let mut dirty = Changes::new();
@@ -487,7 +487,7 @@ impl Shared {
                 signals.stop
             };
             if stop {
-                // Failures are kept; whoever closes the store gets them.
+                // Failures are kept; closing the store returns them.
                 if self.low.load(SeqCst) && !self.is_full() {
                     let _ = self.stop_the_world(false).and_then(|()| self.make_space());
                 }
@@ -502,7 +502,7 @@ impl Shared {
                 self.log.sync_note();
             }
             if self.check().is_ok() {
-                // A failure stops the store; every caller is told from then on.
+                // A failure stops the store; every caller gets the error from then on.
                 let _ = self.round(due);
             }
         }
@@ -592,7 +592,7 @@ impl Drop for Leader<'_> {
     }
 }
 
-/// A line drawn between operations, and what lies before it.
+/// A point between operations, and the changes before it.
 struct Cut {
     number: u64,
     changes: Option<Arc<Changes>>,

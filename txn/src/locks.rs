@@ -13,7 +13,7 @@
 //! Threads that wait in slices are seen only while they are within one. A circle is found all the same when the gaps are short
 //! against the slices: by the thread that comes back when the others are there.
 //!
-//! There is no queue: of those who wait, whoever comes back first gets the lock, and new readers get in while others read. A
+//! There is no queue: of the waiting owners the one that comes back first gets the lock, and new readers get in while others read. A
 //! stream of readers that overlap can so keep a writer waiting up to the caller's limit. The reverse, to stop new readers while a
 //! writer waits, would let one transaction that stays open for minutes, and one writer behind it, stop everybody else's reads;
 //! and a single operation comes back as another owner, so it could not keep a place in a queue.
@@ -146,7 +146,7 @@ impl Locks {
         state.wake_owner(conflict.owner);
     }
 
-    /// The owner has ended, and its descendants have before: its locks go, and those who wait for them look again.
+    /// The owner has ended, and its descendants before it: its locks are released, and the owners that wait for them look again.
     pub fn end(&self, owner: Owner) {
         self.state.lock().end(owner);
     }

@@ -20,7 +20,7 @@ pub(crate) type Visit<'a> = dyn FnMut(&[u8], &Bytes) -> ControlFlow<()> + 'a;
 /// The store between two operations: what is submitted later is not in it.
 ///
 /// It keeps the changes in memory that the engine did not have then. An engine without snapshots of its own (sled) takes
-/// over nothing while there is one, so that after a while those who change something wait for its end.
+/// over nothing while there is one, so that after a while threads that change something wait for its end.
 pub struct Snapshot<'a> {
     layers: Layers,
     engine: Box<dyn engine::Snapshot + 'a>,

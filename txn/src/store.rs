@@ -52,9 +52,9 @@ impl Default for Options {
     }
 }
 
-/// Somebody who keeps changes in memory in a form of his own, such as pages written by programs.
+/// A component that keeps changes in memory in a form of its own, such as pages written by programs.
 pub trait DirtySource: Send + Sync {
-    /// A line is about to be drawn, for which all operations wait while [`DirtySource::collect`] works: what can be
+    /// A flush point is about to be chosen; all operations wait while [`DirtySource::collect`] works: what can be
     /// submitted now need not be collected then. The caller holds the writer's lock only, so this may begin operations
     /// and submit; it must not wait for the committer.
     fn prepare(&self) {}
@@ -68,7 +68,7 @@ pub trait DirtySource: Send + Sync {
     fn dirty_bytes(&self) -> usize;
 }
 
-/// Keeps the committer from drawing the line between two records while an operation is under way.
+/// Keeps the committer from choosing a flush point between two records while an operation is under way.
 ///
 /// One thread must not hold two, nor call [`Store::sync`], [`Store::throttle`] or [`Store::close`] while it holds one.
 #[must_use]
@@ -315,7 +315,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns when everything submitted before is on disk. Those who wait at the same time share one fdatasync(2).
+    /// Returns when everything submitted before is on disk. Threads that wait at the same time share one fdatasync(2).
     pub fn sync(&self) -> Result<(), Error> {
         self.shared.sync()
     }
@@ -325,7 +325,7 @@ impl Store {
         self.shared.throttle();
     }
 
-    /// Names who keeps dirty data in memory.
+    /// Sets the component that keeps dirty data in memory.
     pub fn set_source(&self, source: Weak<dyn DirtySource>) {
         *self.shared.source.write() = Some(source);
     }

@@ -116,7 +116,7 @@ fn dirty_pages_join_the_batch_of_their_operation() {
     assert_eq!(store.shared().log.promised(), 0);
 }
 
-/// A file system that owns its store and is dropped by whoever happens to hold it last.
+/// A file system that owns its store and is dropped with its last reference.
 struct Owner {
     store: Store,
     pages: Pages,

@@ -139,7 +139,7 @@ impl View<'_> {
     }
 
     fn open_anchor(&self, inode: &Arc<Inode>, flags: i32) -> Result<Opened> {
-        // A commit that is publishing has looked who has the file open.
+        // A commit that is publishing has already looked which programs have the file open.
         let _names = self.names.read();
         let anchor = self.anchor_to_open(inode);
         let mut state = anchor.state.lock();

@@ -27,7 +27,7 @@ impl AminoFs {
     /// Makes the regular file `name` in `dir` and fills it from `reader`: in steps of 1 MiB, as a program would that
     /// writes the file, but straight into the store. Times and owner are set by
     /// [`setattr`](goanna_vfs::FileSystem::setattr) afterwards. After an error the file is there with what was
-    /// written. Bytes read are told to `progress` after each step.
+    /// written. Bytes read are reported to `progress` after each step.
     pub fn import_file(
         &self,
         caller: &Caller,

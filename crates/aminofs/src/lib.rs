@@ -194,7 +194,7 @@ struct InoPool {
 /// Inode numbers reserved at a time; a crash skips what is left of them.
 const INO_CHUNK: u64 = 4096;
 
-/// A store as a file system, with the durability that who uses it wants. Several such share an open store.
+/// A store as a file system, with a durability level. Several file systems can share an open store.
 pub struct AminoFs {
     volume: Arc<Volume>,
     durability: Durability,
@@ -217,7 +217,7 @@ impl AminoFs {
         Ok(Arc::new(Self { volume, durability }))
     }
 
-    /// The same open store for somebody who wants another durability.
+    /// The same open store with another durability level.
     pub fn with_durability(&self, durability: Durability) -> Arc<Self> {
         Arc::new(Self {
             volume: Arc::clone(&self.volume),

@@ -181,7 +181,7 @@ impl View<'_> {
         let mut parts = Vec::new();
         let mut deleted = None;
         loop {
-            // Whoever moves or removes it changes its inode.
+            // Moving or removing it changes its inode.
             self.lock_read(|| Resource::Inode(inode.ino))?;
             let (name, parent) = {
                 let state = inode.state.lock();

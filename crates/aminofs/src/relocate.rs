@@ -1,4 +1,4 @@
-//! What is asked of a cache object in use: who writes to it; and moving one that outgrew memory to a host file, while
+//! Questions about a cache object in use, such as whether a program writes to it; and moving one that outgrew memory to a host file, while
 //! its writer has it open.
 
 use goanna_vfs::{Node, Opened, Result};

@@ -134,7 +134,7 @@ impl View<'_> {
         self.within
     }
 
-    /// How much whoever calls wants to wait for the disk.
+    /// How durable the caller wants its changes to be.
     pub(crate) fn durability(&self) -> Durability {
         self.durability
     }

@@ -5,7 +5,7 @@ use goanna_sys::txncall::ID_LEN;
 
 use crate::Error;
 
-/// A transaction's identifier. Whoever knows it, and is the same user, can attach to the transaction.
+/// A transaction's identifier. A process of the same user that knows it can attach to the transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Id(String);

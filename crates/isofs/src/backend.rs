@@ -14,7 +14,7 @@ use crate::iso::Iso;
 /// `ISOFS_SUPER_MAGIC` of Linux.
 const MAGIC: u64 = 0x9660;
 
-/// Is told of errors.
+/// Receives errors.
 type Listener = Box<dyn Fn(&Error) + Send + Sync>;
 
 /// An image as a read-only file system.

@@ -479,7 +479,7 @@ impl Iso {
         Ok(())
     }
 
-    /// The content of a block; the last one is kept for whoever reads on in small pieces.
+    /// The content of a block; the last one is kept for reads that go on in small pieces.
     fn unpack(&self, file: &Meta, zisofs: Zisofs, block: u64) -> Result<Arc<Vec<u8>>> {
         let key = (file.offset, block);
         if let Some((held, content)) = &*self.unpacked.lock()

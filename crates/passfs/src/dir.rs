@@ -193,7 +193,7 @@ impl PassFs {
         Ok(())
     }
 
-    /// A symbolic link's text. `/proc/self` and `/proc/thread-self` name whoever asks, and that is the caller.
+    /// A symbolic link's text. `/proc/self` and `/proc/thread-self` name the caller.
     pub(crate) fn link_text(&self, caller: &Caller, node: &Node) -> Result<Vec<u8>> {
         if node.kind() != FileKind::Symlink {
             return Err(Errno::EINVAL);

@@ -63,7 +63,7 @@ impl PassFs {
         rustix::fs::fallocate(&file, mode, offset, len).map_err(os)
     }
 
-    /// fsync(2) by the monitor's own right, since whoever may ask holds the file open already.
+    /// fsync(2) by the monitor's own right: the caller has the file open already.
     pub(crate) fn make_durable(&self, node: Option<&Node>) -> Result<()> {
         let Some(node) = node else {
             return rustix::fs::syncfs(self.open_own(&self.root)?).map_err(os);

@@ -192,7 +192,7 @@ impl Rvm {
         self.region_mut(id).map(Region::bytes_mut)
     }
 
-    /// Where a region starts, for data structures with pointers. It stays there until it is unmapped. Whoever writes by
+    /// Where a region starts, for data structures with pointers. It stays there until it is unmapped. A write through
     /// pointers sees to it that nobody does during begin, commit and abort. [`Error::NoRegion`].
     pub fn start(&self, id: RegionId) -> Result<NonNull<u8>, Error> {
         self.region(id).map(Region::start)

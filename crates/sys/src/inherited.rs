@@ -6,7 +6,7 @@
 
 use nix::errno::Errno;
 
-/// Closes all descriptors but standard input, output and error: a process that outlives who started it must not keep the
+/// Closes all descriptors but standard input, output and error: a process that outlives its parent must not keep the
 /// pipes of others open. To be called before the process has opened any itself. `ENOSYS`: Linux before 5.9.
 pub fn close() -> Result<(), Errno> {
     // SAFETY: integers only; the caller has no descriptors of its own yet.

@@ -15,7 +15,7 @@ use nix::sys::socket::{
     recvmsg, setsockopt, socket, sockopt,
 };
 
-/// A datagram socket in the abstract name space. Anybody may write to it; the kernel says who has.
+/// A datagram socket in the abstract name space. Every process may write to it; the kernel tells the sender.
 #[derive(Debug)]
 pub struct LetterBox {
     socket: OwnedFd,

@@ -62,7 +62,7 @@ pub fn exhausted_nofile() -> Option<u64> {
 }
 
 /// Raises the soft limits on file sizes, address space and processor time to the hard ones: of a process that works for others
-/// than who started it. A limit that cannot be raised stays.
+/// than the process that started it. A limit that cannot be raised stays.
 pub fn raise_others() {
     for resource in [
         libc::RLIMIT_FSIZE,

@@ -1,7 +1,7 @@
 //! Memfds: files that live in memory and have an identity of their own (memfd_create(2)).
 //!
 //! The description that memfd_create returns counts neither as a reader nor as a writer of the inode; descriptions
-//! from [`reopen`] do. So the monitor can keep what [`create`] gave it and ask by a lease who *else* has the file
+//! from [`reopen`] do. So the monitor can keep what [`create`] gave it and find out by a lease whether another process has the file
 //! open: in any process, by descriptor or by a mapping that outlived it. `O_PATH` descriptors and further mentions
 //! of the created description itself (dup, fork, ADDFD) do not count: never install that one in a tracee.
 #![allow(
@@ -119,7 +119,7 @@ fn lease_granted(fd: BorrowedFd<'_>, kind: libc::c_int) -> bool {
 fn try_lease(fd: BorrowedFd<'_>, kind: libc::c_int) -> bool {
     const F_SETSIG: libc::c_int = 10;
     let fd = fd.as_raw_fd();
-    // Whoever opens the file while we hold the lease makes the kernel signal us, by default with SIGIO, which
+    // An open of the file while we hold the lease makes the kernel signal us, by default with SIGIO, which
     // kills; SIGURG is ignored unless handled. That opener waits until the lease is gone, at once.
     // SAFETY: integers only.
     unsafe {

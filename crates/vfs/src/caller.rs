@@ -1,4 +1,4 @@
-//! Who calls: the credentials a path walk and a back end judge by.
+//! The caller of an operation: the credentials by which a path walk and a back end judge.
 
 use std::sync::Arc;
 

@@ -260,7 +260,7 @@ pub trait FileSystem: Send + Sync + 'static {
 
     // Metadata.
 
-    /// Changes metadata; rules about who may have been judged.
+    /// Changes metadata; permission has been checked.
     fn setattr(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
         Err(Errno::EROFS)
     }

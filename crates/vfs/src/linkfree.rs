@@ -1,7 +1,7 @@
 //! Host directories whose paths were found free of symbolic links a moment ago.
 //!
 //! Compilers ask about thousands of files in a few dozen directories; asking the kernel about the directory each time
-//! takes a fifth of the time of such a call. What is kept here only decides who walks a path, we or the kernel, and
+//! takes a fifth of the time of such a call. What is kept here only decides whether the kernel or the monitor walks a path, and
 //! matters only where a link leads into a mount: then a link made by a process outside the run is seen up to
 //! [`FRESH`] late. Links made inside it are seen at once: the monitor tells of each call that could make one, and for as
 //! long as the kernel may be at it nothing is kept.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{Errno, Result};
 
-/// A transaction's identifier: 128 random bits, so that who knows it was told it.
+/// A transaction's identifier: 128 random bits, so that it cannot be guessed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TxnId(pub u128);
 
@@ -51,7 +51,7 @@ pub struct TxnStatus {
     pub conflicts: u64,
 }
 
-/// Result of a call that met a lock: it is to be made again, from the start, after [`Transactions::wait`] of the same
+/// Result of a call that met a lock: it is to be restarted, from the start, after [`Transactions::wait`] of the same
 /// caller. Linux never returns this number to a program.
 pub const LOCKED: Errno = Errno::ERESTART;
 

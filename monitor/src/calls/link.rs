@@ -1,4 +1,4 @@
-//! Names: unlink(2), rename(2), link(2), symlink(2), readlink(2) and their kin.
+//! Names: unlink(2), rename(2), link(2), symlink(2), readlink(2) and their variants.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! open(2) and its kin.
+//! open(2), openat(2), openat2(2), creat(2).
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;

@@ -1,4 +1,4 @@
-//! What a file is: stat(2), statx(2), access(2), statfs(2) and their kin.
+//! What a file is: stat(2), statx(2), access(2), statfs(2) and their variants.
 
 use goanna_vfs::{Attr, Errno, Place, Result, ops};
 

@@ -12,7 +12,7 @@ use crate::call::{Answer, Call};
 use crate::members::offsets;
 use crate::task::credentials;
 
-/// What is asked, by whom, for whom.
+/// A request: the thread that makes it, and the thread or process that it concerns.
 #[derive(Debug, Clone)]
 pub struct Request {
     op: Op,
@@ -77,7 +77,7 @@ impl Request {
         })
     }
 
-    /// Whether who it is for takes part in a transaction afterwards.
+    /// Whether the process that it concerns takes part in a transaction afterwards.
     pub fn joins(&self) -> bool {
         matches!(
             self.op,

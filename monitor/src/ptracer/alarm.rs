@@ -1,4 +1,4 @@
-//! Wakes the supervisor at the deadlines of waits that were made again ([`super::undisturbed`]).
+//! Wakes the supervisor at the deadlines of waits that were restarted ([`super::undisturbed`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

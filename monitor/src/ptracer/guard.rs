@@ -1,4 +1,4 @@
-//! A panic in the supervisor is a defect of ours. It must not end the run: the user is told, the call fails with EIO, and the
+//! A panic in the supervisor is a defect of ours. It must not end the run: the user is notified, the call fails with EIO, and the
 //! tracee goes on.
 
 use std::any::Any;

@@ -46,7 +46,7 @@ pub struct Supervisor {
     last_late: u64,
     /// Tracees that are followed.
     known: HashSet<i32>,
-    /// New ones that stopped before the stop of who started them, which tells what they inherit.
+    /// New threads that stopped before the stop of the thread that started them, which tells what they inherit.
     early: HashSet<i32>,
     /// Those that have the filter of members.
     filtered: HashSet<i32>,

@@ -236,7 +236,7 @@ impl Supervisor {
         let task = self.monitor.tasks.get(tid);
         let needs_descriptor = task.as_ref().is_ok_and(|task| task.wanted().is_some());
         let outcome = match self.monitor.waiting.take(&waiting) {
-            // Its call is made again, and asks for that descriptor.
+            // Its call is restarted, and asks for that descriptor.
             Some(_) if needs_descriptor => Ok(Answer::Again),
             Some(outcome) => self.monitor.judge_shortage(outcome),
             None => Ok(Answer::Again),
@@ -255,7 +255,7 @@ impl Supervisor {
                     task.forget_brought();
                 }
             }
-            // Given to the call that is made again.
+            // Given to the call that is restarted.
             other => self.monitor.waiting.put_back(&waiting, other),
         }
         match result {

@@ -32,7 +32,7 @@ const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 /// Where a restarted call stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// It is about to be made again, or has just been interrupted again.
+    /// It is about to be restarted, or has just been interrupted again.
     Outside,
     /// It waits.
     Inside,
@@ -194,7 +194,7 @@ impl Waits {
         Some(Boundary::Ends((is_interrupted && is_over).then_some(over)))
     }
 
-    /// Thread `tid` is at the seccomp stop of a call: whether that is a wait which is made again, whose end is to be seen. Others
+    /// Thread `tid` is at the seccomp stop of a call: whether that is a wait which is restarted, whose end is to be seen. Others
     /// are over.
     pub fn seccomp_stop(&mut self, tid: i32) -> bool {
         self.noted.remove(&tid);
@@ -205,7 +205,7 @@ impl Waits {
         false
     }
 
-    /// Whether `tid` is in a wait that was made again.
+    /// Whether `tid` is in a wait that was restarted.
     pub fn is_inside(&self, tid: i32) -> bool {
         let wait = self.by_tid.get(&tid);
         wait.is_some_and(|wait| wait.stage == Stage::Inside)
@@ -218,7 +218,7 @@ impl Waits {
     }
 }
 
-/// A syscall stop of a wait that was made again.
+/// A syscall stop of a wait that was restarted.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Boundary {
     /// It begins. `is_over`: at its deadline, and the stop has taken the place of the one that the thread was told to make.
@@ -365,7 +365,7 @@ mod tests {
         let mut waits = Waits::default();
         let first = deadline(waits.stop(tid, (EPOLL, SHORT), EINTR));
         std::thread::sleep(Duration::from_millis(2));
-        // A second stop before the call is made again.
+        // A second stop before the call is restarted.
         let over = Some(Instead::Over(0));
         assert_eq!(waits.stop(tid, (EPOLL, SHORT), ERESTARTNOHAND), over);
         assert!(!waits.due(tid, first.number));

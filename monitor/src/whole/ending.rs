@@ -40,9 +40,9 @@ pub enum Abort {
     },
 }
 
-/// How long after the command's end the user is told of processes that go on. Most of them end sooner.
+/// How long after the command's end the user is notified of processes that go on. Most of them end sooner.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The user is told the names of so many of them at most.
+/// So many names of them are shown to the user at most.
 const NAMED_MAX: usize = 10;
 /// Ended processes that are remembered as possible senders of signals.
 const PAST_MAX: usize = 4096;

@@ -12,7 +12,7 @@ use super::plan::Layout;
 /// Something that happened. Times are counted, not measured: each number comes once in a history.
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// Who did it.
+    /// The party that did it.
     pub party: usize,
     /// The transaction it belongs to; of a begin and an end, the one around.
     pub txn: Option<usize>,

@@ -211,7 +211,7 @@ impl<'a> Stage<'a> {
 #[derive(Default)]
 struct Cast {
     parties: Vec<Party>,
-    /// Who has forked each.
+    /// The parent of each.
     parents: Vec<Option<usize>>,
     ended: Vec<bool>,
 }

@@ -1,4 +1,4 @@
-//! Somebody who uses the file system, as the monitor does on a process's behalf.
+//! A user of the file system: calls it as the monitor does on a process's behalf.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -30,14 +30,14 @@ pub(crate) const LOG: &str = "log";
 /// Directory of the engine's files.
 pub(crate) const ENGINE: &str = "engine";
 
-/// Longest time that who holds the lock takes to write down who it is. It cannot when the disk is full.
+/// Longest time that the holder of the lock takes to write down its process id. It cannot when the disk is full.
 const INTRODUCTION: Duration = Duration::from_secs(1);
 
 /// The store's lock file; the lock goes with it.
 pub(crate) struct Lock(#[expect(dead_code, reason = "held for its lock")] File);
 
 /// Reads the header of a store; `None` if `dir` does not exist, is empty, or holds an interrupted creation. The holder of
-/// the store replaces it at any time: who takes the lock must read it again.
+/// the store replaces it at any time: after taking the lock it must be read again.
 pub(crate) fn read_header(dir: &Path) -> Result<Option<Header>, Error> {
     let path = dir.join(HEADER);
     let raw = match header_bytes(&path) {
@@ -121,7 +121,7 @@ pub(crate) fn make(dir: &Path) -> Result<(), Error> {
     }
 }
 
-/// Takes the lock of `dir` or says who has it.
+/// Takes the lock of `dir`, or fails with the process that has it.
 pub(crate) fn lock(dir: &Path) -> Result<Lock, Error> {
     let path = dir.join(LOCK);
     let options = OpenOptions::new()
@@ -140,7 +140,7 @@ pub(crate) fn lock(dir: &Path) -> Result<Lock, Error> {
             Err(TryLockError::Error(error)) => return Err(Error::io("lock", &path)(error)),
         }
         match holder(&file) {
-            // The first of all has the lock a moment before the file says who it is.
+            // A process has the lock a moment before the file says which process that is.
             None if begun.elapsed() < INTRODUCTION => sleep(Duration::from_millis(1)),
             holder => {
                 let (pid, command) = holder.unwrap_or_else(|| (0, "unknown".to_owned()));

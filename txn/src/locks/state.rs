@@ -1,4 +1,4 @@
-//! Who holds what and who waits for what, as it is under the lock manager's mutex.
+//! Which owner holds which resource, and which waits for which: the state under the lock manager's mutex.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -130,7 +130,7 @@ impl State {
             if self.line(wait.owner).any(|relative| relative == owner) {
                 return true;
             }
-            // Who waits for an owner waits for its descendants: it ends after them.
+            // Waiting for an owner is waiting for its descendants: it ends after them.
             let inside = |other: &&Arc<Wait>| self.line(other.owner).any(|around| around == owner);
             for other in self.waits.iter().filter(inside) {
                 to_see.extend(self.blockers_of(other));
@@ -162,7 +162,7 @@ impl State {
                 holders.push(Holder { owner, modes });
             }
         }
-        // Who waits for the resource depends on one owner more, or on one for more modes.
+        // An owner that waits for the resource depends on one owner more, or on one for more modes.
         for wait in self.waits.iter().filter(|wait| wait.resource == *resource) {
             wait.wake.notify_one();
         }

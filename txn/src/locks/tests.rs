@@ -35,7 +35,7 @@ fn threads(count: usize, work: impl Fn(usize) + Send + Sync + 'static) {
     }
 }
 
-/// Who is inside a resource, to see that nobody is who should not be.
+/// The owners inside a resource, to see that no other one is.
 #[derive(Default)]
 struct Inside([AtomicUsize; 3]);
 
@@ -112,8 +112,8 @@ fn operations_that_have_ended_are_woken_too() {
     shuttle::check_random(model, 3_000);
 }
 
-/// Two resources in opposite orders. Whoever is told of a circle gives up and begins anew, so all get through; a circle
-/// that nobody sees stops the model.
+/// Two resources in opposite orders. An owner that learns of a circle gives up and begins anew, so all get through; a circle
+/// that goes unnoticed stops the model.
 #[test]
 fn every_circle_is_found() {
     fn model() {
@@ -137,7 +137,7 @@ fn every_circle_is_found() {
     shuttle::check_pct(model, 1_000, 3);
 }
 
-/// A circle of two who want to change what both read closes whoever comes first, and one of them gets through.
+/// Two owners that want to change what both read form a circle, and one of them gets through.
 #[test]
 fn one_of_two_upgrades_gets_through() {
     fn model() {
@@ -254,7 +254,7 @@ fn an_owner_that_ends_leaves_no_waiter_behind() {
     shuttle::check_random(model, 1_000);
 }
 
-/// Whether somebody waits in vain: everybody who can end does, and who is left waits for ever.
+/// Whether an owner waits in vain: all owners that can end do, and those that are left wait for ever.
 fn somebody_is_stuck(state: &State, owners: &[Owner]) -> bool {
     let mut open: HashSet<_> = owners.iter().copied().collect();
     let mut waiting: Vec<_> = state.waits.iter().collect();
@@ -313,7 +313,7 @@ fn circles_are_found_where_somebody_is_stuck_and_nowhere_else() {
         let (mut state, mut owners) = (State::default(), Vec::new());
         for _ in 0..60 {
             step(&mut state, &mut owners);
-            // Who need not wait leaves.
+            // Owners that need not wait leave.
             let waits = state.waits.clone();
             for wait in waits
                 .iter()

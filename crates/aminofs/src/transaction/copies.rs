@@ -183,7 +183,7 @@ impl Volume {
     }
 
     fn release_copy(&self, txn: &Arc<Txn>, copy: &Arc<Inode>) -> Result<()> {
-        // Whoever ends the transaction takes the level as it is.
+        // The end of the transaction takes the level as it is.
         let Some(_using) = txn.using.try_read_recursive() else {
             return Ok(());
         };

@@ -10,7 +10,7 @@
 //!
 //! Lock order: a transaction's `using` comes before everything in the crate's order; [`Transactions`]' `open`, the levels and the
 //! lock manager are leaves. Nothing is held while somebody waits for a lock: the operation is undone (it takes all
-//! its locks before it changes anything) and made again.
+//! its locks before it changes anything) and restarted.
 
 mod content;
 mod copies;
@@ -44,7 +44,7 @@ pub(crate) struct Txn {
     /// All descriptors of its programs are younger than it, and none outlives it ([`copies`]).
     pub is_run: bool,
     pub level: Mutex<Level>,
-    /// Held shared by operations of the transaction, exclusively by whoever ends it.
+    /// Held shared by operations of the transaction, exclusively by its end.
     pub using: RwLock<()>,
     pub ended: AtomicBool,
     inner: Mutex<Vec<Weak<Txn>>>,

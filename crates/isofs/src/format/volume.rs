@@ -28,9 +28,9 @@ pub struct Volume {
     pub volume_id: String,
     /// The name of the set of volumes.
     pub set_id: String,
-    /// Who published it; as the next two, perhaps the name of a file in the root, after an underscore.
+    /// The publisher; as the next two, perhaps the name of a file in the root, after an underscore.
     pub publisher: String,
-    /// Who prepared the data.
+    /// The preparer of the data.
     pub preparer: String,
     /// How the data are recorded; mostly the program that made the image.
     pub application: String,

@@ -1,4 +1,4 @@
-//! Who may: mode bits, capabilities, and the protections of `/proc/sys/fs`.
+//! Permission: mode bits, capabilities, and the protections of `/proc/sys/fs`.
 
 use std::sync::LazyLock;
 

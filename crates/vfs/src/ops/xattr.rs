@@ -94,7 +94,7 @@ pub fn setxattr(
     fs(place).setxattr(caller, &place.node, name, value, flags)
 }
 
-/// listxattr(2): all names, `trusted.*` only for those who may read them.
+/// listxattr(2): all names, `trusted.*` only for callers that may read them.
 pub fn listxattr(caller: &Caller, place: &Place) -> Result<Vec<Vec<u8>>> {
     let mut names = fs(place).listxattr(caller, &place.node)?;
     if judged_here(place) && !caller.capable(caps::SYS_ADMIN) {
