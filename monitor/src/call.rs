@@ -7,7 +7,7 @@ use std::sync::Arc;
 use goanna_sys::notify::Listener;
 use goanna_sys::{interrupt, procfs, tracee};
 use goanna_vfs::walk::{Last, Oracle, Parent, Pos, Walk};
-use goanna_vfs::{Caller, Errno, LOCKED, PATH_MAX, Place, Result, caps};
+use goanna_vfs::{BLOCKED, Caller, Errno, PATH_MAX, Place, Result, caps};
 
 use crate::Monitor;
 use crate::pause::Delivery;
@@ -176,7 +176,7 @@ impl<'m> Call<'m> {
             return Ok(Arc::clone(caller));
         }
         let mut caller = self.task.caller()?;
-        let txn = self.monitor.members.current(self.task.tid);
+        let txn = self.monitor.participants.current(self.task.tid);
         if txn.is_some() {
             caller = Arc::new(Caller {
                 txn,
@@ -398,7 +398,7 @@ impl<'m> Call<'m> {
         }
         let mut path = match dir.path(&*self.caller()?) {
             Ok((path, _)) => path,
-            Err(LOCKED) => return Err(LOCKED),
+            Err(BLOCKED) => return Err(BLOCKED),
             // Nothing can be mounted where no path leads.
             Err(_) => return Ok(false),
         };

@@ -139,7 +139,7 @@ pub fn check() -> Vec<Facility> {
     add(
         "run-time directory",
         true,
-        "holds placeholders, and copies of programs that are executed from mounts",
+        "holds backing directories, and copies of programs that are executed from mounts",
         RunDir::create()
             .map(|dir| dir.path().display().to_string())
             .map_err(|error| error.to_string()),

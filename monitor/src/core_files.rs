@@ -1,7 +1,7 @@
 //! Core files of tracees whose working directory is in a mount.
 //!
-//! Where `core_pattern` is relative the kernel writes the file into the working directory, which here is a placeholder. At the
-//! stop for a signal that dumps, the tracee's user becomes the placeholder's owner, if it may write to the virtual
+//! Where `core_pattern` is relative the kernel writes the file into the working directory, which here is a backing directory. At the
+//! stop for a signal that dumps, the tracee's user becomes the backing directory's owner, if it may write to the virtual
 //! directory; else the kernel can write no file there. At the stop before its exit the thread waits until its file is in the
 //! virtual directory, so that a parent that has waited for it finds the file.
 //!
@@ -20,7 +20,7 @@ use std::time::Instant;
 use goanna_sys::{cred, interrupt, ptrace};
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{
-    Caller, Errno, LOCKED, Native, OpenFile, Opened, Place, Result, Spot, escape, ops,
+    BLOCKED, Caller, Errno, Native, OpenFile, Opened, Place, Result, WritePosition, escape, ops,
 };
 use nix::unistd::{Whence, lseek};
 
@@ -48,7 +48,7 @@ const PIECE: usize = 1 << 20;
 
 /// A thread that a signal is about to end.
 struct Dump {
-    placeholder: Arc<Path>,
+    backing_dir: Arc<Path>,
     place: Place,
     caller: Arc<Caller>,
 }
@@ -85,18 +85,18 @@ impl CoreFiles {
             return Ok(());
         };
         let caller = call.caller()?;
-        let placeholder = monitor.shadows.directory(&place)?;
+        let backing_dir = monitor.shadows.directory(&place)?;
         let may_write = ops::access(&caller, &place, libc::W_OK | libc::X_OK).is_ok();
         let own = cred::own_ids().uid;
         let owner = if may_write { caller.uid } else { own };
         if cred::may_change_user() {
-            lchown(&placeholder, Some(owner), None).map_err(errno)?;
+            lchown(&backing_dir, Some(owner), None).map_err(errno)?;
         }
         let mode = if may_write { 0o755 } else { 0o555 };
-        fs::set_permissions(&placeholder, Permissions::from_mode(mode)).map_err(errno)?;
+        fs::set_permissions(&backing_dir, Permissions::from_mode(mode)).map_err(errno)?;
         ptrace::set_options(tid, ptrace::Options::MONITOR | ptrace::Options::TRACEEXIT)?;
         let dump = Dump {
-            placeholder,
+            backing_dir,
             place,
             caller,
         };
@@ -111,7 +111,7 @@ impl CoreFiles {
         };
         let mut others = self.dumps.values();
         let dumped = ptrace::event_message(tid).is_ok_and(|code| code & DUMPED != 0);
-        if !dumped || others.any(|other| other.placeholder == dump.placeholder) {
+        if !dumped || others.any(|other| other.backing_dir == dump.backing_dir) {
             return Vec::new();
         }
         let files = take_files(monitor, tid, &dump).unwrap_or_default();
@@ -139,10 +139,10 @@ fn dumps_to_working_directory() -> bool {
     !matches!(pattern.first(), None | Some(b'|' | b'/' | b'@'))
 }
 
-/// Moves what processes have dumped into the placeholder to where the next dump does not touch it.
+/// Moves what processes have dumped into the backing directory to where the next dump does not touch it.
 fn take_files(monitor: &Monitor, tid: i32, dump: &Dump) -> std::io::Result<Vec<CoreFile>> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(&dump.placeholder)? {
+    for entry in fs::read_dir(&dump.backing_dir)? {
         let entry = entry?;
         let meta = entry.metadata()?;
         // The kernel dumps to a new file of the process's user.
@@ -168,14 +168,14 @@ impl CoreFile {
         let since = Instant::now();
         let outcome = loop {
             match self.copy(monitor) {
-                Err(LOCKED) if locked::wait(monitor, self.tid, since) == Ok(true) => {}
+                Err(BLOCKED) if locked::wait(monitor, self.tid, since) == Ok(true) => {}
                 outcome => break outcome,
             }
         };
         // What is left goes with the run-time directory.
         let _ = fs::remove_file(&self.path);
         if let Err(error) = outcome {
-            let reason = if error == LOCKED {
+            let reason = if error == BLOCKED {
                 "it is locked by a transaction"
             } else {
                 error.desc()
@@ -191,8 +191,8 @@ impl CoreFile {
     fn copy(&self, monitor: &Monitor) -> Result<()> {
         let (caller, dir) = (&*self.caller, &self.place);
         // What else is wrong with the directory, or with what is there, shows at the creation.
-        if let Err(LOCKED) = ops::unlink(caller, dir, &self.name) {
-            return Err(LOCKED);
+        if let Err(BLOCKED) = ops::unlink(caller, dir, &self.name) {
+            return Err(BLOCKED);
         }
         let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
         let (node, opened) = ops::create(caller, dir, &self.name, 0o600, flags)?;
@@ -233,7 +233,7 @@ impl Target<'_> {
                         flags: libc::O_RDWR,
                     };
                     let fs = &self.place.mount.fs;
-                    fs.write(self.caller, file, Spot::At(at), rest)?
+                    fs.write(self.caller, file, WritePosition::At(at), rest)?
                 }
             };
         }

@@ -43,7 +43,7 @@ impl Delegate {
         if *closed {
             return Err(Errno::ECANCELED);
         }
-        operation(self.0.members.current(tid))
+        operation(self.0.participants.current(tid))
     }
 
     /// The file that `fd`, a tracee's descriptor of a regular file of a mount, stands for; `None` for one of the host.

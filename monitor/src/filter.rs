@@ -31,7 +31,7 @@ const OFFSET_ARCH: u32 = 4;
 const OFFSET_ARGS: u32 = 16;
 
 /// The event message of a stop of the transaction call, or of one of [`Rule::Trace`], in a program that has the filter
-/// of [`compile_member`].
+/// of [`compile_participant`].
 pub const MEMBER: u32 = 2;
 /// As [`MEMBER`], where that filter also stops calls that close descriptors.
 pub const CLOSER: u32 = 3;
@@ -171,7 +171,7 @@ impl Verdict {
 }
 
 impl Verdict {
-    /// The verdict of [`compile_member`].
+    /// The verdict of [`compile_participant`].
     fn of_member(rule: &'static Rule, closes: bool) -> Self {
         match rule {
             Rule::Read(_) | Rule::ReadIf(..) => Self::Return(RET_TRACE),
@@ -205,7 +205,7 @@ pub fn compile_watch(watch: Watch) -> Vec<Insn> {
 /// A further filter for a program that takes part in a transaction: it stops calls that read, whose answer is not the
 /// kernel's where the transaction has changed the file; where the last close ends one (`closes`) also calls that close.
 /// Children inherit it, and it stays when the transaction has ended.
-pub fn compile_member(closes: bool) -> Vec<Insn> {
+pub fn compile_participant(closes: bool) -> Vec<Insn> {
     assemble(RET_ALLOW, |rule| Verdict::of_member(rule, closes))
 }
 
@@ -460,7 +460,7 @@ mod tests {
 
     #[test]
     fn members_are_told_apart_and_only_closers_stop_at_close() {
-        let (member, closer) = (compile_member(false), compile_member(true));
+        let (member, closer) = (compile_participant(false), compile_participant(true));
         let verdict =
             |program: &[Insn], nr: i64| run(program, AUDIT_ARCH_X86_64, nr as u32, [0; 6]);
         for nr in [libc::SYS_execve, libc::SYS_execveat] {

@@ -1,5 +1,5 @@
 //! Making a tracee call what it did not ask for: seccomp(2), when a shell waits for the `amino txn begin` that begins a
-//! transaction and must have the filter of members when it goes on; or what brings a descriptor to it.
+//! transaction and must have the filter of participants when it goes on; or what brings a descriptor to it.
 //!
 //! The tracee is stopped, is made to run the calls of a script, by a syscall instruction of its vDSO, and then goes on where
 //! it was; a call that an interruption ended is restarted.
@@ -92,7 +92,7 @@ const RESTARTED: [i64; 3] = [-512, -513, -514];
 const RESTART_BLOCK: i64 = -516;
 
 impl Injector {
-    /// Begins to give `target` the filter of members, for `waiting`. ESRCH.
+    /// Begins to give `target` the filter of participants, for `waiting`. ESRCH.
     pub fn install_filter(&mut self, target: i32, waiting: i32) -> Result<()> {
         if let Some(injection) = self.by_tid.get_mut(&target) {
             injection.waiting.push(waiting);

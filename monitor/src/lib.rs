@@ -9,12 +9,11 @@
 //!
 //! Threads of a run: one supervisor (the thread that calls [`Run::follow`]; ptrace belongs to a thread), a small pool, one
 //! sweeper, one for signals; two for each call that waits, one of them for 10 ms, and one for the deadlines of waits. Lock order: the table of `profiled` comes first; `tasks` and `shadows` tables and
-//! `programs` are leaves, as are the book of `members` and the supervisor's `mailbox`; none is held while a tracee or a back end is waited for, but
+//! `programs` are leaves, as are the registry of `participants` and the supervisor's `mailbox`; none is held while a tracee or a back end is waited for, but
 //! `programs` while a program is copied, and that of `profiled` while a transaction begins.
 
 mod abi;
 mod alive;
-mod baton;
 pub mod call;
 pub mod calls;
 mod check;
@@ -23,28 +22,29 @@ mod delegate;
 pub mod filter;
 mod inflight;
 mod inject;
+mod latency_hold;
 mod launch;
 mod locked;
 mod mailbox;
-mod members;
 mod outside;
+mod participants;
 mod pause;
 pub mod pool;
 pub mod profile;
 mod profiled;
 mod program;
 mod ptracer;
+mod receiver;
 mod restart;
 mod rewrite;
+mod run_transaction;
 mod rundir;
 pub mod shadow;
 mod signals;
 mod stats;
 pub mod table;
 mod task;
-mod vigil;
 mod waiting;
-mod whole;
 
 use std::ffi::OsString;
 use std::io;
@@ -71,10 +71,10 @@ pub use goanna_sys::launch::{ExecReport, Launched};
 pub use goanna_sys::limits::raise_others as raise_limits;
 pub use launch::{Command, Program, Start, inside, start};
 pub use outside::Outside;
+pub use run_transaction::{Abort, Ending};
 pub use signals::{End, Signals};
 pub use stats::Stats;
 pub use task::credentials;
-pub use whole::{Abort, Ending};
 
 use alive::Alive;
 use calls::outgrow::Reluctant;
@@ -82,18 +82,18 @@ use calls::socket::Names;
 use delegate::Gate;
 use inflight::InFlight;
 use mailbox::Mailbox;
-use members::Members;
 use outside::Policy;
+use participants::Participants;
 use pause::Pause;
 use profile::Profile;
 use profiled::Profiled;
 use program::Programs;
 use ptracer::Supervisor;
+use run_transaction::RunTransaction;
 use shadow::Shadows;
 use stats::Counters;
 use task::Tasks;
 use waiting::WaitingCalls;
-use whole::Whole;
 
 /// How calls reach the monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -109,12 +109,12 @@ pub enum Interception {
 
 /// Tells the user something, a line at a time.
 #[derive(Clone)]
-pub struct Tell(Arc<dyn Fn(&str) + Send + Sync>);
+pub struct Reporter(Arc<dyn Fn(&str) + Send + Sync>);
 
-impl Tell {
+impl Reporter {
     /// By `tell`, which any thread may call.
-    pub fn new(tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
+    pub fn new(report: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(report))
     }
 
     /// Tells one line.
@@ -123,9 +123,9 @@ impl Tell {
     }
 }
 
-impl std::fmt::Debug for Tell {
+impl std::fmt::Debug for Reporter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Tell")
+        f.write_str("Reporter")
     }
 }
 
@@ -135,9 +135,9 @@ pub struct Config {
     /// What is mounted where.
     pub mounts: Mounts,
     /// Receives notes about the run.
-    pub note: Tell,
+    pub note: Reporter,
     /// Receives failures for which there is no caller to return them to.
-    pub fail: Tell,
+    pub fail: Reporter,
     /// Where transactions are inserted into programs.
     pub profile: Option<Profile>,
     /// What becomes of changes that transactions do not cover.
@@ -232,7 +232,7 @@ pub struct Monitor {
     /// Descriptors being installed.
     pub(crate) installs: InFlight,
     /// Which threads take part in which transaction.
-    pub(crate) members: Members,
+    pub(crate) participants: Participants,
     pub(crate) outside: Policy,
     /// Processes for which transactions are begun.
     pub(crate) profiled: Profiled,
@@ -256,11 +256,11 @@ pub struct Monitor {
     /// Closed when the run has ended.
     pub(crate) gate: Gate,
     /// How its processes end.
-    pub(crate) ending: whole::ending::Ending,
+    pub(crate) ending: run_transaction::ending::Ending,
     /// Whether threads stand still for a commit.
     pub(crate) pause: Pause,
-    pub(crate) note: Tell,
-    pub(crate) fail: Tell,
+    pub(crate) note: Reporter,
+    pub(crate) fail: Reporter,
     noted: AtomicBool,
     /// The user knows that processes outside of the run get copies of files.
     pub(crate) passed_out: AtomicBool,
@@ -338,7 +338,11 @@ impl Run {
     /// A run by `config`.
     pub fn new(config: Config) -> Result<Self, Error> {
         let monitor = Arc::new(Monitor {
-            members: Members::new(&config.mounts, config.note.clone(), config.fail.clone()),
+            participants: Participants::new(
+                &config.mounts,
+                config.note.clone(),
+                config.fail.clone(),
+            ),
             profiled: Profiled::new(config.profile),
             outside: Policy::new(config.outside, config.one_transaction, config.note.clone()),
             mounts: config.mounts,
@@ -355,7 +359,7 @@ impl Run {
             waiting: WaitingCalls::default(),
             alive: Alive::default(),
             gate: Gate::default(),
-            ending: whole::ending::Ending::new(config.one_transaction),
+            ending: run_transaction::ending::Ending::new(config.one_transaction),
             pause: Pause::default(),
             note: config.note,
             fail: config.fail,
@@ -434,8 +438,10 @@ impl Run {
         // Where it is forbidden, threads take turns.
         let _ = cred::thread_owns_fs();
         let monitor = self.monitor;
-        let whole = self.one_transaction.then(|| Whole::begin(&monitor));
-        let whole = whole.transpose().map_err(Error::Transaction)?;
+        let transaction = self
+            .one_transaction
+            .then(|| RunTransaction::begin(&monitor));
+        let transaction = transaction.transpose().map_err(Error::Transaction)?;
         let mut supervisor = Supervisor::new(Arc::clone(&monitor), listener.is_some());
         monitor.ending.set_command(pid);
         supervisor.seize(pid).map_err(Error::Trace)?;
@@ -450,14 +456,14 @@ impl Run {
         let status = supervisor.run(pid).map_err(Error::Trace)?;
         sweeper.stop();
         monitor.gate.close();
-        monitor.members.note_refused();
-        monitor.members.end_named();
+        monitor.participants.note_refused();
+        monitor.participants.end_named();
         monitor.shadows.sweep(Vec::new);
         Ok(Outcome {
             status,
             stats: monitor.stats.snapshot(),
-            transaction: whole.map(|whole| whole.end(status)),
-            lost: monitor.members.lost(),
+            transaction: transaction.map(|transaction| transaction.end(status)),
+            lost: monitor.participants.lost(),
         })
     }
 }
@@ -496,10 +502,12 @@ impl Sweeper {
                         return;
                     }
                     drop(stop);
-                    monitor.members.expire();
-                    monitor.members.note_refused();
+                    monitor.participants.expire();
+                    monitor.participants.note_refused();
                     monitor.shadows.sweep(|| monitor.alive.all());
-                    monitor.ending.tell_of_rest(&monitor.alive, &monitor.note);
+                    monitor
+                        .ending
+                        .report_left_processes(&monitor.alive, &monitor.note);
                     stop = flag.lock();
                 }
             })?;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use goanna_vfs::{LOCKED, Result};
+use goanna_vfs::{BLOCKED, Result};
 
 use crate::call::Answer;
 use crate::{Monitor, waiting};
@@ -10,7 +10,7 @@ use crate::{Monitor, waiting};
 /// Waits, on a thread that works out a call of `tid`, for the lock that this call met; false when a signal, or death, ends the
 /// wait. EDEADLK, ETIMEDOUT.
 pub fn wait(monitor: &Monitor, tid: i32, since: Instant) -> Result<bool> {
-    let transactions = monitor.members.transactions()?;
+    let transactions = monitor.participants.transactions()?;
     loop {
         // An interruption after this look cancels the wait.
         if waiting::is_interrupted() {
@@ -34,7 +34,7 @@ pub fn until_free(
             return Ok(Answer::Again);
         }
         match attempt() {
-            Err(LOCKED) => {}
+            Err(BLOCKED) => {}
             Ok(Answer::Block(work)) => return work(),
             other => return other,
         }

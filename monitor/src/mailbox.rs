@@ -1,9 +1,9 @@
-//! Letters to the supervisor, from the threads that answer calls: the supervisor alone may use ptrace.
+//! Messages to the supervisor, from the threads that answer calls: the supervisor alone may use ptrace.
 //!
 //! The supervisor waits in waitid(2), and a signal of ours ends that wait. A signal that arrives just before the wait begins
-//! is lost, so the sender repeats it until the supervisor has read the letter. Nobody polls while there is no letter.
+//! is lost, so the sender repeats it until the supervisor has read the message. Nobody polls while there is no message.
 //!
-//! The mutex in here is a leaf in the lock order. A thread that posts a letter holds nothing that the supervisor waits for, in
+//! The mutex in here is a leaf in the lock order. A thread that posts a message holds nothing that the supervisor waits for, in
 //! particular no guard of [`crate::inflight`].
 
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct Park {
 }
 
 /// What the supervisor is to do.
-pub enum Letter {
+pub enum Message {
     /// To let the caller go on with its answer.
     Late(Box<Late>),
     /// To park a thread whose call waits.
@@ -61,16 +61,16 @@ pub enum Letter {
 #[derive(Default)]
 pub struct Mailbox {
     state: Mutex<State>,
-    /// Whether there are letters; without one the supervisor does not take the mutex.
+    /// Whether there are messages; without one the supervisor does not take the mutex.
     filled: AtomicBool,
     read: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    letters: Vec<Letter>,
+    messages: Vec<Message>,
     posted: u64,
-    /// So many letters have been dealt with.
+    /// So many messages have been dealt with.
     done: u64,
     supervisor: Option<Waiter>,
     /// The supervisor has ended.
@@ -94,16 +94,16 @@ impl Mailbox {
         Ok(())
     }
 
-    /// The supervisor ends: letters are not read any more.
+    /// The supervisor ends: messages are not read any more.
     pub fn close(&self) {
         self.state.lock().closed = true;
         self.read.notify_all();
     }
 
-    /// Posts a letter; returns when the supervisor has dealt with it, or has ended.
-    pub fn post(&self, letter: Letter) {
+    /// Posts a message; returns when the supervisor has dealt with it, or has ended.
+    pub fn post(&self, message: Message) {
         let mut state = self.state.lock();
-        state.letters.push(letter);
+        state.messages.push(message);
         state.posted += 1;
         let number = state.posted;
         self.filled.store(true, Ordering::Release);
@@ -118,16 +118,16 @@ impl Mailbox {
         }
     }
 
-    /// Deals with the letters there are by `deal`. For the supervisor.
-    pub fn read(&self, mut deal: impl FnMut(Letter)) {
+    /// Deals with the messages there are by `deal`. For the supervisor.
+    pub fn read(&self, mut deal: impl FnMut(Message)) {
         if !self.filled.swap(false, Ordering::Acquire) {
             return;
         }
-        let (letters, posted) = {
+        let (messages, posted) = {
             let mut state = self.state.lock();
-            (std::mem::take(&mut state.letters), state.posted)
+            (std::mem::take(&mut state.messages), state.posted)
         };
-        letters.into_iter().for_each(&mut deal);
+        messages.into_iter().for_each(&mut deal);
         self.state.lock().done = posted;
         self.read.notify_all();
     }
@@ -152,8 +152,8 @@ mod tests {
             while read < 100 {
                 // As waitid(2), a wait that a signal ends.
                 let _ = nix::poll::poll(&mut [], nix::poll::PollTimeout::NONE);
-                reading.read(|letter| {
-                    if let Letter::Interrupt(tid) = letter {
+                reading.read(|message| {
+                    if let Message::Interrupt(tid) = message {
                         sender.send(tid).unwrap();
                         read += 1;
                     }
@@ -162,11 +162,11 @@ mod tests {
             reading.close();
         });
         for tid in 0..100 {
-            mailbox.post(Letter::Interrupt(tid));
+            mailbox.post(Message::Interrupt(tid));
             assert_eq!(seen.try_recv(), Ok(tid), "it is dealt with by then");
         }
         supervisor.join().unwrap();
         // Nobody reads any more.
-        mailbox.post(Letter::Interrupt(0));
+        mailbox.post(Message::Interrupt(0));
     }
 }

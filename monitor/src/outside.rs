@@ -12,10 +12,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use goanna_vfs::walk::{Last, Pos};
-use goanna_vfs::{Errno, FileKind, LOCKED, Result};
+use goanna_vfs::{BLOCKED, Errno, FileKind, Result};
 use parking_lot::Mutex;
 
-use crate::Tell;
+use crate::Reporter;
 use crate::call::{Answer, Call};
 
 /// What becomes of such a change.
@@ -39,7 +39,7 @@ pub struct Policy {
     outside: Outside,
     /// The whole run is one transaction.
     always: bool,
-    tell: Tell,
+    report: Reporter,
     told: Mutex<Vec<Vec<u8>>>,
     /// Threads whose call is restarted because we wanted to see its result. It is left alone then.
     restarted: Mutex<HashSet<i32>>,
@@ -47,11 +47,11 @@ pub struct Policy {
 
 impl Policy {
     /// `always`: the whole run is one transaction; `tell` is called with a line for the user.
-    pub fn new(outside: Outside, always: bool, tell: Tell) -> Self {
+    pub fn new(outside: Outside, always: bool, report: Reporter) -> Self {
         Self {
             outside,
             always,
-            tell,
+            report,
             told: Mutex::default(),
             restarted: Mutex::default(),
         }
@@ -151,7 +151,7 @@ impl Policy {
                  (--outside warn names all such changes, --outside deny refuses them)"
             ),
         };
-        self.tell.line(&line);
+        self.report.line(&line);
         told.push(path);
     }
 }
@@ -179,7 +179,7 @@ fn outside(call: &Call<'_>) -> Result<Option<Vec<u8>>> {
     })();
     let (at, name) = match found {
         Ok(Some(found)) => found,
-        Err(LOCKED) => return Err(LOCKED),
+        Err(BLOCKED) => return Err(BLOCKED),
         // The call will fail, for this reason or another one.
         Ok(None) | Err(_) => return Ok(None),
     };
@@ -188,7 +188,7 @@ fn outside(call: &Call<'_>) -> Result<Option<Vec<u8>>> {
             place.node.kind(),
             FileKind::Regular | FileKind::Directory | FileKind::Symlink
         );
-        if call.monitor.members.cover(&place.mount) || !is_file {
+        if call.monitor.participants.cover(&place.mount) || !is_file {
             return Ok(None);
         }
     }

@@ -115,7 +115,7 @@ impl Readers for Monitor {
                 }
                 stopped.extend(self.halt(tid, limit));
                 for thread in threads {
-                    let txn = self.members.current(thread);
+                    let txn = self.participants.current(thread);
                     holders.extend(held.iter().map(|&object| Holder { object, txn }));
                 }
             }

@@ -1,4 +1,4 @@
-//! The pool that answers notifications: any thread may take any call, one at a time receives (`baton`).
+//! The pool that answers notifications: any thread may take any call, one at a time receives (`receiver`).
 
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,15 +7,15 @@ use std::thread;
 
 use goanna_sys::cred;
 use goanna_sys::notify::{Listener, Notification, Ready, Reply};
-use goanna_vfs::{Errno, LOCKED, Result};
+use goanna_vfs::{BLOCKED, Errno, Result};
 use nix::sys::signal::SigSet;
 
-use crate::baton::{Baton, Ticket};
 use crate::call::{Answer, Call};
-use crate::mailbox::{Letter, Park};
+use crate::latency_hold::LatencyHold;
+use crate::mailbox::{Message, Park};
+use crate::receiver::{ReceiverSlots, Ticket};
 use crate::restart::is_interruptible;
 use crate::table::entry;
-use crate::vigil::Vigil;
 use crate::waiting::{Rejoined, Waiting, Work};
 use crate::{Monitor, profiled, waiting};
 
@@ -26,8 +26,8 @@ const STANDBYS_MAX: usize = 7;
 struct Pool {
     monitor: Arc<Monitor>,
     listener: Arc<Listener>,
-    baton: Baton,
-    vigil: Vigil,
+    receivers: ReceiverSlots,
+    latency_hold: LatencyHold,
 }
 
 /// Starts answering. The threads end when no tracee is left.
@@ -35,10 +35,10 @@ pub fn start(monitor: &Arc<Monitor>, listener: Listener) -> std::io::Result<()> 
     let pool = Arc::new(Pool {
         monitor: Arc::clone(monitor),
         listener: Arc::new(listener),
-        baton: Baton::default(),
-        vigil: Vigil::start()?,
+        receivers: ReceiverSlots::default(),
+        latency_hold: LatencyHold::start()?,
     });
-    // The receiver, and one to take its seat.
+    // The receiver, and one to take its slot.
     add(&pool)?;
     add(&pool)
 }
@@ -57,21 +57,21 @@ fn serve(pool: &Arc<Pool>) {
     // Without an fs_struct of its own a thread cannot take on a tracee's umask; only calls performed with one
     // would notice, and those say so themselves.
     let _ = cred::thread_owns_fs();
-    while let Some(ticket) = pool.baton.take() {
-        if pool.baton.standbys() == 0 {
+    while let Some(ticket) = pool.receivers.take() {
+        if pool.receivers.standbys() == 0 {
             // Without another one the calls behind a slow one wait for it.
             let _ = add(pool);
         }
         if !receive(pool, ticket) {
-            pool.baton.close();
+            pool.receivers.close();
         }
-        if pool.baton.standbys() >= STANDBYS_MAX {
+        if pool.receivers.standbys() >= STANDBYS_MAX {
             return;
         }
     }
 }
 
-/// Answers calls as long as the baton is ours; false when none will come any more.
+/// Answers calls as long as the slot is ours; false when none will come any more.
 fn receive(pool: &Pool, ticket: Ticket) -> bool {
     loop {
         let notification = match pool.listener.recv() {
@@ -83,9 +83,9 @@ fn receive(pool: &Pool, ticket: Ticket) -> bool {
             },
             Err(_) => return false,
         };
-        let crowded = pool.baton.begin(ticket, notification.tid);
+        let crowded = pool.receivers.begin(ticket, notification.tid);
         answer(pool, crowded, &notification);
-        if !pool.baton.end(ticket) {
+        if !pool.receivers.end(ticket) {
             return true;
         }
     }
@@ -103,7 +103,7 @@ fn answer(pool: &Pool, crowded: bool, notification: &Notification) {
     monitor.stats.count(nr, &outcome);
     let installs = matches!(outcome, Ok(Answer::Install { .. }));
     if installs && !crowded {
-        pool.vigil.keep();
+        pool.latency_hold.keep();
     }
     // Where other tracees want this CPU, too, the kernel is to look for another one.
     let spread = crowded && !installs && listener.set_sync_wake_up(false).is_ok();
@@ -123,7 +123,7 @@ fn treat(
 ) -> Result<Answer> {
     let outcome = attempt(monitor, listener, notification, false);
     let outcome = monitor.judge_shortage(outcome);
-    let is_locked = matches!(outcome, Err(LOCKED));
+    let is_locked = matches!(outcome, Err(BLOCKED));
     if !is_locked && !matches!(outcome, Ok(Answer::Wait)) {
         return outcome;
     }
@@ -184,8 +184,8 @@ fn reply(
         Ok(Answer::Value(value)) => listener.reply(id, Reply::Value(value)),
         Ok(Answer::PassOn) => listener.reply(id, Reply::Continue),
         Ok(Answer::Watched(path)) => {
-            let letter = Letter::Watch(notification.tid, path);
-            monitor.mailbox.post(letter);
+            let message = Message::Watch(notification.tid, path);
+            monitor.mailbox.post(message);
             listener.reply(id, Reply::Continue)
         }
         Ok(Answer::Install {
@@ -208,7 +208,9 @@ fn reply(
         Ok(Answer::OpenHost { .. } | Answer::MapCopy(_) | Answer::Wait) => {
             listener.reply(id, Reply::Error(Errno::EIO))
         }
-        Ok(Answer::Again) | Err(LOCKED) => restart(monitor, listener, notification, ERESTARTNOINTR),
+        Ok(Answer::Again) | Err(BLOCKED) => {
+            restart(monitor, listener, notification, ERESTARTNOINTR)
+        }
         Ok(Answer::Interrupted) => restart(monitor, listener, notification, ERESTARTSYS),
         Ok(Answer::Block(work)) => wait_for(monitor, listener, notification, work)
             .or_else(|errno| listener.reply(id, Reply::Error(errno))),
@@ -229,7 +231,7 @@ fn restart(
     notification: &Notification,
     code: i64,
 ) -> Result<()> {
-    monitor.mailbox.post(Letter::Interrupt(notification.tid));
+    monitor.mailbox.post(Message::Interrupt(notification.tid));
     listener.reply(notification.id, Reply::Value(-code))
 }
 
@@ -275,7 +277,7 @@ fn park(
 ) {
     let stopped = None;
     let park = Park { waiting, stopped };
-    monitor.mailbox.post(Letter::Park(Box::new(park)));
+    monitor.mailbox.post(Message::Park(Box::new(park)));
     // It fails where the caller has died.
     let _ = listener.reply(notification.id, Reply::Value(-ERESTARTNOINTR));
 }

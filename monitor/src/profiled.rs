@@ -11,12 +11,12 @@ use std::thread;
 
 use goanna_sys::procfs;
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Errno, LOCKED, Result, TxnId};
+use goanna_vfs::{BLOCKED, Errno, Result, TxnId};
 use parking_lot::Mutex;
 
 use crate::call::{Answer, Call};
-use crate::members::{Deferred, Offset, offsets};
 use crate::outside::{PathAt, changed};
+use crate::participants::{Deferred, Offset, offsets};
 use crate::profile::{Begin, End, Profile, Rule};
 use crate::shadow::Identity;
 use crate::table::Handler;
@@ -92,7 +92,9 @@ impl Profiled {
             begun.rule.end == End::LastClose && !begun.goes_on(monitor, pid, None)
         };
         if let Some(begun) = open.take_if(is_over) {
-            monitor.members.commit_when_free(begun.id, begun.deferred());
+            monitor
+                .participants
+                .commit_when_free(begun.id, begun.deferred());
         }
         let Some((rule, program)) = entered.or_else(|| {
             let begun = open.as_ref()?;
@@ -147,11 +149,13 @@ impl Profiled {
         let Some(begun) = process.and_then(|process| process.open) else {
             return;
         };
-        monitor.members.retreat(pid, begun.id);
+        monitor.participants.retreat(pid, begun.id);
         if begun.rule.commits(status) {
-            monitor.members.commit_when_free(begun.id, begun.deferred());
+            monitor
+                .participants
+                .commit_when_free(begun.id, begun.deferred());
         } else {
-            monitor.members.abort_one(begun.id);
+            monitor.participants.abort_one(begun.id);
         }
     }
 
@@ -244,11 +248,11 @@ impl Profiled {
         let is_last = *calls == 0;
         match answer {
             // It is restarted.
-            Err(LOCKED) | Ok(Answer::Wait) => {}
+            Err(BLOCKED) | Ok(Answer::Wait) => {}
             Ok(Answer::PassOn) | Err(_) => {
                 if is_last && let Some(begun) = process.open.take() {
                     // With the table locked: nothing may begin inside it.
-                    call.monitor.members.abort_one(begun.id);
+                    call.monitor.participants.abort_one(begun.id);
                 }
             }
             Ok(_) => begun.tried_by = None,
@@ -308,7 +312,7 @@ pub fn close(monitor: &Arc<Monitor>, call: &Call<'_>) -> Answer {
     };
     let monitor = Arc::clone(monitor);
     Answer::Block(Box::new(move || {
-        monitor.members.commit_when_free(id, deferred);
+        monitor.participants.commit_when_free(id, deferred);
         Ok(Answer::PassOn)
     }))
 }
@@ -354,7 +358,7 @@ fn begin(
         } else {
             Vec::new()
         };
-        let (id, _) = monitor.members.begin(&tids, status.uid[0], before)?;
+        let (id, _) = monitor.participants.begin(&tids, status.uid[0], before)?;
         Ok(Begun {
             id,
             rule: Arc::clone(rule),
@@ -398,7 +402,7 @@ fn of_store(monitor: &Monitor, pid: i32, fd: i32) -> Option<Identity> {
     let meta = fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok()?;
     let identity = (meta.dev(), meta.ino());
     let shadow = monitor.shadows.find(identity)?;
-    let covered = monitor.members.cover(&shadow.place().mount);
+    let covered = monitor.participants.cover(&shadow.place().mount);
     covered.then_some(identity)
 }
 
@@ -433,12 +437,12 @@ fn changes_store(call: &Call<'_>) -> bool {
         _ => return false,
     };
     let shadow = call.shadow(call.int(fd)).ok().flatten();
-    shadow.is_some_and(|shadow| call.monitor.members.cover(&shadow.place().mount))
+    shadow.is_some_and(|shadow| call.monitor.participants.cover(&shadow.place().mount))
 }
 
 /// Whether the path leads into the store, or its last name would be there.
 fn is_in_store(call: &Call<'_>, (dirfd, path): PathAt) -> bool {
-    let members = &call.monitor.members;
+    let members = &call.monitor.participants;
     let is_ours = |at: &Pos| matches!(at, Pos::Mounted(place) if members.cover(&place.mount));
     let dirfd = dirfd.map_or(libc::AT_FDCWD, |index| call.int(index));
     let Ok(path) = call.path(path) else {

@@ -3,7 +3,7 @@
 //! ```text
 //! goanna-XXXXXX/        0700; 0711 from when a tracee of another user must pass through
 //!   lock                flock'ed while the run lasts; without a holder the directory is stale
-//!   d/N                 placeholder of a virtual directory
+//!   d/N                 backing directory of a virtual directory
 //!   s/RANDOM            what stands behind a virtual fifo, socket or device
 //!   x/RANDOM/NAME       host copy of a program that is executed from a mount
 //! ```
@@ -90,8 +90,8 @@ impl RunDir {
         })
     }
 
-    /// A path for a new placeholder directory.
-    pub fn placeholder(&self) -> PathBuf {
+    /// A path for a new backing directory.
+    pub fn backing_dir(&self) -> PathBuf {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.path.join("d").join(number.to_string())
     }

@@ -44,11 +44,11 @@ pub enum Shadow {
         /// What was written since the back end was last asked whether it has outgrown memory ([`crate::calls::outgrow`]).
         volume: Arc<AtomicU64>,
     },
-    /// A directory: the object is a placeholder directory.
+    /// A directory: the object is a backing directory.
     Dir {
         /// The virtual directory.
         place: Place,
-        /// The placeholder.
+        /// The backing directory.
         path: Arc<Path>,
     },
     /// A fifo, socket or device: the object is the real one in the run-time directory.
@@ -81,7 +81,7 @@ impl Shadow {
 
 /// A host object of the run-time directory.
 #[derive(Debug)]
-struct StandIn {
+struct BackingObject {
     /// `None`: a socket's.
     identity: Option<Identity>,
     /// What it stands for.
@@ -94,10 +94,10 @@ struct StandIn {
 #[derive(Debug, Default)]
 struct Table {
     by_identity: HashMap<Identity, Arc<Shadow>>,
-    stand_ins: HashMap<PlaceKey, StandIn>,
-    /// Counts sweeps of placeholders.
+    backing_objects: HashMap<PlaceKey, BackingObject>,
+    /// Counts sweeps of backing directories.
     sweeps: u64,
-    /// What placeholders stood for that are no more.
+    /// What backing directories stood for that are no more.
     retired: Retired,
     /// Directories looked for in vain at the last sweep; sweeping waits until there are twice as many.
     dirs_kept: usize,
@@ -105,9 +105,9 @@ struct Table {
 
 impl Table {
     fn known(&self, key: &PlaceKey) -> Option<Arc<Path>> {
-        let stand_in = self.stand_ins.get(key)?;
-        stand_in.asked.store(self.sweeps, Ordering::Relaxed);
-        Some(Arc::clone(&stand_in.path))
+        let backing_object = self.backing_objects.get(key)?;
+        backing_object.asked.store(self.sweeps, Ordering::Relaxed);
+        Some(Arc::clone(&backing_object.path))
     }
 }
 
@@ -127,9 +127,9 @@ pub struct Shadows {
     removals: AtomicU64,
 }
 
-/// Placeholders below this number are never looked for in /proc.
+/// Backing directories below this number are never looked for in /proc.
 const DIRS_BEFORE_SWEEP: usize = 1024;
-/// So many sweeps after a directory was removed look whether its placeholder is still held: the first few, since most are
+/// So many sweeps after a directory was removed look whether its backing directory is still held: the first few, since most are
 /// let go of at once, and then each tenth.
 const RESTLESS_SWEEPS: u64 = 60;
 const FIRST_SWEEPS: u64 = 4;
@@ -207,7 +207,7 @@ impl Shadows {
         }
     }
 
-    /// The directory whose placeholder had this identity. It has no links any more, which tells it from a younger object
+    /// The directory whose backing directory had this identity. It has no links any more, which tells it from a younger object
     /// of the host with its inode number.
     fn find_retired(
         &self,
@@ -229,7 +229,7 @@ impl Shadows {
         Ok(Some(Arc::new(Shadow::Dir { place, path })))
     }
 
-    /// A directory has been removed: what only its placeholder keeps is let go of soon.
+    /// A directory has been removed: what only its backing directory keeps is let go of soon.
     pub fn directory_removed(&self) {
         self.restless.store(RESTLESS_SWEEPS, Ordering::Relaxed);
     }
@@ -283,10 +283,10 @@ impl Shadows {
         Ok(fd)
     }
 
-    /// The placeholder of a virtual directory.
+    /// The backing directory of a virtual directory.
     pub fn directory(&self, place: &Place) -> Result<Arc<Path>> {
-        self.stand_in(place, || {
-            let path = self.rundir.placeholder();
+        self.backing_object(place, || {
+            let path = self.rundir.backing_dir();
             DirBuilder::new().mode(0o755).create(&path).map_err(errno)?;
             // The umask took some of it; the virtual mode has decided who may enter.
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(errno)?;
@@ -300,7 +300,7 @@ impl Shadows {
         self.directory(place)
     }
 
-    /// A descriptor of a virtual directory's placeholder.
+    /// A descriptor of a virtual directory's backing directory.
     pub fn open_directory(&self, place: &Place) -> Result<OwnedFd> {
         let path = self.directory(place)?;
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -312,7 +312,7 @@ impl Shadows {
     pub fn backing(&self, caller: &Caller, place: &Place) -> Result<Arc<Path>> {
         use nix::sys::stat::{SFlag, mknod};
         let attr = place.mount.fs.getattr(caller, &place.node)?;
-        let path = self.stand_in(place, || {
+        let path = self.backing_object(place, || {
             let path = self.rundir.unguessable("s").map_err(errno)?;
             let mode = Mode::S_IRUSR | Mode::S_IWUSR;
             match place.node.kind() {
@@ -336,15 +336,15 @@ impl Shadows {
             Ok(link)
         };
         self.rundir.admit(caller.uid).map_err(errno)?;
-        let short = self.stand_in(place, link)?;
+        let short = self.backing_object(place, link)?;
         if fs::read_link(&short).map_err(errno)? == path {
             return Ok(short);
         }
         // The socket was renamed.
         let mut table = self.table.write();
-        table.stand_ins.remove(&place.key());
+        table.backing_objects.remove(&place.key());
         drop(table);
-        self.stand_in(place, link)
+        self.backing_object(place, link)
     }
 
     /// The owner or the permissions of `place` have changed, as `caller` sees it.
@@ -359,7 +359,11 @@ impl Shadows {
         })
     }
 
-    fn stand_in(&self, place: &Place, make: impl FnOnce() -> Result<PathBuf>) -> Result<Arc<Path>> {
+    fn backing_object(
+        &self,
+        place: &Place,
+        make: impl FnOnce() -> Result<PathBuf>,
+    ) -> Result<Arc<Path>> {
         let key = place.key();
         if let Some(path) = self.table.read().known(&key) {
             return Ok(path);
@@ -387,13 +391,13 @@ impl Shadows {
             table.by_identity.insert(identity, Arc::new(shadow));
         }
         let asked = AtomicU64::new(table.sweeps);
-        let stand_in = StandIn {
+        let backing_object = BackingObject {
             identity,
             place: place.clone(),
             path: Arc::clone(&path),
             asked,
         };
-        table.stand_ins.insert(key, stand_in);
+        table.backing_objects.insert(key, backing_object);
         Ok(path)
     }
 

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use goanna_sys::cred;
 use goanna_sys::interrupt::Waiter;
-use goanna_vfs::{Errno, LOCKED, Result};
+use goanna_vfs::{BLOCKED, Errno, Result};
 use parking_lot::{Condvar, Mutex};
 
 use crate::call::Answer;
-use crate::mailbox::Letter;
+use crate::mailbox::Message;
 use crate::restart::Received;
 use crate::{Monitor, locked};
 
@@ -46,7 +46,7 @@ pub fn again(
             return locked::until_free(&monitor, tid, &attempt);
         }
         match attempt() {
-            Err(LOCKED) => locked::until_free(&monitor, tid, &attempt),
+            Err(BLOCKED) => locked::until_free(&monitor, tid, &attempt),
             other => other,
         }
     }))
@@ -80,7 +80,7 @@ impl Waiting {
     }
 
     /// The answer, if it comes while the caller stays in its call. `None`: the caller is to be parked, and the supervisor gets
-    /// [`Letter::Ready`] when the answer is there.
+    /// [`Message::Ready`] when the answer is there.
     pub fn first_answer(&self, monitor: &Monitor) -> Option<Result<Answer>> {
         let limit = Instant::now() + PATIENCE;
         let mut progress = self.progress.lock();
@@ -115,7 +115,7 @@ impl Waiting {
             self.done.notify_all();
         }
         if *self.parked.lock() {
-            monitor.mailbox.post(Letter::Ready(self.tid));
+            monitor.mailbox.post(Message::Ready(self.tid));
         }
     }
 
@@ -143,7 +143,7 @@ impl Waiting {
     }
 
     fn end_wait(&self, monitor: &Monitor, worker: Option<Waiter>) {
-        if let Ok(transactions) = monitor.members.transactions() {
+        if let Ok(transactions) = monitor.participants.transactions() {
             transactions.cancel_wait(self.tid);
         }
         if let Some(worker) = worker {

@@ -16,7 +16,7 @@ use amino_fs::{AminoFs, EngineKind, Options};
 use fastrand::Rng;
 use goanna_tests::isolation::{Layout, Op, Seen, Site, perform, told};
 use goanna_tests::{Place, finish_within, is_long, program};
-use goanna_vfs::{Errno, LOCKED, Transactions, TxnId};
+use goanna_vfs::{BLOCKED, Errno, Transactions, TxnId};
 
 const THREADS: u8 = 16;
 
@@ -56,7 +56,7 @@ impl Clerk<'_> {
         let tid = i32::from(self.number) + 1;
         loop {
             let outcome = perform(&mut self.site.user(tid, Some(txn)), op);
-            if outcome != Err(LOCKED) {
+            if outcome != Err(BLOCKED) {
                 assert!(outcome.is_ok(), "{op}: {}", told(&outcome));
                 return outcome;
             }

@@ -27,8 +27,8 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::engine::Counted;
 use crate::layers::Layers;
 use crate::log::{Log, now_ns};
-use crate::room::{Claim, Needed, Room};
 use crate::snapshot::Snapshot;
+use crate::space::{DiskSpace, Needed, Purpose};
 use crate::store::{DirtySource, Info, Options, Stats};
 use crate::{Changes, Error, dir};
 
@@ -84,18 +84,18 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     writer: Mutex<Writer>,
     /// Number of flush points chosen, and the last of them before which everything is on disk.
-    cuts: AtomicU64,
-    durable_cut: AtomicU64,
+    flush_points: AtomicU64,
+    durable_flush_point: AtomicU64,
     appended_seq: AtomicU64,
     durable_seq: AtomicU64,
     /// Bytes in `layers`, kept aside so that it can be looked at without a lock.
     pending: AtomicUsize,
-    /// As `pending`, without what the log has only promised.
+    /// As `pending`, without what the log has only reserved.
     sealed: AtomicUsize,
     kick_sent: AtomicBool,
     /// The log could not grow: a checkpoint may help.
     log_full: AtomicBool,
-    pub(crate) room: Room,
+    pub(crate) room: DiskSpace,
     /// There was little room left at the last look.
     low: AtomicBool,
     /// Last record applied; the engine must not forget it when it is opened again.
@@ -126,7 +126,7 @@ pub(crate) struct Found {
     pub(crate) created: bool,
     pub(crate) engine: Counted,
     pub(crate) log: Log,
-    pub(crate) room: Room,
+    pub(crate) room: DiskSpace,
     /// What the log has and the engine could not take: the disk is full.
     pub(crate) layers: Layers,
     /// Last record in the log.
@@ -167,8 +167,8 @@ impl Shared {
                 durable: seq,
                 buffer: Vec::new(),
             }),
-            cuts: AtomicU64::new(0),
-            durable_cut: AtomicU64::new(0),
+            flush_points: AtomicU64::new(0),
+            durable_flush_point: AtomicU64::new(0),
             appended_seq: AtomicU64::new(seq),
             durable_seq: AtomicU64::new(seq),
             kick_sent: AtomicBool::new(false),
@@ -217,23 +217,23 @@ impl Shared {
         Error::Stopped { why }
     }
 
-    pub(crate) fn promise(&self, bytes: usize, claim: Claim) -> Result<(), Error> {
-        if claim == Claim::Removal && self.log.promise_allocated(bytes as u64, 0) {
+    pub(crate) fn reserve(&self, bytes: usize, purpose: Purpose) -> Result<(), Error> {
+        if purpose == Purpose::Removal && self.log.reserve_allocated(bytes as u64, 0) {
             // On a full disk the log keeps it until the engine can take it.
             return Ok(());
         }
-        let claimed = if claim == Claim::Growth && self.is_full() {
+        let granted = if purpose == Purpose::Growth && self.is_full() {
             Err(Error::NoSpace)
         } else {
-            let left = self.room.claim(bytes, claim, || self.needed());
+            let left = self.room.reserve(bytes, purpose, || self.needed());
             left.map(|left| {
                 if let Some(left) = left {
                     self.low.store(left < LOW, SeqCst);
                 }
             })
         };
-        let promised = claimed.and_then(|()| self.log.promise(bytes as u64, claim));
-        promised.inspect_err(|error| {
+        let reserved = granted.and_then(|()| self.log.reserve(bytes as u64, purpose));
+        reserved.inspect_err(|error| {
             if error.is_no_space() {
                 self.low.store(true, SeqCst);
                 self.clean_up();
@@ -256,7 +256,7 @@ impl Shared {
 
     /// Bytes that were accepted and are not in the engine.
     fn accepted(&self) -> u64 {
-        (self.sealed.load(SeqCst) as u64).saturating_add(self.log.promised())
+        (self.sealed.load(SeqCst) as u64).saturating_add(self.log.reserved())
     }
 
     /// The disk that the engine needs for all that was accepted, and for what is to come.
@@ -335,10 +335,10 @@ impl Shared {
     pub(crate) fn sync(&self) -> Result<(), Error> {
         self.counters.syncs.fetch_add(1, SeqCst);
         // What this thread submitted lies before every flush point chosen from now on.
-        let needed = self.cuts.load(SeqCst) + 1;
+        let needed = self.flush_points.load(SeqCst) + 1;
         let mut leading = self.leading.lock();
         loop {
-            if self.durable_cut.load(SeqCst) >= needed {
+            if self.durable_flush_point.load(SeqCst) >= needed {
                 return Ok(());
             }
             self.check()?;
@@ -355,7 +355,7 @@ impl Shared {
         let _leader = Leader(self);
         let mut writer = self.writer.lock();
         // The committer thread may have been at it meanwhile.
-        if self.durable_cut.load(SeqCst) >= needed {
+        if self.durable_flush_point.load(SeqCst) >= needed {
             return Ok(());
         }
         self.commit(&mut writer, source.as_deref(), true)
@@ -373,9 +373,9 @@ impl Shared {
             source.prepare();
         }
         let line = self.barrier.write();
-        let cut = self.cut(source);
+        let point = self.flush_point(source);
         drop(line);
-        self.write_out(writer, cut, durable)
+        self.write_out(writer, point, durable)
     }
 
     /// The state at a flush point chosen now, before which everything is appended to the log as by a commit.
@@ -387,20 +387,20 @@ impl Shared {
             source.prepare();
         }
         let line = self.barrier.write();
-        let cut = self.cut(source.as_deref());
+        let point = self.flush_point(source.as_deref());
         // Taken together: a layer is in the one or in the other.
         let layers = self.layers.read();
         let engine = self.engine.snapshot();
         let snapshot = engine.map(|engine| Snapshot::new(layers.frozen(), engine));
         drop((layers, line));
-        self.write_out(&mut writer, cut, false)?;
+        self.write_out(&mut writer, point, false)?;
         drop(writer);
         snapshot
     }
 
     /// Chooses the flush point; the caller holds the barrier alone.
-    fn cut(&self, source: Option<&dyn DirtySource>) -> Cut {
-        let number = self.cuts.fetch_add(1, SeqCst) + 1;
+    fn flush_point(&self, source: Option<&dyn DirtySource>) -> FlushPoint {
+        let number = self.flush_points.fetch_add(1, SeqCst) + 1;
         let mut dirty = Changes::new();
         let mut kept = 0;
         if let Some(source) = source {
@@ -411,16 +411,21 @@ impl Shared {
         let mut layers = self.layers.write();
         let changes = layers.seal(dirty);
         self.note_pending(&layers);
-        Cut {
+        FlushPoint {
             number,
             changes,
-            promised: self.log.promised().saturating_sub(kept),
+            reserved: self.log.reserved().saturating_sub(kept),
         }
     }
 
-    fn write_out(&self, writer: &mut Writer, cut: Cut, durable: bool) -> Result<(), Error> {
+    fn write_out(
+        &self,
+        writer: &mut Writer,
+        point: FlushPoint,
+        durable: bool,
+    ) -> Result<(), Error> {
         let fail = |error: Error| self.fail(&error);
-        match &cut.changes {
+        match &point.changes {
             Some(changes) => {
                 let header = RecordHeader {
                     payload_len: 0,
@@ -432,19 +437,19 @@ impl Shared {
                     changes: u32::try_from(changes.len()).unwrap_or(u32::MAX),
                 };
                 self.log
-                    .append(header, changes, cut.promised, &mut writer.buffer)
+                    .append(header, changes, point.reserved, &mut writer.buffer)
                     .map_err(fail)?;
                 writer.seq += 1;
                 self.appended_seq.store(writer.seq, SeqCst);
                 self.counters.records.fetch_add(1, SeqCst);
             }
-            None => self.log.release(cut.promised),
+            None => self.log.release(point.reserved),
         }
-        let logged = cut.changes.is_some();
-        drop(cut.changes);
+        let logged = point.changes.is_some();
+        drop(point.changes);
         if durable {
             self.make_durable(writer).map_err(fail)?;
-            self.durable_cut.store(cut.number, SeqCst);
+            self.durable_flush_point.store(point.number, SeqCst);
         }
         if logged {
             let mut layers = self.layers.write();
@@ -593,9 +598,9 @@ impl Drop for Leader<'_> {
 }
 
 /// A point between operations, and the changes before it.
-struct Cut {
+struct FlushPoint {
     number: u64,
     changes: Option<Arc<Changes>>,
-    /// What was promised for it.
-    promised: u64,
+    /// What was reserved for it.
+    reserved: u64,
 }

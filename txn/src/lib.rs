@@ -13,9 +13,9 @@ mod error;
 mod layers;
 pub mod locks;
 mod log;
-mod room;
 mod salvage;
 mod snapshot;
+mod space;
 mod store;
 
 pub use changes::{Changes, change_cost};

@@ -15,8 +15,8 @@ use crate::dir::HeaderFile;
 use crate::engine::{Counted, Origin, compare};
 use crate::layers::Layers;
 use crate::log::{Log, recover};
-use crate::room::{Claim, Room};
 use crate::snapshot::{Merge, Snapshot, in_chunks};
+use crate::space::{DiskSpace, Purpose};
 use crate::{Changes, EngineKind, Error, dir};
 
 /// How a store is opened.
@@ -282,14 +282,14 @@ impl Store {
     /// [`Error::NoSpace`]. Called within the operation that causes them, before it changes anything.
     pub fn reserve(&self, bytes: usize) -> Result<(), Error> {
         self.shared.check()?;
-        self.shared.promise(bytes, Claim::Growth)
+        self.shared.reserve(bytes, Purpose::Growth)
     }
 
     /// As [`Store::reserve`], for an operation that makes room in the end: it may use space of the host's disk that is
     /// kept free for such.
     pub fn reserve_removal(&self, bytes: usize) -> Result<(), Error> {
         self.shared.check()?;
-        self.shared.promise(bytes, Claim::Removal)
+        self.shared.reserve(bytes, Purpose::Removal)
     }
 
     /// Makes `changes` visible at once and durable later, all or none of them. Reserves what they need, as a removal
@@ -300,7 +300,7 @@ impl Store {
         }
         self.shared.check()?;
         let bytes = changes.byte_size();
-        self.shared.promise(bytes, claim(&changes))?;
+        self.shared.reserve(bytes, purpose(&changes))?;
         self.shared.submit(changes);
         Ok(())
     }
@@ -359,7 +359,7 @@ const SLED_CHECKPOINT_BYTES: u64 = 32 << 20;
 /// Bytes put in place of what is deleted that make no growth of it: metadata that moves with its name.
 const REMOVAL_PUTS: usize = 4096;
 
-fn claim(changes: &Changes) -> Claim {
+fn purpose(changes: &Changes) -> Purpose {
     let mut deletes = false;
     let mut put = 0;
     for (_, value) in changes.iter() {
@@ -368,13 +368,13 @@ fn claim(changes: &Changes) -> Claim {
             None => deletes = true,
         }
         if put > REMOVAL_PUTS {
-            return Claim::Growth;
+            return Purpose::Growth;
         }
     }
     if deletes {
-        Claim::Removal
+        Purpose::Removal
     } else {
-        Claim::Growth
+        Purpose::Growth
     }
 }
 
@@ -386,7 +386,7 @@ fn start(
     options: Options,
     created: bool,
 ) -> Result<Shared, Error> {
-    let room = Room::new(path);
+    let room = DiskSpace::new(path);
     let (engine, origin) = open_engine(path, &options, &room, &header)?;
     let upgrade = !created && header.checkpoint.is_none() && engine.is_persistent();
     let file = Arc::new(HeaderFile::new(path, header));
@@ -451,7 +451,7 @@ fn start(
 }
 
 /// Brings the engine to the disk and releases the log; false when the disk is too full for it.
-fn first_checkpoint(engine: &Counted, log: &Log, room: &Room) -> Result<bool, Error> {
+fn first_checkpoint(engine: &Counted, log: &Log, room: &DiskSpace) -> Result<bool, Error> {
     for _ in 0..2 {
         let done = engine.checkpoint(false, &mut |checkpoint| {
             log.release_segments(true, Some(checkpoint))
@@ -502,7 +502,7 @@ fn check_engine(
 fn open_engine(
     path: &Path,
     options: &Options,
-    room: &Room,
+    room: &DiskSpace,
     header: &Header,
 ) -> Result<(Counted, Origin), Error> {
     let dir = path.join(dir::ENGINE);
@@ -518,7 +518,7 @@ fn open_engine(
 /// Brings the engine up to the log's end as far as there is room on the disk.
 struct CatchUp<'a> {
     engine: &'a Counted,
-    room: &'a Room,
+    room: &'a DiskSpace,
     /// What there was no room for, and what came after it.
     behind: Changes,
 }

@@ -113,7 +113,7 @@ fn dirty_pages_join_the_batch_of_their_operation() {
     assert_eq!(seen.len(), 100);
     assert_eq!(seen[0], (vec![b'B', 0], 100));
     assert_eq!(seen[99], (vec![b'P', 49], 1));
-    assert_eq!(store.shared().log.promised(), 0);
+    assert_eq!(store.shared().log.reserved(), 0);
 }
 
 /// A file system that owns its store and is dropped with its last reference.

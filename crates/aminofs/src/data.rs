@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 
 use amino_schema::INLINE_MAX;
 use goanna_sys::memfile;
-use goanna_vfs::{Caller, Errno, FileKind, Node, OpenFile, Opened, Result, Spot, caps, file_flags};
+use goanna_vfs::{
+    Caller, Errno, FileKind, Node, OpenFile, Opened, Result, WritePosition, caps, file_flags,
+};
 use nix::unistd::Whence;
 
 use crate::cost::{PAGE_COST, REAP_PAGES, deletes};
@@ -154,7 +156,7 @@ impl View<'_> {
         &self,
         caller: &Caller,
         file: OpenFile<'_>,
-        spot: Spot,
+        spot: WritePosition,
         data: &[u8],
     ) -> Result<usize> {
         let inode = self.inode(file.node)?;
@@ -183,7 +185,7 @@ impl View<'_> {
         (inode, shown): (&Arc<Inode>, bool),
         state: &mut State,
         file: OpenFile<'_>,
-        spot: Spot,
+        spot: WritePosition,
         data: &[u8],
     ) -> Result<usize> {
         state.unless_flagged(file_flags::IMMUTABLE)?;
@@ -191,9 +193,9 @@ impl View<'_> {
         let append = file.flags & libc::O_APPEND != 0;
         let start = match spot {
             _ if append => size,
-            Spot::End => size,
-            Spot::Cursor => nix::unistd::lseek(file.ofd, 0, Whence::SeekCur)? as u64,
-            Spot::At(at) => at,
+            WritePosition::End => size,
+            WritePosition::Cursor => nix::unistd::lseek(file.ofd, 0, Whence::SeekCur)? as u64,
+            WritePosition::At(at) => at,
         };
         // As Linux: an end that no offset can say is EINVAL; else what fits is written, and nothing at all is EFBIG.
         if (i64::MAX as u64).saturating_sub(start) < data.len() as u64 {
@@ -225,7 +227,7 @@ impl View<'_> {
         } else {
             memfile::pwrite_at(cache.writer()?.as_fd(), data, start)?
         };
-        if spot == Spot::Cursor {
+        if spot == WritePosition::Cursor {
             advance(file, append, start, written)?;
         }
         if written > 0 {

@@ -66,7 +66,7 @@ mod tests {
 
     use goanna_cache::CacheObject;
     use goanna_sys::witness::Witness;
-    use goanna_vfs::{Caller, Errno, FileSystem, Node, OpenFile, Spot, Transactions};
+    use goanna_vfs::{Caller, Errno, FileSystem, Node, OpenFile, Transactions, WritePosition};
 
     use crate::inode::Inode;
     use crate::{AminoFs, Durability, EngineKind, Options};
@@ -110,7 +110,8 @@ mod tests {
             ofd: fd.as_fd(),
             flags: libc::O_RDWR,
         };
-        fs.write(caller, file, Spot::At(0), &[7; 50_000]).map(drop)
+        fs.write(caller, file, WritePosition::At(0), &[7; 50_000])
+            .map(drop)
     }
 
     fn unreadable(dir: &Path) -> CacheObject {

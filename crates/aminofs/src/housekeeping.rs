@@ -13,7 +13,7 @@ use goanna_cache::RangeSet;
 use goanna_vfs::{Errno, Node, Result};
 
 use crate::cost::{PAGE_COST, REAP_PAGES};
-use crate::inode::{Grave, Home, Inode, PAGE, State, now};
+use crate::inode::{Home, Inode, PAGE, ReapJob, State, now};
 use crate::{Volume, damaged};
 
 /// Longest time that a change through a mapping stays unseen.
@@ -22,8 +22,8 @@ const PERIOD: Duration = Duration::from_millis(500);
 /// Pages compared in one operation.
 const COMPARE_PAGES: u64 = 256;
 
-/// What one operation has removed of a grave.
-enum Dug {
+/// What one operation has removed for a job.
+enum Reaped {
     All,
     /// Those of the pages known to be stored that lie at or behind this one.
     PagesFrom(u64),
@@ -37,7 +37,7 @@ pub(crate) fn start(fs: &Arc<Volume>) -> std::io::Result<JoinHandle<()>> {
         loop {
             {
                 let mut chores = table.chores.lock();
-                while !chores.stop && chores.graves.is_empty() {
+                while !chores.stop && chores.reap_jobs.is_empty() {
                     if !chores.mapped {
                         table.wake.wait(&mut chores);
                     } else if table.wake.wait_for(&mut chores, PERIOD).timed_out() {
@@ -52,10 +52,10 @@ pub(crate) fn start(fs: &Arc<Volume>) -> std::io::Result<JoinHandle<()>> {
                 return;
             };
             // Failures: the store has stopped, or is full. Everything stays as it is, and callers are told.
-            let dug = fs.dig_graves();
+            let reaped = fs.reap_queued();
             let picked_up = fs.pick_up_all();
             drop(fs);
-            if dug.is_err() || picked_up.is_err() {
+            if reaped.is_err() || picked_up.is_err() {
                 std::thread::sleep(PERIOD);
             }
         }
@@ -68,55 +68,54 @@ pub(crate) fn start(fs: &Arc<Volume>) -> std::io::Result<JoinHandle<()>> {
 impl Volume {
     /// Removes some of what files without names left in the store; whether something is still to be done. After a failure
     /// all of it is.
-    pub(crate) fn dig_graves(&self) -> Result<bool> {
-        let mut graves = std::mem::take(&mut self.table.chores.lock().graves);
-        if graves.is_empty() {
+    pub(crate) fn reap_queued(&self) -> Result<bool> {
+        let mut reap_jobs = std::mem::take(&mut self.table.chores.lock().reap_jobs);
+        if reap_jobs.is_empty() {
             return Ok(false);
         }
-        let dug = self.dig_some(&graves);
-        if let Ok(dug) = &dug {
-            let mut dug = dug.iter();
-            graves.retain_mut(|grave| match dug.next() {
-                Some(Dug::All) => false,
-                Some(&Dug::PagesFrom(page)) => {
-                    grave.stored.remove(page, u64::MAX);
+        let reaped = self.reap_some(&reap_jobs);
+        if let Ok(reaped) = &reaped {
+            let mut reaped = reaped.iter();
+            reap_jobs.retain_mut(|job| match reaped.next() {
+                Some(Reaped::All) => false,
+                Some(&Reaped::PagesFrom(page)) => {
+                    job.stored.remove(page, u64::MAX);
                     true
                 }
-                Some(Dug::Part) | None => true,
+                Some(Reaped::Part) | None => true,
             });
         }
-        let more = !graves.is_empty();
-        self.table.chores.lock().graves.append(&mut graves);
-        dug.map(|_| more)
+        let more = !reap_jobs.is_empty();
+        self.table.chores.lock().reap_jobs.append(&mut reap_jobs);
+        reaped.map(|_| more)
     }
 
-    /// Deletes in one operation what the first of the graves hold, or part of it, and says of each of those what is gone.
-    fn dig_some(&self, graves: &[Grave]) -> Result<Vec<Dug>> {
+    /// Deletes in one operation what the first jobs hold, or part of it, and says of each of those what is gone.
+    fn reap_some(&self, reap_jobs: &[ReapJob]) -> Result<Vec<Reaped>> {
         self.store.throttle();
         let guard = self.store.enter();
-        let (mut changes, mut dug) = (Changes::new(), Vec::new());
-        for grave in graves {
+        let (mut changes, mut reaped) = (Changes::new(), Vec::new());
+        for job in reap_jobs {
             if changes.len() as u64 >= REAP_PAGES {
                 break;
             }
-            dug.push(self.dig(grave, &mut changes)?);
+            reaped.push(self.reap_one(job, &mut changes)?);
         }
         self.submit(&guard, changes)?;
-        Ok(dug)
+        Ok(reaped)
     }
 
     /// Adds to `changes` the deletion of what the store holds of one inode, or of part of it.
-    fn dig(&self, grave: &Grave, changes: &mut Changes) -> Result<Dug> {
-        let ino = grave.ino;
-        let known =
-            grave.stored_exact || !grave.stored.is_empty() && grave.stored.len() <= REAP_PAGES;
+    fn reap_one(&self, job: &ReapJob, changes: &mut Changes) -> Result<Reaped> {
+        let ino = job.ino;
+        let known = job.stored_exact || !job.stored.is_empty() && job.stored.len() <= REAP_PAGES;
         if known {
-            let from = grave.stored.start_of_last(REAP_PAGES);
-            for (start, end) in grave.stored.intersect(from, u64::MAX) {
+            let from = job.stored.start_of_last(REAP_PAGES);
+            for (start, end) in job.stored.intersect(from, u64::MAX) {
                 (start..end).for_each(|page| changes.delete(key::page_key(ino, page)));
             }
-            if grave.stored.len() > REAP_PAGES {
-                return Ok(Dug::PagesFrom(from));
+            if job.stored.len() > REAP_PAGES {
+                return Ok(Reaped::PagesFrom(from));
             }
         } else {
             let mut budget = REAP_PAGES;
@@ -126,17 +125,17 @@ impl Volume {
                 Ok(budget > 0)
             })?;
             if budget == 0 {
-                return Ok(Dug::Part);
+                return Ok(Reaped::Part);
             }
         }
-        if grave.xattrs {
+        if job.xattrs {
             self.scan(&key::xattr_prefix(ino), |raw, _| {
                 changes.delete(raw.to_vec());
                 Ok(true)
             })?;
         }
         changes.delete(key::orphan_key(ino));
-        Ok(Dug::All)
+        Ok(Reaped::All)
     }
 
     pub(crate) fn do_mapped_shared(&self, node: &Node) {
@@ -274,8 +273,8 @@ impl Volume {
         if state.home == Home::Orphan && !state.gone {
             if state.dirty {
                 state.doomed = true;
-            } else if let Some(grave) = Grave::dig(inode.ino, &mut state) {
-                self.table.push_grave(grave);
+            } else if let Some(job) = ReapJob::of(inode.ino, &mut state) {
+                self.table.queue_reap(job);
             }
             return;
         }
@@ -300,7 +299,7 @@ impl Volume {
             return self.failures.check_all();
         };
         let inode = self.inode(node)?;
-        if inode.state.lock().unborn {
+        if inode.state.lock().uncommitted {
             return Err(Errno::ESTALE);
         }
         self.pick_up(&inode)?;
@@ -315,7 +314,7 @@ impl Volume {
         durable: bool,
     ) -> Result<()> {
         let inode = self.inode(node)?;
-        if inode.state.lock().unborn {
+        if inode.state.lock().uncommitted {
             return Err(Errno::ESTALE);
         }
         self.pick_up_pages(&inode, range.start / PAGE, range.end.div_ceil(PAGE))?;

@@ -82,7 +82,7 @@ pub(crate) struct State {
     /// Without names and given up: its content leaves the store, nothing of it is stored again.
     pub gone: bool,
     /// Made by a transaction that has not committed, or was aborted; `gone` as well.
-    pub unborn: bool,
+    pub uncommitted: bool,
     /// A commit changed it, and the store does not have that yet.
     pub committed: bool,
     /// Pages that the store may hold; a superset until `stored_exact`.
@@ -121,8 +121,8 @@ pub(crate) struct Inode {
 }
 
 /// What an inode left in the store when it went. Its orphan record is stored (an inode whose state is newer than the
-/// store is in the dirty set and does not go), so it can be dug in several steps.
-pub(crate) struct Grave {
+/// store is in the dirty set and does not go), so it can be reaped in several steps.
+pub(crate) struct ReapJob {
     pub ino: u64,
     pub stored: RangeSet,
     pub stored_exact: bool,
@@ -143,7 +143,7 @@ pub(crate) struct Table {
 /// What the housekeeper has to do.
 #[derive(Default)]
 pub(crate) struct Chores {
-    pub graves: Vec<Grave>,
+    pub reap_jobs: Vec<ReapJob>,
     /// Files may be changed through mappings.
     pub mapped: bool,
     pub stop: bool,
@@ -194,7 +194,7 @@ impl State {
             reap_reserved: false,
             doomed: false,
             gone: false,
-            unborn: false,
+            uncommitted: false,
             committed: false,
             stored: RangeSet::up_to(pages),
             stored_exact: pages == 0,
@@ -205,7 +205,7 @@ impl State {
     }
 
     /// The state of an inode that a transaction makes, as all others see it until the transaction has committed.
-    pub fn unborn(meta: Meta) -> Self {
+    pub fn uncommitted(meta: Meta) -> Self {
         let seen = Seen {
             parent: None,
             name: Arc::from(&b""[..]),
@@ -213,7 +213,7 @@ impl State {
         };
         Self {
             gone: true,
-            unborn: true,
+            uncommitted: true,
             stored: RangeSet::default(),
             stored_exact: true,
             ..Self::stored(meta, Home::Orphan, seen)
@@ -383,9 +383,9 @@ fn dir_size(meta: &Meta) -> (u64, u64) {
     (size, size / 512)
 }
 
-impl Grave {
+impl ReapJob {
     /// What is to be removed for an inode without names; `None` when the store holds nothing of it.
-    pub fn dig(ino: u64, state: &mut State) -> Option<Self> {
+    pub fn of(ino: u64, state: &mut State) -> Option<Self> {
         state.gone = true;
         let xattrs = state.meta.flags.contains(MetaFlags::HAS_XATTR);
         if !state.orphan_stored && !xattrs && state.stored.is_empty() {
@@ -408,9 +408,9 @@ impl Drop for Inode {
         let state = self.state.get_mut();
         if state.home == Home::Orphan
             && !state.gone
-            && let Some(grave) = Grave::dig(self.ino, state)
+            && let Some(job) = ReapJob::of(self.ino, state)
         {
-            self.table.push_grave(grave);
+            self.table.queue_reap(job);
         }
         self.table.left(self.ino);
         // The way to the root can be thousands of directories long: not by recursion.
@@ -436,8 +436,8 @@ impl Table {
         &self.shards[(ino % SHARDS) as usize]
     }
 
-    pub fn push_grave(&self, grave: Grave) {
-        self.chores.lock().graves.push(grave);
+    pub fn queue_reap(&self, job: ReapJob) {
+        self.chores.lock().reap_jobs.push(job);
         self.wake.notify_one();
     }
 

@@ -64,7 +64,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::cost::META_COST;
 use crate::dentry::DentryCache;
 use crate::failures::Failures;
-use crate::inode::{Grave, Home, Inode, PAGE, Seen, State, Table};
+use crate::inode::{Home, Inode, PAGE, ReapJob, Seen, State, Table};
 use crate::transaction::Transactions;
 
 pub use amino_txn::{EngineKind, Loss, Salvaged};
@@ -390,7 +390,7 @@ impl Volume {
                 match ParsedKey::parse(raw) {
                     Ok(ParsedKey::Orphan { ino }) => {
                         // Which attributes and pages there are was not settled at the crash.
-                        self.table.push_grave(Grave {
+                        self.table.queue_reap(ReapJob {
                             ino,
                             stored: RangeSet::default(),
                             stored_exact: false,
@@ -406,7 +406,7 @@ impl Volume {
             return Err(error.into());
         }
         loop {
-            match self.dig_graves() {
+            match self.reap_queued() {
                 Ok(true) => {}
                 // With no room to log even that, the housekeeper tries again until there is.
                 Ok(false) | Err(Errno::ENOSPC) => return Ok(()),

@@ -14,7 +14,7 @@ use crate::names::{LINK_MAX, check_name};
 use crate::view::View;
 
 /// A name in a directory.
-struct Spot<'a> {
+struct WritePosition<'a> {
     dir: &'a Arc<Inode>,
     name: &'a Arc<[u8]>,
 }
@@ -58,11 +58,11 @@ impl View<'_> {
         check_name(to)?;
         let (from_dir, to_dir) = (self.dir(from_dir)?, self.dir(to_dir)?);
         let (from, to): (Arc<[u8]>, Arc<[u8]>) = (Arc::from(from), Arc::from(to));
-        let from = Spot {
+        let from = WritePosition {
             dir: &from_dir,
             name: &from,
         };
-        let to = Spot {
+        let to = WritePosition {
             dir: &to_dir,
             name: &to,
         };
@@ -79,8 +79,8 @@ impl View<'_> {
     fn rename_once(
         &self,
         guard: &OpGuard<'_>,
-        from: &Spot<'_>,
-        to: &Spot<'_>,
+        from: &WritePosition<'_>,
+        to: &WritePosition<'_>,
         exchange: bool,
         no_replace: bool,
     ) -> Result<Option<Arc<Inode>>> {
@@ -133,8 +133,8 @@ impl View<'_> {
     fn plan_move(
         &self,
         inode: &Arc<Inode>,
-        from: &Spot<'_>,
-        to: &Spot<'_>,
+        from: &WritePosition<'_>,
+        to: &WritePosition<'_>,
         time: Timestamp,
         changes: &mut Changes,
     ) -> Result<()> {
@@ -160,7 +160,13 @@ impl View<'_> {
     }
 
     /// Does in memory what [`View::plan_move`] planned.
-    fn apply_move(&self, inode: &Arc<Inode>, from: &Spot<'_>, to: &Spot<'_>, time: Timestamp) {
+    fn apply_move(
+        &self,
+        inode: &Arc<Inode>,
+        from: &WritePosition<'_>,
+        to: &WritePosition<'_>,
+        time: Timestamp,
+    ) {
         let mut state = inode.state.lock();
         state.meta.ctime = time;
         if state.home != Home::Data {
@@ -184,9 +190,9 @@ impl View<'_> {
     fn replace(
         &self,
         guard: &OpGuard<'_>,
-        from: &Spot<'_>,
+        from: &WritePosition<'_>,
         source: &Arc<Inode>,
-        to: &Spot<'_>,
+        to: &WritePosition<'_>,
         target: Option<&Arc<Inode>>,
     ) -> Result<()> {
         if let Some(target) = target {
@@ -227,9 +233,9 @@ impl View<'_> {
     fn exchange(
         &self,
         guard: &OpGuard<'_>,
-        from: &Spot<'_>,
+        from: &WritePosition<'_>,
         source: &Arc<Inode>,
-        to: &Spot<'_>,
+        to: &WritePosition<'_>,
         target: &Arc<Inode>,
     ) -> Result<()> {
         let time = now();
@@ -246,7 +252,13 @@ impl View<'_> {
     }
 
     /// The name stands for `inode` now, and for something of kind `old` before; it keeps its place in the directory.
-    fn entry_changed(&self, spot: &Spot<'_>, inode: &Arc<Inode>, old: FileKind, time: Timestamp) {
+    fn entry_changed(
+        &self,
+        spot: &WritePosition<'_>,
+        inode: &Arc<Inode>,
+        old: FileKind,
+        time: Timestamp,
+    ) {
         let subdirs = i64::from(is_dir(inode)) - i64::from(old == FileKind::Directory);
         if self.overlay_entry(spot.dir, spot.name, Some(inode), (0, subdirs), time) {
             return;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use goanna_vfs::{
     Attr, CachedContent, Caller, DirEntry, FileSystem, Node, OpenFile, Opened, Result, SetAttr,
-    Spot, StatFs, Transactions,
+    StatFs, Transactions, WritePosition,
 };
 
 use crate::AminoFs;
@@ -136,7 +136,13 @@ impl FileSystem for AminoFs {
         })
     }
 
-    fn write(&self, caller: &Caller, file: OpenFile<'_>, spot: Spot, data: &[u8]) -> Result<usize> {
+    fn write(
+        &self,
+        caller: &Caller,
+        file: OpenFile<'_>,
+        spot: WritePosition,
+        data: &[u8],
+    ) -> Result<usize> {
         self.view(caller, |view| view.do_write(caller, file, spot, data))
     }
 

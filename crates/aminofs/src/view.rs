@@ -14,7 +14,7 @@ use amino_schema::{DecodeError, Meta, Timestamp};
 use amino_txn::locks::{Mode, Owner, Resource};
 use amino_txn::{Changes, OpGuard};
 use bytes::Bytes;
-use goanna_vfs::{Caller, Errno, FileKind, LOCKED, Node, Result};
+use goanna_vfs::{BLOCKED, Caller, Errno, FileKind, Node, Result};
 
 use crate::inode::{Home, Inode, State, now};
 use crate::transaction::Txn;
@@ -149,7 +149,7 @@ impl View<'_> {
         locks.acquire(owner, resource, mode).map_err(|conflict| {
             let txn = self.within.map(|txn| txn.id);
             self.transactions.note(self.tid, conflict, txn);
-            LOCKED
+            BLOCKED
         })
     }
 
@@ -192,7 +192,7 @@ impl View<'_> {
     pub(crate) fn inode(&self, node: &Node) -> Result<Arc<Inode>> {
         let base = node.pin_arc::<Inode>().ok_or(Errno::ESTALE)?;
         let inode = self.current(base);
-        if inode.under.is_none() && inode.state.lock().unborn {
+        if inode.under.is_none() && inode.state.lock().uncommitted {
             return Err(Errno::ESTALE);
         }
         Ok(inode)
@@ -254,7 +254,7 @@ impl View<'_> {
         };
         let base = self
             .table
-            .insert_new(ino, kind, State::unborn(state.meta.clone()));
+            .insert_new(ino, kind, State::uncommitted(state.meta.clone()));
         let copy = Inode::copy(&base, state.made_inside());
         txn.level.lock().inodes.insert(ino, Arc::clone(&copy));
         copy

@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::*;
 
 use amino_fs::{AminoFs, Durability, EngineKind, Options};
-use goanna_vfs::{CachedContent, Errno, FileSystem, SetAttr, Spot};
+use goanna_vfs::{CachedContent, Errno, FileSystem, SetAttr, WritePosition};
 
 /// Random operations on few names by many threads. Expected errors are those of races; the rest is a failure.
 fn hammer(fs: &AminoFs, seed: u64, steps: u32) {
@@ -39,7 +39,8 @@ fn hammer(fs: &AminoFs, seed: u64, steps: u32) {
             3 | 4 if !open.is_empty() => {
                 let file = &open[rng.usize(..open.len())];
                 let data = vec![rng.u8(..); rng.usize(1..30_000)];
-                file.write(fs, Spot::At(rng.u64(..50_000)), &data).map(drop)
+                file.write(fs, WritePosition::At(rng.u64(..50_000)), &data)
+                    .map(drop)
             }
             5 => parent(fs, path).and_then(|(dir, name)| fs.unlink(&user, &dir, name)),
             6 => parent(fs, path)

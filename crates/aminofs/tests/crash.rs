@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use common::*;
 
 use amino_fs::{AminoFs, EngineKind, Options};
-use goanna_vfs::{Errno, FileSystem, Spot};
+use goanna_vfs::{Errno, FileSystem, WritePosition};
 
 const SYNC_EVERY: u64 = 503;
 
@@ -65,7 +65,8 @@ fn fs_step(fs: &AminoFs, i: u64) {
         0 => create(fs, &format!("a/{f}")).unwrap().close(fs),
         1 => {
             let file = open_file(fs, &format!("a/{f}"), libc::O_WRONLY).unwrap();
-            file.write(fs, Spot::Cursor, &content(base)).unwrap();
+            file.write(fs, WritePosition::Cursor, &content(base))
+                .unwrap();
             file.close(fs);
         }
         2 => fs
@@ -109,7 +110,9 @@ fn victim() {
     fs.mkdir(&caller(), &fs.root(), b"b", 0o755).unwrap();
     // Open without a name, all the time.
     let orphan = create(&fs, "orphan").unwrap();
-    orphan.write(&fs, Spot::Cursor, &[1; 100_000]).unwrap();
+    orphan
+        .write(&fs, WritePosition::Cursor, &[1; 100_000])
+        .unwrap();
     fs.sync(None).unwrap();
     fs.unlink(&caller(), &fs.root(), b"orphan").unwrap();
     fs.sync(None).unwrap();
@@ -343,7 +346,7 @@ impl Change {
             Kind::Write => {
                 let file = open_file(fs, &self.name, libc::O_WRONLY)?;
                 let data = vec![self.byte; self.len];
-                assert_eq!(file.write(fs, Spot::At(at), &data)?, self.len);
+                assert_eq!(file.write(fs, WritePosition::At(at), &data)?, self.len);
                 file.close(fs);
                 Ok(())
             }

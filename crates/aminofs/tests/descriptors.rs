@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use amino_fs::EngineKind;
 use common::user::User;
 use common::{close_and_check, open_with, options};
-use goanna_vfs::{Errno, FileSystem, Spot};
+use goanna_vfs::{Errno, FileSystem, WritePosition};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -52,7 +52,9 @@ fn a_commit_without_descriptors_fails_before_its_record_or_not_at_all() {
         inside.put("held", &short).unwrap();
         inside.put("closed", &short).unwrap();
         let more = inside.open("grown", libc::O_RDWR).unwrap();
-        inside.write(&more, Spot::At(70_000), &short).unwrap();
+        inside
+            .write(&more, WritePosition::At(70_000), &short)
+            .unwrap();
         more.close(&fs);
         inside.put("new", &short).unwrap();
         let taken = take_all_but(free);
@@ -104,7 +106,7 @@ fn an_abort_without_descriptors_empties_what_the_transaction_made() {
     inside.begin();
     let made = inside.create("made").unwrap();
     inside
-        .write(&made, Spot::At(0), b"never committed")
+        .write(&made, WritePosition::At(0), b"never committed")
         .unwrap();
     // As a process outside gets it by a socket.
     let passed = made.fd.try_clone().unwrap();

@@ -10,7 +10,7 @@ use common::*;
 
 use amino_fs::AminoFs;
 use amino_schema::{ParsedKey, PathRecord};
-use goanna_vfs::{CachedContent, Errno, FileSystem, Spot};
+use goanna_vfs::{CachedContent, Errno, FileSystem, WritePosition};
 use std::ops::{Bound, ControlFlow};
 
 fn fresh() -> (tempfile::TempDir, Arc<AminoFs>) {
@@ -167,7 +167,8 @@ fn files_without_names_stay_while_open_and_go_afterwards() {
     let (dir, fs) = fresh();
     let user = caller();
     let file = create(&fs, "f").unwrap();
-    file.write(&fs, Spot::Cursor, &[3; 100_000]).unwrap();
+    file.write(&fs, WritePosition::Cursor, &[3; 100_000])
+        .unwrap();
     fs.setxattr(&user, &file.node, b"user.x", b"1", 0).unwrap();
     fs.sync(None).unwrap();
     assert_eq!(keys(&fs), [0, 0, 0, 7, 1, 2]);
@@ -179,7 +180,7 @@ fn files_without_names_stay_while_open_and_go_afterwards() {
         fs.link(&user, &file.node, &fs.root(), b"g"),
         Err(Errno::ENOENT)
     );
-    file.write(&fs, Spot::Cursor, b"more").unwrap();
+    file.write(&fs, WritePosition::Cursor, b"more").unwrap();
     assert_eq!(fs.getattr(&user, &file.node).unwrap().size, 100_004);
     fs.sync(None).unwrap();
     drop(file.fd);
@@ -264,7 +265,9 @@ fn tmpfiles() {
         }
     };
     let named = make(flags);
-    named.write(&fs, Spot::Cursor, &[4; 20_000]).unwrap();
+    named
+        .write(&fs, WritePosition::Cursor, &[4; 20_000])
+        .unwrap();
     fs.sync(None).unwrap();
     assert_eq!(keys(&fs)[2], 1);
     assert!(fs.path(&root(), &named.node).unwrap().1);

@@ -7,7 +7,9 @@ mod common;
 use common::*;
 
 use amino_fs::{AminoFs, EngineKind, Options};
-use goanna_vfs::{Caller, Errno, FileKind, FileSystem, SetAttr, Spot, Stamp, TimeSet, file_flags};
+use goanna_vfs::{
+    Caller, Errno, FileKind, FileSystem, SetAttr, Stamp, TimeSet, WritePosition, file_flags,
+};
 
 fn fresh() -> (tempfile::TempDir, std::sync::Arc<AminoFs>) {
     let dir = tempfile::tempdir().unwrap();
@@ -64,26 +66,29 @@ fn a_write_needs_no_description_of_a_program() {
 fn offsets_and_append_follow_the_description() {
     let (_dir, fs) = fresh();
     let file = create(&fs, "f").unwrap();
-    assert_eq!(file.write(&fs, Spot::Cursor, b"abc"), Ok(3));
-    assert_eq!(file.write(&fs, Spot::Cursor, b"def"), Ok(3));
-    assert_eq!(file.write(&fs, Spot::At(1), b"X"), Ok(1));
-    assert_eq!(file.write(&fs, Spot::End, b"end"), Ok(3));
-    assert_eq!(file.write(&fs, Spot::Cursor, b"!"), Ok(1));
+    assert_eq!(file.write(&fs, WritePosition::Cursor, b"abc"), Ok(3));
+    assert_eq!(file.write(&fs, WritePosition::Cursor, b"def"), Ok(3));
+    assert_eq!(file.write(&fs, WritePosition::At(1), b"X"), Ok(1));
+    assert_eq!(file.write(&fs, WritePosition::End, b"end"), Ok(3));
+    assert_eq!(file.write(&fs, WritePosition::Cursor, b"!"), Ok(1));
     assert_eq!(read_file(&fs, "f").unwrap(), b"aXcdef!nd");
     let appender = open_file(&fs, "f", libc::O_WRONLY | libc::O_APPEND).unwrap();
-    assert_eq!(appender.write(&fs, Spot::At(0), b"+"), Ok(1));
-    assert_eq!(appender.write(&fs, Spot::Cursor, b"-"), Ok(1));
+    assert_eq!(appender.write(&fs, WritePosition::At(0), b"+"), Ok(1));
+    assert_eq!(appender.write(&fs, WritePosition::Cursor, b"-"), Ok(1));
     assert_eq!(read_file(&fs, "f").unwrap(), b"aXcdef!nd+-");
     assert_eq!(
-        file.write(&fs, Spot::At(u64::MAX), b"x"),
+        file.write(&fs, WritePosition::At(u64::MAX), b"x"),
         Err(Errno::EINVAL)
     );
     assert_eq!(
-        file.write(&fs, Spot::At(i64::MAX as u64), b"x"),
+        file.write(&fs, WritePosition::At(i64::MAX as u64), b"x"),
         Err(Errno::EINVAL)
     );
     let reader = open_file(&fs, "f", libc::O_RDONLY).unwrap();
-    assert_eq!(reader.write(&fs, Spot::Cursor, b"x"), Err(Errno::EBADF));
+    assert_eq!(
+        reader.write(&fs, WritePosition::Cursor, b"x"),
+        Err(Errno::EBADF)
+    );
 }
 
 #[test]
@@ -258,8 +263,9 @@ fn ranges_are_cut_out_and_inserted() {
 fn holes_are_not_stored() {
     let (dir, fs) = fresh();
     let file = create(&fs, "f").unwrap();
-    file.write(&fs, Spot::At(1 << 30), b"end").unwrap();
-    file.write(&fs, Spot::At(1 << 29), &[0; 100_000]).unwrap();
+    file.write(&fs, WritePosition::At(1 << 30), b"end").unwrap();
+    file.write(&fs, WritePosition::At(1 << 29), &[0; 100_000])
+        .unwrap();
     file.close(&fs);
     let path = dir.path().join("store");
     close_and_check(fs, &path);
@@ -307,7 +313,7 @@ fn metadata_as_given() {
     assert_eq!(attr.dev, fs.device());
     // Writing without CAP_FSETID clears set-user-id.
     let file = open_file(&fs, "f", libc::O_WRONLY).unwrap();
-    file.write(&fs, Spot::Cursor, b"y").unwrap();
+    file.write(&fs, WritePosition::Cursor, b"y").unwrap();
     assert_eq!(fs.getattr(&user, &node).unwrap().perm(), 0o711);
 }
 
@@ -471,7 +477,8 @@ fn large_files_are_kept_on_the_host() {
     let file = open_file(&fs, "f", libc::O_RDWR).unwrap();
     let host = nix::sys::stat::fstat(&file.fd).unwrap().st_dev;
     assert_eq!(host, nix::sys::stat::stat(&path).unwrap().st_dev);
-    file.write(&fs, Spot::At(100_000), b"changed").unwrap();
+    file.write(&fs, WritePosition::At(100_000), b"changed")
+        .unwrap();
     file.close(&fs);
     let mut expected = data;
     expected[100_000..100_007].copy_from_slice(b"changed");
@@ -537,7 +544,7 @@ fn a_full_store_refuses_and_keeps_what_it_has() {
     let data = vec![1; 100_000];
     let mut size = 0;
     loop {
-        match file.write(&fs, Spot::Cursor, &data) {
+        match file.write(&fs, WritePosition::Cursor, &data) {
             Ok(n) => size += n as u64,
             Err(errno) => {
                 assert_eq!(errno, Errno::ENOSPC);

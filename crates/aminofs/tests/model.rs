@@ -18,7 +18,7 @@ use std::sync::Arc;
 use common::*;
 
 use amino_fs::{AminoFs, EngineKind, Options};
-use goanna_vfs::{Errno, FileSystem, Result, SetAttr, Spot};
+use goanna_vfs::{Errno, FileSystem, Result, SetAttr, WritePosition};
 use nix::fcntl::{AtFlags, OFlag, RenameFlags, renameat2};
 
 fn env(name: &str, default: u64) -> u64 {
@@ -267,7 +267,11 @@ impl World {
         let index = self.rng.usize(..self.open.len());
         let at = self.rng.bool();
         let file = &self.open[index];
-        let spot = if at { Spot::At(offset) } else { Spot::Cursor };
+        let spot = if at {
+            WritePosition::At(offset)
+        } else {
+            WritePosition::Cursor
+        };
         let ours = file.ours.write(&self.fs, spot, &data);
         let theirs = if at {
             file.theirs.write_at(&data, offset)

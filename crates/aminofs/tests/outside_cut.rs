@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::*;
 
 use amino_fs::{AminoFs, EngineKind, Options};
-use goanna_vfs::{FileSystem, Spot};
+use goanna_vfs::{FileSystem, WritePosition};
 
 /// More than the store collects at a cut without having it submitted before.
 const BULK: usize = 300 << 10;
@@ -106,7 +106,8 @@ impl<'a> Worker<'a> {
         let at = self.rng.usize(..10_000);
         let (name, content) = &mut self.files[file];
         let open = open_file(self.fs, name, libc::O_RDWR).unwrap();
-        open.write(self.fs, Spot::At(at as u64), &data).unwrap();
+        open.write(self.fs, WritePosition::At(at as u64), &data)
+            .unwrap();
         open.close(self.fs);
         if content.len() < at + data.len() {
             content.resize(at + data.len(), 0);
@@ -175,7 +176,7 @@ fn names_that_went_stay_away() {
             let bulk = create(&fs, "bulk/open").unwrap();
             while !done.load(Ordering::Relaxed) {
                 let data = vec![fastrand::u8(1..); BULK];
-                bulk.write(&fs, Spot::At(0), &data).unwrap();
+                bulk.write(&fs, WritePosition::At(0), &data).unwrap();
                 fs.sync(None).unwrap();
                 syncs.fetch_add(1, Ordering::Relaxed);
             }
@@ -241,7 +242,8 @@ fn pages_erased_and_written_again() {
     .unwrap();
     expected[from..to].fill(0);
     let file = open_file(&fs, "f", libc::O_RDWR).unwrap();
-    file.write(&fs, Spot::At(40_000), &[3; 200_000]).unwrap();
+    file.write(&fs, WritePosition::At(40_000), &[3; 200_000])
+        .unwrap();
     expected[40_000..240_000].fill(3);
     file.close(&fs);
     fs.sync(None).unwrap();

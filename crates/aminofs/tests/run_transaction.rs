@@ -10,7 +10,9 @@ use std::sync::RwLock;
 use amino_fs::EngineKind;
 use common::user::{Runs, User};
 use common::{Handle, check, close_and_check, copy_dir, open, open_with, options};
-use goanna_vfs::{CachedContent, Errno, FileSystem, LOCKED, OpenFile, Spot, Transactions, TxnId};
+use goanna_vfs::{
+    BLOCKED, CachedContent, Errno, FileSystem, OpenFile, Transactions, TxnId, WritePosition,
+};
 
 /// What a program reads by the descriptor, from the start.
 fn native(handle: &Handle) -> Vec<u8> {
@@ -58,13 +60,15 @@ fn descriptors_show_the_runs_own_content() {
     let reader = inside.open("f", libc::O_RDONLY).unwrap();
     assert_eq!(native(&reader), b"before");
     let writer = inside.open("f", libc::O_RDWR).unwrap();
-    inside.write(&writer, Spot::Cursor, b"after!!").unwrap();
+    inside
+        .write(&writer, WritePosition::Cursor, b"after!!")
+        .unwrap();
     // At once, by the descriptor that was opened before the write.
     assert_eq!(native(&reader), b"after!!");
     assert!(!fs.has_own_content(&inside.caller, &reader.node).unwrap());
     inside.truncate("f", 3).unwrap();
     assert_eq!(native(&reader), b"aft");
-    inside.write(&writer, Spot::At(3), b"er").unwrap();
+    inside.write(&writer, WritePosition::At(3), b"er").unwrap();
     assert_eq!(native(&reader), b"after");
 
     assert_eq!(native(&theirs), b"before");
@@ -203,7 +207,7 @@ fn an_abort_and_a_crash_leave_nothing() {
         inside.rename("d", "e").unwrap();
         let held = inside.open("e/f", libc::O_RDWR).unwrap();
         let made = inside.create("e/made").unwrap();
-        inside.write(&made, Spot::Cursor, b"x").unwrap();
+        inside.write(&made, WritePosition::Cursor, b"x").unwrap();
         assert_eq!(tree(&outside), before);
         if ends == "crash" {
             // All that is not inside is on the disk.
@@ -234,10 +238,14 @@ fn explicit_transactions_nest_in_it() {
     outside.put("g", b"committed").unwrap();
     let id = run(&mut inside);
     let held = inside.open("f", libc::O_RDWR).unwrap();
-    inside.write(&held, Spot::At(0), b"the run's").unwrap();
+    inside
+        .write(&held, WritePosition::At(0), b"the run's")
+        .unwrap();
 
     inside.begin();
-    inside.write(&held, Spot::At(0), b"nested 1!").unwrap();
+    inside
+        .write(&held, WritePosition::At(0), b"nested 1!")
+        .unwrap();
     // Descriptors show what is outside of the nested one, and those opened inside do the same.
     assert_eq!(native(&held), b"the run's");
     assert!(fs.has_own_content(&inside.caller, &held.node).unwrap());
@@ -254,7 +262,7 @@ fn explicit_transactions_nest_in_it() {
     assert_eq!(native(&late), b"committed");
     assert_eq!(inside.get("g").unwrap(), b"nested");
     let made = inside.create("made").unwrap();
-    inside.write(&made, Spot::Cursor, b"made").unwrap();
+    inside.write(&made, WritePosition::Cursor, b"made").unwrap();
     assert_eq!(native(&made), b"made");
     inside.abort(Some(id));
     assert_eq!(native(&held), b"the run's");
@@ -263,7 +271,9 @@ fn explicit_transactions_nest_in_it() {
     made.close(&fs);
 
     inside.begin();
-    inside.write(&held, Spot::At(0), b"nested 2!").unwrap();
+    inside
+        .write(&held, WritePosition::At(0), b"nested 2!")
+        .unwrap();
     inside.put("g", b"nested 2").unwrap();
     inside.put("made", b"made again").unwrap();
     inside.commit(Some(id)).unwrap();
@@ -271,7 +281,7 @@ fn explicit_transactions_nest_in_it() {
     assert_eq!(native(&other), b"nested 2!");
     assert_eq!(native(&late), b"nested 2");
     let made = inside.open("made", libc::O_RDWR).unwrap();
-    inside.write(&made, Spot::At(5), b"twice").unwrap();
+    inside.write(&made, WritePosition::At(5), b"twice").unwrap();
     assert_eq!(native(&made), b"made twice");
     assert_eq!(outside.names("").unwrap(), ["f", "g"]);
     assert_eq!(outside.get("f").unwrap(), b"committed");
@@ -311,7 +321,9 @@ fn closed_files_take_no_descriptor_and_keep_their_content() {
         inside.put(&format!("old{size}"), &data(size)).unwrap();
     }
     let zeros = inside.create("zeros").unwrap();
-    inside.write(&zeros, Spot::At(40_000), b"end").unwrap();
+    inside
+        .write(&zeros, WritePosition::At(40_000), b"end")
+        .unwrap();
     zeros.close(&fs);
     for size in sizes {
         for name in [format!("new{size}"), format!("old{size}")] {
@@ -319,7 +331,7 @@ fn closed_files_take_no_descriptor_and_keep_their_content() {
             // Opened, changed and closed again.
             let handle = inside.open(&name, libc::O_RDWR | libc::O_APPEND).unwrap();
             assert_eq!(native(&handle), data(size));
-            inside.write(&handle, Spot::Cursor, b"+").unwrap();
+            inside.write(&handle, WritePosition::Cursor, b"+").unwrap();
             handle.close(&fs);
         }
         // By a path, without a descriptor.
@@ -328,7 +340,9 @@ fn closed_files_take_no_descriptor_and_keep_their_content() {
             .unwrap();
     }
     let temporary = inside.create("temporary").unwrap();
-    inside.write(&temporary, Spot::Cursor, &data(1000)).unwrap();
+    inside
+        .write(&temporary, WritePosition::Cursor, &data(1000))
+        .unwrap();
     inside.unlink("temporary").unwrap();
     assert_eq!(native(&temporary), data(1000));
     temporary.close(&fs);
@@ -447,7 +461,10 @@ fn others_wait_for_what_it_has_read_and_may_read_everything() {
     inside.open("f", libc::O_RDONLY).unwrap().close(&fs);
     assert_eq!(outside.get("f").unwrap(), b"content");
     let theirs = outside.open("f", libc::O_RDWR).unwrap();
-    assert_eq!(outside.write(&theirs, Spot::At(0), b"x"), Err(LOCKED));
+    assert_eq!(
+        outside.write(&theirs, WritePosition::At(0), b"x"),
+        Err(BLOCKED)
+    );
     // Another run has a copy of its own.
     let mut another = User::new(&fs, 3);
     run(&mut another);
@@ -459,7 +476,7 @@ fn others_wait_for_what_it_has_read_and_may_read_everything() {
     assert_ne!(identity(&mine), identity(&other));
     another.abort(None);
     inside.commit(None).unwrap();
-    outside.write(&theirs, Spot::At(0), b"x").unwrap();
+    outside.write(&theirs, WritePosition::At(0), b"x").unwrap();
     for handle in [theirs, mine, other] {
         handle.close(&fs);
     }
@@ -482,7 +499,9 @@ fn programs_and_large_files_are_judged_by_its_own_content() {
     assert!(!fs.open_for_writing(&outside.caller, &writer.node));
     let piece = vec![b'l'; 300_000];
     for _ in 0..10 {
-        inside.write(&writer, Spot::Cursor, &piece).unwrap();
+        inside
+            .write(&writer, WritePosition::Cursor, &piece)
+            .unwrap();
     }
     assert!(fs.outgrown(&inside.caller, &writer.node));
     assert!(!fs.outgrown(&outside.caller, &writer.node));
@@ -501,7 +520,7 @@ fn programs_and_large_files_are_judged_by_its_own_content() {
             ofd,
             flags: handle.flags,
         };
-        fs.write(&inside.caller, file, Spot::End, b"the end")
+        fs.write(&inside.caller, file, WritePosition::End, b"the end")
             .unwrap();
     };
     file(&moved);

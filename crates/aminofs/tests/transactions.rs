@@ -9,7 +9,9 @@ use std::time::Duration;
 use amino_fs::EngineKind;
 use common::user::User;
 use common::{check, close_and_check, open, open_with, options};
-use goanna_vfs::{CachedContent, Errno, FileSystem, LOCKED, SetAttr, Spot, TimeSet, Transactions};
+use goanna_vfs::{
+    BLOCKED, CachedContent, Errno, FileSystem, SetAttr, TimeSet, Transactions, WritePosition,
+};
 
 #[test]
 fn nobody_else_sees_a_transaction_until_it_commits() {
@@ -75,7 +77,7 @@ fn an_abort_leaves_no_trace() {
     let (d, f) = (attr("d").unwrap(), attr("d/f").unwrap());
     inside.begin();
     let orphan = inside.create("never").unwrap();
-    inside.write(&orphan, Spot::Cursor, b"x").unwrap();
+    inside.write(&orphan, WritePosition::Cursor, b"x").unwrap();
     inside.rename("d/f", "g").unwrap();
     inside.link("g", "d/h").unwrap();
     inside.put_at("g", 5000, b"far").unwrap();
@@ -103,7 +105,7 @@ fn an_abort_leaves_no_trace() {
         Err(Errno::ESTALE)
     );
     assert_eq!(
-        outside.write(&orphan, Spot::Cursor, b"y"),
+        outside.write(&orphan, WritePosition::Cursor, b"y"),
         Err(Errno::ESTALE)
     );
     orphan.close(&fs);
@@ -148,12 +150,12 @@ fn who_wants_to_change_the_same_waits() {
     inside.begin();
     inside.put("f", b"2").unwrap();
     inside.put("new", b"").unwrap();
-    assert_eq!(outside.put("f", b"3"), Err(LOCKED));
+    assert_eq!(outside.put("f", b"3"), Err(BLOCKED));
     assert_eq!(
         fs.wait(2, Duration::ZERO, Duration::from_millis(1)),
         Ok(false)
     );
-    assert_eq!(outside.put("new", b""), Err(LOCKED));
+    assert_eq!(outside.put("new", b""), Err(BLOCKED));
     // Another name in the same directory is nobody's business.
     outside.put("other", b"").unwrap();
     inside.commit(None).unwrap();
@@ -209,17 +211,17 @@ fn a_look_at_a_directory_stops_nobody_from_adding_entries() {
         mode: Some(0o700),
         ..SetAttr::default()
     };
-    assert_eq!(fs.setattr(&other.caller, &node, &set), Err(LOCKED));
-    assert_eq!(other.rename("d", "e"), Err(LOCKED));
+    assert_eq!(fs.setattr(&other.caller, &node, &set), Err(BLOCKED));
+    assert_eq!(other.rename("d", "e"), Err(BLOCKED));
     // Who lists it waits, and who has listed it is waited for.
     other.begin();
-    assert_eq!(other.names("d"), Err(LOCKED));
+    assert_eq!(other.names("d"), Err(BLOCKED));
     other.abort(None);
     inside.commit(None).unwrap();
     assert_eq!(seen(&other), fourth);
     inside.begin();
     inside.names("d").unwrap();
-    assert_eq!(other.put("d/new", b""), Err(LOCKED));
+    assert_eq!(other.put("d/new", b""), Err(BLOCKED));
     inside.commit(None).unwrap();
     close_and_check(fs, dir.path());
 }
@@ -262,12 +264,12 @@ fn waiting_has_a_limit_and_circles_are_refused() {
     two.begin();
     one.put("a", b"1").unwrap();
     two.put("b", b"2").unwrap();
-    assert_eq!(one.put("b", b"1"), Err(LOCKED));
-    assert_eq!(two.put("a", b"2"), Err(LOCKED));
+    assert_eq!(one.put("b", b"1"), Err(BLOCKED));
+    assert_eq!(two.put("a", b"2"), Err(BLOCKED));
     let long = Duration::from_secs(1000);
     assert_eq!(fs.wait(1, long, long), Err(Errno::ETIMEDOUT));
     assert_eq!(fs.status(one.caller.txn.unwrap()).unwrap().conflicts, 1);
-    assert_eq!(one.put("b", b"1"), Err(LOCKED));
+    assert_eq!(one.put("b", b"1"), Err(BLOCKED));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| fs.wait(1, Duration::ZERO, Duration::from_secs(20)));
         // Who closes the circle is told, at once.
@@ -310,13 +312,16 @@ fn a_commit_without_room_in_the_log_is_reported_and_aborts() {
     user.put("f", b"after").unwrap();
     let large = user.create("large").unwrap();
     for piece in 0..80 {
-        let spot = Spot::At(piece << 20);
+        let spot = WritePosition::At(piece << 20);
         user.write(&large, spot, &[7; 1 << 20]).unwrap();
     }
     assert_eq!(user.commit(None), Err(Errno::ENOSPC));
     assert_eq!(other.names("").unwrap(), ["f"]);
     assert_eq!(other.get("f").unwrap(), b"before");
-    assert_eq!(user.write(&large, Spot::At(0), b"x"), Err(Errno::ESTALE));
+    assert_eq!(
+        user.write(&large, WritePosition::At(0), b"x"),
+        Err(Errno::ESTALE)
+    );
     large.close(&fs);
     // The store goes on.
     user.begin();

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use amino_fs::EngineKind;
 use common::user::{Runs, User, runs};
 use common::{Handle, close_and_check, open_with, options};
-use goanna_vfs::{Errno, FileSystem, LOCKED, Result, Transactions, TxnId};
+use goanna_vfs::{BLOCKED, Errno, FileSystem, Result, Transactions, TxnId};
 use proptest::prelude::*;
 
 /// The reference: names to directories or files, files by number.
@@ -288,7 +288,7 @@ struct Open {
 
 impl Open {
     /// It has committed; `stack` are those around it.
-    fn pour(self, stack: &mut [Self], committed: &mut Model) {
+    fn merge(self, stack: &mut [Self], committed: &mut Model) {
         match stack.last_mut() {
             Some(around) => {
                 around.seen = self.seen;
@@ -333,7 +333,7 @@ impl Held {
         for handle in &self.0 {
             match run.get_node(&handle.node) {
                 // Changed by one that is open inside; made by one that was aborted.
-                Err(LOCKED | Errno::ESTALE) => {}
+                Err(BLOCKED | Errno::ESTALE) => {}
                 seen => {
                     let mut shown = vec![0; 200_000];
                     let got = nix::sys::uio::pread(&handle.fd, &mut shown, 0).unwrap();
@@ -385,7 +385,7 @@ fn play(engine: EngineKind, acts: &[Act], as_run: bool) {
                     inside.abort(outer);
                 } else {
                     inside.commit(outer).unwrap();
-                    open.pour(&mut stack, &mut committed);
+                    open.merge(&mut stack, &mut committed);
                 }
             }
             Act::Inside(step) => {
@@ -418,7 +418,7 @@ fn play(engine: EngineKind, acts: &[Act], as_run: bool) {
                 let result = perform(&outside, step);
                 let mut expected = committed.clone();
                 match (&result, expected.apply(step)) {
-                    (Err(LOCKED), _) => {}
+                    (Err(BLOCKED), _) => {}
                     (_, theirs) => {
                         assert_eq!(result, theirs, "{at}: outside {step:?}");
                         committed = expected;
@@ -445,7 +445,7 @@ fn play(engine: EngineKind, acts: &[Act], as_run: bool) {
     held.close(&inside);
     while let Some(open) = stack.pop() {
         inside.commit(stack.last().map(|open| open.id)).unwrap();
-        open.pour(&mut stack, &mut committed);
+        open.merge(&mut stack, &mut committed);
     }
     assert_eq!(tree_of(&outside), committed.tree(), "at the end");
     close_and_check(fs, dir.path());

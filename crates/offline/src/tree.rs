@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use goanna_vfs::walk::{NoProcess, Pos, Walk};
 use goanna_vfs::{
-    Attr, Caller, Errno, FileKind, FileSystem, LOCKED, Mount, MountFlags, Mounts, Place, Result,
+    Attr, BLOCKED, Caller, Errno, FileKind, FileSystem, Mount, MountFlags, Mounts, Place, Result,
     SynthFs, ops,
 };
 
@@ -103,7 +103,7 @@ impl Tree {
         let since = Instant::now();
         loop {
             match attempt() {
-                Err(LOCKED) => self.wait(since)?,
+                Err(BLOCKED) => self.wait(since)?,
                 other => return other,
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use goanna_monitor::{Abort, Config, Ending, Outcome, Run, Status, Tell};
+use goanna_monitor::{Abort, Config, Ending, Outcome, Reporter, Run, Status};
 use goanna_vfs::Caller;
 
 use crate::mounts::{self, Builder, MountTypes, MountedStores, OpenStore};
@@ -18,9 +18,9 @@ pub struct Environment<'a> {
     /// The credentials of the user of the run.
     pub caller: &'a Caller,
     /// Reports notes.
-    pub note: Tell,
+    pub note: Reporter,
     /// Reports failures that do not end the run.
-    pub fail: Tell,
+    pub fail: Reporter,
 }
 
 /// Mounts what the plan says, has `start` run the command, and brings its changes to the disk.

@@ -15,12 +15,12 @@ compile_error!(
 );
 
 pub mod cred;
+pub mod descriptor_inbox;
 pub mod entries;
 pub mod filter;
 pub mod inherited;
 pub mod interrupt;
 pub mod launch;
-pub mod letter_box;
 pub mod limits;
 pub mod mappings;
 pub mod memfile;

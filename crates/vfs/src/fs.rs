@@ -47,7 +47,7 @@ pub struct OpenFile<'a> {
 
 /// Where a write goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spot {
+pub enum WritePosition {
     /// At the open file description's offset, which advances; at the end under `O_APPEND`.
     Cursor,
     /// At this offset, the description's own unchanged (pwrite(2)). Linux appends all the same under
@@ -217,7 +217,13 @@ pub trait FileSystem: Send + Sync + 'static {
     // Data.
 
     /// Writes `data`, returns how much was written.
-    fn write(&self, caller: &Caller, file: OpenFile<'_>, spot: Spot, data: &[u8]) -> Result<usize> {
+    fn write(
+        &self,
+        caller: &Caller,
+        file: OpenFile<'_>,
+        spot: WritePosition,
+        data: &[u8],
+    ) -> Result<usize> {
         Err(Errno::EBADF)
     }
     /// Writes at `offset` without a program's open file description (layers, tools); returns how much was written.
@@ -230,7 +236,7 @@ pub trait FileSystem: Send + Sync + 'static {
         };
         match opened.native {
             Native::All => memfile::pwrite(file.ofd, data, offset),
-            Native::Reads { .. } => self.write(caller, file, Spot::At(offset), data),
+            Native::Reads { .. } => self.write(caller, file, WritePosition::At(offset), data),
         }
     }
     /// Sets the size; a hole appears when it grows.

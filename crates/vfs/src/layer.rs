@@ -385,7 +385,7 @@ macro_rules! forward_method {
             &self,
             caller: &$crate::Caller,
             file: $crate::OpenFile<'_>,
-            spot: $crate::Spot,
+            spot: $crate::WritePosition,
             data: &[u8],
         ) -> $crate::Result<usize> {
             $($check)*

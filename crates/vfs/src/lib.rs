@@ -28,11 +28,11 @@ pub use backend::{Backend, MountOption, MountOptions, OpenError};
 pub use caller::{Caller, caps};
 pub use content::CachedContent;
 pub use escape::{escape, escape_invalid, escape_message, escape_path, io_error_text};
-pub use fs::{FileSystem, Native, OpenFile, Opened, Spot};
+pub use fs::{FileSystem, Native, OpenFile, Opened, WritePosition};
 pub use linkfree::LinkFree;
 pub use mount::{Mount, MountError, MountFlags, Mounts, Place, PlaceKey};
 pub use synth::SynthFs;
-pub use txn::{Holder, LOCKED, Readers, Transactions, TxnId, TxnStatus};
+pub use txn::{BLOCKED, Holder, Readers, Transactions, TxnId, TxnStatus};
 pub use types::{Attr, DirEntry, FileKind, Node, SetAttr, Stamp, StatFs, TimeSet, file_flags};
 pub use userns::{IdMap, IdRange, UserNamespace};
 

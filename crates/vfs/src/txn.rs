@@ -53,7 +53,7 @@ pub struct TxnStatus {
 
 /// Result of a call that met a lock: it is to be restarted, from the start, after [`Transactions::wait`] of the same
 /// caller. Linux never returns this number to a program.
-pub const LOCKED: Errno = Errno::ERESTART;
+pub const BLOCKED: Errno = Errno::ERESTART;
 
 /// The programs of a run, for a back end whose files they read in the kernel, without a call.
 pub trait Readers: Send + Sync {
@@ -77,7 +77,7 @@ pub struct Holder {
 /// A back end's transactions. Which one a call belongs to is [`crate::Caller::txn`]; a call of none is a transaction of its
 /// own, which reads what was committed and waits for no one unless it changes something.
 ///
-/// Every method of [`crate::FileSystem`] may answer [`LOCKED`] while a transaction is open.
+/// Every method of [`crate::FileSystem`] may answer [`BLOCKED`] while a transaction is open.
 pub trait Transactions: Send + Sync {
     /// From now on `readers` are stopped while a commit changes what they read without a call.
     fn attach_readers(&self, readers: Weak<dyn Readers>);

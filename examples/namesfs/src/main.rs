@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use goanna_monitor::{Config, Interception, Outside, Run, Status, Tell};
+use goanna_monitor::{Config, Interception, Outside, Reporter, Run, Status};
 use goanna_passfs::PassFs;
 use goanna_vfs::{MountFlags, Mounts, escape_message};
 use namesfs::NamesFs;
@@ -20,7 +20,7 @@ fn run(dir: OsString, target: OsString, command: Vec<OsString>) -> Result<u8, Bo
     let caller = goanna_monitor::credentials(std::process::id() as i32)?;
     let flags = MountFlags::empty();
     mounts.add(&caller, &target.into_vec(), names, flags, source)?;
-    let report = Tell::new(|line| eprintln!("namesfs: {line}"));
+    let report = Reporter::new(|line| eprintln!("namesfs: {line}"));
     let run = Run::new(Config {
         mounts,
         note: report.clone(),

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use goanna_monitor::{Config, Interception, Outside, Run, Status, Tell};
+use goanna_monitor::{Config, Interception, Outside, Reporter, Run, Status};
 use goanna_passfs::PassFs;
 use goanna_vfs::{MountFlags, Mounts, escape_message};
 use tarfs::TarFs;
@@ -26,7 +26,7 @@ fn run(archive: OsString, target: OsString, command: Vec<OsString>) -> Result<u8
         MountFlags::READ_ONLY,
         source,
     )?;
-    let report = Tell::new(|line| eprintln!("tarfs: {line}"));
+    let report = Reporter::new(|line| eprintln!("tarfs: {line}"));
     let run = Run::new(Config {
         mounts,
         note: report.clone(),

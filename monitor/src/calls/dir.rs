@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 
 use goanna_sys::tracee;
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{DirEntry, Errno, FileKind, LOCKED, PATH_MAX, Place, Result, ops};
+use goanna_vfs::{BLOCKED, DirEntry, Errno, FileKind, PATH_MAX, Place, Result, ops};
 use nix::unistd::{Whence, lseek};
 
 use crate::abi::{DirentLayout, Dirents};
@@ -16,7 +16,7 @@ use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::Shadow;
 
 /// Positions of a shadow directory: 0 before `.`, 1 before `..`, 2 plus the back end's cookie, and from here
-/// on the mount points in it. The kernel keeps the position in the placeholder's open file description.
+/// on the mount points in it. The kernel keeps the position in the backing directory's open file description.
 const MOUNTS_FROM: u64 = 1 << 62;
 
 fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
@@ -91,7 +91,7 @@ fn push_mount_points(call: &Call<'_>, place: &Place, out: &mut Dirents) -> Resul
     for (index, (name, mount)) in names.into_iter().enumerate() {
         let cookie = MOUNTS_FROM + index as u64 + 1;
         let shown = match place.mount.fs.lookup(&caller, &place.node, name) {
-            Err(LOCKED) => return Err(LOCKED),
+            Err(BLOCKED) => return Err(BLOCKED),
             found => found.is_ok(),
         };
         if cookie <= out.position || shown {
@@ -141,7 +141,7 @@ pub fn getcwd(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::Value(path.len() as i64))
 }
 
-/// fchdir(2): the kernel enters the placeholder once the virtual directory may be searched.
+/// fchdir(2): the kernel enters the backing directory once the virtual directory may be searched.
 pub fn fchdir(call: &mut Call<'_>) -> Result<Answer> {
     if let Some(shadow) = call.shadow(call.int(0))? {
         if !shadow.place().node.is_dir() {

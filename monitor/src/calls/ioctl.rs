@@ -145,7 +145,7 @@ fn of_inode(call: &Call<'_>, place: &Place) -> Result<Answer> {
         FS_IOC_FSSETXATTR => set_extended_flags(call, place),
         FIFREEZE | FITHAW if !call.caller()?.capable(caps::SYS_ADMIN) => Err(Errno::EPERM),
         FIFREEZE | FITHAW => Err(Errno::EOPNOTSUPP),
-        // They tell of the cache object or the placeholder, and change nothing.
+        // They tell of the cache object or the backing directory, and change nothing.
         FIGETBSZ | FS_IOC_GETVERSION => Ok(Answer::PassOn),
         _ => Err(Errno::ENOTTY),
     }

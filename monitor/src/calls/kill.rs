@@ -1,5 +1,5 @@
 //! Calls by which processes of a run kill each other. The kernel performs them; the end of the run's transaction must
-//! know that it was the run's own doing (`whole::ending`).
+//! know that it was the run's own doing (`run_transaction::ending`).
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::call::{Answer, Call};
 
 /// kill(2) and its relatives, with SIGKILL.
 pub fn send(call: &mut Call<'_>) -> Result<Answer> {
-    if call.monitor.members.is_run() {
+    if call.monitor.participants.is_run() {
         call.monitor.ending.condemn(targets(call));
     }
     Ok(Answer::PassOn)

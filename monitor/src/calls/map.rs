@@ -49,7 +49,7 @@ fn unless_append_only(call: &Call<'_>, place: &Place) -> Result<()> {
 
 /// Whether the caller changes the file as a member of a transaction.
 fn is_inside(call: &Call<'_>, place: &Place) -> Result<bool> {
-    Ok(call.monitor.members.cover(&place.mount) && call.caller()?.txn.is_some())
+    Ok(call.monitor.participants.cover(&place.mount) && call.caller()?.txn.is_some())
 }
 
 /// From now on the file's cache object can change without a call. ENODEV where a transaction could not take that back.

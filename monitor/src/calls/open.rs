@@ -418,7 +418,7 @@ fn may_get_descriptor(call: &Call<'_>) -> Result<()> {
     }
 }
 
-/// A directory's placeholder; of the host's own tree the directory itself, from which walks go on by its path.
+/// A directory's backing directory; of the host's own tree the directory itself, from which walks go on by its path.
 fn directory(call: &Call<'_>, caller: &Caller, place: &Place, more: i32) -> Result<OwnedFd> {
     match place.mount.fs.host_path(&place.node) {
         Some(path) if place.mount.is_host() => open_as(

@@ -1,11 +1,11 @@
-//! Writes. Reads of shadow files run in the kernel, on the cache object, but for members of transactions ([`super::read`]).
+//! Writes. Reads of shadow files run in the kernel, on the cache object, but for participants of transactions ([`super::read`]).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use goanna_sys::tracee;
-use goanna_vfs::{Errno, OpenFile, Place, Result, Spot};
+use goanna_vfs::{Errno, OpenFile, Place, Result, WritePosition};
 
 use super::size::within_limit;
 use super::sync::with_commit;
@@ -55,7 +55,7 @@ impl Output {
     }
 
     /// Writes `data` as one operation.
-    pub fn write(&self, call: &Call<'_>, spot: Spot, data: &[u8]) -> Result<usize> {
+    pub fn write(&self, call: &Call<'_>, spot: WritePosition, data: &[u8]) -> Result<usize> {
         let data = self.within_limit(call, spot, data)?;
         let file = OpenFile {
             node: &self.place.node,
@@ -69,7 +69,12 @@ impl Output {
     }
 
     /// As much of `data` as RLIMIT_FSIZE lets in.
-    fn within_limit<'d>(&self, call: &Call<'_>, spot: Spot, data: &'d [u8]) -> Result<&'d [u8]> {
+    fn within_limit<'d>(
+        &self,
+        call: &Call<'_>,
+        spot: WritePosition,
+        data: &'d [u8],
+    ) -> Result<&'d [u8]> {
         if data.is_empty() {
             return Ok(data);
         }
@@ -78,11 +83,11 @@ impl Output {
     }
 
     /// How many bytes RLIMIT_FSIZE lets in at `spot`. EFBIG with SIGXFSZ for none.
-    pub fn room(&self, call: &Call<'_>, spot: Spot) -> Result<u64> {
+    pub fn room(&self, call: &Call<'_>, spot: WritePosition) -> Result<u64> {
         within_limit(call, |limit| {
             let start = match spot {
-                Spot::At(offset) if self.flags & libc::O_APPEND == 0 => offset,
-                Spot::Cursor if self.flags & libc::O_APPEND == 0 => {
+                WritePosition::At(offset) if self.flags & libc::O_APPEND == 0 => offset,
+                WritePosition::Cursor if self.flags & libc::O_APPEND == 0 => {
                     nix::unistd::lseek(&self.ofd, 0, nix::unistd::Whence::SeekCur)? as u64
                 }
                 _ => {
@@ -103,7 +108,7 @@ fn write_segments(
     call: &Call<'_>,
     fd: i32,
     segments: impl FnOnce() -> Result<Vec<(u64, usize)>>,
-    spot: Spot,
+    spot: WritePosition,
 ) -> Result<Answer> {
     let Some(output) = Output::of(call, fd)? else {
         return Ok(Answer::PassOn);
@@ -114,7 +119,9 @@ fn write_segments(
     while done < total {
         let outcome = read_segments(call, &segments, done).and_then(|data| {
             let spot = match spot {
-                Spot::At(offset) => Spot::At(offset.checked_add(done as u64).ok_or(Errno::EFBIG)?),
+                WritePosition::At(offset) => {
+                    WritePosition::At(offset.checked_add(done as u64).ok_or(Errno::EFBIG)?)
+                }
                 spot => spot,
             };
             Ok((output.write(call, spot, &data)?, data.len()))
@@ -175,17 +182,17 @@ pub fn many(call: &Call<'_>) -> Result<Vec<(u64, usize)>> {
     tracee::read_iovecs(call.task.tid, call.arg(1), call.arg(2) as usize)
 }
 
-fn offset(value: u64) -> Result<Spot> {
+fn offset(value: u64) -> Result<WritePosition> {
     if (value as i64) < 0 {
         Err(Errno::EINVAL)
     } else {
-        Ok(Spot::At(value))
+        Ok(WritePosition::At(value))
     }
 }
 
 /// write(2)
 pub fn write(call: &mut Call<'_>) -> Result<Answer> {
-    write_segments(call, call.int(0), || one(call), Spot::Cursor)
+    write_segments(call, call.int(0), || one(call), WritePosition::Cursor)
 }
 
 /// pwrite64(2)
@@ -196,7 +203,7 @@ pub fn pwrite64(call: &mut Call<'_>) -> Result<Answer> {
 
 /// writev(2)
 pub fn writev(call: &mut Call<'_>) -> Result<Answer> {
-    write_segments(call, call.int(0), || many(call), Spot::Cursor)
+    write_segments(call, call.int(0), || many(call), WritePosition::Cursor)
 }
 
 /// pwritev(2)
@@ -212,8 +219,8 @@ pub fn pwritev2(call: &mut Call<'_>) -> Result<Answer> {
     let known =
         libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND;
     let spot = match call.arg(3) {
-        _ if flags & libc::RWF_APPEND != 0 => Spot::End,
-        u64::MAX => Spot::Cursor,
+        _ if flags & libc::RWF_APPEND != 0 => WritePosition::End,
+        u64::MAX => WritePosition::Cursor,
         value => offset(value)?,
     };
     if flags & !known != 0 {

@@ -13,7 +13,7 @@ use crate::shadow::Shadow;
 pub fn sync(call: &mut Call<'_>) -> Result<Answer> {
     let inside = call.caller()?.txn.is_some();
     for mount in call.monitor.mounts.iter() {
-        if inside && call.monitor.members.cover(mount) {
+        if inside && call.monitor.participants.cover(mount) {
             // It reaches the disk with its transaction.
             continue;
         }
@@ -24,7 +24,7 @@ pub fn sync(call: &mut Call<'_>) -> Result<Answer> {
 
 /// Whether what the caller has changed reaches the disk with its transaction, or not at all.
 pub fn with_commit(call: &Call<'_>, place: &Place) -> Result<bool> {
-    Ok(call.caller()?.txn.is_some() && call.monitor.members.cover(&place.mount))
+    Ok(call.caller()?.txn.is_some() && call.monitor.participants.cover(&place.mount))
 }
 
 fn sync_inode(call: &Call<'_>) -> Result<Answer> {
@@ -98,7 +98,7 @@ pub fn msync(call: &mut Call<'_>) -> Result<Answer> {
 }
 
 fn sync_range(call: &Call<'_>, place: &Place, range: Range<u64>, durable: bool) -> Result<()> {
-    let members = &call.monitor.members;
+    let members = &call.monitor.participants;
     if members.is_run() && members.cover(&place.mount) {
         // What is mapped is the run's own, and reaches the disk with it.
         return Ok(());

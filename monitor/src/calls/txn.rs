@@ -1,5 +1,5 @@
 //! The call by which programs begin and end transactions ([`goanna_sys::txncall`]). It comes at a ptrace stop, because a
-//! program that takes part in one must have the filter of members first.
+//! program that takes part in one must have the filter of participants first.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use goanna_vfs::{Errno, Result, TxnId};
 
 use crate::Monitor;
 use crate::call::{Answer, Call};
-use crate::members::offsets;
+use crate::participants::offsets;
 use crate::task::credentials;
 
 /// A request: the thread that makes it, and the thread or process that it concerns.
@@ -86,7 +86,7 @@ impl Request {
     }
 
     fn perform(&self, monitor: &Monitor) -> Result<Answer> {
-        let members = &monitor.members;
+        let members = &monitor.participants;
         members.transactions()?;
         let tids = match self.target {
             Some(pid) => procfs::threads(pid).map_err(|_| Errno::ESRCH)?,
@@ -126,7 +126,7 @@ impl Request {
             None => procfs::status(self.caller)?.tgid,
         };
         let before = offsets(process, |object| monitor.shadows.find(object).is_some());
-        let members = &monitor.members;
+        let members = &monitor.participants;
         let (id, depth) = match self.op {
             Op::BeginNamed => {
                 members.begin_named(tids, self.uid, &self.name, self.number, before)?

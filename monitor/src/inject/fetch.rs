@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use goanna_sys::letter_box::{Expected, LetterBox};
+use goanna_sys::descriptor_inbox::{DescriptorInbox, Expected};
 use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};
 
@@ -23,7 +23,7 @@ pub fn text(tid: i32, fd: i32) -> u64 {
 }
 
 /// The `struct msghdr`, and all it points to, by which thread `tid` sends its descriptor `fd`, to lie at `address`.
-pub fn letter(letter_box: &LetterBox, tid: i32, fd: i32, address: u64) -> Vec<u8> {
+pub fn letter(descriptor_inbox: &DescriptorInbox, tid: i32, fd: i32, address: u64) -> Vec<u8> {
     let mut image = Vec::with_capacity(256);
     let mut words = |at: u64, words: &[u64]| {
         image.resize(at as usize, 0u8);
@@ -31,14 +31,14 @@ pub fn letter(letter_box: &LetterBox, tid: i32, fd: i32, address: u64) -> Vec<u8
             image.extend_from_slice(&word.to_ne_bytes());
         }
     };
-    let name_len = letter_box.address().len() as u64;
+    let name_len = descriptor_inbox.address().len() as u64;
     let (vector, control) = (address + VECTOR, address + CONTROL);
     words(0, &[address + NAME, name_len, vector, 1, control, 24, 0]);
     words(VECTOR, &[address + TEXT, 8, text(tid, fd)]);
     let rights = u64::from(libc::SOL_SOCKET as u32) | u64::from(libc::SCM_RIGHTS as u32) << 32;
     words(CONTROL, &[20, rights, u64::from(fd.cast_unsigned())]);
     words(NAME, &[]);
-    image.extend_from_slice(letter_box.address());
+    image.extend_from_slice(descriptor_inbox.address());
     image
 }
 
@@ -47,7 +47,7 @@ pub struct Fetch {
     task: Arc<Task>,
     pid: i32,
     fd: i32,
-    letter_box: Arc<LetterBox>,
+    descriptor_inbox: Arc<DescriptorInbox>,
     /// Where the letter lies, and whether the memory is mapped for it.
     scratch: Option<(u64, bool)>,
     stage: Stage,
@@ -77,7 +77,7 @@ impl Fetch {
         task: Arc<Task>,
         pid: i32,
         fd: i32,
-        letter_box: Arc<LetterBox>,
+        descriptor_inbox: Arc<DescriptorInbox>,
         scratch: Option<u64>,
     ) -> Self {
         // Until it has come, or else the call would ask for it again and again.
@@ -86,7 +86,7 @@ impl Fetch {
             task,
             pid,
             fd,
-            letter_box,
+            descriptor_inbox,
             scratch: scratch.map(|address| (address, false)),
             stage: Stage::Begin,
         }
@@ -121,12 +121,12 @@ impl Fetch {
             }
             Stage::Socket => {
                 let (address, _) = self.scratch.ok_or(Errno::EIO)?;
-                let letter = letter(&self.letter_box, tid, self.fd, address);
+                let letter = letter(&self.descriptor_inbox, tid, self.fd, address);
                 tracee::write_all(tid, address, &letter)?;
                 self.stage = Stage::Send {
                     socket: result,
                     attempts: ATTEMPTS,
-                    expected: self.letter_box.expect(self.pid, text(tid, self.fd)),
+                    expected: self.descriptor_inbox.expect(self.pid, text(tid, self.fd)),
                 };
                 Ok(self.send(result, address))
             }
@@ -135,7 +135,7 @@ impl Fetch {
                 attempts,
                 expected,
             } if result == FULL && attempts > 0 => {
-                self.letter_box.empty()?;
+                self.descriptor_inbox.empty()?;
                 let (address, _) = self.scratch.ok_or(Errno::EIO)?;
                 let attempts = attempts - 1;
                 self.stage = Stage::Send {

@@ -1,10 +1,10 @@
-//! The calls that give all threads of a program the filter of members.
+//! The calls that give all threads of a program the filter of participants.
 
 use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};
 
 use super::Step;
-use crate::filter::compile_member;
+use crate::filter::compile_participant;
 use crate::rewrite::filter_image;
 
 /// See the module's documentation.
@@ -27,7 +27,7 @@ impl InstallFilter {
             }
             (None, Some(address)) => {
                 let address = address.cast_unsigned();
-                let image = filter_image(&compile_member(false), address);
+                let image = filter_image(&compile_participant(false), address);
                 tracee::write_all(tid, address, &image).map_err(|_| Errno::ENOMEM)?;
                 self.image = Some(address);
                 let mode = u64::from(libc::SECCOMP_SET_MODE_FILTER);

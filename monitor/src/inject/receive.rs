@@ -8,7 +8,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use goanna_sys::letter_box::{Expected, LetterBox};
+use goanna_sys::descriptor_inbox::{DescriptorInbox, Expected};
 use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
@@ -23,7 +23,7 @@ pub struct Receive {
     task: Arc<Task>,
     refused: Refused,
     pid: i32,
-    letter_box: Arc<LetterBox>,
+    descriptor_inbox: Arc<DescriptorInbox>,
     stage: Stage,
 }
 
@@ -63,12 +63,17 @@ const NO_NUMBERS: i64 = -(Errno::EMFILE as i64);
 
 impl Receive {
     /// For `task`, a thread of process `pid`, whose error stays when this fails, too.
-    pub fn new(task: Arc<Task>, refused: Refused, pid: i32, letter_box: Arc<LetterBox>) -> Self {
+    pub fn new(
+        task: Arc<Task>,
+        refused: Refused,
+        pid: i32,
+        descriptor_inbox: Arc<DescriptorInbox>,
+    ) -> Self {
         Self {
             task,
             refused,
             pid,
-            letter_box,
+            descriptor_inbox,
             stage: Stage::Begin,
         }
     }
@@ -101,10 +106,10 @@ impl Receive {
                     Ok(socket) => self.pass(tid, ends, &socket),
                     Err(_) => {
                         let address = self.refused.scratch;
-                        let letter = letter(&self.letter_box, tid, second, address);
+                        let letter = letter(&self.descriptor_inbox, tid, second, address);
                         tracee::write_all(tid, address, &letter)?;
-                        self.letter_box.empty()?;
-                        let expected = self.letter_box.expect(self.pid, text(tid, second));
+                        self.descriptor_inbox.empty()?;
+                        let expected = self.descriptor_inbox.expect(self.pid, text(tid, second));
                         self.stage = Stage::Send { ends, expected };
                         let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u64;
                         let args = [first as u64, address, flags, 0, 0, 0];

@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::undisturbed::Deadline;
 use crate::Monitor;
-use crate::mailbox::Letter;
+use crate::mailbox::Message;
 
 /// Deadlines, and the thread that waits for them, from the first one on.
 #[derive(Default)]
@@ -32,7 +32,7 @@ struct State {
 }
 
 impl Alarm {
-    /// Has the supervisor get [`Letter::Due`] at `deadline`. Where no thread can be started the wait lasts longer.
+    /// Has the supervisor get [`Message::Due`] at `deadline`. Where no thread can be started the wait lasts longer.
     pub fn set(&mut self, monitor: &Arc<Monitor>, tid: i32, deadline: Deadline) {
         let mut state = self.shared.state.lock();
         state.due.insert((deadline.at, tid, deadline.number));
@@ -67,7 +67,7 @@ impl Shared {
             }
             state.due.pop_first();
             drop(state);
-            monitor.mailbox.post(Letter::Due(tid, number));
+            monitor.mailbox.post(Message::Due(tid, number));
             state = self.state.lock();
         }
     }

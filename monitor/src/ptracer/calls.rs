@@ -6,11 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::thread;
 
-use goanna_sys::letter_box::LetterBox;
+use goanna_sys::descriptor_inbox::DescriptorInbox;
 use goanna_sys::txncall::NUMBER;
 use goanna_sys::{procfs, ptrace};
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Errno, LOCKED, Place, Result, escape, ops};
+use goanna_vfs::{BLOCKED, Errno, Place, Result, escape, ops};
 
 #[cfg(debug_assertions)]
 use super::guard::panic_if_asked;
@@ -18,9 +18,9 @@ use super::{Supervisor, living_thread};
 use crate::call::{Answer, Call};
 use crate::calls::socket::{self, datagram, rights, watch};
 use crate::calls::txn::Request;
-use crate::filter::{CLOSER, MEMBER, compile_member};
+use crate::filter::{CLOSER, MEMBER, compile_participant};
 use crate::inject::Fetch;
-use crate::mailbox::{Late, Letter, Park};
+use crate::mailbox::{Late, Message, Park};
 use crate::profile::End;
 use crate::program::{Exec, Plan};
 use crate::rewrite::{Registers, Rewrite};
@@ -69,7 +69,7 @@ impl Supervisor {
         if request.joins() && !self.filtered.contains(&joins) {
             match request.target {
                 None if tried => return Err(Errno::EAGAIN),
-                None => return Ok(Next::Instead(Rewrite::Filter(compile_member(false)))),
+                None => return Ok(Next::Instead(Rewrite::Filter(compile_participant(false)))),
                 Some(target) if !self.known.contains(&target) => return Err(Errno::ESRCH),
                 Some(target) => {
                     let thread = living_thread(target).ok_or(Errno::ESRCH)?;
@@ -108,7 +108,7 @@ impl Supervisor {
             let has = member_filter(tid)?;
             if has == 0 || closes && has != CLOSER {
                 if !tried {
-                    return Ok(Next::Instead(Rewrite::Filter(compile_member(closes))));
+                    return Ok(Next::Instead(Rewrite::Filter(compile_participant(closes))));
                 }
                 self.monitor.note_once(&format!(
                     "{}: the profile does not apply to programs that start with seccomp filters of their own",
@@ -139,7 +139,7 @@ impl Supervisor {
             None => self.treat(tid, &regs),
         };
         let mut next = self.monitor.judge_shortage(next);
-        if next.as_ref().is_err_and(|errno| *errno == LOCKED) {
+        if next.as_ref().is_err_and(|errno| *errno == BLOCKED) {
             let again = waiting::again(&monitor, tid, true, || Ok(Answer::Again));
             next = self.without_notification(tid, regs, Ok(again));
         }
@@ -159,7 +159,7 @@ impl Supervisor {
             }
             Ok(Next::Wait) => Ok(()),
             Ok(Next::Fetch(fd)) => self.fetch(tid, regs, fd),
-            Err(LOCKED) => {
+            Err(BLOCKED) => {
                 make_again(tid, regs)?;
                 ptrace::cont(tid, 0)
             }
@@ -170,10 +170,13 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn letter_box(&mut self) -> Result<Arc<LetterBox>> {
-        Ok(match &self.letter_box {
-            Some(letter_box) => Arc::clone(letter_box),
-            None => Arc::clone(self.letter_box.insert(Arc::new(LetterBox::new()?))),
+    pub(super) fn descriptor_inbox(&mut self) -> Result<Arc<DescriptorInbox>> {
+        Ok(match &self.descriptor_inbox {
+            Some(descriptor_inbox) => Arc::clone(descriptor_inbox),
+            None => Arc::clone(
+                self.descriptor_inbox
+                    .insert(Arc::new(DescriptorInbox::new()?)),
+            ),
         })
     }
 
@@ -181,9 +184,9 @@ impl Supervisor {
     pub(super) fn fetch(&mut self, tid: i32, regs: Registers, fd: i32) -> Result<()> {
         let task = self.monitor.tasks.get(tid)?;
         let pid = task.caller()?.pid;
-        let letter_box = self.letter_box()?;
+        let descriptor_inbox = self.descriptor_inbox()?;
         let spare = self.rewriter.spare(tid);
-        let script = Fetch::new(task, pid, fd, letter_box, spare);
+        let script = Fetch::new(task, pid, fd, descriptor_inbox, spare);
         self.injector.fetch(tid, regs, script)
     }
 
@@ -324,19 +327,19 @@ impl Supervisor {
                 let waiting = monitor.waiting.begin(&monitor, tid, call_of(&regs), work)?;
                 let thread = thread::Builder::new().name("blocking".into());
                 let spawned = thread.spawn(move || {
-                    let letter = match waiting.first_answer(&monitor) {
-                        Some(answer) => Letter::Late(Box::new(Late {
+                    let message = match waiting.first_answer(&monitor) {
+                        Some(answer) => Message::Late(Box::new(Late {
                             tid,
                             number,
                             regs,
                             answer,
                         })),
-                        None => Letter::Park(Box::new(Park {
+                        None => Message::Park(Box::new(Park {
                             waiting,
                             stopped: Some((number, regs)),
                         })),
                     };
-                    monitor.mailbox.post(letter);
+                    monitor.mailbox.post(message);
                 });
                 if spawned.is_err() {
                     self.monitor.waiting.abandon(&self.monitor, tid);
@@ -392,7 +395,7 @@ fn on_own_thread(
     })
 }
 
-/// Which filter of members a tracee has that is stopped where the message tells: [`MEMBER`], [`CLOSER`], or 0.
+/// Which filter of participants a tracee has that is stopped where the message tells: [`MEMBER`], [`CLOSER`], or 0.
 fn member_filter(tid: i32) -> Result<u32> {
     let message = ptrace::event_message(tid)?.cast_unsigned();
     Ok(if matches!(message, MEMBER | CLOSER) {

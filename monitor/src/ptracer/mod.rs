@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
-use goanna_sys::letter_box::LetterBox;
+use goanna_sys::descriptor_inbox::DescriptorInbox;
 use goanna_sys::ptrace::{self, Options};
 use goanna_sys::{cred, procfs};
 use goanna_vfs::{Errno, Result};
@@ -22,7 +22,7 @@ use crate::calls::txn::Request;
 use crate::core_files::CoreFiles;
 use crate::filter::shadow_files;
 use crate::inject::{Injector, Stop};
-use crate::mailbox::Letter;
+use crate::mailbox::Message;
 use crate::profile::Rule;
 use crate::rewrite::{Registers, Rewriter, clone_flags};
 use crate::{Monitor, Status};
@@ -48,13 +48,13 @@ pub struct Supervisor {
     known: HashSet<i32>,
     /// New threads that stopped before the stop of the thread that started them, which tells what they inherit.
     early: HashSet<i32>,
-    /// Those that have the filter of members.
+    /// Those that have the filter of participants.
     filtered: HashSet<i32>,
     /// How many filters the command starts with: its launcher's and our first.
     first_filters: u32,
     injector: Injector,
     /// Where tracees send descriptors to that we may not take.
-    letter_box: Option<Arc<LetterBox>>,
+    descriptor_inbox: Option<Arc<DescriptorInbox>>,
     /// Transaction calls that wait until another process has that filter.
     joining: HashMap<i32, (Registers, Request)>,
     /// Threads in calls that are about to change a path outside of their transaction.
@@ -85,7 +85,7 @@ impl Supervisor {
             filtered: HashSet::new(),
             first_filters: 1,
             injector: Injector::default(),
-            letter_box: None,
+            descriptor_inbox: None,
             joining: HashMap::new(),
             watched: HashMap::new(),
             entering: HashMap::new(),
@@ -135,39 +135,39 @@ impl Supervisor {
                         status = Some(end);
                     }
                 }
-                // A letter has come.
+                // A message has come.
                 Ok(None) => {}
                 Err(Errno::ECHILD) => return status.ok_or(Errno::ECHILD),
                 Err(errno) => return Err(errno),
             }
-            monitor.mailbox.read(|letter| self.read(letter));
+            monitor.mailbox.read(|message| self.read(message));
         }
     }
 
-    fn read(&mut self, letter: Letter) {
-        match letter {
-            Letter::Late(late) => {
+    fn read(&mut self, message: Message) {
+        match message {
+            Message::Late(late) => {
                 let (tid, regs) = (late.tid, late.regs);
                 self.guarded_call(tid, Some(regs), |this| this.finish(*late));
             }
-            Letter::Park(park) => {
+            Message::Park(park) => {
                 let tid = park.waiting.tid;
                 let regs = park.stopped.map(|(_, regs)| regs);
                 self.guarded_call(tid, regs, |this| this.park(*park));
             }
-            Letter::Ready(tid) => {
+            Message::Ready(tid) => {
                 let regs = self.parking.saved(tid);
                 self.guarded_call(tid, regs, |this| this.ready(tid));
             }
-            Letter::Due(tid, number) => {
+            Message::Due(tid, number) => {
                 if self.waits.due(tid, number) {
                     let _ = ptrace::interrupt(tid);
                 }
             }
             // It may have been killed.
-            Letter::Interrupt(tid) => drop(ptrace::interrupt(tid)),
-            Letter::Watch(tid, path) => drop(self.watch(tid, path)),
-            Letter::CoreMoved(tid) => self.core_moved(tid),
+            Message::Interrupt(tid) => drop(ptrace::interrupt(tid)),
+            Message::Watch(tid, path) => drop(self.watch(tid, path)),
+            Message::CoreMoved(tid) => self.core_moved(tid),
         }
     }
 
@@ -225,7 +225,7 @@ impl Supervisor {
                 self.filtered.insert(tid);
             }
         }
-        self.monitor.members.rename(former, tid);
+        self.monitor.participants.rename(former, tid);
         let entered = self.entering.remove(&former);
         self.monitor.profiled.executed(&self.monitor, tid, entered);
         // A thread may have gone before it could tell of its child.
@@ -255,7 +255,7 @@ impl Supervisor {
                 // Whatever happens, the thread must go on.
                 let _ = catch_unwind(AssertUnwindSafe(|| file.deliver(&monitor)));
             }
-            monitor.mailbox.post(Letter::CoreMoved(tid));
+            monitor.mailbox.post(Message::CoreMoved(tid));
         };
         let thread = thread::Builder::new().name("core file".into());
         match thread.spawn(deliver) {
@@ -293,11 +293,11 @@ impl Supervisor {
                 None => self.joined(&[caller], Err(Errno::ESRCH)),
             }
         }
-        self.monitor.members.left(tid);
+        self.monitor.participants.left(tid);
         self.release_orphans(0);
     }
 
-    /// Gives process `target` the filter of members, for `caller`, which waits for that.
+    /// Gives process `target` the filter of participants, for `caller`, which waits for that.
     fn inject_filter(&mut self, target: i32, caller: i32) {
         let thread = living_thread(target).filter(|thread| self.known.contains(thread));
         let begun = thread.ok_or(Errno::ESRCH);
@@ -317,7 +317,7 @@ impl Supervisor {
                 let _ = self.monitor.tasks.share_fs(tid, child);
             }
         }
-        self.monitor.members.inherit(tid, child);
+        self.monitor.participants.inherit(tid, child);
         self.monitor.profiled.forked(tid, child);
         if self.filtered.contains(&tid) {
             self.filtered.insert(child);
@@ -434,7 +434,7 @@ fn leave(monitor: &Arc<Monitor>, tid: i32, how: ptrace::Status) {
     if let Some(status) = end_of(how) {
         monitor.ending.leave(tid, status);
         monitor.alive.remove(tid);
-        monitor.members.leaving(tid);
+        monitor.participants.leaving(tid);
         monitor.profiled.exited(monitor, tid, status);
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use goanna_sys::interrupt::has_effect;
 use goanna_sys::{ptrace, tracee};
-use goanna_vfs::{Errno, LOCKED, Result};
+use goanna_vfs::{BLOCKED, Errno, Result};
 
 use super::Supervisor;
 use super::calls::make_again;
@@ -243,12 +243,12 @@ impl Supervisor {
         };
         let result = match &outcome {
             Ok(Answer::Value(value)) => Ok(*value),
-            Err(errno) if *errno != LOCKED => Ok(-(*errno as i64)),
+            Err(errno) if *errno != BLOCKED => Ok(-(*errno as i64)),
             Ok(Answer::Interrupted) => Err(ERESTARTSYS),
             _ => Err(ERESTARTNOINTR),
         };
         match outcome {
-            Ok(Answer::Again) | Err(LOCKED) => {}
+            Ok(Answer::Again) | Err(BLOCKED) => {}
             Ok(Answer::Value(_) | Answer::Interrupted) | Err(_) => {
                 self.monitor.stats.count(saved.orig_rax as u32, &outcome);
                 if let Ok(task) = task {

@@ -104,10 +104,10 @@ impl Supervisor {
         let Ok(task) = self.monitor.tasks.get(tid) else {
             return ptrace::cont(tid, 0);
         };
-        let (Ok(caller), Ok(letter_box)) = (task.caller(), self.letter_box()) else {
+        let (Ok(caller), Ok(descriptor_inbox)) = (task.caller(), self.descriptor_inbox()) else {
             return ptrace::cont(tid, 0);
         };
-        let script = Receive::new(task, refused, caller.pid, letter_box);
+        let script = Receive::new(task, refused, caller.pid, descriptor_inbox);
         match self.injector.receive(tid, ptrace::get_regs(tid)?, script) {
             Ok(stop) => self.injected(tid, stop),
             Err(_) => ptrace::cont(tid, 0),

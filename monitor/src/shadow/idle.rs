@@ -1,4 +1,4 @@
-//! Host objects that nobody needs any more: placeholders that no thread holds, and what stands behind fifos, sockets and
+//! Host objects that nobody needs any more: backing directories that no thread holds, and what stands behind fifos, sockets and
 //! devices that have lost their last name.
 
 use std::collections::HashSet;
@@ -11,7 +11,8 @@ use goanna_vfs::{Caller, FileKind, Place, PlaceKey};
 
 use super::retired::Former;
 use super::{
-    DIRS_BEFORE_SWEEP, FIRST_SWEEPS, Identity, RESTLESS_SWEEPS, Shadow, Shadows, StandIn, Table,
+    BackingObject, DIRS_BEFORE_SWEEP, FIRST_SWEEPS, Identity, RESTLESS_SWEEPS, Shadow, Shadows,
+    Table,
 };
 use crate::task::credentials;
 
@@ -57,7 +58,7 @@ impl Shadows {
             }
         }
         let mut table = self.table.write();
-        table.dirs_kept = table.stand_ins.len();
+        table.dirs_kept = table.backing_objects.len();
     }
 
     /// What is no directory and may have lost its names, while it is time to look for that.
@@ -71,37 +72,41 @@ impl Shadows {
             self.removals
                 .compare_exchange(left, left - 1, Ordering::Relaxed, Ordering::Relaxed);
         let table = self.table.read();
-        let stand_ins = table.stand_ins.values();
-        let others = stand_ins.filter(|stand_in| !stand_in.place.node.is_dir());
-        others.map(|stand_in| stand_in.place.clone()).collect()
+        let backing_objects = table.backing_objects.values();
+        let others = backing_objects.filter(|backing_object| !backing_object.place.node.is_dir());
+        others
+            .map(|backing_object| backing_object.place.clone())
+            .collect()
     }
 
     /// Removes what stands behind `place`, which has no name, unless a thread holds it.
     fn remove_without_name(&self, place: &Place, held: &HashSet<Identity>) {
         let mut table = self.table.write();
         let key = place.key();
-        let keeps = |stand_in: &StandIn| {
-            stand_in
+        let keeps = |backing_object: &BackingObject| {
+            backing_object
                 .identity
                 .is_some_and(|identity| held.contains(&identity))
                 || table.is_referred_to(&key)
         };
-        if table.stand_ins.get(&key).is_none_or(keeps) {
+        if table.backing_objects.get(&key).is_none_or(keeps) {
             return;
         }
-        let gone = table.stand_ins.remove(&key);
-        let identity = gone.as_ref().and_then(|stand_in| stand_in.identity);
+        let gone = table.backing_objects.remove(&key);
+        let identity = gone
+            .as_ref()
+            .and_then(|backing_object| backing_object.identity);
         let shadow = identity.and_then(|identity| table.by_identity.remove(&identity));
         drop(table);
-        if let Some(stand_in) = &gone {
+        if let Some(backing_object) = &gone {
             // A socket that was not bound in this run has none.
-            let _ = fs::remove_file(&stand_in.path);
+            let _ = fs::remove_file(&backing_object.path);
         }
         // The last reference to the inode, perhaps: its back end hears of it with no lock held.
         drop((gone, shadow));
     }
 
-    /// Placeholders that nobody has asked for since the sweep before; `None` while it is not time to look for them.
+    /// Backing directories that nobody has asked for since the sweep before; `None` while it is not time to look for them.
     fn idle_directories(&self) -> Option<Idle> {
         let left = self.restless.load(Ordering::Relaxed);
         // A removal meanwhile starts anew.
@@ -113,16 +118,18 @@ impl Shadows {
         );
         let restless = left > RESTLESS_SWEEPS - FIRST_SWEEPS || left > 0 && left.is_multiple_of(10);
         let mut table = self.table.write();
-        let all = table.stand_ins.len() >= DIRS_BEFORE_SWEEP.max(2 * table.dirs_kept);
+        let all = table.backing_objects.len() >= DIRS_BEFORE_SWEEP.max(2 * table.dirs_kept);
         if !all && !restless {
             return None;
         }
         table.sweeps += 1;
         let sweep = table.sweeps;
-        let is_idle = |stand_in: &&StandIn| stand_in.asked.load(Ordering::Relaxed) + 1 < sweep;
-        let idle = table.stand_ins.values().filter(is_idle);
-        let places = idle.filter_map(|stand_in| {
-            let identity = stand_in.identity?;
+        let is_idle = |backing_object: &&BackingObject| {
+            backing_object.asked.load(Ordering::Relaxed) + 1 < sweep
+        };
+        let idle = table.backing_objects.values().filter(is_idle);
+        let places = idle.filter_map(|backing_object| {
+            let identity = backing_object.identity?;
             match &**table.by_identity.get(&identity)? {
                 Shadow::Dir { place, .. } => Some((identity, place.clone())),
                 _ => None,
@@ -134,25 +141,26 @@ impl Shadows {
         })
     }
 
-    /// Removes a placeholder that nobody holds, unless somebody has asked for it meanwhile.
+    /// Removes a backing directory that nobody holds, unless somebody has asked for it meanwhile.
     fn retire(&self, identity: Identity, key: &PlaceKey, former: Option<Former>) {
         let mut table = self.table.write();
         let sweep = table.sweeps;
-        let again = |stand_in: &StandIn| stand_in.asked.load(Ordering::Relaxed) == sweep;
-        if table.stand_ins.get(key).is_none_or(again) {
+        let again =
+            |backing_object: &BackingObject| backing_object.asked.load(Ordering::Relaxed) == sweep;
+        if table.backing_objects.get(key).is_none_or(again) {
             return;
         }
         let gone = table.by_identity.remove(&identity);
-        let stand_in = table.stand_ins.remove(key);
-        if let Some(stand_in) = &stand_in {
-            let _ = fs::remove_dir(&stand_in.path);
+        let backing_object = table.backing_objects.remove(key);
+        if let Some(backing_object) = &backing_object {
+            let _ = fs::remove_dir(&backing_object.path);
         }
         if let Some(former) = former {
             table.retired.add(identity, former);
         }
         drop(table);
         // The last reference to the directory, perhaps: its back end hears of it with no lock held.
-        drop((gone, stand_in));
+        drop((gone, backing_object));
     }
 }
 

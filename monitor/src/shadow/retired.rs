@@ -1,6 +1,6 @@
-//! Placeholders that were removed because no thread held them.
+//! Backing directories that were removed because no thread held them.
 //!
-//! A descriptor that waits in a socket is held by no thread. When it arrives its placeholder has gone, but the object that
+//! A descriptor that waits in a socket is held by no thread. When it arrives its backing directory has gone, but the object that
 //! the kernel holds still has its identity. So the path of each directory is kept for a while, and the directory found again
 //! by it: the same one or none, as its inode number must be the same.
 

@@ -190,15 +190,15 @@ pub enum Rule {
     /// As [`Rule::Notify`], but allowed in a run whose mounts all hand out host files: it changes the content
     /// behind a descriptor, which then needs no monitor.
     Data(Handler),
-    /// mmap(2): as [`Rule::Data`] for a shared mapping of a file; in members of transactions stopped by ptrace for any of a file.
+    /// mmap(2): as [`Rule::Data`] for a shared mapping of a file; in participants of transactions stopped by ptrace for any of a file.
     MapFile(Handler),
-    /// Allowed; in members of transactions stopped by ptrace and answered.
+    /// Allowed; in participants of transactions stopped by ptrace and answered.
     Read(Handler),
     /// As [`Rule::Read`]; where all conditions hold as [`Rule::Data`].
     ReadIf(&'static [Condition], Handler),
     /// Allowed; in programs whose transactions end with the last close of a file stopped by ptrace.
     Close,
-    /// Stopped by ptrace; the event message tells whether the program has the filter of members.
+    /// Stopped by ptrace; the event message tells whether the program has the filter of participants.
     Transaction,
     /// Stopped by ptrace, because registers must change.
     Trace,

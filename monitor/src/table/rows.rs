@@ -94,7 +94,7 @@ pub static ROWS: &[Entry] = &[
     row(77, "ftruncate", Rule::Data(size::ftruncate), ""),
     row(78, "getdents", Rule::Notify(dir::getdents), ""),
     row(79, "getcwd", Rule::Notify(dir::getcwd), ""),
-    row(80, "chdir", Rule::Trace, "stopped: the argument of a virtual directory becomes its placeholder"),
+    row(80, "chdir", Rule::Trace, "stopped: the argument of a virtual directory becomes its backing directory"),
     row(81, "fchdir", Rule::Notify(dir::fchdir), "search permission is checked, the kernel does the rest"),
     row(82, "rename", Rule::Notify(link::rename), ""),
     row(83, "mkdir", Rule::Notify(dir::mkdir), ""),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use amino_fs::AminoFs;
-use goanna_vfs::{Errno, LOCKED, Transactions, TxnId};
+use goanna_vfs::{BLOCKED, Errno, Transactions, TxnId};
 
 use super::history::{Event, History, What};
 use super::op::{Op, perform};
@@ -286,7 +286,7 @@ impl Party {
         let from = scene.now();
         let mut user = scene.site.user(self.tid, txn.map(|txn| txn.id));
         let outcome = perform(&mut user, &op);
-        if outcome == Err(LOCKED) {
+        if outcome == Err(BLOCKED) {
             scene.log(self.number, txn, from, What::Waits(op.clone()));
             self.item = Some(Item::Op(op));
             self.waits = true;

@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use amino_fs::AminoFs;
 use goanna_vfs::{
-    CachedContent, Caller, Errno, FileKind, FileSystem, OpenFile, Result, SetAttr, Spot, TxnId,
+    CachedContent, Caller, Errno, FileKind, FileSystem, OpenFile, Result, SetAttr, TxnId,
+    WritePosition,
 };
 
 use super::Layout;
@@ -125,7 +126,13 @@ impl User<'_> {
         self.site.fs
     }
 
-    fn write_to(&self, node: &goanna_vfs::Node, fd: &OwnedFd, spot: Spot, byte: u8) -> Result<()> {
+    fn write_to(
+        &self,
+        node: &goanna_vfs::Node,
+        fd: &OwnedFd,
+        spot: WritePosition,
+        byte: u8,
+    ) -> Result<()> {
         let file = OpenFile {
             node,
             ofd: fd.as_fd(),
@@ -230,7 +237,7 @@ impl Calls for User<'_> {
     }
 
     fn write(&mut self, file: &Reached, at: Option<u64>, byte: u8) -> Result<()> {
-        let spot = at.map_or(Spot::End, Spot::At);
+        let spot = at.map_or(WritePosition::End, WritePosition::At);
         if let Some(held) = file.held.map(|number| &self.site.held[number]) {
             let fd = held.fd.as_ref().ok_or(Errno::EISDIR)?;
             return self.write_to(&held.node, fd, spot, byte);

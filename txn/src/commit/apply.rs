@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use super::{DELETED_MIN, LOW, Shared};
-use crate::room::Claim;
+use crate::space::Purpose;
 use crate::{Changes, Error, dir};
 
 /// How long the committer leaves an engine alone that could not apply on a full disk.
@@ -164,9 +164,9 @@ impl Shared {
         let source = self.source();
         let mut writer = self.writer.lock();
         let line = self.barrier.write();
-        let cut = self.cut(source.as_deref());
+        let point = self.flush_point(source.as_deref());
         let released = self
-            .write_out(&mut writer, cut, true)
+            .write_out(&mut writer, point, true)
             .and_then(|()| self.release_log(closing));
         if closing {
             self.closed.store(true, SeqCst);
@@ -212,7 +212,7 @@ impl Shared {
         }
         let needed = self.needed();
         self.room.keep_ballast(needed);
-        if let Ok(Some(left)) = self.room.look(0, Claim::Growth, || needed) {
+        if let Ok(Some(left)) = self.room.look(0, Purpose::Growth, || needed) {
             self.low.store(left < LOW, SeqCst);
         }
         Ok(())

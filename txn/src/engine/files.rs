@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 
 use crate::Error;
-use crate::room::Disk;
+use crate::space::Disk;
 
 const CHUNK: usize = 256 << 10;
 

@@ -25,7 +25,7 @@ use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
 
 use super::{Engine, Entry, Snapshot, files, visible_from};
 use crate::changes::is_empty_range;
-use crate::room::Disk;
+use crate::space::Disk;
 use crate::{Changes, Error};
 
 const CACHE_BYTES: u64 = 64 << 20;

@@ -1,8 +1,8 @@
 //! The redo log on disk: one segment file that grows in steps, and a new one at each checkpoint.
 //!
-//! Space is promised before it is used: [`Log::promise`] succeeds only when the segment has room for everything that was
-//! promised and not yet written, so that a change once accepted can always be logged. `promised` is raised before
-//! `capacity` is read, and `capacity` is lowered before `promised` is read, each sequentially consistent: one of two
+//! Space is reserved before it is used: [`Log::reserve`] succeeds only when the segment has room for everything that was
+//! reserved and not yet written, so that a change once accepted can always be logged. `reserved` is raised before
+//! `capacity` is read, and `capacity` is lowered before `reserved` is read, each sequentially consistent: one of two
 //! racing threads sees the other.
 //!
 //! A segment is used only when the store's header lists it with the length of its file, and goes only when the header does
@@ -32,7 +32,7 @@ pub(crate) use note::read_synced;
 pub(crate) use recover::{Recovered, recover};
 
 use crate::dir::{HeaderFile, LOG};
-use crate::room::Claim;
+use crate::space::Purpose;
 use crate::{Changes, Error};
 
 /// What a record takes beside its changes.
@@ -82,7 +82,7 @@ impl Space {
 }
 
 /// The log's writing end. Appending, rotating and releasing is done by the one thread that holds the writer lock;
-/// anybody promises.
+/// anybody reserves.
 pub(crate) struct Log {
     dir: PathBuf,
     store_id: [u8; 16],
@@ -91,7 +91,7 @@ pub(crate) struct Log {
     step: u64,
     limit: u64,
     space: Mutex<Space>,
-    promised: AtomicU64,
+    reserved: AtomicU64,
     capacity: AtomicU64,
     appended_bytes: AtomicU64,
     syncs: AtomicU64,
@@ -131,7 +131,7 @@ pub(crate) fn allocate(file: &File, path: &Path, from: u64, to: u64) -> Result<(
 }
 
 impl Log {
-    /// The log of the store in a directory, after recovery; no file is made before the first promise.
+    /// The log of the store in a directory, after recovery; no file is made before the first reservation.
     pub(crate) fn new(
         store: &Path,
         header: Arc<HeaderFile>,
@@ -153,7 +153,7 @@ impl Log {
             step: step.max(SMALL_STEP),
             limit,
             space: Mutex::new(space),
-            promised: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
             capacity: AtomicU64::new(0),
             appended_bytes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
@@ -173,19 +173,19 @@ impl Log {
         self.frozen.load(SeqCst)
     }
 
-    /// Promises room for `bytes` of changes, or says that there is none and changes nothing. What grows leaves some
+    /// Reserves room for `bytes` of changes, or says that there is none and changes nothing. What grows leaves some
     /// allocated room to removals.
-    pub(crate) fn promise(&self, bytes: u64, claim: Claim) -> Result<(), Error> {
-        let kept = match claim {
-            Claim::Growth => self.kept_for_removals(),
-            Claim::Removal => 0,
+    pub(crate) fn reserve(&self, bytes: u64, purpose: Purpose) -> Result<(), Error> {
+        let kept = match purpose {
+            Purpose::Growth => self.kept_for_removals(),
+            Purpose::Removal => 0,
         };
-        if self.promise_allocated(bytes, kept) {
+        if self.reserve_allocated(bytes, kept) {
             return Ok(());
         }
-        self.promised.fetch_add(bytes, SeqCst);
+        self.reserved.fetch_add(bytes, SeqCst);
         let mut space = self.space.lock();
-        self.make_promised_room(&mut space, kept)
+        self.make_reserved_room(&mut space, kept)
             .inspect_err(|_| self.release(bytes))
     }
 
@@ -193,13 +193,13 @@ impl Log {
     pub(crate) fn keep_for_removals(&self) {
         let mut space = self.space.lock();
         // Without it the next removal looks for room itself.
-        let _ = self.make_promised_room(&mut space, self.kept_for_removals());
+        let _ = self.make_reserved_room(&mut space, self.kept_for_removals());
     }
 
-    /// Promises room for `bytes` if it is allocated already, beside `kept`; whether it was.
-    pub(crate) fn promise_allocated(&self, bytes: u64, kept: u64) -> bool {
-        let promised = self.promised.fetch_add(bytes, SeqCst) + bytes;
-        let fits = promised.saturating_add(kept) <= self.capacity.load(SeqCst);
+    /// Reserves room for `bytes` if it is allocated already, beside `kept`; whether it was.
+    pub(crate) fn reserve_allocated(&self, bytes: u64, kept: u64) -> bool {
+        let reserved = self.reserved.fetch_add(bytes, SeqCst) + bytes;
+        let fits = reserved.saturating_add(kept) <= self.capacity.load(SeqCst);
         if !fits {
             self.release(bytes);
         }
@@ -211,19 +211,19 @@ impl Log {
         KEPT_MAX.min(self.step / 16).min(self.limit / 16)
     }
 
-    /// Makes room for what is promised and `kept` beside it, also for what is promised meanwhile against the capacity before.
-    fn make_promised_room(&self, space: &mut Space, kept: u64) -> Result<(), Error> {
+    /// Makes room for what is reserved and `kept` beside it, also for what is reserved meanwhile against the capacity before.
+    fn make_reserved_room(&self, space: &mut Space, kept: u64) -> Result<(), Error> {
         loop {
-            self.make_room(space, self.promised().saturating_add(kept))?;
-            if self.promised() <= self.capacity.load(SeqCst) {
+            self.make_room(space, self.reserved().saturating_add(kept))?;
+            if self.reserved() <= self.capacity.load(SeqCst) {
                 return Ok(());
             }
         }
     }
 
-    /// Bytes promised and not yet released by an append.
-    pub(crate) fn promised(&self) -> u64 {
-        self.promised.load(SeqCst)
+    /// Bytes reserved and not yet released by an append.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.reserved.load(SeqCst)
     }
 
     /// Grows the current segment, or makes one, until it has room for a record with `need` bytes of payload.
@@ -344,12 +344,12 @@ impl Log {
         }
     }
 
-    /// Appends one record and gives back what was promised for it.
+    /// Appends one record and gives back what was reserved for it.
     pub(crate) fn append(
         &self,
         header: RecordHeader,
         changes: &Changes,
-        promised: u64,
+        reserved: u64,
         buffer: &mut Vec<u8>,
     ) -> Result<(), Error> {
         buffer.clear();
@@ -380,16 +380,16 @@ impl Log {
             segment.position = position + buffer.len() as u64;
             self.capacity.store(segment.room(), SeqCst);
         }
-        self.release(promised);
+        self.release(reserved);
         Ok(())
     }
 
-    /// Gives back promises that no record needed, or whose record is written.
-    pub(crate) fn release(&self, promised: u64) {
-        // Saturating, so that a promise made outside an operation cannot turn into a full log.
+    /// Gives back reservations that no record needed, or whose record is written.
+    pub(crate) fn release(&self, reserved: u64) {
+        // Saturating, so that a reservation made outside an operation cannot turn into a full log.
         let _ = self
-            .promised
-            .fetch_update(SeqCst, SeqCst, |all| Some(all.saturating_sub(promised)));
+            .reserved
+            .fetch_update(SeqCst, SeqCst, |all| Some(all.saturating_sub(reserved)));
     }
 
     /// Returns when every record appended is on disk. After a failure nothing can be said about them any more.
@@ -418,7 +418,7 @@ impl Log {
             return Ok(());
         }
         space.old.push((former.path.clone(), former.allocated));
-        let made = self.make_promised_room(&mut space, self.kept_for_removals());
+        let made = self.make_reserved_room(&mut space, self.kept_for_removals());
         if made.is_err() {
             // It may be listed, so its file stays until a checkpoint.
             let unused = space.current.take();
@@ -443,7 +443,7 @@ impl Log {
     }
 
     /// Writes a new checkpoint of the engine to the header, and deletes the segments that it makes superfluous: all before
-    /// the current one, whose records the engine has. With `all` that one, too; then nothing is promised nor can be
+    /// the current one, whose records the engine has. With `all` that one, too; then nothing is reserved nor can be
     /// meanwhile.
     pub(crate) fn release_segments(
         &self,

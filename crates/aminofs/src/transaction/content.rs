@@ -1,7 +1,7 @@
 //! How a commit gives a file its new content.
 //!
 //! All that can fail comes first, in [`Volume::plan`]: descriptors, memory, room on the disk. Nothing has changed by then.
-//! [`Volume::pour`] follows the plan and does not fail, because the log has the commit already.
+//! [`Volume::merge`] follows the plan and does not fail, because the log has the commit already.
 //!
 //! Where no program has the file's object open, the copy's object takes its place. Where programs have it open, it changes
 //! in place: descriptors, locks and mappings are the kernel's, and belong to the object.
@@ -91,11 +91,11 @@ fn is_held(state: &State) -> bool {
 impl Volume {
     /// Takes what it needs to give `into` the content of its copy `from`: descriptors, memory, room on the disk. What lies
     /// in the commit's record is put into `out`. The namespace lock is held exclusively, so nobody opens the file before
-    /// [`Volume::pour`].
+    /// [`Volume::merge`].
     pub(super) fn plan(&self, from: &Inode, into: &Inode, out: &mut Changes) -> Result<Plan> {
         let mut from_state = from.state.lock();
         let mut into_state = into.state.lock();
-        if into_state.unborn {
+        if into_state.uncommitted {
             take_mapped(&mut from_state)?;
             return Ok(from_state.packed().map_or(Plan::Keep, |content| {
                 let nothing = RangeSet::default();
@@ -138,7 +138,7 @@ impl Volume {
     }
 
     /// Gives `into` the content of its copy `from`, by `plan`.
-    pub(super) fn pour_content(&self, plan: Plan, from: &mut State, into: &mut State) {
+    pub(super) fn merge_content(&self, plan: Plan, from: &mut State, into: &mut State) {
         match plan {
             Plan::Keep => move_content(from, into),
             Plan::Withhold => {

@@ -33,7 +33,7 @@ impl View<'_> {
     pub(crate) fn anchor(&self, inode: &Arc<Inode>) -> Arc<Inode> {
         let mut at = inode;
         while let Some(under) = &at.under {
-            if under.state.lock().unborn {
+            if under.state.lock().uncommitted {
                 // Nothing lies below what a transaction has made.
                 return Arc::clone(at);
             }
@@ -199,12 +199,12 @@ impl Volume {
         let bytes = pages
             .saturating_mul(PAGE_COST as u64)
             .saturating_add(packed as u64);
-        let unborn = copy
+        let uncommitted = copy
             .under
             .as_ref()
-            .is_some_and(|under| under.state.lock().unborn);
+            .is_some_and(|under| under.state.lock().uncommitted);
         let xattrs = state.meta.flags.contains(MetaFlags::HAS_XATTR);
-        let never_was = unborn && state.home == Home::Orphan && !xattrs;
+        let never_was = uncommitted && state.home == Home::Orphan && !xattrs;
         if never_was || !copy.changed.load(SeqCst) {
             let mut level = txn.level.lock();
             // The level's reference, and the caller's.

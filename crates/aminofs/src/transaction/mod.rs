@@ -1,7 +1,7 @@
 //! Transactions across several calls: overlays on the committed state, under strict two-phase locking (DESIGN 7).
 //!
 //! A transaction's changes are kept in its [`Level`]: records, copies of inodes, differences of directories. Its
-//! operations look through the levels, innermost first, and then at the committed state ([`crate::view::View`]). A commit pours a level
+//! operations look through the levels, innermost first, and then at the committed state ([`crate::view::View`]). A commit merges a level
 //! into the one around it, or, of an outermost transaction, into the committed state, within one operation, so that the log
 //! gets all of it in one record ([`publish`]). An abort drops the level.
 //!
@@ -156,7 +156,7 @@ fn discard(level: &Level) {
         if copy
             .under
             .as_ref()
-            .is_some_and(|under| under.state.lock().unborn)
+            .is_some_and(|under| under.state.lock().uncommitted)
             && let Some(cache) = &state.cache
         {
             // A program that is executed from it keeps its pages.
@@ -236,7 +236,7 @@ impl goanna_vfs::Transactions for AminoFs {
         let is_empty = txn.level.lock().is_empty();
         let result = match &txn.parent {
             _ if is_empty => Ok(()),
-            Some(parent) => self.pour_into(&txn, parent),
+            Some(parent) => self.merge_into(&txn, parent),
             None => self.publish(&txn),
         };
         let locks = &self.transactions.locks;

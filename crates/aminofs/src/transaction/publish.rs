@@ -21,7 +21,7 @@ use crate::{Volume, errno};
 
 impl Volume {
     /// Gives what a nested transaction changed to the one around it.
-    pub(super) fn pour_into(&self, txn: &Txn, parent: &Txn) -> Result<()> {
+    pub(super) fn merge_into(&self, txn: &Txn, parent: &Txn) -> Result<()> {
         let _names = self.names.write();
         let copies: Vec<_> = txn.level.lock().inodes.values().cloned().collect();
         let mut around = HashMap::new();
@@ -44,7 +44,7 @@ impl Volume {
         } = std::mem::take(&mut *txn.level.lock());
         for (ino, copy) in inodes {
             match around.remove(&ino) {
-                Some((outer, plan)) => self.pour(&copy, &outer, plan),
+                Some((outer, plan)) => self.merge(&copy, &outer, plan),
                 None => {
                     parent.level.lock().inodes.insert(ino, copy);
                 }
@@ -99,7 +99,7 @@ impl Volume {
             {
                 plan = Plan::Withhold;
             }
-            self.pour(&copy, &base, plan);
+            self.merge(&copy, &base, plan);
             touched.push(base);
         }
         for delta in std::mem::take(&mut level.dirs).into_values() {
@@ -169,20 +169,20 @@ impl Volume {
     }
 
     /// Gives `into` the state of its copy `from`, and by `plan` the content where that is another.
-    fn pour(&self, from: &Inode, into: &Arc<Inode>, plan: Plan) {
+    fn merge(&self, from: &Inode, into: &Arc<Inode>, plan: Plan) {
         let mut state = from.state.lock();
         let mut target = into.state.lock();
-        if target.unborn {
+        if target.uncommitted {
             if let Plan::Stored(content) = plan {
                 content.describe(&mut state);
             }
-            self.bear(&mut state, into, &mut target);
+            self.materialise(&mut state, into, &mut target);
             return;
         }
-        self.pour_content(plan, &mut state, &mut target);
+        self.merge_content(plan, &mut state, &mut target);
         let is_orphan = state.home == Home::Orphan;
         let was_orphan = target.home == Home::Orphan;
-        pour_meta(from.kind, &state, &mut target);
+        merge_meta(from.kind, &state, &mut target);
         into.changed.store(true, SeqCst);
         target.committed = true;
         if into.under.is_none() {
@@ -202,19 +202,19 @@ impl Volume {
     }
 
     /// An inode that the transaction made comes into being.
-    fn bear(&self, state: &mut State, into: &Arc<Inode>, target: &mut State) {
+    fn materialise(&self, state: &mut State, into: &Arc<Inode>, target: &mut State) {
         let kind = into.kind;
         let seen = state.seen.clone();
-        let mut born = State::stored(state.meta.clone(), state.home.clone(), seen);
-        born.linkable = state.linkable;
-        born.committed = true;
-        born.cache = state.cache.take();
+        let mut made = State::stored(state.meta.clone(), state.home.clone(), seen);
+        made.linkable = state.linkable;
+        made.committed = true;
+        made.cache = state.cache.take();
         if kind == FileKind::Directory {
-            born.dir = Some(crate::readdir::DirOrder::default());
+            made.dir = Some(crate::readdir::DirOrder::default());
         }
-        born.stored = std::mem::take(&mut state.stored);
-        born.stored_exact = true;
-        if let Some(cache) = &mut born.cache {
+        made.stored = std::mem::take(&mut state.stored);
+        made.stored_exact = true;
+        if let Some(cache) = &mut made.cache {
             cache.refresh_use();
             if cache.is_mapped() {
                 self.watch_mapped(into);
@@ -222,7 +222,7 @@ impl Volume {
             let bytes = cache.pages().changed().len().saturating_mul(PAGE);
             self.dirty_bytes.fetch_add(bytes, SeqCst);
         }
-        *target = born;
+        *target = made;
         self.mark_dirty(into, target);
     }
 
@@ -263,7 +263,7 @@ fn is_removed(copy: &Arc<Inode>) -> bool {
 }
 
 /// Everything but the content.
-fn pour_meta(kind: FileKind, from: &State, into: &mut State) {
+fn merge_meta(kind: FileKind, from: &State, into: &mut State) {
     let old = into.meta.clone();
     into.meta = from.meta.clone();
     match kind {

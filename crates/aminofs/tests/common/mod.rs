@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use amino_fs::{AminoFs, EngineKind, Options};
-use goanna_vfs::{CachedContent, Caller, Errno, FileSystem, Node, OpenFile, Result, Spot};
+use goanna_vfs::{CachedContent, Caller, Errno, FileSystem, Node, OpenFile, Result, WritePosition};
 
 pub fn caller() -> Caller {
     Caller {
@@ -100,7 +100,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    pub fn write(&self, fs: &AminoFs, spot: Spot, data: &[u8]) -> Result<usize> {
+    pub fn write(&self, fs: &AminoFs, spot: WritePosition, data: &[u8]) -> Result<usize> {
         let file = OpenFile {
             node: &self.node,
             ofd: self.fd.as_fd(),
@@ -153,7 +153,7 @@ pub fn write_file(fs: &AminoFs, path: &str, data: &[u8]) -> Result<()> {
         Err(Errno::EEXIST) => open_file(fs, path, libc::O_RDWR | libc::O_TRUNC)?,
         other => other?,
     };
-    assert_eq!(handle.write(fs, Spot::Cursor, data)?, data.len());
+    assert_eq!(handle.write(fs, WritePosition::Cursor, data)?, data.len());
     handle.close(fs);
     Ok(())
 }

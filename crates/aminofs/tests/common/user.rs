@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use amino_fs::AminoFs;
-use goanna_vfs::{Caller, Errno, FileSystem, Node, Result, Spot, Transactions, TxnId};
+use goanna_vfs::{Caller, Errno, FileSystem, Node, Result, Transactions, TxnId, WritePosition};
 
 use super::{Handle, root};
 
@@ -79,7 +79,7 @@ impl<'a> User<'a> {
         Ok(Handle { node, fd, flags })
     }
 
-    pub fn write(&self, handle: &Handle, spot: Spot, data: &[u8]) -> Result<usize> {
+    pub fn write(&self, handle: &Handle, spot: WritePosition, data: &[u8]) -> Result<usize> {
         use std::os::fd::AsFd;
         let file = goanna_vfs::OpenFile {
             node: &handle.node,
@@ -95,14 +95,14 @@ impl<'a> User<'a> {
             Err(Errno::EEXIST) => self.open(path, libc::O_RDWR | libc::O_TRUNC)?,
             other => other?,
         };
-        self.write(&handle, Spot::Cursor, data)?;
+        self.write(&handle, WritePosition::Cursor, data)?;
         handle.close(self.fs);
         Ok(())
     }
 
     pub fn put_at(&self, path: &str, offset: u64, data: &[u8]) -> Result<()> {
         let handle = self.open(path, libc::O_RDWR)?;
-        self.write(&handle, Spot::At(offset), data)?;
+        self.write(&handle, WritePosition::At(offset), data)?;
         handle.close(self.fs);
         Ok(())
     }

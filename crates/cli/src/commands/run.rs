@@ -1,7 +1,7 @@
 //! `amino run` and `goanna run`.
 
 use goanna_daemon::client::{self, Messages};
-use goanna_monitor::{Status, Tell};
+use goanna_monitor::{Reporter, Status};
 use goanna_session::mounts::{self, MountSpec};
 use goanna_session::profile::ProfileSource;
 use goanna_session::{AbortReason, Environment, Plan, RunResult, credentials, perform};
@@ -67,8 +67,8 @@ pub fn goanna(args: goanna::Run, loud: Loudness) -> Result<u8, Error> {
         types: MOUNT_TYPES,
         owned: None,
         caller: &credentials::current(),
-        note: Tell::new(move |text| note(text, loud)),
-        fail: Tell::new(show_failure),
+        note: Reporter::new(move |text| note(text, loud)),
+        fail: Reporter::new(show_failure),
     };
     let result = perform(&plan, environment, |run| {
         Ok(run.command(argv, intercept, &signals)?)

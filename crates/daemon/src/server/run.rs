@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
-use goanna_monitor::{Command, Killer, Outcome, Tell};
+use goanna_monitor::{Command, Killer, Outcome, Reporter};
 use goanna_session::{Environment, Error, RunResult, perform};
 use goanna_vfs::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -83,9 +83,9 @@ fn perform_run(client: &Client, run: Run) -> Result<Option<RunResult>, Error> {
 }
 
 /// Sends lines to the launcher.
-fn sender(link: &Arc<Link>, answer: impl Fn(String) -> Answer + Send + Sync + 'static) -> Tell {
+fn sender(link: &Arc<Link>, answer: impl Fn(String) -> Answer + Send + Sync + 'static) -> Reporter {
     let link = Arc::clone(link);
-    Tell::new(move |text| {
+    Reporter::new(move |text| {
         let _ = link.send(&answer(text.to_owned()), None);
     })
 }

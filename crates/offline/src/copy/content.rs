@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use amino_fs::AminoFs;
-use goanna_vfs::{Errno, FileKind, Native, OpenFile, Opened, Place, Spot, ops};
+use goanna_vfs::{Errno, FileKind, Native, OpenFile, Opened, Place, WritePosition, ops};
 use rustix::fs::SeekFrom;
 
 use super::error::CopyError;
@@ -290,7 +290,7 @@ fn write_all(
                     ofd: opened.fd.as_fd(),
                     flags: nix::libc::O_RDWR,
                 };
-                let spot = Spot::At(offset);
+                let spot = WritePosition::At(offset);
                 tree.retry_while_locked(|| tree.fs().write(&tree.caller, file, spot, data))?
             }
         };

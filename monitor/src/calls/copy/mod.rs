@@ -8,7 +8,7 @@ mod source;
 use std::time::Instant;
 
 use goanna_sys::tracee::MAX_RW_COUNT;
-use goanna_vfs::{Errno, LOCKED, Result, Spot};
+use goanna_vfs::{BLOCKED, Errno, Result, WritePosition};
 use nix::unistd::{Whence, lseek, write};
 
 use super::outgrow::after_growth;
@@ -65,7 +65,7 @@ impl Copy<'_, '_> {
                 Ok(0) => break,
                 Ok(written) => done += written,
                 // A call that has done something cannot be made from the start again.
-                Err(LOCKED) if done > 0 => {
+                Err(BLOCKED) if done > 0 => {
                     let (monitor, tid) = (self.call.monitor, self.call.task.tid);
                     let may_wait = self.call.may_wait;
                     if !may_wait || !locked::wait(monitor, tid, Instant::now()).unwrap_or(false) {
@@ -100,8 +100,8 @@ impl Copy<'_, '_> {
         Ok(written)
     }
 
-    fn spot(&self) -> Spot {
-        self.to.map_or(Spot::Cursor, Spot::At)
+    fn spot(&self) -> WritePosition {
+        self.to.map_or(WritePosition::Cursor, WritePosition::At)
     }
 }
 
@@ -218,7 +218,7 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Answer> {
     // Only what the source has counts, and what the limit on file sizes leaves.
     let mut len = source.left()?.min(len);
     if len > 0 {
-        let spot = to.map_or(Spot::Cursor, Spot::At);
+        let spot = to.map_or(WritePosition::Cursor, WritePosition::At);
         len = len.min(output.room(call, spot)?);
     }
     if source.file == Some(output.place.key()) && begin_from.abs_diff(begin_to) < len {

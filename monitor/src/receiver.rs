@@ -1,11 +1,11 @@
 //! Which thread of the pool receives the next notification.
 //!
 //! Every thread that waits for a notification is woken by each, on the CPU of the tracee that calls: measured 20 us a call
-//! with four waiting threads, 14 with two, 11 with one. So there is one seat for a receiver, and a standby takes it when
+//! with four waiting threads, 14 with two, 11 with one. So there is one slot for a receiver, and a standby takes it when
 //! the receiver's call takes long (a sync, a full store).
 //!
 //! One receiver also draws all tracees to one CPU: it finds the call of a second one while it is still on the CPU of the
-//! first, and wakes it there. Where tracees call at the same time there is a second seat, and those they serve are woken
+//! first, and wakes it there. Where tracees call at the same time there is a second slot, and those they serve are woken
 //! where there is room: two tracees that do nothing but call get 13 us a call each instead of 22.
 
 use std::time::{Duration, Instant};
@@ -22,21 +22,21 @@ const CHANGE: u32 = 16;
 /// From this score on tracees are taken to call at the same time.
 const CROWD: u32 = 32;
 const SCORE_MAX: u32 = 16 * CROWD;
-const SEATS_MAX: usize = 2;
+const SLOTS_MAX: usize = 2;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Baton {
+pub struct ReceiverSlots {
     state: Mutex<State>,
     free: Condvar,
 }
 
-/// Proof of having taken a seat; another may have taken it since.
+/// Proof of having taken a slot; another may have taken it since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket(u64);
 
 #[derive(Debug)]
-struct Seat {
+struct Slot {
     ticket: Ticket,
     /// Since when its holder has been answering a call; `None` while it waits for one.
     answering: Option<Instant>,
@@ -45,10 +45,10 @@ struct Seat {
 #[derive(Debug, Default)]
 struct State {
     last: u64,
-    seats: Vec<Seat>,
+    slots: Vec<Slot>,
     /// A standby looks after slow holders; one is enough.
     watched: bool,
-    /// Threads that wait for a seat.
+    /// Threads that wait for a slot.
     standbys: usize,
     /// No call will come any more.
     closed: bool,
@@ -62,12 +62,12 @@ impl State {
         self.score >= CROWD
     }
 
-    fn seats_wanted(&self) -> usize {
-        if self.crowded() { SEATS_MAX } else { 1 }
+    fn slots_wanted(&self) -> usize {
+        if self.crowded() { SLOTS_MAX } else { 1 }
     }
 
-    fn seat(&mut self, ticket: Ticket) -> Option<&mut Seat> {
-        self.seats.iter_mut().find(|seat| seat.ticket == ticket)
+    fn slot(&mut self, ticket: Ticket) -> Option<&mut Slot> {
+        self.slots.iter_mut().find(|slot| slot.ticket == ticket)
     }
 
     fn note_call(&mut self, tid: i32, now: Instant) {
@@ -81,18 +81,18 @@ impl State {
     }
 }
 
-impl Baton {
-    /// Waits until a seat is free or a holder slow; `None` after [`Baton::close`].
+impl ReceiverSlots {
+    /// Waits until a slot is free or a holder slow; `None` after [`ReceiverSlots::close`].
     pub fn take(&self) -> Option<Ticket> {
         let mut state = self.state.lock();
         let mut watching = false;
         state.standbys += 1;
         while !state.closed {
-            let slow = |seat: &Seat| seat.answering.is_some_and(|at| at.elapsed() >= PATIENCE);
-            if let Some(slow) = state.seats.iter().position(slow) {
-                state.seats.swap_remove(slow);
+            let slow = |slot: &Slot| slot.answering.is_some_and(|at| at.elapsed() >= PATIENCE);
+            if let Some(slow) = state.slots.iter().position(slow) {
+                state.slots.swap_remove(slow);
             }
-            if state.seats.len() < state.seats_wanted() {
+            if state.slots.len() < state.slots_wanted() {
                 break;
             }
             if watching || !state.watched {
@@ -114,14 +114,14 @@ impl Baton {
         }
         state.last += 1;
         let ticket = Ticket(state.last);
-        state.seats.push(Seat {
+        state.slots.push(Slot {
             ticket,
             answering: None,
         });
         Some(ticket)
     }
 
-    /// Threads that wait for a seat now.
+    /// Threads that wait for a slot now.
     pub fn standbys(&self) -> usize {
         self.state.lock().standbys
     }
@@ -137,24 +137,24 @@ impl Baton {
         let mut state = self.state.lock();
         let now = Instant::now();
         state.note_call(tid, now);
-        if let Some(seat) = state.seat(ticket) {
-            seat.answering = Some(now);
+        if let Some(slot) = state.slot(ticket) {
+            slot.answering = Some(now);
         }
-        if state.seats.len() < state.seats_wanted() {
+        if state.slots.len() < state.slots_wanted() {
             self.free.notify_one();
         }
         state.crowded()
     }
 
-    /// The call is answered; whether the seat is still the holder's.
+    /// The call is answered; whether the slot is still the holder's.
     pub fn end(&self, ticket: Ticket) -> bool {
         let mut state = self.state.lock();
-        if state.seats.len() > state.seats_wanted() {
-            state.seats.retain(|seat| seat.ticket != ticket);
+        if state.slots.len() > state.slots_wanted() {
+            state.slots.retain(|slot| slot.ticket != ticket);
         }
         state
-            .seat(ticket)
-            .map(|seat| seat.answering = None)
+            .slot(ticket)
+            .map(|slot| slot.answering = None)
             .is_some()
     }
 }
@@ -169,23 +169,23 @@ mod tests {
 
     #[test]
     fn a_closed_baton_lets_all_leave() {
-        let baton = Arc::new(Baton::default());
-        let held = baton.take();
-        let other = Arc::clone(&baton);
+        let slot = Arc::new(ReceiverSlots::default());
+        let held = slot.take();
+        let other = Arc::clone(&slot);
         let taker = thread::spawn(move || other.take());
-        baton.close();
+        slot.close();
         assert!(held.is_some());
         assert_eq!(taker.join().unwrap(), None);
-        assert_eq!(baton.standbys(), 0);
+        assert_eq!(slot.standbys(), 0);
     }
 
     #[test]
     fn a_slow_holder_loses_it_and_a_waiting_one_does_not() {
-        let baton = Arc::new(Baton::default());
-        let first = baton.take().unwrap();
+        let slot = Arc::new(ReceiverSlots::default());
+        let first = slot.take().unwrap();
         let (done, taken) = channel();
         for _ in 0..2 {
-            let (other, done) = (Arc::clone(&baton), done.clone());
+            let (other, done) = (Arc::clone(&slot), done.clone());
             thread::spawn(move || {
                 let ticket = other.take().unwrap();
                 done.send(ticket).unwrap();
@@ -197,10 +197,10 @@ mod tests {
             taken.recv_timeout(PATIENCE * 10).is_err(),
             "taken from one who only waits"
         );
-        baton.begin(first, 1);
+        slot.begin(first, 1);
         let long = Duration::from_secs(10);
         let second = taken.recv_timeout(long).unwrap();
-        assert!(!baton.end(first));
+        assert!(!slot.end(first));
         let third = taken.recv_timeout(long).unwrap();
         assert_ne!(second, third);
     }
@@ -214,29 +214,29 @@ mod tests {
             now += step;
             state.note_call(call % 2, now);
         }
-        assert_eq!(state.seats_wanted(), 2);
+        assert_eq!(state.slots_wanted(), 2);
         for _ in 0..SCORE_MAX {
             now += step;
             state.note_call(0, now);
         }
-        assert_eq!(state.seats_wanted(), 1);
+        assert_eq!(state.slots_wanted(), 1);
         for call in 0..100 {
             now += 2 * CLOSE;
             state.note_call(call % 2, now);
         }
-        assert_eq!(state.seats_wanted(), 1, "parent and child take turns");
+        assert_eq!(state.slots_wanted(), 1, "parent and child take turns");
     }
 
     #[test]
     fn the_second_receiver_leaves_when_the_crowd_has_gone() {
-        let baton = Baton::default();
-        baton.state.lock().score = SCORE_MAX;
-        let (first, second) = (baton.take().unwrap(), baton.take().unwrap());
-        assert!(baton.begin(first, 1));
-        assert!(baton.end(first) && baton.end(second));
-        baton.state.lock().score = 0;
-        assert!(!baton.begin(first, 1));
-        assert!(!baton.end(first));
-        assert!(baton.end(second));
+        let slot = ReceiverSlots::default();
+        slot.state.lock().score = SCORE_MAX;
+        let (first, second) = (slot.take().unwrap(), slot.take().unwrap());
+        assert!(slot.begin(first, 1));
+        assert!(slot.end(first) && slot.end(second));
+        slot.state.lock().score = 0;
+        assert!(!slot.begin(first, 1));
+        assert!(!slot.end(first));
+        assert!(slot.end(second));
     }
 }

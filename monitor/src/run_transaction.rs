@@ -1,5 +1,5 @@
 //! A run that is one transaction: begun before the first call of the command is answered, and ended when all processes have
-//! ended. Threads without a transaction of their own belong to it ([`crate::members`]); all threads read natively.
+//! ended. Threads without a transaction of their own belong to it ([`crate::participants`]); all threads read natively.
 //! [`ending`] decides whether the processes have ended by themselves.
 
 pub mod ending;
@@ -30,15 +30,15 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// The transaction of a whole run; aborted where it is dropped without an end.
 #[derive(Debug)]
-pub struct Whole {
+pub struct RunTransaction {
     monitor: Arc<Monitor>,
     open: bool,
 }
 
-impl Whole {
+impl RunTransaction {
     /// Begins it. EOPNOTSUPP where no back end has transactions.
     pub fn begin(monitor: &Arc<Monitor>) -> Result<Self> {
-        monitor.members.begin_run()?;
+        monitor.participants.begin_run()?;
         Ok(Self {
             monitor: Arc::clone(monitor),
             open: true,
@@ -64,7 +64,7 @@ impl Whole {
     }
 
     fn commit(&self) -> Result<()> {
-        let members = &self.monitor.members;
+        let members = &self.monitor.participants;
         let mut ended = members.commit_run();
         for _ in 0..REPEATS {
             if ended != Err(Errno::EBUSY) {
@@ -77,10 +77,10 @@ impl Whole {
     }
 }
 
-impl Drop for Whole {
+impl Drop for RunTransaction {
     fn drop(&mut self) {
         if self.open {
-            self.monitor.members.abort_run();
+            self.monitor.participants.abort_run();
         }
     }
 }

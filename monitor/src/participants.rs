@@ -3,9 +3,9 @@
 //!
 //! Threads without a transaction of their own belong to the run transaction, if there is one; transactions that they begin are
 //! nested in it. The run transaction is not in the registry, and no call of a program ends, leaves or shows it
-//! ([`crate::whole`]).
+//! ([`crate::run_transaction`]).
 //!
-//! The book is a leaf in the lock order: the back end is never asked while it is held.
+//! The registry is a leaf in the lock order: the back end is never asked while it is held.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 
 mod named;
 
-use crate::Tell;
+use crate::Reporter;
 use named::Held;
 
 /// A descriptor, and where it stood when the transaction began.
@@ -52,7 +52,7 @@ pub struct Deferred {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Member {
+struct Participant {
     /// One that is not open was held under a name and was aborted: what the thread does in it fails ([`named`]).
     current: Option<TxnId>,
     suspended: Vec<TxnId>,
@@ -73,7 +73,7 @@ struct Open {
 
 /// What becomes of the participants of a transaction that ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Participants {
+enum AfterAbort {
     /// They go on in the one around it, or outside of all.
     GoOn,
     /// What they do on the store fails, so that no half of their work happens outside.
@@ -81,36 +81,36 @@ enum Participants {
 }
 
 #[derive(Debug, Default)]
-struct Book {
-    threads: HashMap<i32, Member>,
+struct Registry {
+    threads: HashMap<i32, Participant>,
     open: HashMap<TxnId, Open>,
 }
 
 /// See the module's documentation.
 #[derive(Default)]
-pub struct Members {
-    book: Mutex<Book>,
+pub struct Participants {
+    registry: Mutex<Registry>,
     /// Whether there has ever been a transaction: else nobody needs to look.
     used: AtomicBool,
     /// Where the store is mounted that transactions belong to.
     store: Option<Arc<Mount>>,
     /// The transaction of the whole run.
     run: OnceLock<TxnId>,
-    note: Option<Tell>,
+    note: Option<Reporter>,
     /// How many notes of aborted transactions there have been.
     noted: AtomicUsize,
-    tell: Option<Tell>,
+    report: Option<Reporter>,
     /// Commits that failed without a caller to return the error to.
     lost: AtomicUsize,
 }
 
-impl std::fmt::Debug for Members {
+impl std::fmt::Debug for Participants {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.book.lock().fmt(f)
+        self.registry.lock().fmt(f)
     }
 }
 
-impl Book {
+impl Registry {
     /// The transaction and those around it, innermost first.
     fn chain(&self, id: Option<TxnId>) -> impl Iterator<Item = TxnId> {
         std::iter::successors(id, |id| self.open.get(id)?.parent)
@@ -128,7 +128,7 @@ impl Book {
         self.chain(id).count()
     }
 
-    fn takes_part(&self, member: &Member, id: TxnId) -> bool {
+    fn takes_part(&self, member: &Participant, id: TxnId) -> bool {
         let roots = member.suspended.iter().copied().chain(member.current);
         roots
             .into_iter()
@@ -147,7 +147,7 @@ impl Book {
     }
 
     /// What a member has open: by its current transaction, and those it suspended.
-    fn of(&self, member: &Member) -> Vec<TxnId> {
+    fn of(&self, member: &Participant) -> Vec<TxnId> {
         let roots = member.suspended.iter().copied().chain(member.current);
         roots
             .flat_map(|root| self.chain(Some(root)).collect::<Vec<_>>())
@@ -155,7 +155,7 @@ impl Book {
     }
 
     /// The transaction has ended, and those in it.
-    fn end(&mut self, id: TxnId, participants: Participants) -> Vec<Offset> {
+    fn end(&mut self, id: TxnId, after: AfterAbort) -> Vec<Offset> {
         let parent = self.open.get(&id).and_then(|open| open.parent);
         let mut ended: Vec<_> = self
             .open
@@ -166,7 +166,7 @@ impl Book {
         // What stood first is set back last.
         ended.sort_by_key(|at| Reverse(self.depth(Some(*at))));
         for member in self.threads.values_mut() {
-            if participants == Participants::GoOn
+            if after == AfterAbort::GoOn
                 && member
                     .current
                     .is_some_and(|current| ended.contains(&current))
@@ -188,11 +188,11 @@ impl Book {
     }
 }
 
-impl Members {
+impl Participants {
     /// No participants. Transactions belong to the first mount, in mount order, that has them and can be changed; where
     /// all are read-only, to the first one. `note` is called with a line for transactions that are aborted though nobody
     /// asked for it, `tell` for each commit that fails with nobody to return the error to.
-    pub fn new(mounts: &Mounts, note: Tell, tell: Tell) -> Self {
+    pub fn new(mounts: &Mounts, note: Reporter, report: Reporter) -> Self {
         let with_transactions = || {
             let mounts = mounts.iter();
             mounts.filter(|mount| mount.fs.transactions().is_some())
@@ -203,7 +203,7 @@ impl Members {
         Self {
             store: store.cloned(),
             note: Some(note),
-            tell: Some(tell),
+            report: Some(report),
             ..Self::default()
         }
     }
@@ -260,7 +260,7 @@ impl Members {
         if !self.used.load(Relaxed) {
             return None;
         }
-        self.book.lock().threads.get(&tid)?.current
+        self.registry.lock().threads.get(&tid)?.current
     }
 
     /// `parent` has started `child`.
@@ -268,18 +268,22 @@ impl Members {
         if !self.used.load(Relaxed) {
             return;
         }
-        let mut book = self.book.lock();
-        if let Some(current) = book.threads.get(&parent).and_then(|member| member.current) {
-            book.threads.entry(child).or_default().current = Some(current);
+        let mut registry = self.registry.lock();
+        if let Some(current) = registry
+            .threads
+            .get(&parent)
+            .and_then(|member| member.current)
+        {
+            registry.threads.entry(child).or_default().current = Some(current);
         }
     }
 
     /// Thread `former` goes on as `tid`: it has executed a program.
     pub fn rename(&self, former: i32, tid: i32) {
         if former != tid && self.used.load(Relaxed) {
-            let mut book = self.book.lock();
-            if let Some(member) = book.threads.remove(&former) {
-                book.threads.insert(tid, member);
+            let mut registry = self.registry.lock();
+            if let Some(member) = registry.threads.remove(&former) {
+                registry.threads.insert(tid, member);
             }
         }
     }
@@ -289,7 +293,7 @@ impl Members {
         if !self.used.load(Relaxed) {
             return;
         }
-        if let Some(member) = self.book.lock().threads.get_mut(&tid) {
+        if let Some(member) = self.registry.lock().threads.get_mut(&tid) {
             let comm = procfs::comm(tid).unwrap_or_default();
             member.comm = Some(escape(&comm));
         }
@@ -301,12 +305,12 @@ impl Members {
             return;
         }
         let (member, deserted) = {
-            let mut book = self.book.lock();
-            let Some(member) = book.threads.remove(&tid) else {
+            let mut registry = self.registry.lock();
+            let Some(member) = registry.threads.remove(&tid) else {
                 return;
             };
-            let open = book.of(&member);
-            (member, book.deserted(open))
+            let open = registry.of(&member);
+            (member, registry.deserted(open))
         };
         let name = member.comm.unwrap_or_default();
         self.end_deserted(&deserted, &format!("process {tid} ({name}), ended"));
@@ -317,8 +321,8 @@ impl Members {
     fn end_deserted(&self, ids: &[TxnId], last: &str) {
         for id in ids {
             let (deferred, around) = {
-                let book = self.book.lock();
-                (book.deferred(*id), book.around(*id))
+                let registry = self.registry.lock();
+                (registry.deferred(*id), registry.around(*id))
             };
             if deferred.is_some() {
                 self.commit_deferred(Some(*id));
@@ -333,20 +337,20 @@ impl Members {
 
     /// Aborts a transaction, if it is open.
     pub fn abort_one(&self, id: TxnId) {
-        self.abort_with(id, Participants::GoOn);
+        self.abort_with(id, AfterAbort::GoOn);
     }
 
-    fn abort_with(&self, id: TxnId, participants: Participants) {
+    fn abort_with(&self, id: TxnId, after: AfterAbort) {
         let Ok(transactions) = self.transactions() else {
             return;
         };
         let (around, held) = {
-            let book = self.book.lock();
-            (book.around(id), book.held_inside(id))
+            let registry = self.registry.lock();
+            (registry.around(id), registry.held_inside(id))
         };
         self.note_refused();
         transactions.abort(id);
-        restore(self.book.lock().end(id, participants));
+        restore(self.registry.lock().end(id, after));
         self.note_ended_inside(&held);
         self.commit_deferred(around);
     }
@@ -354,19 +358,19 @@ impl Members {
     /// Process `tid`, whose last thread that is, is over with what it began inside `id`, which was begun for it.
     pub fn retreat(&self, tid: i32, id: TxnId) {
         let deserted = {
-            let mut book = self.book.lock();
-            if !book.open.contains_key(&id) {
+            let mut registry = self.registry.lock();
+            if !registry.open.contains_key(&id) {
                 return;
             }
-            let member = Member {
+            let member = Participant {
                 current: Some(id),
-                ..Member::default()
+                ..Participant::default()
             };
-            let Some(former) = book.threads.insert(tid, member) else {
+            let Some(former) = registry.threads.insert(tid, member) else {
                 return;
             };
-            let open = book.of(&former);
-            book.deserted(open)
+            let open = registry.of(&former);
+            registry.deserted(open)
         };
         self.end_deserted(&deserted, &format!("process {tid}, ended"));
     }
@@ -374,7 +378,7 @@ impl Members {
     /// Commits a transaction that was begun for a program, if it is open: at once, or when the last one inside it has
     /// ended. A failure is told.
     pub fn commit_when_free(&self, id: TxnId, how: Deferred) {
-        if let Some(open) = self.book.lock().open.get_mut(&id) {
+        if let Some(open) = self.registry.lock().open.get_mut(&id) {
             open.deferred = Some(how);
         }
         self.commit_deferred(Some(id));
@@ -384,8 +388,8 @@ impl Members {
     fn commit_deferred(&self, mut id: Option<TxnId>) {
         while let Some(at) = id {
             let (deferred, around) = {
-                let book = self.book.lock();
-                (book.deferred(at), book.around(at))
+                let registry = self.registry.lock();
+                (registry.deferred(at), registry.around(at))
             };
             let Some(Deferred { durable, program }) = deferred else {
                 return;
@@ -396,9 +400,9 @@ impl Members {
                 Err(Errno::EBUSY | Errno::ENOENT) => return,
                 Err(errno) => {
                     self.lost.fetch_add(1, Relaxed);
-                    if let Some(tell) = &self.tell {
+                    if let Some(report) = &self.report {
                         let why = errno.desc();
-                        tell.line(&format!(
+                        report.line(&format!(
                             "{program}: its transaction could not be committed: {why}"
                         ));
                     }
@@ -415,8 +419,8 @@ impl Members {
         match outcome {
             Err(Errno::EBUSY) => {}
             // ENOENT: another thread has ended it.
-            Ok(_) | Err(Errno::ENOENT) => drop(self.book.lock().end(id, Participants::GoOn)),
-            Err(_) => restore(self.book.lock().end(id, Participants::GoOn)),
+            Ok(_) | Err(Errno::ENOENT) => drop(self.registry.lock().end(id, AfterAbort::GoOn)),
+            Err(_) => restore(self.registry.lock().end(id, AfterAbort::GoOn)),
         }
         // Its participants have left it by then: the disk takes long.
         if outcome? {
@@ -446,30 +450,30 @@ impl Members {
     /// Begins a transaction with `tids` as its participants. EMLINK, EEXIST.
     fn open(&self, open: Open, tids: &[i32]) -> Result<(TxnId, usize)> {
         let parent = open.parent;
-        let depth = self.book.lock().depth(parent) + 1;
+        let depth = self.registry.lock().depth(parent) + 1;
         if depth > DEPTH_MAX {
             return Err(Errno::EMLINK);
         }
         let around = parent.or_else(|| self.run.get().copied());
         let id = self.transactions()?.begin(around)?;
         self.used.store(true, Relaxed);
-        let mut book = self.book.lock();
-        let refused = if parent.is_some_and(|parent| !book.open.contains_key(&parent)) {
+        let mut registry = self.registry.lock();
+        let refused = if parent.is_some_and(|parent| !registry.open.contains_key(&parent)) {
             // Another member has ended the one around it meanwhile.
             Some(Errno::ECANCELED)
         } else {
             let name = open.held.as_ref().map(|held| &*held.name);
-            let taken = name.and_then(|name| book.named(open.uid, name));
+            let taken = name.and_then(|name| registry.named(open.uid, name));
             taken.map(|_| Errno::EEXIST)
         };
         if let Some(errno) = refused {
-            drop(book);
+            drop(registry);
             self.transactions()?.abort(id);
             return Err(errno);
         }
-        book.open.insert(id, open);
+        registry.open.insert(id, open);
         for tid in tids {
-            book.threads.entry(*tid).or_default().current = Some(id);
+            registry.threads.entry(*tid).or_default().current = Some(id);
         }
         Ok((id, depth))
     }
@@ -482,7 +486,7 @@ impl Members {
     /// Commits the current transaction. ENODATA, EBUSY; after any other failure it is aborted.
     pub fn commit(&self, tids: &[i32]) -> Result<()> {
         let id = self.current_of(tids)?;
-        let around = self.book.lock().around(id);
+        let around = self.registry.lock().around(id);
         self.commit_one(id, None)?;
         self.commit_deferred(around);
         Ok(())
@@ -499,9 +503,9 @@ impl Members {
     /// Sets the current transaction aside. ENODATA.
     pub fn suspend(&self, tids: &[i32]) -> Result<TxnId> {
         let id = self.current_of(tids)?;
-        let mut book = self.book.lock();
+        let mut registry = self.registry.lock();
         for tid in tids {
-            let member = book.threads.entry(*tid).or_default();
+            let member = registry.threads.entry(*tid).or_default();
             if member.current.take() == Some(id) {
                 member.suspended.push(id);
             }
@@ -511,38 +515,39 @@ impl Members {
 
     /// Makes a suspended transaction the current one. ENOENT, EBUSY.
     pub fn resume(&self, tids: &[i32], id: TxnId) -> Result<()> {
-        let mut book = self.book.lock();
+        let mut registry = self.registry.lock();
         let own = |tid: &i32| {
-            book.threads
+            registry
+                .threads
                 .get(tid)
                 .is_some_and(|member| member.suspended.contains(&id))
         };
         if !tids.iter().any(own) {
             return Err(Errno::ENOENT);
         }
-        book.make_current(tids, id)
+        registry.make_current(tids, id)
     }
 
     /// Joins a transaction. ENOENT, EPERM, EBUSY.
     pub fn attach(&self, tids: &[i32], uid: u32, id: TxnId) -> Result<()> {
-        let mut book = self.book.lock();
-        let owner = book.open.get(&id).ok_or(Errno::ENOENT)?.uid;
+        let mut registry = self.registry.lock();
+        let owner = registry.open.get(&id).ok_or(Errno::ENOENT)?.uid;
         if owner != uid {
             return Err(Errno::EPERM);
         }
-        book.make_current(tids, id)
+        registry.make_current(tids, id)
     }
 
     /// Leaves the current transaction and those around it. ENODATA.
     pub fn detach(&self, tids: &[i32]) -> Result<()> {
         let id = self.current_of(tids)?;
         let deserted = {
-            let mut book = self.book.lock();
+            let mut registry = self.registry.lock();
             for tid in tids {
-                book.threads.entry(*tid).or_default().current = None;
+                registry.threads.entry(*tid).or_default().current = None;
             }
-            let chain: Vec<_> = book.chain(Some(id)).collect();
-            book.deserted(chain)
+            let chain: Vec<_> = registry.chain(Some(id)).collect();
+            registry.deserted(chain)
         };
         let tid = tids.first().copied().unwrap_or_default();
         self.end_deserted(&deserted, &format!("process {tid}, left it"));
@@ -558,11 +563,11 @@ impl Members {
     /// What a member takes part in, as JSON.
     pub fn describe(&self, tid: i32) -> String {
         let (chain, suspended) = {
-            let book = self.book.lock();
-            let member = book.threads.get(&tid).cloned().unwrap_or_default();
-            let mut chain: Vec<_> = book.chain(member.current).collect();
+            let registry = self.registry.lock();
+            let member = registry.threads.get(&tid).cloned().unwrap_or_default();
+            let mut chain: Vec<_> = registry.chain(member.current).collect();
             chain.reverse();
-            let with_tids = |id| (id, book.participants(id));
+            let with_tids = |id| (id, registry.participants(id));
             let chain: Vec<_> = chain.into_iter().map(with_tids).collect();
             (chain, member.suspended)
         };
@@ -581,7 +586,7 @@ impl Members {
     }
 }
 
-impl Book {
+impl Registry {
     /// The threads that take part in a transaction, in one that it is around included.
     fn participants(&self, id: TxnId) -> Vec<i32> {
         let threads = self.threads.iter();
@@ -607,7 +612,7 @@ impl Book {
     }
 }
 
-/// Members of a JSON object. Threads of one process are named by the process.
+/// Participants of a JSON object. Threads of one process are named by the process.
 fn describe_one(text: &mut String, id: TxnId, depth: usize, figures: &TxnStatus, tids: Vec<i32>) {
     let mut pids: Vec<i32> = tids
         .into_iter()

@@ -26,7 +26,7 @@ const LEAVE: Duration = Duration::from_millis(20);
 
 /// See the module.
 #[derive(Debug)]
-pub struct Vigil {
+pub struct LatencyHold {
     shared: Arc<Shared>,
     watchers: Vec<Watcher>,
 }
@@ -75,7 +75,7 @@ impl Shared {
     }
 }
 
-impl Vigil {
+impl LatencyHold {
     /// Nobody watches yet.
     pub fn start() -> io::Result<Self> {
         let shared = Arc::new(Shared {
@@ -108,7 +108,7 @@ impl Vigil {
     }
 }
 
-impl Drop for Vigil {
+impl Drop for LatencyHold {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::SeqCst);
         for watcher in &self.watchers {
@@ -121,12 +121,14 @@ impl Watcher {
     fn start(shared: &Arc<Shared>) -> io::Result<Self> {
         let parked = Arc::new(AtomicBool::new(false));
         let (shared, flag) = (Arc::clone(shared), Arc::clone(&parked));
-        let handle = thread::Builder::new().name("vigil".into()).spawn(move || {
-            // At a higher priority it would take the CPU from those it is to serve.
-            if sched::lowest_priority().is_ok() {
-                shared.watch(&flag);
-            }
-        })?;
+        let handle = thread::Builder::new()
+            .name("latency-hold".into())
+            .spawn(move || {
+                // At a higher priority it would take the CPU from those it is to serve.
+                if sched::lowest_priority().is_ok() {
+                    shared.watch(&flag);
+                }
+            })?;
         Ok(Self {
             thread: handle.thread().clone(),
             parked,
@@ -151,9 +153,9 @@ mod tests {
 
     #[test]
     fn watches_while_descriptors_follow_each_other_and_ends_with_its_owner() {
-        let vigil = Vigil::start().unwrap();
-        let parked = |vigil: &Vigil, all: bool| {
-            let mut flags = vigil
+        let hold = LatencyHold::start().unwrap();
+        let parked = |hold: &LatencyHold, all: bool| {
+            let mut flags = hold
                 .watchers
                 .iter()
                 .map(|w| w.parked.load(Ordering::SeqCst));
@@ -164,14 +166,14 @@ mod tests {
             }
         };
         let long = Duration::from_secs(10);
-        assert!(within(long, || parked(&vigil, true)), "nobody asked");
+        assert!(within(long, || parked(&hold, true)), "nobody asked");
         assert!(within(long, || {
-            vigil.keep();
-            !parked(&vigil, false)
+            hold.keep();
+            !parked(&hold, false)
         }));
-        assert!(within(long, || parked(&vigil, true)), "watched for ever");
-        let shared = Arc::clone(&vigil.shared);
-        drop(vigil);
+        assert!(within(long, || parked(&hold, true)), "watched for ever");
+        let shared = Arc::clone(&hold.shared);
+        drop(hold);
         assert!(within(long, || Arc::strong_count(&shared) == 1));
     }
 }

@@ -17,7 +17,7 @@ use nix::sys::socket::{
 
 /// A datagram socket in the abstract name space. Every process may write to it; the kernel tells the sender.
 #[derive(Debug)]
-pub struct LetterBox {
+pub struct DescriptorInbox {
     socket: OwnedFd,
     address: Vec<u8>,
     /// Letters that are expected: the sender's process, and what is in them. Those that have come have their descriptor.
@@ -27,7 +27,7 @@ pub struct LetterBox {
 /// A process, and the 8 bytes that it sends with a descriptor.
 type Letter = (i32, u64);
 
-impl LetterBox {
+impl DescriptorInbox {
     /// A new one, under a name that the kernel chooses.
     pub fn new() -> Result<Self, Errno> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -55,7 +55,7 @@ impl LetterBox {
         let letter = (pid, text);
         self.letters().insert(letter, None);
         Expected {
-            letter_box: Arc::clone(self),
+            descriptor_inbox: Arc::clone(self),
             letter,
         }
     }
@@ -108,16 +108,16 @@ impl LetterBox {
 /// A letter that is expected as long as this lives: a sender that dies leaves nothing behind.
 #[derive(Debug)]
 pub struct Expected {
-    letter_box: Arc<LetterBox>,
+    descriptor_inbox: Arc<DescriptorInbox>,
     letter: Letter,
 }
 
 impl Expected {
     /// The descriptor that has come (close-on-exec). `EAGAIN`: it has not.
     pub fn take(self) -> Result<OwnedFd, Errno> {
-        self.letter_box.empty()?;
+        self.descriptor_inbox.empty()?;
         let come = self
-            .letter_box
+            .descriptor_inbox
             .letters()
             .get_mut(&self.letter)
             .and_then(Option::take);
@@ -127,7 +127,7 @@ impl Expected {
 
 impl Drop for Expected {
     fn drop(&mut self) {
-        self.letter_box.letters().remove(&self.letter);
+        self.descriptor_inbox.letters().remove(&self.letter);
     }
 }
 
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    fn send(letter_box: &LetterBox, text: u64) {
+    fn send(descriptor_inbox: &DescriptorInbox, text: u64) {
         let sender = socket(
             AddressFamily::Unix,
             SockType::Datagram,
@@ -147,7 +147,7 @@ mod tests {
             None,
         );
         let sender = sender.unwrap();
-        let name = letter_box.address().get(3..).unwrap();
+        let name = descriptor_inbox.address().get(3..).unwrap();
         let address = UnixAddr::new_abstract(name).unwrap();
         let fds = [sender.as_raw_fd()];
         let control = [ControlMessage::ScmRights(&fds)];
@@ -165,20 +165,20 @@ mod tests {
 
     #[test]
     fn a_letter_that_nobody_expects_any_more_leaves_nothing_behind() {
-        let letter_box = Arc::new(LetterBox::new().unwrap());
+        let descriptor_inbox = Arc::new(DescriptorInbox::new().unwrap());
         let pid = std::process::id().cast_signed();
         let (kept, early, late) = (
-            letter_box.expect(pid, 1),
-            letter_box.expect(pid, 2),
-            letter_box.expect(pid, 3),
+            descriptor_inbox.expect(pid, 1),
+            descriptor_inbox.expect(pid, 2),
+            descriptor_inbox.expect(pid, 3),
         );
-        send(&letter_box, 1);
-        send(&letter_box, 2);
-        letter_box.empty().unwrap();
+        send(&descriptor_inbox, 1);
+        send(&descriptor_inbox, 2);
+        descriptor_inbox.empty().unwrap();
         drop((early, late));
-        send(&letter_box, 3);
+        send(&descriptor_inbox, 3);
         assert!(kept.take().is_ok());
-        letter_box.empty().unwrap();
-        assert!(letter_box.letters().is_empty());
+        descriptor_inbox.empty().unwrap();
+        assert!(descriptor_inbox.letters().is_empty());
     }
 }

@@ -20,7 +20,7 @@ use goanna_sys::ptrace::{self, SignalOrigin};
 use parking_lot::Mutex;
 
 use crate::alive::Alive;
-use crate::{Status, Tell};
+use crate::{Reporter, Status};
 
 /// Why a run's transaction was aborted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,7 +150,7 @@ impl Ending {
     }
 
     /// Tells the user once which processes go on after the command's end.
-    pub fn tell_of_rest(&self, alive: &Alive, tell: &Tell) {
+    pub fn report_left_processes(&self, alive: &Alive, report: &Reporter) {
         let status = match self.state.lock().ended {
             Some((status, at)) if at.elapsed() >= PATIENCE => status,
             _ => return,
@@ -175,7 +175,7 @@ impl Ending {
             }
             (false, _) => "the run goes on until they have ended; kill those that are not needed",
         };
-        tell.line(&format!(
+        report.line(&format!(
             "the command has ended, but processes that it started go on: {}: {consequence}",
             names.join(", ")
         ));

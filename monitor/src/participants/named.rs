@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use goanna_vfs::{Errno, Result, TxnId};
 
-use super::{Book, Members, Offset, Open, Participants, describe_one};
+use super::{AfterAbort, Offset, Open, Participants, Registry, describe_one};
 
 /// How many notes of aborted transactions there are at most.
 const NOTES_MAX: usize = 20;
@@ -27,7 +27,7 @@ pub(super) struct Held {
     ending: bool,
 }
 
-impl Book {
+impl Registry {
     /// The open transaction of this user and name.
     pub(super) fn named(&self, uid: u32, name: &str) -> Option<TxnId> {
         let is_it = |open: &Open| {
@@ -51,7 +51,7 @@ impl Book {
     }
 }
 
-impl Members {
+impl Participants {
     /// Begins a transaction that the run holds as `name`, in the current one of the first of `tids`, for `seconds` if that
     /// is not 0. Returns its depth. EEXIST, EMLINK.
     pub fn begin_named(
@@ -80,21 +80,21 @@ impl Members {
 
     /// Joins the transaction of this user and name, also from one around it. ENOENT, EBUSY.
     pub fn attach_named(&self, tids: &[i32], uid: u32, name: &str) -> Result<()> {
-        let mut book = self.book.lock();
-        let id = book.named(uid, name).ok_or(Errno::ENOENT)?;
-        if book.held_mut(id).is_some_and(|held| held.ending) {
+        let mut registry = self.registry.lock();
+        let id = registry.named(uid, name).ok_or(Errno::ENOENT)?;
+        if registry.held_mut(id).is_some_and(|held| held.ending) {
             return Err(Errno::ENOENT);
         }
-        let around: Vec<_> = book.chain(Some(id)).collect();
+        let around: Vec<_> = registry.chain(Some(id)).collect();
         let elsewhere = |tid: &i32| {
-            let current = book.threads.get(tid).and_then(|member| member.current);
+            let current = registry.threads.get(tid).and_then(|member| member.current);
             current.is_some_and(|current| !around.contains(&current))
         };
         if tids.iter().any(elsewhere) {
             return Err(Errno::EBUSY);
         }
         for tid in tids {
-            book.threads.entry(*tid).or_default().current = Some(id);
+            registry.threads.entry(*tid).or_default().current = Some(id);
         }
         Ok(())
     }
@@ -103,18 +103,18 @@ impl Members {
     /// after any other failure it is aborted.
     pub fn commit_named(&self, uid: u32, name: &str) -> Result<()> {
         let (id, around) = {
-            let mut book = self.book.lock();
-            let id = book.named(uid, name).ok_or(Errno::ENOENT)?;
-            if !book.participants(id).is_empty() {
+            let mut registry = self.registry.lock();
+            let id = registry.named(uid, name).ok_or(Errno::ENOENT)?;
+            if !registry.participants(id).is_empty() {
                 return Err(Errno::EBUSY);
             }
-            if let Some(held) = book.held_mut(id) {
+            if let Some(held) = registry.held_mut(id) {
                 held.ending = true;
             }
-            (id, book.around(id))
+            (id, registry.around(id))
         };
         let outcome = self.commit_one(id, None);
-        if let Some(held) = self.book.lock().held_mut(id) {
+        if let Some(held) = self.registry.lock().held_mut(id) {
             // Another one is open inside it.
             held.ending = false;
         }
@@ -125,15 +125,15 @@ impl Members {
 
     /// Aborts the transaction of this user and name. What its participants do afterwards on the store fails. ENOENT.
     pub fn abort_named(&self, uid: u32, name: &str) -> Result<()> {
-        let id = self.book.lock().named(uid, name);
-        self.abort_with(id.ok_or(Errno::ENOENT)?, Participants::Fail);
+        let id = self.registry.lock().named(uid, name);
+        self.abort_with(id.ok_or(Errno::ENOENT)?, AfterAbort::Fail);
         Ok(())
     }
 
     /// The threads leave a current transaction that was aborted by its name.
     pub(super) fn leave_ended(&self, tids: &[i32]) {
-        let mut book = self.book.lock();
-        let Book { threads, open } = &mut *book;
+        let mut registry = self.registry.lock();
+        let Registry { threads, open } = &mut *registry;
         for tid in tids {
             if let Some(member) = threads.get_mut(tid) {
                 member.current = member.current.filter(|id| open.contains_key(id));
@@ -148,18 +148,18 @@ impl Members {
         }
         let now = Instant::now();
         let over: Vec<_> = {
-            let book = self.book.lock();
+            let registry = self.registry.lock();
             let held = |open: &Open| {
                 let (at, seconds) = open.held.as_ref()?.expires?;
                 (at <= now).then_some(seconds)
             };
-            let open = book.open.iter();
+            let open = registry.open.iter();
             let over = open.filter_map(|(id, open)| Some((*id, held(open)?)));
-            over.filter_map(|(id, seconds)| Some((id, book.name(id)?, seconds)))
+            over.filter_map(|(id, seconds)| Some((id, registry.name(id)?, seconds)))
                 .collect()
         };
         for (id, name, seconds) in over {
-            self.abort_with(id, Participants::Fail);
+            self.abort_with(id, AfterAbort::Fail);
             self.note_abort(&format!(
                 "the transaction {name} was aborted, because its {seconds} s are over"
             ));
@@ -172,13 +172,13 @@ impl Members {
             return;
         }
         let mut left: Vec<_> = {
-            let book = self.book.lock();
-            let named = book
+            let registry = self.registry.lock();
+            let named = registry
                 .open
                 .keys()
-                .filter_map(|id| Some((*id, book.name(*id)?)));
+                .filter_map(|id| Some((*id, registry.name(*id)?)));
             named
-                .map(|(id, name)| (book.depth(Some(id)), name, id))
+                .map(|(id, name)| (registry.depth(Some(id)), name, id))
                 .collect()
         };
         left.sort_unstable_by(|a, b| b.cmp(a));
@@ -197,8 +197,8 @@ impl Members {
         };
         let mut outermost: Vec<_> = self.run.get().copied().into_iter().collect();
         if self.used.load(Relaxed) {
-            let book = self.book.lock();
-            let open = book.open.iter();
+            let registry = self.registry.lock();
+            let open = registry.open.iter();
             outermost.extend(
                 open.filter(|(_, open)| open.parent.is_none())
                     .map(|(id, _)| *id),
@@ -254,16 +254,23 @@ impl Members {
     pub fn list(&self, uid: u32) -> String {
         let now = Instant::now();
         let mut listed: Vec<_> = {
-            let book = self.book.lock();
-            let open = book.open.iter();
+            let registry = self.registry.lock();
+            let open = registry.open.iter();
             let own = open.filter(|(_, open)| uid == 0 || open.uid == uid);
             own.map(|(id, open)| {
                 let held = open.held.as_ref();
                 let name = held.map(|held| Arc::clone(&held.name));
                 let at = held.and_then(|held| held.expires).map(|(at, _)| at);
                 let left = at.map(|at| at.saturating_duration_since(now).as_secs());
-                let depth = book.depth(Some(*id));
-                (depth, name, *id, open.parent, left, book.participants(*id))
+                let depth = registry.depth(Some(*id));
+                (
+                    depth,
+                    name,
+                    *id,
+                    open.parent,
+                    left,
+                    registry.participants(*id),
+                )
             })
             .collect()
         };
@@ -289,7 +296,7 @@ impl Members {
     }
 }
 
-impl Book {
+impl Registry {
     fn name(&self, id: TxnId) -> Option<Arc<str>> {
         let held = self.open.get(&id)?.held.as_ref();
         held.map(|held| Arc::clone(&held.name))

@@ -1,4 +1,4 @@
-//! Room on the host's disk. A change is refused before it is made when the disk could become too full to log it, to
+//! Space on the host's disk. A change is refused before it is made when the disk could become too full to log it, to
 //! hand it to the engine and to let the engine tidy up; and a ballast file is there to be given up when others have
 //! filled the disk nevertheless.
 
@@ -22,7 +22,7 @@ const BALLAST: u64 = 16 << 20;
 const REMOVAL_FLOOR: u64 = 256 << 10;
 /// What is asked for room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub(crate) enum Purpose {
     /// Something that stays.
     Growth,
     /// Something that makes room in the end: it may use what is kept free from the others.
@@ -75,15 +75,15 @@ impl Disk {
 }
 
 /// The room of one store.
-pub(crate) struct Room {
+pub(crate) struct DiskSpace {
     dir: PathBuf,
-    /// Bytes that can be claimed without looking at the disk.
+    /// Bytes that can be granted without looking at the disk.
     grant: AtomicU64,
     looking: Mutex<()>,
     ballast: Mutex<bool>,
 }
 
-impl Room {
+impl DiskSpace {
     pub(crate) fn new(dir: &Path) -> Self {
         let held = ballast_path(dir).exists();
         Self {
@@ -98,13 +98,13 @@ impl Room {
         Disk::of(&self.dir)
     }
 
-    /// Claims room for `bytes` of changes, or fails with [`Error::NoSpace`]. `needed` is asked only when the disk must be
+    /// Reserves room for `bytes` of changes, or fails with [`Error::NoSpace`]. `needed` is asked only when the disk must be
     /// looked at. Returns how many bytes more there is room for, as far
     /// as that was looked at.
-    pub(crate) fn claim(
+    pub(crate) fn reserve(
         &self,
         bytes: usize,
-        claim: Claim,
+        purpose: Purpose,
         needed: impl Fn() -> Needed,
     ) -> Result<Option<u64>, Error> {
         let taken = self
@@ -113,14 +113,14 @@ impl Room {
         if taken.is_ok() {
             return Ok(None);
         }
-        self.look(bytes, claim, needed)
+        self.look(bytes, purpose, needed)
     }
 
-    /// Claims as [`Room::claim`] does, but looks at the disk in any case.
+    /// Reserves as [`DiskSpace::reserve`] does, but looks at the disk in any case.
     pub(crate) fn look(
         &self,
         bytes: usize,
-        claim: Claim,
+        purpose: Purpose,
         needed: impl Fn() -> Needed,
     ) -> Result<Option<u64>, Error> {
         let _looking = self.looking.lock();
@@ -135,7 +135,7 @@ impl Room {
         }
         self.grant.store(0, SeqCst);
         let fits = |disk: Disk| disk.available >= cost.saturating_add(REMOVAL_FLOOR);
-        let removes = claim == Claim::Removal;
+        let removes = purpose == Purpose::Removal;
         if removes && (fits(disk) || self.release_ballast() && fits(self.disk()?)) {
             return Ok(None);
         }
