@@ -10,10 +10,10 @@ use goanna_vfs::walk::{Last, Oracle, Parent, Pos, Walk};
 use goanna_vfs::{BLOCKED, Caller, Errno, PATH_MAX, Place, Result, caps};
 
 use crate::Monitor;
-use crate::pause::Delivery;
+use crate::intercept::waiting::{self, Work};
+use crate::process::task::{Cwd, Task};
+use crate::ptracer::pause::Delivery;
 use crate::shadow::Shadow;
-use crate::task::{Cwd, Task};
-use crate::waiting::{self, Work};
 
 /// What becomes of a call.
 pub enum Answer {

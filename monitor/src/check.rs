@@ -8,8 +8,8 @@ use goanna_sys::notify::Listener;
 use goanna_sys::{cred, memfile, procfs, ptrace};
 use std::os::fd::AsFd;
 
-use crate::filter::{Delivery, Purpose, compile};
-use crate::rundir::RunDir;
+use crate::shadow::run_directory::RunDir;
+use crate::table::filter::{Delivery, Purpose, compile};
 
 /// One facility.
 #[derive(Debug, Clone)]

@@ -11,8 +11,8 @@ use goanna_vfs::{Caller, Errno, FileKind, Mounts, Result, ops};
 use nix::unistd::{AccessFlags, access};
 
 use crate::calls::socket::watch;
-use crate::filter::{Delivery, Purpose, compile, shadow_files};
-use crate::task::credentials;
+use crate::process::task::credentials;
+use crate::table::filter::{Delivery, Purpose, compile, shadow_files};
 use crate::{Error, Interception};
 
 /// Marks the environment of everything that runs under a monitor.

@@ -1,8 +1,8 @@
 //! The monitor (Goanna 3): runs an unmodified program and its children, and routes their file calls through
 //! the switch.
 //!
-//! * [`table`] says how each system call is treated; [`filter`] makes the seccomp filter of it.
-//! * [`pool`] answers notifications: it finds the row, makes a [`call::Call`], and runs the row's handler
+//! * [`table`] says how each system call is treated; [`table::filter`] makes the seccomp filter of it.
+//! * `intercept` answers notifications: it finds the row, makes a [`call::Call`], and runs the row's handler
 //!   from [`calls`].
 //! * `ptracer` is the ptracer: process tree, signals, and the few calls whose arguments must change.
 //! * [`shadow`] knows what stands for what; nothing the kernel knows is kept twice.
@@ -13,38 +13,18 @@
 //! `programs` while a program is copied, and that of `profiled` while a transaction begins.
 
 mod abi;
-mod alive;
 pub mod call;
 pub mod calls;
 mod check;
-mod core_files;
-mod delegate;
-pub mod filter;
-mod inflight;
-mod inject;
-mod latency_hold;
+mod intercept;
 mod launch;
-mod locked;
-mod mailbox;
-mod outside;
-mod participants;
-mod pause;
-pub mod pool;
-pub mod profile;
-mod profiled;
-mod program;
+pub mod participants;
+mod process;
 mod ptracer;
-mod receiver;
-mod restart;
-mod rewrite;
-mod run_transaction;
-mod rundir;
 pub mod shadow;
 mod signals;
 mod stats;
 pub mod table;
-mod task;
-mod waiting;
 
 use std::ffi::OsString;
 use std::io;
@@ -65,35 +45,35 @@ use parking_lot::{Condvar, Mutex};
 use thiserror::Error;
 
 pub use check::{Facility, check};
-pub use delegate::Delegate;
 pub use goanna_sys::inherited::close as close_inherited;
 pub use goanna_sys::launch::{ExecReport, Launched};
 pub use goanna_sys::limits::raise_others as raise_limits;
 pub use launch::{Command, Program, Start, inside, start};
-pub use outside::Outside;
-pub use run_transaction::{Abort, Ending};
+pub use participants::delegate::Delegate;
+pub use participants::outside::Outside;
+pub use participants::run_transaction::{Abort, Ending};
+pub use process::task::credentials;
 pub use signals::{End, Signals};
 pub use stats::Stats;
-pub use task::credentials;
 
-use alive::Alive;
 use calls::outgrow::Reluctant;
 use calls::socket::Names;
-use delegate::Gate;
-use inflight::InFlight;
-use mailbox::Mailbox;
-use outside::Policy;
+use intercept::in_flight::InFlight;
+use intercept::waiting::WaitingCalls;
 use participants::Participants;
-use pause::Pause;
-use profile::Profile;
-use profiled::Profiled;
-use program::Programs;
+use participants::delegate::Gate;
+use participants::outside::Policy;
+use participants::profile::Profile;
+use participants::profiled::Profiled;
+use participants::run_transaction::RunTransaction;
+use process::living::Alive;
+use process::task::Tasks;
 use ptracer::Supervisor;
-use run_transaction::RunTransaction;
+use ptracer::mailbox::Mailbox;
+use ptracer::pause::Pause;
+use ptracer::program::Programs;
 use shadow::Shadows;
 use stats::Counters;
-use task::Tasks;
-use waiting::WaitingCalls;
 
 /// How calls reach the monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -256,7 +236,7 @@ pub struct Monitor {
     /// Closed when the run has ended.
     pub(crate) gate: Gate,
     /// How its processes end.
-    pub(crate) ending: run_transaction::ending::Ending,
+    pub(crate) ending: participants::run_end::Ending,
     /// Whether threads stand still for a commit.
     pub(crate) pause: Pause,
     pub(crate) note: Reporter,
@@ -349,7 +329,7 @@ impl Run {
             tasks: Tasks::default(),
             in_flight: InFlight::default(),
             installs: InFlight::default(),
-            shadows: Shadows::new(rundir::RunDir::create().map_err(Error::RunDir)?),
+            shadows: Shadows::new(shadow::run_directory::RunDir::create().map_err(Error::RunDir)?),
             socket_names: Names::default(),
             programs: Programs::default(),
             mapped: AtomicBool::new(false),
@@ -359,7 +339,7 @@ impl Run {
             waiting: WaitingCalls::default(),
             alive: Alive::default(),
             gate: Gate::default(),
-            ending: run_transaction::ending::Ending::new(config.one_transaction),
+            ending: participants::run_end::Ending::new(config.one_transaction),
             pause: Pause::default(),
             note: config.note,
             fail: config.fail,
@@ -449,7 +429,7 @@ impl Run {
             let listener = Listener::from_fd(listener);
             // Without it answers are only slower (Linux before 6.6).
             let _ = listener.set_sync_wake_up(true);
-            pool::start(&monitor, listener).map_err(Error::Thread)?;
+            intercept::pool::start(&monitor, listener).map_err(Error::Thread)?;
         }
         let sweeper = Sweeper::start(&monitor).map_err(Error::Thread)?;
         open().map_err(Error::Trace)?;

@@ -12,8 +12,8 @@ use nix::sys::stat::Mode;
 
 use super::lease;
 use crate::call::{Answer, Call, Resolved};
-use crate::pause::Delivery;
-use crate::task::acting_as;
+use crate::process::task::acting_as;
+use crate::ptracer::pause::Delivery;
 
 /// The arguments of an open, whichever call brought them.
 struct Request {

@@ -1,7 +1,7 @@
 //! Reads by participants of transactions. All others read natively, on the cache object, which has the committed content; a
 //! transaction that has changed the file must be given its own.
 //!
-//! These calls come at ptrace stops, under the second filter of participants ([`crate::filter::compile_participant`]).
+//! These calls come at ptrace stops, under the second filter of participants ([`crate::table::filter::compile_participant`]).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

@@ -20,8 +20,8 @@ use goanna_vfs::{Caller, Errno, FileKind, Place, Result, ops};
 use nix::sys::stat::fstat;
 
 use crate::call::{Answer, Call, Entry, Resolved, Target};
-use crate::rewrite::{Addressed, AddressedKind, Rewrite};
-use crate::task::acting_as;
+use crate::process::task::acting_as;
+use crate::ptracer::rewrite::{Addressed, AddressedKind, Rewrite};
 pub use name::Names;
 
 /// `sun_path` is 108 bytes, after a 2-byte family.

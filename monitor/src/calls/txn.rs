@@ -10,7 +10,7 @@ use goanna_vfs::{Errno, Result, TxnId};
 use crate::Monitor;
 use crate::call::{Answer, Call};
 use crate::participants::offsets;
-use crate::task::credentials;
+use crate::process::task::credentials;
 
 /// A request: the thread that makes it, and the thread or process that it concerns.
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::undisturbed::Deadline;
 use crate::Monitor;
-use crate::mailbox::Message;
+use crate::ptracer::mailbox::Message;
 
 /// Deadlines, and the thread that waits for them, from the first one on.
 #[derive(Default)]

@@ -15,19 +15,21 @@ use goanna_vfs::{BLOCKED, Errno, Place, Result, escape, ops};
 #[cfg(debug_assertions)]
 use super::guard::panic_if_asked;
 use super::{Supervisor, living_thread};
+use crate::Monitor;
 use crate::call::{Answer, Call};
 use crate::calls::socket::{self, datagram, rights, watch};
 use crate::calls::txn::Request;
-use crate::filter::{CLOSER, MEMBER, compile_participant};
-use crate::inject::Fetch;
-use crate::mailbox::{Late, Message, Park};
-use crate::profile::End;
-use crate::program::{Exec, Plan};
-use crate::rewrite::{Registers, Rewrite};
+use crate::intercept::waiting;
+use crate::intercept::waiting::Rejoined;
+use crate::participants::profile::End;
+use crate::participants::profiled;
+use crate::process::task::Task;
+use crate::ptracer::inject::Fetch;
+use crate::ptracer::mailbox::{Late, Message, Park};
+use crate::ptracer::program::{Exec, Plan};
+use crate::ptracer::rewrite::{Registers, Rewrite};
+use crate::table::filter::{CLOSER, MEMBER, compile_participant};
 use crate::table::{Handler, entry};
-use crate::task::Task;
-use crate::waiting::Rejoined;
-use crate::{Monitor, profiled, waiting};
 
 /// Flags with which a description is opened again; the others were about finding the file.
 const REOPEN_FLAGS: i32 = libc::O_ACCMODE

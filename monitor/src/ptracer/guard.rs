@@ -10,7 +10,7 @@ use goanna_vfs::{Errno, Result};
 use super::Supervisor;
 use super::calls::{call_of, skip};
 use crate::Monitor;
-use crate::rewrite::Registers;
+use crate::ptracer::rewrite::Registers;
 use crate::table::entry;
 
 /// Runs `f` for thread `tid`, which is about to be reaped.

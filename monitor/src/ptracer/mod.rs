@@ -4,7 +4,13 @@
 mod alarm;
 mod calls;
 mod guard;
+pub mod inject;
+pub mod mailbox;
 mod parking;
+pub mod pause;
+pub mod program;
+pub mod restart;
+pub mod rewrite;
 mod signals;
 mod undisturbed;
 
@@ -19,12 +25,12 @@ use goanna_sys::{cred, procfs};
 use goanna_vfs::{Errno, Result};
 
 use crate::calls::txn::Request;
-use crate::core_files::CoreFiles;
-use crate::filter::shadow_files;
-use crate::inject::{Injector, Stop};
-use crate::mailbox::Message;
-use crate::profile::Rule;
-use crate::rewrite::{Registers, Rewriter, clone_flags};
+use crate::participants::profile::Rule;
+use crate::process::core_files::CoreFiles;
+use crate::ptracer::inject::{Injector, Stop};
+use crate::ptracer::mailbox::Message;
+use crate::ptracer::rewrite::{Registers, Rewriter, clone_flags};
+use crate::table::filter::shadow_files;
 use crate::{Monitor, Status};
 use alarm::Alarm;
 use parking::Parking;

@@ -1,4 +1,4 @@
-//! Where a thread sleeps whose call waits ([`crate::waiting`]).
+//! Where a thread sleeps whose call waits ([`crate::intercept::waiting`]).
 //!
 //! In a call that was received as a notification, or at a ptrace stop, a signal that arrives is pending, and nothing reports it.
 //! So the supervisor makes the thread leave that call and sleep in futex(2) instead. The kernel wakes it for a signal,
@@ -19,9 +19,9 @@ use goanna_vfs::{BLOCKED, Errno, Result};
 use super::Supervisor;
 use super::calls::make_again;
 use crate::call::Answer;
-use crate::mailbox::Park;
-use crate::rewrite::Registers;
-use crate::waiting::Waiting;
+use crate::intercept::waiting::Waiting;
+use crate::ptracer::mailbox::Park;
+use crate::ptracer::rewrite::Registers;
 
 /// Threads whose calls wait.
 #[derive(Default)]

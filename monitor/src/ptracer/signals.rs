@@ -6,8 +6,8 @@ use goanna_vfs::Result;
 use super::Supervisor;
 use super::calls::call_of;
 use super::undisturbed::{Boundary, Instead};
-use crate::inject::{Receive, Stop};
-use crate::restart;
+use crate::ptracer::inject::{Receive, Stop};
+use crate::ptracer::restart;
 
 impl Supervisor {
     /// Lets a signal be delivered, but for the stop that a commit asks for. A call that it took back from us unseen is made

@@ -5,7 +5,7 @@
 //! no handler has run; some (epoll_wait, sigtimedwait, semtimedop, recv with a timeout) have EINTR at once. At the stop for the
 //! delivery of a signal without effect, the supervisor makes that ERESTARTNOHAND: the kernel restarts the call, or makes it EINTR
 //! after all where it finds another signal whose handler runs. The same holds for the stop of a thread during a commit
-//! ([`crate::pause`]).
+//! ([`crate::ptracer::pause`]).
 //!
 //! The kernel would give the restarted call its whole timeout again. So the supervisor ends it at the first one's deadline: it
 //! interrupts the thread then ([`super::alarm`]), and the call returns what it returns when its time is over. When the first

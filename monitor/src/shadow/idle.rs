@@ -14,7 +14,7 @@ use super::{
     BackingObject, DIRS_BEFORE_SWEEP, FIRST_SWEEPS, Identity, RESTLESS_SWEEPS, Shadow, Shadows,
     Table,
 };
-use crate::task::credentials;
+use crate::process::task::credentials;
 
 /// See [`Shadows::idle_directories`].
 struct Idle {

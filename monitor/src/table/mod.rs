@@ -3,6 +3,7 @@
 //! It is the single source of the seccomp filter, of the dispatch of notifications, and of what
 //! `goanna syscalls` prints.
 
+pub mod filter;
 mod rows;
 
 use nix::errno::Errno;

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use goanna_monitor::profile::Profile;
+use goanna_monitor::participants::profile::Profile;
 use serde::{Deserialize, Serialize};
 
 pub use self::rules::ProfileError;

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use globset::{GlobBuilder, GlobMatcher};
-use goanna_monitor::profile::{Begin, End, Profile, Programs, Rule};
+use goanna_monitor::participants::profile::{Begin, End, Profile, Programs, Rule};
 use thiserror::Error as ThisError;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

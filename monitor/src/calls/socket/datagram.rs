@@ -7,7 +7,7 @@ use goanna_vfs::Result;
 
 use super::{host_address, rights, unix_socket};
 use crate::call::Call;
-use crate::rewrite::{Addressed, AddressedKind, MMSGHDR, Rewrite};
+use crate::ptracer::rewrite::{Addressed, AddressedKind, MMSGHDR, Rewrite};
 
 /// Size of a `struct msghdr`.
 pub const MSGHDR: usize = 56;

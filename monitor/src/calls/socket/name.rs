@@ -20,8 +20,8 @@ use nix::sys::stat::Mode;
 use parking_lot::RwLock;
 
 use super::{PATH_MAX, apart, bind_by, bind_from, may_be_apart};
-use crate::rundir::{RunDir, make_passage};
 use crate::shadow::errno;
+use crate::shadow::run_directory::{RunDir, make_passage};
 
 /// So many names are kept; a program that binds more sockets is shown host paths for the older ones.
 const NAMES_MAX: usize = 1 << 16;

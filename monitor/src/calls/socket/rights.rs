@@ -17,7 +17,7 @@ use super::datagram::MSGHDR;
 use super::{path, path_in, unix_socket};
 use crate::Monitor;
 use crate::call::{Answer, Call, Target};
-use crate::rewrite::MMSGHDR;
+use crate::ptracer::rewrite::MMSGHDR;
 use crate::shadow::Shadow;
 
 /// More control data no message has: `net.core.optmem_max` is 128 KiB.

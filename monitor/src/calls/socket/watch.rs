@@ -8,8 +8,8 @@ use goanna_sys::{inherited, procfs, ptrace};
 use goanna_vfs::Result;
 
 use crate::call::Call;
-use crate::filter::{Watch, compile_watch};
-use crate::rewrite::Rewrite;
+use crate::ptracer::rewrite::Rewrite;
+use crate::table::filter::{Watch, compile_watch};
 
 /// socket(2) and other calls that may bring a Unix socket, or a filter: what the program must install first.
 ///

@@ -19,7 +19,7 @@ use goanna_sys::procfs;
 use goanna_sys::ptrace::{self, SignalOrigin};
 use parking_lot::Mutex;
 
-use crate::alive::Alive;
+use crate::process::living::Alive;
 use crate::{Reporter, Status};
 
 /// Why a run's transaction was aborted.

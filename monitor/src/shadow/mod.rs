@@ -8,6 +8,7 @@
 
 mod idle;
 mod retired;
+pub mod run_directory;
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder};
@@ -25,8 +26,8 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use parking_lot::{Mutex, RwLock};
 
-use crate::rundir::RunDir;
-use crate::task::credentials;
+use crate::process::task::credentials;
+use crate::shadow::run_directory::RunDir;
 use retired::Retired;
 
 /// `(st_dev, st_ino)` of a host object.

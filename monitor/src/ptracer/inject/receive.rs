@@ -15,8 +15,8 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
 use super::Step;
 use super::fetch::{letter, text};
-use crate::rewrite::{Refused, Registers};
-use crate::task::Task;
+use crate::process::task::Task;
+use crate::ptracer::rewrite::{Refused, Registers};
 
 /// See the module's documentation.
 pub struct Receive {

@@ -4,8 +4,8 @@ use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};
 
 use super::Step;
-use crate::filter::compile_participant;
-use crate::rewrite::filter_image;
+use crate::ptracer::rewrite::filter_image;
+use crate::table::filter::compile_participant;
 
 /// See the module's documentation.
 #[derive(Default)]

@@ -13,7 +13,7 @@ use goanna_sys::filter::Insn;
 use goanna_sys::{ptrace, tracee};
 use goanna_vfs::{Errno, Result};
 
-use crate::program::Arg;
+use crate::ptracer::program::Arg;
 
 /// Registers of a stopped tracee.
 pub type Registers = libc::user_regs_struct;

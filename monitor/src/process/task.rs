@@ -15,7 +15,7 @@ use goanna_vfs::walk::Pos;
 use goanna_vfs::{Caller, Errno, IdMap, IdRange, Result, UserNamespace};
 use parking_lot::{Mutex, RwLock};
 
-use crate::restart::Received;
+use crate::ptracer::restart::Received;
 
 /// A working directory: where it is, and whether it is the host's.
 pub type Cwd = (Pos, bool);
@@ -76,7 +76,7 @@ impl Task {
     /// The tracee's open file description behind descriptor `fd`, shared with it. EBADF.
     ///
     /// EPERM where pidfd_getfd(2) is refused: then the supervisor asks [`Task::wanted`], makes the thread send the
-    /// descriptor ([`crate::inject`]) and the call again.
+    /// descriptor ([`crate::ptracer::inject`]) and the call again.
     pub fn descriptor(&self, fd: i32) -> Result<OwnedFd> {
         match self.own_copy(fd) {
             Err(Errno::EPERM | Errno::ENOSYS) => self.brought(fd),

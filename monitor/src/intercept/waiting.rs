@@ -18,10 +18,11 @@ use goanna_sys::interrupt::Waiter;
 use goanna_vfs::{BLOCKED, Errno, Result};
 use parking_lot::{Condvar, Mutex};
 
+use crate::Monitor;
 use crate::call::Answer;
-use crate::mailbox::Message;
-use crate::restart::Received;
-use crate::{Monitor, locked};
+use crate::participants::lock_wait;
+use crate::ptracer::mailbox::Message;
+use crate::ptracer::restart::Received;
 
 /// What is to be done on a thread that may wait.
 pub type Work = Box<dyn FnOnce() -> Result<Answer> + Send>;
@@ -43,10 +44,10 @@ pub fn again(
     let monitor = Arc::clone(monitor);
     Answer::Block(Box::new(move || {
         if is_locked {
-            return locked::until_free(&monitor, tid, &attempt);
+            return lock_wait::until_free(&monitor, tid, &attempt);
         }
         match attempt() {
-            Err(BLOCKED) => locked::until_free(&monitor, tid, &attempt),
+            Err(BLOCKED) => lock_wait::until_free(&monitor, tid, &attempt),
             other => other,
         }
     }))

@@ -15,9 +15,9 @@ use goanna_vfs::{BLOCKED, Errno, Result, TxnId};
 use parking_lot::Mutex;
 
 use crate::call::{Answer, Call};
-use crate::outside::{PathAt, changed};
+use crate::participants::outside::{PathAt, changed};
+use crate::participants::profile::{Begin, End, Profile, Rule};
 use crate::participants::{Deferred, Offset, offsets};
-use crate::profile::{Begin, End, Profile, Rule};
 use crate::shadow::Identity;
 use crate::table::Handler;
 use crate::{Monitor, Status};

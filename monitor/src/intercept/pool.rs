@@ -10,14 +10,16 @@ use goanna_sys::notify::{Listener, Notification, Ready, Reply};
 use goanna_vfs::{BLOCKED, Errno, Result};
 use nix::sys::signal::SigSet;
 
+use crate::Monitor;
 use crate::call::{Answer, Call};
-use crate::latency_hold::LatencyHold;
-use crate::mailbox::{Message, Park};
-use crate::receiver::{ReceiverSlots, Ticket};
-use crate::restart::is_interruptible;
+use crate::intercept::latency_hold::LatencyHold;
+use crate::intercept::receiver::{ReceiverSlots, Ticket};
+use crate::intercept::waiting;
+use crate::intercept::waiting::{Rejoined, Waiting, Work};
+use crate::participants::profiled;
+use crate::ptracer::mailbox::{Message, Park};
+use crate::ptracer::restart::is_interruptible;
 use crate::table::entry;
-use crate::waiting::{Rejoined, Waiting, Work};
-use crate::{Monitor, profiled, waiting};
 
 /// Threads that are kept for the next call that takes long.
 const STANDBYS_MAX: usize = 7;

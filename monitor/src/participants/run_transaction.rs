@@ -1,8 +1,6 @@
 //! A run that is one transaction: begun before the first call of the command is answered, and ended when all processes have
 //! ended. Threads without a transaction of their own belong to it ([`crate::participants`]); all threads read natively.
-//! [`ending`] decides whether the processes have ended by themselves.
-
-pub mod ending;
+//! [`crate::participants::run_end`] decides whether the processes have ended by themselves.
 
 use std::sync::Arc;
 use std::thread;
@@ -10,8 +8,8 @@ use std::time::Duration;
 
 use goanna_vfs::{Errno, Result};
 
+pub use crate::participants::run_end::Abort;
 use crate::{Monitor, Status};
-pub use ending::Abort;
 
 /// What became of the transaction of a whole run.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use goanna_vfs::{BLOCKED, Result};
 
+use crate::Monitor;
 use crate::call::Answer;
-use crate::{Monitor, waiting};
+use crate::intercept::waiting;
 
 /// Waits, on a thread that works out a call of `tid`, for the lock that this call met; false when a signal, or death, ends the
 /// wait. EDEADLK, ETIMEDOUT.

@@ -17,7 +17,7 @@ use goanna_vfs::{Caller, Errno, FileKind, Place, PlaceKey, Result, Stamp, ops};
 use parking_lot::Mutex;
 
 use crate::call::{Call, Resolved};
-use crate::rundir::{RunDir, make_passage};
+use crate::shadow::run_directory::{RunDir, make_passage};
 use crate::shadow::{Identity, errno, guard};
 
 /// Linux reads this much of a program to see what it is (`BINPRM_BUF_SIZE`).

@@ -4,7 +4,7 @@
 //! is lost, so the sender repeats it until the supervisor has read the message. Nobody polls while there is no message.
 //!
 //! The mutex in here is a leaf in the lock order. A thread that posts a message holds nothing that the supervisor waits for, in
-//! particular no guard of [`crate::inflight`].
+//! particular no guard of [`crate::intercept::in_flight`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +15,8 @@ use goanna_vfs::Result;
 use parking_lot::{Condvar, Mutex};
 
 use crate::call::Answer;
-use crate::rewrite::Registers;
-use crate::waiting::Waiting;
+use crate::intercept::waiting::Waiting;
+use crate::ptracer::rewrite::Registers;
 
 /// The answer to a call at a ptrace stop, which took long.
 pub struct Late {

@@ -9,7 +9,7 @@ use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};
 
 use super::Step;
-use crate::task::Task;
+use crate::process::task::Task;
 
 // What lies where in the message.
 const VECTOR: u64 = 64;

@@ -3,7 +3,7 @@
 //!
 //! Threads without a transaction of their own belong to the run transaction, if there is one; transactions that they begin are
 //! nested in it. The run transaction is not in the registry, and no call of a program ends, leaves or shows it
-//! ([`crate::run_transaction`]).
+//! ([`crate::participants::run_transaction`]).
 //!
 //! The registry is a leaf in the lock order: the back end is never asked while it is held.
 
@@ -21,7 +21,14 @@ use nix::sys::stat::fstat;
 use nix::unistd::{Whence, lseek};
 use parking_lot::Mutex;
 
+pub mod delegate;
+pub mod lock_wait;
 mod named;
+pub mod outside;
+pub mod profile;
+pub mod profiled;
+pub mod run_end;
+pub mod run_transaction;
 
 use crate::Reporter;
 use named::Held;

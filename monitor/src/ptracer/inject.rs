@@ -15,7 +15,7 @@ use goanna_vfs::{Errno, Result};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::rewrite::Registers;
+use crate::ptracer::rewrite::Registers;
 pub use fetch::Fetch;
 use filter::InstallFilter;
 pub use receive::Receive;

@@ -1,0 +1,9 @@
+//! How calls reach the threads that answer them: notifications, and the pool of threads that receives them.
+//!
+//! Start with [`pool`].
+
+pub mod in_flight;
+pub mod latency_hold;
+pub mod pool;
+pub mod receiver;
+pub mod waiting;
