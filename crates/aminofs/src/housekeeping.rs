@@ -12,7 +12,7 @@ use bytes::Bytes;
 use goanna_cache::RangeSet;
 use goanna_vfs::{Errno, Node, Result};
 
-use crate::cost::{PAGE_COST, REAP_PAGES};
+use crate::content::cost::{PAGE_COST, REAP_PAGES};
 use crate::inode::{Home, Inode, PAGE, ReapJob, State, now};
 use crate::{Volume, damaged};
 

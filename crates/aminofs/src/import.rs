@@ -8,7 +8,7 @@ use bytes::Bytes;
 use goanna_cache::write_all_at;
 use goanna_vfs::{Caller, Errno, Node};
 
-use crate::cost::PAGE_COST;
+use crate::content::cost::PAGE_COST;
 use crate::inode::{PAGE, now};
 use crate::view::View;
 use crate::{AminoFs, Error};

@@ -14,8 +14,8 @@ use goanna_cache::RangeSet;
 use goanna_vfs::{Attr, Errno, FileKind, Node, Result, Stamp};
 use parking_lot::{Condvar, Mutex};
 
-use crate::cost::META_COST;
-use crate::readdir::DirOrder;
+use crate::content::cost::META_COST;
+use crate::directory::order::DirOrder;
 
 const SHARDS: u64 = 16;
 

@@ -20,30 +20,17 @@
 //! No lock is held across `Store::throttle` and `Store::sync`, which wait for the committer, or while a sink or reader
 //! that the caller gave is called.
 
-mod acl;
-mod attr;
-mod collect;
-mod cost;
-mod data;
-mod dentry;
-mod failures;
-mod fallocate;
-mod fill;
+mod content;
+mod directory;
 pub mod fsck;
 mod housekeeping;
-mod idle;
 mod import;
 mod inode;
-mod names;
-mod readdir;
-mod relocate;
-mod remove;
-mod rename;
+mod metadata;
 mod salvage;
 mod switch;
 mod transaction;
 mod view;
-mod xattr;
 
 use std::collections::HashMap;
 use std::io;
@@ -61,9 +48,9 @@ use goanna_vfs::{Errno, FileKind, Node, Result};
 use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::{Mutex, RwLock};
 
-use crate::cost::META_COST;
-use crate::dentry::DentryCache;
-use crate::failures::Failures;
+use crate::content::cost::META_COST;
+use crate::content::failures::Failures;
+use crate::directory::dentry::DentryCache;
 use crate::inode::{Home, Inode, PAGE, ReapJob, Seen, State, Table};
 use crate::transaction::Transactions;
 

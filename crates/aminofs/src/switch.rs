@@ -15,7 +15,7 @@ impl FileSystem for AminoFs {
     }
 
     fn largest_file(&self) -> u64 {
-        crate::data::MAX_FILE
+        crate::content::write::MAX_FILE
     }
 
     fn root(&self) -> Node {

@@ -14,7 +14,7 @@ use goanna_vfs::{Errno, Result};
 
 use super::copies::take_mapped;
 use crate::Volume;
-use crate::cost::REAP_PAGES;
+use crate::content::cost::REAP_PAGES;
 use crate::inode::{Home, Inode, PAGE, State};
 
 /// What becomes of a file's content when a transaction's copy of it is committed.

@@ -15,7 +15,7 @@ use goanna_vfs::{Errno, FileKind, Node, Result};
 
 use super::Txn;
 use crate::Volume;
-use crate::cost::PAGE_COST;
+use crate::content::cost::PAGE_COST;
 use crate::inode::{Home, Inode, PAGE, State, now};
 use crate::view::View;
 

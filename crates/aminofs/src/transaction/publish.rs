@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::Txn;
 use super::content::Plan;
 use super::level::{DirDelta, Level};
-use crate::cost::{META_COST, PAGE_COST, REAP_PAGES, deletes};
+use crate::content::cost::{META_COST, PAGE_COST, REAP_PAGES, deletes};
 use crate::inode::{Home, Inode, PAGE, State};
 use crate::{Volume, errno};
 
@@ -210,7 +210,7 @@ impl Volume {
         made.committed = true;
         made.cache = state.cache.take();
         if kind == FileKind::Directory {
-            made.dir = Some(crate::readdir::DirOrder::default());
+            made.dir = Some(crate::directory::order::DirOrder::default());
         }
         made.stored = std::mem::take(&mut state.stored);
         made.stored_exact = true;

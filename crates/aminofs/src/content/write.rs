@@ -11,7 +11,7 @@ use goanna_vfs::{
 };
 use nix::unistd::Whence;
 
-use crate::cost::{PAGE_COST, REAP_PAGES, deletes};
+use crate::content::cost::{PAGE_COST, REAP_PAGES, deletes};
 use crate::inode::{Inode, PAGE, State, now};
 use crate::view::View;
 use crate::{Durability, Volume};

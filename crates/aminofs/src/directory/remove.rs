@@ -10,9 +10,9 @@ use amino_txn::locks::{Mode, Resource};
 use goanna_vfs::{Errno, FileKind, Node, Result, file_flags};
 
 use crate::Volume;
-use crate::cost::{META_COST, REAP_PAGES, deletes};
+use crate::content::cost::{META_COST, REAP_PAGES, deletes};
+use crate::directory::names::check_name;
 use crate::inode::{Home, Inode, Seen, now, schema_kind};
-use crate::names::check_name;
 use crate::view::View;
 
 /// How often, and how far apart, a removal is tried again on a full store.

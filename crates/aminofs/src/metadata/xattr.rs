@@ -1,7 +1,7 @@
 //! Extended attributes.
 //!
 //! Name spaces as on Linux's disk file systems: `user.` on regular files and directories, `trusted.`, `security.`. Of `system.`
-//! there are only the names of access control lists ([`crate::acl`]). [`goanna_vfs::ops`] judges who may read and change them.
+//! there are only the names of access control lists ([`crate::metadata::acl`]). [`goanna_vfs::ops`] judges who may read and change them.
 
 use std::sync::Arc;
 
@@ -9,9 +9,10 @@ use amino_schema::{MetaFlags, ParsedKey, key, record};
 use amino_txn::Changes;
 use goanna_vfs::{Caller, Errno, FileKind, Node, Result, caps};
 
+use crate::damaged;
 use crate::inode::{Inode, now};
+use crate::metadata::acl;
 use crate::view::View;
-use crate::{acl, damaged};
 
 /// `XATTR_NAME_MAX`.
 const NAME_MAX: usize = 255;

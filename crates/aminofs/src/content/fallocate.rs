@@ -6,8 +6,8 @@ use std::sync::Arc;
 use goanna_cache::Transfer;
 use goanna_vfs::{Caller, Errno, FileKind, Node, Result, file_flags};
 
-use crate::cost::{PAGE_COST, deletes};
-use crate::data::{MAX_FILE, pages_of};
+use crate::content::cost::{PAGE_COST, deletes};
+use crate::content::write::{MAX_FILE, pages_of};
 use crate::inode::{Inode, PAGE, State};
 use crate::view::View;
 

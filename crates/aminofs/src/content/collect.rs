@@ -16,7 +16,7 @@ use bytes::Bytes;
 use goanna_cache::ChangedPages;
 use goanna_vfs::{FileKind, Result};
 
-use crate::cost::{META_COST, PAGE_COST, REAP_PAGES, deletes};
+use crate::content::cost::{META_COST, PAGE_COST, REAP_PAGES, deletes};
 use crate::inode::{Content, Home, Inode, PAGE, State};
 use crate::{Volume, errno};
 

@@ -10,10 +10,10 @@ use amino_txn::{Changes, OpGuard};
 use bytes::Bytes;
 use goanna_vfs::{Caller, Errno, FileKind, Node, Opened, Result, file_flags};
 
-use crate::cost::META_COST;
+use crate::content::cost::META_COST;
 use crate::damaged;
+use crate::directory::order::DirOrder;
 use crate::inode::{Content, Home, Inode, Seen, State, kind_of, now, schema_kind};
-use crate::readdir::DirOrder;
 use crate::view::View;
 
 /// Most names of one file, and most subdirectories of a directory (and 2).

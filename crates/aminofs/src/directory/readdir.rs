@@ -4,60 +4,20 @@
 //! entry a cookie that never changes, new entries at the end. So a program that creates and removes while it reads
 //! sees each lasting entry exactly once. The order also answers that a name does not exist.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use amino_schema::{ParsedKey, PathRecord, key};
 use amino_txn::locks::Resource;
-use goanna_vfs::{DirEntry, FileKind, Node, Result};
+use goanna_vfs::{DirEntry, Node, Result};
 
 use crate::Volume;
+use crate::directory::order::{DirOrder, Entry};
 use crate::inode::{Inode, State, kind_of};
 use crate::view::View;
 
 /// Entries that one locked step of readdir takes; the sink is called without locks. As many as fit into the 32 KiB that C
 /// libraries ask for, so that one call shows a directory as it is at one moment.
 const BATCH: usize = 1366;
-
-struct Entry {
-    name: Arc<[u8]>,
-    ino: u64,
-    kind: FileKind,
-}
-
-/// The entries of a directory by cookie.
-#[derive(Default)]
-pub(crate) struct DirOrder {
-    entries: BTreeMap<u64, Entry>,
-    cookies: HashMap<Arc<[u8]>, u64>,
-    last: u64,
-}
-
-impl DirOrder {
-    pub fn has(&self, name: &[u8]) -> bool {
-        self.cookies.contains_key(name)
-    }
-
-    /// Adds an entry, or lets an existing name stand for something else at its old place.
-    pub fn set(&mut self, name: &Arc<[u8]>, ino: u64, kind: FileKind) {
-        let cookie = match self.cookies.get(&**name) {
-            Some(&cookie) => cookie,
-            None => {
-                self.last += 1;
-                self.cookies.insert(Arc::clone(name), self.last);
-                self.last
-            }
-        };
-        let name = Arc::clone(name);
-        self.entries.insert(cookie, Entry { name, ino, kind });
-    }
-
-    pub fn remove(&mut self, name: &[u8]) {
-        if let Some(cookie) = self.cookies.remove(name) {
-            self.entries.remove(&cookie);
-        }
-    }
-}
 
 impl Volume {
     /// The directory's order, read from the store if need be. The namespace lock is held.

@@ -8,9 +8,9 @@ use amino_txn::locks::Resource;
 use amino_txn::{Changes, OpGuard};
 use goanna_vfs::{Errno, FileKind, Node, Result, file_flags};
 
-use crate::cost::META_COST;
+use crate::content::cost::META_COST;
+use crate::directory::names::{LINK_MAX, check_name};
 use crate::inode::{Home, Inode, Seen, now, schema_kind};
-use crate::names::{LINK_MAX, check_name};
 use crate::view::View;
 
 /// A name in a directory.

@@ -1,0 +1,10 @@
+//! The content of files: reading and writing by way of cache objects, and what of it the store does not have yet.
+
+pub(crate) mod collect;
+pub(crate) mod cost;
+pub(crate) mod failures;
+pub(crate) mod fallocate;
+pub(crate) mod fill;
+pub(crate) mod idle;
+pub(crate) mod relocate;
+pub(crate) mod write;

@@ -1,0 +1,5 @@
+//! Metadata of inodes: attributes, extended attributes, access control lists.
+
+pub(crate) mod acl;
+pub(crate) mod attr;
+pub(crate) mod xattr;
