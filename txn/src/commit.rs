@@ -25,11 +25,12 @@ use amino_schema::log::RecordHeader;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::engine::Counted;
+use crate::host::now_ns;
 use crate::layers::Layers;
-use crate::log::{Log, now_ns};
+use crate::log::Log;
+use crate::options::{DirtySource, Info, Options, Stats};
 use crate::snapshot::Snapshot;
 use crate::space::{DiskSpace, Needed, Purpose};
-use crate::store::{DirtySource, Info, Options, Stats};
 use crate::{Changes, Error, dir};
 
 /// How long a throttled thread sleeps before it looks again by itself.

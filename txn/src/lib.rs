@@ -10,9 +10,11 @@ mod commit;
 mod dir;
 pub mod engine;
 mod error;
+mod host;
 mod layers;
 pub mod locks;
 mod log;
+mod options;
 mod salvage;
 mod snapshot;
 mod space;
@@ -21,9 +23,10 @@ mod store;
 pub use changes::{Changes, change_cost};
 pub use engine::EngineKind;
 pub use error::Error;
+pub use options::{DirtySource, Info, Options, Stats};
 pub use salvage::{Loss, Salvaged, salvage};
 pub use snapshot::Snapshot;
-pub use store::{DirtySource, Info, OpGuard, Options, Stats, Store};
+pub use store::{OpGuard, Store};
 
 #[cfg(test)]
 mod tests;

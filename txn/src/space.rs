@@ -11,7 +11,7 @@ use nix::sys::statvfs::statvfs;
 use parking_lot::Mutex;
 
 use crate::Error;
-use crate::log::allocate;
+use crate::host::allocate;
 
 /// Bytes granted between two looks at the disk.
 const GRANT: u64 = 1 << 20;

@@ -1,10 +1,9 @@
 //! The store: what others call. What happens behind it, and the order of locks, is in [`crate::commit`].
 
 use std::ops::{Bound, ControlFlow};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use amino_schema::header::Header;
 use bytes::Bytes;
@@ -15,124 +14,16 @@ use crate::dir::HeaderFile;
 use crate::engine::{Counted, Origin, compare};
 use crate::layers::Layers;
 use crate::log::{Log, recover};
+use crate::options::{DirtySource, Info, Options, Stats};
 use crate::snapshot::{Merge, Snapshot, in_chunks};
 use crate::space::{DiskSpace, Purpose};
 use crate::{Changes, EngineKind, Error, dir};
-
-/// How a store is opened.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The engine of a new store; of an existing one it must be the one it was created with.
-    pub engine: EngineKind,
-    /// Whether to make a store in a directory that is empty or does not exist.
-    pub create: bool,
-    /// Longest time that a change stays in memory only.
-    pub flush_interval: Duration,
-    /// Bytes of changes not yet in the engine from which on [`Store::throttle`] waits.
-    pub max_pending_bytes: usize,
-    /// The log's file grows by this many bytes.
-    pub log_segment_bytes: u64,
-    /// The log takes at most this many bytes of the host's disk.
-    pub log_limit_bytes: u64,
-    /// A checkpoint releases the log when it is longer than this.
-    pub checkpoint_bytes: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            engine: EngineKind::Fjall,
-            create: false,
-            flush_interval: Duration::from_millis(500),
-            max_pending_bytes: 64 << 20,
-            log_segment_bytes: 32 << 20,
-            log_limit_bytes: u64::MAX,
-            checkpoint_bytes: 128 << 20,
-        }
-    }
-}
-
-/// A component that keeps changes in memory in a form of its own, such as pages written by programs.
-pub trait DirtySource: Send + Sync {
-    /// A flush point is about to be chosen; all operations wait while [`DirtySource::collect`] works: what can be
-    /// submitted now need not be collected then. The caller holds the writer's lock only, so this may begin operations
-    /// and submit; it must not wait for the committer.
-    fn prepare(&self) {}
-
-    /// Adds all of them to `out` and forgets them. Called with no operation under way, so what is added is the state
-    /// between two operations. Each must have been [reserved](Store::reserve) when it arose. Must not call the store.
-    /// What cannot be handed over now stays in `dirty_bytes`, and so much of what was reserved stays reserved.
-    fn collect(&self, out: &mut Changes);
-
-    /// About how many bytes of changes are kept. Called often.
-    fn dirty_bytes(&self) -> usize;
-}
 
 /// Keeps the committer from choosing a flush point between two records while an operation is under way.
 ///
 /// One thread must not hold two, nor call [`Store::sync`], [`Store::throttle`] or [`Store::close`] while it holds one.
 #[must_use]
 pub struct OpGuard<'a>(#[expect(dead_code, reason = "held for its lock")] RwLockReadGuard<'a, ()>);
-
-/// Counters since the store was opened, and what is pending now.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Calls of `submit` that changed something.
-    pub submits: u64,
-    /// Records appended to the log.
-    pub records: u64,
-    /// Bytes appended to the log.
-    pub log_bytes: u64,
-    /// Calls of `sync`.
-    pub syncs: u64,
-    /// Calls of fdatasync(2) on the log.
-    pub fdatasyncs: u64,
-    /// Checkpoints.
-    pub checkpoints: u64,
-    /// Records replayed when the store was opened.
-    pub replayed: u64,
-    /// Bytes of changes that are not yet in the engine, without those of the dirty source.
-    pub pending_bytes: u64,
-}
-
-impl Stats {
-    /// What was counted after `earlier`; what is pending is pending now.
-    pub fn since(&self, earlier: &Self) -> Self {
-        Self {
-            submits: self.submits - earlier.submits,
-            records: self.records - earlier.records,
-            log_bytes: self.log_bytes - earlier.log_bytes,
-            syncs: self.syncs - earlier.syncs,
-            fdatasyncs: self.fdatasyncs - earlier.fdatasyncs,
-            checkpoints: self.checkpoints - earlier.checkpoints,
-            replayed: self.replayed,
-            pending_bytes: self.pending_bytes,
-        }
-    }
-}
-
-/// What a store is and where it stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Info {
-    /// Its directory.
-    pub path: PathBuf,
-    /// Its engine.
-    pub engine: EngineKind,
-    /// Its random id.
-    pub store_id: [u8; 16],
-    /// Whether this process created it just now.
-    pub created: bool,
-    /// Sequence number of the last record appended to the log.
-    pub appended_seq: u64,
-    /// Sequence number up to which records are known to be on disk.
-    pub durable_seq: u64,
-    /// Sequence number that the engine has reached.
-    pub applied_seq: u64,
-    /// Bytes of the log's files.
-    pub log_bytes_on_disk: u64,
-    /// Bytes of the engine's files.
-    pub engine_bytes_on_disk: u64,
-}
 
 /// An open store. Clones are the same store; it is closed when the last is dropped, or by [`Store::close`].
 #[derive(Clone)]

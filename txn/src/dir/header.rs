@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::{HEADER, NEXT_HEADER};
 use crate::Error;
-use crate::log::sync_dir;
+use crate::host::sync_dir;
 
 /// The header of the store in a directory that this process has locked.
 pub(crate) struct HeaderFile {

@@ -18,7 +18,7 @@ use amino_schema::header::{FORMAT, HEADER_LEN_MAX, Header, claimed_format};
 
 pub(crate) use header::HeaderFile;
 
-use crate::log::sync_dir;
+use crate::host::sync_dir;
 use crate::{EngineKind, Error};
 
 const HEADER: &str = "AMINO";

@@ -16,15 +16,12 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use amino_schema::header::{Checkpoint, SegmentRoom};
 use amino_schema::log::{
     RECORD_ALIGN, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, begin_record,
     finish_record, put_change,
 };
-use nix::errno::Errno;
-use nix::fcntl::posix_fallocate;
 use parking_lot::Mutex;
 
 use note::Note;
@@ -32,6 +29,7 @@ pub(crate) use note::read_synced;
 pub(crate) use recover::{Recovered, recover};
 
 use crate::dir::{HeaderFile, LOG};
+use crate::host::{allocate, now_ns, sync_dir};
 use crate::space::Purpose;
 use crate::{Changes, Error};
 
@@ -99,35 +97,6 @@ pub(crate) struct Log {
     frozen: AtomicBool,
     #[cfg(test)]
     pub(crate) fail_sync: std::sync::atomic::AtomicBool,
-}
-
-/// Nanoseconds since 1970.
-pub(crate) fn now_ns() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
-
-pub(crate) fn sync_dir(dir: &Path) -> Result<(), Error> {
-    File::open(dir)
-        .and_then(|dir| dir.sync_all())
-        .map_err(Error::io("sync", dir))
-}
-
-/// Preallocates; [`Error::NoSpace`] when that cannot be had.
-pub(crate) fn allocate(file: &File, path: &Path, from: u64, to: u64) -> Result<(), Error> {
-    let (Ok(offset), Ok(len)) = (i64::try_from(from), i64::try_from(to - from)) else {
-        return Err(Error::NoSpace);
-    };
-    loop {
-        match posix_fallocate(file, offset, len) {
-            Ok(()) => return Ok(()),
-            Err(Errno::EINTR) => {}
-            Err(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) => return Err(Error::NoSpace),
-            Err(errno) => return Err(Error::io("preallocate", path)(errno.into())),
-        }
-    }
 }
 
 impl Log {
@@ -401,7 +370,7 @@ impl Log {
         self.syncs.fetch_add(1, SeqCst);
         #[cfg(test)]
         if self.fail_sync.load(SeqCst) {
-            return Err(Error::io("sync", &path)(Errno::EIO.into()));
+            return Err(Error::io("sync", &path)(nix::errno::Errno::EIO.into()));
         }
         file.sync_data().map_err(Error::io("sync", &path))
     }

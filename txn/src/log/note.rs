@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use amino_schema::synced::{NOTE_LEN, SLOT_LEN, encode_slot, read_note};
 
-use super::sync_dir;
 use crate::Error;
+use crate::host::sync_dir;
 
 const NAME: &str = "synced";
 
