@@ -10,55 +10,10 @@ use goanna_vfs::walk::{Last, Oracle, Parent, Pos, Walk};
 use goanna_vfs::{BLOCKED, Caller, Errno, PATH_MAX, Place, Result, caps};
 
 use crate::Monitor;
-use crate::intercept::waiting::{self, Work};
+pub use crate::answer::{Answer, Work};
+use crate::intercept::waiting;
 use crate::process::task::{Cwd, Task};
-use crate::ptracer::pause::Delivery;
 use crate::shadow::Shadow;
-
-/// What becomes of a call.
-pub enum Answer {
-    /// It returns this value.
-    Value(i64),
-    /// The kernel performs it as it stands.
-    PassOn,
-    /// As [`Answer::PassOn`]; when it succeeds it has changed this path outside of the caller's transaction.
-    Watched(Vec<u8>),
-    /// It returns a new descriptor of this.
-    Install {
-        /// What the tracee gets.
-        fd: OwnedFd,
-        /// Close-on-exec.
-        cloexec: bool,
-        /// Ours must be closed before the tracee goes on: it is an end of a fifo, and counts.
-        counts: bool,
-        /// For a file's object: it is on its way until this is dropped.
-        delivery: Option<Delivery>,
-    },
-    /// The tracee opens this host path itself. Only where there is no notification: a descriptor of ours would be opened
-    /// a second time there, and a fifo counts.
-    OpenHost {
-        /// The path.
-        path: Vec<u8>,
-        /// Flags of open(2).
-        flags: i32,
-    },
-    /// It maps a private copy of this content instead of the file. Only at a ptrace stop.
-    MapCopy(Vec<u8>),
-    /// It is restarted from the start, after the signal that interrupted its wait for a lock.
-    Again,
-    /// A signal has ended its wait: EINTR, or restarted from the start, as the signal's handler was installed.
-    Interrupted,
-    /// The handler would wait for something that a program controls, or work for long: it runs again on a thread of its own,
-    /// where [`Call::may_wait`] says so. Nothing has changed.
-    Wait,
-    /// The answer may take long (the other end of a fifo): it is worked out on a thread of its own.
-    Block(Work),
-}
-
-impl Answer {
-    /// The call returns 0.
-    pub const DONE: Self = Self::Value(0);
-}
 
 /// What a descriptor of the tracee is.
 pub enum Descriptor {

@@ -105,7 +105,7 @@ fn executable(mounts: &Mounts, command: &Command, path: &[u8]) -> Result<()> {
         Pos::Host(path) => {
             let path = directory.join(OsStr::from_bytes(&path));
             if std::fs::metadata(&path)
-                .map_err(crate::shadow::errno)?
+                .map_err(crate::errno::errno)?
                 .is_dir()
             {
                 return Err(Errno::EACCES);

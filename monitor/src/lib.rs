@@ -13,9 +13,11 @@
 //! `programs` while a program is copied, and that of `profiled` while a transaction begins.
 
 mod abi;
+pub mod answer;
 pub mod call;
 pub mod calls;
 mod check;
+mod errno;
 mod intercept;
 mod launch;
 pub mod participants;

@@ -14,7 +14,7 @@ use super::rw::{many, one};
 use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::Shadow;
-use crate::table::FAR;
+use crate::table::conditions::FAR;
 
 /// Read from the file system and written to the tracee at once.
 const PIECE: usize = 4 << 20;

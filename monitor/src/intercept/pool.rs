@@ -11,11 +11,11 @@ use goanna_vfs::{BLOCKED, Errno, Result};
 use nix::sys::signal::SigSet;
 
 use crate::Monitor;
-use crate::call::{Answer, Call};
+use crate::call::{Answer, Call, Work};
 use crate::intercept::latency_hold::LatencyHold;
 use crate::intercept::receiver::{ReceiverSlots, Ticket};
 use crate::intercept::waiting;
-use crate::intercept::waiting::{Rejoined, Waiting, Work};
+use crate::intercept::waiting::{Rejoined, Waiting};
 use crate::participants::profiled;
 use crate::ptracer::mailbox::{Message, Park};
 use crate::ptracer::restart::is_interruptible;

@@ -19,13 +19,8 @@ use goanna_vfs::{BLOCKED, Errno, Result};
 use parking_lot::{Condvar, Mutex};
 
 use crate::Monitor;
-use crate::call::Answer;
-use crate::participants::lock_wait;
-use crate::ptracer::mailbox::Message;
-use crate::ptracer::restart::Received;
-
-/// What is to be done on a thread that may wait.
-pub type Work = Box<dyn FnOnce() -> Result<Answer> + Send>;
+use crate::answer::{Answer, Work};
+use crate::process::task::Received;
 
 /// How long a caller stays in its call: parking it costs more than most waits take.
 const PATIENCE: Duration = Duration::from_millis(10);
@@ -44,10 +39,10 @@ pub fn again(
     let monitor = Arc::clone(monitor);
     Answer::Block(Box::new(move || {
         if is_locked {
-            return lock_wait::until_free(&monitor, tid, &attempt);
+            return until_free(&monitor, tid, &attempt);
         }
         match attempt() {
-            Err(BLOCKED) => lock_wait::until_free(&monitor, tid, &attempt),
+            Err(BLOCKED) => until_free(&monitor, tid, &attempt),
             other => other,
         }
     }))
@@ -81,7 +76,7 @@ impl Waiting {
     }
 
     /// The answer, if it comes while the caller stays in its call. `None`: the caller is to be parked, and the supervisor gets
-    /// [`Message::Ready`] when the answer is there.
+    /// a message when the answer is there.
     pub fn first_answer(&self, monitor: &Monitor) -> Option<Result<Answer>> {
         let limit = Instant::now() + PATIENCE;
         let mut progress = self.progress.lock();
@@ -116,7 +111,7 @@ impl Waiting {
             self.done.notify_all();
         }
         if *self.parked.lock() {
-            monitor.mailbox.post(Message::Ready(self.tid));
+            monitor.mailbox.post_ready(self.tid);
         }
     }
 
@@ -350,6 +345,40 @@ pub fn while_in_call<T>(f: impl FnOnce() -> T) -> Option<T> {
     };
     let parked = waiting.parked.lock();
     (!*parked).then(f)
+}
+
+/// Waits, on a thread that works out a call of `tid`, for the lock that this call met; false when a signal, or death, ends the
+/// wait. EDEADLK, ETIMEDOUT.
+pub fn wait_for_lock(monitor: &Monitor, tid: i32, since: Instant) -> Result<bool> {
+    let transactions = monitor.participants.transactions()?;
+    loop {
+        // An interruption after this look cancels the wait.
+        if is_interrupted() {
+            return Ok(false);
+        }
+        if transactions.wait(tid, since.elapsed(), Duration::MAX)? {
+            return Ok(true);
+        }
+    }
+}
+
+/// Makes a call of `tid` by `attempt` until it meets no lock.
+fn until_free(
+    monitor: &Monitor,
+    tid: i32,
+    mut attempt: impl FnMut() -> Result<Answer>,
+) -> Result<Answer> {
+    let since = since();
+    loop {
+        if !wait_for_lock(monitor, tid, since)? {
+            return Ok(Answer::Again);
+        }
+        match attempt() {
+            Err(BLOCKED) => {}
+            Ok(Answer::Block(work)) => return work(),
+            other => return other,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -22,7 +22,6 @@ use nix::unistd::{Whence, lseek};
 use parking_lot::Mutex;
 
 pub mod delegate;
-pub mod lock_wait;
 mod named;
 pub mod outside;
 pub mod profile;

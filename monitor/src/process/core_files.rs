@@ -26,8 +26,8 @@ use nix::unistd::{Whence, lseek};
 
 use crate::Monitor;
 use crate::call::Call;
-use crate::participants::lock_wait;
-use crate::shadow::errno;
+use crate::errno::errno;
+use crate::intercept::waiting::wait_for_lock;
 
 /// The signals whose default action is to dump core (signal(7)).
 const DUMPING: [i32; 10] = [
@@ -169,7 +169,7 @@ impl CoreFile {
         let since = Instant::now();
         let outcome = loop {
             match self.copy(monitor) {
-                Err(BLOCKED) if lock_wait::wait(monitor, self.tid, since) == Ok(true) => {}
+                Err(BLOCKED) if wait_for_lock(monitor, self.tid, since) == Ok(true) => {}
                 outcome => break outcome,
             }
         };

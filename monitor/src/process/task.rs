@@ -15,8 +15,6 @@ use goanna_vfs::walk::Pos;
 use goanna_vfs::{Caller, Errno, IdMap, IdRange, Result, UserNamespace};
 use parking_lot::{Mutex, RwLock};
 
-use crate::ptracer::restart::Received;
-
 /// A working directory: where it is, and whether it is the host's.
 pub type Cwd = (Pos, bool);
 
@@ -44,6 +42,9 @@ impl Process {
 
 /// A copy of the kernel's knowledge, and the epoch it was made in.
 type Copied<T> = Mutex<Option<(u64, T)>>;
+
+/// A call as it was received: number and arguments.
+pub type Received = (u32, [u64; 6]);
 
 /// One thread of a traced process.
 #[derive(Debug)]
@@ -104,7 +105,7 @@ impl Task {
     fn brought(&self, fd: i32) -> Result<OwnedFd> {
         let mut brought = self.brought.lock();
         match brought.fds.get(&fd) {
-            Some(Ok(ofd)) => ofd.try_clone().map_err(crate::shadow::errno),
+            Some(Ok(ofd)) => ofd.try_clone().map_err(crate::errno::errno),
             Some(Err(errno)) => Err(*errno),
             None => {
                 procfs::fd_link(self.tid, fd)?;

@@ -12,8 +12,6 @@ use goanna_sys::{procfs, ptrace};
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{BLOCKED, Errno, Place, Result, escape, ops};
 
-#[cfg(debug_assertions)]
-use super::guard::panic_if_asked;
 use super::{Supervisor, living_thread};
 use crate::Monitor;
 use crate::call::{Answer, Call};
@@ -466,4 +464,14 @@ fn execute(call: &Call<'_>, exec: &Exec, envp: u64) -> Result<Next> {
             envp,
         }),
     })
+}
+
+/// A panic at the calls that `GOANNA_TEST_PANIC` names, for tests.
+#[cfg(debug_assertions)]
+#[allow(clippy::panic, reason = "the point of it; not in release builds")]
+fn panic_if_asked(nr: u32) {
+    let asked = std::env::var("GOANNA_TEST_PANIC").unwrap_or_default();
+    if entry(nr).is_some_and(|entry| entry.name == asked) {
+        std::panic::panic_any("asked for");
+    }
 }

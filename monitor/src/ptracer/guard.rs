@@ -123,13 +123,3 @@ fn call_name(tid: i32, regs: &Registers) -> String {
         None => format!("call {nr} of thread {tid}, which fails with EIO"),
     }
 }
-
-/// A panic at the calls that `GOANNA_TEST_PANIC` names, for tests.
-#[cfg(debug_assertions)]
-#[allow(clippy::panic, reason = "the point of it; not in release builds")]
-pub fn panic_if_asked(nr: u32) {
-    let asked = std::env::var("GOANNA_TEST_PANIC").unwrap_or_default();
-    if entry(nr).is_some_and(|entry| entry.name == asked) {
-        std::panic::panic_any("asked for");
-    }
-}

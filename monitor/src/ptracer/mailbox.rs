@@ -100,6 +100,11 @@ impl Mailbox {
         self.read.notify_all();
     }
 
+    /// Posts that the answer of `tid`, whose call has waited, is there.
+    pub fn post_ready(&self, tid: i32) {
+        self.post(Message::Ready(tid));
+    }
+
     /// Posts a message; returns when the supervisor has dealt with it, or has ended.
     pub fn post(&self, message: Message) {
         let mut state = self.state.lock();

@@ -17,8 +17,9 @@ use goanna_vfs::{Caller, Errno, FileKind, Place, PlaceKey, Result, Stamp, ops};
 use parking_lot::Mutex;
 
 use crate::call::{Call, Resolved};
+use crate::errno::errno;
 use crate::shadow::run_directory::{RunDir, make_passage};
-use crate::shadow::{Identity, errno, guard};
+use crate::shadow::{Identity, guard};
 
 /// Linux reads this much of a program to see what it is (`BINPRM_BUF_SIZE`).
 const HEAD: usize = 256;

@@ -6,13 +6,11 @@
 //! EINTR, and no program expects it. So at the stop for the signal's delivery such a result is made `ERESTARTNOINTR`:
 //! the handler runs, then the call is restarted, as if the signal had come just before it.
 
+use crate::process::task::Received;
 use crate::table::{Entry, entry};
 
 const ERESTARTSYS: i64 = 512;
 const ERESTARTNOINTR: i64 = 513;
-
-/// A call as it was received: number and arguments.
-pub type Received = (u32, [u64; 6]);
 
 /// Whether call `nr` can wait so that a signal natively interrupts it; the others answer or fail without EINTR.
 pub fn is_interruptible(nr: u32) -> bool {

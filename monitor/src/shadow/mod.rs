@@ -21,11 +21,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use goanna_sys::witness::Witness;
 use goanna_sys::{cred, limits, memfile, stat};
-use goanna_vfs::{Attr, Caller, Errno, FileKind, Place, PlaceKey, Result};
+use goanna_vfs::{Attr, Caller, FileKind, Place, PlaceKey, Result};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use parking_lot::{Mutex, RwLock};
 
+use crate::errno::errno;
 use crate::process::task::credentials;
 use crate::shadow::run_directory::RunDir;
 use retired::Retired;
@@ -478,8 +479,4 @@ fn set_mode(path: &Path, meta: &fs::Metadata, mode: u32) -> Result<()> {
         return Ok(());
     }
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(errno)
-}
-
-pub(crate) fn errno(error: std::io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }

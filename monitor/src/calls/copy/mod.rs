@@ -15,7 +15,7 @@ use super::outgrow::after_growth;
 use super::read::Content;
 use super::rw::Output;
 use crate::call::{Answer, Call};
-use crate::participants::lock_wait;
+use crate::intercept::waiting::wait_for_lock;
 use source::{PIECE, Source};
 
 fn offset_at(call: &Call<'_>, address: u64) -> Result<Option<u64>> {
@@ -68,8 +68,7 @@ impl Copy<'_, '_> {
                 Err(BLOCKED) if done > 0 => {
                     let (monitor, tid) = (self.call.monitor, self.call.task.tid);
                     let may_wait = self.call.may_wait;
-                    if !may_wait || !lock_wait::wait(monitor, tid, Instant::now()).unwrap_or(false)
-                    {
+                    if !may_wait || !wait_for_lock(monitor, tid, Instant::now()).unwrap_or(false) {
                         break;
                     }
                 }

@@ -20,7 +20,7 @@ use nix::sys::stat::Mode;
 use parking_lot::RwLock;
 
 use super::{PATH_MAX, apart, bind_by, bind_from, may_be_apart};
-use crate::shadow::errno;
+use crate::errno::errno;
 use crate::shadow::run_directory::{RunDir, make_passage};
 
 /// So many names are kept; a program that binds more sockets is shown host paths for the older ones.

@@ -1,0 +1,55 @@
+//! What becomes of a call.
+
+use std::os::fd::OwnedFd;
+
+use goanna_vfs::Result;
+
+use crate::ptracer::pause::Delivery;
+
+/// What is to be done on a thread that may wait.
+pub type Work = Box<dyn FnOnce() -> Result<Answer> + Send>;
+
+/// What becomes of a call.
+pub enum Answer {
+    /// It returns this value.
+    Value(i64),
+    /// The kernel performs it as it stands.
+    PassOn,
+    /// As [`Answer::PassOn`]; when it succeeds it has changed this path outside of the caller's transaction.
+    Watched(Vec<u8>),
+    /// It returns a new descriptor of this.
+    Install {
+        /// What the tracee gets.
+        fd: OwnedFd,
+        /// Close-on-exec.
+        cloexec: bool,
+        /// Ours must be closed before the tracee goes on: it is an end of a fifo, and counts.
+        counts: bool,
+        /// For a file's object: it is on its way until this is dropped.
+        delivery: Option<Delivery>,
+    },
+    /// The tracee opens this host path itself. Only where there is no notification: a descriptor of ours would be opened
+    /// a second time there, and a fifo counts.
+    OpenHost {
+        /// The path.
+        path: Vec<u8>,
+        /// Flags of open(2).
+        flags: i32,
+    },
+    /// It maps a private copy of this content instead of the file. Only at a ptrace stop.
+    MapCopy(Vec<u8>),
+    /// It is restarted from the start, after the signal that interrupted its wait for a lock.
+    Again,
+    /// A signal has ended its wait: EINTR, or restarted from the start, as the signal's handler was installed.
+    Interrupted,
+    /// The handler would wait for something that a program controls, or work for long: it runs again on a thread of its own,
+    /// where [`Call::may_wait`] says so. Nothing has changed.
+    Wait,
+    /// The answer may take long (the other end of a fifo): it is worked out on a thread of its own.
+    Block(Work),
+}
+
+impl Answer {
+    /// The call returns 0.
+    pub const DONE: Self = Self::Value(0);
+}

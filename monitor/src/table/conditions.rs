@@ -1,0 +1,155 @@
+//! Tests on argument registers that the filter itself makes.
+
+/// A test on one argument register that the filter itself can make: whether `args[arg] & mask == value`, on the
+/// low 32 bits, is what `holds` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Condition {
+    /// Argument number, 0 to 5.
+    pub arg: u8,
+    /// Whether it is the high 32 bits that are looked at.
+    pub high: bool,
+    /// Bits that are compared.
+    pub mask: u32,
+    /// What they are compared with.
+    pub value: u32,
+    /// Whether they must be that, or must not.
+    pub holds: bool,
+}
+
+impl Condition {
+    /// Whether a call with these arguments meets it.
+    pub fn is_met(&self, args: &[u64; 6]) -> bool {
+        let arg = args.get(usize::from(self.arg)).copied().unwrap_or(0);
+        let half = if self.high { arg >> 32 } else { arg } as u32;
+        (half & self.mask == self.value) == self.holds
+    }
+}
+
+/// Values of one argument register that the filter itself can look for, on the low 32 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnyOf {
+    /// Argument number, 0 to 5.
+    pub arg: u8,
+    /// Bits that are compared.
+    pub mask: u32,
+    /// What they are compared with; at most 250.
+    pub values: &'static [u32],
+}
+
+impl AnyOf {
+    /// Whether a call with these arguments meets it.
+    pub fn is_met(&self, args: &[u64; 6]) -> bool {
+        let arg = args.get(usize::from(self.arg)).copied().unwrap_or(0) as u32;
+        self.values.contains(&(arg & self.mask))
+    }
+}
+
+/// mmap(2) of a file, shared.
+pub const MAP_SHARED_FILE: Condition = Condition {
+    arg: 3,
+    high: false,
+    mask: (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u32,
+    value: libc::MAP_SHARED as u32,
+    holds: true,
+};
+/// mmap(2) of a file.
+pub const MAP_FILE: Condition = Condition {
+    arg: 3,
+    high: false,
+    mask: libc::MAP_ANONYMOUS as u32,
+    value: 0,
+    holds: true,
+};
+/// prctl(PR_SET_DUMPABLE) and prctl(PR_SET_PDEATHSIG), and two operations that no program needs.
+pub const DUMPABLE_OR_PDEATHSIG: Condition = Condition {
+    arg: 0,
+    high: false,
+    mask: !(libc::PR_SET_DUMPABLE | libc::PR_SET_PDEATHSIG) as u32,
+    value: 0,
+    holds: true,
+};
+/// fcntl(2) with F_SETLEASE.
+pub const SET_LEASE: Condition = Condition {
+    arg: 1,
+    high: false,
+    mask: u32::MAX,
+    value: libc::F_SETLEASE as u32,
+    holds: true,
+};
+/// A call whose argument `arg` is SIGKILL.
+pub const fn sigkill(arg: u8) -> Condition {
+    Condition {
+        arg,
+        high: false,
+        mask: u32::MAX,
+        value: libc::SIGKILL as u32,
+        holds: true,
+    }
+}
+/// clone(2) with CLONE_UNTRACED.
+pub const CLONE_UNTRACED: Condition = Condition {
+    arg: 0,
+    high: false,
+    mask: libc::CLONE_UNTRACED as u32,
+    value: libc::CLONE_UNTRACED as u32,
+    holds: true,
+};
+/// socket(2) or socketpair(2) of Unix sockets.
+pub const UNIX_SOCKETS: [Condition; 1] = [Condition {
+    arg: 0,
+    high: false,
+    mask: u32::MAX,
+    value: libc::AF_UNIX as u32,
+    holds: true,
+}];
+/// seccomp(2) that installs a filter.
+pub const INSTALL_FILTER: [Condition; 1] = [Condition {
+    arg: 0,
+    high: false,
+    mask: u32::MAX,
+    value: libc::SECCOMP_SET_MODE_FILTER,
+    holds: true,
+}];
+/// prctl(2) that installs a filter.
+pub const INSTALL_FILTER_BY_PRCTL: [Condition; 2] = [
+    Condition {
+        arg: 0,
+        high: false,
+        mask: u32::MAX,
+        value: libc::PR_SET_SECCOMP as u32,
+        holds: true,
+    },
+    Condition {
+        arg: 1,
+        high: false,
+        mask: u32::MAX,
+        value: libc::SECCOMP_MODE_FILTER,
+        holds: true,
+    },
+];
+/// sendto(2) with an address.
+pub const TO_ADDRESS: Condition = Condition {
+    arg: 5,
+    high: false,
+    mask: u32::MAX,
+    value: 0,
+    holds: false,
+};
+
+/// lseek(2) to an offset of 16 TiB or more, which no file system of ours has in a file but the kernel has in its cache object.
+pub const FAR: [Condition; 2] = [
+    Condition {
+        arg: 1,
+        high: true,
+        mask: 1 << 31,
+        value: 0,
+        holds: true,
+    },
+    Condition {
+        arg: 1,
+        high: true,
+        mask: !((1 << 12) - 1),
+        value: 0,
+        holds: false,
+    },
+];
