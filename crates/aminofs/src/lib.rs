@@ -266,8 +266,8 @@ impl Volume {
             ));
         };
         let transactions = Transactions::new().map_err(|source| Error::Host {
-            what: "read",
-            path: PathBuf::from("/dev/urandom"),
+            what: "get random bytes for",
+            path: store_dir.to_owned(),
             source,
         })?;
         let table = Table::new();

@@ -132,9 +132,7 @@ pub fn make_passage(path: &Path) -> io::Result<()> {
 }
 
 fn random_name() -> io::Result<String> {
-    let mut random = [0; DIGITS / 2];
-    io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut random)?;
-    Ok(format!("{:016x}", u64::from_ne_bytes(random)))
+    Ok(format!("{:0DIGITS$x}", getrandom::u64()?))
 }
 
 /// Removes the run-time directories in `base` whose monitors have ended.

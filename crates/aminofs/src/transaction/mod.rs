@@ -166,10 +166,7 @@ fn discard(level: &Level) {
 }
 
 fn random() -> std::io::Result<u64> {
-    use std::io::Read;
-    let mut bytes = [0; 8];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(u64::from_ne_bytes(bytes))
+    Ok(getrandom::u64()?)
 }
 
 impl Volume {
