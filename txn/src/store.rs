@@ -176,6 +176,12 @@ impl Store {
         self.shared.reserve(bytes, Purpose::Growth)
     }
 
+    /// Bytes of the host's disk that are free; 0 where that cannot be found out.
+    pub fn available_bytes(&self) -> u64 {
+        let disk = self.shared.room.disk();
+        disk.map_or(0, |disk| disk.available)
+    }
+
     /// As [`Store::reserve`], for an operation that makes room in the end: it may use space of the host's disk that is
     /// kept free for such.
     pub fn reserve_removal(&self, bytes: usize) -> Result<(), Error> {

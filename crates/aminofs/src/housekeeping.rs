@@ -2,6 +2,7 @@
 //! picked up. One thread, which sleeps when there is nothing of the kind.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -66,9 +67,18 @@ pub(crate) fn start(fs: &Arc<Volume>) -> std::io::Result<JoinHandle<()>> {
 }
 
 impl Volume {
+    /// Removes what files without names left in the store, as far as there is no failure. Returns the number of operations that
+    /// have done so since the store was opened, those of the housekeeper included. No lock is held.
+    pub(crate) fn reap_all(&self) -> u64 {
+        while matches!(self.reap_queued(), Ok(true)) {}
+        self.table.reaped.load(SeqCst)
+    }
+
     /// Removes some of what files without names left in the store; whether something is still to be done. After a failure
     /// all of it is.
     pub(crate) fn reap_queued(&self) -> Result<bool> {
+        // Another thread may be at it, and has taken the jobs.
+        let _reaping = self.table.reaping.lock();
         let mut reap_jobs = std::mem::take(&mut self.table.chores.lock().reap_jobs);
         if reap_jobs.is_empty() {
             return Ok(false);
@@ -85,6 +95,7 @@ impl Volume {
                 Some(Reaped::Part) | None => true,
             });
         }
+        self.table.reaped.fetch_add(1, SeqCst);
         let more = !reap_jobs.is_empty();
         self.table.chores.lock().reap_jobs.append(&mut reap_jobs);
         reaped.map(|_| more)

@@ -136,6 +136,10 @@ pub(crate) struct Table {
     drops: AtomicU64,
     /// What inodes without names left, for the housekeeper.
     pub chores: Mutex<Chores>,
+    /// Held while jobs of the reaper are done, before everything that an operation takes.
+    pub reaping: Mutex<()>,
+    /// Number of operations of the reaper.
+    pub reaped: AtomicU64,
     /// Wakes the housekeeper.
     pub wake: Condvar,
 }
@@ -427,6 +431,8 @@ impl Table {
             shards: std::array::from_fn(|_| Mutex::default()),
             drops: AtomicU64::new(0),
             chores: Mutex::default(),
+            reaping: Mutex::default(),
+            reaped: AtomicU64::new(0),
             wake: Condvar::new(),
         })
     }

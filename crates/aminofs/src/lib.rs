@@ -18,7 +18,7 @@
 //! 5. the store's own locks.
 //!
 //! No lock is held across `Store::throttle` and `Store::sync`, which wait for the committer, or while a sink or reader
-//! that the caller gave is called.
+//! that the caller gave is called. The exception is `reaping`, which comes before all others: the committer does not take it.
 
 mod content;
 mod directory;

@@ -76,9 +76,9 @@ impl AminoFs {
     }
 }
 
-/// How often an operation that found no space waits for the store to clean up. Once is not enough where a large file was
-/// removed just before, whose pages go in steps.
-const CLEAN_UPS: usize = 2;
+/// How often an operation that found no space waits for the store to clean up: at least, because the first clean-up may have begun
+/// before the deletion of what was removed; and at most, while there is progress.
+const CLEAN_UPS: (usize, usize) = (2, 8);
 
 impl View<'_> {
     /// Runs `op`, which changes something, behind the operation barrier. Outside of transactions it waits for the disk
@@ -87,10 +87,18 @@ impl View<'_> {
     /// An `op` that finds no space has changed nothing. It runs again after the store has cleaned up.
     pub(crate) fn change<T>(&self, mut op: impl FnMut(&OpGuard<'_>) -> Result<T>) -> Result<T> {
         let mut result = self.enter(&mut op);
-        for _ in 0..CLEAN_UPS {
+        let (mut available, mut reaped, mut has_deleted) = (0, 0, false);
+        for number in 0..CLEAN_UPS.1 {
             if !matches!(result, Err(Errno::ENOSPC)) || self.within.is_some() {
                 break;
             }
+            let before = std::mem::replace(&mut available, self.store.available_bytes());
+            if number >= CLEAN_UPS.0 && available <= before && !has_deleted {
+                break;
+            }
+            // The clean-up after this one gives back the space of what is deleted now.
+            let before = std::mem::replace(&mut reaped, self.fs.reap_all());
+            has_deleted = reaped != before;
             result = self.enter(&mut op);
         }
         self.settle(result)
