@@ -1,6 +1,7 @@
 //! Power cuts under real file systems: no store is lost, no acknowledged operation is lost, none is there by half.
 //!
-//! A bounded number of cuts with a fixed seed. `GOANNA_LONG=1` makes 306 for each engine; `GOANNA_SEED` chooses other ones.
+//! A bounded number of cuts with a fixed seed. `GOANNA_LONG=1` makes 306 for each engine; `GOANNA_SEED` chooses other ones, and
+//! `GOANNA_FILE_SYSTEM` (ext4, xfs, btrfs) one of the file systems.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -20,10 +21,14 @@ fn campaign(engine: Engine) {
     }
     let seed = std::env::var("GOANNA_SEED").map_or(1, |seed| seed.parse().expect("a number"));
     let (operations, cuts) = if is_long() { (300, 34) } else { (90, 4) };
+    let only = std::env::var("GOANNA_FILE_SYSTEM").ok();
     for (index, kind) in Kind::ALL.into_iter().enumerate() {
         for (turn, level) in LEVELS.into_iter().enumerate() {
             // The short campaign has one level for each file system.
             if !is_long() && turn != index {
+                continue;
+            }
+            if only.as_deref().is_some_and(|only| only != kind.name()) {
                 continue;
             }
             let setting = Setting {
@@ -47,4 +52,24 @@ fn a_store_on_fjall_survives_power_cuts() {
 #[test]
 fn a_store_on_sled_survives_power_cuts() {
     campaign(Engine::Sled);
+}
+
+/// The promise at its edge: the power goes in the moment in which a commit or an fsync returns.
+#[test]
+fn what_is_acknowledged_is_on_the_disk() {
+    if let Some((facility, why)) = missing() {
+        skip(facility, why);
+        return;
+    }
+    for (seed, engine) in [(2, Engine::Fjall), (2, Engine::Sled)] {
+        let setting = Setting {
+            kind: Kind::Ext4,
+            engine,
+            level: "commit",
+            is_bulky: false,
+            seed,
+        };
+        let operations = if is_long() { 300 } else { 40 };
+        Workload::record(setting, operations).judge_acknowledged();
+    }
 }

@@ -123,11 +123,13 @@ fn stop_owner(store: &Path) {
     finish_within(&mut command, LIMIT);
 }
 
-/// Whether the level promises that `op`, which has led to the state of `plan`, is on the disk when it returns.
-fn is_durable(level: &str, op: &Op, plan: &Plan) -> bool {
+/// Whether the level promises that `op`, which has led to the state of `plan`, is on the disk when it returns. `before` is the state
+/// before the transaction that the operation ends: one that has changed nothing has nothing to bring to the disk.
+fn is_durable(level: &str, op: &Op, plan: &Plan, before: &State) -> bool {
+    let is_empty = matches!(op, Op::Commit) && plan.state() == before;
     match level {
-        "acid" => !plan.is_inside(),
-        "commit" => matches!(op, Op::Commit | Op::Fsync(_)) && !plan.is_inside(),
+        "acid" => !plan.is_inside() && !is_empty,
+        "commit" => matches!(op, Op::Commit | Op::Fsync(_)) && !plan.is_inside() && !is_empty,
         _ => false,
     }
 }
@@ -176,15 +178,20 @@ impl Workload {
         let mut pauses = fastrand::Rng::with_seed(setting.seed);
         for turn in 0..RUNS {
             let mut run = Puppet::start(setting, &store, &puppet);
+            let mut outside = plan.state().clone();
             let mut perform = |op: Op, plan: &Plan| {
                 let begun = volume.position();
                 run.perform(&op);
+                let is_durable = is_durable(setting.level, &op, plan, &outside);
                 steps.push(Step {
                     begun,
-                    durable: is_durable(setting.level, &op, plan).then(|| volume.position()),
+                    durable: is_durable.then(|| volume.position()),
                     op: op.to_string(),
                     state: plan.state().clone(),
                 });
+                if !plan.is_inside() {
+                    outside.clone_from(plan.state());
+                }
             };
             let mut left = operations / RUNS;
             while left > 0 || plan.is_inside() {
@@ -252,6 +259,23 @@ impl Workload {
             let case = format!("{case}; then during the recovery at {again}, {loss:?}");
             self.check(&image, position, loss, &case);
             eprintln!("survived: {case}");
+        }
+    }
+
+    /// Cuts the power at the return of each operation that is then on the disk, and loses what was not flushed.
+    ///
+    /// # Panics
+    ///
+    /// As [`Workload::judge`].
+    pub fn judge_acknowledged(&self) {
+        let mut rng = fastrand::Rng::with_seed(self.setting.seed);
+        for (number, step) in self.steps.iter().enumerate() {
+            let Some(position) = step.durable else {
+                continue;
+            };
+            let image = self.disk.lock().cut(position, Loss::Everything, &mut rng);
+            let case = format!("{:?}, after operation {number}: {}", self.setting, step.op);
+            self.check(&image, position, Loss::Everything, &case);
         }
     }
 

@@ -32,7 +32,8 @@ impl Kind {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Ext4, Self::Xfs, Self::Btrfs];
 
-    fn name(self) -> &'static str {
+    /// The name in `mkfs.NAME`.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
