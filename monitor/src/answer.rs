@@ -43,7 +43,7 @@ pub enum Answer {
     /// A signal has ended its wait: EINTR, or restarted from the start, as the signal's handler was installed.
     Interrupted,
     /// The handler would wait for something that a program controls, or work for long: it runs again on a thread of its own,
-    /// where [`Call::may_wait`] says so. Nothing has changed.
+    /// where [`crate::call::Call::may_wait`] says so. Nothing has changed.
     Wait,
     /// The answer may take long (the other end of a fifo): it is worked out on a thread of its own.
     Block(Work),

@@ -15,7 +15,7 @@ pub struct Options {
     pub create: bool,
     /// Longest time that a change stays in memory only.
     pub flush_interval: Duration,
-    /// Bytes of changes not yet in the engine from which on [`Store::throttle`] waits.
+    /// Bytes of changes not yet in the engine from which on [`crate::Store::throttle`] waits.
     pub max_pending_bytes: usize,
     /// The log's file grows by this many bytes.
     pub log_segment_bytes: u64,
@@ -47,7 +47,7 @@ pub trait DirtySource: Send + Sync {
     fn prepare(&self) {}
 
     /// Adds all of them to `out` and forgets them. Called with no operation under way, so what is added is the state
-    /// between two operations. Each must have been [reserved](Store::reserve) when it arose. Must not call the store.
+    /// between two operations. Each must have been [reserved](crate::Store::reserve) when it arose. Must not call the store.
     /// What cannot be handed over now stays in `dirty_bytes`, and so much of what was reserved stays reserved.
     fn collect(&self, out: &mut Changes);
 

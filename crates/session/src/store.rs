@@ -121,7 +121,7 @@ fn is_refusal(kind: ErrorKind) -> bool {
 /// Longest time that a command waits for another one that has the store.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// As [`open`]; waits up to [`PATIENCE`] for a command that has opened the store for its own work.
+/// As [`open`]; waits up to `PATIENCE` for a command that has opened the store for its own work.
 pub fn open_patiently(
     dir: &Path,
     opening: Opening,

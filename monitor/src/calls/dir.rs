@@ -1,6 +1,6 @@
 //! Directories: reading, making, removing; device and fifo names; the working directory.
 //!
-//! Lists of host directories that lead to mounts are in [`host`].
+//! Lists of host directories that lead to mounts are in `host`.
 
 mod host;
 

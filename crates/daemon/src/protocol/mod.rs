@@ -1,7 +1,7 @@
 //! What `aminod` and its clients send to each other, and over which connection.
 //!
 //! [`message`] has requests and answers; [`operation`] has those of clients that work on the tree. [`Link`] carries them over
-//! the socket of the store ([`socket`]).
+//! the socket of the store (`socket`).
 
 mod link;
 pub mod message;
