@@ -15,7 +15,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{Whence, lseek};
 
-use crate::transfer::copy_range;
+/// Bytes copied at once.
+pub(crate) const PIECE: u64 = 1 << 20;
 
 /// Status flags of open(2) that mean the same on a cache object.
 const KEPT_FLAGS: i32 = libc::O_ACCMODE
@@ -214,4 +215,28 @@ fn sealable_memory() -> Result<OwnedFd> {
         Err(Errno::EINVAL | Errno::EACCES) => memfd_create("amino", flags),
         other => other,
     }
+}
+
+/// Copies the bytes `start..end` of what `read` reads to the same place of `to`, up to the end of what there is.
+pub(crate) fn copy_range(
+    read: impl Fn(u64, &mut [u8]) -> Result<usize>,
+    to: BorrowedFd<'_>,
+    start: u64,
+    end: u64,
+) -> Result<()> {
+    let wanted = |at: u64| usize::try_from(end.saturating_sub(at).min(PIECE)).unwrap_or(0);
+    let mut piece = vec![0; wanted(start)];
+    let mut at = start;
+    while at < end {
+        let Some(buf) = piece.get_mut(..wanted(at)) else {
+            break;
+        };
+        let got = read(at, buf)?;
+        let Some(data) = buf.get(..got).filter(|data| !data.is_empty()) else {
+            break;
+        };
+        write_all_at(to, at, data)?;
+        at += got as u64;
+    }
+    Ok(())
 }

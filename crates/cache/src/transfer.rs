@@ -1,14 +1,11 @@
 //! Copying content from one cache object to another, and moving it within one.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use goanna_sys::{memfile, stat};
 use goanna_vfs::{Errno, Result};
 
-use crate::object::{CacheObject, write_all_at};
-
-/// Bytes copied at once.
-const PIECE: u64 = 1 << 20;
+use crate::object::{CacheObject, PIECE, copy_range, write_all_at};
 
 /// Descriptors of the object that is read and of the object that is changed, which may be the same one. They are opened
 /// before anything changes, since that can fail.
@@ -79,28 +76,4 @@ impl Transfer {
         }
         write_all_at(&self.writer, to, &data)
     }
-}
-
-/// Copies the bytes `start..end` of what `read` reads to the same place of `to`, up to the end of what there is.
-pub(crate) fn copy_range(
-    read: impl Fn(u64, &mut [u8]) -> Result<usize>,
-    to: BorrowedFd<'_>,
-    start: u64,
-    end: u64,
-) -> Result<()> {
-    let wanted = |at: u64| usize::try_from(end.saturating_sub(at).min(PIECE)).unwrap_or(0);
-    let mut piece = vec![0; wanted(start)];
-    let mut at = start;
-    while at < end {
-        let Some(buf) = piece.get_mut(..wanted(at)) else {
-            break;
-        };
-        let got = read(at, buf)?;
-        let Some(data) = buf.get(..got).filter(|data| !data.is_empty()) else {
-            break;
-        };
-        write_all_at(to, at, data)?;
-        at += got as u64;
-    }
-    Ok(())
 }

@@ -82,6 +82,8 @@ pub enum AddressedKind {
     Messages(u64),
 }
 
+/// Size of a `struct msghdr`.
+pub const MSGHDR: usize = 56;
 /// Size of a `struct mmsghdr`, and where in it the length is that the kernel sets.
 pub const MMSGHDR: (usize, usize) = (64, 56);
 

@@ -7,10 +7,8 @@ use goanna_vfs::Result;
 
 use super::{host_address, rights, unix_socket};
 use crate::call::Call;
-use crate::ptracer::rewrite::{Addressed, AddressedKind, MMSGHDR, Rewrite};
+use crate::ptracer::rewrite::{Addressed, AddressedKind, MMSGHDR, MSGHDR, Rewrite};
 
-/// Size of a `struct msghdr`.
-pub const MSGHDR: usize = 56;
 /// More messages than this Linux does not take from one call (`UIO_MAXIOV`).
 const MAX_MESSAGES: u64 = 1024;
 

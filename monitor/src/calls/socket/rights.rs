@@ -13,11 +13,10 @@ use goanna_vfs::{Errno, Place, Result, escape};
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::{Whence, lseek};
 
-use super::datagram::MSGHDR;
 use super::{path, path_in, unix_socket};
 use crate::Monitor;
 use crate::call::{Answer, Call, Target};
-use crate::ptracer::rewrite::MMSGHDR;
+use crate::ptracer::rewrite::{MMSGHDR, MSGHDR};
 use crate::shadow::Shadow;
 
 /// More control data no message has: `net.core.optmem_max` is 128 KiB.
