@@ -4,7 +4,7 @@
 //! * [`table`] says how each system call is treated; [`table::filter`] makes the seccomp filter of it.
 //! * `intercept` answers notifications: it finds the row, makes a [`call::Call`], and runs the row's handler
 //!   from [`calls`].
-//! * `ptracer` is the ptracer: process tree, signals, and the few calls whose arguments must change.
+//! * `ptracer` has the supervisor: process tree, signals, and the few calls whose arguments must change.
 //! * [`shadow`] knows what stands for what; nothing the kernel knows is kept twice.
 //!
 //! Threads of a run: one supervisor (the thread that calls [`Run::follow`]; ptrace belongs to a thread), a small pool, one

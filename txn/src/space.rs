@@ -74,7 +74,7 @@ impl Disk {
     }
 }
 
-/// The room of one store.
+/// The disk space that a store may use.
 pub(crate) struct DiskSpace {
     dir: PathBuf,
     /// Bytes that can be granted without looking at the disk.
