@@ -19,10 +19,11 @@ const NOT_DRAWN: [&str; 4] = ["benches", "examples", "tests", "xtask"];
 const PAGES: [&str; 3] = ["CONTRIBUTING.md", "README.md", "SECURITY.md"];
 
 /// First parts of the paths that pages name.
-const TOP: [&str; 9] = [
+const TOP: [&str; 10] = [
     "crates/",
     "monitor/",
     "txn/",
+    "tracer/",
     "schema/",
     "tests/",
     "benches/",

@@ -1,0 +1,95 @@
+//! A call as it was made.
+
+use std::sync::Arc;
+
+use crate::Signature;
+
+/// A call whose arguments are decoded.
+#[derive(Debug, Clone)]
+pub struct DecodedCall {
+    /// What it is. `None` for a number that the table does not have.
+    pub signature: Option<&'static Signature>,
+    /// Call number.
+    pub nr: u32,
+    /// The six argument registers.
+    pub raw: [u64; 6],
+    /// One value for each of the signature's parameters.
+    pub args: Vec<Value>,
+}
+
+/// The value of an argument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// A signed number.
+    Signed(i64),
+    /// An unsigned number, an address, bits.
+    Unsigned(u64),
+    /// A path: as given, and absolute without symbolic links where that was found out.
+    Path {
+        /// As the program gave it.
+        given: Box<[u8]>,
+        /// Where it leads.
+        resolved: Option<Box<[u8]>>,
+    },
+    /// A string that is no path, without its NUL.
+    Text(Box<[u8]>),
+    /// A file descriptor, with the path of its file where that is known.
+    Descriptor {
+        /// Its number; `AT_FDCWD` stays as it is.
+        number: i32,
+        /// What it names.
+        file: Option<Box<[u8]>>,
+    },
+    /// Bytes handed over, or as many of them as were asked for, with the whole length.
+    Bytes {
+        /// Bytes of the whole argument.
+        len: u64,
+        /// Those that were copied; empty when nobody asked for data.
+        data: Box<[u8]>,
+    },
+    /// A NULL pointer.
+    Null,
+    /// The address could not be read (EFAULT), or the value is known only once the call has returned and it has not.
+    Unread(u64),
+}
+
+/// The thread that makes a call, as it is at that moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// Process id.
+    pub pid: i32,
+    /// Thread id.
+    pub tid: i32,
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+    /// Session id.
+    pub sid: i32,
+    /// Name of the process, as in `/proc/PID/comm`.
+    pub comm: Arc<str>,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// The result register: a number from -4095 to -1 is an errno.
+    pub result: i64,
+    /// When it was seen to begin, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub entered_ns: u64,
+    /// When it was seen to end, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub left_ns: u64,
+    /// Where it was performed.
+    pub treatment: Treatment,
+}
+
+/// Where a call was performed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Treatment {
+    /// In the kernel.
+    Kernel,
+    /// In the monitor.
+    Monitor,
+    /// In the program itself, by code that the monitor put there.
+    Process,
+}

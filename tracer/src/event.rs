@@ -1,0 +1,123 @@
+//! What sources report.
+
+use std::sync::Arc;
+
+use goanna_syscalls::{DecodedCall, Outcome, Subject};
+
+/// Something that a source saw.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A system call, once it has ended, or has been given up because the thread died in it.
+    Call(Box<Call>),
+    /// A thread or process began; also reported for those that exist when the capture begins.
+    Began {
+        /// The new thread.
+        subject: Subject,
+        /// The process that made it; 0 when the source did not see that.
+        parent: i32,
+        /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+        at_ns: u64,
+    },
+    /// A process replaced its program.
+    Executed {
+        /// The process, with its new name.
+        subject: Subject,
+        /// The program's absolute path.
+        program: Box<[u8]>,
+        /// When.
+        at_ns: u64,
+    },
+    /// A thread or process ended.
+    Ended {
+        /// The thread.
+        subject: Subject,
+        /// The status, as waitpid(2) gives it.
+        status: i32,
+        /// When.
+        at_ns: u64,
+    },
+    /// A descriptor that a process had when the capture began.
+    Descriptor {
+        /// The process.
+        subject: Subject,
+        /// Its number; `AT_FDCWD` for the working directory.
+        number: i32,
+        /// The file.
+        file: File,
+        /// Access mode and status flags, as F_GETFL gives them.
+        flags: u32,
+        /// Its offset, in bytes.
+        offset: u64,
+    },
+    /// A mapping that a process had when the capture began.
+    Mapping {
+        /// The process.
+        subject: Subject,
+        /// First address.
+        start: u64,
+        /// Length in bytes.
+        length: u64,
+        /// `PROT_*` bits; `MAP_SHARED` or `MAP_PRIVATE` is in `flags`.
+        protection: u32,
+        /// `MAP_*` bits.
+        flags: u32,
+        /// Offset in the file, in bytes.
+        offset: u64,
+        /// The file.
+        file: File,
+    },
+    /// Pages of a file that a process read or wrote through a mapping since the last such event.
+    Touched {
+        /// The process.
+        subject: Subject,
+        /// The file.
+        file: File,
+        /// Offset of the first page in the file, in bytes.
+        offset: u64,
+        /// Number of pages.
+        pages: u64,
+        /// Whether they were written; else they were read.
+        written: bool,
+        /// When it was seen.
+        at_ns: u64,
+    },
+    /// Events that are missing here, and why.
+    Lost {
+        /// How many; 0 when not known.
+        events: u64,
+        /// Why.
+        reason: Arc<str>,
+        /// When it was noticed.
+        at_ns: u64,
+    },
+}
+
+/// A system call that has ended.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The thread.
+    pub subject: Subject,
+    /// What it called.
+    pub call: DecodedCall,
+    /// How it ended; `None` when the thread died in it, or the capture ended first.
+    pub outcome: Option<Outcome>,
+    /// The files that arguments (by index) or the result (index 6) name, after the call.
+    pub files: Vec<(u8, File)>,
+}
+
+/// A file's identity, and what is recorded of its state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct File {
+    /// Device number.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Number of hard links.
+    pub links: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Path, where it is known.
+    pub path: Option<Box<[u8]>>,
+}
