@@ -3,6 +3,10 @@
 //!
 //! After Tracefs (Aranya, Wright, Zadok; FAST 2004). The byte layout is in `schema`, and described in `docs/trace-format.md`.
 
+mod error;
 pub mod event;
+mod sink;
 
+pub use error::Error;
 pub use event::Event;
+pub use sink::Sink;

@@ -1,0 +1,16 @@
+//! Where sources send events.
+
+use crate::{Error, Event};
+
+/// Receives the events of a source. The pipeline is the sink that writes a trace; tests and live displays have their own.
+///
+/// Several threads may call it at the same time. The order of the calls is the order of the records, so a source that knows an order
+/// must keep it. A call may wait: a full queue holds the source back, and nothing is dropped silently.
+pub trait Sink: Send + Sync {
+    /// Takes an event. An error means that the trace cannot go on and that the user chose to stop the program in this case;
+    /// otherwise a sink counts what it cannot store and goes on.
+    fn take(&self, event: &Event) -> Result<(), Error>;
+
+    /// Writes out what is buffered.
+    fn flush(&self) -> Result<(), Error>;
+}
