@@ -13,9 +13,9 @@ use super::txn::Txn;
 
 /// Run unmodified programs on a transactional file system, without root, FUSE or a mount
 ///
-/// `amino run COMMAND` shows COMMAND and everything it starts a directory (/amino) that no other program on this
-/// machine sees. Each file operation there is atomic, isolated and checked; what was made is kept in a store, an
-/// ordinary directory of yours. The other commands look at a store, fill it, empty it and check it.
+/// `amino run COMMAND` runs COMMAND with a directory (/amino) that only COMMAND and its descendants see. Each file
+/// operation in it is atomic, isolated and checksummed. The files are kept in a store, an ordinary directory of
+/// yours. The other commands list, fill, export and check a store.
 #[derive(Debug, Parser)]
 #[command(name = "amino", version, max_term_width = 110, after_help = AMINO_HELP)]
 pub struct Amino {
@@ -31,25 +31,25 @@ const AMINO_HELP: &str = "\
 Examples:
   amino run -- make install DESTDIR=/amino
   amino run bash                   a shell that sees /amino
-  amino ls -l /                    what is in the store
+  amino ls -l /                    list the store
   amino import ./photos /photos && amino fsck
 
 Files:
   The store is the directory of --store DIR, else of $AMINO_STORE, else
   $XDG_DATA_HOME/amino, else ~/.local/share/amino. `amino run` and
-  `amino import` make it on first use, for you alone (mode 0700), and say so:
-  at the default place, in a directory that exists, or with --create anywhere.
+  `amino import` create it on first use (mode 0700) and report it: at the
+  default place, in a directory that exists, or with --create anywhere.
 
 Inside `amino run`:
   ls, cat, stat, tree, import and export on the run's own store act in the
-  transaction of the program that calls them. fsck and info see what was
-  committed.
+  transaction of the program that calls them. fsck and info see the
+  committed state.
 
 Exit status:
-  0    done
-  1    something was not there or could not be done; fsck: errors found
+  0    success
+  1    an operand was not found or failed; fsck: errors found
   125  the command line is wrong, the store cannot be opened, or amino failed
-  `amino run` and `amino txn run` end with the status of their command; see
+  `amino run` and `amino txn run` exit with the status of their command; see
   their --help.
 
 Environment:
@@ -70,7 +70,7 @@ pub enum Command {
     Cat(Cat),
     /// Print all metadata of files of the store
     Stat(Stat),
-    /// Print a directory of the store and all below it as a tree
+    /// Print a directory tree of the store
     Tree(Tree),
     /// Copy a host directory into the store
     Import(Import),
@@ -78,9 +78,9 @@ pub enum Command {
     Export(Export),
     /// Check the store's integrity constraints and checksums
     Fsck(Fsck),
-    /// Print the store's engine, size, counts and versions, and who has it open
+    /// Print the store's engine, size, counts and versions, and the process that has it open
     Info(Info),
-    /// Look at, or stop, the process that owns a store while it is used
+    /// Show or stop the process that has the store open
     Daemon(Daemon),
     /// Commands every binary has.
     #[command(flatten)]
@@ -105,17 +105,17 @@ pub struct Run {
     /// Where the store's root appears to the command; an absolute path that need not exist on the host
     #[arg(long, value_name = "PATH", default_value = "/amino")]
     pub at: PathBuf,
-    /// When a program waits for the disk
+    /// Which operations wait for the disk
     #[arg(long, value_name = "LEVEL", value_enum, default_value = "commit")]
     pub durability: Level,
-    /// The storage engine of a store that is made now; kept in the store [default: fjall]
+    /// Storage engine, if the store is created; recorded in the store [default: fjall]
     #[arg(long, value_name = "NAME", value_enum)]
     pub engine: Option<Engine>,
-    /// Make the whole command one transaction: commit when it exits with 0, keep nothing of it otherwise
+    /// Run the whole command as one transaction: commit if it exits with 0, otherwise abort
     #[arg(long)]
     pub txn: bool,
-    /// Insert transactions into programs: exec (each program is one), session (from its first open to its last close), or
-    /// a profile file
+    /// Insert transactions into programs: exec (each executed program), session (from a process's first open to its last
+    /// close), or a profile file
     #[arg(long, value_name = "NAME|FILE", value_hint = clap::ValueHint::FilePath)]
     pub profile: Option<PathBuf>,
     /// What other mounts there are and how to run.
@@ -132,10 +132,10 @@ pub struct How {
     /// Mounts from an fstab-like file: TYPE SOURCE TARGET OPTIONS, one a line
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Make a store where its parent directory does not exist, either
+    /// Create a store even if its parent directory does not exist
     #[arg(long)]
     pub create: bool,
-    /// At the end print on stderr what was done: calls answered, passed on, time, bytes, commits
+    /// Print statistics on stderr at the end: calls answered and passed on, time, bytes, commits
     #[arg(
         long,
         value_name = "FORMAT",
@@ -145,7 +145,7 @@ pub struct How {
         default_missing_value = "human"
     )]
     pub stats: Option<StatsFormat>,
-    /// What becomes of changes to host files that programs make within transactions, which do not cover them
+    /// Treatment of changes to host files within transactions (an abort does not undo them)
     #[arg(long, value_name = "WHAT", value_enum, default_value = "allow")]
     pub outside: Outside,
     /// How calls are intercepted; see `goanna check`
@@ -169,36 +169,38 @@ const RUN_HELP: &str = concat!(
     "\n\n",
     "\
 Transactions:
-  With --txn nothing that the command and all it starts do in the store reaches
-  the disk before the command has exited with 0; then all of it does, in one
-  step. Any other end, kill -9 of amino and a power cut included, leaves the
-  store as it was. Processes that the command leaves running are waited for; if
-  one of them is killed, all is aborted. SIGINT and SIGTERM sent to amino reach
-  the command; a second one aborts (status 137). fsync does not wait for the
-  disk meanwhile. A transaction of more than 1 GiB gets ENOSPC. What is done
-  outside the store stays done.
-  `amino txn begin` inside begins one within it, which can be aborted alone.
+  With --txn, the changes that the command and its descendants make in the
+  store are written in one step, when the command has exited with 0. Any other
+  end, including kill -9 of amino and a power failure, leaves the store
+  unchanged. amino waits for processes that the command leaves running; if one
+  of them is killed, the transaction aborts. SIGINT and SIGTERM sent to amino
+  are forwarded to the command; a second one aborts (status 137). fsync does
+  not wait for the disk. A transaction of more than 1 GiB gets ENOSPC.
+  Changes outside the store are not undone.
+  `amino txn begin` inside begins a nested transaction.
 
 Profiles:
-  --profile inserts transactions into programs that know nothing of them.
-  exec     each program that is executed is a transaction, inside that of who
-           executed it: committed when it exits with 0, else aborted
-  session  from the first file of the store that a process opens to the last
-           that it closes; aborted when it exits before otherwise than with 0
-  FILE     TOML: [[rule]] tables, the first that names a program counts, with
+  --profile inserts transactions into programs that do not use them.
+  exec     each executed program is a transaction, nested in that of its
+           parent: it commits if the program exits with 0, else it aborts
+  session  begins when a process opens its first file of the store, commits
+           when it closes the last; aborts if it exits before with another
+           status than 0
+  FILE     TOML: [[rule]] tables, of which the first that matches applies:
              programs = [\"tar\", \"/opt/*\"]   paths or last components
              begin = \"exec\"                 or \"open\", \"first-write\"
              end = \"exit\"                   or \"close\"
              aborts = [1, 75]               statuses; default: all but 0
              durability = \"commit\"          or \"aci\"; default: the store's
-  Status 125 when a commit fails whose program had exited by then.
+  Status 125 if a commit fails after its program has exited.
 
 Notes:
-  Programs run as you, and without the privilege of set-uid programs.
-  Several amino run may use one store at the same time, and see what the others
-  have done; see amino daemon --help. --engine counts for the first.
+  Programs run as you; set-uid bits have no effect.
+  Several amino run can use one store at the same time and see each other's
+  committed changes; see amino daemon --help. --engine has an effect only when
+  the store is created.
   `amino run` inside `amino run` is not supported yet.
-  The store and the place where it appears must not contain one another.
+  Neither of the store's directory and the --at path may contain the other.
 
 Examples:
   amino run -- cp -a /etc /amino/etc
@@ -219,7 +221,7 @@ pub struct Ls {
     /// How.
     #[command(flatten)]
     pub listing: Listing,
-    /// What is left of a damaged store, which stays as it is; what is missing is listed on stderr
+    /// Read what is left of a damaged store, without changing it; list what is missing on stderr
     #[arg(long)]
     pub salvage: bool,
     /// Directories and files of the store; the store's root is /
@@ -242,7 +244,7 @@ pub struct Cat {
     /// Which store.
     #[command(flatten)]
     pub store: StoreArg,
-    /// What is left of a damaged store, which stays as it is; what is missing is listed on stderr
+    /// Read what is left of a damaged store, without changing it; list what is missing on stderr
     #[arg(long)]
     pub salvage: bool,
     /// Files of the store; symbolic links are followed
@@ -257,10 +259,10 @@ pub struct Stat {
     /// Which store.
     #[command(flatten)]
     pub store: StoreArg,
-    /// Of a symbolic link, the file it leads to
+    /// Follow symbolic links
     #[arg(short = 'L', long)]
     pub dereference: bool,
-    /// The metadata as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
     /// Files of the store
@@ -284,13 +286,13 @@ pub struct Tree {
     /// Which store.
     #[command(flatten)]
     pub store: StoreArg,
-    /// How many levels to descend [default: all]
+    /// Maximum depth [default: unlimited]
     #[arg(short = 'L', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub level: Option<u32>,
-    /// Names that begin with a dot, too
+    /// Include names that begin with a dot
     #[arg(short, long)]
     pub all: bool,
-    /// The tree as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
     /// A directory of the store
@@ -310,33 +312,33 @@ pub struct Import {
     /// Which store.
     #[command(flatten)]
     pub store: StoreArg,
-    /// The storage engine of a store that is made now [default: fjall]
+    /// Storage engine, if the store is created [default: fjall]
     #[arg(long, value_name = "NAME", value_enum)]
     pub engine: Option<Engine>,
-    /// Make the store where its parent directory does not exist, either
+    /// Create the store even if its parent directory does not exist
     #[arg(long)]
     pub create: bool,
-    /// Replace files of the store that are in the way
+    /// Replace existing files of the store
     #[arg(short, long)]
     pub force: bool,
-    /// What was copied, as JSON on stdout
+    /// Print what was copied as JSON on stdout
     #[arg(long)]
     pub json: bool,
     /// The directory to copy from
     #[arg(value_name = "HOSTDIR", value_hint = clap::ValueHint::DirPath)]
     pub host: PathBuf,
-    /// The directory of the store to copy to; made with its parents when it does not exist
+    /// The directory of the store to copy to; created with its parents if necessary
     #[arg(value_name = "PATH")]
     pub path: OsString,
 }
 
 const IMPORT_HELP: &str = "\
 Notes:
-  Copies what is in HOSTDIR (not HOSTDIR's own name) with modes, times to the
+  Copies the contents of HOSTDIR with modes, times to the
   nanosecond, symbolic and hard links, fifos, sockets' names, extended
-  attributes and holes; as root also owners and device nodes. Directories
-  that exist are merged. Everything is on disk when the command ends; inside
-  a transaction of `amino run`, when that commits.
+  attributes and holes; as root also owners and device nodes. Existing
+  directories are merged. When the command ends, everything is on the disk;
+  inside a transaction of `amino run`, when the transaction commits.
 
 JSON:
   An object with files, directories, symlinks, hard_links, special, bytes (of
@@ -344,7 +346,7 @@ JSON:
 
 Exit status:
   0    everything was copied
-  1    something could not be copied; each is named on stderr
+  1    some files could not be copied; stderr names each
   125  the command line is wrong, the store cannot be opened, or amino failed
 
 Examples:
@@ -358,26 +360,26 @@ pub struct Export {
     /// Which store.
     #[command(flatten)]
     pub store: StoreArg,
-    /// Write into HOSTDIR although it is not empty; replace files that are in the way
+    /// Write into HOSTDIR even if it is not empty; replace existing files
     #[arg(short, long)]
     pub force: bool,
-    /// What was copied, as JSON on stdout
+    /// Print what was copied as JSON on stdout
     #[arg(long)]
     pub json: bool,
-    /// What is left of a damaged store, which stays as it is; what is missing is listed on stderr
+    /// Read what is left of a damaged store, without changing it; list what is missing on stderr
     #[arg(long)]
     pub salvage: bool,
     /// The directory of the store to copy from
     #[arg(value_name = "PATH")]
     pub path: OsString,
-    /// The directory to copy to; made when it does not exist
+    /// The directory to copy to; created if necessary
     #[arg(value_name = "HOSTDIR", value_hint = clap::ValueHint::DirPath)]
     pub host: PathBuf,
 }
 
 const EXPORT_HELP: &str = "\
 Notes:
-  Copies what is in PATH with modes, times to the nanosecond, symbolic and
+  Copies the contents of PATH with modes, times to the nanosecond, symbolic and
   hard links, fifos, sockets' names and extended attributes; as root also
   owners and device nodes. Pages of zeros become holes. Nothing is written
   outside HOSTDIR: symbolic links found in it are never followed.
@@ -387,8 +389,8 @@ JSON:
 
 Exit status:
   0    everything was copied
-  1    something could not be copied, or is missing from what was salvaged;
-       each is named on stderr
+  1    some files could not be copied, or are missing from a salvaged store;
+       stderr names each
   125  the command line is wrong, HOSTDIR is not empty, the store cannot be
        opened, or amino failed
 
@@ -402,26 +404,25 @@ pub struct Fsck {
     /// Which store.
     #[command(flatten)]
     pub store: StoreArg,
-    /// The findings as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Check what is left of a damaged store, which stays as it is, and list what is missing
+    /// Check what is left of a damaged store, without changing it, and list what is missing
     #[arg(long)]
     pub salvage: bool,
 }
 
 const FSCK_HELP: &str = "\
 Notes:
-  Reads every record of the store, verifies its checksum and the seven
-  integrity constraints, and prints what is wrong, by constraint. Repairs
-  nothing. A store that is in use is checked as it is at one moment, while the
-  commands that use it go on.
-
-  With --salvage, what can be read of a store that is damaged goes into a new
-  one, which lies in the store's directory until the command ends and takes as
-  much space. It lists what could not be read, and checks the rest. So do
-  `amino export`, `ls` and `cat` with --salvage: `amino export --salvage / DIR`
-  copies everything that is left. Nobody may have the store open.
+  Reads every record of the store, verifies its checksum and the seven integrity
+  constraints, and prints the errors by constraint. Repairs nothing. If the
+  store is in use, checks a snapshot of it, while other commands continue.
+  With --salvage, copies all readable records of a damaged store into a
+  temporary store, which takes as much space, in the store's directory until
+  the command ends. Lists what could not be read, and checks the rest.
+  `amino export`, `ls` and `cat` with --salvage do the same:
+  `amino export --salvage / DIR` copies everything that is left. No other
+  process may have the store open.
 
 JSON:
   An object with store, clean, records, files (of any kind), directories,
@@ -431,7 +432,7 @@ JSON:
 
 Exit status:
   0    clean
-  1    errors found, or something is missing
+  1    errors found, or records missing
   125  the store cannot be opened";
 
 /// `amino info`.
@@ -441,15 +442,15 @@ pub struct Info {
     /// Which store.
     #[command(flatten)]
     pub store: StoreArg,
-    /// The same as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 const INFO_HELP: &str = "\
 Notes:
-  While another user's process has the store open, or one that is no aminod,
-  only the store, its engine, its size on disk and that process are told.
+  If a process of another user, or one that is not aminod, has the store
+  open, prints only the store, its engine, its size on disk and that process.
 
 JSON:
   An object with store, id, engine, format, created ({sec, nsec}), disk_bytes,
@@ -470,16 +471,16 @@ pub struct Daemon {
 /// `amino daemon status` and `stop`.
 #[derive(Debug, Subcommand)]
 pub enum DaemonAction {
-    /// Print the owner's process id, and the commands that use the store; status 1 when there is none
+    /// Print the process id of aminod, and the commands that use the store; status 1 if it does not run
     Status {
         /// Which store.
         #[command(flatten)]
         store: StoreArg,
-        /// The same as JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Have it leave; status 1 when commands use the store
+    /// Stop aminod; status 1 if commands use the store
     Stop {
         /// Which store.
         #[command(flatten)]
@@ -492,17 +493,17 @@ pub enum DaemonAction {
 
 const DAEMON_HELP: &str = "\
 The owner:
-  A store that amino run uses is open in one process, aminod, for all who use
-  it at the same time. The first of them starts it; it closes the store and
-  leaves with the last. The other commands (amino ls, import, fsck, ...) ask it
-  while it is there, and open the store themselves otherwise. It has the rights
-  of the user who started it, and serves that user only, through the socket
-  aminod.sock in the store's directory.
-  aminod traces the commands. With the Yama security module that works
-  where /proc/sys/kernel/yama/ptrace_scope is 0 or 1; 2 lets only processes with
-  CAP_SYS_PTRACE trace, 3 nobody.
+  One process, aminod, has the store open for all amino run that use it at the
+  same time. The first amino run starts it. When the last one ends, aminod
+  closes the store and exits. Other commands (amino ls, import, fsck, ...) work
+  through aminod if it runs, and otherwise open the store themselves. aminod
+  has the rights of the user that started it, and serves only that user, by
+  the socket aminod.sock in the store's directory.
+  aminod traces the commands. With the Yama security module this requires 0 or
+  1 in /proc/sys/kernel/yama/ptrace_scope; 2 requires CAP_SYS_PTRACE, 3 forbids
+  it.
   When a launcher (amino run) is killed, aminod kills its command. When aminod
-  is killed, so are all commands; what was acknowledged is in the store.
+  is killed, all commands are killed; the store has all acknowledged changes.
 
 JSON:
   {running: false}, or running, pid, seconds (since it started) and runs: an

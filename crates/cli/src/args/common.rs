@@ -7,10 +7,10 @@ use clap::{Args, Subcommand, ValueEnum};
 /// Options every command takes.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct Loudness {
-    /// Say more on stderr: each file copied; with --stats every kind of call
+    /// Print more on stderr: each file copied; with --stats every kind of call
     #[arg(short, long, global = true, action = clap::ArgAction::Count, display_order = 900)]
     pub verbose: u8,
-    /// Say nothing on stderr but errors; no progress bars
+    /// Print only errors on stderr; no progress bars
     #[arg(
         short,
         long,
@@ -27,13 +27,13 @@ pub struct Listing {
     /// Mode, links, owner, group, size in bytes, time of last change, name
     #[arg(short, long)]
     pub long: bool,
-    /// Names that begin with a dot, too
+    /// Include names that begin with a dot
     #[arg(short, long)]
     pub all: bool,
-    /// Directories below, too, each under its own title
+    /// List subdirectories recursively
     #[arg(short = 'R', long)]
     pub recursive: bool,
-    /// The list as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -63,11 +63,11 @@ pub enum StatsFormat {
 /// What becomes of changes that a transaction does not cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Outside {
-    /// They happen, and no abort takes them back
+    /// Allow them
     Allow,
-    /// They happen, and a note on stderr names each path, 20 at most
+    /// Allow them, and name each path on stderr (at most 20)
     Warn,
-    /// They fail with EROFS
+    /// Fail with EROFS
     Deny,
 }
 
@@ -84,9 +84,9 @@ impl From<Outside> for goanna_session::Outside {
 /// How calls reach us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Intercept {
-    /// Seccomp notification where the kernel has it, else ptrace
+    /// Seccomp user notification if available, else ptrace
     Auto,
-    /// Seccomp user notification (5-7 us a call); fails where it is not to be had
+    /// Seccomp user notification (5-7 us a call); an error if not available
     Notify,
     /// One ptrace stop a call (10-60 us); works on older kernels
     Ptrace,
@@ -105,11 +105,11 @@ impl From<Intercept> for goanna_monitor::Interception {
 /// Levels of durability of an amino store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Level {
-    /// Atomic, consistent, isolated; on disk about a second later; fsync and O_SYNC wait for the disk
+    /// Operations are atomic and isolated, and on the disk after about a second; fsync and O_SYNC wait
     Aci,
-    /// As aci, and commits of explicit transactions wait for the disk, too
+    /// As aci, and commits of transactions wait for the disk, too
     Commit,
-    /// Every single operation is on disk before the program goes on
+    /// Every operation waits for the disk
     Acid,
 }
 
@@ -126,7 +126,7 @@ impl From<Level> for goanna_session::Level {
 /// Storage engines of an amino store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
-    /// Log-structured merge tree, the default: fast creation, compact
+    /// Log-structured merge tree (default)
     Fjall,
     /// B+-tree on a log
     Sled,
@@ -165,7 +165,7 @@ pub enum Common {
     /// Write the man pages, one file a command, into a directory
     #[command(hide = true)]
     Man {
-        /// The directory; made when it does not exist
+        /// The directory; created if necessary
         #[arg(value_name = "OUTDIR")]
         dir: std::path::PathBuf,
     },
@@ -183,8 +183,9 @@ macro_rules! listing_help {
     () => {
         "\
 Notes:
-  Sorted by name, one a line. On a terminal bytes that are no printable UTF-8
-  are shown as \\xNN; in a pipe names are written as they are. Times are local.
+  Sorted by name, one per line. On a terminal, bytes that are not printable
+  UTF-8 are shown as \\xNN; in a pipe names are written unchanged. Times are
+  local.
 
 JSON:
   An array of objects with name, path, ino, kind, mode (octal text), nlink,
@@ -192,9 +193,9 @@ JSON:
   512 bytes), atime, mtime, ctime, btime ({sec, nsec}), and target for
   symbolic links. kind is file, directory, symlink, fifo, socket, char_device
   or block_device.
-  Where a name is not UTF-8, the bytes that are not are written \\xNN, and a
-  further field with the suffix _bytes (name_bytes, path_bytes, target_bytes)
-  has all its bytes in hexadecimal."
+  If a name is not UTF-8, invalid bytes are written \\xNN, and an additional
+  field with the suffix _bytes (name_bytes, path_bytes, target_bytes) has the
+  whole name in hexadecimal."
     };
 }
 pub(crate) use listing_help;
@@ -225,16 +226,16 @@ Mount specifications (SPEC):
         LEVEL is aci, commit (default) or acid
     iso=/image.iso:/cd[,rockridge|joliet|plain][,session=N][,noexec]
         shows the ISO 9660 image at /cd, always read-only; by default
-        with the best names it has, as of its last session
+        with its best kind of names, and its last session
   TARGET is an absolute path and need not exist on the host. A backslash
-  makes a following colon, comma or backslash part of the path. ro refuses
+  before a colon, comma or backslash makes it part of the path. ro refuses
   changes (EROFS), noexec refuses to execute programs (EACCES). The type
   aes is not in this build yet.
 
 Mount file:
-  The file of --config has one mount a line, with fields separated by blanks
+  The file of --config has one mount per line, with fields separated by blanks
   as in fstab(5): TYPE SOURCE TARGET [OPTIONS]. OPTIONS are separated by
-  commas; \"defaults\" stands for none. # begins a comment. In paths a blank
+  commas; \"defaults\" means none. # begins a comment. In paths a blank
   is written \\040, a tab \\011, a newline \\012, a backslash \\134, # at the
   start \\043. Mounts of the file come before those of --mount."
     };

@@ -8,9 +8,9 @@ use super::iso::Iso;
 
 /// Run unmodified programs with file systems of your own, without root, FUSE or a mount
 ///
-/// `goanna run --mount SPEC COMMAND` shows COMMAND and everything it starts further file systems at paths of your
-/// choice. `goanna check` says whether this machine has what that needs; `goanna syscalls` lists how each system
-/// call is treated.
+/// `goanna run --mount SPEC COMMAND` runs COMMAND with additional file systems, which only COMMAND and its
+/// descendants see. `goanna check` reports whether this machine has what that needs; `goanna syscalls` lists how each
+/// system call is treated.
 #[derive(Debug, Parser)]
 #[command(name = "goanna", version, max_term_width = 110, after_help = GOANNA_HELP)]
 pub struct Goanna {
@@ -31,22 +31,22 @@ Examples:
   goanna iso ls -l cd.iso
 
 Exit status:
-  0    done
-  1    check: something needed is missing; iso: something is not in the image
-       or could not be read
+  0    success
+  1    check: a required facility is missing; iso: a file was not found or could
+       not be read
   125  the command line is wrong, or goanna failed
-  `goanna run` ends with the status of its command; see `goanna run --help`.";
+  `goanna run` exits with the status of its command; see `goanna run --help`.";
 
 /// The commands of `goanna`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a command that sees the given mounts
     Run(Run),
-    /// Say which kernel facilities are there, what is missing and why it matters
+    /// Report which kernel facilities are present and missing, and what needs them
     Check(Check),
     /// List every system call, how it is treated, and notes
     Syscalls(Syscalls),
-    /// Look at an ISO 9660 image and copy from it
+    /// List, check and extract an ISO 9660 image
     Iso(Iso),
     /// Commands every binary has.
     #[command(flatten)]
@@ -69,8 +69,8 @@ const RUN_HELP: &str = concat!(
     "\n\n",
     "\
 Notes:
-  At least one mount is needed, by --mount or --config. Programs run as you,
-  and without the privilege of set-uid programs. `goanna run` inside
+  At least one mount is required, by --mount or --config. Programs run as you;
+  set-uid bits have no effect. `goanna run` inside
   `goanna run` or `amino run` is not supported yet.
 
 Examples:
@@ -83,7 +83,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_HELP)]
 pub struct Check {
-    /// The same as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -95,13 +95,13 @@ JSON:
 
 Exit status:
   0    programs can be run here
-  1    something that is needed is missing";
+  1    a required facility is missing";
 
 /// `goanna syscalls`.
 #[derive(Debug, Args)]
 #[command(after_help = SYSCALLS_HELP)]
 pub struct Syscalls {
-    /// The table as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
     /// Only calls whose name contains TEXT
@@ -111,12 +111,12 @@ pub struct Syscalls {
 
 const SYSCALLS_HELP: &str = "\
 Treatments:
-  allowed    runs in the kernel, the monitor never sees it
-  answered   comes to the monitor, which answers it or passes it on
-  stopped    is stopped by ptrace, because registers must change
-  refused    fails with the errno named
-  pretended  answers 0 without effect
-  in part    so for certain arguments, which the note names; else allowed
+  allowed    runs in the kernel without the monitor
+  answered   the monitor answers it or passes it on
+  stopped    stopped by ptrace, because the monitor must change registers
+  refused    fails with the given errno
+  pretended  returns 0 without effect
+  in part    only for the arguments that the note names; else allowed
 
 JSON:
   An array of objects with number, name, treatment, errno (null, or the

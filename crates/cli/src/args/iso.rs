@@ -21,22 +21,22 @@ macro_rules! status {
     () => {
         "\
 Exit status:
-  0    done
-  1    something is not in the image, or could not be read or made; each is
-       named on stderr, damage with the kind of record and its place in bytes
-  125  the command line is wrong, IMAGE is no ISO 9660 image or lacks the
-       names or the session asked for, or the output cannot be written"
+  0    success
+  1    some files were not found, or could not be read or created; stderr names
+       each, damage with the kind of record and its offset in bytes
+  125  the command line is wrong, IMAGE is not an ISO 9660 image or lacks the
+       requested names or session, or the output cannot be written"
     };
 }
 
 const ISO_HELP: &str = concat!(
     "\
 Notes:
-  Reads images as they are, without root and without a mount. Of the names an
-  image has, Rock Ridge is preferred, then Joliet, then plain; of its
-  sessions, the last. Permissions recorded in an image are not asked for:
-  who can read IMAGE can read all of it. Programs see an image as a directory
-  with `goanna run --mount iso=IMAGE:/cd`.
+  Reads images without root and without a mount. Prefers Rock Ridge names, then
+  Joliet, then plain names; and the last session. Ignores permissions that are
+  recorded in the image: a user who can read IMAGE can read all files in it.
+  Programs see an image as a directory with
+  `goanna run --mount iso=IMAGE:/cd`.
 
 ",
     status!(),
@@ -52,13 +52,13 @@ Examples:
 /// The commands of `goanna iso`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Print what an image says of itself, and what is damaged in it
+    /// Print the properties of an image, and its damage
     Info(Info),
     /// List directories of an image
     Ls(Ls),
     /// Print files of an image
     Cat(Cat),
-    /// Copy an image, or paths of it, to the host
+    /// Copy files of an image to the host
     Extract(Extract),
 }
 
@@ -69,7 +69,7 @@ pub enum Names {
     Rockridge,
     /// Unicode names
     Joliet,
-    /// The names every image has, in lower case and without ;1
+    /// The names that every image has, in lower case and without ;1
     Plain,
 }
 
@@ -94,28 +94,28 @@ pub struct Info {
     /// Which image.
     #[command(flatten)]
     pub image: Image,
-    /// The same as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 const INFO_HELP: &str = "\
 Notes:
-  Reads all directories, and of every file where its content stands, but not
-  the content. Fields that the image leaves empty are left out.
+  Reads all directories and the position of every file's content, but not the
+  content. Omits fields that are empty in the image.
 
 JSON:
   An object with
   image, image_bytes   the file and its size
-  session, sessions    the number of the one in use, and an array of {number,
+  session, sessions    the number of the session in use, and an array of {number,
                        start, blocks, volume_id}, start in sectors of 2048
   namespace            rockridge, joliet or plain: the one in use
   namespaces           {rock_ridge: extension or null, joliet: level or null,
                        enhanced: whether there is an ISO 9660:1999 volume}
   udf_bridge           whether the image can be read as UDF, too
   volume, joliet_volume
-                       what the primary and the Joliet descriptor say, the
-                       latter null where there is none: {offset, volume_id,
+                       the fields of the primary and the Joliet descriptor,
+                       the latter null if there is none: {offset, volume_id,
                        system_id, set_id, publisher, preparer, application,
                        copyright_file, abstract_file, bibliographic_file,
                        created, modified, expires, effective ({sec, nsec} or
@@ -124,18 +124,18 @@ JSON:
                        bootable, emulation, load_segment, system_type,
                        load_sectors (of 512 bytes), block, section}
   files, directories, symlinks, special, bytes, zisofs
-                       counts, the sum of file sizes, and how many files are
-                       compressed
-  missing_bytes        how much shorter the image is than its volume
-  damaged              how many records are
+                       counts, the sum of file sizes, and the number of
+                       compressed files
+  missing_bytes        by how much the image is shorter than its volume
+  damaged              number of damaged records
   damage               the first 100: an array of {path (null outside of the
-                       tree), record, offset (null where not known), what}
+                       tree), record, offset (null if not known), what}
 
 Exit status:
-  0    nothing is damaged
-  1    something is; what and where is in the report
-  125  IMAGE is no ISO 9660 image, its descriptors or root directory cannot
-       be read, or it lacks the names or the session asked for
+  0    no damage
+  1    damage, which the report describes
+  125  IMAGE is not an ISO 9660 image, its descriptors or root directory cannot
+       be read, or it lacks the requested names or session
 
 Examples:
   goanna iso info cd.iso
@@ -183,7 +183,7 @@ pub struct Cat {
 const CAT_HELP: &str = concat!(
     "\
 Notes:
-  Compressed files (zisofs) are printed as what they decompress to.
+  Prints the decompressed content of compressed files (zisofs).
 
 ",
     status!(),
@@ -197,7 +197,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXTRACT_HELP)]
 pub struct Extract {
-    /// Where to: a directory, made when it does not exist
+    /// The directory to copy to; created if necessary
     #[arg(
         short = 'C',
         long = "to",
@@ -206,10 +206,10 @@ pub struct Extract {
         value_hint = clap::ValueHint::DirPath
     )]
     pub to: PathBuf,
-    /// Replace files that are in the way
+    /// Replace existing files
     #[arg(short, long)]
     pub force: bool,
-    /// What was copied, as JSON on stdout
+    /// Print what was copied as JSON on stdout
     #[arg(long)]
     pub json: bool,
     /// Which image.
@@ -223,16 +223,16 @@ pub struct Extract {
 const EXTRACT_HELP: &str = concat!(
     "\
 Notes:
-  What is /a/b in the image becomes DIR/a/b, whether all is extracted or that
-  path only. Kept are modes, times, symbolic and hard links and fifos, as
-  root also owners and device nodes; others lose set-id bits of files that
-  were somebody else's. Joliet and plain names come without modes, owners and
-  links: then files are made as any new ones, according to the umask.
-  Nothing is written outside DIR, whatever the image holds: links found there
-  or made from the image are never followed. Directories that exist are
-  filled and keep their own modes; files that exist are left as they are and
-  told, unless --force is given. What cannot be extracted is told and the
-  rest goes on; of a file that cannot be read to its end nothing is left.
+  Extracts /a/b of the image to DIR/a/b, whether all files or only that path are
+  requested. Keeps modes, times, symbolic and hard links and fifos; as root
+  also owners and device nodes. An ordinary user's copies of other users' files
+  have no set-id bits. Images with only Joliet or plain names have no modes,
+  owners and links: new files get modes by the umask.
+  Never writes outside DIR: symbolic links in DIR or from the image are not
+  followed. Existing directories keep their modes. Existing files are reported
+  and kept, unless --force is given. A file that cannot be extracted is
+  reported, and the others are extracted; a file that cannot be read to its end
+  is removed.
 
 JSON:
   An object with files, directories, symlinks, hard_links, special, bytes (of

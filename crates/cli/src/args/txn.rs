@@ -16,36 +16,36 @@ pub struct Txn {
 
 const TXN_HELP: &str = "\
 Notes:
-  All but run, list, and those with --name act on the process that calls amino:
-  a shell below `amino run`.
-  From begin to commit or abort, what the shell does in the store belongs to
-  the transaction, and so does what the programs do that it starts. Others see
-  nothing of it before the commit, and all of it after. begin inside of a
-  transaction nests: the inner one commits into the outer one.
-  A shell that exits without a commit aborts, which amino run says on stderr.
-  A subshell is a shell: what (amino txn begin; make) begins, or
-  id=$(amino txn begin || :), is aborted at the subshell's end. A tool that
-  starts a new shell for each step gives the transaction a name: begin --name,
-  run --in, commit --name.
+  All commands except run, list, and those with --name act on the process that
+  calls amino: a shell below `amino run`.
+  From begin to commit or abort, all changes that the shell and the programs
+  that it starts make in the store belong to the transaction. They become
+  visible to others at the commit, all at once. begin inside a transaction
+  nests: the inner transaction commits into the outer one.
+  A shell that exits without a commit aborts its transaction; amino run reports
+  it on stderr. A subshell is a shell, too: a transaction begun in
+  (amino txn begin; make) or id=$(amino txn begin || :) is aborted when the
+  subshell exits. A tool that starts a new shell for each step uses a named
+  transaction: begin --name, run --in, commit --name.
 
 Exit status:
-  0    done
-  1    there is no such transaction, one is in the way, or it could not be
-       committed, and was aborted
+  0    success
+  1    there is no such transaction, another one prevents the command, or the
+       commit failed and the transaction was aborted
   125  not running under amino, or the command line is wrong
-  `amino txn run` ends with the status of its command.
+  `amino txn run` exits with the status of its command.
 
 Examples:
   amino txn begin
   if make install; then amino txn commit; else amino txn abort; fi
 
-  id=$(amino txn suspend)          step outside
-  amino txn resume $id             and back
+  id=$(amino txn suspend)          leave the transaction
+  amino txn resume $id             return to it
 
   amino txn run --retry 5 -- ./move-money.sh
 
   amino txn begin --name update --expire 600      from any process of the run
-  amino txn run --in update -- make install       from any other one
+  amino txn run --in update -- make install       from any other process
   amino txn commit --name update                  or: abort --name update";
 
 /// The commands of `amino txn`.
@@ -53,23 +53,23 @@ Examples:
 pub enum Command {
     /// Begin a transaction in the calling shell and print its identifier
     Begin(Begin),
-    /// Commit the shell's current transaction: a nested one into the one around it, else to the disk
+    /// Commit the shell's current transaction: a nested one into its parent, else to the disk
     Commit(Ending),
-    /// Abort the shell's current transaction, with those nested in it
+    /// Abort the shell's current transaction and those nested in it
     Abort(Ending),
     /// Print the shell's transactions: changes, locks, conflicts, processes
     Status(Status),
-    /// Print all open transactions of the run that are yours; root sees those of all users
+    /// Print your open transactions in this run; for root, those of all users
     List(List),
-    /// Set the shell's current transaction, with those around it, aside and print its identifier
+    /// Set aside the shell's current transaction and those that enclose it, and print its identifier
     Suspend,
-    /// Make a transaction that this shell suspended its current one again
+    /// Make a suspended transaction the shell's current one again
     Resume(Named),
-    /// Let the shell join a transaction of another process of the same user
+    /// Join the shell to a transaction of another process of the same user
     Attach(Named),
-    /// Let the shell leave its transactions without ending them; one that its last process leaves is aborted
+    /// Leave the shell's transactions without ending them; a transaction without participants is aborted
     Detach,
-    /// Run a command in a transaction: commit when it exits with 0, abort otherwise
+    /// Run a command in a transaction: commit if it exits with 0, abort otherwise
     Run(Run),
 }
 
@@ -77,23 +77,23 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = BEGIN_HELP)]
 pub struct Begin {
-    /// Have the run hold the transaction under this name, rather than the shell, which does not take part in it
+    /// Begin a named transaction, which the run holds; the shell does not participate in it
     #[arg(long, value_name = "NAME")]
     pub name: Option<Name>,
-    /// Abort the transaction when it is still open after so many seconds
+    /// Abort the transaction if it is still open after this many seconds
     #[arg(long, value_name = "SECONDS", requires = "name", value_parser = clap::value_parser!(u32).range(1..))]
     pub expire: Option<u32>,
 }
 
 const BEGIN_HELP: &str = "\
 Names:
-  1 to 64 ASCII letters, digits, dots, underscores and hyphens, no hyphen first.
-  A name belongs to your user in this run; a second begin of a name that is open
-  fails with status 1. Programs join by amino txn run --in NAME. The transaction
-  ends with commit --name or abort --name, when SECONDS have passed, with the
-  transaction around it, or with the run: then, too, it is aborted, which amino
-  run says on stderr. What programs that are still in it do on the store
-  afterwards fails (ECANCELED).
+  1 to 64 ASCII letters, digits, dots, underscores and hyphens, not beginning
+  with a hyphen. A name belongs to your user in this run; begin with the name of
+  an open transaction fails with status 1. Programs join by
+  amino txn run --in NAME. The transaction ends by commit --name or
+  abort --name. It is aborted after SECONDS, with its enclosing transaction, or
+  at the end of the run; amino run reports it on stderr. Afterwards, calls on
+  the store by its participants fail (ECANCELED).
 
 Examples:
   amino txn begin --name update --expire 600";
@@ -101,7 +101,7 @@ Examples:
 /// `amino txn commit` and `amino txn abort`.
 #[derive(Debug, Args)]
 pub struct Ending {
-    /// Not the shell's transaction but the one that the run holds under this name
+    /// The named transaction, instead of the shell's
     #[arg(long, value_name = "NAME")]
     pub name: Option<Name>,
 }
@@ -110,15 +110,15 @@ pub struct Ending {
 #[derive(Debug, Args)]
 #[command(after_help = LIST_HELP)]
 pub struct List {
-    /// The same as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 const LIST_HELP: &str = "\
 Notes:
-  One a line, outermost first: the name (- for none), the identifier, the depth,
-  bytes changed, seconds until it is aborted (- for never), processes.
+  One per line, outermost first: the name (- for none), the identifier, the
+  depth, bytes changed, seconds until it is aborted (- for never), processes.
 
 JSON:
   An object with transactions: an array of objects with name and parent (an
@@ -129,10 +129,10 @@ JSON:
 #[derive(Debug, Args)]
 #[command(after_help = STATUS_HELP)]
 pub struct Status {
-    /// Not the shell's transactions but the one that the run holds under this name
+    /// The named transaction, instead of the shell's
     #[arg(long, value_name = "NAME")]
     pub name: Option<Name>,
-    /// The same as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -161,10 +161,10 @@ pub struct Named {
 #[derive(Debug, Args)]
 #[command(after_help = RUN_HELP, override_usage = "amino txn run [OPTIONS] [--] COMMAND [ARG]...")]
 pub struct Run {
-    /// Run COMMAND in the transaction that the run holds under this name; COMMAND's end does not end it
+    /// Run COMMAND in this named transaction, which COMMAND's end does not end
     #[arg(long, value_name = "NAME", conflicts_with = "retry")]
     pub r#in: Option<Name>,
-    /// How often to run COMMAND again when it, or the commit, failed after it met locks of others
+    /// How often to repeat COMMAND when it, or its commit, failed because of locks of other transactions
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub retry: u32,
     /// What is run.
@@ -174,18 +174,18 @@ pub struct Run {
 
 const RUN_HELP: &str = "\
 Notes:
-  Nested when there is a current transaction. SIGINT and SIGQUIT are left to
-  COMMAND, SIGTERM and SIGHUP are sent on to it. After any of them nothing is
-  tried again. Before each repetition there is a short random pause.
-  With --in COMMAND takes part in that transaction, whatever it exits with: what
-  it did stays in the transaction until that is committed or aborted. To have
-  COMMAND's own changes dropped when it fails, nest:
+  The transaction is nested if there is a current one. amino ignores SIGINT and
+  SIGQUIT, which COMMAND gets from the terminal, and forwards SIGTERM and SIGHUP
+  to COMMAND. After any of these signals it does not retry. Before each retry it
+  waits for a short random time.
+  With --in, COMMAND's changes stay in the named transaction whatever its exit
+  status is. To discard them if COMMAND fails, nest:
   amino txn run --in NAME -- amino txn run -- COMMAND.
 
 Exit status:
   That of COMMAND; 128+N when signal N killed it.
-  125  not running under amino, the command line is wrong, or COMMAND exited
-       with 0 and could not be committed: nothing of it is in the store
+  125  not running under amino, the command line is wrong, or the commit
+       failed after COMMAND exited with 0: its changes were discarded
   126  COMMAND was found but cannot be executed
   127  COMMAND was not found
 
