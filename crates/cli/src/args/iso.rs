@@ -107,8 +107,8 @@ Notes:
 JSON:
   An object with
   image, image_bytes   the file and its size
-  session, sessions    the number of the session in use, and an array of {number,
-                       start, blocks, volume_id}, start in sectors of 2048
+  session, sessions    the number of the session in use, and an array of
+                       {number, start (sector), blocks, volume_id}
   namespace            rockridge, joliet or plain: the one in use
   namespaces           {rock_ridge: extension or null, joliet: level or null,
                        enhanced: whether there is an ISO 9660:1999 volume}
