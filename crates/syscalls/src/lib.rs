@@ -2,10 +2,24 @@
 //!
 //! The table of [`Signature`]s is the single source for everything that must know what an argument means: the monitor's observers, the
 //! capture by ptrace, the messages of a trace's schema, and filters that name a call or an operation. It knows nothing of how a call
-//! was intercepted.
+//! was intercepted: [`decode`] reads a program's memory by the trait [`Memory`], [`DecodedCall::name`] asks for paths by the trait
+//! [`Names`].
+//!
+//! To read on: `signature.rs` says what a call is, `table/rows.rs` lists them, `decode/` turns registers into [`Value`]s.
 
+mod decode;
+mod operation;
 mod signature;
+pub mod structures;
+pub mod symbols;
+mod table;
 mod value;
 
-pub use signature::{Class, Extent, Kind, Param, Returns, Signature, Symbols};
-pub use value::{DecodedCall, Outcome, Subject, Treatment, Value};
+pub use decode::{Limits, Memory, Names, decode};
+pub use operation::Operation;
+pub use signature::{
+    Class, Extent, Field, Kind, LastLink, Param, Returns, Signature, Structure, TimeFormat,
+};
+pub use symbols::Symbols;
+pub use table::{SIGNATURES, by_name, signature};
+pub use value::{DecodedCall, Outcome, Subject, Time, Treatment, Value};

@@ -40,17 +40,34 @@ pub enum Value {
         /// What it names.
         file: Option<Box<[u8]>>,
     },
-    /// Bytes handed over, or as many of them as were asked for, with the whole length.
+    /// Bytes handed over, a structure, an address of a socket; or as many of them as were asked for, with the whole length.
     Bytes {
         /// Bytes of the whole argument.
         len: u64,
         /// Those that were copied; empty when nobody asked for data.
         data: Box<[u8]>,
     },
+    /// Strings, without their NULs: `argv`. They are cut at [`Limits`](crate::Limits).
+    Texts(Box<[Box<[u8]>]>),
+    /// Times.
+    Times(Box<[Time]>),
+    /// Two new descriptors.
+    DescriptorPair([i32; 2]),
     /// A NULL pointer.
     Null,
+    /// The call does not look at this argument: the mode of an open(2) that makes no file.
+    Absent,
     /// The address could not be read (EFAULT), or the value is known only once the call has returned and it has not.
     Unread(u64),
+}
+
+/// A point in time or a duration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Time {
+    /// Seconds.
+    pub seconds: i64,
+    /// Nanoseconds, or `UTIME_NOW`, `UTIME_OMIT`. Where the call takes microseconds, those times 1000.
+    pub nanoseconds: i64,
 }
 
 /// The thread that makes a call, as it is at that moment.

@@ -1,0 +1,71 @@
+//! The files that arguments name.
+
+use crate::signature::{Kind, LastLink};
+use crate::structures::OPEN_HOW;
+use crate::{DecodedCall, Value};
+
+/// What descriptors and paths of a thread name, at this moment.
+pub trait Names {
+    /// The path of the file that descriptor `number` names; of the working directory for `AT_FDCWD`.
+    fn descriptor(&self, number: i32) -> Option<Box<[u8]>>;
+
+    /// Where `path` leads from `directory` (a descriptor or `AT_FDCWD`): absolute, without symbolic links, but for the last component
+    /// where `follow` is false. The last component need not exist. An empty path is `directory` itself.
+    fn path(&self, directory: i32, path: &[u8], follow: bool) -> Option<Box<[u8]>>;
+}
+
+impl DecodedCall {
+    /// Adds to each descriptor the file that it names, and to each path where it leads. To be called before the kernel performs the
+    /// call: afterwards a path may lead elsewhere.
+    pub fn name(&mut self, names: &dyn Names) {
+        let Some(signature) = self.signature else {
+            return;
+        };
+        let mut directory = libc::AT_FDCWD;
+        for index in 0..self.args.len() {
+            let param = signature.params.get(index);
+            let kind = param.map_or(Kind::Address, |param| param.kind);
+            let follow = match kind {
+                Kind::Path(last) => self.follows(last),
+                _ => true,
+            };
+            match self.args.get_mut(index) {
+                Some(Value::Descriptor { number, file }) => {
+                    let asked = *number >= 0 || matches!(kind, Kind::Directory);
+                    *file = asked.then(|| names.descriptor(*number)).flatten();
+                    directory = *number;
+                }
+                Some(Value::Path { given, resolved }) => {
+                    let start = match index.checked_sub(1).and_then(|at| signature.params.get(at)) {
+                        Some(before) if matches!(before.kind, Kind::Directory) => directory,
+                        _ => libc::AT_FDCWD,
+                    };
+                    *resolved = names.path(start, given, follow);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the call follows a symbolic link that is the last component of a path.
+    pub fn follows(&self, last: LastLink) -> bool {
+        let flags = |index: u8| self.raw.get(usize::from(index)).copied().unwrap_or(0) as i32;
+        let opens = |flags: i32| {
+            let exclusive = libc::O_CREAT | libc::O_EXCL;
+            flags & libc::O_NOFOLLOW == 0 && flags & exclusive != exclusive
+        };
+        match last {
+            LastLink::Followed => true,
+            LastLink::Kept => false,
+            LastLink::FollowedUnlessAt(index) => flags(index) & libc::AT_SYMLINK_NOFOLLOW == 0,
+            LastLink::KeptUnlessAt(index) => flags(index) & libc::AT_SYMLINK_FOLLOW != 0,
+            LastLink::ByOpenFlags(index) => opens(flags(index)),
+            LastLink::ByOpenHow(index) => match self.args.get(usize::from(index)) {
+                Some(Value::Bytes { data, .. }) => {
+                    opens(OPEN_HOW.field(data, "flags").unwrap_or(0) as i32)
+                }
+                _ => true,
+            },
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Names of what calls on memory take.
+
+use super::{symbols, value};
+
+symbols!(
+    /// Protection of mappings.
+    PROT_FLAGS, "prot_flags", 0, [PROT_NONE, PROT_READ, PROT_WRITE, PROT_EXEC, PROT_GROWSDOWN, PROT_GROWSUP]
+);
+symbols!(
+    /// Flags of mmap(2).
+    MAP_FLAGS, "map_flags", 0xf,
+    [MAP_SHARED, MAP_PRIVATE, MAP_SHARED_VALIDATE, MAP_FIXED, MAP_ANONYMOUS, MAP_32BIT, MAP_GROWSDOWN, MAP_DENYWRITE, MAP_EXECUTABLE,
+     MAP_LOCKED, MAP_NORESERVE, MAP_POPULATE, MAP_NONBLOCK, MAP_STACK, MAP_HUGETLB, MAP_SYNC, MAP_FIXED_NOREPLACE]
+);
+symbols!(
+    /// Flags of mremap(2).
+    MREMAP_FLAGS, "mremap_flags", 0, [MREMAP_MAYMOVE, MREMAP_FIXED, MREMAP_DONTUNMAP]
+);
+symbols!(
+    /// Flags of msync(2).
+    MSYNC_FLAGS, "msync_flags", 0, [MS_ASYNC, MS_INVALIDATE, MS_SYNC]
+);
+symbols!(
+    /// Flags of mlock2(2).
+    MLOCK_FLAGS, "mlock_flags", 0, [MLOCK_ONFAULT]
+);
+symbols!(
+    /// Flags of mlockall(2).
+    MLOCKALL_FLAGS, "mlockall_flags", 0, [MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT]
+);
+symbols!(
+    /// Advice of madvise(2).
+    MADVISE_ADVICE, "madvise_advice", 0,
+    [MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_DONTNEED, MADV_FREE, MADV_REMOVE, MADV_DONTFORK, MADV_DOFORK,
+     MADV_MERGEABLE, MADV_UNMERGEABLE, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_DONTDUMP, MADV_DODUMP, MADV_WIPEONFORK, MADV_KEEPONFORK,
+     MADV_COLD, MADV_PAGEOUT, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_DONTNEED_LOCKED, MADV_COLLAPSE, MADV_HWPOISON,
+     MADV_SOFT_OFFLINE]
+);
