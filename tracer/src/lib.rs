@@ -5,6 +5,7 @@
 
 mod error;
 pub mod event;
+pub mod select;
 mod sink;
 
 pub use error::Error;
