@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+pub use goanna_syscalls::File;
 use goanna_syscalls::{DecodedCall, Outcome, Subject};
 
 /// Something that a source saw.
@@ -103,21 +104,4 @@ pub struct Call {
     pub outcome: Option<Outcome>,
     /// The files that arguments (by index) or the result (index 6) name, after the call.
     pub files: Vec<(u8, File)>,
-}
-
-/// A file's identity, and what is recorded of its state.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct File {
-    /// Device number.
-    pub device: u64,
-    /// Inode number.
-    pub inode: u64,
-    /// Type and permission bits.
-    pub mode: u32,
-    /// Number of hard links.
-    pub links: u64,
-    /// Size in bytes.
-    pub size: u64,
-    /// Path, where it is known.
-    pub path: Option<Box<[u8]>>,
 }

@@ -12,6 +12,7 @@ mod operation;
 mod signature;
 pub mod structures;
 pub mod symbols;
+mod sysno_set;
 mod table;
 mod value;
 
@@ -21,5 +22,6 @@ pub use signature::{
     Class, Extent, Field, Kind, LastLink, Param, Returns, Signature, Structure, TimeFormat,
 };
 pub use symbols::Symbols;
+pub use sysno_set::SysnoSet;
 pub use table::{SIGNATURES, by_name, signature};
-pub use value::{DecodedCall, Outcome, Subject, Time, Treatment, Value};
+pub use value::{DecodedCall, File, Outcome, Subject, Time, Treatment, Value};

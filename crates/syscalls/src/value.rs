@@ -110,3 +110,20 @@ pub enum Treatment {
     /// In the program itself, by code that the monitor put there.
     Process,
 }
+
+/// A file's identity, and what is recorded of its state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct File {
+    /// Device number.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Number of hard links.
+    pub links: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Path, where it is known.
+    pub path: Option<Box<[u8]>>,
+}
