@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use amino_schema::key;
-use amino_txn::{Changes, EngineKind, Options, Store};
+use amino_txn::{Changes, EngineKind, Options, Records, Store};
 
 const FILES: u64 = 100_000;
 

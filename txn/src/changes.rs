@@ -83,15 +83,6 @@ impl Changes {
             .map(|(key, value)| (key, value.as_ref()))
     }
 
-    /// As [`Changes::range`], with bounds that the iterator keeps.
-    pub(crate) fn between(
-        &self,
-        bounds: (Bound<Bytes>, Bound<Bytes>),
-    ) -> impl Iterator<Item = (&Bytes, Option<&Bytes>)> {
-        let range = self.map.range(bounds);
-        range.map(|(key, value)| (key, value.as_ref()))
-    }
-
     /// Number of keys changed.
     pub fn len(&self) -> usize {
         self.map.len()

@@ -380,7 +380,7 @@ impl Shared {
     }
 
     /// The state at a flush point chosen now, before which everything is appended to the log as by a commit.
-    pub(crate) fn snapshot(&self) -> Result<Snapshot<'_>, Error> {
+    pub(crate) fn snapshot(self: &Arc<Self>) -> Result<Snapshot, Error> {
         self.check()?;
         let source = self.source();
         let mut writer = self.writer.lock();
@@ -392,7 +392,8 @@ impl Shared {
         // Taken together: a layer is in the one or in the other.
         let layers = self.layers.read();
         let engine = self.engine.snapshot();
-        let snapshot = engine.map(|engine| Snapshot::new(layers.frozen(), engine));
+        let snapshot =
+            engine.map(|engine| Snapshot::new(layers.frozen(), engine, Arc::clone(self)));
         drop((layers, line));
         self.write_out(&mut writer, point, false)?;
         drop(writer);

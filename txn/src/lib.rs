@@ -25,7 +25,7 @@ pub use engine::EngineKind;
 pub use error::Error;
 pub use options::{DirtySource, Info, Options, Stats};
 pub use salvage::{Loss, Salvaged, salvage};
-pub use snapshot::Snapshot;
+pub use snapshot::{Records, Snapshot, Visit};
 pub use store::{OpGuard, Store};
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
-//! The store as it was at one moment, and how layers and engine are read as one.
+//! Records, whatever holds them: the trait that all who read them use; the store as it was at one moment; and how layers
+//! and engine are read as one.
 
 use std::iter::Peekable;
 use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
 use std::vec::IntoIter;
 
 use amino_schema::key::prefix_end;
 use bytes::Bytes;
 
+use crate::commit::Shared;
 use crate::layers::{Layers, Overlay};
 use crate::{Error, engine};
 
@@ -14,29 +17,43 @@ use crate::{Error, engine};
 const SCAN_CHUNK: usize = 128;
 const SCAN_CHUNK_MAX: usize = 8192;
 
-/// What a scan calls with each entry.
-pub(crate) type Visit<'a> = dyn FnMut(&[u8], &Bytes) -> ControlFlow<()> + 'a;
+/// What a scan calls with each record: its key and its value. `Break` ends the scan.
+pub type Visit<'a> = dyn FnMut(&[u8], &Bytes) -> ControlFlow<()> + 'a;
 
-/// The store between two operations: what is submitted later is not in it.
-///
-/// It keeps the changes in memory that the engine did not have then. An engine without snapshots of its own (sled) takes
-/// over nothing while there is one, so that after a while threads that change something wait for its end.
-pub struct Snapshot<'a> {
-    layers: Layers,
-    engine: Box<dyn engine::Snapshot + 'a>,
+/// Records by their keys, in key order: those of the store as it is now ([`crate::Store`]), of one moment ([`Snapshot`]), or
+/// those that one transaction sees.
+pub trait Records {
+    /// The value of `key`.
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error>;
+
+    /// Visits the records whose keys start with `prefix` and lie behind `from`, in key order, until `visit` breaks.
+    fn scan(&self, from: Bound<&[u8]>, prefix: &[u8], visit: &mut Visit<'_>) -> Result<(), Error>;
 }
 
-impl<'a> Snapshot<'a> {
-    /// `layers` above `engine`, which are of one moment.
-    pub(crate) fn new(layers: Layers, engine: Box<dyn engine::Snapshot + 'a>) -> Self {
-        Self { layers, engine }
-    }
+/// The store as it was between two operations. Nothing that happens later changes what it shows, however long it is kept.
+///
+/// A snapshot owns what it needs and borrows nothing. It keeps the store's directory from being opened again, and it keeps
+/// what was overwritten since: fjall keeps it on disk, sled in memory. All of that is free again when it is dropped.
+/// On a full disk the engine may have to be opened again; what fjall then deletes is missing from older snapshots, and
+/// reading it from them is an error.
+pub struct Snapshot {
+    layers: Layers,
+    engine: Box<dyn engine::Snapshot>,
+    /// Last: the engine's files are in use before.
+    _shared: Arc<Shared>,
+}
 
-    /// The value of `key`.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        match self.layers.get(key) {
-            Some(value) => Ok(value),
-            None => self.engine.get(key),
+impl Snapshot {
+    /// `layers` above `engine`, which are of one moment.
+    pub(crate) fn new(
+        layers: Layers,
+        engine: Box<dyn engine::Snapshot>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self {
+            layers,
+            engine,
+            _shared: shared,
         }
     }
 
@@ -44,14 +61,17 @@ impl<'a> Snapshot<'a> {
     pub fn differences(&self) -> Result<Vec<(u8, String)>, Error> {
         engine::differences(&*self.engine)
     }
+}
 
-    /// Visits the entries whose keys start with `prefix` and lie behind `from`, in key order, until `visit` breaks.
-    pub fn scan(
-        &self,
-        from: Bound<&[u8]>,
-        prefix: &[u8],
-        visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
-    ) -> Result<(), Error> {
+impl Records for Snapshot {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        match self.layers.get(key) {
+            Some(value) => Ok(value),
+            None => self.engine.get(key),
+        }
+    }
+
+    fn scan(&self, from: Bound<&[u8]>, prefix: &[u8], visit: &mut Visit<'_>) -> Result<(), Error> {
         in_chunks(from, prefix, |from, end, chunk| {
             let mut merge = Merge::new(self.layers.overlay(from, end, chunk), end);
             if merge.entries(&*self.engine, from, visit)?.is_break() {

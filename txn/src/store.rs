@@ -1,6 +1,6 @@
 //! The store: what others call. What happens behind it, and the order of locks, is in [`crate::commit`].
 
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
@@ -15,7 +15,7 @@ use crate::engine::{Counted, Origin, compare};
 use crate::layers::Layers;
 use crate::log::{Log, recover};
 use crate::options::{DirtySource, Info, Options, Stats};
-use crate::snapshot::{Merge, Snapshot, in_chunks};
+use crate::snapshot::{Merge, Records, Snapshot, Visit, in_chunks};
 use crate::space::{DiskSpace, Purpose};
 use crate::{Changes, EngineKind, Error, dir};
 
@@ -117,45 +117,8 @@ impl Store {
             })
     }
 
-    /// The value of `key`, with everything submitted so far.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        // The lock is given back before the engine is read: a layer leaves only after the engine has it.
-        let pending = self.shared.layers.read().get(key);
-        match pending {
-            Some(value) => Ok(value),
-            None => self.shared.engine.get(key),
-        }
-    }
-
-    /// Visits the entries whose keys start with `prefix` and lie behind `from`, in key order, until `visit` breaks.
-    ///
-    /// Of what is submitted meanwhile, a scan may see any part. `visit` may read and submit.
-    pub fn scan(
-        &self,
-        from: Bound<&[u8]>,
-        prefix: &[u8],
-        visit: &mut dyn FnMut(&[u8], &Bytes) -> ControlFlow<()>,
-    ) -> Result<(), Error> {
-        in_chunks(from, prefix, |from, end, chunk| {
-            let (overlay, snapshot) = {
-                // Taken together: a layer is in the one or in the other.
-                let layers = self.shared.layers.read();
-                (
-                    layers.overlay(from, end, chunk),
-                    self.shared.engine.snapshot()?,
-                )
-            };
-            let mut merge = Merge::new(overlay, end);
-            if merge.entries(&*snapshot, from, visit)?.is_break() {
-                return Ok(None);
-            }
-            drop(snapshot);
-            Ok(merge.rest(visit))
-        })
-    }
-
     /// The store as it is now, between two operations, with what the dirty source has.
-    pub fn snapshot(&self) -> Result<Snapshot<'_>, Error> {
+    pub fn snapshot(&self) -> Result<Snapshot, Error> {
         self.shared.snapshot()
     }
 
@@ -247,6 +210,38 @@ impl Store {
     #[cfg(test)]
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
+    }
+}
+
+/// What is there now, with everything submitted so far. Of what is submitted during a scan, the scan may show any part.
+/// `visit` may read and submit.
+impl Records for Store {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        // The lock is given back before the engine is read: a layer leaves only after the engine has it.
+        let pending = self.shared.layers.read().get(key);
+        match pending {
+            Some(value) => Ok(value),
+            None => self.shared.engine.get(key),
+        }
+    }
+
+    fn scan(&self, from: Bound<&[u8]>, prefix: &[u8], visit: &mut Visit<'_>) -> Result<(), Error> {
+        in_chunks(from, prefix, |from, end, chunk| {
+            let (overlay, snapshot) = {
+                // Taken together: a layer is in the one or in the other.
+                let layers = self.shared.layers.read();
+                (
+                    layers.overlay(from, end, chunk),
+                    self.shared.engine.snapshot()?,
+                )
+            };
+            let mut merge = Merge::new(overlay, end);
+            if merge.entries(&*snapshot, from, visit)?.is_break() {
+                return Ok(None);
+            }
+            drop(snapshot);
+            Ok(merge.rest(visit))
+        })
     }
 }
 

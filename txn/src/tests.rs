@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::{Changes, DirtySource, EngineKind, Error, Options, Store, change_cost};
+use crate::{Changes, DirtySource, EngineKind, Error, Options, Records, Store, change_cost};
 
 fn options() -> Options {
     Options {

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use amino_txn::{Changes, EngineKind, Error, Options, Store};
+use amino_txn::{Changes, EngineKind, Error, Options, Records, Store};
 use common::{Model, all, apply, copy_dir, options, random_changes};
 
 const ENGINE: EngineKind = EngineKind::Sled;

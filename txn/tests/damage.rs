@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use amino_txn::{Changes, EngineKind, Error, Options, Store, salvage};
+use amino_txn::{Changes, EngineKind, Error, Options, Records, Store, salvage};
 use common::{Model, apply, copy_dir, options};
 
 const SECTOR: usize = 512;

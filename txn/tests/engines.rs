@@ -161,6 +161,92 @@ fn snapshots_do_not_change() {
     ENGINES.into_iter().for_each(snapshots_stand_still);
 }
 
+/// Applies batches, makes checkpoints, lets the engine rewrite its files and opens them again while snapshots are kept, and
+/// compares all of them after each step.
+fn kept_snapshots_stay_as_they_were(kind: EngineKind) {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = kind.open(&dir.path().join("engine"), None).unwrap();
+    let mut rng = fastrand::Rng::with_seed(11);
+    let mut model = Model::new();
+    let mut kept: Vec<(Box<dyn Snapshot>, Model, u32)> = Vec::new();
+    for seq in 1..=80u32 {
+        let changes = random_changes(&mut rng, 30);
+        engine.apply(&changes, &seq.to_le_bytes()).unwrap();
+        apply(&mut model, &changes);
+        match rng.u8(..10) {
+            0..3 => kept.push((engine.snapshot().unwrap(), model.clone(), seq)),
+            3 if !kept.is_empty() => drop(kept.swap_remove(rng.usize(..kept.len()))),
+            4..7 => engine.checkpoint(false, &mut |_| Ok(())).unwrap(),
+            7 => {
+                engine.checkpoint(false, &mut |_| Ok(())).unwrap();
+                engine.reclaim(u64::MAX).unwrap();
+            }
+            8 => engine.reopen().unwrap(),
+            _ => {}
+        }
+        for (view, then, seq) in &kept {
+            let (a, b) = (random_key(&mut rng), random_key(&mut rng));
+            for (from, to) in [
+                (Bound::Unbounded, Bound::Unbounded),
+                (random_bound(&mut rng, &a), random_bound(&mut rng, &b)),
+            ] {
+                let seen = range(&**view, from, to);
+                assert_eq!(
+                    seen,
+                    expected(then, from, to),
+                    "{kind:?} {seq} {from:?} {to:?}"
+                );
+            }
+            let value = view.get(&a).unwrap();
+            assert_eq!(value.as_deref(), then.get(&a).map(Vec::as_slice));
+            let applied = view.get(amino_schema::key::APPLIED).unwrap();
+            assert_eq!(applied.as_deref(), Some(&seq.to_le_bytes()[..]), "{kind:?}");
+        }
+    }
+}
+
+/// sled made batches wait for a snapshot's end, and fjall the opening of its files.
+#[test]
+fn a_kept_snapshot_stays_as_it_was_and_nothing_waits_for_it() {
+    ENGINES
+        .into_iter()
+        .for_each(kept_snapshots_stay_as_they_were);
+}
+
+#[test]
+fn what_only_a_snapshot_needs_is_freed_when_it_is_dropped() {
+    const BYTES: u64 = 8 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let engine = EngineKind::Fjall
+        .open(&dir.path().join("engine"), None)
+        .unwrap();
+    let mut rng = fastrand::Rng::with_seed(5);
+    let mut value = || -> Vec<u8> {
+        std::iter::repeat_with(|| rng.u8(..))
+            .take(64 << 10)
+            .collect()
+    };
+    let keys = || (0..BYTES >> 16).map(|number| [b"P", &number.to_be_bytes()[..]].concat());
+    let changes: Changes = keys()
+        .map(|key| (key.into(), Some(value().into())))
+        .collect();
+    engine.apply(&changes, b"1").unwrap();
+    let snapshot = engine.snapshot().unwrap();
+    let removed: Changes = keys().map(|key| (key.into(), None)).collect();
+    engine.apply(&removed, b"2").unwrap();
+    let size_after_compaction = || {
+        engine.checkpoint(false, &mut |_| Ok(())).unwrap();
+        assert!(engine.reclaim(u64::MAX).unwrap());
+        engine.reopen().unwrap();
+        engine.size_on_disk().unwrap()
+    };
+    assert!(size_after_compaction() >= BYTES);
+    let seen = range(&*snapshot, Bound::Unbounded, Bound::Unbounded);
+    assert_eq!(seen.len() as u64, BYTES >> 16);
+    drop(snapshot);
+    assert!(size_after_compaction() < BYTES / 4);
+}
+
 /// fjall reads its journal entry by entry at each start, also what is in its tables already. It must not count its
 /// sequence numbers from zero, either, when there is nothing to read: later changes would be older than earlier ones.
 #[test]

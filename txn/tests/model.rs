@@ -7,7 +7,7 @@ use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 use std::time::Duration;
 
-use amino_txn::{Changes, EngineKind, Error, Options, Store};
+use amino_txn::{Changes, EngineKind, Error, Options, Records, Store};
 use common::{ENGINES, Model, all, apply, options, random_changes, random_key, scan};
 
 fn check(store: &Store, model: &Model, rng: &mut fastrand::Rng) {

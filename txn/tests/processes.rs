@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use amino_txn::{Changes, EngineKind, Error, Options, Store};
+use amino_txn::{Changes, EngineKind, Error, Options, Records, Store};
 use common::{ENGINES, all, copy_dir, options};
 
 const STORE: &str = "AMINO_TXN_TEST_STORE";

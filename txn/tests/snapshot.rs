@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use amino_txn::{Changes, DirtySource, Options, Snapshot, Store};
+use amino_txn::{Changes, DirtySource, Options, Records, Snapshot, Store};
 use common::{ENGINES, Model, apply, options, random_changes, random_key};
 
-fn seen(snapshot: &Snapshot<'_>, from: Bound<&[u8]>, prefix: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn seen(snapshot: &Snapshot, from: Bound<&[u8]>, prefix: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut seen = Vec::new();
     snapshot
         .scan(from, prefix, &mut |key, value| {

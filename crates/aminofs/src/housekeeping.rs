@@ -304,6 +304,9 @@ impl Volume {
     }
 
     pub(crate) fn do_sync(&self, node: Option<&Node>) -> Result<()> {
+        if self.is_snapshot {
+            return Ok(());
+        }
         let Some(node) = node else {
             self.pick_up_all()?;
             self.flush()?;

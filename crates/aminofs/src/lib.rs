@@ -27,7 +27,9 @@ mod housekeeping;
 mod import;
 mod inode;
 mod metadata;
+mod records;
 mod salvage;
+mod snapshot;
 mod switch;
 mod transaction;
 mod view;
@@ -41,7 +43,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use amino_schema::{Meta, MetaFlags, ParsedKey, PathRecord, ROOT_INO, Super, key};
-use amino_txn::{Changes, DirtySource, OpGuard, Store};
+use amino_txn::{Changes, DirtySource, OpGuard, Records, Store};
 use bytes::Bytes;
 use goanna_cache::{IdleList, RangeSet};
 use goanna_vfs::{Errno, FileKind, Node, Result};
@@ -213,9 +215,13 @@ impl AminoFs {
     }
 }
 
-/// An open store.
+/// An open store, or the store at one moment ([`AminoFs::snapshot`]).
 pub struct Volume {
     store: Store,
+    /// What is read: `store` as it is now, or a snapshot of it.
+    records: Box<dyn Records + Send + Sync>,
+    /// `records` are a snapshot, and nothing can be changed.
+    is_snapshot: bool,
     dir: PathBuf,
     options: Options,
     dev: u64,
@@ -249,13 +255,35 @@ impl Volume {
     fn open(store_dir: &Path, options: Options) -> std::result::Result<Arc<Self>, Error> {
         let store = open_store(store_dir, &options)?;
         make_root(&store, &options)?;
-        let superblock = match store.get(&key::super_key())? {
+        prepare_cache_dir(store_dir)?;
+        let records = Box::new(store.clone());
+        let fs = Arc::new(Self::over(store_dir, options, store, records, false)?);
+        fs.bury_orphans()?;
+        let weak: Weak<Self> = Arc::downgrade(&fs);
+        fs.store.set_source(weak as Weak<dyn DirtySource>);
+        let housekeeper = housekeeping::start(&fs).map_err(|source| Error::Host {
+            what: "start a thread for",
+            path: store_dir.to_owned(),
+            source,
+        })?;
+        *fs.housekeeper.lock() = Some(housekeeper);
+        Ok(fs)
+    }
+
+    /// What `records` of `store` hold, with nothing in memory yet.
+    fn over(
+        store_dir: &Path,
+        options: Options,
+        store: Store,
+        records: Box<dyn Records + Send + Sync>,
+        is_snapshot: bool,
+    ) -> std::result::Result<Self, Error> {
+        let superblock = match records.get(&key::super_key())? {
             Some(raw) => Super::decode(&raw)?,
             None => return Err(damage("superblock", "there is none")),
         };
         check_super(&superblock)?;
-        prepare_cache_dir(store_dir)?;
-        let record = match store.get(&key::root_key())? {
+        let record = match records.get(&key::root_key())? {
             Some(raw) => PathRecord::decode(&raw)?,
             None => return Err(damage("path record", "the root directory is missing")),
         };
@@ -286,7 +314,7 @@ impl Volume {
             FileKind::Directory,
             State::stored(meta, home, seen),
         );
-        let fs = Arc::new(Self {
+        Ok(Self {
             dev: device(&superblock.store_id),
             dir: store_dir.to_owned(),
             names: RwLock::new(()),
@@ -306,23 +334,20 @@ impl Volume {
             }),
             options,
             store,
+            records,
+            is_snapshot,
             housekeeper: Mutex::new(None),
-        });
-        fs.bury_orphans()?;
-        let weak: Weak<Self> = Arc::downgrade(&fs);
-        fs.store.set_source(weak as Weak<dyn DirtySource>);
-        let housekeeper = housekeeping::start(&fs).map_err(|source| Error::Host {
-            what: "start a thread for",
-            path: store_dir.to_owned(),
-            source,
-        })?;
-        *fs.housekeeper.lock() = Some(housekeeper);
-        Ok(fs)
+        })
     }
 
     /// Makes everything durable and stops. Operations that change something fail afterwards. The store's directory is
     /// free for others when the last reference to the file system is dropped.
+    ///
+    /// Nothing happens to the store where this is a snapshot.
     pub fn close(&self) -> std::result::Result<(), Error> {
+        if self.is_snapshot {
+            return Ok(());
+        }
         // What cannot be picked up now for want of space has been reported to nobody yet.
         let picked_up = self.pick_up_all();
         self.stop_housekeeper();
@@ -349,7 +374,7 @@ impl Volume {
         }
     }
 
-    /// The store below.
+    /// The store below, as it is now.
     pub fn store(&self) -> &Store {
         &self.store
     }
@@ -429,28 +454,16 @@ impl Volume {
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        self.store.get(key).map_err(|e| errno(&e))
+        records::get(&*self.records, key)
     }
 
     /// Calls `visit` for all keys with `prefix`, in order, until it returns false.
     fn scan(
         &self,
         prefix: &[u8],
-        mut visit: impl FnMut(&[u8], &Bytes) -> std::result::Result<bool, amino_schema::DecodeError>,
+        visit: impl FnMut(&[u8], &Bytes) -> std::result::Result<bool, amino_schema::DecodeError>,
     ) -> Result<()> {
-        let mut failure = None;
-        let scanned = self
-            .store
-            .scan(Bound::Unbounded, prefix, &mut |key, value| {
-                match visit(key, value) {
-                    Ok(true) => return ControlFlow::Continue(()),
-                    Ok(false) => {}
-                    Err(error) => failure = Some(error),
-                }
-                ControlFlow::Break(())
-            });
-        scanned.map_err(|e| errno(&e))?;
-        failure.map_or(Ok(()), |error| Err(damaged(error)))
+        records::scan(&*self.records, Bound::Unbounded, prefix, visit)
     }
 
     /// The inode behind a node of this file system.
@@ -611,6 +624,9 @@ fn device(store_id: &[u8; 16]) -> u64 {
 impl Drop for Volume {
     fn drop(&mut self) {
         self.stop_housekeeper();
+        if self.is_snapshot {
+            return;
+        }
         // The store cannot reach its dirty source any more, so what is dirty is submitted. After a close nothing is.
         let guard = self.store.enter();
         let mut changes = Changes::new();

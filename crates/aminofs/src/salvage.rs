@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use amino_schema::{PathRecord, Super, key};
-use amino_txn::{Changes, Loss, Salvaged, Store};
+use amino_txn::{Changes, Loss, Records, Salvaged, Store};
 
 use crate::{Error, Options, open_store, root_record, superblock};
 

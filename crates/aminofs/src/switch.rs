@@ -14,6 +14,10 @@ impl FileSystem for AminoFs {
         "amino"
     }
 
+    fn is_read_only(&self) -> bool {
+        self.is_snapshot
+    }
+
     fn largest_file(&self) -> u64 {
         crate::content::write::MAX_FILE
     }
@@ -39,7 +43,7 @@ impl FileSystem for AminoFs {
     }
 
     fn transactions(&self) -> Option<&dyn Transactions> {
-        Some(self)
+        (!self.is_snapshot).then_some(self as &dyn Transactions)
     }
 
     fn content(&self) -> Option<&dyn CachedContent> {

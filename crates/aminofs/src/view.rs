@@ -12,14 +12,14 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use amino_schema::{DecodeError, Meta, Timestamp};
 use amino_txn::locks::{Mode, Owner, Resource};
-use amino_txn::{Changes, OpGuard};
+use amino_txn::{Changes, OpGuard, Records, Visit};
 use bytes::Bytes;
 use goanna_vfs::{BLOCKED, Caller, Errno, FileKind, Node, Result};
 
 use crate::inode::{Home, Inode, State, now};
 use crate::transaction::Txn;
 use crate::transaction::level::{DirDelta, Entry};
-use crate::{AminoFs, Durability, Volume, damaged, errno};
+use crate::{AminoFs, Durability, Volume, errno, records};
 
 /// See the module's documentation.
 pub(crate) struct View<'a> {
@@ -110,6 +110,9 @@ impl View<'_> {
     }
 
     fn enter<T>(&self, op: impl FnOnce(&OpGuard<'_>) -> Result<T>) -> Result<T> {
+        if self.is_snapshot {
+            return Err(Errno::EROFS);
+        }
         self.store.throttle();
         let guard = self.store.enter();
         self.locking.set(self.transactions.count.load(SeqCst) > 0);
@@ -408,14 +411,7 @@ impl View<'_> {
 
     /// The value of a record as this operation sees it.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        let changed = |txn: &Arc<Txn>| {
-            let level = txn.level.lock();
-            level.changes.get(key).map(Option::<&Bytes>::cloned)
-        };
-        match self.within.and_then(|txn| txn.chain().find_map(changed)) {
-            Some(value) => Ok(value),
-            None => self.fs.get(key),
-        }
+        records::get(self, key)
     }
 
     /// The value of a record outside of this transaction.
@@ -428,27 +424,51 @@ impl View<'_> {
         &self,
         from: Bound<&[u8]>,
         prefix: &[u8],
-        mut visit: impl FnMut(&[u8], &Bytes) -> std::result::Result<bool, DecodeError>,
+        visit: impl FnMut(&[u8], &Bytes) -> std::result::Result<bool, DecodeError>,
     ) -> Result<()> {
+        records::scan(self, from, prefix, visit)
+    }
+
+    /// As [`View::scan_from`], from the first on.
+    pub(crate) fn scan(
+        &self,
+        prefix: &[u8],
+        visit: impl FnMut(&[u8], &Bytes) -> std::result::Result<bool, DecodeError>,
+    ) -> Result<()> {
+        self.scan_from(Bound::Unbounded, prefix, visit)
+    }
+}
+
+/// The records as this operation sees them: as its transaction changed them, above the committed ones.
+impl Records for View<'_> {
+    fn get(&self, key: &[u8]) -> std::result::Result<Option<Bytes>, amino_txn::Error> {
+        let changed = |txn: &Arc<Txn>| {
+            let level = txn.level.lock();
+            level.changes.get(key).map(Option::<&Bytes>::cloned)
+        };
+        match self.within.and_then(|txn| txn.chain().find_map(changed)) {
+            Some(value) => Ok(value),
+            None => self.fs.records.get(key),
+        }
+    }
+
+    fn scan(
+        &self,
+        from: Bound<&[u8]>,
+        prefix: &[u8],
+        visit: &mut Visit<'_>,
+    ) -> std::result::Result<(), amino_txn::Error> {
         let mut changed = BTreeMap::new();
         let chain: Vec<_> = self.within.into_iter().flat_map(Txn::chain).collect();
         for txn in chain.into_iter().rev() {
             txn.level.lock().overlay(from, prefix, &mut changed);
         }
-        let mut failure = None;
         let mut seen = |key: &[u8], value: &Option<Bytes>| {
-            let Some(value) = value else {
-                return ControlFlow::Continue(());
-            };
-            match visit(key, value) {
-                Ok(true) => return ControlFlow::Continue(()),
-                Ok(false) => {}
-                Err(error) => failure = Some(error),
-            }
-            ControlFlow::Break(())
+            let value = value.as_ref();
+            value.map_or(ControlFlow::Continue(()), |value| visit(key, value))
         };
         let mut stopped = false;
-        let scanned = self.store.scan(from, prefix, &mut |key, value| {
+        self.fs.records.scan(from, prefix, &mut |key, value| {
             let mut next = ControlFlow::Continue(());
             let mut replaced = false;
             while let Some(first) = changed.first_entry().filter(|first| **first.key() <= *key) {
@@ -464,20 +484,10 @@ impl View<'_> {
             }
             stopped = next.is_break();
             next
-        });
-        scanned.map_err(|e| errno(&e))?;
+        })?;
         if !stopped {
             let _ = changed.iter().try_for_each(|(key, value)| seen(key, value));
         }
-        failure.map_or(Ok(()), |error| Err(damaged(error)))
-    }
-
-    /// As [`View::scan_from`], from the first on.
-    pub(crate) fn scan(
-        &self,
-        prefix: &[u8],
-        visit: impl FnMut(&[u8], &Bytes) -> std::result::Result<bool, DecodeError>,
-    ) -> Result<()> {
-        self.scan_from(Bound::Unbounded, prefix, visit)
+        Ok(())
     }
 }

@@ -7,7 +7,7 @@ use common::*;
 
 use amino_fs::fsck::{Constraint, fsck};
 use amino_schema::{DataRecord, Meta, OrphanRecord, PathRecord, key, record};
-use amino_txn::{Changes, EngineKind, Options, Store};
+use amino_txn::{Changes, EngineKind, Options, Records, Store};
 use goanna_vfs::FileSystem;
 
 const DIR_INO: u64 = 2;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use amino_fs::{AminoFs, EngineKind};
 use amino_schema::key;
+use amino_txn::Records;
 use common::user::User;
 use common::{close_and_check, open_with, options};
 use goanna_vfs::{Errno, FileSystem};

@@ -10,6 +10,7 @@ use common::*;
 
 use amino_fs::AminoFs;
 use amino_schema::{ParsedKey, PathRecord};
+use amino_txn::Records;
 use goanna_vfs::{CachedContent, Errno, FileSystem, WritePosition};
 use std::ops::{Bound, ControlFlow};
 

@@ -4,7 +4,7 @@ use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
 
 use amino_schema::{DataRecord, DecodeError, FileKind, Meta, PathRecord, Super, key};
-use amino_txn::{Snapshot, Store};
+use amino_txn::{Records, Store};
 use serde::{Deserialize, Serialize};
 
 /// Counts of what a store holds.
@@ -39,9 +39,9 @@ impl Counts {
         }
     }
 
-    fn of(store: &Snapshot<'_>) -> Result<Self, amino_fs::Error> {
+    fn of(records: &dyn Records) -> Result<Self, amino_fs::Error> {
         let mut counts = Self::default();
-        scan(store, key::PATH_TAG, |value| {
+        scan(records, key::PATH_TAG, |value| {
             let record = PathRecord::decode(value)?;
             counts.names += 1;
             if let Some(meta) = &record.meta {
@@ -49,11 +49,11 @@ impl Counts {
             }
             Ok(())
         })?;
-        scan(store, key::DATA_TAG, |value| {
+        scan(records, key::DATA_TAG, |value| {
             counts.add(&DataRecord::decode(value)?.meta);
             Ok(())
         })?;
-        scan(store, key::ORPHAN_TAG, |_| {
+        scan(records, key::ORPHAN_TAG, |_| {
             counts.orphans += 1;
             Ok(())
         })?;
@@ -63,12 +63,12 @@ impl Counts {
 }
 
 fn scan(
-    store: &Snapshot<'_>,
+    records: &dyn Records,
     tag: &[u8],
     mut visit: impl FnMut(&bytes::Bytes) -> Result<(), DecodeError>,
 ) -> Result<(), amino_fs::Error> {
     let mut failure = None;
-    store.scan(
+    records.scan(
         Bound::Included(tag),
         tag,
         &mut |_, value| match visit(value) {

@@ -57,7 +57,7 @@ impl Counted {
     }
 
     /// As [`Engine::snapshot`].
-    pub(crate) fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, Error> {
+    pub(crate) fn snapshot(&self) -> Result<Box<dyn Snapshot>, Error> {
         self.engine.snapshot()
     }
 

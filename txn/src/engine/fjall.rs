@@ -17,9 +17,10 @@ use amino_schema::holdings::Sum;
 use amino_schema::key::APPLIED;
 use bytes::Bytes;
 use fjall::{
-    AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode,
-    Readable, Snapshot as DatabaseSnapshot,
+    AbstractTree, AnyTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode,
+    Snapshot as DatabaseSnapshot,
 };
+use lsm_tree::Guard;
 use nix::unistd::{Whence, lseek};
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
 
@@ -67,9 +68,13 @@ pub(super) struct FjallEngine {
     was_full: AtomicBool,
 }
 
-struct FjallSnapshot<'a> {
-    snapshot: DatabaseSnapshot,
-    opened: MappedRwLockReadGuard<'a, Opened>,
+/// The tree, without the database, which holds the lock on the directory: so [`FjallEngine::reopen`] does not wait for snapshots.
+///
+/// The tree that is opened again may delete a file that the snapshot has not opened yet. Then reading the snapshot fails.
+struct FjallSnapshot {
+    /// Keeps fjall from dropping the versions of entries that the snapshot shows.
+    version: DatabaseSnapshot,
+    tree: AnyTree,
 }
 
 fn error(what: &'static str) -> impl Fn(fjall::Error) -> Error {
@@ -418,11 +423,11 @@ impl Engine for FjallEngine {
         Ok(found.map(Bytes::from))
     }
 
-    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, Error> {
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, Error> {
         let opened = self.opened()?;
         Ok(Box::new(FjallSnapshot {
-            snapshot: opened.database.snapshot(),
-            opened,
+            version: opened.database.snapshot(),
+            tree: opened.entries.tree.clone(),
         }))
     }
 
@@ -533,10 +538,11 @@ impl Engine for FjallEngine {
     }
 }
 
-impl Snapshot for FjallSnapshot<'_> {
+impl Snapshot for FjallSnapshot {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        let found = self.snapshot.get(&self.opened.entries, key);
-        Ok(found.map_err(error("read"))?.map(Bytes::from))
+        let found = self.tree.get(key, self.version.seqno());
+        let found = found.map_err(|why| error("read")(why.into()))?;
+        Ok(found.map(Bytes::from))
     }
 
     fn range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Box<dyn Iterator<Item = Entry> + '_> {
@@ -545,10 +551,11 @@ impl Snapshot for FjallSnapshot<'_> {
             return Box::new(std::iter::empty());
         }
         let entries = self
-            .snapshot
-            .range::<&[u8], _>(&self.opened.entries, (from, to));
+            .tree
+            .range::<&[u8], _>((from, to), self.version.seqno(), None);
         Box::new(entries.map(|guard| {
-            let (key, value) = guard.into_inner().map_err(error("read a range"))?;
+            let entry = guard.into_inner();
+            let (key, value) = entry.map_err(|why| error("read a range")(why.into()))?;
             Ok((key.into(), value.into()))
         }))
     }

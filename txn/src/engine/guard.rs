@@ -25,7 +25,27 @@ pub(super) struct Guarded {
     name: &'static str,
     /// `None` only while it is dropped.
     engine: Option<Box<dyn Engine>>,
-    panicked: OnceLock<Arc<str>>,
+    panicked: Panicked,
+}
+
+/// Whether an engine or one of its snapshots has panicked, and the message. Snapshots share it with their engine.
+#[derive(Clone)]
+struct Panicked {
+    engine: &'static str,
+    why: Arc<OnceLock<Box<str>>>,
+}
+
+impl Panicked {
+    /// Fails if there was a panic.
+    fn check(&self, what: &'static str) -> Result<(), Error> {
+        let why = self.why.get();
+        why.map_or(Ok(()), |why| Err(error(self.engine, what, why)))
+    }
+
+    fn set(&self, what: &'static str, why: String) -> Error {
+        let why = self.why.get_or_init(|| why.into());
+        error(self.engine, what, why)
+    }
 }
 
 /// Opens an engine by `open`.
@@ -37,7 +57,10 @@ pub(super) fn open<E: Engine + 'static>(
     Ok(Box::new(Guarded {
         name,
         engine: Some(Box::new(opened)),
-        panicked: OnceLock::new(),
+        panicked: Panicked {
+            engine: name,
+            why: Arc::default(),
+        },
     }))
 }
 
@@ -83,18 +106,11 @@ impl Guarded {
         what: &'static str,
         call: impl FnOnce(&dyn Engine) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        if let Some(why) = self.panicked.get() {
-            return Err(error(self.name, what, why));
-        }
+        self.panicked.check(what)?;
         let Some(engine) = &self.engine else {
             return Err(error(self.name, what, "it is closed"));
         };
-        catch(|| call(&**engine)).unwrap_or_else(|why| Err(self.panicked(what, why)))
-    }
-
-    fn panicked(&self, what: &'static str, why: String) -> Error {
-        let why = self.panicked.get_or_init(|| why.into());
-        error(self.name, what, why)
+        catch(|| call(&**engine)).unwrap_or_else(|why| Err(self.panicked.set(what, why)))
     }
 }
 
@@ -110,17 +126,10 @@ impl Engine for Guarded {
         self.call("read", |engine| engine.get(key))
     }
 
-    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, Error> {
-        if let Some(why) = self.panicked.get() {
-            return Err(error(self.name, "read", why));
-        }
-        let Some(engine) = &self.engine else {
-            return Err(error(self.name, "read", "it is closed"));
-        };
-        let taken = catch(|| engine.snapshot());
-        let view = taken.unwrap_or_else(|why| Err(self.panicked("read", why)))?;
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, Error> {
+        let view = self.call("read", |engine| engine.snapshot())?;
         Ok(Box::new(GuardedSnapshot {
-            guard: self,
+            panicked: self.panicked.clone(),
             view: Some(view),
         }))
     }
@@ -181,43 +190,48 @@ impl Engine for Guarded {
     }
 }
 
-struct GuardedSnapshot<'a> {
-    guard: &'a Guarded,
+struct GuardedSnapshot {
+    panicked: Panicked,
     /// `None` only while it is dropped.
-    view: Option<Box<dyn Snapshot + 'a>>,
+    view: Option<Box<dyn Snapshot>>,
 }
 
-impl Drop for GuardedSnapshot<'_> {
+impl Drop for GuardedSnapshot {
     fn drop(&mut self) {
         let view = self.view.take();
         let _ = catch(|| drop(view));
     }
 }
 
-impl Snapshot for GuardedSnapshot<'_> {
+impl Snapshot for GuardedSnapshot {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        self.panicked.check("read")?;
         let view = self.view.as_deref();
         let found = catch(|| view.map_or(Ok(None), |view| view.get(key)));
-        found.unwrap_or_else(|why| Err(self.guard.panicked("read", why)))
+        found.unwrap_or_else(|why| Err(self.panicked.set("read", why)))
     }
 
     fn range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Box<dyn Iterator<Item = Entry> + '_> {
+        if let Err(error) = self.panicked.check("read a range") {
+            return Box::new(std::iter::once(Err(error)));
+        }
         let view = self.view.as_deref();
         match catch(|| view.map(|view| view.range(from, to))) {
             Ok(Some(entries)) => Box::new(GuardedRange {
-                guard: self.guard,
+                panicked: &self.panicked,
                 entries: Some(entries),
             }),
             Ok(None) => Box::new(std::iter::empty()),
-            Err(why) => Box::new(std::iter::once(Err(self
-                .guard
-                .panicked("read a range", why)))),
+            Err(why) => {
+                let error = self.panicked.set("read a range", why);
+                Box::new(std::iter::once(Err(error)))
+            }
         }
     }
 }
 
 struct GuardedRange<'a> {
-    guard: &'a Guarded,
+    panicked: &'a Panicked,
     /// `None` after a panic, and while it is dropped.
     entries: Option<Box<dyn Iterator<Item = Entry> + 'a>>,
 }
@@ -238,7 +252,7 @@ impl Iterator for GuardedRange<'_> {
             Ok(entry) => entry,
             Err(why) => {
                 self.entries = None;
-                Some(Err(self.guard.panicked("read a range", why)))
+                Some(Err(self.panicked.set("read a range", why)))
             }
         }
     }

@@ -26,7 +26,7 @@ impl Engine for MemoryEngine {
         Ok(self.map.read().get(key).cloned())
     }
 
-    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, Error> {
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, Error> {
         Ok(Box::new(MemorySnapshot(self.map.read().clone())))
     }
 

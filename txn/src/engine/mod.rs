@@ -71,8 +71,10 @@ pub trait Engine: Send + Sync {
     /// The value of `key`.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error>;
 
-    /// A view that batches applied later do not change. Some engines make `apply` wait for it: keep it short.
-    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, Error>;
+    /// The state between two batches. It stays as it is, however long the caller keeps it: through batches, checkpoints,
+    /// [`Engine::reclaim`] and [`Engine::reopen`]. What it needs of memory or disk beyond the current state is free again
+    /// when it is dropped.
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, Error>;
 
     /// Applies all changes or none, and keeps `applied` with them. Called by one thread at a time. A full disk
     /// is an error of its own ([`Error::NoSpace`] or the host's), here and at a checkpoint; [`Engine::reopen`] must follow it.
@@ -86,8 +88,7 @@ pub trait Engine: Send + Sync {
         publish: &mut dyn FnMut(Vec<FileSum>) -> Result<(), Error>,
     ) -> Result<(), Error>;
 
-    /// Opens the files again after a full disk made writing fail; views have ended before it begins. What was applied
-    /// is still there. When even that needs space that is not there, the engine cannot be read until a later call succeeds.
+    /// Opens the files again after a full disk made writing fail. What was applied is still there. When even that needs space that is not there, the engine cannot be read until a later call succeeds.
     fn reopen(&self) -> Result<(), Error>;
 
     /// Bytes of disk that the engine may take before all it holds, and `pending` bytes more, have found their place.
@@ -118,8 +119,8 @@ pub trait Engine: Send + Sync {
     }
 }
 
-/// An engine's state at one moment.
-pub trait Snapshot {
+/// An engine's state at one moment. It owns what it needs of the engine.
+pub trait Snapshot: Send + Sync {
     /// The value of `key`.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error>;
 

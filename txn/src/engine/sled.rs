@@ -8,12 +8,16 @@
 //! and the other one gets the batches, too, and is opened. So sled writes during a checkpoint only; when the disk is full
 //! then, the batches are still in memory, and what has become of the open copy is overwritten with the one that rests.
 //! After a crash the copy that was open is overwritten in the same way.
+//!
+//! sled has no snapshots. A snapshot here shares the batches in memory, and reads the open copy. Before a checkpoint
+//! overwrites entries there, it keeps what they were for the snapshots that are left ([`Former`]).
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -94,7 +98,7 @@ impl Opened {
 }
 
 /// What was applied since the last checkpoint, and what the last batch has left.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Recent {
     changes: Changes,
     applied: Option<Vec<u8>>,
@@ -111,22 +115,57 @@ enum Rest {
     Both,
 }
 
-/// Two sled databases, of which one is open.
-///
-/// Lock order: `recent`, `opened`, `rest`. Both locks are read recursively: a visitor of one range may read another.
-pub(super) struct SledEngine {
-    dir: PathBuf,
-    /// Who holds it shared keeps batches out: sled has no snapshots.
-    recent: RwLock<Recent>,
-    /// `None` after the last checkpoint, and after a failed one until it can be opened again.
+/// The copies, which snapshots share with the engine.
+struct Copies {
+    /// `None` after the last checkpoint, and after a failed one until it can be opened again. Read recursively: a visitor
+    /// of one range may read another.
     opened: RwLock<Option<Opened>>,
     rest: Mutex<Rest>,
 }
 
-struct SledSnapshot<'a> {
-    recent: RwLockReadGuard<'a, Recent>,
-    opened: MappedRwLockReadGuard<'a, Opened>,
+/// What a checkpoint overwrote in the files, for the snapshots that are older than it. A chain, oldest first: each snapshot
+/// holds the link that was the last one when it was taken, so what no snapshot needs is freed.
+#[derive(Default)]
+struct Former(OnceLock<(Changes, Arc<Former>)>);
+
+impl Former {
+    /// What this link and those behind it have, oldest first.
+    fn chain(&self) -> impl Iterator<Item = &Changes> {
+        let link = std::iter::successors(self.0.get(), |(_, next)| next.0.get());
+        link.map(|(changes, _)| changes)
+    }
 }
+
+impl Drop for Former {
+    fn drop(&mut self) {
+        // A chain can be long: not by recursion.
+        let mut next = self.0.take();
+        while let Some(mut link) = next.and_then(|(_, link)| Arc::into_inner(link)) {
+            next = link.0.take();
+        }
+    }
+}
+
+/// Two sled databases, of which one is open.
+///
+/// Lock order: `recent`, `former`, `copies.opened`, `copies.rest`.
+pub(super) struct SledEngine {
+    dir: PathBuf,
+    recent: RwLock<Arc<Recent>>,
+    /// The last link, which has nothing yet.
+    former: Mutex<Arc<Former>>,
+    copies: Arc<Copies>,
+}
+
+struct SledSnapshot {
+    recent: Arc<Recent>,
+    /// What checkpoints have overwritten since. To be looked at after the copy was read: it is there before the copy changes.
+    former: Arc<Former>,
+    copies: Arc<Copies>,
+}
+
+/// Entries that a snapshot's range takes from the open copy at a time.
+const RANGE_CHUNK: usize = 256;
 
 fn error(what: &'static str) -> impl Fn(sled::Error) -> Error {
     move |why| match why {
@@ -298,6 +337,22 @@ fn check_side(dir: &Path, side: Side, listed: &[FileSum]) -> Result<Option<Error
     Ok(None)
 }
 
+impl Copies {
+    /// The open copy. Fails after the last checkpoint, and while a full disk keeps the copy from being opened again.
+    fn opened(&self) -> Result<MappedRwLockReadGuard<'_, Opened>, Error> {
+        RwLockReadGuard::try_map(self.opened.read_recursive(), Option::as_ref).map_err(|_| {
+            match *self.rest.lock() {
+                Rest::Both => Error::Engine {
+                    engine: "sled",
+                    what: "be used",
+                    why: "it is closed".to_owned(),
+                },
+                _ => Error::NoSpace,
+            }
+        })
+    }
+}
+
 impl SledEngine {
     pub(super) fn open(dir: &Path, listed: Option<&[FileSum]>) -> Result<Self, Error> {
         let listed = listed.unwrap_or_default();
@@ -312,22 +367,34 @@ impl SledEngine {
         Ok(Self {
             dir: dir.to_owned(),
             recent: RwLock::default(),
-            opened: RwLock::new(Some(Opened::new(dir, side)?)),
-            rest: Mutex::new(rest),
+            former: Mutex::default(),
+            copies: Arc::new(Copies {
+                opened: RwLock::new(Some(Opened::new(dir, side)?)),
+                rest: Mutex::new(rest),
+            }),
         })
     }
 
     fn opened(&self) -> Result<MappedRwLockReadGuard<'_, Opened>, Error> {
-        RwLockReadGuard::try_map(self.opened.read_recursive(), Option::as_ref).map_err(|_| {
-            match *self.rest.lock() {
-                Rest::Both => Error::Engine {
-                    engine: "sled",
-                    what: "be used",
-                    why: "it is closed".to_owned(),
-                },
-                _ => Error::NoSpace,
-            }
-        })
+        self.copies.opened()
+    }
+
+    /// Keeps what `recent` will overwrite in `opened` for the snapshots that are left, if any are.
+    fn keep_former(&self, recent: &Recent, opened: &Opened) -> Result<(), Error> {
+        let mut last = self.former.lock();
+        if Arc::strong_count(&last) == 1 {
+            return Ok(());
+        }
+        let mut former = Changes::new();
+        former.set(APPLIED.into(), opened.get(APPLIED)?);
+        for (key, _) in recent.changes.iter() {
+            former.set(key.clone(), opened.get(key)?);
+        }
+        let next = Arc::<Former>::default();
+        // The last link is empty.
+        let _ = last.0.set((former, Arc::clone(&next)));
+        *last = next;
+        Ok(())
     }
 
     fn copy(&self, side: Side) -> PathBuf {
@@ -352,7 +419,7 @@ impl SledEngine {
             .try_for_each(|side| files::allocate_behind(&log(side), end));
         // The open copy, which sled may change, keeps what it has got for the next time.
         if allocated.is_err()
-            && let Rest::One(side) = *self.rest.lock()
+            && let Rest::One(side) = *self.copies.rest.lock()
         {
             files::trim(&log(side))?;
         }
@@ -366,8 +433,10 @@ impl SledEngine {
             return Ok(());
         }
         self.allocate()?;
-        let written = write(&self.opened()?.database, &recent);
-        drop(recent);
+        let opened = self.opened()?;
+        self.keep_former(&recent, &opened)?;
+        let written = write(&opened.database, &recent);
+        drop((opened, recent));
         if written.is_err() {
             self.lose()?;
         }
@@ -376,7 +445,7 @@ impl SledEngine {
 
     /// Closes the open copy, which is of no use any more.
     fn lose(&self) -> Result<(), Error> {
-        match self.opened.write().take() {
+        match self.copies.opened.write().take() {
             Some(Opened { side, database, .. }) => abandon(&self.copy(side), database),
             None => Ok(()),
         }
@@ -459,18 +528,24 @@ fn replace(dir: &Path, side: Side) -> Result<Side, Error> {
 impl Engine for SledEngine {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
         let recent = self.recent.read_recursive();
-        recent.get(&*self.opened()?, key)
+        let opened = self.opened()?;
+        recent.change(key).map_or_else(|| opened.get(key), Ok)
     }
 
-    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, Error> {
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, Error> {
         let recent = self.recent.read_recursive();
-        let opened = self.opened()?;
-        Ok(Box::new(SledSnapshot { recent, opened }))
+        drop(self.opened()?);
+        Ok(Box::new(SledSnapshot {
+            recent: Arc::clone(&recent),
+            former: Arc::clone(&self.former.lock()),
+            copies: Arc::clone(&self.copies),
+        }))
     }
 
     fn apply(&self, changes: &Changes, applied: &[u8]) -> Result<(), Error> {
         let mut recent = self.recent.write();
         drop(self.opened()?);
+        let recent = Arc::make_mut(&mut recent);
         recent.changes.merge(changes.clone());
         recent.applied = Some(applied.to_vec());
         Ok(())
@@ -481,13 +556,14 @@ impl Engine for SledEngine {
         last: bool,
         publish: &mut dyn FnMut(Vec<FileSum>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        if *self.rest.lock() == Rest::Both {
+        let Copies { opened, rest } = &*self.copies;
+        if *rest.lock() == Rest::Both {
             // The last checkpoint was made; nothing can have changed.
             return Ok(());
         }
         self.settle()?;
         let mut recent = self.recent.write();
-        let mut opened = self.opened.write();
+        let mut opened = opened.write();
         let Opened {
             side,
             database,
@@ -502,7 +578,7 @@ impl Engine for SledEngine {
             });
             return Err(error);
         }
-        let former = std::mem::replace(&mut *self.rest.lock(), Rest::One(side));
+        let former = std::mem::replace(&mut *rest.lock(), Rest::One(side));
         let recent = std::mem::take(&mut *recent);
         let by_copying = is_rewritten || former == Rest::None;
         let current = self.catch_up(side, &recent, by_copying)?;
@@ -513,13 +589,13 @@ impl Engine for SledEngine {
         let other = current.side;
         close(&self.copy(other), current.database)?;
         relied_on.extend(files::sums(&self.dir, other.name())?);
-        *self.rest.lock() = Rest::Both;
+        *rest.lock() = Rest::Both;
         publish(relied_on)
     }
 
     fn reopen(&self) -> Result<(), Error> {
-        let mut opened = self.opened.write();
-        let Rest::One(side) = *self.rest.lock() else {
+        let mut opened = self.copies.opened.write();
+        let Rest::One(side) = *self.copies.rest.lock() else {
             return Ok(());
         };
         if opened.is_none() {
@@ -545,7 +621,7 @@ impl Engine for SledEngine {
 
     fn reclaim(&self, available: u64) -> Result<bool, Error> {
         let is_settled = self.recent.read_recursive().applied.is_none();
-        if !is_settled || !matches!(*self.rest.lock(), Rest::One(_)) {
+        if !is_settled || !matches!(*self.copies.rest.lock(), Rest::One(_)) {
             return Ok(false);
         }
         let Some(live) = self.is_worth_rewriting(available)? else {
@@ -557,7 +633,7 @@ impl Engine for SledEngine {
             remove(&path)?;
             return rewritten.map(|()| false);
         }
-        let mut opened = self.opened.write();
+        let mut opened = self.copies.opened.write();
         let Opened { side, database, .. } = opened.take().ok_or(Error::NoSpace)?;
         close(&self.copy(side), database)?;
         remove(&self.copy(side))?;
@@ -595,39 +671,83 @@ impl Engine for SledEngine {
 }
 
 impl Recent {
-    /// The value of `key`, with what is recent above what `opened` has.
-    fn get(&self, opened: &Opened, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        if key == APPLIED && self.applied.is_some() {
-            return Ok(self.applied.clone().map(Bytes::from));
+    /// What the batches in memory say about `key`: nothing, its deletion, or its value.
+    fn change(&self, key: &[u8]) -> Option<Option<Bytes>> {
+        match &self.applied {
+            Some(applied) if key == APPLIED => Some(Some(Bytes::copy_from_slice(applied))),
+            _ => self.changes.get(key).map(Option::<&Bytes>::cloned),
         }
-        if let Some(change) = self.changes.get(key) {
-            return Ok(change.cloned());
-        }
-        let found = opened.database.get(key).map_err(error("read"))?;
+    }
+}
+
+impl Opened {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        let found = self.database.get(key).map_err(error("read"))?;
         Ok(found.as_ref().map(owned))
     }
 }
 
-impl Snapshot for SledSnapshot<'_> {
+impl SledSnapshot {
+    /// The first entries within the bounds, and the key up to which they are complete, if not to the end.
+    fn chunk(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+    ) -> Result<(Vec<Entry>, Option<Bytes>), Error> {
+        let entries = self
+            .copies
+            .opened()?
+            .database
+            .range::<&[u8], _>((from, to))
+            .take(RANGE_CHUNK)
+            .map(|entry| entry.map(|(key, value)| (owned(&key), owned(&value))))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(error("read a range"))?;
+        let last = entries.last().filter(|_| entries.len() == RANGE_CHUNK);
+        let complete_to = last.map(|(key, _)| key.clone());
+        let to = complete_to.as_deref().map_or(to, Bound::Included);
+        let former: Vec<_> = self.former.chain().collect();
+        // What comes later counts: the oldest of what was overwritten, and above it what was in memory.
+        let above = former.into_iter().rev().chain([&self.recent.changes]);
+        let changes: Changes = above
+            .flat_map(|changes| changes.range(from, to))
+            .map(|(key, value)| (key.clone(), value.cloned()))
+            .collect();
+        let entries = Overlaid::new(entries.into_iter().map(Ok), changes.iter());
+        Ok((entries.collect(), complete_to))
+    }
+}
+
+impl Snapshot for SledSnapshot {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        self.recent.get(&self.opened, key)
+        if let Some(value) = self.recent.change(key) {
+            return Ok(value);
+        }
+        let current = self.copies.opened()?.get(key)?;
+        let former = self.former.chain().find_map(|changes| changes.get(key));
+        Ok(former.map_or(current, Option::<&Bytes>::cloned))
     }
 
     fn range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Box<dyn Iterator<Item = Entry> + '_> {
-        let from = visible_from(from);
-        if is_empty_range(from, to) {
-            return Box::new(std::iter::empty());
-        }
-        let entries = self.opened.database.range::<&[u8], _>((from, to));
-        let entries = entries.map(|entry| {
-            let (key, value) = entry.map_err(error("read a range"))?;
-            Ok((owned(&key), owned(&value)))
+        let to = to.map(<[u8]>::to_vec);
+        let mut next = Some(visible_from(from).map(<[u8]>::to_vec));
+        let chunks = std::iter::from_fn(move || {
+            let from = next.take()?;
+            let (from, to) = (
+                from.as_ref().map(Vec::as_slice),
+                to.as_ref().map(Vec::as_slice),
+            );
+            if is_empty_range(from, to) {
+                return None;
+            }
+            match self.chunk(from, to) {
+                Ok((entries, complete_to)) => {
+                    next = complete_to.map(|key| Bound::Excluded(key.to_vec()));
+                    Some(entries)
+                }
+                Err(error) => Some(vec![Err(error)]),
+            }
         });
-        let bounds = (
-            from.map(Bytes::copy_from_slice),
-            to.map(Bytes::copy_from_slice),
-        );
-        let recent = self.recent.changes.between(bounds);
-        Box::new(Overlaid::new(entries, recent))
+        Box::new(chunks.flatten())
     }
 }

@@ -7,7 +7,7 @@ use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 use std::time::Duration;
 
-use amino_txn::{Changes, EngineKind, Options, Store};
+use amino_txn::{Changes, EngineKind, Options, Records, Store};
 
 pub mod small_disk;
 

@@ -65,7 +65,9 @@ impl Volume {
 
     /// Drops the content of a file that nobody uses; stores first what the store does not have.
     fn evict(&self, inode: &Arc<Inode>) -> Result<()> {
-        self.store.throttle();
+        if !self.is_snapshot {
+            self.store.throttle();
+        }
         let guard = self.store.enter();
         let _names = self.names.read();
         let mut state = inode.state.lock();

@@ -6,7 +6,7 @@ use std::ops::{Bound, ControlFlow};
 use amino_schema::{
     DataRecord, DecodeError, FileKind, Meta, OrphanRecord, ParsedKey, PathRecord, Super, record,
 };
-use amino_txn::Snapshot;
+use amino_txn::Records;
 use bytes::Bytes;
 
 use super::{Constraint, Finding};
@@ -86,13 +86,13 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Reads the whole store.
-    pub fn read(store: &Snapshot<'_>, progress: &mut dyn FnMut(u64)) -> Result<Self, Error> {
+    /// Reads all records.
+    pub fn read(records: &dyn Records, progress: &mut dyn FnMut(u64)) -> Result<Self, Error> {
         let mut survey = Self {
             page_size: u64::from(amino_schema::PAGE_SIZE),
             ..Self::default()
         };
-        store.scan(Bound::Unbounded, b"", &mut |raw, value| {
+        records.scan(Bound::Unbounded, b"", &mut |raw, value| {
             survey.records += 1;
             if survey.records.is_multiple_of(PROGRESS_EVERY) {
                 progress(survey.records);

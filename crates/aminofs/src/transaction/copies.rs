@@ -82,7 +82,10 @@ impl View<'_> {
         if self.in_transaction() {
             return self.map_inside(node);
         }
-        self.do_mapped_shared(node);
+        // A snapshot's files cannot be open for writing.
+        if !self.is_snapshot {
+            self.do_mapped_shared(node);
+        }
         Ok(())
     }
 

@@ -382,7 +382,8 @@ Notes:
   Copies the contents of PATH with modes, times to the nanosecond, symbolic and
   hard links, fifos, sockets' names and extended attributes; as root also
   owners and device nodes. Pages of zeros become holes. Nothing is written
-  outside HOSTDIR: symbolic links found in it are never followed.
+  outside HOSTDIR: symbolic links found in it are never followed. All of the
+  copy is of the moment when the command begins, whatever is written meanwhile.
 
 JSON:
   An object as `amino import --json` prints it.

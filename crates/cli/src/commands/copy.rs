@@ -27,7 +27,7 @@ pub fn import(args: &amino::Import, loud: Loudness) -> Result<u8, Error> {
     }
     copy::raise_descriptor_limit();
     let create = Create::new(args.create || args.store.store.is_none());
-    let handle = StoreHandle::open(&args.store, create, args.engine, loud)?;
+    let handle = StoreHandle::open_to_change(&args.store, create, args.engine, loud)?;
     let report = CopyReport::new(|| copy::import_total(&args.host), loud);
     let writer = handle.content_writer();
     let import = Import::new(&handle.tree, &*writer, &handle.dir, args.force, &report);

@@ -32,14 +32,14 @@ pub fn cat(args: &amino::Cat) -> Result<u8, Error> {
 
 /// `amino stat`.
 pub fn stat(args: &amino::Stat) -> Result<u8, Error> {
-    let handle = StoreHandle::existing(&args.store)?;
+    let handle = StoreHandle::open_to_read(&args.store, false)?;
     let result = print_metadata(&handle.tree, args);
     handle.close(result)
 }
 
 /// `amino tree`.
 pub fn tree(args: &amino::Tree) -> Result<u8, Error> {
-    let handle = StoreHandle::existing(&args.store)?;
+    let handle = StoreHandle::open_to_read(&args.store, false)?;
     let result = print_tree(&handle.tree, args);
     handle.close(result)
 }

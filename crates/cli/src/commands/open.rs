@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use amino_fs::AminoFs;
-use goanna_daemon::client::{RemoteFs, RemoteWriter, reach};
+use goanna_daemon::client::{Access, RemoteFs, RemoteWriter, reach};
 use goanna_offline::Tree;
 use goanna_offline::copy::{ContentWriter, StoreWriter};
 use goanna_offline::salvage::{Loss, Salvage};
@@ -31,13 +31,13 @@ pub struct StoreHandle {
     pub dir: PathBuf,
     /// Its file system.
     pub tree: Tree,
-    access: Access,
+    opened: Opened,
     /// What is missing, where the store is what was salvaged of a damaged one.
     salvage: Salvage,
 }
 
 /// The process that has the store open.
-enum Access {
+enum Opened {
     /// This process.
     Own(Arc<AminoFs>),
     /// Its owner, `aminod`.
@@ -45,14 +45,19 @@ enum Access {
 }
 
 impl StoreHandle {
-    /// Opens a store that exists.
-    pub fn existing(arg: &StoreArg) -> Result<Self, Error> {
-        Self::open(arg, Create::Never, None, Loudness::default())
+    /// Opens a store to change it, or makes one as `create` says.
+    pub fn open_to_change(
+        arg: &StoreArg,
+        create: Create,
+        engine: Option<Engine>,
+        loud: Loudness,
+    ) -> Result<Self, Error> {
+        Self::open(arg, Access::Change, create, engine, loud)
     }
 
-    /// Opens a store, or makes one as `create` says.
-    pub fn open(
+    fn open(
         arg: &StoreArg,
+        access: Access,
         create: Create,
         engine: Option<Engine>,
         loud: Loudness,
@@ -64,22 +69,24 @@ impl StoreHandle {
             durability: Level::Aci,
             create,
         };
-        let access = reach(
+        let attach = |owner| RemoteFs::attach(owner, opening.engine, access);
+        let opened = reach(
             &dir,
-            |owner| Ok(RemoteFs::attach(owner, opening.engine)?.map(Access::Remote)),
+            |owner| Ok(attach(owner)?.map(Opened::Remote)),
             || {
                 let made = |text: &str| note(text, loud);
                 let fs = store::open_or_make(&dir, opening, &caller, made);
-                fs.map(Access::Own)
+                fs.map(Opened::Own)
             },
         )?;
-        Ok(Self::new(dir, access, Salvage::default()))
+        Ok(Self::new(dir, opened, Salvage::default()))
     }
 
-    /// Opens a store to read it; with `salvage` what is left of it.
+    /// Opens a store that exists, to read it as it is at this moment; with `salvage` what is left of it.
     pub fn open_to_read(arg: &StoreArg, salvage: bool) -> Result<Self, Error> {
         if !salvage {
-            return Self::existing(arg);
+            let loud = Loudness::default();
+            return Self::open(arg, Access::Read, Create::Never, None, loud);
         }
         let (dir, salvage) = salvaged(&store_dir(arg)?)?;
         let opening = Opening {
@@ -88,39 +95,39 @@ impl StoreHandle {
             create: Create::Never,
         };
         let fs = store::open(&dir, opening, &credentials::current())?;
-        Ok(Self::new(dir, Access::Own(fs), salvage))
+        Ok(Self::new(dir, Opened::Own(fs), salvage))
     }
 
-    fn new(dir: PathBuf, access: Access, salvage: Salvage) -> Self {
+    fn new(dir: PathBuf, opened: Opened, salvage: Salvage) -> Self {
         let mut caller = credentials::current();
         // What a copy sets is what the original had.
         caller.umask = 0;
-        let tree = match &access {
-            Access::Own(fs) => Tree::new(fs.clone(), caller),
-            Access::Remote(fs) => Tree::new(fs.clone(), caller),
+        let tree = match &opened {
+            Opened::Own(fs) => Tree::new(fs.clone(), caller),
+            Opened::Remote(fs) => Tree::new(fs.clone(), caller),
         };
         Self {
             dir,
             tree,
-            access,
+            opened,
             salvage,
         }
     }
 
     /// The fastest way to make files with the content of host files.
     pub fn content_writer(&self) -> Box<dyn ContentWriter> {
-        match &self.access {
-            Access::Own(fs) => Box::new(StoreWriter(Arc::clone(fs))),
-            Access::Remote(fs) => Box::new(RemoteWriter(Arc::clone(fs))),
+        match &self.opened {
+            Opened::Own(fs) => Box::new(StoreWriter(Arc::clone(fs))),
+            Opened::Remote(fs) => Box::new(RemoteWriter(Arc::clone(fs))),
         }
     }
 
     /// Ends the use of the store. Its failure takes precedence over that of the command.
     pub fn close(self, result: Result<u8, Error>) -> Result<u8, Error> {
         drop(self.tree);
-        match self.access {
-            Access::Own(fs) => store::close(&self.dir, &fs)?,
-            Access::Remote(fs) => Arc::into_inner(fs).map_or(Ok(()), RemoteFs::close)?,
+        match self.opened {
+            Opened::Own(fs) => store::close(&self.dir, &fs)?,
+            Opened::Remote(fs) => Arc::into_inner(fs).map_or(Ok(()), RemoteFs::close)?,
         }
         for loss in self.salvage.losses() {
             let _ = writeln!(std::io::stderr(), "amino: missing: {}", loss_text(loss));

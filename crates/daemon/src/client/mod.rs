@@ -14,3 +14,5 @@ pub use launch::{Messages, run};
 pub use reach::reach;
 pub use remote::{RemoteFs, RemoteWriter};
 pub use requests::{check, facts, status, stop};
+
+pub use crate::protocol::message::Access;

@@ -14,7 +14,7 @@ use serde_bytes::ByteBuf;
 use super::Connection;
 use super::requests::{first, leave};
 use crate::Error;
-use crate::protocol::message::{Answer, Request};
+use crate::protocol::message::{Access, Answer, Request};
 use crate::protocol::operation::{Handle, NodeId, Operation, PIECE_MAX, TreeAnswer, TreeRequest};
 
 /// The tree of a store that another process owns. The owner checks permissions, with the credentials that the kernel reports
@@ -61,12 +61,14 @@ fn name(name: &[u8]) -> ByteBuf {
 
 impl RemoteFs {
     /// The tree of the store that `owner` has open, which is to have been made with `engine`; `None` where it has ended.
+    /// With [`Access::Read`] it is the tree of this moment, and stays so, unless this process is in a transaction of the store.
     pub fn attach(
         owner: Connection,
         engine: Option<Engine>,
+        access: Access,
     ) -> std::result::Result<Option<Arc<Self>>, Error> {
         let dropped = Arc::default();
-        match first(&owner, &Request::Attach { engine })? {
+        match first(&owner, &Request::Attach { engine, access })? {
             Some(Answer::Attached(root)) => Ok(Some(Arc::new(Self {
                 root: node(&dropped, root),
                 owner,

@@ -14,7 +14,7 @@ use crate::Report;
 pub const NAME: &str = "aminod";
 
 /// Version of the protocol, which must be the same at both ends.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The first message, from `aminod`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,6 +34,8 @@ pub enum Request {
     Attach {
         /// The engine that the store is to have.
         engine: Option<Engine>,
+        /// What the client does with the tree.
+        access: Access,
     },
     /// Check the store as it is now.
     Check,
@@ -46,6 +48,15 @@ pub enum Request {
         /// Also when commands use the store, which are killed.
         force: bool,
     },
+}
+
+/// What a client does with the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Access {
+    /// It reads the tree, as it is at the moment of the request.
+    Read,
+    /// It reads and changes the tree, which others change at the same time.
+    Change,
 }
 
 /// A run that its launcher asks for.

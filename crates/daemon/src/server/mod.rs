@@ -228,7 +228,7 @@ fn serve_client(client: &Client, mut first: Option<Run>) {
         };
         let answer = match request {
             Request::Run(run) => return run::follow(client, *run),
-            Request::Attach { engine } => return tree::serve(client, engine),
+            Request::Attach { engine, access } => return tree::serve(client, engine, access),
             Request::Check => check(client),
             Request::Facts => facts(registry),
             Request::Status => Answer::Status(registry.status()),

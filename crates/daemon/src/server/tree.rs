@@ -7,7 +7,8 @@
 //! the client's: copies have the modes of their originals.
 //!
 //! A client that runs inside `amino run` on this store works in its transaction, as its system calls below the mount point do
-//! ([`goanna_monitor::Delegate`]). Any other client sees what is committed, and waits for locks where it changes something.
+//! ([`goanna_monitor::Delegate`]). Any other client sees what is committed: one that only reads sees it as it was at its first
+//! request, in a snapshot; one that changes something sees it as it is now, and waits for locks.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,14 +18,14 @@ use amino_fs::AminoFs;
 use goanna_monitor::Delegate;
 use goanna_offline::Tree;
 use goanna_offline::copy::{ContentSource, Copied, write_content};
-use goanna_session::{Engine, store};
+use goanna_session::{Engine, Error as SessionError, store};
 use goanna_vfs::{Errno, Node, Place, Result, SetAttr, ops};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_bytes::ByteBuf;
 
 use super::clients::Client;
 use crate::protocol::Link;
-use crate::protocol::message::Answer;
+use crate::protocol::message::{Access, Answer};
 use crate::protocol::operation::{
     Entry, Handle, NodeId, Operation, PIECE_MAX, TreeAnswer, TreeRequest,
 };
@@ -37,7 +38,8 @@ const REPORT_EVERY: u64 = 8 << 20;
 /// What the server keeps for one client.
 struct TreeSession<'a> {
     link: &'a Link,
-    fs: &'a Arc<AminoFs>,
+    /// What `tree` shows: the store or a snapshot of it.
+    fs: Arc<AminoFs>,
     tree: Tree,
     nodes: HashMap<Handle, Node>,
     next: Handle,
@@ -47,13 +49,22 @@ struct TreeSession<'a> {
 }
 
 /// Serves `client` until it leaves.
-pub fn serve(client: &Client, engine: Option<Engine>) {
+pub fn serve(client: &Client, engine: Option<Engine>, access: Access) {
     let (dir, fs) = &client.registry.store;
     let link = &client.link;
     if let Err(error) = store::check_engine(dir, fs, engine) {
         let _ = link.send(&client.registry.failed(error), None);
         return;
     }
+    let delegate = client.delegate();
+    let fs = match tree_for(client, delegate.as_ref(), access) {
+        Ok(fs) => fs,
+        Err(why) => {
+            let error = SessionError::store(dir, why);
+            let _ = link.send(&client.registry.failed(error), None);
+            return;
+        }
+    };
     // It has died.
     let Ok(mut caller) = goanna_monitor::credentials(client.pid) else {
         return;
@@ -62,12 +73,12 @@ pub fn serve(client: &Client, engine: Option<Engine>) {
     let waiting = Arc::clone(link);
     let mut session = TreeSession {
         link,
-        fs,
         tree: Tree::new(fs.clone(), caller).wait_while(move || is_waiting(&waiting)),
+        fs,
         nodes: HashMap::new(),
         next: 0,
         buffer: vec![0; PIECE_MAX],
-        delegate: client.delegate(),
+        delegate,
     };
     let root = session.tree.fs().root();
     let root = session.keep(root);
@@ -96,6 +107,23 @@ pub fn serve(client: &Client, engine: Option<Engine>) {
             return;
         }
         session.buffer = data;
+    }
+}
+
+/// The file system that `client` works on. In a transaction it is the store itself, whose locks keep what was read as it is.
+fn tree_for(
+    client: &Client,
+    delegate: Option<&Delegate>,
+    access: Access,
+) -> std::result::Result<Arc<AminoFs>, amino_fs::Error> {
+    let (_, fs) = &client.registry.store;
+    let in_transaction = delegate.is_some_and(|delegate| {
+        let transaction = delegate.perform(client.pid, Ok);
+        transaction.is_ok_and(|txn| txn.is_some())
+    });
+    match access {
+        Access::Read if !in_transaction => fs.snapshot(),
+        _ => Ok(Arc::clone(fs)),
     }
 }
 
@@ -299,11 +327,11 @@ impl TreeSession<'_> {
             }
         };
         // The store's import commits at once, so it is not for transactions.
-        let store = self.tree.caller.txn.is_none().then_some(&**self.fs);
+        let store = self.tree.caller.txn.is_none().then(|| Arc::clone(&self.fs));
         let place = self.place(dir).and_then(|dir| Ok((dir, checked(name)?)));
         let filled = match (place, from) {
             (Ok((dir, name)), Some(from)) => {
-                write_content(&self.tree, store, &dir, name, from, &mut report)
+                write_content(&self.tree, store.as_deref(), &dir, name, from, &mut report)
             }
             (Err(errno), _) => Err(errno.into()),
             (_, None) => Err(Errno::EBADF.into()),
