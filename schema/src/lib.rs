@@ -14,6 +14,7 @@ pub mod log;
 pub mod meta;
 pub mod record;
 pub mod synced;
+pub mod trace;
 mod wire;
 
 pub use error::DecodeError;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 pub use goanna_syscalls::File;
-use goanna_syscalls::{DecodedCall, Outcome, Subject};
+use goanna_syscalls::{DecodedCall, Outcome, Subject, Value};
 
 /// Something that a source saw.
 #[derive(Debug, Clone)]
@@ -93,6 +93,32 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The thread or process that it is about.
+    pub fn subject(&self) -> Option<&Subject> {
+        match self {
+            Self::Call(call) => Some(&call.subject),
+            Self::Began { subject, .. }
+            | Self::Executed { subject, .. }
+            | Self::Ended { subject, .. }
+            | Self::Descriptor { subject, .. }
+            | Self::Mapping { subject, .. }
+            | Self::Touched { subject, .. } => Some(subject),
+            Self::Lost { .. } => None,
+        }
+    }
+
+    /// The name of the call, if this is one that has succeeded.
+    pub fn succeeded(&self) -> Option<&'static str> {
+        match self {
+            Self::Call(call) if !(-4095..0).contains(&call.outcome?.result) => {
+                Some(call.call.signature?.name)
+            }
+            _ => None,
+        }
+    }
+}
+
 /// A system call that has ended.
 #[derive(Debug, Clone)]
 pub struct Call {
@@ -104,4 +130,27 @@ pub struct Call {
     pub outcome: Option<Outcome>,
     /// The files that arguments (by index) or the result (index 6) name, after the call.
     pub files: Vec<(u8, File)>,
+}
+
+impl Call {
+    /// The path of the file that it is about: that of its first path, else of its first descriptor, else of its result.
+    pub fn path(&self) -> Option<&[u8]> {
+        let arguments = || self.call.args.iter();
+        let files = || {
+            self.files
+                .iter()
+                .filter_map(|(_, file)| file.path.as_deref())
+        };
+        let path = arguments().find_map(|value| match value {
+            Value::Path { given, resolved } => Some(resolved.as_deref().unwrap_or(given)),
+            _ => None,
+        });
+        let descriptor = || {
+            arguments().find_map(|value| match value {
+                Value::Descriptor { file, .. } => file.as_deref(),
+                _ => None,
+            })
+        };
+        path.or_else(descriptor).or_else(|| files().next())
+    }
 }

@@ -3,11 +3,18 @@
 //!
 //! After Tracefs (Aranya, Wright, Zadok; FAST 2004). The byte layout is in `schema`, and described in `docs/trace-format.md`.
 
+pub mod assemble;
+pub mod codec;
+pub mod context;
 mod error;
 pub mod event;
+pub mod output;
+mod pipeline;
+pub mod read;
 pub mod select;
 mod sink;
 
 pub use error::Error;
 pub use event::Event;
+pub use pipeline::{OutputFilter, Pipeline, PipelineOptions, Summary};
 pub use sink::Sink;

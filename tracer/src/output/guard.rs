@@ -1,0 +1,95 @@
+//! The stage that decides what a failing driver means.
+
+use super::{Block, Output, Progress, Stream};
+use crate::Error;
+
+/// What to do when a driver cannot write: a disk is full, a receiver has gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnFailure {
+    /// The program goes on. Blocks that cannot be written are missing in the trace, which says so: the next block that can be written shows
+    /// the gap and the number of records in it.
+    #[default]
+    Continue,
+    /// The source gets the error and ends the program.
+    Stop,
+}
+
+/// Stands before a driver.
+pub struct Guard {
+    policy: OnFailure,
+    next: Box<dyn Output>,
+    stream: Option<Stream>,
+    report: Box<dyn Fn(&Error) + Send>,
+    failing: bool,
+}
+
+impl Guard {
+    /// Under [`OnFailure::Continue`], calls `report` for the first error, and for the first one after blocks could be written again.
+    pub fn new(
+        policy: OnFailure,
+        report: Box<dyn Fn(&Error) + Send>,
+        next: Box<dyn Output>,
+    ) -> Self {
+        Self {
+            policy,
+            next,
+            stream: None,
+            report,
+            failing: false,
+        }
+    }
+
+    fn failed(&mut self, error: Error) -> Result<(), Error> {
+        if self.policy == OnFailure::Stop {
+            return Err(error);
+        }
+        if !self.failing {
+            (self.report)(&error);
+        }
+        self.failing = true;
+        Ok(())
+    }
+
+    fn progress(&self) -> Option<&Progress> {
+        self.stream.as_ref().map(|stream| &*stream.progress)
+    }
+}
+
+impl Output for Guard {
+    fn initialise(&mut self, stream: &Stream) -> Result<(), Error> {
+        self.stream = Some(stream.clone());
+        self.next.initialise(stream)
+    }
+
+    fn write(&mut self, block: Block) -> Result<(), Error> {
+        let records = block.header.records;
+        match self.next.write(block) {
+            Ok(()) => {
+                self.failing = false;
+                Ok(())
+            }
+            Err(error) => {
+                if let Some(progress) = self.progress() {
+                    progress.drop_records(records);
+                }
+                self.failed(error)
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        match self.next.flush() {
+            Ok(()) => Ok(()),
+            Err(error) => self.failed(error),
+        }
+    }
+
+    /// The end of a trace that cannot be written is an error under each policy: nobody would find it in the trace.
+    fn release(&mut self) -> Result<(), Error> {
+        self.next.release()
+    }
+
+    fn preferred_block(&self) -> usize {
+        self.next.preferred_block()
+    }
+}

@@ -1,0 +1,197 @@
+//! A tracer: input filter, assembly, output filters and driver, put together. [`Pipeline`] is a [`Sink`].
+
+use amino_schema::trace::{Codec, pairs};
+use parking_lot::Mutex;
+
+use crate::assemble::{Assembly, Writer, WriterOptions};
+use crate::codec::{Authenticate, Encrypt, Key, Transform, Zstd};
+use crate::output::{Asynchronous, Guard, OnFailure, Output, Transformed};
+use crate::select::{Facts, Filter, NameCache};
+use crate::{Error, Event, Sink};
+
+/// An output filter.
+#[derive(Debug, Clone)]
+pub enum OutputFilter {
+    /// Compresses each block at this level.
+    Zstd(i32),
+    /// Encrypts each block.
+    Encrypt(Key),
+    /// Appends an HMAC to each block.
+    Authenticate(Key),
+    /// Moves the later filters and the driver to a thread of their own, with a queue of this many blocks.
+    Asynchronous(usize),
+}
+
+impl OutputFilter {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Zstd(_) => "zstd",
+            Self::Encrypt(_) => "aes-256-gcm",
+            Self::Authenticate(_) => "hmac-sha-256",
+            Self::Asynchronous(_) => "asynchronous",
+        }
+    }
+
+    fn transform(self) -> Result<Box<dyn Transform>, usize> {
+        Ok(match self {
+            Self::Zstd(level) => Box::new(Zstd::new(level)),
+            Self::Encrypt(key) => Box::new(Encrypt::new(key)),
+            Self::Authenticate(key) => Box::new(Authenticate::new(key)),
+            Self::Asynchronous(queue) => return Err(queue),
+        })
+    }
+}
+
+/// How a pipeline is put together.
+pub struct PipelineOptions {
+    /// How records become blocks.
+    pub writer: WriterOptions,
+    /// Output filters, in the order in which blocks pass them.
+    pub filters: Vec<OutputFilter>,
+    /// What to do when the driver fails.
+    pub on_failure: OnFailure,
+    /// Called for errors after which the trace goes on.
+    pub report: Box<dyn Fn(&Error) + Send>,
+    /// The input filter; all events without one.
+    pub select: Option<Filter>,
+    /// What the context block says. [`crate::context::of_machine`] has what is known without the command.
+    pub context: pairs::Pairs,
+}
+
+impl Default for PipelineOptions {
+    fn default() -> Self {
+        Self {
+            writer: WriterOptions::default(),
+            filters: Vec::new(),
+            on_failure: OnFailure::default(),
+            report: Box::new(|_| {}),
+            select: None,
+            context: pairs::Pairs::new(),
+        }
+    }
+}
+
+/// What became of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Summary {
+    /// Records that went to the output.
+    pub records: u64,
+    /// Those of them that are in blocks which could not be written.
+    pub dropped: u64,
+    /// Bytes written.
+    pub bytes: u64,
+}
+
+/// Writes a trace of the events that it takes.
+pub struct Pipeline {
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    select: Option<(Filter, NameCache)>,
+    assembly: Box<dyn Assembly>,
+    writer: Writer,
+    ended: bool,
+}
+
+impl Inner {
+    fn selects(&mut self, event: &Event) -> bool {
+        let Some((filter, cache)) = &mut self.select else {
+            return true;
+        };
+        match (event, event.subject()) {
+            (Event::Call(call), _) => filter.selects(&Facts::of(call), cache),
+            (_, Some(subject)) => filter.selects_subject(subject),
+            (_, None) => true,
+        }
+    }
+}
+
+impl Pipeline {
+    /// Begins a trace.
+    pub fn start(
+        mut options: PipelineOptions,
+        assembly: Box<dyn Assembly>,
+        driver: Box<dyn Output>,
+    ) -> Result<Self, Error> {
+        let mut context = std::mem::take(&mut options.context);
+        for (name, value) in assembly.describe() {
+            context.push((name, value.into_bytes()));
+        }
+        let select = options.select.map(|filter| {
+            let cache = filter.name_cache();
+            (filter, cache)
+        });
+        if let Some((filter, _)) = &select {
+            context.push(("filter".to_owned(), filter.text().as_bytes().to_vec()));
+        }
+        let names = options
+            .filters
+            .iter()
+            .map(OutputFilter::name)
+            .collect::<Vec<_>>();
+        context.push(("outputs".into(), names.join(",").into_bytes()));
+        let guard = Guard::new(options.on_failure, options.report, driver);
+        let mut codecs: Vec<Codec> = Vec::new();
+        let mut stages = Vec::new();
+        for filter in options.filters {
+            let stage = filter.transform();
+            codecs.extend(stage.as_ref().ok().map(|it| it.codec()));
+            stages.push((stage, codecs.len().saturating_sub(1) as u32));
+        }
+        let mut out: Box<dyn Output> = Box::new(guard);
+        for (stage, position) in stages.into_iter().rev() {
+            out = match stage {
+                Ok(transform) => Box::new(Transformed::new(transform, position, out)),
+                Err(queue) => Box::new(Asynchronous::new(queue, out)),
+            };
+        }
+        let writer = Writer::begin(options.writer, assembly.schema(), context, &codecs, out)?;
+        let inner = Inner {
+            select,
+            assembly,
+            writer,
+            ended: false,
+        };
+        Ok(Self {
+            inner: Mutex::new(inner),
+        })
+    }
+
+    /// Ends the trace. Events that come later are ignored.
+    pub fn finish(&self) -> Result<Summary, Error> {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        if !inner.ended {
+            inner.ended = true;
+            let assembled = inner.assembly.finish(&mut inner.writer);
+            let written = inner.writer.finish();
+            assembled.and(written)?;
+        }
+        Ok(Summary {
+            records: inner.writer.records(),
+            dropped: inner.writer.progress().dropped(),
+            bytes: inner.writer.progress().bytes(),
+        })
+    }
+}
+
+impl Sink for Pipeline {
+    fn take(&self, event: &Event) -> Result<(), Error> {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        if inner.ended || !inner.selects(event) {
+            return Ok(());
+        }
+        inner.assembly.event(event, &mut inner.writer)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        let mut inner = self.inner.lock();
+        if inner.ended {
+            Ok(())
+        } else {
+            inner.writer.flush()
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Readers of traces. [`Reader`] gives the blocks' contents in order, and a [`Finding`] for everything that is not as its writer left it.
+//!
+//! `scan.rs` finds blocks in damaged bytes, `codecs.rs` undoes what output filters did, `order.rs` compares sequence numbers.
+
+mod codecs;
+mod findings;
+mod order;
+mod scan;
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::Arc;
+
+use amino_schema::trace::record::Records;
+use amino_schema::trace::{
+    BlockHeader, FILE_HEADER_LEN, Footer, Indexed, Kind, Schema, Stored, VERSION, claimed_version,
+    pairs,
+};
+
+pub use findings::{Finding, Problem};
+
+use crate::Error;
+use crate::codec::Key;
+use codecs::Codecs;
+use order::Order;
+use scan::{Found, Scanner, What};
+
+/// The keys of a reader.
+#[derive(Debug, Clone, Default)]
+pub struct Keys {
+    /// For HMAC-SHA-256. With it, only authenticated blocks are read.
+    pub authenticate: Option<Key>,
+    /// For AES-256-GCM.
+    pub encrypt: Option<Key>,
+}
+
+/// What a trace holds, in its order.
+#[derive(Debug)]
+pub enum Item {
+    /// Where and how it was made. Each segment has one.
+    Context(pairs::Pairs),
+    /// Definitions; again after each repetition.
+    Schema(Arc<Schema>),
+    /// The records of a block.
+    Records(BlockHeader, Records),
+    /// The stream, or this file of it, ends here.
+    End(pairs::Pairs),
+    /// Something is not as it should be.
+    Finding(Finding),
+}
+
+/// Reads a trace from its first byte to its last, with bounded memory.
+pub struct Reader<R> {
+    scanner: Scanner<R>,
+    codecs: Codecs,
+    schemas: HashMap<u32, Arc<Schema>>,
+    order: Order,
+    ready: VecDeque<Item>,
+    blocks: Vec<Indexed>,
+    serial: Option<[u8; 16]>,
+    seen: bool,
+    ended: bool,
+    finished: bool,
+    last_offset: u64,
+    lost: u64,
+}
+
+/// Most different schemas that a reader keeps.
+const MAX_SCHEMAS: usize = 64;
+/// Most blocks that are compared with the index.
+const MAX_INDEXED: usize = 1 << 20;
+
+impl Reader<File> {
+    /// Opens a trace. A schema that stands only behind records is found as well.
+    pub fn open(path: &Path, keys: &Keys) -> Result<Self, Error> {
+        let error = |why| Error::input(path, why);
+        let mut file = File::open(path).map_err(error)?;
+        let mut first = Self::new(file.try_clone().map_err(error)?, keys)?;
+        while first.schemas.is_empty() {
+            match first.next() {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(Error::Input { why, .. }) => return Err(error(why)),
+                Err(other) => return Err(other),
+            }
+        }
+        file.seek(SeekFrom::Start(0)).map_err(error)?;
+        let mut reader = Self::new(file, keys)?;
+        reader.schemas = first.schemas;
+        Ok(reader)
+    }
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads from `source`, such as a pipe.
+    pub fn new(source: R, keys: &Keys) -> Result<Self, Error> {
+        let mut scanner = Scanner::new(source);
+        let first = scanner
+            .peek(FILE_HEADER_LEN)
+            .map_err(|why| Error::input("", why))?;
+        match claimed_version(first) {
+            Some((major, minor)) if major != VERSION => {
+                return Err(Error::Version { major, minor });
+            }
+            _ => {}
+        }
+        Ok(Self {
+            scanner,
+            codecs: Codecs::new(keys),
+            schemas: HashMap::new(),
+            order: Order::default(),
+            ready: VecDeque::new(),
+            blocks: Vec::new(),
+            serial: None,
+            seen: false,
+            ended: false,
+            finished: false,
+            last_offset: 0,
+            lost: 0,
+        })
+    }
+
+    /// Random number of the stream, once a block was read.
+    pub fn serial(&self) -> Option<[u8; 16]> {
+        self.serial
+    }
+
+    /// What comes next; `None` at the end. Fails when the bytes are no trace, or the input cannot be read.
+    #[allow(clippy::should_implement_trait)] // an iterator would have to end after an error
+    pub fn next(&mut self) -> Result<Option<Item>, Error> {
+        loop {
+            if let Some(item) = self.ready.pop_front() {
+                return Ok(Some(item));
+            }
+            if self.finished {
+                return Ok(None);
+            }
+            match self.scanner.next().map_err(|why| Error::input("", why))? {
+                Some(found) => self.found(found),
+                None => self.finish()?,
+            }
+        }
+    }
+
+    fn find(&mut self, offset: u64, what: Problem) {
+        self.ready
+            .push_back(Item::Finding(Finding { offset, what }));
+    }
+
+    fn found(&mut self, Found { offset, what }: Found) {
+        self.last_offset = offset;
+        match what {
+            What::FileHeader(header) => {
+                if self.serial.is_some_and(|serial| serial != header.serial) {
+                    self.find(offset, Problem::Foreign);
+                }
+                self.serial = Some(header.serial);
+                self.seen = true;
+            }
+            What::Block(stored, payload) => {
+                self.arrive(offset, &stored);
+                self.block(offset, &stored.header, payload);
+            }
+            What::Broken(stored) => {
+                self.arrive(offset, &stored);
+                let BlockHeader {
+                    sequence, records, ..
+                } = stored.header;
+                let records = records.into();
+                self.place(offset, &stored.header, None);
+                self.find(offset, Problem::Broken { sequence, records });
+            }
+            What::Cut(stored, payload) => {
+                self.arrive(offset, &stored);
+                self.cut(offset, &stored.header, &payload);
+            }
+            What::Footer(footer, stated) => self.footer(offset, &footer, stated),
+            What::Garbage(bytes) => self.find(offset, Problem::Garbage { bytes }),
+        }
+    }
+
+    /// A block header that is intact.
+    fn arrive(&mut self, offset: u64, stored: &Stored) {
+        let header = stored.header;
+        self.seen = true;
+        self.serial = Some(header.serial);
+        self.ended = false;
+        self.lost = self.lost.max(header.lost);
+        if self.blocks.len() < MAX_INDEXED {
+            self.blocks.push(Indexed {
+                kind: header.kind,
+                offset,
+                sequence: header.sequence,
+                first_ns: header.first_ns,
+            });
+        }
+    }
+
+    /// Compares a block's number with those before it; whether its content is new.
+    fn place(&mut self, offset: u64, header: &BlockHeader, start: Option<u64>) -> bool {
+        let ready = &mut self.ready;
+        self.order.arrive(header, start, |what| {
+            ready.push_back(Item::Finding(Finding { offset, what }));
+        })
+    }
+
+    fn block(&mut self, offset: u64, header: &BlockHeader, stored: Vec<u8>) {
+        let (sequence, records) = (header.sequence, u64::from(header.records));
+        if !self.codecs.authenticates(header) {
+            self.find(offset, Problem::Unauthenticated { sequence, records });
+            return;
+        }
+        let payload = match self.codecs.undo(header, stored) {
+            Ok(payload) => payload,
+            Err(why) => {
+                let why = why.to_string();
+                self.order.skip(header);
+                self.find(
+                    offset,
+                    Problem::Codec {
+                        sequence,
+                        records,
+                        why,
+                    },
+                );
+                return;
+            }
+        };
+        let context = match header.kind {
+            Kind::Context => pairs::decode(&payload).ok(),
+            _ => None,
+        };
+        let start = context.as_ref().and_then(|pairs| number(pairs, "sequence"));
+        let fresh = self.place(offset, header, start);
+        if fresh {
+            self.content(offset, header, payload, context);
+        }
+    }
+
+    fn content(
+        &mut self,
+        offset: u64,
+        header: &BlockHeader,
+        payload: Vec<u8>,
+        context: Option<pairs::Pairs>,
+    ) {
+        let (sequence, records) = (header.sequence, u64::from(header.records));
+        let malformed = |why: &dyn ToString| {
+            let why = why.to_string();
+            Problem::Malformed {
+                sequence,
+                records,
+                why,
+            }
+        };
+        match header.kind {
+            Kind::Schema => match Schema::decode(&payload) {
+                Ok(schema) => {
+                    let schema = Arc::new(schema);
+                    if self.schemas.len() < MAX_SCHEMAS {
+                        let id = crc32c::crc32c(&payload);
+                        self.schemas.insert(id, Arc::clone(&schema));
+                    }
+                    self.ready.push_back(Item::Schema(schema));
+                }
+                Err(why) => self.find(offset, malformed(&why)),
+            },
+            Kind::Context => match context {
+                Some(context) => self.ready.push_back(Item::Context(context)),
+                None => self.find(offset, malformed(&"the context is malformed")),
+            },
+            Kind::Records => match self.schemas.get(&header.schema_id) {
+                Some(schema) => {
+                    let found = Records::new(Arc::clone(schema), payload);
+                    self.ready.push_back(Item::Records(*header, found));
+                }
+                None => self.find(offset, Problem::NoSchema { sequence, records }),
+            },
+            Kind::End => match pairs::decode(&payload) {
+                Ok(end) => {
+                    self.ended = true;
+                    self.ready.push_back(Item::End(end));
+                }
+                Err(why) => self.find(offset, malformed(&why)),
+            },
+            Kind::Other(_) => {}
+        }
+    }
+
+    /// A block at the end of the input that is not whole: its first records may be.
+    fn cut(&mut self, offset: u64, header: &BlockHeader, stored: &[u8]) {
+        let sequence = header.sequence;
+        let whole = self.codecs.prefix(header, stored);
+        let schema = self.schemas.get(&header.schema_id).cloned();
+        let mut recovered = 0;
+        let fresh = self.place(offset, header, None);
+        if let (Kind::Records, Some(mut payload), Some(schema), true) =
+            (header.kind, whole, schema, fresh)
+        {
+            let mut trial = Records::new(Arc::clone(&schema), payload.clone());
+            let mut end = 0;
+            while let Ok(Some(_)) = trial.next() {
+                recovered += 1;
+                end = trial.offset();
+            }
+            payload.truncate(end);
+            let records = Records::new(schema, payload);
+            let mut header = *header;
+            header.records = recovered;
+            self.ready.push_back(Item::Records(header, records));
+        }
+        let recovered = u64::from(recovered);
+        let records = u64::from(header.records).saturating_sub(recovered);
+        self.find(
+            offset,
+            Problem::Cut {
+                sequence,
+                recovered,
+                records,
+            },
+        );
+    }
+
+    fn footer(&mut self, offset: u64, footer: &Footer, stated: u64) {
+        let fits = stated == offset && footer.blocks.iter().eq(self.blocks.iter());
+        if !fits && footer.blocks.len() < MAX_INDEXED {
+            self.find(offset, Problem::WrongIndex);
+        }
+        self.blocks.clear();
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        self.finished = true;
+        if !self.seen {
+            return Err(Error::NoTrace("it holds neither a file header nor a block"));
+        }
+        let offset = self.last_offset;
+        self.order.finish(|problem| {
+            let what = Finding {
+                offset,
+                what: problem,
+            };
+            self.ready.push_back(Item::Finding(what));
+        });
+        if !self.ended {
+            self.find(offset, Problem::NoEnd);
+        }
+        if self.lost > 0 {
+            let events = self.lost;
+            self.find(offset, Problem::Lost { events });
+        }
+        Ok(())
+    }
+}
+
+/// A number among names and values.
+pub fn number(pairs: &pairs::Pairs, name: &str) -> Option<u64> {
+    let value = &pairs.iter().find(|(it, _)| it == name)?.1;
+    std::str::from_utf8(value).ok()?.parse().ok()
+}

@@ -1,0 +1,130 @@
+//! Compares sequence numbers: which blocks are missing, repeated, or out of order.
+
+use amino_schema::trace::{BlockHeader, Kind};
+
+use super::Problem;
+
+/// The order of the blocks so far.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    /// The next sequence number, and the records before that block.
+    next: Option<(u64, u64)>,
+    /// The first block of the file, if it was not number 0, until a context block says where the file begins.
+    unexplained: Option<(u64, u64)>,
+    /// Ranges of sequence numbers that were missing, in which a block that comes later is out of order.
+    missing: Vec<(u64, u64)>,
+}
+
+/// Most ranges that are remembered. Later ones count as repeated.
+const MAX_MISSING: usize = 4096;
+
+impl Order {
+    /// Takes a block; whether its content is new. `start` is where a context block says that its file begins.
+    pub(super) fn arrive(
+        &mut self,
+        header: &BlockHeader,
+        start: Option<u64>,
+        mut find: impl FnMut(Problem),
+    ) -> bool {
+        let sequence = header.sequence;
+        let after = (
+            sequence.saturating_add(1),
+            header.records_before.saturating_add(header.records.into()),
+        );
+        let Some((next, records)) = self.next else {
+            self.next = Some(after);
+            if sequence > 0 {
+                self.unexplained = Some((sequence, header.records_before));
+                self.explain(header, start, &mut find);
+            }
+            return true;
+        };
+        self.explain(header, start, &mut find);
+        if sequence < next {
+            let gap = self
+                .missing
+                .iter()
+                .position(|&(first, last)| (first..=last).contains(&sequence));
+            let Some(gap) = gap else {
+                find(Problem::Repeated { sequence });
+                return false;
+            };
+            let (first, last) = self.missing.swap_remove(gap);
+            if first < sequence {
+                self.missing.push((first, sequence - 1));
+            }
+            if sequence < last {
+                self.missing.push((sequence + 1, last));
+            }
+            find(Problem::OutOfOrder { sequence });
+            return true;
+        }
+        if sequence > next {
+            self.gap(
+                next,
+                sequence,
+                header.records_before.saturating_sub(records),
+                &mut find,
+            );
+        }
+        self.next = Some(after);
+        true
+    }
+
+    /// A block whose header is intact, and whose content cannot be read: nothing of it can be believed that it does not share with a block
+    /// at its place.
+    pub(super) fn skip(&mut self, header: &BlockHeader) {
+        if let Some((next, records)) = self.next
+            && header.sequence == next
+        {
+            let after = records.saturating_add(header.records.into());
+            self.next = Some((next.saturating_add(1), after));
+        } else if self.next.is_none() && header.sequence == 0 {
+            self.next = Some((1, header.records.into()));
+        }
+    }
+
+    fn gap(&mut self, first: u64, end: u64, records: u64, find: &mut impl FnMut(Problem)) {
+        let last = end - 1;
+        if self.missing.len() < MAX_MISSING {
+            self.missing.push((first, last));
+        }
+        find(Problem::Missing {
+            first,
+            last,
+            records,
+        });
+    }
+
+    /// A file that does not begin with block 0 is a segment, or has lost its beginning.
+    fn explain(
+        &mut self,
+        header: &BlockHeader,
+        start: Option<u64>,
+        find: &mut impl FnMut(Problem),
+    ) {
+        let Some((first, records)) = self.unexplained else {
+            return;
+        };
+        match start {
+            Some(start) if start <= first => {
+                self.unexplained = None;
+                if start < first {
+                    self.gap(start, first, 0, find);
+                }
+            }
+            _ if header.kind == Kind::Schema => {}
+            _ => {
+                self.unexplained = None;
+                self.gap(0, first, records, find);
+            }
+        }
+    }
+
+    /// The end of the input.
+    pub(super) fn finish(&mut self, mut find: impl FnMut(Problem)) {
+        if let Some((first, records)) = self.unexplained.take() {
+            self.gap(0, first, records, &mut find);
+        }
+    }
+}
