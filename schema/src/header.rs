@@ -4,13 +4,15 @@
 //!
 //! ```text
 //! amino store
-//! format 2
+//! format 3
 //! engine fjall
 //! id 00112233445566778899aabbccddeeff
 //! checkpoint 1234
 //! holds 50 440 0123456789abcdef
 //! file 51200 89abcdef01234567 0.jnl
 //! segment 7 33554432
+//! keep log
+//! kept 17 1234
 //! crc32c 89abcdef
 //! ```
 //!
@@ -18,16 +20,20 @@
 //! - `holds`, for each key space: its tag (hexadecimal), number of entries, and sum ([`Tally`]) at the checkpoint.
 //! - `file`: so many first bytes of this file in the engine's directory have this checksum ([`FileSum`]).
 //! - `segment`: this segment of the log is in use and its file has at least so many bytes.
+//! - `keep log`, if the line is there: segments that a checkpoint makes superfluous are kept.
+//! - `kept`: such segments have all transactions from the first to the second one ([`Kept`]).
 //!
 //! The last line is the CRC-32C of all bytes before it, in hexadecimal. The first two lines keep their form in all
 //! versions, so that an older program can say that a store is too new for it. Format 1 had the fields up to `id` and
-//! was never replaced.
+//! was never replaced; format 2 had those up to `segment`.
 
 use crate::DecodeError;
 use crate::holdings::{Holdings, Tally};
 
 /// Version of the directory layout that this program writes.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
+/// The version before segments of the log could be kept.
+const FORMAT_WITHOUT_KEPT: u32 = 2;
 /// Oldest version of the directory layout that this program reads.
 const FORMAT_WITHOUT_CHECKPOINT: u32 = 1;
 
@@ -36,6 +42,7 @@ pub const HEADER_LEN_MAX: usize = 16 << 20;
 
 const NAME: &str = "store header";
 const FIRST_LINE: &str = "amino store\n";
+const KEEP_LOG: &str = "keep log";
 const SUM_FIELD: &str = "crc32c ";
 const NOT_A_NUMBER: &str = "a number is missing or malformed";
 
@@ -50,6 +57,19 @@ pub struct Header {
     pub checkpoint: Option<Checkpoint>,
     /// The segments of the log that are in use, in ascending order.
     pub segments: Vec<SegmentRoom>,
+    /// Whether segments are kept when a checkpoint makes them superfluous.
+    pub keep_log: bool,
+    /// The transactions that kept segments have, in ascending order.
+    pub kept: Vec<Kept>,
+}
+
+/// Transactions, without a gap, whose frames are in segments of the log that were kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// The first one.
+    pub first: u64,
+    /// The last one.
+    pub last: u64,
 }
 
 /// What an engine holds when everything up to a transaction is in it and on disk.
@@ -116,6 +136,13 @@ impl Header {
             for SegmentRoom { number, bytes } in &self.segments {
                 body += &format!("segment {number} {bytes}\n");
             }
+            if self.keep_log {
+                body += KEEP_LOG;
+                body.push('\n');
+            }
+            for Kept { first, last } in &self.kept {
+                body += &format!("kept {first} {last}\n");
+            }
         }
         let sum = crc32c::crc32c(body.as_bytes());
         format!("{body}{SUM_FIELD}{sum:08x}\n").into_bytes()
@@ -133,10 +160,12 @@ impl Header {
             store_id,
             checkpoint: None,
             segments: Vec::new(),
+            keep_log: false,
+            kept: Vec::new(),
         };
         match format {
             FORMAT_WITHOUT_CHECKPOINT => {}
-            FORMAT => {
+            FORMAT_WITHOUT_KEPT | FORMAT => {
                 let mut checkpoint = Checkpoint::default();
                 checkpoint.holdings.seq = lines.number("checkpoint ")?;
                 while let Some(line) = lines.optional("holds ") {
@@ -148,6 +177,16 @@ impl Header {
                 }
                 while let Some(line) = lines.optional("segment ") {
                     header.segments.push(lines.parsed(parse_segment(line))?);
+                }
+                if format > FORMAT_WITHOUT_KEPT {
+                    header.keep_log = match lines.optional(KEEP_LOG) {
+                        Some("") => true,
+                        None => false,
+                        Some(_) => return Err(lines.error("a line is not known")),
+                    };
+                    while let Some(line) = lines.optional("kept ") {
+                        header.kept.push(lines.parsed(parse_kept(line))?);
+                    }
                 }
                 header.checkpoint = Some(checkpoint);
             }
@@ -260,5 +299,13 @@ fn parse_segment(line: &str) -> Option<SegmentRoom> {
     Some(SegmentRoom {
         number: number.parse().ok()?,
         bytes: bytes.parse().ok()?,
+    })
+}
+
+fn parse_kept(line: &str) -> Option<Kept> {
+    let (first, last) = line.split_once(' ')?;
+    Some(Kept {
+        first: first.parse().ok()?,
+        last: last.parse().ok()?,
     })
 }

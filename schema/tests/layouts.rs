@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
-use amino_schema::header::{Checkpoint, FileSum, Header, SegmentRoom, claimed_format};
+use amino_schema::header::{Checkpoint, FileSum, Header, Kept, SegmentRoom, claimed_format};
 use amino_schema::holdings::Holdings;
 use amino_schema::key::{self, ParsedKey};
 use amino_schema::log::{
-    FoundRecord, RECORD_ALIGN, RECORD_HEADER_LEN, RecordHeader, SegmentHeader, begin_record,
-    finish_record, put_change, read_changes, record_len,
+    Author, FRAME_ALIGN, FRAME_HEADER_LEN, FoundFrame, FrameHeader, Frames, LOG_FORMAT,
+    SEGMENT_HEADER_LEN, SegmentHeader, read_changes,
 };
 use amino_schema::record::{decode_page, decode_xattr, encode_page, encode_xattr};
 use amino_schema::synced::{NOTE_LEN, SLOT_LEN, encode_slot, read_note};
@@ -89,42 +89,59 @@ fn segment(number: u64) -> SegmentHeader {
         store_id: [7; 16],
         number,
         created_ns: 9,
+        format: LOG_FORMAT,
     }
 }
 
-fn build(segment: &SegmentHeader, seq: u64, changes: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<u8> {
-    let mut out = Vec::new();
-    begin_record(&mut out);
-    for (key, value) in changes {
-        put_change(&mut out, key, value.as_deref());
-    }
-    let changes = changes.len() as u32;
-    let header = RecordHeader {
+fn header(seq: u64, changes: usize) -> FrameHeader {
+    FrameHeader {
         payload_len: 0,
         seq,
+        parent: 2,
         durable: 3,
         time_ns: 4,
-        uid: 5,
-        pid: 6,
-        changes,
-    };
-    finish_record(&mut out, segment, &header);
-    out
+        author: Author {
+            uid: 5,
+            pid: 6,
+            program: *b"a program\0\0\0\0\0\0\0",
+        },
+        others: true,
+        transaction: true,
+        changes: changes as u32,
+    }
 }
 
-/// Reads a record as recovery does; `None` where it is not whole.
+type Given = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
+/// Frames with these changes, numbered from `seq` on.
+fn build(segment: &SegmentHeader, seq: u64, all: &[Given]) -> Vec<u8> {
+    let mut frames = Frames::default();
+    for changes in all {
+        frames.begin();
+        for (key, value) in changes {
+            frames.put_change(key, value.as_deref());
+        }
+        frames.end();
+    }
+    let numbered = (seq..).zip(all);
+    let headers = numbered.map(|(seq, changes)| header(seq, changes.len()));
+    frames.seal(segment, headers).to_vec()
+}
+
+/// Reads a frame as recovery does; `None` where it is not whole.
 fn reread(
     segment: &SegmentHeader,
     raw: &[u8],
-) -> Option<(RecordHeader, Vec<amino_schema::log::Change>)> {
-    let found = FoundRecord::decode(segment, raw).ok()?;
-    let end = RECORD_HEADER_LEN.checked_add(usize::try_from(found.header.payload_len).ok()?)?;
-    let payload = raw.get(RECORD_HEADER_LEN..end)?;
+) -> Option<(FoundFrame, Vec<amino_schema::log::Change>)> {
+    let found = FoundFrame::decode(segment, raw).ok()?;
+    let start = found.header_len;
+    let end = start.checked_add(usize::try_from(found.header.payload_len).ok()?)?;
+    let payload = raw.get(start..end)?;
     if !found.matches(payload) {
         return None;
     }
     let changes = read_changes(&Bytes::copy_from_slice(payload), found.header.changes).ok()?;
-    Some((found.header, changes))
+    Some((found, changes))
 }
 
 proptest! {
@@ -175,7 +192,8 @@ proptest! {
         let _ = decode_xattr(&shared);
         let _ = Header::decode(&raw);
         let _ = SegmentHeader::decode(&raw);
-        let _ = FoundRecord::decode(&segment(1), &raw);
+        let _ = FoundFrame::decode(&segment(1), &raw);
+        let _ = FoundFrame::decode(&SegmentHeader { format: 1, ..segment(1) }, &raw);
         let _ = read_changes(&shared, u32::MAX);
         if let Ok(key) = ParsedKey::parse(&raw) {
             prop_assert_eq!(key.to_vec(), raw);
@@ -234,20 +252,26 @@ proptest! {
     }
 
     #[test]
-    fn log_records_survive(changes in changes(), seq in any::<u64>()) {
-        let raw = build(&segment(3), seq, &changes);
-        let (header, found) = reread(&segment(3), &raw).unwrap();
-        prop_assert_eq!((header.seq, header.durable, header.time_ns, header.uid, header.pid), (seq, 3, 4, 5, 6));
-        prop_assert_eq!(record_len(header.payload_len).unwrap(), raw.len() as u64);
-        prop_assert_eq!(raw.len() % RECORD_ALIGN, 0);
-        let expected: Vec<_> = changes.into_iter().map(|(k, v)| (Bytes::from(k), v.map(Bytes::from))).collect();
-        prop_assert_eq!(found, expected);
+    fn log_frames_survive(all in vec(changes(), 1..4), seq in 0..u64::MAX - 9) {
+        let raw = build(&segment(3), seq, &all);
+        prop_assert_eq!(raw.len() % FRAME_ALIGN, 0);
+        let mut at = 0;
+        for (number, given) in (seq..).zip(all) {
+            let (found, changes) = reread(&segment(3), &raw[at..]).unwrap();
+            let expected = FrameHeader { payload_len: found.header.payload_len, ..header(number, given.len()) };
+            prop_assert_eq!(found.header, expected);
+            prop_assert_eq!(found.header.author.program(), b"a program");
+            let expected: Vec<_> = given.into_iter().map(|(k, v)| (Bytes::from(k), v.map(Bytes::from))).collect();
+            prop_assert_eq!(changes, expected);
+            at += found.len().unwrap() as usize;
+        }
+        prop_assert_eq!(at, raw.len());
     }
 
     #[test]
-    fn damaged_log_records_are_refused(changes in changes(), at in any::<prop::sample::Index>(), bit in 0..8) {
-        let whole = build(&segment(3), 1, &changes);
-        let used = RECORD_HEADER_LEN + reread(&segment(3), &whole).unwrap().0.payload_len as usize;
+    fn damaged_log_frames_are_refused(changes in changes(), at in any::<prop::sample::Index>(), bit in 0..8) {
+        let whole = build(&segment(3), 1, &[changes]);
+        let used = FRAME_HEADER_LEN + reread(&segment(3), &whole).unwrap().0.header.payload_len as usize;
         let mut damaged = whole.clone();
         damaged[at.index(used)] ^= 1u8 << bit;
         prop_assert!(reread(&segment(3), &damaged).is_none());
@@ -255,10 +279,79 @@ proptest! {
     }
 }
 
-/// A recycled segment file still holds the records of its former number; they must not look like records.
+fn one() -> Given {
+    vec![
+        (b"Pa".to_vec(), Some(b"value".to_vec())),
+        (b"Pb".to_vec(), None),
+    ]
+}
+
+fn hex(raw: &[u8]) -> String {
+    raw.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<_> = text.chars().filter(|c| !c.is_whitespace()).collect();
+    let byte = |pair: &[char]| u8::from_str_radix(&pair.iter().collect::<String>(), 16).unwrap();
+    digits.chunks(2).map(byte).collect()
+}
+
+const GOLDEN_SEGMENT_1: &str = "\
+    414d494e4f4c4f47010000000000000030313233343536373839616263646566070000000000000000002a36fe9c9717\
+    00000000ccd520bf";
+const GOLDEN_FRAME_1: &str = "\
+    41524543010000000d000000000000002a00000000000000290000000000000001002a36fe9c9717e803000067120000\
+    020000000000000086a30d4fd38ff7f20250610676616c75650250620000000000000000000000000000000000000000\
+    0000000000000000000000000000000000000000000000000000000000000000";
+const GOLDEN_SEGMENT_2: &str = "\
+    414d494e4f4c4f47020000000000000030313233343536373839616263646566070000000000000000002a36fe9c9717\
+    000000008db9d31f";
+const GOLDEN_FRAME_2: &str = "\
+    41524543020300000d000000000000002a00000000000000030000000000000004000000000000000500000006000000\
+    02000000000000000200000000000000612070726f6772616d000000000000000000000000000000b0f1c865d3d9cfd4\
+    0250610676616c75650250620000000000000000000000000000000000000000";
+
+/// A segment with one frame, byte by byte as the program of format 1 wrote it.
 #[test]
-fn a_record_belongs_to_one_segment_of_one_store() {
-    let raw = build(&segment(3), 1, &[(b"k".to_vec(), Some(b"v".to_vec()))]);
+fn a_segment_of_format_1_is_read() {
+    let head = unhex(GOLDEN_SEGMENT_1);
+    let frame = unhex(GOLDEN_FRAME_1);
+    let mut raw = head;
+    raw.resize(SEGMENT_HEADER_LEN, 0);
+    let segment = SegmentHeader::decode(&raw).unwrap();
+    assert_eq!((segment.number, segment.format), (7, 1));
+    let (found, changes) = reread(&segment, &frame).unwrap();
+    let header = found.header;
+    assert_eq!((header.seq, header.parent, header.durable), (42, 41, 41));
+    assert_eq!(header.time_ns, 1_700_000_000_000_000_001);
+    assert_eq!((header.author.uid, header.author.pid), (1000, 4711));
+    assert_eq!(header.author.program(), b"");
+    assert!(!header.transaction && !header.others);
+    assert_eq!(found.len(), Some(frame.len() as u64));
+    let given: Vec<_> = one()
+        .into_iter()
+        .map(|(k, v)| (Bytes::from(k), v.map(Bytes::from)))
+        .collect();
+    assert_eq!(changes, given);
+}
+
+/// The layout of format 2, byte by byte.
+#[test]
+fn a_segment_of_format_2_is_written_as_documented() {
+    let segment = SegmentHeader {
+        store_id: *b"0123456789abcdef",
+        number: 7,
+        created_ns: 1_700_000_000_000_000_000,
+        format: 2,
+    };
+    assert_eq!(hex(&segment.encode()[..56]), GOLDEN_SEGMENT_2);
+    assert_eq!(hex(&build(&segment, 42, &[one()])), GOLDEN_FRAME_2);
+}
+
+/// A recycled segment file still holds the frames of its former number; they must not look like frames.
+#[test]
+fn a_frame_belongs_to_one_segment_of_one_store() {
+    let raw = build(&segment(3), 1, &[one()]);
     assert!(reread(&segment(3), &raw).is_some());
     let recreated = SegmentHeader {
         created_ns: 10,
@@ -314,10 +407,12 @@ fn headers_survive_and_any_flipped_bit_is_noticed() {
             number: 3,
             bytes: 65536,
         }],
+        keep_log: true,
+        kept: vec![Kept { first: 1, last: 7 }, Kept { first: 9, last: 9 }],
     };
     let whole = header.encode();
     assert_eq!(Header::decode(&whole).unwrap(), header);
-    assert_eq!(claimed_format(&whole), Some(2));
+    assert_eq!(claimed_format(&whole), Some(3));
     assert_eq!(
         claimed_format(b"amino store\nformat 70000\nsomething else"),
         Some(70000)
@@ -342,6 +437,20 @@ fn a_header_of_format_1_is_read() {
     assert_eq!(header.store_id[..3], [0, 0x11, 0x22]);
     assert_eq!(header.checkpoint, None);
     assert_eq!(header.encode(), raw.as_bytes());
+}
+
+/// As the program wrote it before segments of the log could be kept.
+#[test]
+fn a_header_of_format_2_is_read() {
+    let raw = "amino store\nformat 2\nengine fjall\nid 30313233343536373839616263646566\ncheckpoint 42\n\
+               holds 50 1 5c9a74b044576f8f\nfile 7 0000000000000009 0.jnl\nsegment 7 65536\ncrc32c 9f95cfc3\n";
+    let header = Header::decode(raw.as_bytes()).unwrap();
+    assert_eq!(header.checkpoint.as_ref().unwrap().holdings.seq, 42);
+    assert_eq!(header.segments[0].bytes, 65536);
+    assert!(!header.keep_log && header.kept.is_empty());
+    let rewritten = String::from_utf8(header.encode()).unwrap();
+    assert!(rewritten.starts_with("amino store\nformat 3\n"));
+    assert_eq!(Header::decode(rewritten.as_bytes()).unwrap(), header);
 }
 
 #[test]

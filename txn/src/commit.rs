@@ -1,8 +1,9 @@
 //! How submitted changes reach the log and the engine.
 //!
-//! A commit chooses a flush point between operations, takes what lies before it as one record, appends it to the log, and leaves
-//! it to the committer thread to apply to the engine. The thread that holds the writer lock makes it: the committer thread
-//! from time to time, or a caller of `sync`, so that no other thread must be woken. Threads that call `sync` meanwhile
+//! What lies between two flush points becomes a frame of the log: an explicit transaction, or the single operations that came
+//! meanwhile. A flush point lies between operations. A commit chooses one, appends the frames that wait, by one write, and
+//! leaves them to the committer thread to apply to the engine. The thread that holds the writer lock makes it: the committer
+//! thread from time to time, or a caller of `sync`, so that no other thread must be woken. Threads that call `sync` meanwhile
 //! wait; then their changes are durable, or one of them commits for all.
 //!
 //! Lock order, first to last: `writer`, `barrier`, `source` and the locks of the source, `layers`, the engine's, the
@@ -14,6 +15,7 @@
 //! the committer tries again. Only a failed write or sync of the log stops the store.
 
 mod apply;
+mod flush;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
@@ -21,15 +23,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use amino_schema::log::RecordHeader;
+use amino_schema::log::{Author, Frames};
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use crate::author::{Actor, Authors};
 use crate::engine::Counted;
-use crate::host::now_ns;
 use crate::layers::Layers;
 use crate::log::Log;
 use crate::options::{DirtySource, Info, Options, Stats};
-use crate::snapshot::Snapshot;
 use crate::space::{DiskSpace, Needed, Purpose};
 use crate::{Changes, Error, dir};
 
@@ -47,11 +48,11 @@ const DELETED_MIN: u64 = 64;
 /// What only the thread that commits needs.
 #[derive(Default)]
 pub(crate) struct Writer {
-    /// Last record appended.
+    /// Last frame appended.
     seq: u64,
-    /// Last record known to be on disk.
+    /// Last frame known to be on disk.
     durable: u64,
-    buffer: Vec<u8>,
+    frames: Frames,
 }
 
 #[derive(Default)]
@@ -64,7 +65,7 @@ struct Signals {
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) submits: AtomicU64,
-    records: AtomicU64,
+    frames: AtomicU64,
     syncs: AtomicU64,
     checkpoints: AtomicU64,
 }
@@ -76,7 +77,10 @@ pub(crate) struct Shared {
     created: bool,
     options: Options,
     replayed: u64,
-    uid: u32,
+    /// Who made the changes that are not sealed.
+    pub(crate) authors: Authors,
+    /// This process, which makes those that no program makes.
+    owner: Author,
     pub(crate) engine: Counted,
     pub(crate) log: Log,
     pub(crate) layers: RwLock<Layers>,
@@ -99,7 +103,7 @@ pub(crate) struct Shared {
     pub(crate) room: DiskSpace,
     /// There was little room left at the last look.
     low: AtomicBool,
-    /// Last record applied; the engine must not forget it when it is opened again.
+    /// Last frame applied; the engine must not forget it when it is opened again.
     applied_seq: AtomicU64,
     /// Since when the engine cannot apply for want of space.
     engine_full: Mutex<Option<Instant>>,
@@ -130,7 +134,7 @@ pub(crate) struct Found {
     pub(crate) room: DiskSpace,
     /// What the log has and the engine could not take: the disk is full.
     pub(crate) layers: Layers,
-    /// Last record in the log.
+    /// Last frame in the log.
     pub(crate) seq: u64,
     pub(crate) replayed: u64,
 }
@@ -154,7 +158,8 @@ impl Shared {
             created,
             options,
             replayed,
-            uid: nix::unistd::getuid().as_raw(),
+            authors: Authors::default(),
+            owner: Actor::own().author(),
             engine,
             log,
             pending: AtomicUsize::new(layers.byte_size()),
@@ -166,7 +171,7 @@ impl Shared {
             writer: Mutex::new(Writer {
                 seq,
                 durable: seq,
-                buffer: Vec::new(),
+                frames: Frames::default(),
             }),
             flush_points: AtomicU64::new(0),
             durable_flush_point: AtomicU64::new(0),
@@ -304,7 +309,7 @@ impl Shared {
 
     /// The dirty source. To be dropped when no lock is held: it may be the last reference, and dropping the source may
     /// close the store.
-    fn source(&self) -> Option<Arc<dyn DirtySource>> {
+    pub(crate) fn source(&self) -> Option<Arc<dyn DirtySource>> {
         self.source.read().as_ref().and_then(Weak::upgrade)
     }
 
@@ -360,117 +365,6 @@ impl Shared {
             return Ok(());
         }
         self.commit(&mut writer, source.as_deref(), true)
-    }
-
-    /// Appends everything submitted and dirty as one record; when `durable`, returns when it is on disk.
-    fn commit(
-        &self,
-        writer: &mut Writer,
-        source: Option<&dyn DirtySource>,
-        durable: bool,
-    ) -> Result<(), Error> {
-        self.check()?;
-        if let Some(source) = source {
-            source.prepare();
-        }
-        let line = self.barrier.write();
-        let point = self.flush_point(source);
-        drop(line);
-        self.write_out(writer, point, durable)
-    }
-
-    /// The state at a flush point chosen now, before which everything is appended to the log as by a commit.
-    pub(crate) fn snapshot(self: &Arc<Self>) -> Result<Snapshot, Error> {
-        self.check()?;
-        let source = self.source();
-        let mut writer = self.writer.lock();
-        if let Some(source) = &source {
-            source.prepare();
-        }
-        let line = self.barrier.write();
-        let point = self.flush_point(source.as_deref());
-        // Taken together: a layer is in the one or in the other.
-        let layers = self.layers.read();
-        let engine = self.engine.snapshot();
-        let snapshot =
-            engine.map(|engine| Snapshot::new(layers.frozen(), engine, Arc::clone(self)));
-        drop((layers, line));
-        self.write_out(&mut writer, point, false)?;
-        drop(writer);
-        snapshot
-    }
-
-    /// Chooses the flush point; the caller holds the barrier alone.
-    fn flush_point(&self, source: Option<&dyn DirtySource>) -> FlushPoint {
-        let number = self.flush_points.fetch_add(1, SeqCst) + 1;
-        let mut dirty = Changes::new();
-        let mut kept = 0;
-        if let Some(source) = source {
-            source.collect(&mut dirty);
-            kept = source.dirty_bytes() as u64;
-        }
-        self.kick_sent.store(false, SeqCst);
-        let mut layers = self.layers.write();
-        let changes = layers.seal(dirty);
-        self.note_pending(&layers);
-        FlushPoint {
-            number,
-            changes,
-            reserved: self.log.reserved().saturating_sub(kept),
-        }
-    }
-
-    fn write_out(
-        &self,
-        writer: &mut Writer,
-        point: FlushPoint,
-        durable: bool,
-    ) -> Result<(), Error> {
-        let fail = |error: Error| self.fail(&error);
-        match &point.changes {
-            Some(changes) => {
-                let header = RecordHeader {
-                    payload_len: 0,
-                    seq: writer.seq + 1,
-                    durable: writer.durable,
-                    time_ns: now_ns(),
-                    uid: self.uid,
-                    pid: std::process::id(),
-                    changes: u32::try_from(changes.len()).unwrap_or(u32::MAX),
-                };
-                self.log
-                    .append(header, changes, point.reserved, &mut writer.buffer)
-                    .map_err(fail)?;
-                writer.seq += 1;
-                self.appended_seq.store(writer.seq, SeqCst);
-                self.counters.records.fetch_add(1, SeqCst);
-            }
-            None => self.log.release(point.reserved),
-        }
-        let logged = point.changes.is_some();
-        drop(point.changes);
-        if durable {
-            self.make_durable(writer).map_err(fail)?;
-            self.durable_flush_point.store(point.number, SeqCst);
-        }
-        if logged {
-            let mut layers = self.layers.write();
-            layers.logged(writer.seq);
-            self.note_pending(&layers);
-            drop(layers);
-            self.kick();
-        }
-        Ok(())
-    }
-
-    fn make_durable(&self, writer: &mut Writer) -> Result<(), Error> {
-        if writer.durable < writer.seq {
-            self.log.sync()?;
-            self.log.note_synced(writer.seq);
-            writer.durable = writer.seq;
-            self.durable_seq.store(writer.seq, SeqCst);
-        }
-        Ok(())
     }
 
     pub(crate) fn ask_to_stop(&self) {
@@ -551,7 +445,7 @@ impl Shared {
     pub(crate) fn stats(&self) -> Stats {
         Stats {
             submits: self.counters.submits.load(SeqCst),
-            records: self.counters.records.load(SeqCst),
+            frames: self.counters.frames.load(SeqCst),
             log_bytes: self.log.appended_bytes(),
             syncs: self.counters.syncs.load(SeqCst),
             fdatasyncs: self.log.syncs(),
@@ -597,12 +491,4 @@ impl Drop for Leader<'_> {
         *self.0.leading.lock() = false;
         self.0.synced.notify_all();
     }
-}
-
-/// A point between operations, and the changes before it.
-struct FlushPoint {
-    number: u64,
-    changes: Option<Arc<Changes>>,
-    /// What was reserved for it.
-    reserved: u64,
 }

@@ -1,10 +1,11 @@
 //! What has been submitted and is not yet in the engine: the active layer, which takes changes, above sealed ones, which
-//! are being logged and applied. Readers look at the newest first.
+//! wait for the log or are in it, and are applied one by one. Readers look at the newest first.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use amino_schema::log::Author;
 use bytes::Bytes;
 
 use crate::Changes;
@@ -12,15 +13,41 @@ use crate::Changes;
 /// More sealed layers than this are merged: each costs a reader a look-up.
 const SEALED_MAX: usize = 4;
 
-struct Sealed {
-    changes: Arc<Changes>,
-    /// The log record that holds it; `None` while that is being written.
-    seq: Option<u64>,
-    /// The engine is taking it over, so it must stay as it is.
-    applying: bool,
+/// What a frame of the log says beside its changes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) author: Author,
+    /// Whether other processes took part.
+    pub(crate) others: bool,
+    /// Whether it is an explicit transaction.
+    pub(crate) transaction: bool,
+    /// Nanoseconds since 1970.
+    pub(crate) time_ns: u64,
 }
 
-/// The layers; oldest sealed one at the front.
+/// A layer that is to become a frame of the log.
+pub(crate) struct Waiting {
+    pub(crate) changes: Arc<Changes>,
+    pub(crate) origin: Origin,
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    /// To be written to the log, where so many bytes are reserved for it.
+    Waiting { origin: Origin, reserved: u64 },
+    /// The log has it: up to this frame, where layers were merged.
+    Logged(u64),
+    /// The engine is taking it over, so it must stay as it is.
+    Applying(u64),
+}
+
+#[derive(Clone)]
+struct Sealed {
+    changes: Arc<Changes>,
+    stage: Stage,
+}
+
+/// The layers; oldest sealed one at the front. Those that wait for the log lie behind the others.
 #[derive(Default)]
 pub(crate) struct Layers {
     active: Changes,
@@ -37,8 +64,11 @@ impl Layers {
     /// Layers with changes that the log has up to record `seq`.
     pub(crate) fn behind(changes: Changes, seq: u64) -> Self {
         let mut layers = Self::default();
-        if layers.seal(changes).is_some() {
-            layers.logged(seq);
+        if !changes.is_empty() {
+            layers.sealed.push_back(Sealed {
+                changes: Arc::new(changes),
+                stage: Stage::Logged(seq),
+            });
         }
         layers
     }
@@ -60,61 +90,93 @@ impl Layers {
             .map(Option::<&Bytes>::cloned)
     }
 
-    /// Closes the active layer and says what is in it, if anything.
-    pub(crate) fn seal(&mut self, more: Changes) -> Option<Arc<Changes>> {
+    /// Closes the active layer, with `more`, to wait for the log; whether there is anything in it. Its frame has `reserved`
+    /// bytes of the log.
+    pub(crate) fn seal(&mut self, more: Changes, origin: Origin, reserved: u64) -> bool {
         self.active.merge(more);
         if self.active.is_empty() {
-            return None;
+            return false;
         }
-        let changes = Arc::new(std::mem::take(&mut self.active));
         self.sealed.push_back(Sealed {
-            changes: changes.clone(),
-            seq: None,
-            applying: false,
+            changes: Arc::new(std::mem::take(&mut self.active)),
+            stage: Stage::Waiting { origin, reserved },
         });
-        Some(changes)
+        true
+    }
+
+    /// The layers that wait for the log, oldest first.
+    pub(crate) fn waiting(&self) -> Vec<Waiting> {
+        let waiting = self.sealed.iter().filter_map(|layer| match layer.stage {
+            Stage::Waiting { origin, .. } => Some(Waiting {
+                changes: layer.changes.clone(),
+                origin,
+            }),
+            _ => None,
+        });
+        waiting.collect()
+    }
+
+    /// How many layers wait for the log, and what is reserved for them there.
+    pub(crate) fn waiting_reserved(&self) -> (usize, u64) {
+        let reserved = self.sealed.iter().filter_map(|layer| match layer.stage {
+            Stage::Waiting { reserved, .. } => Some(reserved),
+            _ => None,
+        });
+        reserved.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes))
     }
 
     /// The sealed layers as they are now, above which nothing was submitted yet.
     pub(crate) fn frozen(&self) -> Self {
-        let frozen = self.sealed.iter().map(|layer| Sealed {
-            changes: layer.changes.clone(),
-            seq: layer.seq,
-            applying: layer.applying,
-        });
         Self {
             active: Changes::new(),
-            sealed: frozen.collect(),
+            sealed: self.sealed.clone(),
         }
     }
 
-    /// The newest sealed layer is in the log as record `seq`.
-    pub(crate) fn logged(&mut self, seq: u64) {
-        let Some(newest) = self.sealed.back_mut() else {
-            return;
-        };
-        newest.seq = Some(seq);
-        let mergeable = self.sealed.iter().filter(|layer| !layer.applying).count();
-        if self.sealed.len() <= SEALED_MAX || mergeable < 2 {
-            return;
+    /// The oldest layers that wait are in the log, as the frames `seqs`. Of layers that are only there for readers and the
+    /// engine some are merged.
+    pub(crate) fn logged(&mut self, seqs: impl Iterator<Item = u64>) {
+        let waits = |layer: &&mut Sealed| matches!(layer.stage, Stage::Waiting { .. });
+        for (layer, seq) in self.sealed.iter_mut().filter(waits).zip(seqs) {
+            layer.stage = Stage::Logged(seq);
         }
-        let (Some(newer), Some(older)) = (self.sealed.pop_back(), self.sealed.pop_back()) else {
-            return;
+        while self.sealed.len() > SEALED_MAX && self.merge_newest() {}
+    }
+
+    /// Merges the newest two layers that are in the log and no more; whether there were two.
+    fn merge_newest(&mut self) -> bool {
+        let is_logged = |layer: &Sealed| matches!(layer.stage, Stage::Logged(_));
+        let Some(newest) = self.sealed.iter().rposition(is_logged) else {
+            return false;
         };
-        let mut changes = Arc::unwrap_or_clone(older.changes);
-        changes.merge(Arc::unwrap_or_clone(newer.changes));
-        self.sealed.push_back(Sealed {
-            changes: Arc::new(changes),
-            seq: Some(seq),
-            applying: false,
-        });
+        let Some(next) = newest.checked_sub(1) else {
+            return false;
+        };
+        if !self.sealed.get(next).is_some_and(is_logged) {
+            return false;
+        }
+        let Some(newer) = self.sealed.remove(newest) else {
+            return false;
+        };
+        if let Some(older) = self.sealed.get_mut(next) {
+            let changes = std::mem::take(&mut older.changes);
+            let mut changes = Arc::unwrap_or_clone(changes);
+            changes.merge(Arc::unwrap_or_clone(newer.changes));
+            *older = Sealed {
+                changes: Arc::new(changes),
+                stage: newer.stage,
+            };
+        }
+        true
     }
 
     /// The oldest layer, if it is in the log, for the engine to apply; [`Layers::applied`] must follow.
     pub(crate) fn next_to_apply(&mut self) -> Option<(u64, Arc<Changes>)> {
         let oldest = self.sealed.front_mut()?;
-        let seq = oldest.seq?;
-        oldest.applying = true;
+        let (Stage::Logged(seq) | Stage::Applying(seq)) = oldest.stage else {
+            return None;
+        };
+        oldest.stage = Stage::Applying(seq);
         Some((seq, oldest.changes.clone()))
     }
 

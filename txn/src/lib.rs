@@ -3,8 +3,10 @@
 //!
 //! A [`Store`] takes [`Changes`], each set of them one atomic step. They are visible at once and reach the disk in
 //! order, in the background or when somebody calls [`Store::sync`]; so a crash leaves a prefix of the steps, and at
-//! least those before the last sync.
+//! least those before the last sync. A transaction ([`Store::begin`]) has a frame of the log to itself, the steps between
+//! two transactions share one.
 
+mod author;
 mod changes;
 mod commit;
 mod dir;
@@ -20,13 +22,16 @@ mod snapshot;
 mod space;
 mod store;
 
+pub use amino_schema::log::Author;
+pub use author::{Actor, Authors};
 pub use changes::{Changes, change_cost};
 pub use engine::EngineKind;
 pub use error::Error;
+pub use log::KeptLog;
 pub use options::{DirtySource, Info, Options, Stats};
 pub use salvage::{Loss, Salvaged, salvage};
 pub use snapshot::{Records, Snapshot, Visit};
-pub use store::{OpGuard, Store};
+pub use store::{OpGuard, Store, TransactionGuard};
 
 #[cfg(test)]
 mod tests;

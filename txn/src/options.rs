@@ -60,8 +60,8 @@ pub trait DirtySource: Send + Sync {
 pub struct Stats {
     /// Calls of `submit` that changed something.
     pub submits: u64,
-    /// Records appended to the log.
-    pub records: u64,
+    /// Frames appended to the log: one for each explicit transaction, and for the single operations between two.
+    pub frames: u64,
     /// Bytes appended to the log.
     pub log_bytes: u64,
     /// Calls of `sync`.
@@ -70,7 +70,7 @@ pub struct Stats {
     pub fdatasyncs: u64,
     /// Checkpoints.
     pub checkpoints: u64,
-    /// Records replayed when the store was opened.
+    /// Frames replayed when the store was opened.
     pub replayed: u64,
     /// Bytes of changes that are not yet in the engine, without those of the dirty source.
     pub pending_bytes: u64,
@@ -81,7 +81,7 @@ impl Stats {
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             submits: self.submits - earlier.submits,
-            records: self.records - earlier.records,
+            frames: self.frames - earlier.frames,
             log_bytes: self.log_bytes - earlier.log_bytes,
             syncs: self.syncs - earlier.syncs,
             fdatasyncs: self.fdatasyncs - earlier.fdatasyncs,
@@ -103,9 +103,9 @@ pub struct Info {
     pub store_id: [u8; 16],
     /// Whether this process created it just now.
     pub created: bool,
-    /// Sequence number of the last record appended to the log.
+    /// Sequence number of the last frame appended to the log.
     pub appended_seq: u64,
-    /// Sequence number up to which records are known to be on disk.
+    /// Sequence number up to which frames are known to be on disk.
     pub durable_seq: u64,
     /// Sequence number that the engine has reached.
     pub applied_seq: u64,

@@ -203,6 +203,8 @@ fn find_header(path: &Path, losses: &mut Vec<Loss>) -> Result<Header, Error> {
         store_id: former.map_or([0; 16], |former| former.store_id),
         checkpoint: None,
         segments: Vec::new(),
+        keep_log: false,
+        kept: Vec::new(),
     })
 }
 

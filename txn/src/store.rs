@@ -7,23 +7,54 @@ use std::thread::{self, JoinHandle};
 
 use amino_schema::header::Header;
 use bytes::Bytes;
-use parking_lot::{Mutex, RwLockReadGuard};
+use parking_lot::{Mutex, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::commit::{Found, Shared};
 use crate::dir::HeaderFile;
 use crate::engine::{Counted, Origin, compare};
 use crate::layers::Layers;
-use crate::log::{Log, recover};
+use crate::log::{KeptLog, Log, recover};
 use crate::options::{DirtySource, Info, Options, Stats};
 use crate::snapshot::{Merge, Records, Snapshot, Visit, in_chunks};
 use crate::space::{DiskSpace, Purpose};
-use crate::{Changes, EngineKind, Error, dir};
+use crate::{Actor, Author, Changes, EngineKind, Error, dir};
 
-/// Keeps the committer from choosing a flush point between two records while an operation is under way.
+/// Keeps the committer from choosing a flush point while an operation is under way.
 ///
 /// One thread must not hold two, nor call [`Store::sync`], [`Store::throttle`] or [`Store::close`] while it holds one.
 #[must_use]
-pub struct OpGuard<'a>(#[expect(dead_code, reason = "held for its lock")] RwLockReadGuard<'a, ()>);
+pub struct OpGuard<'a>(#[expect(dead_code, reason = "held for its lock")] Barrier<'a>);
+
+#[expect(dead_code, reason = "held for the lock")]
+enum Barrier<'a> {
+    Shared(RwLockReadGuard<'a, ()>),
+    Alone(RwLockWriteGuard<'a, ()>),
+}
+
+/// A transaction that becomes a frame of the log. While it is being made no operation of others is under way. Dropped
+/// without [`TransactionGuard::end`], its changes go with the single operations that follow.
+#[must_use]
+pub struct TransactionGuard<'a> {
+    shared: &'a Shared,
+    guard: OpGuard<'a>,
+    /// After the guard, because it may be the last reference.
+    source: Option<Arc<dyn DirtySource>>,
+}
+
+impl<'a> TransactionGuard<'a> {
+    /// What [`Store::submit`] takes.
+    pub const fn operation(&self) -> &OpGuard<'a> {
+        &self.guard
+    }
+
+    /// Ends the transaction, which `by` has made: the author, and whether other processes took part; `None`: this process.
+    pub fn end(self, by: Option<(Author, bool)>) {
+        let shared = self.shared;
+        shared.end_transaction(self.source.as_deref(), by);
+        drop(self);
+        shared.write_waiting();
+    }
+}
 
 /// An open store. Clones are the same store; it is closed when the last is dropped, or by [`Store::close`].
 #[derive(Clone)]
@@ -122,9 +153,41 @@ impl Store {
         self.shared.snapshot()
     }
 
-    /// Begins an operation: nothing it submits is split between two records of the log.
+    /// Begins an operation: nothing it submits is split between two frames of the log.
     pub fn enter(&self) -> OpGuard<'_> {
-        OpGuard(self.shared.barrier.read())
+        OpGuard(Barrier::Shared(self.shared.barrier.read()))
+    }
+
+    /// Begins a transaction: what it submits, and what the dirty source has of it, is a frame of its own in the log. Fails
+    /// with [`Error::NoSpace`] when the log has no room for that.
+    pub fn begin(&self) -> Result<TransactionGuard<'_>, Error> {
+        let source = self.shared.source();
+        if let Some(source) = &source {
+            source.prepare();
+        }
+        let guard = OpGuard(Barrier::Alone(self.shared.barrier.write()));
+        self.shared.begin_transaction(source.as_deref())?;
+        Ok(TransactionGuard {
+            shared: &self.shared,
+            guard,
+            source,
+        })
+    }
+
+    /// `actor` makes a single operation, which submits changes or leaves some to the dirty source. Called within it.
+    pub fn note_author(&self, actor: Actor) {
+        self.shared.authors.note(actor);
+    }
+
+    /// From now on segments of the log are kept that the store does not need any more, or not. Those that were kept stay.
+    pub fn keep_log(&self, keep: bool) -> Result<(), Error> {
+        self.shared.check()?;
+        self.shared.log.set_keep(keep)
+    }
+
+    /// What the segments that were kept have; with `payloads` everything in them is read and checked.
+    pub fn kept_log(&self, payloads: bool) -> Result<KeptLog, Error> {
+        self.shared.log.kept(payloads)
     }
 
     /// Returns when every operation that was under way has ended.

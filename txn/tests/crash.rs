@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use amino_schema::log::{RECORD_ALIGN, SEGMENT_HEADER_LEN};
+use amino_schema::log::{FRAME_ALIGN, SEGMENT_HEADER_LEN};
 use amino_txn::{Changes, EngineKind, Error, Options, Store};
 use common::{ENGINES, Model, all, apply, copy_dir, options, random_changes};
 
@@ -48,13 +48,13 @@ fn segment(store: &Path) -> PathBuf {
 fn used(raw: &[u8]) -> usize {
     raw.iter()
         .rposition(|&byte| byte != 0)
-        .map_or(0, |last| (last + 1).next_multiple_of(RECORD_ALIGN))
+        .map_or(0, |last| (last + 1).next_multiple_of(FRAME_ALIGN))
 }
 
 /// Where the records of a segment start.
 fn starts(raw: &[u8]) -> Vec<usize> {
     (SEGMENT_HEADER_LEN..raw.len())
-        .step_by(RECORD_ALIGN)
+        .step_by(FRAME_ALIGN)
         .filter(|&at| raw[at..].starts_with(b"AREC"))
         .collect()
 }
@@ -228,7 +228,7 @@ fn unsynced_records_that_reached_the_disk_out_of_order_are_no_damage() {
     store.sync().unwrap();
     for number in 2..=10 {
         store.submit(&store.enter(), step(number)).unwrap();
-        while store.stats().records < u64::from(number) {
+        while store.stats().frames < u64::from(number) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -504,7 +504,7 @@ fn a_store_of_format_1_is_opened_and_upgraded() {
                 store.close().unwrap();
                 let header = fs::read_to_string(old.join("AMINO")).unwrap();
                 assert!(
-                    header.contains("format 2\n") && header.contains("holds 50 11 "),
+                    header.contains("format 3\n") && header.contains("holds 50 11 "),
                     "{header}"
                 );
             }

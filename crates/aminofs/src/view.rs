@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use amino_schema::{DecodeError, Meta, Timestamp};
 use amino_txn::locks::{Mode, Owner, Resource};
-use amino_txn::{Changes, OpGuard, Records, Visit};
+use amino_txn::{Actor, Changes, OpGuard, Records, Visit};
 use bytes::Bytes;
 use goanna_vfs::{BLOCKED, Caller, Errno, FileKind, Node, Result};
 
@@ -27,6 +27,7 @@ pub(crate) struct View<'a> {
     within: Option<&'a Arc<Txn>>,
     durability: Durability,
     tid: i32,
+    actor: Actor,
     /// Transactions are open, so that this single operation must lock what it changes.
     locking: Cell<bool>,
     /// The single operation, once it has locked something.
@@ -69,6 +70,10 @@ impl AminoFs {
             durability: self.durability,
             within: txn.as_ref(),
             tid: caller.tid,
+            actor: Actor {
+                uid: caller.uid,
+                pid: caller.pid.unsigned_abs(),
+            },
             locking: Cell::new(false),
             alone: Cell::new(None),
             touched: Cell::default(),
@@ -130,8 +135,17 @@ impl View<'_> {
         Ok(result)
     }
 
+    /// The caller is about to change something: in its transaction, or in the store.
+    fn note_author(&self) {
+        match self.within {
+            Some(txn) => txn.authors.note(self.actor),
+            None => self.store.note_author(self.actor),
+        }
+    }
+
     /// As [`Volume::mark_dirty`], of an inode that this operation changes.
     pub(crate) fn mark_dirty(&self, inode: &Arc<Inode>, state: &mut State) {
+        self.note_author();
         if self.durability == Durability::Acid {
             let mut touched = self.touched.take();
             touched.push(inode.ino);
@@ -231,6 +245,7 @@ impl View<'_> {
         let Some(txn) = self.within else {
             return Ok(Arc::clone(inode));
         };
+        self.note_author();
         let under = self.current(Arc::clone(inode.base()));
         if let Some(own) = txn.level.lock().inodes.get(&under.ino) {
             own.changed.store(true, SeqCst);
@@ -374,6 +389,7 @@ impl View<'_> {
     }
 
     pub(crate) fn submit(&self, guard: &OpGuard<'_>, changes: Changes) -> Result<()> {
+        self.note_author();
         match self.within {
             Some(txn) => {
                 self.reserve(changes.byte_size())?;

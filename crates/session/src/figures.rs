@@ -51,7 +51,7 @@ impl StoreFigures {
         Self {
             dir: dir.clone(),
             changes: stats.submits,
-            commits: stats.records,
+            commits: stats.frames,
             log_bytes: stats.log_bytes,
             syncs: stats.syncs,
             disk_syncs: stats.fdatasyncs,

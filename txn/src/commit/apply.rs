@@ -166,7 +166,7 @@ impl Shared {
         let line = self.barrier.write();
         let point = self.flush_point(source.as_deref());
         let released = self
-            .write_out(&mut writer, point, true)
+            .write_out(&mut writer, Some(point))
             .and_then(|()| self.release_log(closing));
         if closing {
             self.closed.store(true, SeqCst);

@@ -198,6 +198,8 @@ pub(crate) fn begin(dir: &Path, engine: EngineKind) -> Result<Header, Error> {
         store_id: std::array::from_fn(|_| fastrand::u8(..)),
         checkpoint: None,
         segments: Vec::new(),
+        keep_log: false,
+        kept: Vec::new(),
     };
     header::write_synced(&dir.join(NEW_HEADER), &header.encode())?;
     sync_dir(dir)?;

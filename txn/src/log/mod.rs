@@ -6,8 +6,10 @@
 //! racing threads sees the other.
 //!
 //! A segment is used only when the store's header lists it with the length of its file, and goes only when the header does
-//! not list it any more: a segment that is missing or shorter is damage. [`note`] says up to where the log is synced.
+//! not list it any more: a segment that is missing or shorter is damage. [`note`] says up to where the log is synced. A
+//! store can keep the segments that it does not need any more ([`kept`]).
 
+mod kept;
 mod note;
 mod recover;
 
@@ -17,25 +19,29 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use amino_schema::header::{Checkpoint, SegmentRoom};
+use amino_schema::header::{Checkpoint, Kept, SegmentRoom};
 use amino_schema::log::{
-    RECORD_ALIGN, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, begin_record,
-    finish_record, put_change,
+    FRAME_ALIGN, FRAME_HEADER_LEN, FrameHeader, Frames, LOG_FORMAT, SEGMENT_HEADER_LEN,
+    SegmentHeader,
 };
 use parking_lot::Mutex;
 
+pub use kept::KeptLog;
 use note::Note;
 pub(crate) use note::read_synced;
 pub(crate) use recover::{Recovered, recover};
 
+use crate::Error;
 use crate::dir::{HeaderFile, LOG};
 use crate::host::{allocate, now_ns, sync_dir};
+use crate::layers::Waiting;
 use crate::space::Purpose;
-use crate::{Changes, Error};
 
-/// What a record takes beside its changes.
-const OVERHEAD: u64 = (RECORD_HEADER_LEN + RECORD_ALIGN) as u64;
+/// Bytes that a frame takes beside its changes, at most.
+pub(crate) const OVERHEAD: u64 = (FRAME_HEADER_LEN + FRAME_ALIGN) as u64;
 const HEADER: u64 = SEGMENT_HEADER_LEN as u64;
+/// How the names of segments end that the log needs.
+const SEGMENT: &str = ".seg";
 /// Smallest step by which a segment grows when the host has no room for a whole one.
 const SMALL_STEP: u64 = 64 << 10;
 
@@ -48,34 +54,57 @@ struct Segment {
     header: SegmentHeader,
     allocated: u64,
     position: u64,
+    frames: Option<Kept>,
 }
 
 impl Segment {
     fn room(&self) -> u64 {
         (self.allocated - self.position).saturating_sub(OVERHEAD)
     }
-}
 
-impl Segment {
     const fn listed(&self) -> SegmentRoom {
         SegmentRoom {
             number: self.header.number,
             bytes: self.allocated,
         }
     }
+
+    fn former(&self) -> Former {
+        Former {
+            path: self.path.clone(),
+            bytes: self.allocated,
+            used: self.position,
+            frames: self.frames,
+        }
+    }
+}
+
+/// A segment that nothing is appended to any more.
+#[derive(Debug)]
+pub(crate) struct Former {
+    pub(crate) path: PathBuf,
+    /// Length of its file.
+    pub(crate) bytes: u64,
+    /// The end of its last frame.
+    pub(crate) used: u64,
+    /// The transactions that it has.
+    pub(crate) frames: Option<Kept>,
 }
 
 struct Space {
     current: Option<Segment>,
-    /// Segments before the current one and their sizes; released by the next checkpoint.
-    old: Vec<(PathBuf, u64)>,
+    /// Segments before the current one; released by the next checkpoint.
+    old: Vec<Former>,
     last_number: u64,
 }
 
 impl Space {
+    fn old_bytes(&self) -> u64 {
+        self.old.iter().map(|segment| segment.bytes).sum()
+    }
+
     fn allocated(&self) -> u64 {
-        let old: u64 = self.old.iter().map(|(_, bytes)| bytes).sum();
-        old + self.current.as_ref().map_or(0, |segment| segment.allocated)
+        self.old_bytes() + self.current.as_ref().map_or(0, |segment| segment.allocated)
     }
 }
 
@@ -97,6 +126,26 @@ pub(crate) struct Log {
     frozen: AtomicBool,
     #[cfg(test)]
     pub(crate) fail_sync: std::sync::atomic::AtomicBool,
+}
+
+impl Former {
+    /// A segment without frames.
+    fn unused(path: PathBuf) -> Self {
+        Self {
+            path,
+            bytes: 0,
+            used: HEADER,
+            frames: None,
+        }
+    }
+
+    /// Puts aside a segment that is kept, and gives back the disk behind its last frame. Both can be done later, or not at
+    /// all: only the frames count.
+    fn put_aside(&self) {
+        let trimmed = OpenOptions::new().write(true).open(&self.path);
+        let _ = trimmed.and_then(|file| file.set_len(self.used));
+        let _ = kept::rename(&self.path);
+    }
 }
 
 impl Log {
@@ -195,13 +244,12 @@ impl Log {
         self.reserved.load(SeqCst)
     }
 
-    /// Grows the current segment, or makes one, until it has room for a record with `need` bytes of payload.
+    /// Grows the current segment, or makes one, until it has room for a frame with `need` bytes of payload.
     fn make_room(&self, space: &mut Space, need: u64) -> Result<(), Error> {
         if self.frozen.load(SeqCst) {
             return Err(Error::NoSpace);
         }
-        let others: u64 = space.old.iter().map(|(_, bytes)| bytes).sum();
-        let room = self.limit.saturating_sub(others);
+        let room = self.limit.saturating_sub(space.old_bytes());
         if space.current.is_none() {
             let segment = self.create(space, need, room)?;
             space.current = Some(segment);
@@ -269,6 +317,7 @@ impl Log {
             store_id: self.store_id,
             number,
             created_ns: now,
+            format: LOG_FORMAT,
         };
         let file = OpenOptions::new()
             .read(true)
@@ -297,12 +346,13 @@ impl Log {
                     header,
                     allocated,
                     position: HEADER,
+                    frames: None,
                 };
                 self.list(segment.listed())?;
                 Ok(segment)
             }
             Err(error) => {
-                // Without a record in it the file means nothing, whether or not it can be removed.
+                // Without a frame in it the file means nothing, whether or not it can be removed.
                 let _ = fs::remove_file(&path);
                 Err(if error.is_no_space() {
                     Error::NoSpace
@@ -313,23 +363,29 @@ impl Log {
         }
     }
 
-    /// Appends one record and gives back what was reserved for it.
+    /// Appends a frame for each of `layers`, by one write, and gives back what was reserved for them. The frames' headers
+    /// are `headers`; their numbers follow each other.
     pub(crate) fn append(
         &self,
-        header: RecordHeader,
-        changes: &Changes,
+        layers: &[Waiting],
+        headers: &[FrameHeader],
         reserved: u64,
-        buffer: &mut Vec<u8>,
+        frames: &mut Frames,
     ) -> Result<(), Error> {
-        buffer.clear();
-        buffer.reserve(changes.byte_size() + 2 * RECORD_HEADER_LEN);
-        begin_record(buffer);
-        for (key, value) in changes.iter() {
-            put_change(buffer, key, value.map(|value| &value[..]));
+        frames.clear();
+        let sizes = layers.iter().map(|layer| layer.changes.byte_size());
+        frames.reserve(sizes.sum::<usize>() + layers.len() * OVERHEAD as usize);
+        for layer in layers {
+            frames.begin();
+            for (key, value) in layer.changes.iter() {
+                frames.put_change(key, value.map(|value| &value[..]));
+            }
+            frames.end();
         }
+        let len = frames.len() as u64;
         let (file, path, segment, position) = {
             let mut space = self.space.lock();
-            self.make_room(&mut space, (buffer.len() - RECORD_HEADER_LEN) as u64)?;
+            self.make_room(&mut space, len.saturating_sub(OVERHEAD))?;
             let Some(segment) = &space.current else {
                 return Err(Error::NoSpace);
             };
@@ -340,20 +396,25 @@ impl Log {
                 segment.position,
             )
         };
-        finish_record(buffer, &segment, &header);
-        file.write_all_at(buffer, position)
+        let raw = frames.seal(&segment, headers.iter().copied());
+        file.write_all_at(raw, position)
             .map_err(Error::io("append to", &path))?;
-        self.appended_bytes.fetch_add(buffer.len() as u64, SeqCst);
+        self.appended_bytes.fetch_add(len, SeqCst);
         let mut space = self.space.lock();
         if let Some(segment) = &mut space.current {
-            segment.position = position + buffer.len() as u64;
+            segment.position = position + len;
+            for header in headers {
+                let first = segment.frames.map_or(header.seq, |frames| frames.first);
+                let last = header.seq;
+                segment.frames = Some(Kept { first, last });
+            }
             self.capacity.store(segment.room(), SeqCst);
         }
         self.release(reserved);
         Ok(())
     }
 
-    /// Gives back reservations that no record needed, or whose record is written.
+    /// Gives back reservations that no frame needed, or whose frame is written.
     pub(crate) fn release(&self, reserved: u64) {
         // Saturating, so that a reservation made outside an operation cannot turn into a full log.
         let _ = self
@@ -361,7 +422,7 @@ impl Log {
             .fetch_update(SeqCst, SeqCst, |all| Some(all.saturating_sub(reserved)));
     }
 
-    /// Returns when every record appended is on disk. After a failure nothing can be said about them any more.
+    /// Returns when every frame appended is on disk. After a failure nothing can be said about them any more.
     pub(crate) fn sync(&self) -> Result<(), Error> {
         let (file, path) = match &self.space.lock().current {
             Some(segment) => (segment.file.clone(), segment.path.clone()),
@@ -386,22 +447,20 @@ impl Log {
             space.current = Some(former);
             return Ok(());
         }
-        space.old.push((former.path.clone(), former.allocated));
+        space.old.push(former.former());
         let made = self.make_reserved_room(&mut space, self.kept_for_removals());
         if made.is_err() {
             // It may be listed, so its file stays until a checkpoint.
             let unused = space.current.take();
             space.old.pop();
-            space
-                .old
-                .extend(unused.map(|segment| (segment.path, segment.allocated)));
+            space.old.extend(unused.map(|segment| segment.former()));
             self.capacity.store(former.room(), SeqCst);
             space.current = Some(former);
         }
         made
     }
 
-    /// Notes that every record up to `seq` is on disk.
+    /// Notes that every frame up to `seq` is on disk.
     pub(crate) fn note_synced(&self, seq: u64) {
         self.note.write(seq);
     }
@@ -411,34 +470,40 @@ impl Log {
         self.note.sync();
     }
 
-    /// Writes a new checkpoint of the engine to the header, and deletes the segments that it makes superfluous: all before
-    /// the current one, whose records the engine has. With `all` that one, too; then nothing is reserved nor can be
-    /// meanwhile.
+    /// Writes a new checkpoint of the engine to the header, and deletes the segments that it makes superfluous, or keeps
+    /// them: all before the current one, whose frames the engine has. With `all` that one, too; then nothing is reserved nor
+    /// can be meanwhile.
     pub(crate) fn release_segments(
         &self,
         all: bool,
         checkpoint: Option<Checkpoint>,
     ) -> Result<(), Error> {
         let mut space = self.space.lock();
-        let kept = space.current.as_ref().filter(|_| !all);
-        let kept: Vec<_> = kept.map(Segment::listed).into_iter().collect();
+        let current = space.current.as_ref();
+        let listed = current.filter(|_| !all).map(Segment::listed);
+        let used = current.filter(|_| all).and_then(|segment| segment.frames);
+        let frames = space.old.iter().filter_map(|segment| segment.frames);
+        let frames: Vec<_> = frames.chain(used).collect();
+        let mut keep = false;
         self.header.update(|header| {
-            header.segments = kept;
+            header.segments = listed.into_iter().collect();
             header.checkpoint = checkpoint.or(header.checkpoint.take());
+            keep = header.keep_log;
+            if keep {
+                kept::extend(&mut header.kept, &frames);
+            }
         })?;
         let mut released = std::mem::take(&mut space.old);
         if all {
             self.capacity.store(0, SeqCst);
-            let current = space.current.take();
-            released.extend(current.map(|segment| (segment.path, segment.allocated)));
+            released.extend(space.current.take().map(|segment| segment.former()));
         }
         drop(space);
-        for (path, _) in released {
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Error::io("remove", &path)(error));
-                }
-                _ => {}
+        for segment in released {
+            if keep && segment.frames.is_some() {
+                segment.put_aside();
+            } else {
+                kept::remove(&segment.path)?;
             }
         }
         self.frozen.store(false, SeqCst);
@@ -446,14 +511,26 @@ impl Log {
         Ok(())
     }
 
-    /// Bytes of records since the log was last released.
+    /// From now on segments are kept, or not.
+    pub(crate) fn set_keep(&self, keep: bool) -> Result<(), Error> {
+        self.header.update(|header| header.keep_log = keep)
+    }
+
+    /// What the segments that were kept have; with `payloads` everything in them is read.
+    pub(crate) fn kept(&self, payloads: bool) -> Result<KeptLog, Error> {
+        // While the lock is held, no segment is released.
+        let _space = self.space.lock();
+        kept::read(&self.dir, &self.header.get(), payloads)
+    }
+
+    /// Bytes of frames since the log was last released.
     pub(crate) fn used_bytes(&self) -> u64 {
         let space = self.space.lock();
-        let old: u64 = space.old.iter().map(|(_, bytes)| bytes).sum();
-        old + space
-            .current
-            .as_ref()
-            .map_or(0, |segment| segment.position - HEADER)
+        space.old_bytes()
+            + space
+                .current
+                .as_ref()
+                .map_or(0, |segment| segment.position - HEADER)
     }
 
     /// Bytes of host files.
@@ -473,12 +550,12 @@ impl Log {
 }
 
 fn segment_name(number: u64) -> String {
-    format!("{number:016x}.seg")
+    format!("{number:016x}{SEGMENT}")
 }
 
-fn segment_number(name: &str) -> Option<u64> {
+fn segment_number(name: &str, suffix: &str) -> Option<u64> {
     let digits = name
-        .strip_suffix(".seg")
+        .strip_suffix(suffix)
         .filter(|digits| digits.len() == 16)?;
     u64::from_str_radix(digits, 16).ok()
 }

@@ -1,7 +1,7 @@
 //! Reading the log back after a crash.
 //!
-//! A crash may lose any of the records that were not synced, whole or in part and in any order, and nothing else. So
-//! reading goes on behind a hole, but what follows it is not replayed; if a record behind the hole says that the hole
+//! A crash may lose any of the frames that were not synced, whole or in part and in any order, and nothing else. So
+//! reading goes on behind a hole, but what follows it is not replayed; if a frame behind the hole says that the hole
 //! had been on disk, the log is damaged, and that is reported instead of dropping durable transactions. So it is when the
 //! log ends before what the note beside it says was synced, and when a segment that the header lists is missing or shorter
 //! than its room.
@@ -9,44 +9,41 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use amino_schema::header::{Header, SegmentRoom};
-use amino_schema::log::{
-    FoundRecord, RECORD_ALIGN, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader, read_changes,
-    record_len,
-};
+use amino_schema::header::{Header, Kept, SegmentRoom};
+use amino_schema::log::{FRAME_ALIGN, FoundFrame, SEGMENT_HEADER_LEN, SegmentHeader, read_changes};
 use bytes::Bytes;
 
-use super::{read_synced, segment_name, segment_number};
+use super::{Former, SEGMENT, kept, read_synced, segment_name, segment_number};
 use crate::dir::LOG;
 use crate::{Changes, Error};
 
 /// What recovery found.
 #[derive(Debug, Default)]
 pub(crate) struct Recovered {
-    /// Records handed over.
+    /// Frames handed over.
     pub(crate) replayed: u64,
     /// The sequence number reached.
     pub(crate) seq: u64,
-    /// The files read and their sizes.
-    pub(crate) segments: Vec<(PathBuf, u64)>,
+    /// The files that were in use, and those that nobody needs.
+    pub(crate) segments: Vec<Former>,
     /// The highest segment number seen.
     pub(crate) last_number: u64,
 }
 
 struct Replay<'a> {
     state: Recovered,
-    /// The first place where a record should have been and was not, since the last record replayed.
+    /// The first place where a frame should have been and was not, since the last frame replayed.
     hole: Option<(PathBuf, usize)>,
     apply: &'a mut Apply<'a>,
     damage: &'a mut Damage<'a>,
 }
 
-/// Takes a record's changes.
+/// Takes a frame's changes.
 pub(crate) type Apply<'a> = dyn FnMut(u64, &Changes) -> Result<(), Error> + 'a;
 /// Hears of damage: an error ends the recovery, `Ok` lets it go on behind the damage.
 pub(crate) type Damage<'a> = dyn FnMut(Error) -> Result<(), Error> + 'a;
 
-/// Hands every record of the store's log after `applied` to `apply`, in order, up to where the log ends.
+/// Hands every frame of the store's log after `applied` to `apply`, in order, up to where the log ends.
 pub(crate) fn recover<'a>(
     store: &Path,
     header: &Header,
@@ -68,18 +65,27 @@ pub(crate) fn recover<'a>(
     let lists_segments = header.checkpoint.is_some();
     let mut expected = header.segments.iter().peekable();
     let mut end = (dir.to_owned(), 0);
-    for (number, path) in segments(dir)? {
-        let raw = Bytes::from(fs::read(&path).map_err(Error::io("read", &path))?);
-        replay.state.last_number = number;
-        replay.state.segments.push((path.clone(), raw.len() as u64));
+    replay.state.last_number = kept::last_number(dir)?;
+    for (number, path) in segments(dir, SEGMENT)? {
+        replay.state.last_number = replay.state.last_number.max(number);
         while let Some(missing) = expected.next_if(|listed| listed.number < number) {
             (replay.damage)(missing_segment(dir, missing))?;
         }
         let listed = expected.next_if(|listed| listed.number == number);
+        if lists_segments && listed.is_none() {
+            // It was released, or never used.
+            if !kept::is_kept(&path, header)? {
+                replay.state.segments.push(Former::unused(path));
+            }
+            continue;
+        }
+        let raw = Bytes::from(fs::read(&path).map_err(Error::io("read", &path))?);
+        replay.state.segments.push(Former {
+            bytes: raw.len() as u64,
+            ..Former::unused(path.clone())
+        });
         match listed.map(|listed| check_room(&path, &raw, listed)) {
             Some(Err(cut)) => (replay.damage)(cut)?,
-            // It was released, or never used.
-            None if lists_segments => continue,
             _ => {}
         }
         match read_header(&path, &raw, header.store_id, number, listed.is_some()) {
@@ -125,11 +131,16 @@ fn lost(path: &Path, at: usize, first: u64, last: u64) -> Error {
     damaged(path, at, format!("{which} not to be read"))
 }
 
-fn segments(dir: &Path) -> Result<Vec<(u64, PathBuf)>, Error> {
+/// The segments in `dir` whose names end with `suffix`, in order.
+pub(super) fn segments(dir: &Path, suffix: &str) -> Result<Vec<(u64, PathBuf)>, Error> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).map_err(Error::io("list", dir))? {
         let entry = entry.map_err(Error::io("list", dir))?;
-        if let Some(number) = entry.file_name().to_str().and_then(segment_number) {
+        if let Some(number) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| segment_number(name, suffix))
+        {
             found.push((number, entry.path()));
         }
     }
@@ -152,8 +163,8 @@ fn read_header(
     number: u64,
     listed: bool,
 ) -> Result<Option<SegmentHeader>, Error> {
-    // The header is synced before the first record is written.
-    let records = raw.get(SEGMENT_HEADER_LEN..).unwrap_or_default();
+    // The header is synced before the first frame is written.
+    let frames = raw.get(SEGMENT_HEADER_LEN..).unwrap_or_default();
     match SegmentHeader::decode(raw) {
         Ok(header) if header.store_id != store_id => {
             Err(damaged(path, 16, "it belongs to another store"))
@@ -162,7 +173,7 @@ fn read_header(
             Err(damaged(path, 32, "its number is not that of its name"))
         }
         Ok(header) => Ok(Some(header)),
-        Err(_) if !listed && records.iter().all(|&byte| byte == 0) => Ok(None),
+        Err(_) if !listed && frames.iter().all(|&byte| byte == 0) => Ok(None),
         Err(why) => Err(damaged(path, why.offset, why.why)),
     }
 }
@@ -171,25 +182,44 @@ impl Replay<'_> {
     fn segment(&mut self, path: &Path, raw: &Bytes, header: &SegmentHeader) -> Result<(), Error> {
         let mut at = SEGMENT_HEADER_LEN;
         while at < raw.len() {
-            match read_record(header, raw, at) {
+            match read_frame(header, raw, at) {
                 Some((found, payload, end)) => {
-                    self.record(path, at, &found, &payload)?;
+                    self.frame(path, at, &found, &payload)?;
+                    self.note_frame(found.header.seq, end);
                     at = end;
                 }
                 None => {
                     self.hole.get_or_insert_with(|| (path.to_owned(), at));
-                    at += RECORD_ALIGN;
+                    at += FRAME_ALIGN;
                 }
             }
         }
         Ok(())
     }
 
-    fn record(
+    /// Notes that the last segment has frame `seq`, which ends at `end`, if it belongs to what was replayed and follows the
+    /// frames before.
+    fn note_frame(&mut self, seq: u64, end: usize) {
+        let reached = self.state.seq;
+        let Some(segment) = self.state.segments.last_mut() else {
+            return;
+        };
+        let first = match segment.frames {
+            Some(Kept { first, last }) if last.checked_add(1) == Some(seq) => first,
+            Some(_) => return,
+            None => seq,
+        };
+        if seq <= reached {
+            segment.frames = Some(Kept { first, last: seq });
+            segment.used = end as u64;
+        }
+    }
+
+    fn frame(
         &mut self,
         path: &Path,
         at: usize,
-        found: &FoundRecord,
+        found: &FoundFrame,
         payload: &Bytes,
     ) -> Result<(), Error> {
         let (seq, next) = (found.header.seq, self.state.seq + 1);
@@ -207,7 +237,7 @@ impl Replay<'_> {
         match read_changes(payload, found.header.changes) {
             Ok(changes) => (self.apply)(seq, &changes.into_iter().collect())?,
             Err(why) => {
-                let at = at + RECORD_HEADER_LEN + why.offset;
+                let at = at + found.header_len + why.offset;
                 (self.damage)(damaged(path, at, why.why))?;
             }
         }
@@ -218,19 +248,19 @@ impl Replay<'_> {
     }
 }
 
-/// The whole and undamaged record at `at`, its payload, and where the next one starts.
-fn read_record(
+/// The whole and undamaged frame at `at`, its payload, and where the next one starts.
+fn read_frame(
     header: &SegmentHeader,
     raw: &Bytes,
     at: usize,
-) -> Option<(FoundRecord, Bytes, usize)> {
-    let found = FoundRecord::decode(header, raw.get(at..)?).ok()?;
-    let start = at + RECORD_HEADER_LEN;
+) -> Option<(FoundFrame, Bytes, usize)> {
+    let found = FoundFrame::decode(header, raw.get(at..)?).ok()?;
+    let start = at + found.header_len;
     let end = start.checked_add(usize::try_from(found.header.payload_len).ok()?)?;
     let payload = raw.get(start..end)?;
     if !found.matches(payload) {
         return None;
     }
-    let next = at.checked_add(usize::try_from(record_len(found.header.payload_len)?).ok()?)?;
+    let next = at.checked_add(usize::try_from(found.len()?).ok()?)?;
     Some((found, raw.slice_ref(payload), next))
 }

@@ -98,8 +98,12 @@ mod tests {
     }
 
     fn create(fs: &AminoFs, name: &str) -> (Node, OwnedFd) {
+        create_by(&caller(), fs, name)
+    }
+
+    fn create_by(caller: &Caller, fs: &AminoFs, name: &str) -> (Node, OwnedFd) {
         let root = fs.root();
-        let made = fs.create(&caller(), &root, name.as_bytes(), 0o644, libc::O_RDWR);
+        let made = fs.create(caller, &root, name.as_bytes(), 0o644, libc::O_RDWR);
         let (node, opened) = made.unwrap();
         (node, opened.fd)
     }
@@ -121,7 +125,10 @@ mod tests {
 
     /// Makes the object of the file one that cannot be read, until it is made readable again.
     fn exchange_object(node: &Node, object: CacheObject) -> CacheObject {
-        let inode = node.pin_arc::<Inode>().unwrap();
+        exchange_of(&node.pin_arc::<Inode>().unwrap(), object)
+    }
+
+    fn exchange_of(inode: &Inode, object: CacheObject) -> CacheObject {
         let mut state = inode.state.lock();
         state.cache.as_mut().unwrap().exchange_object(object)
     }
@@ -158,12 +165,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let unreadable = unreadable(dir.path());
         let fs = open(dir.path());
-        let file = create(&fs, "file");
         let mut inside = caller();
-        inside.txn = Some(fs.begin(None).unwrap());
+        let id = fs.begin(None).unwrap();
+        inside.txn = Some(id);
+        let file = create_by(&inside, &fs, "file");
         write(&fs, &inside, &file).unwrap();
-        assert_eq!(fs.commit(inside.txn.unwrap()), Ok(true));
-        let object = exchange_object(&file.0, unreadable);
+        let txn = fs.transactions.of_call(Some(id)).unwrap().unwrap();
+        let copy = Arc::clone(&txn.level.lock().inodes[&file.0.ino()]);
+        let object = exchange_of(&copy, unreadable);
+        assert_eq!(fs.commit(id), Ok(true));
         assert_eq!(fs.harden(None), Err(Errno::EISDIR));
         exchange_object(&file.0, object);
         assert_eq!(fs.harden(None), Ok(()));

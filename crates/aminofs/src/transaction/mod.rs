@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use amino_txn::Authors;
 use amino_txn::locks::{Conflict, Locks, Owner};
 use goanna_vfs::{Errno, Readers, Result, TxnId, TxnStatus};
 use parking_lot::{Mutex, RwLock};
@@ -51,6 +52,8 @@ pub(crate) struct Txn {
     conflicts: AtomicU64,
     /// Bytes of log that the commit takes at most.
     pub bytes: AtomicU64,
+    /// Whose changes it has.
+    pub authors: Authors,
     cookies: AtomicU64,
     /// Of an outermost one: calls failed because of its size, and whether that has been reported.
     pub refused: AtomicBool,
@@ -193,6 +196,7 @@ impl Volume {
             inner: Mutex::default(),
             conflicts: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            authors: Authors::default(),
             cookies: AtomicU64::new(FIRST_COOKIE),
             refused: AtomicBool::new(false),
             reported: AtomicBool::new(false),

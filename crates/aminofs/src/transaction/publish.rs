@@ -1,7 +1,7 @@
 //! Commits: what a transaction changed goes to the one around it, or becomes everybody's.
 //!
-//! A commit of an outermost transaction is one operation: it holds the barrier and the namespace lock throughout, so a cut
-//! of the store and a look at names find all of it or nothing. All that can fail comes first: space in the log is
+//! A commit of an outermost transaction is one transaction of the store, a frame of its log: it holds the barrier alone, and
+//! the namespace lock, so a look at names finds all of it or nothing. All that can fail comes first: space in the log is
 //! reserved, contents are brought into memory, room for the new pages is allocated.
 
 use std::collections::HashMap;
@@ -52,6 +52,9 @@ impl Volume {
         }
         parent.level.lock().take_over(changes, dirs);
         parent.bytes.fetch_add(txn.bytes.load(SeqCst), SeqCst);
+        if let Some(by) = txn.authors.take() {
+            parent.authors.add(by);
+        }
         Ok(())
     }
 
@@ -62,9 +65,13 @@ impl Volume {
         let attempt = || {
             self.with_descriptors(|| {
                 self.store.throttle();
-                let guard = self.store.enter();
-                let _names = self.names.write();
-                self.publish_level(&guard, &mut level.lock(), txn.id)
+                let transaction = self.store.begin().map_err(|error| errno(&error))?;
+                let names = self.names.write();
+                let operation = transaction.operation();
+                let touched = self.publish_level(operation, &mut level.lock(), txn.id)?;
+                drop(names);
+                transaction.end(txn.authors.take());
+                Ok(touched)
             })
         };
         let published = match attempt() {
