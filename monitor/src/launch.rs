@@ -57,6 +57,8 @@ pub struct Program {
     pub file: CString,
     /// Tracees get descriptors of cache objects.
     pub shadow_files: bool,
+    /// The key of the cookies by which calls are answered in the process.
+    pub key: Option<u64>,
 }
 
 /// The file to execute for `command`, found as execvp(3) does, in mounts too.
@@ -79,6 +81,7 @@ pub fn find(mounts: &Mounts, command: &Command) -> std::result::Result<Program, 
                 return Ok(Program {
                     file: CString::new(candidate).map_err(|_| Error::BadCommand)?,
                     shadow_files: shadow_files(mounts),
+                    key: None,
                 });
             }
             Err(Errno::ENOENT | Errno::ENOTDIR) => {}
@@ -156,6 +159,7 @@ pub fn start(
             delivery,
             shadow_files: program.shadow_files,
             inherited: watch::inherited(),
+            key: program.key,
         }),
         listener: delivery == Delivery::Notify,
         unblock: start.unblock.clone(),

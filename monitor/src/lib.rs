@@ -18,6 +18,7 @@ pub mod call;
 pub mod calls;
 mod check;
 mod errno;
+pub mod inprocess;
 mod intercept;
 mod launch;
 pub mod participants;
@@ -60,6 +61,7 @@ pub use stats::Stats;
 
 use calls::outgrow::Reluctant;
 use calls::socket::Names;
+use inprocess::{InProcess, Unused};
 use intercept::in_flight::InFlight;
 use intercept::waiting::WaitingCalls;
 use participants::Participants;
@@ -127,6 +129,8 @@ pub struct Config {
     /// The whole run is one transaction. It belongs to the first mount, in mount order, that has transactions and can be
     /// changed.
     pub one_transaction: bool,
+    /// Calls that concern no mount are answered in the process where that is possible.
+    pub in_process: bool,
 }
 
 /// How the command ended.
@@ -220,6 +224,8 @@ pub struct Monitor {
     pub(crate) profiled: Profiled,
     /// Shadow objects.
     pub(crate) shadows: Shadows,
+    /// Calls that are answered in the process.
+    pub(crate) in_process: InProcess,
     /// What programs called their sockets.
     pub(crate) socket_names: Names,
     /// Programs executed from mounts.
@@ -319,6 +325,8 @@ impl Killer {
 impl Run {
     /// A run by `config`.
     pub fn new(config: Config) -> Result<Self, Error> {
+        let unused = unused(&config);
+        let run_dir = shadow::run_directory::RunDir::create().map_err(Error::RunDir)?;
         let monitor = Arc::new(Monitor {
             participants: Participants::new(
                 &config.mounts,
@@ -327,11 +335,12 @@ impl Run {
             ),
             profiled: Profiled::new(config.profile),
             outside: Policy::new(config.outside, config.one_transaction, config.note.clone()),
+            in_process: InProcess::new(&config.mounts, run_dir.path(), unused),
             mounts: config.mounts,
             tasks: Tasks::default(),
             in_flight: InFlight::default(),
             installs: InFlight::default(),
-            shadows: Shadows::new(shadow::run_directory::RunDir::create().map_err(Error::RunDir)?),
+            shadows: Shadows::new(run_dir),
             socket_names: Names::default(),
             programs: Programs::default(),
             mapped: AtomicBool::new(false),
@@ -363,7 +372,9 @@ impl Run {
 
     /// The program that `command` names, to be started by [`start`].
     pub fn find(&self, command: &Command) -> Result<Program, Error> {
-        launch::find(&self.monitor.mounts, command)
+        let mut program = launch::find(&self.monitor.mounts, command)?;
+        program.key = self.monitor.in_process.key();
+        Ok(program)
     }
 
     /// What ends the run early.
@@ -448,6 +459,14 @@ impl Run {
             lost: monitor.participants.lost(),
         })
     }
+}
+
+/// Why no call is answered in the process under `config`.
+fn unused(config: &Config) -> Option<Unused> {
+    if !config.in_process {
+        return Some(Unused::Option);
+    }
+    (config.profile.is_some() || config.outside != Outside::Allow).then_some(Unused::Watched)
 }
 
 /// Why `argv` was not executed, if it was not: `report` is from its gate, and it has ended.

@@ -253,6 +253,12 @@ impl Place {
                 Intercept::Ptrace => "ptrace",
             },
         ]);
+        // All tests can be run with calls answered in the process, and without.
+        match std::env::var("GOANNA_TEST_FAST_PATH").as_deref() {
+            Ok("1") => drop(command.arg("--fast-path")),
+            Ok("0") => drop(command.arg("--no-fast-path")),
+            _ => {}
+        }
         command.args(options).arg("--");
         command
     }

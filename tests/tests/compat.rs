@@ -32,6 +32,11 @@ fn natively(place: &Place, program: &Path) -> String {
 }
 
 fn check(place: &Place, name: &str, is_static: bool) {
+    check_with(place, name, is_static, &[]);
+}
+
+/// The same under options of the run.
+fn check_with(place: &Place, name: &str, is_static: bool, options: &[&str]) {
     let program = program(name, &place.path("."), is_static);
     let expected = natively(place, &program);
     let again = differences(&expected, &natively(place, &program));
@@ -41,7 +46,8 @@ fn check(place: &Place, name: &str, is_static: bool) {
     );
 
     let host = place.make_dir("host");
-    let ended = finish_within(place.run().arg(&program).arg(place.top()).arg(host), LIMIT);
+    let mut run = place.run_with(options);
+    let ended = finish_within(run.arg(&program).arg(place.top()).arg(host), LIMIT);
     let found = place.without_names(&differences(&expected, &ended.text()));
     let surprises = differences(&place.known(KNOWN, name), &found);
     assert!(
@@ -94,6 +100,24 @@ in_every_place! {
     deadlines_of_waits => |place| check(&place, "deadlines", false);
     edges => |place| check(&place, "edges", false);
     waiting_copies => |place| check(&place, "waits", false);
+    programs_that_make_stubs_hard => |place| check(&place, "stubs", false);
+    random_paths => |place| check(&place, "path_fuzz", false);
+}
+
+/// Calls that concern no mount are answered in the process, and every other program answers the same without: with
+/// `GOANNA_TEST_FAST_PATH=1` and `=0` all tests run with and without.
+#[test]
+fn calls_in_the_process() {
+    if std::env::var_os("GOANNA_TEST_FAST_PATH").is_some() {
+        return;
+    }
+    for place in [Place::amino(), Place::pass()] {
+        for name in ["stubs", "path_fuzz"] {
+            for option in ["--fast-path", "--no-fast-path"] {
+                check_with(&place, name, false, &[option]);
+            }
+        }
+    }
 }
 
 /// Processes that have made no call hold files and directories, too.

@@ -61,6 +61,7 @@ pub fn perform(
         profile,
         outside: plan.outside.into(),
         one_transaction: plan.one_transaction,
+        in_process: plan.in_process,
     })
     .map_err(Error::from)
     .and_then(start);

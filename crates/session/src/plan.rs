@@ -26,6 +26,8 @@ pub struct Plan {
     pub outside: Outside,
     /// The result has figures.
     pub figures: bool,
+    /// Calls that concern no mount are answered in the process.
+    pub in_process: bool,
 }
 
 impl Plan {

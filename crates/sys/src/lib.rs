@@ -33,6 +33,7 @@ pub mod region;
 pub mod sched;
 pub mod socket;
 pub mod stat;
+pub mod stub;
 pub mod tracee;
 pub mod txncall;
 pub mod witness;

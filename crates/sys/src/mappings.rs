@@ -67,6 +67,21 @@ pub fn of_range(tid: i32, start: u64, end: u64) -> Result<Vec<Mapping>, Errno> {
     }
 }
 
+/// The path of the file that thread `tid` maps at `address`, as /proc shows it. ENOENT.
+pub fn path_at(tid: i32, address: u64) -> Result<Vec<u8>, Errno> {
+    let text = std::fs::read(format!("/proc/{tid}/maps"));
+    let text = text.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    for line in text.split(|&byte| byte == b'\n') {
+        let mapping = std::str::from_utf8(line).ok().and_then(parsed);
+        let is_there =
+            mapping.is_some_and(|mapping| (mapping.start..mapping.end).contains(&address));
+        if let (true, Some(path)) = (is_there, line.iter().position(|&byte| byte == b'/')) {
+            return Ok(line.get(path..).unwrap_or_default().to_vec());
+        }
+    }
+    Err(Errno::ENOENT)
+}
+
 fn queried(maps: &File, start: u64, end: u64) -> Result<Vec<Mapping>, Errno> {
     let mut found = Vec::new();
     let mut address = start;

@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::{Caller, Errno, FileKind, Mount, Mounts, NAME_MAX, Place, Result, ops};
+use crate::{BLOCKED, Caller, Errno, FileKind, Mount, Mounts, NAME_MAX, Place, Result, ops};
 use std::sync::Arc;
 
 /// Linux follows at most this many symbolic links in one walk (`MAXSYMLINKS`), then ELOOP.
@@ -154,7 +154,7 @@ impl<'a> Walk<'a> {
     /// An object on the host need not exist: the kernel, to which such calls are passed on, says so itself.
     /// ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG, and under `RESOLVE_*` EXDEV, as path_resolution(7).
     pub fn object(&mut self, start: Pos, path: &[u8], follow: bool) -> Result<Pos> {
-        match self.run(start, path, &Goal::Object { follow })? {
+        match self.judged(start, path, &Goal::Object { follow })? {
             Found::Object(pos) => Ok(pos),
             Found::Parent(_) => Err(Errno::EINVAL),
         }
@@ -162,7 +162,7 @@ impl<'a> Walk<'a> {
 
     /// The directory in which `path` names its last component.
     pub fn parent(&mut self, start: Pos, path: &[u8]) -> Result<Parent> {
-        match self.run(start, path, &Goal::Parent)? {
+        match self.judged(start, path, &Goal::Parent)? {
             Found::Parent(parent) => Ok(parent),
             Found::Object(_) => Err(Errno::EINVAL),
         }
@@ -219,6 +219,20 @@ impl<'a> Walk<'a> {
             Err(Errno::ELOOP)
         } else {
             Ok(())
+        }
+    }
+
+    /// Where a walk fails that went up from something on the host that is no directory, the kernel would not have come so far.
+    fn judged(&mut self, start: Pos, path: &[u8], goal: &Goal) -> Result<Found> {
+        let found = self.run(start, path, goal);
+        match found {
+            Err(errno) if errno != BLOCKED => {
+                let mut unseen = self.unseen.drain(..);
+                Err(unseen
+                    .find_map(|path| is_directory(&path).err())
+                    .unwrap_or(errno))
+            }
+            found => found,
         }
     }
 

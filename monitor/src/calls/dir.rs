@@ -6,13 +6,14 @@ mod host;
 
 use std::os::fd::AsFd;
 
-use goanna_sys::tracee;
+use goanna_sys::{procfs, tracee};
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{BLOCKED, DirEntry, Errno, FileKind, PATH_MAX, Place, Result, ops};
 use nix::unistd::{Whence, lseek};
 
 use crate::abi::{DirentLayout, Dirents};
 use crate::call::{Answer, Call, Descriptor};
+use crate::inprocess::is_plain;
 use crate::shadow::Shadow;
 
 /// Positions of a shadow directory: 0 before `.`, 1 before `..`, 2 plus the back end's cookie, and from here
@@ -143,7 +144,12 @@ pub fn getcwd(call: &mut Call<'_>) -> Result<Answer> {
 
 /// fchdir(2): the kernel enters the backing directory once the virtual directory may be searched.
 pub fn fchdir(call: &mut Call<'_>) -> Result<Answer> {
-    if let Some(shadow) = call.shadow(call.int(0))? {
+    let shadow = call.shadow(call.int(0))?;
+    let link = || procfs::fd_link(call.task.tid, call.int(0));
+    if shadow.is_some() || !link().is_ok_and(|path| is_plain(call, &Pos::Host(path))) {
+        call.monitor.in_process.leaves_host(call.task.tid);
+    }
+    if let Some(shadow) = shadow {
         if !shadow.place().node.is_dir() {
             return Err(Errno::ENOTDIR);
         }

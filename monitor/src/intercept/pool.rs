@@ -158,6 +158,9 @@ fn attempt(
     let mut call = Call::new(monitor, Arc::clone(&task), nr, notification.args);
     call.notification = Some((Arc::clone(listener), notification.id));
     call.may_wait = may_wait;
+    if !may_wait {
+        monitor.in_process.observe(&call, notification.ip);
+    }
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
         monitor.outside.around(&mut call, answer)

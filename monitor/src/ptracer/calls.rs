@@ -17,6 +17,7 @@ use crate::Monitor;
 use crate::call::{Answer, Call};
 use crate::calls::socket::{self, datagram, rights, watch};
 use crate::calls::txn::Request;
+use crate::inprocess::is_plain;
 use crate::intercept::waiting;
 use crate::intercept::waiting::Rejoined;
 use crate::participants::profile::End;
@@ -220,8 +221,14 @@ impl Supervisor {
             (
                 libc::SYS_socket | libc::SYS_socketpair | libc::SYS_seccomp | libc::SYS_pidfd_getfd,
                 _,
-            ) => self.watch_sockets(&call),
+            ) => {
+                if i64::from(nr) == libc::SYS_seccomp {
+                    monitor.in_process.filtered(tid);
+                }
+                self.watch_sockets(&call)
+            }
             (libc::SYS_prctl, _) if call.int(0) == libc::PR_SET_SECCOMP => {
+                monitor.in_process.filtered(tid);
                 self.watch_sockets(&call)
             }
             (libc::SYS_sendmsg | libc::SYS_sendmmsg, _) if rights::leave_in(&call) => {
@@ -430,6 +437,9 @@ pub fn make_again(tid: i32, mut regs: Registers) -> Result<()> {
 fn change_directory(call: &Call<'_>) -> Result<Next> {
     let resolved = call.resolve(libc::AT_FDCWD, &call.path(0)?, true)?;
     call.monitor.tasks.about_to_change(&call.task);
+    if !is_plain(call, &resolved.at) {
+        call.monitor.in_process.leaves_host(call.task.tid);
+    }
     match resolved.at {
         Pos::Host(_) if resolved.native => Ok(Next::Run),
         Pos::Host(path) if path.is_empty() => Ok(Next::Instead(Rewrite::Chdir(b"/".to_vec()))),

@@ -102,6 +102,7 @@ impl Supervisor {
     /// Seizes `pid`, which waits at its gate.
     pub fn seize(&mut self, pid: i32) -> Result<()> {
         self.know(pid);
+        self.monitor.in_process.add(pid);
         ptrace::seize(pid, Options::MONITOR)?;
         self.first_filters = procfs::status(pid)?.seccomp_filters;
         Ok(())
@@ -231,6 +232,7 @@ impl Supervisor {
                 self.filtered.insert(tid);
             }
         }
+        self.monitor.in_process.executed(tid, former);
         self.monitor.participants.rename(former, tid);
         let entered = self.entering.remove(&former);
         self.monitor.profiled.executed(&self.monitor, tid, entered);
@@ -300,6 +302,7 @@ impl Supervisor {
             }
         }
         self.monitor.participants.left(tid);
+        self.monitor.in_process.ended(tid);
         self.release_orphans(0);
     }
 
@@ -316,7 +319,9 @@ impl Supervisor {
     /// `child` inherits what `tid` had when it started it.
     fn new_child(&mut self, tid: i32, child: i32) -> Result<()> {
         // What cannot be told is taken as not inherited.
-        if let Ok(flags) = clone_flags(tid) {
+        let flags = clone_flags(tid);
+        self.monitor.in_process.forked(tid, child, flags.ok());
+        if let Ok(flags) = flags {
             self.rewriter.inherit(tid, child, flags);
             let apart = flags & libc::CLONE_THREAD as u64 == 0;
             if apart && flags & libc::CLONE_FS as u64 != 0 {
@@ -371,6 +376,7 @@ impl Supervisor {
         for tid in orphans {
             self.early.remove(&tid);
             self.know(tid);
+            self.monitor.in_process.orphaned(tid);
             let _ = ptrace::cont(tid, 0);
         }
     }

@@ -1,11 +1,12 @@
 //! Stops for the delivery of signals, and syscall stops.
 
-use goanna_sys::ptrace;
+use goanna_sys::ptrace::{self, SignalOrigin};
 use goanna_vfs::Result;
 
 use super::Supervisor;
 use super::calls::call_of;
 use super::undisturbed::{Boundary, Instead};
+use crate::inprocess::Left;
 use crate::ptracer::inject::{Receive, Stop};
 use crate::ptracer::restart;
 
@@ -32,6 +33,17 @@ impl Supervisor {
         }
         let delivered = if is_ours { 0 } else { signal };
         let mut regs = ptrace::get_regs(tid)?;
+        let left = self.monitor.in_process.leave(tid, &mut regs);
+        if let Some(left) = left {
+            ptrace::set_regs(tid, &regs)?;
+            let is_fault = matches!(signal, libc::SIGSEGV | libc::SIGBUS)
+                && left == Left::Before
+                && !matches!(ptrace::signal_origin(tid)?, SignalOrigin::Process(_));
+            if is_fault {
+                // The stub's own: the call itself says what is wrong with its arguments.
+                return ptrace::cont(tid, 0);
+            }
+        }
         // Outside of a call the number is -1, which is none of the table.
         let (nr, args) = call_of(&regs);
         let result = regs.rax.cast_signed();
@@ -56,7 +68,7 @@ impl Supervisor {
             }
             None => {}
         }
-        if is_ours || !self.notified {
+        if is_ours || !self.notified || left.is_some() {
             return ptrace::cont(tid, delivered);
         }
         let received = || {

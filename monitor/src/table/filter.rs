@@ -8,13 +8,17 @@
 use goanna_sys::filter::Insn;
 use goanna_vfs::Mounts;
 
-use crate::table::{AnyOf, Condition, MAP_FILE, MAP_SHARED_FILE, ROWS, Rule};
+use crate::inprocess::calls::admits_cookie;
+use crate::table::{AnyOf, Condition, Entry, MAP_FILE, MAP_SHARED_FILE, ROWS, Rule};
 
 const LD_W_ABS: u16 = 0x20;
 const JEQ: u16 = 0x15;
 const JGE: u16 = 0x35;
 const JA: u16 = 0x05;
 const AND: u16 = 0x54;
+const XOR: u16 = 0xa4;
+const TAX: u16 = 0x07;
+const JEQ_X: u16 = 0x1d;
 const RET: u16 = 0x06;
 
 const RET_ALLOW: u32 = 0x7fff_0000;
@@ -28,6 +32,7 @@ const X32_BIT: u32 = 0x4000_0000;
 
 const OFFSET_NR: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
+const OFFSET_IP: u32 = 8;
 const OFFSET_ARGS: u32 = 16;
 
 /// The event message of a stop of the transaction call, or of one of [`Rule::Trace`], in a program that has the filter
@@ -80,6 +85,8 @@ pub struct Purpose {
     pub shadow_files: bool,
     /// What the program inherits from outside of the run.
     pub inherited: Option<Watch>,
+    /// The key of the cookies by which stubs in the program make calls natively ([`crate::inprocess`]).
+    pub key: Option<u64>,
 }
 
 /// Whether any of `mounts` hands out shadow files.
@@ -105,6 +112,11 @@ enum Verdict {
         any: &'static AnyOf,
         then: u32,
     },
+    /// Allowed where the sixth argument is the instruction pointer XOR `key`.
+    UnlessCookie {
+        key: u64,
+        then: u32,
+    },
 }
 
 impl Verdict {
@@ -113,7 +125,17 @@ impl Verdict {
         Self::If { all, then }
     }
 
-    fn of(rule: &'static Rule, purpose: Purpose) -> Self {
+    fn of(entry: &'static Entry, purpose: Purpose) -> Self {
+        let verdict = Self::of_rule(&entry.rule, purpose);
+        match (verdict, purpose.key) {
+            (Self::Return(then @ RET_NOTIFY), Some(key)) if admits_cookie(entry.nr) => {
+                Self::UnlessCookie { key, then }
+            }
+            _ => verdict,
+        }
+    }
+
+    fn of_rule(rule: &'static Rule, purpose: Purpose) -> Self {
         let answered = match purpose.delivery {
             Delivery::Notify => RET_NOTIFY,
             Delivery::Stop => RET_TRACE,
@@ -190,8 +212,8 @@ const fn insn(code: u16, jt: u8, jf: u8, k: u32) -> Insn {
 
 /// The filter for `purpose`. Calls of foreign ABIs and calls the table does not know answer ENOSYS.
 pub fn compile(purpose: Purpose) -> Vec<Insn> {
-    assemble(RET_ERRNO | libc::ENOSYS as u32, |rule| {
-        Verdict::of(rule, purpose)
+    assemble(RET_ERRNO | libc::ENOSYS as u32, |entry| {
+        Verdict::of(entry, purpose)
     })
 }
 
@@ -199,18 +221,18 @@ pub fn compile(purpose: Purpose) -> Vec<Insn> {
 /// takes the stricter verdict of all filters, and the younger filter's of two that are alike: so a stop tells whether the
 /// program has this filter ([`Watch::of_message`]), which it hands on to its children as it does the first.
 pub fn compile_watch(watch: Watch) -> Vec<Insn> {
-    assemble(RET_ALLOW, |rule| Verdict::watching(rule, watch))
+    assemble(RET_ALLOW, |entry| Verdict::watching(&entry.rule, watch))
 }
 
 /// A further filter for a program that takes part in a transaction: it stops calls that read, whose answer is not the
 /// kernel's where the transaction has changed the file; where the last close ends one (`closes`) also calls that close.
 /// Children inherit it, and it stays when the transaction has ended.
 pub fn compile_participant(closes: bool) -> Vec<Insn> {
-    assemble(RET_ALLOW, |rule| Verdict::of_member(rule, closes))
+    assemble(RET_ALLOW, |entry| Verdict::of_member(&entry.rule, closes))
 }
 
 /// A program of the rows' verdicts; calls of foreign ABIs and calls the table does not know get `other`.
-fn assemble(other: u32, verdict: impl Fn(&'static Rule) -> Verdict) -> Vec<Insn> {
+fn assemble(other: u32, verdict: impl Fn(&'static Entry) -> Verdict) -> Vec<Insn> {
     let unknown = Verdict::Return(other);
     let mut ranges: Vec<(u32, Verdict)> = Vec::new();
     let mut next = 0;
@@ -222,7 +244,7 @@ fn assemble(other: u32, verdict: impl Fn(&'static Rule) -> Verdict) -> Vec<Insn>
         if entry.nr > next {
             push(next, unknown);
         }
-        push(entry.nr, verdict(&entry.rule));
+        push(entry.nr, verdict(entry));
         next = entry.nr + 1;
     }
     push(next, unknown);
@@ -309,6 +331,22 @@ fn leaf(verdict: Verdict) -> Vec<Insn> {
             program.extend([insn(RET, 0, 0, then), insn(RET, 0, 0, RET_ALLOW)]);
             program
         }
+        Verdict::UnlessCookie { key, then } => {
+            let sixth = OFFSET_ARGS + 8 * 5;
+            let half = |half: u32, no_match: u8| {
+                [
+                    insn(LD_W_ABS, 0, 0, OFFSET_IP + 4 * half),
+                    insn(XOR, 0, 0, (key >> (32 * half)) as u32),
+                    insn(TAX, 0, 0, 0),
+                    insn(LD_W_ABS, 0, 0, sixth + 4 * half),
+                    insn(JEQ_X, 0, no_match, 0),
+                ]
+            };
+            let mut program = Vec::from(half(0, 6));
+            program.extend(half(1, 1));
+            program.extend([insn(RET, 0, 0, RET_ALLOW), insn(RET, 0, 0, then)]);
+            program
+        }
     }
 }
 
@@ -320,11 +358,16 @@ mod tests {
         delivery: Delivery::Notify,
         shadow_files: true,
         inherited: None,
+        key: None,
     };
 
     /// Runs the program as the kernel would.
     fn run(program: &[Insn], arch: u32, nr: u32, args: [u64; 6]) -> u32 {
-        let (mut pc, mut acc) = (0usize, 0u32);
+        run_at(program, arch, nr, args, 0)
+    }
+
+    fn run_at(program: &[Insn], arch: u32, nr: u32, args: [u64; 6], ip: u64) -> u32 {
+        let (mut pc, mut acc, mut index) = (0usize, 0u32, 0u32);
         loop {
             let i = &program[pc];
             pc += 1;
@@ -334,6 +377,7 @@ mod tests {
                     acc = match i.k {
                         OFFSET_NR => nr,
                         OFFSET_ARCH => arch,
+                        k if k < OFFSET_ARGS => (ip >> (8 * (k - OFFSET_IP))) as u32,
                         k => {
                             let (argument, byte) = ((k - OFFSET_ARGS) / 8, (k - OFFSET_ARGS) % 8);
                             (args[argument as usize] >> (8 * byte)) as u32
@@ -344,6 +388,9 @@ mod tests {
                 JGE => pc += jump(acc >= i.k),
                 JA => pc += i.k as usize,
                 AND => acc &= i.k,
+                XOR => acc ^= i.k,
+                TAX => index = acc,
+                JEQ_X => pc += jump(acc == index),
                 RET => return i.k,
                 code => panic!("instruction {code:#x}"),
             }
@@ -355,16 +402,40 @@ mod tests {
         let program = compile(NOTIFY);
         for entry in ROWS {
             let got = run(&program, AUDIT_ARCH_X86_64, entry.nr, [0; 6]);
-            let want = match Verdict::of(&entry.rule, NOTIFY) {
+            let want = match Verdict::of(entry, NOTIFY) {
                 Verdict::Return(value) => value,
                 Verdict::If { all, then } if all.iter().all(|c| (c.value == 0) == c.holds) => then,
                 Verdict::Either { all, then, .. } if all.iter().all(|c| c.is_met(&[0; 6])) => then,
                 Verdict::If { .. } | Verdict::Either { .. } => RET_ALLOW,
                 Verdict::Unless { any, .. } if any.values.contains(&0) => RET_ALLOW,
-                Verdict::Unless { then, .. } => then,
+                Verdict::Unless { then, .. } | Verdict::UnlessCookie { then, .. } => then,
             };
             assert_eq!(got, want, "{}", entry.name);
         }
+    }
+
+    #[test]
+    fn calls_of_a_stub_pass_by_their_cookie_and_no_others_do() {
+        let (key, ip) = (0x9e37_79b9_7f4a_7c15, 0x7fff_dead_beef);
+        let purpose = Purpose {
+            key: Some(key),
+            ..NOTIFY
+        };
+        let program = compile(purpose);
+        let verdict = |nr: i64, sixth: u64| {
+            let args = [1, 2, 3, 4, 5, sixth];
+            run_at(&program, AUDIT_ARCH_X86_64, nr as u32, args, ip)
+        };
+        for nr in [libc::SYS_openat2, libc::SYS_newfstatat, libc::SYS_write] {
+            assert_eq!(verdict(nr, ip ^ key), RET_ALLOW);
+            for wrong in [0, key, ip, ip ^ key ^ 1, ip ^ key ^ 1 << 32] {
+                assert_eq!(verdict(nr, wrong), RET_NOTIFY);
+            }
+        }
+        for nr in [libc::SYS_unlink, libc::SYS_mkdir, libc::SYS_fchdir] {
+            assert_eq!(verdict(nr, ip ^ key), RET_NOTIFY);
+        }
+        assert_eq!(verdict(libc::SYS_execve, ip ^ key), RET_TRACE);
     }
 
     #[test]

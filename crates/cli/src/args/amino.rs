@@ -157,6 +157,12 @@ pub struct How {
         help_heading = "Advanced"
     )]
     pub intercept: Intercept,
+    /// Answer calls that concern no mount inside the process; see `goanna check` (experimental)
+    #[arg(long, hide = true)]
+    pub fast_path: bool,
+    /// Let every call that may concern a mount come to the monitor
+    #[arg(long, hide = true, conflicts_with = "fast_path")]
+    pub no_fast_path: bool,
     /// What is run.
     #[command(flatten)]
     pub run: CommandLine,

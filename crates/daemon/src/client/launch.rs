@@ -91,9 +91,18 @@ fn find(
         let asked = owner.ask(request);
         let answer = asked.and_then(|()| answer_after_notes(&owner, messages));
         match answer {
-            Ok(Answer::Found { file, shadow_files }) => {
+            Ok(Answer::Found {
+                file,
+                shadow_files,
+                key,
+            }) => {
                 let file = CString::new(file).map_err(|_| Error::OwnerEnded(owner.pid))?;
-                return Ok((owner, Program { file, shadow_files }));
+                let program = Program {
+                    file,
+                    shadow_files,
+                    key,
+                };
+                return Ok((owner, program));
             }
             Ok(Answer::Failed(report)) => {
                 owner.wait_for_end();

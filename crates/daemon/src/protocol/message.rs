@@ -92,6 +92,8 @@ pub enum Answer {
         file: Vec<u8>,
         /// As [`goanna_monitor::Program`] has it.
         shadow_files: bool,
+        /// As [`goanna_monitor::Program`] has it.
+        key: Option<u64>,
     },
     /// The monitor follows the command: the launcher is to open the gate.
     Followed,

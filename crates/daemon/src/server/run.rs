@@ -59,6 +59,7 @@ fn perform_run(client: &Client, run: Run) -> Result<Option<RunResult>, Error> {
         let found = Answer::Found {
             file: program.file.into_bytes(),
             shadow_files: program.shadow_files,
+            key: program.key,
         };
         let started = client.link.send(&found, None).ok();
         let started = started.and_then(|()| client.link.receive::<Started>().ok().flatten());

@@ -1,0 +1,216 @@
+//! The code that answers system calls inside a tracee, as bytes, and what its parts are (`stub.S`). Nothing of it runs in this
+//! process: the monitor writes it into a tracee's memory.
+#![allow(
+    unsafe_code,
+    reason = "the code is written in assembly language and read by its symbols"
+)]
+
+use std::arch::global_asm;
+
+global_asm!(include_str!("stub.S"), options(att_syntax));
+
+unsafe extern "C" {
+    static goanna_stub_start: u8;
+    static goanna_stub_enter: u8;
+    static goanna_stub_saved: u8;
+    static goanna_stub_slow_jump: u8;
+    static goanna_stub_final: u8;
+    static goanna_stub_done: u8;
+    static goanna_stub_done_jump: u8;
+    static goanna_stub_data: u8;
+    static goanna_stub_magic: u8;
+    static goanna_stub_key: u8;
+    static goanna_stub_devices: u8;
+    static goanna_stub_names: u8;
+    static goanna_stub_counter: u8;
+    static goanna_stub_flags: u8;
+    static goanna_stub_end: u8;
+    static goanna_stub_site: u8;
+    static goanna_stub_site_framed: u8;
+    static goanna_stub_site_saved: u8;
+    static goanna_stub_site_return: u8;
+    static goanna_stub_site_kind: u8;
+    static goanna_stub_site_number: u8;
+    static goanna_stub_site_jump: u8;
+    static goanna_stub_site_end: u8;
+}
+
+/// What a stub must look at for a call: the constants of `stub.S` of the same names.
+pub mod kind {
+    /// The path is the second argument, and a directory the first.
+    pub const IN_RSI: u32 = 1;
+    /// A link at the path's end is not followed.
+    pub const NO_FOLLOW: u32 = 2;
+    /// The fourth argument has `AT_*` flags.
+    pub const FLAGS_R10: u32 = 4;
+    /// The third argument has `AT_*` flags.
+    pub const FLAGS_RDX: u32 = 8;
+    /// The third argument points to a `struct stat`.
+    pub const STAT_RDX: u32 = 16;
+    /// openat(2).
+    pub const OPEN: u32 = 128;
+    /// The first argument is a descriptor, and there is no path.
+    pub const DESCRIPTOR: u32 = 256;
+    /// Depends on the working directory alone.
+    pub const CWD: u32 = 512;
+    /// fstat(2).
+    pub const STAT_RSI: u32 = 1024;
+    /// As [`DESCRIPTOR`] if the second argument is NULL.
+    pub const NO_PATH: u32 = 2048;
+}
+
+/// Bits of the data at [`Layout::flags`].
+pub mod flag {
+    /// All calls notify.
+    pub const OFF: u8 = 1;
+    /// The working directory may be another than the host's.
+    pub const CWD_UNKNOWN: u8 = 2;
+}
+
+/// Where the parts of the common code begin, in bytes from its start.
+#[derive(Debug, Clone, Copy)]
+pub struct Layout {
+    /// Where the sites' code jumps to.
+    pub enter: usize,
+    /// From here on the frame has the argument registers.
+    pub saved: usize,
+    /// The last instruction of the way to the site's `syscall`; the frame is gone.
+    pub slow_jump: usize,
+    /// Behind the call with an effect.
+    pub final_call: usize,
+    /// From here on the call is over, with its result in rax.
+    pub done: usize,
+    /// The last instruction of the way back; the frame is gone.
+    pub done_jump: usize,
+    /// Behind the code.
+    pub data: usize,
+    /// 16 bytes by which the area is recognised.
+    pub magic: usize,
+    /// The cookie's key.
+    pub key: usize,
+    /// Three device numbers.
+    pub devices: usize,
+    /// [`NAMES_MAX`] hashes of names, and a zero.
+    pub names: usize,
+    /// The address of the counter, or zero.
+    pub counter: usize,
+    /// [`flag`].
+    pub flags: usize,
+}
+
+/// Where the parts of a site's code are, in bytes from its start.
+#[derive(Debug, Clone, Copy)]
+pub struct SiteLayout {
+    /// From here on there is a frame.
+    pub framed: usize,
+    /// From here on the frame has r9.
+    pub saved: usize,
+    /// Behind the distance to the site's return address.
+    pub return_address: usize,
+    /// Behind the kind.
+    pub kind: usize,
+    /// Behind the call's number.
+    pub number: usize,
+    /// Behind the distance to [`Layout::enter`].
+    pub jump: usize,
+}
+
+/// How many names there is room for.
+pub const NAMES_MAX: usize = 8;
+/// Size of the frame on the tracee's stack, with the red zone above it.
+pub const FRAME: u64 = 240 + 128;
+/// Offsets of the frame's words.
+pub mod frame {
+    /// Behind the site's `syscall`.
+    pub const RET: u64 = 16;
+    /// r9, rdi, rsi, rdx and r10 of the caller.
+    pub const REGISTERS: u64 = 24;
+}
+
+/// The bytes from `start` to `end`.
+///
+/// # Safety
+/// Both are symbols of `stub.S`, in this order.
+unsafe fn between(start: *const u8, end: *const u8) -> &'static [u8] {
+    // SAFETY: the assembler laid out what is between them as one piece of read-only data.
+    unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) }
+}
+
+/// The common code and its data, which the monitor fills in.
+pub fn common() -> &'static [u8] {
+    // SAFETY: the symbols are in this order.
+    unsafe { between(&raw const goanna_stub_start, &raw const goanna_stub_end) }
+}
+
+/// The code of a site, whose four fields the monitor fills in.
+pub fn site() -> &'static [u8] {
+    // SAFETY: the symbols are in this order.
+    unsafe { between(&raw const goanna_stub_site, &raw const goanna_stub_site_end) }
+}
+
+/// The parts of [`common`].
+pub fn layout() -> Layout {
+    let start = (&raw const goanna_stub_start).addr();
+    let at = |symbol: *const u8| symbol.addr() - start;
+    Layout {
+        enter: at(&raw const goanna_stub_enter),
+        saved: at(&raw const goanna_stub_saved),
+        slow_jump: at(&raw const goanna_stub_slow_jump),
+        final_call: at(&raw const goanna_stub_final),
+        done: at(&raw const goanna_stub_done),
+        done_jump: at(&raw const goanna_stub_done_jump),
+        data: at(&raw const goanna_stub_data),
+        magic: at(&raw const goanna_stub_magic),
+        key: at(&raw const goanna_stub_key),
+        devices: at(&raw const goanna_stub_devices),
+        names: at(&raw const goanna_stub_names),
+        counter: at(&raw const goanna_stub_counter),
+        flags: at(&raw const goanna_stub_flags),
+    }
+}
+
+/// The parts of [`site`].
+pub fn site_layout() -> SiteLayout {
+    let start = (&raw const goanna_stub_site).addr();
+    let at = |symbol: *const u8| symbol.addr() - start;
+    SiteLayout {
+        framed: at(&raw const goanna_stub_site_framed),
+        saved: at(&raw const goanna_stub_site_saved),
+        return_address: at(&raw const goanna_stub_site_return),
+        kind: at(&raw const goanna_stub_site_kind),
+        number: at(&raw const goanna_stub_site_number),
+        jump: at(&raw const goanna_stub_site_jump),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_are_in_order_and_the_fields_where_they_are_said_to_be() {
+        let layout = layout();
+        let order = [
+            layout.enter,
+            layout.saved,
+            layout.slow_jump,
+            layout.final_call,
+            layout.done,
+            layout.done_jump,
+            layout.data,
+            layout.key,
+            layout.devices,
+            layout.names,
+            layout.counter,
+            layout.flags,
+            common().len(),
+        ];
+        assert!(order.is_sorted() && order[0] == 0);
+        assert_eq!(layout.counter - layout.names, 8 * (NAMES_MAX + 1));
+        let parts = site_layout();
+        for field in [parts.return_address, parts.kind, parts.number, parts.jump] {
+            assert_eq!(site()[field - 4..field], 0x7fff_ffff_u32.to_le_bytes());
+        }
+        println!("{} + {} bytes", common().len(), site().len());
+    }
+}

@@ -1,0 +1,362 @@
+# What answers system calls inside a tracee. The monitor copies it into the zero padding behind a library's code; see stub.rs for the
+# layout, and docs/decisions/0053 for the rules. It needs no stack of its own, and no state but the data at its end.
+#
+# A site, `mov $nr,%eax` before `syscall`, becomes a jump to a copy of `stub_site`, which ends in a jump to `stub_enter`. From the first
+# instruction of the copy to the last one of an exit the frame is below the red zone and has this layout. Nothing moves the stack
+# pointer in between: by the instruction pointer alone the supervisor knows what to put back when a signal arrives.
+.set NR, 0             # the call's number
+.set KIND, 8           # what the stub must look at
+.set RET, 16           # behind the site's `syscall`
+.set R9, 24            # the caller's registers
+.set RDI, 32
+.set RSI, 40
+.set RDX, 48
+.set R10, 56
+.set PATH, 64          # the address of the path
+.set HOW, 72           # a struct open_how
+.set STAT, 96          # a struct stat
+.set FRAME, 240 + 128
+
+# Kinds
+.set IN_RSI, 1         # the path is the second argument, and a directory the first
+.set NO_FOLLOW, 2      # a link at the path's end is not followed
+.set FLAGS_R10, 4      # AT_* flags are in r10
+.set FLAGS_RDX, 8      # AT_* flags are in rdx
+.set STAT_RDX, 16      # a struct stat is at rdx
+.set OPEN, 128         # an open
+.set DESCRIPTOR, 256   # the first argument is a descriptor, and there is no path
+.set CWD, 512          # depends on the working directory alone
+.set STAT_RSI, 1024    # fstat(2)
+.set NO_PATH, 2048     # as DESCRIPTOR, if the second argument is NULL
+
+.set OFF, 1            # bits of `flags`
+.set CWD_UNKNOWN, 2
+
+.set AT_FDCWD, -100
+.set AT_SYMLINK_NOFOLLOW, 0x100
+.set AT_EMPTY_PATH, 0x1000
+.set O_CHECK, 0x90001          # O_WRONLY, O_DIRECTORY, O_CLOEXEC: an open of anything fails
+.set O_CHECK_NO_FOLLOW, 0xb0001
+# O_NOCTTY, O_NONBLOCK, O_LARGEFILE, O_DIRECTORY, O_NOFOLLOW, O_NOATIME, O_CLOEXEC
+.set O_HARMLESS, 0xf8900
+.set RESOLVE_NO_SYMLINKS, 4
+.set SYS_fstat, 5
+.set SYS_rt_sigprocmask, 14
+.set SYS_openat2, 437
+
+	.section .rodata.goanna_stub, "a", @progbits
+	.balign 16
+	.globl goanna_stub_start, goanna_stub_saved, goanna_stub_final, goanna_stub_done, goanna_stub_data, goanna_stub_end
+	.globl goanna_stub_slow_jump, goanna_stub_done_jump, goanna_stub_enter
+	.globl goanna_stub_site, goanna_stub_site_return, goanna_stub_site_kind, goanna_stub_site_number, goanna_stub_site_jump
+	.globl goanna_stub_site_framed, goanna_stub_site_saved, goanna_stub_site_end
+	.globl goanna_stub_magic, goanna_stub_key, goanna_stub_devices, goanna_stub_names, goanna_stub_counter, goanna_stub_flags
+
+# The call in rax, natively: the filter lets it pass for the cookie in r9.
+.macro native
+	lea 77f(%rip),%r9
+	xor key(%rip),%r9
+	syscall
+77:
+.endm
+
+# Goes to `slow` unless descriptor edi is the host's: not in the run-time directory, no memfd, nothing without a name, not of /proc.
+.macro host_descriptor
+	lea STAT(%rsp),%rsi
+	mov $SYS_fstat,%eax
+	native
+	mov RSI(%rsp),%rsi
+	test %eax,%eax
+	jnz slow
+	lea STAT(%rsp),%r11
+	host_object
+.endm
+
+# Goes to `slow` unless the struct stat at r11 is of the host's.
+.macro host_object
+	mov (%r11),%rcx
+	cmp devices(%rip),%rcx
+	je slow
+	cmp devices+8(%rip),%rcx
+	je slow
+	cmp devices+16(%rip),%rcx
+	je slow
+	cmpq $0,16(%r11)
+	je slow
+.endm
+
+# Goes to `slow` if the path at r11 has one of the names as a component, or goes on in another page.
+.macro no_name
+	xor %eax,%eax
+70:	movzbl (%r11),%ecx
+	inc %r11
+	cmp $'/',%cl
+	je 71f
+	test %cl,%cl
+	je 71f
+	rol $7,%rax
+	xor %rcx,%rax
+	test $0xfff,%r11d
+	jnz 70b
+	jmp slow
+71:	lea names(%rip),%r9
+72:	cmpq $0,(%r9)
+	je 73f
+	cmp (%r9),%rax
+	je slow
+	add $8,%r9
+	jmp 72b
+73:	test %cl,%cl
+	je 74f
+	xor %eax,%eax
+	test $0xfff,%r11d
+	jnz 70b
+	jmp slow
+74:
+.endm
+
+# The rest of an openat2(2) with the flags in HOW(%rsp), of the path at rsi from directory edi.
+.macro resolve_without_links
+	movq $0,HOW+8(%rsp)
+	movq $RESOLVE_NO_SYMLINKS,HOW+16(%rsp)
+	lea HOW(%rsp),%rdx
+	mov $24,%r10d
+	mov $SYS_openat2,%eax
+.endm
+
+goanna_stub_start:
+goanna_stub_enter:
+	testb $OFF,flags(%rip)
+	jnz slow_unsaved
+	mov %rdi,RDI(%rsp)
+	mov %rsi,RSI(%rsp)
+	mov %rdx,RDX(%rsp)
+	mov %r10,R10(%rsp)
+goanna_stub_saved:
+	mov KIND(%rsp),%ecx
+	test $DESCRIPTOR,%ecx
+	jnz descriptor
+	test $STAT_RSI,%ecx
+	jnz stat_of_descriptor
+	test $CWD,%ecx
+	jnz working_directory
+
+# A path. rt_sigprocmask(2) without an operation tells whether its first page can be read; the stub reads no other. Nothing is called that
+# writes where the program wants its answer: it may want it in the path's place, and the site's `syscall` may have to read that yet.
+	mov %rdi,%r11
+	test $IN_RSI,%ecx
+	cmovnz %rsi,%r11
+	mov %r11,PATH(%rsp)
+	mov $-1,%edi
+	mov %r11,%rsi
+	and $-8,%rsi
+	xor %edx,%edx
+	mov $8,%r10d
+	mov $SYS_rt_sigprocmask,%eax
+	syscall
+	mov RDI(%rsp),%rdi
+	mov RSI(%rsp),%rsi
+	mov RDX(%rsp),%rdx
+	mov R10(%rsp),%r10
+	cmp $-22,%eax           # EINVAL
+	jne slow
+	mov KIND(%rsp),%ecx
+	mov PATH(%rsp),%r11
+	movzbl (%r11),%eax
+	cmp $'/',%al
+	je named
+	test %al,%al
+	jz empty
+	test $IN_RSI,%ecx
+	jz 1f
+	cmp $AT_FDCWD,%edi
+	jne 2f
+1:	testb $CWD_UNKNOWN,flags(%rip)
+	jnz slow
+	jmp named
+2:	host_descriptor
+named:
+	mov PATH(%rsp),%r11
+	no_name
+	mov KIND(%rsp),%ecx
+	test $OPEN,%ecx
+	jnz open
+# Does the way there meet a symbolic link? An open that must fail, without following links, fails in one of three ways if not.
+	mov $O_CHECK,%eax
+	test $NO_FOLLOW,%ecx
+	jnz 1f
+	mov %r10d,%r9d
+	test $FLAGS_R10,%ecx
+	jnz 2f
+	mov %edx,%r9d
+	test $FLAGS_RDX,%ecx
+	jz 3f
+2:	test $AT_SYMLINK_NOFOLLOW,%r9d
+	jz 3f
+1:	mov $O_CHECK_NO_FOLLOW,%eax
+3:	mov %rax,HOW(%rsp)
+	test $IN_RSI,%ecx
+	jnz 4f
+	mov %rdi,%rsi
+	mov $AT_FDCWD,%edi
+4:	resolve_without_links
+	native
+	mov %rax,HOW(%rsp)
+	mov RDI(%rsp),%rdi
+	mov RSI(%rsp),%rsi
+	mov RDX(%rsp),%rdx
+	mov R10(%rsp),%r10
+	mov NR(%rsp),%ecx
+	xchg %ecx,%eax
+	cmp $-20,%ecx           # ENOTDIR
+	je final
+	cmp $-21,%ecx           # EISDIR
+	je final
+	cmp $-2,%ecx            # ENOENT
+	je final
+	jmp slow
+
+# An open for reading.
+open:
+	test $~O_HARMLESS,%edx
+	jnz slow
+	mov %edx,%eax
+	mov %rax,HOW(%rsp)
+	resolve_without_links
+	jmp final
+
+# An empty path is the descriptor itself, of which newfstatat(2) says what it is.
+empty:
+	test $STAT_RDX,%ecx
+	jz slow
+	test $AT_EMPTY_PATH,%r10d
+	jz slow
+	sub %rdx,%r11
+	cmp $144,%r11
+	jb slow
+	mov NR(%rsp),%eax
+	native
+	test %eax,%eax
+	jnz slow
+	mov %rdx,%r11
+	host_object
+	jmp done
+
+stat_of_descriptor:
+	mov NR(%rsp),%eax
+	native
+	test %eax,%eax
+	jnz slow
+	mov %rsi,%r11
+	host_object
+	jmp done
+
+working_directory:
+	testb $CWD_UNKNOWN,flags(%rip)
+	jnz slow
+	mov NR(%rsp),%eax
+	jmp final
+
+descriptor:
+	test $NO_PATH,%ecx
+	jz 1f
+	test %rsi,%rsi
+	jnz slow
+1:	host_descriptor
+	mov NR(%rsp),%eax
+	jmp final
+
+# The call is made as if this had not been there: the site's `syscall` notifies.
+slow_unsaved:
+	mov NR(%rsp),%eax
+	jmp 1f
+slow:
+	mov NR(%rsp),%eax
+	mov RDI(%rsp),%rdi
+	mov RSI(%rsp),%rsi
+	mov RDX(%rsp),%rdx
+	mov R10(%rsp),%r10
+1:	mov RET(%rsp),%r11
+	lea -2(%r11),%r11
+	mov R9(%rsp),%r9
+	lea FRAME(%rsp),%rsp
+goanna_stub_slow_jump:
+	jmp *%r11
+
+# The call itself: from here on its result is to be kept, unless it says that the way has changed since, or has met a link.
+final:
+	native
+goanna_stub_final:
+	mov KIND(%rsp),%ecx
+	test $(DESCRIPTOR | CWD),%ecx
+	jnz done
+	test $OPEN,%ecx
+	jnz 1f
+	cmp $-2,%eax            # ENOENT
+	je 2f
+	cmp $-20,%eax           # ENOTDIR
+	jne done
+2:	cmp HOW(%rsp),%eax
+	jne slow
+	jmp done
+1:	test %eax,%eax
+	jns done
+	cmp $-2,%eax
+	je done
+	cmp $-20,%eax
+	je done
+	cmp $-13,%eax           # EACCES
+	je done
+	cmp $-4,%eax            # EINTR
+	jne slow
+goanna_stub_done:
+done:
+	mov counter(%rip),%r11
+	test %r11,%r11
+	jz 1f
+	incq (%r11)
+1:	mov RDI(%rsp),%rdi
+	mov RSI(%rsp),%rsi
+	mov RDX(%rsp),%rdx
+	mov R10(%rsp),%r10
+	mov RET(%rsp),%r11
+	mov R9(%rsp),%r9
+	lea FRAME(%rsp),%rsp
+goanna_stub_done_jump:
+	jmp *%r11
+
+	.balign 8
+goanna_stub_data:
+goanna_stub_magic:
+	.quad 0, 0
+goanna_stub_key:
+key:	.quad 0
+goanna_stub_devices:
+devices:	.quad 0, 0, 0
+goanna_stub_names:
+names:	.quad 0, 0, 0, 0, 0, 0, 0, 0, 0
+goanna_stub_counter:
+counter:	.quad 0
+goanna_stub_flags:
+flags:	.quad 0
+	.balign 16
+goanna_stub_end:
+
+goanna_stub_site:
+	lea -FRAME(%rsp),%rsp
+goanna_stub_site_framed:
+	mov %r9,R9(%rsp)
+goanna_stub_site_saved:
+	lea 0x7fffffff(%rip),%r9
+goanna_stub_site_return:
+	mov %r9,RET(%rsp)
+	movl $0x7fffffff,KIND(%rsp)
+goanna_stub_site_kind:
+	movl $0x7fffffff,NR(%rsp)
+goanna_stub_site_number:
+	.byte 0xe9
+	.long 0x7fffffff
+goanna_stub_site_jump:
+	.balign 16
+goanna_stub_site_end:
+	.previous

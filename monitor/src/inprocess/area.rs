@@ -1,0 +1,94 @@
+//! The bytes of stubs, for one library at one address.
+
+use goanna_sys::stub::{self, flag};
+
+use super::sites::{SITE, Site};
+
+/// What stubs compare with; the same in all processes of a run.
+#[derive(Debug)]
+pub struct Constants {
+    /// A call whose r9 is the next instruction's address XOR this passes the filter.
+    pub key: u64,
+    /// What an area is recognised by.
+    pub magic: [u64; 2],
+    /// The devices of the run-time directory, of memfds, and of /proc.
+    pub devices: [u64; 3],
+    /// [`hash`] of each name that leads from the host into a mount, or into /proc.
+    pub names: Vec<u64>,
+}
+
+/// What the stub computes of a component of a path. Other names with the same hash only cost time.
+pub fn hash(name: &[u8]) -> u64 {
+    name.iter()
+        .fold(0u64, |hash, &byte| hash.rotate_left(7) ^ u64::from(byte))
+}
+
+/// The common code and its data.
+pub fn common(constants: &Constants, counter: u64, flags: u8) -> Vec<u8> {
+    let layout = stub::layout();
+    let mut code = stub::common().to_vec();
+    let mut put = |at: usize, words: &[u64]| {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        if let Some(place) = code.get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(&bytes);
+        }
+    };
+    put(layout.magic, &constants.magic);
+    put(layout.key, &[constants.key]);
+    put(layout.devices, &constants.devices);
+    put(layout.names, &constants.names);
+    put(layout.counter, &[counter]);
+    put(layout.flags, &[flags.into()]);
+    code
+}
+
+/// The first flags of an area.
+pub fn flags(host_directory: bool) -> u8 {
+    if host_directory { 0 } else { flag::CWD_UNKNOWN }
+}
+
+/// The distance from `from` to `to`, where a jump can have it.
+fn distance(from: u64, to: u64) -> Option<[u8; 4]> {
+    let distance = to.wrapping_sub(from).cast_signed();
+    i32::try_from(distance).ok().map(i32::to_le_bytes)
+}
+
+/// The code at `here` for `site` of a library at `base`, whose area is at `area`.
+pub fn site(site: &Site, base: u64, area: u64, here: u64) -> Option<Vec<u8>> {
+    let parts = stub::site_layout();
+    let mut code = stub::site().to_vec();
+    let mut put = |end: usize, value: [u8; 4]| {
+        code.get_mut(end - 4..end)?.copy_from_slice(&value);
+        Some(())
+    };
+    let back = base + site.at + SITE;
+    put(
+        parts.return_address,
+        distance(here + parts.return_address as u64, back)?,
+    )?;
+    put(parts.kind, site.kind.to_le_bytes())?;
+    put(parts.number, site.nr.to_le_bytes())?;
+    let enter = area + stub::layout().enter as u64;
+    put(parts.jump, distance(here + parts.jump as u64, enter)?)?;
+    Some(code)
+}
+
+/// The five bytes at `site` that jump to `here`.
+pub fn jump(site: u64, here: u64) -> Option<[u8; 5]> {
+    let [a, b, c, d] = distance(site + 5, here)?;
+    Some([0xe9, a, b, c, d])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_differ_and_jumps_lead_where_they_should() {
+        assert_ne!(hash(b"amino"), hash(b"amin"));
+        assert_ne!(hash(b"a"), 0);
+        assert_eq!(jump(0x1000, 0x2000), Some([0xe9, 0xfb, 0x0f, 0, 0]));
+        assert_eq!(jump(0x2000, 0x1000), Some([0xe9, 0xfb, 0xef, 0xff, 0xff]));
+        assert_eq!(jump(0, 1 << 40), None);
+    }
+}

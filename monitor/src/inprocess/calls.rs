@@ -1,0 +1,68 @@
+//! Which calls a stub can answer in the process, and what it must look at for each.
+
+use goanna_sys::stub::kind;
+
+/// Calls that name no file by a path, or read what a path names, and the kind of stub for each. Those that change names, and
+/// opens that create, truncate or write, are none of them.
+const KINDS: &[(i64, u32)] = &[
+    (libc::SYS_write, kind::DESCRIPTOR),
+    (libc::SYS_stat, 0),
+    (libc::SYS_fstat, kind::STAT_RSI),
+    (libc::SYS_lstat, kind::NO_FOLLOW),
+    (libc::SYS_pwrite64, kind::DESCRIPTOR),
+    (libc::SYS_writev, kind::DESCRIPTOR),
+    (libc::SYS_access, 0),
+    (libc::SYS_fsync, kind::DESCRIPTOR),
+    (libc::SYS_fdatasync, kind::DESCRIPTOR),
+    (libc::SYS_ftruncate, kind::DESCRIPTOR),
+    (libc::SYS_getcwd, kind::CWD),
+    (libc::SYS_readlink, kind::NO_FOLLOW),
+    (libc::SYS_fchmod, kind::DESCRIPTOR),
+    (libc::SYS_fchown, kind::DESCRIPTOR),
+    (libc::SYS_statfs, 0),
+    (libc::SYS_fstatfs, kind::DESCRIPTOR),
+    (libc::SYS_fsetxattr, kind::DESCRIPTOR),
+    (libc::SYS_getxattr, 0),
+    (libc::SYS_lgetxattr, kind::NO_FOLLOW),
+    (libc::SYS_fgetxattr, kind::DESCRIPTOR),
+    (libc::SYS_listxattr, 0),
+    (libc::SYS_llistxattr, kind::NO_FOLLOW),
+    (libc::SYS_flistxattr, kind::DESCRIPTOR),
+    (libc::SYS_fremovexattr, kind::DESCRIPTOR),
+    (libc::SYS_openat, kind::IN_RSI | kind::OPEN),
+    (
+        libc::SYS_newfstatat,
+        kind::IN_RSI | kind::FLAGS_R10 | kind::STAT_RDX,
+    ),
+    (libc::SYS_readlinkat, kind::IN_RSI | kind::NO_FOLLOW),
+    (libc::SYS_faccessat, kind::IN_RSI),
+    (libc::SYS_utimensat, kind::DESCRIPTOR | kind::NO_PATH),
+    (libc::SYS_fallocate, kind::DESCRIPTOR),
+    (libc::SYS_pwritev, kind::DESCRIPTOR),
+    (libc::SYS_statx, kind::IN_RSI | kind::FLAGS_RDX),
+    (libc::SYS_faccessat2, kind::IN_RSI | kind::FLAGS_R10),
+];
+
+/// What a stub must look at for call `nr`; `None` for a call that has none.
+pub fn kind_of(nr: u32) -> Option<u32> {
+    let found = KINDS
+        .binary_search_by_key(&i64::from(nr), |(nr, _)| *nr)
+        .ok()?;
+    KINDS.get(found).map(|(_, kind)| *kind)
+}
+
+/// Whether stubs make call `nr` natively: those they answer, and openat2(2), by which they look for symbolic links.
+pub fn admits_cookie(nr: u32) -> bool {
+    i64::from(nr) == libc::SYS_openat2 || kind_of(nr).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_sorted_by_number() {
+        assert!(KINDS.is_sorted_by(|one, other| one.0 < other.0));
+        assert_eq!(kind_of(libc::SYS_unlink as u32), None);
+    }
+}

@@ -1,0 +1,175 @@
+//! Takes a thread out of a stub when a signal is about to be delivered to it: its registers become those of the library's own
+//! code, before the call or after it. So a handler, and what unwinds the stack from there or jumps away, never sees a stub, and
+//! no handler runs between what a stub has looked at and the call that it makes.
+
+use goanna_sys::stub::{self, frame};
+use goanna_sys::tracee;
+use goanna_vfs::Errno;
+
+use super::InProcess;
+use super::sites::{SITE, Site};
+use super::space::Area;
+use crate::ptracer::rewrite::Registers;
+
+/// The results by which the kernel restarts calls.
+const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
+const NO_CALL: u64 = u64::MAX;
+
+/// Where a thread was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// In a stub, and it has not made the call.
+    Before,
+    /// In a call that it made natively, or behind that.
+    After,
+}
+
+impl InProcess {
+    /// Changes the registers of a thread at the stop for a signal's delivery, if it is in a stub.
+    pub fn leave(&self, tid: i32, regs: &mut Registers) -> Option<Left> {
+        self.constants.as_ref()?;
+        self.space(tid)?
+            .area(regs.rip, |area| leave(area, tid, regs).ok().flatten())
+            .flatten()
+    }
+}
+
+fn word(tid: i32, address: u64) -> Result<u64, Errno> {
+    let mut bytes = [0; 8];
+    tracee::read_exact(tid, address, &mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// What the frame keeps.
+struct Frame {
+    ret: u64,
+    r9: u64,
+    rdi: u64,
+    rsi: u64,
+    rdx: u64,
+    r10: u64,
+}
+
+impl Frame {
+    fn read(tid: i32, regs: &Registers) -> Result<Self, Errno> {
+        let word = |at: u64| word(tid, regs.rsp.wrapping_add(at));
+        Ok(Self {
+            ret: word(frame::RET)?,
+            r9: word(frame::REGISTERS)?,
+            rdi: word(frame::REGISTERS + 8)?,
+            rsi: word(frame::REGISTERS + 16)?,
+            rdx: word(frame::REGISTERS + 24)?,
+            r10: word(frame::REGISTERS + 32)?,
+        })
+    }
+
+    /// Puts back what the caller had.
+    fn put_back(&self, regs: &mut Registers, with_arguments: bool) {
+        regs.rsp = regs.rsp.wrapping_add(stub::FRAME);
+        regs.r9 = self.r9;
+        if with_arguments {
+            regs.rdi = self.rdi;
+            regs.rsi = self.rsi;
+            regs.rdx = self.rdx;
+            regs.r10 = self.r10;
+        }
+    }
+}
+
+/// Before the `syscall` of `site`, which is then made.
+fn before(regs: &mut Registers, area: &Area, site: &Site) -> Left {
+    regs.rip = area.base + site.at + SITE - 2;
+    regs.rax = site.nr.into();
+    regs.orig_rax = NO_CALL;
+    Left::Before
+}
+
+fn leave(area: &Area, tid: i32, regs: &mut Registers) -> Result<Option<Left>, Errno> {
+    let offset = (regs.rip - area.start()) as usize;
+    let layout = stub::layout();
+    if offset >= stub::common().len() {
+        return leave_site(area, tid, regs, offset - stub::common().len());
+    }
+    // The frame is gone, and r11 says where the thread is going.
+    if offset == layout.slow_jump || offset == layout.done_jump {
+        let made = offset == layout.done_jump;
+        let behind = if made { 0 } else { 2 };
+        let Some(site) = site_returning_to(area, regs.r11.wrapping_add(behind)) else {
+            return Ok(None);
+        };
+        if !made {
+            return Ok(Some(before(regs, area, &site)));
+        }
+        regs.rip = regs.r11;
+        regs.orig_rax = NO_CALL;
+        return Ok(Some(Left::After));
+    }
+    if offset >= layout.data {
+        return Ok(None);
+    }
+    let frame = Frame::read(tid, regs)?;
+    // What the program itself has written over its stack is its own affair.
+    let Some(site) = site_returning_to(area, frame.ret) else {
+        return Ok(None);
+    };
+    let result = regs.rax.cast_signed();
+    let is_interrupted =
+        offset == layout.final_call && regs.orig_rax != NO_CALL && RESTARTS.contains(&result);
+    let is_made = offset >= layout.done
+        || offset >= layout.final_call && (is_interrupted || keeps(&site, result));
+    frame.put_back(regs, offset >= layout.saved);
+    if !is_made {
+        return Ok(Some(before(regs, area, &site)));
+    }
+    regs.rip = frame.ret;
+    // In the call itself: with its number, the kernel restarts it at the site, or makes it EINTR.
+    if regs.orig_rax != NO_CALL {
+        regs.orig_rax = if offset == layout.final_call {
+            site.nr.into()
+        } else {
+            NO_CALL
+        };
+    }
+    Ok(Some(Left::After))
+}
+
+fn site_returning_to(area: &Area, address: u64) -> Option<Site> {
+    let at = address.checked_sub(area.base)?.checked_sub(SITE)?;
+    area.patched.iter().find(|site| site.at == at).copied()
+}
+
+/// In the code of a site, before the common code.
+fn leave_site(
+    area: &Area,
+    tid: i32,
+    regs: &mut Registers,
+    offset: usize,
+) -> Result<Option<Left>, Errno> {
+    let size = stub::site().len();
+    let Some(site) = area.patched.get(offset / size).copied() else {
+        return Ok(None);
+    };
+    let parts = stub::site_layout();
+    let inside = offset % size;
+    if inside >= parts.saved {
+        // The rest of the frame may be where the stack's memory ends.
+        regs.r9 = word(tid, regs.rsp.wrapping_add(frame::REGISTERS))?;
+    }
+    if inside >= parts.framed {
+        regs.rsp = regs.rsp.wrapping_add(stub::FRAME);
+    }
+    Ok(Some(before(regs, area, &site)))
+}
+
+/// Whether the stub keeps this result of the call itself. One that it does not keep has had no effect.
+fn keeps(site: &Site, result: i64) -> bool {
+    use stub::kind::{CWD, DESCRIPTOR, OPEN};
+    let is_any = |errnos: &[i32]| errnos.iter().any(|errno| result == -i64::from(*errno));
+    if site.kind & (DESCRIPTOR | CWD) != 0 {
+        return true;
+    }
+    if site.kind & OPEN != 0 {
+        return result >= 0 || is_any(&[libc::ENOENT, libc::ENOTDIR, libc::EACCES, libc::EINTR]);
+    }
+    !is_any(&[libc::ENOENT, libc::ENOTDIR])
+}

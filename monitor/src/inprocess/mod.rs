@@ -1,0 +1,351 @@
+//! Calls answered inside the tracee: calls that concern no mount run natively, without a notification.
+//!
+//! A site of libc or its loader (`sites`) is patched, when it is used for the second time in a process, to jump to a stub
+//! (`goanna_sys::stub`) behind the library's code. The stub makes the call under a cookie that the seccomp filter lets pass,
+//! and keeps the result only where the monitor would have passed the call on; otherwise it goes on with the site's
+//! `syscall`, which notifies. So whatever is not patched is right, too. The rules and their reasons are in docs/decisions/0053.
+//!
+//! * `calls` says which calls have stubs, and what each must look at.
+//! * `elf` and `sites` look into a library, once in a run.
+//! * `area` makes the bytes, and `space` keeps what is in an address space.
+//! * `leave` takes a thread out of a stub before a signal's handler runs, so that a handler never sees one.
+
+mod area;
+pub mod calls;
+mod elf;
+mod leave;
+mod sites;
+mod space;
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use goanna_sys::mappings::{self, Mapping};
+use goanna_sys::{memfile, stat, stub};
+use goanna_vfs::walk::Pos;
+use goanna_vfs::{Errno, Mounts};
+use parking_lot::Mutex;
+
+use crate::call::Call;
+use crate::shadow::Identity;
+use area::Constants;
+pub use leave::Left;
+use sites::{Library, Refusal};
+use space::Space;
+
+/// Largest library that is looked into.
+const LIBRARY_MAX: u64 = 64 << 20;
+/// Libraries that are looked into in a run.
+const LIBRARIES_MAX: usize = 64;
+
+/// Why no call of a run is answered in the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unused {
+    /// The user does not want it.
+    Option,
+    /// Changes outside of the store are looked for, or transactions are inserted: every call must be seen.
+    Watched,
+    /// Descriptors cannot be told apart by their device, or there are more mounts than a stub looks for.
+    Indistinct,
+}
+
+impl Unused {
+    /// For people.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Option => "not asked for",
+            Self::Watched => "--outside and --profile see every call",
+            Self::Indistinct => {
+                "the run-time directory is on the device of the root directory, or there are too many mounts"
+            }
+        }
+    }
+}
+
+/// A library that was looked into, or why it is left as it is.
+type Examined = Result<Arc<Library>, Refusal>;
+
+/// The stubs of a run.
+#[derive(Debug)]
+pub struct InProcess {
+    /// `None`: not used.
+    constants: Option<Constants>,
+    /// By device and inode.
+    libraries: Mutex<HashMap<Identity, Examined>>,
+    /// By thread.
+    spaces: Mutex<HashMap<i32, Arc<Space>>>,
+}
+
+impl InProcess {
+    /// For a run over `mounts`, whose run-time directory is `run_dir`; not used where `unused` says why.
+    pub fn new(mounts: &Mounts, run_dir: &Path, unused: Option<Unused>) -> Self {
+        let constants = match unused {
+            Some(_) => None,
+            None => constants(mounts, run_dir).ok(),
+        };
+        Self {
+            constants,
+            libraries: Mutex::default(),
+            spaces: Mutex::default(),
+        }
+    }
+
+    /// The key of the cookies, for the filter.
+    pub fn key(&self) -> Option<u64> {
+        self.constants.as_ref().map(|constants| constants.key)
+    }
+
+    /// A notified call came from the instruction before `ip`: patches its site when it is used for the second time. The caller
+    /// waits in the kernel.
+    pub fn observe(&self, call: &Call<'_>, ip: u64) {
+        let Some(constants) = &self.constants else {
+            return;
+        };
+        if calls::kind_of(call.nr).is_none() {
+            return;
+        }
+        let Some(space) = self.space(call.task.tid) else {
+            return;
+        };
+        let is_host = || has_host_directory(call);
+        let library = |mapping: &Mapping| self.library(call.task.tid, mapping);
+        space.observe(constants, (call.task.tid, call.nr, ip), library, is_host);
+    }
+
+    fn space(&self, tid: i32) -> Option<Arc<Space>> {
+        self.spaces.lock().get(&tid).cloned()
+    }
+
+    /// `tid` is followed from its first instruction on. It executes the command soon.
+    pub fn add(&self, tid: i32) {
+        if self.constants.is_some() {
+            let space = Arc::new(Space::unused(tid));
+            self.spaces.lock().insert(tid, space);
+        }
+    }
+
+    /// Thread `former` has executed a program, and is `tid` now.
+    pub fn executed(&self, tid: i32, former: i32) {
+        if self.constants.is_none() {
+            return;
+        }
+        let mut spaces = self.spaces.lock();
+        let old = spaces.remove(&former);
+        let has_filters = old.is_none_or(|old| old.has_own_filters());
+        let new = if has_filters {
+            Space::with_own_filters(tid)
+        } else {
+            Space::new(tid)
+        };
+        spaces.insert(tid, Arc::new(new));
+    }
+
+    /// Thread `tid` is about to go on after it has started `child`, by clone(2) with these flags; `None` where they cannot be
+    /// told. Neither has run since.
+    pub fn forked(&self, tid: i32, child: i32, flags: Option<u64>) {
+        let Some(constants) = &self.constants else {
+            return;
+        };
+        const SHARED: u64 = (libc::CLONE_THREAD | libc::CLONE_FS | libc::CLONE_FILES) as u64;
+        const VM: u64 = libc::CLONE_VM as u64;
+        const VFORK: u64 = libc::CLONE_VFORK as u64;
+        let Some(parent) = self.space(tid) else {
+            return;
+        };
+        let flags = flags.unwrap_or(SHARED);
+        // Memory that is used by one process after the other is used by one.
+        let takes_turns = flags & (VM | VFORK) == VM | VFORK && flags & SHARED == 0;
+        let inherited = if flags & VM != 0 {
+            Arc::clone(&parent)
+        } else {
+            Arc::new(parent.copied(child))
+        };
+        if flags & (SHARED | VM) != 0 && !takes_turns {
+            parent.turn_off(constants, tid);
+            inherited.turn_off(constants, child);
+        }
+        self.spaces.lock().insert(child, inherited);
+    }
+
+    /// Nobody knows what `tid` has inherited, which has not run: its parent was killed. If there are stubs, they notify.
+    pub fn orphaned(&self, tid: i32) {
+        let Some(constants) = &self.constants else {
+            return;
+        };
+        for mapping in mappings::of_range(tid, 0, u64::MAX).unwrap_or_default() {
+            let known = self
+                .libraries
+                .lock()
+                .get(&(mapping.dev, mapping.ino))
+                .cloned();
+            if let Some(Ok(library)) = known {
+                space::turn_off_unknown(constants, tid, &mapping, library);
+            }
+        }
+    }
+
+    /// Thread `tid` has ended.
+    pub fn ended(&self, tid: i32) {
+        if self.constants.is_some() {
+            self.spaces.lock().remove(&tid);
+        }
+    }
+
+    /// Thread `tid` is about to get a seccomp filter of its own, which would judge what stubs do.
+    pub fn filtered(&self, tid: i32) {
+        if let (Some(constants), Some(space)) = (&self.constants, self.space(tid)) {
+            space.set_own_filters();
+            space.turn_off(constants, tid);
+        }
+    }
+
+    /// Thread `tid` is about to change its working directory to something else than a directory of the host.
+    pub fn leaves_host(&self, tid: i32) {
+        if let (Some(constants), Some(space)) = (&self.constants, self.space(tid)) {
+            space.forget_directory(constants, tid);
+        }
+    }
+
+    /// The library that `tid` maps there.
+    fn library(&self, tid: i32, mapping: &Mapping) -> Examined {
+        let mut libraries = self.libraries.lock();
+        let key = (mapping.dev, mapping.ino);
+        if let Some(known) = libraries.get(&key) {
+            return known.clone();
+        }
+        if libraries.len() >= LIBRARIES_MAX {
+            return Err("too many libraries");
+        }
+        let content = mappings::path_at(tid, mapping.start)
+            .map_err(|_| "no path")
+            .and_then(|path| content(Path::new(std::ffi::OsStr::from_bytes(&path)), Some(key)));
+        let found = content.and_then(|content| Library::analyse(&content).map(Arc::new));
+        libraries.insert(key, found.clone());
+        found
+    }
+}
+
+/// Where C libraries are.
+const LIBRARIES: [&str; 8] = [
+    "/lib/x86_64-linux-gnu/libc.so.6",
+    "/lib64/libc.so.6",
+    "/usr/lib64/libc.so.6",
+    "/usr/lib/libc.so.6",
+    "/lib64/ld-linux-x86-64.so.2",
+    "/lib/ld-linux-x86-64.so.2",
+    "/usr/lib64/ld-linux-x86-64.so.2",
+    "/usr/lib/ld-linux-x86-64.so.2",
+];
+
+/// What of the usual libraries can be patched, in words, and whether any. `run_dir` is a run-time directory, and `tid` a process that
+/// has this one's memory and waits.
+pub fn check(run_dir: &Path, tid: i32) -> Result<String, String> {
+    let reason = |errno: Errno| match errno {
+        Errno::EBUSY => Unused::Indistinct.reason().to_owned(),
+        errno => errno.desc().to_owned(),
+    };
+    distinct_device(run_dir).map_err(reason)?;
+    let code = stub::common();
+    let written = code.first_chunk::<8>().map_or(Ok(()), |bytes| {
+        goanna_sys::tracee::write_forced(tid, code.as_ptr().addr() as u64, bytes)
+    });
+    if let Err(errno) = written {
+        return Err(format!("/proc/PID/mem: {}", errno.desc()));
+    }
+    let mut seen: Vec<Vec<u8>> = Vec::new();
+    let (mut found, mut refused) = (Vec::new(), Vec::new());
+    for path in LIBRARIES {
+        let Ok(content) = content(Path::new(path), None) else {
+            continue;
+        };
+        match Library::analyse(&content) {
+            Ok(library) if seen.contains(&library.build_id.1) => {}
+            Ok(library) => {
+                found.push(format!("{} calls of {path}", library.sites.len()));
+                seen.push(library.build_id.1);
+            }
+            Err(why) => refused.push(format!("{path}: {why}")),
+        }
+    }
+    if found.is_empty() {
+        refused.push("no C library that is known".into());
+        return Err(refused.join("; "));
+    }
+    Ok(found.join(", "))
+}
+
+/// The content of the library at `path`, which must be this file.
+fn content(path: &Path, key: Option<Identity>) -> Result<Vec<u8>, Refusal> {
+    let unreadable = |_| "it cannot be read";
+    let mut file: File = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(unreadable)?;
+    let meta = file.metadata().map_err(unreadable)?;
+    if !meta.is_file() || meta.len() > LIBRARY_MAX {
+        return Err("no file of a usual size");
+    }
+    if key.is_some_and(|key| key != (meta.dev(), meta.ino())) {
+        return Err("its path leads to another file");
+    }
+    let mut content = Vec::new();
+    file.read_to_end(&mut content).map_err(unreadable)?;
+    Ok(content)
+}
+
+fn device(path: &Path) -> Result<u64, Errno> {
+    let meta = std::fs::metadata(path);
+    meta.map(|meta| meta.dev()).map_err(crate::errno::errno)
+}
+
+/// The device of the run-time directory. EBUSY where many other files have it, too.
+fn distinct_device(run_dir: &Path) -> Result<u64, Errno> {
+    let run = device(run_dir)?;
+    if device(Path::new("/"))? == run {
+        return Err(Errno::EBUSY);
+    }
+    Ok(run)
+}
+
+/// What stubs are to compare with. EBUSY where that does not suffice.
+fn constants(mounts: &Mounts, run_dir: &Path) -> Result<Constants, Errno> {
+    let run = distinct_device(run_dir)?;
+    let memory = stat::identity(memfile::create(c"device")?.as_fd())?.0;
+    let processes = device(Path::new("/proc"))?;
+    let mut names: Vec<&[u8]> = mounts.on_host().map(|(_, name, _)| name).collect();
+    names.push(b"proc");
+    names.sort_unstable();
+    names.dedup();
+    let names: Vec<u64> = names.into_iter().map(area::hash).collect();
+    if names.len() > stub::NAMES_MAX || names.contains(&0) {
+        return Err(Errno::EBUSY);
+    }
+    let random = || getrandom::u64().map_err(|_| Errno::EAGAIN);
+    Ok(Constants {
+        key: random()?,
+        magic: [random()?, random()?],
+        devices: [run, memory, processes],
+        names,
+    })
+}
+
+/// Whether the caller's working directory is one of the host's from which the kernel's walk is ours.
+fn has_host_directory(call: &Call<'_>) -> bool {
+    call.cwd()
+        .is_ok_and(|(at, on_host)| on_host && is_plain(call, &at))
+}
+
+/// Whether `at` is a directory of the host, not in /proc, where links lead elsewhere, and not below a mount point.
+pub fn is_plain(call: &Call<'_>, at: &Pos) -> bool {
+    match at {
+        Pos::Host(path) => !path.starts_with(b"/proc") && !call.monitor.mounts.leads_into(path),
+        Pos::Mounted(_) => false,
+    }
+}

@@ -1,0 +1,266 @@
+//! Which system calls of a library can be made to go through a stub.
+//!
+//! A site is `mov $nr,%eax` with `syscall` behind it: five bytes that become a jump, and two that stay. It is taken only where a
+//! decoder that starts at the function's first byte comes to both instructions, and nothing branches between them.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use goanna_sys::stub;
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Register};
+
+use super::calls::kind_of;
+use super::elf::{Elf, relative};
+
+/// Size of a page of memory.
+pub const PAGE: u64 = 4096;
+/// The bytes of `mov $nr,%eax`.
+pub const MOV: u64 = 5;
+/// The bytes of a site, with its `syscall`.
+pub const SITE: u64 = 7;
+/// How far a short branch reaches.
+const SHORT: u64 = 130;
+/// The libraries that are looked into, by their own names.
+const NAMES: [&[u8]; 2] = [b"libc.so.6", b"ld-linux-x86-64.so.2"];
+
+/// A call of a library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Site {
+    /// The address of `mov`, from the library's base.
+    pub at: u64,
+    /// The call's number.
+    pub nr: u32,
+    /// What a stub must look at for it.
+    pub kind: u32,
+}
+
+/// A library that was looked into.
+#[derive(Debug)]
+pub struct Library {
+    /// Its code in the file: offset, and the same as addresses from the base.
+    pub code_offset: u64,
+    /// The addresses of its code.
+    pub code: Range<u64>,
+    /// The zeros behind its code, up to the end of the page.
+    pub padding: Range<u64>,
+    /// Its build id, and the address of that.
+    pub build_id: (u64, Vec<u8>),
+    /// Its calls, by address.
+    pub sites: Vec<Site>,
+}
+
+/// Why a library is left as it is.
+pub type Refusal = &'static str;
+
+impl Library {
+    /// Looks into the file with this content.
+    pub fn analyse(data: &[u8]) -> Result<Self, Refusal> {
+        let elf = Elf::parse(data).ok_or("no ELF file of x86-64")?;
+        let name = elf.soname().ok_or("no name of a library")?;
+        if !NAMES.contains(&name) {
+            return Err("not the C library or its loader");
+        }
+        let (id_at, id) = elf.build_id().ok_or("no build id")?;
+        let code = elf.code().ok_or("not one code segment")?;
+        if code.file_size != code.memory_size || code.offset % PAGE != code.address % PAGE {
+            return Err("an unusual code segment");
+        }
+        let range = code.address..code.address + code.file_size;
+        let padding = padding(&elf, range.end, code.offset + code.file_size)?;
+        let text = elf
+            .at(range.clone())
+            .ok_or("a code segment outside of the file")?;
+        let sites = sites(text, range.start, &elf.functions());
+        if sites.is_empty() {
+            return Err("no calls of the known form");
+        }
+        Ok(Self {
+            code_offset: code.offset,
+            code: range,
+            padding,
+            build_id: (id_at, id.to_vec()),
+            sites,
+        })
+    }
+
+    /// The site whose `syscall` ends at `address`, from the library's base.
+    pub fn site_before(&self, address: u64) -> Option<&Site> {
+        let at = address.checked_sub(SITE)?;
+        let index = self.sites.binary_search_by_key(&at, |site| site.at).ok()?;
+        self.sites.get(index)
+    }
+}
+
+/// The zeros from address `end` to the end of its page, where `offset` is the address's place in the file.
+fn padding(elf: &Elf<'_>, end: u64, offset: u64) -> Result<Range<u64>, Refusal> {
+    let start = end.next_multiple_of(16);
+    let limit = end.next_multiple_of(PAGE);
+    let zeros = elf
+        .raw(offset + (start - end), offset + (limit - end))
+        .ok_or("nothing behind the code")?;
+    let needed = stub::common().len() + 4 * stub::site().len();
+    if zeros.len() < needed {
+        return Err("too little room behind the code");
+    }
+    let is_used = elf.has_section_in(offset, offset + (limit - end));
+    if zeros.iter().any(|&byte| byte != 0) || is_used != Some(false) {
+        return Err("the room behind the code is used");
+    }
+    Ok(start..limit)
+}
+
+/// The sites in `text`, which begins at address `base`.
+fn sites(text: &[u8], base: u64, functions: &[Range<u64>]) -> Vec<Site> {
+    let mut candidates: Vec<Site> = text
+        .windows(SITE as usize)
+        .zip(base..)
+        .filter_map(|(bytes, at)| match bytes {
+            [0xb8, number @ .., 0x0f, 0x05] => {
+                let nr = u32::from_le_bytes(number.try_into().ok()?);
+                Some(Site {
+                    at,
+                    nr,
+                    kind: kind_of(nr)?,
+                })
+            }
+            _ => None,
+        })
+        .collect();
+    candidates.retain(|site| is_decoded(text, base, functions, site));
+    let starts: BTreeSet<u64> = candidates.iter().map(|site| site.at).collect();
+    let hit = |target: u64| {
+        let site = starts.range(..target).next_back()?;
+        (target < site + MOV).then_some(*site)
+    };
+    let mut branched: BTreeSet<u64> = long_branches(text, base).filter_map(hit).collect();
+    for site in &starts {
+        let near = site.saturating_sub(SHORT)..site + SHORT;
+        for function in functions
+            .iter()
+            .filter(|function| function.start < near.end && function.end > near.start)
+        {
+            decode(text, base, function, |instruction| {
+                if is_branch(instruction) {
+                    branched.extend(hit(instruction.near_branch_target()));
+                }
+            });
+        }
+    }
+    candidates.retain(|site| !branched.contains(&site.at));
+    candidates
+}
+
+/// Whether the function that `site` is in has the two instructions there.
+fn is_decoded(text: &[u8], base: u64, functions: &[Range<u64>], site: &Site) -> bool {
+    let after = functions.partition_point(|function| function.start <= site.at);
+    let Some(function) = after.checked_sub(1).and_then(|index| functions.get(index)) else {
+        return false;
+    };
+    if function.end < site.at + SITE {
+        return false;
+    }
+    let (mut mov, mut call) = (false, false);
+    let whole = decode(text, base, function, |instruction| {
+        mov |= instruction.ip() == site.at
+            && instruction.code() == Code::Mov_r32_imm32
+            && instruction.op0_register() == Register::EAX
+            && instruction.len() as u64 == MOV;
+        call |= instruction.ip() == site.at + MOV && instruction.code() == Code::Syscall;
+    });
+    whole && mov && call
+}
+
+/// Shows `see` the instructions of `function`. False where it has bytes that are none.
+fn decode(
+    text: &[u8],
+    base: u64,
+    function: &Range<u64>,
+    mut see: impl FnMut(&Instruction),
+) -> bool {
+    let place = function
+        .start
+        .checked_sub(base)
+        .zip(function.end.checked_sub(base));
+    let code = place.and_then(|(start, end)| text.get(start as usize..end as usize));
+    let Some(code) = code else { return false };
+    let mut decoder = Decoder::with_ip(64, code, function.start, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    while decoder.can_decode() {
+        decoder.decode_out(&mut instruction);
+        if instruction.is_invalid() {
+            return false;
+        }
+        see(&instruction);
+    }
+    true
+}
+
+fn is_branch(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.flow_control(),
+        FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch | FlowControl::Call
+    ) && instruction.near_branch_target() != 0
+}
+
+/// Where bytes lead that may be a near jump or call, whether they are instructions or not.
+fn long_branches(text: &[u8], base: u64) -> impl Iterator<Item = u64> {
+    let targets = text.windows(6).zip(base..).map(|(bytes, at)| match bytes {
+        [0xe8 | 0xe9, a, b, c, d, _] => {
+            Some(relative(at + 5, i32::from_le_bytes([*a, *b, *c, *d])))
+        }
+        [0x0f, 0x80..=0x8f, a, b, c, d] => {
+            Some(relative(at + 6, i32::from_le_bytes([*a, *b, *c, *d])))
+        }
+        _ => None,
+    });
+    targets.flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `mov $4,%eax; syscall; ret`, with `before` in front.
+    fn function(before: &[u8]) -> Vec<u8> {
+        [before, &[0xb8, 4, 0, 0, 0, 0x0f, 0x05, 0xc3]].concat()
+    }
+
+    fn found(text: &[u8]) -> Vec<u64> {
+        let whole = 0x1000..0x1000 + text.len() as u64;
+        let sites = sites(text, 0x1000, std::slice::from_ref(&whole));
+        sites.iter().map(|site| site.at).collect()
+    }
+
+    #[test]
+    fn a_call_is_found_by_decoding_its_function() {
+        assert_eq!(found(&function(&[])), [0x1000]);
+        assert_eq!(found(&function(&[0x90])), [0x1001]);
+        // The tail of `movabs $..,%rcx` looks like one.
+        assert_eq!(found(&function(&[0x48, 0xb9, 1, 2])), [0u64; 0]);
+        // A call that changes names.
+        assert_eq!(found(&[0xb8, 87, 0, 0, 0, 0x0f, 0x05, 0xc3]), [0u64; 0]);
+    }
+
+    #[test]
+    fn a_branch_between_the_two_instructions_spares_the_site() {
+        // jmp to the mov's second byte, to the mov, and to the syscall.
+        assert_eq!(found(&function(&[0xeb, 1])), [0u64; 0]);
+        assert_eq!(found(&function(&[0xeb, 0])), [0x1002]);
+        assert_eq!(found(&function(&[0xeb, 5])), [0x1002]);
+        assert_eq!(found(&function(&[0xe9, 2, 0, 0, 0])), [0u64; 0]);
+    }
+
+    #[test]
+    fn a_function_with_what_is_no_instruction_is_left_alone() {
+        let mut text = function(&[]);
+        text.push(0x06);
+        assert_eq!(found(&text), [0u64; 0]);
+    }
+
+    #[test]
+    fn code_outside_of_known_functions_is_left_alone() {
+        let text = function(&[]);
+        let elsewhere = 0x2000..0x2008;
+        assert_eq!(sites(&text, 0x1000, std::slice::from_ref(&elsewhere)), []);
+    }
+}

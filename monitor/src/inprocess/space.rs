@@ -1,0 +1,339 @@
+//! What is patched in one address space.
+//!
+//! Patches are written while the only thread that can run there waits in the kernel. From when a second one is started, all calls
+//! notify again. fork(2) copies the patches with the memory, execve(2) drops them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use goanna_sys::mappings::{self, Mapping};
+use goanna_sys::stub::{self, flag};
+use goanna_sys::tracee;
+use goanna_vfs::Errno;
+use parking_lot::Mutex;
+
+use super::area::{self, Constants};
+use super::sites::{Library, PAGE, Refusal, SITE, Site};
+
+/// Calls at a site before it is patched: a patch costs about as much as two.
+const CALLS_BEFORE: u32 = 2;
+/// Places without sites that are remembered.
+const LOOKED_MAX: usize = 64;
+
+/// The address space of a process.
+#[derive(Debug)]
+pub struct Space {
+    /// The process it belongs to: others use it between vfork(2) and execve(2) only.
+    owner: i32,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct State {
+    /// Nothing is patched any more, and stubs notify.
+    is_off: bool,
+    own_filters: bool,
+    /// The working directory is the host's.
+    host_directory: bool,
+    areas: Vec<Area>,
+    /// Code that has no sites.
+    looked: Vec<Range<u64>>,
+}
+
+/// From where a call came.
+#[derive(Debug, Clone, Copy)]
+enum Use {
+    /// From a patched site, whose stub has left it to us.
+    Patched,
+    /// From a site that is to be patched now.
+    Due(Site),
+    /// From anywhere else.
+    Other,
+}
+
+/// A library in an address space.
+#[derive(Debug, Clone)]
+pub struct Area {
+    pub library: Arc<Library>,
+    /// Where the library begins.
+    pub base: u64,
+    /// The sites that have been used, how often, and which of them are patched, in the order of their code.
+    used: Vec<(u64, u32)>,
+    pub patched: Vec<Site>,
+    is_written: bool,
+}
+
+impl Area {
+    /// `library` where `mapping` has all of its code and its padding.
+    fn mapped(library: Arc<Library>, mapping: &Mapping) -> Option<Self> {
+        let before = library.code_offset % PAGE;
+        let needed = library.padding.end - library.code.start + before;
+        let is_whole =
+            mapping.offset == library.code_offset - before && mapping.end - mapping.start >= needed;
+        let base = (mapping.start + before).checked_sub(library.code.start)?;
+        is_whole.then_some(Self {
+            library,
+            base,
+            used: Vec::new(),
+            patched: Vec::new(),
+            is_written: false,
+        })
+    }
+
+    /// Where the common code is.
+    pub fn start(&self) -> u64 {
+        self.base + self.library.padding.start
+    }
+
+    /// Where the code of the patched site `index` is, or would be.
+    pub fn site_start(&self, index: usize) -> u64 {
+        let before = stub::common().len() + index * stub::site().len();
+        self.start() + before as u64
+    }
+
+    fn code(&self) -> Range<u64> {
+        self.base + self.library.code.start..self.base + self.library.code.end
+    }
+
+    /// Whether all of the code of the site `index` would be in the padding.
+    fn has_room(&self, index: usize) -> bool {
+        self.site_start(index + 1) <= self.base + self.library.padding.end
+    }
+
+    /// Notes call `nr` from the instruction before `ip`.
+    fn used(&mut self, nr: u32, ip: u64) -> Use {
+        let address = ip.checked_sub(self.base);
+        let site = address.and_then(|address| self.library.site_before(address));
+        let Some(site) = site.copied().filter(|site| site.nr == nr) else {
+            return Use::Other;
+        };
+        if self.patched.contains(&site) {
+            return Use::Patched;
+        }
+        let known = self.used.iter().position(|(at, _)| *at == site.at);
+        let index = known.unwrap_or_else(|| {
+            self.used.push((site.at, 0));
+            self.used.len() - 1
+        });
+        let calls = self.used.get_mut(index).map_or(0, |(_, calls)| {
+            *calls = calls.saturating_add(1);
+            *calls
+        });
+        if calls == CALLS_BEFORE && self.has_room(self.patched.len()) {
+            Use::Due(site)
+        } else {
+            Use::Other
+        }
+    }
+
+    /// Patches `site` of `tid`.
+    fn patch(
+        &mut self,
+        constants: &Constants,
+        tid: i32,
+        site: Site,
+        flags: u8,
+    ) -> Result<(), Errno> {
+        let at = self.base + site.at;
+        let mut found = [0; SITE as usize];
+        tracee::read_exact(tid, at, &mut found)?;
+        let [a, b, c, d] = site.nr.to_le_bytes();
+        if found != [0xb8, a, b, c, d, 0x0f, 0x05] {
+            return Err(Errno::EBUSY);
+        }
+        let here = self.site_start(self.patched.len());
+        let code = area::site(&site, self.base, self.start(), here).ok_or(Errno::ERANGE)?;
+        let jump = area::jump(at, here).ok_or(Errno::ERANGE)?;
+        if !self.is_written {
+            self.verify(tid)?;
+            tracee::write_forced(tid, self.start(), &area::common(constants, 0, flags))?;
+            self.is_written = true;
+        }
+        tracee::write_forced(tid, here, &code)?;
+        tracee::write_forced(tid, at, &jump)?;
+        self.patched.push(site);
+        Ok(())
+    }
+
+    /// EBUSY unless the library in memory is the one that was looked into, and what is behind its code is unused.
+    fn verify(&self, tid: i32) -> Result<(), Errno> {
+        let (id_at, id) = &self.library.build_id;
+        let mut found = vec![0; id.len()];
+        tracee::read_exact(tid, self.base + id_at, &mut found)?;
+        let length = self.library.padding.end - self.library.padding.start;
+        let mut room = vec![0; length as usize];
+        tracee::read_exact(tid, self.start(), &mut room)?;
+        if found != *id || room.iter().any(|&byte| byte != 0) {
+            return Err(Errno::EBUSY);
+        }
+        Ok(())
+    }
+
+    /// Sets the flags, if the area is still there.
+    fn set_flags(&self, constants: &Constants, tid: i32, flags: u8) {
+        let layout = stub::layout();
+        let mut magic = [0; 16];
+        let [first, second] = constants.magic.map(u64::to_le_bytes);
+        let is_there = self.is_written
+            && tracee::read_exact(tid, self.start() + layout.magic as u64, &mut magic).is_ok()
+            && magic == *[first, second].as_flattened();
+        if is_there {
+            // A process that has died needs no flags.
+            let _ = tracee::write_forced(tid, self.start() + layout.flags as u64, &[flags]);
+        }
+    }
+}
+
+impl State {
+    fn flags(&self) -> u8 {
+        let off = if self.is_off { flag::OFF } else { 0 };
+        off | area::flags(self.host_directory)
+    }
+
+    fn set_flags(&self, constants: &Constants, tid: i32) {
+        for area in &self.areas {
+            area.set_flags(constants, tid, self.flags());
+        }
+    }
+}
+
+impl Space {
+    /// Of a program that `owner` has just executed.
+    pub fn new(owner: i32) -> Self {
+        let state = Mutex::default();
+        Self { owner, state }
+    }
+
+    /// One that nothing is ever patched in.
+    pub fn unused(owner: i32) -> Self {
+        let space = Self::new(owner);
+        space.state.lock().is_off = true;
+        space
+    }
+
+    /// As [`Space::new`], of a program that has inherited seccomp filters of its own.
+    pub fn with_own_filters(owner: i32) -> Self {
+        let space = Self::unused(owner);
+        space.set_own_filters();
+        space
+    }
+
+    /// The copy that a new process has.
+    pub fn copied(&self, owner: i32) -> Self {
+        let state = Mutex::new(self.state.lock().clone());
+        Self { owner, state }
+    }
+
+    /// See [`Space::with_own_filters`].
+    pub fn set_own_filters(&self) {
+        self.state.lock().own_filters = true;
+    }
+
+    /// See [`Space::with_own_filters`].
+    pub fn has_own_filters(&self) -> bool {
+        self.state.lock().own_filters
+    }
+
+    /// Lets all calls notify for good. `tid` uses this memory, and nothing runs in it.
+    pub fn turn_off(&self, constants: &Constants, tid: i32) {
+        let mut state = self.state.lock();
+        if !state.is_off {
+            state.is_off = true;
+            state.set_flags(constants, tid);
+        }
+    }
+
+    /// Lets calls that depend on the working directory notify. `tid` uses this memory, and nothing runs in it.
+    pub fn forget_directory(&self, constants: &Constants, tid: i32) {
+        let mut state = self.state.lock();
+        if state.host_directory {
+            state.host_directory = false;
+            state.set_flags(constants, tid);
+        }
+    }
+
+    /// Thread `tid` waits in call `nr` at the instruction before `ip`. See [`super::InProcess::observe`].
+    pub fn observe(
+        &self,
+        constants: &Constants,
+        (tid, nr, ip): (i32, u32, u64),
+        library: impl FnOnce(&Mapping) -> Result<Arc<Library>, Refusal>,
+        has_host_directory: impl FnOnce() -> bool,
+    ) {
+        let mut state = self.state.lock();
+        if state.is_off || tid != self.owner {
+            return;
+        }
+        let known = state
+            .areas
+            .iter()
+            .position(|area| area.code().contains(&ip));
+        let index = match known {
+            Some(index) => index,
+            None if state.looked.iter().any(|code| code.contains(&ip)) => return,
+            None => match look(tid, ip, library) {
+                Ok(area) => {
+                    state.areas.push(area);
+                    state.areas.len() - 1
+                }
+                Err(code) => {
+                    if state.looked.len() >= LOOKED_MAX {
+                        state.looked.clear();
+                    }
+                    state.looked.extend(code);
+                    return;
+                }
+            },
+        };
+        let used = state.areas.get_mut(index).map(|area| area.used(nr, ip));
+        let Some(used @ (Use::Patched | Use::Due(_))) = used else {
+            return;
+        };
+        if !state.host_directory && has_host_directory() {
+            state.host_directory = true;
+            state.set_flags(constants, tid);
+        }
+        let Use::Due(site) = used else { return };
+        let flags = state.flags();
+        let patched = state
+            .areas
+            .get_mut(index)
+            .map(|area| area.patch(constants, tid, site, flags));
+        if patched.is_some_and(|patched| patched.is_err()) {
+            // Whatever it is, it would happen again.
+            state.is_off = true;
+            state.set_flags(constants, tid);
+        }
+    }
+
+    /// Shows `see` the library around `ip`, if it is patched.
+    pub fn area<R>(&self, ip: u64, see: impl FnOnce(&Area) -> R) -> Option<R> {
+        let state = self.state.lock();
+        let area = state.areas.iter().find(|area| {
+            let end = area.site_start(area.patched.len());
+            area.is_written && (area.start()..end).contains(&ip)
+        });
+        area.map(see)
+    }
+}
+
+/// Lets the stubs of `library`, if it is patched where `tid` maps it, notify.
+pub fn turn_off_unknown(constants: &Constants, tid: i32, mapping: &Mapping, library: Arc<Library>) {
+    if let Some(mut area) = Area::mapped(library, mapping) {
+        area.is_written = true;
+        area.set_flags(constants, tid, flag::OFF);
+    }
+}
+
+/// The library of `tid` that has the instruction before `ip`; otherwise the code that has no sites, if that is known.
+fn look(
+    tid: i32,
+    ip: u64,
+    library: impl FnOnce(&Mapping) -> Result<Arc<Library>, Refusal>,
+) -> Result<Area, Option<Range<u64>>> {
+    let mappings = mappings::of_range(tid, ip - 1, ip).unwrap_or_default();
+    let mapping = mappings.first().ok_or(None)?;
+    let code = || Some(mapping.start..mapping.end);
+    let library = library(mapping).map_err(|_| code())?;
+    Area::mapped(library, mapping).ok_or_else(code)
+}
