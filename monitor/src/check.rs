@@ -37,6 +37,8 @@ fn probe(delivery: Delivery) -> Result<goanna_sys::launch::Launched, LaunchError
             inherited: None,
             key: None,
         }),
+        filter_behind_gate: false,
+        privileges: false,
         listener: delivery == Delivery::Notify,
         unblock: Vec::new(),
         tracer: None,

@@ -161,6 +161,8 @@ pub fn start(
             inherited: watch::inherited(),
             key: program.key,
         }),
+        filter_behind_gate: false,
+        privileges: false,
         listener: delivery == Delivery::Notify,
         unblock: start.unblock.clone(),
         tracer: start.tracer,

@@ -4,6 +4,7 @@
 //! After Tracefs (Aranya, Wright, Zadok; FAST 2004). The byte layout is in `schema`, and described in `docs/trace-format.md`.
 
 pub mod assemble;
+pub mod capture;
 pub mod codec;
 pub mod context;
 mod error;

@@ -100,6 +100,34 @@ pub fn has_default_action(tid: i32, signal: i32) -> Result<bool, Errno> {
     Ok(Masks::of(tid)?.handled_or_ignored & bit(signal) == 0)
 }
 
+/// Whether a call can return EINTR when a signal or a stop ends its wait, and not a result for which the kernel restarts it. With EINTR it has
+/// had no effect.
+pub fn ends_with_eintr(nr: u32) -> bool {
+    matches!(
+        i64::from(nr),
+        libc::SYS_epoll_wait
+            | libc::SYS_epoll_pwait
+            | libc::SYS_epoll_pwait2
+            | libc::SYS_rt_sigtimedwait
+            | libc::SYS_semop
+            | libc::SYS_semtimedop
+            | libc::SYS_io_getevents
+            | libc::SYS_recvfrom
+            | libc::SYS_recvmsg
+            | libc::SYS_recvmmsg
+            | libc::SYS_read
+            | libc::SYS_readv
+            | libc::SYS_accept
+            | libc::SYS_accept4
+            | libc::SYS_write
+            | libc::SYS_writev
+            | libc::SYS_sendto
+            | libc::SYS_sendmsg
+            | libc::SYS_sendmmsg
+            | libc::SYS_connect
+    )
+}
+
 fn bit(signal: i32) -> u64 {
     u32::try_from(signal - 1)
         .ok()

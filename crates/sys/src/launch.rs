@@ -27,8 +27,13 @@ pub struct Launch {
     pub argv: Vec<CString>,
     /// Environment, `NAME=value` each.
     pub env: Vec<CString>,
-    /// The filter; empty for none. It must let read(2) through.
+    /// The filter; empty for none. It must let read(2) through, unless it is installed [late](Self::filter_behind_gate).
     pub filter: Vec<Insn>,
+    /// Whether the filter is installed only when the gate is open: for one that stops the calls which the child makes up to there. The child
+    /// must be seized before.
+    pub filter_behind_gate: bool,
+    /// Whether set-uid programs keep their effect. A filter then needs `CAP_SYS_ADMIN`.
+    pub privileges: bool,
     /// Whether the filter gets a listener (a filter that uses `SECCOMP_RET_USER_NOTIF` needs one).
     pub listener: bool,
     /// Signals that the caller has blocked and the program is not to have blocked.
@@ -133,6 +138,15 @@ impl Gate {
 }
 
 impl ExecReport {
+    /// Why the filter could not be installed [behind the gate](Launch::filter_behind_gate); `None` as long as it could. The child has then
+    /// exited with status 125.
+    pub fn filter_error(&self) -> Option<LaunchError> {
+        match self.shared.get().filter_errno.load(Ordering::Acquire) {
+            0 => None,
+            errno => Some(LaunchError::of_filter(Errno::from_raw(errno))),
+        }
+    }
+
     /// Why execve failed; `None` as long as it has not. Ask when the child has exited: its status is then 127
     /// (`ENOENT`) or 126 (any other errno), which programs use themselves too.
     pub fn exec_errno(&self) -> Option<Errno> {
@@ -322,7 +336,12 @@ fn child(prepared: &Prepared<'_>) -> ! {
         // SAFETY: integers only. EINVAL where there is no Yama to be asked.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, tracer, 0, 0, 0) };
     }
-    match install(prepared.launch) {
+    let installed = if prepared.launch.filter_behind_gate {
+        Ok(-1)
+    } else {
+        install(prepared.launch)
+    };
+    match installed {
         Ok(listener) => {
             shared.listener.store(listener, Ordering::Relaxed);
             tell(shared, STATE_FILTERED);
@@ -342,6 +361,12 @@ fn child(prepared: &Prepared<'_>) -> ! {
             -1 if Errno::last() == Errno::EINTR => {}
             _ => exit_now(125),
         }
+    }
+    if prepared.launch.filter_behind_gate
+        && let Err(errno) = install(prepared.launch)
+    {
+        shared.filter_errno.store(errno as i32, Ordering::Release);
+        exit_now(125);
     }
     let listener = shared.listener.load(Ordering::Relaxed);
     // SAFETY: integers, live sets and null-terminated arrays of null-terminated strings, all made before fork.
@@ -396,9 +421,11 @@ fn reset_signals() {
 
 /// Installs the filter; the listener's number, or -1 without one.
 fn install(launch: &Launch) -> Result<i32, Errno> {
-    // Also without a filter: a tracee behaves the same, whichever way it is traced.
-    // SAFETY: integers only.
-    Errno::result(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+    if !launch.privileges {
+        // Also without a filter: a tracee behaves the same, whichever way it is traced.
+        // SAFETY: integers only.
+        Errno::result(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+    }
     if launch.filter.is_empty() {
         return Ok(-1);
     }

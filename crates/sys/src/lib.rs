@@ -14,6 +14,7 @@ compile_error!(
     "goanna-sys supports x86-64 Linux only: registers, call numbers and struct layouts are that ABI's"
 );
 
+pub mod clock;
 pub mod cred;
 pub mod descriptor_inbox;
 pub mod entries;

@@ -28,6 +28,9 @@ bitflags::bitflags! {
         const TRACESECCOMP = libc::PTRACE_O_TRACESECCOMP;
         /// Kill the tracee when the tracer ends.
         const EXITKILL = libc::PTRACE_O_EXITKILL;
+        /// What a tracer seizes with that records calls and does not answer them.
+        const TRACER = Self::TRACESYSGOOD.bits() | Self::TRACEFORK.bits() | Self::TRACEVFORK.bits()
+            | Self::TRACECLONE.bits() | Self::TRACEEXEC.bits() | Self::TRACESECCOMP.bits();
         /// What the monitor seizes with.
         const MONITOR = Self::TRACESYSGOOD.bits() | Self::TRACEFORK.bits() | Self::TRACEVFORK.bits()
             | Self::TRACECLONE.bits() | Self::TRACEEXEC.bits() | Self::TRACESECCOMP.bits() | Self::EXITKILL.bits();
@@ -88,6 +91,15 @@ pub enum Status {
 }
 
 impl Status {
+    /// The status of an end, as waitpid(2) gives it; 0 for a stop.
+    pub fn raw(&self) -> i32 {
+        match *self {
+            Self::Exited(status) => (status & 0xff) << 8,
+            Self::Signaled { signal, core } => signal | if core { 0x80 } else { 0 },
+            _ => 0,
+        }
+    }
+
     /// Whether the tracee is stopped by a stopping signal (then [`listen`], not [`cont`]).
     pub fn is_group_stop(&self) -> bool {
         matches!(self, Self::GroupStop(_))
@@ -205,6 +217,18 @@ pub fn wait_leaving(
     }
 }
 
+/// The next report of any child or tracee of this thread, whose end is reaped. `None` also when a signal ends the wait. One call to the
+/// kernel, where [`wait`] needs two. `ECHILD`: none is left.
+pub fn wait_once() -> Result<Option<(i32, Status)>, Errno> {
+    match wait_id(None, libc::WEXITED | libc::WSTOPPED)? {
+        Some(report) => {
+            let status = decode(report.tid, report.raw)?;
+            Ok(status.map(|status| (report.tid, status)))
+        }
+        None => Ok(None),
+    }
+}
+
 /// Tracees of any kind, of this thread only: others may be tracing, too.
 const THIS_THREADS: libc::c_int = libc::__WALL | libc::__WNOTHREAD;
 
@@ -297,6 +321,68 @@ pub fn event_message(tid: i32) -> Result<i32, Errno> {
     Errno::result(r)?;
     // Thread ids fit an int (PID_MAX_LIMIT is 2^22).
     Ok(message as i32)
+}
+
+/// The system call that a tracee is stopped in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallStop {
+    /// Before the call: by [`cont_syscall`], or because of a filter's verdict.
+    Entry {
+        /// The call's number.
+        nr: u64,
+        /// Its argument registers.
+        args: [u64; 6],
+        /// Whether it is a call of the x86-64 ABI; else it is one of 32-bit programs.
+        is_native: bool,
+    },
+    /// After the call.
+    Exit {
+        /// The result register: a number from -4095 to -1 is an errno.
+        result: i64,
+    },
+    /// The stop is of another kind.
+    Other,
+}
+
+/// `AUDIT_ARCH_X86_64`
+const ARCH_X86_64: u32 = 0xc000_003e;
+
+/// What call a tracee is stopped in (`PTRACE_GET_SYSCALL_INFO`, Linux 5.3).
+pub fn call_stop(tid: i32) -> Result<CallStop, Errno> {
+    // SAFETY: ptrace_syscall_info is plain integers, for which zero is a value.
+    let mut info: libc::ptrace_syscall_info = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::ptrace_syscall_info>();
+    // SAFETY: `info` is live and as large as the kernel is told.
+    let r = unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, tid, size, &raw mut info) };
+    Errno::result(r)?;
+    let is_native = info.arch == ARCH_X86_64;
+    let u = &info.u;
+    Ok(match info.op {
+        libc::PTRACE_SYSCALL_INFO_ENTRY => {
+            // SAFETY: `op` says which member the kernel has filled; all of them are integers.
+            let entry = unsafe { u.entry };
+            CallStop::Entry {
+                nr: entry.nr,
+                args: entry.args,
+                is_native,
+            }
+        }
+        libc::PTRACE_SYSCALL_INFO_SECCOMP => {
+            // SAFETY: as above.
+            let seccomp = unsafe { u.seccomp };
+            CallStop::Entry {
+                nr: seccomp.nr,
+                args: seccomp.args,
+                is_native,
+            }
+        }
+        libc::PTRACE_SYSCALL_INFO_EXIT => {
+            // SAFETY: as above.
+            let exit = unsafe { u.exit };
+            CallStop::Exit { result: exit.sval }
+        }
+        _ => CallStop::Other,
+    })
 }
 
 /// Where a signal comes from.

@@ -30,6 +30,8 @@ fn program(path: &std::ffi::CStr) -> Launch {
         argv: vec![path.into()],
         env: vec![],
         filter: vec![],
+        filter_behind_gate: false,
+        privileges: false,
         listener: false,
         unblock: Vec::new(),
         tracer: None,

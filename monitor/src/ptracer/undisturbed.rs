@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use goanna_sys::interrupt::has_effect;
+use goanna_sys::interrupt::{ends_with_eintr, has_effect};
 use goanna_sys::sched::{self, Sleep};
 use goanna_sys::{pidfd, procfs, tracee};
 use goanna_vfs::Errno;
@@ -88,7 +88,7 @@ impl Waits {
         let Ok(Some(call)) = procfs::sleeping_call_with_args(tid) else {
             return;
         };
-        if is_wait(call.0)
+        if ends_with_eintr(call.0)
             && timeout(tid, call.0, call.1).is_some()
             && let Ok(sleep) = sched::sleep(tid)
         {
@@ -133,7 +133,7 @@ impl Waits {
     ) -> Option<Instead> {
         let known = self.by_tid.remove(&tid);
         let is_ended = result == EINTR || result == ERESTARTNOHAND && known.is_some();
-        if !is_ended || !is_wait(nr) {
+        if !is_ended || !ends_with_eintr(nr) {
             self.noted.remove(&tid);
             return None;
         }
@@ -235,27 +235,6 @@ fn is_epoll(nr: u32) -> bool {
         i64::from(nr),
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2
     )
-}
-
-/// Whether the call can return EINTR, and not a result that the kernel restarts it for, when a signal ends its wait. With EINTR it
-/// has had no effect.
-fn is_wait(nr: u32) -> bool {
-    is_epoll(nr)
-        || waits_to_send(nr)
-        || matches!(
-            i64::from(nr),
-            libc::SYS_rt_sigtimedwait
-                | libc::SYS_semop
-                | libc::SYS_semtimedop
-                | libc::SYS_io_getevents
-                | libc::SYS_recvfrom
-                | libc::SYS_recvmsg
-                | libc::SYS_recvmmsg
-                | libc::SYS_read
-                | libc::SYS_readv
-                | libc::SYS_accept
-                | libc::SYS_accept4
-        )
 }
 
 /// Whether the limit of the wait is the socket's SO_SNDTIMEO.

@@ -129,6 +129,22 @@ impl Graph {
         }
     }
 
+    /// The calls that the expression names, one by one or by their operation.
+    pub fn named_calls(&self) -> CallSet {
+        let mut set = CallSet::default();
+        for test in &self.others {
+            match test {
+                Predicate::Call(calls) => set.add(calls),
+                Predicate::Operation(operations) => {
+                    let does = |nr: &u32| operations.has_call(*nr) != Some(false);
+                    set.add(&(0..=LIMIT).filter(does).collect());
+                }
+                _ => {}
+            }
+        }
+        set
+    }
+
     /// The calls from whose tests "yes" can be reached.
     pub fn calls(&self) -> CallSet {
         let mut set = CallSet::default();

@@ -1,7 +1,7 @@
 //! Input filters: which events a tracer records.
 //!
 //! A filter is a boolean expression over a call, the thread that makes it and the files that it names, such as
-//! `(uid == 0 && name == "foo") || (gid == 4 && op == open)`. [`parse`] reads the text, [`graph`] makes of the expression a directed acyclic
+//! `(uid == 0 && name == "foo") || (gid == 4 && op == open)`. `parse.rs` reads the text, `graph.rs` makes of the expression a directed acyclic
 //! graph of tests, as the Berkeley Packet Filter has them: each test leads to another test, to "yes" or to "no", so that evaluation is one
 //! loop. [`names`] remembers which files have had a name that the filter asks for. Read [`Filter`] first.
 //!
@@ -32,7 +32,7 @@ mod glob;
 mod graph;
 pub mod names;
 pub mod operation;
-pub mod parse;
+mod parse;
 mod predicate;
 
 use goanna_syscalls::Subject;
@@ -88,6 +88,15 @@ impl Filter {
     /// The calls of which the filter can select one. A call that is not in the set need not be seen at all.
     pub fn calls(&self) -> CallSet {
         self.graph.calls()
+    }
+
+    /// The calls that a tracer with this filter records: those that it [can select](Self::calls) and that concern files or are named in
+    /// it.
+    pub fn traced_calls(&self) -> CallSet {
+        let mut wanted = operation::concerning_files();
+        wanted.add(&self.graph.named_calls());
+        wanted.keep(&self.calls());
+        wanted
     }
 
     /// Whether the filter asks for names of files, and so needs a [`NameCache`].

@@ -1,4 +1,4 @@
-//! The parser of filters. The grammar is in [the module's](super) first lines.
+//! The parser of filters. The grammar is in the first lines of `mod.rs`.
 
 use std::fmt;
 
@@ -41,7 +41,7 @@ impl Expression {
 /// What [`parse`] returns.
 #[derive(Debug, Clone)]
 pub struct Parsed {
-    /// The expression; no deeper than [`MAX_DEPTH`].
+    /// The expression; no deeper than `MAX_DEPTH`.
     pub expression: Expression,
 }
 

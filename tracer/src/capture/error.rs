@@ -1,0 +1,39 @@
+//! Why a capture fails.
+
+use std::ffi::OsString;
+
+use goanna_sys::Errno;
+use goanna_sys::launch::LaunchError;
+
+/// An error of a source.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// There is no such command.
+    #[error("{}: command not found", .0.display())]
+    NotFound(OsString),
+    /// The command cannot be executed.
+    #[error("{}: {}", .command.display(), .why)]
+    CannotExecute {
+        /// As it was given.
+        command: OsString,
+        /// Why.
+        why: String,
+    },
+    /// The command could not be started.
+    #[error("cannot start the command: {0}")]
+    Launch(#[from] LaunchError),
+    /// A process cannot be attached to.
+    #[error("process {pid}: {why}")]
+    Attach {
+        /// Its id.
+        pid: i32,
+        /// Why.
+        why: String,
+    },
+    /// The kernel refuses something else.
+    #[error("cannot trace: {0}")]
+    Kernel(#[from] Errno),
+    /// The trace cannot go on.
+    #[error(transparent)]
+    Sink(#[from] crate::Error),
+}

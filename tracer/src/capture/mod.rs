@@ -1,0 +1,47 @@
+//! Where events come from.
+//!
+//! A [`Source`] sends [`Event`](crate::Event)s to a [`Sink`]: every call of the programs that it follows which may be [wanted](Wanted), and
+//! the beginnings and ends of their threads. [`ptrace`] follows a command or running processes; [`filter`] makes the seccomp filter that
+//! stops only wanted calls.
+
+mod error;
+pub mod filter;
+pub mod ptrace;
+mod wanted;
+
+pub use error::CaptureError;
+pub use wanted::{Data, Selecting, Wanted};
+
+use crate::Sink;
+
+/// How a capture ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The command has ended, and so have all its descendants. The status is as waitpid(2) gives it.
+    Ended(i32),
+    /// The programs go on without a tracer, or have ended: they were attached to.
+    Detached,
+}
+
+impl Ending {
+    /// The exit status of a tool that ran the command: its own, or 128 and the number of the signal that killed it.
+    pub fn exit_status(self) -> u8 {
+        match self {
+            Self::Ended(status) if libc::WIFSIGNALED(status) => {
+                128_u8.saturating_add(libc::WTERMSIG(status) as u8)
+            }
+            Self::Ended(status) => libc::WEXITSTATUS(status) as u8,
+            Self::Detached => 0,
+        }
+    }
+}
+
+/// Captures what programs do.
+///
+/// A source reports each call once, when it has ended: with the result; without one where the thread died in it, or the
+/// capture ended first. For each thread the order of the reports is the order in which its calls ended. What a source cannot see it reports as
+/// [`Event::Lost`](crate::Event::Lost).
+pub trait Source {
+    /// Captures until the programs have ended or the capture is ended from outside. An error of the sink ends the capture.
+    fn capture(&mut self, wanted: &Wanted, sink: &dyn Sink) -> Result<Ending, CaptureError>;
+}

@@ -1,0 +1,257 @@
+//! Attaching to processes that run, and letting go of them.
+//!
+//! Each thread is seized, told to stop, and from that stop on it stops at each call. Both this stop and the one for the detachment interrupt
+//! the call that a thread waits in. The kernel restarts most calls by itself; for those that would return EINTR, [`restart_undisturbed`] makes
+//! it restart them, too. A wait with a timeout then begins anew.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use goanna_sys::clock::monotonic_ns;
+use goanna_sys::interrupt::{Waiter, ends_with_eintr, has_effect, is_interrupted};
+use goanna_sys::ptrace::{self, CallStop, Options, Status};
+use goanna_sys::{Errno, procfs};
+
+use super::follow::Follower;
+use super::signals::Signals;
+use super::snapshot;
+use super::thread::Mode;
+use crate::Sink;
+use crate::capture::{CaptureError, Ending, Wanted};
+
+const EINTR: i64 = -(libc::EINTR as i64);
+/// The kernel's own result for what it restarts unless a handler runs.
+const ERESTARTNOHAND: i64 = -514;
+/// All its results by which it restarts calls.
+const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
+
+/// How long all threads together are waited for before the snapshot: one that the kernel does not let stop, as a parent in vfork(2), runs on.
+const ALL_STOP_TRIES: u32 = 200;
+const ALL_STOP_PAUSE: Duration = Duration::from_millis(1);
+
+/// Follows processes until they have ended or a signal asks for the end.
+pub fn run(
+    pids: &[i32],
+    signals: Option<&Signals>,
+    ends: Arc<AtomicBool>,
+    wanted: &Wanted,
+    sink: &dyn Sink,
+) -> Result<Ending, CaptureError> {
+    if let Some(signals) = signals {
+        let waiter = Waiter::with_own_mask()?;
+        signals
+            .end_at_first(Arc::clone(&ends), waiter)
+            .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    }
+    let mut follower = Follower::new(wanted, sink, ends);
+    let mut attached = Ok(());
+    for &pid in pids {
+        attached = follower.seize_process(pid);
+        if attached.is_err() {
+            break;
+        }
+    }
+    let followed = attached
+        .and_then(|()| follower.first_stops())
+        .and_then(|()| follower.run());
+    let is_complete = matches!(followed, Ok(true));
+    if !is_complete {
+        follower.detach_all()?;
+    }
+    followed?;
+    match follower.failure {
+        Some(error) => Err(error.into()),
+        None => Ok(Ending::Detached),
+    }
+}
+
+impl Follower<'_> {
+    /// Seizes all threads of a process and tells them to stop.
+    fn seize_process(&mut self, pid: i32) -> Result<(), CaptureError> {
+        let refused = |errno| CaptureError::Attach {
+            pid,
+            why: why_not(pid, errno),
+        };
+        let process = procfs::status(pid).map_err(refused)?.tgid;
+        loop {
+            // A thread that a seized one has made meanwhile is traced already, one of another thread is in the list then.
+            let threads = procfs::threads(process).map_err(refused)?;
+            let new: Vec<i32> = threads
+                .into_iter()
+                .filter(|tid| !self.threads.contains_key(tid))
+                .collect();
+            let mut has_seized = false;
+            for tid in new {
+                match ptrace::seize(tid, Options::TRACER) {
+                    Ok(()) => {}
+                    Err(Errno::ESRCH) => continue,
+                    // A child of a seized thread, whose report is to come.
+                    Err(Errno::EPERM) if is_ours(tid) => continue,
+                    Err(errno) => return Err(refused(errno)),
+                }
+                has_seized = true;
+                self.add(tid, Mode::EachCall, 0, monotonic_ns());
+                if let Some(thread) = self.threads.get_mut(&tid) {
+                    thread.is_interrupted = ptrace::interrupt(tid).is_ok();
+                }
+            }
+            if !has_seized {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until all seized threads have stopped, reports what their processes have open and mapped, and handles the stops.
+    fn first_stops(&mut self) -> Result<(), CaptureError> {
+        let mut stops: HashMap<i32, Status> = HashMap::new();
+        let mut others = Vec::new();
+        for _ in 0..ALL_STOP_TRIES {
+            while let Some((tid, status)) = wait_now()? {
+                if self.threads.contains_key(&tid) && !status.is_end() {
+                    stops.insert(tid, status);
+                } else {
+                    others.push((tid, status));
+                }
+            }
+            let ended = others.iter().filter(|(_, status)| status.is_end()).count();
+            if stops.len() + ended >= self.threads.len() || self.ends.load(Ordering::Acquire) {
+                break;
+            }
+            std::thread::sleep(ALL_STOP_PAUSE);
+        }
+        let mut seen = Vec::new();
+        let mut subjects: Vec<_> = self
+            .threads
+            .values()
+            .map(|thread| thread.subject.clone())
+            .collect();
+        subjects.sort_by_key(|subject| (subject.pid, subject.tid));
+        for subject in subjects {
+            if seen.contains(&subject.pid) {
+                continue;
+            }
+            seen.push(subject.pid);
+            let descriptors = snapshot::descriptors(&subject);
+            let mappings = snapshot::mappings(&subject);
+            for event in descriptors.iter().chain(&mappings) {
+                self.send(event);
+            }
+        }
+        for (tid, status) in stops.into_iter().chain(others) {
+            self.stop(tid, status)?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of all threads: each is told to stop, and goes on from that stop as if it had never been traced.
+    fn detach_all(&mut self) -> Result<(), CaptureError> {
+        for (&tid, thread) in &mut self.threads {
+            // One that has ended is reported below.
+            thread.is_interrupted = ptrace::interrupt(tid).is_ok();
+        }
+        loop {
+            let (tid, status) = match ptrace::wait_once() {
+                Ok(Some(report)) => report,
+                Ok(None) => continue,
+                Err(Errno::ECHILD) => return Ok(()),
+                Err(errno) => return Err(errno.into()),
+            };
+            match status {
+                Status::EventStop | Status::GroupStop(_) | Status::SignalDelivery(_) => {
+                    let signal = match status {
+                        Status::SignalDelivery(signal) => signal,
+                        _ => 0,
+                    };
+                    if status == Status::EventStop {
+                        restart_undisturbed(tid, None);
+                    }
+                    let thread = self.threads.remove(&tid);
+                    self.abandon(thread.and_then(|thread| thread.pending));
+                    // One that was killed reports its end.
+                    let _ = ptrace::detach(tid, signal);
+                }
+                Status::SyscallStop if is_interrupted_call(tid) => {
+                    let thread = self.threads.get_mut(&tid);
+                    let pending = thread.and_then(|thread| thread.pending.take());
+                    self.abandon(pending);
+                    let _ = ptrace::cont_syscall(tid, 0);
+                }
+                status => self.stop(tid, status)?,
+            }
+        }
+    }
+}
+
+/// What is to be reported now, if anything.
+fn wait_now() -> Result<Option<(i32, Status)>, Errno> {
+    match ptrace::wait(libc::WNOHANG) {
+        Err(Errno::ECHILD) => Ok(None),
+        other => other,
+    }
+}
+
+/// Whether the call at whose exit a thread is stopped was interrupted.
+fn is_interrupted_call(tid: i32) -> bool {
+    match ptrace::call_stop(tid) {
+        Ok(CallStop::Exit { result }) => result == EINTR || RESTARTS.contains(&result),
+        _ => false,
+    }
+}
+
+/// Whether this process traces the thread already.
+fn is_ours(tid: i32) -> bool {
+    let tracer = procfs::status(tid).map(|status| status.tracer);
+    tracer.is_ok_and(|tracer| {
+        tracer != 0
+            && procfs::status(tracer)
+                .is_ok_and(|status| status.tgid.cast_unsigned() == std::process::id())
+    })
+}
+
+fn why_not(pid: i32, errno: Errno) -> String {
+    let tracer = procfs::status(pid).map_or(0, |status| status.tracer);
+    match errno {
+        Errno::ESRCH => "no such process".into(),
+        Errno::EPERM if tracer != 0 => format!("process {tracer} traces it already"),
+        Errno::EPERM => "not permitted (another user's process, or ptrace_scope forbids it)".into(),
+        other => other.desc().into(),
+    }
+}
+
+/// Makes the kernel restart the call of a stopped thread that would return EINTR only because the thread is traced: because of a stop of ours
+/// (`signal` is `None`), or of a signal without an effect. Where another signal's handler runs, the kernel makes it EINTR after all.
+pub(super) fn restart_undisturbed(tid: i32, signal: Option<i32>) {
+    let Ok(mut regs) = ptrace::get_regs(tid) else {
+        return;
+    };
+    let Ok(nr) = u32::try_from(regs.orig_rax) else {
+        return;
+    };
+    if regs.rax.cast_signed() != EINTR || !ends_with_eintr(nr) {
+        return;
+    }
+    let stays = match signal {
+        None => is_interrupted(tid).unwrap_or(true),
+        // Each signal would begin a timeout anew.
+        Some(signal) => has_effect(tid, signal).unwrap_or(true) || !waits_for_ever(nr, &regs),
+    };
+    if !stays {
+        regs.rax = ERESTARTNOHAND.cast_unsigned();
+        // A thread that was killed needs no result.
+        let _ = ptrace::set_regs(tid, &regs);
+    }
+}
+
+/// Whether a wait surely has no timeout.
+fn waits_for_ever(nr: u32, regs: &libc::user_regs_struct) -> bool {
+    match i64::from(nr) {
+        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => (regs.r10 as i32) < 0,
+        libc::SYS_epoll_pwait2 | libc::SYS_semtimedop => regs.r10 == 0,
+        libc::SYS_rt_sigtimedwait => regs.rdx == 0,
+        libc::SYS_io_getevents => regs.r8 == 0,
+        libc::SYS_semop => true,
+        _ => false,
+    }
+}

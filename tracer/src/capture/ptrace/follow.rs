@@ -1,0 +1,438 @@
+//! The loop over stops.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use goanna_sys::clock::monotonic_ns;
+use goanna_sys::ptrace::{self, CallStop, Status};
+use goanna_sys::{Errno, pidfd, procfs};
+use goanna_syscalls::{DecodedCall, Outcome, Treatment, decode};
+
+use super::files::{self, Remote, ThreadNames};
+use super::own::Own;
+use super::thread::{Mode, Pending, Recorded, Thread, subject};
+use crate::capture::{CaptureError, Wanted};
+use crate::event::Call;
+use crate::select::CallSet;
+use crate::{Error, Event, Sink};
+
+/// How often the report of a new thread's parent is looked for, and the time between.
+const PARENT_TRIES: u32 = 500;
+const PARENT_PAUSE: Duration = Duration::from_micros(200);
+
+/// Follows threads until none is left.
+pub struct Follower<'a> {
+    pub(super) wanted: &'a Wanted,
+    pub(super) sink: &'a dyn Sink,
+    /// What the seccomp filter stops.
+    pub(super) stopped_calls: CallSet,
+    pub(super) threads: HashMap<i32, Thread>,
+    /// New threads that wait in their first stop for their parent's report.
+    early: HashSet<i32>,
+    /// The command, and how it has ended.
+    pub(super) command: Option<(i32, Option<i32>)>,
+    /// Set when the capture is to end.
+    pub(super) ends: Arc<AtomicBool>,
+    /// Why the sink takes no more.
+    pub(super) failure: Option<Error>,
+}
+
+impl<'a> Follower<'a> {
+    /// Follows nothing yet.
+    pub fn new(wanted: &'a Wanted, sink: &'a dyn Sink, ends: Arc<AtomicBool>) -> Self {
+        let mut stopped_calls = *wanted.calls();
+        stopped_calls.add(&super::own::calls());
+        Self {
+            wanted,
+            sink,
+            stopped_calls,
+            threads: HashMap::new(),
+            early: HashSet::new(),
+            command: None,
+            ends,
+            failure: None,
+        }
+    }
+
+    /// Handles stops until no thread is left (`true`), the capture is to end, or the sink fails.
+    pub fn run(&mut self) -> Result<bool, CaptureError> {
+        while self.failure.is_none() && !self.ends.load(Ordering::Acquire) {
+            match self.wait() {
+                Ok(Some((tid, status))) => self.stop(tid, status)?,
+                Ok(None) => {}
+                Err(Errno::ECHILD) => return Ok(true),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Waits for a report. While a new thread waits for the report of its parent, only for a while: a parent that was killed at the stop which tells
+    /// of its child tells nothing.
+    fn wait(&mut self) -> Result<Option<(i32, Status)>, Errno> {
+        if self.early.is_empty() {
+            return ptrace::wait_once();
+        }
+        for _ in 0..PARENT_TRIES {
+            let report = ptrace::wait(libc::WNOHANG)?;
+            if report.is_some() {
+                return Ok(report);
+            }
+            std::thread::sleep(PARENT_PAUSE);
+        }
+        self.adopt();
+        Ok(None)
+    }
+
+    /// Follows new threads of whose parents no report has come.
+    fn adopt(&mut self) {
+        let early: Vec<i32> = self.early.drain().collect();
+        for tid in early {
+            let parent = procfs::status(tid).map(|status| {
+                if status.tgid == tid {
+                    status.ppid
+                } else {
+                    status.tgid
+                }
+            });
+            // Which filters it has is not known.
+            self.add(tid, Mode::EachCall, parent.unwrap_or(0), monotonic_ns());
+            // One that was killed reports its end.
+            let _ = self.resume(tid, 0);
+        }
+    }
+
+    /// Handles one report. A tracee that was killed in its stop answers `ESRCH`: its end is reported next.
+    pub(super) fn stop(&mut self, tid: i32, status: Status) -> Result<(), CaptureError> {
+        let now = monotonic_ns();
+        match self.handle(tid, status, now) {
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn handle(&mut self, tid: i32, status: Status, now: u64) -> Result<(), Errno> {
+        if status.is_end() {
+            self.ended(tid, status, now);
+            return Ok(());
+        }
+        if !self.threads.contains_key(&tid) && !matches!(status, Status::Exec { .. }) {
+            // A child's first stop may be reported before the stop of its parent that says whose child it is.
+            self.early.insert(tid);
+            return Ok(());
+        }
+        match status {
+            Status::Seccomp | Status::SyscallStop => self.call_stop(tid, now),
+            Status::NewChild { child, .. } => {
+                self.new_child(tid, child, now);
+                self.resume(tid, 0)
+            }
+            Status::Exec { former_tid } => {
+                self.executed(tid, former_tid, now);
+                self.resume(tid, 0)
+            }
+            Status::SignalDelivery(signal) => {
+                super::attach::restart_undisturbed(tid, Some(signal));
+                self.resume(tid, signal)
+            }
+            Status::GroupStop(_) => ptrace::listen(tid),
+            Status::EventStop => {
+                if let Some(thread) = self.threads.get_mut(&tid)
+                    && std::mem::take(&mut thread.is_interrupted)
+                {
+                    super::attach::restart_undisturbed(tid, None);
+                }
+                self.resume(tid, 0)
+            }
+            _ => self.resume(tid, 0),
+        }
+    }
+
+    /// Lets a thread run to its next stop.
+    pub(super) fn resume(&mut self, tid: i32, signal: i32) -> Result<(), Errno> {
+        match self.threads.get_mut(&tid) {
+            Some(thread) if thread.mode == Mode::Filtered && thread.pending.is_none() => {
+                thread.is_inside = false;
+                ptrace::cont(tid, signal)
+            }
+            _ => ptrace::cont_syscall(tid, signal),
+        }
+    }
+
+    fn call_stop(&mut self, tid: i32, now: u64) -> Result<(), Errno> {
+        match ptrace::call_stop(tid)? {
+            CallStop::Entry {
+                nr,
+                args,
+                is_native,
+            } => {
+                // A thread that stops at each call stops twice at the entry of one that our filter stops.
+                let thread = self.threads.get_mut(&tid);
+                if thread.is_some_and(|thread| !std::mem::replace(&mut thread.is_inside, true)) {
+                    self.begin(tid, nr, args, is_native, now);
+                }
+            }
+            CallStop::Exit { result } => self.finish(tid, result, now),
+            CallStop::Other => {}
+        }
+        self.resume(tid, 0)
+    }
+
+    fn begin(&mut self, tid: i32, nr: u64, args: [u64; 6], is_native: bool, now: u64) {
+        let wanted = self.wanted;
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return;
+        };
+        if !is_native {
+            if !std::mem::replace(&mut thread.has_foreign_calls, true) {
+                let comm = thread.subject.comm.clone();
+                self.foreign(tid, &comm, now);
+            }
+            return;
+        }
+        let nr = u32::try_from(nr).unwrap_or(u32::MAX);
+        if thread.is_starting {
+            if i64::from(nr) != libc::SYS_execve {
+                return;
+            }
+            self.started(tid, now);
+        }
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return;
+        };
+        let own = Own::of(nr, &args);
+        let recorded = wanted.may_want(nr, &thread.subject).then(|| {
+            let mut call = decode(nr, args, &Remote(tid), &wanted.limits());
+            let names = ThreadNames::new(tid, thread.subject.pid);
+            call.name(&names);
+            Recorded {
+                subject: thread.subject.clone(),
+                closing: files::closing(tid, &call),
+                call,
+                entered_ns: now,
+                paths: names.into_paths(),
+            }
+        });
+        if recorded.is_some() || own != Own::Nothing {
+            thread.pending = Some(Pending { recorded, own });
+        }
+    }
+
+    /// The command's thread has left the tracer's code, at its first execve.
+    fn started(&mut self, tid: i32, now: u64) {
+        if let Some(thread) = self.threads.get_mut(&tid)
+            && std::mem::take(&mut thread.is_starting)
+        {
+            let subject = thread.subject.clone();
+            self.send(&Event::Began {
+                subject,
+                parent: 0,
+                at_ns: now,
+            });
+        }
+    }
+
+    fn finish(&mut self, tid: i32, result: i64, now: u64) {
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return;
+        };
+        thread.is_inside = false;
+        let Some(pending) = thread.pending.take() else {
+            return;
+        };
+        if let Some(mut recorded) = pending.recorded {
+            let limits = self.wanted.limits();
+            recorded.call.complete(result, &Remote(tid), &limits);
+            let pid = thread.subject.pid;
+            let files = files::after(tid, pid, &mut recorded, result);
+            let outcome = Outcome {
+                result,
+                entered_ns: recorded.entered_ns,
+                left_ns: now,
+                treatment: Treatment::Kernel,
+            };
+            self.send_call(recorded, Some(outcome), files);
+        }
+        if result >= 0 {
+            self.succeeded(tid, pending.own);
+        }
+    }
+
+    /// Does what a call means for the tracer.
+    fn succeeded(&mut self, tid: i32, own: Own) {
+        let pid = self.threads.get(&tid).map(|thread| thread.subject.pid);
+        let of_process = |thread: &Thread| Some(thread.subject.pid) == pid;
+        match own {
+            Own::Nothing => {}
+            Own::Subject => self.look_anew(tid),
+            Own::Process => {
+                let all = self.threads.iter();
+                let all: Vec<i32> = all
+                    .filter(|(_, thread)| of_process(thread))
+                    .map(|(tid, _)| *tid)
+                    .collect();
+                all.into_iter().for_each(|tid| self.look_anew(tid));
+            }
+            Own::Filtered => {
+                if let Some(thread) = self.threads.get_mut(&tid) {
+                    thread.mode = Mode::EachCall;
+                }
+            }
+            Own::AllFiltered => {
+                for (&other, thread) in &mut self.threads {
+                    if of_process(thread) && thread.mode == Mode::Filtered {
+                        thread.mode = Mode::EachCall;
+                        if other != tid {
+                            // It runs; from its next stop on, each call stops it. One that is gone needs none.
+                            thread.is_interrupted = ptrace::interrupt(other).is_ok();
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Finds out who a thread is now.
+    fn look_anew(&mut self, tid: i32) {
+        if let Some(thread) = self.threads.get_mut(&tid)
+            && let Ok(now) = subject(tid)
+        {
+            thread.subject = now;
+        }
+    }
+
+    fn new_child(&mut self, parent: i32, child: i32, now: u64) {
+        let was_early = self.early.remove(&child);
+        if let Some(parent) = self.threads.get(&parent)
+            && !self.threads.contains_key(&child)
+        {
+            let (pid, mode) = (parent.subject.pid, parent.mode);
+            self.add(child, mode, pid, now);
+        }
+        if was_early {
+            // A child that was killed reports its end.
+            let _ = self.resume(child, 0);
+        }
+    }
+
+    /// Follows a thread from now on.
+    pub(super) fn add(&mut self, tid: i32, mode: Mode, parent: i32, now: u64) {
+        // One that has been killed already reports its end; nothing else is known of it.
+        let Ok(subject) = subject(tid) else { return };
+        self.send(&Event::Began {
+            subject: subject.clone(),
+            parent,
+            at_ns: now,
+        });
+        self.threads.insert(tid, Thread::new(subject, mode));
+    }
+
+    fn executed(&mut self, tid: i32, former_tid: i32, now: u64) {
+        if former_tid != tid {
+            // The thread that called execve goes on under its process's id; the former leader is gone without a report.
+            if let Some(leader) = self.threads.remove(&tid) {
+                self.abandon(leader.pending);
+            }
+            // Its call has succeeded; reported now, before the end of the thread that made it.
+            self.finish(former_tid, 0, now);
+            if let Some(thread) = self.threads.remove(&former_tid) {
+                self.send(&Event::Ended {
+                    subject: thread.subject.clone(),
+                    status: 0,
+                    at_ns: now,
+                });
+                self.threads.insert(tid, thread);
+            }
+        }
+        self.started(tid, now);
+        self.look_anew(tid);
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return;
+        };
+        thread.has_foreign_calls = false;
+        let subject = thread.subject.clone();
+        let program = procfs::exe(tid).unwrap_or_default().into();
+        self.send(&Event::Executed {
+            subject,
+            program,
+            at_ns: now,
+        });
+    }
+
+    fn ended(&mut self, tid: i32, status: Status, now: u64) {
+        if let Some(thread) = self.threads.remove(&tid) {
+            self.abandon(thread.pending);
+            if !thread.is_starting {
+                self.send(&Event::Ended {
+                    subject: thread.subject,
+                    status: status.raw(),
+                    at_ns: now,
+                });
+            }
+        }
+        self.early.remove(&tid);
+        if let Some((command, end)) = &mut self.command
+            && *command == tid
+        {
+            *end = Some(status.raw());
+        }
+    }
+
+    /// Kills what is followed, and waits for its end.
+    pub(super) fn kill_all(&mut self) {
+        for tid in self.threads.keys().chain(&self.early) {
+            // One that is gone needs no signal.
+            let _ = pidfd::open(*tid)
+                .and_then(|thread| pidfd::send_signal(thread.as_fd(), libc::SIGKILL));
+        }
+        while let Ok(report) = ptrace::wait_once() {
+            if let Some((tid, status)) = report
+                && !status.is_end()
+            {
+                let _ = ptrace::cont(tid, 0);
+            }
+        }
+    }
+
+    /// Reports a call that does not end.
+    pub(super) fn abandon(&mut self, pending: Option<Pending>) {
+        if let Some(recorded) = pending.and_then(|pending| pending.recorded) {
+            self.send_call(recorded, None, Vec::new());
+        }
+    }
+
+    fn send_call(
+        &mut self,
+        recorded: Recorded,
+        outcome: Option<Outcome>,
+        files: Vec<(u8, crate::event::File)>,
+    ) {
+        let call: DecodedCall = recorded.call;
+        self.send(&Event::Call(Box::new(Call {
+            subject: recorded.subject,
+            call,
+            outcome,
+            files,
+        })));
+    }
+
+    fn foreign(&mut self, tid: i32, comm: &str, now: u64) {
+        let reason = format!("calls of 32-bit code in thread {tid} ({comm}) are not recorded");
+        self.send(&Event::Lost {
+            events: 0,
+            reason: reason.into(),
+            at_ns: now,
+        });
+    }
+
+    pub(super) fn send(&mut self, event: &Event) {
+        if self.failure.is_none()
+            && let Err(error) = self.sink.take(event)
+        {
+            self.failure = Some(error);
+        }
+    }
+}

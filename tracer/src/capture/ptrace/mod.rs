@@ -1,0 +1,87 @@
+//! Captures calls at ptrace stops.
+//!
+//! A traced command runs under a seccomp filter that stops the calls which are wanted, at their entry; only those are stopped again at their exit.
+//! A thread whose calls the filter cannot stop, because another filter decides first or because it was attached to, is stopped at the entry and exit of
+//! each call (`PTRACE_SYSCALL`). `follow.rs` has the loop over stops, `thread.rs` what is known of a thread, `files.rs` finds out which files
+//! a call names, `command.rs` starts a command, `attach.rs` attaches to processes and lets go of them.
+
+mod attach;
+mod command;
+mod files;
+mod follow;
+mod own;
+mod signals;
+mod snapshot;
+mod thread;
+
+pub use signals::Signals;
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::{CaptureError, Ending, Source, Wanted};
+use crate::Sink;
+
+/// What is followed.
+#[derive(Debug, Clone)]
+pub enum Target {
+    /// A command with its arguments, and all its descendants.
+    Command(Vec<OsString>),
+    /// Processes that run already, with all their threads, and the descendants that they will have.
+    Processes(Vec<i32>),
+}
+
+/// The source that uses ptrace(2). The thread that calls [`capture`](Source::capture) does all the tracing.
+#[derive(Debug)]
+pub struct Ptrace {
+    target: Target,
+    filtered: bool,
+    signals: Option<Signals>,
+    ends: Arc<AtomicBool>,
+}
+
+impl Ptrace {
+    /// Follows `target`.
+    pub fn new(target: Target) -> Self {
+        Self {
+            target,
+            filtered: true,
+            signals: None,
+            ends: Arc::default(),
+        }
+    }
+
+    /// Sends held signals on to the command, or ends the attachment at the first one.
+    #[must_use]
+    pub fn with_signals(mut self, signals: Signals) -> Self {
+        self.signals = Some(signals);
+        self
+    }
+
+    /// Set to end an attachment at the next stop of a thread.
+    pub fn ends(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.ends)
+    }
+
+    /// Uses no seccomp filter.
+    #[must_use]
+    pub fn without_filter(mut self) -> Self {
+        self.filtered = false;
+        self
+    }
+}
+
+impl Source for Ptrace {
+    fn capture(&mut self, wanted: &Wanted, sink: &dyn Sink) -> Result<Ending, CaptureError> {
+        match &self.target {
+            Target::Command(command) => {
+                command::run(command, self.filtered, self.signals.as_ref(), wanted, sink)
+            }
+            Target::Processes(pids) => {
+                let ends = Arc::clone(&self.ends);
+                attach::run(pids, self.signals.as_ref(), ends, wanted, sink)
+            }
+        }
+    }
+}

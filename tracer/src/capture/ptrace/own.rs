@@ -1,0 +1,59 @@
+//! Calls that the tracer must see for its own sake, whether they are wanted or not: those that change the user, the session or the name that
+//! it reports of a thread, and those by which a program gets a seccomp filter of its own.
+
+use crate::capture::filter::PRCTL_SEEN;
+use crate::select::CallSet;
+
+/// What the tracer must do when a call has succeeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Own {
+    /// Nothing.
+    Nothing,
+    /// Look anew at who the thread is.
+    Subject,
+    /// Look anew at who the threads of the process are.
+    Process,
+    /// Stop each call of the thread: its own filter may decide about a call before ours.
+    Filtered,
+    /// Stop each call of the process's threads.
+    AllFiltered,
+}
+
+const SUBJECT: [i64; 8] = [
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+];
+
+/// The calls of which [`Own::of`] can be something, but for prctl(2).
+pub fn calls() -> CallSet {
+    let others = [libc::SYS_setsid, libc::SYS_seccomp];
+    let all = SUBJECT.into_iter().chain(others);
+    all.map(|nr| nr as u32).collect()
+}
+
+impl Own {
+    /// What call `nr` with `args` means for the tracer.
+    pub fn of(nr: u32, args: &[u64; 6]) -> Self {
+        let [operation, flags, ..] = *args;
+        match i64::from(nr) {
+            nr if SUBJECT.contains(&nr) => Self::Subject,
+            libc::SYS_setsid => Self::Process,
+            libc::SYS_seccomp => match operation as u32 {
+                libc::SECCOMP_SET_MODE_FILTER if flags & libc::SECCOMP_FILTER_FLAG_TSYNC != 0 => {
+                    Self::AllFiltered
+                }
+                libc::SECCOMP_SET_MODE_FILTER | libc::SECCOMP_SET_MODE_STRICT => Self::Filtered,
+                _ => Self::Nothing,
+            },
+            libc::SYS_prctl if operation as u32 == PRCTL_SEEN[0] => Self::Process,
+            libc::SYS_prctl if operation as u32 == PRCTL_SEEN[1] => Self::Filtered,
+            _ => Self::Nothing,
+        }
+    }
+}

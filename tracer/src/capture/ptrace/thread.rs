@@ -1,0 +1,88 @@
+//! What is known of a thread that is followed.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use goanna_sys::{Errno, procfs};
+use goanna_syscalls::{DecodedCall, Subject};
+use rustix::process::{Pid, getsid};
+
+use super::own::Own;
+use crate::event::File;
+
+/// Which calls stop a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Those that our seccomp filter stops, at their entry.
+    Filtered,
+    /// All of them.
+    EachCall,
+}
+
+/// A call that has begun.
+#[derive(Debug)]
+pub struct Pending {
+    /// What is recorded of it; `None` where it only concerns the tracer itself.
+    pub recorded: Option<Recorded>,
+    /// What the tracer itself must do when it has succeeded.
+    pub own: Own,
+}
+
+/// A call that is recorded when it ends.
+#[derive(Debug)]
+pub struct Recorded {
+    pub subject: Subject,
+    pub call: DecodedCall,
+    pub entered_ns: u64,
+    /// Of each path argument, in order: the file that it named at the entry.
+    pub paths: Vec<Option<OwnedFd>>,
+    /// The files of descriptors that the call closes.
+    pub closing: Vec<(u8, File)>,
+}
+
+/// A thread that is followed.
+#[derive(Debug)]
+pub struct Thread {
+    pub subject: Subject,
+    pub mode: Mode,
+    pub pending: Option<Pending>,
+    /// The entry of a call has been seen, and its exit is still to come.
+    pub is_inside: bool,
+    /// A stop that it was told to make has not come yet.
+    pub is_interrupted: bool,
+    /// The calls up to the first execve are the tracer's.
+    pub is_starting: bool,
+    /// That calls of another ABI are not recorded has been reported.
+    pub has_foreign_calls: bool,
+}
+
+impl Thread {
+    /// A thread that runs as `subject`.
+    pub fn new(subject: Subject, mode: Mode) -> Self {
+        Self {
+            subject,
+            mode,
+            pending: None,
+            is_inside: false,
+            is_interrupted: false,
+            is_starting: false,
+            has_foreign_calls: false,
+        }
+    }
+}
+
+/// What /proc says of a thread. `ESRCH`: it is gone.
+pub fn subject(tid: i32) -> Result<Subject, Errno> {
+    let status = procfs::status(tid)?;
+    let comm = procfs::comm(status.tgid)?;
+    let process = Pid::from_raw(status.tgid);
+    let session = getsid(process).map(|sid| sid.as_raw_nonzero().get());
+    Ok(Subject {
+        pid: status.tgid,
+        tid,
+        uid: status.uid[1],
+        gid: status.gid[1],
+        sid: session.unwrap_or(0),
+        comm: Arc::from(String::from_utf8_lossy(&comm)),
+    })
+}

@@ -1,0 +1,119 @@
+//! What a source is asked for, and the sink that lets only that pass.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use goanna_syscalls::{Limits, Subject};
+
+use crate::select::{CallSet, Facts, Filter, NameCache, Verdict};
+use crate::{Error, Event, Sink};
+
+/// How much of the data that programs read and write is captured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Data {
+    /// Nothing; the length of each transfer is known nevertheless.
+    #[default]
+    None,
+    /// So many bytes of each call at most.
+    UpTo(usize),
+}
+
+/// What a source is asked for: the union of what several tracers want.
+#[derive(Debug)]
+pub struct Wanted {
+    filters: Vec<Arc<Filter>>,
+    calls: CallSet,
+    data: Data,
+}
+
+impl Wanted {
+    /// What tracers with these filters want.
+    pub fn new(filters: Vec<Arc<Filter>>, data: Data) -> Self {
+        let mut calls = CallSet::default();
+        for filter in &filters {
+            calls.add(&filter.traced_calls());
+        }
+        Self {
+            filters,
+            calls,
+            data,
+        }
+    }
+
+    /// The calls of which one may be wanted.
+    pub fn calls(&self) -> &CallSet {
+        &self.calls
+    }
+
+    /// Whether call `nr` of `subject` may be wanted, as far as its entry tells.
+    pub fn may_want(&self, nr: u32, subject: &Subject) -> bool {
+        let rejects = |filter: &Arc<Filter>| filter.at_entry(nr, subject) == Verdict::Rejected;
+        self.calls.contains(nr) && !self.filters.iter().all(rejects)
+    }
+
+    /// How much of a call's memory is copied.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            data: match self.data {
+                Data::None => 0,
+                Data::UpTo(bytes) => bytes,
+            },
+            ..Limits::default()
+        }
+    }
+}
+
+/// Passes on what a filter selects. Of other events than calls it passes on those of threads whose calls could be selected.
+#[derive(Debug)]
+pub struct Selecting<S> {
+    filter: Arc<Filter>,
+    calls: CallSet,
+    names: Mutex<NameCache>,
+    inner: S,
+}
+
+impl<S: Sink> Selecting<S> {
+    /// Before `inner`.
+    pub fn new(filter: Arc<Filter>, inner: S) -> Self {
+        Self {
+            calls: filter.traced_calls(),
+            names: Mutex::new(filter.name_cache()),
+            filter,
+            inner,
+        }
+    }
+
+    /// The sink behind it.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+
+    fn selects(&self, event: &Event) -> bool {
+        match event {
+            Event::Call(call) => {
+                let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+                self.calls.contains(call.call.nr)
+                    && self.filter.selects(&Facts::of(call), &mut names)
+            }
+            Event::Began { subject, .. }
+            | Event::Executed { subject, .. }
+            | Event::Ended { subject, .. }
+            | Event::Descriptor { subject, .. }
+            | Event::Mapping { subject, .. }
+            | Event::Touched { subject, .. } => self.filter.selects_subject(subject),
+            Event::Lost { .. } => true,
+        }
+    }
+}
+
+impl<S: Sink> Sink for Selecting<S> {
+    fn take(&self, event: &Event) -> Result<(), Error> {
+        if self.selects(event) {
+            self.inner.take(event)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.inner.flush()
+    }
+}
