@@ -14,6 +14,7 @@ mod pipeline;
 pub mod read;
 pub mod select;
 mod sink;
+pub mod tools;
 
 pub use error::Error;
 pub use event::Event;

@@ -2,18 +2,18 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
-mod common;
+mod postmark;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use amino_schema::trace::record::Value as Field;
-use common::Workload;
 use goanna_tracer::assemble::{DataMode, Groups, StreamAssembly, WriterOptions};
 use goanna_tracer::codec::Key;
 use goanna_tracer::output::{FileOptions, FileOutput};
 use goanna_tracer::read::{Finding, Item, Keys, Reader};
 use goanna_tracer::{Event, OutputFilter, Pipeline, PipelineOptions, Sink, Summary};
+use postmark::Workload;
 
 fn options(filters: Vec<OutputFilter>, block: usize, elide: bool) -> PipelineOptions {
     PipelineOptions {

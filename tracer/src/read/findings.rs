@@ -86,8 +86,6 @@ pub enum Problem {
         /// Why.
         why: String,
     },
-    /// The file has another stream's serial in its header.
-    Foreign,
     /// The trace has no end.
     NoEnd,
     /// The index does not fit the blocks.
@@ -183,10 +181,6 @@ impl fmt::Display for Finding {
                     "byte {offset}: block {sequence}: {why}; lost: {records} records"
                 )
             }
-            P::Foreign => write!(
-                f,
-                "byte {offset}: a file header of another trace stands here"
-            ),
             P::NoEnd => write!(
                 f,
                 "byte {offset}: the trace has no end: it was cut, or its writer has not ended; what is missing is not known"

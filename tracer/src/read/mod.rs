@@ -93,6 +93,26 @@ impl Reader<File> {
     }
 }
 
+impl<R: Read + 'static> Reader<R> {
+    /// The same reader, of a source whose type does not matter any more.
+    pub fn boxed(self) -> Reader<Box<dyn Read>> {
+        Reader {
+            scanner: self.scanner.boxed(),
+            codecs: self.codecs,
+            schemas: self.schemas,
+            order: self.order,
+            ready: self.ready,
+            blocks: self.blocks,
+            serial: self.serial,
+            seen: self.seen,
+            ended: self.ended,
+            finished: self.finished,
+            last_offset: self.last_offset,
+            lost: self.lost,
+        }
+    }
+}
+
 impl<R: Read> Reader<R> {
     /// Reads from `source`, such as a pipe.
     pub fn new(source: R, keys: &Keys) -> Result<Self, Error> {
@@ -127,6 +147,11 @@ impl<R: Read> Reader<R> {
         self.serial
     }
 
+    /// Where the last block or finding starts in the input, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.last_offset
+    }
+
     /// What comes next; `None` at the end. Fails when the bytes are no trace, or the input cannot be read.
     #[allow(clippy::should_implement_trait)] // an iterator would have to end after an error
     pub fn next(&mut self) -> Result<Option<Item>, Error> {
@@ -153,9 +178,6 @@ impl<R: Read> Reader<R> {
         self.last_offset = offset;
         match what {
             What::FileHeader(header) => {
-                if self.serial.is_some_and(|serial| serial != header.serial) {
-                    self.find(offset, Problem::Foreign);
-                }
                 self.serial = Some(header.serial);
                 self.seen = true;
             }
@@ -327,8 +349,9 @@ impl<R: Read> Reader<R> {
         let fits = stated == offset && footer.blocks.iter().eq(self.blocks.iter());
         if !fits && footer.blocks.len() < MAX_INDEXED {
             self.find(offset, Problem::WrongIndex);
+        } else {
+            self.blocks.clear();
         }
-        self.blocks.clear();
     }
 
     fn finish(&mut self) -> Result<(), Error> {

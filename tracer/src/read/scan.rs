@@ -35,11 +35,11 @@ pub(super) struct Scanner<R> {
     /// Where `start` is in the input.
     offset: u64,
     ended: bool,
-    /// That of the stream, once known: blocks of others are none.
+    /// That of the stream, once known. Bytes of other traces are garbage: they may be content that a program wrote.
     serial: Option<[u8; 16]>,
 }
 
-const CHUNK: usize = 256 << 10;
+const CHUNK: usize = 32 << 10;
 
 impl<R: Read> Scanner<R> {
     pub(super) fn new(source: R) -> Self {
@@ -153,7 +153,9 @@ impl<R: Read> Scanner<R> {
     /// What stands at the front, if it is something; nothing is consumed.
     fn whole(&mut self) -> io::Result<Option<Piece>> {
         let header = self.rest().get(..FILE_HEADER_LEN).map(FileHeader::decode);
-        if let Some(Ok(header)) = header {
+        if let Some(Ok(header)) = header
+            && self.serial.is_none_or(|serial| serial == header.serial)
+        {
             return Ok(Some(Piece::FileHeader(header)));
         }
         if let Some(stored) = self.header(self.rest()) {
@@ -205,6 +207,19 @@ impl<R: Read> Scanner<R> {
             Some(at) => self.broken(stored, at),
             None if whole || failed => self.broken(stored, len),
             None => What::Cut(stored, self.take(len)),
+        }
+    }
+}
+
+impl<R: Read + 'static> Scanner<R> {
+    pub(super) fn boxed(self) -> Scanner<Box<dyn Read>> {
+        Scanner {
+            source: Box::new(self.source),
+            buffer: self.buffer,
+            start: self.start,
+            offset: self.offset,
+            ended: self.ended,
+            serial: self.serial,
         }
     }
 }

@@ -1,0 +1,176 @@
+//! What the subcommands share: the trace they read, keys, exit statuses, messages.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use goanna_tracer::Error;
+use goanna_tracer::codec::Key;
+use goanna_tracer::read::{Finding, Keys, Reader};
+
+/// Exit status when the program itself fails, or the file is no trace.
+pub const FAILED: u8 = 125;
+/// Exit status when something of the trace was lost or altered.
+pub const DAMAGED: u8 = 3;
+/// Exit status of a program that writes to a pipe whose reader has left.
+const READER_LEFT: u8 = 128 + libc::SIGPIPE as u8;
+
+/// The trace to read.
+#[derive(Debug, clap::Args)]
+pub struct Source {
+    /// The trace; - is standard input
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub keys: KeyFiles,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct KeyFiles {
+    /// Read authenticated blocks only, checked with the key in FILE (32 bytes, or 64 hexadecimal digits)
+    #[arg(long, value_name = "FILE")]
+    pub hmac_key: Option<PathBuf>,
+    /// Decrypt with the key in FILE
+    #[arg(long, value_name = "FILE")]
+    pub encrypt_key: Option<PathBuf>,
+}
+
+impl KeyFiles {
+    fn read(&self) -> Result<Keys, Error> {
+        let read = |path: &Option<PathBuf>| path.as_deref().map(Key::read).transpose();
+        Ok(Keys {
+            authenticate: read(&self.hmac_key)?,
+            encrypt: read(&self.encrypt_key)?,
+        })
+    }
+}
+
+/// What is read: a file, or what comes through a pipe.
+pub type Input = Box<dyn Read>;
+
+impl Source {
+    /// Opens the trace.
+    pub fn open(&self) -> Result<Reader<Input>, Failure> {
+        let keys = self.keys.read().map_err(Failure::Error)?;
+        let opened = if self.file == Path::new("-") {
+            Reader::new(Box::new(io::stdin()) as Input, &keys)
+        } else {
+            Reader::open(&self.file, &keys).map(|reader| reader.boxed())
+        };
+        opened.map_err(|error| self.failure(error))
+    }
+
+    /// Length of the file in bytes, if it is one.
+    pub fn len(&self) -> Option<u64> {
+        let metadata = std::fs::metadata(&self.file).ok()?;
+        metadata.is_file().then_some(metadata.len())
+    }
+
+    /// An error with the name of the trace.
+    pub fn failure(&self, error: Error) -> Failure {
+        match error {
+            Error::Input { input, why } if input.as_os_str().is_empty() => {
+                let input = self.file.clone();
+                Failure::Error(Error::Input { input, why })
+            }
+            error @ (Error::Input { .. } | Error::Output { .. } | Error::Key { .. }) => {
+                Failure::Error(error)
+            }
+            error => Failure::Trace(self.file.clone(), error),
+        }
+    }
+}
+
+/// Why a subcommand ends early.
+#[derive(Debug)]
+pub enum Failure {
+    /// The command line is wrong.
+    Usage(String),
+    /// An error that names its file itself.
+    Error(Error),
+    /// Something about a trace.
+    Trace(PathBuf, Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl Failure {
+    /// Shows it; the exit status.
+    pub fn report(&self) -> u8 {
+        let text = match self {
+            Self::Error(Error::Output { why, .. }) if why.kind() == io::ErrorKind::BrokenPipe => {
+                return READER_LEFT;
+            }
+            Self::Error(Error::Output { output, why }) if output.as_os_str().is_empty() => {
+                format!("standard output: {why}")
+            }
+            Self::Usage(text) => text.clone(),
+            Self::Error(error) => error.to_string(),
+            Self::Trace(path, error) => format!("{}: {error}", path.display()),
+        };
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            message(line.trim_start());
+        }
+        FAILED
+    }
+}
+
+/// A line on stderr.
+pub fn message(text: &str) {
+    // Nobody can be told that stderr is gone.
+    let _ = writeln!(io::stderr(), "goanna-trace: {text}");
+}
+
+/// Most findings that are shown one by one.
+const SHOWN: u64 = 100;
+
+/// Shows findings on stderr, and counts them.
+#[derive(Debug)]
+pub struct Findings<'a> {
+    file: &'a Path,
+    pub count: u64,
+    pub lost: u64,
+}
+
+impl<'a> Findings<'a> {
+    pub fn of(source: &'a Source) -> Self {
+        Self {
+            file: &source.file,
+            count: 0,
+            lost: 0,
+        }
+    }
+
+    pub fn report(&mut self, finding: &Finding) {
+        self.count += 1;
+        self.lost = self.lost.saturating_add(finding.what.lost_records());
+        match self.count {
+            ..=SHOWN => message(&format!("{}: {finding}", self.file.display())),
+            n if n == SHOWN + 1 => message("further findings are counted only"),
+            _ => {}
+        }
+    }
+
+    /// 0 when there was none, else 3.
+    pub fn status(&self) -> u8 {
+        if self.count == 0 { 0 } else { DAMAGED }
+    }
+}
+
+/// Standard output or a file, with a buffer.
+pub fn output(path: Option<&Path>) -> Result<Box<dyn Write>, Failure> {
+    match path {
+        None => Ok(Box::new(BufWriter::new(io::stdout().lock()))),
+        Some(path) if path == Path::new("-") => output(None),
+        Some(path) => match File::create(path) {
+            Ok(file) => Ok(Box::new(BufWriter::new(file))),
+            Err(why) => Err(Failure::Error(Error::Output {
+                output: path.to_owned(),
+                why,
+            })),
+        },
+    }
+}

@@ -1,0 +1,46 @@
+//! `goanna-trace export`.
+
+use std::path::PathBuf;
+
+use goanna_tracer::tools::{Consumer, JsonLines, Perfetto, Text, consume};
+
+use crate::common::{Failure, Findings, Source, output};
+
+/// Convert the records to another format
+#[derive(Debug, clap::Args)]
+pub struct Export {
+    #[command(flatten)]
+    source: Source,
+    /// The format
+    #[arg(long, value_enum)]
+    format: Format,
+    /// The file to write; - is standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Format {
+    /// Lines as of strace -f -ttt -T -y
+    Text,
+    /// An object a line
+    Json,
+    /// Track events of Perfetto, a slice for each call
+    Perfetto,
+}
+
+impl Export {
+    pub fn run(&self) -> Result<u8, Failure> {
+        let mut reader = self.source.open()?;
+        let mut findings = Findings::of(&self.source);
+        let out = output(Some(&self.output))?;
+        let mut consumer: Box<dyn Consumer> = match self.format {
+            Format::Text => Box::new(Text::new(out)),
+            Format::Json => Box::new(JsonLines::new(out)),
+            Format::Perfetto => Box::new(Perfetto::new(out)),
+        };
+        let consumed = consume(&mut reader, &mut *consumer, &mut |it| findings.report(it));
+        consumed.map_err(|error| self.source.failure(error))?;
+        Ok(findings.status())
+    }
+}

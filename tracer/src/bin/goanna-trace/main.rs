@@ -1,0 +1,64 @@
+//! `goanna-trace`: records what programs do to files, and reads, checks and converts such records. One file a subcommand.
+
+mod cat;
+mod common;
+mod export;
+mod recover;
+mod schema;
+mod stat;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use common::{FAILED, Failure};
+
+/// Traces of what programs do to files.
+#[derive(Debug, Parser)]
+#[command(name = "goanna-trace", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Cat(cat::Cat),
+    Stat(stat::Stat),
+    Verify(verify::Verify),
+    Recover(recover::Recover),
+    Schema(schema::SchemaOf),
+    Export(export::Export),
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
+    let status = match arguments.command {
+        Command::Cat(cat) => cat.run(),
+        Command::Stat(stat) => stat.run(),
+        Command::Verify(verify) => verify.run(),
+        Command::Recover(recover) => recover.run(),
+        Command::Schema(schema) => schema.run(),
+        Command::Export(export) => export.run(),
+    };
+    ExitCode::from(status.unwrap_or_else(|failure| failure.report()))
+}
+
+/// Shows help, versions and wrong command lines. The latter end with 125: 2 could be the status of a command that runs.
+fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        return ExitCode::from(u8::from(error.print().is_err()));
+    }
+    let text = error.render().to_string();
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        eprint!("{text}");
+        return ExitCode::from(FAILED);
+    }
+    let text = text.strip_prefix("error:").unwrap_or(&text);
+    ExitCode::from(Failure::Usage(text.trim().to_owned()).report())
+}

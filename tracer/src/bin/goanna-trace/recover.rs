@@ -1,0 +1,43 @@
+//! `goanna-trace recover`.
+
+use std::path::PathBuf;
+
+use goanna_tracer::tools::recover;
+
+use crate::common::{Failure, Findings, Source, message};
+
+/// Write every record of a damaged trace that can be read to a new trace, and say what is lost
+///
+/// Exits 0 when nothing was lost or altered, 3 when something was, 125 when the file is no trace.
+#[derive(Debug, clap::Args)]
+pub struct Recover {
+    #[command(flatten)]
+    source: Source,
+    /// The new trace; compressed, neither encrypted nor authenticated
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+impl Recover {
+    pub fn run(&self) -> Result<u8, Failure> {
+        let same = |path: &PathBuf| path.canonicalize().ok();
+        if same(&self.output).is_some_and(|new| Some(new) == same(&self.source.file)) {
+            let text = format!(
+                "--output: {} is the damaged trace itself",
+                self.output.display()
+            );
+            return Err(Failure::Usage(text));
+        }
+        let mut reader = self.source.open()?;
+        let mut findings = Findings::of(&self.source);
+        let recovered = recover(&mut reader, &self.output, &mut |it| findings.report(it));
+        let recovered = recovered.map_err(|error| self.source.failure(error))?;
+        message(&format!(
+            "{}: {} records recovered, {} known to be lost",
+            self.output.display(),
+            recovered.records,
+            recovered.lost
+        ));
+        Ok(findings.status())
+    }
+}

@@ -1,0 +1,62 @@
+//! `goanna-trace verify`.
+
+use std::io::Write;
+
+use amino_schema::trace::record::Record;
+use goanna_tracer::Error;
+use goanna_tracer::tools::{Consumer, consume};
+
+use crate::common::{Failure, Findings, Source, output};
+
+/// Check the whole trace; with the key, whether blocks were altered, removed, moved or repeated
+///
+/// Exits 0 when everything is there as it was written, 3 when something was lost or altered, 125 when the file is no trace.
+#[derive(Debug, clap::Args)]
+pub struct Verify {
+    #[command(flatten)]
+    source: Source,
+    /// Print the figures as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+struct Nothing;
+
+impl Consumer for Nothing {
+    fn record(&mut self, _record: &Record<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+impl Verify {
+    pub fn run(&self) -> Result<u8, Failure> {
+        let mut reader = self.source.open()?;
+        let mut findings = Findings::of(&self.source);
+        let consumed = consume(&mut reader, &mut Nothing, &mut |it| findings.report(it));
+        let records = consumed.map_err(|error| self.source.failure(error))?;
+        let (found, lost) = (findings.count, findings.lost);
+        let checked = match self.source.keys.hmac_key {
+            Some(_) => "authenticated",
+            None => "checksums only, without an HMAC key",
+        };
+        let text = match self.json {
+            true => format!(
+                "{{\"records\": {records}, \"lost\": {lost}, \"findings\": {found}, \"authenticated\": {}}}\n",
+                self.source.keys.hmac_key.is_some()
+            ),
+            false if found == 0 => {
+                format!("{records} records, nothing lost or altered ({checked})\n")
+            }
+            false => format!(
+                "{records} records, {found} findings, {lost} records known to be lost ({checked})\n"
+            ),
+        };
+        let mut out = output(None)?;
+        let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        written.map_err(|why| Error::Output {
+            output: "".into(),
+            why,
+        })?;
+        Ok(findings.status())
+    }
+}

@@ -1,0 +1,96 @@
+//! What is done with traces that exist: text, JSON, figures, repair. Everything here is driven by the schema in the trace.
+
+mod fields;
+mod json;
+mod perfetto;
+mod recover;
+mod statistics;
+mod text;
+
+use std::io::Read;
+use std::sync::Arc;
+
+use amino_schema::trace::Schema;
+use amino_schema::trace::pairs::Pairs;
+use amino_schema::trace::record::Record;
+
+pub use fields::{error_name, symbolic};
+pub use json::JsonLines;
+pub use perfetto::Perfetto;
+pub use recover::{Recovered, recover};
+pub use statistics::Statistics;
+pub use text::Text;
+
+use crate::Error;
+use crate::read::{Finding, Item, Problem, Reader, number};
+
+/// Takes what a trace holds, in its order.
+pub trait Consumer {
+    /// A schema; repetitions come, too.
+    fn schema(&mut self, _schema: &Arc<Schema>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// A context; each segment has one.
+    fn context(&mut self, _context: &Pairs) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// A record.
+    fn record(&mut self, record: &Record<'_>) -> Result<(), Error>;
+
+    /// The end of the trace.
+    fn finish(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// Hands everything that `reader` finds to `consumer`, and returns how many records that were. `report` gets what is lost or altered.
+pub fn consume<R: Read>(
+    reader: &mut Reader<R>,
+    consumer: &mut dyn Consumer,
+    report: &mut dyn FnMut(&Finding),
+) -> Result<u64, Error> {
+    let mut total = 0;
+    while let Some(item) = reader.next()? {
+        match item {
+            Item::Schema(schema) => consumer.schema(&schema)?,
+            Item::Context(context) => consumer.context(&context)?,
+            Item::Records(header, mut records) => {
+                let mut read = 0;
+                let malformed = loop {
+                    match records.next() {
+                        Ok(Some(record)) => consumer.record(&record)?,
+                        Ok(None) => break None,
+                        Err(error) => break Some(error),
+                    }
+                    read += 1;
+                };
+                total += read;
+                if let Some(error) = malformed {
+                    report(&Finding {
+                        offset: reader.offset(),
+                        what: Problem::Malformed {
+                            sequence: header.sequence,
+                            records: u64::from(header.records).saturating_sub(read),
+                            why: error.to_string(),
+                        },
+                    });
+                }
+            }
+            Item::Finding(finding) => report(&finding),
+            Item::End(_) => {}
+        }
+    }
+    consumer.finish()?;
+    Ok(total)
+}
+
+/// What must be added to a time of the trace to get nanoseconds since 1970; `None` when the context does not tell.
+pub fn clock_offset(context: &Pairs) -> Option<i64> {
+    let (real, monotonic) = (
+        number(context, "clock")?,
+        number(context, "clock.monotonic")?,
+    );
+    Some(real.wrapping_sub(monotonic) as i64)
+}

@@ -1,0 +1,313 @@
+//! `goanna-trace` as users start it: what it prints, and its exit statuses.
+
+#![allow(clippy::unwrap_used)] // helpers of tests are tests too
+
+mod postmark;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use amino_schema::trace::pairs::Pairs;
+use goanna_syscalls::Value;
+use goanna_tracer::assemble::{DataMode, Groups, StreamAssembly};
+use goanna_tracer::codec::Key;
+use goanna_tracer::output::{FileOptions, FileOutput};
+use goanna_tracer::{Event, OutputFilter, Pipeline, PipelineOptions, Sink};
+use postmark::Workload;
+use tempfile::TempDir;
+
+fn write(path: &Path, events: &[Event], filters: Vec<OutputFilter>) {
+    let mut context = Pairs::new();
+    let mut put = |name: &str, value: &str| context.push((name.into(), value.as_bytes().to_vec()));
+    put("command", "postmark");
+    put("clock", "1700000000000000000");
+    put("clock.monotonic", "81234567890123");
+    let options = PipelineOptions {
+        filters,
+        context,
+        ..PipelineOptions::default()
+    };
+    let assembly = Box::new(StreamAssembly::new(Groups::default(), DataMode::None));
+    let driver = Box::new(FileOutput::new(path, FileOptions::default()));
+    let pipeline = Pipeline::start(options, assembly, driver).unwrap();
+    events
+        .iter()
+        .for_each(|event| pipeline.take(event).unwrap());
+    pipeline.finish().unwrap();
+}
+
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_goanna-trace"));
+        command
+            .args(words)
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    /// Exit status, standard output, standard error.
+    fn text(&self, words: &[&str]) -> (i32, String, String) {
+        let output = self.run(words);
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (
+            output.status.code().unwrap(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    }
+}
+
+#[test]
+fn cat_prints_lines_as_strace_does() {
+    let place = Place::new();
+    let mut workload = Workload::new(1, 1);
+    workload.run(1, 0);
+    let path = Value::Path {
+        given: b"/no\nsuch".as_slice().into(),
+        resolved: None,
+    };
+    workload.call("unlink", vec![path], -2, vec![]);
+    workload.call(
+        "dup",
+        vec![Value::Descriptor {
+            number: 7,
+            file: None,
+        }],
+        -9,
+        vec![],
+    );
+    workload.call(
+        "getcwd",
+        vec![Value::Unread(0x10), Value::Unsigned(5)],
+        -14,
+        vec![],
+    );
+    write(&place.path("t"), &workload.events, vec![]);
+    let (status, text, errors) = place.text(&["cat", "t"]);
+    assert_eq!((status, errors.as_str()), (0, ""));
+    let lines = text.lines().collect::<Vec<_>>();
+    assert!(lines[0].starts_with("4200 1700000000.0000"), "{}", lines[0]);
+    let rest = |line: &str| {
+        line.splitn(3, ' ')
+            .nth(2)
+            .unwrap()
+            .rsplit_once(" <")
+            .unwrap()
+            .0
+            .to_owned()
+    };
+    assert_eq!(
+        rest(lines[0]),
+        "openat(AT_FDCWD</tmp/postmark>, \"/tmp/postmark/s0/0\", O_RDWR|O_CREAT, 0644) = 5</tmp/postmark/s0/0>"
+    );
+    assert_eq!(
+        rest(lines[1]),
+        "write(5</tmp/postmark/s0/0>, \"\"..., 512) = 512"
+    );
+    let last = lines.len() - 1;
+    assert_eq!(rest(lines[last - 3]), "close(5</tmp/postmark/s0/0>) = 0");
+    assert_eq!(
+        rest(lines[last - 2]),
+        r#"unlink("/no\nsuch") = -1 ENOENT (error 2)"#
+    );
+    assert_eq!(rest(lines[last - 1]), "dup(7) = -1 EBADF (error 9)");
+    assert_eq!(rest(lines[last]), "getcwd(0x10, 5) = -1 EFAULT (error 14)");
+}
+
+#[test]
+fn exported_json_is_an_object_a_line() {
+    let place = Place::new();
+    let events = Workload::postmark(1, 2, 2);
+    write(&place.path("t"), &events, vec![OutputFilter::Zstd(1)]);
+    let (status, _, errors) = place.text(&["export", "--format", "json", "t", "-o", "t.json"]);
+    assert_eq!((status, errors.as_str()), (0, ""));
+    let text = std::fs::read_to_string(place.path("t.json")).unwrap();
+    let lines = text
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let lines = lines.collect::<Vec<_>>();
+    assert_eq!(lines.len(), events.len());
+    assert_eq!(lines[0]["message"], "openat");
+    assert_eq!(lines[0]["flags.names"], "O_RDWR|O_CREAT");
+    assert_eq!(lines[0]["result.path"], "/tmp/postmark/s0/0");
+    assert!(lines[0]["realtime"].as_u64().unwrap() > 1_700_000_000_000_000_000);
+}
+
+#[test]
+fn exported_perfetto_packets_begin_and_end_a_slice_for_each_call() {
+    let place = Place::new();
+    let events = Workload::postmark(1, 2, 2);
+    write(&place.path("t"), &events, vec![]);
+    let (status, _, errors) =
+        place.text(&["export", "--format", "perfetto", "t", "-o", "t.pftrace"]);
+    assert_eq!((status, errors.as_str()), (0, ""));
+    let bytes = std::fs::read(place.path("t.pftrace")).unwrap();
+    // Trace.packet is field 1, of wire type 2; lengths are below 16384 here.
+    let (mut at, mut packets) = (0, 0);
+    while at < bytes.len() {
+        assert_eq!(bytes[at], 0x0a);
+        let low = usize::from(bytes[at + 1]);
+        let (len, head) = match low & 0x80 {
+            0 => (low, 2),
+            _ => ((low & 0x7f) | usize::from(bytes[at + 2]) << 7, 3),
+        };
+        at += head + len;
+        packets += 1;
+    }
+    // A descriptor of the thread's track, and two packets a call.
+    assert_eq!((at, packets), (bytes.len(), 1 + 2 * events.len()));
+}
+
+#[test]
+fn stat_counts_and_schema_names_what_a_trace_holds() {
+    let place = Place::new();
+    let events = Workload::postmark(1, 3, 0);
+    write(&place.path("t"), &events, vec![]);
+    let (status, text, _) = place.text(&["stat", "t", "--json"]);
+    let figures: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (status, figures["records"].as_u64()),
+        (0, Some(events.len() as u64))
+    );
+    let messages = figures["messages"].as_array().unwrap();
+    let closes = messages.iter().find(|it| it["message"] == "close").unwrap();
+    assert_eq!(closes["records"], 3);
+    assert!(place.text(&["stat", "t"]).1.contains("  openat\n"));
+    let (status, text, _) = place.text(&["schema", "t"]);
+    assert_eq!(status, 0);
+    for line in ["257 write (call 1)", "513 openat (call 257)"] {
+        assert!(text.contains(line), "{line}");
+    }
+    let (_, text, _) = place.text(&["schema", "t", "--json"]);
+    let schema: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(schema["messages"].as_array().unwrap().len() > 300);
+}
+
+#[test]
+fn a_damaged_trace_gives_status_3_and_says_what_is_lost() {
+    let place = Place::new();
+    let events = Workload::postmark(1, 200, 200);
+    write(&place.path("t"), &events, vec![]);
+    assert_eq!(place.text(&["verify", "t"]).0, 0);
+    let mut bytes = std::fs::read(place.path("t")).unwrap();
+    let at = bytes.len() - 30_000;
+    bytes.truncate(at);
+    std::fs::write(place.path("cut"), bytes).unwrap();
+    for words in [&["cat", "cut"][..], &["stat", "cut"], &["verify", "cut"]] {
+        let (status, _, errors) = place.text(words);
+        assert_eq!(status, 3, "{words:?}");
+        assert!(
+            errors.contains("cut: byte ") && errors.contains("has no end"),
+            "{errors}"
+        );
+    }
+    let (status, _, errors) = place.text(&["recover", "cut", "-o", "new"]);
+    assert_eq!(status, 3);
+    assert!(errors.contains("records recovered"), "{errors}");
+    let (status, text, _) = place.text(&["verify", "new"]);
+    assert_eq!(status, 0);
+    let whole = place.text(&["cat", "t"]).1;
+    assert!(whole.starts_with(&place.text(&["cat", "new"]).1));
+    assert!(text.contains("nothing lost or altered"));
+}
+
+#[test]
+fn keys_are_checked_and_needed() {
+    let place = Place::new();
+    let events = Workload::postmark(1, 3, 3);
+    let key = || Key::new([9; 32]);
+    write(
+        &place.path("t"),
+        &events,
+        vec![
+            OutputFilter::Encrypt(key()),
+            OutputFilter::Authenticate(key()),
+        ],
+    );
+    std::fs::write(place.path("key"), [9; 32]).unwrap();
+    std::fs::write(place.path("hex"), "09".repeat(32) + "\n").unwrap();
+    std::fs::write(place.path("other"), [8; 32]).unwrap();
+    std::fs::write(place.path("short"), [8; 31]).unwrap();
+    let verify = |hmac: &str, encrypt: &str| {
+        place.text(&["verify", "t", "--hmac-key", hmac, "--encrypt-key", encrypt])
+    };
+    assert_eq!(verify("key", "key").0, 0);
+    assert_eq!(verify("hex", "hex").0, 0);
+    let (status, _, errors) = verify("other", "key");
+    assert_eq!(status, 3);
+    assert!(errors.contains("the block does not verify"), "{errors}");
+    assert_eq!(verify("key", "other").0, 3);
+    let (status, _, errors) = verify("short", "key");
+    assert_eq!(status, 125);
+    assert!(errors.contains("short: 31 bytes are no key: 32 bytes or 64 hexadecimal digits are"));
+    let (status, _, errors) = place.text(&["cat", "t"]);
+    assert_eq!(status, 3);
+    assert!(
+        errors.contains("the block is encrypted, and no key was given"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn what_is_no_trace_gives_status_125_with_its_name() {
+    let place = Place::new();
+    std::fs::write(place.path("text"), "hello").unwrap();
+    for (words, says) in [
+        (
+            &["cat", "text"][..],
+            "goanna-trace: text: this is no trace of goanna-trace",
+        ),
+        (
+            &["verify", "nothing"],
+            "goanna-trace: nothing: No such file or directory",
+        ),
+        (&["stat", "."], "goanna-trace: .: Is a directory"),
+        (
+            &["cat"],
+            "goanna-trace: the following required arguments were not provided",
+        ),
+        (
+            &["recover", "text", "-o", "text"],
+            "goanna-trace: --output: text is the damaged trace itself",
+        ),
+    ] {
+        let (status, _, errors) = place.text(words);
+        assert_eq!(status, 125, "{words:?}");
+        assert!(errors.starts_with(says), "{errors}");
+    }
+    assert_eq!(std::fs::read(place.path("text")).unwrap(), b"hello");
+}
+
+#[test]
+fn a_trace_comes_through_a_pipe_and_a_reader_that_leaves_is_no_error() {
+    let place = Place::new();
+    write(&place.path("t"), &Workload::postmark(1, 300, 100), vec![]);
+    let program = env!("CARGO_BIN_EXE_goanna-trace");
+    let script = format!("{program} cat - < t | head -n 2; echo ${{PIPESTATUS[0]}}");
+    let mut shell = Command::new("bash");
+    let output = shell
+        .arg("-c")
+        .arg(script)
+        .current_dir(place.dir.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().count(), 3);
+    assert_eq!(text.lines().last(), Some("141"));
+    assert!(output.stderr.is_empty());
+}
