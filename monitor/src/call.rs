@@ -7,7 +7,7 @@ use std::sync::Arc;
 use goanna_sys::notify::Listener;
 use goanna_sys::{interrupt, procfs, tracee};
 use goanna_vfs::walk::{Last, Oracle, Parent, Pos, Walk};
-use goanna_vfs::{BLOCKED, Caller, Errno, PATH_MAX, Place, Result, caps};
+use goanna_vfs::{Caller, Errno, FsError, PATH_MAX, Place, Result, caps};
 
 use crate::Monitor;
 pub use crate::answer::{Answer, Work};
@@ -45,7 +45,7 @@ pub struct Entry {
 
 impl Entry {
     /// The name, where `.` or `..` or nothing answers `errno`.
-    pub fn name(&self, errno: Errno) -> Result<&[u8]> {
+    pub fn name(&self, errno: Errno) -> Result<&[u8], Errno> {
         match &self.last {
             Last::Name(name) => Ok(name),
             _ => Err(errno),
@@ -126,7 +126,7 @@ impl<'m> Call<'m> {
     }
 
     /// The tracee's credentials.
-    pub fn caller(&self) -> Result<Arc<Caller>> {
+    pub fn caller(&self) -> Result<Arc<Caller>, Errno> {
         if let Some(caller) = self.caller.get() {
             return Ok(Arc::clone(caller));
         }
@@ -147,33 +147,33 @@ impl<'m> Call<'m> {
     }
 
     /// The path at argument `index`. EFAULT, ENAMETOOLONG.
-    pub fn path(&self, index: usize) -> Result<Vec<u8>> {
+    pub fn path(&self, index: usize) -> Result<Vec<u8>, Errno> {
         tracee::read_cstr(self.task.tid, self.arg(index), PATH_MAX)
     }
 
     /// `len` bytes at `address`. EFAULT.
-    pub fn read(&self, address: u64, len: usize) -> Result<Vec<u8>> {
+    pub fn read(&self, address: u64, len: usize) -> Result<Vec<u8>, Errno> {
         let mut bytes = vec![0; len];
         tracee::read_exact(self.task.tid, address, &mut bytes)?;
         Ok(bytes)
     }
 
     /// Writes `bytes` at `address`. EFAULT.
-    pub fn put(&self, address: u64, bytes: &[u8]) -> Result<()> {
+    pub fn put(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
         tracee::write_all(self.task.tid, address, bytes)
     }
 
     /// A `u64` at `address`. EFAULT.
-    pub fn read_u64(&self, address: u64) -> Result<u64> {
+    pub fn read_u64(&self, address: u64) -> Result<u64, Errno> {
         self.read_array(address).map(u64::from_ne_bytes)
     }
 
     /// A `u32` at `address`. EFAULT.
-    pub fn read_u32(&self, address: u64) -> Result<u32> {
+    pub fn read_u32(&self, address: u64) -> Result<u32, Errno> {
         self.read_array(address).map(u32::from_ne_bytes)
     }
 
-    fn read_array<const LEN: usize>(&self, address: u64) -> Result<[u8; LEN]> {
+    fn read_array<const LEN: usize>(&self, address: u64) -> Result<[u8; LEN], Errno> {
         let mut bytes = [0; LEN];
         tracee::read_exact(self.task.tid, address, &mut bytes)?;
         Ok(bytes)
@@ -189,7 +189,7 @@ impl<'m> Call<'m> {
     pub fn descriptor(&self, fd: i32) -> Result<Descriptor> {
         Ok(match self.descriptor_of_any(fd) {
             // It need not be brought when it is none of ours.
-            Err(Errno::EPERM) if self.shadow(fd)?.is_none() => {
+            Err(FsError::Errno(Errno::EPERM)) if self.shadow(fd)?.is_none() => {
                 self.task.wanted();
                 Descriptor::Native
             }
@@ -224,7 +224,7 @@ impl<'m> Call<'m> {
 
     fn start(&self, dirfd: i32, path: &[u8]) -> Result<(Pos, bool)> {
         match path.first() {
-            None => return Err(Errno::ENOENT),
+            None => return Err(Errno::ENOENT.into()),
             Some(b'/') => return Ok((Pos::root(), true)),
             Some(_) => {}
         }
@@ -265,7 +265,7 @@ impl<'m> Call<'m> {
     }
 
     /// What the walk asks about this task's /proc.
-    pub fn oracle(&self) -> Result<TaskOracle<'m>> {
+    pub fn oracle(&self) -> Result<TaskOracle<'m>, Errno> {
         let pid = self.caller()?.pid;
         Ok(TaskOracle {
             monitor: self.monitor,
@@ -353,7 +353,7 @@ impl<'m> Call<'m> {
         }
         let mut path = match dir.path(&*self.caller()?) {
             Ok((path, _)) => path,
-            Err(BLOCKED) => return Err(BLOCKED),
+            Err(blocked @ FsError::Blocked(_)) => return Err(blocked),
             // Nothing can be mounted where no path leads.
             Err(_) => return Ok(false),
         };
@@ -428,14 +428,14 @@ impl Monitor {
     }
 
     /// `F_GETFL` of an open file description, and whether it can be written through.
-    pub fn writable(ofd: &OwnedFd) -> Result<(bool, i32)> {
+    pub fn writable(ofd: &OwnedFd) -> Result<(bool, i32), Errno> {
         use nix::fcntl::{FcntlArg, fcntl};
         let flags = fcntl(ofd.as_fd(), FcntlArg::F_GETFL)?;
         Ok((flags & libc::O_ACCMODE != libc::O_RDONLY, flags))
     }
 
     /// `O_RDONLY`, `O_WRONLY` or `O_RDWR` of an open file description.
-    pub fn access_mode(ofd: &OwnedFd) -> Result<i32> {
+    pub fn access_mode(ofd: &OwnedFd) -> Result<i32, Errno> {
         Ok(Self::writable(ofd)?.1 & libc::O_ACCMODE)
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use goanna_sys::launch::{Launch, LaunchError, Launched, launch};
 use goanna_sys::procfs;
 use goanna_vfs::walk::{NoProcess, Pos, Walk};
-use goanna_vfs::{Caller, Errno, FileKind, Mounts, Result, ops};
+use goanna_vfs::{Caller, Errno, FileKind, Mounts, Result, ops, wait_for_locks};
 use nix::unistd::{AccessFlags, access};
 
 use crate::calls::socket::watch;
@@ -76,7 +76,7 @@ pub fn find(mounts: &Mounts, command: &Command) -> std::result::Result<Program, 
     };
     let mut refused = None;
     for candidate in candidates {
-        match executable(mounts, command, &candidate) {
+        match wait_for_locks(|| executable(mounts, command, &candidate)) {
             Ok(()) => {
                 return Ok(Program {
                     file: CString::new(candidate).map_err(|_| Error::BadCommand)?,
@@ -98,12 +98,12 @@ fn executable(mounts: &Mounts, command: &Command, path: &[u8]) -> Result<()> {
     let directory = &command.directory;
     let start = match path.first() {
         Some(b'/') => Pos::root(),
-        _ if directory.as_os_str().is_empty() => return Err(Errno::ENOENT),
+        _ if directory.as_os_str().is_empty() => return Err(Errno::ENOENT.into()),
         _ => Pos::Host(directory.as_os_str().as_bytes().to_vec()),
     };
     let caller = &command.caller;
     match Walk::new(mounts, caller, &NoProcess).object(start, path, true)? {
-        Pos::Mounted(place) if place.node.kind() != FileKind::Regular => Err(Errno::EACCES),
+        Pos::Mounted(place) if place.node.kind() != FileKind::Regular => Err(Errno::EACCES.into()),
         Pos::Mounted(place) => ops::access(caller, &place, libc::X_OK),
         Pos::Host(path) => {
             let path = directory.join(OsStr::from_bytes(&path));
@@ -111,9 +111,9 @@ fn executable(mounts: &Mounts, command: &Command, path: &[u8]) -> Result<()> {
                 .map_err(crate::errno::errno)?
                 .is_dir()
             {
-                return Err(Errno::EACCES);
+                return Err(Errno::EACCES.into());
             }
-            access(&path, AccessFlags::X_OK)
+            Ok(access(&path, AccessFlags::X_OK)?)
         }
     }
 }

@@ -266,8 +266,11 @@ impl Monitor {
 
     /// Tells a failure for want of descriptors in this process from one in the tracee's: the program has not reached its own
     /// limit (EMFILE), so it gets ENFILE, and the user is notified once.
-    pub(crate) fn judge_shortage<T>(&self, outcome: Result<T, Errno>) -> Result<T, Errno> {
-        if outcome.as_ref().err() != Some(&Errno::EMFILE) {
+    pub(crate) fn judge_shortage<T>(
+        &self,
+        outcome: goanna_vfs::Result<T>,
+    ) -> goanna_vfs::Result<T> {
+        if !outcome.as_ref().is_err_and(|error| *error == Errno::EMFILE) {
             return outcome;
         }
         let Some(limit) = limits::exhausted_nofile() else {
@@ -279,7 +282,7 @@ impl Monitor {
                  (ulimit -Hn) before the next run"
             ));
         }
-        Err(Errno::ENFILE)
+        Err(Errno::ENFILE.into())
     }
 
     /// Sends a tracee the signal the kernel would have sent.

@@ -16,7 +16,7 @@ use amino_fs::{AminoFs, EngineKind, Options};
 use fastrand::Rng;
 use goanna_tests::isolation::{Layout, Op, Seen, Site, perform, told};
 use goanna_tests::{Place, finish_within, is_long, program};
-use goanna_vfs::{BLOCKED, Errno, Transactions, TxnId};
+use goanna_vfs::{Errno, FsError, Transactions, TxnId};
 
 const THREADS: u8 = 16;
 
@@ -55,13 +55,15 @@ impl Clerk<'_> {
         let since = Instant::now();
         let tid = i32::from(self.number) + 1;
         loop {
-            let outcome = perform(&mut self.site.user(tid, Some(txn)), op);
-            if outcome != Err(BLOCKED) {
-                assert!(outcome.is_ok(), "{op}: {}", told(&outcome));
-                return outcome;
+            match perform(&mut self.site.user(tid, Some(txn)), op) {
+                Err(FsError::Blocked(lock)) => {
+                    lock.wait(since.elapsed(), Duration::from_millis(50))?;
+                }
+                outcome => {
+                    assert!(outcome.is_ok(), "{op}: {}", told(&outcome));
+                    return Ok(outcome.unwrap());
+                }
             }
-            let slice = Duration::from_millis(50);
-            self.site.fs.wait(tid, since.elapsed(), slice)?;
         }
     }
 

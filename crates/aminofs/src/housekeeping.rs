@@ -76,7 +76,7 @@ impl Volume {
 
     /// Removes some of what files without names left in the store; whether something is still to be done. After a failure
     /// all of it is.
-    pub(crate) fn reap_queued(&self) -> Result<bool> {
+    pub(crate) fn reap_queued(&self) -> Result<bool, Errno> {
         // Another thread may be at it, and has taken the jobs.
         let _reaping = self.table.reaping.lock();
         let mut reap_jobs = std::mem::take(&mut self.table.chores.lock().reap_jobs);
@@ -102,7 +102,7 @@ impl Volume {
     }
 
     /// Deletes in one operation what the first jobs hold, or part of it, and says of each of those what is gone.
-    fn reap_some(&self, reap_jobs: &[ReapJob]) -> Result<Vec<Reaped>> {
+    fn reap_some(&self, reap_jobs: &[ReapJob]) -> Result<Vec<Reaped>, Errno> {
         self.store.throttle();
         let guard = self.store.enter();
         let (mut changes, mut reaped) = (Changes::new(), Vec::new());
@@ -117,7 +117,7 @@ impl Volume {
     }
 
     /// Adds to `changes` the deletion of what the store holds of one inode, or of part of it.
-    fn reap_one(&self, job: &ReapJob, changes: &mut Changes) -> Result<Reaped> {
+    fn reap_one(&self, job: &ReapJob, changes: &mut Changes) -> Result<Reaped, Errno> {
         let ino = job.ino;
         let known = job.stored_exact || !job.stored.is_empty() && job.stored.len() <= REAP_PAGES;
         if known {
@@ -168,7 +168,7 @@ impl Volume {
     }
 
     /// Picks up what was written through mappings of any file. No lock is held.
-    pub(crate) fn pick_up_all(&self) -> Result<()> {
+    pub(crate) fn pick_up_all(&self) -> Result<(), Errno> {
         let mapped: Vec<_> = self
             .mapped
             .lock()
@@ -183,12 +183,12 @@ impl Volume {
     }
 
     /// Picks up what was written through mappings of the file. No lock is held.
-    pub(crate) fn pick_up(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub(crate) fn pick_up(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
         self.pick_up_pages(inode, 0, u64::MAX)
     }
 
     /// [`Volume::pick_up`] of the pages from `page` to `end`.
-    fn pick_up_pages(&self, inode: &Arc<Inode>, mut page: u64, end: u64) -> Result<()> {
+    fn pick_up_pages(&self, inode: &Arc<Inode>, mut page: u64, end: u64) -> Result<(), Errno> {
         loop {
             self.store.throttle();
             let _guard = self.store.enter();
@@ -208,7 +208,13 @@ impl Volume {
     }
 
     /// Marks those of the pages dirty that differ from what is stored.
-    fn compare(&self, inode: &Arc<Inode>, state: &mut State, start: u64, end: u64) -> Result<()> {
+    fn compare(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut State,
+        start: u64,
+        end: u64,
+    ) -> Result<(), Errno> {
         let mut found = Vec::new();
         let compared = self.find_changes(inode, state, start..end, &mut found);
         let mut changed = false;
@@ -232,7 +238,7 @@ impl Volume {
         state: &State,
         pages: Range<u64>,
         found: &mut Vec<u64>,
-    ) -> Result<()> {
+    ) -> Result<(), Errno> {
         let Some(cache) = &state.cache else {
             return Ok(());
         };
@@ -303,7 +309,7 @@ impl Volume {
         }
     }
 
-    pub(crate) fn do_sync(&self, node: Option<&Node>) -> Result<()> {
+    pub(crate) fn do_sync(&self, node: Option<&Node>) -> Result<(), Errno> {
         if self.is_snapshot {
             return Ok(());
         }
@@ -326,7 +332,7 @@ impl Volume {
         node: &Node,
         range: Range<u64>,
         durable: bool,
-    ) -> Result<()> {
+    ) -> Result<(), Errno> {
         let inode = self.inode(node)?;
         if inode.state.lock().uncommitted {
             return Err(Errno::ESTALE);

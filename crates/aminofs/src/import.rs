@@ -6,21 +6,30 @@ use amino_schema::{INLINE_MAX, key, record};
 use amino_txn::Changes;
 use bytes::Bytes;
 use goanna_cache::write_all_at;
-use goanna_vfs::{Caller, Errno, Node};
+use goanna_vfs::{Caller, Errno, FsError, Node};
 
+use crate::AminoFs;
 use crate::content::cost::PAGE_COST;
 use crate::inode::{PAGE, now};
 use crate::view::View;
-use crate::{AminoFs, Error};
 
 /// Pages handed over in one operation.
 const CHUNK_PAGES: usize = 64;
 
-fn failed(errno: Errno) -> Error {
-    Error::Operation {
-        what: "cannot import",
-        errno,
-    }
+/// Why a file could not be imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The source could not be read.
+    #[error("cannot read the source of {name}")]
+    Source {
+        /// The file's name.
+        name: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The store refused it.
+    #[error(transparent)]
+    Store(#[from] FsError),
 }
 
 impl AminoFs {
@@ -36,21 +45,18 @@ impl AminoFs {
         mode: u32,
         reader: &mut dyn Read,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Node, Error> {
-        let made = self.view(caller, |view| view.make_file(caller, dir, name, mode));
-        let inode = made.map_err(failed)?;
+    ) -> Result<Node, ImportError> {
+        let inode = self.view(caller, |view| view.make_file(caller, dir, name, mode))?;
         let mut buf = vec![0; CHUNK_PAGES * PAGE as usize];
         let mut offset = 0;
         loop {
-            let len = fill(reader, &mut buf).map_err(|source| Error::Host {
-                what: "read the source of",
-                path: String::from_utf8_lossy(name).into_owned().into(),
+            let len = fill(reader, &mut buf).map_err(|source| ImportError::Source {
+                name: String::from_utf8_lossy(name).into_owned(),
                 source,
             })?;
             let data = buf.get(..len).unwrap_or_default();
             if !data.is_empty() {
-                let imported = self.view(caller, |view| view.import_chunk(&inode, offset, data));
-                imported.map_err(failed)?;
+                self.view(caller, |view| view.import_chunk(&inode, offset, data))?;
                 offset += len as u64;
                 progress(len as u64);
             }
@@ -72,7 +78,7 @@ impl View<'_> {
         self.change(|guard| {
             let mut state = inode.state.lock();
             if state.gone {
-                return Err(Errno::ENOENT);
+                return Err(Errno::ENOENT.into());
             }
             let end = offset + data.len() as u64;
             let first = offset / PAGE;

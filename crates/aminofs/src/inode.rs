@@ -267,7 +267,7 @@ impl State {
     }
 
     /// EPERM with one of these [`goanna_vfs::file_flags`].
-    pub fn unless_flagged(&self, flags: u32) -> Result<()> {
+    pub fn unless_flagged(&self, flags: u32) -> Result<(), Errno> {
         if self.meta.flags.file_flags() & flags != 0 {
             return Err(Errno::EPERM);
         }
@@ -275,7 +275,7 @@ impl State {
     }
 
     /// Whether entries may be made in this directory: ENOENT once it was removed.
-    pub fn check_alive(&self) -> Result<()> {
+    pub fn check_alive(&self) -> Result<(), Errno> {
         if self.home == Home::Orphan {
             Err(Errno::ENOENT)
         } else {
@@ -495,8 +495,8 @@ impl Table {
         kind: FileKind,
         drops: u64,
         state: State,
-        reread: impl FnOnce() -> Result<State>,
-    ) -> Result<Arc<Inode>> {
+        reread: impl FnOnce() -> Result<State, Errno>,
+    ) -> Result<Arc<Inode>, Errno> {
         let mut shard = self.shard(ino).lock();
         let mut stale = false;
         if let Some(weak) = shard.get(&ino) {

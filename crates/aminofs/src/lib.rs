@@ -57,6 +57,7 @@ use crate::inode::{Home, Inode, PAGE, ReapJob, Seen, State, Table};
 use crate::transaction::Transactions;
 
 pub use amino_txn::{EngineKind, Loss, Salvaged};
+pub use import::ImportError;
 pub use salvage::salvage;
 
 /// How much an operation waits for the disk before it is answered.
@@ -236,7 +237,7 @@ pub struct Volume {
     reserved: AtomicUsize,
     mapped: Mutex<HashMap<u64, Weak<Inode>>>,
     idle: Mutex<IdleList<Arc<Inode>>>,
-    transactions: Transactions,
+    transactions: Arc<Transactions>,
     inos: Mutex<InoPool>,
     housekeeper: Mutex<Option<JoinHandle<()>>>,
 }
@@ -293,11 +294,13 @@ impl Volume {
                 "the root directory's entry is another's",
             ));
         };
-        let transactions = Transactions::new().map_err(|source| Error::Host {
-            what: "get random bytes for",
-            path: store_dir.to_owned(),
-            source,
-        })?;
+        let transactions = Transactions::new()
+            .map(Arc::new)
+            .map_err(|source| Error::Host {
+                what: "get random bytes for",
+                path: store_dir.to_owned(),
+                source,
+            })?;
         let table = Table::new();
         let no_name: Arc<[u8]> = Arc::from(&b""[..]);
         let home = Home::Path {
@@ -431,29 +434,29 @@ impl Volume {
     }
 
     /// Waits until everything done before is on the disk. No lock is held.
-    fn flush(&self) -> Result<()> {
+    fn flush(&self) -> Result<(), Errno> {
         self.store.sync().map_err(|e| errno(&e))
     }
 
-    fn submit(&self, guard: &OpGuard<'_>, changes: Changes) -> Result<()> {
+    fn submit(&self, guard: &OpGuard<'_>, changes: Changes) -> Result<(), Errno> {
         self.store.submit(guard, changes).map_err(|e| errno(&e))
     }
 
     /// Makes sure that so many bytes of changes that the next cut collects can be logged.
-    fn reserve(&self, bytes: usize) -> Result<()> {
+    fn reserve(&self, bytes: usize) -> Result<(), Errno> {
         self.store.reserve(bytes).map_err(|e| errno(&e))?;
         self.reserved.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
     /// As [`Volume::reserve`], for what makes room in the end: possible when the disk is full for everything else.
-    fn reserve_removal(&self, bytes: usize) -> Result<()> {
+    fn reserve_removal(&self, bytes: usize) -> Result<(), Errno> {
         self.store.reserve_removal(bytes).map_err(|e| errno(&e))?;
         self.reserved.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Errno> {
         records::get(&*self.records, key)
     }
 
@@ -462,12 +465,12 @@ impl Volume {
         &self,
         prefix: &[u8],
         visit: impl FnMut(&[u8], &Bytes) -> std::result::Result<bool, amino_schema::DecodeError>,
-    ) -> Result<()> {
+    ) -> Result<(), Errno> {
         records::scan(&*self.records, Bound::Unbounded, prefix, visit)
     }
 
     /// The inode behind a node of this file system.
-    fn inode(&self, node: &Node) -> Result<Arc<Inode>> {
+    fn inode(&self, node: &Node) -> Result<Arc<Inode>, Errno> {
         node.pin_arc::<Inode>().ok_or(Errno::ESTALE)
     }
 
@@ -487,7 +490,7 @@ impl Volume {
     }
 
     /// An inode number never used before.
-    fn new_ino(&self, guard: &OpGuard<'_>) -> Result<u64> {
+    fn new_ino(&self, guard: &OpGuard<'_>) -> Result<u64, Errno> {
         let mut pool = self.inos.lock();
         if pool.next == pool.superblock.next_ino {
             let mut superblock = pool.superblock.clone();

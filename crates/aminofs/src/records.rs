@@ -5,12 +5,12 @@ use std::ops::{Bound, ControlFlow};
 use amino_schema::DecodeError;
 use amino_txn::Records;
 use bytes::Bytes;
-use goanna_vfs::Result;
+use goanna_vfs::{Errno, Result};
 
 use crate::{damaged, errno};
 
 /// The value of a record.
-pub(crate) fn get(records: &dyn Records, key: &[u8]) -> Result<Option<Bytes>> {
+pub(crate) fn get(records: &dyn Records, key: &[u8]) -> Result<Option<Bytes>, Errno> {
     records.get(key).map_err(|error| errno(&error))
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn scan(
     from: Bound<&[u8]>,
     prefix: &[u8],
     mut visit: impl FnMut(&[u8], &Bytes) -> std::result::Result<bool, DecodeError>,
-) -> Result<()> {
+) -> Result<(), Errno> {
     let mut failure = None;
     let scanned = records.scan(from, prefix, &mut |key, value| {
         match visit(key, value) {

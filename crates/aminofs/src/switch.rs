@@ -168,7 +168,7 @@ impl FileSystem for AminoFs {
     }
 
     fn sync(&self, node: Option<&Node>) -> Result<()> {
-        self.do_sync(node)
+        Ok(self.do_sync(node)?)
     }
 
     fn setattr(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
@@ -176,7 +176,7 @@ impl FileSystem for AminoFs {
     }
 
     fn statfs(&self, _: &Caller, _: &Node) -> Result<StatFs> {
-        self.do_statfs()
+        Ok(self.do_statfs()?)
     }
 
     fn getxattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
@@ -215,7 +215,7 @@ impl CachedContent for AminoFs {
     }
 
     fn sync_mapped(&self, node: &Node, range: Range<u64>, durable: bool) -> Result<()> {
-        self.do_sync_mapped(node, range, durable)
+        Ok(self.do_sync_mapped(node, range, durable)?)
     }
 
     fn open_for_writing(&self, caller: &Caller, node: &Node) -> bool {

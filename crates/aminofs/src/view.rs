@@ -14,7 +14,7 @@ use amino_schema::{DecodeError, Meta, Timestamp};
 use amino_txn::locks::{Mode, Owner, Resource};
 use amino_txn::{Actor, Changes, OpGuard, Records, Visit};
 use bytes::Bytes;
-use goanna_vfs::{BLOCKED, Caller, Errno, FileKind, Node, Result};
+use goanna_vfs::{Caller, Errno, FileKind, FsError, Node, Result};
 
 use crate::inode::{Home, Inode, State, now};
 use crate::transaction::Txn;
@@ -26,7 +26,6 @@ pub(crate) struct View<'a> {
     fs: &'a Volume,
     within: Option<&'a Arc<Txn>>,
     durability: Durability,
-    tid: i32,
     actor: Actor,
     /// Transactions are open, so that this single operation must lock what it changes.
     locking: Cell<bool>,
@@ -63,13 +62,12 @@ impl AminoFs {
         // Recursively: a sink that readdir calls may call the file system.
         let _using = txn.as_ref().map(|txn| txn.using.read_recursive());
         if txn.as_ref().is_some_and(|txn| txn.ended.load(SeqCst)) {
-            return Err(Errno::ECANCELED);
+            return Err(Errno::ECANCELED.into());
         }
         op(&View {
             fs: &self.volume,
             durability: self.durability,
             within: txn.as_ref(),
-            tid: caller.tid,
             actor: Actor {
                 uid: caller.uid,
                 pid: caller.pid.unsigned_abs(),
@@ -94,7 +92,7 @@ impl View<'_> {
         let mut result = self.enter(&mut op);
         let (mut available, mut reaped, mut has_deleted) = (0, 0, false);
         for number in 0..CLEAN_UPS.1 {
-            if !matches!(result, Err(Errno::ENOSPC)) || self.within.is_some() {
+            if !matches!(result, Err(FsError::Errno(Errno::ENOSPC))) || self.within.is_some() {
                 break;
             }
             let before = std::mem::replace(&mut available, self.store.available_bytes());
@@ -116,7 +114,7 @@ impl View<'_> {
 
     fn enter<T>(&self, op: impl FnOnce(&OpGuard<'_>) -> Result<T>) -> Result<T> {
         if self.is_snapshot {
-            return Err(Errno::EROFS);
+            return Err(Errno::EROFS.into());
         }
         self.store.throttle();
         let guard = self.store.enter();
@@ -173,8 +171,7 @@ impl View<'_> {
         let locks = &self.transactions.locks;
         locks.acquire(owner, resource, mode).map_err(|conflict| {
             let txn = self.within.map(|txn| txn.id);
-            self.transactions.note(self.tid, conflict, txn);
-            BLOCKED
+            FsError::Blocked(self.transactions.wait_for(conflict, txn))
         })
     }
 
@@ -218,7 +215,7 @@ impl View<'_> {
         let base = node.pin_arc::<Inode>().ok_or(Errno::ESTALE)?;
         let inode = self.current(base);
         if inode.under.is_none() && inode.state.lock().uncommitted {
-            return Err(Errno::ESTALE);
+            return Err(Errno::ESTALE.into());
         }
         Ok(inode)
     }
@@ -235,7 +232,7 @@ impl View<'_> {
         if inode.kind == FileKind::Directory {
             Ok(inode)
         } else {
-            Err(Errno::ENOTDIR)
+            Err(Errno::ENOTDIR.into())
         }
     }
 
@@ -396,19 +393,19 @@ impl View<'_> {
                 txn.level.lock().changes.merge(changes);
                 Ok(())
             }
-            None => self.store.submit(guard, changes).map_err(|e| errno(&e)),
+            None => Ok(self.store.submit(guard, changes).map_err(|e| errno(&e))?),
         }
     }
 
     /// Makes sure that so many bytes of changes that the next cut, or the commit, collects can be logged.
     pub(crate) fn reserve(&self, bytes: usize) -> Result<()> {
         let Some(txn) = self.within else {
-            return self.fs.reserve(bytes);
+            return Ok(self.fs.reserve(bytes)?);
         };
         if txn.total_bytes().saturating_add(bytes as u64) > self.options.transaction_bytes {
             let outermost = txn.chain().last().unwrap_or(txn);
             outermost.refused.store(true, SeqCst);
-            return Err(Errno::ENOSPC);
+            return Err(Errno::ENOSPC.into());
         }
         txn.bytes.fetch_add(bytes as u64, SeqCst);
         Ok(())
@@ -421,17 +418,17 @@ impl View<'_> {
                 txn.bytes.fetch_add(bytes as u64, SeqCst);
                 Ok(())
             }
-            None => self.fs.reserve_removal(bytes),
+            None => Ok(self.fs.reserve_removal(bytes)?),
         }
     }
 
     /// The value of a record as this operation sees it.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        records::get(self, key)
+        Ok(records::get(self, key)?)
     }
 
     /// The value of a record outside of this transaction.
-    pub(crate) fn committed(&self, key: &[u8]) -> Result<Option<Bytes>> {
+    pub(crate) fn committed(&self, key: &[u8]) -> Result<Option<Bytes>, Errno> {
         self.fs.get(key)
     }
 
@@ -442,7 +439,7 @@ impl View<'_> {
         prefix: &[u8],
         visit: impl FnMut(&[u8], &Bytes) -> std::result::Result<bool, DecodeError>,
     ) -> Result<()> {
-        records::scan(self, from, prefix, visit)
+        Ok(records::scan(self, from, prefix, visit)?)
     }
 
     /// As [`View::scan_from`], from the first on.

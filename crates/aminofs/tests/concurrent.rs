@@ -76,8 +76,9 @@ fn hammer(fs: &AminoFs, seed: u64, steps: u32) {
                 fs.read_at(&user, &node, 0, &mut buf).map(drop)
             }),
         };
-        if let Err(errno) = result {
+        if let Err(error) = result {
             // ESTALE: a file was deleted between walk and read.
+            let errno = error.errno().unwrap();
             assert!(races.contains(&errno) || errno == Errno::ESTALE, "{errno}");
         }
         if open.len() > 6 {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use common::*;
 
 use amino_fs::{AminoFs, EngineKind, Options};
-use goanna_vfs::{Errno, FileSystem, WritePosition};
+use goanna_vfs::{Errno, FileSystem, FsError, WritePosition};
 
 const SYNC_EVERY: u64 = 503;
 
@@ -394,7 +394,7 @@ fn dirty_victim() {
         });
         for i in 1.. {
             match Change::number(i).perform(&fs) {
-                Ok(()) | Err(Errno::ENOENT | Errno::EEXIST) => {}
+                Ok(()) | Err(FsError::Errno(Errno::ENOENT | Errno::EEXIST)) => {}
                 Err(errno) => panic!("{errno}"),
             }
             performed.store(i, Ordering::Release);

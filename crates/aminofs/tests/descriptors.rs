@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use amino_fs::EngineKind;
 use common::user::User;
 use common::{close_and_check, open_with, options};
-use goanna_vfs::{Errno, FileSystem, WritePosition};
+use goanna_vfs::{Errno, FileSystem, FsError, WritePosition};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -63,7 +63,10 @@ fn a_commit_without_descriptors_fails_before_its_record_or_not_at_all() {
         let committed = match result {
             Ok(()) => true,
             Err(errno) => {
-                assert!(matches!(errno, Errno::EMFILE | Errno::ENFILE), "{errno}");
+                assert!(
+                    matches!(errno, FsError::Errno(Errno::EMFILE | Errno::ENFILE)),
+                    "{errno}"
+                );
                 false
             }
         };

@@ -43,7 +43,7 @@ fn exhaust(disk: &SmallDisk, user: &User<'_>) {
         disk.fill();
         // The store notices, and releases its log.
         let refused = user.put("more", &noise(30 << 20));
-        assert_eq!(refused, Err(Errno::ENOSPC));
+        assert_eq!(refused, Err(Errno::ENOSPC.into()));
         std::thread::sleep(Duration::from_millis(50));
         disk.fill();
         let len = fs::metadata(disk.others()).unwrap().len();

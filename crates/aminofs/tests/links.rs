@@ -69,8 +69,8 @@ fn metadata_is_promoted_and_demoted() {
     assert_eq!(keys(&fs), [1, 2, 0, 0, 0, 1]);
     fs.link(&user, &node, &top, b"c").unwrap();
     assert_eq!(keys(&fs), [1, 3, 0, 0, 0, 1]);
-    assert_eq!(fs.link(&user, &node, &top, b"c"), Err(Errno::EEXIST));
-    assert_eq!(fs.link(&user, &top, &top, b"d"), Err(Errno::EPERM));
+    assert_eq!(fs.link(&user, &node, &top, b"c"), Err(Errno::EEXIST.into()));
+    assert_eq!(fs.link(&user, &top, &top, b"d"), Err(Errno::EPERM.into()));
     fs.rename(&user, &top, b"b", &top, b"B", 0).unwrap();
     assert_eq!(
         fs.rename(&user, &top, b"B", &top, b"c", 0),
@@ -157,7 +157,7 @@ fn exchange_of_hard_links() {
     assert!(walk(&fs, "b").unwrap().is_dir());
     assert_eq!(
         fs.rename(&user, &top, b"d", &sub, b"e", libc::RENAME_EXCHANGE),
-        Err(Errno::EINVAL)
+        Err(Errno::EINVAL.into())
     );
     drop((node, sub));
     close_and_check(fs, &dir.path().join("store"));
@@ -179,7 +179,7 @@ fn files_without_names_stay_while_open_and_go_afterwards() {
     assert_eq!(fs.getattr(&user, &file.node).unwrap().nlink, 0);
     assert_eq!(
         fs.link(&user, &file.node, &fs.root(), b"g"),
-        Err(Errno::ENOENT)
+        Err(Errno::ENOENT.into())
     );
     file.write(&fs, WritePosition::Cursor, b"more").unwrap();
     assert_eq!(fs.getattr(&user, &file.node).unwrap().size, 100_004);
@@ -281,7 +281,7 @@ fn tmpfiles() {
     let private = make(flags | libc::O_EXCL);
     assert_eq!(
         fs.link(&user, &private.node, &fs.root(), b"other"),
-        Err(Errno::ENOENT)
+        Err(Errno::ENOENT.into())
     );
     private.close(&fs);
     make(flags).close(&fs);

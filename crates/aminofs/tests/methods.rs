@@ -78,16 +78,16 @@ fn offsets_and_append_follow_the_description() {
     assert_eq!(read_file(&fs, "f").unwrap(), b"aXcdef!nd+-");
     assert_eq!(
         file.write(&fs, WritePosition::At(u64::MAX), b"x"),
-        Err(Errno::EINVAL)
+        Err(Errno::EINVAL.into())
     );
     assert_eq!(
         file.write(&fs, WritePosition::At(i64::MAX as u64), b"x"),
-        Err(Errno::EINVAL)
+        Err(Errno::EINVAL.into())
     );
     let reader = open_file(&fs, "f", libc::O_RDONLY).unwrap();
     assert_eq!(
         reader.write(&fs, WritePosition::Cursor, b"x"),
-        Err(Errno::EBADF)
+        Err(Errno::EBADF.into())
     );
 }
 
@@ -125,8 +125,14 @@ fn truncate_cuts_and_grows() {
     let mut head = [0; 100];
     assert_eq!(fs.read_at(&caller(), &node, 0, &mut head), Ok(100));
     assert_eq!(head, data[..100]);
-    assert_eq!(fs.truncate(&caller(), &node, u64::MAX), Err(Errno::EFBIG));
-    assert_eq!(fs.truncate(&caller(), &fs.root(), 0), Err(Errno::EISDIR));
+    assert_eq!(
+        fs.truncate(&caller(), &node, u64::MAX),
+        Err(Errno::EFBIG.into())
+    );
+    assert_eq!(
+        fs.truncate(&caller(), &fs.root(), 0),
+        Err(Errno::EISDIR.into())
+    );
     // O_TRUNC, without anybody having the content in memory.
     drop(open_file(&fs, "f", libc::O_WRONLY | libc::O_TRUNC).unwrap());
     let fs = reopen(&dir, fs);
@@ -149,14 +155,14 @@ fn fallocate_modes() {
     assert_eq!(fallocate(0, 0, 72_000), Ok(()));
     assert_eq!(
         fallocate(libc::FALLOC_FL_PUNCH_HOLE, 0, 1),
-        Err(Errno::EOPNOTSUPP)
+        Err(Errno::EOPNOTSUPP.into())
     );
     assert_eq!(
         fallocate(libc::FALLOC_FL_UNSHARE_RANGE, 0, 4096),
-        Err(Errno::EOPNOTSUPP)
+        Err(Errno::EOPNOTSUPP.into())
     );
-    assert_eq!(fallocate(0, 0, 0), Err(Errno::EINVAL));
-    assert_eq!(fallocate(0, i64::MAX as u64, 1), Err(Errno::EFBIG));
+    assert_eq!(fallocate(0, 0, 0), Err(Errno::EINVAL.into()));
+    assert_eq!(fallocate(0, i64::MAX as u64, 1), Err(Errno::EFBIG.into()));
     let mut expected = data;
     expected[10_000..50_000].fill(0);
     expected.truncate(69_000);
@@ -173,12 +179,12 @@ fn attributes_have_room_for_a_block() {
     write_file(&fs, "f", b"x").unwrap();
     let node = walk(&fs, "f").unwrap();
     let set = |name: &[u8], len| fs.setxattr(&caller(), &node, name, &vec![9; len], 0);
-    assert_eq!(set(b"user.a", 4041), Err(Errno::ENOSPC));
+    assert_eq!(set(b"user.a", 4041), Err(Errno::ENOSPC.into()));
     assert_eq!(set(b"user.a", 4040), Ok(()));
-    assert_eq!(set(b"user.b", 0), Err(Errno::ENOSPC));
+    assert_eq!(set(b"user.b", 0), Err(Errno::ENOSPC.into()));
     assert_eq!(set(b"user.a", 2000), Ok(()));
     assert_eq!(set(b"user.b", 2000), Ok(()));
-    assert_eq!(set(b"user.c", 2000), Err(Errno::ENOSPC));
+    assert_eq!(set(b"user.c", 2000), Err(Errno::ENOSPC.into()));
     fs.removexattr(&caller(), &node, b"user.a").unwrap();
     assert_eq!(set(b"user.c", 2000), Ok(()));
 }
@@ -198,16 +204,19 @@ fn access_control_lists_are_not_there_and_cannot_be_set() {
     ]
     .concat();
     for name in [b"system.posix_acl_access", &b"system.posix_acl_default"[..]] {
-        assert_eq!(fs.getxattr(&caller(), &node, name), Err(Errno::ENODATA));
+        assert_eq!(
+            fs.getxattr(&caller(), &node, name),
+            Err(Errno::ENODATA.into())
+        );
         let set = |value: &[u8]| fs.setxattr(&caller(), &node, name, value, 0);
-        assert_eq!(set(b"x"), Err(Errno::EINVAL));
-        assert_eq!(set(&list[..12]), Err(Errno::EINVAL));
-        assert_eq!(set(&list), Err(Errno::EOPNOTSUPP));
+        assert_eq!(set(b"x"), Err(Errno::EINVAL.into()));
+        assert_eq!(set(&list[..12]), Err(Errno::EINVAL.into()));
+        assert_eq!(set(&list), Err(Errno::EOPNOTSUPP.into()));
         assert_eq!(set(b""), Ok(()));
         assert_eq!(fs.removexattr(&caller(), &node, name), Ok(()));
         let stranger = Caller { uid: 7, ..caller() };
         let removed = fs.removexattr(&stranger, &node, name);
-        assert_eq!(removed, Err(Errno::EPERM));
+        assert_eq!(removed, Err(Errno::EPERM.into()));
     }
 }
 
@@ -222,20 +231,20 @@ fn ranges_are_cut_out_and_inserted() {
     let (node, small) = (walk(&fs, "f").unwrap(), walk(&fs, "small").unwrap());
     let (collapse, insert) = (libc::FALLOC_FL_COLLAPSE_RANGE, libc::FALLOC_FL_INSERT_RANGE);
     let fallocate = |mode, offset, len| fs.fallocate(&caller(), &node, mode, offset, len);
-    assert_eq!(fallocate(collapse, 100, 4096), Err(Errno::EINVAL));
-    assert_eq!(fallocate(insert, 4096, 100), Err(Errno::EINVAL));
+    assert_eq!(fallocate(collapse, 100, 4096), Err(Errno::EINVAL.into()));
+    assert_eq!(fallocate(insert, 4096, 100), Err(Errno::EINVAL.into()));
     let end = expected.len() as u64;
     assert_eq!(
         fallocate(collapse, 4096, end / 4096 * 4096),
-        Err(Errno::EINVAL)
+        Err(Errno::EINVAL.into())
     );
     assert_eq!(
         fallocate(insert, end.next_multiple_of(4096), 4096),
-        Err(Errno::EINVAL)
+        Err(Errno::EINVAL.into())
     );
-    assert_eq!(fallocate(insert, 0, 1 << 44), Err(Errno::EFBIG));
+    assert_eq!(fallocate(insert, 0, 1 << 44), Err(Errno::EFBIG.into()));
     let keep_size = collapse | libc::FALLOC_FL_KEEP_SIZE;
-    assert_eq!(fallocate(keep_size, 0, 4096), Err(Errno::EOPNOTSUPP));
+    assert_eq!(fallocate(keep_size, 0, 4096), Err(Errno::EOPNOTSUPP.into()));
     for (mode, offset, len) in [
         (collapse, 4096, 40_960),
         (insert, 8192, 1_200_128),
@@ -394,25 +403,34 @@ fn extended_attributes() {
     let node = walk(&fs, "f").unwrap();
     let link = walk(&fs, "s").unwrap();
     let set = |name: &[u8], value: &[u8], flags| fs.setxattr(&user, &node, name, value, flags);
-    assert_eq!(fs.getxattr(&user, &node, b"user.a"), Err(Errno::ENODATA));
+    assert_eq!(
+        fs.getxattr(&user, &node, b"user.a"),
+        Err(Errno::ENODATA.into())
+    );
     assert_eq!(
         set(b"user.a", b"1", libc::XATTR_REPLACE),
-        Err(Errno::ENODATA)
+        Err(Errno::ENODATA.into())
     );
     assert_eq!(set(b"user.a", b"1", libc::XATTR_CREATE), Ok(()));
-    assert_eq!(set(b"user.a", b"2", libc::XATTR_CREATE), Err(Errno::EEXIST));
+    assert_eq!(
+        set(b"user.a", b"2", libc::XATTR_CREATE),
+        Err(Errno::EEXIST.into())
+    );
     assert_eq!(set(b"user.a", b"3", 0), Ok(()));
-    assert_eq!(set(b"user.b", &[9; 65536], 0), Err(Errno::ENOSPC));
+    assert_eq!(set(b"user.b", &[9; 65536], 0), Err(Errno::ENOSPC.into()));
     assert_eq!(set(b"user.b", &[9; 3000], 0), Ok(()));
-    assert_eq!(set(b"user.c", &[9; 65537], 0), Err(Errno::E2BIG));
-    assert_eq!(set(b"user.", b"", 0), Err(Errno::EINVAL));
-    assert_eq!(set(b"system.other", b"", 0), Err(Errno::EOPNOTSUPP));
-    assert_eq!(set(&[b'x'; 256], b"", 0), Err(Errno::ERANGE));
+    assert_eq!(set(b"user.c", &[9; 65537], 0), Err(Errno::E2BIG.into()));
+    assert_eq!(set(b"user.", b"", 0), Err(Errno::EINVAL.into()));
+    assert_eq!(set(b"system.other", b"", 0), Err(Errno::EOPNOTSUPP.into()));
+    assert_eq!(set(&[b'x'; 256], b"", 0), Err(Errno::ERANGE.into()));
     assert_eq!(
         fs.setxattr(&user, &link, b"user.a", b"", 0),
-        Err(Errno::EPERM)
+        Err(Errno::EPERM.into())
     );
-    assert_eq!(fs.getxattr(&user, &link, b"user.a"), Err(Errno::ENODATA));
+    assert_eq!(
+        fs.getxattr(&user, &link, b"user.a"),
+        Err(Errno::ENODATA.into())
+    );
     fs.setxattr(&root(), &node, b"trusted.t", b"T", 0).unwrap();
     fs.setxattr(&root(), &link, b"trusted.t", b"T", 0).unwrap();
     drop((node, link));
@@ -423,7 +441,10 @@ fn extended_attributes() {
     assert_eq!(fs.getxattr(&root(), &node, b"trusted.t").unwrap(), b"T");
     assert_eq!(fs.listxattr(&root(), &node).unwrap().len(), 3);
     assert_eq!(fs.removexattr(&user, &node, b"user.b"), Ok(()));
-    assert_eq!(fs.removexattr(&user, &node, b"user.b"), Err(Errno::ENODATA));
+    assert_eq!(
+        fs.removexattr(&user, &node, b"user.b"),
+        Err(Errno::ENODATA.into())
+    );
     drop(node);
     // They go with the file.
     fs.unlink(&user, &fs.root(), b"f").unwrap();
@@ -455,7 +476,7 @@ fn paths_and_parents() {
     assert_eq!(fs.lookup(&user, &b, b"x").unwrap_err(), Errno::ENOENT);
     assert_eq!(
         fs.rename(&user, &top, b"a", &b, b"x", 0),
-        Err(Errno::ENOENT)
+        Err(Errno::ENOENT.into())
     );
     assert_eq!(fs.getattr(&user, &b).unwrap().nlink, 0);
     assert_eq!(fs.lookup(&user, &f, b"x").unwrap_err(), Errno::ENOTDIR);

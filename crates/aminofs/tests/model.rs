@@ -28,8 +28,12 @@ fn env(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
+fn done(result: std::result::Result<(), Errno>) -> Result<u64> {
+    Ok(result.map(|()| 0)?)
+}
+
 fn host<T>(result: std::io::Result<T>) -> Result<T> {
-    result.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))
+    Ok(result.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?)
 }
 
 struct Open {
@@ -120,8 +124,9 @@ impl World {
                 );
                 // A symbolic link is followed by the layer above.
                 let theirs = match theirs {
-                    Err(Errno::ELOOP) => Err(Errno::ENXIO),
-                    other => other.map(File::from),
+                    Err(Errno::ELOOP) => Err(Errno::ENXIO.into()),
+                    Err(errno) => Err(errno.into()),
+                    Ok(fd) => Ok(File::from(fd)),
                 };
                 self.opened(format!("open {path} {flags:o}"), ours, theirs)
             }
@@ -158,11 +163,7 @@ impl World {
                 let ours = parent(&self.fs, &path)
                     .and_then(|(dir, name)| self.fs.unlink(&caller, &dir, name));
                 let theirs = nix::unistd::unlink(&there);
-                (
-                    format!("unlink {path}"),
-                    ours.map(|()| 0),
-                    theirs.map(|()| 0),
-                )
+                (format!("unlink {path}"), ours.map(|()| 0), done(theirs))
             }
             68..73 => {
                 let ours = parent(&self.fs, &path)
@@ -189,7 +190,7 @@ impl World {
                 // Which of two applicable errors comes first is the layer's above.
                 let both = match (ours, theirs) {
                     (Err(_), Err(_)) => (Ok(0), Ok(0)),
-                    (ours, theirs) => (ours.map(|()| 0), theirs.map(|()| 0)),
+                    (ours, theirs) => (ours.map(|()| 0), done(theirs)),
                 };
                 (format!("link {path} {to}"), both.0, both.1)
             }
@@ -206,7 +207,7 @@ impl World {
                 (
                     format!("truncate {path} {size}"),
                     ours.map(|()| 0),
-                    theirs.map(|()| 0),
+                    done(theirs),
                 )
             }
             96..98 => {
@@ -325,7 +326,7 @@ impl World {
             }
             return (what, Ok(0), Ok(0));
         }
-        (what, ours.map(|()| 0), theirs.map(|()| 0))
+        (what, ours.map(|()| 0), done(theirs))
     }
 
     fn rename(&mut self, from: &str) -> (String, Result<u64>, Result<u64>) {
@@ -349,7 +350,7 @@ impl World {
             RenameFlags::from_bits_retain(flags),
         );
         let what = format!("rename {from} {to} {flags}");
-        (what, ours.map(|()| 0), theirs.map(|()| 0))
+        (what, ours.map(|()| 0), done(theirs))
     }
 
     /// Everything below a directory on both sides is equal.

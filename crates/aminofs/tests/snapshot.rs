@@ -202,7 +202,7 @@ fn a_snapshot_can_be_read_in_every_way_and_not_be_changed() {
         snapshot.removexattr(&user, &node, b"user.a"),
     ];
     for (number, result) in results.into_iter().enumerate() {
-        assert_eq!(result, Err(Errno::EROFS), "{number}");
+        assert_eq!(result, Err(Errno::EROFS.into()), "{number}");
     }
     let imported = snapshot.import_file(&user, &top, b"n", 0o600, &mut &b"x"[..], &mut |_| {});
     assert!(imported.unwrap_err().to_string().contains("EROFS"));

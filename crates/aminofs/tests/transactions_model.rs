@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use amino_fs::EngineKind;
 use common::user::{Runs, User, runs};
 use common::{Handle, close_and_check, open_with, options};
-use goanna_vfs::{BLOCKED, Errno, FileSystem, Result, Transactions, TxnId};
+use goanna_vfs::{Errno, FileSystem, FsError, Result, Transactions, TxnId};
 use proptest::prelude::*;
 
 /// The reference: names to directories or files, files by number.
@@ -29,8 +29,8 @@ impl Model {
         let mut at = 0;
         while let Some(slash) = path[at..].find('/') {
             match self.kind(&path[..at + slash]) {
-                None => return Err(Errno::ENOENT),
-                Some(Some(_)) => return Err(Errno::ENOTDIR),
+                None => return Err(Errno::ENOENT.into()),
+                Some(Some(_)) => return Err(Errno::ENOTDIR.into()),
                 Some(None) => at += slash + 1,
             }
         }
@@ -39,7 +39,7 @@ impl Model {
 
     fn walk(&self, path: &str) -> Result<Option<usize>> {
         self.parent(path)?;
-        self.kind(path).ok_or(Errno::ENOENT)
+        self.kind(path).ok_or(Errno::ENOENT.into())
     }
 
     fn file(&mut self, path: &str) -> Result<&mut Vec<u8>> {
@@ -58,7 +58,7 @@ impl Model {
                 let data = bytes(data);
                 self.parent(path)?;
                 match self.kind(path) {
-                    Some(None) => return Err(Errno::EISDIR),
+                    Some(None) => return Err(Errno::EISDIR.into()),
                     Some(Some(id)) => *self.files.get_mut(&id).unwrap() = data,
                     None => {
                         self.files.insert(self.next, data);
@@ -82,22 +82,22 @@ impl Model {
             Step::Mkdir(path) => {
                 self.parent(path)?;
                 if self.kind(path).is_some() {
-                    return Err(Errno::EEXIST);
+                    return Err(Errno::EEXIST.into());
                 }
                 self.names.insert(path.clone(), None);
             }
             Step::Unlink(path) => {
                 if self.walk(path)?.is_none() {
-                    return Err(Errno::EISDIR);
+                    return Err(Errno::EISDIR.into());
                 }
                 self.names.remove(path);
             }
             Step::Rmdir(path) => {
                 if self.walk(path)?.is_some() {
-                    return Err(Errno::ENOTDIR);
+                    return Err(Errno::ENOTDIR.into());
                 }
                 if !self.is_empty(path) {
-                    return Err(Errno::ENOTEMPTY);
+                    return Err(Errno::ENOTEMPTY.into());
                 }
                 self.names.remove(path);
             }
@@ -106,7 +106,7 @@ impl Model {
                 self.parent(to)?;
                 let id = id.ok_or(Errno::EPERM)?;
                 if self.kind(to).is_some() {
-                    return Err(Errno::EEXIST);
+                    return Err(Errno::EEXIST.into());
                 }
                 self.names.insert(to.clone(), Some(id));
             }
@@ -124,17 +124,17 @@ impl Model {
             return if to == from {
                 Ok(())
             } else {
-                Err(Errno::EINVAL)
+                Err(Errno::EINVAL.into())
             };
         }
         if target == Some(None) && from.starts_with(&format!("{to}/")) {
-            return Err(Errno::ENOTEMPTY);
+            return Err(Errno::ENOTEMPTY.into());
         }
         match (source, target) {
             (Some(a), Some(Some(b))) if a == b => return Ok(()),
-            (None, Some(Some(_))) => return Err(Errno::ENOTDIR),
-            (Some(_), Some(None)) => return Err(Errno::EISDIR),
-            (None, Some(None)) if !self.is_empty(to) => return Err(Errno::ENOTEMPTY),
+            (None, Some(Some(_))) => return Err(Errno::ENOTDIR.into()),
+            (Some(_), Some(None)) => return Err(Errno::EISDIR.into()),
+            (None, Some(None)) if !self.is_empty(to) => return Err(Errno::ENOTEMPTY.into()),
             _ => {}
         }
         let below = format!("{from}/");
@@ -216,7 +216,7 @@ fn perform(user: &User<'_>, step: &Step) -> Result<()> {
         Step::Put(path, data) => user.put(path, &bytes(data)),
         Step::PutAt(path, offset, data) => {
             if user.walk(path)?.is_dir() {
-                return Err(Errno::EISDIR);
+                return Err(Errno::EISDIR.into());
             }
             user.put_at(path, *offset as u64, &bytes(data))
         }
@@ -333,7 +333,7 @@ impl Held {
         for handle in &self.0 {
             match run.get_node(&handle.node) {
                 // Changed by one that is open inside; made by one that was aborted.
-                Err(BLOCKED | Errno::ESTALE) => {}
+                Err(FsError::Blocked(_) | FsError::Errno(Errno::ESTALE)) => {}
                 seen => {
                     let mut shown = vec![0; 200_000];
                     let got = nix::sys::uio::pread(&handle.fd, &mut shown, 0).unwrap();
@@ -418,7 +418,7 @@ fn play(engine: EngineKind, acts: &[Act], as_run: bool) {
                 let result = perform(&outside, step);
                 let mut expected = committed.clone();
                 match (&result, expected.apply(step)) {
-                    (Err(BLOCKED), _) => {}
+                    (Err(FsError::Blocked(_)), _) => {}
                     (_, theirs) => {
                         assert_eq!(result, theirs, "{at}: outside {step:?}");
                         committed = expected;

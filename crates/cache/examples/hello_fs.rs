@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use goanna_cache::{FileCache, FileSource};
 use goanna_vfs::{
-    Attr, CachedContent, Caller, DirEntry, Errno, FileKind, FileSystem, Node, Opened, Result, Stamp,
+    Attr, CachedContent, Caller, DirEntry, Errno, FileKind, FileSystem, FsError, Node, Opened,
+    Result, Stamp,
 };
 
 const TEXT: &[u8] = b"Hello, world\n";
@@ -17,15 +18,15 @@ struct Text;
 impl FileSource for Text {
     type Key = u64;
 
-    fn key(&self, file: &Node) -> Result<u64> {
+    fn key(&self, file: &Node) -> Result<u64, Errno> {
         Ok(file.ino())
     }
 
-    fn size(&self, _: &Node) -> Result<u64> {
+    fn size(&self, _: &Node) -> Result<u64, Errno> {
         Ok(TEXT.len() as u64)
     }
 
-    fn read_at(&self, file: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    fn read_at(&self, file: &Node, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
         if file.ino() != FILE {
             return Err(Errno::EISDIR);
         }
@@ -66,8 +67,8 @@ impl FileSystem for HelloFs {
     fn lookup(&self, _: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
         match (dir.ino(), name) {
             (ROOT, b"hello") => Ok(Node::bare(FILE, FileKind::Regular)),
-            (ROOT, _) => Err(Errno::ENOENT),
-            _ => Err(Errno::ENOTDIR),
+            (ROOT, _) => Err(Errno::ENOENT.into()),
+            _ => Err(Errno::ENOTDIR.into()),
         }
     }
 
@@ -105,7 +106,7 @@ impl FileSystem for HelloFs {
     }
 
     fn readlink(&self, _: &Caller, _: &Node) -> Result<Vec<u8>> {
-        Err(Errno::EINVAL)
+        Err(Errno::EINVAL.into())
     }
 
     fn readdir(
@@ -116,7 +117,7 @@ impl FileSystem for HelloFs {
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         if dir.ino() != ROOT {
-            return Err(Errno::ENOTDIR);
+            return Err(Errno::ENOTDIR.into());
         }
         if cookie < 1 {
             sink(DirEntry {
@@ -130,7 +131,7 @@ impl FileSystem for HelloFs {
     }
 
     fn open(&self, _: &Caller, file: &Node, flags: i32) -> Result<Opened> {
-        self.cache.open(file, flags)
+        Ok(self.cache.open(file, flags)?)
     }
 
     fn content(&self) -> Option<&dyn CachedContent> {
@@ -138,7 +139,7 @@ impl FileSystem for HelloFs {
     }
 
     fn read_at(&self, _: &Caller, file: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.cache.source().read_at(file, offset, buf)
+        Ok(self.cache.source().read_at(file, offset, buf)?)
     }
 }
 
@@ -178,7 +179,7 @@ pub fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let text = std::io::read_to_string(std::fs::File::from(opened.fd))?;
     print!("{text}");
     let refused = ops::unlink(&caller, &root, b"hello");
-    if text.as_bytes() != TEXT || refused != Err(Errno::EROFS) {
+    if text.as_bytes() != TEXT || refused != Err(FsError::Errno(Errno::EROFS)) {
         return Err("not what was mounted".into());
     }
     Ok(())

@@ -4,8 +4,9 @@ use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use goanna_vfs::{Opened, Result};
+use goanna_vfs::Opened;
 
+use crate::Result;
 use crate::object::CacheObject;
 use crate::range_set::RangeSet;
 

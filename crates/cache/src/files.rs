@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use goanna_vfs::{CachedContent, Errno, FileKind, Node, Opened, Result};
+use goanna_vfs::{CachedContent, Errno, FileKind, Node, Opened};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::Result;
 use crate::object::{CacheObject, write_all_at};
 use crate::witnesses::OpenWitnesses;
 

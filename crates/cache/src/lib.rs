@@ -18,8 +18,8 @@
 //! A back end with one file says how it reads it, and opens it:
 //!
 //! ```
-//! use goanna_cache::{FileCache, FileSource};
-//! use goanna_vfs::{CachedContent, FileKind, Node, Result};
+//! use goanna_cache::{FileCache, FileSource, Result};
+//! use goanna_vfs::{CachedContent, FileKind, Node};
 //!
 //! struct Greeting;
 //!
@@ -88,3 +88,6 @@ pub use idle::IdleList;
 pub use object::{CacheObject, write_all_at};
 pub use range_set::RangeSet;
 pub use transfer::Transfer;
+
+/// The result of everything here: nothing of the cache meets the lock of a transaction.
+pub type Result<T> = std::result::Result<T, goanna_vfs::Errno>;

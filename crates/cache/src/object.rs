@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use goanna_sys::witness::Witness;
 use goanna_sys::{memfile, stat};
-use goanna_vfs::{Errno, Native, Opened, Result};
+use goanna_vfs::{Errno, Native, Opened};
+
+use crate::Result;
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{Mode, fstat};

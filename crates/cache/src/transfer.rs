@@ -3,8 +3,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use goanna_sys::{memfile, stat};
-use goanna_vfs::{Errno, Result};
+use goanna_vfs::Errno;
 
+use crate::Result;
 use crate::object::{CacheObject, PIECE, copy_range, write_all_at};
 
 /// Descriptors of the object that is read and of the object that is changed, which may be the same one. They are opened

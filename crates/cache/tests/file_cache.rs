@@ -33,7 +33,7 @@ impl Files {
         }
     }
 
-    fn content(&self, file: &Node) -> Result<&[u8]> {
+    fn content(&self, file: &Node) -> Result<&[u8], Errno> {
         let content = self.contents.get(file.ino() as usize);
         Ok(content.ok_or(Errno::ESTALE)?)
     }
@@ -42,15 +42,15 @@ impl Files {
 impl FileSource for Files {
     type Key = u64;
 
-    fn key(&self, file: &Node) -> Result<u64> {
+    fn key(&self, file: &Node) -> Result<u64, Errno> {
         Ok(file.ino())
     }
 
-    fn size(&self, file: &Node) -> Result<u64> {
+    fn size(&self, file: &Node) -> Result<u64, Errno> {
         Ok(self.content(file)?.len() as u64)
     }
 
-    fn read_at(&self, file: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    fn read_at(&self, file: &Node, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         if self.is_damaged && offset > 0 {
             return Err(Errno::EUCLEAN);
@@ -62,7 +62,7 @@ impl FileSource for Files {
         Ok(len)
     }
 
-    fn next_data(&self, file: &Node, offset: u64) -> Result<Option<u64>> {
+    fn next_data(&self, file: &Node, offset: u64) -> Result<Option<u64>, Errno> {
         let content = self.content(file)?;
         let first = (offset as usize..content.len()).find(|&at| content[at] != 0);
         Ok(first.map(|at| at as u64))

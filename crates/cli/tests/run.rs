@@ -11,6 +11,7 @@ use std::fs;
 use std::process::Output;
 
 use common::Fixture;
+use goanna_skip::{Facility, skip};
 use serde_json::Value;
 
 mod common;
@@ -58,6 +59,27 @@ fn statuses_are_the_commands_own() {
             stderr(&output)
         );
     }
+}
+
+/// The thread that moves core files has no call of its own that could be restarted.
+#[test]
+fn a_core_file_waits_for_the_lock_of_a_transaction() {
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    if !pattern.starts_with("core") {
+        skip(Facility::Mounts, "core_pattern is no relative path");
+        return;
+    }
+    let fixture = Fixture::new();
+    let script = r#"
+        mkdir /amino/d; mkfifo /amino/listed
+        "$0" txn run -- sh -c 'ls /amino/d; echo >/amino/listed; sleep 1' &
+        read line </amino/listed
+        (ulimit -c unlimited; cd /amino/d; sh -c 'kill -SEGV $$')
+        wait; ls /amino/d
+    "#;
+    let amino = env!("CARGO_BIN_EXE_amino");
+    let output = fixture.amino(&["run", "--", "sh", "-c", script, amino]);
+    assert!(output.stdout.starts_with(b"core"), "{}", stderr(&output));
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn node(entry: Arc<Entry>) -> Node {
 }
 
 fn entry(node: &Node) -> Result<Arc<Entry>> {
-    node.pin_arc().ok_or(Errno::ESTALE)
+    node.pin_arc().ok_or(Errno::ESTALE.into())
 }
 
 impl FileSystem for IsoFs {
@@ -93,8 +93,8 @@ impl FileSystem for IsoFs {
     fn lookup(&self, _: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
         match self.iso().lookup(&entry(dir)?, name) {
             Ok(Some(found)) => Ok(node(found)),
-            Ok(None) => Err(Errno::ENOENT),
-            Err(error) => Err(self.errno(&error)),
+            Ok(None) => Err(Errno::ENOENT.into()),
+            Err(error) => Err(self.errno(&error).into()),
         }
     }
 
@@ -132,7 +132,7 @@ impl FileSystem for IsoFs {
 
     fn readlink(&self, _: &Caller, node: &Node) -> Result<Vec<u8>> {
         let target = self.iso().readlink(&*entry(node)?);
-        target.map_err(|error| self.errno(&error))
+        Ok(target.map_err(|error| self.errno(&error))?)
     }
 
     /// The cookie is the entry's place in the listing, which never changes.
@@ -163,12 +163,12 @@ impl FileSystem for IsoFs {
     }
 
     fn open(&self, _: &Caller, node: &Node, flags: i32) -> Result<Opened> {
-        self.cache.open(node, flags)
+        Ok(self.cache.open(node, flags)?)
     }
 
     fn read_at(&self, _: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let read = self.iso().read_at(&*entry(node)?, offset, buf);
-        read.map_err(|error| self.errno(&error))
+        Ok(read.map_err(|error| self.errno(&error))?)
     }
 
     fn statfs(&self, _: &Caller, _: &Node) -> Result<StatFs> {

@@ -18,7 +18,7 @@ pub struct ContentKey {
     zisofs: Option<Zisofs>,
 }
 
-fn meta(file: &Node) -> Result<&Meta> {
+fn meta(file: &Node) -> Result<&Meta, Errno> {
     let entry = file.pin::<Entry>().ok_or(Errno::ESTALE)?;
     Ok(entry)
 }
@@ -26,7 +26,7 @@ fn meta(file: &Node) -> Result<&Meta> {
 impl FileSource for Iso {
     type Key = ContentKey;
 
-    fn key(&self, file: &Node) -> Result<ContentKey> {
+    fn key(&self, file: &Node) -> Result<ContentKey, Errno> {
         let meta = meta(file)?;
         Ok(ContentKey {
             ino: meta.ino,
@@ -36,18 +36,18 @@ impl FileSource for Iso {
     }
 
     /// A file that does not lie within the image whole cannot be opened.
-    fn size(&self, file: &Node) -> Result<u64> {
+    fn size(&self, file: &Node) -> Result<u64, Errno> {
         let meta = meta(file)?;
         self.check_content(meta).map_err(|error| error.errno())?;
         Ok(meta.size)
     }
 
-    fn read_at(&self, file: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    fn read_at(&self, file: &Node, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
         let read = Iso::read_at(self, meta(file)?, offset, buf);
         read.map_err(|error| error.errno())
     }
 
-    fn next_data(&self, file: &Node, offset: u64) -> Result<Option<u64>> {
+    fn next_data(&self, file: &Node, offset: u64) -> Result<Option<u64>, Errno> {
         let next = Iso::next_data(self, meta(file)?, offset);
         next.map_err(|error| error.errno())
     }

@@ -356,7 +356,11 @@ fn who_may_open() {
                 }),
             };
             let opened = ops::open_existing(&caller, &place, libc::O_RDONLY).map(|_| ());
-            let expected = if allowed { Ok(()) } else { Err(Errno::EACCES) };
+            let expected = if allowed {
+                Ok(())
+            } else {
+                Err(Errno::EACCES.into())
+            };
             assert_eq!(opened, expected, "{} {uid} {gid}", name.escape_ascii());
         }
     }

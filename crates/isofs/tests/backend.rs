@@ -65,7 +65,7 @@ impl Mounted {
         })
     }
 
-    fn open(&self, path: &str) -> Result<Opened, Errno> {
+    fn open(&self, path: &str) -> goanna_vfs::Result<Opened> {
         ops::open_existing(&root(), &self.at(path), libc::O_RDONLY)
     }
 }
@@ -122,7 +122,7 @@ fn attributes_names_and_links() {
     assert_eq!(link, b"readme.txt");
     assert_eq!(
         cd.fs.readlink(&root(), &cd.at("prog").node),
-        Err(Errno::EINVAL)
+        Err(Errno::EINVAL.into())
     );
     let ten = cd.at("1/2/3/4/5/6/7/8/9/10");
     let nine = cd.fs.parent(&root(), &ten.node).unwrap();
@@ -130,12 +130,12 @@ fn attributes_names_and_links() {
     let top = cd.fs.parent(&root(), &cd.fs.root()).unwrap();
     assert_eq!(top.ino(), cd.fs.root().ino());
     let lookup = |name: &[u8]| ops::lookup(&root(), &cd.top, name).map(|node: Node| node.ino());
-    assert_eq!(lookup(b"missing"), Err(Errno::ENOENT));
-    assert_eq!(lookup(&[b'n'; 256]), Err(Errno::ENAMETOOLONG));
+    assert_eq!(lookup(b"missing"), Err(Errno::ENOENT.into()));
+    assert_eq!(lookup(&[b'n'; 256]), Err(Errno::ENAMETOOLONG.into()));
     let file = cd.at("readme.txt").node;
     assert_eq!(
         cd.fs.lookup(&root(), &file, b"x").map(|_| ()),
-        Err(Errno::ENOTDIR)
+        Err(Errno::ENOTDIR.into())
     );
     let figures = ops::statfs(&root(), &cd.top).unwrap();
     assert_eq!(
@@ -182,7 +182,7 @@ fn listings_in_steps() {
     assert_eq!(list(u64::MAX, 9), []);
     let file = cd.at("readme.txt").node;
     let listed = cd.fs.readdir(&root(), &file, 0, &mut |_| true);
-    assert_eq!(listed, Err(Errno::ENOTDIR));
+    assert_eq!(listed, Err(Errno::ENOTDIR.into()));
 }
 
 #[test]
@@ -210,20 +210,20 @@ fn open_files_hold_the_content_and_nothing_else() {
         cd.fs.open(&root(), &place.node, flags).map(|_| ())
     };
     for flags in [libc::O_WRONLY, libc::O_RDWR, libc::O_TRUNC] {
-        assert_eq!(write(flags), Err(Errno::EROFS));
+        assert_eq!(write(flags), Err(Errno::EROFS.into()));
         let place = cd.at("readme.txt");
         assert_eq!(
             ops::open_existing(&root(), &place, flags).map(|_| ()),
-            Err(Errno::EROFS)
+            Err(Errno::EROFS.into())
         );
     }
     assert_eq!(
         ops::unlink(&root(), &cd.top, b"readme.txt"),
-        Err(Errno::EROFS)
+        Err(Errno::EROFS.into())
     );
     assert_eq!(
         ops::mkdir(&root(), &cd.top, b"new", 0o755).map(|_| ()),
-        Err(Errno::EROFS)
+        Err(Errno::EROFS.into())
     );
 }
 
@@ -316,15 +316,19 @@ fn damage_is_an_errno() {
         Rec::dir(b"D", 1 << 30),
     ]);
     let cd = Mounted::new(image.open().unwrap());
-    assert_eq!(cd.open("far").map(|_| ()), Err(Errno::EUCLEAN));
-    assert_eq!(cd.open("i").map(|_| ()), Err(Errno::EOPNOTSUPP));
+    assert_eq!(cd.open("far").map(|_| ()), Err(Errno::EUCLEAN.into()));
+    assert_eq!(cd.open("i").map(|_| ()), Err(Errno::EOPNOTSUPP.into()));
     let dir = cd.at("d").node;
     let listed = cd.fs.readdir(&root(), &dir, 0, &mut |_| true);
-    assert_eq!(listed, Err(Errno::EUCLEAN));
-    assert_eq!(cd.open("far").map(|_| ()), Err(Errno::EUCLEAN), "again");
+    assert_eq!(listed, Err(Errno::EUCLEAN.into()));
+    assert_eq!(
+        cd.open("far").map(|_| ()),
+        Err(Errno::EUCLEAN.into()),
+        "again"
+    );
     let mut buf = [0; 9];
     let read = cd.fs.read_at(&root(), &cd.at("far").node, 0, &mut buf);
-    assert_eq!(read, Err(Errno::EUCLEAN));
+    assert_eq!(read, Err(Errno::EUCLEAN.into()));
 }
 
 /// Many threads, one file: one object, whole for each of them.

@@ -106,9 +106,9 @@ fn sound_names_beside_a_damaged_one() {
         let expected = if good.contains(&name) {
             Ok(())
         } else {
-            Err(Errno::EUCLEAN)
+            Err(Errno::EUCLEAN.into())
         };
-        assert_eq!((stat, used), (expected, expected), "{name}");
+        assert_eq!((stat, used), (expected.clone(), expected), "{name}");
         let listed = fs.readdir(&caller, &place.node, 0, &mut |_| true);
         assert!(listed.is_err(), "{name}");
     }

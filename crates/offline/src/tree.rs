@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use goanna_vfs::walk::{NoProcess, Pos, Walk};
 use goanna_vfs::{
-    Attr, BLOCKED, Caller, Errno, FileKind, FileSystem, Mount, MountFlags, Mounts, Place, Result,
-    SynthFs, ops,
+    Attr, Caller, DirEntry, Errno, FileKind, FileSystem, FsError, Mount, MountFlags, Mounts, Place,
+    Result, SynthFs, Wait, ops,
 };
 
 use crate::Error;
@@ -98,13 +98,17 @@ impl Tree {
         self
     }
 
-    /// Retries `attempt` until no transaction's lock stops it. EINTR when the result is no longer wanted; EDEADLK, ETIMEDOUT.
-    pub fn retry_while_locked<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    /// Restarts `attempt` until it meets no transaction's lock. EINTR when the result is no longer wanted; EDEADLK, ETIMEDOUT.
+    pub fn retry_while_locked<T>(
+        &self,
+        mut attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T, Errno> {
         let since = Instant::now();
         loop {
             match attempt() {
-                Err(BLOCKED) => self.wait(since)?,
-                other => return other,
+                Ok(done) => return Ok(done),
+                Err(FsError::Errno(errno)) => return Err(errno),
+                Err(FsError::Blocked(wait)) => self.wait(&wait, since)?,
             }
         }
     }
@@ -114,10 +118,9 @@ impl Tree {
         self.still_wanted.as_ref().is_none_or(|wanted| wanted())
     }
 
-    fn wait(&self, since: Instant) -> Result<()> {
-        let transactions = self.fs().transactions().ok_or(Errno::EIO)?;
+    fn wait(&self, wait: &Wait, since: Instant) -> Result<(), Errno> {
         while self.is_wanted() {
-            if transactions.wait(self.caller.tid, since.elapsed(), WAIT_STEP)? {
+            if wait.wait(since.elapsed(), WAIT_STEP)? {
                 return Ok(());
             }
         }
@@ -166,71 +169,85 @@ impl Tree {
     }
 
     /// What `path` names; it may begin with a slash or not.
-    pub fn resolve(&self, path: &[u8], follow: bool) -> Result<Place> {
+    pub fn resolve(&self, path: &[u8], follow: bool) -> Result<Place, Errno> {
         if path.contains(&0) {
             return Err(Errno::EINVAL);
         }
-        let mut walk = Walk::new(&self.mounts, &self.caller, &NoProcess)
-            .with_resolve(nix::libc::RESOLVE_IN_ROOT);
-        match walk.object(Pos::mount_root(&self.mount), path, follow)? {
+        let found = self.retry_while_locked(|| {
+            let mut walk = Walk::new(&self.mounts, &self.caller, &NoProcess)
+                .with_resolve(nix::libc::RESOLVE_IN_ROOT);
+            walk.object(Pos::mount_root(&self.mount), path, follow)
+        });
+        match found? {
             Pos::Mounted(place) => Ok(place),
             Pos::Host(_) => Err(Errno::EXDEV),
         }
     }
 
+    /// The entry `name` of a directory.
+    pub fn lookup(&self, dir: &Place, name: &[u8]) -> Result<Place, Errno> {
+        let node = self.retry_while_locked(|| ops::lookup(&self.caller, dir, name))?;
+        Ok(self.place(node))
+    }
+
     /// The entries of a directory, by name.
-    pub fn list(&self, dir: &Place) -> Result<Vec<Entry>> {
-        ops::readdir_check(&self.caller, dir)?;
-        let mut names = Vec::new();
-        self.fs()
-            .readdir(&self.caller, &dir.node, 0, &mut |entry| {
+    pub fn list(&self, dir: &Place) -> Result<Vec<Entry>, Errno> {
+        let mut names = self.retry_while_locked(|| {
+            ops::readdir_check(&self.caller, dir)?;
+            let mut names = Vec::new();
+            let mut add = |entry: DirEntry<'_>| {
                 names.push(entry.name.to_vec());
                 true
-            })?;
+            };
+            self.fs().readdir(&self.caller, &dir.node, 0, &mut add)?;
+            Ok(names)
+        })?;
         names.sort_unstable();
         let mut entries = Vec::with_capacity(names.len());
         for name in names {
-            match ops::lookup(&self.caller, dir, &name) {
+            match self.lookup(dir, &name) {
                 // Removed meanwhile.
                 Err(Errno::ENOENT) => {}
-                node => {
-                    let place = self.place(node?);
-                    entries.push(Entry { name, place });
-                }
+                place => entries.push(Entry {
+                    name,
+                    place: place?,
+                }),
             }
         }
         Ok(entries)
     }
 
     /// An inode's metadata.
-    pub fn attr(&self, place: &Place) -> Result<Attr> {
-        self.fs().getattr(&self.caller, &place.node)
+    pub fn attr(&self, place: &Place) -> Result<Attr, Errno> {
+        self.retry_while_locked(|| self.fs().getattr(&self.caller, &place.node))
     }
 
     /// A symbolic link's target; `None` for anything else.
-    pub fn target(&self, place: &Place) -> Result<Option<Vec<u8>>> {
-        match place.node.kind() {
-            FileKind::Symlink => self.fs().readlink(&self.caller, &place.node).map(Some),
-            _ => Ok(None),
+    pub fn target(&self, place: &Place) -> Result<Option<Vec<u8>>, Errno> {
+        if place.node.kind() != FileKind::Symlink {
+            return Ok(None);
         }
+        let read = || self.fs().readlink(&self.caller, &place.node);
+        self.retry_while_locked(read).map(Some)
     }
 
     /// Whether the caller may read an inode: EACCES if not. A file system that checks access by itself does so at the read.
-    pub fn may_read(&self, place: &Place) -> Result<()> {
+    pub fn may_read(&self, place: &Place) -> Result<(), Errno> {
         if self.fs().checks_access() {
             return Ok(());
         }
-        ops::access(&self.caller, place, nix::libc::R_OK)
+        self.retry_while_locked(|| ops::access(&self.caller, place, nix::libc::R_OK))
     }
 
     /// Reads from a regular file.
-    pub fn read(&self, place: &Place, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.fs().read_at(&self.caller, &place.node, offset, buf)
+    pub fn read(&self, place: &Place, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+        let read = || self.fs().read_at(&self.caller, &place.node, offset, buf);
+        self.retry_while_locked(read)
     }
 
     /// The extended attributes that the caller may see, sorted by name; none where the file system does not support them.
-    pub fn xattrs(&self, place: &Place) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let mut names = match ops::listxattr(&self.caller, place) {
+    pub fn xattrs(&self, place: &Place) -> Result<Vec<Xattr>, Errno> {
+        let mut names = match self.retry_while_locked(|| ops::listxattr(&self.caller, place)) {
             Err(Errno::EOPNOTSUPP) => Vec::new(),
             names => names?,
         };
@@ -238,12 +255,16 @@ impl Tree {
         names
             .into_iter()
             .map(|name| {
-                let value = ops::getxattr(&self.caller, place, &name)?;
+                let read = || ops::getxattr(&self.caller, place, &name);
+                let value = self.retry_while_locked(read)?;
                 Ok((name, value))
             })
             .collect()
     }
 }
+
+/// The name and the value of an extended attribute.
+pub type Xattr = (Vec<u8>, Vec<u8>);
 
 /// `dir` and `name` as one path.
 pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {

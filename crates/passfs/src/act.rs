@@ -1,11 +1,12 @@
 //! Acting as the caller.
 
 use goanna_sys::cred::{self, Credentials};
-use goanna_vfs::{Caller, Node, Result, UserNamespace, caps};
+use goanna_vfs::{Caller, Node, UserNamespace, caps};
 use rustix::fs::StatxFlags;
 use std::os::fd::AsFd;
 
 use crate::PassFs;
+use crate::Result;
 use crate::node::{Pin, stat};
 
 /// Bypasses permission checks.

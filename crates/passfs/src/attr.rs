@@ -2,13 +2,14 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use goanna_vfs::{Attr, Caller, Node, Result, SetAttr, Stamp, StatFs, TimeSet, file_flags};
+use goanna_vfs::{Attr, Caller, Node, SetAttr, Stamp, StatFs, TimeSet, file_flags};
 use rustix::fs::{
     Access, AtFlags, CWD, Gid, IFlags, Mode, OFlags, StatxFlags, StatxTimestamp, Timespec,
     Timestamps, Uid, XattrFlags,
 };
 
 use crate::PassFs;
+use crate::Result;
 use crate::act::{CONTENT, METADATA};
 use crate::node::{Pin, device, os, stat};
 

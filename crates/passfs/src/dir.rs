@@ -2,10 +2,11 @@
 
 use std::os::fd::AsFd;
 
-use goanna_vfs::{Caller, DirEntry, Errno, FileKind, Node, Result};
+use goanna_vfs::{Caller, DirEntry, Errno, FileKind, Node};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, StatxFlags};
 
 use crate::PassFs;
+use crate::Result;
 use crate::act::CONTENT;
 use crate::node::{Pin, os, stat};
 

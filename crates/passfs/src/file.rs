@@ -2,10 +2,11 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use goanna_vfs::{Caller, Errno, FileKind, Node, Result};
+use goanna_vfs::{Caller, Errno, FileKind, Node};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags};
 
 use crate::PassFs;
+use crate::Result;
 use crate::act::{CONTENT, Concerned, ENTRIES};
 use crate::dir::below;
 use crate::node::{Pin, Proc, os};

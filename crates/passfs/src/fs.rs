@@ -38,23 +38,23 @@ impl FileSystem for PassFs {
     }
 
     fn lookup(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
-        self.lookup_path(caller, dir, name)
+        Ok(self.lookup_path(caller, dir, name)?)
     }
 
     fn parent(&self, caller: &Caller, dir: &Node) -> Result<Node> {
-        self.parent_of(caller, dir)
+        Ok(self.parent_of(caller, dir)?)
     }
 
     fn path(&self, _: &Caller, node: &Node) -> Result<(Vec<u8>, bool)> {
-        self.relative_path(node)
+        Ok(self.relative_path(node)?)
     }
 
     fn getattr(&self, _: &Caller, node: &Node) -> Result<Attr> {
-        self.attributes(node)
+        Ok(self.attributes(node)?)
     }
 
     fn readlink(&self, caller: &Caller, node: &Node) -> Result<Vec<u8>> {
-        self.link_text(caller, node)
+        Ok(self.link_text(caller, node)?)
     }
 
     fn readdir(
@@ -64,15 +64,15 @@ impl FileSystem for PassFs {
         cookie: u64,
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.list(caller, dir, cookie, sink)
+        Ok(self.list(caller, dir, cookie, sink)?)
     }
 
     fn open(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Opened> {
-        self.open_at(caller, node, flags).map(native)
+        Ok(self.open_at(caller, node, flags).map(native)?)
     }
 
     fn read_at(&self, caller: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.read(caller, node, offset, buf)
+        Ok(self.read(caller, node, offset, buf)?)
     }
 
     fn create(
@@ -106,7 +106,7 @@ impl FileSystem for PassFs {
         mode: u32,
         rdev: u64,
     ) -> Result<Node> {
-        self.make_node(caller, dir, name, mode, rdev)
+        Ok(self.make_node(caller, dir, name, mode, rdev)?)
     }
 
     fn mkdir(&self, caller: &Caller, dir: &Node, name: &[u8], mode: u32) -> Result<Node> {
@@ -114,7 +114,7 @@ impl FileSystem for PassFs {
         self.act_creating(caller, &[(dir, ENTRIES)], || {
             rustix::fs::mkdirat(&pin.fd, name, Mode::from_bits_retain(mode)).map_err(os)
         })?;
-        self.lookup_path(caller, dir, name)
+        Ok(self.lookup_path(caller, dir, name)?)
     }
 
     fn symlink(&self, caller: &Caller, dir: &Node, name: &[u8], target: &[u8]) -> Result<Node> {
@@ -122,11 +122,11 @@ impl FileSystem for PassFs {
         self.act_creating(caller, &[(dir, ENTRIES)], || {
             rustix::fs::symlinkat(target, &pin.fd, name).map_err(os)
         })?;
-        self.lookup_path(caller, dir, name)
+        Ok(self.lookup_path(caller, dir, name)?)
     }
 
     fn link(&self, caller: &Caller, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
-        self.add_name(caller, node, dir, name)
+        Ok(self.add_name(caller, node, dir, name)?)
     }
 
     fn link_open(
@@ -136,23 +136,23 @@ impl FileSystem for PassFs {
         dir: &Node,
         name: &[u8],
     ) -> Result<()> {
-        self.add_name_of_open(caller, file, dir, name)
+        Ok(self.add_name_of_open(caller, file, dir, name)?)
     }
 
     fn unlink(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
         let pin = Pin::of(dir)?;
         let (victim, caps) = self.victim(caller, dir, name);
-        self.act(caller, &[(dir, ENTRIES), (&victim, caps)], || {
+        Ok(self.act(caller, &[(dir, ENTRIES), (&victim, caps)], || {
             rustix::fs::unlinkat(&pin.fd, name, AtFlags::empty()).map_err(os)
-        })
+        })?)
     }
 
     fn rmdir(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
         let pin = Pin::of(dir)?;
         let (victim, caps) = self.victim(caller, dir, name);
-        self.act(caller, &[(dir, ENTRIES), (&victim, caps)], || {
+        Ok(self.act(caller, &[(dir, ENTRIES), (&victim, caps)], || {
             rustix::fs::unlinkat(&pin.fd, name, AtFlags::REMOVEDIR).map_err(os)
-        })
+        })?)
     }
 
     fn rename(
@@ -177,13 +177,13 @@ impl FileSystem for PassFs {
             (&source, owner | moves),
             (&target, replaces),
         ];
-        self.act(caller, &concerned, || {
+        Ok(self.act(caller, &concerned, || {
             rustix::fs::renameat_with(&from_pin.fd, from, &to_pin.fd, to, flags).map_err(os)
-        })
+        })?)
     }
 
     fn truncate(&self, caller: &Caller, node: &Node, size: u64) -> Result<()> {
-        self.resize(caller, node, size)
+        Ok(self.resize(caller, node, size)?)
     }
 
     fn fallocate(
@@ -194,11 +194,11 @@ impl FileSystem for PassFs {
         offset: u64,
         len: u64,
     ) -> Result<()> {
-        self.allocate(caller, node, mode, offset, len)
+        Ok(self.allocate(caller, node, mode, offset, len)?)
     }
 
     fn sync(&self, node: Option<&Node>) -> Result<()> {
-        self.make_durable(node)
+        Ok(self.make_durable(node)?)
     }
 
     fn host_path(&self, node: &Node) -> Option<std::path::PathBuf> {
@@ -208,19 +208,19 @@ impl FileSystem for PassFs {
     }
 
     fn setattr(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
-        self.change(caller, node, set)
+        Ok(self.change(caller, node, set)?)
     }
 
     fn flags(&self, caller: &Caller, node: &Node) -> Result<u32> {
-        self.host_flags(caller, node)
+        Ok(self.host_flags(caller, node)?)
     }
 
     fn statfs(&self, _: &Caller, node: &Node) -> Result<StatFs> {
-        self.figures(node)
+        Ok(self.figures(node)?)
     }
 
     fn getxattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
-        self.xattr(caller, node, name)
+        Ok(self.xattr(caller, node, name)?)
     }
 
     fn setxattr(
@@ -231,14 +231,14 @@ impl FileSystem for PassFs {
         value: &[u8],
         flags: i32,
     ) -> Result<()> {
-        self.set_xattr(caller, node, name, value, flags)
+        Ok(self.set_xattr(caller, node, name, value, flags)?)
     }
 
     fn listxattr(&self, caller: &Caller, node: &Node) -> Result<Vec<Vec<u8>>> {
-        self.xattr_names(caller, node)
+        Ok(self.xattr_names(caller, node)?)
     }
 
     fn removexattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<()> {
-        self.remove_xattr(caller, node, name)
+        Ok(self.remove_xattr(caller, node, name)?)
     }
 }

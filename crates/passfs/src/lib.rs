@@ -23,13 +23,16 @@ mod node;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use goanna_vfs::{Caller, Errno, Node, Result};
+use goanna_vfs::{Caller, Errno, Node};
 use rustix::fs::{CWD, Mode, OFlags};
 
 pub use mount_type::PassBackend;
 
 use act::{CONTENT, ENTRIES};
 use node::{Pin, Proc, os};
+
+/// The result of what the host answers: nothing of it meets the lock of a transaction.
+type Result<T> = std::result::Result<T, Errno>;
 
 /// Why a directory could not be passed through.
 #[derive(Debug, thiserror::Error)]

@@ -3,7 +3,8 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use goanna_vfs::{Errno, FileKind, Node, Result};
+use crate::Result;
+use goanna_vfs::{Errno, FileKind, Node};
 use rustix::ffi::CStr;
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags};
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use goanna_passfs::PassFs;
 use goanna_skip::{Facility, skip};
-use goanna_vfs::{Caller, Errno, FileSystem, Mounts, Place, Result, Stamp, TimeSet, ops};
+use goanna_vfs::{Caller, FileSystem, FsError, Mounts, Place, Result, Stamp, TimeSet, ops};
 use memfs::MemFs;
 
 const NAMES: [&str; 4] = ["a", "b", "s", "t"];
@@ -121,7 +121,7 @@ impl Side {
             Op::Truncate(size) => ops::truncate(caller, file, *size),
             Op::Access(mask) => match &self.pass {
                 // Not through ops, which judges this one by mode bits everywhere.
-                Some(pass) => pass.access(caller, &file.node, *mask),
+                Some(pass) => Ok(pass.access(caller, &file.node, *mask)?),
                 None => ops::access(caller, file, *mask),
             },
             Op::Readdir => ops::readdir_check(caller, file)
@@ -322,7 +322,10 @@ fn run(seed: u64, steps: usize, seen: &mut std::collections::BTreeMap<String, us
         );
         let kind = format!("{op:?}");
         let kind = kind.split('(').next().unwrap_or_default();
-        let outcome = results[0].as_ref().err().map_or("ok", |e: &Errno| e.desc());
+        let outcome = results[0]
+            .as_ref()
+            .err()
+            .map_or_else(|| "ok".to_owned(), FsError::to_string);
         *seen.entry(format!("{kind}: {outcome}")).or_default() += 1;
     }
 }

@@ -156,7 +156,7 @@ fn every_kind_of_file_is_made_and_seen_as_the_host_does() {
         let device = dir
             .fs
             .mknod(&who, &root, b"null", libc::S_IFCHR | 0o666, 0x103);
-        assert_eq!(device.err(), (who.uid != 0).then_some(Errno::EPERM));
+        assert_eq!(device.err(), (who.uid != 0).then_some(Errno::EPERM.into()));
         let all = [
             ("file", file, FileKind::Regular),
             ("sub", sub, FileKind::Directory),
@@ -183,8 +183,14 @@ fn every_kind_of_file_is_made_and_seen_as_the_host_does() {
                 .is_fifo()
         );
         assert_eq!(fs::metadata(dir.host("sub")).unwrap().mode() & 0o777, 0o755);
-        assert_eq!(create(&dir, &who, "file", 0).err(), Some(Errno::EEXIST));
-        assert_eq!(create(&dir, &who, "link", 0).err(), Some(Errno::EEXIST));
+        assert_eq!(
+            create(&dir, &who, "file", 0).err(),
+            Some(Errno::EEXIST.into())
+        );
+        assert_eq!(
+            create(&dir, &who, "link", 0).err(),
+            Some(Errno::EEXIST.into())
+        );
     }
 }
 
@@ -214,7 +220,10 @@ fn an_open_file_is_the_lower_file_itself() {
         assert_eq!(fs::read(dir.host("file")).unwrap(), b"hello");
         dir.fs.fallocate(&who, &node, 0, 0, 10_000).unwrap();
         assert_eq!(fs::metadata(dir.host("file")).unwrap().len(), 10_000);
-        assert_eq!(dir.fs.truncate(&who, &node, u64::MAX), Err(Errno::EFBIG));
+        assert_eq!(
+            dir.fs.truncate(&who, &node, u64::MAX),
+            Err(Errno::EFBIG.into())
+        );
         dir.fs
             .open(&who, &node, libc::O_WRONLY | libc::O_TRUNC)
             .unwrap();
@@ -263,9 +272,12 @@ fn the_host_judges_the_caller() {
     fs::set_permissions(dir.host("private/file"), PermissionsExt::from_mode(0o600)).unwrap();
     fs::set_permissions(dir.host("private"), PermissionsExt::from_mode(0o700)).unwrap();
     let (private, file) = (dir.get("/private"), dir.get("/private/file"));
-    let denied = Err(Errno::EACCES);
+    let denied = Err(Errno::EACCES.into());
     assert_eq!(dir.fs.lookup(&nobody, &private, b"file").map(drop), denied);
-    assert_eq!(dir.fs.node_at(&nobody, b"/private/file").map(drop), denied);
+    assert_eq!(
+        dir.fs.node_at(&nobody, b"/private/file").map(drop),
+        Err(Errno::EACCES)
+    );
     assert_eq!(dir.fs.readdir(&nobody, &private, 0, &mut |_| true), denied);
     assert_eq!(
         dir.fs.open(&nobody, &file, libc::O_RDONLY).map(drop),
@@ -276,13 +288,19 @@ fn the_host_judges_the_caller() {
         denied
     );
     assert_eq!(dir.fs.truncate(&nobody, &file, 0), denied);
-    assert_eq!(dir.fs.access(&nobody, &file, libc::R_OK), denied);
+    assert_eq!(
+        dir.fs.access(&nobody, &file, libc::R_OK),
+        Err(Errno::EACCES)
+    );
     assert_eq!(dir.fs.unlink(&nobody, &private, b"file"), denied);
     let chmod = SetAttr {
         mode: Some(0o777),
         ..SetAttr::default()
     };
-    assert_eq!(dir.fs.setattr(&nobody, &file, &chmod), Err(Errno::EPERM));
+    assert_eq!(
+        dir.fs.setattr(&nobody, &file, &chmod),
+        Err(Errno::EPERM.into())
+    );
     // And afterwards we are ourselves again.
     assert!(dir.fs.open(&me(), &file, libc::O_RDWR).is_ok());
     assert_eq!(dir.fs.setattr(&me(), &file, &chmod), Ok(()));
@@ -310,13 +328,13 @@ fn a_node_follows_its_inode_through_renames() {
     let noreplace = dir
         .fs
         .rename(&me(), &root, b"b", &root, b"z", libc::RENAME_NOREPLACE);
-    assert_eq!(noreplace, Err(Errno::EEXIST));
+    assert_eq!(noreplace, Err(Errno::EEXIST.into()));
     dir.fs
         .rename(&me(), &root, b"b", &root, b"z", libc::RENAME_EXCHANGE)
         .unwrap();
     assert_eq!(dir.fs.path(&me(), &file), Ok((b"z/file".to_vec(), false)));
     let into_itself = dir.fs.rename(&me(), &root, b"z", &b, b"z", 0);
-    assert_eq!(into_itself, Err(Errno::EINVAL));
+    assert_eq!(into_itself, Err(Errno::EINVAL.into()));
 }
 
 #[test]
@@ -328,8 +346,11 @@ fn the_tree_may_move_but_what_leaves_it_has_no_way_up() {
     fs::rename(dir.host("tree"), dir.host("moved")).unwrap();
     assert_eq!(tree.path(&me(), &deep), Ok((b"in/deep".to_vec(), false)));
     fs::rename(dir.host("moved/in/deep"), dir.host("out")).unwrap();
-    assert_eq!(tree.parent(&me(), &deep).map(drop), Err(Errno::ENOENT));
-    assert_eq!(tree.path(&me(), &deep), Err(Errno::ENOENT));
+    assert_eq!(
+        tree.parent(&me(), &deep).map(drop),
+        Err(Errno::ENOENT.into())
+    );
+    assert_eq!(tree.path(&me(), &deep), Err(Errno::ENOENT.into()));
 }
 
 #[test]
@@ -358,13 +379,13 @@ fn removed_names_are_told_from_names_that_only_look_it() {
     assert!(dir.fs.open(&me(), &gone, libc::O_RDONLY).is_ok());
     assert_eq!(
         dir.fs.link(&me(), &gone, &root, b"back"),
-        Err(Errno::ENOENT)
+        Err(Errno::ENOENT.into())
     );
     assert_eq!(dir.fs.link(&me(), &two, &root, b"back"), Ok(()));
-    assert_eq!(create_in(&dir, &sub), Err(Errno::ENOENT));
+    assert_eq!(create_in(&dir, &sub), Err(Errno::ENOENT.into()));
     assert_eq!(
         dir.fs.lookup(&me(), &sub, b"x").map(drop),
-        Err(Errno::ENOENT)
+        Err(Errno::ENOENT.into())
     );
     // As from a removed working directory.
     assert_eq!(dir.fs.parent(&me(), &sub).unwrap().ino(), root.ino());
@@ -388,9 +409,15 @@ fn hard_links_are_of_the_inode_and_not_of_what_it_points_at() {
         compare(&dir, &file, &dir.host("file2"));
         compare(&dir, &link, &dir.host("link2"));
         assert_eq!(dir.fs.getattr(&who, &link).unwrap().nlink, 2);
-        assert_eq!(dir.fs.link(&who, &file, &root, b"link"), Err(Errno::EEXIST));
+        assert_eq!(
+            dir.fs.link(&who, &file, &root, b"link"),
+            Err(Errno::EEXIST.into())
+        );
         let sub = dir.fs.mkdir(&who, &root, b"sub", 0o700).unwrap();
-        assert_eq!(dir.fs.link(&who, &sub, &root, b"sub2"), Err(Errno::EPERM));
+        assert_eq!(
+            dir.fs.link(&who, &sub, &root, b"sub2"),
+            Err(Errno::EPERM.into())
+        );
     }
 }
 
@@ -417,29 +444,41 @@ fn what_is_no_directory_or_no_link_says_so() {
     let root = dir.fs.root();
     let [file, sub, link] = ["file", "sub", "link"].map(|n| dir.get(n));
     for node in [&file, &link] {
-        let errno = Err(Errno::ENOTDIR);
+        let errno = Err(Errno::ENOTDIR.into());
         assert_eq!(dir.fs.lookup(&me(), node, b"x").map(drop), errno);
         assert_eq!(dir.fs.readdir(&me(), node, 0, &mut |_| true), errno);
         assert_eq!(dir.fs.mkdir(&me(), node, b"x", 0o700).map(drop), errno);
     }
     assert_eq!(
         dir.fs.open(&me(), &link, libc::O_RDONLY).map(drop),
-        Err(Errno::ELOOP)
+        Err(Errno::ELOOP.into())
     );
     assert_eq!(
         dir.fs.open(&me(), &sub, libc::O_RDWR).map(drop),
-        Err(Errno::EISDIR)
+        Err(Errno::EISDIR.into())
     );
-    assert_eq!(dir.fs.read_at(&me(), &sub, 0, &mut [0]), Err(Errno::EISDIR));
+    assert_eq!(
+        dir.fs.read_at(&me(), &sub, 0, &mut [0]),
+        Err(Errno::EISDIR.into())
+    );
     assert_eq!(dir.fs.readlink(&me(), &link), Ok(b"sub".to_vec()));
-    assert_eq!(dir.fs.readlink(&me(), &file), Err(Errno::EINVAL));
-    assert_eq!(dir.fs.unlink(&me(), &root, b"sub"), Err(Errno::EISDIR));
-    assert_eq!(dir.fs.rmdir(&me(), &root, b"link"), Err(Errno::ENOTDIR));
-    assert_eq!(dir.fs.rmdir(&me(), &root, b"none"), Err(Errno::ENOENT));
+    assert_eq!(dir.fs.readlink(&me(), &file), Err(Errno::EINVAL.into()));
+    assert_eq!(
+        dir.fs.unlink(&me(), &root, b"sub"),
+        Err(Errno::EISDIR.into())
+    );
+    assert_eq!(
+        dir.fs.rmdir(&me(), &root, b"link"),
+        Err(Errno::ENOTDIR.into())
+    );
+    assert_eq!(
+        dir.fs.rmdir(&me(), &root, b"none"),
+        Err(Errno::ENOENT.into())
+    );
     let long = [b'x'; 256];
     assert_eq!(
         dir.fs.lookup(&me(), &root, &long).map(drop),
-        Err(Errno::ENAMETOOLONG)
+        Err(Errno::ENAMETOOLONG.into())
     );
     // A link in the last place is the node itself.
     assert_eq!(
@@ -478,7 +517,10 @@ fn attributes_are_set_on_the_inode_itself() {
         mode: Some(0o4711),
         ..SetAttr::default()
     };
-    assert_eq!(dir.fs.setattr(&me(), &link, &mode), Err(Errno::EOPNOTSUPP));
+    assert_eq!(
+        dir.fs.setattr(&me(), &link, &mode),
+        Err(Errno::EOPNOTSUPP.into())
+    );
     dir.fs.setattr(&me(), &file, &mode).unwrap();
     assert_eq!(
         fs::metadata(dir.host("file")).unwrap().mode() & 0o7777,
@@ -515,11 +557,11 @@ fn extended_attributes_are_the_inodes_own() {
         set(b"user.large", &large, libc::XATTR_CREATE).unwrap();
         assert_eq!(
             set(b"user.one", b"2", libc::XATTR_CREATE),
-            Err(Errno::EEXIST)
+            Err(Errno::EEXIST.into())
         );
         assert_eq!(
             set(b"user.two", b"2", libc::XATTR_REPLACE),
-            Err(Errno::ENODATA)
+            Err(Errno::ENODATA.into())
         );
         assert_eq!(dir.fs.getxattr(&who, &file, b"user.large"), Ok(large));
         let mut names = dir.fs.listxattr(&who, &file).unwrap();
@@ -527,17 +569,17 @@ fn extended_attributes_are_the_inodes_own() {
         assert_eq!(names, [b"user.large".to_vec(), b"user.one".to_vec()]);
         dir.fs.removexattr(&who, &file, b"user.one").unwrap();
         let gone = dir.fs.getxattr(&who, &file, b"user.one");
-        assert_eq!(gone, Err(Errno::ENODATA));
+        assert_eq!(gone, Err(Errno::ENODATA.into()));
 
         let link = dir
             .fs
             .symlink(&who, &dir.fs.root(), b"link", b"file")
             .unwrap();
         let on_link = dir.fs.setxattr(&who, &link, b"user.x", b"x", 0);
-        assert_eq!(on_link, Err(Errno::EPERM));
+        assert_eq!(on_link, Err(Errno::EPERM.into()));
         let trusted = dir.fs.setxattr(&who, &link, b"trusted.x", b"x", 0);
         if who.caps == 0 {
-            assert_eq!(trusted, Err(Errno::EPERM));
+            assert_eq!(trusted, Err(Errno::EPERM.into()));
         } else {
             assert_eq!(trusted, Ok(()));
             assert_eq!(
@@ -545,7 +587,7 @@ fn extended_attributes_are_the_inodes_own() {
                 Ok(b"x".to_vec())
             );
             let target = dir.fs.getxattr(&who, &file, b"trusted.x");
-            assert_eq!(target, Err(Errno::ENODATA));
+            assert_eq!(target, Err(Errno::ENODATA.into()));
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use amino_fs::{AminoFs, EngineKind, Options};
-use goanna_vfs::{Caller, FileSystem, escape_path};
+use goanna_vfs::{Caller, FileSystem, escape_path, wait_for_locks};
 
 use crate::{Engine, Error, Level, StoreError};
 
@@ -216,7 +216,7 @@ pub fn close(dir: &Path, fs: &AminoFs) -> Result<(), Error> {
 pub fn flush(dir: &Path, fs: &AminoFs) -> Result<(), Error> {
     let what = "bring its changes to the disk";
     let failed = |errno| Error::store(dir, StoreError::operation(what, errno));
-    fs.sync(None).map_err(failed)
+    wait_for_locks(|| fs.sync(None)).map_err(failed)
 }
 
 /// The directory that a store is made in.

@@ -40,10 +40,10 @@ pub fn create(name: &CStr) -> Result<OwnedFd, Errno> {
 }
 
 /// A new file that `fill` gives its content and that nobody can change afterwards, by whatever descriptor (EPERM).
-pub fn sealed(
+pub fn sealed<E: From<Errno>>(
     name: &CStr,
-    fill: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-) -> Result<OwnedFd, Errno> {
+    fill: impl FnOnce(BorrowedFd<'_>) -> Result<(), E>,
+) -> Result<OwnedFd, E> {
     let attempt = |flags| {
         // SAFETY: `name` is null-terminated.
         let fd = Errno::result(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;

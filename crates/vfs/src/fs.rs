@@ -145,7 +145,7 @@ pub trait FileSystem: Send + Sync + 'static {
         mode: u32,
         flags: i32,
     ) -> Result<(Node, Opened)> {
-        Err(Errno::EROFS)
+        Err(Errno::EROFS.into())
     }
     /// Creates and opens a file without a name in `dir` (`O_TMPFILE`).
     fn tmpfile(
@@ -155,7 +155,7 @@ pub trait FileSystem: Send + Sync + 'static {
         mode: u32,
         flags: i32,
     ) -> Result<(Node, Opened)> {
-        Err(Errno::EOPNOTSUPP)
+        Err(Errno::EOPNOTSUPP.into())
     }
     /// Makes a regular file, fifo, socket name or device node; `mode` has type and permission bits.
     fn mknod(
@@ -166,20 +166,20 @@ pub trait FileSystem: Send + Sync + 'static {
         mode: u32,
         rdev: u64,
     ) -> Result<Node> {
-        Err(Errno::EROFS)
+        Err(Errno::EROFS.into())
     }
     /// Makes a directory.
     fn mkdir(&self, caller: &Caller, dir: &Node, name: &[u8], mode: u32) -> Result<Node> {
-        Err(Errno::EROFS)
+        Err(Errno::EROFS.into())
     }
     /// Makes a symbolic link.
     fn symlink(&self, caller: &Caller, dir: &Node, name: &[u8], target: &[u8]) -> Result<Node> {
-        Err(Errno::EROFS)
+        Err(Errno::EROFS.into())
     }
     /// Gives `node` a further name; ENOENT for one without names unless it was made by
     /// [`FileSystem::tmpfile`], EMLINK at the limit, EPERM for directories.
     fn link(&self, caller: &Caller, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
-        Err(Errno::EROFS)
+        Err(Errno::EROFS.into())
     }
     /// Gives the host file that a tracee has open as `file` a further name, where it is one of this back end's: a file
     /// of [`Native::All`], which no node stands for. EXDEV for others; else as [`FileSystem::link`].
@@ -190,15 +190,15 @@ pub trait FileSystem: Send + Sync + 'static {
         dir: &Node,
         name: &[u8],
     ) -> Result<()> {
-        Err(Errno::EXDEV)
+        Err(Errno::EXDEV.into())
     }
     /// Removes a name that is no directory (EISDIR when it is one).
     fn unlink(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
-        Err(Errno::EROFS)
+        Err(Errno::EROFS.into())
     }
     /// Removes an empty directory (ENOTEMPTY, ENOTDIR).
     fn rmdir(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
-        Err(Errno::EROFS)
+        Err(Errno::EROFS.into())
     }
     /// rename(2), renameat2(2) with `RENAME_NOREPLACE` and `RENAME_EXCHANGE` in `flags`; both names are of
     /// this back end. EINVAL into its own subtree, ENOTEMPTY, EISDIR, ENOTDIR as rename(2).
@@ -211,7 +211,7 @@ pub trait FileSystem: Send + Sync + 'static {
         to: &[u8],
         flags: u32,
     ) -> Result<()> {
-        Err(Errno::EROFS)
+        Err(Errno::EROFS.into())
     }
 
     // Data.
@@ -224,7 +224,7 @@ pub trait FileSystem: Send + Sync + 'static {
         spot: WritePosition,
         data: &[u8],
     ) -> Result<usize> {
-        Err(Errno::EBADF)
+        Err(Errno::EBADF.into())
     }
     /// Writes at `offset` without a program's open file description (layers, tools); returns how much was written.
     fn write_at(&self, caller: &Caller, node: &Node, offset: u64, data: &[u8]) -> Result<usize> {
@@ -235,13 +235,13 @@ pub trait FileSystem: Send + Sync + 'static {
             flags: libc::O_WRONLY,
         };
         match opened.native {
-            Native::All => memfile::pwrite(file.ofd, data, offset),
+            Native::All => Ok(memfile::pwrite(file.ofd, data, offset)?),
             Native::Reads { .. } => self.write(caller, file, WritePosition::At(offset), data),
         }
     }
     /// Sets the size; a hole appears when it grows.
     fn truncate(&self, caller: &Caller, node: &Node, size: u64) -> Result<()> {
-        Err(Errno::EROFS)
+        Err(Errno::EROFS.into())
     }
     /// fallocate(2) with `FALLOC_FL_*` in `mode`; EOPNOTSUPP for modes the back end lacks.
     fn fallocate(
@@ -252,7 +252,7 @@ pub trait FileSystem: Send + Sync + 'static {
         offset: u64,
         len: u64,
     ) -> Result<()> {
-        Err(Errno::EOPNOTSUPP)
+        Err(Errno::EOPNOTSUPP.into())
     }
     /// Makes the inode (or all of the file system, with `None`) durable.
     fn sync(&self, node: Option<&Node>) -> Result<()> {
@@ -268,7 +268,7 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// Changes metadata; permission has been checked.
     fn setattr(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
-        Err(Errno::EROFS)
+        Err(Errno::EROFS.into())
     }
     /// The flags that chattr(1) shows, as `FS_IOC_GETFLAGS` gives them.
     fn flags(&self, caller: &Caller, node: &Node) -> Result<u32> {
@@ -276,11 +276,11 @@ pub trait FileSystem: Send + Sync + 'static {
     }
     /// File-system figures.
     fn statfs(&self, caller: &Caller, node: &Node) -> Result<StatFs> {
-        Err(Errno::ENOSYS)
+        Err(Errno::ENOSYS.into())
     }
     /// An extended attribute's value; ENODATA when absent.
     fn getxattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
-        Err(Errno::EOPNOTSUPP)
+        Err(Errno::EOPNOTSUPP.into())
     }
     /// Sets an extended attribute; `flags` may hold `XATTR_CREATE` or `XATTR_REPLACE`.
     fn setxattr(
@@ -291,7 +291,7 @@ pub trait FileSystem: Send + Sync + 'static {
         value: &[u8],
         flags: i32,
     ) -> Result<()> {
-        Err(Errno::EOPNOTSUPP)
+        Err(Errno::EOPNOTSUPP.into())
     }
     /// All extended attribute names.
     fn listxattr(&self, caller: &Caller, node: &Node) -> Result<Vec<Vec<u8>>> {
@@ -299,6 +299,6 @@ pub trait FileSystem: Send + Sync + 'static {
     }
     /// Removes an extended attribute; ENODATA when absent.
     fn removexattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<()> {
-        Err(Errno::EOPNOTSUPP)
+        Err(Errno::EOPNOTSUPP.into())
     }
 }

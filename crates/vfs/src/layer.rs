@@ -75,11 +75,11 @@ pub const METHODS: &[&str] = &[
 ///     }
 ///
 ///     fn unlink(&self, _: &Caller, _: &Node, _: &[u8]) -> Result<()> {
-///         Err(Errno::EPERM)
+///         Err(Errno::EPERM.into())
 ///     }
 ///
 ///     fn rmdir(&self, _: &Caller, _: &Node, _: &[u8]) -> Result<()> {
-///         Err(Errno::EPERM)
+///         Err(Errno::EPERM.into())
 ///     }
 /// }
 /// ```

@@ -7,11 +7,13 @@
 //! * [`ops`] holds the rules Linux's VFS applies above any file system (permissions, sticky directories,
 //!   set-id clearing, read-only mounts), so that back ends need not repeat them.
 //!
-//! Results carry the errno a program would see from the kernel; this crate never prints.
+//! An operation that fails says why in an [`FsError`]: the errno that a program would see from the kernel, or the lock to wait for.
+//! This crate never prints.
 
 mod backend;
 mod caller;
 mod content;
+mod error;
 mod escape;
 mod fs;
 pub mod layer;
@@ -27,19 +29,17 @@ pub mod walk;
 pub use backend::{Backend, MountOption, MountOptions, OpenError};
 pub use caller::{Caller, caps};
 pub use content::CachedContent;
+pub use error::{Blocker, FsError, Result, Wait, wait_for_locks};
 pub use escape::{escape, escape_invalid, escape_message, escape_path, io_error_text};
 pub use fs::{FileSystem, Native, OpenFile, Opened, WritePosition};
 pub use linkfree::LinkFree;
 pub use mount::{Mount, MountError, MountFlags, Mounts, Place, PlaceKey};
 pub use synth::SynthFs;
-pub use txn::{BLOCKED, Holder, Readers, Transactions, TxnId, TxnStatus};
+pub use txn::{Holder, Readers, Transactions, TxnId, TxnStatus};
 pub use types::{Attr, DirEntry, FileKind, Node, SetAttr, Stamp, StatFs, TimeSet, file_flags};
 pub use userns::{IdMap, IdRange, UserNamespace};
 
 pub use nix::errno::Errno;
-
-/// The result of every operation: the errno is exactly the one the traced program gets.
-pub type Result<T> = std::result::Result<T, Errno>;
 
 /// Linux's limit on one path component, in bytes (`NAME_MAX`).
 pub const NAME_MAX: usize = 255;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
-use crate::{Caller, Errno, FileSystem, LinkFree, Node, SynthFs, caps, walk};
+use crate::{Caller, Errno, FileSystem, FsError, LinkFree, Node, SynthFs, caps, walk};
 
 bitflags! {
     /// Mount options the switch itself enforces.
@@ -74,7 +74,7 @@ pub enum MountError {
     /// The mount point, or what leads to it, exists and is no directory.
     NotDirectory,
     /// What leads to the mount point could not be read.
-    Lookup(Errno),
+    Lookup(FsError),
 }
 
 impl fmt::Display for MountError {
@@ -85,8 +85,11 @@ impl fmt::Display for MountError {
             Self::BadPath => f.write_str("the mount point holds \"..\", NUL, or too long a name"),
             Self::Busy => f.write_str("something is mounted there already"),
             Self::NotDirectory => f.write_str("the mount point, or a part of it, is no directory"),
-            Self::Lookup(errno) => {
+            Self::Lookup(FsError::Errno(errno)) => {
                 write!(f, "the mount point cannot be looked up: {}", errno.desc())
+            }
+            Self::Lookup(blocked) => {
+                write!(f, "the mount point cannot be looked up: {blocked}")
             }
         }
     }
@@ -196,7 +199,7 @@ impl Mounts {
 
     /// EACCES unless `caller` may search the host's directories above the mount point `target`. A change of their permissions is
     /// seen some milliseconds late.
-    pub fn may_reach(&self, caller: &Caller, target: &[u8]) -> crate::Result<()> {
+    pub fn may_reach(&self, caller: &Caller, target: &[u8]) -> crate::Result<(), Errno> {
         if caller.capable(caps::DAC_OVERRIDE) || caller.capable(caps::DAC_READ_SEARCH) {
             return Ok(());
         }
@@ -206,7 +209,8 @@ impl Mounts {
             key.extend(id.to_ne_bytes());
         }
         // What is missing on the host appears in the run.
-        let refused = || self.host_place(caller, target).err() == Some(Errno::EACCES);
+        let refused =
+            || self.host_place(caller, target).err() == Some(FsError::Errno(Errno::EACCES));
         if self.reached.holds(&key, || !refused()) {
             Ok(())
         } else {
@@ -294,7 +298,7 @@ impl Mounts {
             match walk::resolve_absolute(self, caller, &next) {
                 Ok((found, crate::FileKind::Directory)) => path = found,
                 Ok(_) => return Err(MountError::NotDirectory),
-                Err(Errno::ENOENT) => {
+                Err(FsError::Errno(Errno::ENOENT)) => {
                     self.synthesize(&path, &names[index..]);
                     for name in &names[index..] {
                         path.push(b'/');
@@ -302,7 +306,7 @@ impl Mounts {
                     }
                     return Ok(path);
                 }
-                Err(errno) => return Err(MountError::Lookup(errno)),
+                Err(error) => return Err(MountError::Lookup(error)),
             }
         }
         Ok(path)

@@ -30,7 +30,7 @@ use crate::{Attr, Errno, FileSystem, MountFlags, Place, Result};
 /// EROFS on a read-only mount.
 fn writable(place: &Place) -> Result<()> {
     if place.mount.flags.contains(MountFlags::READ_ONLY) {
-        return Err(Errno::EROFS);
+        return Err(Errno::EROFS.into());
     }
     Ok(())
 }
@@ -46,7 +46,7 @@ fn judged_here(place: &Place) -> bool {
 }
 
 /// EPERM for an inode with one of these [`crate::file_flags`].
-fn unless_flagged(attr: &Attr, flags: u32) -> Result<()> {
+fn unless_flagged(attr: &Attr, flags: u32) -> Result<(), Errno> {
     if attr.flags & flags != 0 {
         return Err(Errno::EPERM);
     }
@@ -54,7 +54,7 @@ fn unless_flagged(attr: &Attr, flags: u32) -> Result<()> {
 }
 
 /// ENAMETOOLONG as `simple_lookup` and every disk file system answer it.
-fn check_name(name: &[u8]) -> Result<()> {
+fn check_name(name: &[u8]) -> Result<(), Errno> {
     if name.len() > crate::NAME_MAX {
         return Err(Errno::ENAMETOOLONG);
     }

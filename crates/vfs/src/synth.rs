@@ -30,7 +30,7 @@ impl FileSystem for SynthFs {
     }
 
     fn lookup(&self, _: &Caller, _: &Node, _: &[u8]) -> Result<Node> {
-        Err(Errno::ENOENT)
+        Err(Errno::ENOENT.into())
     }
 
     fn parent(&self, _: &Caller, dir: &Node) -> Result<Node> {
@@ -62,7 +62,7 @@ impl FileSystem for SynthFs {
     }
 
     fn readlink(&self, _: &Caller, _: &Node) -> Result<Vec<u8>> {
-        Err(Errno::EINVAL)
+        Err(Errno::EINVAL.into())
     }
 
     fn readdir(
@@ -76,11 +76,11 @@ impl FileSystem for SynthFs {
     }
 
     fn open(&self, _: &Caller, _: &Node, _: i32) -> Result<Opened> {
-        Err(Errno::EISDIR)
+        Err(Errno::EISDIR.into())
     }
 
     fn read_at(&self, _: &Caller, _: &Node, _: u64, _: &mut [u8]) -> Result<usize> {
-        Err(Errno::EISDIR)
+        Err(Errno::EISDIR.into())
     }
 
     fn statfs(&self, _: &Caller, _: &Node) -> Result<StatFs> {

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Weak;
-use std::time::Duration;
 
 use crate::{Errno, Result};
 
@@ -51,10 +50,6 @@ pub struct TxnStatus {
     pub conflicts: u64,
 }
 
-/// Result of a call that met a lock: it is to be restarted, from the start, after [`Transactions::wait`] of the same
-/// caller. Linux never returns this number to a program.
-pub const BLOCKED: Errno = Errno::ERESTART;
-
 /// The programs of a run, for a back end whose files they read in the kernel, without a call.
 pub trait Readers: Send + Sync {
     /// Stops every thread that could read one of `objects` through a descriptor or a mapping, and returns when none of them
@@ -77,34 +72,34 @@ pub struct Holder {
 /// A back end's transactions. Which one a call belongs to is [`crate::Caller::txn`]; a call of none is a transaction of its
 /// own, which reads what was committed and waits for no one unless it changes something.
 ///
-/// Every method of [`crate::FileSystem`] may answer [`BLOCKED`] while a transaction is open.
+/// Every method of [`crate::FileSystem`] may answer [`crate::FsError::Blocked`] while a transaction is open; the methods here never do.
 pub trait Transactions: Send + Sync {
     /// From now on `readers` are stopped while a commit changes what they read without a call.
     fn attach_readers(&self, readers: Weak<dyn Readers>);
 
     /// Begins a transaction, inside `parent` if that is given.
-    fn begin(&self, parent: Option<TxnId>) -> Result<TxnId>;
+    fn begin(&self, parent: Option<TxnId>) -> Result<TxnId, Errno>;
 
     /// Begins an outermost transaction of a whole run: every descriptor of the file system that its programs have is
     /// younger than it, and none is left when it ends. Its programs therefore read, map and execute natively what
     /// [`crate::FileSystem::open`] gives them, which is the transaction's own content; [`crate::CachedContent::has_own_content`] is
     /// false for it, but not for transactions inside it. EIO.
-    fn begin_run(&self) -> Result<TxnId>;
+    fn begin_run(&self) -> Result<TxnId, Errno>;
 
     /// Ends the transaction: its changes become its parent's, or, of an outermost one, everybody's, at once: true when there
     /// are any, which [`Transactions::harden`] brings to the disk. EBUSY while one inside it is open, and nothing has
     /// happened then; any other failure (ENOSPC, EIO) has aborted it.
-    fn commit(&self, id: TxnId) -> Result<bool>;
+    fn commit(&self, id: TxnId) -> Result<bool, Errno>;
 
     /// Waits until what was committed has reached the disk, if `durable`, or for `None` the back end's durability, says so.
     /// EIO, ENOSPC: it may be lost when the machine stops.
-    fn harden(&self, durable: Option<bool>) -> Result<()>;
+    fn harden(&self, durable: Option<bool>) -> Result<(), Errno>;
 
     /// Ends the transaction, and those inside it, without a trace.
     fn abort(&self, id: TxnId);
 
     /// Figures. ENOENT for one that is not open.
-    fn status(&self, id: TxnId) -> Result<TxnStatus>;
+    fn status(&self, id: TxnId) -> Result<TxnStatus, Errno>;
 
     /// Of an outermost transaction: the most bytes that it can take, once after calls in it have failed with ENOSPC because of its
     /// size.
@@ -112,13 +107,4 @@ pub trait Transactions: Send + Sync {
         let _ = id;
         None
     }
-
-    /// Waits, at most for `slice`, until what kept the last call of thread `tid` from going on may be gone: true when it is
-    /// worth another try, false when the time is over or the wait was cancelled. EDEADLK when it will never be gone without this transaction's end;
-    /// ETIMEDOUT when all the waiting for this call, `waited` so far, has taken longer than the limit.
-    fn wait(&self, tid: i32, waited: Duration, slice: Duration) -> Result<bool>;
-
-    /// Ends the wait of thread `tid`, if its last call met a lock: a [`Transactions::wait`] that has begun or is about to
-    /// begin returns false.
-    fn cancel_wait(&self, tid: i32);
 }

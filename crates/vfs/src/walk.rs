@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::{BLOCKED, Caller, Errno, FileKind, Mount, Mounts, NAME_MAX, Place, Result, ops};
+use crate::{Caller, Errno, FileKind, FsError, Mount, Mounts, NAME_MAX, Place, Result, ops};
 use std::sync::Arc;
 
 /// Linux follows at most this many symbolic links in one walk (`MAXSYMLINKS`), then ELOOP.
@@ -156,7 +156,7 @@ impl<'a> Walk<'a> {
     pub fn object(&mut self, start: Pos, path: &[u8], follow: bool) -> Result<Pos> {
         match self.judged(start, path, &Goal::Object { follow })? {
             Found::Object(pos) => Ok(pos),
-            Found::Parent(_) => Err(Errno::EINVAL),
+            Found::Parent(_) => Err(Errno::EINVAL.into()),
         }
     }
 
@@ -164,7 +164,7 @@ impl<'a> Walk<'a> {
     pub fn parent(&mut self, start: Pos, path: &[u8]) -> Result<Parent> {
         match self.judged(start, path, &Goal::Parent)? {
             Found::Parent(parent) => Ok(parent),
-            Found::Object(_) => Err(Errno::EINVAL),
+            Found::Object(_) => Err(Errno::EINVAL.into()),
         }
     }
 
@@ -208,7 +208,11 @@ impl<'a> Walk<'a> {
         };
         let fs = &dir.mount.fs;
         let dir = fs.getattr(self.caller, &dir.node)?;
-        ops::may_follow(self.caller, &dir, &fs.getattr(self.caller, &link.node)?)
+        Ok(ops::may_follow(
+            self.caller,
+            &dir,
+            &fs.getattr(self.caller, &link.node)?,
+        )?)
     }
 
     /// Counts one followed link: ELOOP beyond Linux's limit or where links are forbidden.
@@ -216,7 +220,7 @@ impl<'a> Walk<'a> {
         self.links += 1;
         let forbidden = self.resolve & libc::RESOLVE_NO_SYMLINKS != 0;
         if forbidden || self.links > MAX_LINKS {
-            Err(Errno::ELOOP)
+            Err(Errno::ELOOP.into())
         } else {
             Ok(())
         }
@@ -226,11 +230,11 @@ impl<'a> Walk<'a> {
     fn judged(&mut self, start: Pos, path: &[u8], goal: &Goal) -> Result<Found> {
         let found = self.run(start, path, goal);
         match found {
-            Err(errno) if errno != BLOCKED => {
+            Err(FsError::Errno(errno)) => {
                 let mut unseen = self.unseen.drain(..);
                 Err(unseen
                     .find_map(|path| is_directory(&path).err())
-                    .unwrap_or(errno))
+                    .unwrap_or(errno.into()))
             }
             found => found,
         }
@@ -238,7 +242,7 @@ impl<'a> Walk<'a> {
 
     fn run(&mut self, start: Pos, path: &[u8], goal: &Goal) -> Result<Found> {
         if path.is_empty() {
-            return Err(Errno::ENOENT);
+            return Err(Errno::ENOENT.into());
         }
         if let Some(found) = self.straight(&start, path, goal) {
             return Ok(found);
@@ -373,7 +377,7 @@ impl<'a> Walk<'a> {
 
     fn absolute_start(&mut self) -> Result<Pos> {
         if self.resolve & libc::RESOLVE_BENEATH != 0 {
-            return Err(Errno::EXDEV);
+            return Err(Errno::EXDEV.into());
         }
         match &self.anchor {
             Some(anchor) if self.resolve & libc::RESOLVE_IN_ROOT != 0 => {
@@ -391,7 +395,7 @@ impl<'a> Walk<'a> {
     pub fn link_start(&mut self, dir: &Pos) -> Result<Pos> {
         let start = self.absolute_start()?;
         if self.resolve & libc::RESOLVE_NO_XDEV != 0 && !same_mount(dir, &start) {
-            return Err(Errno::EXDEV);
+            return Err(Errno::EXDEV.into());
         }
         Ok(start)
     }
@@ -399,7 +403,7 @@ impl<'a> Walk<'a> {
     /// Only mounted places are judged: the kernel judges the host's itself.
     fn must_be_directory(&self, at: &Pos) -> Result<()> {
         match at {
-            Pos::Mounted(place) if !place.node.is_dir() => Err(Errno::ENOTDIR),
+            Pos::Mounted(place) if !place.node.is_dir() => Err(Errno::ENOTDIR.into()),
             _ => Ok(()),
         }
     }
@@ -417,7 +421,7 @@ impl<'a> Walk<'a> {
         self.depth -= 1;
         if self.depth < 0 {
             if self.resolve & libc::RESOLVE_BENEATH != 0 {
-                return Err(Errno::EXDEV);
+                return Err(Errno::EXDEV.into());
             }
             if self.resolve & libc::RESOLVE_IN_ROOT != 0 {
                 self.depth = 0;
@@ -447,7 +451,7 @@ impl<'a> Walk<'a> {
                     }));
                 }
                 if self.resolve & libc::RESOLVE_NO_XDEV != 0 {
-                    return Err(Errno::EXDEV);
+                    return Err(Errno::EXDEV.into());
                 }
                 self.inside_out(parent_of(&place.mount.target))
             }
@@ -479,7 +483,7 @@ impl<'a> Walk<'a> {
 
     fn enter(&self, mount: &Arc<Mount>) -> Result<Pos> {
         if self.resolve & libc::RESOLVE_NO_XDEV != 0 {
-            return Err(Errno::EXDEV);
+            return Err(Errno::EXDEV.into());
         }
         Ok(Pos::mount_root(mount))
     }
@@ -491,10 +495,10 @@ impl<'a> Walk<'a> {
         through: bool,
     ) -> Result<(Pos, Option<Vec<u8>>)> {
         if !place.node.is_dir() {
-            return Err(Errno::ENOTDIR);
+            return Err(Errno::ENOTDIR.into());
         }
         if name.len() > NAME_MAX {
-            return Err(Errno::ENAMETOOLONG);
+            return Err(Errno::ENAMETOOLONG.into());
         }
         if self.mounts.nested() {
             let (mut path, _) = Pos::Mounted(place.clone()).path(self.caller)?;
@@ -544,7 +548,7 @@ impl<'a> Walk<'a> {
             if through
                 && self.resolve & (libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS) != 0
             {
-                return Err(Errno::ELOOP);
+                return Err(Errno::ELOOP.into());
             }
             let behind = if through {
                 self.oracle.magic_link(&path)
@@ -578,7 +582,7 @@ fn is_directory(path: &[u8]) -> Result<()> {
     }
     let stat = nix::sys::stat::lstat(OsStr::from_bytes(path))?;
     if stat.st_mode & libc::S_IFMT != libc::S_IFDIR {
-        return Err(Errno::ENOTDIR);
+        return Err(Errno::ENOTDIR.into());
     }
     Ok(())
 }

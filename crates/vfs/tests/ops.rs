@@ -87,21 +87,21 @@ fn a_read_only_file_system_comes_before_permissions() {
     for flags in [libc::O_WRONLY, libc::O_RDWR, libc::O_TRUNC] {
         assert_eq!(
             ops::open_existing(&me, &file, flags).err(),
-            Some(Errno::EROFS)
+            Some(Errno::EROFS.into())
         );
     }
     assert!(ops::open_existing(&me, &file, libc::O_RDONLY).is_ok());
     let write = libc::W_OK;
-    assert_eq!(ops::access(&me, &file, write), Err(Errno::EROFS));
-    assert_eq!(ops::access(&me, &private, write), Err(Errno::EROFS));
+    assert_eq!(ops::access(&me, &file, write), Err(Errno::EROFS.into()));
+    assert_eq!(ops::access(&me, &private, write), Err(Errno::EROFS.into()));
     assert_eq!(
         ops::access(&me, &fifo, write),
         Ok(()),
         "it is no part of what is kept"
     );
-    assert_eq!(ops::unlink(&me, &private, b"f"), Err(Errno::EROFS));
+    assert_eq!(ops::unlink(&me, &private, b"f"), Err(Errno::EROFS.into()));
     let made = ops::mkdir(&me, &private, b"dir", 0);
-    assert_eq!(made.err(), Some(Errno::EEXIST));
+    assert_eq!(made.err(), Some(Errno::EEXIST.into()));
 }
 
 #[test]
@@ -247,11 +247,15 @@ fn read_only_mounts_answer_in_the_order_of_the_kernel() {
     ];
     for (what, call, [open, locked]) in table {
         for dir in ["pub", "priv"] {
-            assert_eq!(call(&me, &get(&top, dir)), Err(*open), "{what} in {dir}");
+            assert_eq!(
+                call(&me, &get(&top, dir)),
+                Err((*open).into()),
+                "{what} in {dir}"
+            );
         }
         assert_eq!(
             call(&me, &get(&top, "lock")),
-            Err(*locked),
+            Err((*locked).into()),
             "{what} in lock"
         );
     }
@@ -272,7 +276,7 @@ fn a_mount_without_execution_has_executables_nobody_may_run() {
     ops::chmod(&root(), &get(&get(&plain, "pub"), "f"), 0o755).unwrap();
     let run = |top: &Place| ops::access(&root(), &get(&get(top, "pub"), "f"), libc::X_OK);
     assert_eq!(run(&plain), Ok(()));
-    assert_eq!(run(&no_exec), Err(Errno::EACCES));
+    assert_eq!(run(&no_exec), Err(Errno::EACCES.into()));
     assert_eq!(ops::access(&root(), &no_exec, libc::X_OK), Ok(()));
 }
 
@@ -285,15 +289,21 @@ fn links_and_renames_stay_inside_a_mount() {
     );
     let f = get(&one, "f");
     // As `mount --bind` of the same file system: the same inodes, yet another mount.
-    assert_eq!(ops::link(&root(), &f, &other, b"new"), Err(Errno::EXDEV));
-    assert_eq!(ops::link(&root(), &f, &other, b"f"), Err(Errno::EEXIST));
+    assert_eq!(
+        ops::link(&root(), &f, &other, b"new"),
+        Err(Errno::EXDEV.into())
+    );
+    assert_eq!(
+        ops::link(&root(), &f, &other, b"f"),
+        Err(Errno::EEXIST.into())
+    );
     let rename = |flags| ops::rename(&root(), &one, b"f", &other, b"new", flags);
-    assert_eq!(rename(0), Err(Errno::EXDEV));
+    assert_eq!(rename(0), Err(Errno::EXDEV.into()));
     assert_eq!(
         rename(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE),
-        Err(Errno::EINVAL)
+        Err(Errno::EINVAL.into())
     );
-    assert_eq!(rename(64), Err(Errno::EINVAL));
+    assert_eq!(rename(64), Err(Errno::EINVAL.into()));
 }
 
 #[test]
@@ -303,32 +313,32 @@ fn arguments_are_judged_before_the_tree() {
     let long = [b'n'; 256];
     assert_eq!(
         ops::lookup(&root(), &top, &long).err(),
-        Some(Errno::ENAMETOOLONG)
+        Some(Errno::ENAMETOOLONG.into())
     );
     assert_eq!(
         ops::lookup(&root(), &file, &long).err(),
-        Some(Errno::ENOTDIR)
+        Some(Errno::ENOTDIR.into())
     );
     assert_eq!(
         ops::mkdir(&root(), &top, &long, 0).err(),
-        Some(Errno::ENAMETOOLONG)
+        Some(Errno::ENAMETOOLONG.into())
     );
     assert_eq!(
         ops::symlink(&root(), &file, b"x", b"").err(),
-        Some(Errno::ENOENT)
+        Some(Errno::ENOENT.into())
     );
     assert!(ops::symlink(&root(), &top, b"longest", &[b't'; 4095]).is_ok());
     let too_long = ops::symlink(&root(), &top, b"x", &[b't'; 4096]);
-    assert_eq!(too_long.err(), Some(Errno::ENAMETOOLONG));
-    assert_eq!(ops::truncate(&root(), &top, -1), Err(Errno::EINVAL));
+    assert_eq!(too_long.err(), Some(Errno::ENAMETOOLONG.into()));
+    assert_eq!(ops::truncate(&root(), &top, -1), Err(Errno::EINVAL.into()));
     assert_eq!(
         ops::tmpfile(&root(), &top, 0, libc::O_RDONLY).err(),
-        Some(Errno::EINVAL)
+        Some(Errno::EINVAL.into())
     );
     let set = |name: &[u8], value: &[u8], flags| ops::setxattr(&root(), &file, name, value, flags);
-    assert_eq!(set(b"", b"", 0), Err(Errno::ERANGE));
-    assert_eq!(set(b"user.a", b"", 8), Err(Errno::EINVAL));
-    assert_eq!(set(b"user.a", &[0; 65537], 0), Err(Errno::E2BIG));
+    assert_eq!(set(b"", b"", 0), Err(Errno::ERANGE.into()));
+    assert_eq!(set(b"user.a", b"", 8), Err(Errno::EINVAL.into()));
+    assert_eq!(set(b"user.a", &[0; 65537], 0), Err(Errno::E2BIG.into()));
     assert_eq!(set(b"user.a", &[0; 65536], 0), Ok(()));
 }
 

@@ -128,10 +128,10 @@ fn errors_are_those_of_path_resolution() {
         ("/goanna-test/a/dangling", Errno::ENOENT),
         ("/goanna-deep/other", Errno::ENOENT),
     ] {
-        assert_eq!(object(path, true), Err(want), "{path}");
+        assert_eq!(object(path, true), Err(want.into()), "{path}");
     }
     let long = format!("/goanna-test/{}", "n".repeat(256));
-    assert_eq!(object(&long, true), Err(Errno::ENAMETOOLONG));
+    assert_eq!(object(&long, true), Err(Errno::ENAMETOOLONG.into()));
 }
 
 #[test]
@@ -195,10 +195,13 @@ fn resolve_flags_bound_the_walk() {
         go(b"b/../b/file", libc::RESOLVE_BENEATH).as_deref(),
         Ok("/goanna-test/a/b/file")
     );
-    assert_eq!(go(b"..", libc::RESOLVE_BENEATH), Err(Errno::EXDEV));
-    assert_eq!(go(b"b/../../a", libc::RESOLVE_BENEATH), Err(Errno::EXDEV));
-    assert_eq!(go(b"abs", libc::RESOLVE_BENEATH), Err(Errno::EXDEV));
-    assert_eq!(go(b"/etc", libc::RESOLVE_BENEATH), Err(Errno::EXDEV));
+    assert_eq!(go(b"..", libc::RESOLVE_BENEATH), Err(Errno::EXDEV.into()));
+    assert_eq!(
+        go(b"b/../../a", libc::RESOLVE_BENEATH),
+        Err(Errno::EXDEV.into())
+    );
+    assert_eq!(go(b"abs", libc::RESOLVE_BENEATH), Err(Errno::EXDEV.into()));
+    assert_eq!(go(b"/etc", libc::RESOLVE_BENEATH), Err(Errno::EXDEV.into()));
     assert_eq!(
         go(b"../../b", libc::RESOLVE_IN_ROOT).as_deref(),
         Ok("/goanna-test/a/b")
@@ -207,11 +210,14 @@ fn resolve_flags_bound_the_walk() {
         go(b"/b", libc::RESOLVE_IN_ROOT).as_deref(),
         Ok("/goanna-test/a/b")
     );
-    assert_eq!(go(b"up", libc::RESOLVE_NO_SYMLINKS), Err(Errno::ELOOP));
-    assert_eq!(go(b"in", libc::RESOLVE_NO_XDEV), Err(Errno::EXDEV));
+    assert_eq!(
+        go(b"up", libc::RESOLVE_NO_SYMLINKS),
+        Err(Errno::ELOOP.into())
+    );
+    assert_eq!(go(b"in", libc::RESOLVE_NO_XDEV), Err(Errno::EXDEV.into()));
     // An absolute link starts on the host, wherever it leads.
-    assert_eq!(go(b"host", libc::RESOLVE_NO_XDEV), Err(Errno::EXDEV));
-    assert_eq!(go(b"abs", libc::RESOLVE_NO_XDEV), Err(Errno::EXDEV));
+    assert_eq!(go(b"host", libc::RESOLVE_NO_XDEV), Err(Errno::EXDEV.into()));
+    assert_eq!(go(b"abs", libc::RESOLVE_NO_XDEV), Err(Errno::EXDEV.into()));
     assert_eq!(
         go(b"/usr", libc::RESOLVE_NO_XDEV).as_deref(),
         Ok("/usr"),
@@ -257,7 +263,7 @@ fn dots_need_search_permission() {
     let parent = Walk::new(&mounts, &other, &NoProcess)
         .parent(Pos::root(), b"/goanna-test/private/.")
         .map(drop);
-    assert_eq!(parent, Err(Errno::EACCES));
+    assert_eq!(parent, Err(Errno::EACCES.into()));
 }
 
 #[test]

@@ -26,7 +26,8 @@ impl NamesFs {
 fn encode(name: &[u8]) -> Result<Vec<u8>> {
     let text: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
     let fits = text.len() <= NAME_MAX;
-    fits.then(|| text.into_bytes()).ok_or(Errno::ENAMETOOLONG)
+    fits.then(|| text.into_bytes())
+        .ok_or(Errno::ENAMETOOLONG.into())
 }
 
 /// The name; `None` for what [`encode`] does not make.

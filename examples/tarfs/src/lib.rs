@@ -137,15 +137,15 @@ impl Archive {
 impl FileSource for Archive {
     type Key = u64;
 
-    fn key(&self, file: &Node) -> Result<u64> {
+    fn key(&self, file: &Node) -> Result<u64, Errno> {
         Ok(file.ino())
     }
 
-    fn size(&self, file: &Node) -> Result<u64> {
+    fn size(&self, file: &Node) -> Result<u64, Errno> {
         Ok(self.inode(file).attr.size)
     }
 
-    fn read_at(&self, file: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    fn read_at(&self, file: &Node, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
         let inode = self.inode(file);
         let left = inode.attr.size.saturating_sub(offset).min(buf.len() as u64);
         let read = self
@@ -184,12 +184,12 @@ impl FileSystem for TarFs {
 
     fn lookup(&self, _: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
         if !dir.is_dir() {
-            return Err(Errno::ENOTDIR);
+            return Err(Errno::ENOTDIR.into());
         }
         let found = self.0.source().entries.get(&(dir.ino(), name.to_vec()));
         found
             .map(|&ino| self.0.source().node(ino))
-            .ok_or(Errno::ENOENT)
+            .ok_or(Errno::ENOENT.into())
     }
 
     fn parent(&self, _: &Caller, dir: &Node) -> Result<Node> {
@@ -230,7 +230,7 @@ impl FileSystem for TarFs {
     }
 
     fn open(&self, _: &Caller, file: &Node, flags: i32) -> Result<Opened> {
-        self.0.open(file, flags)
+        Ok(self.0.open(file, flags)?)
     }
 
     fn content(&self) -> Option<&dyn CachedContent> {
@@ -238,6 +238,6 @@ impl FileSystem for TarFs {
     }
 
     fn read_at(&self, _: &Caller, file: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.0.source().read_at(file, offset, buf)
+        Ok(self.0.source().read_at(file, offset, buf)?)
     }
 }

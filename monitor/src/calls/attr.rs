@@ -9,7 +9,7 @@ use crate::shadow::Shadow;
 pub(super) fn by_descriptor(call: &Call<'_>, fd: i32) -> Result<Target> {
     match call.shadow(fd)?.as_deref() {
         None => Ok(Target::PassOn),
-        Some(Shadow::Reference { .. }) => Err(Errno::EBADF),
+        Some(Shadow::Reference { .. }) => Err(Errno::EBADF.into()),
         Some(shadow) => Ok(Target::At(shadow.place().clone())),
     }
 }
@@ -46,7 +46,7 @@ pub fn fchmodat(call: &mut Call<'_>) -> Result<Answer> {
 pub fn fchmodat2(call: &mut Call<'_>) -> Result<Answer> {
     let flags = call.int(3);
     if flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) != 0 {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     let target = call.object_at(call.int(0), &call.path(1)?, flags)?;
     set_mode(call, target, call.uint(2))
@@ -85,7 +85,7 @@ pub fn fchown(call: &mut Call<'_>) -> Result<Answer> {
 pub fn fchownat(call: &mut Call<'_>) -> Result<Answer> {
     let flags = call.int(4);
     if flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) != 0 {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     let target = call.object_at(call.int(0), &call.path(1)?, flags)?;
     set_owner(call, target, call.uint(2), call.uint(3))
@@ -114,7 +114,7 @@ fn pairs(call: &Call<'_>, address: u64) -> Result<[(i64, i64); 2]> {
 const NOW: Times = (Some(TimeSet::Now), Some(TimeSet::Now));
 
 /// The inner result is EINVAL for times that are none, which Linux finds after the path.
-fn timespecs(call: &Call<'_>, address: u64) -> Result<Result<Times>> {
+fn timespecs(call: &Call<'_>, address: u64) -> Result<Result<Times, Errno>> {
     if address == 0 {
         return Ok(Ok(NOW));
     }
@@ -150,7 +150,7 @@ fn timevals(call: &Call<'_>, address: u64) -> Result<Times> {
 pub fn utimensat(call: &mut Call<'_>) -> Result<Answer> {
     let flags = call.int(3);
     if flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) != 0 {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     let times = timespecs(call, call.arg(2))?;
     if times == Ok((None, None)) {
@@ -158,7 +158,7 @@ pub fn utimensat(call: &mut Call<'_>) -> Result<Answer> {
     }
     let target = if call.arg(1) == 0 && call.int(0) != libc::AT_FDCWD {
         if flags != 0 {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         by_descriptor(call, call.int(0))?
     } else {

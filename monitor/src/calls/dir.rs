@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 
 use goanna_sys::{procfs, tracee};
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{BLOCKED, DirEntry, Errno, FileKind, PATH_MAX, Place, Result, ops};
+use goanna_vfs::{DirEntry, Errno, FileKind, FsError, PATH_MAX, Place, Result, ops};
 use nix::unistd::{Whence, lseek};
 
 use crate::abi::{DirentLayout, Dirents};
@@ -25,7 +25,7 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
         return host::read_entries(call, layout);
     };
     let Shadow::Dir { place, .. } = &*shadow else {
-        return Err(Errno::ENOTDIR);
+        return Err(Errno::ENOTDIR.into());
     };
     let caller = call.caller()?;
     let start = lseek(ofd.as_fd(), 0, Whence::SeekCur)? as u64;
@@ -65,14 +65,14 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
         push_mount_points(call, place, &mut out)?;
     }
     if out.bytes.is_empty() && out.full {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     let put = tracee::write(call.task.tid, call.arg(1), &out.bytes)?;
     if put < out.bytes.len() {
         // The memory ends before the count: as many entries as it takes.
         out.cut(put);
         if out.bytes.is_empty() {
-            return Err(Errno::EFAULT);
+            return Err(Errno::EFAULT.into());
         }
     }
     lseek(ofd.as_fd(), out.position as i64, Whence::SeekSet)?;
@@ -92,7 +92,7 @@ fn push_mount_points(call: &Call<'_>, place: &Place, out: &mut Dirents) -> Resul
     for (index, (name, mount)) in names.into_iter().enumerate() {
         let cookie = MOUNTS_FROM + index as u64 + 1;
         let shown = match place.mount.fs.lookup(&caller, &place.node, name) {
-            Err(BLOCKED) => return Err(BLOCKED),
+            Err(blocked @ FsError::Blocked(_)) => return Err(blocked),
             found => found.is_ok(),
         };
         if cookie <= out.position || shown {
@@ -129,14 +129,14 @@ pub fn getcwd(call: &mut Call<'_>) -> Result<Answer> {
     }
     let (mut path, deleted) = cwd.path(&*call.caller()?)?;
     if deleted {
-        return Err(Errno::ENOENT);
+        return Err(Errno::ENOENT.into());
     }
     path.push(0);
     if path.len() > PATH_MAX {
-        return Err(Errno::ENAMETOOLONG);
+        return Err(Errno::ENAMETOOLONG.into());
     }
     if (call.arg(1) as usize) < path.len() {
-        return Err(Errno::ERANGE);
+        return Err(Errno::ERANGE.into());
     }
     call.put(call.arg(0), &path)?;
     Ok(Answer::Value(path.len() as i64))
@@ -151,7 +151,7 @@ pub fn fchdir(call: &mut Call<'_>) -> Result<Answer> {
     }
     if let Some(shadow) = shadow {
         if !shadow.place().node.is_dir() {
-            return Err(Errno::ENOTDIR);
+            return Err(Errno::ENOTDIR.into());
         }
         ops::access(&*call.caller()?, shadow.place(), libc::X_OK)?;
     }
@@ -165,7 +165,7 @@ fn make(call: &Call<'_>, dirfd: i32, path: &[u8], mode: u32) -> Result<Answer> {
     };
     let name = entry.name(Errno::EEXIST)?;
     if entry.covered {
-        return Err(Errno::EEXIST);
+        return Err(Errno::EEXIST.into());
     }
     ops::mkdir(&*call.caller()?, &entry.dir, name, mode & 0o1777)?;
     Ok(Answer::DONE)
@@ -194,12 +194,12 @@ pub fn remove(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<Answer> {
     };
     let name = match &entry.last {
         Last::Name(name) => name,
-        Last::Dot => return Err(Errno::EINVAL),
-        Last::DotDot => return Err(Errno::ENOTEMPTY),
-        Last::Root => return Err(Errno::EBUSY),
+        Last::Dot => return Err(Errno::EINVAL.into()),
+        Last::DotDot => return Err(Errno::ENOTEMPTY.into()),
+        Last::Root => return Err(Errno::EBUSY.into()),
     };
     if entry.covered {
-        return Err(Errno::EBUSY);
+        return Err(Errno::EBUSY.into());
     }
     ops::rmdir(&*call.caller()?, &entry.dir, name)?;
     call.monitor.shadows.directory_removed();
@@ -209,7 +209,7 @@ pub fn remove(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<Answer> {
 fn make_node(
     call: &Call<'_>,
     dirfd: i32,
-    path: Result<Vec<u8>>,
+    path: Result<Vec<u8>, Errno>,
     mode: u32,
     dev: u32,
 ) -> Result<Answer> {
@@ -219,12 +219,13 @@ fn make_node(
     };
     let name = entry.name(Errno::EEXIST)?;
     if entry.covered {
-        return Err(Errno::EEXIST);
+        return Err(Errno::EEXIST.into());
     }
     let caller = call.caller()?;
     if entry.must_be_dir {
         // Linux: a name that may only be a directory's cannot be made as anything else.
-        return Err(ops::lookup(&caller, &entry.dir, name).map_or(Errno::ENOENT, |_| Errno::EEXIST));
+        return Err(ops::lookup(&caller, &entry.dir, name)
+            .map_or(Errno::ENOENT.into(), |_| Errno::EEXIST.into()));
     }
     let rdev = libc::makedev((dev >> 8) & 0xfff, (dev & 0xff) | ((dev >> 12) & 0xfff00));
     ops::mknod(&caller, &entry.dir, name, mode, rdev)?;

@@ -89,7 +89,7 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Answer> {
                 set_flags(call, place)
             }
             Shadow::Special { .. } => Ok(Answer::PassOn),
-            Shadow::Reference { .. } => Err(Errno::EBADF),
+            Shadow::Reference { .. } => Err(Errno::EBADF.into()),
         },
     }
 }
@@ -101,8 +101,8 @@ fn of_file(call: &Call<'_>, place: &Place, ofd: &OwnedFd) -> Result<Answer> {
             let from = call.read_u64(call.arg(2))? as i32;
             clone(call, place, ofd, from)
         }
-        FIDEDUPERANGE if Monitor::access_mode(ofd)? == libc::O_WRONLY => Err(Errno::EINVAL),
-        FIDEDUPERANGE => Err(Errno::EOPNOTSUPP),
+        FIDEDUPERANGE if Monitor::access_mode(ofd)? == libc::O_WRONLY => Err(Errno::EINVAL.into()),
+        FIDEDUPERANGE => Err(Errno::EOPNOTSUPP.into()),
         FS_IOC_RESVSP | FS_IOC_RESVSP64 => reserve(call, ofd, 0),
         FS_IOC_UNRESVSP | FS_IOC_UNRESVSP64 => reserve(call, ofd, libc::FALLOC_FL_PUNCH_HOLE),
         FS_IOC_ZERO_RANGE => reserve(call, ofd, libc::FALLOC_FL_ZERO_RANGE),
@@ -119,7 +119,7 @@ fn of_directory(call: &Call<'_>, place: &Place, ofd: &OwnedFd) -> Result<Answer>
             let from = call.read_u64(call.arg(2))? as i32;
             clone(call, place, ofd, from)
         }
-        FS_IOC_FIEMAP => Err(Errno::EOPNOTSUPP),
+        FS_IOC_FIEMAP => Err(Errno::EOPNOTSUPP.into()),
         _ => of_inode(call, place),
     }
 }
@@ -143,11 +143,11 @@ fn of_inode(call: &Call<'_>, place: &Place) -> Result<Answer> {
             Ok(Answer::DONE)
         }
         FS_IOC_FSSETXATTR => set_extended_flags(call, place),
-        FIFREEZE | FITHAW if !call.caller()?.capable(caps::SYS_ADMIN) => Err(Errno::EPERM),
-        FIFREEZE | FITHAW => Err(Errno::EOPNOTSUPP),
+        FIFREEZE | FITHAW if !call.caller()?.capable(caps::SYS_ADMIN) => Err(Errno::EPERM.into()),
+        FIFREEZE | FITHAW => Err(Errno::EOPNOTSUPP.into()),
         // They tell of the cache object or the backing directory, and change nothing.
         FIGETBSZ | FS_IOC_GETVERSION => Ok(Answer::PassOn),
-        _ => Err(Errno::ENOTTY),
+        _ => Err(Errno::ENOTTY.into()),
     }
 }
 
@@ -185,7 +185,7 @@ fn set_extended_flags(call: &Call<'_>, place: &Place) -> Result<Answer> {
     let caller = call.caller()?;
     ops::may_set_flags(&caller, place, flags)?;
     if extended != to_extended(flags) || others != 0 {
-        return Err(Errno::EOPNOTSUPP);
+        return Err(Errno::EOPNOTSUPP.into());
     }
     ops::set_flags(&caller, place, flags)?;
     Ok(Answer::DONE)
@@ -194,23 +194,23 @@ fn set_extended_flags(call: &Call<'_>, place: &Place) -> Result<Answer> {
 /// FICLONE to a shadow file or directory: refused as by ext4, whose programs then copy.
 fn clone(call: &Call<'_>, place: &Place, ofd: &OwnedFd, from: i32) -> Result<Answer> {
     let Descriptor::Shadow(shadow, source) = call.descriptor(from)? else {
-        return Err(Errno::EXDEV);
+        return Err(Errno::EXDEV.into());
     };
     if shadow.place().key().0 != place.key().0 {
-        return Err(Errno::EXDEV);
+        return Err(Errno::EXDEV.into());
     }
     match SFlag::from_bits_truncate(fstat(&source)?.st_mode) & SFlag::S_IFMT {
-        _ if place.node.is_dir() => return Err(Errno::EISDIR),
+        _ if place.node.is_dir() => return Err(Errno::EISDIR.into()),
         SFlag::S_IFREG => {}
-        SFlag::S_IFDIR => return Err(Errno::EISDIR),
-        _ => return Err(Errno::EINVAL),
+        SFlag::S_IFDIR => return Err(Errno::EISDIR.into()),
+        _ => return Err(Errno::EINVAL.into()),
     }
     let (writable, flags) = Monitor::writable(ofd)?;
     let readable = Monitor::access_mode(&source)? != libc::O_WRONLY;
     if !readable || !writable || flags & libc::O_APPEND != 0 {
-        return Err(Errno::EBADF);
+        return Err(Errno::EBADF.into());
     }
-    Err(Errno::EOPNOTSUPP)
+    Err(Errno::EOPNOTSUPP.into())
 }
 
 /// The requests of XFS that every file system of Linux answers as fallocate(2).
@@ -227,7 +227,7 @@ fn reserve(call: &Call<'_>, ofd: &OwnedFd, mode: i32) -> Result<Answer> {
         libc::SEEK_SET => 0,
         libc::SEEK_CUR => lseek(ofd, 0, Whence::SeekCur)?,
         libc::SEEK_END => fstat(ofd)?.st_size,
-        _ => return Err(Errno::EINVAL),
+        _ => return Err(Errno::EINVAL.into()),
     };
     let (start, len) = (number(8).wrapping_add(base), number(16));
     allocate(call, mode | libc::FALLOC_FL_KEEP_SIZE, start, len)
@@ -261,7 +261,7 @@ fn of_host(call: &Call<'_>) -> Result<Answer> {
 /// FICLONE from a shadow file to the host's: not of content that is another for the caller's transaction.
 fn clone_out(call: &Call<'_>, from: i32) -> Result<Answer> {
     if call.descriptor(from).is_ok() && Content::of(call, from)?.is_some() {
-        return Err(Errno::EXDEV);
+        return Err(Errno::EXDEV.into());
     }
     Ok(Answer::PassOn)
 }
@@ -281,7 +281,7 @@ fn hand_over(call: &Call<'_>, fd: i32) -> Result<Answer> {
 fn refuse_shadows(call: &Call<'_>, fds: &[i32]) -> Result<Answer> {
     let is_shadow = |fd: &i32| matches!(call.descriptor(*fd), Ok(Descriptor::Shadow(..)));
     if fds.iter().any(is_shadow) {
-        return Err(Errno::EOPNOTSUPP);
+        return Err(Errno::EOPNOTSUPP.into());
     }
     Ok(Answer::PassOn)
 }

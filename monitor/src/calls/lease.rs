@@ -6,7 +6,7 @@
 
 use std::os::fd::AsFd;
 
-use goanna_vfs::{Caller, Errno, Opened, Place, Result, caps, ops};
+use goanna_vfs::{Caller, Errno, FsError, Opened, Place, Result, caps, ops};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use crate::call::{Answer, Call, Descriptor};
@@ -28,10 +28,10 @@ pub fn set(call: &mut Call<'_>) -> Result<Answer> {
     let caller = call.caller()?;
     let owner = place.mount.fs.getattr(&caller, &place.node)?.uid;
     if caller.uid != owner && !caller.capable(caps::LEASE) {
-        return Err(Errno::EACCES);
+        return Err(Errno::EACCES.into());
     }
     // As where somebody else has the file open: we do.
-    Err(Errno::EAGAIN)
+    Err(Errno::EAGAIN.into())
 }
 
 /// Opens the regular file `place`, which exists. `None`: another process has a lease on it, which the kernel has told of this, and
@@ -42,7 +42,7 @@ pub fn open(call: &Call<'_>, caller: &Caller, place: &Place, flags: i32) -> Resu
         return ops::open_existing(caller, place, flags).map(Some);
     }
     let opened = match ops::open_existing(caller, place, flags | libc::O_NONBLOCK) {
-        Err(Errno::EAGAIN) => return Ok(None),
+        Err(FsError::Errno(Errno::EAGAIN)) => return Ok(None),
         opened => opened?,
     };
     let status = fcntl(opened.fd.as_fd(), FcntlArg::F_GETFL)?;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use goanna_vfs::walk::{Last, Pos, is_magic_link};
-use goanna_vfs::{Errno, FileKind, Place, Result, caps, ops};
+use goanna_vfs::{Errno, FileKind, FsError, Place, Result, caps, ops};
 
 use crate::call::{Answer, Call, Entry, Resolved, Target};
 
@@ -17,16 +17,16 @@ fn remove_name(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<Answer> {
     };
     let name = entry.name(Errno::EISDIR)?;
     if entry.covered {
-        return Err(Errno::EISDIR);
+        return Err(Errno::EISDIR.into());
     }
     let caller = call.caller()?;
     if entry.must_be_dir {
         ops::begin_unlink(&caller, &entry.dir, name)?;
         let node = ops::lookup(&caller, &entry.dir, name)?;
         return Err(if node.is_dir() {
-            Errno::EISDIR
+            Errno::EISDIR.into()
         } else {
-            Errno::ENOTDIR
+            Errno::ENOTDIR.into()
         });
     }
     ops::unlink(&caller, &entry.dir, name)?;
@@ -44,12 +44,12 @@ pub fn unlinkat(call: &mut Call<'_>) -> Result<Answer> {
     match call.int(2) {
         0 => remove_name(call, call.int(0), &call.path(1)?),
         libc::AT_REMOVEDIR => super::dir::remove(call, call.int(0), &call.path(1)?),
-        _ => Err(Errno::EINVAL),
+        _ => Err(Errno::EINVAL.into()),
     }
 }
 
 /// A directory and a path from there. A path that cannot be read is an error only when it is looked at.
-type Name = (i32, Result<Vec<u8>>);
+type Name = (i32, Result<Vec<u8>, Errno>);
 
 fn move_name(
     call: &Call<'_>,
@@ -65,24 +65,24 @@ fn move_name(
     let covered = call.covers(&from_at.at.dir, &from_at.at.last)?
         || call.covers(&to_at.at.dir, &to_at.at.last)?;
     if on_host(&from_at.at.dir) != on_host(&to_at.at.dir) {
-        return Err(Errno::EXDEV);
+        return Err(Errno::EXDEV.into());
     }
     if on_host(&from_at.at.dir) && from_at.native && to_at.native && !covered {
         return Ok(Answer::PassOn);
     }
     let Last::Name(from) = &from_at.at.last else {
-        return Err(Errno::EBUSY);
+        return Err(Errno::EBUSY.into());
     };
     let Last::Name(to) = &to_at.at.last else {
         let must_be_new = flags & libc::RENAME_NOREPLACE != 0;
         return Err(if must_be_new {
-            Errno::EEXIST
+            Errno::EEXIST.into()
         } else {
-            Errno::EBUSY
+            Errno::EBUSY.into()
         });
     };
     if covered {
-        return Err(Errno::EBUSY);
+        return Err(Errno::EBUSY.into());
     }
     let caller = call.caller()?;
     let from_dir = call.place(from_at.at.dir.clone())?;
@@ -91,7 +91,7 @@ fn move_name(
         ops::begin_rename(&caller, &from_dir, from, &to_dir)?;
         let moved = ops::lookup(&caller, &from_dir, from)?;
         if !moved.is_dir() && flags & libc::RENAME_EXCHANGE == 0 {
-            return Err(Errno::ENOTDIR);
+            return Err(Errno::ENOTDIR.into());
         }
     }
     ops::rename(&caller, &from_dir, from, &to_dir, to, flags)?;
@@ -125,10 +125,10 @@ fn add_name(
 ) -> Result<Answer> {
     call.monitor.mounts.link_free().unsettle();
     if flags & !(libc::AT_EMPTY_PATH | libc::AT_SYMLINK_FOLLOW) != 0 {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     let source = Source::find(call, from_fd, &from?, flags)?;
-    let parent = match to.and_then(|to| call.resolve_parent(to_fd, &to)) {
+    let parent = match (|| call.resolve_parent(to_fd, &to?))() {
         Ok(parent) => parent,
         Err(errno) => {
             // A source that is missing on the host comes first.
@@ -153,11 +153,11 @@ fn add_name(
     };
     let (at, native) = (parent.at, false);
     let Some(entry) = call.entry_of(Resolved { at, native })? else {
-        return Err(Errno::EXDEV);
+        return Err(Errno::EXDEV.into());
     };
     let name = new_name(call, &entry)?;
     match ops::link(&*call.caller()?, &source, &entry.dir, name) {
-        Err(Errno::EXDEV) if is_procfs(&entry.dir) => Err(Errno::ENOENT),
+        Err(FsError::Errno(Errno::EXDEV)) if is_procfs(&entry.dir) => Err(Errno::ENOENT.into()),
         linked => linked.map(|()| Answer::DONE),
     }
 }
@@ -189,7 +189,7 @@ impl Source {
             if !call.caller()?.capable(caps::DAC_READ_SEARCH)
                 && !call.monitor.tasks.have_kept_credentials()
             {
-                return Err(Errno::ENOENT);
+                return Err(Errno::ENOENT.into());
             }
             return Ok(match call.monitor.shadows.of_descriptor(&ofd)? {
                 None => Self::Open(ofd),
@@ -230,11 +230,11 @@ fn own_descriptor(call: &Call<'_>, path: &[u8]) -> Result<Option<i32>> {
 fn new_name<'e>(call: &Call<'_>, entry: &'e Entry) -> Result<&'e [u8]> {
     let name = entry.name(Errno::EEXIST)?;
     if entry.covered {
-        return Err(Errno::EEXIST);
+        return Err(Errno::EEXIST.into());
     }
     if entry.must_be_dir {
         let found = ops::lookup(&*call.caller()?, &entry.dir, name);
-        return Err(found.map_or_else(|errno| errno, |_| Errno::EEXIST));
+        return Err(found.map_or_else(|errno| errno, |_| Errno::EEXIST.into()));
     }
     Ok(name)
 }
@@ -254,7 +254,7 @@ pub fn linkat(call: &mut Call<'_>) -> Result<Answer> {
 fn make_link(call: &Call<'_>, target: &[u8], (dirfd, path): Name) -> Result<Answer> {
     call.monitor.mounts.link_free().unsettle();
     if target.is_empty() {
-        return Err(Errno::ENOENT);
+        return Err(Errno::ENOENT.into());
     }
     let Some(entry) = call.entry(dirfd, &path?)? else {
         return Ok(Answer::PassOn);
@@ -287,7 +287,7 @@ fn read_target(call: &Call<'_>, (dirfd, path): Name, buffer: u64, size: i32) -> 
             return Ok(Answer::PassOn);
         };
         if place.node.kind() != FileKind::Symlink {
-            return Err(Errno::ENOENT);
+            return Err(Errno::ENOENT.into());
         }
         place
     } else {

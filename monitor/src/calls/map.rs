@@ -42,7 +42,7 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Answer> {
 fn unless_append_only(call: &Call<'_>, place: &Place) -> Result<()> {
     let attr = place.mount.fs.getattr(&*call.caller()?, &place.node)?;
     if attr.flags & file_flags::APPEND_ONLY != 0 {
-        return Err(Errno::EACCES);
+        return Err(Errno::EACCES.into());
     }
     Ok(())
 }
@@ -74,12 +74,12 @@ fn map_inside(call: &Call<'_>, shadow: &Shadow, ofd: &OwnedFd, shared: bool) -> 
             Ok(Answer::PassOn)
         }
         None => Ok(Answer::PassOn),
-        Some(_) if shared => Err(Errno::ENODEV),
+        Some(_) if shared => Err(Errno::ENODEV.into()),
         Some(content) => {
             let wanted = usize::try_from(call.arg(1)).unwrap_or(usize::MAX);
             let len = usize::try_from(content.size()?).unwrap_or(usize::MAX);
             if wanted.min(len) > COPY_MAX {
-                return Err(Errno::ENOMEM);
+                return Err(Errno::ENOMEM.into());
             }
             Ok(Answer::MapCopy(content.at(call.arg(5), wanted.min(len))?))
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use goanna_sys::procfs;
 use goanna_vfs::walk::{Last, Pos, Walk};
-use goanna_vfs::{Caller, Errno, FileKind, Native, Opened, Place, Result, ops};
+use goanna_vfs::{Caller, Errno, FileKind, FsError, Native, Opened, Place, Result, ops};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
@@ -67,14 +67,14 @@ pub fn openat2(call: &mut Call<'_>) -> Result<Answer> {
     const SIZE: usize = size_of::<libc::open_how>();
     let size = call.arg(3) as usize;
     if size < SIZE {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     if size > PAGE {
-        return Err(Errno::E2BIG);
+        return Err(Errno::E2BIG.into());
     }
     let bytes = call.read(call.arg(2), size)?;
     if bytes.iter().skip(SIZE).any(|&b| b != 0) {
-        return Err(Errno::E2BIG);
+        return Err(Errno::E2BIG.into());
     }
     let field = |index: usize| {
         let mut word = [0; 8];
@@ -107,7 +107,7 @@ fn validate(flags: u64, mode: u64, resolve: u64) -> Result<(i32, u32)> {
     let bad_resolve = resolve & !RESOLVE_ALL != 0 || resolve & contained == contained;
     let bad_path = bits & libc::O_PATH != 0 && bits & !with_path != 0;
     if bad_mode || bad_resolve || bad_path {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     Ok((bits, mode as u32))
 }
@@ -125,11 +125,11 @@ fn accept(flags: i32, resolve: u64) -> Result<()> {
         || flags & UNNAMED != 0
             && (flags & libc::O_DIRECTORY == 0 || flags & libc::O_ACCMODE == libc::O_RDONLY)
     {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     if resolve & libc::RESOLVE_CACHED != 0 && flags & (libc::O_TRUNC | libc::O_CREAT | UNNAMED) != 0
     {
-        return Err(Errno::EAGAIN);
+        return Err(Errno::EAGAIN.into());
     }
     Ok(())
 }
@@ -148,7 +148,7 @@ impl Request {
         loop {
             match self.attempt(call) {
                 // Somebody else took the name after it was looked up; what he made is there to be opened.
-                Err(Errno::EEXIST) if self.flags & libc::O_EXCL == 0 => {}
+                Err(FsError::Errno(Errno::EEXIST)) if self.flags & libc::O_EXCL == 0 => {}
                 answer => return answer,
             }
         }
@@ -169,7 +169,7 @@ impl Request {
             End::PassOn => Ok(Answer::PassOn),
             End::Existing(place) if self.flags & libc::O_TMPFILE == libc::O_TMPFILE => {
                 if !place.node.is_dir() {
-                    return Err(Errno::ENOTDIR);
+                    return Err(Errno::ENOTDIR.into());
                 }
                 may_get_descriptor(call)?;
                 let (node, opened) = ops::tmpfile(&caller, &place, mode, self.flags)?;
@@ -220,12 +220,16 @@ impl Request {
             let name = match parent.last {
                 Last::Name(name) if !parent.must_be_dir => name,
                 _ if on_host => return Ok(End::PassOn),
-                Last::Dot | Last::DotDot | Last::Root if exclusive => return Err(Errno::EEXIST),
-                _ => return Err(Errno::EISDIR),
+                Last::Dot | Last::DotDot | Last::Root if exclusive => {
+                    return Err(Errno::EEXIST.into());
+                }
+                _ => return Err(Errno::EISDIR.into()),
             };
             match walk.step(&parent.dir, &name, true) {
-                Ok((_, Some(_))) if exclusive => return Err(Errno::EEXIST),
-                Ok((_, Some(_))) if self.flags & libc::O_NOFOLLOW != 0 => return Err(Errno::ELOOP),
+                Ok((_, Some(_))) if exclusive => return Err(Errno::EEXIST.into()),
+                Ok((_, Some(_))) if self.flags & libc::O_NOFOLLOW != 0 => {
+                    return Err(Errno::ELOOP.into());
+                }
                 Ok((link, Some(target))) => {
                     walk.may_follow(&parent.dir, &link)?;
                     walk.count_link()?;
@@ -240,19 +244,19 @@ impl Request {
                 Ok((Pos::Host(_), None)) if on_host && !walk.left_host() => return Ok(End::PassOn),
                 Ok((at, None)) => {
                     return match call.place(at) {
-                        Ok(_) if exclusive => Err(Errno::EEXIST),
+                        Ok(_) if exclusive => Err(Errno::EEXIST.into()),
                         Ok(place) => {
                             ops::check_sticky_create(&caller, &call.place(parent.dir)?, &place)?;
                             Ok(End::Existing(place))
                         }
-                        Err(Errno::ENOENT) => Ok(End::Missing {
+                        Err(FsError::Errno(Errno::ENOENT)) => Ok(End::Missing {
                             dir: call.place(parent.dir)?,
                             name,
                         }),
                         Err(errno) => Err(errno),
                     };
                 }
-                Err(Errno::ENOENT) => {
+                Err(FsError::Errno(Errno::ENOENT)) => {
                     return Ok(End::Missing {
                         dir: call.place(parent.dir)?,
                         name,
@@ -283,16 +287,16 @@ impl Request {
         let writes = self.flags & libc::O_ACCMODE != libc::O_RDONLY;
         let kind = place.node.kind();
         if self.flags & libc::O_DIRECTORY != 0 && kind != FileKind::Directory {
-            return Err(Errno::ENOTDIR);
+            return Err(Errno::ENOTDIR.into());
         }
         match kind {
             FileKind::Directory => {
                 if writes || self.flags & (libc::O_CREAT | libc::O_TRUNC) != 0 {
-                    return Err(Errno::EISDIR);
+                    return Err(Errno::EISDIR.into());
                 }
                 ops::may_open_other(caller, place, self.flags)?;
                 if self.flags & libc::O_DIRECT != 0 {
-                    return Err(Errno::EINVAL);
+                    return Err(Errno::EINVAL.into());
                 }
                 let fd = directory(call, caller, place, self.flags & libc::O_NOATIME)?;
                 Ok(Answer::Install {
@@ -302,12 +306,12 @@ impl Request {
                     delivery: None,
                 })
             }
-            FileKind::Symlink => Err(Errno::ELOOP),
+            FileKind::Symlink => Err(Errno::ELOOP.into()),
             FileKind::Regular => {
                 if (writes || self.flags & libc::O_TRUNC != 0)
                     && call.monitor.programs.running(place)
                 {
-                    return Err(Errno::ETXTBSY);
+                    return Err(Errno::ETXTBSY.into());
                 }
                 if self.flags & libc::O_TRUNC != 0 {
                     may_get_descriptor(call)?;
@@ -319,7 +323,7 @@ impl Request {
             }
             FileKind::Socket => {
                 ops::may_open_other(caller, place, self.flags)?;
-                Err(Errno::ENXIO)
+                Err(Errno::ENXIO.into())
             }
             FileKind::Fifo | FileKind::CharDevice | FileKind::BlockDevice => {
                 self.open_special(call, caller, place)
@@ -350,7 +354,7 @@ impl Request {
         let fd = if place.node.is_dir() {
             directory(call, &*call.caller()?, place, 0)?
         } else if self.flags & libc::O_DIRECTORY != 0 {
-            return Err(Errno::ENOTDIR);
+            return Err(Errno::ENOTDIR.into());
         } else {
             call.monitor.shadows.reference(place)?
         };
@@ -414,7 +418,7 @@ fn may_get_descriptor(call: &Call<'_>) -> Result<()> {
     if procfs::has_free_descriptor(call.task.tid)? {
         Ok(())
     } else {
-        Err(Errno::EMFILE)
+        Err(Errno::EMFILE.into())
     }
 }
 
@@ -431,7 +435,7 @@ fn directory(call: &Call<'_>, caller: &Caller, place: &Place, more: i32) -> Resu
 }
 
 fn open_as(caller: &Caller, path: &Path, flags: OFlag) -> Result<OwnedFd> {
-    acting_as(caller, None, || {
+    Ok(acting_as(caller, None, || {
         nix::fcntl::open(path, flags, Mode::empty())
-    })
+    })?)
 }

@@ -23,20 +23,18 @@ pub fn inotify_add_watch(call: &mut Call<'_>) -> Result<Answer> {
         return Ok(Answer::PassOn);
     }
     let follow = mask & libc::IN_DONT_FOLLOW == 0;
-    let target = call
-        .path(1)
-        .and_then(|path| call.object(libc::AT_FDCWD, &path, follow));
+    let target = (|| call.object(libc::AT_FDCWD, &call.path(1)?, follow))();
     if matches!(target, Ok(Target::PassOn)) || !is_inotify(call, call.int(0)) {
         // What is wrong with the descriptor comes before what is wrong with the path.
         return Ok(Answer::PassOn);
     }
     if let Target::At(place) = target? {
         if mask & libc::IN_ONLYDIR != 0 && !place.node.is_dir() {
-            return Err(Errno::ENOTDIR);
+            return Err(Errno::ENOTDIR.into());
         }
         ops::access(&*call.caller()?, &place, libc::R_OK)?;
     }
-    Err(Errno::ENOSPC)
+    Err(Errno::ENOSPC.into())
 }
 
 fn is_inotify(call: &Call<'_>, fd: i32) -> bool {
@@ -50,7 +48,7 @@ pub fn name_to_handle_at(call: &mut Call<'_>) -> Result<Answer> {
     const OF_HANDLES: i32 = 0x001 | 0x002 | 0x200;
     let flags = call.int(4);
     if flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH | OF_HANDLES) != 0 {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     let follow = if flags & libc::AT_SYMLINK_FOLLOW == 0 {
         libc::AT_SYMLINK_NOFOLLOW
@@ -63,6 +61,6 @@ pub fn name_to_handle_at(call: &mut Call<'_>) -> Result<Answer> {
         flags & libc::AT_EMPTY_PATH | follow,
     )? {
         Target::PassOn => Ok(Answer::PassOn),
-        Target::At(_) => Err(Errno::EOPNOTSUPP),
+        Target::At(_) => Err(Errno::EOPNOTSUPP.into()),
     }
 }

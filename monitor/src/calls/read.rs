@@ -106,7 +106,7 @@ fn read_segments(
             let data = content.at(at, (len - filled).min(PIECE).min(left))?;
             let put = match tracee::write(call.task.tid, address + filled as u64, &data) {
                 Ok(put) => put,
-                Err(errno) if done == 0 && !data.is_empty() => return Err(errno),
+                Err(errno) if done == 0 && !data.is_empty() => return Err(errno.into()),
                 Err(_) => 0,
             };
             done += put as u64;
@@ -165,7 +165,7 @@ pub fn preadv2(call: &mut Call<'_>) -> Result<Answer> {
 pub fn lseek(call: &mut Call<'_>) -> Result<Answer> {
     let (by, whence) = (call.arg(1) as i64, call.int(2));
     if whence == libc::SEEK_SET && is_beyond(call, by)? {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     if !matches!(whence, libc::SEEK_END | libc::SEEK_DATA | libc::SEEK_HOLE) {
         return Ok(Answer::PassOn);
@@ -177,7 +177,7 @@ pub fn lseek(call: &mut Call<'_>) -> Result<Answer> {
     let beyond = u64::try_from(by).map_or(true, |by| by >= size);
     let to = match whence {
         libc::SEEK_END => size.checked_add_signed(by).ok_or(Errno::EINVAL)?,
-        _ if beyond => return Err(Errno::ENXIO),
+        _ if beyond => return Err(Errno::ENXIO.into()),
         libc::SEEK_DATA => by.unsigned_abs(),
         _ => size,
     };

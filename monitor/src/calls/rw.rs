@@ -40,7 +40,7 @@ impl Output {
             Shadow::File { place, volume, .. } => {
                 let (writable, flags) = Monitor::writable(&ofd)?;
                 if !writable {
-                    return Err(Errno::EBADF);
+                    return Err(Errno::EBADF.into());
                 }
                 Ok(Some(Self {
                     place: place.clone(),
@@ -50,7 +50,7 @@ impl Output {
                 }))
             }
             Shadow::Special { .. } => Ok(None),
-            Shadow::Dir { .. } | Shadow::Reference { .. } => Err(Errno::EBADF),
+            Shadow::Dir { .. } | Shadow::Reference { .. } => Err(Errno::EBADF.into()),
         }
     }
 
@@ -147,7 +147,7 @@ fn read_segments(call: &Call<'_>, segments: &[(u64, usize)], done: usize) -> Res
     let mut data = Vec::new();
     tracee::read_vec(call.task.tid, &skip(segments, done), &mut data, OPERATION)?;
     if data.is_empty() {
-        return Err(Errno::EFAULT);
+        return Err(Errno::EFAULT.into());
     }
     Ok(data)
 }
@@ -179,12 +179,16 @@ pub fn one(call: &Call<'_>) -> Result<Vec<(u64, usize)>> {
 
 /// The buffers of readv(2), writev(2) and their like. EFAULT, EINVAL.
 pub fn many(call: &Call<'_>) -> Result<Vec<(u64, usize)>> {
-    tracee::read_iovecs(call.task.tid, call.arg(1), call.arg(2) as usize)
+    Ok(tracee::read_iovecs(
+        call.task.tid,
+        call.arg(1),
+        call.arg(2) as usize,
+    )?)
 }
 
 fn offset(value: u64) -> Result<WritePosition> {
     if (value as i64) < 0 {
-        Err(Errno::EINVAL)
+        Err(Errno::EINVAL.into())
     } else {
         Ok(WritePosition::At(value))
     }
@@ -226,7 +230,7 @@ pub fn pwritev2(call: &mut Call<'_>) -> Result<Answer> {
     if flags & !known != 0 {
         return match Output::of(call, call.int(0))? {
             None => Ok(Answer::PassOn),
-            Some(_) => Err(Errno::EOPNOTSUPP),
+            Some(_) => Err(Errno::EOPNOTSUPP.into()),
         };
     }
     let answer = write_segments(call, call.int(0), || many(call), spot)?;

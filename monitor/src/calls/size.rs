@@ -1,7 +1,7 @@
 //! Sizes and allocation.
 
 use goanna_sys::limits;
-use goanna_vfs::{Errno, Place, Result, ops};
+use goanna_vfs::{Errno, FsError, Place, Result, ops};
 
 use super::lease;
 use super::outgrow::after_growth;
@@ -18,7 +18,7 @@ pub fn within_limit(call: &Call<'_>, room: impl FnOnce(u64) -> Result<u64>) -> R
     let room = room(limit)?;
     if room == 0 {
         call.monitor.signal(call.task.tid, libc::SIGXFSZ);
-        return Err(Errno::EFBIG);
+        return Err(Errno::EFBIG.into());
     }
     Ok(room)
 }
@@ -43,13 +43,13 @@ fn may_become(call: &Call<'_>, place: &Place, size: u64) -> Result<()> {
 pub fn truncate(call: &mut Call<'_>) -> Result<Answer> {
     let size = call.arg(1) as i64;
     if size < 0 {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     let Target::At(place) = call.object(libc::AT_FDCWD, &call.path(0)?, true)? else {
         return Ok(Answer::PassOn);
     };
     if call.monitor.programs.running(&place) {
-        return Err(Errno::ETXTBSY);
+        return Err(Errno::ETXTBSY.into());
     }
     let caller = call.caller()?;
     if let Ok(size) = u64::try_from(size) {
@@ -69,7 +69,9 @@ pub fn ftruncate(call: &mut Call<'_>) -> Result<Answer> {
     let output = match Output::of(call, call.int(0)) {
         Ok(Some(output)) => output,
         Ok(None) => return Ok(Answer::PassOn),
-        Err(Errno::EBADF) if call.descriptor(call.int(0)).is_ok() => return Err(Errno::EINVAL),
+        Err(FsError::Errno(Errno::EBADF)) if call.descriptor(call.int(0)).is_ok() => {
+            return Err(Errno::EINVAL.into());
+        }
         Err(errno) => return Err(errno),
     };
     may_become(call, &output.place, size)?;
@@ -99,10 +101,10 @@ pub fn allocate(call: &Call<'_>, mode: i32, offset: i64, len: i64) -> Result<Ans
     let offset = u64::try_from(offset).map_err(|_| Errno::EINVAL)?;
     let len = u64::try_from(len).map_err(|_| Errno::EINVAL)?;
     if len == 0 {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     if mode & !KNOWN != 0 {
-        return Err(Errno::EOPNOTSUPP);
+        return Err(Errno::EOPNOTSUPP.into());
     }
     let Some(output) = Output::of(call, call.int(0))? else {
         return Ok(Answer::PassOn);

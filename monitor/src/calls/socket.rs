@@ -16,7 +16,7 @@ use std::sync::LazyLock;
 
 use goanna_sys::{cred, socket};
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Caller, Errno, FileKind, Place, Result, ops};
+use goanna_vfs::{Caller, Errno, FileKind, FsError, Place, Result, ops};
 use nix::sys::stat::fstat;
 
 use crate::call::{Answer, Call, Entry, Resolved, Target};
@@ -80,13 +80,13 @@ pub fn bind(call: &mut Call<'_>) -> Result<Answer> {
     let caller = call.caller()?;
     if entry.must_be_dir {
         let found = ops::lookup(&caller, &entry.dir, name);
-        return Err(found.map_or_else(|errno| errno, |_| Errno::EADDRINUSE));
+        return Err(found.map_or_else(|errno| errno, |_| Errno::EADDRINUSE.into()));
     }
-    let in_use = |errno| {
-        if errno == Errno::EEXIST {
-            Errno::EADDRINUSE
+    let in_use = |error: FsError| {
+        if error == Errno::EEXIST {
+            Errno::EADDRINUSE.into()
         } else {
-            errno
+            error
         }
     };
     let mode = libc::S_IFSOCK | fstat(&socket)?.st_mode & 0o777;
@@ -98,7 +98,7 @@ pub fn bind(call: &mut Call<'_>) -> Result<Answer> {
     if let Err(errno) = bind_host_object(call, &socket, &path, &entry, name, &place) {
         return match ops::unlink(&caller, &entry.dir, name) {
             // A name on the host is gone with the attempt.
-            Ok(()) | Err(Errno::ENOENT) => Err(errno),
+            Ok(()) | Err(FsError::Errno(Errno::ENOENT)) => Err(errno),
             Err(other) => Err(other),
         };
     }
@@ -139,7 +139,7 @@ fn apart<R: Send>(f: impl FnOnce() -> Result<R> + Send) -> Result<R> {
                 f()
             })
             .map_err(|_| Errno::EAGAIN)?;
-        thread.join().unwrap_or(Err(Errno::EIO))
+        thread.join().unwrap_or(Err(Errno::EIO.into()))
     })
 }
 
@@ -158,13 +158,13 @@ fn bind_from(cwd: &Path, caller: Option<&Caller>, socket: &OwnedFd, path: &[u8])
 /// [`socket::bind`] by `path`, as `caller` or as the monitor. ENAMETOOLONG.
 fn bind_by(caller: Option<&Caller>, socket: &OwnedFd, path: &[u8]) -> Result<()> {
     if path.len() > PATH_MAX + 1 {
-        return Err(Errno::ENAMETOOLONG);
+        return Err(Errno::ENAMETOOLONG.into());
     }
     let bind = || socket::bind(socket.as_fd(), &address_of(path));
     let Some(caller) = caller else {
-        return bind();
+        return Ok(bind()?);
     };
-    acting_as(caller, Some(caller.umask), bind)
+    Ok(acting_as(caller, Some(caller.umask), bind)?)
 }
 
 /// The host object of the socket that `path` names, by a path that fits an address; `None` when the kernel finds it by that
@@ -177,7 +177,7 @@ fn peer(call: &Call<'_>, path: &[u8]) -> Result<Option<PathBuf>> {
     let caller = call.caller()?;
     ops::access(&caller, &place, libc::W_OK)?;
     if place.node.kind() != FileKind::Socket {
-        return Err(Errno::ECONNREFUSED);
+        return Err(Errno::ECONNREFUSED.into());
     }
     let shadows = &call.monitor.shadows;
     let path = match place.mount.fs.host_path(&place.node) {
@@ -186,7 +186,7 @@ fn peer(call: &Call<'_>, path: &[u8]) -> Result<Option<PathBuf>> {
         None => shadows.backing(&caller, &place)?.to_path_buf(),
     };
     if matches!(path.try_exists(), Ok(false)) {
-        return Err(Errno::ECONNREFUSED);
+        return Err(Errno::ECONNREFUSED.into());
     }
     Ok(Some(path))
 }
@@ -202,7 +202,7 @@ fn host_address(call: &Call<'_>, address: u64, len: u64) -> Result<Option<Vec<u8
     };
     let path = path.as_os_str().as_bytes();
     if path.len() > PATH_MAX {
-        return Err(Errno::ENAMETOOLONG);
+        return Err(Errno::ENAMETOOLONG.into());
     }
     Ok(Some(address_of(path)))
 }
@@ -233,7 +233,10 @@ pub fn getpeername(call: &mut Call<'_>) -> Result<Answer> {
 }
 
 /// Answers with the name that the program gave the socket, where the kernel keeps another one.
-fn show_name(call: &Call<'_>, name: impl FnOnce(&OwnedFd) -> Result<Vec<u8>>) -> Result<Answer> {
+fn show_name(
+    call: &Call<'_>,
+    name: impl FnOnce(&OwnedFd) -> Result<Vec<u8>, Errno>,
+) -> Result<Answer> {
     let names = &call.monitor.socket_names;
     if names.is_empty() {
         return Ok(Answer::PassOn);

@@ -42,7 +42,7 @@ fn path_or_null(call: &Call<'_>, index: usize, flags: i32) -> Result<Vec<u8>> {
     if call.arg(index) == 0 && flags & libc::AT_EMPTY_PATH != 0 {
         return Ok(Vec::new());
     }
-    call.path(index)
+    Ok(call.path(index)?)
 }
 
 /// newfstatat(2)
@@ -50,7 +50,7 @@ pub fn newfstatat(call: &mut Call<'_>) -> Result<Answer> {
     let flags = call.int(3);
     let known = libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
     if flags & !known != 0 {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     let target = call.object_at(call.int(0), &path_or_null(call, 1, flags)?, flags)?;
     put_stat(call, target, 2)
@@ -66,7 +66,7 @@ pub fn statx(call: &mut Call<'_>) -> Result<Answer> {
     let mask = call.uint(3);
     let contradicts = flags & libc::AT_STATX_SYNC_TYPE == libc::AT_STATX_SYNC_TYPE;
     if flags & !known != 0 || contradicts || mask & libc::STATX__RESERVED as u32 != 0 {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     let target = call.object_at(call.int(0), &path_or_null(call, 1, flags)?, flags)?;
     let Target::At(place) = target else {
@@ -82,7 +82,7 @@ pub fn statx(call: &mut Call<'_>) -> Result<Answer> {
 /// What access(2) is to ask for; EINVAL for more than can be asked, before the path is looked at.
 fn asked(mode: i32) -> Result<i32> {
     if mode & !(libc::R_OK | libc::W_OK | libc::X_OK) != 0 {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     Ok(mode)
 }
@@ -119,7 +119,7 @@ pub fn faccessat2(call: &mut Call<'_>) -> Result<Answer> {
     let flags = call.int(3);
     let known = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
     if flags & !known != 0 {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     let mode = asked(call.int(2))?;
     let target = call.object_at(call.int(0), &call.path(1)?, flags)?;

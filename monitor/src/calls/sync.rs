@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use goanna_sys::mappings;
-use goanna_vfs::{Errno, Place, Result};
+use goanna_vfs::{Errno, FsError, Place, Result};
 
 use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::Shadow;
@@ -40,7 +40,7 @@ fn sync_inode(call: &Call<'_>) -> Result<Answer> {
         }
         // The kernel knows best what a fifo answers.
         Shadow::Special { .. } => Ok(Answer::PassOn),
-        Shadow::Reference { .. } => Err(Errno::EBADF),
+        Shadow::Reference { .. } => Err(Errno::EBADF.into()),
     }
 }
 
@@ -61,7 +61,7 @@ pub fn sync_file_range(call: &mut Call<'_>) -> Result<Answer> {
         | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     let negative = (call.arg(1) as i64) < 0 || (call.arg(2) as i64) < 0;
     if call.uint(3) & !known != 0 || negative {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     sync_inode(call)
 }
@@ -108,7 +108,7 @@ fn sync_range(call: &Call<'_>, place: &Place, range: Range<u64>, durable: bool) 
     };
     match content.sync_mapped(&place.node, range, durable) {
         // What a transaction has made, and mapped, reaches the disk with it.
-        Err(Errno::ESTALE) => Ok(()),
+        Err(FsError::Errno(Errno::ESTALE)) => Ok(()),
         other => other,
     }
 }

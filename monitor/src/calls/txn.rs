@@ -30,7 +30,7 @@ pub struct Request {
 
 impl Request {
     /// Reads the call. EINVAL, EFAULT, ESRCH, EPERM.
-    pub fn of(call: &Call<'_>) -> Result<Self> {
+    pub fn of(call: &Call<'_>) -> Result<Self, Errno> {
         let op = Op::from_raw(call.arg(0)).ok_or(Errno::EINVAL)?;
         let number = u32::try_from(call.arg(4)).map_err(|_| Errno::EINVAL)?;
         if number != 0 && op != Op::BeginNamed {
@@ -135,23 +135,23 @@ impl Request {
         };
         if let Err(errno) = self.put(id.to_string().as_bytes()) {
             members.abort_one(id);
-            return Err(errno);
+            return Err(errno.into());
         }
         Ok(Answer::Value(depth as i64))
     }
 
-    fn given(&self) -> Result<TxnId> {
+    fn given(&self) -> Result<TxnId, Errno> {
         self.id.ok_or(Errno::EINVAL)
     }
 
     /// Writes as much of `text` as there is room for; the length of all of it.
-    fn put_text(&self, text: &str) -> Result<i64> {
+    fn put_text(&self, text: &str) -> Result<i64, Errno> {
         let shown = text.as_bytes().get(..self.len);
         self.put(shown.unwrap_or(text.as_bytes()))?;
         Ok(text.len() as i64)
     }
 
-    fn put(&self, text: &[u8]) -> Result<()> {
+    fn put(&self, text: &[u8]) -> Result<(), Errno> {
         if text.is_empty() {
             return Ok(());
         }
@@ -171,7 +171,7 @@ impl Request {
 }
 
 /// The name in the call's buffer, without the NULs behind it. EINVAL.
-fn name(call: &Call<'_>, len: usize) -> Result<String> {
+fn name(call: &Call<'_>, len: usize) -> Result<String, Errno> {
     if len > NAME_MAX {
         return Err(Errno::EINVAL);
     }

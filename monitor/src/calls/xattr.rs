@@ -27,9 +27,9 @@ fn descriptor(call: &Call<'_>) -> Result<Target> {
 
 fn name(call: &Call<'_>) -> Result<Vec<u8>> {
     match tracee::read_cstr(call.task.tid, call.arg(1), NAME_MAX + 1) {
-        Ok(name) if name.is_empty() => Err(Errno::ERANGE),
-        Err(Errno::ENAMETOOLONG) => Err(Errno::ERANGE),
-        other => other,
+        Ok(name) if name.is_empty() => Err(Errno::ERANGE.into()),
+        Err(Errno::ENAMETOOLONG) => Err(Errno::ERANGE.into()),
+        other => Ok(other?),
     }
 }
 
@@ -37,7 +37,7 @@ fn name(call: &Call<'_>) -> Result<Vec<u8>> {
 fn put(call: &Call<'_>, buffer: u64, size: u64, bytes: &[u8]) -> Result<Answer> {
     if size > 0 {
         if (size as usize) < bytes.len() {
-            return Err(Errno::ERANGE);
+            return Err(Errno::ERANGE.into());
         }
         call.put(buffer, bytes)?;
     }
@@ -55,12 +55,12 @@ fn get(call: &Call<'_>, find: Find) -> Result<Answer> {
 
 fn set(call: &Call<'_>, find: Find) -> Result<Answer> {
     if call.int(4) & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     let name = name(call)?;
     let size = call.arg(3) as usize;
     if size > SIZE_MAX {
-        return Err(Errno::E2BIG);
+        return Err(Errno::E2BIG.into());
     }
     let value = call.read(call.arg(2), size)?;
     let Target::At(place) = find(call)? else {
@@ -80,7 +80,7 @@ fn list(call: &Call<'_>, find: Find) -> Result<Answer> {
         bytes.push(0);
     }
     if bytes.len() > SIZE_MAX {
-        return Err(Errno::E2BIG);
+        return Err(Errno::E2BIG.into());
     }
     put(call, call.arg(1), call.arg(2), &bytes)
 }

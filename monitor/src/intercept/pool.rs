@@ -7,7 +7,7 @@ use std::thread;
 
 use goanna_sys::cred;
 use goanna_sys::notify::{Listener, Notification, Ready, Reply};
-use goanna_vfs::{BLOCKED, Errno, Result};
+use goanna_vfs::{Errno, FsError, Result};
 use nix::sys::signal::SigSet;
 
 use crate::Monitor;
@@ -97,7 +97,7 @@ fn answer(pool: &Pool, crowded: bool, notification: &Notification) {
     let (monitor, listener) = (&pool.monitor, &pool.listener);
     let nr = notification.nr as u32;
     let call = (nr, notification.args);
-    let outcome = match monitor.waiting.rejoin(monitor, notification.tid, call) {
+    let outcome = match monitor.waiting.rejoin(notification.tid, call) {
         Some(Rejoined::Answered(outcome)) => outcome,
         Some(Rejoined::Waits(waiting)) => return park(monitor, listener, notification, waiting),
         None => treat(monitor, listener, notification),
@@ -125,19 +125,15 @@ fn treat(
 ) -> Result<Answer> {
     let outcome = attempt(monitor, listener, notification, false);
     let outcome = monitor.judge_shortage(outcome);
-    let is_locked = matches!(outcome, Err(BLOCKED));
-    if !is_locked && !matches!(outcome, Ok(Answer::Wait)) {
-        return outcome;
-    }
+    let lock = match outcome {
+        Err(FsError::Blocked(lock)) => Some(lock),
+        Ok(Answer::Wait) => None,
+        outcome => return outcome,
+    };
     let (again, listener, notification) =
         (Arc::clone(monitor), Arc::clone(listener), *notification);
     let attempt = move || attempt(&again, &listener, &notification, true);
-    Ok(waiting::again(
-        monitor,
-        notification.tid,
-        is_locked,
-        attempt,
-    ))
+    Ok(waiting::again(lock, attempt))
 }
 
 /// The handler's verdict. A defect in one handler must not take the tracees down with it: EIO.
@@ -149,7 +145,7 @@ fn attempt(
 ) -> Result<Answer> {
     let nr = notification.nr as u32;
     let Some(handler) = entry(nr).and_then(|entry| entry.rule.handler()) else {
-        return Err(Errno::ENOSYS);
+        return Err(Errno::ENOSYS.into());
     };
     // Entered before the task is looked up: the supervisor forgets the task of a dead tracee before it looks here.
     let _in_flight = monitor.in_flight.enter(notification.tid);
@@ -165,7 +161,7 @@ fn attempt(
         let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
         monitor.outside.around(&mut call, answer)
     }))
-    .unwrap_or(Err(Errno::EIO));
+    .unwrap_or(Err(Errno::EIO.into()));
     let waits = may_wait
         || matches!(
             outcome,
@@ -213,13 +209,13 @@ fn reply(
         Ok(Answer::OpenHost { .. } | Answer::MapCopy(_) | Answer::Wait) => {
             listener.reply(id, Reply::Error(Errno::EIO))
         }
-        Ok(Answer::Again) | Err(BLOCKED) => {
+        Ok(Answer::Again) | Err(FsError::Blocked(_)) => {
             restart(monitor, listener, notification, ERESTARTNOINTR)
         }
         Ok(Answer::Interrupted) => restart(monitor, listener, notification, ERESTARTSYS),
         Ok(Answer::Block(work)) => wait_for(monitor, listener, notification, work)
             .or_else(|errno| listener.reply(id, Reply::Error(errno))),
-        Err(errno) => listener.reply(id, Reply::Error(errno)),
+        Err(FsError::Errno(errno)) => listener.reply(id, Reply::Error(errno)),
     };
     debug_assert!(
         matches!(result, Ok(()) | Err(Errno::ENOENT | Errno::EINPROGRESS)),
@@ -235,7 +231,7 @@ fn restart(
     listener: &Listener,
     notification: &Notification,
     code: i64,
-) -> Result<()> {
+) -> Result<(), Errno> {
     monitor.mailbox.post(Message::Interrupt(notification.tid));
     listener.reply(notification.id, Reply::Value(-code))
 }
@@ -252,7 +248,7 @@ fn wait_for(
     listener: &Arc<Listener>,
     notification: &Notification,
     work: Work,
-) -> Result<()> {
+) -> Result<(), Errno> {
     let tid = notification.tid;
     let call = (notification.nr as u32, notification.args);
     let waiting = monitor.waiting.begin(monitor, tid, call, work)?;
@@ -267,7 +263,7 @@ fn wait_for(
     };
     let spawned = thread::Builder::new().name("blocking".into()).spawn(attend);
     if spawned.is_err() {
-        monitor.waiting.abandon(monitor, tid);
+        monitor.waiting.abandon(tid);
         return Err(Errno::EAGAIN);
     }
     Ok(())

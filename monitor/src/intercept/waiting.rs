@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use goanna_sys::cred;
 use goanna_sys::interrupt::Waiter;
-use goanna_vfs::{BLOCKED, Errno, Result};
+use goanna_vfs::{Errno, FsError, Result, Wait};
 use parking_lot::{Condvar, Mutex};
 
 use crate::Monitor;
@@ -29,22 +29,15 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// where the wait has not begun.
 const REPEAT: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// The work of a call of `tid` that could not be answered at once, where `attempt` answers it on a thread that may wait.
-pub fn again(
-    monitor: &Arc<Monitor>,
-    tid: i32,
-    is_locked: bool,
-    attempt: impl Fn() -> Result<Answer> + Send + 'static,
-) -> Answer {
-    let monitor = Arc::clone(monitor);
-    Answer::Block(Box::new(move || {
-        if is_locked {
-            return until_free(&monitor, tid, &attempt);
-        }
-        match attempt() {
-            Err(BLOCKED) => until_free(&monitor, tid, &attempt),
+/// The work of a call that could not be answered at once, because of `lock` if it met one. `attempt` answers it on a thread that may
+/// wait.
+pub fn again(lock: Option<Wait>, attempt: impl Fn() -> Result<Answer> + Send + 'static) -> Answer {
+    Answer::Block(Box::new(move || match lock {
+        Some(lock) => until_free(lock, attempt),
+        None => match attempt() {
+            Err(FsError::Blocked(lock)) => until_free(lock, attempt),
             other => other,
-        }
+        },
     }))
 }
 
@@ -65,6 +58,8 @@ pub struct Waiting {
 #[derive(Default)]
 struct Progress {
     worker: Option<Waiter>,
+    /// The lock that the work waits for.
+    lock: Option<Wait>,
     is_done: bool,
     outcome: Option<Result<Answer>>,
 }
@@ -98,9 +93,11 @@ impl Waiting {
         if let Ok(waiter) = Waiter::this_thread() {
             self.progress.lock().worker = Some(waiter);
         }
-        let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno::EIO));
+        let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno::EIO.into()));
         let outcome = match outcome {
-            Err(Errno::EINTR) if self.interrupted.load(Ordering::SeqCst) => Ok(Answer::Interrupted),
+            Err(FsError::Errno(Errno::EINTR)) if self.interrupted.load(Ordering::SeqCst) => {
+                Ok(Answer::Interrupted)
+            }
             other => other,
         };
         {
@@ -117,32 +114,33 @@ impl Waiting {
 
     /// Makes the work end soon: the wait that it is in fails with EINTR, which becomes [`Answer::Interrupted`], or with
     /// [`Answer::Again`] where it waits for a lock.
-    pub fn interrupt(self: &Arc<Self>, monitor: &Arc<Monitor>) {
+    pub fn interrupt(self: &Arc<Self>) {
         if self.interrupted.swap(true, Ordering::SeqCst) || self.is_done() {
             return;
         }
-        let (waiting, shared) = (Arc::clone(self), Arc::clone(monitor));
+        let waiting = Arc::clone(self);
         let insist = move || {
             let (mut pause, longest) = REPEAT;
             let mut progress = waiting.progress.lock();
             while !progress.is_done {
-                waiting.end_wait(&shared, progress.worker);
+                progress.end_wait();
                 waiting.done.wait_for(&mut progress, pause);
                 pause = (pause * 2).min(longest);
             }
         };
         let thread = thread::Builder::new().name("interrupt".into());
         if thread.spawn(insist).is_err() {
-            let worker = self.progress.lock().worker;
-            self.end_wait(monitor, worker);
+            self.progress.lock().end_wait();
         }
     }
+}
 
-    fn end_wait(&self, monitor: &Monitor, worker: Option<Waiter>) {
-        if let Ok(transactions) = monitor.participants.transactions() {
-            transactions.cancel_wait(self.tid);
+impl Progress {
+    fn end_wait(&self) {
+        if let Some(lock) = &self.lock {
+            lock.cancel();
         }
-        if let Some(worker) = worker {
+        if let Some(worker) = &self.worker {
             // It may have ended.
             let _ = worker.poke();
         }
@@ -224,7 +222,7 @@ impl WaitingCalls {
         tid: i32,
         call: Received,
         work: Work,
-    ) -> Result<Arc<Waiting>> {
+    ) -> Result<Arc<Waiting>, Errno> {
         let waiting = self.with(|table| {
             let former = table.interrupted.remove(&tid);
             let since = former.filter(|former| former.call == call);
@@ -252,7 +250,7 @@ impl WaitingCalls {
 
     /// What there is for thread `tid`, which makes `call`. Where it makes another call than the one that is being worked out,
     /// that one is not wanted any more.
-    pub fn rejoin(&self, monitor: &Arc<Monitor>, tid: i32, call: Received) -> Option<Rejoined> {
+    pub fn rejoin(&self, tid: i32, call: Received) -> Option<Rejoined> {
         if self.is_empty() {
             return None;
         }
@@ -261,7 +259,7 @@ impl WaitingCalls {
             table.by_tid.get(&tid).cloned()
         })?;
         if waiting.call != call {
-            self.abandon(monitor, tid);
+            self.abandon(tid);
             return None;
         }
         if !waiting.is_done() {
@@ -305,7 +303,7 @@ impl WaitingCalls {
     }
 
     /// Thread `tid` does not wait any more: it has ended, or has left its call.
-    pub fn abandon(&self, monitor: &Arc<Monitor>, tid: i32) {
+    pub fn abandon(&self, tid: i32) {
         if self.is_empty() {
             return;
         }
@@ -314,7 +312,7 @@ impl WaitingCalls {
             table.by_tid.remove(&tid)
         });
         if let Some(waiting) = waiting {
-            waiting.interrupt(monitor);
+            waiting.interrupt();
         }
     }
 }
@@ -347,34 +345,31 @@ pub fn while_in_call<T>(f: impl FnOnce() -> T) -> Option<T> {
     (!*parked).then(f)
 }
 
-/// Waits, on a thread that works out a call of `tid`, for the lock that this call met; false when a signal, or death, ends the
-/// wait. EDEADLK, ETIMEDOUT.
-pub fn wait_for_lock(monitor: &Monitor, tid: i32, since: Instant) -> Result<bool> {
-    let transactions = monitor.participants.transactions()?;
-    loop {
-        // An interruption after this look cancels the wait.
-        if is_interrupted() {
-            return Ok(false);
-        }
-        if transactions.wait(tid, since.elapsed(), Duration::MAX)? {
+/// Waits, on a thread that works out a call, for the lock that this call met; false when a signal, or death, ends the wait.
+/// EDEADLK, ETIMEDOUT.
+pub fn wait_for_lock(lock: &Wait, since: Instant) -> Result<bool, Errno> {
+    let Some(waiting) = current() else {
+        return Ok(false);
+    };
+    waiting.progress.lock().lock = Some(lock.clone());
+    // An interruption after this look cancels the wait.
+    while !waiting.interrupted.load(Ordering::SeqCst) {
+        if lock.wait(since.elapsed(), Duration::MAX)? {
             return Ok(true);
         }
     }
+    Ok(false)
 }
 
-/// Makes a call of `tid` by `attempt` until it meets no lock.
-fn until_free(
-    monitor: &Monitor,
-    tid: i32,
-    mut attempt: impl FnMut() -> Result<Answer>,
-) -> Result<Answer> {
+/// Makes a call by `attempt` until it meets no lock.
+fn until_free(mut lock: Wait, mut attempt: impl FnMut() -> Result<Answer>) -> Result<Answer> {
     let since = since();
     loop {
-        if !wait_for_lock(monitor, tid, since)? {
+        if !wait_for_lock(&lock, since)? {
             return Ok(Answer::Again);
         }
         match attempt() {
-            Err(BLOCKED) => {}
+            Err(FsError::Blocked(next)) => lock = next,
             Ok(Answer::Block(work)) => return work(),
             other => return other,
         }

@@ -37,8 +37,8 @@ impl Delegate {
     pub fn perform<T>(
         &self,
         tid: i32,
-        operation: impl FnOnce(Option<TxnId>) -> Result<T>,
-    ) -> Result<T> {
+        operation: impl FnOnce(Option<TxnId>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         let closed = self.0.gate.closed.read();
         if *closed {
             return Err(Errno::ECANCELED);

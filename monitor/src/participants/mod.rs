@@ -215,7 +215,7 @@ impl Participants {
     }
 
     /// The back end's transactions. EOPNOTSUPP when no back end has any.
-    pub fn transactions(&self) -> Result<&dyn goanna_vfs::Transactions> {
+    pub fn transactions(&self) -> Result<&dyn goanna_vfs::Transactions, Errno> {
         let store = self.store.as_ref().ok_or(Errno::EOPNOTSUPP)?;
         store.fs.transactions().ok_or(Errno::EOPNOTSUPP)
     }
@@ -232,7 +232,7 @@ impl Participants {
     }
 
     /// Makes the whole run a transaction, before anybody of it calls.
-    pub fn begin_run(&self) -> Result<()> {
+    pub fn begin_run(&self) -> Result<(), Errno> {
         let id = self.transactions()?.begin_run()?;
         let _ = self.run.set(id);
         Ok(())
@@ -240,7 +240,7 @@ impl Participants {
 
     /// Commits the run's transaction; returns when it is on the disk. EBUSY, and nothing has happened; any other
     /// failure has aborted it, or is one of the disk.
-    pub fn commit_run(&self) -> Result<()> {
+    pub fn commit_run(&self) -> Result<(), Errno> {
         let id = *self.run.get().ok_or(Errno::ENODATA)?;
         let transactions = self.transactions()?;
         if transactions.commit(id)? {
@@ -418,7 +418,7 @@ impl Participants {
         }
     }
 
-    fn commit_one(&self, id: TxnId, durable: Option<bool>) -> Result<()> {
+    fn commit_one(&self, id: TxnId, durable: Option<bool>) -> Result<(), Errno> {
         let transactions = self.transactions()?;
         self.note_refused();
         let outcome = transactions.commit(id);
@@ -442,7 +442,12 @@ impl Participants {
 
     /// Begins a transaction, in the current one of the first of `tids`; it is all of theirs from then on. Returns its
     /// depth. EMLINK.
-    pub fn begin(&self, tids: &[i32], uid: u32, offsets: Vec<Offset>) -> Result<(TxnId, usize)> {
+    pub fn begin(
+        &self,
+        tids: &[i32],
+        uid: u32,
+        offsets: Vec<Offset>,
+    ) -> Result<(TxnId, usize), Errno> {
         let open = Open {
             parent: tids.first().and_then(|tid| self.own(*tid)),
             uid,
@@ -454,7 +459,7 @@ impl Participants {
     }
 
     /// Begins a transaction with `tids` as its participants. EMLINK, EEXIST.
-    fn open(&self, open: Open, tids: &[i32]) -> Result<(TxnId, usize)> {
+    fn open(&self, open: Open, tids: &[i32]) -> Result<(TxnId, usize), Errno> {
         let parent = open.parent;
         let depth = self.registry.lock().depth(parent) + 1;
         if depth > DEPTH_MAX {
@@ -484,13 +489,13 @@ impl Participants {
         Ok((id, depth))
     }
 
-    fn current_of(&self, tids: &[i32]) -> Result<TxnId> {
+    fn current_of(&self, tids: &[i32]) -> Result<TxnId, Errno> {
         let current = tids.first().and_then(|tid| self.own(*tid));
         current.ok_or(Errno::ENODATA)
     }
 
     /// Commits the current transaction. ENODATA, EBUSY; after any other failure it is aborted.
-    pub fn commit(&self, tids: &[i32]) -> Result<()> {
+    pub fn commit(&self, tids: &[i32]) -> Result<(), Errno> {
         let id = self.current_of(tids)?;
         let around = self.registry.lock().around(id);
         self.commit_one(id, None)?;
@@ -499,7 +504,7 @@ impl Participants {
     }
 
     /// Aborts the current transaction. ENODATA.
-    pub fn abort(&self, tids: &[i32]) -> Result<()> {
+    pub fn abort(&self, tids: &[i32]) -> Result<(), Errno> {
         let id = self.current_of(tids)?;
         self.abort_one(id);
         self.leave_ended(tids);
@@ -507,7 +512,7 @@ impl Participants {
     }
 
     /// Sets the current transaction aside. ENODATA.
-    pub fn suspend(&self, tids: &[i32]) -> Result<TxnId> {
+    pub fn suspend(&self, tids: &[i32]) -> Result<TxnId, Errno> {
         let id = self.current_of(tids)?;
         let mut registry = self.registry.lock();
         for tid in tids {
@@ -520,7 +525,7 @@ impl Participants {
     }
 
     /// Makes a suspended transaction the current one. ENOENT, EBUSY.
-    pub fn resume(&self, tids: &[i32], id: TxnId) -> Result<()> {
+    pub fn resume(&self, tids: &[i32], id: TxnId) -> Result<(), Errno> {
         let mut registry = self.registry.lock();
         let own = |tid: &i32| {
             registry
@@ -535,7 +540,7 @@ impl Participants {
     }
 
     /// Joins a transaction. ENOENT, EPERM, EBUSY.
-    pub fn attach(&self, tids: &[i32], uid: u32, id: TxnId) -> Result<()> {
+    pub fn attach(&self, tids: &[i32], uid: u32, id: TxnId) -> Result<(), Errno> {
         let mut registry = self.registry.lock();
         let owner = registry.open.get(&id).ok_or(Errno::ENOENT)?.uid;
         if owner != uid {
@@ -545,7 +550,7 @@ impl Participants {
     }
 
     /// Leaves the current transaction and those around it. ENODATA.
-    pub fn detach(&self, tids: &[i32]) -> Result<()> {
+    pub fn detach(&self, tids: &[i32]) -> Result<(), Errno> {
         let id = self.current_of(tids)?;
         let deserted = {
             let mut registry = self.registry.lock();
@@ -600,7 +605,7 @@ impl Registry {
         part.map(|(tid, _)| *tid).collect()
     }
 
-    fn make_current(&mut self, tids: &[i32], id: TxnId) -> Result<()> {
+    fn make_current(&mut self, tids: &[i32], id: TxnId) -> Result<(), Errno> {
         let busy = |tid: &i32| {
             self.threads
                 .get(tid)

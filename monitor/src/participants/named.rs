@@ -61,7 +61,7 @@ impl Participants {
         name: &str,
         seconds: u32,
         offsets: Vec<Offset>,
-    ) -> Result<(TxnId, usize)> {
+    ) -> Result<(TxnId, usize), Errno> {
         let expires = Instant::now().checked_add(Duration::from_secs(seconds.into()));
         let expires = expires.filter(|_| seconds > 0).map(|at| (at, seconds));
         let open = Open {
@@ -79,7 +79,7 @@ impl Participants {
     }
 
     /// Joins the transaction of this user and name, also from one around it. ENOENT, EBUSY.
-    pub fn attach_named(&self, tids: &[i32], uid: u32, name: &str) -> Result<()> {
+    pub fn attach_named(&self, tids: &[i32], uid: u32, name: &str) -> Result<(), Errno> {
         let mut registry = self.registry.lock();
         let id = registry.named(uid, name).ok_or(Errno::ENOENT)?;
         if registry.held_mut(id).is_some_and(|held| held.ending) {
@@ -101,7 +101,7 @@ impl Participants {
 
     /// Commits the transaction of this user and name. ENOENT; EBUSY while somebody takes part, or one inside it is open;
     /// after any other failure it is aborted.
-    pub fn commit_named(&self, uid: u32, name: &str) -> Result<()> {
+    pub fn commit_named(&self, uid: u32, name: &str) -> Result<(), Errno> {
         let (id, around) = {
             let mut registry = self.registry.lock();
             let id = registry.named(uid, name).ok_or(Errno::ENOENT)?;
@@ -124,7 +124,7 @@ impl Participants {
     }
 
     /// Aborts the transaction of this user and name. What its participants do afterwards on the store fails. ENOENT.
-    pub fn abort_named(&self, uid: u32, name: &str) -> Result<()> {
+    pub fn abort_named(&self, uid: u32, name: &str) -> Result<(), Errno> {
         let id = self.registry.lock().named(uid, name);
         self.abort_with(id.ok_or(Errno::ENOENT)?, AfterAbort::Fail);
         Ok(())

@@ -12,7 +12,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use goanna_vfs::walk::{Last, Pos};
-use goanna_vfs::{BLOCKED, Errno, FileKind, Result};
+use goanna_vfs::{Errno, FileKind, FsError, Result};
 use parking_lot::Mutex;
 
 use crate::Reporter;
@@ -94,7 +94,7 @@ impl Policy {
             return Ok(None);
         };
         if self.outside == Outside::Deny {
-            return Err(Errno::EROFS);
+            return Err(Errno::EROFS.into());
         }
         let is_known = self.told.lock().contains(&path);
         Ok((!is_known).then_some(path))
@@ -166,7 +166,7 @@ fn outside(call: &Call<'_>) -> Result<Option<Vec<u8>>> {
         let dirfd = dirfd.map_or(libc::AT_FDCWD, |index| call.int(index));
         if follows(call) {
             match call.resolve(dirfd, &path, true) {
-                Err(Errno::ENOENT) => {}
+                Err(FsError::Errno(Errno::ENOENT)) => {}
                 found => return Ok(Some((found?.at, None))),
             }
         }
@@ -179,7 +179,7 @@ fn outside(call: &Call<'_>) -> Result<Option<Vec<u8>>> {
     })();
     let (at, name) = match found {
         Ok(Some(found)) => found,
-        Err(BLOCKED) => return Err(BLOCKED),
+        Err(blocked @ FsError::Blocked(_)) => return Err(blocked),
         // The call will fail, for this reason or another one.
         Ok(None) | Err(_) => return Ok(None),
     };

@@ -11,7 +11,7 @@ use std::thread;
 
 use goanna_sys::procfs;
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{BLOCKED, Errno, Result, TxnId};
+use goanna_vfs::{Errno, FsError, Result, TxnId};
 use parking_lot::Mutex;
 
 use crate::call::{Answer, Call};
@@ -248,7 +248,7 @@ impl Profiled {
         let is_last = *calls == 0;
         match answer {
             // It is restarted.
-            Err(BLOCKED) | Ok(Answer::Wait) => {}
+            Err(FsError::Blocked(_)) | Ok(Answer::Wait) => {}
             Ok(Answer::PassOn) | Err(_) => {
                 if is_last && let Some(begun) = process.open.take() {
                     // With the table locked: nothing may begin inside it.
@@ -288,7 +288,7 @@ pub fn answer(call: &mut Call<'_>, handler: Handler) -> Result<Answer> {
     let mut answer = handler(call);
     // Another thread has closed the last file in this instant; the program knows of no transaction.
     for _ in 0..REPEATS {
-        if !matches!(answer, Err(Errno::ECANCELED)) || !profiled.knows(call) {
+        if !matches!(answer, Err(FsError::Errno(Errno::ECANCELED))) || !profiled.knows(call) {
             break;
         }
         thread::yield_now();
@@ -340,7 +340,7 @@ fn begin(
     program: &Arc<str>,
     tried_by: Option<usize>,
 ) -> Option<Begun> {
-    let try_begin = || -> Result<Begun> {
+    let try_begin = || -> Result<Begun, Errno> {
         let status = procfs::status(tid)?;
         let mut tids = procfs::threads(pid)?;
         // The first one's current transaction is the one around it.

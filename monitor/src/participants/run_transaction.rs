@@ -35,7 +35,7 @@ pub struct RunTransaction {
 
 impl RunTransaction {
     /// Begins it. EOPNOTSUPP where no back end has transactions.
-    pub fn begin(monitor: &Arc<Monitor>) -> Result<Self> {
+    pub fn begin(monitor: &Arc<Monitor>) -> Result<Self, Errno> {
         monitor.participants.begin_run()?;
         Ok(Self {
             monitor: Arc::clone(monitor),
@@ -61,7 +61,7 @@ impl RunTransaction {
         }
     }
 
-    fn commit(&self) -> Result<()> {
+    fn commit(&self) -> Result<(), Errno> {
         let members = &self.monitor.participants;
         let mut ended = members.commit_run();
         for _ in 0..REPEATS {

@@ -15,19 +15,18 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use goanna_sys::{cred, interrupt, ptrace};
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{
-    BLOCKED, Caller, Errno, Native, OpenFile, Opened, Place, Result, WritePosition, escape, ops,
+    Caller, Errno, FsError, Native, OpenFile, Opened, Place, Result, WritePosition, escape, ops,
+    wait_for_locks,
 };
 use nix::unistd::{Whence, lseek};
 
 use crate::Monitor;
 use crate::call::Call;
 use crate::errno::errno;
-use crate::intercept::waiting::wait_for_lock;
 
 /// The signals whose default action is to dump core (signal(7)).
 const DUMPING: [i32; 10] = [
@@ -56,7 +55,6 @@ struct Dump {
 
 /// A core file on its way.
 pub struct CoreFile {
-    tid: i32,
     /// Where it is in the run-time directory.
     path: PathBuf,
     name: Vec<u8>,
@@ -115,7 +113,7 @@ impl CoreFiles {
         if !dumped || others.any(|other| other.backing_dir == dump.backing_dir) {
             return Vec::new();
         }
-        let files = take_files(monitor, tid, &dump).unwrap_or_default();
+        let files = take_files(monitor, &dump).unwrap_or_default();
         if !files.is_empty() {
             self.held.insert(tid);
         }
@@ -141,7 +139,7 @@ fn dumps_to_working_directory() -> bool {
 }
 
 /// Moves what processes have dumped into the backing directory to where the next dump does not touch it.
-fn take_files(monitor: &Monitor, tid: i32, dump: &Dump) -> std::io::Result<Vec<CoreFile>> {
+fn take_files(monitor: &Monitor, dump: &Dump) -> std::io::Result<Vec<CoreFile>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(&dump.backing_dir)? {
         let entry = entry?;
@@ -153,7 +151,6 @@ fn take_files(monitor: &Monitor, tid: i32, dump: &Dump) -> std::io::Result<Vec<C
         let path = monitor.shadows.rundir().unguessable("s")?;
         fs::rename(entry.path(), &path)?;
         files.push(CoreFile {
-            tid,
             path,
             name: entry.file_name().into_vec(),
             place: dump.place.clone(),
@@ -166,20 +163,13 @@ fn take_files(monitor: &Monitor, tid: i32, dump: &Dump) -> std::io::Result<Vec<C
 impl CoreFile {
     /// Puts the file into the directory where the process was. A failure is reported to the user.
     pub fn deliver(self, monitor: &Monitor) {
-        let since = Instant::now();
-        let outcome = loop {
-            match self.copy(monitor) {
-                Err(BLOCKED) if wait_for_lock(monitor, self.tid, since) == Ok(true) => {}
-                outcome => break outcome,
-            }
-        };
+        let outcome = wait_for_locks(|| self.copy(monitor));
         // What is left goes with the run-time directory.
         let _ = fs::remove_file(&self.path);
-        if let Err(error) = outcome {
-            let reason = if error == BLOCKED {
-                "it is locked by a transaction"
-            } else {
-                error.desc()
+        if let Err(errno) = outcome {
+            let reason = match errno {
+                Errno::EDEADLK | Errno::ETIMEDOUT => "it is locked by a transaction",
+                errno => errno.desc(),
             };
             monitor.note_once(&format!(
                 "the core file {} could not be stored in the working directory of the process: {reason}",
@@ -192,8 +182,8 @@ impl CoreFile {
     fn copy(&self, monitor: &Monitor) -> Result<()> {
         let (caller, dir) = (&*self.caller, &self.place);
         // What else is wrong with the directory, or with what is there, shows at the creation.
-        if let Err(BLOCKED) = ops::unlink(caller, dir, &self.name) {
-            return Err(BLOCKED);
+        if let Err(blocked @ FsError::Blocked(_)) = ops::unlink(caller, dir, &self.name) {
+            return Err(blocked);
         }
         let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
         let (node, opened) = ops::create(caller, dir, &self.name, 0o600, flags)?;
@@ -243,7 +233,7 @@ impl Target<'_> {
 
     fn set_size(&self, size: u64) -> Result<()> {
         match &self.opened.native {
-            Native::All => nix::unistd::ftruncate(&self.opened.fd, size as i64),
+            Native::All => Ok(nix::unistd::ftruncate(&self.opened.fd, size as i64)?),
             Native::Reads { .. } => {
                 let fs = &self.place.mount.fs;
                 fs.truncate(self.caller, &self.place.node, size)
@@ -261,7 +251,7 @@ fn copy_content(from: &File, target: &Target<'_>) -> Result<()> {
         let data = match lseek(from, at as i64, Whence::SeekData) {
             Ok(data) => data as u64,
             Err(Errno::ENXIO) => break,
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         at = lseek(from, data as i64, Whence::SeekHole)? as u64;
         let mut next = data;

@@ -64,7 +64,7 @@ pub struct Task {
 /// See [`Task::descriptor`].
 #[derive(Debug, Default)]
 struct Brought {
-    fds: HashMap<i32, Result<OwnedFd>>,
+    fds: HashMap<i32, Result<OwnedFd, Errno>>,
     wanted: Option<i32>,
 }
 
@@ -78,7 +78,7 @@ impl Task {
     ///
     /// EPERM where pidfd_getfd(2) is refused: then the supervisor asks [`Task::wanted`], makes the thread send the
     /// descriptor ([`crate::ptracer::inject`]) and the call again.
-    pub fn descriptor(&self, fd: i32) -> Result<OwnedFd> {
+    pub fn descriptor(&self, fd: i32) -> Result<OwnedFd, Errno> {
         match self.own_copy(fd) {
             Err(Errno::EPERM | Errno::ENOSYS) => self.brought(fd),
             other => other,
@@ -86,7 +86,7 @@ impl Task {
     }
 
     /// Device and inode of what descriptor `fd` refers to. EBADF.
-    pub fn identity(&self, fd: i32) -> Result<(u64, u64)> {
+    pub fn identity(&self, fd: i32) -> Result<(u64, u64), Errno> {
         match self.own_copy(fd) {
             Ok(ofd) => stat::identity(ofd.as_fd()).map(|(dev, ino, _)| (dev, ino)),
             Err(Errno::EPERM | Errno::ENOSYS) => procfs::fd_identity(self.tid, fd),
@@ -95,14 +95,14 @@ impl Task {
     }
 
     /// As [`Task::descriptor`], without the supervisor's help.
-    pub fn own_copy(&self, fd: i32) -> Result<OwnedFd> {
+    pub fn own_copy(&self, fd: i32) -> Result<OwnedFd, Errno> {
         if fd < 0 {
             return Err(Errno::EBADF);
         }
         pidfd::getfd(self.pidfd.as_fd(), fd)
     }
 
-    fn brought(&self, fd: i32) -> Result<OwnedFd> {
+    fn brought(&self, fd: i32) -> Result<OwnedFd, Errno> {
         let mut brought = self.brought.lock();
         match brought.fds.get(&fd) {
             Some(Ok(ofd)) => ofd.try_clone().map_err(crate::errno::errno),
@@ -121,7 +121,7 @@ impl Task {
     }
 
     /// Descriptor `fd` has come, or cannot.
-    pub fn bring(&self, fd: i32, ofd: Result<OwnedFd>) {
+    pub fn bring(&self, fd: i32, ofd: Result<OwnedFd, Errno>) {
         self.brought.lock().fds.insert(fd, ofd);
     }
 
@@ -131,7 +131,7 @@ impl Task {
     }
 
     /// The credentials and umask of the thread.
-    pub fn caller(&self) -> Result<Arc<Caller>> {
+    pub fn caller(&self) -> Result<Arc<Caller>, Errno> {
         self.copied(
             &self.caller,
             || credentials(self.tid).map(Arc::new),
@@ -145,12 +145,12 @@ impl Task {
     }
 
     /// The valid copy, or what `read` finds, which is copied if it may be by `keep`.
-    fn copied<T: Clone>(
+    fn copied<T: Clone, E>(
         &self,
         copy: &Copied<T>,
-        read: impl FnOnce() -> Result<T>,
+        read: impl FnOnce() -> Result<T, E>,
         keep: impl FnOnce(&T) -> bool,
-    ) -> Result<T> {
+    ) -> Result<T, E> {
         let Some(epoch) = self.process.stable_epoch() else {
             return read();
         };
@@ -179,8 +179,8 @@ fn is_settled(caller: &Arc<Caller>) -> bool {
 pub fn acting_as<R>(
     caller: &Caller,
     umask: Option<u32>,
-    f: impl FnOnce() -> Result<R>,
-) -> Result<R> {
+    f: impl FnOnce() -> Result<R, Errno>,
+) -> Result<R, Errno> {
     let credentials = cred::Credentials {
         uid: caller.uid,
         gid: caller.gid,
@@ -195,7 +195,7 @@ pub fn acting_as<R>(
 }
 
 /// The credentials of thread `tid` as the kernel has them now.
-pub fn credentials(tid: i32) -> Result<Caller> {
+pub fn credentials(tid: i32) -> Result<Caller, Errno> {
     let status = procfs::status(tid)?;
     let user_ns = user_namespace(tid)?;
     // Only for root is access(2) to have more than the real ids: all that it may make effective.
@@ -225,8 +225,8 @@ pub fn credentials(tid: i32) -> Result<Caller> {
 }
 
 /// The user namespace of thread `tid`; `None`: ours.
-fn user_namespace(tid: i32) -> Result<Option<Arc<UserNamespace>>> {
-    static OURS: LazyLock<Result<(u64, u64)>> =
+fn user_namespace(tid: i32) -> Result<Option<Arc<UserNamespace>>, Errno> {
+    static OURS: LazyLock<Result<(u64, u64), Errno>> =
         LazyLock::new(|| procfs::user_namespace(std::process::id().cast_signed()));
     match procfs::user_namespace(tid) {
         theirs if theirs == *OURS => return Ok(None),
@@ -235,7 +235,7 @@ fn user_namespace(tid: i32) -> Result<Option<Arc<UserNamespace>>> {
         Err(_) => return Ok(Some(Arc::default())),
         Ok(_) => {}
     }
-    let map = |file| -> Result<IdMap> {
+    let map = |file| -> Result<IdMap, Errno> {
         let ranges = procfs::id_map(tid, file)?.into_iter();
         let range = |[inside, outside, count]: [u32; 3]| IdRange {
             inside,
@@ -261,12 +261,12 @@ pub struct Tasks {
 
 impl Tasks {
     /// The task `tid`, known or new, at the beginning of a call. ESRCH when it has died.
-    pub fn get(&self, tid: i32) -> Result<Arc<Task>> {
+    pub fn get(&self, tid: i32) -> Result<Arc<Task>, Errno> {
         self.get_if(tid, || true)
     }
 
     /// As [`Tasks::get`]; `alive` tells of a task that is not known whether it has died and not been reaped. ESRCH then.
-    pub fn get_if(&self, tid: i32, alive: impl FnOnce() -> bool) -> Result<Arc<Task>> {
+    pub fn get_if(&self, tid: i32, alive: impl FnOnce() -> bool) -> Result<Arc<Task>, Errno> {
         let known = self.by_tid.read().get(&tid).cloned();
         if let Some(task) = known {
             let mut state = task.process.state.lock();
@@ -315,7 +315,7 @@ impl Tasks {
 
     /// `child` is a new process that has umask and working directory in common with `parent`: a change by either makes the
     /// copies of both stale.
-    pub fn share_fs(&self, parent: i32, child: i32) -> Result<()> {
+    pub fn share_fs(&self, parent: i32, child: i32) -> Result<(), Errno> {
         let parent = self.get(parent)?;
         let shared = Arc::downgrade(&parent.process);
         self.by_pid.lock().insert(child, shared);

@@ -10,7 +10,7 @@ use goanna_sys::descriptor_inbox::DescriptorInbox;
 use goanna_sys::txncall::NUMBER;
 use goanna_sys::{procfs, ptrace};
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{BLOCKED, Errno, Place, Result, escape, ops};
+use goanna_vfs::{Errno, FsError, Place, Result, escape, ops};
 
 use super::{Supervisor, living_thread};
 use crate::Monitor;
@@ -69,9 +69,9 @@ impl Supervisor {
         let joins = request.target.unwrap_or(tid);
         if request.joins() && !self.filtered.contains(&joins) {
             match request.target {
-                None if tried => return Err(Errno::EAGAIN),
+                None if tried => return Err(Errno::EAGAIN.into()),
                 None => return Ok(Next::Instead(Rewrite::Filter(compile_participant(false)))),
-                Some(target) if !self.known.contains(&target) => return Err(Errno::ESRCH),
+                Some(target) if !self.known.contains(&target) => return Err(Errno::ESRCH.into()),
                 Some(target) => {
                     let thread = living_thread(target).ok_or(Errno::ESRCH)?;
                     self.injector.install_filter(thread, tid)?;
@@ -124,7 +124,7 @@ impl Supervisor {
         execute(call, exec, envp)
     }
 
-    pub(super) fn call(&mut self, tid: i32) -> Result<()> {
+    pub(super) fn call(&mut self, tid: i32) -> Result<(), Errno> {
         // A thread that makes another call waits no longer.
         let is_repeated = self.waits.seccomp_stop(tid);
         self.core_files.forget(tid);
@@ -134,14 +134,14 @@ impl Supervisor {
             return ptrace::cont_syscall(tid, 0);
         }
         let monitor = Arc::clone(&self.monitor);
-        let next = match monitor.waiting.rejoin(&monitor, tid, call_of(&regs)) {
+        let next = match monitor.waiting.rejoin(tid, call_of(&regs)) {
             Some(Rejoined::Answered(answer)) => self.without_notification(tid, regs, answer),
             Some(Rejoined::Waits(waiting)) => return self.park_at_call(waiting, regs),
             None => self.treat(tid, &regs),
         };
         let mut next = self.monitor.judge_shortage(next);
-        if next.as_ref().is_err_and(|errno| *errno == BLOCKED) {
-            let again = waiting::again(&monitor, tid, true, || Ok(Answer::Again));
+        if let Err(FsError::Blocked(lock)) = next {
+            let again = waiting::again(Some(lock), || Ok(Answer::Again));
             next = self.without_notification(tid, regs, Ok(again));
         }
         if is_repeated && !matches!(next, Ok(Next::Run)) {
@@ -150,7 +150,12 @@ impl Supervisor {
         self.go_on(tid, regs, next)
     }
 
-    pub(super) fn go_on(&mut self, tid: i32, regs: Registers, next: Result<Next>) -> Result<()> {
+    pub(super) fn go_on(
+        &mut self,
+        tid: i32,
+        regs: Registers,
+        next: Result<Next>,
+    ) -> Result<(), Errno> {
         match next {
             Ok(Next::Run) if self.waits.is_inside(tid) => ptrace::cont_syscall(tid, 0),
             Ok(Next::Run) => ptrace::cont(tid, 0),
@@ -160,18 +165,18 @@ impl Supervisor {
             }
             Ok(Next::Wait) => Ok(()),
             Ok(Next::Fetch(fd)) => self.fetch(tid, regs, fd),
-            Err(BLOCKED) => {
+            Err(FsError::Blocked(_)) => {
                 make_again(tid, regs)?;
                 ptrace::cont(tid, 0)
             }
-            Err(errno) => {
+            Err(FsError::Errno(errno)) => {
                 skip(tid, regs, -(errno as i64))?;
                 ptrace::cont(tid, 0)
             }
         }
     }
 
-    pub(super) fn descriptor_inbox(&mut self) -> Result<Arc<DescriptorInbox>> {
+    pub(super) fn descriptor_inbox(&mut self) -> Result<Arc<DescriptorInbox>, Errno> {
         Ok(match &self.descriptor_inbox {
             Some(descriptor_inbox) => Arc::clone(descriptor_inbox),
             None => Arc::clone(
@@ -182,7 +187,7 @@ impl Supervisor {
     }
 
     /// The thread at a seccomp stop sends us its descriptor `fd` and makes its call again.
-    pub(super) fn fetch(&mut self, tid: i32, regs: Registers, fd: i32) -> Result<()> {
+    pub(super) fn fetch(&mut self, tid: i32, regs: Registers, fd: i32) -> Result<(), Errno> {
         let task = self.monitor.tasks.get(tid)?;
         let pid = task.caller()?.pid;
         let descriptor_inbox = self.descriptor_inbox()?;
@@ -322,7 +327,7 @@ impl Supervisor {
                 Ok(Next::Instead(Rewrite::Interrupted))
             }
             // Made an `Answer::Block` before.
-            Answer::Wait => Err(Errno::EIO),
+            Answer::Wait => Err(Errno::EIO.into()),
             Answer::OpenHost { path, flags } => Ok(Next::Instead(Rewrite::Open {
                 path,
                 flags,
@@ -349,8 +354,8 @@ impl Supervisor {
                     monitor.mailbox.post(message);
                 });
                 if spawned.is_err() {
-                    self.monitor.waiting.abandon(&self.monitor, tid);
-                    return Err(Errno::EAGAIN);
+                    self.monitor.waiting.abandon(tid);
+                    return Err(Errno::EAGAIN.into());
                 }
                 self.late.insert(tid, number);
                 Ok(Next::Wait)
@@ -394,7 +399,7 @@ fn on_own_thread(
     handler: Handler,
 ) -> Answer {
     let again = Arc::clone(monitor);
-    waiting::again(monitor, tid, false, move || {
+    waiting::again(None, move || {
         let mut call = Call::new(&again, again.tasks.get(tid)?, nr, args);
         call.may_wait = true;
         let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
@@ -403,7 +408,7 @@ fn on_own_thread(
 }
 
 /// Which filter of participants a tracee has that is stopped where the message tells: [`MEMBER`], [`CLOSER`], or 0.
-fn member_filter(tid: i32) -> Result<u32> {
+fn member_filter(tid: i32) -> Result<u32, Errno> {
     let message = ptrace::event_message(tid)?.cast_unsigned();
     Ok(if matches!(message, MEMBER | CLOSER) {
         message
@@ -419,14 +424,14 @@ pub fn call_of(regs: &Registers) -> (u32, [u64; 6]) {
 }
 
 /// Makes the call at this seccomp stop not happen and return `value`.
-pub fn skip(tid: i32, mut regs: Registers, value: i64) -> Result<()> {
+pub fn skip(tid: i32, mut regs: Registers, value: i64) -> Result<(), Errno> {
     regs.orig_rax = u64::MAX;
     regs.rax = value as u64;
     ptrace::set_regs(tid, &regs)
 }
 
 /// Makes the call at this seccomp stop happen later, from the start: after a signal's handler, or at once.
-pub fn make_again(tid: i32, mut regs: Registers) -> Result<()> {
+pub fn make_again(tid: i32, mut regs: Registers) -> Result<(), Errno> {
     // The syscall instruction is two bytes long.
     regs.rip -= 2;
     regs.rax = regs.orig_rax;
@@ -458,7 +463,7 @@ fn change_directory(call: &Call<'_>) -> Result<Next> {
 /// The working directory is found without a look-up that a back end could judge.
 fn may_enter(call: &Call<'_>, place: &Place) -> Result<()> {
     if !place.node.is_dir() {
-        return Err(Errno::ENOTDIR);
+        return Err(Errno::ENOTDIR.into());
     }
     ops::access(&*call.caller()?, place, libc::X_OK)
 }

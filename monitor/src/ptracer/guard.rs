@@ -35,8 +35,8 @@ impl Supervisor {
         &mut self,
         tid: i32,
         event: ptrace::Status,
-        f: impl FnOnce(&mut Self) -> Result<()>,
-    ) -> Result<()> {
+        f: impl FnOnce(&mut Self) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let panic = match catch_unwind(AssertUnwindSafe(|| f(self))) {
             Ok(outcome) => return outcome,
             Err(panic) => panic,
@@ -95,7 +95,7 @@ impl Supervisor {
         self.joining.remove(&tid);
         let joining = self.injector.forget(tid);
         let answered = catch_unwind(AssertUnwindSafe(|| {
-            self.monitor.waiting.abandon(&self.monitor, tid);
+            self.monitor.waiting.abandon(tid);
             self.joined(&joining, Err(Errno::EIO));
         }));
         if let Err(panic) = answered {
@@ -108,7 +108,7 @@ impl Supervisor {
     }
 
     /// Makes the call of a stopped thread fail.
-    fn fail(&self, tid: i32, regs: Option<Registers>) -> Result<()> {
+    fn fail(&self, tid: i32, regs: Option<Registers>) -> Result<(), Errno> {
         if let Some(regs) = regs {
             skip(tid, regs, -(Errno::EIO as i64))?;
         }

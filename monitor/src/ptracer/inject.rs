@@ -40,7 +40,12 @@ enum Script {
 
 impl Script {
     /// What comes next, after the call before gave `result`; in the end the tracee goes on with `saved`.
-    fn next(&mut self, tid: i32, result: Option<i64>, saved: &mut Registers) -> Result<Step> {
+    fn next(
+        &mut self,
+        tid: i32,
+        result: Option<i64>,
+        saved: &mut Registers,
+    ) -> Result<Step, Errno> {
         match self {
             Self::InstallFilter(script) => script.next(tid, result),
             Self::Receive(script) => script.next(tid, result, saved),
@@ -78,7 +83,7 @@ pub enum Stop {
     /// The injection goes on, or nobody waits for its end.
     Taken,
     /// The filter is there, or cannot be; the threads that waited for it.
-    Filtered(Result<()>, Vec<i32>),
+    Filtered(Result<(), Errno>, Vec<i32>),
 }
 
 /// All injections under way.
@@ -93,7 +98,7 @@ const RESTART_BLOCK: i64 = -516;
 
 impl Injector {
     /// Begins to give `target` the filter of participants, for `waiting`. ESRCH.
-    pub fn install_filter(&mut self, target: i32, waiting: i32) -> Result<()> {
+    pub fn install_filter(&mut self, target: i32, waiting: i32) -> Result<(), Errno> {
         if let Some(injection) = self.by_tid.get_mut(&target) {
             injection.waiting.push(waiting);
             return Ok(());
@@ -101,7 +106,7 @@ impl Injector {
         self.interrupt(target, vec![waiting])
     }
 
-    fn interrupt(&mut self, target: i32, waiting: Vec<i32>) -> Result<()> {
+    fn interrupt(&mut self, target: i32, waiting: Vec<i32>) -> Result<(), Errno> {
         let injection = Injection {
             script: Script::InstallFilter(InstallFilter::default()),
             stage: Stage::Interrupted,
@@ -117,7 +122,7 @@ impl Injector {
 
     /// Lets `tid`, which is at the exit stop of a call, run `script` before it goes on with `saved`, in which rax will be what
     /// came of it.
-    pub fn receive(&mut self, tid: i32, saved: Registers, script: Receive) -> Result<Stop> {
+    pub fn receive(&mut self, tid: i32, saved: Registers, script: Receive) -> Result<Stop, Errno> {
         let mut injection = Injection {
             stage: Stage::Calling { entered: false },
             saved: Some(saved),
@@ -168,7 +173,7 @@ impl Injector {
     }
 
     /// Lets `tid`, which is at the seccomp stop of a call with the registers `regs`, run `script` before it makes that call.
-    pub fn fetch(&mut self, tid: i32, regs: Registers, script: Fetch) -> Result<()> {
+    pub fn fetch(&mut self, tid: i32, regs: Registers, script: Fetch) -> Result<(), Errno> {
         let mut injection = Injection {
             stage: Stage::Leaving,
             // The syscall instruction is two bytes long.
@@ -222,7 +227,7 @@ impl Injector {
         self.ended(tid, stepped)
     }
 
-    fn ended(&mut self, tid: i32, outcome: Result<bool>) -> Stop {
+    fn ended(&mut self, tid: i32, outcome: Result<bool, Errno>) -> Stop {
         if outcome == Ok(false) {
             return Stop::Taken;
         }
@@ -246,13 +251,13 @@ impl Injector {
 }
 
 impl Injection {
-    fn begin(&mut self, tid: i32) -> Result<bool> {
+    fn begin(&mut self, tid: i32) -> Result<bool, Errno> {
         self.saved = Some(ptrace::get_regs(tid)?);
         self.advance(tid, None)
     }
 
     /// Sets the tracee on the way to the script's next call; true at the end, when it goes on where it was.
-    fn advance(&mut self, tid: i32, result: Option<i64>) -> Result<bool> {
+    fn advance(&mut self, tid: i32, result: Option<i64>) -> Result<bool, Errno> {
         let saved = self.saved.as_mut().ok_or(Errno::EIO)?;
         match self.script.next(tid, result, saved) {
             Ok(Step::Call(nr, [rdi, rsi, rdx, r10, r8, r9])) => {
@@ -282,7 +287,7 @@ impl Injection {
     }
 
     /// One syscall stop further; true at the end.
-    fn step(&mut self, tid: i32) -> Result<bool> {
+    fn step(&mut self, tid: i32) -> Result<bool, Errno> {
         match &mut self.stage {
             Stage::Leaving => return self.advance(tid, None),
             Stage::Calling { entered } if !*entered => {
@@ -296,7 +301,7 @@ impl Injection {
         self.advance(tid, Some(result))
     }
 
-    fn go_back(&self, tid: i32) -> Result<()> {
+    fn go_back(&self, tid: i32) -> Result<(), Errno> {
         let saved = self.saved.ok_or(Errno::EIO)?;
         let result = saved.rax.cast_signed();
         let in_call = saved.orig_rax != u64::MAX;
@@ -322,7 +327,7 @@ impl Injection {
 }
 
 /// A syscall instruction in the tracee's vDSO.
-fn syscall_instruction(tid: i32) -> Result<u64> {
+fn syscall_instruction(tid: i32) -> Result<u64, Errno> {
     let (start, end) = procfs::vdso(tid)?;
     let mut code = vec![0; usize::try_from(end - start).map_err(|_| Errno::ENOMEM)?];
     tracee::read_exact(tid, start, &mut code)?;

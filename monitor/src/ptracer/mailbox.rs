@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use goanna_sys::interrupt::Waiter;
-use goanna_vfs::Result;
+use goanna_vfs::{Errno, Result};
 use parking_lot::{Condvar, Mutex};
 
 use crate::call::Answer;
@@ -88,7 +88,7 @@ const REPEAT: (Duration, Duration) = (Duration::from_micros(200), Duration::from
 
 impl Mailbox {
     /// The calling thread is the supervisor.
-    pub fn open(&self) -> Result<()> {
+    pub fn open(&self) -> Result<(), Errno> {
         let supervisor = Waiter::with_own_mask()?;
         self.state.lock().supervisor = Some(supervisor);
         Ok(())

@@ -100,7 +100,7 @@ impl Supervisor {
     }
 
     /// Seizes `pid`, which waits at its gate.
-    pub fn seize(&mut self, pid: i32) -> Result<()> {
+    pub fn seize(&mut self, pid: i32) -> Result<(), Errno> {
         self.know(pid);
         self.monitor.in_process.add(pid);
         ptrace::seize(pid, Options::MONITOR)?;
@@ -116,7 +116,7 @@ impl Supervisor {
     }
 
     /// Runs until no tracee is left; how `main` ended.
-    pub fn run(&mut self, main: i32) -> Result<Status> {
+    pub fn run(&mut self, main: i32) -> Result<Status, Errno> {
         let monitor = Arc::clone(&self.monitor);
         monitor.mailbox.open()?;
         let mut status = None;
@@ -191,7 +191,7 @@ impl Supervisor {
         end_of(event)
     }
 
-    fn stop(&mut self, tid: i32, event: ptrace::Status) -> Result<()> {
+    fn stop(&mut self, tid: i32, event: ptrace::Status) -> Result<(), Errno> {
         match event {
             ptrace::Status::Exited(_) | ptrace::Status::Signaled { .. } => {
                 self.ended(tid);
@@ -214,13 +214,13 @@ impl Supervisor {
 
     /// Thread `former` has executed a program. It is `tid` from now on, and all other threads of the process are gone: of
     /// the one that was `tid` before no end is reported.
-    fn executed(&mut self, tid: i32, former: i32) -> Result<()> {
+    fn executed(&mut self, tid: i32, former: i32) -> Result<(), Errno> {
         for tid in [tid, former] {
             self.rewriter.forget(tid);
             self.waits.forget(tid);
             self.parking.forget(tid);
             self.monitor.tasks.remove(tid);
-            self.monitor.waiting.abandon(&self.monitor, tid);
+            self.monitor.waiting.abandon(tid);
         }
         if former != tid {
             self.known.remove(&former);
@@ -251,7 +251,7 @@ impl Supervisor {
 
     /// Lets thread `tid` exit, after its core files have been moved to where they belong: that may take long, so another
     /// thread does it.
-    fn exiting(&mut self, tid: i32) -> Result<()> {
+    fn exiting(&mut self, tid: i32) -> Result<(), Errno> {
         let files = self.core_files.exiting(&self.monitor, tid);
         if files.is_empty() {
             return ptrace::cont(tid, 0);
@@ -317,7 +317,7 @@ impl Supervisor {
     }
 
     /// `child` inherits what `tid` had when it started it.
-    fn new_child(&mut self, tid: i32, child: i32) -> Result<()> {
+    fn new_child(&mut self, tid: i32, child: i32) -> Result<(), Errno> {
         // What cannot be told is taken as not inherited.
         let flags = clone_flags(tid);
         self.monitor.in_process.forked(tid, child, flags.ok());
@@ -340,7 +340,7 @@ impl Supervisor {
         ptrace::cont(tid, 0)
     }
 
-    fn event_stop(&mut self, tid: i32) -> Result<()> {
+    fn event_stop(&mut self, tid: i32) -> Result<(), Errno> {
         if !self.known.contains(&tid) {
             self.early.insert(tid);
             self.monitor.alive.add(tid);
@@ -381,7 +381,7 @@ impl Supervisor {
         }
     }
 
-    fn injected(&mut self, tid: i32, stop: Stop) -> Result<()> {
+    fn injected(&mut self, tid: i32, stop: Stop) -> Result<(), Errno> {
         if let Stop::Filtered(result, waiting) = stop {
             if result.is_ok() {
                 self.filtered.extend(procfs::threads(tid)?);
@@ -392,12 +392,15 @@ impl Supervisor {
     }
 
     /// The process that these callers wanted to bring into a transaction has its filter, or cannot have it.
-    fn joined(&mut self, callers: &[i32], result: Result<()>) {
+    fn joined(&mut self, callers: &[i32], result: Result<(), Errno>) {
         for tid in callers {
             let Some((regs, request)) = self.joining.remove(tid) else {
                 continue;
             };
-            let answer = result.and_then(|()| request.answer(&self.monitor));
+            let answer = match result {
+                Ok(()) => request.answer(&self.monitor),
+                Err(errno) => Err(errno.into()),
+            };
             let next = self.without_notification(*tid, regs, answer);
             let outcome = self.go_on(*tid, regs, next);
             debug_assert!(
@@ -408,7 +411,7 @@ impl Supervisor {
     }
 
     /// Has thread `tid`, whose call is about to change `path`, stop on its way out of the call.
-    fn watch(&mut self, tid: i32, path: Vec<u8>) -> Result<()> {
+    fn watch(&mut self, tid: i32, path: Vec<u8>) -> Result<(), Errno> {
         ptrace::interrupt(tid)?;
         self.watched.insert(tid, path);
         Ok(())
@@ -441,7 +444,7 @@ fn living_thread(pid: i32) -> Option<i32> {
 /// Thread `tid` is about to be reaped: nothing of it is under way when its parent learns of its end.
 fn leave(monitor: &Arc<Monitor>, tid: i32, how: ptrace::Status) {
     monitor.tasks.remove(tid);
-    monitor.waiting.abandon(monitor, tid);
+    monitor.waiting.abandon(tid);
     monitor.in_flight.settle(tid);
     if let Some(status) = end_of(how) {
         monitor.ending.leave(tid, status);

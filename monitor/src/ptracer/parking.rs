@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use goanna_sys::interrupt::has_effect;
 use goanna_sys::{ptrace, tracee};
-use goanna_vfs::{BLOCKED, Errno, Result};
+use goanna_vfs::{Errno, FsError, Result};
 
 use super::Supervisor;
 use super::calls::make_again;
@@ -102,7 +102,11 @@ impl Supervisor {
     }
 
     /// Parks a thread that is at the seccomp stop of its call, with the registers `regs`.
-    pub(super) fn park_at_call(&mut self, waiting: Arc<Waiting>, regs: Registers) -> Result<()> {
+    pub(super) fn park_at_call(
+        &mut self,
+        waiting: Arc<Waiting>,
+        regs: Registers,
+    ) -> Result<(), Errno> {
         let tid = waiting.tid;
         let parked = Parked {
             waiting,
@@ -126,7 +130,7 @@ impl Supervisor {
     }
 
     /// The thread, which is stopped, goes to sleep; at once on, if its answer is there. `at_call`: it is at the seccomp stop.
-    fn sleep(&mut self, tid: i32, at_call: bool) -> Result<()> {
+    fn sleep(&mut self, tid: i32, at_call: bool) -> Result<(), Errno> {
         let Some(parked) = self.parking.by_tid.get_mut(&tid) else {
             return ptrace::cont(tid, 0);
         };
@@ -151,7 +155,7 @@ impl Supervisor {
     }
 
     /// The thread has stopped because it was told to.
-    pub(super) fn parked_stop(&mut self, tid: i32) -> Result<()> {
+    pub(super) fn parked_stop(&mut self, tid: i32) -> Result<(), Errno> {
         let Some(parked) = self.parking.by_tid.get_mut(&tid) else {
             return ptrace::cont(tid, 0);
         };
@@ -176,7 +180,7 @@ impl Supervisor {
     }
 
     /// futex(2) begins or ends. A stop takes the place of one that the thread was told to make (`ptrace_stop` in the kernel).
-    pub(super) fn parked_syscall(&mut self, tid: i32) -> Result<()> {
+    pub(super) fn parked_syscall(&mut self, tid: i32) -> Result<(), Errno> {
         let Some(parked) = self.parking.by_tid.get_mut(&tid) else {
             return ptrace::cont(tid, 0);
         };
@@ -198,7 +202,12 @@ impl Supervisor {
     }
 
     /// `signal` is about to be delivered to the thread; `is_ours`: it is the stop that a commit asks for.
-    pub(super) fn parked_signal(&mut self, tid: i32, signal: i32, is_ours: bool) -> Result<()> {
+    pub(super) fn parked_signal(
+        &mut self,
+        tid: i32,
+        signal: i32,
+        is_ours: bool,
+    ) -> Result<(), Errno> {
         let Some(parked) = self.parking.by_tid.get_mut(&tid) else {
             return ptrace::cont(tid, signal);
         };
@@ -217,7 +226,7 @@ impl Supervisor {
         }
         parked.stage = Stage::Held { signal };
         let waiting = Arc::clone(&parked.waiting);
-        waiting.interrupt(&self.monitor);
+        waiting.interrupt();
         // If it is not done yet, its end is reported.
         if waiting.is_done() {
             return self.leave(tid, signal);
@@ -226,7 +235,7 @@ impl Supervisor {
     }
 
     /// The thread, which is stopped, goes on with its answer and `signal`.
-    fn leave(&mut self, tid: i32, signal: i32) -> Result<()> {
+    fn leave(&mut self, tid: i32, signal: i32) -> Result<(), Errno> {
         let Some(Parked { waiting, saved, .. }) = self.parking.by_tid.remove(&tid) else {
             return ptrace::cont(tid, signal);
         };
@@ -243,13 +252,13 @@ impl Supervisor {
         };
         let result = match &outcome {
             Ok(Answer::Value(value)) => Ok(*value),
-            Err(errno) if *errno != BLOCKED => Ok(-(*errno as i64)),
+            Err(FsError::Errno(errno)) => Ok(-(*errno as i64)),
             Ok(Answer::Interrupted) => Err(ERESTARTSYS),
             _ => Err(ERESTARTNOINTR),
         };
         match outcome {
-            Ok(Answer::Again) | Err(BLOCKED) => {}
-            Ok(Answer::Value(_) | Answer::Interrupted) | Err(_) => {
+            Ok(Answer::Again) | Err(FsError::Blocked(_)) => {}
+            Ok(Answer::Value(_) | Answer::Interrupted) | Err(FsError::Errno(_)) => {
                 self.monitor.stats.count(saved.orig_rax as u32, &outcome);
                 if let Ok(task) = task {
                     task.forget_brought();
@@ -281,7 +290,7 @@ impl Supervisor {
     }
 
     /// The thread, which is stopped, is to do something else; then it makes its call again.
-    pub(super) fn leave_parking(&mut self, tid: i32) -> Result<()> {
+    pub(super) fn leave_parking(&mut self, tid: i32) -> Result<(), Errno> {
         let Some(Parked { saved, .. }) = self.parking.by_tid.remove(&tid) else {
             return Ok(());
         };
@@ -297,7 +306,7 @@ impl Supervisor {
 }
 
 /// The registers to sleep with, of a thread that has the registers `saved` in its own call. EFAULT.
-fn sleeping(tid: i32, saved: &Registers, at_call: bool) -> Result<Registers> {
+fn sleeping(tid: i32, saved: &Registers, at_call: bool) -> Result<Registers, Errno> {
     // The syscall instruction is two bytes long.
     let instruction = saved.rip.checked_sub(2).ok_or(Errno::EFAULT)?;
     let word = instruction & !3;

@@ -13,7 +13,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Caller, Errno, FileKind, Place, PlaceKey, Result, Stamp, ops};
+use goanna_vfs::{Caller, Errno, FileKind, FsError, Place, PlaceKey, Result, Stamp, ops};
 use parking_lot::Mutex;
 
 use crate::call::{Call, Resolved};
@@ -172,10 +172,10 @@ impl Exec {
         const AT_EXECVE_CHECK: i32 = 0x10000;
         let known = libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW | AT_EXECVE_CHECK;
         if self.path.is_empty() && self.flags & libc::AT_EMPTY_PATH == 0 {
-            return Err(Errno::ENOENT);
+            return Err(Errno::ENOENT.into());
         }
         if self.flags & !known != 0 {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         let mut at = self.resolve(call)?;
         let mut name = self.script_name();
@@ -208,7 +208,7 @@ impl Exec {
             at = call.resolve(libc::AT_FDCWD, &line.interpreter, true)?;
             name = line.interpreter;
         }
-        Err(Errno::ELOOP)
+        Err(Errno::ELOOP.into())
     }
 
     fn resolve(&self, call: &Call<'_>) -> Result<Resolved<Pos>> {
@@ -230,7 +230,9 @@ impl Exec {
         let follow = self.flags & libc::AT_SYMLINK_NOFOLLOW == 0;
         let resolved = call.resolve(self.dirfd, &self.path, follow)?;
         match &resolved.at {
-            Pos::Mounted(place) if place.node.kind() == FileKind::Symlink => Err(Errno::ELOOP),
+            Pos::Mounted(place) if place.node.kind() == FileKind::Symlink => {
+                Err(Errno::ELOOP.into())
+            }
             _ => Ok(resolved),
         }
     }
@@ -280,7 +282,7 @@ impl Exec {
                 address => argv.push(Arg::Old(address)),
             }
         }
-        Err(Errno::E2BIG)
+        Err(Errno::E2BIG.into())
     }
 }
 
@@ -308,13 +310,13 @@ fn head(call: &Call<'_>, at: &Pos) -> Result<Vec<u8>> {
         }
         Pos::Mounted(place) => {
             if place.node.kind() != FileKind::Regular {
-                return Err(Errno::EACCES);
+                return Err(Errno::EACCES.into());
             }
             let caller = call.caller()?;
             ops::access(&caller, place, libc::X_OK)?;
             let content = place.mount.fs.content();
             if content.is_some_and(|content| content.open_for_writing(&caller, &place.node)) {
-                return Err(Errno::ETXTBSY);
+                return Err(Errno::ETXTBSY.into());
             }
             read_head(&caller, place, &mut head)?
         }
@@ -327,7 +329,7 @@ fn head(call: &Call<'_>, at: &Pos) -> Result<Vec<u8>> {
 fn read_head(caller: &Caller, place: &Place, head: &mut [u8]) -> Result<usize> {
     let fs = &place.mount.fs;
     match fs.read_at(caller, &place.node, 0, head) {
-        Err(Errno::EACCES) if fs.host_path(&place.node).is_some() => Ok(0),
+        Err(FsError::Errno(Errno::EACCES)) if fs.host_path(&place.node).is_some() => Ok(0),
         other => other,
     }
 }

@@ -155,7 +155,7 @@ const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 impl Rewriter {
     /// Sets a tracee at its seccomp stop on the way to `rewrite`. It must then be continued with
     /// [`ptrace::cont_syscall`], and its next syscall stop given to [`Rewriter::syscall_stop`].
-    pub fn start(&mut self, tid: i32, saved: Registers, rewrite: Rewrite) -> Result<()> {
+    pub fn start(&mut self, tid: i32, saved: Registers, rewrite: Rewrite) -> Result<(), Errno> {
         let need = rewrite.len();
         let scratch = match need {
             // No string of ours, and perhaps no stop at which the rewritten call could be told from others.
@@ -182,7 +182,7 @@ impl Rewriter {
         Ok(())
     }
 
-    fn map(&mut self, tid: i32, saved: Registers, rewrite: Rewrite) -> Result<()> {
+    fn map(&mut self, tid: i32, saved: Registers, rewrite: Rewrite) -> Result<(), Errno> {
         let len = rewrite.len().max(2 * PAGE).next_multiple_of(PAGE);
         let regs = Registers {
             orig_rax: libc::SYS_mmap as u64,
@@ -237,7 +237,7 @@ impl Rewriter {
     }
 
     /// Handles a syscall stop of `tid`.
-    pub fn syscall_stop(&mut self, tid: i32) -> Result<Option<Refused>> {
+    pub fn syscall_stop(&mut self, tid: i32) -> Result<Option<Refused>, Errno> {
         let Some(pending) = self.pending.remove(&tid) else {
             return Ok(None);
         };
@@ -583,7 +583,7 @@ impl Addressed {
 }
 
 /// The flags of the call that `tid` is in, which made a child.
-pub fn clone_flags(tid: i32) -> Result<u64> {
+pub fn clone_flags(tid: i32) -> Result<u64, Errno> {
     let regs = ptrace::get_regs(tid)?;
     match regs.orig_rax as i64 {
         libc::SYS_vfork => Ok((libc::CLONE_VM | libc::CLONE_VFORK) as u64),

@@ -1,7 +1,7 @@
 //! Stops for the delivery of signals, and syscall stops.
 
 use goanna_sys::ptrace::{self, SignalOrigin};
-use goanna_vfs::Result;
+use goanna_vfs::{Errno, Result};
 
 use super::Supervisor;
 use super::calls::call_of;
@@ -13,7 +13,7 @@ use crate::ptracer::restart;
 impl Supervisor {
     /// Lets a signal be delivered, but for the stop that a commit asks for. A call that it took back from us unseen is made
     /// again afterwards.
-    pub(super) fn deliver(&mut self, tid: i32, signal: i32) -> Result<()> {
+    pub(super) fn deliver(&mut self, tid: i32, signal: i32) -> Result<(), Errno> {
         let is_ours = signal == libc::SIGSTOP && goanna_sys::pause::is_ours(tid)?;
         if is_ours && self.injector.is_calling(tid) {
             return ptrace::cont_syscall(tid, 0);
@@ -85,7 +85,7 @@ impl Supervisor {
         ptrace::cont(tid, signal)
     }
 
-    pub(super) fn syscall_stop(&mut self, tid: i32) -> Result<()> {
+    pub(super) fn syscall_stop(&mut self, tid: i32) -> Result<(), Errno> {
         match self.injector.syscall_stop(tid) {
             Stop::Foreign => {}
             stop => return self.injected(tid, stop),

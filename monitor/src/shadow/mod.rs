@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use goanna_sys::witness::Witness;
 use goanna_sys::{cred, limits, memfile, stat};
-use goanna_vfs::{Attr, Caller, FileKind, Place, PlaceKey, Result};
+use goanna_vfs::{Attr, Caller, Errno, FileKind, Place, PlaceKey, Result};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use parking_lot::{Mutex, RwLock};
@@ -306,7 +306,7 @@ impl Shadows {
     pub fn open_directory(&self, place: &Place) -> Result<OwnedFd> {
         let path = self.directory(place)?;
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        nix::fcntl::open(&*path, flags, Mode::empty())
+        Ok(nix::fcntl::open(&*path, flags, Mode::empty())?)
     }
 
     /// The host object behind a virtual fifo, device or socket, for `caller` to use by its path. It has the owner and the
@@ -357,7 +357,7 @@ impl Shadows {
         }
         let known = self.table.read().known(&place.key());
         known.map_or(Ok(()), |path| {
-            guard(&path, &fs.getattr(caller, &place.node)?)
+            Ok(guard(&path, &fs.getattr(caller, &place.node)?)?)
         })
     }
 
@@ -449,7 +449,7 @@ impl Shadows {
 
 /// Gives a host object the owner and the permissions of what it stands for. An unprivileged monitor's tracees are all of
 /// its own user, and no other user passes the run-time directory: this user's own permissions suffice there.
-pub(crate) fn guard(path: &Path, attr: &Attr) -> Result<()> {
+pub(crate) fn guard(path: &Path, attr: &Attr) -> Result<(), Errno> {
     let meta = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
         // A socket that is not bound in this run.
@@ -472,7 +472,7 @@ pub(crate) fn guard(path: &Path, attr: &Attr) -> Result<()> {
     set_mode(path, &meta, attr.perm())
 }
 
-fn set_mode(path: &Path, meta: &fs::Metadata, mode: u32) -> Result<()> {
+fn set_mode(path: &Path, meta: &fs::Metadata, mode: u32) -> Result<(), Errno> {
     // Tracees have no_new_privs: set-id bits mean nothing here.
     let mode = mode & 0o777;
     if meta.mode() & 0o7777 == mode {

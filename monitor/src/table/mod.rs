@@ -15,7 +15,7 @@ pub use conditions::*;
 pub use rows::ROWS;
 
 /// Answers a notified call.
-pub type Handler = fn(&mut Call<'_>) -> Result<Answer, Errno>;
+pub type Handler = fn(&mut Call<'_>) -> goanna_vfs::Result<Answer>;
 
 /// ioctl(2) with a request that no file system has.
 pub const DEVICE_REQUEST: AnyOf = AnyOf {

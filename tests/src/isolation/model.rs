@@ -179,9 +179,9 @@ impl Model {
     /// A directory's entries. ENOENT for a removed one.
     fn names(&mut self, dir: u32) -> Result<&mut BTreeMap<String, u32>> {
         match &mut self.inode(dir).what {
-            What::Dir { removed: true, .. } => Err(Errno::ENOENT),
+            What::Dir { removed: true, .. } => Err(Errno::ENOENT.into()),
             What::Dir { names, .. } => Ok(names),
-            What::File(_) => Err(Errno::ENOTDIR),
+            What::File(_) => Err(Errno::ENOTDIR.into()),
         }
     }
 
@@ -198,7 +198,7 @@ impl Model {
 
     fn make(&mut self, dir: u32, name: &str, inode: Inode) -> Result<u32> {
         if self.find(dir, name)?.is_some() {
-            return Err(Errno::EEXIST);
+            return Err(Errno::EEXIST.into());
         }
         let number = self.inodes.keys().next_back().map_or(0, |last| last + 1);
         if inode.kind() == Kind::Dir {
@@ -253,7 +253,7 @@ impl Model {
         if self.names(dir)?.is_empty() {
             Ok(())
         } else {
-            Err(Errno::ENOTEMPTY)
+            Err(Errno::ENOTEMPTY.into())
         }
     }
 }
@@ -310,13 +310,13 @@ impl Calls for Model {
     }
 
     fn lookup(&mut self, dir: &u32, name: &str) -> Result<u32> {
-        self.find(*dir, name)?.ok_or(Errno::ENOENT)
+        self.find(*dir, name)?.ok_or(Errno::ENOENT.into())
     }
 
     fn parent(&mut self, dir: &u32) -> Result<u32> {
         match &self.inode(*dir).what {
             What::Dir { up, .. } => Ok(up.0),
-            What::File(_) => Err(Errno::ENOTDIR),
+            What::File(_) => Err(Errno::ENOTDIR.into()),
         }
     }
 
@@ -400,7 +400,7 @@ impl Calls for Model {
     fn unlink(&mut self, dir: &u32, name: &str) -> Result<()> {
         let node = self.lookup(dir, name)?;
         if self.kind(&node) == Kind::Dir {
-            return Err(Errno::EISDIR);
+            return Err(Errno::EISDIR.into());
         }
         self.detach(*dir, name);
         self.drop_name(node);
@@ -410,7 +410,7 @@ impl Calls for Model {
     fn rmdir(&mut self, dir: &u32, name: &str) -> Result<()> {
         let node = self.lookup(dir, name)?;
         if self.kind(&node) == Kind::File {
-            return Err(Errno::ENOTDIR);
+            return Err(Errno::ENOTDIR.into());
         }
         self.check_empty(node)?;
         self.detach(*dir, name);
@@ -420,13 +420,13 @@ impl Calls for Model {
 
     fn link(&mut self, file: &u32, dir: &u32, name: &str) -> Result<()> {
         if self.kind(file) == Kind::Dir {
-            return Err(Errno::EPERM);
+            return Err(Errno::EPERM.into());
         }
         if self.find(*dir, name)?.is_some() {
-            return Err(Errno::EEXIST);
+            return Err(Errno::EEXIST.into());
         }
         if self.inode(*file).nlink == 0 {
-            return Err(Errno::ENOENT);
+            return Err(Errno::ENOENT.into());
         }
         self.inode(*file).nlink += 1;
         self.attach(*dir, name, *file);
@@ -437,17 +437,17 @@ impl Calls for Model {
         let source = self.lookup(from.0, from.1)?;
         let target = self.find(*to.0, to.1)?;
         if swap && target.is_none() {
-            return Err(Errno::ENOENT);
+            return Err(Errno::ENOENT.into());
         }
         if self.kind(&source) == Kind::Dir && self.is_below(*to.0, source) {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         if let Some(target) = target {
             if self.kind(&target) == Kind::Dir && self.is_below(*from.0, target) {
                 return Err(if swap {
-                    Errno::EINVAL
+                    Errno::EINVAL.into()
                 } else {
-                    Errno::ENOTEMPTY
+                    Errno::ENOTEMPTY.into()
                 });
             }
             if target == source {
@@ -455,8 +455,8 @@ impl Calls for Model {
             }
             if !swap {
                 match (self.kind(&source), self.kind(&target)) {
-                    (Kind::Dir, Kind::File) => return Err(Errno::ENOTDIR),
-                    (Kind::File, Kind::Dir) => return Err(Errno::EISDIR),
+                    (Kind::Dir, Kind::File) => return Err(Errno::ENOTDIR.into()),
+                    (Kind::File, Kind::Dir) => return Err(Errno::EISDIR.into()),
                     (Kind::Dir, Kind::Dir) => self.check_empty(target)?,
                     _ => {}
                 }

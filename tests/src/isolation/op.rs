@@ -138,7 +138,7 @@ fn split(path: Path) -> (Option<usize>, impl DoubleEndedIterator<Item = &'static
 fn step<C: Calls>(calls: &mut C, dir: &C::Node, name: &str) -> Result<C::Node> {
     match calls.kind(dir) {
         Kind::Dir => calls.lookup(dir, name),
-        Kind::File => Err(Errno::ENOTDIR),
+        Kind::File => Err(Errno::ENOTDIR.into()),
     }
 }
 
@@ -156,7 +156,7 @@ fn parent<C: Calls>(calls: &mut C, path: Path) -> Result<(C::Node, &'static str)
     let dir = names.try_fold(start, |dir, name| step(calls, &dir, name))?;
     match calls.kind(&dir) {
         Kind::Dir => Ok((dir, last)),
-        Kind::File => Err(Errno::ENOTDIR),
+        Kind::File => Err(Errno::ENOTDIR.into()),
     }
 }
 
@@ -164,7 +164,7 @@ fn directory<C: Calls>(calls: &mut C, path: Path) -> Result<C::Node> {
     let node = walk(calls, path)?;
     match calls.kind(&node) {
         Kind::Dir => Ok(node),
-        Kind::File => Err(Errno::ENOTDIR),
+        Kind::File => Err(Errno::ENOTDIR.into()),
     }
 }
 
@@ -172,7 +172,7 @@ fn file<C: Calls>(calls: &mut C, path: Path) -> Result<C::Node> {
     let node = walk(calls, path)?;
     match calls.kind(&node) {
         Kind::File => Ok(node),
-        Kind::Dir => Err(Errno::EISDIR),
+        Kind::Dir => Err(Errno::EISDIR.into()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use amino_fs::AminoFs;
-use goanna_vfs::{BLOCKED, Errno, Transactions, TxnId};
+use goanna_vfs::{Errno, FsError, Transactions, TxnId, Wait};
 
 use super::history::{Event, History, What};
 use super::op::{Op, perform};
@@ -51,8 +51,8 @@ struct Party {
     around: Option<Open>,
     /// Those it has begun, the innermost last.
     stack: Vec<Open>,
-    /// It has met a lock.
-    waits: bool,
+    /// The lock that its last operation met.
+    lock: Option<Wait>,
 }
 
 /// How a step went.
@@ -94,7 +94,7 @@ impl<'a> Stage<'a> {
             item: None,
             around,
             stack: Vec::new(),
-            waits: false,
+            lock: None,
         }
     }
 
@@ -117,11 +117,11 @@ impl<'a> Stage<'a> {
             if moved {
                 continue;
             }
-            let Some(victim) = cast.parties.iter().rposition(|party| party.waits) else {
+            let waits = |party: &&mut Party| party.lock.is_some();
+            let Some(victim) = cast.parties.iter_mut().rfind(waits) else {
                 break;
             };
-            let victim = &mut cast.parties[victim];
-            let told = self.fs.wait(victim.tid, FOREVER, Duration::ZERO);
+            let told = victim.wait(FOREVER, Duration::ZERO);
             assert_eq!(told, Err(Errno::ETIMEDOUT), "everybody waits");
             victim.refuse(&scene, Errno::ETIMEDOUT);
         }
@@ -134,7 +134,7 @@ impl<'a> Stage<'a> {
         let Some(party) = cast.parties.get_mut(at).filter(|_| !away) else {
             return false;
         };
-        if party.waits && self.fs.wait(party.tid, Duration::ZERO, Duration::ZERO) != Ok(true) {
+        if party.wait(Duration::ZERO, Duration::ZERO) != Ok(true) {
             return false;
         }
         match party.step(scene) {
@@ -178,7 +178,7 @@ impl<'a> Stage<'a> {
                 Step::Moved => since = Instant::now(),
                 Step::Ended => return,
                 Step::Forked(programs) => self.run_all(scene, programs, party.current()),
-                Step::Waits => match self.fs.wait(party.tid, since.elapsed(), SLICE) {
+                Step::Waits => match party.wait(since.elapsed(), SLICE) {
                     Ok(_) => {}
                     Err(errno) => {
                         assert_eq!(
@@ -258,8 +258,14 @@ impl Party {
         self.stack.last().copied().or(self.around)
     }
 
+    /// Waits for the lock that the last operation met, if it met one: whether another attempt is worth it.
+    fn wait(&self, waited: Duration, slice: Duration) -> Result<bool, Errno> {
+        let lock = self.lock.as_ref();
+        lock.map_or(Ok(true), |lock| lock.wait(waited, slice))
+    }
+
     fn step(&mut self, scene: &Scene<'_>) -> Step {
-        self.waits = false;
+        self.lock = None;
         let Some(item) = self.item.take().or_else(|| self.program.next()) else {
             return Step::Ended;
         };
@@ -286,10 +292,10 @@ impl Party {
         let from = scene.now();
         let mut user = scene.site.user(self.tid, txn.map(|txn| txn.id));
         let outcome = perform(&mut user, &op);
-        if outcome == Err(BLOCKED) {
+        if let Err(FsError::Blocked(lock)) = outcome {
             scene.log(self.number, txn, from, What::Waits(op.clone()));
             self.item = Some(Item::Op(op));
-            self.waits = true;
+            self.lock = Some(lock);
             return Step::Waits;
         }
         scene.log(self.number, txn, from, What::Op(op, outcome));
@@ -322,7 +328,7 @@ impl Party {
 
     /// The operation that waits is given up, and the innermost transaction with it, if the program has begun that.
     fn refuse(&mut self, scene: &Scene<'_>, errno: Errno) {
-        self.waits = false;
+        self.lock = None;
         let Some(Item::Op(op)) = self.item.take() else {
             return;
         };

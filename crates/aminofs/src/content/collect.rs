@@ -14,7 +14,7 @@ use amino_schema::{INLINE_MAX, MetaFlags, OrphanRecord, key, record};
 use amino_txn::{Changes, DirtySource, OpGuard};
 use bytes::Bytes;
 use goanna_cache::ChangedPages;
-use goanna_vfs::{FileKind, Result};
+use goanna_vfs::{Errno, FileKind, Result};
 
 use crate::content::cost::{META_COST, PAGE_COST, REAP_PAGES, deletes};
 use crate::inode::{Content, Home, Inode, PAGE, State};
@@ -147,7 +147,7 @@ fn put_orphan(inode: &Inode, state: &mut State, out: &mut Changes) {
 }
 
 /// Hands over the pages that changed, or the whole of a tiny file.
-fn store_content(inode: &Inode, state: &mut State, out: &mut Changes) -> Result<()> {
+fn store_content(inode: &Inode, state: &mut State, out: &mut Changes) -> Result<(), Errno> {
     let Some(cache) = &mut state.cache else {
         return Ok(());
     };
@@ -228,7 +228,7 @@ impl Volume {
         guard: &OpGuard<'_>,
         inode: &Inode,
         state: &mut State,
-    ) -> Result<()> {
+    ) -> Result<(), Errno> {
         let before = state.cache.as_ref().map(|cache| cache.pages().clone());
         let (stored, inline) = (state.stored.clone(), state.meta.inline.clone());
         let mut changes = Changes::new();

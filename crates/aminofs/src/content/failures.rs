@@ -37,19 +37,19 @@ impl Failures {
     }
 
     /// Whether file `ino` could be stored.
-    pub fn check(&self, ino: u64) -> Result<()> {
+    pub fn check(&self, ino: u64) -> Result<(), Errno> {
         let failure = self.0.lock().get(&ino).copied();
         failure.map_or(Ok(()), |failure| Err(failure.errno))
     }
 
     /// Whether all files could be stored.
-    pub fn check_all(&self) -> Result<()> {
+    pub fn check_all(&self) -> Result<(), Errno> {
         let failure = self.0.lock().values().next().copied();
         failure.map_or(Ok(()), |failure| Err(failure.errno))
     }
 
     /// Whether all files could be stored that transactions changed.
-    pub fn check_committed(&self) -> Result<()> {
+    pub fn check_committed(&self) -> Result<(), Errno> {
         let failures = self.0.lock();
         let failure = failures.values().find(|failure| failure.committed);
         failure.map_or(Ok(()), |failure| Err(failure.errno))
@@ -108,7 +108,11 @@ mod tests {
         (node, opened.fd)
     }
 
-    fn write(fs: &AminoFs, caller: &Caller, (node, fd): &(Node, OwnedFd)) -> Result<(), Errno> {
+    fn write(
+        fs: &AminoFs,
+        caller: &Caller,
+        (node, fd): &(Node, OwnedFd),
+    ) -> goanna_vfs::Result<()> {
         let file = OpenFile {
             node,
             ofd: fd.as_fd(),
@@ -145,14 +149,14 @@ mod tests {
         let object = exchange_object(&broken.0, unreadable);
         // Not only the first to ask is told, and a cut in the background in between is none of the answers.
         for _ in 0..3 {
-            assert_eq!(fs.sync(Some(&broken.0)), Err(Errno::EISDIR));
-            assert_eq!(fs.sync(None), Err(Errno::EISDIR));
+            assert_eq!(fs.sync(Some(&broken.0)), Err(Errno::EISDIR.into()));
+            assert_eq!(fs.sync(None), Err(Errno::EISDIR.into()));
             assert_eq!(fs.sync(Some(&sound.0)), Ok(()));
         }
         // Each operation waits for the disk, for its own files.
         let acid = fs.with_durability(Durability::Acid);
         assert_eq!(write(&acid, &caller(), &sound), Ok(()));
-        assert_eq!(write(&acid, &caller(), &broken), Err(Errno::EISDIR));
+        assert_eq!(write(&acid, &caller(), &broken), Err(Errno::EISDIR.into()));
         assert_eq!(fs.harden(None), Ok(()), "no transaction changed it");
         exchange_object(&broken.0, object);
         assert_eq!(fs.sync(Some(&broken.0)), Ok(()));

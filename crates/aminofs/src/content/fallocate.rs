@@ -44,26 +44,26 @@ impl View<'_> {
             _ if shift.is_some() => false,
             libc::FALLOC_FL_PUNCH_HOLE if keep_size => true,
             libc::FALLOC_FL_ZERO_RANGE => true,
-            _ => return Err(Errno::EOPNOTSUPP),
+            _ => return Err(Errno::EOPNOTSUPP.into()),
         };
         match inode.kind {
             FileKind::Regular => {}
-            FileKind::Directory => return Err(Errno::EISDIR),
-            FileKind::Fifo => return Err(Errno::ESPIPE),
-            _ => return Err(Errno::ENODEV),
+            FileKind::Directory => return Err(Errno::EISDIR.into()),
+            FileKind::Fifo => return Err(Errno::ESPIPE.into()),
+            _ => return Err(Errno::ENODEV.into()),
         }
         let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
         if len == 0 || i64::try_from(offset).is_err() {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         if end > MAX_FILE {
-            return Err(Errno::EFBIG);
+            return Err(Errno::EFBIG.into());
         }
         self.change(|_| {
             let inode = self.for_change(&inode)?;
             let mut state = inode.state.lock();
             if state.gone {
-                return Err(Errno::ENOENT);
+                return Err(Errno::ENOENT.into());
             }
             // What is appended may get its space before.
             let objecting = if mode & !libc::FALLOC_FL_KEEP_SIZE == 0 {
@@ -130,13 +130,13 @@ impl View<'_> {
     ) -> Result<()> {
         let size = state.meta.size;
         if !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK) {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         let new_size = match shift {
-            Shift::Collapse if offset + len >= size => return Err(Errno::EINVAL),
+            Shift::Collapse if offset + len >= size => return Err(Errno::EINVAL.into()),
             Shift::Collapse => size - len,
-            Shift::Insert if len > MAX_FILE - size => return Err(Errno::EFBIG),
-            Shift::Insert if offset >= size => return Err(Errno::EINVAL),
+            Shift::Insert if len > MAX_FILE - size => return Err(Errno::EFBIG.into()),
+            Shift::Insert if offset >= size => return Err(Errno::EINVAL.into()),
             Shift::Insert => size + len,
         };
         let (first, last) = (offset / PAGE, new_size.div_ceil(PAGE));

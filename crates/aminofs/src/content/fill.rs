@@ -12,13 +12,13 @@ use crate::{Volume, cache_dir, damaged};
 
 impl Volume {
     /// An empty cache object; idle ones make room when the process has no descriptors left.
-    pub(crate) fn new_cache(&self, size: u64) -> Result<(Content, OwnedFd)> {
+    pub(crate) fn new_cache(&self, size: u64) -> Result<(Content, OwnedFd), Errno> {
         let dir = (size > self.options.large_file_bytes).then(|| cache_dir(&self.dir));
         Content::create(size, dir.as_deref())
     }
 
     /// Gives the file a cache object without its content, which is cut off.
-    pub(crate) fn empty_cache(&self, state: &mut State) -> Result<()> {
+    pub(crate) fn empty_cache(&self, state: &mut State) -> Result<(), Errno> {
         state.cache = Some(self.new_cache(0)?.0);
         if let Some(copy) = &mut state.copy {
             (copy.content, copy.low) = (true, 0);
@@ -28,7 +28,7 @@ impl Volume {
     }
 
     /// Finds out which pages the store holds.
-    pub(crate) fn learn_stored(&self, inode: &Inode, state: &mut State) -> Result<()> {
+    pub(crate) fn learn_stored(&self, inode: &Inode, state: &mut State) -> Result<(), Errno> {
         let mut stored = RangeSet::default();
         self.scan(&key::page_prefix(inode.ino), |raw, _| {
             if let ParsedKey::Page { index, .. } = ParsedKey::parse(raw)? {
@@ -42,7 +42,7 @@ impl Volume {
     }
 
     /// Gives the file a cache object with its whole content; a transaction's copy of a file one of its own.
-    pub(crate) fn ensure_cache(&self, inode: &Inode, state: &mut State) -> Result<()> {
+    pub(crate) fn ensure_cache(&self, inode: &Inode, state: &mut State) -> Result<(), Errno> {
         if state.cache.is_some() {
             return Ok(());
         }
@@ -60,7 +60,7 @@ impl Volume {
     }
 
     /// A cache object with the content of the file as it is.
-    fn copied_cache(&self, from: &Inode) -> Result<Content> {
+    fn copied_cache(&self, from: &Inode) -> Result<Content, Errno> {
         let mut state = from.state.lock();
         match (&state.cache, &from.under) {
             (Some(content), _) => {
@@ -82,7 +82,7 @@ impl Volume {
     }
 
     /// A cache object with what the store has of the file.
-    fn filled_cache(&self, inode: &Inode, state: &mut State) -> Result<Content> {
+    fn filled_cache(&self, inode: &Inode, state: &mut State) -> Result<Content, Errno> {
         let (cache, fd) = self.new_cache(state.meta.size)?;
         if let Some(inline) = &state.meta.inline {
             write_all_at(&fd, 0, inline)?;
@@ -104,7 +104,7 @@ impl Volume {
         Ok(cache)
     }
 
-    fn read_content(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    fn read_content(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
         let state = inode.state.lock();
         if let Some(cache) = &state.cache {
             return cache.read_at(offset, buf);
@@ -144,9 +144,9 @@ impl View<'_> {
     pub(crate) fn do_read_at(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inode = self.inode_to_read(node)?;
         match inode.kind {
-            FileKind::Regular => self.read_content(&inode, offset, buf),
-            FileKind::Directory => Err(Errno::EISDIR),
-            _ => Err(Errno::EINVAL),
+            FileKind::Regular => Ok(self.read_content(&inode, offset, buf)?),
+            FileKind::Directory => Err(Errno::EISDIR.into()),
+            _ => Err(Errno::EINVAL.into()),
         }
     }
 }

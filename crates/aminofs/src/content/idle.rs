@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use goanna_vfs::Result;
+use goanna_vfs::{Errno, Result};
 
 use crate::Volume;
 use crate::inode::{Home, Inode};
@@ -64,7 +64,7 @@ impl Volume {
     }
 
     /// Drops the content of a file that nobody uses; stores first what the store does not have.
-    fn evict(&self, inode: &Arc<Inode>) -> Result<()> {
+    fn evict(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
         if !self.is_snapshot {
             self.store.throttle();
         }

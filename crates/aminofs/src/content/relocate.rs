@@ -35,6 +35,6 @@ impl View<'_> {
             return Ok(None);
         };
         let dir = cache_dir(&self.dir);
-        cache.relocate(size, &dir, flags).map(Some)
+        Ok(cache.relocate(size, &dir, flags).map(Some)?)
     }
 }

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use amino_schema::INLINE_MAX;
 use goanna_sys::memfile;
 use goanna_vfs::{
-    Caller, Errno, FileKind, Node, OpenFile, Opened, Result, WritePosition, caps, file_flags,
+    Caller, Errno, FileKind, FsError, Node, OpenFile, Opened, Result, WritePosition, caps,
+    file_flags,
 };
 use nix::unistd::Whence;
 
@@ -32,7 +33,7 @@ fn clear_set_ids(caller: &Caller, state: &mut State) {
 
 impl State {
     /// A new open file description of the content, which is there.
-    fn open_content(&mut self, flags: i32) -> Result<Opened> {
+    fn open_content(&mut self, flags: i32) -> Result<Opened, Errno> {
         let cache = self.cache.as_mut().ok_or(Errno::EIO)?;
         cache.open(flags)
     }
@@ -41,9 +42,12 @@ impl State {
 impl Volume {
     /// Runs `op`; when the process has no descriptors left, again without the contents that nobody uses, each of which
     /// holds one. No lock is held.
-    pub(crate) fn with_descriptors<T>(&self, op: impl Fn() -> Result<T>) -> Result<T> {
+    pub(crate) fn with_descriptors<T, E: PartialEq<Errno>>(
+        &self,
+        op: impl Fn() -> Result<T, E>,
+    ) -> Result<T, E> {
         match op() {
-            Err(Errno::EMFILE) => {
+            Err(error) if error == Errno::EMFILE => {
                 self.shrink_idle(0, 0, usize::MAX);
                 op()
             }
@@ -64,7 +68,7 @@ impl Volume {
     }
 
     /// Gives the content object, which is there, another size. What that takes in the log was reserved.
-    pub(crate) fn set_content_size(&self, state: &mut State, size: u64) -> Result<()> {
+    pub(crate) fn set_content_size(&self, state: &mut State, size: u64) -> Result<(), Errno> {
         if size != state.meta.size {
             let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
             cache.resize(size)?;
@@ -96,13 +100,13 @@ impl View<'_> {
     pub(crate) fn do_open(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Opened> {
         let inode = self.inode_to_read(node).map_err(|errno| match errno {
             // Made by this transaction, and removed after the name was looked up.
-            Errno::ESTALE if self.in_transaction() => Errno::ENOENT,
+            FsError::Errno(Errno::ESTALE) if self.in_transaction() => Errno::ENOENT.into(),
             other => other,
         })?;
         match inode.kind {
             FileKind::Regular => {}
-            FileKind::Directory => return Err(Errno::EISDIR),
-            _ => return Err(Errno::ENXIO),
+            FileKind::Directory => return Err(Errno::EISDIR.into()),
+            _ => return Err(Errno::ENXIO.into()),
         }
         let open = || self.with_descriptors(|| self.open_once(caller, &inode, flags));
         if flags & libc::O_TRUNC == 0 {
@@ -119,7 +123,7 @@ impl View<'_> {
                     let _names = self.names.read();
                     let mut state = inode.state.lock();
                     self.truncate_to_open(caller, inode, &mut state)?;
-                    return state.open_content(flags);
+                    return Ok(state.open_content(flags)?);
                 }
                 self.truncate_to_open(caller, inode, &mut inode.state.lock())?;
                 self.open_anchor(inode, flags)
@@ -135,7 +139,7 @@ impl View<'_> {
         state: &mut State,
     ) -> Result<()> {
         if state.gone {
-            return Err(Errno::ENOENT);
+            return Err(Errno::ENOENT.into());
         }
         self.resize(caller, inode, state, 0)
     }
@@ -146,10 +150,10 @@ impl View<'_> {
         let anchor = self.anchor_to_open(inode);
         let mut state = anchor.state.lock();
         if state.gone {
-            return Err(Errno::ENOENT);
+            return Err(Errno::ENOENT.into());
         }
         self.ensure_cache(&anchor, &mut state)?;
-        state.open_content(flags)
+        Ok(state.open_content(flags)?)
     }
 
     pub(crate) fn do_write(
@@ -199,12 +203,12 @@ impl View<'_> {
         };
         // As Linux: an end that no offset can say is EINVAL; else what fits is written, and nothing at all is EFBIG.
         if (i64::MAX as u64).saturating_sub(start) < data.len() as u64 {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         let room = usize::try_from(MAX_FILE.saturating_sub(start)).unwrap_or(usize::MAX);
         let data = data.get(..room).unwrap_or(data);
         if data.is_empty() {
-            return Err(Errno::EFBIG);
+            return Err(Errno::EFBIG.into());
         }
         let (first, last) = pages_of(start, data.len() as u64);
         if inode.under.is_some() {
@@ -212,7 +216,7 @@ impl View<'_> {
         }
         let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
         if shown && !cache.is_shown_by(file.ofd)? {
-            return Err(Errno::EIO);
+            return Err(Errno::EIO.into());
         }
         let changed = cache.pages().changed();
         let new_pages = usize::try_from(changed.missing(first, last)).unwrap_or(usize::MAX);
@@ -284,11 +288,11 @@ impl View<'_> {
         let inode = self.inode(node)?;
         match inode.kind {
             FileKind::Regular => {}
-            FileKind::Directory => return Err(Errno::EISDIR),
-            _ => return Err(Errno::EINVAL),
+            FileKind::Directory => return Err(Errno::EISDIR.into()),
+            _ => return Err(Errno::EINVAL.into()),
         }
         if size > MAX_FILE {
-            return Err(Errno::EFBIG);
+            return Err(Errno::EFBIG.into());
         }
         let resize = || {
             self.with_descriptors(|| {
@@ -296,7 +300,7 @@ impl View<'_> {
                     let inode = self.for_change(&inode)?;
                     let mut state = inode.state.lock();
                     if state.gone {
-                        return Err(Errno::ENOENT);
+                        return Err(Errno::ENOENT.into());
                     }
                     state.unless_flagged(file_flags::PROTECTED)?;
                     self.resize(caller, &inode, &mut state, size)
@@ -317,7 +321,7 @@ impl View<'_> {
 
 /// Moves the description's offset behind what was written at `start`. Another thread of the program may have moved it
 /// since, by an lseek(2) that the kernel answered: then it stays there, as if the lseek had come after the write.
-fn advance(file: OpenFile<'_>, append: bool, start: u64, written: usize) -> Result<()> {
+fn advance(file: OpenFile<'_>, append: bool, start: u64, written: usize) -> Result<(), Errno> {
     use nix::unistd::lseek;
     let at = i64::try_from(start).map_err(|_| Errno::EINVAL)?;
     if append || lseek(file.ofd, 0, Whence::SeekCur)? == at {

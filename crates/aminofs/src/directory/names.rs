@@ -84,7 +84,7 @@ impl Template {
 }
 
 /// What a single name must be; the path walk above has settled everything else.
-pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     if name.len() > goanna_vfs::NAME_MAX {
         return Err(Errno::ENAMETOOLONG);
     }
@@ -119,7 +119,7 @@ impl View<'_> {
         }
         let drops = self.table.drops();
         let shared: Arc<[u8]> = Arc::from(name);
-        let read = || -> Result<Option<(u64, FileKind, State)>> {
+        let read = || -> Result<Option<(u64, FileKind, State)>, Errno> {
             let Some(raw) = self.committed(&key::path_key(dir.ino, name))? else {
                 return Ok(None);
             };
@@ -217,14 +217,14 @@ impl View<'_> {
     ) -> Result<Arc<Inode>> {
         self.lock_entry(dir, name)?;
         if self.find(dir, name)?.is_some() {
-            return Err(Errno::EEXIST);
+            return Err(Errno::EEXIST.into());
         }
         let time = now();
         let meta = {
             let state = dir.state.lock();
             state.check_alive()?;
             if what.kind == FileKind::Directory && self.dir_meta(dir, &state).nlink >= LINK_MAX {
-                return Err(Errno::EMLINK);
+                return Err(Errno::EMLINK.into());
             }
             what.meta(caller, &state.meta, time)
         };
@@ -239,7 +239,7 @@ impl View<'_> {
         changes.put(key::path_key(dir.ino, name), record.encode());
         self.submit(guard, changes)?;
         let Some(meta) = record.meta else {
-            return Err(Errno::EIO);
+            return Err(Errno::EIO.into());
         };
         let name: Arc<[u8]> = Arc::from(name);
         let home = Home::Path {
@@ -331,7 +331,7 @@ impl View<'_> {
         // Before the name is there, so that a lack of descriptors leaves no file behind.
         let (opened, cache) = self.with_descriptors(|| {
             let (mut cache, _) = self.new_cache(0)?;
-            Ok((cache.open(flags)?, cache))
+            Ok::<_, Errno>((cache.open(flags)?, cache))
         })?;
         what.cache = Some(cache);
         let inode = self.make(caller, dir, name, what)?;
@@ -383,8 +383,8 @@ impl View<'_> {
         let kind = FileKind::from_mode(mode).ok_or(Errno::EINVAL)?;
         let mut what = Template::new(kind, mode);
         match kind {
-            FileKind::Directory => return Err(Errno::EPERM),
-            FileKind::Symlink => return Err(Errno::EINVAL),
+            FileKind::Directory => return Err(Errno::EPERM.into()),
+            FileKind::Symlink => return Err(Errno::EINVAL.into()),
             FileKind::CharDevice | FileKind::BlockDevice => what.rdev = rdev,
             _ => {}
         }
@@ -410,8 +410,8 @@ impl View<'_> {
         target: &[u8],
     ) -> Result<Node> {
         match target.len() {
-            0 => return Err(Errno::ENOENT),
-            len if len > SYMLINK_MAX => return Err(Errno::ENAMETOOLONG),
+            0 => return Err(Errno::ENOENT.into()),
+            len if len > SYMLINK_MAX => return Err(Errno::ENAMETOOLONG.into()),
             _ => {}
         }
         let mut what = Template::new(FileKind::Symlink, 0o777);
@@ -435,14 +435,14 @@ impl View<'_> {
         let inode = self.inode(node)?;
         let dir = self.dir(dir)?;
         if inode.kind == FileKind::Directory {
-            return Err(Errno::EPERM);
+            return Err(Errno::EPERM.into());
         }
         self.change(|guard| {
             let _names = self.names.write();
             self.lock_entry(&dir, name)?;
             let inode = self.for_change(&inode)?;
             if self.find(&dir, name)?.is_some() {
-                return Err(Errno::EEXIST);
+                return Err(Errno::EEXIST.into());
             }
             dir.state.lock().check_alive()?;
             let time = now();
@@ -466,7 +466,7 @@ impl View<'_> {
         let state = &mut *state;
         let mut meta = state.meta.clone();
         if meta.nlink >= LINK_MAX {
-            return Err(Errno::EMLINK);
+            return Err(Errno::EMLINK.into());
         }
         meta.nlink += 1;
         meta.ctime = time;
@@ -477,7 +477,7 @@ impl View<'_> {
         let home = match &state.home {
             Home::Orphan => {
                 if !state.linkable || state.gone {
-                    return Err(Errno::ENOENT);
+                    return Err(Errno::ENOENT.into());
                 }
                 changes.delete(key::orphan_key(ino));
                 changes.put(key::path_key(dir.ino, name), nameless(Some(meta.clone())));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use amino_schema::{ParsedKey, PathRecord, key};
 use amino_txn::locks::Resource;
-use goanna_vfs::{DirEntry, Node, Result};
+use goanna_vfs::{DirEntry, Errno, Node, Result};
 
 use crate::Volume;
 use crate::directory::order::{DirOrder, Entry};
@@ -21,7 +21,7 @@ const BATCH: usize = 1366;
 
 impl Volume {
     /// The directory's order, read from the store if need be. The namespace lock is held.
-    fn load_order(&self, dir: &Inode, state: &mut State) -> Result<()> {
+    fn load_order(&self, dir: &Inode, state: &mut State) -> Result<(), Errno> {
         if state.dir.is_some() {
             return Ok(());
         }

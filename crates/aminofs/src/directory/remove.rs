@@ -7,7 +7,7 @@ use std::time::Duration;
 use amino_schema::{ParsedKey, PathRecord, Timestamp, key};
 use amino_txn::Changes;
 use amino_txn::locks::{Mode, Resource};
-use goanna_vfs::{Errno, FileKind, Node, Result, file_flags};
+use goanna_vfs::{Errno, FileKind, FsError, Node, Result, file_flags};
 
 use crate::Volume;
 use crate::content::cost::{META_COST, REAP_PAGES, deletes};
@@ -78,7 +78,7 @@ impl View<'_> {
             });
         }
         let Some((parent, other)) = &other else {
-            return Err(Errno::EUCLEAN);
+            return Err(Errno::EUCLEAN.into());
         };
         // The last name takes the metadata back.
         let mut meta = state.meta.clone();
@@ -165,7 +165,7 @@ impl View<'_> {
     pub(crate) fn do_unlink(&self, dir: &Node, name: &[u8]) -> Result<()> {
         self.remove(dir, name, |victim: &Arc<Inode>| {
             if victim.kind == FileKind::Directory {
-                Err(Errno::EISDIR)
+                Err(Errno::EISDIR.into())
             } else {
                 Ok(())
             }
@@ -175,7 +175,7 @@ impl View<'_> {
     pub(crate) fn do_rmdir(&self, dir: &Node, name: &[u8]) -> Result<()> {
         self.remove(dir, name, |victim| {
             if victim.kind != FileKind::Directory {
-                return Err(Errno::ENOTDIR);
+                return Err(Errno::ENOTDIR.into());
             }
             self.check_empty(victim)
         })
@@ -186,7 +186,7 @@ impl View<'_> {
         self.lock_change(|| Resource::Entries(dir.ino), Mode::Exclusive)?;
         let state = dir.state.lock();
         if self.dir_meta(dir, &state).size > 0 {
-            Err(Errno::ENOTEMPTY)
+            Err(Errno::ENOTEMPTY.into())
         } else {
             Ok(())
         }
@@ -208,7 +208,9 @@ impl View<'_> {
     pub(crate) fn patiently<T>(&self, op: impl Fn() -> Result<T>) -> Result<T> {
         for _ in 0..FULL_RETRIES {
             match op() {
-                Err(Errno::ENOSPC) if !self.in_transaction() => std::thread::sleep(FULL_PAUSE),
+                Err(FsError::Errno(Errno::ENOSPC)) if !self.in_transaction() => {
+                    std::thread::sleep(FULL_PAUSE)
+                }
                 other => return other,
             }
         }

@@ -52,7 +52,7 @@ impl View<'_> {
         if flags & !(libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE) != 0
             || (exchange && no_replace)
         {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         check_name(from)?;
         check_name(to)?;
@@ -91,20 +91,20 @@ impl View<'_> {
         let target = self.find(to.dir, to.name)?;
         to.dir.state.lock().check_alive()?;
         match &target {
-            Some(_) if no_replace => return Err(Errno::EEXIST),
-            None if exchange => return Err(Errno::ENOENT),
+            Some(_) if no_replace => return Err(Errno::EEXIST.into()),
+            None if exchange => return Err(Errno::ENOENT.into()),
             _ => {}
         }
         // In the order of do_renameat2 and vfs_rename.
         if is_dir(&source) && self.is_below(to.dir, &source)? {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         if let Some(target) = &target {
             if is_dir(target) && self.is_below(from.dir, target)? {
                 return Err(if exchange {
-                    Errno::EINVAL
+                    Errno::EINVAL.into()
                 } else {
-                    Errno::ENOTEMPTY
+                    Errno::ENOTEMPTY.into()
                 });
             }
             if target.ino == source.ino {
@@ -197,15 +197,15 @@ impl View<'_> {
     ) -> Result<()> {
         if let Some(target) = target {
             match (is_dir(source), is_dir(target)) {
-                (true, false) => return Err(Errno::ENOTDIR),
-                (false, true) => return Err(Errno::EISDIR),
+                (true, false) => return Err(Errno::ENOTDIR.into()),
+                (false, true) => return Err(Errno::EISDIR.into()),
                 (true, true) => self.check_empty(target)?,
                 _ => {}
             }
         }
         let crosses = from.dir.ino != to.dir.ino;
         if is_dir(source) && crosses && target.is_none() && self.subdirs(to.dir) >= LINK_MAX {
-            return Err(Errno::EMLINK);
+            return Err(Errno::EMLINK.into());
         }
         let time = now();
         let mut changes = Changes::new();

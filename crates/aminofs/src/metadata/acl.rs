@@ -24,7 +24,7 @@ pub(crate) fn is_acl(name: &[u8]) -> bool {
 }
 
 /// What setting the attribute to `value` answers: EINVAL for what is no list, EOPNOTSUPP for a list. An empty one removes the list.
-pub(crate) fn judge(value: &[u8]) -> Result<()> {
+pub(crate) fn judge(value: &[u8]) -> Result<(), Errno> {
     if value.is_empty() {
         return Ok(());
     }

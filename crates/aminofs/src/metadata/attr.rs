@@ -61,7 +61,7 @@ impl View<'_> {
     pub(crate) fn do_readlink(&self, node: &Node) -> Result<Vec<u8>> {
         let inode = self.inode_to_read(node)?;
         if inode.kind != goanna_vfs::FileKind::Symlink {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         let state = inode.state.lock();
         let target = state.meta.inline.as_ref().ok_or(Errno::EUCLEAN)?;
@@ -71,7 +71,7 @@ impl View<'_> {
 
 impl Volume {
     /// Space is the host's where the store lies.
-    pub(crate) fn do_statfs(&self) -> Result<StatFs> {
+    pub(crate) fn do_statfs(&self) -> Result<StatFs, Errno> {
         let host = nix::sys::statvfs::statvfs(&self.dir)?;
         Ok(StatFs {
             magic: MAGIC,

@@ -29,7 +29,7 @@ fn cost(name: &[u8], value_len: usize) -> usize {
 }
 
 /// Whether there can be an attribute of this name, as the handlers' tables say.
-fn check(inode: &Inode, name: &[u8], write: bool) -> Result<()> {
+fn check(inode: &Inode, name: &[u8], write: bool) -> Result<(), Errno> {
     if name.is_empty() || name.len() > NAME_MAX {
         return Err(Errno::ERANGE);
     }
@@ -56,14 +56,14 @@ impl View<'_> {
         let inode = self.inode_to_read(node)?;
         if acl::is_acl(name) {
             return Err(match inode.kind {
-                FileKind::Symlink => Errno::EOPNOTSUPP,
-                _ => Errno::ENODATA,
+                FileKind::Symlink => Errno::EOPNOTSUPP.into(),
+                _ => Errno::ENODATA.into(),
             });
         }
         check(&inode, name, false)?;
         let state = inode.state.lock();
         if !state.meta.flags.contains(MetaFlags::HAS_XATTR) {
-            return Err(Errno::ENODATA);
+            return Err(Errno::ENODATA.into());
         }
         let raw = self.get(&key::xattr_key(inode.ino, name))?;
         let value = record::decode_xattr(&raw.ok_or(Errno::ENODATA)?).map_err(damaged)?;
@@ -94,10 +94,10 @@ impl View<'_> {
         flags: i32,
     ) -> Result<()> {
         if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         if value.len() > SIZE_MAX {
-            return Err(Errno::E2BIG);
+            return Err(Errno::E2BIG.into());
         }
         let inode = self.inode(node)?;
         if acl::is_acl(name) {
@@ -107,10 +107,10 @@ impl View<'_> {
         check(&inode, name, true)?;
         self.edit_xattr(&inode, name, |exists, changes| {
             if exists && flags & libc::XATTR_CREATE != 0 {
-                return Err(Errno::EEXIST);
+                return Err(Errno::EEXIST.into());
             }
             if !exists && flags & libc::XATTR_REPLACE != 0 {
-                return Err(Errno::ENODATA);
+                return Err(Errno::ENODATA.into());
             }
             self.must_fit(&inode, name, value)?;
             changes.put(key::xattr_key(inode.ino, name), record::encode_xattr(value));
@@ -126,7 +126,7 @@ impl View<'_> {
         check(&inode, name, true)?;
         self.edit_xattr(&inode, name, |exists, changes| {
             if !exists {
-                return Err(Errno::ENODATA);
+                return Err(Errno::ENODATA.into());
             }
             changes.delete(key::xattr_key(inode.ino, name));
             Ok(())
@@ -136,12 +136,12 @@ impl View<'_> {
     /// Takes away an access control list, which is not there. EPERM for others than the owner.
     fn remove_acl(caller: &Caller, inode: &Inode) -> Result<()> {
         if inode.kind == FileKind::Symlink {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(Errno::EOPNOTSUPP.into());
         }
         if caller.uid == inode.state.lock().meta.uid || caller.capable(caps::FOWNER) {
             Ok(())
         } else {
-            Err(Errno::EPERM)
+            Err(Errno::EPERM.into())
         }
     }
 
@@ -157,7 +157,7 @@ impl View<'_> {
         })?;
         let new = cost(name, value.len());
         if new > old && others + new > ROOM {
-            return Err(Errno::ENOSPC);
+            return Err(Errno::ENOSPC.into());
         }
         Ok(())
     }
@@ -173,7 +173,7 @@ impl View<'_> {
             let inode = &self.for_change(inode)?;
             let mut state = inode.state.lock();
             if state.gone {
-                return Err(Errno::ENOENT);
+                return Err(Errno::ENOENT.into());
             }
             let exists = state.meta.flags.contains(MetaFlags::HAS_XATTR)
                 && self.get(&key::xattr_key(inode.ino, name))?.is_some();

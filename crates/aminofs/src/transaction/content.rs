@@ -92,7 +92,12 @@ impl Volume {
     /// Takes what it needs to give `into` the content of its copy `from`: descriptors, memory, room on the disk. What lies
     /// in the commit's record is put into `out`. The namespace lock is held exclusively, so nobody opens the file before
     /// [`Volume::merge`].
-    pub(super) fn plan(&self, from: &Inode, into: &Inode, out: &mut Changes) -> Result<Plan> {
+    pub(super) fn plan(
+        &self,
+        from: &Inode,
+        into: &Inode,
+        out: &mut Changes,
+    ) -> Result<Plan, Errno> {
         let mut from_state = from.state.lock();
         let mut into_state = into.state.lock();
         if into_state.uncommitted {
@@ -221,7 +226,7 @@ fn move_content(from: &mut State, into: &mut State) {
 }
 
 /// Makes the object of `into` like that of the copy `from`. The size changes once, from the old to the new one.
-fn change_in_place(from: &State, into: &State, transfer: &Transfer) -> Result<()> {
+fn change_in_place(from: &State, into: &State, transfer: &Transfer) -> Result<(), Errno> {
     let (Some(content), Some(copy)) = (&from.cache, &from.copy) else {
         return Ok(());
     };

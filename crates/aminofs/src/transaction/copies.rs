@@ -95,7 +95,7 @@ impl View<'_> {
         if Arc::ptr_eq(&inode, &self.anchor(&inode)) && self.is_own(&inode) {
             inode = self.for_change(&inode)?;
         } else {
-            return Err(Errno::ENODEV);
+            return Err(Errno::ENODEV.into());
         }
         let mut state = inode.state.lock();
         let size = state.meta.size;
@@ -116,7 +116,7 @@ impl View<'_> {
 }
 
 /// What a mapped copy holds counts as changed: nobody knows which pages were written.
-pub(super) fn take_mapped(state: &mut State) -> Result<()> {
+pub(super) fn take_mapped(state: &mut State) -> Result<(), Errno> {
     let size = state.meta.size;
     if let Some(cache) = state.cache.as_mut().filter(|cache| cache.is_mapped()) {
         for (start, end) in cache.data_pages(size)? {
@@ -151,7 +151,7 @@ impl State {
 
 impl Volume {
     /// Gives a copy whose content is packed its object again.
-    pub(crate) fn unpack(&self, state: &mut State) -> Result<bool> {
+    pub(crate) fn unpack(&self, state: &mut State) -> Result<bool, Errno> {
         let Some(packed) = state.packed() else {
             return Ok(false);
         };
@@ -185,7 +185,7 @@ impl Volume {
         }
     }
 
-    fn release_copy(&self, txn: &Arc<Txn>, copy: &Arc<Inode>) -> Result<()> {
+    fn release_copy(&self, txn: &Arc<Txn>, copy: &Arc<Inode>) -> Result<(), Errno> {
         // The end of the transaction takes the level as it is.
         let Some(_using) = txn.using.try_read_recursive() else {
             return Ok(());

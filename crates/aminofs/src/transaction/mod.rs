@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use amino_txn::Authors;
 use amino_txn::locks::{Conflict, Locks, Owner};
-use goanna_vfs::{Errno, Readers, Result, TxnId, TxnStatus};
+use goanna_vfs::{Blocker, Errno, Readers, Result, TxnId, TxnStatus, Wait};
 use parking_lot::{Mutex, RwLock};
 
 use crate::{AminoFs, Volume};
@@ -91,9 +91,6 @@ impl Txn {
     }
 }
 
-/// A conflict that a thread's last call met, and the transaction it met it in.
-type Met = (Conflict, Option<TxnId>);
-
 /// The transactions of one file system.
 pub(crate) struct Transactions {
     pub locks: Locks,
@@ -104,7 +101,6 @@ pub(crate) struct Transactions {
     open: Mutex<HashMap<TxnId, Arc<Txn>>>,
     /// Runs whose programs may have files of the store open.
     readers: Mutex<Vec<Weak<dyn Readers>>>,
-    met: Mutex<HashMap<i32, Met>>,
 }
 
 impl Transactions {
@@ -116,7 +112,6 @@ impl Transactions {
             tag: random()?,
             open: Mutex::default(),
             readers: Mutex::default(),
-            met: Mutex::default(),
         })
     }
 
@@ -125,7 +120,7 @@ impl Transactions {
     }
 
     /// The transaction that a call names, if it is one of this store's. ECANCELED when it has ended meanwhile.
-    pub fn of_call(&self, id: Option<TxnId>) -> Result<Option<Arc<Txn>>> {
+    pub fn of_call(&self, id: Option<TxnId>) -> Result<Option<Arc<Txn>>, Errno> {
         match id {
             Some(id) if (id.0 >> 64) as u64 == self.tag => {
                 Ok(Some(self.find(id).ok_or(Errno::ECANCELED)?))
@@ -139,9 +134,13 @@ impl Transactions {
         self.open.lock().values().cloned().collect()
     }
 
-    /// Thread `tid` has met a lock.
-    pub fn note(&self, tid: i32, conflict: Conflict, txn: Option<TxnId>) {
-        self.met.lock().insert(tid, (conflict, txn));
+    /// The wait for a lock that an operation of `txn` met.
+    pub fn wait_for(self: &Arc<Self>, conflict: Conflict, txn: Option<TxnId>) -> Wait {
+        Wait::new(LockWait {
+            transactions: Arc::clone(self),
+            conflict,
+            txn,
+        })
     }
 
     /// The transaction has ended.
@@ -173,7 +172,7 @@ fn random() -> std::io::Result<u64> {
 }
 
 impl Volume {
-    fn begin_in(&self, parent: Option<TxnId>, is_run: bool) -> Result<TxnId> {
+    fn begin_in(&self, parent: Option<TxnId>, is_run: bool) -> Result<TxnId, Errno> {
         let parent = self.transactions.of_call(parent)?;
         let _using = parent.as_ref().map(|txn| txn.using.read());
         if parent.as_ref().is_some_and(|txn| txn.ended.load(SeqCst)) {
@@ -217,15 +216,15 @@ impl goanna_vfs::Transactions for AminoFs {
         all.push(readers);
     }
 
-    fn begin(&self, parent: Option<TxnId>) -> Result<TxnId> {
+    fn begin(&self, parent: Option<TxnId>) -> Result<TxnId, Errno> {
         self.begin_in(parent, false)
     }
 
-    fn begin_run(&self) -> Result<TxnId> {
+    fn begin_run(&self) -> Result<TxnId, Errno> {
         self.begin_in(None, true)
     }
 
-    fn commit(&self, id: TxnId) -> Result<bool> {
+    fn commit(&self, id: TxnId) -> Result<bool, Errno> {
         let txn = self.transactions.find(id).ok_or(Errno::ENOENT)?;
         let using = txn.using.write();
         if txn.ended.load(SeqCst) {
@@ -253,7 +252,7 @@ impl goanna_vfs::Transactions for AminoFs {
         result.map(|()| txn.parent.is_none() && !is_empty)
     }
 
-    fn harden(&self, durable: Option<bool>) -> Result<()> {
+    fn harden(&self, durable: Option<bool>) -> Result<(), Errno> {
         if durable.unwrap_or(self.durability != crate::Durability::Aci) {
             self.flush()?;
             self.failures.check_committed()?;
@@ -286,7 +285,7 @@ impl goanna_vfs::Transactions for AminoFs {
         drop(level);
     }
 
-    fn status(&self, id: TxnId) -> Result<TxnStatus> {
+    fn status(&self, id: TxnId) -> Result<TxnStatus, Errno> {
         let txn = self.transactions.find(id).ok_or(Errno::ENOENT)?;
         let locks = self.transactions.locks.counts(txn.owner);
         let level = txn.level.lock();
@@ -305,28 +304,32 @@ impl goanna_vfs::Transactions for AminoFs {
         let is_new = txn.refused.load(SeqCst) && !txn.reported.swap(true, SeqCst);
         is_new.then_some(self.options.transaction_bytes)
     }
+}
 
-    fn wait(&self, tid: i32, waited: Duration, slice: Duration) -> Result<bool> {
+/// The wait for the lock that an operation met.
+struct LockWait {
+    transactions: Arc<Transactions>,
+    conflict: Conflict,
+    /// The operation's transaction.
+    txn: Option<TxnId>,
+}
+
+impl Blocker for LockWait {
+    fn wait(&self, waited: Duration, slice: Duration) -> Result<bool, Errno> {
         let all = &self.transactions;
-        let Some((conflict, txn)) = all.met.lock().get(&tid).cloned() else {
+        if self.txn.is_some_and(|id| all.find(id).is_none()) {
+            // It has ended meanwhile, as another attempt of the operation will find.
             return Ok(true);
-        };
-        let outcome = if txn.is_some_and(|id| all.find(id).is_none()) {
-            // It has ended meanwhile, as another try will tell.
-            Ok(true)
-        } else if waited >= WAIT_LIMIT {
-            Err(Errno::ETIMEDOUT)
-        } else {
-            let left = WAIT_LIMIT.saturating_sub(waited);
-            let free = all.locks.wait(&conflict, slice.min(left));
-            free.map_err(|_| Errno::EDEADLK)
-        };
-        if outcome == Ok(false) {
-            return outcome;
         }
-        all.met.lock().remove(&tid);
+        let outcome = match WAIT_LIMIT.checked_sub(waited) {
+            None | Some(Duration::ZERO) => Err(Errno::ETIMEDOUT),
+            Some(left) => {
+                let free = all.locks.wait(&self.conflict, slice.min(left));
+                free.map_err(|_| Errno::EDEADLK)
+            }
+        };
         if outcome.is_err()
-            && let Some(txn) = txn.and_then(|id| all.find(id))
+            && let Some(txn) = self.txn.and_then(|id| all.find(id))
         {
             for txn in txn.chain() {
                 txn.conflicts.fetch_add(1, SeqCst);
@@ -335,11 +338,7 @@ impl goanna_vfs::Transactions for AminoFs {
         outcome
     }
 
-    fn cancel_wait(&self, tid: i32) {
-        let all = &self.transactions;
-        let met = all.met.lock().get(&tid).cloned();
-        if let Some((conflict, _)) = met {
-            all.locks.cancel(&conflict);
-        }
+    fn cancel(&self) {
+        self.transactions.locks.cancel(&self.conflict);
     }
 }

@@ -21,7 +21,7 @@ use crate::{Volume, errno};
 
 impl Volume {
     /// Gives what a nested transaction changed to the one around it.
-    pub(super) fn merge_into(&self, txn: &Txn, parent: &Txn) -> Result<()> {
+    pub(super) fn merge_into(&self, txn: &Txn, parent: &Txn) -> Result<(), Errno> {
         let _names = self.names.write();
         let copies: Vec<_> = txn.level.lock().inodes.values().cloned().collect();
         let mut around = HashMap::new();
@@ -60,7 +60,7 @@ impl Volume {
 
     /// Makes what an outermost transaction changed everybody's. An error comes before the commit's record: nothing has
     /// changed then.
-    pub(super) fn publish(&self, txn: &Txn) -> Result<()> {
+    pub(super) fn publish(&self, txn: &Txn) -> Result<(), Errno> {
         let level = Mutex::new(std::mem::take(&mut *txn.level.lock()));
         let attempt = || {
             self.with_descriptors(|| {
@@ -92,7 +92,7 @@ impl Volume {
         guard: &amino_txn::OpGuard<'_>,
         level: &mut Level,
         id: TxnId,
-    ) -> Result<Vec<Arc<Inode>>> {
+    ) -> Result<Vec<Arc<Inode>>, Errno> {
         let mut plans = self.prepare_to_publish(guard, level)?;
         let objects: Vec<_> = plans.values().filter_map(Plan::object).collect();
         let paused = self.pause_readers(&objects);
@@ -121,7 +121,7 @@ impl Volume {
         &self,
         guard: &amino_txn::OpGuard<'_>,
         level: &mut Level,
-    ) -> Result<HashMap<u64, Plan>> {
+    ) -> Result<HashMap<u64, Plan>, Errno> {
         level.inodes.retain(|_, copy| copy.changed.load(SeqCst));
         let mut stored = Changes::new();
         let mut plans = HashMap::new();
@@ -146,7 +146,7 @@ impl Volume {
         changes: &Changes,
         level: &Level,
         plans: &HashMap<u64, Plan>,
-    ) -> Result<()> {
+    ) -> Result<(), Errno> {
         let (mut pages, mut rest) = (0_usize, changes.byte_size() + level.dirs.len() * META_COST);
         for (ino, copy) in &level.inodes {
             let state = copy.state.lock();

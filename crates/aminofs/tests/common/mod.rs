@@ -12,7 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use amino_fs::{AminoFs, EngineKind, Options};
-use goanna_vfs::{CachedContent, Caller, Errno, FileSystem, Node, OpenFile, Result, WritePosition};
+use goanna_vfs::{
+    CachedContent, Caller, Errno, FileSystem, FsError, Node, OpenFile, Result, Wait, WritePosition,
+};
 
 pub fn caller() -> Caller {
     Caller {
@@ -115,6 +117,20 @@ impl Handle {
     }
 }
 
+/// Whether an operation met a lock.
+pub fn is_blocked<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(FsError::Blocked(_)))
+}
+
+/// The wait for the lock that an operation met.
+pub fn lock_of<T>(result: Result<T>) -> Wait {
+    let lock = match result {
+        Err(FsError::Blocked(lock)) => Some(lock),
+        _ => None,
+    };
+    lock.unwrap()
+}
+
 /// Walks `path` (components separated by `/`) from the root.
 pub fn walk(fs: &AminoFs, path: &str) -> Result<Node> {
     let mut node = fs.root();
@@ -129,7 +145,7 @@ pub fn parent<'a>(fs: &AminoFs, path: &'a str) -> Result<(Node, &'a [u8])> {
     let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
     let dir = walk(fs, dir)?;
     if !dir.is_dir() {
-        return Err(Errno::ENOTDIR);
+        return Err(Errno::ENOTDIR.into());
     }
     Ok((dir, name.as_bytes()))
 }
@@ -150,7 +166,7 @@ pub fn open_file(fs: &AminoFs, path: &str, flags: i32) -> Result<Handle> {
 
 pub fn write_file(fs: &AminoFs, path: &str, data: &[u8]) -> Result<()> {
     let handle = match create(fs, path) {
-        Err(Errno::EEXIST) => open_file(fs, path, libc::O_RDWR | libc::O_TRUNC)?,
+        Err(FsError::Errno(Errno::EEXIST)) => open_file(fs, path, libc::O_RDWR | libc::O_TRUNC)?,
         other => other?,
     };
     assert_eq!(handle.write(fs, WritePosition::Cursor, data)?, data.len());

@@ -8,7 +8,9 @@
 use std::collections::BTreeMap;
 
 use amino_fs::AminoFs;
-use goanna_vfs::{Caller, Errno, FileSystem, Node, Result, Transactions, TxnId, WritePosition};
+use goanna_vfs::{
+    Caller, Errno, FileSystem, FsError, Node, Result, Transactions, TxnId, WritePosition,
+};
 
 use super::{Handle, root};
 
@@ -49,7 +51,7 @@ impl<'a> User<'a> {
         let mut node = self.fs.root();
         for name in path.split('/').filter(|name| !name.is_empty()) {
             if !node.is_dir() {
-                return Err(Errno::ENOTDIR);
+                return Err(Errno::ENOTDIR.into());
             }
             node = self.fs.lookup(&self.caller, &node, name.as_bytes())?;
         }
@@ -60,7 +62,7 @@ impl<'a> User<'a> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         let dir = self.walk(dir)?;
         if !dir.is_dir() {
-            return Err(Errno::ENOTDIR);
+            return Err(Errno::ENOTDIR.into());
         }
         Ok((dir, name.as_bytes()))
     }
@@ -92,7 +94,7 @@ impl<'a> User<'a> {
     /// Makes the file, or writes it anew.
     pub fn put(&self, path: &str, data: &[u8]) -> Result<()> {
         let handle = match self.create(path) {
-            Err(Errno::EEXIST) => self.open(path, libc::O_RDWR | libc::O_TRUNC)?,
+            Err(FsError::Errno(Errno::EEXIST)) => self.open(path, libc::O_RDWR | libc::O_TRUNC)?,
             other => other?,
         };
         self.write(&handle, WritePosition::Cursor, data)?;

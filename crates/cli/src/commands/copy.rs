@@ -93,7 +93,7 @@ pub fn extract<'a>(
         let path = absolute(path);
         let found = tree.resolve(&path, false).and_then(|place| {
             // Its own path: without dots, and not through links.
-            tree.fs().path(&tree.caller, &place.node)
+            tree.retry_while_locked(|| tree.fs().path(&tree.caller, &place.node))
         });
         match found {
             Ok((own, _)) => selection.add(absolute(&own)),

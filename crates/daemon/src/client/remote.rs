@@ -50,7 +50,7 @@ fn node(dropped: &Arc<Mutex<Vec<Handle>>>, id: NodeId) -> Node {
     Node::new(id.ino, id.kind, Arc::new(pin))
 }
 
-fn handle(node: &Node) -> Result<Handle> {
+fn handle(node: &Node) -> Result<Handle, Errno> {
     let pin = node.pin::<Pin>().ok_or(Errno::ESTALE)?;
     Ok(pin.handle)
 }
@@ -113,20 +113,20 @@ impl RemoteFs {
         }
     }
 
-    fn ask(&self, operation: Operation) -> Result<TreeAnswer> {
+    fn ask(&self, operation: Operation) -> Result<TreeAnswer, Errno> {
         let _exchange = self.exchange.lock();
         self.send(operation, None)?;
         self.receive()
     }
 
-    fn send(&self, operation: Operation, fd: Option<BorrowedFd<'_>>) -> Result<()> {
+    fn send(&self, operation: Operation, fd: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let forget = std::mem::take(&mut *self.dropped.lock());
         let request = TreeRequest { forget, operation };
         let sent = self.owner.link.send(&request, fd);
         sent.map_err(|_| self.lost())
     }
 
-    fn receive(&self) -> Result<TreeAnswer> {
+    fn receive(&self) -> Result<TreeAnswer, Errno> {
         match self.owner.link.receive() {
             Ok(Some((TreeAnswer::Failed(code), _))) => Err(Errno::from_raw(code)),
             Ok(Some((answer, _))) => Ok(answer),
@@ -140,7 +140,7 @@ impl RemoteFs {
         Errno::EIO
     }
 
-    fn read(&self, file: Handle, offset: u64, piece: &mut [u8]) -> Result<usize> {
+    fn read(&self, file: Handle, offset: u64, piece: &mut [u8]) -> Result<usize, Errno> {
         let _exchange = self.exchange.lock();
         self.send(Operation::Read(file, offset, piece.len() as u64), None)?;
         let TreeAnswer::Data(count) = self.receive()? else {
@@ -153,28 +153,28 @@ impl RemoteFs {
         Ok(count)
     }
 
-    fn done(&self, operation: Operation) -> Result<()> {
+    fn done(&self, operation: Operation) -> Result<(), Errno> {
         match self.ask(operation)? {
             TreeAnswer::Done => Ok(()),
             _ => Err(self.lost()),
         }
     }
 
-    fn node(&self, operation: Operation) -> Result<Node> {
+    fn node(&self, operation: Operation) -> Result<Node, Errno> {
         match self.ask(operation)? {
             TreeAnswer::Node(id) => Ok(node(&self.dropped, id)),
             _ => Err(self.lost()),
         }
     }
 
-    fn attr(&self, operation: Operation) -> Result<Attr> {
+    fn attr(&self, operation: Operation) -> Result<Attr, Errno> {
         match self.ask(operation)? {
             TreeAnswer::Attr(attr) => Ok(attr),
             _ => Err(self.lost()),
         }
     }
 
-    fn bytes(&self, operation: Operation) -> Result<Vec<u8>> {
+    fn bytes(&self, operation: Operation) -> Result<Vec<u8>, Errno> {
         match self.ask(operation)? {
             TreeAnswer::Bytes(bytes) => Ok(bytes.into_vec()),
             _ => Err(self.lost()),
@@ -213,26 +213,26 @@ impl FileSystem for RemoteFs {
     }
 
     fn lookup(&self, _: &Caller, dir: &Node, entry: &[u8]) -> Result<Node> {
-        self.node(Operation::Lookup(handle(dir)?, name(entry)))
+        Ok(self.node(Operation::Lookup(handle(dir)?, name(entry)))?)
     }
 
     fn parent(&self, _: &Caller, dir: &Node) -> Result<Node> {
-        self.node(Operation::Parent(handle(dir)?))
+        Ok(self.node(Operation::Parent(handle(dir)?))?)
     }
 
     fn path(&self, _: &Caller, node: &Node) -> Result<(Vec<u8>, bool)> {
         match self.ask(Operation::Path(handle(node)?))? {
             TreeAnswer::Path(path, removed) => Ok((path.into_vec(), removed)),
-            _ => Err(self.lost()),
+            _ => Err(self.lost().into()),
         }
     }
 
     fn getattr(&self, _: &Caller, node: &Node) -> Result<Attr> {
-        self.attr(Operation::Attr(handle(node)?))
+        Ok(self.attr(Operation::Attr(handle(node)?))?)
     }
 
     fn readlink(&self, _: &Caller, node: &Node) -> Result<Vec<u8>> {
-        self.bytes(Operation::Target(handle(node)?))
+        Ok(self.bytes(Operation::Target(handle(node)?))?)
     }
 
     fn readdir(
@@ -246,7 +246,7 @@ impl FileSystem for RemoteFs {
         loop {
             let TreeAnswer::Entries(entries, more) = self.ask(Operation::Entries(dir, after))?
             else {
-                return Err(self.lost());
+                return Err(self.lost().into());
             };
             for entry in &entries {
                 after = entry.cookie;
@@ -268,7 +268,7 @@ impl FileSystem for RemoteFs {
 
     /// EOPNOTSUPP: copies read with [`FileSystem::read_at`] and write with [`RemoteWriter`].
     fn open(&self, _: &Caller, _: &Node, _: i32) -> Result<Opened> {
-        Err(Errno::EOPNOTSUPP)
+        Err(Errno::EOPNOTSUPP.into())
     }
 
     fn read_at(&self, _: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -286,43 +286,43 @@ impl FileSystem for RemoteFs {
     }
 
     fn mknod(&self, _: &Caller, dir: &Node, entry: &[u8], mode: u32, rdev: u64) -> Result<Node> {
-        self.node(Operation::MakeNode(handle(dir)?, name(entry), mode, rdev))
+        Ok(self.node(Operation::MakeNode(handle(dir)?, name(entry), mode, rdev))?)
     }
 
     fn mkdir(&self, _: &Caller, dir: &Node, entry: &[u8], mode: u32) -> Result<Node> {
-        self.node(Operation::MakeDir(handle(dir)?, name(entry), mode))
+        Ok(self.node(Operation::MakeDir(handle(dir)?, name(entry), mode))?)
     }
 
     fn symlink(&self, _: &Caller, dir: &Node, entry: &[u8], target: &[u8]) -> Result<Node> {
-        self.node(Operation::MakeSymlink(
+        Ok(self.node(Operation::MakeSymlink(
             handle(dir)?,
             name(entry),
             name(target),
-        ))
+        ))?)
     }
 
     fn link(&self, _: &Caller, node: &Node, dir: &Node, entry: &[u8]) -> Result<()> {
-        self.done(Operation::Link(handle(node)?, handle(dir)?, name(entry)))
+        Ok(self.done(Operation::Link(handle(node)?, handle(dir)?, name(entry)))?)
     }
 
     fn unlink(&self, _: &Caller, dir: &Node, entry: &[u8]) -> Result<()> {
-        self.done(Operation::Unlink(handle(dir)?, name(entry)))
+        Ok(self.done(Operation::Unlink(handle(dir)?, name(entry)))?)
     }
 
     fn rmdir(&self, _: &Caller, dir: &Node, entry: &[u8]) -> Result<()> {
-        self.done(Operation::RemoveDir(handle(dir)?, name(entry)))
+        Ok(self.done(Operation::RemoveDir(handle(dir)?, name(entry)))?)
     }
 
     fn sync(&self, _: Option<&Node>) -> Result<()> {
-        self.done(Operation::Sync)
+        Ok(self.done(Operation::Sync)?)
     }
 
     fn setattr(&self, _: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
-        self.done(Operation::Set(handle(node)?, set.clone()))
+        Ok(self.done(Operation::Set(handle(node)?, set.clone()))?)
     }
 
     fn getxattr(&self, _: &Caller, node: &Node, attribute: &[u8]) -> Result<Vec<u8>> {
-        self.bytes(Operation::Xattr(handle(node)?, name(attribute)))
+        Ok(self.bytes(Operation::Xattr(handle(node)?, name(attribute)))?)
     }
 
     fn setxattr(
@@ -334,18 +334,18 @@ impl FileSystem for RemoteFs {
         flags: i32,
     ) -> Result<()> {
         let node = handle(node)?;
-        self.done(Operation::SetXattr(
+        Ok(self.done(Operation::SetXattr(
             node,
             name(attribute),
             name(value),
             flags,
-        ))
+        ))?)
     }
 
     fn listxattr(&self, _: &Caller, node: &Node) -> Result<Vec<Vec<u8>>> {
         match self.ask(Operation::Xattrs(handle(node)?))? {
             TreeAnswer::Names(names) => Ok(names.into_iter().map(ByteBuf::into_vec).collect()),
-            _ => Err(self.lost()),
+            _ => Err(self.lost().into()),
         }
     }
 }

@@ -19,7 +19,7 @@ use goanna_monitor::Delegate;
 use goanna_offline::Tree;
 use goanna_offline::copy::{ContentSource, Copied, write_content};
 use goanna_session::{Engine, Error as SessionError, store};
-use goanna_vfs::{Errno, Node, Place, Result, SetAttr, ops};
+use goanna_vfs::{Errno, Node, Place, Result, SetAttr, ops, wait_for_locks};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_bytes::ByteBuf;
 
@@ -145,7 +145,7 @@ impl TreeSession<'_> {
         id
     }
 
-    fn place(&self, handle: Handle) -> Result<Place> {
+    fn place(&self, handle: Handle) -> Result<Place, Errno> {
         let node = self.nodes.get(&handle).ok_or(Errno::ESTALE)?;
         Ok(self.tree.place(node.clone()))
     }
@@ -156,7 +156,7 @@ impl TreeSession<'_> {
         operation: Operation,
         fd: Option<OwnedFd>,
         buffer: &mut [u8],
-    ) -> Result<TreeAnswer> {
+    ) -> Result<TreeAnswer, Errno> {
         match operation {
             Operation::Fill(dir, name) => {
                 let source = fd.map(|fd| self.source(fd)).transpose()?;
@@ -168,7 +168,7 @@ impl TreeSession<'_> {
     }
 
     /// Performs `operation`, and retries it while another transaction holds a lock that it needs.
-    fn perform(&mut self, operation: &Operation) -> Result<TreeAnswer> {
+    fn perform(&mut self, operation: &Operation) -> Result<TreeAnswer, Errno> {
         let made = self.tree.retry_while_locked(|| self.attempt(operation))?;
         Ok(match made {
             Performed::Node(node) => TreeAnswer::Node(self.keep(node)),
@@ -214,7 +214,7 @@ impl TreeSession<'_> {
     /// Operations that change something.
     fn change(&self, operation: &Operation) -> Result<Performed> {
         let caller = &self.tree.caller;
-        let dir_and_name = |dir: &Handle, name| Ok((self.place(*dir)?, checked(name)?));
+        let dir_and_name = |dir: &Handle, name| Ok::<_, Errno>((self.place(*dir)?, checked(name)?));
         match operation {
             Operation::MakeNode(dir, name, mode, rdev) => {
                 let (dir, name) = dir_and_name(dir, name)?;
@@ -247,7 +247,7 @@ impl TreeSession<'_> {
             // The changes of a transaction reach the disk with its commit.
             Operation::Sync if caller.txn.is_some() => {}
             Operation::Sync => self.tree.fs().sync(None)?,
-            _ => return Err(Errno::ENOSYS),
+            _ => return Err(Errno::ENOSYS.into()),
         }
         Ok(Performed::Answer(TreeAnswer::Done))
     }
@@ -271,7 +271,7 @@ impl TreeSession<'_> {
         offset: u64,
         length: u64,
         buffer: &mut [u8],
-    ) -> Result<TreeAnswer> {
+    ) -> Result<TreeAnswer, Errno> {
         let file = self.place(file)?;
         let length = usize::try_from(length)
             .unwrap_or(PIECE_MAX)
@@ -305,9 +305,11 @@ impl TreeSession<'_> {
     }
 
     /// The content that the client sees behind its descriptor `fd`.
-    fn source(&self, fd: OwnedFd) -> Result<ContentSource> {
+    fn source(&self, fd: OwnedFd) -> Result<ContentSource, Errno> {
         let within = self.tree.caller.txn.and(self.delegate.as_ref());
-        let mounted = within.map(|delegate| delegate.mounted(&fd)).transpose()?;
+        let mounted = within
+            .map(|delegate| wait_for_locks(|| delegate.mounted(&fd)))
+            .transpose()?;
         Ok(mounted
             .flatten()
             .map_or(ContentSource::Host(fd), ContentSource::Mounted))
@@ -353,7 +355,7 @@ enum Performed {
 }
 
 /// `name`, if it is a single component, as [`ops`] requires.
-fn checked(name: &[u8]) -> Result<&[u8]> {
+fn checked(name: &[u8]) -> Result<&[u8], Errno> {
     let is_path = name.contains(&b'/') || name.contains(&0);
     if is_path || matches!(name, b"" | b"." | b"..") {
         return Err(Errno::EINVAL);

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use amino_fs::AminoFs;
+use amino_fs::{AminoFs, ImportError};
 use goanna_vfs::{Errno, FileKind, Native, OpenFile, Opened, Place, WritePosition, ops};
 use rustix::fs::SeekFrom;
 
@@ -172,7 +172,8 @@ fn write_to_store(
     copied: &mut dyn FnMut(Copied),
 ) -> Result<Place, CopyError> {
     let caller = &tree.caller;
-    ops::access(caller, dir, nix::libc::W_OK | nix::libc::X_OK)?;
+    let may_add = || ops::access(caller, dir, nix::libc::W_OK | nix::libc::X_OK);
+    tree.retry_while_locked(may_add)?;
     let mut reader = std::fs::File::from(from).take(size);
     let mut data = 0;
     let mut progress = |bytes| {
@@ -187,7 +188,7 @@ fn write_to_store(
         let imported =
             store.import_file(caller, &dir.node, name, 0o600, &mut reader, &mut progress);
         match imported {
-            Err(amino_fs::Error::Operation { errno, .. }) => Err(errno),
+            Err(ImportError::Store(error)) => Err(error),
             imported => Ok(imported),
         }
     })?;

@@ -131,9 +131,9 @@ impl<'a> Import<'a> {
                 }
             }
         }
+        let sync = || self.tree.fs().sync(None);
         self.tree
-            .fs()
-            .sync(None)
+            .retry_while_locked(sync)
             .map_err(|errno| self.tree.error(b"/", errno))?;
         Ok(self.progress.summary)
     }
@@ -156,7 +156,8 @@ impl<'a> Import<'a> {
             let fail = |errno| self.tree.error(&made, errno);
             at = match self.tree.resolve(&made, true) {
                 Err(Errno::ENOENT) if !matches!(name, b"." | b"..") => {
-                    let node = ops::mkdir(self.caller(), &dir, name, 0o755).map_err(fail)?;
+                    let mkdir = || ops::mkdir(self.caller(), &dir, name, 0o755);
+                    let node = self.tree.retry_while_locked(mkdir).map_err(fail)?;
                     self.tree.place(node)
                 }
                 place => place.map_err(fail)?,
@@ -186,7 +187,8 @@ impl<'a> Import<'a> {
         let identity = (stat.st_dev, stat.st_ino);
         if let Some(first) = self.copies.get(&identity).cloned() {
             self.clear_name(&level.dir, name.to_bytes())?;
-            ops::link(self.caller(), &first, &level.dir, name.to_bytes())?;
+            let link = || ops::link(self.caller(), &first, &level.dir, name.to_bytes());
+            self.tree.retry_while_locked(link)?;
             self.progress.counts().hard_links += 1;
             return Ok(None);
         }
@@ -217,16 +219,16 @@ impl<'a> Import<'a> {
         let xattrs = at.xattrs()?;
         let names = host::list(&fd)?.into_iter();
         let name = at.name.to_bytes();
-        let dir = match ops::mkdir(self.caller(), &level.dir, name, 0o700) {
+        let mkdir = || ops::mkdir(self.caller(), &level.dir, name, 0o700);
+        let dir = match self.tree.retry_while_locked(mkdir) {
             Ok(node) => self.tree.place(node),
             Err(Errno::EEXIST) => {
-                let node = ops::lookup(self.caller(), &level.dir, name)?;
-                if !node.is_dir() && self.force {
-                    ops::unlink(self.caller(), &level.dir, name)?;
-                    self.tree
-                        .place(ops::mkdir(self.caller(), &level.dir, name, 0o700)?)
-                } else if node.is_dir() {
-                    self.tree.place(node)
+                let place = self.tree.lookup(&level.dir, name)?;
+                if !place.node.is_dir() && self.force {
+                    self.unlink(&level.dir, name)?;
+                    self.tree.place(self.tree.retry_while_locked(mkdir)?)
+                } else if place.node.is_dir() {
+                    place
                 } else {
                     return Err(CopyError::text(IN_THE_WAY));
                 }
@@ -244,15 +246,20 @@ impl<'a> Import<'a> {
         }))
     }
 
+    fn unlink(&self, dir: &Place, name: &[u8]) -> Result<(), Errno> {
+        let unlink = || ops::unlink(self.caller(), dir, name);
+        self.tree.retry_while_locked(unlink)
+    }
+
     /// Sees to it that `name` is free: with `force` by removing a file that has it.
     fn clear_name(&self, dir: &Place, name: &[u8]) -> Result<(), CopyError> {
-        match ops::lookup(self.caller(), dir, name) {
+        match self.tree.lookup(dir, name) {
             Err(Errno::ENOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
-            Ok(node) if node.is_dir() => {
+            Ok(place) if place.node.is_dir() => {
                 Err(CopyError::text("a directory of the store is in the way"))
             }
-            Ok(_) if self.force => Ok(ops::unlink(self.caller(), dir, name)?),
+            Ok(_) if self.force => Ok(self.unlink(dir, name)?),
             Ok(_) => Err(CopyError::text(IN_THE_WAY)),
         }
     }
@@ -286,7 +293,8 @@ impl<'a> Import<'a> {
         let target = at.target()?;
         let name = at.name.to_bytes();
         self.clear_name(&level.dir, name)?;
-        let node = ops::symlink(self.caller(), &level.dir, name, target.to_bytes())?;
+        let symlink = || ops::symlink(self.caller(), &level.dir, name, target.to_bytes());
+        let node = self.tree.retry_while_locked(symlink)?;
         let place = self.tree.place(node);
         self.attributes(path, &place, stat, &at.xattrs()?)?;
         self.progress.counts().symlinks += 1;
@@ -303,7 +311,8 @@ impl<'a> Import<'a> {
         let name = at.name.to_bytes();
         self.clear_name(&level.dir, name)?;
         let mode = stat.st_mode & nix::libc::S_IFMT | 0o600;
-        let node = ops::mknod(self.caller(), &level.dir, name, mode, stat.st_rdev)?;
+        let mknod = || ops::mknod(self.caller(), &level.dir, name, mode, stat.st_rdev);
+        let node = self.tree.retry_while_locked(mknod)?;
         let place = self.tree.place(node);
         self.attributes(path, &place, stat, &at.xattrs()?)?;
         self.progress.counts().special += 1;
@@ -325,12 +334,14 @@ impl<'a> Import<'a> {
         stat: &Stat,
         xattrs: &[(Vec<u8>, Vec<u8>)],
     ) -> Result<(), CopyError> {
-        let caller = self.caller();
+        let (tree, caller) = (self.tree, self.caller());
         if caller.capable(caps::CHOWN) {
-            ops::chown(caller, place, Some(stat.st_uid), Some(stat.st_gid))?;
+            let chown = || ops::chown(caller, place, Some(stat.st_uid), Some(stat.st_gid));
+            tree.retry_while_locked(chown)?;
         }
         for (name, value) in xattrs {
-            match ops::setxattr(caller, place, name, value, 0) {
+            let set = || ops::setxattr(caller, place, name, value, 0);
+            match tree.retry_while_locked(set) {
                 Err(Errno::EOPNOTSUPP | Errno::EPERM) if !name.starts_with(b"user.") => self
                     .progress
                     .notice(path, &format!("{} not kept: not supported", escape(name))),
@@ -339,14 +350,12 @@ impl<'a> Import<'a> {
         }
         let (atime, mtime) = host::times(stat);
         if place.node.kind() != FileKind::Symlink {
-            ops::chmod(caller, place, stat.st_mode & 0o7777)?;
+            let chmod = || ops::chmod(caller, place, stat.st_mode & 0o7777);
+            tree.retry_while_locked(chmod)?;
         }
-        Ok(ops::utimens(
-            caller,
-            place,
-            Some(TimeSet::At(atime)),
-            Some(TimeSet::At(mtime)),
-        )?)
+        let (atime, mtime) = (Some(TimeSet::At(atime)), Some(TimeSet::At(mtime)));
+        let utimens = || ops::utimens(caller, place, atime, mtime);
+        Ok(tree.retry_while_locked(utimens)?)
     }
 }
 

@@ -12,14 +12,14 @@ use crate::{
 pub fn chmod(caller: &Caller, place: &Place, mode: u32) -> Result<()> {
     writable(place)?;
     if place.node.kind() == FileKind::Symlink {
-        return Err(Errno::EOPNOTSUPP);
+        return Err(Errno::EOPNOTSUPP.into());
     }
     let mut mode = mode & 0o7777;
     if judged_here(place) {
         let attr = fs(place).getattr(caller, &place.node)?;
         unless_flagged(&attr, file_flags::PROTECTED)?;
         if !caller.owns(&attr) {
-            return Err(Errno::EPERM);
+            return Err(Errno::EPERM.into());
         }
         if !in_group_or_capable(caller, &attr, attr.gid) {
             mode &= !libc::S_ISGID;
@@ -44,10 +44,10 @@ pub fn may_set_flags(caller: &Caller, place: &Place, flags: u32) -> Result<()> {
     let changed = (flags ^ attr.flags) & file_flags::KEPT;
     let guarded = changed & file_flags::PROTECTED != 0;
     if !caller.owns(&attr) || guarded && !caller.capable(caps::LINUX_IMMUTABLE) {
-        return Err(Errno::EPERM);
+        return Err(Errno::EPERM.into());
     }
     if changed != 0 && flags & attr.flags & file_flags::IMMUTABLE != 0 {
-        return Err(Errno::EPERM);
+        return Err(Errno::EPERM.into());
     }
     Ok(())
 }
@@ -60,7 +60,7 @@ pub fn set_flags(caller: &Caller, place: &Place, flags: u32) -> Result<()> {
     let mut flags = flags;
     if judged_here(place) {
         if flags & MODIFIABLE & !file_flags::KEPT != 0 {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(Errno::EOPNOTSUPP.into());
         }
         flags &= file_flags::KEPT;
     }
@@ -100,11 +100,11 @@ pub fn chown(caller: &Caller, place: &Place, uid: Option<u32>, gid: Option<u32>)
         let uid_ok = uid.is_none_or(|uid| owner && uid == attr.uid);
         let gid_ok = gid.is_none_or(|gid| owner && (gid == attr.gid || caller.in_group(gid)));
         if !(capable || (uid_ok && gid_ok)) {
-            return Err(Errno::EPERM);
+            return Err(Errno::EPERM.into());
         }
         // Linux makes the clearing a change of mode, with that change's own permission.
         if set.mode.is_some() && !caller.owns(&attr) {
-            return Err(Errno::EPERM);
+            return Err(Errno::EPERM.into());
         }
     }
     fs(place).setattr(caller, &place.node, &set)
@@ -172,7 +172,7 @@ pub fn utimens(
         unless_flagged(&attr, objecting)?;
         if !caller.owns(&attr) {
             if !touches {
-                return Err(Errno::EPERM);
+                return Err(Errno::EPERM.into());
             }
             permitted(caller, &attr, libc::W_OK)?;
         }
@@ -191,8 +191,8 @@ pub fn truncate(caller: &Caller, place: &Place, size: i64) -> Result<()> {
     let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
     match place.node.kind() {
         FileKind::Regular => {}
-        FileKind::Directory => return Err(Errno::EISDIR),
-        _ => return Err(Errno::EINVAL),
+        FileKind::Directory => return Err(Errno::EISDIR.into()),
+        _ => return Err(Errno::EINVAL.into()),
     }
     if let Err(errno) = writable(place) {
         file_system_permits(place, libc::W_OK)?;

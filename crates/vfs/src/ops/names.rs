@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::perm::{Protections, check, may_link, permitted, sticky_for};
 use super::{check_name, fs, judged_here, may_search, unless_flagged, writable};
-use crate::{Caller, Errno, FileKind, Node, PATH_MAX, Place, Result, caps, file_flags};
+use crate::{Caller, Errno, FileKind, FsError, Node, PATH_MAX, Place, Result, caps, file_flags};
 
 /// The entry `name` of `dir`: ENOTDIR, EACCES without search permission, ENAMETOOLONG above 255 bytes, ENOENT.
 pub fn lookup(caller: &Caller, dir: &Place, name: &[u8]) -> Result<Node> {
@@ -17,12 +17,13 @@ pub fn lookup(caller: &Caller, dir: &Place, name: &[u8]) -> Result<Node> {
 /// What the kernel's `filename_create` and `may_create` answer together: a taken name is EEXIST before any
 /// `objection` is heard, so that `mkdir -p` works through read-only and foreign directories.
 fn unless_exists(caller: &Caller, dir: &Place, name: &[u8], objection: Result<()>) -> Result<()> {
-    let Err(errno) = objection else {
-        return Ok(());
+    let errno = match objection {
+        Err(FsError::Errno(errno)) => errno,
+        other => return other,
     };
     match fs(dir).lookup(caller, &dir.node, name) {
-        Ok(_) => Err(Errno::EEXIST),
-        Err(Errno::ENOENT) => Err(errno),
+        Ok(_) => Err(Errno::EEXIST.into()),
+        Err(FsError::Errno(Errno::ENOENT)) => Err(errno.into()),
         Err(other) => Err(other),
     }
 }
@@ -44,8 +45,8 @@ pub(super) fn may_create(
 
 /// A back end without the operation answers EROFS from its default; a taken name still comes first.
 pub(super) fn made<T>(caller: &Caller, dir: &Place, name: &[u8], result: Result<T>) -> Result<T> {
-    if matches!(result, Err(Errno::EROFS)) {
-        unless_exists(caller, dir, name, Err(Errno::EROFS))?;
+    if matches!(result, Err(FsError::Errno(Errno::EROFS))) {
+        unless_exists(caller, dir, name, Err(Errno::EROFS.into()))?;
     }
     result
 }
@@ -69,8 +70,8 @@ pub(super) fn creation_mode(caller: &Caller, dir: &Place, mode: u32) -> Result<u
 /// cannot make.
 pub fn node_kind(mode: u32) -> Result<FileKind> {
     match FileKind::from_mode(mode).ok_or(Errno::EINVAL)? {
-        FileKind::Directory => Err(Errno::EPERM),
-        FileKind::Symlink => Err(Errno::EINVAL),
+        FileKind::Directory => Err(Errno::EPERM.into()),
+        FileKind::Symlink => Err(Errno::EINVAL.into()),
         kind => Ok(kind),
     }
 }
@@ -86,7 +87,7 @@ pub fn mknod(caller: &Caller, dir: &Place, name: &[u8], mode: u32, rdev: u64) ->
     let whiteout = kind == FileKind::CharDevice && rdev == 0;
     may_create(caller, dir, name, || {
         if device && !whiteout && judged_here(dir) && !caller.capable(caps::MKNOD) {
-            return Err(Errno::EPERM);
+            return Err(Errno::EPERM.into());
         }
         Ok(())
     })?;
@@ -106,10 +107,10 @@ pub fn mkdir(caller: &Caller, dir: &Place, name: &[u8], mode: u32) -> Result<Nod
 /// symlink(2): ENOENT for an empty target, ENAMETOOLONG above 4095 bytes, both before `dir` is looked at.
 pub fn symlink(caller: &Caller, dir: &Place, name: &[u8], target: &[u8]) -> Result<Node> {
     if target.is_empty() {
-        return Err(Errno::ENOENT);
+        return Err(Errno::ENOENT.into());
     }
     if target.len() >= PATH_MAX {
-        return Err(Errno::ENAMETOOLONG);
+        return Err(Errno::ENAMETOOLONG.into());
     }
     may_create(caller, dir, name, || Ok(()))?;
     let result = fs(dir).symlink(caller, &dir.node, name, target);
@@ -125,7 +126,7 @@ pub fn link(caller: &Caller, place: &Place, dir: &Place, name: &[u8]) -> Result<
     check_name(name)?;
     let objection = writable(dir).and_then(|()| {
         if !Arc::ptr_eq(&place.mount, &dir.mount) {
-            return Err(Errno::EXDEV);
+            return Err(Errno::EXDEV.into());
         }
         if !judged_here(dir) {
             return Ok(());
@@ -135,7 +136,7 @@ pub fn link(caller: &Caller, place: &Place, dir: &Place, name: &[u8]) -> Result<
         check(caller, dir, libc::W_OK | libc::X_OK)?;
         unless_flagged(&attr, file_flags::PROTECTED)?;
         if place.node.is_dir() {
-            return Err(Errno::EPERM);
+            return Err(Errno::EPERM.into());
         }
         Ok(())
     });
@@ -151,7 +152,9 @@ pub fn link_open(caller: &Caller, file: BorrowedFd<'_>, dir: &Place, name: &[u8]
     check_name(name)?;
     unless_exists(caller, dir, name, writable(dir))?;
     match fs(dir).link_open(caller, file, &dir.node, name) {
-        Err(Errno::EXDEV) => unless_exists(caller, dir, name, Err(Errno::EXDEV)),
+        Err(FsError::Errno(Errno::EXDEV)) => {
+            unless_exists(caller, dir, name, Err(Errno::EXDEV.into()))
+        }
         other => other,
     }
 }
@@ -198,9 +201,9 @@ fn writable_dir(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     let verdict = writable(dir);
     if verdict.is_err()
         && !judged_here(dir)
-        && fs(dir).lookup(caller, &dir.node, name).err() == Some(Errno::EACCES)
+        && fs(dir).lookup(caller, &dir.node, name).err() == Some(FsError::Errno(Errno::EACCES))
     {
-        return Err(Errno::EACCES);
+        return Err(Errno::EACCES.into());
     }
     verdict
 }
@@ -208,7 +211,7 @@ fn writable_dir(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
 /// EPERM when the sticky bit holds and the caller cannot act as the victim's owner.
 fn not_stuck(caller: &Caller, dir: &Place, sticky: bool, victim: &Node) -> Result<()> {
     if sticky && !caller.owns(&fs(dir).getattr(caller, victim)?) {
-        return Err(Errno::EPERM);
+        return Err(Errno::EPERM.into());
     }
     Ok(())
 }
@@ -218,7 +221,7 @@ pub fn rename_flags(flags: u32) -> Result<()> {
     let known = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
     let exchange = flags & libc::RENAME_EXCHANGE != 0;
     if flags & !known != 0 || (exchange && flags != libc::RENAME_EXCHANGE) {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     Ok(())
 }
@@ -232,7 +235,7 @@ pub fn begin_rename(caller: &Caller, from_dir: &Place, from: &[u8], to_dir: &Pla
         may_search(caller, to_dir)?;
     }
     if !same_mount {
-        return Err(Errno::EXDEV);
+        return Err(Errno::EXDEV.into());
     }
     writable_dir(caller, from_dir, from)
 }
@@ -266,7 +269,7 @@ pub fn rename(
         };
         rename.judge()?;
         if flags & libc::RENAME_WHITEOUT != 0 {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
     }
     fs(from_dir).rename(caller, &from_dir.node, from, &to_dir.node, to, flags)
@@ -285,11 +288,11 @@ struct Rename<'a> {
 struct Ends {
     source: Node,
     target: Option<Node>,
-    from_verdict: Result<()>,
-    to_verdict: Result<()>,
+    from_verdict: Result<(), Errno>,
+    to_verdict: Result<(), Errno>,
     /// EPERM where the directory is append-only, so that no name is taken away.
-    from_growing: Result<()>,
-    to_growing: Result<()>,
+    from_growing: Result<(), Errno>,
+    to_growing: Result<(), Errno>,
     from_sticky: bool,
     to_sticky: bool,
 }
@@ -319,7 +322,7 @@ impl Rename<'_> {
             source: fs.lookup(self.caller, &self.from_dir.node, self.from)?,
             target: match fs.lookup(self.caller, &self.to_dir.node, self.to) {
                 Ok(node) => Some(node),
-                Err(Errno::ENOENT) => None,
+                Err(FsError::Errno(Errno::ENOENT)) => None,
                 Err(errno) => return Err(errno),
             },
             from_verdict,
@@ -330,19 +333,21 @@ impl Rename<'_> {
             to_sticky,
         };
         if self.flags & libc::RENAME_NOREPLACE != 0 && ends.target.is_some() {
-            return Err(Errno::EEXIST);
+            return Err(Errno::EEXIST.into());
         }
         if self.flags & libc::RENAME_EXCHANGE != 0 && ends.target.is_none() {
-            return Err(Errno::ENOENT);
+            return Err(Errno::ENOENT.into());
         }
         // Two names of one inode: nothing happens, so nothing is judged. Loops the back end refuses.
         if ends.target.as_ref().map(Node::ino) == Some(ends.source.ino()) {
             return Ok(());
         }
-        self.permissions(&ends, same_dir).map_err(|errno| {
+        let outcome = self.permissions(&ends, same_dir);
+        if outcome.as_ref().is_err_and(|error| error.errno().is_some()) {
             // The kernel recognises loops while it locks both directories, before permissions.
-            self.loop_error(&ends, same_dir).unwrap_or(errno)
-        })
+            self.refuse_loop(&ends, same_dir)?;
+        }
+        outcome
     }
 
     /// `may_delete` and `may_create` for both ends, in the order of `vfs_rename`.
@@ -357,10 +362,10 @@ impl Rename<'_> {
             ends.to_growing?;
             not_stuck(self.caller, self.to_dir, ends.to_sticky, target)?;
             if !exchange && source_is_dir && !target.is_dir() {
-                return Err(Errno::ENOTDIR);
+                return Err(Errno::ENOTDIR.into());
             }
             if !exchange && !source_is_dir && target.is_dir() {
-                return Err(Errno::EISDIR);
+                return Err(Errno::EISDIR.into());
             }
         }
         if same_dir {
@@ -377,35 +382,38 @@ impl Rename<'_> {
     }
 
     /// EINVAL when the source would become its own descendant, ENOTEMPTY when the target holds the source.
-    fn loop_error(&self, ends: &Ends, same_dir: bool) -> Option<Errno> {
+    fn refuse_loop(&self, ends: &Ends, same_dir: bool) -> Result<()> {
         if same_dir {
-            return None;
+            return Ok(());
         }
-        if ends.source.is_dir() && self.is_above(&ends.source, &self.to_dir.node) {
-            return Some(Errno::EINVAL);
+        if ends.source.is_dir() && self.is_above(&ends.source, &self.to_dir.node)? {
+            return Err(Errno::EINVAL.into());
         }
-        let target = ends.target.as_ref().filter(|node| node.is_dir())?;
-        if !self.is_above(target, &self.from_dir.node) {
-            return None;
+        if let Some(target) = ends.target.as_ref().filter(|node| node.is_dir())
+            && self.is_above(target, &self.from_dir.node)?
+        {
+            let exchange = self.flags & libc::RENAME_EXCHANGE != 0;
+            let errno = if exchange {
+                Errno::EINVAL
+            } else {
+                Errno::ENOTEMPTY
+            };
+            return Err(errno.into());
         }
-        let exchange = self.flags & libc::RENAME_EXCHANGE != 0;
-        Some(if exchange {
-            Errno::EINVAL
-        } else {
-            Errno::ENOTEMPTY
-        })
+        Ok(())
     }
 
-    fn is_above(&self, ancestor: &Node, dir: &Node) -> bool {
+    fn is_above(&self, ancestor: &Node, dir: &Node) -> Result<bool> {
         let fs = fs(self.from_dir);
         let mut dir = dir.clone();
         loop {
             if dir.ino() == ancestor.ino() {
-                return true;
+                return Ok(true);
             }
             match fs.parent(self.caller, &dir) {
                 Ok(parent) if parent.ino() != dir.ino() => dir = parent,
-                _ => return false,
+                Ok(_) | Err(FsError::Errno(_)) => return Ok(false),
+                Err(blocked @ FsError::Blocked(_)) => return Err(blocked),
             }
         }
     }

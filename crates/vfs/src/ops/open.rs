@@ -38,7 +38,7 @@ fn may_open(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
             unless_flagged(&attr, file_flags::APPEND_ONLY)?;
         }
         if flags & libc::O_NOATIME != 0 && !caller.owns(&attr) {
-            return Err(Errno::EPERM);
+            return Err(Errno::EPERM.into());
         }
     }
     if matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR) {
@@ -54,7 +54,7 @@ pub fn may_open_other(caller: &Caller, place: &Place, flags: i32) -> Result<()> 
     if flags & libc::O_NOATIME != 0 && judged_here(place) {
         let attr = fs(place).getattr(caller, &place.node)?;
         if !caller.owns(&attr) {
-            return Err(Errno::EPERM);
+            return Err(Errno::EPERM.into());
         }
     }
     Ok(())
@@ -69,9 +69,9 @@ pub fn may_open_other(caller: &Caller, place: &Place, flags: i32) -> Result<()> 
 pub fn open_existing(caller: &Caller, place: &Place, flags: i32) -> Result<Opened> {
     match place.node.kind() {
         FileKind::Regular => {}
-        FileKind::Symlink => return Err(Errno::ELOOP),
-        FileKind::Directory => return Err(Errno::EISDIR),
-        _ => return Err(Errno::ENXIO),
+        FileKind::Symlink => return Err(Errno::ELOOP.into()),
+        FileKind::Directory => return Err(Errno::EISDIR.into()),
+        _ => return Err(Errno::ENXIO.into()),
     }
     may_open(caller, place, flags)?;
     let settled = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_DIRECTORY;
@@ -88,7 +88,7 @@ pub fn open_existing(caller: &Caller, place: &Place, flags: i32) -> Result<Opene
 pub fn check_sticky_create(caller: &Caller, dir: &Place, place: &Place) -> Result<()> {
     let rules = Protections::of_kernel();
     match place.node.kind() {
-        FileKind::Directory => return Err(Errno::EISDIR),
+        FileKind::Directory => return Err(Errno::EISDIR.into()),
         FileKind::Regular if rules.regular == 0 => return Ok(()),
         FileKind::Fifo if rules.fifos == 0 => return Ok(()),
         _ => {}
@@ -98,7 +98,7 @@ pub fn check_sticky_create(caller: &Caller, dir: &Place, place: &Place) -> Resul
         return Ok(());
     }
     let attr = fs(place).getattr(caller, &place.node)?;
-    may_create_in_sticky(rules, caller, &dir_attr, &attr)
+    Ok(may_create_in_sticky(rules, caller, &dir_attr, &attr)?)
 }
 
 /// Creates and opens the regular file `name` in `dir`: EEXIST when the name is taken, then EROFS, EACCES.
@@ -121,10 +121,10 @@ pub fn create(
 /// `O_TMPFILE` in directory `dir`: EINVAL without write access mode, ENOTDIR, EROFS, EACCES.
 pub fn tmpfile(caller: &Caller, dir: &Place, mode: u32, flags: i32) -> Result<(Node, Opened)> {
     if flags & libc::O_ACCMODE == libc::O_RDONLY {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     if !dir.node.is_dir() {
-        return Err(Errno::ENOTDIR);
+        return Err(Errno::ENOTDIR.into());
     }
     writable(dir)?;
     check(caller, dir, libc::W_OK | libc::X_OK)?;
@@ -136,7 +136,7 @@ pub fn tmpfile(caller: &Caller, dir: &Place, mode: u32, flags: i32) -> Result<(N
 /// access itself answers at the first [`crate::FileSystem::readdir`].
 pub fn readdir_check(caller: &Caller, dir: &Place) -> Result<()> {
     if !dir.node.is_dir() {
-        return Err(Errno::ENOTDIR);
+        return Err(Errno::ENOTDIR.into());
     }
     check(caller, dir, libc::R_OK)
 }

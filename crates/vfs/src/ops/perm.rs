@@ -37,7 +37,7 @@ impl Protections {
 
 /// Whether `caller` may access an inode with attributes `attr` in all the ways of `mask` (`R_OK`, `W_OK`,
 /// `X_OK`; the kernel's `inode_permission`). EACCES if not, EPERM for writing an immutable one.
-pub fn permitted(caller: &Caller, attr: &Attr, mask: i32) -> Result<()> {
+pub fn permitted(caller: &Caller, attr: &Attr, mask: i32) -> Result<(), Errno> {
     let mask = (mask & 7) as u32;
     if mask & libc::W_OK as u32 != 0 && attr.flags & file_flags::IMMUTABLE != 0 {
         return Err(Errno::EPERM);
@@ -87,7 +87,7 @@ pub fn access(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
         && kind == FileKind::Regular
         && place.mount.flags.contains(MountFlags::NO_EXEC)
     {
-        return Err(Errno::EACCES);
+        return Err(Errno::EACCES.into());
     }
     if mask != 0 {
         file_system_permits(place, mask)?;
@@ -109,7 +109,7 @@ fn is_stored(kind: FileKind) -> bool {
 }
 
 /// EROFS for writing to a file system that cannot be written, whatever its mode bits say.
-pub(super) fn file_system_permits(place: &Place, mask: i32) -> Result<()> {
+pub(super) fn file_system_permits(place: &Place, mask: i32) -> Result<(), Errno> {
     let writes = mask & libc::W_OK != 0 && is_stored(place.node.kind());
     if writes && fs(place).is_read_only() {
         return Err(Errno::EROFS);
@@ -124,14 +124,14 @@ pub(super) fn check(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
     }
     file_system_permits(place, mask)?;
     let attr = fs(place).getattr(caller, &place.node)?;
-    permitted(caller, &attr, mask)
+    Ok(permitted(caller, &attr, mask)?)
 }
 
 /// Whether `caller` may look names up in directory `dir`: ENOTDIR, EACCES. A back end that checks access
 /// itself answers at the look-up.
 pub fn may_search(caller: &Caller, dir: &Place) -> Result<()> {
     if !dir.node.is_dir() {
-        return Err(Errno::ENOTDIR);
+        return Err(Errno::ENOTDIR.into());
     }
     // Every component of every path comes by here. This spares the look at the inode where it cannot matter.
     if !judged_here(dir)
@@ -145,11 +145,16 @@ pub fn may_search(caller: &Caller, dir: &Place) -> Result<()> {
 
 /// Whether `caller` may follow a symbolic link with attributes `link` found in a directory with attributes
 /// `dir` as the last component of a path (`fs.protected_symlinks` of the running kernel). EACCES if not.
-pub fn may_follow(caller: &Caller, dir: &Attr, link: &Attr) -> Result<()> {
+pub fn may_follow(caller: &Caller, dir: &Attr, link: &Attr) -> Result<(), Errno> {
     may_follow_by(Protections::of_kernel(), caller, dir, link)
 }
 
-fn may_follow_by(rules: Protections, caller: &Caller, dir: &Attr, link: &Attr) -> Result<()> {
+fn may_follow_by(
+    rules: Protections,
+    caller: &Caller,
+    dir: &Attr,
+    link: &Attr,
+) -> Result<(), Errno> {
     let sticky_world = libc::S_ISVTX | libc::S_IWOTH;
     if rules.symlinks == 0
         || link.uid == caller.uid
@@ -168,7 +173,7 @@ pub(super) fn may_create_in_sticky(
     caller: &Caller,
     dir: &Attr,
     file: &Attr,
-) -> Result<()> {
+) -> Result<(), Errno> {
     let level = match file.kind() {
         FileKind::Regular => rules.regular,
         FileKind::Fifo => rules.fifos,
@@ -191,7 +196,7 @@ pub(super) fn may_create_in_sticky(
 
 /// `may_linkat`: whether `caller` may make a further name for a file it does not own
 /// (`fs.protected_hardlinks`). EPERM if not.
-pub(super) fn may_link(rules: Protections, caller: &Caller, file: &Attr) -> Result<()> {
+pub(super) fn may_link(rules: Protections, caller: &Caller, file: &Attr) -> Result<(), Errno> {
     if rules.hardlinks == 0 || caller.owns(file) {
         return Ok(());
     }

@@ -18,7 +18,7 @@ const SYSTEM: &[u8] = b"system.";
 /// looks at the path.
 pub fn check_xattr_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > NAME_MAX {
-        return Err(Errno::ERANGE);
+        return Err(Errno::ERANGE.into());
     }
     Ok(())
 }
@@ -44,27 +44,27 @@ fn may(caller: &Caller, place: &Place, name: &[u8], mask: i32) -> Result<()> {
             caps::SYS_ADMIN
         };
         if write && !caller.capable(needed) {
-            return Err(Errno::EPERM);
+            return Err(Errno::EPERM.into());
         }
         return Ok(());
     }
     if name.starts_with(TRUSTED) {
         if !caller.capable(caps::SYS_ADMIN) {
-            return Err(refused);
+            return Err(refused.into());
         }
         return Ok(());
     }
     let kind = place.node.kind();
     let user = name.starts_with(USER);
     if user && !matches!(kind, FileKind::Regular | FileKind::Directory) {
-        return Err(refused);
+        return Err(refused.into());
     }
     let attr = fs(place).getattr(caller, &place.node)?;
     let sticky_dir = kind == FileKind::Directory && attr.mode & libc::S_ISVTX != 0;
     if user && write && sticky_dir && !caller.owns(&attr) {
-        return Err(Errno::EPERM);
+        return Err(Errno::EPERM.into());
     }
-    permitted(caller, &attr, mask)
+    Ok(permitted(caller, &attr, mask)?)
 }
 
 /// getxattr(2): the whole value; the program's buffer size (ERANGE) is the caller's matter.
@@ -83,11 +83,11 @@ pub fn setxattr(
     flags: i32,
 ) -> Result<()> {
     if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     check_xattr_name(name)?;
     if value.len() > SIZE_MAX {
-        return Err(Errno::E2BIG);
+        return Err(Errno::E2BIG.into());
     }
     writable(place)?;
     may(caller, place, name, libc::W_OK)?;

@@ -51,14 +51,14 @@ impl State {
     fn dir(&mut self, node: &Node) -> Result<&mut Inode> {
         let inode = self.get(node.ino());
         if !inode.is_dir() {
-            return Err(Errno::ENOTDIR);
+            return Err(Errno::ENOTDIR.into());
         }
         Ok(inode)
     }
 
     fn entry(&mut self, dir: &Node, name: &[u8]) -> Result<u64> {
         let dir = self.dir(dir)?;
-        dir.entries.get(name).copied().ok_or(Errno::ENOENT)
+        dir.entries.get(name).copied().ok_or(Errno::ENOENT.into())
     }
 
     fn node(&mut self, ino: u64) -> Node {
@@ -69,10 +69,10 @@ impl State {
         let parent = dir.ino();
         let in_dir = self.dir(dir)?;
         if in_dir.entries.contains_key(name) {
-            return Err(Errno::EEXIST);
+            return Err(Errno::EEXIST.into());
         }
         if in_dir.nlink == 0 {
-            return Err(Errno::ENOENT);
+            return Err(Errno::ENOENT.into());
         }
         let mut inode = Inode {
             mode,
@@ -200,7 +200,7 @@ fn known_xattr(name: &[u8]) -> Result<()> {
     if known.iter().any(|prefix| name.starts_with(prefix)) {
         Ok(())
     } else {
-        Err(Errno::EOPNOTSUPP)
+        Err(Errno::EOPNOTSUPP.into())
     }
 }
 
@@ -275,7 +275,7 @@ impl FileSystem for MemFs {
 
     fn readlink(&self, _: &Caller, node: &Node) -> Result<Vec<u8>> {
         if node.kind() != FileKind::Symlink {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         Ok(self.state().get(node.ino()).target.clone())
     }
@@ -312,7 +312,7 @@ impl FileSystem for MemFs {
     }
 
     fn read_at(&self, _: &Caller, _: &Node, _: u64, _: &mut [u8]) -> Result<usize> {
-        Err(Errno::ENOSYS)
+        Err(Errno::ENOSYS.into())
     }
 
     fn create(
@@ -357,7 +357,7 @@ impl FileSystem for MemFs {
     fn link(&self, _: &Caller, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
         let mut state = self.state();
         if state.dir(dir)?.entries.contains_key(name) {
-            return Err(Errno::EEXIST);
+            return Err(Errno::EEXIST.into());
         }
         state.get(node.ino()).nlink += 1;
         state.insert(dir.ino(), name, node.ino());
@@ -368,7 +368,7 @@ impl FileSystem for MemFs {
         let mut state = self.state();
         let ino = state.entry(dir, name)?;
         if state.get(ino).is_dir() {
-            return Err(Errno::EISDIR);
+            return Err(Errno::EISDIR.into());
         }
         state.drop_name(dir.ino(), name);
         Ok(())
@@ -378,10 +378,10 @@ impl FileSystem for MemFs {
         let mut state = self.state();
         let ino = state.entry(dir, name)?;
         if !state.get(ino).is_dir() {
-            return Err(Errno::ENOTDIR);
+            return Err(Errno::ENOTDIR.into());
         }
         if !state.get(ino).entries.is_empty() {
-            return Err(Errno::ENOTEMPTY);
+            return Err(Errno::ENOTEMPTY.into());
         }
         state.drop_name(dir.ino(), name);
         Ok(())
@@ -401,20 +401,20 @@ impl FileSystem for MemFs {
         let target = state.entry(to_dir, to).ok();
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
         if flags & libc::RENAME_NOREPLACE != 0 && target.is_some() {
-            return Err(Errno::EEXIST);
+            return Err(Errno::EEXIST.into());
         }
         if exchange && target.is_none() {
-            return Err(Errno::ENOENT);
+            return Err(Errno::ENOENT.into());
         }
         if state.is_above(source, to_dir.ino()) {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         if let Some(target) = target {
             if state.is_above(target, from_dir.ino()) {
                 return Err(if exchange {
-                    Errno::EINVAL
+                    Errno::EINVAL.into()
                 } else {
-                    Errno::ENOTEMPTY
+                    Errno::ENOTEMPTY.into()
                 });
             }
             if target == source {
@@ -429,12 +429,12 @@ impl FileSystem for MemFs {
             }
             Some(target) => {
                 match (state.get(source).is_dir(), state.get(target).is_dir()) {
-                    (true, false) => return Err(Errno::ENOTDIR),
-                    (false, true) => return Err(Errno::EISDIR),
+                    (true, false) => return Err(Errno::ENOTDIR.into()),
+                    (false, true) => return Err(Errno::EISDIR.into()),
                     _ => {}
                 }
                 if !state.get(target).entries.is_empty() {
-                    return Err(Errno::ENOTEMPTY);
+                    return Err(Errno::ENOTEMPTY.into());
                 }
                 state.drop_name(to_dir.ino(), to);
             }
@@ -473,7 +473,7 @@ impl FileSystem for MemFs {
         known_xattr(name)?;
         let mut state = self.state();
         let value = state.get(node.ino()).xattrs.get(name).cloned();
-        value.ok_or(Errno::ENODATA)
+        value.ok_or(Errno::ENODATA.into())
     }
 
     fn setxattr(
@@ -489,10 +489,10 @@ impl FileSystem for MemFs {
         let xattrs = &mut state.get(node.ino()).xattrs;
         let there = xattrs.contains_key(name);
         if flags & libc::XATTR_CREATE != 0 && there {
-            return Err(Errno::EEXIST);
+            return Err(Errno::EEXIST.into());
         }
         if flags & libc::XATTR_REPLACE != 0 && !there {
-            return Err(Errno::ENODATA);
+            return Err(Errno::ENODATA.into());
         }
         xattrs.insert(name.to_vec(), value.to_vec());
         Ok(())
@@ -511,6 +511,6 @@ impl FileSystem for MemFs {
     fn removexattr(&self, _: &Caller, node: &Node, name: &[u8]) -> Result<()> {
         known_xattr(name)?;
         let removed = self.state().get(node.ino()).xattrs.remove(name);
-        removed.map(drop).ok_or(Errno::ENODATA)
+        removed.map(drop).ok_or(Errno::ENODATA.into())
     }
 }

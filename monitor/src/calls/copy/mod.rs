@@ -8,7 +8,7 @@ mod source;
 use std::time::Instant;
 
 use goanna_sys::tracee::MAX_RW_COUNT;
-use goanna_vfs::{BLOCKED, Errno, Result, WritePosition};
+use goanna_vfs::{Errno, FsError, Result, WritePosition};
 use nix::unistd::{Whence, lseek, write};
 
 use super::outgrow::after_growth;
@@ -18,7 +18,7 @@ use crate::call::{Answer, Call};
 use crate::intercept::waiting::wait_for_lock;
 use source::{PIECE, Source};
 
-fn offset_at(call: &Call<'_>, address: u64) -> Result<Option<u64>> {
+fn offset_at(call: &Call<'_>, address: u64) -> Result<Option<u64>, Errno> {
     if address == 0 {
         return Ok(None);
     }
@@ -30,7 +30,7 @@ fn offset_at(call: &Call<'_>, address: u64) -> Result<Option<u64>> {
     }
 }
 
-fn put_offset(call: &Call<'_>, address: u64, offset: Option<u64>) -> Result<()> {
+fn put_offset(call: &Call<'_>, address: u64, offset: Option<u64>) -> Result<(), Errno> {
     match offset {
         Some(offset) => call.put(address, &offset.to_ne_bytes()),
         None => Ok(()),
@@ -38,7 +38,7 @@ fn put_offset(call: &Call<'_>, address: u64, offset: Option<u64>) -> Result<()> 
 }
 
 /// How much a call is to copy. EINVAL for a negative count.
-fn count(value: u64) -> Result<usize> {
+fn count(value: u64) -> Result<usize, Errno> {
     let count = isize::try_from(value).map_err(|_| Errno::EINVAL)?;
     Ok(count.unsigned_abs().min(MAX_RW_COUNT))
 }
@@ -65,10 +65,9 @@ impl Copy<'_, '_> {
                 Ok(0) => break,
                 Ok(written) => done += written,
                 // A call that has done something cannot be made from the start again.
-                Err(BLOCKED) if done > 0 => {
-                    let (monitor, tid) = (self.call.monitor, self.call.task.tid);
+                Err(FsError::Blocked(lock)) if done > 0 => {
                     let may_wait = self.call.may_wait;
-                    if !may_wait || !wait_for_lock(monitor, tid, Instant::now()).unwrap_or(false) {
+                    if !may_wait || !wait_for_lock(&lock, Instant::now()).unwrap_or(false) {
                         break;
                     }
                 }
@@ -110,7 +109,7 @@ impl Copy<'_, '_> {
 fn out_of_store(call: &Call<'_>, fd: i32, refused: Errno) -> Result<Answer> {
     match Content::of(call, fd)? {
         None => Ok(Answer::PassOn),
-        Some(_) => Err(refused),
+        Some(_) => Err(refused.into()),
     }
 }
 
@@ -140,7 +139,7 @@ fn send_out(call: &Call<'_>) -> Result<Answer> {
                 if errno == Errno::EPIPE {
                     call.monitor.signal(call.task.tid, libc::SIGPIPE);
                 }
-                return Err(errno);
+                return Err(errno.into());
             }
         }
         if done < count && call.is_interrupted() {
@@ -166,7 +165,7 @@ pub fn sendfile(call: &mut Call<'_>) -> Result<Answer> {
     let count = count(call.arg(3))?;
     let output = output?.ok_or(Errno::EBADF)?;
     if output.flags & libc::O_APPEND != 0 {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     let slow = source.may_wait() || source.left()?.min(count as u64) > PIECE as u64;
     if slow && !call.may_wait {
@@ -194,26 +193,28 @@ fn is_directory(call: &Call<'_>, fd: i32) -> Result<bool> {
 pub fn copy_file_range(call: &mut Call<'_>) -> Result<Answer> {
     let output = match Output::of(call, call.int(2)) {
         Ok(None) => return out_of_store(call, call.int(0), Errno::EXDEV),
-        Err(Errno::EBADF) if call.uint(5) == 0 && is_directory(call, call.int(2))? => {
-            return Err(Errno::EISDIR);
+        Err(FsError::Errno(Errno::EBADF))
+            if call.uint(5) == 0 && is_directory(call, call.int(2))? =>
+        {
+            return Err(Errno::EISDIR.into());
         }
         output => output?.ok_or(Errno::EBADF)?,
     };
     if call.uint(5) != 0 {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     let mut source = Source::of(call, call.int(0))?;
     source.must_be_file()?;
     if output.flags & libc::O_APPEND != 0 {
-        return Err(Errno::EBADF);
+        return Err(Errno::EBADF.into());
     }
     source.offset = offset_at(call, call.arg(1))?;
     let to = offset_at(call, call.arg(3))?;
-    let own = || Ok(lseek(&output.ofd, 0, Whence::SeekCur)?.cast_unsigned());
+    let own = || Ok::<_, Errno>(lseek(&output.ofd, 0, Whence::SeekCur)?.cast_unsigned());
     let (begin_from, begin_to) = (source.position()?, to.map_or_else(own, Ok)?);
     let len = call.arg(4);
     if len.checked_add(begin_from.max(begin_to)).is_none() {
-        return Err(Errno::EOVERFLOW);
+        return Err(Errno::EOVERFLOW.into());
     }
     // Only what the source has counts, and what the limit on file sizes leaves.
     let mut len = source.left()?.min(len);
@@ -222,7 +223,7 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Answer> {
         len = len.min(output.room(call, spot)?);
     }
     if source.file == Some(output.place.key()) && begin_from.abs_diff(begin_to) < len {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     if len > PIECE as u64 && !call.may_wait {
         return Ok(Answer::Wait);
@@ -253,12 +254,12 @@ pub fn splice(call: &mut Call<'_>) -> Result<Answer> {
     };
     let source = Source::pipe(call, call.int(0))?;
     if call.arg(1) != 0 {
-        return Err(Errno::ESPIPE);
+        return Err(Errno::ESPIPE.into());
     }
     let to = offset_at(call, call.arg(3))?;
     let output = output?.ok_or(Errno::EBADF)?;
     if output.flags & libc::O_APPEND != 0 {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     let count = count(call.arg(4))?;
     let may_not_wait = call.uint(5) & libc::SPLICE_F_NONBLOCK != 0 || source.is_nonblocking()?;
@@ -271,8 +272,10 @@ pub fn splice(call: &mut Call<'_>) -> Result<Answer> {
     };
     loop {
         match copy.run(count) {
-            Err(Errno::EAGAIN) if !may_not_wait && !call.may_wait => return Ok(Answer::Wait),
-            Err(Errno::EAGAIN) if !may_not_wait => copy.source.wait()?,
+            Err(FsError::Errno(Errno::EAGAIN)) if !may_not_wait && !call.may_wait => {
+                return Ok(Answer::Wait);
+            }
+            Err(FsError::Errno(Errno::EAGAIN)) if !may_not_wait => copy.source.wait()?,
             outcome => {
                 let done = outcome?;
                 put_offset(call, call.arg(3), copy.to)?;

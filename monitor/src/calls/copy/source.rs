@@ -49,7 +49,7 @@ impl Source {
         let flags = Monitor::writable(&ofd)?.1;
         let is_reference = matches!(shadow, Some(Shadow::Reference { .. }));
         if flags & libc::O_ACCMODE == libc::O_WRONLY || flags & libc::O_PATH != 0 || is_reference {
-            return Err(Errno::EBADF);
+            return Err(Errno::EBADF.into());
         }
         let file = match shadow {
             Some(Shadow::File { place, .. }) => Some(place.key()),
@@ -71,7 +71,7 @@ impl Source {
     }
 
     /// The pipe that is descriptor `fd` of the caller. EBADF for its other end, EINVAL for what is no pipe.
-    pub fn pipe(call: &Call<'_>, fd: i32) -> Result<Self> {
+    pub fn pipe(call: &Call<'_>, fd: i32) -> Result<Self, Errno> {
         let ofd = call.task.descriptor(fd)?;
         if Monitor::access_mode(&ofd)? == libc::O_WRONLY {
             return Err(Errno::EBADF);
@@ -93,7 +93,7 @@ impl Source {
 
     /// EISDIR for a directory, EINVAL for everything else that is no regular file. EXDEV, on which programs read and write, for a
     /// file whose size does not tell what it holds.
-    pub fn must_be_file(&self) -> Result<()> {
+    pub fn must_be_file(&self) -> Result<(), Errno> {
         match &self.kind {
             Kind::File(_) | Kind::Changed(_) => Ok(()),
             Kind::Other { ofd, .. } | Kind::Pipe { ofd, .. } => {
@@ -194,7 +194,7 @@ impl Source {
     }
 
     /// Waits until a pipe has data, or no writer. EINTR.
-    pub fn wait(&self) -> Result<()> {
+    pub fn wait(&self) -> Result<(), Errno> {
         if let Kind::Pipe { ofd, .. } = &self.kind {
             poll(
                 &mut [PollFd::new(ofd.as_fd(), PollFlags::POLLIN)],
@@ -205,7 +205,7 @@ impl Source {
     }
 
     /// Whether the description's own flags forbid to wait.
-    pub fn is_nonblocking(&self) -> Result<bool> {
+    pub fn is_nonblocking(&self) -> Result<bool, Errno> {
         match &self.kind {
             Kind::Pipe { ofd, .. } => Ok(Monitor::writable(ofd)?.1 & libc::O_NONBLOCK != 0),
             _ => Ok(false),
@@ -214,7 +214,7 @@ impl Source {
 }
 
 /// Takes `len` bytes, which were seen there, out of a pipe, without waiting for them: another reader may have them.
-fn take_out(pipe: &OwnedFd, ours: &(OwnedFd, OwnedFd), mut len: usize) -> Result<()> {
+fn take_out(pipe: &OwnedFd, ours: &(OwnedFd, OwnedFd), mut len: usize) -> Result<(), Errno> {
     let mut block = [0; 16384];
     while len > 0 {
         match splice(
@@ -236,7 +236,7 @@ fn take_out(pipe: &OwnedFd, ours: &(OwnedFd, OwnedFd), mut len: usize) -> Result
 
 /// Whether this is a regular file that answers at once. Files that a program or the kernel makes up as they are read have no
 /// size and no device.
-fn is_ordinary(ofd: &OwnedFd, flags: i32) -> Result<bool> {
+fn is_ordinary(ofd: &OwnedFd, flags: i32) -> Result<bool, Errno> {
     let stat = stat::fstat(ofd.as_fd())?;
     Ok(stat.st_mode & libc::S_IFMT == libc::S_IFREG
         && (stat.st_size > 0 || libc::major(stat.st_dev) != 0)

@@ -84,7 +84,7 @@ fn first_entries(
         out.cut(put.unwrap_or(0));
         lseek(ofd.as_fd(), out.position as i64, Whence::SeekSet)?;
         if out.bytes.is_empty() {
-            return Err(Errno::EFAULT);
+            return Err(Errno::EFAULT.into());
         }
     }
     Ok(Answer::Value(out.bytes.len() as i64))

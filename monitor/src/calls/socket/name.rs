@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use goanna_vfs::{Caller, Errno, Result};
+use goanna_vfs::{Caller, Errno, FsError, Result};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use parking_lot::RwLock;
@@ -61,13 +61,13 @@ impl Names {
     ) -> Result<()> {
         match bind_as_called(rundir, socket, path, object) {
             // The socket has a name already.
-            Err(Errno::EINVAL) => return Err(Errno::EINVAL),
+            Err(FsError::Errno(Errno::EINVAL)) => return Err(Errno::EINVAL.into()),
             Ok(()) => return Ok(()),
             Err(_) => {}
         }
         let kept = object.as_os_str().as_bytes();
         if kept.len() > PATH_MAX {
-            return Err(Errno::ENAMETOOLONG);
+            return Err(Errno::ENAMETOOLONG.into());
         }
         bind_by(None, socket, kept)?;
         self.note(kept, path);
@@ -144,7 +144,7 @@ fn bind_as_called(rundir: &RunDir, socket: &OwnedFd, path: &[u8], object: &Path)
             at.push(OsStr::from_bytes(step));
             match make_passage(&at) {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                    return Err(errno(error));
+                    return Err(errno(error).into());
                 }
                 _ => {}
             }
@@ -163,7 +163,7 @@ fn bind_as_called(rundir: &RunDir, socket: &OwnedFd, path: &[u8], object: &Path)
         }
         bind_from(&start, None, socket, path)
     })?;
-    fs::rename(at.join(OsStr::from_bytes(name)), object).map_err(errno)
+    Ok(fs::rename(at.join(OsStr::from_bytes(name)), object).map_err(errno)?)
 }
 
 /// The components of a path but for those that lead nowhere.
@@ -188,17 +188,17 @@ impl Tree {
         let steps: Vec<&[u8]> = path.split(|&b| b == b'/').collect();
         let is_name = |step: &&[u8]| !matches!(*step, b"" | b"." | b"..");
         let Some((_, [parents @ .., last])) = steps.split_last() else {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         };
         if !steps.iter().all(is_name) {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         let mut at = self.0.clone();
         for step in parents {
             at.push(OsStr::from_bytes(step));
             make_passage(&at).map_err(errno)?;
         }
-        symlink(target, at.join(OsStr::from_bytes(last))).map_err(errno)
+        Ok(symlink(target, at.join(OsStr::from_bytes(last))).map_err(errno)?)
     }
 }
 

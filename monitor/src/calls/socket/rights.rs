@@ -72,7 +72,7 @@ impl Header {
     fn data(&self, call: &Call<'_>) -> Result<Vec<u8>> {
         let (address, count) = self.parts;
         if count > MAX_PARTS {
-            return Err(Errno::EMSGSIZE);
+            return Err(Errno::EMSGSIZE.into());
         }
         let mut data = Vec::new();
         for index in 0..count {
@@ -191,7 +191,7 @@ fn address(call: &Call<'_>, (at, len): (u64, u64)) -> Result<Vec<u8>> {
         return Ok(Vec::new());
     }
     if len > super::ADDRESS_MAX {
-        return Err(Errno::EINVAL);
+        return Err(Errno::EINVAL.into());
     }
     let address = call.read(at, len as usize)?;
     Ok(match path_in(&address) {
@@ -199,7 +199,7 @@ fn address(call: &Call<'_>, (at, len): (u64, u64)) -> Result<Vec<u8>> {
             let mut from_root = format!("/proc/{}/cwd/", call.task.tid).into_bytes();
             from_root.extend_from_slice(path);
             if from_root.len() > super::PATH_MAX {
-                return Err(Errno::ENAMETOOLONG);
+                return Err(Errno::ENAMETOOLONG.into());
             }
             super::address_of(&from_root)
         }
@@ -229,7 +229,7 @@ fn copy(call: &Call<'_>, place: &Place) -> Result<OwnedFd> {
     let (fs, node) = (&place.mount.fs, &place.node);
     let size = fs.getattr(&caller, node)?.size;
     if size > COPY_MAX {
-        return Err(Errno::ENOMEM);
+        return Err(Errno::ENOMEM.into());
     }
     memfile::sealed(c"passed", |to| {
         memfile::set_len(to, size)?;
@@ -253,8 +253,7 @@ fn copy(call: &Call<'_>, place: &Place) -> Result<OwnedFd> {
 }
 
 fn note(call: &Call<'_>, place: &Place) -> String {
-    let caller = call.caller();
-    let path = caller.and_then(|caller| Pos::Mounted(place.clone()).path(&caller));
+    let path = (|| Pos::Mounted(place.clone()).path(&*call.caller()?))();
     let name = path.map_or_else(|_| "a file".into(), |(path, _)| escape(&path));
     format!(
         "a program has sent a descriptor of {name} to a process outside of the run: that process gets a copy of the content, \

@@ -92,7 +92,7 @@ impl Fetch {
         }
     }
 
-    pub(super) fn next(&mut self, tid: i32, result: Option<i64>) -> Result<Step> {
+    pub(super) fn next(&mut self, tid: i32, result: Option<i64>) -> Result<Step, Errno> {
         let result = result.unwrap_or(0);
         match std::mem::replace(&mut self.stage, Stage::Begin) {
             Stage::Begin if self.scratch.is_none() => {
@@ -167,12 +167,12 @@ impl Fetch {
         Step::Call(libc::SYS_sendmsg, args)
     }
 
-    fn fail(&self, errno: Errno) -> Result<Step> {
+    fn fail(&self, errno: Errno) -> Result<Step, Errno> {
         self.task.bring(self.fd, Err(errno));
         Ok(Step::Done)
     }
 
-    fn unmap(&mut self) -> Result<Step> {
+    fn unmap(&mut self) -> Result<Step, Errno> {
         match self.scratch {
             Some((address, true)) => {
                 self.stage = Stage::Unmap;

@@ -17,7 +17,7 @@ pub(super) struct InstallFilter {
 const LEN: u64 = 16384;
 
 impl InstallFilter {
-    pub fn next(&mut self, tid: i32, result: Option<i64>) -> Result<Step> {
+    pub fn next(&mut self, tid: i32, result: Option<i64>) -> Result<Step, Errno> {
         match (self.image, result) {
             (None, None) => {
                 let access = (libc::PROT_READ | libc::PROT_WRITE) as u64;

@@ -84,7 +84,7 @@ impl Receive {
         tid: i32,
         result: Option<i64>,
         saved: &mut Registers,
-    ) -> Result<Step> {
+    ) -> Result<Step, Errno> {
         let result = result.unwrap_or(0);
         match std::mem::replace(&mut self.stage, Stage::Begin) {
             Stage::Begin => {
@@ -153,7 +153,7 @@ impl Receive {
     }
 
     /// Sends the descriptor by `socket`, our copy of the second end, for the tracee to receive by the first.
-    fn pass(&mut self, tid: i32, ends: [i32; 2], socket: &OwnedFd) -> Result<Step> {
+    fn pass(&mut self, tid: i32, ends: [i32; 2], socket: &OwnedFd) -> Result<Step, Errno> {
         if self
             .send(socket)
             .and_then(|()| self.put_message(tid))
@@ -168,7 +168,7 @@ impl Receive {
         Ok(Step::Call(libc::SYS_recvmsg, args))
     }
 
-    fn close(&mut self, mut left: Vec<i32>) -> Result<Step> {
+    fn close(&mut self, mut left: Vec<i32>) -> Result<Step, Errno> {
         let Some(fd) = left.pop() else {
             return Ok(Step::Done);
         };
@@ -176,7 +176,7 @@ impl Receive {
         Ok(Step::Call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]))
     }
 
-    fn send(&self, socket: &OwnedFd) -> Result<()> {
+    fn send(&self, socket: &OwnedFd) -> Result<(), Errno> {
         let fds = [self.refused.source.as_raw_fd()];
         let control = [ControlMessage::ScmRights(&fds)];
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
@@ -191,7 +191,7 @@ impl Receive {
     }
 
     /// The `struct msghdr` to receive by, and what it points to.
-    fn put_message(&self, tid: i32) -> Result<()> {
+    fn put_message(&self, tid: i32) -> Result<(), Errno> {
         let at = |offset: u64| self.refused.scratch + offset;
         let message = [0, 0, at(VECTOR), 1, at(CONTROL), CONTROL_LEN, 0];
         let words = |words: &[u64]| -> Vec<u8> {
@@ -201,7 +201,7 @@ impl Receive {
         tracee::write_all(tid, at(VECTOR), &words(&[at(BYTE), 1]))
     }
 
-    fn int(&self, tid: i32, offset: u64) -> Result<i32> {
+    fn int(&self, tid: i32, offset: u64) -> Result<i32, Errno> {
         let mut bytes = [0; 4];
         tracee::read_exact(tid, self.refused.scratch + offset, &mut bytes)?;
         Ok(i32::from_ne_bytes(bytes))

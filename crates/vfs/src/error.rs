@@ -1,0 +1,126 @@
+//! Why an operation of a file system fails, and how its caller waits where a lock was in the way.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::Errno;
+
+/// The result of an operation of a file system. Functions that never meet a lock name [`Errno`] as their error.
+pub type Result<T, E = FsError> = std::result::Result<T, E>;
+
+/// Why an operation failed.
+///
+/// `?` turns an [`Errno`] into it. There is no way back: code that answers with an errno must decide what happens to an
+/// operation that was [`FsError::Blocked`].
+///
+/// ```
+/// use goanna_vfs::{Errno, FsError, Result};
+///
+/// fn size(digits: &str) -> Result<u64> {
+///     Ok(digits.parse().map_err(|_| Errno::EINVAL)?)
+/// }
+///
+/// assert_eq!(size("x"), Err(FsError::Errno(Errno::EINVAL)));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FsError {
+    /// The traced program gets this errno.
+    Errno(Errno),
+    /// The operation needs a lock that another transaction holds. Nothing has changed; wait, then restart the operation.
+    Blocked(Wait),
+}
+
+impl FsError {
+    /// The errno; `None` for an operation that was blocked.
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Errno(errno) => Some(*errno),
+            Self::Blocked(_) => None,
+        }
+    }
+}
+
+impl From<Errno> for FsError {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+impl PartialEq<Errno> for FsError {
+    fn eq(&self, errno: &Errno) -> bool {
+        self.errno() == Some(*errno)
+    }
+}
+
+impl fmt::Display for FsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Errno(errno) => errno.fmt(f),
+            Self::Blocked(_) => f.write_str("another transaction holds a lock"),
+        }
+    }
+}
+
+impl std::error::Error for FsError {}
+
+/// The wait for the lock that an operation met. Clones are the same wait; it compares equal to its clones only.
+#[derive(Clone)]
+pub struct Wait(Arc<dyn Blocker>);
+
+/// A lock that was in the way of one operation: what a back end with transactions gives its callers to wait for.
+pub trait Blocker: Send + Sync {
+    /// See [`Wait::wait`].
+    fn wait(&self, waited: Duration, slice: Duration) -> Result<bool, Errno>;
+
+    /// See [`Wait::cancel`].
+    fn cancel(&self);
+}
+
+impl Wait {
+    /// The wait for what `blocker` stands for.
+    pub fn new(blocker: impl Blocker + 'static) -> Self {
+        Self(Arc::new(blocker))
+    }
+
+    /// Blocks the calling thread, at most for `slice`, until the lock may be free: true when it is worth to restart the
+    /// operation, false when the time is over or the wait was cancelled. `waited` is how long the operation has waited so far, in all
+    /// its attempts.
+    ///
+    /// EDEADLK when the lock will never be free without the end of the caller's transaction, ETIMEDOUT when the operation has
+    /// waited longer than the limit.
+    pub fn wait(&self, waited: Duration, slice: Duration) -> Result<bool, Errno> {
+        self.0.wait(waited, slice)
+    }
+
+    /// Ends the wait: a [`Wait::wait`] that has begun, or begins later, returns false.
+    pub fn cancel(&self) {
+        self.0.cancel();
+    }
+}
+
+/// Restarts `attempt` until it meets no lock; the calling thread blocks meanwhile. EDEADLK, ETIMEDOUT as [`Wait::wait`].
+pub fn wait_for_locks<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T, Errno> {
+    let since = Instant::now();
+    loop {
+        match attempt() {
+            Ok(done) => return Ok(done),
+            Err(FsError::Errno(errno)) => return Err(errno),
+            Err(FsError::Blocked(lock)) => while !lock.wait(since.elapsed(), Duration::MAX)? {},
+        }
+    }
+}
+
+impl PartialEq for Wait {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Wait {}
+
+impl fmt::Debug for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Wait")
+    }
+}
