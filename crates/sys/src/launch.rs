@@ -336,6 +336,10 @@ fn child(prepared: &Prepared<'_>) -> ! {
         // SAFETY: integers only. EINVAL where there is no Yama to be asked.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, tracer, 0, 0, 0) };
     }
+    // The parent may have made itself unreadable (`secret::forbid_reading`), which a child inherits until its execve: then no
+    // process could trace it. What the parent hides is not in the child.
+    // SAFETY: integers only.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) };
     let installed = if prepared.launch.filter_behind_gate {
         Ok(-1)
     } else {

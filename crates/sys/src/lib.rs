@@ -32,6 +32,7 @@ pub mod procfs;
 pub mod ptrace;
 pub mod region;
 pub mod sched;
+pub mod secret;
 pub mod socket;
 pub mod stat;
 pub mod stub;
