@@ -38,6 +38,8 @@ pub enum Engine {
 pub enum Backend {
     /// A host directory, by `goanna run`.
     Pass,
+    /// An encrypted directory, by `goanna run`.
+    Aes,
     /// A store, by `amino run`.
     Amino(Engine),
 }
@@ -114,15 +116,15 @@ impl Place {
         self.user
     }
 
-    /// Whether this is one of the places that `conditions` describe: words of `pass`, `amino`, `notify`, `ptrace`, `own`,
+    /// Whether this is one of the places that `conditions` describe: words of `pass`, `aes`, `amino`, `notify`, `ptrace`, `own`,
     /// `nobody`, and `root` or `ordinary` for the rights of either, separated by commas, all of which must hold; `*` is
     /// everywhere.
     pub fn is_any(&self, conditions: &str) -> bool {
         let mine = [
-            if self.backend == Backend::Pass {
-                "pass"
-            } else {
-                "amino"
+            match self.backend {
+                Backend::Pass => "pass",
+                Backend::Aes => "aes",
+                Backend::Amino(_) => "amino",
             },
             if self.intercept == Intercept::Notify {
                 "notify"
@@ -191,6 +193,7 @@ impl Place {
     pub fn top(&self) -> &'static str {
         match self.backend {
             Backend::Pass => "/mnt-test",
+            Backend::Aes => "/aes-test",
             Backend::Amino(_) => "/amino-test",
         }
     }
@@ -230,6 +233,19 @@ impl Place {
                     .arg(OsStr::from_bytes(&spec));
                 command
             }
+            Backend::Aes => {
+                self.make_volume();
+                let mut command = self.native(binary("goanna"));
+                let (volume, password) = (self.path("volume"), self.path("password"));
+                let mut spec = b"aes=".to_vec();
+                spec.extend_from_slice(volume.as_os_str().as_bytes());
+                spec.extend_from_slice(b":/aes-test,passfile=");
+                spec.extend_from_slice(password.as_os_str().as_bytes());
+                command
+                    .args(["run", "--mount"])
+                    .arg(OsStr::from_bytes(&spec));
+                command
+            }
             Backend::Amino(engine) => {
                 let mut command = self.amino_command("run");
                 command.args(["--at", self.top()]);
@@ -261,6 +277,20 @@ impl Place {
         }
         command.args(options).arg("--");
         command
+    }
+
+    /// Makes the encrypted directory `volume`, whose password is in `password`, if it is not there.
+    fn make_volume(&self) {
+        if self.path("volume").exists() {
+            return;
+        }
+        let volume = self.make_dir("volume");
+        fs::write(self.path("password"), "secret\n").expect("a password");
+        let mut init = self.native(binary("goanna"));
+        init.args(["aes", "init", "--scrypt-n", "10", "--passfile"])
+            .arg(self.path("password"))
+            .arg(volume);
+        crate::finish(&mut init).expect(0);
     }
 
     /// [`Place::run`] of a shell script that starts in the mount.
@@ -325,15 +355,26 @@ impl Place {
         Some((pid, status["runs"].as_array().unwrap().len()))
     }
 
-    /// Fails the test unless the store is clean.
+    /// Fails the test unless the store, or the encrypted directory, is clean.
     ///
     /// # Panics
     ///
     /// When `amino fsck` finds something.
     #[track_caller]
     pub fn fsck(&self) {
-        if self.backend != Backend::Pass {
-            crate::finish(&mut self.amino_command("fsck")).expect(0);
+        match self.backend {
+            Backend::Pass => {}
+            Backend::Aes => {
+                self.make_volume();
+                let mut fsck = Command::new(binary("goanna"));
+                fsck.args(["aes", "fsck", "--passfile"])
+                    .arg(self.path("password"))
+                    .arg(self.path("volume"));
+                crate::finish(&mut fsck).expect(0);
+            }
+            Backend::Amino(_) => {
+                crate::finish(&mut self.amino_command("fsck")).expect(0);
+            }
         }
     }
 }

@@ -33,6 +33,10 @@ macro_rules! programs {
             #[test]
             fn pass() { run(Backend::Pass, Intercept::Notify, User::Own) }
             #[test]
+            fn aes() { run(Backend::Aes, Intercept::Notify, User::Own) }
+            #[test]
+            fn aes_nobody() { run(Backend::Aes, Intercept::Notify, User::Nobody) }
+            #[test]
             fn fjall() { run(Backend::Amino(Engine::Fjall), Intercept::Notify, User::Own) }
             #[test]
             fn fjall_nobody() { run(Backend::Amino(Engine::Fjall), Intercept::Notify, User::Nobody) }

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use amino_client::Error as TxnError;
+use goanna_aesfs::Error as AesError;
 use goanna_daemon::{Error as DaemonError, Report};
 use goanna_monitor::Status;
 use goanna_offline::Error as OfflineError;
@@ -35,6 +36,14 @@ pub enum Error {
         image: PathBuf,
         /// What is wrong, and where in it.
         why: goanna_isofs::Error,
+    },
+    /// Something is wrong with an encrypted directory.
+    #[error("{}: {why}", escape_path(.dir))]
+    Volume {
+        /// The directory.
+        dir: PathBuf,
+        /// What is wrong.
+        why: AesError,
     },
     /// Signals could not be blocked.
     #[error("cannot hold signals: {0}")]
@@ -107,6 +116,14 @@ impl Error {
         SessionError::host(path, why).into()
     }
 
+    /// An error of an encrypted directory.
+    pub fn volume(dir: &Path, why: AesError) -> Self {
+        Self::Volume {
+            dir: dir.to_owned(),
+            why,
+        }
+    }
+
     /// An error of an image.
     pub fn image(image: &Path, why: goanna_isofs::Error) -> Self {
         match why {
@@ -137,6 +154,7 @@ impl Error {
             Self::Offline(error) if error.is_in_tree() => 1,
             Self::Txn { why, .. } => txn_exit_code(why),
             Self::Command(status) => exit_status(*status),
+            Self::Volume { why, .. } => volume_exit_code(why),
             Self::Output(_) if self.is_quiet() => 128 + SIGPIPE,
             _ => FAILED,
         }
@@ -158,6 +176,7 @@ impl Error {
                 "give an empty or new directory, or --force to write into this one"
             }
             Self::Image { why, .. } => return why.hint().map(Into::into),
+            Self::Volume { why, .. } => return volume_hint(why).map(Into::into),
             Self::NoStoreDir => "name the store with --store DIR or $AMINO_STORE",
             Self::Nested => {
                 "leave the outer one first, or give it all the mounts you need with --mount"
@@ -178,6 +197,33 @@ const SIGPIPE: u8 = nix::libc::SIGPIPE as u8;
 fn hint(exit_code: u8, own: Option<String>) -> Option<String> {
     let missing = (exit_code == FAILED).then(missing_place).flatten();
     missing.map(Into::into).or(own)
+}
+
+/// The statuses of gocryptfs.
+fn volume_exit_code(error: &AesError) -> u8 {
+    match error {
+        AesError::NoDirectory(_) | AesError::NotEmpty => 6,
+        AesError::Config(_) => 8,
+        AesError::ReadPassword(_) => 9,
+        AesError::Password => 12,
+        AesError::MasterKey => 14,
+        AesError::EmptyPassword => 22,
+        AesError::ReadConfig(_) => 23,
+        AesError::WriteConfig(_) => 24,
+        AesError::Version(_) | AesError::Feature(_) => 27,
+        AesError::Host(_) | AesError::Memory(_) | AesError::Random(_) => FAILED,
+    }
+}
+
+fn volume_hint(error: &AesError) -> Option<&'static str> {
+    Some(match error {
+        AesError::ReadConfig(_) => {
+            "goanna aes init makes a volume; --config names a config file elsewhere"
+        }
+        AesError::NotEmpty => "make a new directory for the volume",
+        AesError::Memory(_) => "raise the limit on locked memory: ulimit -l",
+        _ => return None,
+    })
 }
 
 fn session_exit_code(error: &SessionError) -> u8 {

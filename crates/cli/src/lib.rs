@@ -11,6 +11,7 @@ mod commands;
 mod error;
 mod mount_types;
 mod program;
+mod prompt;
 mod report;
 
 pub use error::Error;

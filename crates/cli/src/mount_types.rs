@@ -2,9 +2,16 @@
 
 use goanna_session::mounts::{MountType, MountTypes};
 
+use crate::prompt;
+use crate::report::messages;
+
 /// All types of mounts, in the order in which messages list them.
 pub const MOUNT_TYPES: MountTypes = &[
     MountType::Backend(&goanna_passfs::PassBackend),
     MountType::Store,
     MountType::Backend(&goanna_isofs::IsoBackend),
+    MountType::Backend(&goanna_aesfs::AesBackend {
+        ask: prompt::password,
+        report: messages::damage,
+    }),
 ];

@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser};
 use goanna_daemon::Program;
 
 use crate::args::{Amino, Common, Goanna, amino, goanna};
-use crate::commands::{copy, daemon, fsck, info, inspect, iso, list, manual, run, txn};
+use crate::commands::{aes, copy, daemon, fsck, info, inspect, iso, list, manual, run, txn};
 use crate::error::{self, Error, FAILED};
 use crate::mount_types::MOUNT_TYPES;
 use crate::report::messages::{self, show_failure};
@@ -52,6 +52,7 @@ pub fn goanna() -> ExitCode {
     start::<Goanna>("goanna", |args| match args.command {
         Command::Run(run) => run::goanna(run, args.loudness),
         Command::Check(check) => inspect::check(&check),
+        Command::Aes(args) => aes::aes(&args),
         Command::Iso(iso) => iso::iso(&iso, args.loudness),
         Command::Syscalls(syscalls) => inspect::syscalls(&syscalls),
         Command::Common(common) => print_common(&common, Goanna::command()),

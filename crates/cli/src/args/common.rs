@@ -227,10 +227,13 @@ Mount specifications (SPEC):
     iso=/image.iso:/cd[,rockridge|joliet|plain][,session=N][,noexec]
         shows the ISO 9660 image at /cd, always read-only; by default
         with its best kind of names, and its last session
+    aes=/cipher/dir:/plain[,passfile=FILE|extpass=COMMAND][,config=FILE][,ro]
+        shows an encrypted directory in gocryptfs's format in plain; the
+        password is asked for on the terminal, or the first line of FILE
+        or of what the shell command COMMAND prints (`goanna aes init`)
   TARGET is an absolute path and need not exist on the host. A backslash
   before a colon, comma or backslash makes it part of the path. ro refuses
-  changes (EROFS), noexec refuses to execute programs (EACCES). The type
-  aes is not in this build yet.
+  changes (EROFS), noexec refuses to execute programs (EACCES).
 
 Mount file:
   The file of --config has one mount per line, with fields separated by blanks

@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 
+use super::aes::Aes;
 use super::amino::How;
 use super::common::{Common, Loudness, run_status, spec_help};
 use super::iso::Iso;
@@ -46,6 +47,8 @@ pub enum Command {
     Check(Check),
     /// List every system call, how it is treated, and notes
     Syscalls(Syscalls),
+    /// Make, check and describe encrypted directories
+    Aes(Aes),
     /// List, check and extract an ISO 9660 image
     Iso(Iso),
     /// Commands every binary has.

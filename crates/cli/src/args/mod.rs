@@ -2,6 +2,7 @@
 //!
 //! [`amino`] and [`goanna`] are the two programs, [`common`] has what their commands share.
 
+pub mod aes;
 pub mod amino;
 pub mod common;
 pub mod goanna;

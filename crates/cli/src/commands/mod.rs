@@ -2,6 +2,7 @@
 //!
 //! [`open`] is shared by those that work on a store without a monitor.
 
+pub mod aes;
 pub mod copy;
 pub mod daemon;
 pub mod fsck;

@@ -1,10 +1,12 @@
 //! Messages on stderr. Each line begins with the program's name and is written by one write(2), so that lines of several
 //! processes do not mix; nothing in it controls a terminal, whatever names it holds.
 
+use std::collections::BTreeSet;
 use std::io::Write;
-use std::sync::OnceLock;
+use std::path::Path;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use goanna_vfs::escape_message;
+use goanna_vfs::{escape, escape_message, escape_path};
 
 use crate::args::Loudness;
 use crate::error::Error;
@@ -32,6 +34,18 @@ pub fn note(text: &str, loud: Loudness) {
 /// Writes a failure that does not end the command.
 pub fn show_failure(text: &str) {
     line(text);
+}
+
+/// Writes that something in a volume is damaged, once for each path.
+pub fn damage(volume: &Path, path: &[u8], damage: goanna_aesfs::Damage) {
+    /// Paths that are remembered.
+    const MOST: usize = 1000;
+    static SEEN: Mutex<BTreeSet<Vec<u8>>> = Mutex::new(BTreeSet::new());
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if seen.len() < MOST && seen.insert(path.to_vec()) {
+        let (volume, path) = (escape_path(volume), escape(path));
+        line(&format!("{volume}: /{path}: {damage}"));
+    }
 }
 
 /// Writes an error, and what the user can do about it.

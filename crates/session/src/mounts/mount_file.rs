@@ -103,7 +103,7 @@ mod tests {
             (
                 b"pass /a /b\naes /a /b",
                 2,
-                SpecError::Planned("aes".into(), types()),
+                SpecError::UnknownType("aes".into(), types()),
             ),
             (b"pass /a b", 1, SpecError::Relative("b".into())),
             (

@@ -85,9 +85,6 @@ pub enum SpecError {
     /// No `=`, or nothing before it.
     #[error("no type; a mount is TYPE=SOURCE:TARGET[,option...]")]
     NoType,
-    /// The type is planned, but this build has no such back end.
-    #[error("the type {0} is not in this build yet; there are {1}")]
-    Planned(String, String),
     /// No such type.
     #[error("unknown type {0:?}; there are {1}")]
     UnknownType(String, String),
@@ -256,10 +253,7 @@ impl MountSpec {
 }
 
 fn known_type(types: MountTypes, name: &[u8]) -> Result<MountType, SpecError> {
-    let missing = || match name {
-        b"aes" => SpecError::Planned(escape(name), type_list(types)),
-        _ => SpecError::UnknownType(escape_invalid(name), type_list(types)),
-    };
+    let missing = || SpecError::UnknownType(escape_invalid(name), type_list(types));
     MountType::find(types, name).ok_or_else(missing)
 }
 
@@ -438,7 +432,7 @@ mod tests {
             ),
             (
                 b"aes=/a:/b,passfile=/f",
-                SpecError::Planned("aes".into(), types()),
+                SpecError::UnknownType("aes".into(), types()),
             ),
             (
                 b"iso=/a:/b,session",

@@ -1,0 +1,132 @@
+//! What can be wrong with a volume.
+
+use std::io;
+
+use goanna_vfs::{Errno, FsError};
+
+use thiserror::Error;
+
+/// Why a volume cannot be opened, made or changed, or why a part of it cannot be decrypted.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The config file could not be read.
+    #[error("gocryptfs.conf: {}", goanna_vfs::io_error_text(.0))]
+    ReadConfig(#[source] io::Error),
+    /// The config file could not be written.
+    #[error("gocryptfs.conf: {}", goanna_vfs::io_error_text(.0))]
+    WriteConfig(#[source] io::Error),
+    /// The config file is no JSON, or fields are missing or out of bounds.
+    #[error("gocryptfs.conf: {0}")]
+    Config(String),
+    /// The volume has another version of the format.
+    #[error("gocryptfs.conf: version {0} of the format, of which only version 2 is supported")]
+    Version(u64),
+    /// The volume needs a feature that is not supported.
+    #[error("gocryptfs.conf: the volume needs the feature {0}, which is not supported")]
+    Feature(String),
+    /// The password is wrong, or the encrypted master key was altered.
+    #[error("the password is wrong")]
+    Password,
+    /// An empty password.
+    #[error("the password is empty")]
+    EmptyPassword,
+    /// The password could not be read.
+    #[error("cannot read the password: {0}")]
+    ReadPassword(String),
+    /// A master key is not 64 hexadecimal digits.
+    #[error("the master key is not 64 hexadecimal digits, with or without dashes")]
+    MasterKey,
+    /// The directory could not be read.
+    #[error("{}", goanna_vfs::io_error_text(.0))]
+    NoDirectory(#[source] io::Error),
+    /// A new volume's directory is not empty.
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// A file of the volume could not be read or written.
+    #[error("{}", goanna_vfs::io_error_text(.0))]
+    Host(#[from] io::Error),
+    /// The kernel does not lock memory for keys.
+    #[error("cannot lock memory for keys: {0}")]
+    Memory(io::Error),
+    /// The kernel gives no random numbers.
+    #[error("cannot get random numbers: {0}")]
+    Random(String),
+}
+
+/// What is wrong with something that was to be decrypted. All of it is EIO for a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Damage {
+    /// The header has another version, or is cut off.
+    #[error("the header is cut off or of another version")]
+    Header,
+    /// The block's tag does not fit its content, number and file id, or it is cut off.
+    #[error("block {0} is damaged, or belongs elsewhere")]
+    Block(u64),
+    /// The text is no base64, or what it decrypts to is no name.
+    #[error("the name is damaged, or belongs to another directory")]
+    Name,
+    /// A long name's file is missing, or has another name in it.
+    #[error("the file with the long name is missing or damaged")]
+    LongName,
+    /// A directory's IV is missing or has another length.
+    #[error("gocryptfs.diriv is missing or damaged")]
+    DirIv,
+    /// A symbolic link's text is no base64 or does not decrypt.
+    #[error("the symbolic link is damaged")]
+    Link,
+    /// An extended attribute's value or name does not decrypt.
+    #[error("an extended attribute is damaged")]
+    Xattr,
+}
+
+/// Why an operation on a volume failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// What the lower file system, or the cache, answered.
+    Fs(FsError),
+    /// Something is damaged: EIO, and a report with the plain path.
+    Damage(Damage),
+}
+
+impl Failure {
+    /// The errno; `None` for damage, and for an operation that met a lock.
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Fs(error) => error.errno(),
+            Self::Damage(_) => None,
+        }
+    }
+
+    /// What the caller gets where nobody can be told what is damaged.
+    pub fn unreported(self) -> FsError {
+        match self {
+            Self::Fs(error) => error,
+            Self::Damage(_) => Errno::EIO.into(),
+        }
+    }
+}
+
+impl From<FsError> for Failure {
+    fn from(error: FsError) -> Self {
+        Self::Fs(error)
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        Self::Fs(errno.into())
+    }
+}
+
+impl From<Damage> for Failure {
+    fn from(damage: Damage) -> Self {
+        Self::Damage(damage)
+    }
+}
+
+impl From<Error> for Failure {
+    /// A cipher fails only where the kernel gives no random numbers.
+    fn from(_: Error) -> Self {
+        Errno::EIO.into()
+    }
+}

@@ -1,0 +1,443 @@
+//! The files that programs have open: who reaches which [`State`], and when it goes.
+//!
+//! Lock order: a state, then the table, then the idle list. The lower file system is called with a state locked.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use goanna_cache::IdleList;
+use goanna_vfs::{Attr, Caller, Errno, FileSystem, FsError, Node, Opened};
+use parking_lot::{Mutex, MutexGuard};
+
+use super::lower::LowerFile;
+use super::state::{Content, State, Version, read_id};
+use crate::error::Failure;
+use crate::format::content::ContentCipher;
+
+/// Bytes of decrypted contents that are kept though no program has the files open.
+const IDLE_BYTES: u64 = 128 << 20;
+
+/// How many such contents are kept.
+const IDLE_FILES: usize = 512;
+
+/// What is written through shared mappings is stored at the latest after this time, if looking for it does not take long.
+const STORE_MAPPED: Duration = Duration::from_secs(1);
+
+/// The share of one processor that looking for it may take: one in so many.
+const STORE_SHARE: u32 = 20;
+
+type Result<T> = std::result::Result<T, Failure>;
+
+/// A file in the table.
+#[derive(Default)]
+pub(crate) struct File {
+    state: Mutex<State>,
+}
+
+/// All files that are open, and those whose decrypted content is kept for the next open.
+pub(crate) struct Files {
+    lower: Arc<dyn FileSystem>,
+    cipher: Arc<ContentCipher>,
+    table: Mutex<HashMap<u64, Arc<File>>>,
+    idle: Mutex<IdleList<(u64, Arc<File>)>>,
+    /// Whether the thread runs that stores what is written through mappings.
+    has_storer: AtomicBool,
+}
+
+impl Files {
+    pub fn new(lower: Arc<dyn FileSystem>, cipher: Arc<ContentCipher>) -> Self {
+        Self {
+            lower,
+            cipher,
+            table: Mutex::default(),
+            idle: Mutex::default(),
+            has_storer: AtomicBool::new(false),
+        }
+    }
+
+    pub fn cipher(&self) -> &ContentCipher {
+        &self.cipher
+    }
+
+    /// Runs `op` on the state of the file, which is made if it is not in the table.
+    fn with_state<T>(&self, node: &Node, op: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+        loop {
+            let file = Arc::clone(self.table.lock().entry(node.ino()).or_default());
+            let mut state = file.state.lock();
+            if state.is_removed {
+                continue;
+            }
+            let result = op(&mut state);
+            if state.lower.is_none() && state.content.is_none() {
+                self.remove(node.ino(), &mut state);
+            }
+            return result;
+        }
+    }
+
+    /// As [`Files::with_state`], for a file that is open. `None` for others.
+    fn with_open<T>(&self, ino: u64, op: impl FnOnce(&mut State) -> T) -> Option<T> {
+        let file = self.table.lock().get(&ino).map(Arc::clone)?;
+        let mut state = file.state.lock();
+        (!state.is_removed && state.lower.is_some()).then(|| op(&mut state))
+    }
+
+    fn remove(&self, ino: u64, state: &mut State) {
+        state.is_removed = true;
+        self.table.lock().remove(&ino);
+        self.idle.lock().remove(ino);
+    }
+
+    /// Opens a file for a program. The lower file system judges whether the caller may.
+    pub fn open(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Opened> {
+        self.with_descriptors(|| {
+            self.with_state(node, |state| self.open_in(state, caller, node, flags))
+        })
+    }
+
+    /// Runs `op`; when the process has no descriptors left, again without the contents that nobody uses.
+    fn with_descriptors<T>(&self, op: impl Fn() -> Result<T>) -> Result<T> {
+        match op() {
+            Err(failure) if failure.errno() == Some(Errno::EMFILE) => {
+                self.shrink_idle(0, 0);
+                op()
+            }
+            other => other,
+        }
+    }
+
+    fn open_in(
+        &self,
+        state: &mut State,
+        caller: &Caller,
+        node: &Node,
+        flags: i32,
+    ) -> Result<Opened> {
+        let truncates = flags & libc::O_TRUNC != 0;
+        let lower = self.open_lower(caller, node, flags, truncates || state.content.is_some())?;
+        let was_open = state.lower.is_some();
+        self.exchange_lower(state, lower);
+        self.idle.lock().remove(node.ino());
+        let loaded = self.load(state, node, truncates);
+        let opened = loaded.and_then(|()| Ok(state.content_mut()?.open(flags)?));
+        if opened.is_err() && !was_open {
+            state.lower = None;
+            state.content = None;
+        }
+        opened
+    }
+
+    /// The encrypted file, as the caller may open it. Writing a part of a block takes reading it, so a file that is opened for writing is
+    /// opened for both; if the caller may only write, that is enough where nothing need be read.
+    fn open_lower(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        flags: i32,
+        is_readable: bool,
+    ) -> Result<LowerFile> {
+        let access = flags & libc::O_ACCMODE;
+        if access == libc::O_RDONLY && flags & libc::O_TRUNC == 0 {
+            return Ok(LowerFile::open(
+                &self.lower,
+                caller,
+                node,
+                libc::O_RDONLY | flags & libc::O_NOATIME,
+            )?);
+        }
+        match LowerFile::open(&self.lower, caller, node, libc::O_RDWR) {
+            Err(FsError::Errno(Errno::EACCES)) if access == libc::O_WRONLY && is_readable => {
+                Ok(LowerFile::open(&self.lower, caller, node, libc::O_WRONLY)?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Keeps the descriptor of the two that can do more.
+    fn exchange_lower(&self, state: &mut State, lower: LowerFile) {
+        let worth =
+            |lower: &LowerFile| 2 * u8::from(lower.can_write()) + u8::from(lower.can_read());
+        let is_better = state
+            .lower
+            .as_ref()
+            .is_none_or(|old| worth(&lower) > worth(old) || lower.caller().txn != old.caller().txn);
+        if is_better {
+            state.lower = Some(lower);
+        }
+    }
+
+    /// Makes the cache object hold the file's content, or nothing where the open truncates it.
+    fn load(&self, state: &mut State, node: &Node, truncates: bool) -> Result<()> {
+        if truncates {
+            state.lower()?.set_len(0)?;
+            (state.id, state.size, state.version) = (None, 0, None);
+            return match &state.content {
+                Some(content) => Ok(content.resize(0)?),
+                None => {
+                    state.content = Some(Content::create(0, None)?.0);
+                    Ok(())
+                }
+            };
+        }
+        if state.content.is_some() && !self.has_changed(state, node)? {
+            return Ok(());
+        }
+        state.version = None;
+        let version = self.version(state.lower()?.caller(), node)?;
+        state.fill(&self.cipher)?;
+        state.version = Some(version);
+        Ok(())
+    }
+
+    /// Whether another process has changed the encrypted file since its content was decrypted. While programs here write to it, that
+    /// is not asked.
+    fn has_changed(&self, state: &State, node: &Node) -> Result<bool> {
+        let Some(version) = state.version else {
+            return Ok(false);
+        };
+        let lower = state.lower()?;
+        if self.version(lower.caller(), node)? != version {
+            return Ok(true);
+        }
+        // Times have a granularity; another file with the same number has another id.
+        let is_same = version.size == 0 || !lower.can_read() || state.id == Some(read_id(lower)?);
+        Ok(!is_same)
+    }
+
+    fn version(&self, caller: &Caller, node: &Node) -> Result<Version> {
+        let Attr {
+            size, mtime, ctime, ..
+        } = self.lower.getattr(caller, node)?;
+        Ok(Version { size, mtime, ctime })
+    }
+
+    /// A description of a file that was just created in the lower file system, where it is `created`.
+    pub fn create(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        created: Opened,
+        flags: i32,
+    ) -> Result<Opened> {
+        self.with_state(node, |state| {
+            self.idle.lock().remove(node.ino());
+            state.lower = Some(LowerFile::of(
+                &self.lower,
+                caller,
+                node,
+                created,
+                libc::O_RDWR,
+            ));
+            state.content = Some(Content::create(0, None)?.0);
+            (state.id, state.size, state.version) = (None, 0, None);
+            Ok(state.content_mut()?.open(flags)?)
+        })
+    }
+
+    /// Runs `change` on the content of a file that a program has open.
+    pub fn change_open<T>(
+        &self,
+        node: &Node,
+        change: impl FnOnce(&mut State) -> Result<T>,
+    ) -> Result<T> {
+        self.with_open(node.ino(), change)
+            .unwrap_or(Err(Errno::EBADF.into()))
+    }
+
+    /// Runs `change` on a file, which programs may have open or not. `is_loaded`: its whole content is needed.
+    pub fn change(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        is_loaded: bool,
+        change: impl FnOnce(&mut State) -> Result<()>,
+    ) -> Result<()> {
+        self.with_state(node, |state| {
+            let was_open = state.lower.is_some();
+            let lower = self.open_lower(caller, node, libc::O_WRONLY, state.content.is_some())?;
+            self.exchange_lower(state, lower);
+            let prepared = if is_loaded || state.content.is_some() {
+                self.load(state, node, false)
+            } else {
+                state.read_header(self.cipher.cipher())
+            };
+            let result = prepared.and_then(|()| change(state));
+            if !was_open {
+                state.lower = None;
+                state.content = None;
+            }
+            result
+        })
+    }
+
+    /// Sets the size of a file to nothing, which takes no more than the right to write.
+    pub fn clear(&self, caller: &Caller, node: &Node) -> Result<()> {
+        self.with_state(node, |state| {
+            let was_open = state.lower.is_some();
+            let lower = self.open_lower(caller, node, libc::O_WRONLY, true)?;
+            self.exchange_lower(state, lower);
+            let result = self.load(state, node, true);
+            if !was_open {
+                state.lower = None;
+                state.content = None;
+            }
+            result
+        })
+    }
+
+    /// Reads what programs with the file open see. `None`: no program has it open.
+    pub fn read_open(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
+        self.with_open(node.ino(), |state| {
+            Ok(state.content()?.read_at(offset, buf)?)
+        })
+    }
+
+    /// Whether a program has the file open for writing.
+    pub fn is_open_for_writing(&self, node: &Node) -> bool {
+        let is_open = |state: &mut State| {
+            let content = state.content.as_ref();
+            content.is_some_and(|content| content.is_open_for_writing())
+        };
+        self.with_open(node.ino(), is_open).unwrap_or(false)
+    }
+
+    /// No program has the file open any more. Its content is kept for the next open if it is small.
+    pub fn released(&self, node: &Node) -> Result<()> {
+        let result = self.with_open(node.ino(), |state| self.release(state, node));
+        self.shrink_idle(IDLE_FILES, IDLE_BYTES);
+        result.unwrap_or(Ok(()))
+    }
+
+    fn release(&self, state: &mut State, node: &Node) -> Result<()> {
+        if !state.content()?.is_unused() {
+            return Ok(());
+        }
+        let stored = self.store_all_mapped(state);
+        let caller = state.lower()?.caller().clone();
+        let attr = self.lower.getattr(&caller, node);
+        let lower = state.lower.take();
+        drop(lower);
+        let keeps = |attr: &Attr| {
+            attr.nlink > 0 && stored.is_ok() && state.size <= IDLE_BYTES / 4 && caller.txn.is_none()
+        };
+        match attr {
+            Ok(attr) if keeps(&attr) => {
+                let Attr {
+                    size, mtime, ctime, ..
+                } = attr;
+                state.version = Some(Version { size, mtime, ctime });
+                let size = state.size;
+                state.content_mut()?.release();
+                if let Some(file) = self.table.lock().get(&node.ino()) {
+                    let entry = (node.ino(), Arc::clone(file));
+                    self.idle.lock().put(node.ino(), entry, size);
+                }
+            }
+            _ => {
+                // The monitor may hold the object for a while; its memory is given back now.
+                if let Some(content) = state.content.take() {
+                    let _ = content.resize(0);
+                }
+                self.remove(node.ino(), state);
+            }
+        }
+        stored
+    }
+
+    /// Drops idle contents until at most so many are left.
+    fn shrink_idle(&self, max_files: usize, max_bytes: u64) {
+        loop {
+            let file = {
+                let mut idle = self.idle.lock();
+                if idle.len() <= max_files && idle.bytes() <= max_bytes {
+                    return;
+                }
+                idle.take_oldest()
+            };
+            let Some((ino, file)) = file else { return };
+            let mut state = file.state.lock();
+            // Opened again meanwhile.
+            if state.lower.is_some() || state.is_removed {
+                continue;
+            }
+            state.content = None;
+            state.is_removed = true;
+            self.table.lock().remove(&ino);
+        }
+    }
+
+    /// A program maps the file shared and writable.
+    pub fn map_shared(self: &Arc<Self>, node: &Node) -> Result<()> {
+        self.change_open(node, |state| {
+            state.content_mut()?.map_shared();
+            Ok(())
+        })?;
+        if !self.has_storer.swap(true, Ordering::Relaxed) {
+            let files = Arc::downgrade(self);
+            let storer = std::thread::Builder::new().name("aes-mapped".into());
+            storer
+                .spawn(move || store_regularly(&files))
+                .map_err(|_| Errno::EAGAIN)?;
+        }
+        Ok(())
+    }
+
+    /// Stores what was written through mappings into the bytes `range`.
+    pub fn store_mapped(&self, node: &Node, range: Range<u64>) -> Result<()> {
+        self.with_open(node.ino(), |state| state.store_mapped(&self.cipher, range))
+            .unwrap_or(Ok(()))
+    }
+
+    /// Stores what was written through mappings, and makes the file durable.
+    pub fn sync(&self, node: &Node) -> Result<()> {
+        let stored = self.with_open(node.ino(), |state| {
+            self.store_all_mapped(state)?;
+            if let Some(errno) = state.failed.take() {
+                return Err(errno.into());
+            }
+            state.lower()?.sync()?;
+            Ok(())
+        });
+        stored.unwrap_or_else(|| Ok(self.lower.sync(Some(node))?))
+    }
+
+    fn store_all_mapped(&self, state: &mut State) -> Result<()> {
+        let result = state.store_mapped(&self.cipher, 0..u64::MAX);
+        if let Err(failure) = &result {
+            state.failed = Some(failure.errno().unwrap_or(Errno::EIO));
+        }
+        result
+    }
+
+    /// Stores what was written through mappings of all files. What fails is reported by the files' next fsync(2).
+    pub fn store_everything(&self) {
+        let files: Vec<_> = self.table.lock().values().map(Arc::clone).collect();
+        for file in files {
+            let mut state: MutexGuard<'_, State> = file.state.lock();
+            if !state.is_removed && state.lower.is_some() {
+                let _ = self.store_all_mapped(&mut state);
+            }
+        }
+    }
+}
+
+/// Stores what programs write through mappings, again and again, until the file system is gone.
+fn store_regularly(files: &Weak<Files>) {
+    let mut pause = STORE_MAPPED;
+    loop {
+        std::thread::sleep(pause);
+        let Some(files) = files.upgrade() else { return };
+        let start = Instant::now();
+        files.store_everything();
+        pause = STORE_MAPPED.max(start.elapsed() * STORE_SHARE);
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        self.store_everything();
+    }
+}

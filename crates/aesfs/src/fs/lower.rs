@@ -1,0 +1,159 @@
+//! A file of the lower file system, opened to read and write encrypted content.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use goanna_cache::write_all_at;
+use goanna_sys::memfile;
+use goanna_vfs::{
+    Caller, Errno, FileSystem, Native, Node, OpenFile, Opened, Result, WritePosition,
+};
+
+/// An open file of the lower file system. It stays readable and writable whatever becomes of the file's permissions.
+pub(crate) struct LowerFile {
+    fs: Arc<dyn FileSystem>,
+    node: Node,
+    /// `None` only while it is dropped.
+    opened: Option<Opened>,
+    caller: Caller,
+    access: i32,
+}
+
+impl LowerFile {
+    /// Opens `node` as `caller` with the access mode `access`.
+    pub fn open(
+        fs: &Arc<dyn FileSystem>,
+        caller: &Caller,
+        node: &Node,
+        access: i32,
+    ) -> Result<Self> {
+        let opened = fs.open(caller, node, access)?;
+        Ok(Self::of(fs, caller, node, opened, access))
+    }
+
+    /// A file that was opened, or created, with the access mode `access`.
+    pub fn of(
+        fs: &Arc<dyn FileSystem>,
+        caller: &Caller,
+        node: &Node,
+        opened: Opened,
+        access: i32,
+    ) -> Self {
+        Self {
+            fs: Arc::clone(fs),
+            node: node.clone(),
+            opened: Some(opened),
+            caller: caller.clone(),
+            access,
+        }
+    }
+
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    pub fn can_read(&self) -> bool {
+        self.access != libc::O_WRONLY
+    }
+
+    pub fn can_write(&self) -> bool {
+        self.access != libc::O_RDONLY
+    }
+
+    fn opened(&self) -> Result<&Opened> {
+        self.opened.as_ref().ok_or(Errno::EBADF.into())
+    }
+
+    /// The file's size.
+    pub fn size(&self) -> Result<u64> {
+        Ok(self.fs.getattr(&self.caller, &self.node)?.size)
+    }
+
+    /// Fills `buf` from `offset`; short only at the end.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let opened = self.opened()?;
+        match opened.native {
+            Native::All => Ok(memfile::pread(opened.fd.as_fd(), buf, offset)?),
+            // A transaction may have changed the file otherwise than its descriptor shows.
+            Native::Reads { .. } => self.fs.read_at(&self.caller, &self.node, offset, buf),
+        }
+    }
+
+    /// Writes all of `data`; an error may come after some bytes.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let opened = self.opened()?;
+        if matches!(opened.native, Native::All) {
+            return Ok(write_all_at(&opened.fd, offset, data)?);
+        }
+        let mut done = 0;
+        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
+            let file = OpenFile {
+                node: &self.node,
+                ofd: opened.fd.as_fd(),
+                flags: self.access,
+            };
+            let at = WritePosition::At(offset + done as u64);
+            match self.fs.write(&self.caller, file, at, rest)? {
+                0 => return Err(Errno::ENOSPC.into()),
+                count => done += count,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the file's size.
+    pub fn set_len(&self, size: u64) -> Result<()> {
+        let opened = self.opened()?;
+        match opened.native {
+            Native::All => Ok(memfile::set_len(opened.fd.as_fd(), size)?),
+            Native::Reads { .. } => self.fs.truncate(&self.caller, &self.node, size),
+        }
+    }
+
+    /// Makes `offset..offset + len` read as zeros; the size stays. EOPNOTSUPP where the host has no holes.
+    pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        let opened = self.opened()?;
+        match opened.native {
+            Native::All => Ok(memfile::punch(opened.fd.as_fd(), offset, len)?),
+            Native::Reads { .. } => {
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                self.fs
+                    .fallocate(&self.caller, &self.node, mode, offset, len)
+            }
+        }
+    }
+
+    /// Allocates space for `offset..offset + len`; the size stays.
+    pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        let mode = libc::FALLOC_FL_KEEP_SIZE;
+        self.fs
+            .fallocate(&self.caller, &self.node, mode, offset, len)
+    }
+
+    /// The parts of the first `size` bytes that are no holes: offsets and lengths.
+    pub fn data_segments(&self, size: u64) -> Result<Vec<(u64, u64)>> {
+        let opened = self.opened()?;
+        match opened.native {
+            Native::All => Ok(memfile::data_segments(opened.fd.as_fd(), 0, size)?),
+            Native::Reads { .. } => Ok(vec![(0, size)]),
+        }
+    }
+
+    /// Makes what was written durable.
+    pub fn sync(&self) -> Result<()> {
+        self.fs.sync(Some(&self.node))
+    }
+}
+
+impl Drop for LowerFile {
+    /// A lower file system with a content cache asks whether it has the only descriptor left.
+    fn drop(&mut self) {
+        let is_cached = matches!(
+            self.opened.take().map(|opened| opened.native),
+            Some(Native::Reads { .. })
+        );
+        if is_cached && let Some(content) = self.fs.content() {
+            content.released(&self.node);
+        }
+    }
+}

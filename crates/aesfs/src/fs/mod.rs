@@ -1,0 +1,173 @@
+//! The file system: an encrypted directory of a lower file system, in plain.
+//!
+//! [`AesFs`] forwards what concerns neither names nor contents. `dirs.rs` has names, `files.rs` and `state.rs` have contents.
+
+mod check;
+mod dirs;
+mod files;
+mod lower;
+mod state;
+mod switch;
+
+use std::sync::Arc;
+
+use goanna_vfs::{Caller, Errno, FileKind, FileSystem, FsError, Node, Result};
+
+use crate::Error;
+use crate::error::{Damage, Failure};
+use crate::format::config::Features;
+use crate::format::content::{BLOCK, ContentCipher};
+use crate::format::keys::MasterKey;
+use crate::format::names::NameCipher;
+
+pub use check::{Checked, Finding, Problem};
+
+use dirs::Dirs;
+use files::Files;
+use state::{PAGE, decrypt_read, plain_size};
+
+/// Gets the plain path of what is damaged, from the volume's root, and what is wrong with it.
+pub type Report = Box<dyn Fn(&[u8], Damage) + Send + Sync>;
+
+/// An encrypted directory of a lower file system, in plain.
+pub struct AesFs {
+    lower: Arc<dyn FileSystem>,
+    files: Arc<Files>,
+    dirs: Dirs,
+    report: Report,
+}
+
+/// A node of the lower file system, behind one of ours.
+struct Pin(Node);
+
+impl AesFs {
+    /// The volume in `lower`, whose root is the volume's top directory.
+    pub fn new(
+        lower: Arc<dyn FileSystem>,
+        features: &Features,
+        master: &MasterKey,
+        report: Report,
+    ) -> std::result::Result<Self, Error> {
+        let content = ContentCipher::new(features.cipher, master, features.hkdf)?;
+        let names = NameCipher::new(features.names, master, features.hkdf)?;
+        Ok(Self {
+            files: Arc::new(Files::new(Arc::clone(&lower), Arc::new(content))),
+            dirs: Dirs::new(Arc::clone(&lower), names),
+            lower,
+            report,
+        })
+    }
+
+    /// The node of the lower file system behind one of ours. EBADF for another back end's, which only a bug can pass.
+    fn inner<'a>(&self, node: &'a Node) -> Result<&'a Node> {
+        let pin: Option<&Pin> = node.pin();
+        Ok(pin.map(|pin| &pin.0).ok_or(Errno::EBADF)?)
+    }
+
+    fn outer(&self, node: Node) -> Node {
+        Node::new(node.ino(), node.kind(), Arc::new(Pin(node)))
+    }
+
+    /// The error that the caller gets; what is damaged is reported with the path of `node`, and `name` in it.
+    fn error(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        name: Option<&[u8]>,
+        failure: Failure,
+    ) -> FsError {
+        match failure {
+            Failure::Fs(error) => error,
+            Failure::Damage(damage) => {
+                let mut path = self.path_of(caller, node).unwrap_or_else(|_| b"?".to_vec());
+                if let Some(name) = name {
+                    if !path.is_empty() {
+                        path.push(b'/');
+                    }
+                    path.extend_from_slice(name);
+                }
+                (self.report)(&path, damage);
+                Errno::EIO.into()
+            }
+        }
+    }
+
+    /// The result of an operation on `node`.
+    fn on<T>(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        result: std::result::Result<T, Failure>,
+    ) -> Result<T> {
+        result.map_err(|failure| self.error(caller, node, None, failure))
+    }
+
+    fn path_of(&self, caller: &Caller, node: &Node) -> std::result::Result<Vec<u8>, Failure> {
+        let (path, _) = self.lower.path(caller, node)?;
+        self.dirs.decrypt_path(caller, &path)
+    }
+
+    /// Reads content that no program has open, without a descriptor.
+    fn read_closed(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> std::result::Result<usize, Failure> {
+        use crate::format::content::{HEADER, parse_header};
+        let cipher = self.files.cipher();
+        let encrypted = self.lower.getattr(caller, node)?.size;
+        if encrypted == 0 || buf.is_empty() {
+            return Ok(0);
+        }
+        let mut header = [0; HEADER];
+        let got = self.lower.read_at(caller, node, 0, &mut header)?;
+        let id = parse_header(header.get(..got).unwrap_or_default())?;
+        let size = plain_size(cipher.cipher(), encrypted)?;
+        let mut done = 0;
+        while done < buf.len() && offset.saturating_add(done as u64) < size {
+            let at = offset + done as u64;
+            let first = at / PAGE;
+            let wanted = (buf.len() - done).div_ceil(BLOCK) as u64 + 1;
+            let last = first
+                .saturating_add(wanted.min(64))
+                .min(size.div_ceil(PAGE));
+            let read = |offset, buf: &mut [u8]| self.lower.read_at(caller, node, offset, buf);
+            let plain = decrypt_read(cipher, &id, size, first..last, read)?;
+            let skipped = usize::try_from(at % PAGE).unwrap_or(0);
+            let plain = plain.get(skipped..).unwrap_or_default();
+            let rest = buf.get_mut(done..).unwrap_or_default();
+            let len = plain.len().min(rest.len());
+            if len == 0 {
+                break;
+            }
+            rest.get_mut(..len)
+                .unwrap_or_default()
+                .copy_from_slice(plain.get(..len).unwrap_or_default());
+            done += len;
+        }
+        Ok(done)
+    }
+
+    /// The value of an extended attribute, from that in the lower file system.
+    fn decrypt_value(&self, value: &[u8]) -> std::result::Result<Vec<u8>, Damage> {
+        let cipher = self.files.cipher();
+        let len = value.len().checked_sub(cipher.cipher().overhead());
+        let mut plain = vec![0; len.unwrap_or(0)];
+        cipher
+            .decrypt(value, 0, None, &mut plain)
+            .map_err(|_| Damage::Xattr)?;
+        Ok(plain)
+    }
+
+    /// EISDIR, EINVAL or ENODEV for what has no content.
+    fn regular(node: &Node, other: Errno) -> Result<()> {
+        match node.kind() {
+            FileKind::Regular => Ok(()),
+            FileKind::Directory => Err(Errno::EISDIR.into()),
+            FileKind::Fifo if other == Errno::ENODEV => Err(Errno::ESPIPE.into()),
+            _ => Err(other.into()),
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! The content of one file: how it is decrypted into the file's cache object, and how changes are encrypted and stored.
+//!
+//! Changes are stored before the call that makes them returns: what a program wrote is then where it would be after a write(2) of
+//! its own, in the host's page cache. Only what programs write through shared mappings is stored later.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use goanna_cache::{Content as CachedContent, RangeSet, write_all_at};
+use goanna_vfs::{Errno, Stamp};
+
+use super::lower::LowerFile;
+use crate::error::{Damage, Failure};
+use crate::format::content::{
+    BLOCK, Cipher, ContentCipher, FileId, HEADER, blocks_of, header, is_zero, parse_header,
+};
+use crate::format::keys;
+
+/// Bytes of a plain block, as an offset.
+pub(crate) const PAGE: u64 = BLOCK as u64;
+
+/// Blocks that are decrypted or encrypted at once.
+const PIECE: u64 = 64;
+
+/// Blocks from which on two threads decrypt a file.
+const PARALLEL: u64 = 1024;
+
+pub(crate) type Content = CachedContent<PAGE>;
+type Result<T> = std::result::Result<T, Failure>;
+
+/// What of the lower file's metadata changes with its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub size: u64,
+    pub mtime: Stamp,
+    pub ctime: Stamp,
+}
+
+/// A file that programs have open, or whose decrypted content is kept for the next open.
+#[derive(Default)]
+pub(crate) struct State {
+    /// The encrypted file, while programs have the file open.
+    pub lower: Option<LowerFile>,
+    /// The decrypted content.
+    pub content: Option<Content>,
+    /// The file's id; `None` for an empty file, which has no header.
+    pub id: Option<FileId>,
+    /// The plain size.
+    pub size: u64,
+    /// The lower file's metadata when `content` was equal to it; `None` after changes of our own.
+    pub version: Option<Version>,
+    /// What was written through a mapping could not be stored: the next fsync(2) says so.
+    pub failed: Option<Errno>,
+    /// The state is no longer in the table.
+    pub is_removed: bool,
+}
+
+impl State {
+    pub fn lower(&self) -> Result<&LowerFile> {
+        Ok(self.lower.as_ref().ok_or(Errno::EBADF)?)
+    }
+
+    pub fn content(&self) -> Result<&Content> {
+        Ok(self.content.as_ref().ok_or(Errno::EIO)?)
+    }
+
+    pub fn content_mut(&mut self) -> Result<&mut Content> {
+        Ok(self.content.as_mut().ok_or(Errno::EIO)?)
+    }
+
+    /// Learns the plain size and the file id from the encrypted file.
+    pub fn read_header(&mut self, cipher: Cipher) -> Result<()> {
+        let lower = self.lower()?;
+        let encrypted = lower.size()?;
+        (self.id, self.size) = match encrypted {
+            0 => (None, 0),
+            _ => (Some(read_id(lower)?), plain_size(cipher, encrypted)?),
+        };
+        Ok(())
+    }
+
+    /// Decrypts the whole content into the cache object, which is made if there is none.
+    pub fn fill(&mut self, cipher: &ContentCipher) -> Result<()> {
+        self.read_header(cipher.cipher())?;
+        let lower = self.lower()?;
+        let (created, writer) = match &self.content {
+            None => {
+                let (content, writer) = Content::create(self.size, None)?;
+                (Some(content), writer)
+            }
+            Some(content) => {
+                // Programs have descriptors of this object, and another process has changed the file.
+                content.resize(self.size)?;
+                if self.size > 0 {
+                    content.punch(0, self.size)?;
+                }
+                (None, content.writer()?)
+            }
+        };
+        if let Some(id) = &self.id {
+            let encrypted = cipher.cipher().encrypted_size(self.size);
+            let mut next = 0;
+            for (start, len) in lower.data_segments(encrypted)? {
+                let blocks = encrypted_blocks(cipher.cipher(), start, start + len);
+                let blocks = blocks.start.max(next)..blocks.end.min(self.size.div_ceil(PAGE));
+                next = next.max(blocks.end);
+                let piece = |blocks: Range<u64>| {
+                    let data = decrypt_blocks(lower, cipher, id, self.size, blocks.clone())?;
+                    Ok(write_all_at(&writer, blocks.start * PAGE, &data)?)
+                };
+                in_pieces(blocks, piece)?;
+            }
+            let last = self.size / PAGE;
+            if !self.size.is_multiple_of(PAGE) && next <= last {
+                // A hole is a whole block: this is refused.
+                decrypt_blocks(lower, cipher, id, self.size, last..last + 1)?;
+            }
+        }
+        if let Some(content) = created {
+            self.content = Some(content);
+        }
+        Ok(())
+    }
+
+    /// Block `number` as it is now: from the cache object, else decrypted.
+    fn block(&self, cipher: &ContentCipher, number: u64) -> Result<Vec<u8>> {
+        let len = self.size.saturating_sub(number * PAGE).min(PAGE);
+        let Some(content) = &self.content else {
+            let Some(id) = self.id.as_ref().filter(|_| len > 0) else {
+                return Ok(Vec::new());
+            };
+            return decrypt_blocks(self.lower()?, cipher, id, self.size, number..number + 1);
+        };
+        let mut data = vec![0; usize::try_from(len).unwrap_or(0)];
+        let got = content.read_at(number * PAGE, &mut data)?;
+        data.truncate(got);
+        Ok(data)
+    }
+
+    /// Encrypts and stores `data` at `start`, and changes the cache object by `change`, piece by piece. How much was written; an error
+    /// only if nothing was. The content is loaded, and `start` is not beyond its end.
+    pub fn write(
+        &mut self,
+        cipher: &ContentCipher,
+        start: u64,
+        data: &[u8],
+        change: impl Fn(&Content, &[u8], u64) -> goanna_vfs::Result<usize>,
+    ) -> Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
+            let at = start + done as u64;
+            let room = (PIECE * PAGE - at % PAGE) as usize;
+            let piece = rest.get(..room).unwrap_or(rest);
+            let result = self.write_piece(cipher, at, piece).and_then(|()| {
+                let written = change(self.content()?, piece, at)?;
+                self.size = self.size.max(at + written as u64);
+                Ok(written)
+            });
+            match result {
+                Ok(written) if written == piece.len() => done += written,
+                other => {
+                    // The cache object has what is right; part of the piece may be stored.
+                    self.store_again(cipher, at, piece.len());
+                    return match other {
+                        Ok(written) => Ok(done + written),
+                        Err(_) if done > 0 => Ok(done),
+                        Err(failure) => Err(failure),
+                    };
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_piece(&mut self, cipher: &ContentCipher, at: u64, piece: &[u8]) -> Result<()> {
+        let end = at + piece.len() as u64;
+        let blocks = blocks_of(at..end);
+        let (first, last) = (blocks.start, blocks.end.saturating_sub(1));
+        let mut plain = Vec::with_capacity(((blocks.end - first) * PAGE) as usize);
+        let head = usize::try_from(at - first * PAGE).unwrap_or(0);
+        if head > 0 {
+            plain = self.block(cipher, first)?;
+            let tail = plain.split_off(head.min(plain.len()));
+            plain.resize(head, 0);
+            plain.extend_from_slice(piece);
+            if first == last {
+                plain.extend_from_slice(tail.get(piece.len()..).unwrap_or_default());
+            }
+        } else {
+            plain.extend_from_slice(piece);
+        }
+        let block_end = (last + 1) * PAGE;
+        if end < block_end && end < self.size && (first != last || head == 0) {
+            let old = self.block(cipher, last)?;
+            let kept = usize::try_from(end - last * PAGE).unwrap_or(0);
+            plain.extend_from_slice(old.get(kept..).unwrap_or_default());
+        }
+        self.store(cipher, first, &plain)
+    }
+
+    /// Encrypts and stores `plain`, which begins at block `first`, with the header of a file that has none.
+    fn store(&mut self, cipher: &ContentCipher, first: u64, plain: &[u8]) -> Result<()> {
+        self.version = None;
+        let mut out = Vec::with_capacity(plain.len() + plain.len() / 64 + 64);
+        let id = match self.id {
+            Some(id) => id,
+            None => {
+                let mut id = FileId::default();
+                keys::random(&mut id)?;
+                out.extend_from_slice(&header(&id));
+                if first > 0 {
+                    self.lower()?.write_at(0, &out)?;
+                    out.clear();
+                }
+                id
+            }
+        };
+        let offset = if out.is_empty() {
+            cipher.cipher().offset(first)
+        } else {
+            0
+        };
+        for (number, block) in (first..).zip(plain.chunks(BLOCK)) {
+            cipher.encrypt(block, number, Some(&id), &mut out)?;
+        }
+        // From here on the header is there, even if the blocks are stored in part only.
+        let written = self.lower()?.write_at(offset, &out);
+        self.id = Some(id);
+        Ok(written?)
+    }
+
+    /// Stores the blocks `start..start + len` again as the cache object has them, and cuts off what lies behind its end, after storing
+    /// something else has failed. What fails again is damaged in the file, and is found when it is read.
+    fn store_again(&mut self, cipher: &ContentCipher, start: u64, len: usize) {
+        let end = (start + len as u64).min(self.size);
+        let _ = self.store_range(cipher, blocks_of(start..end.max(start)));
+        if let Ok(lower) = self.lower() {
+            let _ = lower.set_len(cipher.cipher().encrypted_size(self.size));
+        }
+        if self.size == 0 {
+            self.id = None;
+        }
+    }
+
+    /// Encrypts and stores blocks as the cache object has them. Zeros become holes where that is a whole block.
+    pub fn store_range(&mut self, cipher: &ContentCipher, blocks: Range<u64>) -> Result<()> {
+        let end = blocks.end.min(self.size.div_ceil(PAGE));
+        let mut first = blocks.start;
+        while first < end {
+            let last = end.min(first + PIECE);
+            let len = (last * PAGE).min(self.size) - first * PAGE;
+            let mut plain = vec![0; usize::try_from(len).unwrap_or(0)];
+            self.content()?.read_at(first * PAGE, &mut plain)?;
+            let is_hole = plain.len().is_multiple_of(BLOCK) && is_zero(&plain);
+            if !is_hole || self.store_hole(cipher, first..last).is_err() {
+                self.store(cipher, first, &plain)?;
+            }
+            first = last;
+        }
+        Ok(())
+    }
+
+    /// Makes whole blocks a hole of the encrypted file.
+    fn store_hole(&mut self, cipher: &ContentCipher, blocks: Range<u64>) -> Result<()> {
+        self.version = None;
+        if self.id.is_none() {
+            self.store(cipher, 0, &[])?;
+        }
+        let lower = self.lower()?;
+        let offset = cipher.cipher().offset(blocks.start);
+        let end = cipher.cipher().offset(blocks.end);
+        // A hole at the end must be in the size.
+        if lower.size()? < end {
+            lower.set_len(end)?;
+        }
+        Ok(lower.punch(offset, end - offset)?)
+    }
+
+    /// Sets the plain size.
+    pub fn resize(&mut self, cipher: &ContentCipher, size: u64) -> Result<()> {
+        if size > cipher.cipher().largest_file() {
+            return Err(Errno::EFBIG.into());
+        }
+        if size < self.size {
+            self.shrink(cipher, size)
+        } else if size > self.size {
+            self.grow(cipher, size)
+        } else {
+            // Linux changes the times also then.
+            let lower = self.lower()?;
+            Ok(lower.set_len(lower.size()?)?)
+        }
+    }
+
+    fn shrink(&mut self, cipher: &ContentCipher, size: u64) -> Result<()> {
+        self.version = None;
+        if !size.is_multiple_of(PAGE) {
+            let last = size / PAGE;
+            let mut block = self.block(cipher, last)?;
+            block.truncate(usize::try_from(size % PAGE).unwrap_or(0));
+            self.store(cipher, last, &block)?;
+        }
+        self.lower()?
+            .set_len(cipher.cipher().encrypted_size(size))?;
+        if size == 0 {
+            self.id = None;
+        }
+        if let Some(content) = &self.content {
+            content.resize(size)?;
+        }
+        self.size = size;
+        Ok(())
+    }
+
+    /// Only the block in which the file ended, and that in which it ends now, are stored; between them there is a hole.
+    fn grow(&mut self, cipher: &ContentCipher, size: u64) -> Result<()> {
+        self.version = None;
+        let old = self.size;
+        let (from, to) = (old / PAGE, size / PAGE);
+        if !old.is_multiple_of(PAGE) {
+            let mut block = self.block(cipher, from)?;
+            let len = (size - from * PAGE).min(PAGE);
+            block.resize(usize::try_from(len).unwrap_or(BLOCK), 0);
+            self.store(cipher, from, &block)?;
+        }
+        if size.is_multiple_of(PAGE) {
+            if self.id.is_none() {
+                self.store(cipher, 0, &[])?;
+            }
+            self.lower()?
+                .set_len(cipher.cipher().encrypted_size(size))?;
+        } else if to > from || old.is_multiple_of(PAGE) {
+            let zeros = [0; BLOCK];
+            let len = usize::try_from(size % PAGE).unwrap_or(0);
+            self.store(cipher, to, zeros.get(..len).unwrap_or_default())?;
+        }
+        if let Some(content) = &self.content {
+            content.resize(size)?;
+        }
+        self.size = size;
+        Ok(())
+    }
+
+    /// Makes the bytes `range` of the file zeros. The content is loaded.
+    pub fn punch(&mut self, cipher: &ContentCipher, range: Range<u64>) -> Result<()> {
+        let range = range.start..range.end.min(self.size);
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.version = None;
+        self.content()?
+            .punch(range.start, range.end - range.start)?;
+        // The blocks at the edges are stored; those between them become a hole.
+        let blocks = blocks_of(range);
+        let middle = (blocks.start + 1).min(blocks.end)..blocks.end.saturating_sub(1);
+        self.store_range(cipher, blocks.start..blocks.start + 1)?;
+        if blocks.end - blocks.start > 1 {
+            self.store_range(cipher, middle)?;
+            self.store_range(cipher, blocks.end - 1..blocks.end)?;
+        }
+        Ok(())
+    }
+
+    /// Stores what programs have written through mappings into the bytes `range`.
+    pub fn store_mapped(&mut self, cipher: &ContentCipher, range: Range<u64>) -> Result<()> {
+        if !self.content.as_ref().is_some_and(Content::is_mapped) {
+            return Ok(());
+        }
+        let mut found = Vec::new();
+        let id = self.id;
+        let read_stored = |number: u64| -> goanna_vfs::Result<Option<Vec<u8>>, Errno> {
+            let (Some(id), Some(lower)) = (&id, &self.lower) else {
+                return Ok(None);
+            };
+            match decrypt_blocks(lower, cipher, id, self.size, number..number + 1) {
+                Ok(data) => Ok(Some(data)),
+                // What cannot be read is stored anew.
+                Err(Failure::Damage(_)) => Ok(Some(vec![0xff; BLOCK])),
+                Err(failure) => Err(failure.errno().unwrap_or(Errno::EAGAIN)),
+            }
+        };
+        let all = RangeSet::up_to(self.size.div_ceil(PAGE));
+        let result = self.content()?.find_mapped_changes(
+            blocks_of(range),
+            self.size,
+            &all,
+            read_stored,
+            &mut found,
+        );
+        for number in found {
+            self.store_range(cipher, number..number + 1)?;
+        }
+        Ok(result?)
+    }
+}
+
+/// The blocks that the bytes `start..end` of an encrypted file touch.
+fn encrypted_blocks(cipher: Cipher, start: u64, end: u64) -> Range<u64> {
+    let block = cipher.block() as u64;
+    let content = |offset: u64| offset.saturating_sub(HEADER as u64);
+    content(start) / block..content(end).div_ceil(block)
+}
+
+/// The plain size of an encrypted file that is not cut off within a nonce or a tag.
+pub(crate) fn plain_size(cipher: Cipher, encrypted: u64) -> Result<u64> {
+    let size = cipher.plain_size(encrypted);
+    let fits = encrypted == HEADER as u64 || cipher.encrypted_size(size) == encrypted;
+    Ok(fits.then_some(size).ok_or(Damage::Block(size / PAGE))?)
+}
+
+pub(crate) fn read_id(lower: &LowerFile) -> Result<FileId> {
+    let mut bytes = [0; HEADER];
+    let got = lower.read_at(0, &mut bytes)?;
+    Ok(parse_header(bytes.get(..got).unwrap_or_default())?)
+}
+
+/// Blocks of a file of `size` plain bytes, decrypted.
+fn decrypt_blocks(
+    lower: &LowerFile,
+    cipher: &ContentCipher,
+    id: &FileId,
+    size: u64,
+    blocks: Range<u64>,
+) -> Result<Vec<u8>> {
+    decrypt_read(cipher, id, size, blocks, |offset, buf| {
+        lower.read_at(offset, buf)
+    })
+}
+
+/// As [`decrypt_blocks`], of what `read` returns for an offset of the encrypted file.
+pub(crate) fn decrypt_read(
+    cipher: &ContentCipher,
+    id: &FileId,
+    size: u64,
+    blocks: Range<u64>,
+    read: impl Fn(u64, &mut [u8]) -> goanna_vfs::Result<usize>,
+) -> Result<Vec<u8>> {
+    let kind = cipher.cipher();
+    let end = (blocks.end * PAGE).min(size);
+    let Some(len) = end.checked_sub(blocks.start * PAGE) else {
+        return Ok(Vec::new());
+    };
+    let mut plain = vec![0; usize::try_from(len).map_err(|_| Errno::ENOMEM)?];
+    let overhead = plain.len().div_ceil(BLOCK) * kind.overhead();
+    let mut encrypted = vec![0; plain.len() + overhead];
+    let got = read(kind.offset(blocks.start), &mut encrypted)?;
+    if got < encrypted.len() {
+        // Cut off since its size was read.
+        return Err(Damage::Block(blocks.start + (got / kind.block()) as u64).into());
+    }
+    let pairs = encrypted.chunks(kind.block()).zip(plain.chunks_mut(BLOCK));
+    for (number, (block, plain)) in (blocks.start..).zip(pairs) {
+        cipher.decrypt(block, number, Some(id), plain)?;
+    }
+    Ok(plain)
+}
+
+/// Calls `work` for pieces of `blocks`, on two threads where there are many. The first error.
+fn in_pieces(blocks: Range<u64>, work: impl Fn(Range<u64>) -> Result<()> + Sync) -> Result<()> {
+    let next = AtomicU64::new(blocks.start);
+    let run = || {
+        loop {
+            let first = next.fetch_add(PIECE, Ordering::Relaxed);
+            if first >= blocks.end {
+                return Ok(());
+            }
+            work(first..blocks.end.min(first + PIECE))?;
+        }
+    };
+    if blocks.end.saturating_sub(blocks.start) < PARALLEL {
+        return run();
+    }
+    std::thread::scope(|scope| {
+        let other = std::thread::Builder::new().spawn_scoped(scope, run);
+        let result = run();
+        let others = match other {
+            Ok(other) => other.join().unwrap_or(Err(Errno::EIO.into())),
+            // This thread has done it all.
+            Err(_) => Ok(()),
+        };
+        result.and(others)
+    })
+}

@@ -1,0 +1,106 @@
+//! The type of mount `aes`.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use goanna_passfs::PassFs;
+use goanna_vfs::{Backend, FileSystem, MountOption, MountOptions, OpenError, escape, escape_path};
+
+use crate::password::{Ask, source};
+use crate::{AesFs, Damage, Error, Volume};
+
+/// `aes=/cipher/dir:/plain[,passfile=F][,extpass=COMMAND][,config=F]`: shows an encrypted directory in plain.
+pub struct AesBackend {
+    /// Asks for the password where no option says where it is.
+    pub ask: Ask,
+    /// Gets the report of what is damaged: the volume and the plain path in it.
+    pub report: fn(&Path, &[u8], Damage),
+}
+
+impl Backend for AesBackend {
+    fn name(&self) -> &'static str {
+        "aes"
+    }
+
+    fn options(&self) -> &'static [MountOption] {
+        const fn option(name: &'static str, value: &'static str) -> MountOption {
+            MountOption {
+                name,
+                value: Some(value),
+            }
+        }
+        const OPTIONS: [MountOption; 3] = [
+            option("passfile", "FILE"),
+            option("extpass", "COMMAND"),
+            option("config", "FILE"),
+        ];
+        &OPTIONS
+    }
+
+    fn check(&self, options: &MountOptions) -> Result<(), String> {
+        if options.has("passfile") && options.has("extpass") {
+            return Err("passfile and extpass both".into());
+        }
+        for name in ["passfile", "config"] {
+            if let Some(path) = options.value(name).filter(|path| !path.starts_with(b"/")) {
+                return Err(format!("{name}={}: not an absolute path", escape(path)));
+            }
+        }
+        Ok(())
+    }
+
+    fn open(
+        &self,
+        source: &Path,
+        options: &MountOptions,
+    ) -> Result<Arc<dyn FileSystem>, OpenError> {
+        self.unlock(source, options).map_err(open_error)
+    }
+}
+
+impl AesBackend {
+    fn unlock(&self, dir: &Path, options: &MountOptions) -> Result<Arc<dyn FileSystem>, Error> {
+        let path = |name| {
+            options
+                .value(name)
+                .map(|path| Path::new(OsStr::from_bytes(path)))
+        };
+        let lower = PassFs::new(dir).map_err(|error| match error {
+            goanna_passfs::Error::Directory { errno, .. } => Error::Host(errno.into()),
+            error => Error::Host(std::io::Error::other(error.to_string())),
+        })?;
+        let volume = Volume::open(dir, path("config"))?;
+        let password = source(path("passfile"), options.value("extpass"));
+        let password = password.read(&format!("Password of {}: ", escape_path(dir)), self.ask)?;
+        // Keys are in this process from now on, which the programs of the run belong to the same user as.
+        goanna_sys::secret::forbid_reading().map_err(|errno| Error::Memory(errno.into()))?;
+        let master = volume.unlock(&password)?;
+        let (report, source) = (self.report, dir.to_owned());
+        let fs = AesFs::new(
+            Arc::new(lower),
+            &volume.config().features()?,
+            &master,
+            Box::new(move |path, damage| report(&source, path, damage)),
+        )?;
+        Ok(Arc::new(fs))
+    }
+}
+
+fn open_error(error: Error) -> OpenError {
+    let hint = match &error {
+        Error::ReadConfig(why) if why.kind() == std::io::ErrorKind::NotFound => {
+            Some("goanna aes init makes a volume; config=FILE names a config file elsewhere")
+        }
+        Error::Memory(_) => Some("raise the limit on locked memory: ulimit -l"),
+        _ => None,
+    };
+    match error {
+        Error::Host(why) => OpenError::Host(why),
+        error => OpenError::Source {
+            why: error.to_string(),
+            hint,
+        },
+    }
+}
