@@ -129,8 +129,20 @@ pub struct Config {
     /// The whole run is one transaction. It belongs to the first mount, in mount order, that has transactions and can be
     /// changed.
     pub one_transaction: bool,
-    /// Calls that concern no mount are answered in the process where that is possible.
-    pub in_process: bool,
+    /// What is done about calls that concern no mount.
+    pub stubs: Stubs,
+}
+
+/// Whether calls that concern no mount are answered in the process, by stubs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stubs {
+    /// They come to the monitor.
+    #[default]
+    Unused,
+    /// Where that is possible.
+    Used,
+    /// As `Used`, and they are counted.
+    Counted,
 }
 
 /// How the command ended.
@@ -338,7 +350,12 @@ impl Run {
             ),
             profiled: Profiled::new(config.profile),
             outside: Policy::new(config.outside, config.one_transaction, config.note.clone()),
-            in_process: InProcess::new(&config.mounts, run_dir.path(), unused),
+            in_process: InProcess::new(
+                &config.mounts,
+                run_dir.path(),
+                unused,
+                config.stubs == Stubs::Counted,
+            ),
             mounts: config.mounts,
             tasks: Tasks::default(),
             in_flight: InFlight::default(),
@@ -457,7 +474,10 @@ impl Run {
         monitor.shadows.sweep(Vec::new);
         Ok(Outcome {
             status,
-            stats: monitor.stats.snapshot(),
+            stats: Stats {
+                in_process: monitor.in_process.answered(),
+                ..monitor.stats.snapshot()
+            },
             transaction: transaction.map(|transaction| transaction.end(status)),
             lost: monitor.participants.lost(),
         })
@@ -466,7 +486,7 @@ impl Run {
 
 /// Why no call is answered in the process under `config`.
 fn unused(config: &Config) -> Option<Unused> {
-    if !config.in_process {
+    if config.stubs == Stubs::Unused {
         return Some(Unused::Option);
     }
     (config.profile.is_some() || config.outside != Outside::Allow).then_some(Unused::Watched)

@@ -57,6 +57,7 @@ impl Counters {
             answered: self.answered.load(Relaxed),
             passed_on: self.passed_on.load(Relaxed),
             failed: self.failed.load(Relaxed),
+            in_process: 0,
             calls,
         }
     }
@@ -71,6 +72,8 @@ pub struct Stats {
     pub passed_on: u64,
     /// Calls answered with an errno.
     pub failed: u64,
+    /// Calls answered in the process, if they were counted.
+    pub in_process: u64,
     /// Calls by name, most frequent first.
     pub calls: Vec<(&'static str, u64)>,
 }

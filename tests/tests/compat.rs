@@ -120,6 +120,36 @@ fn calls_in_the_process() {
     }
 }
 
+/// `--stats` counts calls that stubs answer, which do not come to the monitor then.
+#[test]
+fn calls_in_the_process_are_counted() {
+    if std::env::var_os("GOANNA_TEST_FAST_PATH").is_some() {
+        return;
+    }
+    let check = finish(Place::pass().native(binary("goanna")).arg("check"));
+    let patched = check.text().contains("ok       calls in the process");
+    let place = Place::pass();
+    let script = "for i in {1..500}; do test -e /etc/passwd; done";
+    let counted = |option| {
+        let mut run = place.run_with(&["--stats=json", option]);
+        let ended = finish(run.args(["/bin/bash", "-c", script]));
+        let figure = |name: &str| -> u64 {
+            let errors = ended.errors();
+            let (_, rest) = errors.split_once(&format!("\"{name}\":")).unwrap();
+            let digits = rest.split(|c: char| !c.is_ascii_digit()).next();
+            digits.unwrap().parse().unwrap()
+        };
+        (figure("in_process"), figure("passed_on"))
+    };
+    let (without, all) = counted("--no-fast-path");
+    assert_eq!(without, 0);
+    assert!(all >= 500, "{all}");
+    if patched {
+        let (within, rest) = counted("--fast-path");
+        assert!(within >= 490 && rest < 500, "{within} {rest}");
+    }
+}
+
 /// Processes that have made no call hold files and directories, too.
 #[test]
 fn unseen_children() {

@@ -19,6 +19,8 @@ pub struct Figures {
     pub failed: u64,
     /// Calls that the monitor looked at and left to the kernel.
     pub passed_on: u64,
+    /// Calls that were answered inside of the programs, by their own word.
+    pub in_process: u64,
     /// Calls by name, most frequent first.
     pub calls: Vec<(String, u64)>,
     /// The stores that were mounted.
@@ -75,6 +77,7 @@ impl Figures {
             answered: monitor.answered,
             failed: monitor.failed,
             passed_on: monitor.passed_on,
+            in_process: monitor.in_process,
             calls: calls
                 .map(|&(name, count)| (name.to_owned(), count))
                 .collect(),

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use goanna_monitor::{Abort, Config, Ending, Outcome, Reporter, Run, Status};
+use goanna_monitor::{Abort, Config, Ending, Outcome, Reporter, Run, Status, Stubs};
 use goanna_vfs::Caller;
 
 use crate::mounts::{self, Builder, MountTypes, MountedStores, OpenStore};
@@ -61,7 +61,11 @@ pub fn perform(
         profile,
         outside: plan.outside.into(),
         one_transaction: plan.one_transaction,
-        in_process: plan.in_process,
+        stubs: match (plan.in_process, plan.figures) {
+            (false, _) => Stubs::Unused,
+            (true, false) => Stubs::Used,
+            (true, true) => Stubs::Counted,
+        },
     })
     .map_err(Error::from)
     .and_then(start);

@@ -76,13 +76,18 @@ pub fn write(tid: i32, addr: u64, data: &[u8]) -> Result<usize, Errno> {
 /// Writes all of `data` at `addr` whatever the protection of the memory there, as a debugger does: private mappings
 /// only. The caller must be the tracee's ptracer. EFAULT, EIO.
 pub fn write_forced(tid: i32, addr: u64, data: &[u8]) -> Result<(), Errno> {
-    use std::os::unix::fs::FileExt;
+    write_all_forced(tid, &[(addr, data)])
+}
+
+/// As [`write_forced`], several pieces in this order.
+pub fn write_all_forced(tid: i32, pieces: &[(u64, &[u8])]) -> Result<(), Errno> {
     let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
     let memory = std::fs::OpenOptions::new()
         .write(true)
         .open(format!("/proc/{tid}/mem"))
         .map_err(errno)?;
-    memory.write_all_at(data, addr).map_err(errno)
+    let mut pieces = pieces.iter();
+    pieces.try_for_each(|(addr, data)| memory.write_all_at(data, *addr).map_err(errno))
 }
 
 /// Writes all of `data` at `addr`, or `EFAULT` (a part may then have been written, as the kernel's own copies do).

@@ -28,7 +28,7 @@ fn run(dir: OsString, target: OsString, command: Vec<OsString>) -> Result<u8, Bo
         profile: None,
         outside: Outside::Allow,
         one_transaction: false,
-        in_process: false,
+        stubs: goanna_monitor::Stubs::Unused,
     })?;
     let outcome = run.command(command, Interception::Auto, &signals)?;
     Ok(match outcome.status {

@@ -34,7 +34,7 @@ fn run(archive: OsString, target: OsString, command: Vec<OsString>) -> Result<u8
         profile: None,
         outside: Outside::Allow,
         one_transaction: false,
-        in_process: false,
+        stubs: goanna_monitor::Stubs::Unused,
     })?;
     let outcome = run.command(command, Interception::Auto, &signals)?;
     Ok(match outcome.status {

@@ -13,6 +13,8 @@ pub struct Constants {
     pub magic: [u64; 2],
     /// The devices of the run-time directory, of memfds, and of /proc.
     pub devices: [u64; 3],
+    /// Stubs count the calls that they answer.
+    pub counts: bool,
     /// [`hash`] of each name that leads from the host into a mount, or into /proc.
     pub names: Vec<u64>,
 }

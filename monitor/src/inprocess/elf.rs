@@ -15,6 +15,7 @@ const DT_SONAME: u64 = 14;
 const SHT_NOBITS: u32 = 8;
 const SHF_ALLOC: u64 = 2;
 const PF_X: u32 = 1;
+const PF_W: u32 = 2;
 /// Most program headers, section headers, and entries of the dynamic section and of the table of functions that are read.
 const HEADERS_MAX: usize = 256;
 const FUNCTIONS_MAX: usize = 1 << 17;
@@ -103,6 +104,15 @@ impl<'d> Elf<'d> {
             .filter(|segment| segment.flags & PF_X != 0);
         let first = code.next()?;
         code.next().is_none().then_some(first)
+    }
+
+    /// Where the last segment that can be written ends in memory.
+    pub fn data_end(&self) -> Option<u64> {
+        let data = self
+            .of_kind(PT_LOAD)
+            .filter(|segment| segment.flags & PF_W != 0);
+        let last = data.last()?;
+        last.address.checked_add(last.memory_size)
     }
 
     /// The file's bytes at these addresses.

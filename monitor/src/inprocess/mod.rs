@@ -25,6 +25,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use goanna_sys::mappings::{self, Mapping};
 use goanna_sys::{memfile, stat, stub};
@@ -80,19 +81,22 @@ pub struct InProcess {
     libraries: Mutex<HashMap<Identity, Examined>>,
     /// By thread.
     spaces: Mutex<HashMap<i32, Arc<Space>>>,
+    answered: AtomicU64,
 }
 
 impl InProcess {
-    /// For a run over `mounts`, whose run-time directory is `run_dir`; not used where `unused` says why.
-    pub fn new(mounts: &Mounts, run_dir: &Path, unused: Option<Unused>) -> Self {
+    /// For a run over `mounts`, whose run-time directory is `run_dir`; not used where `unused` says why. `counts`: stubs count
+    /// their calls.
+    pub fn new(mounts: &Mounts, run_dir: &Path, unused: Option<Unused>, counts: bool) -> Self {
         let constants = match unused {
             Some(_) => None,
-            None => constants(mounts, run_dir).ok(),
+            None => constants(mounts, run_dir, counts).ok(),
         };
         Self {
             constants,
             libraries: Mutex::default(),
             spaces: Mutex::default(),
+            answered: AtomicU64::new(0),
         }
     }
 
@@ -158,6 +162,8 @@ impl InProcess {
         let Some(parent) = self.space(tid) else {
             return;
         };
+        // The child's counter begins where its parent's is.
+        self.count(tid);
         let flags = flags.unwrap_or(SHARED);
         // Memory that is used by one process after the other is used by one.
         let takes_turns = flags & (VM | VFORK) == VM | VFORK && flags & SHARED == 0;
@@ -188,6 +194,28 @@ impl InProcess {
                 space::turn_off_unknown(constants, tid, &mapping, library);
             }
         }
+    }
+
+    /// Whether [`InProcess::count`] is to be called when processes exit or execute a program.
+    pub fn counts(&self) -> bool {
+        self.constants
+            .as_ref()
+            .is_some_and(|constants| constants.counts)
+    }
+
+    /// Takes note of the calls that were answered in the process of `tid`, whose memory is about to go.
+    pub fn count(&self, tid: i32) {
+        if !self.counts() {
+            return;
+        }
+        if let Some(space) = self.space(tid) {
+            self.answered.fetch_add(space.count(tid), Ordering::Relaxed);
+        }
+    }
+
+    /// Calls that stubs have answered, by the programs' own words.
+    pub fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
     }
 
     /// Thread `tid` has ended.
@@ -315,7 +343,7 @@ fn distinct_device(run_dir: &Path) -> Result<u64, Errno> {
 }
 
 /// What stubs are to compare with. EBUSY where that does not suffice.
-fn constants(mounts: &Mounts, run_dir: &Path) -> Result<Constants, Errno> {
+fn constants(mounts: &Mounts, run_dir: &Path, counts: bool) -> Result<Constants, Errno> {
     let run = distinct_device(run_dir)?;
     let memory = stat::identity(memfile::create(c"device")?.as_fd())?.0;
     let processes = device(Path::new("/proc"))?;
@@ -332,6 +360,7 @@ fn constants(mounts: &Mounts, run_dir: &Path) -> Result<Constants, Errno> {
         key: random()?,
         magic: [random()?, random()?],
         devices: [run, memory, processes],
+        counts,
         names,
     })
 }

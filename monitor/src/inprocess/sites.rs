@@ -21,7 +21,8 @@ pub const SITE: u64 = 7;
 /// How far a short branch reaches.
 const SHORT: u64 = 130;
 /// The libraries that are looked into, by their own names.
-const NAMES: [&[u8]; 2] = [b"libc.so.6", b"ld-linux-x86-64.so.2"];
+const NAMES: [&[u8]; 2] = [LIBC, b"ld-linux-x86-64.so.2"];
+const LIBC: &[u8] = b"libc.so.6";
 
 /// A call of a library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub struct Library {
     pub code: Range<u64>,
     /// The zeros behind its code, up to the end of the page.
     pub padding: Range<u64>,
+    /// Eight bytes behind its data that nobody uses.
+    pub counter: Option<u64>,
     /// Its build id, and the address of that.
     pub build_id: (u64, Vec<u8>),
     /// Its calls, by address.
@@ -78,6 +81,8 @@ impl Library {
             code_offset: code.offset,
             code: range,
             padding,
+            // The loader allocates memory behind its own data.
+            counter: elf.data_end().filter(|_| name == LIBC).and_then(counter),
             build_id: (id_at, id.to_vec()),
             sites,
         })
@@ -89,6 +94,12 @@ impl Library {
         let index = self.sites.binary_search_by_key(&at, |site| site.at).ok()?;
         self.sites.get(index)
     }
+}
+
+/// The last word of the page in which the data ends, unless it is of the data.
+fn counter(end: u64) -> Option<u64> {
+    let last = end.checked_next_multiple_of(PAGE)?.checked_sub(8)?;
+    (last >= end).then_some(last)
 }
 
 /// The zeros from address `end` to the end of its page, where `offset` is the address's place in the file.

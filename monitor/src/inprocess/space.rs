@@ -61,6 +61,8 @@ pub struct Area {
     used: Vec<(u64, u32)>,
     pub patched: Vec<Site>,
     is_written: bool,
+    /// What the counter was when it was last asked.
+    counted: u64,
 }
 
 impl Area {
@@ -77,6 +79,7 @@ impl Area {
             used: Vec::new(),
             patched: Vec::new(),
             is_written: false,
+            counted: 0,
         })
     }
 
@@ -144,13 +147,17 @@ impl Area {
         let here = self.site_start(self.patched.len());
         let code = area::site(&site, self.base, self.start(), here).ok_or(Errno::ERANGE)?;
         let jump = area::jump(at, here).ok_or(Errno::ERANGE)?;
-        if !self.is_written {
+        if self.is_written {
+            tracee::write_all_forced(tid, &[(here, &code), (at, &jump)])?;
+        } else {
             self.verify(tid)?;
-            tracee::write_forced(tid, self.start(), &area::common(constants, 0, flags))?;
+            let counter = self.counter().filter(|_| constants.counts);
+            let mut common = area::common(constants, counter.unwrap_or(0), flags);
+            // The first site's code lies behind it.
+            common.extend_from_slice(&code);
+            tracee::write_all_forced(tid, &[(self.start(), &common), (at, &jump)])?;
             self.is_written = true;
         }
-        tracee::write_forced(tid, here, &code)?;
-        tracee::write_forced(tid, at, &jump)?;
         self.patched.push(site);
         Ok(())
     }
@@ -167,6 +174,22 @@ impl Area {
             return Err(Errno::EBUSY);
         }
         Ok(())
+    }
+
+    fn counter(&self) -> Option<u64> {
+        self.library.counter.map(|counter| self.base + counter)
+    }
+
+    /// The calls that `tid` has answered in the process since it was last asked. It is the program's own word.
+    fn count(&mut self, tid: i32) -> u64 {
+        let mut word = [0; 8];
+        let counter = self.counter().filter(|_| self.is_written);
+        let read = counter.map(|counter| tracee::read_exact(tid, counter, &mut word));
+        if read != Some(Ok(())) {
+            return 0;
+        }
+        let now = u64::from_le_bytes(word);
+        now.saturating_sub(std::mem::replace(&mut self.counted, now))
     }
 
     /// Sets the flags, if the area is still there.
@@ -304,6 +327,13 @@ impl Space {
             state.is_off = true;
             state.set_flags(constants, tid);
         }
+    }
+
+    /// See [`Area::count`].
+    pub fn count(&self, tid: i32) -> u64 {
+        let mut state = self.state.lock();
+        let counts = state.areas.iter_mut().map(|area| area.count(tid));
+        counts.fold(0, u64::saturating_add)
     }
 
     /// Shows `see` the library around `ip`, if it is patched.

@@ -97,6 +97,7 @@ impl Supervisor {
     /// A program is about to be executed: one that a rule is for gets its filter before.
     pub(super) fn execute(&mut self, call: &Call<'_>, exec: &Exec, envp: u64) -> Result<Next> {
         let tid = call.task.tid;
+        self.monitor.in_process.count(tid);
         self.entering.remove(&tid);
         let path = if exec.path.is_empty() {
             procfs::fd_link(tid, exec.dirfd).unwrap_or_default()

@@ -234,6 +234,10 @@ impl Supervisor {
         }
         self.monitor.in_process.executed(tid, former);
         self.monitor.participants.rename(former, tid);
+        if self.monitor.in_process.counts() {
+            // Without the stop before its exit its calls are not counted, and nothing else.
+            let _ = ptrace::set_options(tid, Options::MONITOR | Options::TRACEEXIT);
+        }
         let entered = self.entering.remove(&former);
         self.monitor.profiled.executed(&self.monitor, tid, entered);
         // A thread may have gone before it could tell of its child.
@@ -252,6 +256,7 @@ impl Supervisor {
     /// Lets thread `tid` exit, after its core files have been moved to where they belong: that may take long, so another
     /// thread does it.
     fn exiting(&mut self, tid: i32) -> Result<(), Errno> {
+        self.monitor.in_process.count(tid);
         let files = self.core_files.exiting(&self.monitor, tid);
         if files.is_empty() {
             return ptrace::cont(tid, 0);

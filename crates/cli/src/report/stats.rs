@@ -44,6 +44,7 @@ fn json(figures: &Figures) -> Value {
         "answered": figures.answered,
         "failed": figures.failed,
         "passed_on": figures.passed_on,
+        "in_process": figures.in_process,
         "calls": calls,
         "stores": stores.collect::<Vec<Value>>(),
     })
@@ -58,6 +59,7 @@ fn table(figures: &Figures, all: bool) -> String {
     row("calls answered", figures.answered.to_string());
     row("calls failed", figures.failed.to_string());
     row("calls passed on", figures.passed_on.to_string());
+    row("calls in the process", figures.in_process.to_string());
     let shown = if all { usize::MAX } else { LISTED };
     for (name, count) in figures.calls.iter().take(shown) {
         row(&format!("  {name}"), count.to_string());
