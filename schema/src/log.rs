@@ -287,7 +287,7 @@ impl FoundFrame {
     }
 
     /// Bytes of the frame in its segment, with the zeros behind it; `None` on overflow.
-    pub fn len(&self) -> Option<u64> {
+    pub fn room(&self) -> Option<u64> {
         let end = self
             .header
             .payload_len

@@ -263,7 +263,7 @@ proptest! {
             prop_assert_eq!(found.header.author.program(), b"a program");
             let expected: Vec<_> = given.into_iter().map(|(k, v)| (Bytes::from(k), v.map(Bytes::from))).collect();
             prop_assert_eq!(changes, expected);
-            at += found.len().unwrap() as usize;
+            at += found.room().unwrap() as usize;
         }
         prop_assert_eq!(at, raw.len());
     }
@@ -327,7 +327,7 @@ fn a_segment_of_format_1_is_read() {
     assert_eq!((header.author.uid, header.author.pid), (1000, 4711));
     assert_eq!(header.author.program(), b"");
     assert!(!header.transaction && !header.others);
-    assert_eq!(found.len(), Some(frame.len() as u64));
+    assert_eq!(found.room(), Some(frame.len() as u64));
     let given: Vec<_> = one()
         .into_iter()
         .map(|(k, v)| (Bytes::from(k), v.map(Bytes::from)))

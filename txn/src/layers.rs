@@ -61,7 +61,7 @@ pub(crate) struct Overlay {
 }
 
 impl Layers {
-    /// Layers with changes that the log has up to record `seq`.
+    /// Layers with changes that the log has up to frame `seq`.
     pub(crate) fn behind(changes: Changes, seq: u64) -> Self {
         let mut layers = Self::default();
         if !changes.is_empty() {

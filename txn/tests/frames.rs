@@ -60,7 +60,7 @@ fn frames(path: &Path) -> (SegmentHeader, Vec<(FrameHeader, Vec<u8>)>) {
         let payload = raw[start..start + frame.header.payload_len as usize].to_vec();
         assert!(frame.matches(&payload));
         found.push((frame.header, payload));
-        at += frame.len().unwrap() as usize;
+        at += frame.room().unwrap() as usize;
     }
     (segment, found)
 }

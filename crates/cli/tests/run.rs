@@ -237,3 +237,84 @@ fn facilities_and_calls_are_listed() {
     let text = fixture.goanna(&["syscalls", "openat"]).stdout;
     assert!(String::from_utf8(text).unwrap().contains("answered"));
 }
+
+/// The segments that a store has kept of its log.
+fn kept_segments(fixture: &Fixture) -> Vec<std::path::PathBuf> {
+    let log = fixture.path("store/log");
+    let entries = fs::read_dir(log)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut kept: Vec<_> = entries
+        .filter(|path| path.extension().is_some_and(|end| end == "kept"))
+        .collect();
+    kept.sort();
+    kept
+}
+
+#[test]
+fn a_kept_log_is_shown_and_checked() {
+    let fixture = Fixture::new();
+    let run = |option: &[&str], script: &str| {
+        let args = [&["run"], option, &["--", "sh", "-c", script]].concat();
+        let output = fixture.amino(&args);
+        assert!(output.status.success(), "{}", stderr(&output));
+        // The store's owner has gone, and has closed the store.
+        let stopped = fixture.amino(&["daemon", "stop"]);
+        assert!(stopped.status.code().is_some(), "{}", stderr(&stopped));
+    };
+    let kept = || -> Value {
+        let output = fixture.amino(&["info", "--json"]);
+        let info: Value = serde_json::from_slice(&output.stdout).unwrap();
+        info["kept_log"].clone()
+    };
+    run(&[], "echo a >/amino/a");
+    assert_eq!(
+        (kept()["on"].clone(), kept_segments(&fixture).len()),
+        (false.into(), 0)
+    );
+    run(&["--keep-log"], "echo b >/amino/b");
+    run(&["--txn"], "echo c >/amino/c");
+    let found = kept();
+    assert_eq!(
+        (&found["on"], &found["gaps"]),
+        (&true.into(), &0.into()),
+        "{found}"
+    );
+    let segments = kept_segments(&fixture);
+    assert_eq!(found["segments"], segments.len(), "{found}");
+    assert!(found["transactions"].as_u64() >= Some(2), "{found}");
+    let seconds = |key: &str| found[key]["sec"].as_u64().unwrap();
+    assert!(seconds("first") > 1_700_000_000 && seconds("first") <= seconds("last"));
+    let text = String::from_utf8(fixture.amino(&["info"]).stdout).unwrap();
+    assert!(
+        text.contains("kept log") && text.contains(" transactions in "),
+        "{text}"
+    );
+    let checked = fixture.amino(&["fsck", "--json"]);
+    let report: Value = serde_json::from_slice(&checked.stdout).unwrap();
+    assert_eq!(
+        report["kept_transactions"], found["transactions"],
+        "{report}"
+    );
+
+    // Nothing else needs them, but they are missed.
+    let last = segments.last().unwrap();
+    let raw = fs::read(last).unwrap();
+    fs::remove_file(last).unwrap();
+    let checked = fixture.amino(&["fsck"]);
+    let text = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert_eq!(checked.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("KEPTLOG:\n") && text.contains("which were kept, are not"),
+        "{text}"
+    );
+    assert_eq!(kept()["gaps"], 1);
+    fs::write(last, raw).unwrap();
+    run(&["--keep-log=off"], "echo d >/amino/d");
+    let after = kept();
+    assert_eq!(
+        (&after["on"], &after["transactions"]),
+        (&false.into(), &found["transactions"])
+    );
+    assert_eq!(fixture.amino(&["fsck"]).status.code(), Some(0));
+}

@@ -99,8 +99,41 @@ pub struct Facts {
     pub durable_seq: u64,
     /// Sequence number of the last commit that the engine has.
     pub applied_seq: u64,
-    /// Records of the log that were replayed when the store was opened.
+    /// Transactions of the log that were replayed when the store was opened.
     pub replayed: u64,
+    /// The segments of the log that are kept.
+    pub kept: Kept,
+}
+
+/// The segments of the log that a store keeps though it does not need them any more.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Whether more are kept from now on.
+    pub on: bool,
+    /// Their number.
+    pub segments: u64,
+    /// Bytes of their files.
+    pub bytes: u64,
+    /// Number of their transactions.
+    pub transactions: u64,
+    /// The times of the first and the last one, nanoseconds since 1970.
+    pub times: Option<(u64, u64)>,
+    /// Number of gaps: places where transactions cannot be read.
+    pub gaps: u64,
+}
+
+impl Kept {
+    fn of(store: &Store) -> Result<Self, amino_txn::Error> {
+        let log = store.kept_log(false)?;
+        Ok(Self {
+            on: log.keeps,
+            segments: log.segments,
+            bytes: log.bytes,
+            transactions: log.transactions,
+            times: log.times,
+            gaps: log.losses.len() as u64,
+        })
+    }
 }
 
 impl Facts {
@@ -119,6 +152,7 @@ impl Facts {
             durable_seq: info.durable_seq,
             applied_seq: info.applied_seq,
             replayed: store.stats().replayed,
+            kept: Kept::of(store)?,
         })
     }
 }
@@ -159,6 +193,11 @@ mod tests {
             durable_seq: 4,
             applied_seq: 3,
             replayed: 2,
+            kept: Kept {
+                on: true,
+                times: Some((1, u64::MAX)),
+                ..Kept::default()
+            },
         };
         let bytes = postcard::to_allocvec(&facts).unwrap();
         assert_eq!(postcard::from_bytes::<Facts>(&bytes).unwrap(), facts);

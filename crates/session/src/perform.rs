@@ -47,6 +47,7 @@ pub fn perform(
             caller,
             owned,
             engine: plan.engine,
+            keep_log: plan.keep_log,
             create: plan.create(),
             note: &|text| note.line(text),
         };

@@ -14,6 +14,8 @@ pub struct Plan {
     pub specs: Vec<MountSpec>,
     /// The engine of that store, if the run makes it.
     pub engine: Option<Engine>,
+    /// Whether that store keeps the segments of its log from now on; `None`: as before.
+    pub keep_log: Option<bool>,
     /// Stores are made also where there is no directory to make them in.
     pub create: bool,
     /// The first store is at the default place.

@@ -199,6 +199,12 @@ pub fn check_engine(dir: &Path, fs: &AminoFs, wanted: Option<Engine>) -> Result<
     }
 }
 
+/// From now on the store keeps the segments of its log that it does not need any more, or does not.
+pub fn keep_log(dir: &Path, fs: &AminoFs, keep: bool) -> Result<(), Error> {
+    let kept = fs.store().keep_log(keep);
+    kept.map_err(|why| Error::store(dir, amino_fs::Error::from(why)))
+}
+
 /// Fails where there is no directory at all.
 pub fn must_exist(dir: &Path) -> Result<(), Error> {
     if dir.try_exists().map_err(|why| Error::host(dir, why))? {

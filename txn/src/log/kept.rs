@@ -146,7 +146,7 @@ fn read_segment(
     while at < window.len {
         let raw = window.at(at, FRAME_HEADER_LEN, &mut buffer)?;
         let found = FoundFrame::decode(&segment, raw).ok();
-        let found = found.filter(|found| found.len().is_some_and(|len| len <= window.len - at));
+        let found = found.filter(|found| found.room().is_some_and(|len| len <= window.len - at));
         let found = match found {
             Some(found) if payloads && !window.has_payload(at, &found)? => None,
             found => found,
@@ -173,7 +173,7 @@ fn read_segment(
             }),
         }
         follows = true;
-        at += found.len().unwrap_or(FRAME_ALIGN as u64);
+        at += found.room().unwrap_or(FRAME_ALIGN as u64);
     }
     Ok(())
 }

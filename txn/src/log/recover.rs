@@ -84,9 +84,8 @@ pub(crate) fn recover<'a>(
             bytes: raw.len() as u64,
             ..Former::unused(path.clone())
         });
-        match listed.map(|listed| check_room(&path, &raw, listed)) {
-            Some(Err(cut)) => (replay.damage)(cut)?,
-            _ => {}
+        if let Some(Err(cut)) = listed.map(|listed| check_room(&path, &raw, listed)) {
+            (replay.damage)(cut)?;
         }
         match read_header(&path, &raw, header.store_id, number, listed.is_some()) {
             Ok(Some(head)) => replay.segment(&path, &raw, &head)?,
@@ -261,6 +260,6 @@ fn read_frame(
     if !found.matches(payload) {
         return None;
     }
-    let next = at.checked_add(usize::try_from(found.len()?).ok()?)?;
+    let next = at.checked_add(usize::try_from(found.room()?).ok()?)?;
     Some((found, raw.slice_ref(payload), next))
 }

@@ -9,7 +9,7 @@ mod survey;
 use std::fmt;
 use std::path::Path;
 
-use amino_txn::Store;
+use amino_txn::{Loss, Store};
 
 use crate::{Error, Options};
 
@@ -24,6 +24,8 @@ pub enum Constraint {
     Records,
     /// The engine holds the entries that it was given, by their number and sum.
     Holdings,
+    /// The segments of the log that were kept have every transaction that they should.
+    KeptLog,
     /// Each file identifier is unique, and below the next one to be given out.
     UniqId,
     /// Each file's link count equals the number of names that refer to it.
@@ -50,6 +52,7 @@ impl Constraint {
         match self {
             Self::Records => "RECORDS",
             Self::Holdings => "HOLDINGS",
+            Self::KeptLog => "KEPTLOG",
             Self::UniqId => "UNIQID",
             Self::RefCount => "REFCOUNT",
             Self::NoOrphanedFiles => "NOORPHANEDFILES",
@@ -106,6 +109,8 @@ pub struct Report {
     pub pages: u64,
     /// Bytes of regular files.
     pub bytes: u64,
+    /// Transactions in segments of the log that were kept.
+    pub kept_transactions: u64,
     /// What is wrong, in the order of the constraints.
     pub findings: Vec<Finding>,
 }
@@ -161,6 +166,16 @@ fn holdings((tag, what): (u8, String)) -> Finding {
     }
 }
 
+fn kept_log(Loss { place, what }: Loss) -> Finding {
+    Finding {
+        constraint: Constraint::KeptLog,
+        key: place.into_bytes(),
+        ino: None,
+        path: None,
+        what,
+    }
+}
+
 /// Checks an open store as it is at one moment, whatever is changed in it meanwhile.
 pub fn check(store: &Store, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
     let snapshot = store.snapshot()?;
@@ -172,6 +187,8 @@ pub fn check(store: &Store, progress: &mut dyn FnMut(u64)) -> Result<Report, Err
     let mut findings = std::mem::take(&mut survey.undecodable);
     findings.extend(snapshot.differences()?.into_iter().map(holdings));
     drop(snapshot);
+    let kept = store.kept_log(true)?;
+    findings.extend(kept.losses.into_iter().map(kept_log));
     for (_, check) in CHECKS {
         check(&survey, &mut findings);
     }
@@ -182,6 +199,7 @@ pub fn check(store: &Store, progress: &mut dyn FnMut(u64)) -> Result<Report, Err
         orphans: survey.files.values().filter(|file| file.orphan).count() as u64,
         pages: survey.pages.values().map(|pages| pages.count).sum(),
         bytes: survey.files.values().map(survey::File::content_len).sum(),
+        kept_transactions: kept.transactions,
         findings,
     })
 }

@@ -3,7 +3,7 @@
 //! A transaction's changes are kept in its [`Level`]: records, copies of inodes, differences of directories. Its
 //! operations look through the levels, innermost first, and then at the committed state ([`crate::view::View`]). A commit merges a level
 //! into the one around it, or, of an outermost transaction, into the committed state, within one operation, so that the log
-//! gets all of it in one record ([`publish`]). An abort drops the level.
+//! gets all of it in one frame ([`publish`]). An abort drops the level.
 //!
 //! A single operation outside of transactions reads what was committed without locks: it could as well have run before
 //! all that are open. Before it changes something it takes the locks that a transaction would, and gives them back at its end.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::common::{
-    CommandLine, Common, Engine, Intercept, Level, Listing, Loudness, Outside, StatsFormat,
+    CommandLine, Common, Engine, Intercept, Keep, Level, Listing, Loudness, Outside, StatsFormat,
     listing_help, run_status, spec_help,
 };
 use super::txn::Txn;
@@ -111,6 +111,16 @@ pub struct Run {
     /// Storage engine, if the store is created; recorded in the store [default: fjall]
     #[arg(long, value_name = "NAME", value_enum)]
     pub engine: Option<Engine>,
+    /// Keep the log of all transactions from now on, or stop keeping it; recorded in the store, shown by `amino info`
+    #[arg(
+        long,
+        value_name = "on|off",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "on"
+    )]
+    pub keep_log: Option<Keep>,
     /// Run the whole command as one transaction: commit if it exits with 0, otherwise abort
     #[arg(long)]
     pub txn: bool,
@@ -205,6 +215,8 @@ Notes:
   Several amino run can use one store at the same time and see each other's
   committed changes; see amino daemon --help. --engine has an effect only when
   the store is created.
+  --keep-log keeps the changes of each transaction, with time, user and
+  program. It takes as much disk space as everything that is ever written.
   `amino run` inside `amino run` is not supported yet.
   Neither of the store's directory and the --at path may contain the other.
 

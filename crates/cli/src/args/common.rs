@@ -123,6 +123,15 @@ impl From<Level> for goanna_session::Level {
     }
 }
 
+/// Whether segments of the log are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Keep {
+    /// They are kept, from now on
+    On,
+    /// They are deleted when the store does not need them any more; those that were kept stay
+    Off,
+}
+
 /// Storage engines of an amino store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Engine {

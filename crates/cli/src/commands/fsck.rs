@@ -5,7 +5,7 @@ use std::path::Path;
 
 use goanna_daemon::client;
 use goanna_offline::absolute;
-use goanna_offline::check::{Finding, Report, check_closed};
+use goanna_offline::check::{Constraint, Finding, Report, check_closed};
 use goanna_offline::salvage::{Loss, Salvage};
 use goanna_session::{Error as SessionError, store};
 use indicatif::ProgressBar;
@@ -110,6 +110,10 @@ fn print(
             report.pages,
             report.bytes,
         ))?;
+        if report.kept_transactions > 0 {
+            let count = report.kept_transactions;
+            out.line(&format!("kept log: {count} transactions"))?;
+        }
     }
     out.finish()
 }
@@ -119,6 +123,7 @@ fn describe(finding: &Finding) -> String {
         (Some(path), Some(ino)) => format!("{} (inode {ino})", shown(path)),
         (Some(path), None) => shown(path),
         (None, Some(ino)) => format!("inode {ino}"),
+        (None, None) if finding.constraint == Constraint::KeptLog => names::escape(&finding.key),
         (None, None) => format!("key {}", names::hex(&finding.key)),
     };
     format!("{place}: {}", names::escape(finding.what.as_bytes()))
@@ -158,6 +163,7 @@ fn to_json(dir: &Path, report: &Report) -> Value {
         ("orphans", report.orphans),
         ("pages", report.pages),
         ("bytes", report.bytes),
+        ("kept_transactions", report.kept_transactions),
     ] {
         map.insert(key.into(), figure.into());
     }

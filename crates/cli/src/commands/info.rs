@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use goanna_daemon::{Error as DaemonError, NAME, client};
-use goanna_offline::facts::{Facts, disk_bytes};
+use goanna_offline::facts::{Facts, Kept, disk_bytes};
 use goanna_session::store::{self, Create, Opening};
 use goanna_session::{Error as SessionError, Level, StoreError, credentials};
 use serde_json::{Value, json};
@@ -83,11 +83,8 @@ fn inside(dir: &Path, facts: &Facts, owner: Option<(i32, usize)>) -> Lines {
     lines.put("engine", "engine", engine, engine);
     if let Some((format, created_ns)) = facts.made {
         lines.put("format", "format", format, format);
-        let sec = i64::try_from(created_ns / 1_000_000_000).unwrap_or(i64::MAX);
-        let nsec = (created_ns % 1_000_000_000) as u32;
-        let stamp = goanna_vfs::Stamp { sec, nsec };
-        let text = time_text(stamp, "%Y-%m-%d %H:%M:%S %z");
-        lines.put("made", "created", text, json!({"sec": sec, "nsec": nsec}));
+        let (text, json) = time(created_ns);
+        lines.put("made", "created", text, json);
     }
     put_size(&mut lines, dir);
     let counts = &facts.counts;
@@ -110,6 +107,7 @@ fn inside(dir: &Path, facts: &Facts, owner: Option<(i32, usize)>) -> Lines {
     ] {
         lines.put(label, key, figure, figure);
     }
+    put_kept(&mut lines, &facts.kept);
     match owner {
         None => lines.put("open by", "open_by", "nobody else", Value::Null),
         Some((pid, runs)) => {
@@ -120,6 +118,38 @@ fn inside(dir: &Path, facts: &Facts, owner: Option<(i32, usize)>) -> Lines {
         }
     }
     lines
+}
+
+/// The segments of the log that are kept, with the times of their first and last transaction.
+fn put_kept(lines: &mut Lines, kept: &Kept) {
+    let state = if kept.on { "on" } else { "off" };
+    let mut shown = state.to_owned();
+    let mut json = json!({"on": kept.on, "segments": kept.segments, "bytes": kept.bytes,
+        "transactions": kept.transactions, "gaps": kept.gaps, "first": null, "last": null});
+    if kept.segments > 0 || kept.gaps > 0 {
+        shown += &format!(
+            "; {} transactions in {} segments, {} bytes",
+            kept.transactions, kept.segments, kept.bytes
+        );
+    }
+    if let Some((first, last)) = kept.times {
+        let ((first, first_json), (last, last_json)) = (time(first), time(last));
+        shown += &format!(", from {first} to {last}");
+        (json["first"], json["last"]) = (first_json, last_json);
+    }
+    if kept.gaps > 0 {
+        shown += "; some cannot be read (amino fsck)";
+    }
+    lines.put("kept log", "kept_log", shown, json);
+}
+
+/// A time, nanoseconds since 1970, for people and for programs.
+fn time(ns: u64) -> (String, Value) {
+    let sec = i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX);
+    let nsec = (ns % 1_000_000_000) as u32;
+    let stamp = goanna_vfs::Stamp { sec, nsec };
+    let text = time_text(stamp, "%Y-%m-%d %H:%M:%S %z");
+    (text, json!({"sec": sec, "nsec": nsec}))
 }
 
 fn put_size(lines: &mut Lines, dir: &Path) {

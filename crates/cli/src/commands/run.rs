@@ -8,6 +8,7 @@ use goanna_session::{AbortReason, Environment, Plan, RunResult, credentials, per
 
 use super::open::store_dir;
 use crate::args::amino::{self, How};
+use crate::args::common::Keep;
 use crate::args::{Loudness, StatsFormat, goanna};
 use crate::error::Error;
 use crate::mount_types::MOUNT_TYPES;
@@ -38,6 +39,7 @@ pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
     let mut plan = Plan {
         default_store: args.store.store.is_none(),
         engine: args.engine.map(Into::into),
+        keep_log: args.keep_log.map(|keep| keep == Keep::On),
         one_transaction: args.txn,
         ..plan(specs, &args.how)
     };
@@ -87,6 +89,7 @@ fn plan(specs: Vec<MountSpec>, how: &How) -> Plan {
     Plan {
         specs,
         engine: None,
+        keep_log: None,
         create: how.create,
         default_store: false,
         one_transaction: false,

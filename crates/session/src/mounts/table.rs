@@ -125,6 +125,8 @@ pub struct Builder<'a> {
     pub owned: Option<&'a OpenStore>,
     /// The engine of the first store, if it is made now.
     pub engine: Option<Engine>,
+    /// Whether the first store keeps its log from now on.
+    pub keep_log: Option<bool>,
     /// Where stores may be made.
     pub create: Create,
     /// Reports each store that is made.
@@ -178,6 +180,20 @@ pub fn build(specs: &[MountSpec], mut how: Builder<'_>) -> Result<MountedStores,
 
 impl Builder<'_> {
     fn open_store(
+        &mut self,
+        dir: &Path,
+        durability: Level,
+        read_only: bool,
+    ) -> Result<Arc<AminoFs>, Error> {
+        let keep_log = self.keep_log.take();
+        let fs = self.opened(dir, durability, read_only)?;
+        if let Some(keep) = keep_log {
+            store::keep_log(dir, &fs, keep)?;
+        }
+        Ok(fs)
+    }
+
+    fn opened(
         &mut self,
         dir: &Path,
         durability: Level,
@@ -287,6 +303,7 @@ mod tests {
             caller: &credentials::current(),
             owned: None,
             engine: None,
+            keep_log: None,
             create: Create::Never,
             note: &|_| {},
         };
