@@ -10,30 +10,12 @@ mod capturing;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use capturing::{calls, capture, of_command, program};
-use goanna_syscalls::Value;
+use capturing::{calls, capture, marks, of_command, once, program};
 use goanna_tracer::Event;
 use goanna_tracer::capture::{Data, Ending};
 
 fn hard() -> PathBuf {
     program("hard")
-}
-
-/// How often each mark was recorded with this result.
-fn marks(events: &[Event]) -> BTreeMap<String, usize> {
-    let mut marks = BTreeMap::new();
-    for call in calls(events).filter(|call| call.call.nr == libc::SYS_mkdir as u32) {
-        let Some(Value::Path { given, .. }) = call.call.args.first() else {
-            panic!("{call:?}");
-        };
-        let name = String::from_utf8_lossy(given).replace("/nowhere/", "");
-        *marks.entry(name).or_default() += 1;
-    }
-    marks
-}
-
-fn once(names: &[&str]) -> BTreeMap<String, usize> {
-    names.iter().map(|name| (name.to_string(), 1)).collect()
 }
 
 /// Runs the program with a filter and without one; the events of both.

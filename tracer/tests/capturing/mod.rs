@@ -1,6 +1,7 @@
 //! Captures into memory.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex};
 
@@ -110,4 +111,21 @@ pub fn program(name: &str) -> std::path::PathBuf {
         .unwrap();
     assert!(status.success());
     own
+}
+
+/// How often each mark was recorded with this result.
+pub fn marks(events: &[Event]) -> BTreeMap<String, usize> {
+    let mut marks = BTreeMap::new();
+    for call in calls(events).filter(|call| call.call.nr == libc::SYS_mkdir as u32) {
+        let Some(Value::Path { given, .. }) = call.call.args.first() else {
+            panic!("{call:?}");
+        };
+        let name = String::from_utf8_lossy(given).replace("/nowhere/", "");
+        *marks.entry(name).or_default() += 1;
+    }
+    marks
+}
+
+pub fn once(names: &[&str]) -> BTreeMap<String, usize> {
+    names.iter().map(|name| (name.to_string(), 1)).collect()
 }

@@ -145,11 +145,15 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Lets go of all threads: each is told to stop, and goes on from that stop as if it had never been traced.
+    /// Lets go of all threads: each is told to stop, and goes on from its next stop as if it had never been traced.
     fn detach_all(&mut self) -> Result<(), CaptureError> {
         for (&tid, thread) in &mut self.threads {
             // One that has ended is reported below.
             thread.is_interrupted = ptrace::interrupt(tid).is_ok();
+        }
+        for tid in std::mem::take(&mut self.early) {
+            // One that was killed reports its end.
+            let _ = ptrace::detach(tid, 0);
         }
         loop {
             let (tid, status) = match ptrace::wait_once() {
@@ -158,28 +162,34 @@ impl Follower<'_> {
                 Err(Errno::ECHILD) => return Ok(()),
                 Err(errno) => return Err(errno.into()),
             };
-            match status {
-                Status::EventStop | Status::GroupStop(_) | Status::SignalDelivery(_) => {
-                    let signal = match status {
-                        Status::SignalDelivery(signal) => signal,
-                        _ => 0,
-                    };
-                    if status == Status::EventStop {
-                        restart_undisturbed(tid, None);
-                    }
-                    let thread = self.threads.remove(&tid);
-                    self.abandon(thread.and_then(|thread| thread.pending));
-                    // One that was killed reports its end.
-                    let _ = ptrace::detach(tid, signal);
-                }
-                Status::SyscallStop if is_interrupted_call(tid) => {
-                    let thread = self.threads.get_mut(&tid);
-                    let pending = thread.and_then(|thread| thread.pending.take());
-                    self.abandon(pending);
-                    let _ = ptrace::cont_syscall(tid, 0);
-                }
-                status => self.stop(tid, status)?,
+            if status.is_end() {
+                self.stop(tid, status)?;
+                continue;
             }
+            if status == Status::SyscallStop && is_interrupted_call(tid) {
+                // Its restart is not seen any more.
+                let thread = self.threads.get_mut(&tid);
+                let pending = thread.and_then(|thread| thread.pending.take());
+                self.abandon(pending);
+            }
+            // A thread that was killed in its stop reports its end.
+            let _ = self.note(tid, status, monotonic_ns());
+            let is_inside = self
+                .threads
+                .get(&tid)
+                .is_some_and(|thread| thread.is_inside);
+            if status == Status::SyscallStop && is_inside {
+                // The stop at the call's entry has taken the place of the one to come, but the call is interrupted nevertheless.
+                let _ = ptrace::cont_syscall(tid, 0);
+                continue;
+            }
+            let thread = self.threads.remove(&tid);
+            self.abandon(thread.and_then(|thread| thread.pending));
+            let signal = match status {
+                Status::SignalDelivery(signal) => signal,
+                _ => 0,
+            };
+            let _ = ptrace::detach(tid, signal);
         }
     }
 }

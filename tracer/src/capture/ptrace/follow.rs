@@ -31,7 +31,7 @@ pub struct Follower<'a> {
     pub(super) stopped_calls: CallSet,
     pub(super) threads: HashMap<i32, Thread>,
     /// New threads that wait in their first stop for their parent's report.
-    early: HashSet<i32>,
+    pub(super) early: HashSet<i32>,
     /// The command, and how it has ended.
     pub(super) command: Option<(i32, Option<i32>)>,
     /// Set when the capture is to end.
@@ -124,31 +124,33 @@ impl<'a> Follower<'a> {
             self.early.insert(tid);
             return Ok(());
         }
+        self.note(tid, status, now)?;
         match status {
-            Status::Seccomp | Status::SyscallStop => self.call_stop(tid, now),
-            Status::NewChild { child, .. } => {
-                self.new_child(tid, child, now);
-                self.resume(tid, 0)
-            }
-            Status::Exec { former_tid } => {
-                self.executed(tid, former_tid, now);
-                self.resume(tid, 0)
-            }
-            Status::SignalDelivery(signal) => {
-                super::attach::restart_undisturbed(tid, Some(signal));
-                self.resume(tid, signal)
-            }
+            Status::SignalDelivery(signal) => self.resume(tid, signal),
             Status::GroupStop(_) => ptrace::listen(tid),
-            Status::EventStop => {
-                if let Some(thread) = self.threads.get_mut(&tid)
-                    && std::mem::take(&mut thread.is_interrupted)
-                {
-                    super::attach::restart_undisturbed(tid, None);
-                }
-                self.resume(tid, 0)
-            }
             _ => self.resume(tid, 0),
         }
+    }
+
+    /// Records what a stop of a followed thread tells.
+    pub(super) fn note(&mut self, tid: i32, status: Status, now: u64) -> Result<(), Errno> {
+        let is_call = matches!(status, Status::Seccomp | Status::SyscallStop);
+        let is_entry = is_call && matches!(ptrace::call_stop(tid)?, CallStop::Entry { .. });
+        // Any stop takes the place of the one that the thread was told to make. After one at a call's entry, the call is interrupted.
+        let thread = self.threads.get_mut(&tid).filter(|_| !is_entry);
+        if thread.is_some_and(|thread| std::mem::take(&mut thread.is_interrupted)) {
+            super::attach::restart_undisturbed(tid, None);
+        }
+        match status {
+            Status::Seccomp | Status::SyscallStop => self.call_stop(tid, now)?,
+            Status::NewChild { child, .. } => self.new_child(tid, child, now),
+            Status::Exec { former_tid } => self.executed(tid, former_tid, now),
+            Status::SignalDelivery(signal) => {
+                super::attach::restart_undisturbed(tid, Some(signal));
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Lets a thread run to its next stop.
@@ -178,7 +180,7 @@ impl<'a> Follower<'a> {
             CallStop::Exit { result } => self.finish(tid, result, now),
             CallStop::Other => {}
         }
-        self.resume(tid, 0)
+        Ok(())
     }
 
     fn begin(&mut self, tid: i32, nr: u64, args: [u64; 6], is_native: bool, now: u64) {
