@@ -89,6 +89,8 @@ pub enum Failure {
     Error(Error),
     /// Something about a trace.
     Trace(PathBuf, Error),
+    /// It has been shown already.
+    Reported,
 }
 
 impl From<Error> for Failure {
@@ -107,6 +109,7 @@ impl Failure {
             Self::Error(Error::Output { output, why }) if output.as_os_str().is_empty() => {
                 format!("standard output: {why}")
             }
+            Self::Reported => return FAILED,
             Self::Usage(text) => text.clone(),
             Self::Error(error) => error.to_string(),
             Self::Trace(path, error) => format!("{}: {error}", path.display()),

@@ -3,6 +3,7 @@
 mod cat;
 mod common;
 mod export;
+mod record;
 mod recover;
 mod schema;
 mod stat;
@@ -17,14 +18,22 @@ use common::{FAILED, Failure};
 
 /// Traces of what programs do to files.
 #[derive(Debug, Parser)]
-#[command(name = "goanna-trace", version, max_term_width = 100)]
+#[command(
+    name = "goanna-trace",
+    version,
+    max_term_width = 100,
+    args_conflicts_with_subcommands = true
+)]
 struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+    #[command(flatten)]
+    record: record::Record,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    Record(Box<record::Record>),
     Cat(cat::Cat),
     Stat(stat::Stat),
     Verify(verify::Verify),
@@ -38,7 +47,11 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),
     };
-    let status = match arguments.command {
+    let status = match arguments
+        .command
+        .unwrap_or_else(|| Command::Record(Box::new(arguments.record)))
+    {
+        Command::Record(record) => record.run(),
         Command::Cat(cat) => cat.run(),
         Command::Stat(stat) => stat.run(),
         Command::Verify(verify) => verify.run(),
