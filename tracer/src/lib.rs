@@ -12,6 +12,7 @@ pub mod event;
 pub mod output;
 mod pipeline;
 pub mod read;
+pub mod receive;
 pub mod select;
 mod sink;
 pub mod tools;

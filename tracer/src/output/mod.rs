@@ -8,6 +8,7 @@ mod asynchronous;
 mod file;
 mod guard;
 mod live;
+mod socket;
 mod stream;
 mod transformed;
 
@@ -20,6 +21,7 @@ pub use asynchronous::Asynchronous;
 pub use file::{FileOptions, FileOutput, Rotation, manifest_path, segment_path};
 pub use guard::{Guard, OnFailure};
 pub use live::{Live, live};
+pub use socket::{Address, SocketOptions, SocketOutput};
 pub use stream::StreamOutput;
 pub use transformed::Transformed;
 

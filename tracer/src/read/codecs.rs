@@ -89,3 +89,24 @@ impl Codecs {
         Some(payload)
     }
 }
+
+/// Checks that blocks are authentic, without reading them.
+pub struct Checker(Option<Codecs>);
+
+impl Checker {
+    /// With a key for HMAC; without one, every block is taken.
+    pub fn new(keys: &Keys) -> Self {
+        Self(keys.authenticate.is_some().then(|| Codecs::new(keys)))
+    }
+
+    /// Fails unless the block carries an HMAC that verifies. Where it was encrypted after that, the other key is needed, too.
+    pub fn check(&mut self, header: &BlockHeader, stored: &[u8]) -> Result<(), Error> {
+        let Some(codecs) = &mut self.0 else {
+            return Ok(());
+        };
+        if !codecs.authenticates(header) {
+            return Err(Error::codec("HMAC-SHA-256", "the block has none"));
+        }
+        codecs.undo(header, stored.to_vec()).map(|_| ())
+    }
+}

@@ -23,6 +23,7 @@ pub use findings::{Finding, Problem};
 
 use crate::Error;
 use crate::codec::Key;
+pub use codecs::Checker;
 use codecs::Codecs;
 use order::Order;
 use scan::{Found, Scanner, What};

@@ -35,7 +35,8 @@ pub struct KeyFiles {
 }
 
 impl KeyFiles {
-    fn read(&self) -> Result<Keys, Error> {
+    /// The keys that the files hold.
+    pub fn read(&self) -> Result<Keys, Error> {
         let read = |path: &Option<PathBuf>| path.as_deref().map(Key::read).transpose();
         Ok(Keys {
             authenticate: read(&self.hmac_key)?,

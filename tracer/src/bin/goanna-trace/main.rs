@@ -3,6 +3,7 @@
 mod cat;
 mod common;
 mod export;
+mod listen;
 mod record;
 mod recover;
 mod schema;
@@ -40,6 +41,7 @@ enum Command {
     Recover(recover::Recover),
     Schema(schema::SchemaOf),
     Export(export::Export),
+    Listen(listen::Listen),
 }
 
 fn main() -> ExitCode {
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::Recover(recover) => recover.run(),
         Command::Schema(schema) => schema.run(),
         Command::Export(export) => export.run(),
+        Command::Listen(listen) => listen.run(),
     };
     ExitCode::from(status.unwrap_or_else(|failure| failure.report()))
 }

@@ -1,0 +1,203 @@
+//! Streams that go to `goanna-trace listen`: many at once, through connections that break, to receivers that are gone.
+
+#![allow(clippy::unwrap_used)] // helpers of tests are tests too
+
+mod postmark;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use goanna_tracer::assemble::{DataMode, Groups, StreamAssembly, WriterOptions};
+use goanna_tracer::codec::Key;
+use goanna_tracer::output::{Address, OnFailure, SocketOptions, SocketOutput};
+use goanna_tracer::read::{Item, Keys, Reader};
+use goanna_tracer::{Error, Event, OutputFilter, Pipeline, PipelineOptions, Sink};
+use postmark::Workload;
+
+fn pipeline(
+    address: &Address,
+    patient: SocketOptions,
+    filters: Vec<OutputFilter>,
+) -> Result<Pipeline, Error> {
+    let options = PipelineOptions {
+        writer: WriterOptions {
+            block: Some(2000),
+            ..WriterOptions::default()
+        },
+        filters,
+        on_failure: OnFailure::Continue,
+        ..PipelineOptions::default()
+    };
+    let assembly = Box::new(StreamAssembly::new(Groups::default(), DataMode::None));
+    let driver = Box::new(SocketOutput::new(address.clone(), patient));
+    Pipeline::start(options, assembly, driver)
+}
+
+fn send(address: &Address, events: &[Event], filters: Vec<OutputFilter>) -> Result<(), Error> {
+    let pipeline = pipeline(address, SocketOptions::default(), filters)?;
+    events.iter().try_for_each(|event| pipeline.take(event))?;
+    pipeline.finish().map(|_| ())
+}
+
+/// Records in the file, which must be a whole trace.
+fn records(path: &Path) -> u64 {
+    let mut reader = Reader::open(path, &Keys::default()).unwrap();
+    let mut count = 0;
+    while let Some(item) = reader.next().unwrap() {
+        match item {
+            Item::Records(header, _) => count += u64::from(header.records),
+            Item::Finding(finding) => assert_eq!(finding.to_string(), ""),
+            _ => {}
+        }
+    }
+    count
+}
+
+/// A receiver as a user starts it, and where it listens.
+fn listen(dir: &Path, on: &str, more: &[&str]) -> (Child, Address) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_goanna-trace"));
+    command
+        .args(["listen", "--on", on, "-o", "trace"])
+        .args(more);
+    let mut child = command
+        .current_dir(dir)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    let address = line.trim().rsplit(' ').next().unwrap().parse().unwrap();
+    // What it says later goes nowhere, and does not fill the pipe.
+    std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+    (child, address)
+}
+
+#[test]
+fn many_streams_at_once_arrive_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    for on in ["tcp://127.0.0.1:0", "unix:socket"] {
+        let (mut child, address) = listen(dir.path(), on, &["--streams", "4"]);
+        let address = match address {
+            Address::Unix(path) => Address::Unix(dir.path().join(path)),
+            tcp => tcp,
+        };
+        let senders = (1..=4).map(|seed| {
+            let address = address.clone();
+            std::thread::spawn(move || {
+                let events = Workload::postmark(seed, 60, 40);
+                send(&address, &events, vec![OutputFilter::Zstd(1)]).unwrap();
+                events.len() as u64
+            })
+        });
+        let senders = senders.collect::<Vec<_>>();
+        let mut sent = senders
+            .into_iter()
+            .map(|it| it.join().unwrap())
+            .collect::<Vec<_>>();
+        assert!(child.wait().unwrap().success());
+        let names = ["trace", "trace.1", "trace.2", "trace.3"];
+        let mut stored = names.map(|name| records(&dir.path().join(name)));
+        sent.sort_unstable();
+        stored.sort_unstable();
+        assert_eq!(sent, stored);
+    }
+}
+
+#[test]
+fn a_connection_that_breaks_loses_and_doubles_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
+    let events = Workload::postmark(1, 60, 60);
+    let fickle = UnixListener::bind(&socket).unwrap();
+    let on = format!("unix:{}", socket.display());
+    // This receiver never confirms a block, and leaves within one.
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = fickle.accept().unwrap();
+        stream.read_exact(&mut [0; 32]).unwrap();
+        stream.write_all(&0u64.to_le_bytes()).unwrap();
+        stream.read_exact(&mut vec![0; 3333]).unwrap();
+    });
+    let sender = pipeline(&on.parse().unwrap(), SocketOptions::default(), vec![]).unwrap();
+    let (first, second) = events.split_at(events.len() / 2);
+    first.iter().for_each(|event| sender.take(event).unwrap());
+    server.join().unwrap();
+    std::fs::remove_file(&socket).unwrap();
+    let (mut child, _) = listen(dir.path(), &on, &["--streams", "1"]);
+    second.iter().for_each(|event| sender.take(event).unwrap());
+    sender.finish().unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(records(&dir.path().join("trace")), events.len() as u64);
+}
+
+#[test]
+fn a_receiver_that_is_gone_does_not_hold_the_program_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let patient = SocketOptions {
+        spool: 10_000,
+        patience: Duration::from_millis(20),
+    };
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 32]).unwrap();
+        stream.write_all(&0u64.to_le_bytes()).unwrap();
+    });
+    let sender = pipeline(&Address::Unix(socket.clone()), patient, vec![]).unwrap();
+    server.join().unwrap();
+    std::fs::remove_file(&socket).unwrap();
+    let events = Workload::postmark(1, 60, 60);
+    events.iter().for_each(|event| sender.take(event).unwrap());
+    let error = sender.finish().unwrap_err();
+    assert!(error.to_string().contains("unix:"), "{error}");
+    assert!(pipeline(&Address::Unix(socket), patient, vec![]).is_err());
+}
+
+#[test]
+fn a_receiver_with_a_key_takes_authenticated_blocks_only() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("key"), [4; 32]).unwrap();
+    let words = ["--streams", "1", "--hmac-key", "key"];
+    let (mut child, address) = listen(dir.path(), "tcp://127.0.0.1:0", &words);
+    let events = Workload::postmark(1, 10, 10);
+    let patient = SocketOptions {
+        patience: Duration::from_millis(100),
+        ..SocketOptions::default()
+    };
+    for filters in [vec![], vec![OutputFilter::Authenticate(Key::new([5; 32]))]] {
+        let refused = pipeline(&address, patient, filters).and_then(|sender| {
+            events.iter().try_for_each(|event| sender.take(event))?;
+            sender.finish()
+        });
+        assert!(refused.is_err());
+    }
+    send(
+        &address,
+        &events,
+        vec![OutputFilter::Authenticate(Key::new([4; 32]))],
+    )
+    .unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(records(&dir.path().join("trace.2")), events.len() as u64);
+}
+
+#[test]
+fn addresses_that_are_none_are_refused() {
+    for wrong in [
+        "127.0.0.1:80",
+        "tcp://host",
+        "tcp://host:port",
+        "unix:",
+        "udp://a:1",
+    ] {
+        let error = wrong.parse::<Address>().unwrap_err();
+        assert!(
+            error.contains("tcp://HOST:PORT and unix:PATH are"),
+            "{error}"
+        );
+    }
+}
