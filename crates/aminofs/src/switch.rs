@@ -227,6 +227,16 @@ impl CachedContent for AminoFs {
         self.view(caller, |view| view.do_has_own_content(node))
     }
 
+    fn read_own(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        offset: u64,
+        len: usize,
+    ) -> Result<Option<Vec<u8>>> {
+        self.view(caller, |view| view.do_read_own(node, offset, len))
+    }
+
     fn outgrown(&self, caller: &Caller, node: &Node) -> bool {
         self.view(caller, |view| view.is_outgrown(node))
             .unwrap_or(false)

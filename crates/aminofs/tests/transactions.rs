@@ -249,6 +249,27 @@ fn times_of_a_directory_that_lie_ahead_are_overwritten() {
 }
 
 #[test]
+fn a_read_of_a_transactions_own_content_is_one_operation() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = open(dir.path());
+    let mut inside = User::new(&fs, 1);
+    inside.put("f", b"committed").unwrap();
+    let open = inside.open("f", libc::O_RDWR).unwrap();
+    inside.begin();
+    let read = |user: &User<'_>, offset, len| fs.read_own(&user.caller, &open.node, offset, len);
+    assert_eq!(read(&inside, 0, 9), Ok(None), "the descriptor shows it");
+    inside.write(&open, WritePosition::At(0), b"C").unwrap();
+    for (offset, len, expected) in [(0, 100, &b"Committed"[..]), (3, 2, b"mi"), (9, 5, b"")] {
+        assert_eq!(read(&inside, offset, len), Ok(Some(expected.to_vec())));
+    }
+    let outside = User::new(&fs, 2);
+    assert_eq!(read(&outside, 0, 9), Ok(None));
+    inside.abort(None);
+    open.close(&fs);
+    close_and_check(fs, dir.path());
+}
+
+#[test]
 fn waiting_has_a_limit_and_circles_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let fs = open(dir.path());

@@ -42,6 +42,18 @@ pub trait CachedContent: Send + Sync {
         Ok(false)
     }
 
+    /// Reads up to `len` bytes at `offset` of the content that the caller's transaction has given the file, and fewer only at its
+    /// end; `None` where [`CachedContent::has_own_content`] is false. One operation, so both answers belong together.
+    fn read_own(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        offset: u64,
+        len: usize,
+    ) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
     /// Whether the file's cache object is in memory and has grown too large for it.
     fn outgrown(&self, caller: &Caller, node: &Node) -> bool {
         false

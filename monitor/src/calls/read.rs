@@ -29,6 +29,19 @@ pub struct Content {
 impl Content {
     /// `None` where the kernel's answer is right. A transaction that asks has a shared lock on the file from then on.
     pub fn of(call: &Call<'_>, fd: i32) -> Result<Option<Self>> {
+        let Some(content) = Self::perhaps(call, fd)? else {
+            return Ok(None);
+        };
+        let place = &content.place;
+        let is_own = match place.mount.fs.content() {
+            Some(cached) => cached.has_own_content(&content.caller, &place.node)?,
+            None => false,
+        };
+        Ok(is_own.then_some(content))
+    }
+
+    /// A readable file of a store, whose content the caller's transaction may have changed.
+    fn perhaps(call: &Call<'_>, fd: i32) -> Result<Option<Self>> {
         let caller = call.caller()?;
         if caller.txn.is_none() {
             return Ok(None);
@@ -40,16 +53,19 @@ impl Content {
         let Shadow::File { place, .. } = &*shadow else {
             return Ok(None);
         };
-        let Some(content) = place.mount.fs.content() else {
-            return Ok(None);
-        };
-        if Monitor::access_mode(&ofd)? == libc::O_WRONLY
-            || !content.has_own_content(&caller, &place.node)?
-        {
+        if Monitor::access_mode(&ofd)? == libc::O_WRONLY {
             return Ok(None);
         }
         let place = place.clone();
         Ok(Some(Self { place, ofd, caller }))
+    }
+
+    /// Up to `len` bytes at `offset`, and fewer only at the end; `None` where the kernel's answer is right.
+    fn own_at(&self, offset: u64, len: usize) -> Result<Option<Vec<u8>>> {
+        let Some(cached) = self.place.mount.fs.content() else {
+            return Ok(None);
+        };
+        cached.read_own(&self.caller, &self.place.node, offset, len)
     }
 
     /// Up to `len` bytes at `offset`.
@@ -92,18 +108,28 @@ fn read_segments(
     segments: impl FnOnce() -> Result<Vec<(u64, usize)>>,
     offset: Option<u64>,
 ) -> Result<Answer> {
-    let Some(content) = Content::of(call, call.int(0))? else {
+    let Some(content) = Content::perhaps(call, call.int(0))? else {
         return Ok(Answer::PassOn);
     };
     let start = offset.map_or_else(|| content.offset(), Ok)?;
-    let size = content.size()?;
+    let segments = segments()?;
+    let first = segments.iter().map(|&(_, len)| len).find(|&len| len > 0);
+    // Most reads are this one operation of the back end.
+    let mut first = content.own_at(start, first.unwrap_or(0).min(PIECE))?;
+    if first.is_none() {
+        return Ok(Answer::PassOn);
+    }
     let mut done = 0_u64;
-    'segments: for (address, len) in segments()? {
+    'segments: for (address, len) in segments {
         let mut filled = 0;
         while filled < len {
-            let at = start.saturating_add(done);
-            let left = usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX);
-            let data = content.at(at, (len - filled).min(PIECE).min(left))?;
+            let wanted = (len - filled).min(PIECE);
+            let data = match first.take() {
+                Some(data) => data,
+                None => content
+                    .own_at(start.saturating_add(done), wanted)?
+                    .unwrap_or_default(),
+            };
             let put = match tracee::write(call.task.tid, address + filled as u64, &data) {
                 Ok(put) => put,
                 Err(errno) if done == 0 && !data.is_empty() => return Err(errno.into()),
@@ -111,7 +137,7 @@ fn read_segments(
             };
             done += put as u64;
             filled += put;
-            if put == 0 || put < data.len() {
+            if put == 0 || put < data.len() || data.len() < wanted {
                 break 'segments;
             }
         }

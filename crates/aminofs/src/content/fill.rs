@@ -104,7 +104,12 @@ impl Volume {
         Ok(cache)
     }
 
-    fn read_content(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+    pub(crate) fn read_content(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize, Errno> {
         let state = inode.state.lock();
         if let Some(cache) = &state.cache {
             return cache.read_at(offset, buf);

@@ -64,17 +64,38 @@ impl View<'_> {
     }
 
     pub(crate) fn do_has_own_content(&self, node: &Node) -> Result<bool> {
+        Ok(self.differs_from_descriptors(&self.inode_to_read(node)?))
+    }
+
+    /// The part of the content that the transaction has given the file, if it has.
+    pub(crate) fn do_read_own(
+        &self,
+        node: &Node,
+        offset: u64,
+        len: usize,
+    ) -> Result<Option<Vec<u8>>> {
         let inode = self.inode_to_read(node)?;
-        let anchor = self.anchor(&inode);
+        if !self.differs_from_descriptors(&inode) {
+            return Ok(None);
+        }
+        let left = inode.state.lock().meta.size.saturating_sub(offset);
+        let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
+        let mut data = vec![0; len];
+        let got = self.read_content(&inode, offset, &mut data)?;
+        data.truncate(got);
+        Ok(Some(data))
+    }
+
+    /// Whether the transaction has given the file, which it sees as `inode`, another content than its descriptors show.
+    fn differs_from_descriptors(&self, inode: &Arc<Inode>) -> bool {
+        let anchor = self.anchor(inode);
         let own = |copy: &Arc<Inode>| {
             let state = copy.state.lock();
             state.copy.as_ref().is_some_and(|copy| copy.content)
         };
-        Ok(
-            std::iter::successors(Some(&inode), |copy| copy.under.as_ref())
-                .take_while(|copy| !Arc::ptr_eq(copy, &anchor))
-                .any(own),
-        )
+        std::iter::successors(Some(inode), |copy| copy.under.as_ref())
+            .take_while(|copy| !Arc::ptr_eq(copy, &anchor))
+            .any(own)
     }
 
     /// The file's content can change without a call from now on.
