@@ -6,6 +6,7 @@ use goanna_sys::launch::Launch;
 use goanna_sys::launch::{LaunchError, launch};
 use goanna_sys::notify::Listener;
 use goanna_sys::{cred, memfile, procfs, ptrace};
+use goanna_syscalls::SysnoSet;
 use std::os::fd::AsFd;
 
 use crate::shadow::run_directory::RunDir;
@@ -36,6 +37,7 @@ fn probe(delivery: Delivery) -> Result<goanna_sys::launch::Launched, LaunchError
             shadow_files: true,
             inherited: None,
             key: None,
+            interest: SysnoSet::EMPTY,
         }),
         filter_behind_gate: false,
         privileges: false,

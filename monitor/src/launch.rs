@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use goanna_sys::launch::{Launch, LaunchError, Launched, launch};
 use goanna_sys::procfs;
+use goanna_syscalls::SysnoSet;
 use goanna_vfs::walk::{NoProcess, Pos, Walk};
 use goanna_vfs::{Caller, Errno, FileKind, Mounts, Result, ops, wait_for_locks};
 use nix::unistd::{AccessFlags, access};
@@ -127,6 +128,8 @@ pub struct Start {
     pub unblock: Vec<i32>,
     /// The process that will follow it, when it is not this one.
     pub tracer: Option<i32>,
+    /// Calls of interest to the run's observers: [`crate::observe::interest`].
+    pub interest: SysnoSet,
 }
 
 /// Starts `program` with the arguments `argv` up to its gate, under a filter.
@@ -160,6 +163,7 @@ pub fn start(
             shadow_files: program.shadow_files,
             inherited: watch::inherited(),
             key: program.key,
+            interest: start.interest,
         }),
         filter_behind_gate: false,
         privileges: false,

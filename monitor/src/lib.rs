@@ -21,6 +21,7 @@ mod errno;
 pub mod inprocess;
 mod intercept;
 mod launch;
+pub mod observe;
 pub mod participants;
 mod process;
 mod ptracer;
@@ -64,6 +65,7 @@ use calls::socket::Names;
 use inprocess::{InProcess, Unused};
 use intercept::in_flight::InFlight;
 use intercept::waiting::WaitingCalls;
+use observe::{Observer, Observers};
 use participants::Participants;
 use participants::delegate::Gate;
 use participants::outside::Policy;
@@ -114,7 +116,6 @@ impl std::fmt::Debug for Reporter {
 }
 
 /// What a run is over, and by which rules.
-#[derive(Debug)]
 pub struct Config {
     /// What is mounted where.
     pub mounts: Mounts,
@@ -131,6 +132,8 @@ pub struct Config {
     pub one_transaction: bool,
     /// What is done about calls that concern no mount.
     pub stubs: Stubs,
+    /// What sees the calls of the run's programs. Their filter must stop these calls ([`Start::interest`]).
+    pub observers: Vec<Arc<dyn Observer>>,
 }
 
 /// Whether calls that concern no mount are answered in the process, by stubs.
@@ -247,6 +250,8 @@ pub struct Monitor {
     /// Large files that stay where they are for now.
     pub(crate) reluctant: Reluctant,
     pub(crate) stats: Counters,
+    /// What sees calls.
+    pub(crate) observers: Observers,
     /// What the supervisor is to do.
     pub(crate) mailbox: Mailbox,
     /// Calls whose answer takes long.
@@ -366,6 +371,7 @@ impl Run {
             mapped: AtomicBool::new(false),
             reluctant: Reluctant::default(),
             stats: Counters::default(),
+            observers: Observers::new(config.observers),
             mailbox: Mailbox::default(),
             waiting: WaitingCalls::default(),
             alive: Alive::default(),
@@ -423,6 +429,7 @@ impl Run {
             interception,
             unblock: signals.of_command(),
             tracer: None,
+            interest: self.monitor.observers.interest(),
         };
         let mut launched = start(&program, &command.argv, &how)?;
         let (pid, listener) = (launched.pid, launched.listener.take());
@@ -489,7 +496,10 @@ fn unused(config: &Config) -> Option<Unused> {
     if config.stubs == Stubs::Unused {
         return Some(Unused::Option);
     }
-    (config.profile.is_some() || config.outside != Outside::Allow).then_some(Unused::Watched)
+    let is_watched = config.profile.is_some()
+        || config.outside != Outside::Allow
+        || !config.observers.is_empty();
+    is_watched.then_some(Unused::Watched)
 }
 
 /// Why `argv` was not executed, if it was not: `report` is from its gate, and it has ended.

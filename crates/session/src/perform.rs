@@ -1,7 +1,9 @@
 //! Performs a run: mounts, command, disk.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use goanna_monitor::observe::Observer;
 use goanna_monitor::{Abort, Config, Ending, Outcome, Reporter, Run, Status, Stubs};
 use goanna_vfs::Caller;
 
@@ -21,6 +23,8 @@ pub struct Environment<'a> {
     pub note: Reporter,
     /// Reports failures that do not end the run.
     pub fail: Reporter,
+    /// What sees the calls of the run's programs.
+    pub observers: Vec<Arc<dyn Observer>>,
 }
 
 /// Mounts what the plan says, has `start` run the command, and brings its changes to the disk.
@@ -35,6 +39,7 @@ pub fn perform(
         caller,
         note,
         fail,
+        observers,
     } = environment;
     let profile = plan
         .profile
@@ -67,6 +72,7 @@ pub fn perform(
             (true, false) => Stubs::Used,
             (true, true) => Stubs::Counted,
         },
+        observers,
     })
     .map_err(Error::from)
     .and_then(start);

@@ -2,7 +2,7 @@
 //!
 //! fork; the child installs the filter and waits at a gate; the parent takes the listener, seizes the child, starts
 //! to answer and opens the gate; the child executes the program. From the filter on, every call of the child except
-//! read(2) on the gate may be trapped, so the child reports through shared memory and not through a descriptor.
+//! read(2) on the gate may be trapped (that one stopped by ptrace), so the child reports through shared memory and not through a descriptor.
 #![allow(
     unsafe_code,
     reason = "fork(2), seccomp(2) and what may run between fork and execve"
@@ -12,6 +12,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -27,7 +28,8 @@ pub struct Launch {
     pub argv: Vec<CString>,
     /// Environment, `NAME=value` each.
     pub env: Vec<CString>,
-    /// The filter; empty for none. It must let read(2) through, unless it is installed [late](Self::filter_behind_gate).
+    /// The filter; empty for none. It must let read(2) through or stop it by ptrace, unless it is installed
+    /// [late](Self::filter_behind_gate).
     pub filter: Vec<Insn>,
     /// Whether the filter is installed only when the gate is open: for one that stops the calls which the child makes up to there. The child
     /// must be seized before.
@@ -321,6 +323,13 @@ fn fork_blocked(prepared: &mut Prepared<'_>) -> Result<i32, Errno> {
     pid
 }
 
+/// How long a child whose filter stops read(2) waits to be traced, and the pause between its attempts.
+const UNTRACED_MAX: Duration = Duration::from_secs(60);
+static UNTRACED_STEP: libc::timespec = libc::timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000,
+};
+
 /// The child's whole life before execve. No allocation, no locks, no panics.
 fn child(prepared: &Prepared<'_>) -> ! {
     let shared = prepared.shared;
@@ -357,12 +366,18 @@ fn child(prepared: &Prepared<'_>) -> ! {
         }
     }
     let mut byte = [0u8];
+    let begun = Instant::now();
     loop {
         // SAFETY: `byte` is live and one byte long.
         let n = unsafe { libc::read(prepared.gate_child, byte.as_mut_ptr().cast(), 1) };
         match n {
             1 => break,
             -1 if Errno::last() == Errno::EINTR => {}
+            // The filter has read(2) stopped, and nobody traces us yet.
+            -1 if Errno::last() == Errno::ENOSYS && begun.elapsed() < UNTRACED_MAX => {
+                // SAFETY: a live timespec. Where the filter has this stopped, too, we ask again at once.
+                unsafe { libc::nanosleep(&raw const UNTRACED_STEP, std::ptr::null_mut()) };
+            }
             _ => exit_now(125),
         }
     }

@@ -29,6 +29,7 @@ fn run(dir: OsString, target: OsString, command: Vec<OsString>) -> Result<u8, Bo
         outside: Outside::Allow,
         one_transaction: false,
         stubs: goanna_monitor::Stubs::Unused,
+        observers: Vec::new(),
     })?;
     let outcome = run.command(command, Interception::Auto, &signals)?;
     Ok(match outcome.status {

@@ -35,6 +35,7 @@ fn run(archive: OsString, target: OsString, command: Vec<OsString>) -> Result<u8
         outside: Outside::Allow,
         one_transaction: false,
         stubs: goanna_monitor::Stubs::Unused,
+        observers: Vec::new(),
     })?;
     let outcome = run.command(command, Interception::Auto, &signals)?;
     Ok(match outcome.status {

@@ -50,7 +50,7 @@ const LIBRARIES_MAX: usize = 64;
 pub enum Unused {
     /// The user does not want it.
     Option,
-    /// Changes outside of the store are looked for, or transactions are inserted: every call must be seen.
+    /// Changes outside of the store are looked for, transactions are inserted, or an observer is there: every call must be seen.
     Watched,
     /// Descriptors cannot be told apart by their device, or there are more mounts than a stub looks for.
     Indistinct,
@@ -61,7 +61,7 @@ impl Unused {
     pub fn reason(self) -> &'static str {
         match self {
             Self::Option => "not asked for",
-            Self::Watched => "--outside and --profile see every call",
+            Self::Watched => "--outside, --profile and --trace see every call",
             Self::Indistinct => {
                 "the run-time directory is on the device of the root directory, or there are too many mounts"
             }

@@ -9,6 +9,7 @@ use std::thread;
 use goanna_sys::descriptor_inbox::DescriptorInbox;
 use goanna_sys::txncall::NUMBER;
 use goanna_sys::{procfs, ptrace};
+use goanna_syscalls::Treatment;
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, FsError, Place, Result, escape, ops};
 
@@ -41,8 +42,10 @@ const REOPEN_FLAGS: i32 = libc::O_ACCMODE
 
 /// How a stopped call goes on.
 pub(super) enum Next {
-    /// As it stands, or as its registers were set.
+    /// The kernel performs it as it stands.
     Run,
+    /// Its registers are set: it does not happen, or it is made again from the start.
+    Skipped,
     /// With other arguments.
     Instead(Rewrite),
     /// Not yet: its answer is being worked out.
@@ -130,22 +133,30 @@ impl Supervisor {
         let is_repeated = self.waits.seccomp_stop(tid);
         self.core_files.forget(tid);
         let regs = ptrace::get_regs(tid)?;
+        if self.injector.has(tid) && !self.injector.is_calling(tid) {
+            // This stop has taken the place of the one that the thread was told to make.
+            ptrace::interrupt(tid)?;
+        }
         if self.injector.is_calling(tid) || self.rewriter.seccomp_stop(tid, &regs) {
             self.waits.forget(tid);
             return ptrace::cont_syscall(tid, 0);
         }
         let monitor = Arc::clone(&self.monitor);
+        let only_observed = self.observe_entry(tid, &regs);
         let next = match monitor.waiting.rejoin(tid, call_of(&regs)) {
             Some(Rejoined::Answered(answer)) => self.without_notification(tid, regs, answer),
             Some(Rejoined::Waits(waiting)) => return self.park_at_call(waiting, regs),
-            None => self.treat(tid, &regs),
+            None => match only_observed {
+                Some(next) => next,
+                None => self.treat(tid, &regs),
+            },
         };
         let mut next = self.monitor.judge_shortage(next);
         if let Err(FsError::Blocked(lock)) = next {
             let again = waiting::again(Some(lock), || Ok(Answer::Again));
             next = self.without_notification(tid, regs, Ok(again));
         }
-        if is_repeated && !matches!(next, Ok(Next::Run)) {
+        if is_repeated && !matches!(next, Ok(Next::Run | Next::Skipped)) {
             self.waits.forget(tid);
         }
         self.go_on(tid, regs, next)
@@ -158,8 +169,11 @@ impl Supervisor {
         next: Result<Next>,
     ) -> Result<(), Errno> {
         match next {
-            Ok(Next::Run) if self.waits.is_inside(tid) => ptrace::cont_syscall(tid, 0),
-            Ok(Next::Run) => ptrace::cont(tid, 0),
+            Ok(Next::Run | Next::Skipped) if self.waits.is_inside(tid) => {
+                ptrace::cont_syscall(tid, 0)
+            }
+            Ok(Next::Run) => self.resume(tid),
+            Ok(Next::Skipped) => ptrace::cont(tid, 0),
             Ok(Next::Instead(rewrite)) => {
                 self.rewriter.start(tid, regs, rewrite)?;
                 ptrace::cont_syscall(tid, 0)
@@ -171,6 +185,7 @@ impl Supervisor {
                 ptrace::cont(tid, 0)
             }
             Err(FsError::Errno(errno)) => {
+                self.observe_end(tid, -(errno as i64), Treatment::Monitor);
                 skip(tid, regs, -(errno as i64))?;
                 ptrace::cont(tid, 0)
             }
@@ -301,8 +316,9 @@ impl Supervisor {
                 Ok(Next::Run)
             }
             Answer::Value(value) => {
+                self.observe_end(tid, value, Treatment::Monitor);
                 skip(tid, regs, value)?;
-                Ok(Next::Run)
+                Ok(Next::Skipped)
             }
             Answer::Install { fd, cloexec, .. } => {
                 use nix::fcntl::{FcntlArg, fcntl};
@@ -319,7 +335,7 @@ impl Supervisor {
             Answer::MapCopy(content) => Ok(Next::Instead(Rewrite::MapCopy(content))),
             Answer::Again => {
                 make_again(tid, regs)?;
-                Ok(Next::Run)
+                Ok(Next::Skipped)
             }
             Answer::Interrupted => {
                 // The kernel looks at such a result only before a signal or a stop, and another thread of the process may take

@@ -5,6 +5,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use goanna_sys::ptrace;
+use goanna_syscalls::Treatment;
 use goanna_vfs::{Errno, Result};
 
 use super::Supervisor;
@@ -108,8 +109,9 @@ impl Supervisor {
     }
 
     /// Makes the call of a stopped thread fail.
-    fn fail(&self, tid: i32, regs: Option<Registers>) -> Result<(), Errno> {
+    fn fail(&mut self, tid: i32, regs: Option<Registers>) -> Result<(), Errno> {
         if let Some(regs) = regs {
+            self.observe_end(tid, -(Errno::EIO as i64), Treatment::Monitor);
             skip(tid, regs, -(Errno::EIO as i64))?;
         }
         ptrace::cont(tid, 0)

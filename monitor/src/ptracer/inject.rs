@@ -82,6 +82,8 @@ pub enum Stop {
     Foreign,
     /// The injection goes on, or nobody waits for its end.
     Taken,
+    /// The thread has received its descriptor, or an error; and as what follows.
+    Received(i64, Box<Self>),
     /// The filter is there, or cannot be; the threads that waited for it.
     Filtered(Result<(), Errno>, Vec<i32>),
 }
@@ -239,13 +241,22 @@ impl Injector {
             let _ = nix::sys::signal::kill(Pid::from_raw(tid), signal);
         }
         let waiting = injection.waiting;
-        match injection.script {
-            Script::InstallFilter(_) => Stop::Filtered(outcome.map(drop), waiting),
-            Script::Receive(_) | Script::Fetch(_) if waiting.is_empty() => Stop::Taken,
-            Script::Receive(_) | Script::Fetch(_) => match self.interrupt(tid, waiting.clone()) {
+        let received = match injection.script {
+            Script::InstallFilter(_) => return Stop::Filtered(outcome.map(drop), waiting),
+            Script::Receive(_) => injection.saved.map(|saved| saved.rax.cast_signed()),
+            Script::Fetch(_) => None,
+        };
+        let then = if waiting.is_empty() {
+            Stop::Taken
+        } else {
+            match self.interrupt(tid, waiting.clone()) {
                 Ok(()) => Stop::Taken,
                 Err(errno) => Stop::Filtered(Err(errno), waiting),
-            },
+            }
+        };
+        match received {
+            Some(result) => Stop::Received(result, Box::new(then)),
+            None => then,
         }
     }
 }

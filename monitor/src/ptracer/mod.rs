@@ -6,6 +6,7 @@ mod calls;
 mod guard;
 pub mod inject;
 pub mod mailbox;
+mod observed;
 mod parking;
 pub mod pause;
 pub mod program;
@@ -22,6 +23,7 @@ use std::thread;
 use goanna_sys::descriptor_inbox::DescriptorInbox;
 use goanna_sys::ptrace::{self, Options};
 use goanna_sys::{cred, procfs};
+use goanna_syscalls::Treatment;
 use goanna_vfs::{Errno, Result};
 
 use crate::calls::txn::Request;
@@ -33,6 +35,7 @@ use crate::ptracer::rewrite::{Registers, Rewriter, clone_flags};
 use crate::table::filter::shadow_files;
 use crate::{Monitor, Status};
 use alarm::Alarm;
+use observed::Observed;
 use parking::Parking;
 use undisturbed::Waits;
 
@@ -68,6 +71,7 @@ pub struct Supervisor {
     /// Those that are executing a program that a rule of the profile is for.
     entering: HashMap<i32, Entering>,
     core_files: CoreFiles,
+    observed: Observed,
 }
 
 /// The rule for a program that is being executed, and the program.
@@ -96,6 +100,7 @@ impl Supervisor {
             watched: HashMap::new(),
             entering: HashMap::new(),
             core_files: CoreFiles::default(),
+            observed: Observed::default(),
         }
     }
 
@@ -104,6 +109,7 @@ impl Supervisor {
         self.know(pid);
         self.monitor.in_process.add(pid);
         ptrace::seize(pid, Options::MONITOR)?;
+        self.observe_gate(pid);
         self.first_filters = procfs::status(pid)?.seccomp_filters;
         Ok(())
     }
@@ -194,6 +200,7 @@ impl Supervisor {
     fn stop(&mut self, tid: i32, event: ptrace::Status) -> Result<(), Errno> {
         match event {
             ptrace::Status::Exited(_) | ptrace::Status::Signaled { .. } => {
+                self.observe_death(tid, event);
                 self.ended(tid);
                 Ok(())
             }
@@ -207,7 +214,7 @@ impl Supervisor {
             ptrace::Status::NewChild { child, .. } => self.new_child(tid, child),
             ptrace::Status::Exec { former_tid } => self.executed(tid, former_tid),
             ptrace::Status::EventStop => self.event_stop(tid),
-            ptrace::Status::VforkDone => ptrace::cont(tid, 0),
+            ptrace::Status::VforkDone => self.resume(tid),
             ptrace::Status::ExitEvent => self.exiting(tid),
         }
     }
@@ -250,7 +257,8 @@ impl Supervisor {
         for caller in waiting {
             self.inject_filter(tid, caller);
         }
-        ptrace::cont(tid, 0)
+        self.observe_exec(tid, former);
+        self.resume(tid)
     }
 
     /// Lets thread `tid` exit, after its core files have been moved to where they belong: that may take long, so another
@@ -339,10 +347,11 @@ impl Supervisor {
             self.filtered.insert(child);
         }
         self.know(child);
+        self.observe_birth(tid, child);
         if self.early.remove(&child) {
             let _ = ptrace::cont(child, 0);
         }
-        ptrace::cont(tid, 0)
+        self.resume(tid)
     }
 
     fn event_stop(&mut self, tid: i32) -> Result<(), Errno> {
@@ -382,11 +391,19 @@ impl Supervisor {
             self.early.remove(&tid);
             self.know(tid);
             self.monitor.in_process.orphaned(tid);
+            self.observe_birth(0, tid);
             let _ = ptrace::cont(tid, 0);
         }
     }
 
     fn injected(&mut self, tid: i32, stop: Stop) -> Result<(), Errno> {
+        let stop = match stop {
+            Stop::Received(result, then) => {
+                self.observe_end(tid, result, Treatment::Monitor);
+                *then
+            }
+            other => other,
+        };
         if let Stop::Filtered(result, waiting) = stop {
             if result.is_ok() {
                 self.filtered.extend(procfs::threads(tid)?);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use goanna_sys::interrupt::has_effect;
 use goanna_sys::{ptrace, tracee};
+use goanna_syscalls::Treatment;
 use goanna_vfs::{Errno, FsError, Result};
 
 use super::Supervisor;
@@ -269,6 +270,7 @@ impl Supervisor {
         }
         match result {
             Ok(value) => {
+                self.observe_end(tid, value, Treatment::Monitor);
                 let regs = Registers {
                     rax: value.cast_unsigned(),
                     orig_rax: u64::MAX,
@@ -279,6 +281,8 @@ impl Supervisor {
             // The kernel looks at such a result only before a signal.
             Err(_) if signal == 0 => make_again(tid, saved)?,
             Err(result) => {
+                self.observe_exit(tid, result);
+                self.interrupted_call_is_over(tid);
                 let regs = Registers {
                     rax: result.cast_unsigned(),
                     ..saved

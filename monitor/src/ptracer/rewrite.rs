@@ -134,6 +134,23 @@ pub struct Refused {
     pub scratch: u64,
 }
 
+/// What a syscall stop of a tracee was.
+pub enum Boundary {
+    /// Of a call that is not rewritten.
+    Foreign,
+    /// The program's call, or the rewritten one, is about to be made.
+    Again,
+    /// The rewritten call has this result. `answered`: the monitor's doing, not that of the program's own call.
+    Returned {
+        /// As the program gets it.
+        result: i64,
+        /// See there.
+        answered: bool,
+    },
+    /// See there.
+    Refused(Refused),
+}
+
 /// All rewriting under way.
 #[derive(Default)]
 pub struct Rewriter {
@@ -237,15 +254,21 @@ impl Rewriter {
     }
 
     /// Handles a syscall stop of `tid`.
-    pub fn syscall_stop(&mut self, tid: i32) -> Result<Option<Refused>, Errno> {
+    pub fn syscall_stop(&mut self, tid: i32) -> Result<Boundary, Errno> {
         let Some(pending) = self.pending.remove(&tid) else {
-            return Ok(None);
+            return Ok(Boundary::Foreign);
         };
-        let mut refused = None;
+        let mut boundary = Boundary::Again;
         let now = ptrace::get_regs(tid)?;
         let mut regs = match pending {
             Pending::Running { saved, then } => {
                 let regs = self.returned(tid, saved, now.rax, &then);
+                if !matches!(then, Then::Again) {
+                    boundary = Boundary::Returned {
+                        result: regs.rax.cast_signed(),
+                        answered: matches!(then, Then::Opened { .. } | Then::Fill(_)),
+                    };
+                }
                 if let Then::Opened {
                     source,
                     cloexec,
@@ -253,7 +276,7 @@ impl Rewriter {
                 } = then
                     && is_refusal(regs.rax.cast_signed())
                 {
-                    refused = Some(Refused {
+                    boundary = Boundary::Refused(Refused {
                         source,
                         cloexec,
                         scratch,
@@ -282,7 +305,7 @@ impl Rewriter {
             regs.orig_rax = u64::MAX;
         }
         ptrace::set_regs(tid, &regs)?;
-        Ok(refused)
+        Ok(boundary)
     }
 
     /// The registers after a rewritten call that returned `result`.

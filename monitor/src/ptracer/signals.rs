@@ -1,14 +1,16 @@
 //! Stops for the delivery of signals, and syscall stops.
 
 use goanna_sys::ptrace::{self, SignalOrigin};
+use goanna_syscalls::Treatment;
 use goanna_vfs::{Errno, Result};
 
 use super::Supervisor;
 use super::calls::call_of;
-use super::undisturbed::{Boundary, Instead};
+use super::undisturbed::{self, Instead};
 use crate::inprocess::Left;
 use crate::ptracer::inject::{Receive, Stop};
 use crate::ptracer::restart;
+use crate::ptracer::rewrite::Boundary;
 
 impl Supervisor {
     /// Lets a signal be delivered, but for the stop that a commit asks for. A call that it took back from us unseen is made
@@ -54,11 +56,13 @@ impl Supervisor {
         };
         match instead {
             Some(Instead::Over(result)) => {
+                self.observe_end(tid, result, Treatment::Kernel);
                 regs.rax = result.cast_unsigned();
                 ptrace::set_regs(tid, &regs)?;
                 return ptrace::cont(tid, delivered);
             }
             Some(Instead::Restart(result, deadline)) => {
+                self.interrupted_call_goes_on(tid);
                 regs.rax = result.cast_unsigned();
                 ptrace::set_regs(tid, &regs)?;
                 if let Some(deadline) = deadline {
@@ -66,9 +70,11 @@ impl Supervisor {
                 }
                 return ptrace::cont_syscall(tid, delivered);
             }
+            None if !is_ours => self.interrupted(tid, signal),
             None => {}
         }
-        if is_ours || !self.notified || left.is_some() {
+        let is_stopped = self.monitor.observers.interest().contains(nr);
+        if is_ours || !self.notified || left.is_some() || is_stopped {
             return ptrace::cont(tid, delivered);
         }
         let received = || {
@@ -95,23 +101,32 @@ impl Supervisor {
         }
         let mut regs = ptrace::get_regs(tid)?;
         match self.waits.syscall_stop(tid, regs.rax.cast_signed()) {
-            Some(Boundary::Begins { is_over }) => {
+            Some(undisturbed::Boundary::Begins { is_over }) => {
                 if is_over {
                     ptrace::interrupt(tid)?;
                 }
                 return ptrace::cont_syscall(tid, 0);
             }
-            Some(Boundary::Ends(over)) => {
+            Some(undisturbed::Boundary::Ends(over)) => {
                 if let Some(over) = over {
                     regs.rax = over.cast_unsigned();
                     ptrace::set_regs(tid, &regs)?;
+                    self.observe_end(tid, over, Treatment::Kernel);
                 }
-                return ptrace::cont(tid, 0);
+                return self.left(tid, regs.rax.cast_signed());
             }
             None => {}
         }
-        let Some(refused) = self.rewriter.syscall_stop(tid)? else {
-            return ptrace::cont(tid, 0);
+        let refused = match self.rewriter.syscall_stop(tid)? {
+            Boundary::Foreign => return self.left(tid, regs.rax.cast_signed()),
+            Boundary::Again => return ptrace::cont(tid, 0),
+            Boundary::Returned { result, answered } => {
+                if answered {
+                    self.observe_end(tid, result, Treatment::Monitor);
+                }
+                return self.left(tid, result);
+            }
+            Boundary::Refused(refused) => refused,
         };
         let Ok(task) = self.monitor.tasks.get(tid) else {
             return ptrace::cont(tid, 0);
@@ -124,5 +139,16 @@ impl Supervisor {
             Ok(stop) => self.injected(tid, stop),
             Err(_) => ptrace::cont(tid, 0),
         }
+    }
+
+    /// Thread `tid` is at the exit stop of its own call, which has this result. The stop has taken the place of one that the thread
+    /// was told to make, if it was.
+    fn left(&mut self, tid: i32, result: i64) -> Result<(), Errno> {
+        self.observe_exit(tid, result);
+        self.seen(tid);
+        if self.injector.has(tid) {
+            ptrace::interrupt(tid)?;
+        }
+        ptrace::cont(tid, 0)
     }
 }

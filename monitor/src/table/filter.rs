@@ -6,6 +6,7 @@
 //! all: the kernel keeps a bitmap of them.
 
 use goanna_sys::filter::Insn;
+use goanna_syscalls::SysnoSet;
 use goanna_vfs::Mounts;
 
 use crate::inprocess::calls::admits_cookie;
@@ -25,6 +26,8 @@ const RET_ALLOW: u32 = 0x7fff_0000;
 const RET_NOTIFY: u32 = 0x7fc0_0000;
 const RET_TRACE: u32 = 0x7ff0_0000;
 const RET_ERRNO: u32 = 0x0005_0000;
+/// The bits that say what is done; the others are its data.
+const RET_ACTION: u32 = 0xffff_0000;
 
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 /// Numbers from here on are the x32 ABI's.
@@ -40,6 +43,11 @@ const OFFSET_ARGS: u32 = 16;
 pub const MEMBER: u32 = 2;
 /// As [`MEMBER`], where that filter also stops calls that close descriptors.
 pub const CLOSER: u32 = 3;
+
+/// The event message of a stop that only an observer asked for: without it the call would not have reached the monitor.
+pub const OBSERVED: u32 = 8;
+/// The event message of a stop that an observer asked for at a call which the filter would refuse.
+pub const OBSERVED_REFUSAL: u32 = 9;
 
 /// Which sockets a program may have, and so which of its calls on sockets are stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,6 +95,8 @@ pub struct Purpose {
     pub inherited: Option<Watch>,
     /// The key of the cookies by which stubs in the program make calls natively ([`crate::inprocess`]).
     pub key: Option<u64>,
+    /// Calls of interest to observers: each of them is stopped by ptrace, whatever becomes of it.
+    pub interest: SysnoSet,
 }
 
 /// Whether any of `mounts` hands out shadow files.
@@ -94,25 +104,34 @@ pub fn shadow_files(mounts: &Mounts) -> bool {
     mounts.iter().any(|mount| !mount.fs.opens_host_files())
 }
 
+/// What becomes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Return(u32),
+struct Verdict {
+    /// Where it depends on arguments.
+    test: Test,
+    /// In all other cases.
+    otherwise: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Test {
+    None,
     If {
         all: &'static [Condition],
         then: u32,
     },
-    /// `then` where `all` hold, else `otherwise` where `others` do.
+    /// `then` where `all` hold, else `second` where `others` do.
     Either {
         all: &'static [Condition],
         then: u32,
         others: &'static [Condition],
-        otherwise: u32,
+        second: u32,
     },
     Unless {
         any: &'static AnyOf,
         then: u32,
     },
-    /// Allowed where the sixth argument is the instruction pointer XOR `key`.
+    /// `then` unless the sixth argument is the instruction pointer XOR `key`.
     UnlessCookie {
         key: u64,
         then: u32,
@@ -120,16 +139,35 @@ enum Verdict {
 }
 
 impl Verdict {
+    const fn always(value: u32) -> Self {
+        Self {
+            test: Test::None,
+            otherwise: value,
+        }
+    }
+
+    const fn tested(test: Test) -> Self {
+        Self {
+            test,
+            otherwise: RET_ALLOW,
+        }
+    }
+
     fn when(condition: &'static Condition, then: u32) -> Self {
-        let all = std::slice::from_ref(condition);
-        Self::If { all, then }
+        Self::all(std::slice::from_ref(condition), then)
+    }
+
+    fn all(all: &'static [Condition], then: u32) -> Self {
+        Self::tested(Test::If { all, then })
     }
 
     fn of(entry: &'static Entry, purpose: Purpose) -> Self {
         let verdict = Self::of_rule(&entry.rule, purpose);
-        match (verdict, purpose.key) {
-            (Self::Return(then @ RET_NOTIFY), Some(key)) if admits_cookie(entry.nr) => {
-                Self::UnlessCookie { key, then }
+        let is_notified = verdict == Self::always(RET_NOTIFY);
+        match purpose.key {
+            Some(key) if is_notified && admits_cookie(entry.nr) => {
+                let then = RET_NOTIFY;
+                Self::tested(Test::UnlessCookie { key, then })
             }
             _ => verdict,
         }
@@ -141,37 +179,31 @@ impl Verdict {
             Delivery::Stop => RET_TRACE,
         };
         match rule {
-            Rule::Allow | Rule::Close | Rule::Read(_) => Self::Return(RET_ALLOW),
+            Rule::Allow | Rule::Close | Rule::Read(_) => Self::always(RET_ALLOW),
             Rule::TraceSockets | Rule::TraceDatagrams(_) => match purpose.inherited {
                 Some(watch) => Self::watching(rule, watch),
-                None => Self::Return(RET_ALLOW),
+                None => Self::always(RET_ALLOW),
             },
             Rule::Data(_) | Rule::MapFile(_) | Rule::ReadIf(..) if !purpose.shadow_files => {
-                Self::Return(RET_ALLOW)
+                Self::always(RET_ALLOW)
             }
-            Rule::ReadIf(all, _) => Self::If {
-                all,
-                then: answered,
-            },
-            Rule::Notify(_) | Rule::Data(_) => Self::Return(answered),
+            Rule::ReadIf(all, _) => Self::all(all, answered),
+            Rule::Notify(_) | Rule::Data(_) => Self::always(answered),
             Rule::NotifyIf(condition, _) => Self::when(condition, answered),
-            Rule::NotifyOrTrace(condition, _, all) => Self::Either {
+            Rule::NotifyOrTrace(condition, _, all) => Self::tested(Test::Either {
                 all: std::slice::from_ref(condition),
                 then: answered,
                 others: all,
-                otherwise: RET_TRACE,
-            },
-            Rule::NotifyUnless(any, _) => Self::Unless {
+                second: RET_TRACE,
+            }),
+            Rule::NotifyUnless(any, _) => Self::tested(Test::Unless {
                 any,
                 then: answered,
-            },
+            }),
             Rule::MapFile(_) => Self::when(&MAP_SHARED_FILE, answered),
-            Rule::Trace | Rule::Transaction => Self::Return(RET_TRACE),
-            Rule::TraceIf(all) => Self::If {
-                all,
-                then: RET_TRACE,
-            },
-            Rule::Refuse(errno) => Self::Return(RET_ERRNO | *errno as u32),
+            Rule::Trace | Rule::Transaction => Self::always(RET_TRACE),
+            Rule::TraceIf(all) => Self::all(all, RET_TRACE),
+            Rule::Refuse(errno) => Self::always(RET_ERRNO | *errno as u32),
             Rule::RefuseIf(condition, errno) => Self::when(condition, RET_ERRNO | *errno as u32),
         }
     }
@@ -179,29 +211,62 @@ impl Verdict {
     /// The verdict of [`compile_watch`].
     fn watching(rule: &'static Rule, watch: Watch) -> Self {
         match rule {
-            Rule::TraceSockets => Self::Return(RET_TRACE),
+            Rule::TraceSockets => Self::always(RET_TRACE),
             Rule::TraceDatagrams(condition) if watch == Watch::Datagrams => {
                 Self::when(condition, RET_TRACE)
             }
-            Rule::TraceIf(all) | Rule::NotifyOrTrace(_, _, all) => Self::If {
-                all,
-                then: RET_TRACE | watch.message(),
-            },
-            _ => Self::Return(RET_ALLOW),
+            Rule::TraceIf(all) | Rule::NotifyOrTrace(_, _, all) => {
+                Self::all(all, RET_TRACE | watch.message())
+            }
+            _ => Self::always(RET_ALLOW),
         }
     }
-}
 
-impl Verdict {
     /// The verdict of [`compile_participant`].
     fn of_member(rule: &'static Rule, closes: bool) -> Self {
         match rule {
-            Rule::Read(_) | Rule::ReadIf(..) => Self::Return(RET_TRACE),
-            Rule::Close if closes => Self::Return(RET_TRACE),
+            Rule::Read(_) | Rule::ReadIf(..) => Self::always(RET_TRACE),
+            Rule::Close if closes => Self::always(RET_TRACE),
             Rule::MapFile(_) => Self::when(&MAP_FILE, RET_TRACE),
-            Rule::Transaction | Rule::Trace if closes => Self::Return(RET_TRACE | CLOSER),
-            Rule::Transaction | Rule::Trace => Self::Return(RET_TRACE | MEMBER),
-            _ => Self::Return(RET_ALLOW),
+            Rule::Transaction | Rule::Trace if closes => Self::always(RET_TRACE | CLOSER),
+            Rule::Transaction | Rule::Trace => Self::always(RET_TRACE | MEMBER),
+            _ => Self::always(RET_ALLOW),
+        }
+    }
+
+    /// The same, but stopped in every case.
+    fn observed(mut self) -> Self {
+        let stopped = |value: u32| match value {
+            RET_ALLOW => RET_TRACE | OBSERVED,
+            RET_NOTIFY => RET_TRACE,
+            refusal if refusal & RET_ACTION == RET_ERRNO => RET_TRACE | OBSERVED_REFUSAL,
+            other => other,
+        };
+        self.otherwise = stopped(self.otherwise);
+        match &mut self.test {
+            Test::None => {}
+            Test::If { then, .. } | Test::Unless { then, .. } | Test::UnlessCookie { then, .. } => {
+                *then = stopped(*then);
+            }
+            Test::Either { then, second, .. } => {
+                *then = stopped(*then);
+                *second = stopped(*second);
+            }
+        }
+        self
+    }
+
+    /// The verdict on a call with these arguments.
+    #[cfg(test)]
+    fn on(&self, args: &[u64; 6]) -> u32 {
+        let hold = |all: &[Condition]| all.iter().all(|one| one.is_met(args));
+        match self.test {
+            Test::If { all, then } | Test::Either { all, then, .. } if hold(all) => then,
+            Test::Either { others, second, .. } if hold(others) => second,
+            Test::Unless { any, then } if !any.is_met(args) => then,
+            // The instruction pointer is none of the arguments.
+            Test::UnlessCookie { then, .. } => then,
+            _ => self.otherwise,
         }
     }
 }
@@ -213,7 +278,12 @@ const fn insn(code: u16, jt: u8, jf: u8, k: u32) -> Insn {
 /// The filter for `purpose`. Calls of foreign ABIs and calls the table does not know answer ENOSYS.
 pub fn compile(purpose: Purpose) -> Vec<Insn> {
     assemble(RET_ERRNO | libc::ENOSYS as u32, |entry| {
-        Verdict::of(entry, purpose)
+        let verdict = Verdict::of(entry, purpose);
+        if purpose.interest.contains(entry.nr) {
+            verdict.observed()
+        } else {
+            verdict
+        }
     })
 }
 
@@ -233,7 +303,7 @@ pub fn compile_participant(closes: bool) -> Vec<Insn> {
 
 /// A program of the rows' verdicts; calls of foreign ABIs and calls the table does not know get `other`.
 fn assemble(other: u32, verdict: impl Fn(&'static Entry) -> Verdict) -> Vec<Insn> {
-    let unknown = Verdict::Return(other);
+    let unknown = Verdict::always(other);
     let mut ranges: Vec<(u32, Verdict)> = Vec::new();
     let mut next = 0;
     let mut push = |start: u32, verdict: Verdict| match ranges.last() {
@@ -302,25 +372,20 @@ fn return_if(all: &[Condition], then: u32) -> Vec<Insn> {
 }
 
 fn leaf(verdict: Verdict) -> Vec<Insn> {
-    match verdict {
-        Verdict::Return(value) => vec![insn(RET, 0, 0, value)],
-        Verdict::If { all, then } => {
-            let mut program = return_if(all, then);
-            program.push(insn(RET, 0, 0, RET_ALLOW));
-            program
-        }
-        Verdict::Either {
+    let mut program = match verdict.test {
+        Test::None => Vec::new(),
+        Test::If { all, then } => return_if(all, then),
+        Test::Either {
             all,
             then,
             others,
-            otherwise,
+            second,
         } => {
             let mut program = return_if(all, then);
-            program.extend(return_if(others, otherwise));
-            program.push(insn(RET, 0, 0, RET_ALLOW));
+            program.extend(return_if(others, second));
             program
         }
-        Verdict::Unless { any, then } => {
+        Test::Unless { any, then } => {
             let argument = OFFSET_ARGS + 8 * u32::from(any.arg);
             let mut program = vec![insn(LD_W_ABS, 0, 0, argument), insn(AND, 0, 0, any.mask)];
             for (index, value) in any.values.iter().enumerate() {
@@ -328,10 +393,10 @@ fn leaf(verdict: Verdict) -> Vec<Insn> {
                 let found = (any.values.len() - index) as u8;
                 program.push(insn(JEQ, found, 0, *value));
             }
-            program.extend([insn(RET, 0, 0, then), insn(RET, 0, 0, RET_ALLOW)]);
+            program.push(insn(RET, 0, 0, then));
             program
         }
-        Verdict::UnlessCookie { key, then } => {
+        Test::UnlessCookie { key, then } => {
             let sixth = OFFSET_ARGS + 8 * 5;
             let half = |half: u32, no_match: u8| {
                 [
@@ -344,10 +409,12 @@ fn leaf(verdict: Verdict) -> Vec<Insn> {
             };
             let mut program = Vec::from(half(0, 6));
             program.extend(half(1, 1));
-            program.extend([insn(RET, 0, 0, RET_ALLOW), insn(RET, 0, 0, then)]);
+            program.extend([insn(JA, 0, 0, 1), insn(RET, 0, 0, then)]);
             program
         }
-    }
+    };
+    program.push(insn(RET, 0, 0, verdict.otherwise));
+    program
 }
 
 #[cfg(test)]
@@ -359,6 +426,7 @@ mod tests {
         shadow_files: true,
         inherited: None,
         key: None,
+        interest: SysnoSet::EMPTY,
     };
 
     /// Runs the program as the kernel would.
@@ -402,14 +470,7 @@ mod tests {
         let program = compile(NOTIFY);
         for entry in ROWS {
             let got = run(&program, AUDIT_ARCH_X86_64, entry.nr, [0; 6]);
-            let want = match Verdict::of(entry, NOTIFY) {
-                Verdict::Return(value) => value,
-                Verdict::If { all, then } if all.iter().all(|c| (c.value == 0) == c.holds) => then,
-                Verdict::Either { all, then, .. } if all.iter().all(|c| c.is_met(&[0; 6])) => then,
-                Verdict::If { .. } | Verdict::Either { .. } => RET_ALLOW,
-                Verdict::Unless { any, .. } if any.values.contains(&0) => RET_ALLOW,
-                Verdict::Unless { then, .. } | Verdict::UnlessCookie { then, .. } => then,
-            };
+            let want = Verdict::of(entry, NOTIFY).on(&[0; 6]);
             assert_eq!(got, want, "{}", entry.name);
         }
     }
@@ -436,6 +497,65 @@ mod tests {
             assert_eq!(verdict(nr, ip ^ key), RET_NOTIFY);
         }
         assert_eq!(verdict(libc::SYS_execve, ip ^ key), RET_TRACE);
+    }
+
+    #[test]
+    fn without_an_observer_the_program_is_made_of_the_rows_alone() {
+        for (delivery, shadow_files) in [
+            (Delivery::Notify, true),
+            (Delivery::Notify, false),
+            (Delivery::Stop, true),
+        ] {
+            let purpose = Purpose {
+                delivery,
+                shadow_files,
+                ..NOTIFY
+            };
+            let unobserved = assemble(RET_ERRNO | libc::ENOSYS as u32, |entry| {
+                Verdict::of(entry, purpose)
+            });
+            assert_eq!(compile(purpose), unobserved);
+        }
+    }
+
+    #[test]
+    fn every_call_of_interest_stops_and_says_what_it_would_have_been_without() {
+        let plain = compile(NOTIFY);
+        let observed = compile(Purpose {
+            interest: SysnoSet::of(|_| true),
+            ..NOTIFY
+        });
+        let samples = [
+            [0; 6],
+            [1; 6],
+            [3, 0xffff_ffff, 0x1, 0x1, 4, 0],
+            [u64::MAX; 6],
+            [1, 9, 9, 0, 0, 0],
+        ];
+        for entry in ROWS
+            .iter()
+            .filter(|row| goanna_syscalls::signature(row.nr).is_some())
+        {
+            for args in samples {
+                let before = run(&plain, AUDIT_ARCH_X86_64, entry.nr, args);
+                let after = run(&observed, AUDIT_ARCH_X86_64, entry.nr, args);
+                assert_eq!(after & RET_ACTION, RET_TRACE, "{}", entry.name);
+                let message = match before & RET_ACTION {
+                    RET_ALLOW => OBSERVED,
+                    RET_ERRNO => OBSERVED_REFUSAL,
+                    _ => 0,
+                };
+                assert_eq!(after & !RET_ACTION, message, "{}", entry.name);
+            }
+        }
+        let one = compile(Purpose {
+            interest: SysnoSet::of(|call| call.name == "close"),
+            ..NOTIFY
+        });
+        for entry in ROWS.iter().filter(|row| row.name != "close") {
+            let of = |program: &[Insn]| run(program, AUDIT_ARCH_X86_64, entry.nr, [1; 6]);
+            assert_eq!(of(&one), of(&plain), "{}", entry.name);
+        }
     }
 
     #[test]

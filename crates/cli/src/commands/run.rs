@@ -71,6 +71,7 @@ pub fn goanna(args: goanna::Run, loud: Loudness) -> Result<u8, Error> {
         caller: &credentials::current(),
         note: Reporter::new(move |text| note(text, loud)),
         fail: Reporter::new(show_failure),
+        observers: Vec::new(),
     };
     let result = perform(&plan, environment, |run| {
         Ok(run.command(argv, intercept, &signals)?)

@@ -55,6 +55,7 @@ pub fn run(
         interception,
         unblock: signals.of_command(),
         tracer: Some(owner.pid),
+        ..Start::default()
     };
     let mut launched = goanna_monitor::start(&program, &command.argv, &how)?;
     let pid = Pid::from_raw(launched.pid);

@@ -52,6 +52,7 @@ fn perform_run(client: &Client, run: Run) -> Result<Option<RunResult>, Error> {
         caller: &caller,
         note: sender(&client.link, Answer::Note),
         fail: sender(&client.link, Answer::Failure),
+        observers: Vec::new(),
     };
     let mut launcher_left = false;
     let result = perform(&plan, environment, |run| {

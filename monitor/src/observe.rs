@@ -1,0 +1,148 @@
+//! Observers of a run: they see the calls of its programs, decoded, with their results.
+//!
+//! An observer says which calls it wants to see, and these alone change their way: the filter stops them by ptrace, whether the
+//! monitor answers them, the kernel performs them, or they are refused. A call that the monitor answers has its result at that stop;
+//! of one that the kernel performs the supervisor sees the end at its exit stop. So each call is seen once, on one thread, in the
+//! order in which the calls begin and end. See docs/decisions/0044.
+//!
+//! Without an observer nothing is decoded, and the filter is as it would be. Next: `ptracer/observed.rs`, how the supervisor follows
+//! a call from its entry to its end; `observe/names.rs`, what arguments name.
+
+mod names;
+
+use std::sync::Arc;
+
+use goanna_sys::tracee;
+use goanna_syscalls::{DecodedCall, File, Limits, Memory, Outcome, Subject, SysnoSet};
+
+pub(crate) use names::{Files, TaskNames};
+
+/// Sees calls. Its methods run on the supervisor's thread, while the thread that calls stands still: what takes long slows the run.
+pub trait Observer: Send + Sync {
+    /// The calls that it wants to see. It is asked once, before the run begins.
+    fn interest(&self) -> SysnoSet;
+
+    /// How much of a call's memory it wants copied.
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
+
+    /// A call begins. It is followed by [`Observer::exit`], or by another `enter` of the same thread where the call has been taken
+    /// back without effect, for a signal that came first.
+    fn enter(&self, call: &DecodedCall, subject: &Subject) {
+        let _ = (call, subject);
+    }
+
+    /// A call has ended.
+    fn exit(&self, call: &Ended<'_>);
+
+    /// A thread began: of a new process where thread and process id are the same. `parent` is the process that made it.
+    fn began(&self, subject: &Subject, parent: i32, at_ns: u64) {
+        let _ = (subject, parent, at_ns);
+    }
+
+    /// A process has executed the program with this path.
+    fn executed(&self, subject: &Subject, program: &[u8], at_ns: u64) {
+        let _ = (subject, program, at_ns);
+    }
+
+    /// A thread has ended, with the status that waitpid(2) gives.
+    fn ended(&self, subject: &Subject, status: i32, at_ns: u64) {
+        let _ = (subject, status, at_ns);
+    }
+}
+
+/// A call that has ended.
+#[derive(Debug)]
+pub struct Ended<'a> {
+    /// The thread that made it, as it was at the entry.
+    pub subject: &'a Subject,
+    /// What it called.
+    pub call: &'a DecodedCall,
+    /// How it ended; `None` when the thread died in it.
+    pub outcome: Option<&'a Outcome>,
+    /// The files that arguments (by index) or the result (index 6) name, after the call.
+    pub files: &'a [(u8, File)],
+}
+
+/// The observers of a run.
+pub(crate) struct Observers {
+    all: Vec<(SysnoSet, Arc<dyn Observer>)>,
+    limits: Limits,
+    interest: SysnoSet,
+}
+
+/// The calls to be stopped for observers that want to see `wanted`. prctl(2) is always among them: it changes the name of a thread.
+pub fn interest(wanted: SysnoSet) -> SysnoSet {
+    let mut stopped = wanted;
+    if !wanted.is_empty() {
+        stopped.insert(libc::SYS_prctl as u32);
+    }
+    stopped
+}
+
+impl Observers {
+    pub fn new(all: Vec<Arc<dyn Observer>>) -> Self {
+        let most = |pick: fn(&Limits) -> usize| {
+            let all = all.iter().map(|one| pick(&one.limits()));
+            all.max().unwrap_or(0)
+        };
+        let limits = Limits {
+            text: most(|limits| limits.text),
+            texts: most(|limits| limits.texts),
+            array: most(|limits| limits.array),
+            data: most(|limits| limits.data),
+        };
+        let all: Vec<_> = all.into_iter().map(|one| (one.interest(), one)).collect();
+        let wanted = all.iter().map(|(wanted, _)| *wanted);
+        Self {
+            interest: interest(wanted.fold(SysnoSet::EMPTY, SysnoSet::union)),
+            limits,
+            all,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Calls that are stopped for them.
+    pub fn interest(&self) -> SysnoSet {
+        self.interest
+    }
+
+    /// The most that any of them wants copied.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Those that want to see call `nr`.
+    pub fn of_call(&self, nr: u32) -> impl Iterator<Item = &dyn Observer> {
+        let all = self
+            .all
+            .iter()
+            .filter(move |(wanted, _)| wanted.contains(nr));
+        all.map(|(_, one)| &**one)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Observer> {
+        self.all.iter().map(|(_, one)| &**one)
+    }
+}
+
+impl std::fmt::Debug for Observers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Observers({})", self.all.len())
+    }
+}
+
+/// The memory of a tracee.
+pub(crate) struct TraceeMemory(pub i32);
+
+impl Memory for TraceeMemory {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        tracee::read(self.0, address, into).unwrap_or(0)
+    }
+}

@@ -1,0 +1,314 @@
+//! The calls that observers see, from entry to end.
+//!
+//! A call of interest begins at its seccomp stop. It ends there when the monitor answers it; else the thread is continued to its
+//! syscall-exit stop, where the kernel's result is. What the monitor does on the way with the thread is not the program's: a call that
+//! is restarted from the start, or made with other arguments, is one call. A call that a signal ends has two ends: the kernel's result
+//! at the exit stop, and what the delivery of the signal makes of it. So such a result is kept until then.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use goanna_sys::interrupt::has_effect;
+use goanna_sys::{procfs, ptrace};
+use goanna_syscalls::{DecodedCall, Outcome, Subject, Treatment, Value, decode};
+use goanna_vfs::{Errno, Result};
+use nix::unistd::Pid;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::Supervisor;
+use super::calls::{Next, call_of};
+use crate::call::Call;
+use crate::observe::{Ended, Files, TaskNames, TraceeMemory};
+use crate::ptracer::rewrite::Registers;
+use crate::table::filter::{OBSERVED, OBSERVED_REFUSAL};
+use crate::table::{Rule, entry};
+
+const EINTR: i64 = -(Errno::EINTR as i64);
+/// The kernel's own results by which it restarts calls.
+const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
+
+/// A call that has begun.
+struct Open {
+    subject: Subject,
+    call: DecodedCall,
+    entered_ns: u64,
+    /// A signal has ended it, with this result, unless it is restarted.
+    interrupted: Option<(i64, u64)>,
+}
+
+/// All calls under way, and the threads as they were last seen.
+#[derive(Default)]
+pub(super) struct Observed {
+    open: HashMap<i32, Open>,
+    threads: HashMap<i32, Subject>,
+    /// The process that is to execute the run's command. What it does before is our doing.
+    gate: Option<i32>,
+}
+
+impl Supervisor {
+    /// Thread `tid` is at the seccomp stop of a call. Where only observers asked for that stop: how the call goes on.
+    pub(super) fn observe_entry(&mut self, tid: i32, regs: &Registers) -> Option<Result<Next>> {
+        if self.monitor.observers.is_empty() {
+            return None;
+        }
+        let message = ptrace::event_message(tid).unwrap_or(0).cast_unsigned();
+        let (nr, args) = call_of(regs);
+        let is_ours = self.observed.gate == Some(tid) && i64::from(nr) != libc::SYS_execve;
+        if !is_ours && self.monitor.observers.interest().contains(nr) {
+            self.enter(tid, nr, args);
+        }
+        match message {
+            OBSERVED => Some(Ok(Next::Run)),
+            OBSERVED_REFUSAL => {
+                let errno = match entry(nr).map(|entry| &entry.rule) {
+                    Some(Rule::Refuse(errno) | Rule::RefuseIf(_, errno)) => *errno,
+                    _ => Errno::ENOSYS,
+                };
+                Some(Err(errno.into()))
+            }
+            _ => None,
+        }
+    }
+
+    fn enter(&mut self, tid: i32, nr: u32, args: [u64; 6]) {
+        if let Some(open) = self.observed.open.get_mut(&tid) {
+            let is_same = open.call.nr == nr && open.call.raw == args;
+            let is_restarted = open
+                .interrupted
+                .is_none_or(|(result, _)| RESTARTS.contains(&result));
+            if is_same && is_restarted {
+                open.interrupted = None;
+                return;
+            }
+            if open.interrupted.is_some() {
+                self.interrupted_call_is_over(tid);
+            }
+        }
+        let monitor = Arc::clone(&self.monitor);
+        let entered_ns = now_ns();
+        let Ok(task) = monitor.tasks.get(tid) else {
+            return;
+        };
+        let Some(subject) = self.subject(tid) else {
+            return;
+        };
+        let mut call = decode(nr, args, &TraceeMemory(tid), monitor.observers.limits());
+        call.name(&TaskNames(&Call::new(&monitor, task, nr, args)));
+        for observer in monitor.observers.of_call(nr) {
+            observer.enter(&call, &subject);
+        }
+        let open = Open {
+            subject,
+            call,
+            entered_ns,
+            interrupted: None,
+        };
+        self.observed.open.insert(tid, open);
+    }
+
+    /// Whether the thread is to be continued to the exit stop of its call.
+    pub(super) fn is_observed(&self, tid: i32) -> bool {
+        self.observed.open.contains_key(&tid)
+    }
+
+    /// Continues a thread, which goes on in the call that it is in.
+    pub(super) fn resume(&self, tid: i32) -> Result<(), Errno> {
+        if self.is_observed(tid) {
+            ptrace::cont_syscall(tid, 0)
+        } else {
+            ptrace::cont(tid, 0)
+        }
+    }
+
+    /// Thread `tid` is at the exit stop of its own call, which has this result.
+    pub(super) fn observe_exit(&mut self, tid: i32, result: i64) {
+        let is_interrupted = result == EINTR || RESTARTS.contains(&result);
+        match self.observed.open.get_mut(&tid) {
+            Some(open) if is_interrupted => open.interrupted = Some((result, now_ns())),
+            Some(_) => self.observe_end(tid, result, Treatment::Kernel),
+            None => {}
+        }
+    }
+
+    /// The call of `tid` has ended with this result.
+    pub(super) fn observe_end(&mut self, tid: i32, result: i64, treatment: Treatment) {
+        if let Some(open) = self.observed.open.remove(&tid) {
+            self.end(tid, open, Some((result, now_ns())), treatment);
+        }
+    }
+
+    /// `signal` is delivered to the thread, and we do not restart its call. The kernel does where the signal is ignored.
+    pub(super) fn interrupted(&mut self, tid: i32, signal: i32) {
+        let interrupted = self
+            .observed
+            .open
+            .get(&tid)
+            .and_then(|open| open.interrupted);
+        let Some((result, _)) = interrupted else {
+            return;
+        };
+        // One that has died meanwhile needs no result.
+        if !RESTARTS.contains(&result) || has_effect(tid, signal).unwrap_or(true) {
+            self.interrupted_call_is_over(tid);
+        }
+    }
+
+    /// The call of the thread that a signal has ended is not restarted, or later.
+    pub(super) fn interrupted_call_is_over(&mut self, tid: i32) {
+        let is_over = |open: &Open| open.interrupted.is_some();
+        if self.observed.open.get(&tid).is_some_and(is_over)
+            && let Some(mut open) = self.observed.open.remove(&tid)
+        {
+            let end = open.interrupted.take();
+            self.end(tid, open, end, Treatment::Kernel);
+        }
+    }
+
+    /// The call of `tid` that was interrupted goes on.
+    pub(super) fn interrupted_call_goes_on(&mut self, tid: i32) {
+        if let Some(open) = self.observed.open.get_mut(&tid) {
+            open.interrupted = None;
+        }
+    }
+
+    fn end(&mut self, tid: i32, mut open: Open, end: Option<(i64, u64)>, treatment: Treatment) {
+        let monitor = Arc::clone(&self.monitor);
+        let outcome = end.map(|(result, left_ns)| Outcome {
+            result,
+            entered_ns: open.entered_ns,
+            left_ns,
+            treatment,
+        });
+        let mut files = Vec::new();
+        if let Some(outcome) = &outcome {
+            open.call.complete(
+                outcome.result,
+                &TraceeMemory(tid),
+                monitor.observers.limits(),
+            );
+            if let Ok(task) = monitor.tasks.get(tid) {
+                let call = Call::new(&monitor, task, open.call.nr, open.call.raw);
+                files = Files(&call).of(&open.call, outcome.result);
+            }
+        }
+        let ended = Ended {
+            subject: &open.subject,
+            call: &open.call,
+            outcome: outcome.as_ref(),
+            files: &files,
+        };
+        for observer in monitor.observers.of_call(open.call.nr) {
+            observer.exit(&ended);
+        }
+        if may_rename(&open.call) {
+            self.observed.threads.remove(&tid);
+        }
+    }
+
+    /// The thread as it is now. Its name is asked for once: calls that change it are seen.
+    fn subject(&mut self, tid: i32) -> Option<Subject> {
+        let caller = self.monitor.tasks.get(tid).ok()?.caller().ok()?;
+        let known = self.observed.threads.get(&tid);
+        let comm = match known {
+            Some(known) => Arc::clone(&known.comm),
+            None => String::from_utf8_lossy(&procfs::comm(tid).ok()?).into(),
+        };
+        let subject = Subject {
+            pid: caller.pid,
+            tid,
+            uid: caller.uid,
+            gid: caller.gid,
+            sid: nix::unistd::getsid(Some(Pid::from_raw(tid))).map_or(0, Pid::as_raw),
+            comm,
+        };
+        self.observed.threads.insert(tid, subject.clone());
+        Some(subject)
+    }
+
+    /// Process `pid` is to execute the run's command.
+    pub(super) fn observe_gate(&mut self, pid: i32) {
+        self.observed.gate = Some(pid);
+        self.observe_birth(0, pid);
+    }
+
+    /// Thread `child` of process or thread `parent` has begun.
+    pub(super) fn observe_birth(&mut self, parent: i32, child: i32) {
+        if self.monitor.observers.is_empty() {
+            return;
+        }
+        let parent = self.subject(parent).map_or(0, |parent| parent.pid);
+        let Some(subject) = self.subject(child) else {
+            return;
+        };
+        let now = now_ns();
+        for observer in self.monitor.observers.iter() {
+            observer.began(&subject, parent, now);
+        }
+    }
+
+    /// Thread `former` has executed a program, and has the number `tid` from now on.
+    pub(super) fn observe_exec(&mut self, tid: i32, former: i32) {
+        if self.monitor.observers.is_empty() {
+            return;
+        }
+        self.observed.threads.remove(&tid);
+        self.observed.gate = self.observed.gate.filter(|gate| *gate != tid);
+        let mut program = None;
+        if former != tid {
+            self.observed.threads.remove(&former);
+            let call = self.observed.open.remove(&former);
+            // The thread that had the number has gone, in whatever call it was.
+            if let Some(gone) = self.observed.open.remove(&tid) {
+                self.end(tid, gone, None, Treatment::Kernel);
+            }
+            self.observed.open.extend(call.map(|call| (tid, call)));
+        }
+        if let Some(open) = self.observed.open.get(&tid) {
+            program = open.call.args.iter().find_map(|arg| match arg {
+                Value::Path { given, resolved } => resolved.clone().or_else(|| Some(given.clone())),
+                _ => None,
+            });
+        }
+        let program = program.or_else(|| Some(procfs::exe(tid).ok()?.into()));
+        let (Some(subject), Some(program)) = (self.subject(tid), program) else {
+            return;
+        };
+        let now = now_ns();
+        for observer in self.monitor.observers.iter() {
+            observer.executed(&subject, &program, now);
+        }
+    }
+
+    /// Thread `tid` has ended.
+    pub(super) fn observe_death(&mut self, tid: i32, event: ptrace::Status) {
+        if let Some(open) = self.observed.open.remove(&tid) {
+            self.end(tid, open, None, Treatment::Kernel);
+        }
+        let Some(subject) = self.observed.threads.remove(&tid) else {
+            return;
+        };
+        let status = match event {
+            ptrace::Status::Exited(code) => (code & 0xff) << 8,
+            ptrace::Status::Signaled { signal, core } => signal | if core { 0x80 } else { 0 },
+            _ => return,
+        };
+        let now = now_ns();
+        for observer in self.monitor.observers.iter() {
+            observer.ended(&subject, status, now);
+        }
+    }
+}
+
+/// Whether a call may change the name of its thread.
+fn may_rename(call: &DecodedCall) -> bool {
+    call.nr == libc::SYS_prctl as u32 && call.raw[0] as i32 == libc::PR_SET_NAME
+}
+
+/// Now, in nanoseconds of `CLOCK_MONOTONIC`.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds
+        .saturating_mul(1_000_000_000)
+        .saturating_add(now.tv_nsec.unsigned_abs())
+}
