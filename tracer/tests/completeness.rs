@@ -234,7 +234,7 @@ fn a_shell_script_is_captured_as_strace_does() {
 fn git_is_captured_as_strace_does() {
     if has("strace") && has("git") {
         let script = "export HOME=$PWD GIT_AUTHOR_DATE='1000000000 +0000' GIT_COMMITTER_DATE='1000000000 +0000'; \
-            git init -q . && echo a > a && git add a && \
+            git init -q . && echo a > a && touch -d @1000000000 a && git add a && \
             git -c user.name=a -c user.email=a@b -c gc.auto=0 commit -qm one && git log --oneline && git status -s";
         compare(script, "", true);
     }

@@ -48,7 +48,10 @@ impl Consumer for Statistics {
         message.records += 1;
         message.errors += u64::from(fields.error().is_some());
         message.nanoseconds += fields.duration.unwrap_or(0);
-        if let ("bytes", Some(result @ 0..)) = (fields.result_unit, fields.result) {
+        let moves = record
+            .fields()
+            .any(|(it, _)| it.role == "result" && it.unit == "bytes");
+        if let (true, Some(result @ 0..)) = (moves, fields.result) {
             message.bytes += result.unsigned_abs();
         }
         if let Some(time) = fields.time {
