@@ -139,3 +139,53 @@ fn the_reader_in_python_finds_the_same_records() {
             .contains("does not verify")
     );
 }
+
+/// A trace that an earlier version wrote, with what it holds: later versions must read it, and so must the reader in Python.
+/// `GOANNA_BLESS=1` writes it anew, which is right only when the format gets a new major version.
+#[test]
+fn the_golden_trace_is_read_as_when_it_was_written() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let (trace, key) = (golden.join("version-1.gtr"), golden.join("version-1.key"));
+    let expected = golden.join("version-1.jsonl");
+    let keys = Keys {
+        authenticate: Some(Key::new([7; 32])),
+        encrypt: None,
+    };
+    if std::env::var_os("GOANNA_BLESS").is_some() {
+        std::fs::create_dir_all(&golden).unwrap();
+        std::fs::write(&key, "07".repeat(32) + "\n").unwrap();
+        let mut workload = Workload::new(12, 3);
+        workload.data = 64;
+        workload.run(3, 4);
+        let path = goanna_syscalls::Value::Path {
+            given: b"/\xff\n".as_slice().into(),
+            resolved: None,
+        };
+        workload.call("unlink", vec![path], -2, vec![]);
+        workload.call(
+            "unlink",
+            vec![goanna_syscalls::Value::Unread(16)],
+            -14,
+            vec![],
+        );
+        workload.call("stat", vec![goanna_syscalls::Value::Null], -14, vec![]);
+        let hmac = OutputFilter::Authenticate(Key::new([7; 32]));
+        let filters = vec![OutputFilter::Zstd(19), hmac];
+        write(&trace, &workload.events, filters, true, DataMode::Full);
+        let lines = by_reader(&trace, &keys);
+        let text = lines
+            .iter()
+            .map(|line| format!("{line}\n"))
+            .collect::<String>();
+        std::fs::write(&expected, text).unwrap();
+    }
+    let text = std::fs::read_to_string(expected).unwrap();
+    let lines = text
+        .lines()
+        .map(|line| serde_json::from_str::<Json>(line).unwrap());
+    let lines = lines.collect::<Vec<_>>();
+    assert!(lines.len() > 50);
+    assert_eq!(by_reader(&trace, &keys), lines);
+    let options = ["--hmac-key", key.to_str().unwrap()];
+    assert_eq!(by_python(&trace, &options).unwrap(), lines);
+}
