@@ -186,6 +186,26 @@ fn a_receiver_with_a_key_takes_authenticated_blocks_only() {
 }
 
 #[test]
+fn a_command_is_recorded_across_a_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut child, address) = listen(dir.path(), "tcp://127.0.0.1:0", &["--streams", "1"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_goanna-trace"));
+    command.args([
+        "--to",
+        &address.to_string(),
+        "--compress",
+        "zstd",
+        "--",
+        "ls",
+        "/",
+    ]);
+    let status = command.stdout(Stdio::null()).status().unwrap();
+    assert!(status.success());
+    assert!(child.wait().unwrap().success());
+    assert!(records(&dir.path().join("trace")) > 20);
+}
+
+#[test]
 fn addresses_that_are_none_are_refused() {
     for wrong in [
         "127.0.0.1:80",

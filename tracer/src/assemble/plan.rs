@@ -317,14 +317,11 @@ impl Builder {
 
     fn outcome(&mut self, returns: Returns) {
         if self.groups.results {
-            let (role, unit) = (
-                "result",
-                if returns == Returns::Size {
-                    "bytes"
-                } else {
-                    ""
-                },
-            );
+            let (role, unit) = match returns {
+                Returns::Size => ("result", "bytes"),
+                Returns::Address => ("result", "address"),
+                _ => ("result", ""),
+            };
             let symbols = self.symbols(&ERRNO, false);
             let cell = match returns {
                 Returns::Descriptor => "fd".to_owned(),

@@ -32,6 +32,8 @@ pub(super) struct Fields<'a> {
     pub tid: Option<i64>,
     pub comm: Option<&'a [u8]>,
     pub result: Option<i64>,
+    /// Unit of the result: `bytes`, `address`, or empty.
+    pub result_unit: &'a str,
     pub result_path: Option<&'a [u8]>,
     /// The other fields, which are the arguments of a call.
     pub arguments: Vec<Group<'a>>,
@@ -61,7 +63,10 @@ impl<'a> Fields<'a> {
                 ("pid", "pid") => fields.pid = number(value).map(|it| it as i64),
                 ("tid", "tid") => fields.tid = number(value).map(|it| it as i64),
                 ("comm", "comm") => fields.comm = bytes(value),
-                ("result", "result") => fields.result = number(value).map(|it| it as i64),
+                ("result", "result") => {
+                    fields.result = number(value).map(|it| it as i64);
+                    fields.result_unit = &argument.unit;
+                }
                 ("uid", "uid") | ("gid", "gid") | ("sid", "sid") | ("treatment", "treatment") => {}
                 _ => fields.arguments.push(group(argument, value)),
             }

@@ -48,10 +48,7 @@ impl Consumer for Statistics {
         message.records += 1;
         message.errors += u64::from(fields.error().is_some());
         message.nanoseconds += fields.duration.unwrap_or(0);
-        let moves = record
-            .fields()
-            .any(|(it, _)| it.role == "result" && it.unit == "bytes");
-        if let (true, Some(result @ 0..)) = (moves, fields.result) {
+        if let ("bytes", Some(result @ 0..)) = (fields.result_unit, fields.result) {
             message.bytes += result.unsigned_abs();
         }
         if let Some(time) = fields.time {

@@ -66,7 +66,10 @@ impl<W: Write> Text<W> {
                 let _ = write!(self.line, " = -1 {name} (error {error})");
             }
             None => {
-                let _ = write!(self.line, " = {result}");
+                let _ = match fields.result_unit {
+                    "address" => write!(self.line, " = {result:#x}"),
+                    _ => write!(self.line, " = {result}"),
+                };
                 if let Some(path) = fields.result_path {
                     let _ = write!(self.line, "<{}>", path.escape_ascii());
                 }

@@ -15,7 +15,10 @@ use goanna_tracer::assemble::{
 use goanna_tracer::capture::ptrace::{Ptrace, Signals, Target};
 use goanna_tracer::capture::{CaptureError, Data, Source, Wanted};
 use goanna_tracer::codec::Key;
-use goanna_tracer::output::{FileOptions, FileOutput, OnFailure, Output, Rotation, StreamOutput};
+use goanna_tracer::output::{
+    Address, FileOptions, FileOutput, OnFailure, Output, Rotation, SocketOptions, SocketOutput,
+    StreamOutput,
+};
 use goanna_tracer::select::Filter;
 use goanna_tracer::{OutputFilter, Pipeline, PipelineOptions, context};
 
@@ -38,6 +41,12 @@ pub struct Record {
     /// Write the trace to FILE; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "trace.gtr")]
     output: PathBuf,
+    /// Send the trace to goanna-trace listen at tcp://HOST:PORT or unix:PATH instead of writing a file
+    ///
+    /// A connection that breaks is made again, and nothing is lost. When the receiver stays away, 64 MiB of the trace wait for it; then each
+    /// block waits 10 s at most, and --on-error says what happens.
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["output", "rotate", "keep", "buffer", "sync_writes"])]
+    to: Option<Address>,
     /// Follow this running process, with all its threads and its later children, until it ends or an interrupt; repeatable
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Vec<i32>,
@@ -167,7 +176,13 @@ impl Record {
         }
         let mut pairs = context::of_machine();
         for arg in &self.command {
-            pairs.push(("argument".into(), arg.as_bytes().to_vec()));
+            pairs.push(("command".into(), arg.as_bytes().to_vec()));
+        }
+        if let Ok(directory) = std::env::current_dir() {
+            pairs.push((
+                "directory".into(),
+                directory.as_os_str().as_bytes().to_vec(),
+            ));
         }
         for pid in &self.pid {
             pairs.push(("attached".into(), pid.to_string().into_bytes()));
@@ -197,6 +212,10 @@ impl Record {
     }
 
     fn driver(&self) -> Result<Box<dyn Output>, Failure> {
+        if let Some(address) = &self.to {
+            let options = SocketOptions::default();
+            return Ok(Box::new(SocketOutput::new(address.clone(), options)));
+        }
         if self.output == Path::new("-") {
             if io::stdout().is_terminal() {
                 let why = "a trace is not for a terminal; -o FILE names a file";
