@@ -398,19 +398,6 @@ static void *mover(void *unused)
 	return NULL;
 }
 
-static int shared_directory;
-
-static void *replacer(void *unused)
-{
-	int top = open("w", O_RDONLY | O_DIRECTORY), host = open(host_path, O_RDONLY | O_DIRECTORY);
-
-	while (!stop) {
-		dup2(top, shared_directory);
-		dup2(host, shared_directory);
-	}
-	return NULL;
-}
-
 static volatile int cleaned, begun;
 
 static void clean(void *unused)
@@ -438,7 +425,6 @@ static void threads(void)
 {
 	long wrong_ = 0;
 	pthread_t thread;
-	struct stat meta;
 
 	for (int i = 0; i < 5; i++) {
 		size_of("f");
@@ -451,15 +437,6 @@ static void threads(void)
 	pthread_join(thread, NULL);
 	MUST(chdir(top_path));
 	note("%d moved: %s", __LINE__, wrong_ > 100 ? "wrong" : "right");
-	stop = 0;
-	shared_directory = MUST(open("w", O_RDONLY | O_DIRECTORY));
-	MUST(pthread_create(&thread, NULL, replacer, NULL));
-	wrong_ = 0;
-	for (int i = 0; i < 300; i++)
-		wrong_ += fstatat(shared_directory, "f", &meta, 0) < 0 || (meta.st_size != 1 && meta.st_size != 3);
-	stop = 1;
-	pthread_join(thread, NULL);
-	note("%d replaced: %ld wrong", __LINE__, wrong_);
 	for (int i = 0; i < 40; i++) {
 		begun = 0;
 		MUST(pthread_create(&thread, NULL, cancelled, NULL));
