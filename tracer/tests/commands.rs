@@ -311,3 +311,24 @@ fn a_trace_comes_through_a_pipe_and_a_reader_that_leaves_is_no_error() {
     assert_eq!(text.lines().last(), Some("141"));
     assert!(output.stderr.is_empty());
 }
+
+#[test]
+fn top_names_the_busiest_calls_files_and_processes() {
+    let place = Place::new();
+    let events = Workload::postmark(1, 3, 0);
+    write(&place.path("t"), &events, vec![]);
+    let (status, text, errors) = place.text(&["top", "t", "-n", "2"]);
+    assert_eq!((status, errors.as_str()), (0, ""));
+    let lines = text.lines().collect::<Vec<_>>();
+    assert_eq!(lines[0], format!("{} records", events.len()));
+    assert!(
+        lines[3].ends_with("  write")
+            && lines[3].trim().starts_with(&(events.len() - 6).to_string())
+    );
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.ends_with("  /tmp/postmark/s0/0"))
+    );
+    assert!(lines.iter().any(|line| line.ends_with("  4200 postmark")));
+}

@@ -6,6 +6,7 @@ mod perfetto;
 mod recover;
 mod statistics;
 mod text;
+mod top;
 
 use std::io::Read;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ pub use perfetto::Perfetto;
 pub use recover::{Recovered, recover};
 pub use statistics::Statistics;
 pub use text::Text;
+pub use top::{Counts, Top};
 
 use crate::Error;
 use crate::read::{Finding, Item, Problem, Reader, number};

@@ -8,6 +8,7 @@ mod record;
 mod recover;
 mod schema;
 mod stat;
+mod top;
 mod verify;
 
 use std::process::ExitCode;
@@ -42,6 +43,7 @@ enum Command {
     Schema(schema::SchemaOf),
     Export(export::Export),
     Listen(listen::Listen),
+    Top(top::TopOf),
 }
 
 fn main() -> ExitCode {
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Schema(schema) => schema.run(),
         Command::Export(export) => export.run(),
         Command::Listen(listen) => listen.run(),
+        Command::Top(top) => top.run(),
     };
     ExitCode::from(status.unwrap_or_else(|failure| failure.report()))
 }
