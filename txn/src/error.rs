@@ -46,6 +46,12 @@ pub enum Error {
         /// The engine asked for.
         wanted: &'static str,
     },
+    /// The program was built without this engine.
+    #[error("this program was built without the engine {engine}")]
+    NotBuiltIn {
+        /// The engine's name.
+        engine: &'static str,
+    },
     /// The log cannot grow: the host's file system is full or a limit is reached. Nothing was changed.
     #[error("no space left for the log")]
     NoSpace,
@@ -90,9 +96,10 @@ impl Error {
     /// The errno that a system call fails with for this reason.
     pub fn errno(&self) -> i32 {
         let errno = match self {
-            Self::NotAStore { .. } | Self::NewerVersion { .. } | Self::EngineMismatch { .. } => {
-                Errno::EINVAL
-            }
+            Self::NotAStore { .. }
+            | Self::NewerVersion { .. }
+            | Self::EngineMismatch { .. }
+            | Self::NotBuiltIn { .. } => Errno::EINVAL,
             Self::Held { .. } => Errno::EBUSY,
             Self::NoSpace => Errno::ENOSPC,
             Self::Damaged { .. } => Errno::EUCLEAN,

@@ -92,6 +92,7 @@ impl Store {
     ///
     /// A directory that is something else is not touched.
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
+        options.engine.check_built_in()?;
         if dir::read_header(path)?.is_none() {
             if !options.create {
                 let why = "there is no file AMINO in it";

@@ -116,7 +116,7 @@ fn conformance(kind: EngineKind) {
         }
     }
     if engine.is_persistent() {
-        assert!(engine.size_on_disk().unwrap() > 0);
+        assert!(engine.files().unwrap().size_on_disk().unwrap() > 0);
     }
 }
 
@@ -179,9 +179,10 @@ fn kept_snapshots_stay_as_they_were(kind: EngineKind) {
             4..7 => engine.checkpoint(false, &mut |_| Ok(())).unwrap(),
             7 => {
                 engine.checkpoint(false, &mut |_| Ok(())).unwrap();
-                engine.reclaim(u64::MAX).unwrap();
+                let files = engine.files();
+                files.map(|files| files.reclaim(u64::MAX).unwrap());
             }
-            8 => engine.reopen().unwrap(),
+            8 => drop(engine.files().map(|files| files.reopen().unwrap())),
             _ => {}
         }
         for (view, then, seq) in &kept {
@@ -236,9 +237,9 @@ fn what_only_a_snapshot_needs_is_freed_when_it_is_dropped() {
     engine.apply(&removed, b"2").unwrap();
     let size_after_compaction = || {
         engine.checkpoint(false, &mut |_| Ok(())).unwrap();
-        assert!(engine.reclaim(u64::MAX).unwrap());
-        engine.reopen().unwrap();
-        engine.size_on_disk().unwrap()
+        assert!(engine.files().unwrap().reclaim(u64::MAX).unwrap());
+        engine.files().unwrap().reopen().unwrap();
+        engine.files().unwrap().size_on_disk().unwrap()
     };
     assert!(size_after_compaction() >= BYTES);
     let seen = range(&*snapshot, Bound::Unbounded, Bound::Unbounded);
@@ -311,4 +312,21 @@ fn a_second_crash_after_fjall_has_removed_a_journal_is_no_damage() {
         let engine = open(Some(&files));
         engine.apply(&random_changes(&mut rng, 30), b"2").unwrap();
     }
+}
+
+/// `--no-default-features`: neither a new store nor one that another build has made is touched.
+#[cfg(not(feature = "sled"))]
+#[test]
+fn an_engine_that_is_not_built_in_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let refused = || Store::open(&path, common::options(EngineKind::Sled)).err();
+    let error = refused().unwrap().to_string();
+    assert_eq!(error, "this program was built without the engine sled");
+    assert!(!path.exists());
+    Store::open(&path, common::options(EngineKind::Fjall))
+        .unwrap()
+        .close()
+        .unwrap();
+    assert!(refused().is_some());
 }

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use amino_schema::log::{FoundFrame, FrameHeader, SEGMENT_HEADER_LEN, SegmentHeader};
 use amino_txn::{Actor, Changes, EngineKind, Store};
-use common::{all, copy_dir, options};
+use common::{all, copy_dir, options, persistent};
 
 const ALICE: Actor = Actor { uid: 1000, pid: 1 };
 
@@ -202,7 +202,7 @@ fn rewrite_header(store: &Path, change: impl Fn(&str) -> String) {
 /// A store that the program of format 2 left with a log to replay.
 #[test]
 fn a_store_with_a_log_of_format_1_is_replayed_and_upgraded() {
-    for engine in [EngineKind::Fjall, EngineKind::Sled] {
+    for engine in persistent() {
         let dir = tempfile::tempdir().unwrap();
         let (live, old) = (dir.path().join("live"), dir.path().join("old"));
         let store = Store::open(&live, options(engine)).unwrap();
@@ -252,7 +252,7 @@ fn kept(dir: &Path, engine: EngineKind) -> PathBuf {
 
 #[test]
 fn a_kept_log_has_every_transaction() {
-    for engine in [EngineKind::Fjall, EngineKind::Sled] {
+    for engine in persistent() {
         let dir = tempfile::tempdir().unwrap();
         let path = kept(dir.path(), engine);
         assert_eq!(files(&path, ".seg"), [] as [PathBuf; 0]);

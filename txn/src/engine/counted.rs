@@ -11,7 +11,7 @@ use amino_schema::key::APPLIED;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::{Engine, EngineKind, Snapshot};
+use super::{Engine, EngineKind, Files, NoFiles, Snapshot};
 use crate::{Changes, Error};
 
 /// An engine that counts. One thread applies; everybody reads.
@@ -91,9 +91,9 @@ impl Counted {
         })
     }
 
-    /// As [`Engine::reopen`].
+    /// As [`Files::reopen`].
     pub(crate) fn reopen(&self) -> Result<(), Error> {
-        self.engine.reopen()?;
+        self.files().reopen()?;
         *self.holdings.lock() = match self.engine.applied()? {
             Some(raw) => Holdings::decode(&raw)?,
             None => Holdings::default(),
@@ -111,9 +111,9 @@ impl Counted {
         self.holdings.lock().seq
     }
 
-    /// The engine itself, for what concerns its files only.
-    pub(crate) fn files(&self) -> &dyn Engine {
-        &*self.engine
+    /// The engine's files on the store's disk.
+    pub(crate) fn files(&self) -> &dyn Files {
+        self.engine.files().unwrap_or(&NoFiles)
     }
 
     /// Whether what was synced is still there when the engine is opened again.

@@ -24,7 +24,7 @@ use lsm_tree::Guard;
 use nix::unistd::{Whence, lseek};
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
 
-use super::{Engine, Entry, Snapshot, files, visible_from};
+use super::{Engine, Entry, Files, Snapshot, files, visible_from};
 use crate::changes::is_empty_range;
 use crate::space::Disk;
 use crate::{Changes, Error};
@@ -476,6 +476,20 @@ impl Engine for FjallEngine {
         Ok(())
     }
 
+    fn applied(&self) -> Result<Option<Bytes>, Error> {
+        self.get(APPLIED)
+    }
+
+    fn is_persistent(&self) -> bool {
+        true
+    }
+
+    fn files(&self) -> Option<&dyn Files> {
+        Some(self)
+    }
+}
+
+impl Files for FjallEngine {
     fn reopen(&self) -> Result<(), Error> {
         let mut opened = self.opened.write();
         self.close(&mut opened);
@@ -524,17 +538,9 @@ impl Engine for FjallEngine {
             .map(|()| true)
     }
 
-    fn applied(&self) -> Result<Option<Bytes>, Error> {
-        self.get(APPLIED)
-    }
-
     fn size_on_disk(&self) -> Result<u64, Error> {
         // fjall counts a new journal with the size that it is made with, without blocks.
         Ok(self.opened()?.entries.disk_space() + self.journal_bytes())
-    }
-
-    fn is_persistent(&self) -> bool {
-        true
     }
 }
 

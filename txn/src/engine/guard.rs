@@ -12,7 +12,7 @@ use std::sync::{Arc, Once, OnceLock};
 use amino_schema::header::FileSum;
 use bytes::Bytes;
 
-use super::{Engine, Entry, Snapshot};
+use super::{Engine, Entry, Files, NoFiles, Snapshot};
 use crate::{Changes, Error};
 
 thread_local! {
@@ -46,6 +46,11 @@ impl Panicked {
         let why = self.why.get_or_init(|| why.into());
         error(self.engine, what, why)
     }
+}
+
+/// The files of an engine, or none.
+fn of(engine: &dyn Engine) -> &dyn Files {
+    engine.files().unwrap_or(&NoFiles)
 }
 
 /// Opens an engine by `open`.
@@ -146,35 +151,8 @@ impl Engine for Guarded {
         self.call("sync its files", |engine| engine.checkpoint(last, publish))
     }
 
-    fn reopen(&self) -> Result<(), Error> {
-        self.call("open its files again", |engine| engine.reopen())
-    }
-
-    fn room(&self, pending: u64) -> u64 {
-        let room = self.call("tell its size", |engine| Ok(engine.room(pending)));
-        room.unwrap_or(pending)
-    }
-
-    fn room_of_one(&self) -> u64 {
-        let room = self.call("tell its size", |engine| Ok(engine.room_of_one()));
-        room.unwrap_or(1)
-    }
-
-    fn returnable(&self) -> u64 {
-        let bytes = self.call("tell its size", |engine| Ok(engine.returnable()));
-        bytes.unwrap_or(0)
-    }
-
-    fn reclaim(&self, available: u64) -> Result<bool, Error> {
-        self.call("give back space", |engine| engine.reclaim(available))
-    }
-
     fn applied(&self) -> Result<Option<Bytes>, Error> {
         self.call("read", |engine| engine.applied())
-    }
-
-    fn size_on_disk(&self) -> Result<u64, Error> {
-        self.call("tell its size", |engine| engine.size_on_disk())
     }
 
     fn is_persistent(&self) -> bool {
@@ -183,10 +161,44 @@ impl Engine for Guarded {
             .is_some_and(|engine| engine.is_persistent())
     }
 
+    fn files(&self) -> Option<&dyn Files> {
+        let files = self.engine.as_ref().and_then(|engine| engine.files());
+        files.map(|_| self as &dyn Files)
+    }
+}
+
+impl Files for Guarded {
+    fn reopen(&self) -> Result<(), Error> {
+        self.call("open its files again", |engine| of(engine).reopen())
+    }
+
+    fn room(&self, pending: u64) -> u64 {
+        let room = self.call("tell its size", |engine| Ok(of(engine).room(pending)));
+        room.unwrap_or(pending)
+    }
+
+    fn room_of_one(&self) -> u64 {
+        let room = self.call("tell its size", |engine| Ok(of(engine).room_of_one()));
+        room.unwrap_or(1)
+    }
+
+    fn returnable(&self) -> u64 {
+        let bytes = self.call("tell its size", |engine| Ok(of(engine).returnable()));
+        bytes.unwrap_or(0)
+    }
+
+    fn reclaim(&self, available: u64) -> Result<bool, Error> {
+        self.call("give back space", |engine| of(engine).reclaim(available))
+    }
+
+    fn size_on_disk(&self) -> Result<u64, Error> {
+        self.call("tell its size", |engine| of(engine).size_on_disk())
+    }
+
     fn changes_by_itself(&self) -> bool {
         self.engine
             .as_ref()
-            .is_some_and(|engine| engine.changes_by_itself())
+            .is_some_and(|engine| of(&**engine).changes_by_itself())
     }
 }
 

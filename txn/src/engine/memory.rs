@@ -51,32 +51,8 @@ impl Engine for MemoryEngine {
         publish(Vec::new())
     }
 
-    fn reopen(&self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn room(&self, _pending: u64) -> u64 {
-        0
-    }
-
-    fn room_of_one(&self) -> u64 {
-        0
-    }
-
-    fn returnable(&self) -> u64 {
-        0
-    }
-
-    fn reclaim(&self, _available: u64) -> Result<bool, Error> {
-        Ok(false)
-    }
-
     fn applied(&self) -> Result<Option<Bytes>, Error> {
         self.get(APPLIED)
-    }
-
-    fn size_on_disk(&self) -> Result<u64, Error> {
-        Ok(0)
     }
 
     fn is_persistent(&self) -> bool {

@@ -8,8 +8,12 @@ mod files;
 mod fjall;
 mod guard;
 mod memory;
+#[cfg(feature = "sled")]
 mod overlaid;
+#[cfg(feature = "sled")]
 mod sled;
+#[cfg(feature = "sled")]
+mod tree;
 
 use std::ops::Bound;
 use std::path::Path;
@@ -28,7 +32,7 @@ use crate::{Changes, Error};
 pub enum EngineKind {
     /// Log-structured merge trees; the default.
     Fjall,
-    /// A lock-free tree over a log.
+    /// A lock-free tree over a log. Programs can be built without it: the crate's feature `sled`.
     Sled,
     /// A map in memory, rebuilt from the log at open; the log is never shortened. For tests.
     Memory,
@@ -51,13 +55,26 @@ impl EngineKind {
             .find(|kind| kind.name() == name)
     }
 
+    /// Fails for an engine that this program was built without.
+    pub(crate) fn check_built_in(self) -> Result<(), Error> {
+        if cfg!(feature = "sled") || self != Self::Sled {
+            return Ok(());
+        }
+        Err(Error::NotBuiltIn {
+            engine: self.name(),
+        })
+    }
+
     /// Opens the engine in `dir`, creating it where there is none. `files` is what the last checkpoint said of its files;
     /// files that are not as they were then are an error, and what came after it may be dropped.
     pub fn open(self, dir: &Path, files: Option<&[FileSum]>) -> Result<Box<dyn Engine>, Error> {
         let name = self.name();
         match self {
             Self::Fjall => guard::open(name, || fjall::FjallEngine::open(dir, files)),
+            #[cfg(feature = "sled")]
             Self::Sled => guard::open(name, || sled::SledEngine::open(dir, files)),
+            #[cfg(not(feature = "sled"))]
+            Self::Sled => Err(Error::NotBuiltIn { engine: name }),
             Self::Memory => guard::open(name, || Ok(memory::MemoryEngine::default())),
         }
     }
@@ -72,12 +89,12 @@ pub trait Engine: Send + Sync {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error>;
 
     /// The state between two batches. It stays as it is, however long the caller keeps it: through batches, checkpoints,
-    /// [`Engine::reclaim`] and [`Engine::reopen`]. What it needs of memory or disk beyond the current state is free again
+    /// [`Files::reclaim`] and [`Files::reopen`]. What it needs of memory or disk beyond the current state is free again
     /// when it is dropped.
     fn snapshot(&self) -> Result<Box<dyn Snapshot>, Error>;
 
     /// Applies all changes or none, and keeps `applied` with them. Called by one thread at a time. A full disk
-    /// is an error of its own ([`Error::NoSpace`] or the host's), here and at a checkpoint; [`Engine::reopen`] must follow it.
+    /// is an error of its own ([`Error::NoSpace`] or the host's), here and at a checkpoint; [`Files::reopen`] must follow it.
     fn apply(&self, changes: &Changes, applied: &[u8]) -> Result<(), Error>;
 
     /// Brings everything applied to the disk, and has `publish` write down the files that this relies on. The `last`
@@ -88,34 +105,70 @@ pub trait Engine: Send + Sync {
         publish: &mut dyn FnMut(Vec<FileSum>) -> Result<(), Error>,
     ) -> Result<(), Error>;
 
-    /// Opens the files again after a full disk made writing fail. What was applied is still there. When even that needs space that is not there, the engine cannot be read until a later call succeeds.
+    /// What the last batch has left; `None` in an engine to which nothing was ever applied.
+    fn applied(&self) -> Result<Option<Bytes>, Error>;
+
+    /// Whether what was synced is still there when the engine is opened again.
+    fn is_persistent(&self) -> bool;
+
+    /// What concerns its files on the store's disk; `None` for an engine without any.
+    fn files(&self) -> Option<&dyn Files> {
+        None
+    }
+}
+
+/// The files of an engine on the store's disk, which can become full.
+pub trait Files {
+    /// Opens the files again after a full disk made writing fail. What was applied is still there. When even that needs
+    /// space that is not there, the engine cannot be read until a later call succeeds.
     fn reopen(&self) -> Result<(), Error>;
 
     /// Bytes of disk that the engine may take before all it holds, and `pending` bytes more, have found their place.
     fn room(&self, pending: u64) -> u64;
 
-    /// By how much [`Engine::room`] grows at most with each pending byte.
+    /// By how much [`Files::room`] grows at most with each pending byte.
     fn room_of_one(&self) -> u64;
 
     /// Bytes of disk that opening again would give back.
-    fn returnable(&self) -> u64;
+    fn returnable(&self) -> u64 {
+        0
+    }
 
     /// Rewrites the files without what was deleted, if `available` bytes are enough for it, and waits for it. Whether it
-    /// did: opening again, or a checkpoint, gives back space then. [`Engine::reopen`] must follow an error.
+    /// did: opening again, or a checkpoint, gives back space then. [`Files::reopen`] must follow an error.
     fn reclaim(&self, available: u64) -> Result<bool, Error>;
 
-    /// What the last batch has left; `None` in an engine to which nothing was ever applied.
-    fn applied(&self) -> Result<Option<Bytes>, Error>;
-
-    /// Bytes of host files, as far as the engine knows.
+    /// Bytes of the files, as far as the engine knows.
     fn size_on_disk(&self) -> Result<u64, Error>;
 
-    /// Whether what was synced is still there when the engine is opened again.
-    fn is_persistent(&self) -> bool;
-
-    /// Whether its files change without a batch, so that the last checkpoint must be made in any case.
+    /// Whether they change without a batch, so that the last checkpoint must be made in any case.
     fn changes_by_itself(&self) -> bool {
         false
+    }
+}
+
+/// No files at all.
+struct NoFiles;
+
+impl Files for NoFiles {
+    fn reopen(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn room(&self, _pending: u64) -> u64 {
+        0
+    }
+
+    fn room_of_one(&self) -> u64 {
+        0
+    }
+
+    fn reclaim(&self, _available: u64) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    fn size_on_disk(&self) -> Result<u64, Error> {
+        Ok(0)
     }
 }
 

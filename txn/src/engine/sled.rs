@@ -27,12 +27,13 @@ use bytes::Bytes;
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 
 use super::overlaid::Overlaid;
-use super::{Engine, Entry, Snapshot, files, visible_from};
+use super::{Engine, Entry, Files, Snapshot, tree, visible_from};
 use crate::changes::is_empty_range;
 use crate::{Changes, Error};
 
 const CACHE_BYTES: u64 = 64 << 20;
-const CLOSE_RETRIES: u32 = 400;
+/// A busy machine lets the threads of sled wait for long.
+const CLOSE_RETRIES: u32 = 12_000;
 const CLOSE_PAUSE: Duration = Duration::from_millis(5);
 /// The unit in bytes by which sled's log grows in new stores. sled makes a file of its own for each node that is larger than
 /// a quarter of it; a node has up to 17 values, most of them pages of 16 KiB.
@@ -252,7 +253,7 @@ fn write_by(
 /// Makes the directory `to` a database of `live` bytes with the entries of `from`.
 fn rewrite(from: &sled::Db, to: &Path, live: u64) -> Result<(), Error> {
     let database = open_database(to)?;
-    let written = files::allocate_behind(&to.join(DB), grown(live)).and_then(|()| {
+    let written = tree::allocate_behind(&to.join(DB), grown(live)).and_then(|()| {
         write_by(&database, || {
             for entry in from.iter() {
                 let (key, value) = entry?;
@@ -277,9 +278,9 @@ fn close(dir: &Path, database: sled::Db) -> Result<(), Error> {
     database.flush().map_err(error("flush"))?;
     drop(database);
     wait_for_close(dir)?;
-    files::trim(&dir.join(DB))?;
+    tree::trim(&dir.join(DB))?;
     // flush() ends in sync_file_range(2), which writes no metadata and no disk cache out.
-    files::sync_tree(dir).map_err(Error::io("sync", dir))
+    tree::sync_tree(dir).map_err(Error::io("sync", dir))
 }
 
 /// Lets go of a database that could not write. sled may wait for ever for a write that it has given up.
@@ -322,14 +323,14 @@ fn check_side(dir: &Path, side: Side, listed: &[FileSum]) -> Result<Option<Error
     }
     for file in of_side() {
         let path = dir.join(&file.name);
-        match files::sum_of_all(&path) {
+        match tree::sum_of_all(&path) {
             Ok((len, sum)) if len == file.len && sum == file.sum => {}
             Ok(_) => return damaged(&file.name, "it is not what was written"),
             Err(error) if error.is_not_found() => return damaged(&file.name, "it is missing"),
             Err(error) => return Err(error),
         }
     }
-    for name in files::names(dir, side.name())? {
+    for name in tree::names(dir, side.name())? {
         if !of_side().any(|file| file.name == name) {
             return damaged(&name, "this file does not belong to the copy");
         }
@@ -412,16 +413,16 @@ impl SledEngine {
     fn allocate(&self) -> Result<(), Error> {
         let growth = self.growth(0);
         let log = |side| self.copy(side).join(DB);
-        let end = Side::BOTH.map(|side| files::len(&log(side)));
+        let end = Side::BOTH.map(|side| tree::len(&log(side)));
         let end = end.into_iter().max().unwrap_or(0).saturating_add(growth);
         let allocated = Side::BOTH
             .into_iter()
-            .try_for_each(|side| files::allocate_behind(&log(side), end));
+            .try_for_each(|side| tree::allocate_behind(&log(side), end));
         // The open copy, which sled may change, keeps what it has got for the next time.
         if allocated.is_err()
             && let Rest::One(side) = *self.copies.rest.lock()
         {
-            files::trim(&log(side))?;
+            tree::trim(&log(side))?;
         }
         allocated
     }
@@ -455,7 +456,7 @@ impl SledEngine {
     fn catch_up(&self, rested: Side, recent: &Recent, by_copying: bool) -> Result<Opened, Error> {
         let side = rested.other();
         if by_copying {
-            files::overwrite_tree(&self.dir, rested.name(), side.name())?;
+            tree::overwrite_tree(&self.dir, rested.name(), side.name())?;
         }
         let opened = Opened::new(&self.dir, side)?;
         if !by_copying && let Err(error) = write(&opened.database, recent) {
@@ -473,7 +474,7 @@ impl SledEngine {
             let (key, value) = entry.map_err(error("read a range"))?;
             live += (key.len() + value.len()) as u64;
         }
-        let size = files::len(&self.copy(opened.side).join(DB));
+        let size = tree::len(&self.copy(opened.side).join(DB));
         let worth = size / 2 > grown(live) && available > grown(live);
         Ok(worth.then_some(live))
     }
@@ -521,7 +522,7 @@ fn choose(dir: &Path, listed: &[FileSum]) -> Result<Side, Error> {
 
 /// Makes `side` a copy of the other one.
 fn replace(dir: &Path, side: Side) -> Result<Side, Error> {
-    files::overwrite_tree(dir, side.other().name(), side.name())?;
+    tree::overwrite_tree(dir, side.other().name(), side.name())?;
     Ok(side)
 }
 
@@ -570,7 +571,7 @@ impl Engine for SledEngine {
             is_rewritten,
         } = opened.take().ok_or(Error::NoSpace)?;
         close(&self.copy(side), database)?;
-        let mut relied_on = files::sums(&self.dir, side.name())?;
+        let mut relied_on = tree::sums(&self.dir, side.name())?;
         if let Err(error) = publish(relied_on.clone()) {
             *opened = Some(Opened {
                 is_rewritten,
@@ -588,11 +589,25 @@ impl Engine for SledEngine {
         }
         let other = current.side;
         close(&self.copy(other), current.database)?;
-        relied_on.extend(files::sums(&self.dir, other.name())?);
+        relied_on.extend(tree::sums(&self.dir, other.name())?);
         *rest.lock() = Rest::Both;
         publish(relied_on)
     }
 
+    fn applied(&self) -> Result<Option<Bytes>, Error> {
+        self.get(APPLIED)
+    }
+
+    fn is_persistent(&self) -> bool {
+        true
+    }
+
+    fn files(&self) -> Option<&dyn Files> {
+        Some(self)
+    }
+}
+
+impl Files for SledEngine {
     fn reopen(&self) -> Result<(), Error> {
         let mut opened = self.copies.opened.write();
         let Rest::One(side) = *self.copies.rest.lock() else {
@@ -607,16 +622,12 @@ impl Engine for SledEngine {
 
     fn room(&self, pending: u64) -> u64 {
         let growth = self.growth(pending);
-        let missing = |side| growth.saturating_sub(files::spare(&self.copy(side).join(DB)));
+        let missing = |side| growth.saturating_sub(tree::spare(&self.copy(side).join(DB)));
         Side::BOTH.into_iter().map(missing).sum()
     }
 
     fn room_of_one(&self) -> u64 {
         2 * GROWTH
-    }
-
-    fn returnable(&self) -> u64 {
-        0
     }
 
     fn reclaim(&self, available: u64) -> Result<bool, Error> {
@@ -645,24 +656,16 @@ impl Engine for SledEngine {
         Ok(true)
     }
 
-    fn applied(&self) -> Result<Option<Bytes>, Error> {
-        self.get(APPLIED)
-    }
-
     fn size_on_disk(&self) -> Result<u64, Error> {
         let mut bytes = 0;
         for side in Side::BOTH {
-            for name in files::names(&self.dir, side.name())? {
+            for name in tree::names(&self.dir, side.name())? {
                 let path = self.dir.join(&name);
                 // sled's threads remove snapshots and blobs that a newer one replaces.
                 bytes += fs::metadata(&path).map_or(0, |found| found.len());
             }
         }
         Ok(bytes)
-    }
-
-    fn is_persistent(&self) -> bool {
-        true
     }
 
     fn changes_by_itself(&self) -> bool {

@@ -13,7 +13,16 @@ pub mod small_disk;
 
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
+#[cfg(feature = "sled")]
 pub const ENGINES: [EngineKind; 3] = [EngineKind::Fjall, EngineKind::Sled, EngineKind::Memory];
+#[cfg(not(feature = "sled"))]
+pub const ENGINES: [EngineKind; 2] = [EngineKind::Fjall, EngineKind::Memory];
+
+/// Those whose stores can be closed and opened again without their log.
+pub fn persistent() -> impl Iterator<Item = EngineKind> {
+    let persistent = |kind: &EngineKind| *kind != EngineKind::Memory;
+    ENGINES.into_iter().filter(persistent)
+}
 
 pub fn options(engine: EngineKind) -> Options {
     Options {
