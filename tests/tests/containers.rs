@@ -84,7 +84,7 @@ fn a_command_runs_as_the_container_permits() {
                 run.arg(format!("pass={}:{}", source.display(), place.top()));
                 run
             }
-            Backend::Amino(_) => {
+            _ => {
                 let mut run = Command::new(binary("amino"));
                 run.args(["run", "--at", place.top(), "--store"]);
                 run.arg(place.path("store"));
