@@ -1,6 +1,6 @@
 //! File metadata, as stored inside path, data and orphan records.
 //!
-//! Layout (little-endian), 86 bytes and the inline content:
+//! Layout (little-endian), 102 bytes and the inline content; 86 in records of version 1, which lack generation and version:
 //!
 //! | offset | field                                                             |
 //! |--------|-------------------------------------------------------------------|
@@ -13,8 +13,10 @@
 //! | 32     | atime: seconds i64, nanoseconds u32 (below 10^9)                  |
 //! | 44     | mtime, 56 ctime, 68 btime: likewise                               |
 //! | 80     | flags u32, [`MetaFlags`]                                          |
-//! | 84     | inline length u16; 0xffff: no inline content                      |
-//! | 86     | inline content                                                    |
+//! | 84     | generation u64                                                    |
+//! | 92     | version u64                                                       |
+//! | 100    | inline length u16; 0xffff: no inline content                      |
+//! | 102    | inline content                                                    |
 
 use bytes::Bytes;
 
@@ -25,7 +27,10 @@ const NO_INLINE: u16 = 0xffff;
 const NANOS_PER_SEC: u32 = 1_000_000_000;
 
 /// Bytes of an encoded [`Meta`] without its inline content.
-pub const META_FIXED_LEN: usize = 86;
+pub const META_FIXED_LEN: usize = 102;
+
+/// The version of records whose metadata has neither generation nor version.
+const WITHOUT_VERSION: u8 = 1;
 
 const S_IFMT: u32 = 0o170_000;
 
@@ -150,6 +155,12 @@ pub struct Meta {
     pub btime: Timestamp,
     /// See [`MetaFlags`].
     pub flags: MetaFlags,
+    /// With the inode number it names one file for ever: no other file with the same number has it. 0 for a file that was
+    /// made before generations were stored.
+    pub generation: u64,
+    /// A larger number after each change of content, metadata or, of a directory, names. 0 for a file that has not changed
+    /// since versions are stored.
+    pub version: u64,
     /// Target of a symbolic link, or the whole of a regular file of at most [`crate::INLINE_MAX`] bytes.
     pub inline: Option<Bytes>,
 }
@@ -180,6 +191,8 @@ impl Meta {
             out.extend_from_slice(&time.nanos.to_le_bytes());
         }
         out.extend_from_slice(&self.flags.0.to_le_bytes());
+        out.extend_from_slice(&self.generation.to_le_bytes());
+        out.extend_from_slice(&self.version.to_le_bytes());
         match &self.inline {
             Some(inline) => {
                 out.extend_from_slice(&(inline.len() as u16).to_le_bytes());
@@ -189,7 +202,16 @@ impl Meta {
         }
     }
 
-    pub(crate) fn decode_from(raw: &Bytes, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    /// Reads the metadata of a record of version `record_version`.
+    pub(crate) fn decode_from(
+        raw: &Bytes,
+        reader: &mut Reader<'_>,
+        record_version: u8,
+    ) -> Result<Self, DecodeError> {
+        let number = |reader: &mut Reader<'_>| match record_version {
+            WITHOUT_VERSION => Ok(0),
+            _ => reader.u64(),
+        };
         let start = reader.at();
         let mode = reader.u32()?;
         if FileKind::from_mode(mode).is_none() {
@@ -207,6 +229,8 @@ impl Meta {
             ctime: time(reader)?,
             btime: time(reader)?,
             flags: MetaFlags(reader.u32()?),
+            generation: number(reader)?,
+            version: number(reader)?,
             inline: inline(raw, reader)?,
         })
     }

@@ -10,6 +10,10 @@ use crate::wire::{Reader, put_varint, seal, share, unseal};
 use crate::{DecodeError, FileKind, Meta, PAGE_SIZE};
 
 const VERSION: u8 = 1;
+/// Version of path, data and orphan records. Those of version 1 have no generation and no version in their metadata.
+const META_VERSION: u8 = 2;
+/// Version of the superblock. That of version 1 ends with the engine's name.
+const SUPER_VERSION: u8 = 2;
 const CRC_LEN: usize = 4;
 
 /// Value of a link index entry: the version byte alone.
@@ -17,7 +21,7 @@ pub const LINK_VALUE: &[u8] = &[VERSION];
 
 /// What a name stands for.
 ///
-/// Layout: version u8 = 1, kind u8 (`d_type`), ino u64, has-metadata u8 (0 or 1), metadata if so, crc u32.
+/// Layout: version u8 = 2, kind u8 (`d_type`), ino u64, has-metadata u8 (0 or 1), metadata if so, crc u32.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathRecord {
     /// Inode number, never 0.
@@ -35,7 +39,7 @@ impl PathRecord {
     pub fn encode(&self) -> Bytes {
         let meta_len = self.meta.as_ref().map_or(0, Meta::encoded_len);
         let mut out = Vec::with_capacity(11 + meta_len + CRC_LEN);
-        out.push(VERSION);
+        out.push(META_VERSION);
         out.push(self.kind.d_type());
         out.extend_from_slice(&self.ino.to_le_bytes());
         out.push(u8::from(self.meta.is_some()));
@@ -49,7 +53,7 @@ impl PathRecord {
     /// Reads what [`PathRecord::encode`] wrote; inline content shares memory with `raw`.
     pub fn decode(raw: &Bytes) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(Self::NAME, unseal(Self::NAME, raw)?);
-        reader.version(VERSION)?;
+        let version = reader.version(META_VERSION)?;
         let code = reader.u8()?;
         let kind = FileKind::from_d_type(code)
             .ok_or_else(|| reader.error(1, "the file type is unknown"))?;
@@ -57,10 +61,9 @@ impl PathRecord {
         if ino == 0 {
             return Err(reader.error(2, "the inode number is 0"));
         }
-        let meta = match reader.u8()? {
-            0 => None,
-            1 => Some(Meta::decode_from(raw, &mut reader)?),
-            _ => return Err(reader.error(10, "a flag is neither 0 nor 1")),
+        let meta = match reader.flag()? {
+            false => None,
+            true => Some(Meta::decode_from(raw, &mut reader, version)?),
         };
         reader.end()?;
         if meta.as_ref().is_some_and(|meta| meta.kind() != Some(kind)) {
@@ -74,7 +77,7 @@ fn encode_meta(meta: &Meta) -> Bytes {
     let mut out = Vec::with_capacity(
         1 + META_FIXED_LEN + meta.inline.as_ref().map_or(0, Bytes::len) + CRC_LEN,
     );
-    out.push(VERSION);
+    out.push(META_VERSION);
     meta.encode_into(&mut out);
     seal(&mut out);
     out.into()
@@ -82,13 +85,13 @@ fn encode_meta(meta: &Meta) -> Bytes {
 
 fn decode_meta(name: &'static str, raw: &Bytes) -> Result<Meta, DecodeError> {
     let mut reader = Reader::new(name, unseal(name, raw)?);
-    reader.version(VERSION)?;
-    let meta = Meta::decode_from(raw, &mut reader)?;
+    let version = reader.version(META_VERSION)?;
+    let meta = Meta::decode_from(raw, &mut reader, version)?;
     reader.end()?;
     Ok(meta)
 }
 
-/// Metadata of a file with more than one name. Layout: version u8 = 1, metadata, crc u32.
+/// Metadata of a file with more than one name. Layout: version u8 = 2, metadata, crc u32.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataRecord {
     /// The metadata that all names share.
@@ -109,7 +112,7 @@ impl DataRecord {
     }
 }
 
-/// Metadata of a file without names. Layout: version u8 = 1, metadata, crc u32.
+/// Metadata of a file without names. Layout: version u8 = 2, metadata, crc u32.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrphanRecord {
     /// The metadata; its `nlink` is 0.
@@ -132,8 +135,8 @@ impl OrphanRecord {
 
 /// The superblock.
 ///
-/// Layout: version u8 = 1, format u32, page size u32, next ino u64, created u64 (ns since 1970), store id 16 bytes,
-/// engine name (LEB128 length, bytes of UTF-8), crc u32.
+/// Layout: version u8 = 2, format u32, page size u32, next ino u64, created u64 (ns since 1970), store id 16 bytes,
+/// engine name (LEB128 length, bytes of UTF-8), session u32, first session u32, closed u8 (0 or 1), crc u32.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Super {
     /// Version of the whole schema: what the keys mean.
@@ -148,6 +151,14 @@ pub struct Super {
     pub store_id: [u8; 16],
     /// Name of the engine it was created with.
     pub engine: String,
+    /// The number of times that the store was opened and changed. Versions of files that were given in a session are larger than
+    /// all those of earlier ones.
+    pub session: u32,
+    /// The first session after the last crash. A crash may have taken back changes whose versions were seen; so files that
+    /// have not changed since count as changed at its start.
+    pub first_session: u32,
+    /// The session has ended without a crash, and nothing of it can be lost any more.
+    pub closed: bool,
 }
 
 impl Super {
@@ -167,13 +178,16 @@ impl Super {
             created_ns,
             store_id,
             engine,
+            session: 0,
+            first_session: 0,
+            closed: true,
         }
     }
 
     /// The record's bytes.
     pub fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(64);
-        out.push(VERSION);
+        out.push(SUPER_VERSION);
         out.extend_from_slice(&self.format.to_le_bytes());
         out.extend_from_slice(&self.page_size.to_le_bytes());
         out.extend_from_slice(&self.next_ino.to_le_bytes());
@@ -181,6 +195,9 @@ impl Super {
         out.extend_from_slice(&self.store_id);
         put_varint(&mut out, self.engine.len() as u64);
         out.extend_from_slice(self.engine.as_bytes());
+        out.extend_from_slice(&self.session.to_le_bytes());
+        out.extend_from_slice(&self.first_session.to_le_bytes());
+        out.push(u8::from(self.closed));
         seal(&mut out);
         out.into()
     }
@@ -188,7 +205,7 @@ impl Super {
     /// Reads what [`Super::encode`] wrote.
     pub fn decode(raw: &Bytes) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(Self::NAME, unseal(Self::NAME, raw)?);
-        reader.version(VERSION)?;
+        let version = reader.version(SUPER_VERSION)?;
         let format = reader.u32()?;
         let page_size = reader.u32()?;
         if !page_size.is_power_of_two() || !(512..=1 << 20).contains(&page_size) {
@@ -203,6 +220,10 @@ impl Super {
             return Err(reader.error(at, "the engine's name is no text"));
         };
         let engine = engine.to_owned();
+        let (session, first_session, closed) = match version {
+            1 => (0, 0, true),
+            _ => (reader.u32()?, reader.u32()?, reader.flag()?),
+        };
         reader.end()?;
         Ok(Self {
             format,
@@ -211,6 +232,9 @@ impl Super {
             created_ns,
             store_id,
             engine,
+            session,
+            first_session,
+            closed,
         })
     }
 }

@@ -92,6 +92,15 @@ impl<'a> Reader<'a> {
         }
     }
 
+    pub(crate) fn flag(&mut self) -> Result<bool, DecodeError> {
+        let start = self.at;
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(self.error(start, "a flag is neither 0 nor 1")),
+        }
+    }
+
     pub(crate) fn end(&self) -> Result<(), DecodeError> {
         if self.at == self.raw.len() {
             Ok(())

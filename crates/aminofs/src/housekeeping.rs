@@ -179,6 +179,7 @@ impl Volume {
         for inode in mapped {
             result = result.and(self.pick_up(&inode));
         }
+        self.report_stored();
         result
     }
 
@@ -189,22 +190,41 @@ impl Volume {
 
     /// [`Volume::pick_up`] of the pages from `page` to `end`.
     fn pick_up_pages(&self, inode: &Arc<Inode>, mut page: u64, end: u64) -> Result<(), Errno> {
-        loop {
-            self.store.throttle();
-            let _guard = self.store.enter();
-            let mut state = inode.state.lock();
+        let is_mapped = |state: &State| {
             let mapped = state.cache.as_ref().is_some_and(|cache| cache.is_mapped());
-            if !mapped || state.home == Home::Orphan {
+            mapped && state.home != Home::Orphan
+        };
+        while is_mapped(&inode.state.lock()) {
+            self.begin_session()?;
+            self.store.throttle();
+            let guard = self.store.enter();
+            let mut state = inode.state.lock();
+            if !is_mapped(&state) {
                 return Ok(());
             }
             let end = end.min(state.meta.size.div_ceil(PAGE));
             let last = end.min(page.saturating_add(COMPARE_PAGES));
-            self.compare(inode, &mut state, page, last)?;
+            let before = state.meta.version;
+            let mut compared = self.compare(inode, &mut state, page, last);
+            let pages = state.cache.as_ref().map(|cache| cache.pages().changed());
+            if pages.is_some_and(|changed| changed.intersect(page, last).next().is_some()) {
+                // Pages that differ from what is stored are not compared. They may have changed once more.
+                compared = compared.and_then(|()| self.reserve(state.meta_cost()));
+                self.mark_dirty(inode, &mut state);
+            }
+            let has_changed = state.meta.version != before;
+            drop((state, guard));
+            self.report_stored();
+            if has_changed {
+                self.report(&[Arc::clone(inode)]);
+            }
+            compared?;
             if last >= end {
                 return Ok(());
             }
             page = last;
         }
+        Ok(())
     }
 
     /// Marks those of the pages dirty that differ from what is stored.

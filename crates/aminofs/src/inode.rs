@@ -289,6 +289,7 @@ pub(crate) fn set_dir_attr(attr: &mut Attr, meta: &Meta) {
     (attr.size, attr.blocks) = dir_size(meta);
     attr.nlink = meta.nlink;
     (attr.mtime, attr.ctime) = (stamp(meta.mtime), stamp(meta.ctime));
+    attr.version = attr.version.max(meta.version);
 }
 
 impl Inode {
@@ -377,6 +378,7 @@ impl Inode {
             ctime: stamp(meta.ctime),
             btime: Some(stamp(meta.btime)),
             flags: meta.flags.file_flags(),
+            version: meta.version,
         }
     }
 }

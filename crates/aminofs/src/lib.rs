@@ -24,6 +24,7 @@ mod content;
 mod directory;
 pub mod fsck;
 mod housekeeping;
+mod identity;
 mod import;
 mod inode;
 mod metadata;
@@ -53,6 +54,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::content::cost::META_COST;
 use crate::content::failures::Failures;
 use crate::directory::dentry::DentryCache;
+use crate::identity::{Subscribers, Versions};
 use crate::inode::{Home, Inode, PAGE, ReapJob, Seen, State, Table};
 use crate::transaction::Transactions;
 
@@ -238,6 +240,10 @@ pub struct Volume {
     mapped: Mutex<HashMap<u64, Weak<Inode>>>,
     idle: Mutex<IdleList<Arc<Inode>>>,
     transactions: Arc<Transactions>,
+    /// Id of the store.
+    id: u128,
+    versions: Versions,
+    subscribers: Subscribers,
     inos: Mutex<InoPool>,
     housekeeper: Mutex<Option<JoinHandle<()>>>,
 }
@@ -331,6 +337,9 @@ impl Volume {
             mapped: Mutex::default(),
             idle: Mutex::default(),
             transactions,
+            id: u128::from_be_bytes(superblock.store_id),
+            versions: Versions::of(&superblock),
+            subscribers: Subscribers::default(),
             inos: Mutex::new(InoPool {
                 next: superblock.next_ino,
                 superblock,
@@ -354,6 +363,8 @@ impl Volume {
         // What cannot be picked up now for want of space has been reported to nobody yet.
         let picked_up = self.pick_up_all();
         self.stop_housekeeper();
+        // Without it the next session takes all files for changed, and no more.
+        let _ = self.end_session();
         self.store.clone().close()?;
         let all_stored = self.failures.check_all();
         picked_up.map_err(|errno| Error::Operation {
@@ -475,8 +486,11 @@ impl Volume {
     }
 
     /// The state is newer than the store's: it is to be collected, and the inode stays in memory until then. Space in
-    /// the log was reserved in the same operation ([`State::meta_cost`]).
+    /// the log was reserved in the same operation ([`State::meta_cost`]). It gets another version.
     fn mark_dirty(&self, inode: &Arc<Inode>, state: &mut State) {
+        if !state.gone {
+            state.meta.version = self.versions.next();
+        }
         if state.dirty || state.gone {
             return;
         }
@@ -600,6 +614,8 @@ fn root_record(options: &Options) -> PathRecord {
         ctime: time,
         btime: time,
         flags: MetaFlags::default(),
+        generation: 0,
+        version: 0,
         inline: None,
     };
     PathRecord {

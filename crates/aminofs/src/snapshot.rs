@@ -17,7 +17,8 @@ impl AminoFs {
         }
         let records = Box::new(self.store.snapshot()?);
         let (dir, options) = (&self.dir, self.options.clone());
-        let volume = Volume::over(dir, options, self.store.clone(), records, true)?;
+        let mut volume = Volume::over(dir, options, self.store.clone(), records, true)?;
+        volume.versions = self.versions.of_snapshot();
         Ok(Arc::new(Self {
             volume: Arc::new(volume),
             durability: self.durability,

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use goanna_vfs::{
-    Attr, CachedContent, Caller, DirEntry, FileSystem, Node, OpenFile, Opened, Result, SetAttr,
-    StatFs, Transactions, WritePosition,
+    Attr, CachedContent, Caller, DirEntry, FileSystem, Identity, Node, OpenFile, Opened, Result,
+    SetAttr, StatFs, Transactions, WritePosition,
 };
 
 use crate::AminoFs;
@@ -47,6 +47,10 @@ impl FileSystem for AminoFs {
     }
 
     fn content(&self) -> Option<&dyn CachedContent> {
+        Some(self)
+    }
+
+    fn identity(&self) -> Option<&dyn Identity> {
         Some(self)
     }
 

@@ -31,8 +31,8 @@ pub(crate) struct View<'a> {
     locking: Cell<bool>,
     /// The single operation, once it has locked something.
     alone: Cell<Option<Owner>>,
-    /// The inodes that this operation has changed, where it waits for the disk.
-    touched: Cell<Vec<u64>>,
+    /// The inodes that this operation has changed, where it waits for the disk or reports changes.
+    touched: Cell<Vec<Arc<Inode>>>,
 }
 
 impl Deref for View<'_> {
@@ -48,6 +48,8 @@ impl Drop for View<'_> {
         if let Some(owner) = self.alone.get() {
             self.fs.transactions.locks.end(owner);
         }
+        // Also of an operation that has failed midway.
+        self.fs.report(&self.touched.take());
     }
 }
 
@@ -116,6 +118,7 @@ impl View<'_> {
         if self.is_snapshot {
             return Err(Errno::EROFS.into());
         }
+        self.begin_session()?;
         self.store.throttle();
         let guard = self.store.enter();
         self.locking.set(self.transactions.count.load(SeqCst) > 0);
@@ -124,10 +127,12 @@ impl View<'_> {
 
     fn settle<T>(&self, result: Result<T>) -> Result<T> {
         let result = result?;
+        let touched = self.touched.take();
+        self.report(&touched);
         if self.durability == Durability::Acid && self.within.is_none() {
             self.flush()?;
-            for ino in self.touched.take() {
-                self.failures.check(ino)?;
+            for inode in touched {
+                self.failures.check(inode.ino)?;
             }
         }
         Ok(result)
@@ -144,9 +149,10 @@ impl View<'_> {
     /// As [`Volume::mark_dirty`], of an inode that this operation changes.
     pub(crate) fn mark_dirty(&self, inode: &Arc<Inode>, state: &mut State) {
         self.note_author();
-        if self.durability == Durability::Acid {
+        let is_wanted = self.durability == Durability::Acid || self.subscribers.any();
+        if is_wanted && self.within.is_none() {
             let mut touched = self.touched.take();
-            touched.push(inode.ino);
+            touched.push(Arc::clone(inode));
             self.touched.set(touched);
         }
         self.fs.mark_dirty(inode, state);
@@ -323,6 +329,7 @@ impl View<'_> {
         delta.size += size;
         delta.nlink += nlink;
         delta.time = Some(time);
+        delta.version = self.versions.next();
         match delta.names.get_mut(name) {
             Some(entry) => entry.target = target,
             None => {
@@ -353,6 +360,7 @@ impl View<'_> {
             // The copy has the numbers of when it was made; others may have added entries since.
             let base = dir.base().state.lock();
             (meta.size, meta.nlink) = (base.meta.size, base.meta.nlink);
+            meta.version = meta.version.max(base.meta.version);
             if !copy.times {
                 meta.mtime = base.meta.mtime;
                 meta.ctime = meta.ctime.max(base.meta.ctime);
@@ -363,6 +371,7 @@ impl View<'_> {
             let level = txn.level.lock();
             if let Some(delta) = level.dirs.get(&dir.ino) {
                 meta.size = meta.size.saturating_add_signed(delta.size);
+                meta.version = meta.version.max(delta.version);
                 let nlink = i64::from(meta.nlink) + delta.nlink;
                 meta.nlink = u32::try_from(nlink).unwrap_or(0);
                 if let Some(time) = delta.time.filter(|_| !time_known) {

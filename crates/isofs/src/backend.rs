@@ -1,10 +1,12 @@
 //! The operations vector over an image.
 
-use std::sync::Arc;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Weak};
 
 use goanna_cache::FileCache;
 use goanna_vfs::{
-    Attr, CachedContent, Caller, DirEntry, Errno, FileSystem, Node, Opened, Result, StatFs,
+    Attr, CachedContent, Caller, DirEntry, Errno, FileId, FileSystem, Identity, Node, Opened,
+    Result, StatFs, Subscriber,
 };
 
 use crate::Error;
@@ -98,6 +100,10 @@ impl FileSystem for IsoFs {
         }
     }
 
+    fn identity(&self) -> Option<&dyn Identity> {
+        Some(self)
+    }
+
     fn parent(&self, _: &Caller, dir: &Node) -> Result<Node> {
         let parent = entry(dir)?.parent().map(Arc::clone);
         Ok(parent.map_or_else(|| self.root(), node))
@@ -127,6 +133,7 @@ impl FileSystem for IsoFs {
             ctime: meta.ctime,
             btime: meta.btime,
             flags: 0,
+            version: 0,
         })
     }
 
@@ -179,5 +186,29 @@ impl FileSystem for IsoFs {
             name_max: goanna_vfs::NAME_MAX as u64,
             ..StatFs::default()
         })
+    }
+}
+
+/// An image is named by its file on the host. One that was written again is another one.
+impl Identity for IsoFs {
+    fn file_id(&self, _: &Caller, node: &Node) -> Result<FileId> {
+        let inode = entry(node)?.ino;
+        let Some(image) = self.iso().file() else {
+            return Err(Errno::EOPNOTSUPP.into());
+        };
+        let host = image.metadata();
+        let host = host.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
+        let modified = u128::from(host.mtime().cast_unsigned()) * 1_000_000_000
+            + u128::from(host.mtime_nsec().cast_unsigned());
+        Ok(FileId {
+            fs: u128::from(host.dev()) << 64 | u128::from(host.ino()),
+            inode,
+            generation: modified as u64,
+        })
+    }
+
+    /// Nothing ever changes.
+    fn subscribe(&self, _: Weak<dyn Subscriber>) -> Result<()> {
+        Ok(())
     }
 }

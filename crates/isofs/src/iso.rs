@@ -398,6 +398,11 @@ impl Iso {
         })
     }
 
+    /// The image's file on the host, if it is one.
+    pub(crate) fn file(&self) -> Option<&File> {
+        self.reader.image.file()
+    }
+
     /// The host file and the offset in it where the whole content stands in one piece.
     pub(crate) fn in_one_piece(&self, file: &Meta) -> Option<(&File, u64)> {
         match (file.sections.as_slice(), file.zisofs) {

@@ -357,3 +357,30 @@ fn opened_by_many_at_once() {
         "{identities:?}"
     );
 }
+
+/// An image that is opened twice has the same files; one that was written again has others.
+#[test]
+fn files_of_an_image_have_ids_that_last() {
+    let mut image = Image::new(30);
+    image.rock(&[Rec::file(b"F", FREE, 5)]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("i.iso");
+    let id = || {
+        let iso = Iso::open_file(&path, &Options::default()).unwrap();
+        let fs = IsoFs::new(iso);
+        let entries = fs.iso().list(fs.iso().root()).unwrap();
+        let node = fs.lookup(&root(), &fs.root(), &entries[0].name).unwrap();
+        fs.identity().unwrap().file_id(&root(), &node).unwrap()
+    };
+    fs::write(&path, &image.bytes).unwrap();
+    let first = id();
+    assert_eq!(id(), first);
+    let modified = std::time::SystemTime::now() + std::time::Duration::from_secs(5);
+    File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_modified(modified)
+        .unwrap();
+    assert_ne!(id(), first);
+}

@@ -20,6 +20,14 @@ fn stamp(time: StatxTimestamp) -> Stamp {
     }
 }
 
+/// Nanoseconds since 1970.
+pub(crate) fn nanoseconds(time: StatxTimestamp) -> u64 {
+    let seconds = time.tv_sec.cast_unsigned();
+    seconds
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(time.tv_nsec.into())
+}
+
 fn timespec(time: Option<TimeSet>) -> Timespec {
     let (tv_sec, tv_nsec) = match time {
         None => (0, libc::UTIME_OMIT),
@@ -52,6 +60,7 @@ impl PassFs {
             // The attributes of statx(2) have the values of the flags.
             flags: stat.stx_attributes.bits() as u32
                 & (file_flags::PROTECTED | file_flags::NO_DUMP),
+            version: nanoseconds(stat.stx_ctime),
         })
     }
 

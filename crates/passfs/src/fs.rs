@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
 
 use goanna_vfs::{
-    Attr, Caller, DirEntry, FileSystem, Native, Node, Opened, Result, SetAttr, StatFs,
+    Attr, Caller, DirEntry, FileSystem, Identity, Native, Node, Opened, Result, SetAttr, StatFs,
 };
 use rustix::fs::{AtFlags, Mode, RenameFlags};
 
@@ -35,6 +35,10 @@ impl FileSystem for PassFs {
 
     fn opens_host_files(&self) -> bool {
         true
+    }
+
+    fn identity(&self) -> Option<&dyn Identity> {
+        Some(self)
     }
 
     fn lookup(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {

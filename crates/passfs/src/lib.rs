@@ -17,6 +17,7 @@ mod attr;
 mod dir;
 mod file;
 mod fs;
+mod identity;
 mod mount_type;
 mod node;
 

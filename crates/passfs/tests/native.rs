@@ -666,3 +666,55 @@ fn statfs_is_the_hosts() {
     );
     assert_eq!(figures.name_max, 255);
 }
+
+/// A file that gets the inode number of a removed one has another id; each change has another version. There are no reports.
+#[test]
+fn host_files_have_ids_and_versions() {
+    struct Nobody;
+    impl goanna_vfs::Subscriber for Nobody {
+        fn changed(&self, _: &[goanna_vfs::Change]) {}
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (pass, again) = (
+        PassFs::new(dir.path()).unwrap(),
+        PassFs::new(dir.path()).unwrap(),
+    );
+    let path = dir.path().join("f");
+    let seen = |fs: &PassFs| {
+        let node = fs.lookup(&me(), &fs.root(), b"f").unwrap();
+        let id = fs.identity().unwrap().file_id(&me(), &node).unwrap();
+        (id, fs.getattr(&me(), &node).unwrap().version)
+    };
+    fs::write(&path, "one").unwrap();
+    let (id, mut last) = seen(&pass);
+    assert_eq!(seen(&again), (id, last));
+    let changes: [&dyn Fn(); 3] = [
+        &|| fs::write(&path, "two").unwrap(),
+        &|| fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap(),
+        &|| fs::hard_link(&path, dir.path().join("g")).unwrap(),
+    ];
+    for change in changes {
+        // Old kernels count in clock ticks.
+        std::thread::sleep(std::time::Duration::from_millis(15));
+        change();
+        let now = seen(&pass);
+        assert!(now.0 == id && now.1 > last);
+        last = now.1;
+    }
+    for _ in 0..50 {
+        fs::remove_file(&path).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(15));
+        fs::write(&path, "another").unwrap();
+        let (new, _) = seen(&pass);
+        assert_ne!(new, id);
+        if new.inode == id.inode {
+            break;
+        }
+    }
+    let subscriber: Arc<dyn goanna_vfs::Subscriber> = Arc::new(Nobody);
+    let refused = pass
+        .identity()
+        .unwrap()
+        .subscribe(Arc::downgrade(&subscriber));
+    assert_eq!(refused, Err(Errno::EOPNOTSUPP.into()));
+}

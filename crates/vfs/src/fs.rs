@@ -7,7 +7,8 @@ use goanna_sys::memfile;
 use goanna_sys::witness::Witness;
 
 use crate::{
-    Attr, CachedContent, Caller, DirEntry, Errno, Node, Result, SetAttr, StatFs, Transactions,
+    Attr, CachedContent, Caller, DirEntry, Errno, Identity, Node, Result, SetAttr, StatFs,
+    Transactions,
 };
 
 /// Which calls on a descriptor run in the kernel without the monitor.
@@ -102,6 +103,11 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// The content cache, where opens answer [`Native::Reads`].
     fn content(&self) -> Option<&dyn CachedContent> {
+        None
+    }
+
+    /// Names of files that outlive this process, and reports of changes, where the back end has them.
+    fn identity(&self) -> Option<&dyn Identity> {
         None
     }
 

@@ -15,6 +15,7 @@ pub const METHODS: &[&str] = &[
     "largest_file",
     "transactions",
     "content",
+    "identity",
     "lookup",
     "parent",
     "path",
@@ -64,8 +65,8 @@ pub const METHODS: &[&str] = &[
 /// impl FileSystem for Keep {
 ///     forward! {
 ///         lower: lower;
-///         forward: root checks_access is_read_only opens_host_files largest_file transactions content lookup parent path getattr
-///             readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
+///         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity lookup parent path
+///             getattr readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
 ///             fallocate sync host_path setattr flags statfs getxattr setxattr listxattr removexattr;
 ///         own: kind unlink rmdir;
 ///     }
@@ -93,8 +94,8 @@ pub const METHODS: &[&str] = &[
 /// impl FileSystem for Keep {
 ///     forward! {
 ///         lower: lower;
-///         forward: root checks_access is_read_only opens_host_files largest_file transactions content lookup parent path getattr
-///             readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
+///         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity lookup parent path
+///             getattr readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
 ///             fallocate sync host_path setattr flags statfs getxattr setxattr listxattr removexattr;
 ///         own: kind rmdir;
 ///     }
@@ -169,6 +170,12 @@ macro_rules! forward_method {
         fn content(&self) -> ::std::option::Option<&dyn $crate::CachedContent> {
             $($check)*
             self.$lower.content()
+        }
+    };
+    (identity $lower:ident $($check:tt)*) => {
+        fn identity(&self) -> ::std::option::Option<&dyn $crate::Identity> {
+            $($check)*
+            self.$lower.identity()
         }
     };
     (lookup $lower:ident $($check:tt)*) => {

@@ -58,6 +58,7 @@ impl FileSystem for SynthFs {
             ctime: self.made,
             btime: Some(self.made),
             flags: 0,
+            version: 0,
         })
     }
 

@@ -190,6 +190,10 @@ pub struct Attr {
     pub btime: Option<Stamp>,
     /// See [`file_flags`].
     pub flags: u32,
+    /// Another number after each change of content, attributes or, of a directory, names; a larger one where the back end has
+    /// versions of its own. What is written through a mapping counts from the moment at which the back end finds it, at the latest at
+    /// msync(2), fsync(2) and the last close. 0 in a file system that never changes.
+    pub version: u64,
 }
 
 impl Attr {
@@ -211,6 +215,7 @@ impl Attr {
             ctime: time,
             btime: None,
             flags: 0,
+            version: 0,
         }
     }
 

@@ -23,7 +23,7 @@ impl FileSystem for AesFs {
     forward! {
         lower: lower;
         forward: checks_access is_read_only;
-        own: kind root opens_host_files largest_file transactions content lookup parent path getattr readlink readdir
+        own: kind identity root opens_host_files largest_file transactions content lookup parent path getattr readlink readdir
             open read_at create tmpfile mknod mkdir symlink link link_open unlink rmdir rename write write_at truncate
             fallocate sync host_path setattr flags statfs getxattr setxattr listxattr removexattr;
     }

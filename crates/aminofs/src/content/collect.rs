@@ -83,6 +83,7 @@ impl Volume {
                 return 0;
             }
         }
+        self.note_mapped(inode, &mut state);
         if let Err(errno) = store_content(inode, &mut state, out) {
             // The host could not read a large file's content. It stays dirty, and its metadata with it.
             self.failures.add(inode.ino, errno, state.committed);
@@ -226,9 +227,10 @@ impl Volume {
     pub(crate) fn hand_over(
         &self,
         guard: &OpGuard<'_>,
-        inode: &Inode,
+        inode: &Arc<Inode>,
         state: &mut State,
     ) -> Result<(), Errno> {
+        self.note_mapped(inode, state);
         let before = state.cache.as_ref().map(|cache| cache.pages().clone());
         let (stored, inline) = (state.stored.clone(), state.meta.inline.clone());
         let mut changes = Changes::new();

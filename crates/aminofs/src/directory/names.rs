@@ -43,7 +43,8 @@ impl Template {
     }
 
     /// The metadata of what `caller` makes in the directory `parent`, as `inode_init_owner` has it.
-    fn meta(&self, caller: &Caller, parent: &Meta, time: Timestamp) -> Meta {
+    /// `version` is a new one.
+    fn meta(&self, caller: &Caller, parent: &Meta, time: Timestamp, version: u64) -> Meta {
         let mut perm = match self.kind {
             FileKind::Symlink => 0o777,
             FileKind::Directory => self.mode & 0o1777 & !caller.umask,
@@ -78,6 +79,8 @@ impl Template {
             ctime: time,
             btime: time,
             flags,
+            generation: version,
+            version,
             inline,
         }
     }
@@ -226,7 +229,7 @@ impl View<'_> {
             if what.kind == FileKind::Directory && self.dir_meta(dir, &state).nlink >= LINK_MAX {
                 return Err(Errno::EMLINK.into());
             }
-            what.meta(caller, &state.meta, time)
+            what.meta(caller, &state.meta, time, self.versions.next())
         };
         self.reserve(META_COST)?;
         let ino = self.new_ino(guard)?;
@@ -352,7 +355,7 @@ impl View<'_> {
             let mut meta = {
                 let state = dir.state.lock();
                 state.check_alive()?;
-                what.meta(caller, &state.meta, now())
+                what.meta(caller, &state.meta, now(), self.versions.next())
             };
             meta.nlink = 0;
             let mut cache = self.new_cache(0)?.0;
@@ -507,6 +510,7 @@ impl View<'_> {
         }
         state.home = home;
         state.meta = meta;
+        self.mark_dirty(inode, state);
         Ok(())
     }
 }

@@ -21,6 +21,7 @@ impl View<'_> {
         if node.is_dir() && self.in_transaction() {
             set_dir_attr(&mut attr, &self.dir_meta(&inode, &state));
         }
+        attr.version = self.versions.seen(attr.version);
         Ok(attr)
     }
 

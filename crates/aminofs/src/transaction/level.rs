@@ -35,6 +35,8 @@ pub(crate) struct DirDelta {
     pub nlink: i64,
     /// When they changed last; `None` when the times were set explicitly since.
     pub time: Option<Timestamp>,
+    /// The last change's version.
+    pub version: u64,
     /// The names that changed.
     pub names: BTreeMap<Arc<[u8]>, Entry>,
 }
@@ -67,6 +69,7 @@ impl Level {
             size: 0,
             nlink: 0,
             time: None,
+            version: 0,
             names: BTreeMap::new(),
         })
     }
@@ -100,6 +103,7 @@ impl Level {
             outer.size += inner.size;
             outer.nlink += inner.nlink;
             outer.time = inner.time.or(outer.time);
+            outer.version = outer.version.max(inner.version);
             for (name, entry) in inner.names {
                 let cookie = outer
                     .names

@@ -80,13 +80,16 @@ impl Volume {
             published => published,
         };
         match published {
-            Ok(ref touched) => touched.iter().for_each(|inode| self.park(inode)),
+            Ok(ref touched) => {
+                self.report(touched);
+                touched.iter().for_each(|inode| self.park(inode));
+            }
             Err(_) => super::discard(&level.lock()),
         }
         published.map(drop)
     }
 
-    /// Returns the files whose content may be idle.
+    /// Returns the inodes that have changed.
     fn publish_level(
         &self,
         guard: &amino_txn::OpGuard<'_>,
@@ -110,6 +113,7 @@ impl Volume {
             touched.push(base);
         }
         for delta in std::mem::take(&mut level.dirs).into_values() {
+            touched.push(Arc::clone(&delta.base));
             self.publish_entries(delta);
         }
         Ok(touched)

@@ -233,6 +233,7 @@ mod tests {
             ctime: stamp,
             btime: None,
             flags: 0,
+            version: u64::MAX,
         };
         let entry = Entry {
             name: bytes(b"\xff"),

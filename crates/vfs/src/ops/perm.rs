@@ -236,6 +236,7 @@ mod tests {
             ctime: Stamp::default(),
             btime: None,
             flags: 0,
+            version: 0,
         }
     }
 

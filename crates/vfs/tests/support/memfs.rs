@@ -270,6 +270,7 @@ impl FileSystem for MemFs {
             ctime: Stamp::default(),
             btime: None,
             flags: 0,
+            version: 0,
         })
     }
 
