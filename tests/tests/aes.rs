@@ -215,3 +215,161 @@ fn same(kind: &str, place: &Place) {
     assert!(native == shown, "{kind}: {}", differences(&native, &shown));
     assert!(ours == theirs, "{kind}: {}", differences(&ours, &theirs));
 }
+
+fn volume(kind: &[&str]) -> Place {
+    let place = Place::new();
+    let init = [&["--scrypt-n", "10"], kind].concat();
+    finish(&mut place.aes("init", &init)).expect(0);
+    place
+}
+
+/// The exit statuses of gocryptfs, and the failure on stderr.
+#[test]
+fn commands_end_with_the_statuses_of_gocryptfs() {
+    let place = volume(&[]);
+    let config = place.path("volume/gocryptfs.conf");
+    let original = fs::read_to_string(&config).unwrap();
+    let status = |command: &mut Command, status: i32, text: &str| {
+        let errors = finish(command).expect(status).errors();
+        assert!(errors.contains(text), "{errors}");
+    };
+    status(&mut place.aes("init", &[]), 6, "the directory is not empty");
+    status(&mut place.aes("fsck", &[]), 0, "");
+    fs::write(place.path("pw"), "wrong\n").unwrap();
+    status(&mut place.aes("fsck", &[]), 12, "the password is wrong");
+    fs::write(place.path("pw"), "\n").unwrap();
+    status(&mut place.aes("fsck", &[]), 9, "its first line is empty");
+    fs::remove_file(place.path("pw")).unwrap();
+    status(&mut place.aes("fsck", &[]), 9, "cannot read the password");
+    fs::write(place.path("pw"), "secret\n").unwrap();
+    let info = |expected: i32, text: &str| {
+        let mut info = Command::new(binary("goanna"));
+        status(
+            info.args(["aes", "info"]).arg(place.path("volume")),
+            expected,
+            text,
+        );
+    };
+    fs::remove_file(&config).unwrap();
+    for (from, to, expected, text) in [
+        ("\"Version\": 2", "\"Version\": 3", 27, "version 3"),
+        ("\"Raw64\"", "\"FIDO2\"", 27, "the feature FIDO2"),
+        ("\"N\": 1024", "\"N\": 1000", 8, "ScryptObject"),
+        ("{", "", 8, "gocryptfs.conf"),
+    ] {
+        fs::write(&config, original.replacen(from, to, 1)).unwrap();
+        info(expected, text);
+    }
+    fs::remove_file(&config).unwrap();
+    info(23, "No such file");
+}
+
+/// The password changes by the old one and by the master key; the old config file stays beside the new one. A detached config
+/// file, standard input and a command as sources.
+#[test]
+fn passwords_change() {
+    let place = Place::new();
+    let config = place.path("detached.conf");
+    let config = config.to_str().unwrap();
+    let made = finish(&mut place.aes("init", &["--scrypt-n", "10", "--config", config])).expect(0);
+    let master = made.text();
+    let master = master.split_whitespace().last().unwrap().to_owned();
+    assert!(!place.path("volume/gocryptfs.conf").exists());
+    fs::write(place.path("new"), "another\n").unwrap();
+    let new = place.path("new");
+    let new = new.to_str().unwrap();
+    let passwd = ["--config", config, "--new-passfile", new];
+    let told = finish(&mut place.aes("passwd", &passwd)).expect(0);
+    assert!(
+        told.errors().contains("detached.conf.bak"),
+        "{}",
+        told.errors()
+    );
+    finish(&mut place.aes("fsck", &["--config", config])).expect(12);
+    finish(&mut place.aes("fsck", &["--config", &format!("{config}.bak")])).expect(0);
+    let run = |script: &str| {
+        let script = format!("{script}; exit ${{PIPESTATUS[-1]}}");
+        let mut bash = Command::new("bash");
+        bash.env("GOANNA", binary("goanna")).env("CONFIG", config);
+        bash.env("DIR", place.path("volume")).env("KEY", &master);
+        finish(bash.args(["-c", &script]))
+    };
+    run("echo another | $GOANNA aes fsck --passfile - --config $CONFIG $DIR").expect(0);
+    run("$GOANNA aes fsck --extpass 'echo another' --config $CONFIG $DIR").expect(0);
+    run("echo $KEY | $GOANNA aes fsck --masterkey stdin --config $CONFIG $DIR").expect(0);
+    run("echo 1234 | $GOANNA aes fsck --masterkey stdin --config $CONFIG $DIR").expect(14);
+    run("echo $KEY | $GOANNA aes passwd --masterkey stdin --new-extpass 'echo third' --config $CONFIG $DIR").expect(0);
+    run("$GOANNA aes fsck --extpass 'echo third' --config $CONFIG $DIR").expect(0);
+    run("$GOANNA run --mount \"aes=$DIR:/s,extpass=echo third,config=$CONFIG\" -- sh -c 'echo x > /s/f; cat /s/f'").expect(0);
+}
+
+/// A damaged block is EIO, and stderr and fsck name the plain path; the other file is as it was.
+#[test]
+fn damage_is_reported_with_the_plain_path() {
+    let place = volume(&["--names", "plain"]);
+    place
+        .ours("mkdir d; seq 5000 > d/damaged; seq 5000 > d/other")
+        .expect(0);
+    let path = place.path("volume/d/damaged");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[5000] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let ended =
+        place.ours("cat d/damaged || echo status $?; seq 5000 | cmp - d/other && echo same");
+    let ended = ended.expect(0);
+    assert_eq!(ended.text(), "status 1\nsame\n");
+    let errors = ended.errors();
+    assert!(
+        errors.contains("/d/damaged: block 1 is damaged"),
+        "{errors}"
+    );
+    assert!(errors.contains("Input/output error"), "{errors}");
+    let found = finish(&mut place.aes("fsck", &[])).expect(26).text();
+    assert!(found.contains("/d/damaged: block 1 is damaged"), "{found}");
+}
+
+/// A read-only mount changes nothing; programs of the volume run; what is written through a mapping and never synced is stored.
+#[test]
+fn mounts_read_only_execute_and_map() {
+    let place = volume(&[]);
+    let program =
+        "cp /bin/echo e; ./e executed; printf '#!/bin/sh\necho script' > s; chmod +x s; ./s";
+    let ended = place.ours(program).expect(0);
+    assert_eq!(ended.text(), "executed\nscript\n");
+    if has("python3") {
+        let map = "python3 -c \"import mmap, os
+f = open('m', 'w+b'); f.truncate(9000)
+m = mmap.mmap(f.fileno(), 9000); m[5000:5006] = b'mapped'
+os._exit(0)\"";
+        place.ours(map).expect(0);
+        let read = place.ours("tail -c +5001 m | head -c 6").expect(0);
+        assert_eq!(read.text(), "mapped");
+    }
+    let ended = place.ours_with(",ro", "./e still; echo x > new; rm e; mkdir d; true");
+    let ended = ended.expect(0);
+    assert_eq!(ended.text(), "still\n");
+    assert_eq!(ended.errors().matches("Read-only file system").count(), 3);
+}
+
+/// A program of the run cannot read the keys out of the monitor, which is of its own user.
+#[test]
+fn the_monitor_is_not_readable() {
+    if !goanna_tests::may_become_another_user() {
+        return;
+    }
+    let place = volume(&[]);
+    let dir = place.dir.path();
+    finish(Command::new("chown").arg("-R").arg("65534:65534").arg(dir)).expect(0);
+    let mut spec = OsString::from("aes=");
+    spec.push(place.path("volume"));
+    spec.push(":/secret,passfile=");
+    spec.push(place.path("pw"));
+    let script = "cat /proc/$PPID/mem > /dev/null || cat /proc/$PPID/maps || echo refused; echo x > /secret/f; cat /secret/f";
+    let mut run = Command::new("setpriv");
+    run.args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(binary("goanna"))
+        .args(["run", "--mount"])
+        .arg(spec)
+        .args(["--", "bash", "-c", script]);
+    assert_eq!(finish(&mut run).expect(0).text(), "refused\nx\n");
+}

@@ -86,6 +86,10 @@ impl Dirs {
         let own = self.own(caller);
         let iv = match self.read_internal(&own, dir, DIR_IV_FILE) {
             Ok(bytes) => DirIv::try_from(&bytes[..]).ok().filter(|iv| *iv != [0; 16]),
+            // Of a directory that was removed; it has no entries any more.
+            Err(FsError::Errno(Errno::ENOENT)) if self.lower.getattr(&own, dir)?.nlink == 0 => {
+                return Err(Errno::ENOENT.into());
+            }
             Err(FsError::Errno(Errno::ENOENT)) => None,
             Err(error) => return Err(error.into()),
         };
@@ -314,7 +318,15 @@ impl Dirs {
                 umask: caller.umask & 0o077,
                 ..caller.clone()
             };
-            let node = self.lower.mkdir(&writable, dir, &temporary, mode | 0o700)?;
+            let made = self.lower.mkdir(&writable, dir, &temporary, mode | 0o700);
+            let node = match made {
+                Ok(node) => node,
+                // As the kernel, which looks at the name before the directory's permissions.
+                Err(_) if self.lower.lookup(caller, dir, entry).is_ok() => {
+                    return Err(Errno::EEXIST.into());
+                }
+                Err(error) => return Err(error.into()),
+            };
             let made = self.finish_mkdir(caller, dir, (&node, mode), &temporary, entry);
             if made.is_err() {
                 let own = self.own(caller);
@@ -391,7 +403,8 @@ impl Dirs {
         let own = self.own(caller);
         let node = self.lower.lookup(caller, dir, entry)?;
         if !node.is_dir() {
-            return Err(Errno::ENOTDIR.into());
+            // ENOTDIR, or what the kernel finds before that.
+            return Ok(self.lower.rmdir(caller, dir, entry)?);
         }
         let mode = self.make_accessible(&own, &node)?;
         let removed = self.is_empty(caller, &node).and_then(|is_empty| {

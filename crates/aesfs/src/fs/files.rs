@@ -139,18 +139,14 @@ impl Files {
         flags: i32,
         is_readable: bool,
     ) -> Result<LowerFile> {
-        let access = flags & libc::O_ACCMODE;
+        let (access, no_atime) = (flags & libc::O_ACCMODE, flags & libc::O_NOATIME);
+        let open = |access| LowerFile::open(&self.lower, caller, node, access | no_atime);
         if access == libc::O_RDONLY && flags & libc::O_TRUNC == 0 {
-            return Ok(LowerFile::open(
-                &self.lower,
-                caller,
-                node,
-                libc::O_RDONLY | flags & libc::O_NOATIME,
-            )?);
+            return Ok(open(libc::O_RDONLY)?);
         }
-        match LowerFile::open(&self.lower, caller, node, libc::O_RDWR) {
+        match open(libc::O_RDWR) {
             Err(FsError::Errno(Errno::EACCES)) if access == libc::O_WRONLY && is_readable => {
-                Ok(LowerFile::open(&self.lower, caller, node, libc::O_WRONLY)?)
+                Ok(open(libc::O_WRONLY)?)
             }
             other => Ok(other?),
         }
@@ -192,14 +188,20 @@ impl Files {
         Ok(())
     }
 
-    /// Whether another process has changed the encrypted file since its content was decrypted. While programs here write to it, that
-    /// is not asked.
+    /// Whether another process has changed the encrypted file since its content was decrypted. While programs here write to it or map
+    /// it, that is not asked.
     fn has_changed(&self, state: &State, node: &Node) -> Result<bool> {
-        let Some(version) = state.version else {
+        let content = state.content()?;
+        let Some(version) = state.version.filter(|_| !content.is_mapped()) else {
             return Ok(false);
         };
         let lower = state.lower()?;
-        if self.version(lower.caller(), node)? != version {
+        let mut now = self.version(lower.caller(), node)?;
+        if content.is_in_use() {
+            // Changed by a chmod(2) or link(2), too.
+            now.ctime = version.ctime;
+        }
+        if now != version {
             return Ok(true);
         }
         // Times have a granularity; another file with the same number has another id.

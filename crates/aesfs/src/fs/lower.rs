@@ -20,7 +20,7 @@ pub(crate) struct LowerFile {
 }
 
 impl LowerFile {
-    /// Opens `node` as `caller` with the access mode `access`.
+    /// Opens `node` as `caller` with the access mode of `access`, and perhaps O_NOATIME.
     pub fn open(
         fs: &Arc<dyn FileSystem>,
         caller: &Caller,
@@ -31,7 +31,7 @@ impl LowerFile {
         Ok(Self::of(fs, caller, node, opened, access))
     }
 
-    /// A file that was opened, or created, with the access mode `access`.
+    /// A file that was opened, or created, with the access mode of `access`.
     pub fn of(
         fs: &Arc<dyn FileSystem>,
         caller: &Caller,
@@ -44,7 +44,7 @@ impl LowerFile {
             node: node.clone(),
             opened: Some(opened),
             caller: caller.clone(),
-            access,
+            access: access & libc::O_ACCMODE,
         }
     }
 

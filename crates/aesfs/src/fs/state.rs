@@ -91,31 +91,38 @@ impl State {
             Some(content) => {
                 // Programs have descriptors of this object, and another process has changed the file.
                 content.resize(self.size)?;
-                if self.size > 0 {
-                    content.punch(0, self.size)?;
-                }
                 (None, content.writer()?)
             }
         };
+        let leave_hole = |blocks: Range<u64>| match &self.content {
+            Some(content) if !blocks.is_empty() => {
+                content.punch(blocks.start * PAGE, (blocks.end - blocks.start) * PAGE)
+            }
+            _ => Ok(()),
+        };
+        let end = self.size.div_ceil(PAGE);
+        let mut next = 0;
         if let Some(id) = &self.id {
+            let piece = |blocks: Range<u64>| {
+                let data = decrypt_blocks(lower, cipher, id, self.size, blocks.clone())?;
+                Ok(write_all_at(&writer, blocks.start * PAGE, &data)?)
+            };
             let encrypted = cipher.cipher().encrypted_size(self.size);
-            let mut next = 0;
             for (start, len) in lower.data_segments(encrypted)? {
                 let blocks = encrypted_blocks(cipher.cipher(), start, start + len);
-                let blocks = blocks.start.max(next)..blocks.end.min(self.size.div_ceil(PAGE));
+                let blocks = blocks.start.max(next)..blocks.end.min(end);
+                leave_hole(next..blocks.start)?;
                 next = next.max(blocks.end);
-                let piece = |blocks: Range<u64>| {
-                    let data = decrypt_blocks(lower, cipher, id, self.size, blocks.clone())?;
-                    Ok(write_all_at(&writer, blocks.start * PAGE, &data)?)
-                };
                 in_pieces(blocks, piece)?;
             }
-            let last = self.size / PAGE;
-            if !self.size.is_multiple_of(PAGE) && next <= last {
-                // A hole is a whole block: this is refused.
-                decrypt_blocks(lower, cipher, id, self.size, last..last + 1)?;
+            if !self.size.is_multiple_of(PAGE) && next < end {
+                // A hole is a whole block: this one is refused.
+                leave_hole(next..end - 1)?;
+                in_pieces(end - 1..end, piece)?;
+                next = end;
             }
         }
+        leave_hole(next..end)?;
         if let Some(content) = created {
             self.content = Some(content);
         }

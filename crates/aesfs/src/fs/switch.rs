@@ -107,7 +107,11 @@ impl FileSystem for AesFs {
     fn open(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Opened> {
         let inner = self.inner(node)?;
         Self::regular(inner, Errno::ENXIO)?;
-        self.on(caller, inner, self.files.open(caller, inner, flags))
+        let opened = self.on(caller, inner, self.files.open(caller, inner, flags))?;
+        if flags & libc::O_TRUNC != 0 {
+            self.drop_set_id(caller, inner)?;
+        }
+        Ok(opened)
     }
 
     fn read_at(&self, caller: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -233,6 +237,7 @@ impl FileSystem for AesFs {
             .files
             .change_open(inner, |state| self.write_in(state, file, spot, data));
         let written = self.on(caller, inner, written)?;
+        self.drop_set_id(caller, inner)?;
         // O_SYNC contains O_DSYNC's bit.
         if file.flags & libc::O_DSYNC != 0 {
             self.on(caller, inner, self.files.sync(inner))?;
@@ -250,7 +255,8 @@ impl FileSystem for AesFs {
             let resize = |state: &mut State| state.resize(cipher, size);
             self.files.change(caller, inner, false, resize)
         };
-        self.on(caller, inner, changed)
+        self.on(caller, inner, changed)?;
+        self.drop_set_id(caller, inner)
     }
 
     fn fallocate(
@@ -274,7 +280,8 @@ impl FileSystem for AesFs {
         let changed = self.files.change(caller, inner, is_loaded, |state| {
             self.allocate_in(state, mode, offset..end)
         });
-        self.on(caller, inner, changed)
+        self.on(caller, inner, changed)?;
+        self.drop_set_id(caller, inner)
     }
 
     fn sync(&self, node: Option<&Node>) -> Result<()> {
@@ -393,10 +400,36 @@ impl AesFs {
         })
     }
 
+    /// Clears the set-id bits of a file whose content `caller` has changed, as the kernel does (`file_remove_privs`). The kernel sees
+    /// this process change it, which may be root where the caller is not.
+    fn drop_set_id(&self, caller: &Caller, node: &Node) -> Result<()> {
+        let own = self.dirs.own(caller);
+        let is_judged = self.lower.checks_access();
+        if !is_judged || caller.capable(caps::FSETID) || !own.capable(caps::FSETID) {
+            return Ok(());
+        }
+        let before = self.lower.getattr(caller, node)?.perm();
+        let mut mode = before & !libc::S_ISUID;
+        if mode & libc::S_IXGRP != 0 {
+            mode &= !libc::S_ISGID;
+        }
+        if mode == before {
+            return Ok(());
+        }
+        let set = SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
+        self.lower.setattr(&own, node, &set)
+    }
+
     fn xattr_name(&self, name: &[u8]) -> Result<Vec<u8>> {
         let spaces: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
         if !spaces.iter().any(|space| name.starts_with(space)) {
             return Err(Errno::EOPNOTSUPP.into());
+        }
+        if spaces.contains(&name) {
+            return Err(Errno::EINVAL.into());
         }
         let lower = self.dirs.cipher().encrypt_xattr(name);
         Ok(lower.ok_or(Errno::ERANGE)?)

@@ -1,0 +1,148 @@
+//! Files that several processes have open, names with several steps in the lower directory, and rights.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+
+use goanna_aesfs::Problem;
+use goanna_vfs::{Caller, Errno, FileSystem, SetAttr};
+use support::Place;
+
+/// Another process changes a file that a program has open: the next open shows it, by the old descriptor, too. A chmod(2), which
+/// changes a time as well, does not make the content be decrypted again.
+#[test]
+fn changes_of_other_processes_are_seen_at_the_next_open() {
+    let place = Place::usual();
+    let (ours, theirs) = (place.mount(), place.mount());
+    ours.put(b"f", &[b'1'; 9000]);
+    let file = ours.open(b"f", libc::O_RDONLY).unwrap();
+    let other = theirs.open(b"f", libc::O_RDWR).unwrap();
+    theirs.write(&other, 20_000, b"end").unwrap();
+    theirs.write(&other, 5000, b"changed").unwrap();
+    theirs.close(other);
+    let again = ours.open(b"f", libc::O_RDONLY).unwrap();
+    let mut wanted = vec![b'1'; 9000];
+    wanted[5000..5007].copy_from_slice(b"changed");
+    wanted.resize(20_000, 0);
+    wanted.extend(b"end");
+    assert!(ours.read(&again) == wanted);
+    assert!(ours.read(&file) == wanted);
+    let set = SetAttr {
+        mode: Some(0o600),
+        ..SetAttr::default()
+    };
+    ours.fs.setattr(&ours.caller, &file.node, &set).unwrap();
+    ours.close(again);
+    assert!(ours.read(&file) == wanted);
+    ours.close(file);
+    assert!(ours.get(b"f").unwrap() == wanted);
+}
+
+/// A removed file keeps its content while it is open, and a new one of that name has its own.
+#[test]
+fn removed_and_replaced_files() {
+    let place = Place::usual();
+    let mounted = place.mount();
+    mounted.put(b"f", b"old");
+    let old = mounted.open(b"f", libc::O_RDWR).unwrap();
+    let root = mounted.fs.root();
+    mounted.fs.unlink(&mounted.caller, &root, b"f").unwrap();
+    mounted.put(b"f", b"new content");
+    mounted.write(&old, 3, b"er").unwrap();
+    assert_eq!(mounted.read(&old), b"older");
+    mounted.close(old);
+    assert_eq!(mounted.get(b"f").unwrap(), b"new content");
+    assert_eq!(place.findings(), []);
+}
+
+#[test]
+fn directories_replace_empty_ones_only() {
+    let place = Place::usual();
+    let mounted = place.mount();
+    let (fs, by, root) = (&mounted.fs, &mounted.caller, mounted.fs.root());
+    let long = [b'd'; 250];
+    for name in [&b"from"[..], b"empty", b"full", &long] {
+        fs.mkdir(by, &root, name, 0o755).unwrap();
+    }
+    let full = mounted.lookup(b"full").unwrap();
+    mounted.try_create(&full, b"x").unwrap();
+    let rename = |from: &[u8], to: &[u8]| fs.rename(by, &root, from, &root, to, 0);
+    assert_eq!(rename(b"from", b"full"), Err(Errno::ENOTEMPTY.into()));
+    assert_eq!(fs.rmdir(by, &root, b"full"), Err(Errno::ENOTEMPTY.into()));
+    rename(b"from", b"empty").unwrap();
+    rename(b"full", &long).unwrap();
+    assert_eq!(mounted.names(), [&long[..], b"empty"]);
+    let moved = mounted.lookup(&long).unwrap();
+    fs.lookup(by, &moved, b"x").unwrap();
+    fs.unlink(by, &moved, b"x").unwrap();
+    fs.rmdir(by, &root, &long).unwrap();
+    fs.rmdir(by, &root, b"empty").unwrap();
+    assert_eq!(place.findings(), []);
+    // Nothing but the config file and the IV is left.
+    assert_eq!(fs::read_dir(place.dir.path()).unwrap().count(), 2);
+}
+
+/// What an interrupted operation leaves behind is not shown, does no harm, and is found by the check.
+#[test]
+fn left_overs_of_interrupted_operations() {
+    let place = Place::usual();
+    let mounted = place.mount();
+    let long = [b'l'; 200];
+    mounted.put(&long, b"content");
+    let stored = || fs::read_dir(place.dir.path()).unwrap();
+    let entry = stored()
+        .map(|it| it.unwrap().path())
+        .find(|path| {
+            path.to_string_lossy().contains("longname")
+                && path.extension().is_none_or(|it| it != "name")
+        })
+        .unwrap();
+    fs::remove_file(entry).unwrap();
+    fs::create_dir(place.dir.path().join("gocryptfs.tmp.1")).unwrap();
+    assert_eq!(mounted.names(), Vec::<Vec<u8>>::new());
+    let mut problems: Vec<_> = place
+        .findings()
+        .iter()
+        .map(|it| it.problem.to_string())
+        .collect();
+    problems.sort();
+    let mut wanted = [Problem::NameWithoutEntry, Problem::LeftOver].map(|it| it.to_string());
+    wanted.sort();
+    assert_eq!(problems, wanted);
+    mounted.put(&long, b"again");
+    assert_eq!(mounted.get(&long).unwrap(), b"again");
+}
+
+/// Root's monitor writes for a program of another user: the kernel does not see that, so the set-id bits are cleared here.
+#[test]
+fn writes_of_ordinary_users_clear_set_id_bits() {
+    let place = Place::usual();
+    let mounted = place.mount();
+    if mounted.caller.uid != 0 {
+        return goanna_skip::skip(goanna_skip::Facility::Root, "acts as another user");
+    }
+    mounted.put(b"f", b"content");
+    let node = mounted.lookup(b"f").unwrap();
+    let set = SetAttr {
+        mode: Some(0o6777),
+        ..SetAttr::default()
+    };
+    mounted.fs.setattr(&mounted.caller, &node, &set).unwrap();
+    let nobody = Caller {
+        uid: 65534,
+        gid: 65534,
+        real_uid: 65534,
+        real_gid: 65534,
+        groups: [].into(),
+        caps: 0,
+        real_caps: 0,
+        ..mounted.caller.clone()
+    };
+    let perm = || mounted.fs.getattr(&mounted.caller, &node).unwrap().perm();
+    let file = mounted.open(b"f", libc::O_RDWR).unwrap();
+    mounted.write(&file, 0, b"root").unwrap();
+    assert_eq!(perm(), 0o6777);
+    mounted.fs.truncate(&nobody, &node, 3).unwrap();
+    assert_eq!(perm(), 0o777);
+}
