@@ -13,6 +13,9 @@ use crate::profile::ProfileError;
 /// An error of a run, or of a store that is opened for one.
 #[derive(Debug, ThisError)]
 pub enum Error {
+    /// A trace of the run cannot be written.
+    #[error("--trace: {0}")]
+    Trace(#[source] goanna_tracer::Error),
     /// A mount specification is wrong.
     #[error("--mount {}: {why}", escape(.spec))]
     Spec {

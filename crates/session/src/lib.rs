@@ -7,6 +7,7 @@
 //! * [`mounts`] has mount specifications, mount files, and the mount table made of them.
 //! * [`store`] opens, makes and closes stores.
 //! * [`profile`] reads the rules by which transactions are inserted.
+//! * [`trace`] writes a trace of the run.
 //! * [`subprocess`] runs a command without a monitor, for `amino txn run`.
 
 pub mod credentials;
@@ -19,6 +20,7 @@ mod plan;
 pub mod profile;
 pub mod store;
 pub mod subprocess;
+pub mod trace;
 
 pub use error::{Error, MountPointError, StoreError, error_chain};
 pub use figures::{Figures, StoreFigures};
@@ -26,3 +28,4 @@ pub use mounts::OpenStore;
 pub use options::{Engine, Level, Outside};
 pub use perform::{Environment, perform};
 pub use plan::{AbortReason, Plan, RunResult};
+pub use trace::TraceFile;

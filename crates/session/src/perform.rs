@@ -9,6 +9,7 @@ use goanna_vfs::Caller;
 
 use crate::mounts::{self, Builder, MountTypes, MountedStores, OpenStore};
 use crate::profile::ProfileSource;
+use crate::trace::{Recorder, TraceFile};
 use crate::{AbortReason, Error, Figures, Plan, RunResult, StoreError, store};
 
 /// Where a run is performed.
@@ -25,6 +26,8 @@ pub struct Environment<'a> {
     pub fail: Reporter,
     /// What sees the calls of the run's programs.
     pub observers: Vec<Arc<dyn Observer>>,
+    /// Where a trace of the run goes, if the plan asks for one.
+    pub trace: Option<TraceFile>,
 }
 
 /// Mounts what the plan says, has `start` run the command, and brings its changes to the disk.
@@ -39,7 +42,8 @@ pub fn perform(
         caller,
         note,
         fail,
-        observers,
+        mut observers,
+        trace,
     } = environment;
     let profile = plan
         .profile
@@ -60,6 +64,9 @@ pub fn perform(
     };
     let before: Vec<_> = stores.iter().map(|(_, fs)| fs.store().stats()).collect();
     let begun = Instant::now();
+    let recorder = trace.map(|trace| Recorder::start(trace, fail.clone()));
+    let recorder = recorder.transpose()?.map(Arc::new);
+    observers.extend(recorder.clone().map(|one| -> Arc<dyn Observer> { one }));
     let outcome = Run::new(Config {
         mounts,
         note,
@@ -77,6 +84,7 @@ pub fn perform(
     .map_err(Error::from)
     .and_then(start);
     let elapsed = begun.elapsed();
+    let traced = recorder.map_or(Ok(()), |recorder| recorder.finish());
     // Also after a failure. Every store is brought to the disk, even if one fails.
     let flushed: Vec<Result<(), Error>> = stores
         .iter()
@@ -94,6 +102,7 @@ pub fn perform(
         return Err(Error::store(dir, StoreError::operation(what, *errno)));
     }
     flushed.into_iter().collect::<Result<Vec<()>, Error>>()?;
+    traced?;
     Ok(result(outcome, figures))
 }
 

@@ -1,5 +1,7 @@
 //! What a run is to do, and what became of it: plain data, which `amino run` and `aminod` exchange.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use crate::mounts::{MountSpec, Source};
@@ -26,6 +28,8 @@ pub struct Plan {
     pub profile: Option<ProfileSource>,
     /// How changes are treated that they do not cover.
     pub outside: Outside,
+    /// The file that gets a trace of the run, as the user names it.
+    pub trace: Option<PathBuf>,
     /// The result has figures.
     pub figures: bool,
     /// Calls that concern no mount are answered in the process.

@@ -135,6 +135,7 @@ fn run(args: Vec<OsString>) -> Result<u8, Box<dyn Error>> {
         figures: false,
         in_process: true,
         keep_log: None,
+        trace: None,
     };
     let signals = goanna_monitor::prepare()?;
     let report = Reporter::new(|line| eprintln!("observe: {line}"));
@@ -145,6 +146,7 @@ fn run(args: Vec<OsString>) -> Result<u8, Box<dyn Error>> {
         note: report.clone(),
         fail: report,
         observers: vec![Arc::<Writer>::clone(&writer)],
+        trace: None,
     };
     let result = perform(&plan, environment, |run| {
         Ok(run.command(args.collect(), Interception::Auto, &signals)?)

@@ -145,6 +145,9 @@ pub struct How {
     /// Create a store even if its parent directory does not exist
     #[arg(long)]
     pub create: bool,
+    /// Write a trace of what the command and its descendants do to files, for goanna-trace cat and others
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Print statistics on stderr at the end: calls answered and passed on, time, bytes, commits
     #[arg(
         long,

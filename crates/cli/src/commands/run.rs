@@ -4,7 +4,7 @@ use goanna_daemon::client::{self, Messages};
 use goanna_monitor::{Reporter, Status};
 use goanna_session::mounts::{self, MountSpec};
 use goanna_session::profile::ProfileSource;
-use goanna_session::{AbortReason, Environment, Plan, RunResult, credentials, perform};
+use goanna_session::{AbortReason, Environment, Plan, RunResult, TraceFile, credentials, perform};
 
 use super::open::store_dir;
 use crate::args::amino::{self, How};
@@ -50,8 +50,9 @@ pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
         note: &|text| note(text, loud),
         failure: &show_failure,
     };
+    let trace = trace(&args.how)?;
     let (argv, intercept) = (args.how.run.command, args.how.intercept.into());
-    let result = client::run(&dir, plan, argv, intercept, messages)?;
+    let result = client::run(&dir, plan, argv, intercept, messages, trace)?;
     conclude(result, args.how.stats, loud)
 }
 
@@ -63,6 +64,7 @@ pub fn goanna(args: goanna::Run, loud: Loudness) -> Result<u8, Error> {
         return Err(Error::NoMounts);
     }
     let plan = plan(specs, &args.how);
+    let trace = trace(&args.how)?;
     let (argv, intercept) = (args.how.run.command, args.how.intercept.into());
     let signals = goanna_monitor::prepare().map_err(Error::Signals)?;
     let environment = Environment {
@@ -72,11 +74,19 @@ pub fn goanna(args: goanna::Run, loud: Loudness) -> Result<u8, Error> {
         note: Reporter::new(move |text| note(text, loud)),
         fail: Reporter::new(show_failure),
         observers: Vec::new(),
+        trace,
     };
     let result = perform(&plan, environment, |run| {
         Ok(run.command(argv, intercept, &signals)?)
     })?;
     conclude(result, args.how.stats, loud)
+}
+
+/// The file of `--trace`.
+fn trace(how: &How) -> Result<Option<TraceFile>, Error> {
+    let name = how.trace.as_deref();
+    let file = name.map(|name| TraceFile::create(name, &how.run.command));
+    Ok(file.transpose()?)
 }
 
 /// The mounts that the options ask for.
@@ -92,6 +102,7 @@ fn plan(specs: Vec<MountSpec>, how: &How) -> Plan {
         engine: None,
         keep_log: None,
         create: how.create,
+        trace: how.trace.clone(),
         default_store: false,
         one_transaction: false,
         profile: None,

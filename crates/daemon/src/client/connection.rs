@@ -1,7 +1,7 @@
 //! The connection to the owner of a store, which is started where there is none.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -85,7 +85,16 @@ impl Connection {
 
     /// Sends a request.
     pub(crate) fn ask(&self, request: &Request) -> Result<(), Error> {
-        let sent = self.link.send(request, None);
+        self.ask_with(request, None)
+    }
+
+    /// As [`Connection::ask`], with a descriptor.
+    pub(crate) fn ask_with(
+        &self,
+        request: &Request,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Error> {
+        let sent = self.link.send(request, fd);
         sent.map_err(|_| Error::OwnerEnded(self.pid))
     }
 

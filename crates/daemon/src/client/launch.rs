@@ -7,8 +7,11 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Instant;
 
+use goanna_monitor::observe;
 use goanna_monitor::{End, ExecReport, Interception, Launched, Program, Signals, Start};
+use goanna_session::trace::{self, TraceFile};
 use goanna_session::{Error as SessionError, Plan, RunResult};
+use goanna_syscalls::SysnoSet;
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
@@ -29,19 +32,21 @@ pub struct Messages<'a> {
     pub failure: &'a dyn Fn(&str),
 }
 
-/// Runs the command `argv` as `plan` says, whose first mount is the store in `dir`.
+/// Runs the command `argv` as `plan` says, whose first mount is the store in `dir`. `trace` gets a trace of it.
 pub fn run(
     dir: &Path,
     mut plan: Plan,
     argv: Vec<OsString>,
     interception: Interception,
     messages: Messages<'_>,
+    trace: Option<TraceFile>,
 ) -> Result<RunResult, Error> {
     let signals = goanna_monitor::hold_signals().map_err(Error::Signals)?;
     for spec in &mut plan.specs {
         let source = spec.source.path_mut();
         *source = std::path::absolute(&*source).map_err(|why| SessionError::host(source, why))?;
     }
+    plan.trace = trace.as_ref().map(|trace| trace.name.clone());
     let one_transaction = plan.one_transaction;
     let command = goanna_monitor::Command::here(argv)?;
     let request = Request::Run(Box::new(Run {
@@ -50,12 +55,16 @@ pub fn run(
         search: command.search,
         directory: command.directory.into_os_string(),
     }));
-    let (owner, program) = find(dir, &request, messages)?;
+    let (owner, program) = find(dir, &request, trace.as_ref(), messages)?;
     let how = Start {
         interception,
         unblock: signals.of_command(),
         tracer: Some(owner.pid),
-        ..Start::default()
+        interest: if trace.is_some() {
+            observe::interest(trace::interest())
+        } else {
+            SysnoSet::EMPTY
+        },
     };
     let mut launched = goanna_monitor::start(&program, &command.argv, &how)?;
     let pid = Pid::from_raw(launched.pid);
@@ -83,13 +92,14 @@ pub fn run(
 fn find(
     dir: &Path,
     request: &Request,
+    trace: Option<&TraceFile>,
     messages: Messages<'_>,
 ) -> Result<(Connection, Program), Error> {
     let begun = Instant::now();
     let mut failures = 0;
     loop {
         let owner = Connection::present_or_new(dir)?;
-        let asked = owner.ask(request);
+        let asked = owner.ask_with(request, trace.map(|trace| trace.file.as_fd()));
         let answer = asked.and_then(|()| answer_after_notes(&owner, messages));
         match answer {
             Ok(Answer::Found {

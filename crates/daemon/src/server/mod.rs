@@ -7,7 +7,7 @@ mod tree;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub fn serve(dir: Option<OsString>, program: Program) -> Result<(), Error> {
     log_panics(&dir);
     let signals = signals().map_err(|why| Error::Signals(why.into()))?;
     let (link, pid) = greet(first, program).map_err(Error::NotStarted)?;
-    let Ok(Some((Request::Run(run), _))) = link.receive() else {
+    let Ok(Some((Request::Run(run), trace))) = link.receive() else {
         return Ok(());
     };
     let (store, listener) = match open(&dir, &run, &link) {
@@ -67,7 +67,7 @@ pub fn serve(dir: Option<OsString>, program: Program) -> Result<(), Error> {
     let (wake, woken) = UnixStream::pair().map_err(fail)?;
     wake.set_nonblocking(true).map_err(fail)?;
     let registry = Arc::new(Registry::new(store, wake, program));
-    take_client(&registry, link, pid, Some(*run)).map_err(fail)?;
+    take_client(&registry, link, pid, Some((*run, trace))).map_err(fail)?;
     accept(&registry, &listener, &signals, &woken);
     let _ = socket::remove(&dir);
     drop(listener);
@@ -205,7 +205,7 @@ fn take_client(
     registry: &Arc<Registry>,
     link: Link,
     pid: i32,
-    first: Option<Run>,
+    first: Option<(Run, Option<OwnedFd>)>,
 ) -> io::Result<()> {
     let Some(client) = registry.add(link, pid) else {
         return Ok(());
@@ -216,18 +216,18 @@ fn take_client(
 }
 
 /// Serves requests of `client` until its run has ended, or it leaves. `first` was received before.
-fn serve_client(client: &Client, mut first: Option<Run>) {
+fn serve_client(client: &Client, mut first: Option<(Run, Option<OwnedFd>)>) {
     let registry = &client.registry;
     loop {
-        let request = match first.take() {
-            Some(run) => Request::Run(Box::new(run)),
+        let (request, fd) = match first.take() {
+            Some((run, trace)) => (Request::Run(Box::new(run)), trace),
             None => match client.link.receive() {
-                Ok(Some((request, _))) => request,
+                Ok(Some(received)) => received,
                 _ => return,
             },
         };
         let answer = match request {
-            Request::Run(run) => return run::follow(client, *run),
+            Request::Run(run) => return run::follow(client, *run, fd),
             Request::Attach { engine, access } => return tree::serve(client, engine, access),
             Request::Check => check(client),
             Request::Facts => facts(registry),

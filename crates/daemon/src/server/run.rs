@@ -1,13 +1,13 @@
 //! A run that a client asks for: `aminod` mounts, follows the command, and brings its changes to the disk.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
 use goanna_monitor::{Command, Killer, Outcome, Reporter};
-use goanna_session::{Environment, Error, RunResult, perform};
+use goanna_session::{Environment, Error, RunResult, TraceFile, perform};
 use goanna_vfs::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -18,9 +18,9 @@ use crate::protocol::message::{Answer, Run, Started};
 /// How often the processes of a run that is to end are killed, milliseconds.
 const STEP_MS: u8 = 10;
 
-/// Follows the run that `client` asks for, and answers with its result or failure.
-pub fn follow(client: &Client, run: Run) {
-    let answer = match perform_run(client, run) {
+/// Follows the run that `client` asks for, and answers with its result or failure. `trace` is the file for a trace of it.
+pub fn follow(client: &Client, run: Run, trace: Option<OwnedFd>) {
+    let answer = match perform_run(client, run, trace) {
         Ok(Some(result)) => Answer::Ended(result),
         // The launcher has left.
         Ok(None) => return,
@@ -31,7 +31,11 @@ pub fn follow(client: &Client, run: Run) {
 }
 
 /// The result of the run; `None` where the launcher has left before the command began.
-fn perform_run(client: &Client, run: Run) -> Result<Option<RunResult>, Error> {
+fn perform_run(
+    client: &Client,
+    run: Run,
+    trace: Option<OwnedFd>,
+) -> Result<Option<RunResult>, Error> {
     let Run {
         plan,
         argv,
@@ -46,6 +50,11 @@ fn perform_run(client: &Client, run: Run) -> Result<Option<RunResult>, Error> {
         directory: PathBuf::from(directory),
         caller: caller.clone(),
     };
+    let trace = plan.trace.clone().zip(trace).map(|(name, file)| TraceFile {
+        name,
+        file: file.into(),
+        argv: command.argv.clone(),
+    });
     let environment = Environment {
         types: client.registry.program.types,
         owned: Some(&client.registry.store),
@@ -53,6 +62,7 @@ fn perform_run(client: &Client, run: Run) -> Result<Option<RunResult>, Error> {
         note: sender(&client.link, Answer::Note),
         fail: sender(&client.link, Answer::Failure),
         observers: Vec::new(),
+        trace,
     };
     let mut launcher_left = false;
     let result = perform(&plan, environment, |run| {

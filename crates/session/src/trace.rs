@@ -1,0 +1,136 @@
+//! `--trace`: an observer that hands what it sees to the trace pipeline.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use goanna_monitor::Reporter;
+use goanna_monitor::observe::{Ended, Observer};
+use goanna_syscalls::{Subject, SysnoSet};
+use goanna_tracer::assemble::{DataMode, Groups, StreamAssembly};
+use goanna_tracer::event::Call;
+use goanna_tracer::output::StreamOutput;
+use goanna_tracer::{Event, OutputFilter, Pipeline, PipelineOptions, Sink, context};
+
+use crate::Error;
+
+/// Blocks that may wait for the thread that compresses and writes them.
+const QUEUE: usize = 64;
+/// Level of zstd.
+const LEVEL: i32 = 3;
+
+/// The file that a trace goes to.
+#[derive(Debug)]
+pub struct TraceFile {
+    /// What messages call it.
+    pub name: PathBuf,
+    /// The file, open for writing.
+    pub file: File,
+    /// The command that is traced.
+    pub argv: Vec<OsString>,
+}
+
+impl TraceFile {
+    /// Makes the file `name` for a trace of the command `argv`, or empties it.
+    pub fn create(name: &Path, argv: &[OsString]) -> Result<Self, Error> {
+        let file = File::create(name).map_err(|why| Error::host(name, why))?;
+        Ok(Self {
+            name: name.to_owned(),
+            file,
+            argv: argv.to_vec(),
+        })
+    }
+}
+
+/// The calls that a trace has: those on files, descriptors, mappings, sockets, the working directory and processes.
+pub fn interest() -> SysnoSet {
+    SysnoSet::of(goanna_syscalls::Signature::concerns_files)
+}
+
+/// Writes a trace of a run.
+pub struct Recorder {
+    pipeline: Pipeline,
+    fail: Reporter,
+    has_failed: AtomicBool,
+}
+
+impl Recorder {
+    /// Begins a trace. `fail` gets the first failure, after which the run goes on.
+    pub fn start(trace: TraceFile, fail: Reporter) -> Result<Self, Error> {
+        let mut context = context::of_machine();
+        for arg in trace.argv {
+            context.push(("command".to_owned(), arg.into_vec()));
+        }
+        let report = fail.clone();
+        let options = PipelineOptions {
+            filters: vec![OutputFilter::Asynchronous(QUEUE), OutputFilter::Zstd(LEVEL)],
+            report: Box::new(move |why| report.line(&format!("the trace is incomplete: {why}"))),
+            context,
+            ..PipelineOptions::default()
+        };
+        let assembly = StreamAssembly::new(Groups::default(), DataMode::None);
+        let output = StreamOutput::new(trace.name, trace.file);
+        Ok(Self {
+            pipeline: Pipeline::start(options, Box::new(assembly), Box::new(output))
+                .map_err(Error::Trace)?,
+            fail,
+            has_failed: AtomicBool::new(false),
+        })
+    }
+
+    /// Ends the trace. Records that could not be written were reported before.
+    pub fn finish(&self) -> Result<(), Error> {
+        self.pipeline.finish().map(drop).map_err(Error::Trace)
+    }
+
+    fn take(&self, event: Event) {
+        if let Err(why) = self.pipeline.take(&event)
+            && !self.has_failed.swap(true, Ordering::Relaxed)
+        {
+            self.fail.line(&format!("the trace is incomplete: {why}"));
+        }
+    }
+}
+
+impl Observer for Recorder {
+    fn interest(&self) -> SysnoSet {
+        interest()
+    }
+
+    fn exit(&self, call: &Ended<'_>) {
+        self.take(Event::Call(Box::new(Call {
+            subject: call.subject.clone(),
+            call: call.call.clone(),
+            outcome: call.outcome.copied(),
+            files: call.files.to_vec(),
+        })));
+    }
+
+    fn began(&self, subject: &Subject, parent: i32, at_ns: u64) {
+        let subject = subject.clone();
+        self.take(Event::Began {
+            subject,
+            parent,
+            at_ns,
+        });
+    }
+
+    fn executed(&self, subject: &Subject, program: &[u8], at_ns: u64) {
+        self.take(Event::Executed {
+            subject: subject.clone(),
+            program: program.into(),
+            at_ns,
+        });
+    }
+
+    fn ended(&self, subject: &Subject, status: i32, at_ns: u64) {
+        let subject = subject.clone();
+        self.take(Event::Ended {
+            subject,
+            status,
+            at_ns,
+        });
+    }
+}
