@@ -411,6 +411,7 @@ impl Dirs {
             if !is_empty {
                 return Err(Errno::ENOTEMPTY.into());
             }
+            let iv = self.iv(caller, &node).ok();
             let temporary = self.temporary_name()?;
             let moved = self.lower.rename(
                 &own,
@@ -432,9 +433,15 @@ impl Dirs {
                 }
                 Err(errno) => {
                     if moved.is_ok() {
-                        let _ = self
+                        let back = self
                             .lower
                             .rename(&own, dir, &temporary, &node, DIR_IV_FILE, 0);
+                        // Nothing can be moved out of an append-only directory.
+                        if back.is_err()
+                            && let Some(iv) = iv
+                        {
+                            self.write_internal(&own, &node, DIR_IV_FILE, &iv)?;
+                        }
                     }
                     Err(errno.into())
                 }
