@@ -172,7 +172,7 @@ fn bench(
                 match ns {
                     Ok(ns) => Duration::from_secs_f64(ns.unwrap_or(0.0) * iterations as f64 / 1e9),
                     Err(error) => {
-                        // Criterion has no way to be told; tracees and mounts are ended before the process is.
+                        // Criterion offers no hook; tracees and mounts are ended before the process is.
                         settings.borrow_mut().clear();
                         eprintln!("calls: {error}");
                         exit(1)

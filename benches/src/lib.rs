@@ -23,7 +23,7 @@ use std::process::ExitStatus;
 
 use thiserror::Error;
 
-/// Why a benchmark could not go on.
+/// Why a benchmark could not continue.
 #[derive(Debug, Error)]
 pub enum Error {
     /// A call of the benchmark itself failed.

@@ -21,7 +21,7 @@ const FUSE_ADVICE: &str = "name libfuse's passthrough_ll in GOANNA_FUSE_PASSTHRO
 /// A place where calls can land.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// A directory of the host, nobody in between.
+    /// A directory of the host, without the monitor.
     Native,
     /// `goanna run --mount pass=...`.
     Passfs,
@@ -88,7 +88,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Starts a tracee; everything of it lies in `scratch`, a directory of the host that exists.
+    /// Starts a tracee; its files are in `scratch`, a directory of the host that exists.
     ///
     /// # Errors
     ///

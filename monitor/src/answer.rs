@@ -13,7 +13,7 @@ pub type Work = Box<dyn FnOnce() -> Result<Answer> + Send>;
 pub enum Answer {
     /// It returns this value.
     Value(i64),
-    /// The kernel performs it as it stands.
+    /// The kernel performs it unchanged.
     PassOn,
     /// As [`Answer::PassOn`]; when it succeeds it has changed this path outside of the caller's transaction.
     Watched(Vec<u8>),
@@ -23,7 +23,7 @@ pub enum Answer {
         fd: OwnedFd,
         /// Close-on-exec.
         cloexec: bool,
-        /// Ours must be closed before the tracee goes on: it is an end of a fifo, and counts.
+        /// Ours must be closed before the tracee continues: it is an end of a fifo, and counts.
         counts: bool,
         /// For a file's object: it is on its way until this is dropped.
         delivery: Option<Delivery>,

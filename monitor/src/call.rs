@@ -27,7 +27,7 @@ pub enum Descriptor {
 pub enum Target {
     /// To the host, by a path the kernel understands as we do.
     PassOn,
-    /// Here; on the host's own mount when the kernel cannot be given the path as it stands.
+    /// Here; on the host's own mount when the kernel cannot use the path unchanged.
     At(Place),
 }
 

@@ -54,7 +54,7 @@ impl Command {
 /// A program that was found, and what the mounts ask of the filter it is started under.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// The file to execute, as execve(2) is to be given it.
+    /// The file to execute, as given to execve(2).
     pub file: CString,
     /// Tracees get descriptors of cache objects.
     pub shadow_files: bool,
@@ -119,7 +119,7 @@ fn executable(mounts: &Mounts, command: &Command, path: &[u8]) -> Result<()> {
     }
 }
 
-/// How a program is to be started.
+/// How to start a program.
 #[derive(Debug, Clone, Default)]
 pub struct Start {
     /// How its calls are intercepted.

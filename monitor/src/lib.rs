@@ -5,7 +5,7 @@
 //! * `intercept` answers notifications: it finds the row, makes a [`call::Call`], and runs the row's handler
 //!   from [`calls`].
 //! * `ptracer` has the supervisor: process tree, signals, and the few calls whose arguments must change.
-//! * [`shadow`] knows what stands for what; nothing the kernel knows is kept twice.
+//! * [`shadow`] maps host objects to virtual ones; it keeps nothing that the kernel keeps.
 //!
 //! Threads of a run: one supervisor (the thread that calls [`Run::follow`]; ptrace belongs to a thread), a small pool, one
 //! sweeper, one for signals; two for each call that waits, one of them for 10 ms, and one for the deadlines of waits. Lock order: the table of `profiled` comes first; `tasks` and `shadows` tables and
@@ -115,7 +115,7 @@ impl std::fmt::Debug for Reporter {
     }
 }
 
-/// What a run is over, and by which rules.
+/// The mounts and rules of a run.
 pub struct Config {
     /// What is mounted where.
     pub mounts: Mounts,
@@ -232,7 +232,7 @@ pub struct Monitor {
     pub(crate) in_flight: InFlight,
     /// Descriptors being installed.
     pub(crate) installs: InFlight,
-    /// Which threads take part in which transaction.
+    /// Which threads participate in which transaction.
     pub(crate) participants: Participants,
     pub(crate) outside: Policy,
     /// Processes for which transactions are begun.
@@ -262,7 +262,7 @@ pub struct Monitor {
     pub(crate) gate: Gate,
     /// How its processes end.
     pub(crate) ending: participants::run_end::Ending,
-    /// Whether threads stand still for a commit.
+    /// Whether threads are stopped for a commit.
     pub(crate) pause: Pause,
     pub(crate) note: Reporter,
     pub(crate) fail: Reporter,
@@ -435,7 +435,7 @@ impl Run {
         let (pid, listener) = (launched.pid, launched.listener.take());
         let mut report = None;
         let outcome = self.follow(pid, listener, || {
-            // A signal that comes earlier waits until somebody takes it.
+            // A signal that comes earlier stays pending.
             let forwarded = signals.forward_to(pid, None);
             forwarded.map_err(|_| Errno::EAGAIN)?;
             report = Some(launched.go()?);

@@ -108,7 +108,7 @@ struct Requests {
 }
 
 impl Requests {
-    /// Whether the run is to be ended now, at this signal.
+    /// Whether this signal ends the run now.
     fn is_final(&mut self, signal: Signal, now: Instant, has_ended: impl Fn() -> bool) -> bool {
         use Signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
         if !matches!(signal, SIGHUP | SIGINT | SIGQUIT | SIGTERM) {
@@ -122,7 +122,7 @@ impl Requests {
     }
 }
 
-/// Whether our child `process` has ended; nobody reaps it before the run has.
+/// Whether our child `process` has ended. It is not reaped before the run ends.
 fn has_ended(process: BorrowedFd<'_>) -> bool {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
     match waitid(Id::PIDFd(process), flags) {

@@ -35,7 +35,7 @@ pub fn differences(expected: &str, got: &str) -> String {
     };
     let mut lines = surplus(expected, '-', 1);
     lines.extend(surplus(got, '+', -1));
-    // By the line of the program, so that what was expected stands next to what came.
+    // By the line of the program, so that the expected result is next to the actual one.
     lines.sort_by_key(|(number, _)| *number);
     for (_, line) in lines {
         let _ = writeln!(text, "{line}");

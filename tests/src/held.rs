@@ -1,4 +1,4 @@
-//! Runs that go on until they are told.
+//! Runs that last until the test ends them.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -27,7 +27,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// `amino run` with `amino` in its path; the command is to be added.
+/// `amino run` with `amino` in its path; the caller adds the command.
 ///
 /// # Panics
 ///
@@ -41,7 +41,7 @@ pub fn command_in_path(place: &Place, options: &[&str]) -> Command {
     command
 }
 
-/// A run that goes on until it is told, so that `aminod` has the store. Killed where it is dropped before.
+/// A run that lasts until the test ends it, so that `aminod` has the store. Killed where it is dropped before.
 #[derive(Debug)]
 pub struct Held {
     marks: PathBuf,
@@ -50,7 +50,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Runs `script`, in which %GO% stands for the wait, and returns when it is there.
+    /// Runs `script`, in which %GO% is the wait, and returns when it is there.
     ///
     /// # Panics
     ///
@@ -92,7 +92,7 @@ impl Held {
         self.child.id()
     }
 
-    /// Its exit status, when it has been told to go on.
+    /// Ends the wait and returns its exit status.
     ///
     /// # Panics
     ///
@@ -103,7 +103,7 @@ impl Held {
         self.status()
     }
 
-    /// Its exit status, when it ends without being told to; 128+N for signal N.
+    /// Its exit status, when it ends by itself; 128+N for signal N.
     ///
     /// # Panics
     ///

@@ -215,7 +215,7 @@ impl Place {
         command
     }
 
-    /// `goanna run` or `amino run` with its options; the command is to be added.
+    /// `goanna run` or `amino run` with its options; the caller adds the command.
     pub fn run(&self) -> Command {
         self.run_with(&[])
     }
@@ -310,7 +310,7 @@ impl Place {
         command
     }
 
-    /// A subcommand of `amino` on this place's store; further arguments are to be added.
+    /// A subcommand of `amino` on this place's store; the caller adds further arguments.
     pub fn amino_command(&self, subcommand: &str) -> Command {
         let mut command = self.native(binary("amino"));
         command

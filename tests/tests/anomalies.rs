@@ -1,4 +1,4 @@
-//! The anomalies of isolation, each by its name: a schedule that would show it, what has to come of it instead, and who waits.
+//! The anomalies of isolation, each by its name: a schedule that would show it, the required result, and the transactions that wait.
 //!
 //! `cargo xtask isolation-mutants` shows that each of these tests fails when the locks are broken in a way that lets its anomaly happen.
 #![allow(
@@ -38,7 +38,7 @@ fn op(op: Op) -> Item {
     Item::Op(op)
 }
 
-/// Plays the steps, in the order given as far as nobody waits. What comes of them must have a serial order, and the store
+/// Plays the steps, in the given order until one waits. What comes of them must have a serial order, and the store
 /// be sound.
 fn play(steps: &[(usize, Item)]) -> History {
     let dir = tempfile::tempdir().unwrap();
@@ -159,7 +159,7 @@ fn lost_update() {
     assert_eq!(history.committed(), 1, "{history}");
 }
 
-/// As [`lost_update`], by somebody who only writes, outside of all transactions.
+/// As [`lost_update`], with a writer outside of all transactions.
 #[test]
 fn lost_update_of_a_single_operation() {
     let history = play(&[
@@ -353,7 +353,7 @@ fn a_directory_that_was_looked_at_stays() {
     assert_answers(&history, A, &[dir, dir]);
 }
 
-/// What is not locked of a directory, its links: what was committed, with the transaction's own. Nobody waits for who looks at it.
+/// What is not locked of a directory, its links: the committed ones, with the transaction's own. Looking at them blocks nobody.
 #[test]
 fn links_of_a_directory_are_those_committed_at_that_moment() {
     let history = play(&[
@@ -391,7 +391,7 @@ fn links_of_a_changed_directory_are_those_committed_at_that_moment() {
     assert_answers(&history, A, &["done", "Dir 700 x4 0 bytes"]);
 }
 
-/// A directory is removed, being empty, while somebody makes something in it.
+/// An empty directory is removed while another transaction creates a file in it.
 #[test]
 fn a_removed_directory_gets_no_entries() {
     let history = play(&[
@@ -472,7 +472,7 @@ fn single_operations_see_all_of_a_transaction_or_nothing() {
     assert_answers(&history, B, &["\"0\"", "\"0\"", "\"a\"", "\"a\""]);
 }
 
-/// A removed directory that somebody is in has no links, in the transaction and after it.
+/// A removed directory that is a working directory has no links, in the transaction and after it.
 #[test]
 fn a_removed_directory_has_no_links() {
     let history = play(&[

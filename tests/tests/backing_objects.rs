@@ -1,4 +1,4 @@
-//! What stands behind fifos and sockets in the run-time directory goes when nobody can reach it any more, not only at the
+//! Backing objects of FIFOs and sockets are removed when no process can reach them any more, not only at the
 //! end of the run.
 #![allow(
     clippy::unwrap_used,

@@ -221,7 +221,7 @@ fn another_user_is_not_served() {
     );
     let run = Held::new(&place, "one", &[], "%GO%");
     let (owner, _) = place.owner().unwrap();
-    // Whoever runs the tests may enter the store's directory.
+    // The user that runs the tests may enter the store's directory.
     let store = place.path("store");
     let store = store.to_str().unwrap();
     for words in [
@@ -233,7 +233,7 @@ fn another_user_is_not_served() {
         let why = "in use by a process of user 65534";
         assert!(ended.errors().contains(why), "{}", ended.errors());
     }
-    // And who connects all the same is not answered.
+    // A process of another user that connects nevertheless gets no answer.
     let program = format!(
         "import socket; s = socket.socket(socket.AF_UNIX); s.connect('{}/aminod.sock'); print(len(s.recv(100)))",
         place.path("store").display()
@@ -262,7 +262,7 @@ fn nonsense_on_the_socket_harms_nobody() {
     assert!(!place.path("store/aminod.log").exists(), "a panic");
 }
 
-/// Each run waits for the disk as it asked to, whatever the owner was started with.
+/// Each run waits for the disk according to its own options, not to those that started the owner.
 #[test]
 fn durability_is_each_runs_own() {
     let place = Place::amino();

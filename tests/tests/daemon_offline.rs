@@ -1,4 +1,4 @@
-//! The offline commands on a store that `aminod` has open: they do, print and fail as on one that nobody has open.
+//! The offline commands on a store that `aminod` has open: their effects, output and errors are as on one that no process has open.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -222,7 +222,7 @@ fn no_store_and_no_rights_are_told_alike() {
     );
     wrong.expect(125);
     if may_become_another_user() {
-        // Somebody else may not even look, whoever has it open.
+        // Another user may not even read it, whichever process has it open.
         let ls = |place: &Place| {
             let mut command = Command::new(binary("amino"));
             command.args(["ls", "--store"]).arg(place.path("store"));
@@ -294,7 +294,7 @@ fn transactions_that_are_open_are_not_seen() {
     }
 }
 
-/// Who changes something waits for a transaction that has changed it, and is not told of it.
+/// A command that changes something waits silently for a transaction that has changed it.
 #[test]
 fn an_import_waits_for_locks() {
     for place in everywhere() {

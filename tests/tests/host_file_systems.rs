@@ -70,7 +70,7 @@ impl Drop for Mounted<'_> {
 const LARGE: usize = 65 << 20;
 
 /// `cp` clones the new content where the host's file system can. Content in use of a large file is in a file beside the
-/// store, and a clone into that would be seen by nobody: the store kept a size of 0.
+/// store, and the store would not notice a clone into it: it kept a size of 0.
 fn copy_over_a_large_file(kind: &str) {
     let place = Place::amino();
     let Some(mounted) = Mounted::new(&place, kind) else {

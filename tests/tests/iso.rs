@@ -14,7 +14,7 @@ use goanna_tests::{
     may_become_another_user, skip,
 };
 
-/// Both ways to intercept, by whoever runs the tests and by an ordinary user.
+/// Both ways to intercept, by the user that runs the tests and by an ordinary one.
 fn everywhere(body: fn(&Place)) {
     let users: &[User] = if may_become_another_user() {
         &[User::Own, User::Nobody]
@@ -219,7 +219,7 @@ impl Drop for Device {
     }
 }
 
-/// A device is read as the file behind it, by root; who may not read it is told so.
+/// Root reads a device as the file behind it; other users get an error.
 #[test]
 fn on_a_block_device() {
     if !is_root() {

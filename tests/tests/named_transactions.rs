@@ -1,4 +1,4 @@
-//! Transactions that the run holds under a name, and those that nobody holds any more.
+//! Named transactions, and transactions without participants.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -104,7 +104,7 @@ assert sh('amino txn run --in build-1 -- sh -c \"cat a d/b; ls\"') == b'one\\ntw
 OUTSIDE
 sh('amino txn END --name build-1')
 ";
-        // Within a run transaction, whoever is outside waits for what is locked inside.
+        // Within a run transaction, programs outside wait for locks of those inside.
         let outside = "assert sh('ls') == b''";
         for (options, outside) in [(&[][..], outside), (&["--txn"], "")] {
             for (end, left) in [("abort", ""), ("commit", "a\nd\ninner\n")] {
@@ -122,7 +122,7 @@ sh('amino txn END --name build-1')
     }
 }
 
-/// Nobody outside sees anything of it before the commit.
+/// No program outside sees its changes before the commit.
 #[test]
 fn others_see_a_named_transaction_when_it_is_committed() {
     let place = Place::amino();

@@ -1,4 +1,4 @@
-//! What has lost its last name leaves the store while its run goes on.
+//! Files without a name are removed from the store while their run continues.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

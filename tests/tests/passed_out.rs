@@ -194,7 +194,7 @@ socket.send_fds(s, [b'x'], [f]); s.recv(4); sys.exit(3)";
     assert_eq!(finish(&mut place.shell("cat base")).text(), "committed");
 }
 
-/// Between processes of the run descriptors travel as they are, whoever has made the socket.
+/// Between processes of the run descriptors are passed unchanged, whichever process has made the socket.
 #[test]
 fn descriptors_travel_inside_the_run() {
     if !has("python3") {

@@ -214,7 +214,7 @@ fn prefix_after_kill(engine: Engine, intercept: Intercept, durable: bool, after:
             "{acknowledged} were synced, {last} are there"
         );
     }
-    // It goes on from there.
+    // It continues from there.
     finish(&mut place.shell("echo more > more; cat more")).expect(0);
     place.fsck();
 }

@@ -82,7 +82,7 @@ fn exec_is_over_when_the_parent_learns_of_the_exit() {
     }
 }
 
-/// A descriptor that a program shares with who started it is set back with its content.
+/// A descriptor that a program shares with its parent gets its offset back together with the content.
 #[test]
 fn exec_sets_shared_offsets_back() {
     for place in places() {
@@ -238,7 +238,7 @@ os._exit(int(os.environ["STATUS"]))
     for place in places() {
         for (status, left) in [("3", "c"), ("4", "d")] {
             finish(&mut place.shell("rm -f a b c d; echo old > a; echo b > b")).expect(0);
-            // Whoever looks outside of the transaction sees what was committed; a change before it would be seen.
+            // A program outside of the transaction sees the committed state; an earlier change would be visible.
             let look = "ls; cat a";
             let script = turns(&place, PROGRAM, &[look, look, look, look, look]);
             let options = ["--profile", &*profile(&place, &rules)];

@@ -15,7 +15,7 @@ use goanna_tests::{
     may_become_another_user, same_tree, tools::has, tree,
 };
 
-/// One test a place; interception by ptrace is slow, so one back end stands for all.
+/// One test a place; interception by ptrace is slow, so one back end represents all.
 macro_rules! programs {
     ($($name:ident needs $($tool:literal)+ => $body:expr;)*) => {
         $(mod $name {

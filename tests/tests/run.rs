@@ -66,7 +66,7 @@ fn missing_and_unusable_commands(place: Place) {
     // Executable, and yet no program: what exec says, not what a shell makes of it.
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
     finish(place.run().arg(&file)).expect(126);
-    // A command that lies in the mount, with and without permission.
+    // A command in the mount, with and without permission.
     in_shell(
         &place,
         "printf '#!/bin/sh\\nexit 9\\n' > prog; chmod 755 prog; printf x > plain",
@@ -97,8 +97,8 @@ fn a_panic_at_a_stop_fails_the_call_and_not_the_run(place: Place) {
 }
 
 fn background_jobs_end_with_the_run(place: Place) {
-    // What is still running when the command ends goes on with the monitor, or is ended by it; it must not hang, and
-    // it must not go on without the mount.
+    // What is still running when the command ends continues with the monitor, or is ended by it; it must not hang, and
+    // it must not continue without the mount.
     let marker = place.path("host").join("marker");
     let started = Instant::now();
     let script = format!(
@@ -157,7 +157,7 @@ fn ready_pid(place: &Place) -> i32 {
 }
 
 fn is_alive(pid: i32) -> bool {
-    // A zombie that nobody has waited for yet is not alive.
+    // A zombie is not alive.
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         !stat
             .rsplit(')')
@@ -346,7 +346,7 @@ fn an_unwritable_store_is_refused() {
         ],
         &["closed/store", "ermission"],
     );
-    // A store of somebody else: readable perhaps, but not to be written.
+    // A store of another user: perhaps readable, but not writable.
     finish(&mut place.shell("echo x > x")).expect(0);
     let mode = |mode| {
         let chmod = Command::new("chmod")

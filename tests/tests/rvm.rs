@@ -61,7 +61,7 @@ fn inside(top: &Path) {
     rvm.abort().unwrap();
     assert_eq!(both(&rvm), are("one!"));
 
-    // What is read from the store into memory, by whoever performs the call.
+    // Data read from the store into memory, by the kernel or the monitor.
     fs::write(top.join("input"), vec![b'i'; 9000]).unwrap();
     rvm.begin().unwrap();
     let mut input = fs::File::open(top.join("input")).unwrap();
@@ -72,7 +72,7 @@ fn inside(top: &Path) {
     assert_eq!(memory(&rvm, region), "one!");
     assert!(rvm.bytes(region).unwrap()[4..].iter().all(|b| *b == 0));
 
-    // Somebody else ends the file transaction: memory goes with it.
+    // Another process ends the file transaction: memory is rolled back with it.
     rvm.begin().unwrap();
     set(&mut rvm, "four");
     AminoFiles::connect().unwrap().abort().unwrap();

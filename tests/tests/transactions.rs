@@ -1,4 +1,4 @@
-//! Transactions inside a run: what becomes of their changes, who sees what when, and what the shell's commands answer.
+//! Transactions inside a run: the fate of their changes, their visibility, and the answers of the shell's commands.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

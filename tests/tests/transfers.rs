@@ -23,7 +23,7 @@ const THREADS: u8 = 16;
 /// What all accounts together have: no sum of some of them is more than a byte can say.
 const TOTAL: u32 = 4 * 60;
 
-/// For each account a file with its balance, and one with a letter for each transfer from there: who made it.
+/// For each account a file with its balance, and one with a letter for each transfer from there, which names the thread that made it.
 const LAYOUT: Layout = Layout {
     make: &[
         Op::Create("b0", 60),
@@ -130,7 +130,7 @@ impl Clerk<'_> {
     }
 }
 
-/// What each thread has committed, and how often a transfer was begun anew.
+/// What each thread has committed, and how often a transfer was restarted.
 fn transfers(fs: &AminoFs, each: usize) -> (Vec<Vec<&'static str>>, u64) {
     let site = Site::new(fs, "bank", &LAYOUT);
     let mut all = Vec::new();
@@ -211,7 +211,7 @@ fn no_transaction_of_sixteen_threads_is_lost_or_doubled() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_owned();
     let (tell, told) = mpsc::channel();
-    // Not a scoped thread: of one that hangs nobody could wait for the end.
+    // Not a scoped thread, because the scope would wait for a thread that hangs.
     std::thread::spawn(move || {
         let fs = open(&path);
         let (done, conflicts) = transfers(&fs, each);

@@ -162,7 +162,7 @@ fn written_pid(file: &Path) -> Pid {
     Pid::from_raw(pid.trim().parse().unwrap()).unwrap()
 }
 
-/// What the command had done when it ended used to be committed, whoever killed what it had left running.
+/// The run used to commit what the command had done when it ended, even if a process that it left running was killed.
 #[test]
 fn half_finished_work_is_aborted_when_the_processes_left_are_killed() {
     type Kill = fn(&Watched, Pid);
@@ -562,7 +562,7 @@ fn changes_outside_of_the_store_are_told_or_refused() {
         ];
         assert_eq!(told, expected);
 
-        // Without --outside the first change is told, once.
+        // Without --outside the first change is reported, once.
         let told = run("allow", &script).expect(0).errors();
         assert_eq!(told.matches("outside of the store").count(), 1, "{told}");
         assert!(

@@ -50,7 +50,7 @@ pub struct PipelineOptions {
     pub filters: Vec<OutputFilter>,
     /// What to do when the driver fails.
     pub on_failure: OnFailure,
-    /// Called for errors after which the trace goes on.
+    /// Called for errors after which the trace continues.
     pub report: Box<dyn Fn(&Error) + Send>,
     /// The input filter; all events without one.
     pub select: Option<Filter>,

@@ -7,8 +7,8 @@ use crate::{Error, Event};
 /// Several threads may call it at the same time. The order of the calls is the order of the records, so a source that knows an order
 /// must keep it. A call may wait: a full queue holds the source back, and nothing is dropped silently.
 pub trait Sink: Send + Sync {
-    /// Takes an event. An error means that the trace cannot go on and that the user chose to stop the program in this case;
-    /// otherwise a sink counts what it cannot store and goes on.
+    /// Takes an event. An error means that the trace cannot continue and that the user chose to stop the program in this case;
+    /// otherwise a sink counts what it cannot store and continues.
     fn take(&self, event: &Event) -> Result<(), Error>;
 
     /// Writes out what is buffered.

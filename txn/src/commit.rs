@@ -211,7 +211,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Stops the store for good: after a failed write or sync nobody knows what is on disk, and trying again would only
+    /// Stops the store for good: after a failed write or sync the content of the disk is unknown, and a retry would only
     /// seem to succeed (the kernel drops the pages that it could not write).
     fn fail(&self, error: &Error) -> Error {
         let mut why = error.to_string();
@@ -340,7 +340,7 @@ impl Shared {
 
     pub(crate) fn sync(&self) -> Result<(), Error> {
         self.counters.syncs.fetch_add(1, SeqCst);
-        // What this thread submitted lies before every flush point chosen from now on.
+        // Every flush point chosen from now on includes what this thread submitted.
         let needed = self.flush_points.load(SeqCst) + 1;
         let mut leading = self.leading.lock();
         loop {
@@ -356,7 +356,7 @@ impl Shared {
         *leading = true;
         drop(leading);
         let source = self.source();
-        // When it is dropped, all threads whose changes this commit has made durable go on, and one of those that came
+        // When it is dropped, all threads whose changes this commit has made durable continue, and one of those that came
         // meanwhile commits for the rest.
         let _leader = Leader(self);
         let mut writer = self.writer.lock();
@@ -470,7 +470,7 @@ impl Shared {
     }
 }
 
-/// Stops the store when it is dropped by a panic: nobody knows how far the thread came.
+/// Stops the store when a panic drops it, because the thread's progress is unknown.
 struct StopOnPanic<'a>(&'a Shared);
 
 impl Drop for StopOnPanic<'_> {
@@ -482,7 +482,7 @@ impl Drop for StopOnPanic<'_> {
     }
 }
 
-/// The caller of `sync` that commits for the others. Lets them go on when it is dropped.
+/// The caller of `sync` that commits for the others. Lets them continue when it is dropped.
 struct Leader<'a>(&'a Shared);
 
 impl Drop for Leader<'_> {

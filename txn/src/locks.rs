@@ -7,7 +7,7 @@
 //! Nothing waits while it takes a lock: [`Locks::acquire`] says what is in the way, the caller undoes its operation, lets go of
 //! everything that others could need, and calls [`Locks::wait`]. While a thread is in there its owner depends on those that hold
 //! what it waits for, and so do the owner's ancestors, which cannot end before it. When these dependencies form a circle
-//! nobody in it would ever go on, and the thread that sees it is told [`Deadlock`]. Dependencies are derived from
+//! none of its transactions would ever continue, and the thread that completes it gets [`Deadlock`]. Dependencies are derived from
 //! what is held at that moment and never stored, so there are no stale ones.
 //!
 //! Threads that wait in slices are seen only while they are within one. A circle is found all the same when the gaps are short
@@ -109,7 +109,7 @@ impl Locks {
     }
 
     /// Waits until a conflict is gone, at most for `slice`. True says that another [`Locks::acquire`] is worth it,
-    /// though somebody else may be first; false that time is over, or that the wait was cancelled. The conflict of an owner that has ended, as
+    /// though somebody else may be first; false that time has passed, or that the wait was cancelled. The conflict of an owner that has ended, as
     /// that of a single operation, is waited for, too; that of an owner that ends meanwhile is gone.
     ///
     /// Fails with [`Deadlock`] as soon as the owner waits in a circle. One that has ended never does.

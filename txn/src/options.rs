@@ -46,7 +46,7 @@ pub trait DirtySource: Send + Sync {
     /// and submit; it must not wait for the committer.
     fn prepare(&self) {}
 
-    /// Adds all of them to `out` and forgets them. Called with no operation under way, so what is added is the state
+    /// Adds all of them to `out` and forgets them. Called with no operation in progress, so what is added is the state
     /// between two operations. Each must have been [reserved](crate::Store::reserve) when it arose. Must not call the store.
     /// What cannot be handed over now stays in `dirty_bytes`, and so much of what was reserved stays reserved.
     fn collect(&self, out: &mut Changes);
@@ -92,7 +92,7 @@ impl Stats {
     }
 }
 
-/// What a store is and where it stands.
+/// What a store is, and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Info {
     /// Its directory.

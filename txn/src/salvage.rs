@@ -87,7 +87,7 @@ impl Scratch {
     }
 }
 
-/// Saves what can be read of the store in `path`, which nobody may have open. Takes as much space as the store has.
+/// Saves the readable part of the store in `path`, which no process may have open. Takes as much space as the store has.
 pub fn salvage(path: &Path) -> Result<Salvaged, Error> {
     if !path.is_dir() {
         return Err(Error::NotAStore {

@@ -19,7 +19,7 @@ use crate::snapshot::{Merge, Records, Snapshot, Visit, in_chunks};
 use crate::space::{DiskSpace, Purpose};
 use crate::{Actor, Author, Changes, EngineKind, Error, dir};
 
-/// Keeps the committer from choosing a flush point while an operation is under way.
+/// Keeps the committer from choosing a flush point while an operation is in progress.
 ///
 /// One thread must not hold two, nor call [`Store::sync`], [`Store::throttle`] or [`Store::close`] while it holds one.
 #[must_use]
@@ -31,7 +31,7 @@ enum Barrier<'a> {
     Alone(RwLockWriteGuard<'a, ()>),
 }
 
-/// A transaction that becomes a frame of the log. While it is being made no operation of others is under way. Dropped
+/// A transaction that becomes a frame of the log. While it is being made no operation of others is in progress. Dropped
 /// without [`TransactionGuard::end`], its changes go with the single operations that follow.
 #[must_use]
 pub struct TransactionGuard<'a> {
@@ -191,7 +191,7 @@ impl Store {
         self.shared.log.kept(payloads)
     }
 
-    /// Returns when every operation that was under way has ended.
+    /// Returns when every operation that was in progress has ended.
     pub fn wait_for_operations(&self) {
         drop(self.shared.barrier.write());
     }
@@ -259,7 +259,7 @@ impl Store {
         self.shared.stats()
     }
 
-    /// What the store is and where it stands.
+    /// What the store is, and its state.
     pub fn info(&self) -> Info {
         self.shared.info()
     }

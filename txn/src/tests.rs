@@ -169,7 +169,7 @@ fn the_last_reference_to_the_source_may_be_the_commits_own() {
         std::thread::sleep(Duration::from_millis(15));
         drop(owner);
         syncing.join().unwrap().unwrap();
-        // Closing goes on in the committer when it was the one to drop the store.
+        // Closing continues in the committer when it was the one to drop the store.
         let again = (0..200).find_map(|_| {
             std::thread::sleep(Duration::from_millis(10));
             Store::open(&path, options()).ok()
@@ -205,7 +205,7 @@ impl DirtySource for Panicking {
     }
 }
 
-/// One caller of `sync` commits for the others. When it panics, they are told, and do not wait for it for ever.
+/// One caller of `sync` commits for the others. When it panics, they get an error and do not wait for ever.
 #[test]
 fn a_panic_in_a_commit_leaves_no_caller_of_sync_waiting() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! An engine that gives no promise for a crash has two copies: whatever a crash makes of the one in use, the one that rests
+//! An engine without crash safety has two copies: whatever a crash does to the one in use, the other one
 //! and the log have everything.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
@@ -94,7 +94,7 @@ fn a_ruined_copy_in_use_loses_nothing() {
             store.close().unwrap();
             continue;
         }
-        // Nothing moves while it is copied: what was synced is applied, and no checkpoint is under way.
+        // Nothing moves while it is copied: what was synced is applied, and no checkpoint is in progress.
         let mut before = store.stats();
         loop {
             std::thread::sleep(Duration::from_millis(20));

@@ -1,5 +1,5 @@
 //! What a crash leaves behind: a copy of the directory at some moment, with the log's tail cut, torn or damaged. A prefix
-//! of what was submitted must be there, everything synced with it, and damage to what was synced must be told.
+//! of what was submitted must be there, everything synced with it, and damage to what was synced must be reported.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
 mod common;
@@ -512,7 +512,7 @@ fn a_store_of_format_1_is_opened_and_upgraded() {
     }
 }
 
-/// Damage in the engine's own files is told with the file, not repaired away and not a panic.
+/// Damage in the engine's own files is reported with the file's name; it is neither repaired silently nor a panic.
 #[test]
 fn a_damaged_engine_journal_is_named() {
     let dir = tempfile::tempdir().unwrap();

@@ -165,7 +165,7 @@ fn others_fill_the_disk(engine: EngineKind) {
     }
 }
 
-/// A store that stays open while its disk is full, and is full again and again, goes on when there is space.
+/// A store that stays open while its disk is repeatedly full continues when there is space.
 #[test]
 fn a_store_goes_on_when_its_disk_has_space_again() {
     for engine in PERSISTENT {

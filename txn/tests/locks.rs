@@ -104,7 +104,7 @@ fn resources_are_told_apart() {
     conflict(&locks, other, &Resource::Name(7, [0xff][..].into()), Intent);
 }
 
-/// Whoever has looked for a name and has not found it keeps others from making it.
+/// A transaction that has looked for a name and not found it prevents others from creating it.
 #[test]
 fn absent_names_are_locked() {
     let locks = Locks::default();
@@ -213,7 +213,7 @@ fn a_child_that_commits_leaves_its_locks_to_its_parent() {
     take(&locks, top, &A, Shared);
     conflict(&locks, stranger, &A, Shared);
     conflict(&locks, stranger, &B, Shared);
-    // Without a parent there is nobody to leave them to.
+    // Without a parent, no transaction inherits them.
     locks.pass_to_parent(top);
     take(&locks, stranger, &A, Exclusive);
     take(&locks, stranger, &B, Exclusive);
@@ -306,7 +306,7 @@ fn an_operation_that_has_ended_waits_and_is_in_no_circle() {
 }
 
 /// A thread for each of `waits`, which waits for what its owner, the first of the list, wants, and then ends
-/// all in the list. Exactly one is told of the circle, and the others go on.
+/// all in the list. Exactly one gets the deadlock error, and the others continue.
 fn circle(locks: &Locks, waits: &[(Vec<Owner>, Resource, Mode)]) {
     let began = Instant::now();
     let told = AtomicUsize::new(0);

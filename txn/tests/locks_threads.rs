@@ -1,4 +1,4 @@
-//! The lock manager under threads: nobody is where somebody else excludes him, and everybody gets through.
+//! The lock manager under threads: no owner holds a lock that excludes another holder, and every owner completes.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

@@ -249,7 +249,7 @@ fn an_interrupted_creation_is_done_again() {
             }
             fs::write(half.join("AMINO.new"), &marker[..torn]).unwrap();
             let opened = Store::open(&half, options(EngineKind::Fjall));
-            // The marker is whole before anything else is made, so with a torn one these are somebody else's.
+            // The marker is whole before anything else is made, so with an incomplete marker these belong to another program.
             let foreign = torn < marker.len() && parts.len() > 1;
             assert_eq!(opened.is_err(), foreign, "{parts:?} {torn}");
         }

@@ -1,4 +1,4 @@
-//! Snapshots: one moment between two operations, whatever is done meanwhile.
+//! Snapshots: the state at one moment between two operations, whatever changes later.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
 mod common;

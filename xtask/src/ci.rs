@@ -188,7 +188,7 @@ impl Step {
         self.judge(typed, status)
     }
 
-    /// Runs test runners: every line they print goes on to stdout, and their closing lines are counted.
+    /// Runs test runners: every line they print is copied to stdout, and their closing lines are counted.
     fn counted(self, command: &mut Command, tally: &mut Tally) -> Result<(), Error> {
         let typed = typed(command);
         eprintln!("    {typed}");
@@ -200,7 +200,7 @@ impl Step {
             Some(output) => copy_counted(BufReader::new(output), tally),
             None => Ok(()),
         };
-        // Waited for in any case: a child left behind would go on building into our target directory.
+        // Waited for in any case: a child left behind would continue building into our target directory.
         let status = child.wait().map_err(|source| self.io(&typed, source))?;
         copied.map_err(|source| self.io(&typed, source))?;
         self.judge(typed, status)

@@ -50,7 +50,7 @@ enum Task {
     },
     /// Break the isolation of transactions in a copy of the workspace, one way after the other, and see the tests fail
     ///
-    /// Prints for each way which tests failed: with an anomaly that they have seen, or because nobody waited. Fails when a
+    /// Prints for each way which tests failed: with an anomaly that they have seen, or because no transaction waited. Fails when a
     /// test passes that should not. Takes some minutes, and about 1 GiB below target/isolation-mutants.
     IsolationMutants {
         /// Only the ways whose description contains this

@@ -52,7 +52,7 @@ pub(crate) fn start(fs: &Arc<Volume>) -> std::io::Result<JoinHandle<()>> {
             let Some(fs) = Weak::upgrade(&weak) else {
                 return;
             };
-            // Failures: the store has stopped, or is full. Everything stays as it is, and callers are told.
+            // Failures: the store has stopped, or is full. Everything stays unchanged, and callers get the error.
             let reaped = fs.reap_queued();
             let picked_up = fs.pick_up_all();
             drop(fs);
@@ -295,7 +295,7 @@ impl Volume {
                 return;
             }
             state = inode.state.lock();
-            // Somebody may have opened it meanwhile.
+            // Another thread may have opened it in the meantime.
             (is_unused, _) = unused(&state);
         }
         if !is_unused {

@@ -84,7 +84,7 @@ impl View<'_> {
             let first = offset / PAGE;
             let pages = data.len().div_ceil(PAGE as usize);
             if let Some(cache) = &state.cache {
-                // Somebody has opened it meanwhile: what he sees is the content object.
+                // A process has opened it in the meantime: it sees the content object.
                 self.reserve((pages + 1) * PAGE_COST + state.meta_cost())?;
                 write_all_at(cache.writer()?, offset, data)?;
                 self.dirty_pages(&mut state, first, first + pages as u64);

@@ -48,7 +48,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// As `name` in `dir`, of which the table's inode is held.
+    /// As `name` in `dir`, whose inode in the table is held.
     pub fn at(dir: &Arc<Inode>, name: &Arc<[u8]>) -> Self {
         Self {
             parent: Some(Arc::clone(dir.base())),
@@ -77,7 +77,7 @@ pub(crate) struct State {
     pub orphan_stored: bool,
     /// Space in the log is reserved, until the next cut, for deleting what the store holds of this orphan.
     pub reap_reserved: bool,
-    /// Without names, and nobody has it open: goes at the next cut even if a node still pins it.
+    /// Without names, and not open: removed at the next flush point, even if a node still pins it.
     pub doomed: bool,
     /// Without names and given up: its content leaves the store, nothing of it is stored again.
     pub gone: bool,
@@ -98,7 +98,7 @@ pub(crate) struct State {
 
 /// See [`State::copy`].
 pub(crate) struct CopyState {
-    /// The smallest size that the content had since, bytes: what lay behind it is gone, whatever the size is now.
+    /// The smallest size that the content has had since, in bytes: data beyond it were truncated, whatever the size is now.
     pub low: u64,
     /// The content is another than what lies below.
     pub content: bool,
@@ -298,7 +298,7 @@ impl Inode {
         Node::new(self.ino, self.kind, Arc::clone(self.base()) as _)
     }
 
-    /// The table's inode, of which this may be a copy.
+    /// The table's inode; this one may be a copy of it.
     pub fn base(self: &Arc<Self>) -> &Arc<Self> {
         let mut at = self;
         while let Some(under) = &at.under {
@@ -390,7 +390,7 @@ fn dir_size(meta: &Meta) -> (u64, u64) {
 }
 
 impl ReapJob {
-    /// What is to be removed for an inode without names; `None` when the store holds nothing of it.
+    /// The records to remove for an inode without names; `None` when the store has none.
     pub fn of(ino: u64, state: &mut State) -> Option<Self> {
         state.gone = true;
         let xattrs = state.meta.flags.contains(MetaFlags::HAS_XATTR);
@@ -472,7 +472,7 @@ impl Table {
         }
     }
 
-    /// An inode that did not exist before, with a number that nobody else has.
+    /// An inode that did not exist before, with an unused number.
     pub fn insert_new(self: &Arc<Self>, ino: u64, kind: FileKind, state: State) -> Arc<Inode> {
         let inode = Arc::new(Inode {
             ino,
@@ -488,9 +488,9 @@ impl Table {
 
     /// The inode `ino`: the one in use, or a new one made of what the caller read in the store.
     ///
-    /// Between that reading and now somebody may have had the inode in memory, changed it, and dropped it. `drops` is
+    /// Since that reading another thread may have loaded the inode, changed it, and dropped it. `drops` is
     /// [`Table::drops`] from before the reading; when it has changed, or when a dying inode is still in the table,
-    /// `reread` reads again, while the table is locked and nobody can bring the inode in.
+    /// `reread` reads again, while the table is locked and no thread can load the inode.
     pub fn load(
         self: &Arc<Self>,
         ino: u64,

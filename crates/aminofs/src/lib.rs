@@ -90,7 +90,7 @@ pub struct Options {
     /// Files of more bytes than this are kept in a host file while in use, not in memory. A file that grows past it
     /// while open stays in memory until its last user has left.
     pub large_file_bytes: u64,
-    /// At most about this many contents of files that nobody uses are kept; each takes a descriptor. By default a
+    /// Keeps at most about this many contents of unused files; each takes a descriptor. By default a
     /// quarter of what the process may open when the options are made, at most 4096.
     pub idle_files: usize,
     /// At most this many bytes of them.
@@ -173,7 +173,7 @@ pub struct Stats {
     pub dirty_inodes: usize,
     /// Upper bound of content that the store does not have yet, bytes.
     pub dirty_bytes: u64,
-    /// Contents kept that nobody uses.
+    /// Number of kept contents of unused files.
     pub idle_files: usize,
 }
 
@@ -360,7 +360,7 @@ impl Volume {
         if self.is_snapshot {
             return Ok(());
         }
-        // What cannot be picked up now for want of space has been reported to nobody yet.
+        // Space for changes that cannot be collected now was not reported to a program yet.
         let picked_up = self.pick_up_all();
         self.stop_housekeeper();
         // Without it the next session takes all files for changed, and no more.
@@ -485,7 +485,7 @@ impl Volume {
         node.pin_arc::<Inode>().ok_or(Errno::ESTALE)
     }
 
-    /// The state is newer than the store's: it is to be collected, and the inode stays in memory until then. Space in
+    /// The state is newer than the store's: the next flush point collects it, and the inode stays in memory until then. Space in
     /// the log was reserved in the same operation ([`State::meta_cost`]). It gets another version.
     fn mark_dirty(&self, inode: &Arc<Inode>, state: &mut State) {
         if !state.gone {

@@ -10,8 +10,8 @@ use crate::{Error, Options, open_store, root_record, superblock};
 /// Lower than no inode number that a store comes to give out.
 const BEYOND_INOS: u64 = 1 << 62;
 
-/// Saves what can be read of the store in `store_dir`, which nobody may have open and which is not changed. The store that
-/// results opens, whatever is missing: superblock and root directory are made anew if need be. Open it read-only.
+/// Saves what can be read of the store in `store_dir`, which no process may have open and which is not changed. The store that
+/// results opens, whatever is missing: superblock and root directory are created if they are missing. Open it read-only.
 pub fn salvage(store_dir: &Path) -> Result<Salvaged, Error> {
     let mut salvaged = amino_txn::salvage(store_dir)?;
     let store = open_store(&salvaged.store(), &Options::default())?;

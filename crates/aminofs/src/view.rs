@@ -226,7 +226,7 @@ impl View<'_> {
         Ok(inode)
     }
 
-    /// As [`View::inode`], for one that is read: nobody changes it until the transaction ends.
+    /// As [`View::inode`], for one that is read: no other transaction changes it until this one ends.
     pub(crate) fn inode_to_read(&self, node: &Node) -> Result<Arc<Inode>> {
         self.lock_read(|| Resource::Inode(node.ino()))?;
         self.inode(node)

@@ -185,7 +185,7 @@ fn readdir_sees_lasting_entries_once() {
                 if got == 0 {
                     break;
                 }
-                // Whoever makes new entries faster than we read them could keep us here.
+                // A program that creates entries faster than they are read must not keep the loop going.
                 if seen.len() > 1000 {
                     break;
                 }

@@ -125,7 +125,7 @@ fn victim() {
     }
 }
 
-/// Runs the test `victim` of this program on `store`, and kills it; the last operation that it told to be synced.
+/// Runs the test `victim` of this program on `store`, and kills it; returns the last operation that it reported as synced.
 fn kill(victim: &str, store: &Path, engine: EngineKind, after: Duration) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", victim, "--nocapture"])

@@ -216,7 +216,7 @@ fn a_replaced_file_stays_readable_for_who_has_found_it() {
     let user = caller();
     write_file(&fs, "f", &[1; 30_000]).unwrap();
     fs.sync(None).unwrap();
-    // Somebody has looked the name up and not opened it yet.
+    // A thread has looked the name up and not opened it yet.
     let found = walk(&fs, "f").unwrap();
     write_file(&fs, "tmp", &[2; 30_000]).unwrap();
     fs.rename(&user, &fs.root(), b"tmp", &fs.root(), b"f", 0)

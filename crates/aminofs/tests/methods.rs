@@ -469,7 +469,7 @@ fn paths_and_parents() {
     fs.unlink(&user, &b, b"f").unwrap();
     assert_eq!(fs.path(&root(), &f).unwrap(), (b"c/f".to_vec(), true));
     fs.rmdir(&user, &top, b"c").unwrap();
-    // A process that stands in it can still go up, as on Linux.
+    // A process whose working directory it is can still go up, as on Linux.
     assert_eq!(fs.parent(&user, &b).unwrap().ino(), top.ino());
     assert_eq!(fs.path(&root(), &b).unwrap(), (b"c".to_vec(), true));
     assert_eq!(fs.mkdir(&user, &b, b"x", 0o755).unwrap_err(), Errno::ENOENT);

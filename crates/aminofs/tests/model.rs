@@ -1,7 +1,7 @@
 //! Random sequences of operations, on the file system and on a directory of the host: every result, errno for errno, and
 //! from time to time everything there is must be equal. The store is closed, checked and opened again now and then.
 //!
-//! `AMINO_MODEL_STEPS` and `AMINO_MODEL_SEED` change how long and which; with `AMINO_MODEL_VERBOSE=1` every step is told, and
+//! `AMINO_MODEL_STEPS` and `AMINO_MODEL_SEED` change how long and which; with `AMINO_MODEL_VERBOSE=1` every step is printed, and
 //! everything compared after each.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -1,4 +1,4 @@
-//! What is submitted of a file outside a cut, before one and when its idle content goes, while operations go on; and what
+//! What is submitted of a file before a flush point, and when its idle content is dropped, while operations continue; and what
 //! is reserved for a cut.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -153,7 +153,7 @@ fn assert_files(fs: &AminoFs, files: &BTreeMap<String, Vec<u8>>) {
     }
 }
 
-/// A rename submits the new name before the inode knows of it; whoever submitted the inode's state in between would bring
+/// A rename submits the new name before the inode knows of it; a thread that submitted the inode's state in between would store
 /// the old name back.
 #[test]
 fn names_that_went_stay_away() {

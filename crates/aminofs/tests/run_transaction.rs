@@ -1,4 +1,4 @@
-//! A run transaction: its programs read natively what it has, and nobody else sees any of it before its commit.
+//! A run transaction: its programs read its changes natively, and no other program sees them before its commit.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;

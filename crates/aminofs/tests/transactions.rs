@@ -157,7 +157,7 @@ fn who_wants_to_change_the_same_waits() {
     let short = Duration::from_millis(1);
     assert_eq!(lock.wait(Duration::ZERO, short), Ok(false));
     assert!(is_blocked(&outside.put("new", b"")));
-    // Another name in the same directory is nobody's business.
+    // Another name in the same directory does not conflict.
     outside.put("other", b"").unwrap();
     inside.commit(None).unwrap();
     assert_eq!(lock.wait(Duration::ZERO, short), Ok(true));
@@ -211,7 +211,7 @@ fn a_look_at_a_directory_stops_nobody_from_adding_entries() {
     };
     assert!(is_blocked(&fs.setattr(&other.caller, &node, &set)));
     assert!(is_blocked(&other.rename("d", "e")));
-    // Who lists it waits, and who has listed it is waited for.
+    // A transaction that lists it waits, and others wait for one that has listed it.
     other.begin();
     assert!(is_blocked(&other.names("d")));
     other.abort(None);
@@ -294,7 +294,7 @@ fn waiting_has_a_limit_and_circles_are_refused() {
     let ones = lock_of(one.put("b", b"1"));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| ones.wait(Duration::ZERO, Duration::from_secs(20)));
-        // Who closes the circle is told, at once.
+        // The transaction that completes the cycle gets the error at once.
         std::thread::sleep(Duration::from_millis(300));
         let told = twos.wait(Duration::ZERO, Duration::from_secs(20));
         assert_eq!(told, Err(Errno::EDEADLK));
@@ -345,7 +345,7 @@ fn a_commit_without_room_in_the_log_is_reported_and_aborts() {
         Err(Errno::ESTALE.into())
     );
     large.close(&fs);
-    // The store goes on.
+    // The store continues.
     user.begin();
     user.put("f", b"later").unwrap();
     user.commit(None).unwrap();

@@ -31,12 +31,12 @@ pub struct ChangedPages {
 }
 
 impl ChangedPages {
-    /// The pages that are to be stored.
+    /// The pages to store.
     pub fn changed(&self) -> &RangeSet {
         &self.changed
     }
 
-    /// Stored pages that were cut off or punched out and not written again: they are to be deleted.
+    /// Stored pages to delete: they were truncated or punched out and not written again.
     pub fn erased(&self) -> &RangeSet {
         &self.erased
     }
@@ -47,7 +47,7 @@ impl ChangedPages {
         self.changed.insert(start, end)
     }
 
-    /// The pages `start..end` were erased, of which the back end may have stored those in `stored`.
+    /// The pages `start..end` were erased, and the back end may have stored those in `stored`.
     pub fn erase(&mut self, start: u64, end: u64, stored: &RangeSet) {
         self.changed.remove(start, end);
         for (from, to) in stored.intersect(start, end) {

@@ -20,7 +20,7 @@ use crate::Result;
 use crate::object::{CacheObject, write_all_at};
 use crate::witnesses::OpenWitnesses;
 
-/// Bytes up to which reading and writing them is quicker than having the kernel copy them.
+/// Size limit in bytes below which read and write are quicker than a copy by the kernel.
 const SMALL: u64 = 64 << 10;
 
 /// Bytes read at once.
@@ -51,7 +51,7 @@ pub trait FileSource: Send + Sync + 'static {
         Ok(Some(offset))
     }
 
-    /// A host file in which the whole content stands in one piece, and the offset of that piece: the kernel then copies
+    /// A host file that has the whole content contiguously, and its offset: the kernel then copies
     /// it.
     fn in_host_file(&self, file: &Node) -> Option<(&File, u64)> {
         None

@@ -1,4 +1,4 @@
-//! The content cache: what stands behind the descriptors that programs have of virtual files.
+//! The content cache: the objects that programs' descriptors of virtual files refer to.
 //!
 //! A back end that is no directory of the host has no descriptor to give when a program opens a file. This crate makes
 //! one: a *cache object*, which is a memfd, or a nameless host file for content that is too large for memory. The object
@@ -59,7 +59,7 @@
 //! wait for each other.
 //!
 //! An open races with the last close. The monitor finds by the object's witness that no program holds the object, and
-//! calls [`goanna_vfs::CachedContent::released`]. Whoever drops an object asks the witness again under the lock under which opens make
+//! calls [`goanna_vfs::CachedContent::released`]. A thread that drops an object asks the witness again, under the lock that opens take to make
 //! their descriptions, so that no program gets a descriptor of an object that is being dropped.
 //!
 //! # Lock order

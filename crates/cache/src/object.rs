@@ -37,7 +37,7 @@ pub struct CacheObject {
 }
 
 impl CacheObject {
-    /// An object of `size` zeros, and a writable descriptor to fill it with, which is to be closed before programs get
+    /// An object of `size` zeros, and a writable descriptor to fill it with, which the caller closes before programs get
     /// theirs. With `large_dir` it is a nameless file there instead of memory.
     pub fn create(size: u64, large_dir: Option<&Path>) -> Result<(Self, OwnedFd)> {
         let first = match large_dir {

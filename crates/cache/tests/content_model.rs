@@ -285,7 +285,7 @@ proptest! {
     }
 }
 
-/// What was erased is to be deleted, so a mapping that writes the same bytes again changes the file.
+/// Erased pages are deleted from the store, so a mapping that writes the same bytes again changes the file.
 #[test]
 fn a_mapping_that_writes_what_was_punched_out_is_found() {
     let dir = tempfile::tempdir().unwrap();

@@ -234,7 +234,7 @@ fn attribute_records_are_shown() {
             assert_eq!((&entry["mode"], &entry["uid"]), (&json!("0555"), &json!(0)));
             assert_eq!(entry["btime"].is_object(), made, "{path}");
         }
-        // The modes are no obstacle to who can read the image, and not those of what is made.
+        // A user who can read the image can read all files, whatever their modes; new files have other modes.
         let said = fixture.iso_as_nobody(&["cat", "x.iso", "/file0.txt", "/file4.txt"]);
         assert_eq!(said.with(0).out, b"content 0\ncontent 4\n");
         fixture.good(&["extract", "--namespace", names, "--to", names, "x.iso"]);

@@ -134,7 +134,7 @@ fn a_damaged_record_does_not_hide_the_names_beside_it() {
 #[test]
 fn links_of_the_image_are_not_followed() {
     let fixture = Fixture::new();
-    // A link, and a directory that gets the link's name: once the link stands first in the image, once the directory.
+    // A link, and a directory that gets the link's name: once the link comes first in the image, once the directory.
     for (image, link, dir) in [
         ("first.iso", "alink", "zlink"),
         ("last.iso", "zlink", "alink"),
@@ -149,12 +149,12 @@ fn links_of_the_image_are_not_followed() {
         let field = |name: &str| [b"NM\x0a\x01\0", name.as_bytes()].concat();
         fixture.patch(image, &field(dir), &field(link));
         nothing_outside(&fixture, image);
-        // Of the two, the one that stands first is there under the name of both.
+        // Of the two, only the first is listed, under the name of both.
         let made = fixture.path(&format!("{image} box 0/in/target")).join(link);
         assert_eq!(made.is_symlink(), image == "first.iso");
         assert_eq!(made.join("planted").exists(), image == "last.iso");
     }
-    // Files beside and above, by links that stand in the target already.
+    // Files beside and above, by links that exist in the target already.
     fixture.write("tree/dir/planted", "planted\n");
     fixture.write("tree/file", "planted\n");
     fixture.tool("genisoimage", "-quiet -R -o plain.iso tree");
@@ -330,7 +330,7 @@ fn a_cut_image_gives_what_is_there_and_says_what_is_not() {
 fn changed_bytes_never_panic() {
     let fixture = images();
     let whole = fs::read(fixture.path("i.iso")).unwrap();
-    // Descriptors, path tables and directories stand before the files.
+    // Descriptors, path tables and directories come before the files.
     let end = find(&whole, b"hello\n")[0].min(100 * 2048);
     let mut random = 12345_u64;
     let mut next = |below: usize| {

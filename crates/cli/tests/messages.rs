@@ -142,7 +142,7 @@ fn what_is_missing_or_in_the_way_has_a_hint() {
         125,
         "amino: hint: $AMINO_STORE is empty",
     );
-    // A directory below which nobody, root neither, can make anything.
+    // A directory in which not even root can create files.
     let mut read_only = home.command(&["run", "true"]);
     read_only.env("HOME", "/proc/self");
     hint(

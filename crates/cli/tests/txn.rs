@@ -1,4 +1,4 @@
-//! `amino txn`: outside of a monitor, and under a stand-in for one that answers the call.
+//! `amino txn`: outside of a monitor, and under a fake one that answers the call.
 
 #![allow(
     clippy::unwrap_used,
@@ -50,7 +50,7 @@ fn outside_every_command_says_so() {
     }
 }
 
-/// A directory with the stand-in for the monitor; see `fake_monitor.c`.
+/// A directory with the fake monitor; see `fake_monitor.c`.
 struct Fake {
     dir: TempDir,
 }
@@ -71,7 +71,7 @@ impl Fake {
         self.dir.path().join(name)
     }
 
-    /// `program` under the stand-in, with `amino` in PATH.
+    /// `program` under the fake monitor, with `amino` in PATH.
     fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
         let bin = Path::new(AMINO).parent().unwrap().display();

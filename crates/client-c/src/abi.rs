@@ -116,7 +116,7 @@ fn length(outcome: Result<usize, Error>) -> c_int {
 /// `id` is NULL or has room for 33 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn amino_suspend(id: *mut c_char) -> c_int {
-    // Asked before: without the identifier nobody could resume the transaction.
+    // Read before the call: without the identifier no program could resume the transaction.
     if id.is_null() {
         return failure(Errno::EFAULT);
     }

@@ -1,4 +1,4 @@
-//! The installed library, as C and Python programs use it: outside of a monitor, and under a stand-in for one.
+//! The installed library, as C and Python programs use it: outside of a monitor, and under a fake one.
 
 #![allow(
     clippy::unwrap_used,
@@ -90,7 +90,7 @@ impl Installed {
     }
 }
 
-/// Runs `command` under the stand-in for the monitor, in which the first `conflicts` transactions meet a conflict.
+/// Runs `command` under the fake monitor, in which the first `conflicts` transactions meet a conflict.
 fn under_fake(command: &mut Command, conflicts: u32) {
     let dir = tempfile::tempdir().unwrap();
     let fake = dir.path().join("fake.so");
@@ -120,7 +120,7 @@ fn c_programs_link_the_static_library() {
     let ask = ["--static", "--cflags", "--libs"];
     let program = installed.compile("outside.c", "static", &["-static"], &ask);
     succeed(&mut Command::new(&program));
-    // The archive by its name: the stand-in needs a C library that is not static.
+    // The archive by its name: the fake monitor needs a C library that is not static.
     let archive = installed.path("lib/libamino.a");
     let link = [archive.to_str().unwrap()];
     let inside = installed.compile("inside.c", "archive", &link, &["--cflags"]);

@@ -40,7 +40,7 @@ pub enum Error {
     /// `EEXIST`: begin with the name of an open transaction.
     #[error("a transaction of this name is open already")]
     NameTaken,
-    /// `EBUSY` of a commit by name: processes take part in the transaction, or one nested in it is open. It stays open.
+    /// `EBUSY` of a commit by name: processes participate in the transaction, or one nested in it is open. It stays open.
     #[error("processes take part in the transaction, or one nested in it is open")]
     InUse,
     /// A text that is no name: see [`Name`](crate::Name).

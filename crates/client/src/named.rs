@@ -5,7 +5,7 @@ use goanna_sys::txncall::{ID_LEN, NAME_MAX, Op, is_name};
 
 use crate::{Error, Id, Open, Target};
 
-/// The name of a transaction that the run holds: 1 to 64 ASCII letters, digits, `.`, `_` and `-`, of which `-` is not the first.
+/// The name of a transaction that the run holds: 1 to 64 ASCII letters, digits, `.`, `_` and `-`, not beginning with `-`.
 /// A name belongs to a user of the run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -17,14 +17,14 @@ impl Name {
         &self.0
     }
 
-    /// Commits the transaction. Nobody may take part in it.
+    /// Commits the transaction. It must have no participants.
     ///
     /// [`Error::NotFound`]; [`Error::InUse`]; [`Error::NoSpace`] and [`Error::Io`] when it cannot be committed, and was aborted.
     pub fn commit(&self) -> Result<(), Error> {
         self.call(Target::Me, Op::CommitNamed)
     }
 
-    /// Aborts the transaction. What the processes that take part in it do afterwards on the store fails with ECANCELED.
+    /// Aborts the transaction. What the processes that participate in it do afterwards on the store fails with ECANCELED.
     /// [`Error::NotFound`].
     pub fn abort(&self) -> Result<(), Error> {
         self.call(Target::Me, Op::AbortNamed)

@@ -84,7 +84,7 @@ impl Transaction {
 }
 
 impl Drop for Transaction {
-    /// An error cannot be told here; [`abort`](Transaction::abort) tells it.
+    /// An error cannot be returned here; [`abort`](Transaction::abort) returns it.
     fn drop(&mut self) {
         if self.open {
             let _ = self.end();

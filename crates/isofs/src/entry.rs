@@ -18,7 +18,7 @@ pub struct Meta {
     /// its extent. Hard links share one: 2^48 and the serial number that Rock Ridge gives them, else the place of the
     /// content.
     pub ino: u64,
-    /// Where the (first) directory record stands, in bytes.
+    /// Offset of the (first) directory record, in bytes.
     pub offset: u64,
     /// What it is.
     pub kind: FileKind,

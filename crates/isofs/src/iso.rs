@@ -25,7 +25,7 @@ use crate::{Error, Namespace, Record, Result};
 /// Directories above one that is still read; more do not fit into a path.
 const MAX_DEPTH: usize = 2048;
 
-/// How an image is to be read.
+/// How to read an image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Options {
     /// Which names; by default Rock Ridge, then Joliet, then plain, whichever there is.
@@ -282,7 +282,7 @@ impl Iso {
         Entry::child(dir, self.reader.complete(meta))
     }
 
-    /// What stands at `path`, from the root; `.` and `..` mean what they do, symbolic links are not followed.
+    /// The entry at `path`, from the root; `.` and `..` mean what they do, symbolic links are not followed.
     pub fn resolve(&self, path: &[u8]) -> Result<Option<Arc<Entry>>> {
         let mut at = Arc::clone(&self.root);
         for name in path.split(|byte| *byte == b'/') {
@@ -403,7 +403,7 @@ impl Iso {
         self.reader.image.file()
     }
 
-    /// The host file and the offset in it where the whole content stands in one piece.
+    /// The host file and the offset in it where the whole content is contiguous.
     pub(crate) fn in_one_piece(&self, file: &Meta) -> Option<(&File, u64)> {
         match (file.sections.as_slice(), file.zisofs) {
             ([section], None) => {
@@ -484,7 +484,7 @@ impl Iso {
         Ok(())
     }
 
-    /// The content of a block; the last one is kept for reads that go on in small pieces.
+    /// The content of a block; the last one is kept for reads that continue in small pieces.
     fn unpack(&self, file: &Meta, zisofs: Zisofs, block: u64) -> Result<Arc<Vec<u8>>> {
         let key = (file.offset, block);
         if let Some((held, content)) = &*self.unpacked.lock()

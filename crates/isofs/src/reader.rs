@@ -161,7 +161,7 @@ impl Reader {
         self.directory(self.volume.root_start(), &mut self.continuations(0))
     }
 
-    /// A directory whose attributes stand in its own first record, at `offset`.
+    /// A directory whose attributes are in its own first record, at `offset`.
     fn directory(&self, offset: u64, continuations: &mut Continuations<'_>) -> Result<Meta> {
         let bytes = dot_bytes(&self.image, offset)?;
         let record = DirRecord::parse(bytes.fields())?;
@@ -171,7 +171,7 @@ impl Reader {
         if meta.kind != FileKind::Directory {
             return Err(record.fields.damaged("its own record is no directory's"));
         }
-        // What leads here says where it stands; the record may be a copy.
+        // The caller knows its position; the record may be a copy.
         meta.ino = offset;
         meta.sections = Sections::One(Section {
             block: u32::try_from(offset / u64::from(self.block_size())).unwrap_or(u32::MAX),
@@ -243,7 +243,7 @@ impl Reader {
         Ok(RecordBytes { bytes, offset })
     }
 
-    /// What is wrong with the record of `meta`, found out anew.
+    /// The error in the record of `meta`, computed again.
     pub fn damage(&self, meta: &Meta) -> Error {
         let describe = || {
             let bytes = self.record_at(meta.offset)?;
@@ -434,7 +434,7 @@ struct Builder<'a> {
     reader: &'a Reader,
     continuations: Continuations<'a>,
     listing: Listing,
-    /// A file of which a further record has to follow, and the name that one must have.
+    /// A file that needs a further record, and the name of that record.
     open: Option<(Meta, Vec<u8>)>,
     first: bool,
 }
@@ -505,7 +505,7 @@ impl Builder<'_> {
         self.add(meta, &record)
     }
 
-    /// A name of which the record says what cannot be: it is shown, beside the sound ones, and an error for whoever asks
+    /// A name with an invalid record: it is listed with the valid ones, and is an error for a caller that asks
     /// more of it. What is no damage of one record is an error of the directory.
     fn damaged(&self, record: DirRecord<'_>, error: Error) -> Result<Meta> {
         if !matches!(error, Error::Damaged { .. }) || self.continuations.is_exhausted {

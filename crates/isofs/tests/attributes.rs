@@ -113,7 +113,7 @@ fn where_it_is_not_protected_only_the_times_count() {
     assert_eq!(content(&iso, "a").unwrap(), b"hello");
 }
 
-/// The number 0 means that nobody is specified: root, as without a record.
+/// The number 0 means that no owner is specified: root, as without a record.
 #[test]
 fn no_owner() {
     let mut bytes = attributes(0xafff);
@@ -231,7 +231,7 @@ fn joliet_but_not_rock_ridge() {
     assert_plain(&iso, "none");
 }
 
-/// The blocks of a file on another volume of the set are somebody else's here.
+/// The blocks of a file on another volume of the set belong to other files here.
 #[test]
 fn on_another_volume() {
     let mut image = one(&attributes(0xffff));
@@ -310,7 +310,7 @@ fn read_when_looked_up() {
     assert_eq!(since(start), 1 + 20);
 }
 
-/// A sector that cannot be read is no harm where only the attributes stand in it.
+/// A sector that cannot be read does no harm if it has only attributes.
 #[test]
 fn on_a_bad_sector() {
     let mut image = Image::new(30);

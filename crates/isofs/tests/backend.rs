@@ -227,7 +227,7 @@ fn open_files_hold_the_content_and_nothing_else() {
     );
 }
 
-/// What nobody has open is dropped when there is too much of it, its memory at once; what somebody has is kept.
+/// The content of closed files is dropped when it exceeds the limit, and its memory is freed at once; that of open files is kept.
 #[test]
 fn memory_is_given_back() {
     const SIZE: usize = 8 << 20;
@@ -263,7 +263,7 @@ fn memory_is_given_back() {
     assert_eq!(all_of(&cd.open("f1").unwrap()), vec![2; SIZE]);
 }
 
-/// Large files go to a file on disk, which goes when nobody has it open any more.
+/// Large files go to a file on disk, which is removed when no process has it open any more.
 #[test]
 fn large_files() {
     const SIZE: usize = (64 << 20) + 12_345;

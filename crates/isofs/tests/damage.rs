@@ -1,4 +1,4 @@
-//! Images that lie: each lie is an error that says where, and costs next to nothing.
+//! Images with false records: each is an error that names the position, and costs little time and memory.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -703,7 +703,7 @@ fn large_directories_of_nothing_but_trouble() {
     let start = std::time::Instant::now();
     let sections = full(&rock, Rec::file(b"A", FREE, 5).flags(0x80));
     assert!(root_error(&sections).ends_with("a file of more than 16384 sections"));
-    // Areas of zeros, so far apart that each is read anew: in turn at blocks 0 and 18.
+    // Areas of zeros, so far apart that each is read separately: in turn at blocks 0 and 18.
     let mut jumping = full(&rock, Rec::file(b"A", FREE, 5).with(&[ce(0, 0, 2000)]));
     let (mut at, mut turn) = (ROOT_AT, false);
     while let Some(found) = jumping.bytes[at..]

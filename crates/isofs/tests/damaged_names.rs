@@ -1,4 +1,4 @@
-//! A directory with a damaged record: the sound ones beside it are there, and what is wrong with it is said to whoever
+//! A directory with a damaged record: the valid ones beside it are listed, and the error is reported to a caller that
 //! asks more than its name.
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Real images with bytes changed: whatever comes out, no panic, and no more time and memory than the image warrants.
+//! Real images with bytes changed: the result may be anything except a panic, or more time and memory than the image justifies.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

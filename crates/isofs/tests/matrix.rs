@@ -30,7 +30,7 @@ const ALL: [Oracle; 4] = [
     Oracle::Hadris,
 ];
 
-/// A difference that is known: who, what, and the paths, of which `*` stands for all.
+/// A known difference: reader, kind, and paths (`*` means all).
 type Known = (Oracle, Field, &'static str);
 
 /// What differs in every image with Rock Ridge of the tree of [`Work::full`].
@@ -311,7 +311,7 @@ fn bootable() {
     let image = work.path("i.iso");
     let args = "-R -D -b boot/bios.img -c boot/catalog -no-emul-boot -boot-load-size 4";
     genisoimage(args, &image, &work.tree);
-    // It takes the empty file, which has a place, for the boot catalogue, which stands there.
+    // It takes the empty file, which has a place, for the boot catalogue, which is at that place.
     let known: &[Known] = &[
         (Oracle::Xorriso, Field::Size, "empty"),
         (Oracle::Xorriso, Field::Content, "empty"),
@@ -418,7 +418,7 @@ fn attribute_records() {
     assert_eq!(tree[&b"file0.txt"[..]].mode, Some(0o100));
 }
 
-/// Who reads the descriptors at sector 16 and cannot be told otherwise: of genisoimage's image they are the first
+/// Readers that always use the descriptors at sector 16: of genisoimage's image they are the first
 /// session's, of xorriso's the last one's.
 const CHANGED: &[Known] = &[
     (Oracle::Bsdtar, Field::Size, "changed"),

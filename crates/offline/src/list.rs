@@ -1,7 +1,7 @@
 //! Lists directories and reads files: what `ls`, `cat`, `stat` and `tree` show.
 //!
 //! The functions pass what they find to a closure, piece by piece, so that neither the number of files nor their size
-//! matters. An error of one file is passed on, too, and the listing goes on.
+//! matters. An error of one file is passed on, too, and the listing continues.
 
 use std::collections::HashSet;
 

@@ -125,7 +125,7 @@ fn what_is_in_the_way_stays_without_force() {
     );
 }
 
-/// An export must not be led out of its directory by links that somebody put there.
+/// Symbolic links in the target must not lead an export out of its directory.
 #[test]
 fn links_in_the_target_are_not_followed() {
     let dir = tempfile::tempdir().unwrap();

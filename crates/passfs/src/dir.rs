@@ -106,7 +106,7 @@ impl PassFs {
         Ok((relative.to_vec(), deleted))
     }
 
-    /// `..`, which works from a removed directory as on Linux. ENOENT from one that somebody has moved out of
+    /// `..`, which works from a removed directory as on Linux. ENOENT from one that another process has moved out of
     /// the tree, as the kernel answers in a bind mount: the way up would lead outside.
     pub(crate) fn parent_of(&self, caller: &Caller, dir: &Node) -> Result<Node> {
         if self.is_root(Pin::of(dir)?) {

@@ -67,7 +67,7 @@ pub struct PassFs {
 impl PassFs {
     /// Passes `dir` through; a symbolic link is followed. Later renames of the directory do no harm.
     pub fn new(dir: &Path) -> std::result::Result<Self, Error> {
-        // Read before any thread acts as somebody else.
+        // Read before any thread changes its credentials.
         let _ = goanna_sys::cred::own_ids();
         let directory = |errno| Error::Directory {
             dir: dir.to_owned(),

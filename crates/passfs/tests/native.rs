@@ -45,7 +45,7 @@ fn nobody() -> Option<Caller> {
     })
 }
 
-/// Whoever these tests can be: the user who runs them, and an ordinary one.
+/// The users that these tests can run as: the one that started them, and an ordinary one.
 fn everybody() -> Vec<Caller> {
     std::iter::once(me()).chain(nobody()).collect()
 }

@@ -113,7 +113,7 @@ fn read_only() -> Result<(), amino_rvm::Error> {
     Ok(())
 }
 
-/// A region of which all pages are in the base and none is mapped.
+/// A region whose pages are all in the base, and none is mapped.
 fn filled() -> Result<(Rvm, RegionId), amino_rvm::Error> {
     let mut rvm = Rvm::new(NoFiles)?;
     let region = rvm.map(PAGES * PAGE)?;

@@ -7,7 +7,7 @@ use crate::Error;
 pub trait Files {
     /// Begins a transaction, nested when there is a current one.
     fn begin(&mut self) -> Result<(), Errno>;
-    /// Commits the current one. EBUSY: it is still open. Any other error: it was aborted, or somebody else has ended it.
+    /// Commits the current one. EBUSY: it is still open. Any other error: it was aborted, or another process has ended it.
     fn commit(&mut self) -> Result<(), Errno>;
     /// Aborts the current one. ENODATA: it was already gone.
     fn abort(&mut self) -> Result<(), Errno>;

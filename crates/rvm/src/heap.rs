@@ -8,7 +8,7 @@ use crate::{Error, RegionId, Rvm};
 
 /// An allocator over a region. All it knows is in the region, so allocating and freeing roll back as writes do.
 ///
-/// Blocks lie end to end. Each starts with its size and a bit that says whether it is in use, and the size of the block before, so
+/// Blocks are adjacent. Each starts with its size and a bit that says whether it is in use, and the size of the block before, so
 /// that free neighbours become one. Free blocks are in lists by size. What is read from the region is checked before
 /// it is followed, since the program can write there: damage is an error, not a wild access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,7 +25,7 @@
 //! # Rules and limits
 //!
 //! - **Threads.** Any number may read and write the regions in the one transaction. During begin, commit, abort, map and unmap
-//!   nobody may write, nor be in a system call that does (an `O_DIRECT` or io_uring read still under way). Rust's borrows
+//!   nobody may write, nor be in a system call that does (an `O_DIRECT` or io_uring read still in progress). Rust's borrows
 //!   see to that for slices; users of pointers must do so themselves. A file transaction is its thread's: with [`AminoFiles`] the same
 //!   thread begins and ends, and what other threads do with files is no part of it.
 //! - **System calls** write into regions like anybody else: `read(2)`, a ptracer, a monitor.

@@ -117,7 +117,7 @@ impl Rvm {
     /// Aborts the current transaction: memory is as it was at its begin.
     ///
     /// [`Error::NoTransaction`]; [`Error::Files`] when files do not say that theirs was aborted; memory's was.
-    /// [`Error::Memory`] when the kernel does not drop a mapping's pages, of which no cause is known.
+    /// [`Error::Memory`] when the kernel does not drop a mapping's pages, for an unknown reason.
     pub fn abort(&mut self) -> Result<(), Error> {
         self.check_process()?;
         if self.levels.is_empty() {
@@ -193,7 +193,7 @@ impl Rvm {
     }
 
     /// Where a region starts, for data structures with pointers. It stays there until it is unmapped. A write through
-    /// pointers sees to it that nobody does during begin, commit and abort. [`Error::NoRegion`].
+    /// pointers ensures that no thread does during begin, commit and abort. [`Error::NoRegion`].
     pub fn start(&self, id: RegionId) -> Result<NonNull<u8>, Error> {
         self.region(id).map(Region::start)
     }
@@ -319,7 +319,7 @@ impl Drop for AbortTo<'_> {
 
 fn abort_to(rvm: &mut Rvm, depth: usize) {
     while rvm.depth() > depth && rvm.check_process().is_ok() {
-        // Memory is rolled back in any case, and nobody is there to be told about files.
+        // Memory is rolled back in any case, and an error about files has no receiver.
         let _ = rvm.abort();
     }
 }

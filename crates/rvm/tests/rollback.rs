@@ -1,4 +1,4 @@
-//! What an abort takes back and a commit keeps, whoever wrote it.
+//! What an abort undoes and a commit keeps, whichever code wrote it.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
 use std::fs::{File, OpenOptions};

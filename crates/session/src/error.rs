@@ -69,7 +69,7 @@ pub enum Error {
     /// The store does not exist.
     #[error("{}: there is no store here", escape_path(.0))]
     NoStore(PathBuf),
-    /// A store is to be made below a directory that does not exist.
+    /// The parent directory of a new store does not exist.
     #[error("{}: there is no store here, and no directory {} to make one in", escape_path(.dir), escape_path(.parent))]
     NoParent {
         /// The store.
@@ -118,7 +118,7 @@ pub enum Error {
     /// The host's own files cannot be reached.
     #[error(transparent)]
     Pass(goanna_passfs::Error),
-    /// A back end cannot read what is to be mounted.
+    /// A back end cannot read its source.
     #[error("{}: {why}", escape_path(.path))]
     Source {
         /// The directory or file.

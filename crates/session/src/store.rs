@@ -31,7 +31,7 @@ fn xdg_dir(
         .map(|data| data.join("amino"))
 }
 
-/// How a store is to be opened.
+/// How to open a store.
 #[derive(Debug, Clone, Copy)]
 pub struct Opening {
     /// The engine of a store that is made now.

@@ -57,7 +57,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Begins a trace. `fail` gets the first failure, after which the run goes on.
+    /// Begins a trace. `fail` gets the first failure, after which the run continues.
     pub fn start(trace: TraceFile, fail: Reporter) -> Result<Self, Error> {
         let mut context = context::of_machine();
         for arg in trace.argv {

@@ -115,7 +115,7 @@ fn read_umask() -> u32 {
     }
 }
 
-/// The umask that this thread has now; where it shares that with others, nobody changes it while the guard lives.
+/// The umask that this thread has now; if other threads share it, no thread changes it while the guard lives.
 fn own_umask() -> (u32, Option<MutexGuard<'static, ()>>) {
     match (thread_owns_fs(), OWN_UMASK.get()) {
         (Ok(()), Some(umask)) => (umask, None),
@@ -199,7 +199,7 @@ impl Drop for Restore {
             unsafe { libc::umask(umask) };
         }
         if self.put_back().is_err() {
-            // A thread of the monitor that goes on as somebody else would answer others with wrong permissions.
+            // A thread of the monitor that kept another user's credentials would answer other calls with wrong permissions.
             std::process::abort();
         }
     }

@@ -50,7 +50,7 @@ impl DescriptorInbox {
         &self.address
     }
 
-    /// Process `pid` is to send a descriptor, with `text`. What nobody expects is thrown away.
+    /// Expects a descriptor from process `pid`, with `text`. Unexpected messages are discarded.
     pub fn expect(self: &Arc<Self>, pid: i32, text: u64) -> Expected {
         let letter = (pid, text);
         self.letters().insert(letter, None);
@@ -84,7 +84,7 @@ impl DescriptorInbox {
             for part in message.cmsgs()? {
                 match part {
                     ControlMessageOwned::ScmRights(numbers) => {
-                        // SAFETY: the kernel has just made these descriptors, which nobody else owns.
+                        // SAFETY: the kernel has just made these descriptors, and nothing else owns them.
                         fds.extend(
                             numbers
                                 .iter()

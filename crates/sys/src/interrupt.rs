@@ -11,7 +11,7 @@ use crate::Errno;
 
 extern "C" fn nothing(_: libc::c_int) {}
 
-/// Real-time, so that nobody else gives it a meaning.
+/// A real-time signal, so that it has no other meaning.
 fn poke_signal() -> libc::c_int {
     libc::SIGRTMIN() + 7
 }

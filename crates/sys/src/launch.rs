@@ -288,7 +288,7 @@ fn gate_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
         )
     };
     Errno::result(r)?;
-    // SAFETY: the kernel has just made both descriptors, which nobody else owns.
+    // SAFETY: the kernel has just made both descriptors, and nothing else owns them.
     Ok(unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) })
 }
 

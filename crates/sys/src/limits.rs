@@ -50,7 +50,7 @@ pub fn nofile() -> Result<u64, Errno> {
 
 /// The limit on descriptors of this process, if all that it allows are open.
 pub fn exhausted_nofile() -> Option<u64> {
-    // SAFETY: a copy of standard input is made and closed; nobody else knows its number.
+    // SAFETY: a copy of standard input is made and closed; nothing else knows its number.
     let copied = unsafe {
         let fd = libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 0);
         if fd >= 0 {
@@ -85,7 +85,7 @@ const TABLE_ENTRIES: libc::c_int = 16 << 10;
 /// waits until no CPU can be looking at the old one (`synchronize_rcu`), 5 to 20 ms each of the ten times it doubles.
 /// A limit below that size is no error: then less than that will be needed.
 pub fn widen_descriptor_table() {
-    // SAFETY: a copy of standard input is made and closed; nobody else knows its number.
+    // SAFETY: a copy of standard input is made and closed; nothing else knows its number.
     unsafe {
         let fd = libc::fcntl(0, libc::F_DUPFD_CLOEXEC, TABLE_ENTRIES - 1);
         if fd >= 0 {

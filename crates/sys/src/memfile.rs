@@ -20,7 +20,7 @@ pub fn create(name: &CStr) -> Result<OwnedFd, Errno> {
     let attempt = |flags| {
         // SAFETY: `name` is null-terminated.
         let fd = Errno::result(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
-        // SAFETY: the kernel has just returned this descriptor, which nobody else owns.
+        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     };
     match attempt(libc::MFD_CLOEXEC | libc::MFD_EXEC) {
@@ -39,7 +39,7 @@ pub fn create(name: &CStr) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// A new file that `fill` gives its content and that nobody can change afterwards, by whatever descriptor (EPERM).
+/// A new file that `fill` fills and that no process can change afterwards, by any descriptor (EPERM).
 pub fn sealed<E: From<Errno>>(
     name: &CStr,
     fill: impl FnOnce(BorrowedFd<'_>) -> Result<(), E>,
@@ -47,7 +47,7 @@ pub fn sealed<E: From<Errno>>(
     let attempt = |flags| {
         // SAFETY: `name` is null-terminated.
         let fd = Errno::result(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
-        // SAFETY: the kernel has just returned this descriptor, which nobody else owns.
+        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     };
     let sealable = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
@@ -64,7 +64,7 @@ pub fn sealed<E: From<Errno>>(
 }
 
 /// A new open file description of what `fd` refers to, with `flags` as for open(2); close-on-exec is added.
-/// Permissions are checked anew, as the calling thread's.
+/// Permissions are checked again, as the calling thread's.
 pub fn reopen(fd: BorrowedFd<'_>, flags: i32) -> Result<OwnedFd, Errno> {
     let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
     // Ten digits at most, written without allocating: this is on the path of every open.
@@ -85,7 +85,7 @@ pub fn reopen(fd: BorrowedFd<'_>, flags: i32) -> Result<OwnedFd, Errno> {
         // SAFETY: `path` ends with a NUL, since at most ten of its eleven last bytes were filled.
         let new = unsafe { libc::open(path.as_ptr().cast(), flags | libc::O_CLOEXEC) };
         match Errno::result(new) {
-            // SAFETY: the kernel has just returned this descriptor, which nobody else owns.
+            // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
             Ok(new) => return Ok(unsafe { OwnedFd::from_raw_fd(new) }),
             Err(Errno::EINTR) => {}
             Err(e) => return Err(e),

@@ -84,7 +84,7 @@ impl Listener {
     /// when no task is left, so poll first there.
     pub fn recv(&self) -> Result<Notification, Errno> {
         loop {
-            // The kernel refuses a buffer that is not all zero with EINVAL, so it is made anew for each attempt.
+            // The kernel refuses a buffer that is not all zero with EINVAL, so each attempt makes a new one.
             let mut raw = libc::seccomp_notif {
                 id: 0,
                 pid: 0,

@@ -1,8 +1,8 @@
 //! Stopping single threads of tracees for an instant, from any thread of the tracer's process.
 //!
 //! SIGSTOP cannot be blocked, ignored or consumed, and a tracee that gets one stops for its delivery and reports that to
-//! its tracer, which alone can let it go on. This one carries a value by which the tracer tells it from a SIGSTOP of
-//! somebody else, and continues the tracee without it.
+//! its tracer; only the tracer can continue it. This one carries a value by which the tracer tells it from a SIGSTOP of
+//! another purpose, and continues the tracee without it.
 #![allow(
     unsafe_code,
     reason = "rt_tgsigqueueinfo(2) and PTRACE_GETSIGINFO have no safe interface"

@@ -32,7 +32,7 @@ fn open_raw(pid: i32, flags: libc::c_int) -> Result<OwnedFd, Errno> {
     // SAFETY: takes integers only.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) };
     let fd = Errno::result(fd)?;
-    // SAFETY: the kernel has just returned this descriptor, which nobody else owns.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -58,7 +58,7 @@ pub fn getfd(pidfd: BorrowedFd<'_>, fd: i32) -> Result<OwnedFd, Errno> {
     // SAFETY: takes integers only.
     let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) };
     let copy = Errno::result(copy)?;
-    // SAFETY: the kernel has just returned this descriptor, which nobody else owns.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(copy as i32) })
 }
 

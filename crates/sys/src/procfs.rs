@@ -164,7 +164,7 @@ pub enum Activity {
 /// The state that /proc/TID/stat shows.
 pub fn activity(tid: i32) -> Result<Activity, Errno> {
     let text = fs::read(format!("/proc/{tid}/stat")).map_err(gone)?;
-    // The name of the program stands in parentheses, and may hold some.
+    // The name of the program is in parentheses, and may itself contain some.
     let state = text.rsplit(|&byte| byte == b')').next();
     Ok(match state.and_then(|rest| rest.get(1)) {
         Some(b'R') => Activity::Running,

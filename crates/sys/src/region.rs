@@ -220,7 +220,7 @@ pub struct Pagemap {
 const SCAN_RUNS: usize = 512;
 
 impl Pagemap {
-    /// Opens /proc/self/pagemap, which goes on meaning this process in a child of fork. ENOTTY: Linux before 6.7.
+    /// Opens /proc/self/pagemap, which continues meaning this process in a child of fork. ENOTTY: Linux before 6.7.
     /// ENOENT: no /proc. EACCES: the process has made itself unreadable (`PR_SET_DUMPABLE`).
     pub fn open() -> Result<Self, Errno> {
         let errno = |e: io::Error| e.raw_os_error().map_or(Errno::EIO, Errno::from_raw);

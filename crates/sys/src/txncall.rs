@@ -70,7 +70,7 @@ pub enum Op {
     Attach = 7,
     /// Leaves the current transaction, and those around it, without ending them. One that its last process leaves is aborted. ENODATA.
     Detach = 8,
-    /// Begins a transaction that the run holds under a name, nested in the current one of `target`; nobody takes part in it
+    /// Begins a transaction that the run holds under a name, nested in the current one of `target`; nobody participates in it
     /// at first. `buf` has [`NAME_MAX`] bytes: the name, filled up with NULs; the identifier is written over it. `number` is
     /// after how many seconds the transaction is aborted, 0 for never. Returns its depth. EINVAL for a malformed name, EEXIST when
     /// a transaction of this name and user is open, EMLINK beyond [`DEPTH_MAX`]. Since version 2.
@@ -82,7 +82,7 @@ pub enum Op {
     /// part in it, or one nested in it is open; ENOSPC or EIO when it cannot be committed, and was aborted. Since version 2.
     CommitNamed = 11,
     /// Aborts the transaction of the caller's user whose name `buf` holds, with those that are nested in it. Every later
-    /// operation on the store of a process that takes part in it fails with ECANCELED. ENOENT. Since version 2.
+    /// operation on the store of a process that participates in it fails with ECANCELED. ENOENT. Since version 2.
     AbortNamed = 12,
     /// Writes a description (JSON) of the open transactions of the caller's user to `buf` as far as `len` lets, and returns its
     /// whole length. Since version 2.

@@ -103,7 +103,7 @@ fn tells_why_a_filter_is_refused() {
     });
 }
 
-/// A filter chain has one listener, so a monitor inside a monitor must be told, not hang.
+/// A filter chain has one listener, so a monitor inside a monitor must get an error, not hang.
 #[test]
 fn a_second_listener_is_busy() {
     const NAME: &str = "a_second_listener_is_busy";

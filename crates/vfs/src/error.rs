@@ -84,7 +84,7 @@ impl Wait {
     }
 
     /// Blocks the calling thread, at most for `slice`, until the lock may be free: true when it is worth to restart the
-    /// operation, false when the time is over or the wait was cancelled. `waited` is how long the operation has waited so far, in all
+    /// operation, false when the time has passed or the wait was cancelled. `waited` is how long the operation has waited so far, in all
     /// its attempts.
     ///
     /// EDEADLK when the lock will never be free without the end of the caller's transaction, ETIMEDOUT when the operation has

@@ -1,4 +1,4 @@
-//! Layers: file systems that stand on another one.
+//! Layers: file systems on top of another one.
 //!
 //! A layer owns the lower file system, such as an `Arc<dyn FileSystem>`, and decides for each method of [`FileSystem`](crate::FileSystem)
 //! whether [`forward`](crate::forward) calls the lower one, or the layer answers itself. A method that is forwarded by accident would show

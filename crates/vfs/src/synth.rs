@@ -1,4 +1,4 @@
-//! The empty, read-only directory that stands where a mount point's parents do not exist on the host.
+//! The empty, read-only directory that represents a mount point's parents that do not exist on the host.
 
 use crate::{
     Attr, Caller, DirEntry, Errno, FileKind, FileSystem, Node, Opened, Result, Stamp, StatFs,

@@ -56,7 +56,7 @@ pub trait Readers: Send + Sync {
     /// can. Objects are named by `(st_dev, st_ino)`. Tells which threads have which of them.
     fn pause(&self, objects: &[(u64, u64)]) -> Vec<Holder>;
 
-    /// Lets the threads go on that were stopped; once for each pause.
+    /// Lets the threads continue that were stopped; once for each pause.
     fn resume(&self);
 }
 

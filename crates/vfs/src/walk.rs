@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Linux follows at most this many symbolic links in one walk (`MAXSYMLINKS`), then ELOOP.
 const MAX_LINKS: u32 = 40;
 
-/// Where a walk stands.
+/// The position of a walk.
 #[derive(Debug, Clone)]
 pub enum Pos {
     /// On the host: an absolute path whose directories were free of symbolic links when walked; empty for
@@ -115,7 +115,7 @@ pub struct Walk<'a> {
     unseen: Vec<Vec<u8>>,
 }
 
-/// What stands between a walk and its end.
+/// What is left of a walk.
 enum Goal {
     Object { follow: bool },
     Parent,

@@ -21,7 +21,7 @@ struct Inode {
     /// The directory and the name of the first entry.
     entry: (u64, Vec<u8>),
     target: Vec<u8>,
-    /// Where the content stands in the archive.
+    /// Offset of the content in the archive.
     offset: u64,
 }
 

@@ -42,7 +42,7 @@ fn targets(call: &Call<'_>) -> Vec<i32> {
         members.retain(|pid| wanted.is_some() && group(*pid) == wanted);
         members
     };
-    // A thread stands for its process.
+    // A thread id means its process.
     let process = |tid| procfs::status(tid).map_or(Vec::new(), |status| vec![status.tgid]);
     match (i64::from(call.nr), first) {
         (libc::SYS_kill, -1) => call.monitor.alive.all(),

@@ -413,7 +413,7 @@ impl Request {
 }
 
 /// EMFILE when the caller's process has no free descriptor number: an open that creates, truncates, or lets another process
-/// go on must then have no effect. A number that another thread takes at this moment is not seen.
+/// continue must then have no effect. A number that another thread takes at this moment is not seen.
 fn may_get_descriptor(call: &Call<'_>) -> Result<()> {
     if procfs::has_free_descriptor(call.task.tid)? {
         Ok(())
@@ -422,7 +422,7 @@ fn may_get_descriptor(call: &Call<'_>) -> Result<()> {
     }
 }
 
-/// A directory's backing directory; of the host's own tree the directory itself, from which walks go on by its path.
+/// A directory's backing directory; of the host's own tree the directory itself, from which walks continue by its path.
 fn directory(call: &Call<'_>, caller: &Caller, place: &Place, more: i32) -> Result<OwnedFd> {
     match place.mount.fs.host_path(&place.node) {
         Some(path) if place.mount.is_host() => open_as(

@@ -192,7 +192,7 @@ fn peer(call: &Call<'_>, path: &[u8]) -> Result<Option<PathBuf>> {
 }
 
 /// The address of the host object that the address of `len` bytes at `address` stands for, for the tracee to use on its
-/// Unix socket `fd`. `None` when the kernel is to judge the call as it stands.
+/// Unix socket `fd`. `None` when the kernel performs the call unchanged.
 fn host_address(call: &Call<'_>, address: u64, len: u64) -> Result<Option<Vec<u8>>> {
     let Some(path) = path(call, address, len) else {
         return Ok(None);
@@ -207,7 +207,7 @@ fn host_address(call: &Call<'_>, address: u64, len: u64) -> Result<Option<Vec<u8
     Ok(Some(address_of(path)))
 }
 
-/// connect(2), at its stop; `None` for the kernel to do as it stands.
+/// connect(2), at its stop; `None` when the kernel performs the call unchanged.
 pub fn connect(call: &Call<'_>) -> Result<Option<Rewrite>> {
     if path(call, call.arg(1), call.arg(2)).is_none() || unix_socket(call, call.int(0)).is_none() {
         return Ok(None);

@@ -1,5 +1,5 @@
 //! The call by which programs begin and end transactions ([`goanna_sys::txncall`]). It comes at a ptrace stop, because a
-//! program that takes part in one must have the filter of participants first.
+//! program that participates in one must have the filter of participants first.
 
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ impl Request {
         })
     }
 
-    /// Whether the process that it concerns takes part in a transaction afterwards.
+    /// Whether the process that it concerns participates in a transaction afterwards.
     pub fn joins(&self) -> bool {
         matches!(
             self.op,
@@ -158,7 +158,7 @@ impl Request {
         goanna_sys::tracee::write_all(self.caller, self.buf, text)
     }
 
-    /// The answer; what may wait for the disk, and for calls that are under way, is worked out on a thread of its own.
+    /// The answer; what may wait for the disk, and for calls that are in progress, is worked out on a thread of its own.
     pub fn answer(self, monitor: &Arc<Monitor>) -> Result<Answer> {
         match self.op {
             Op::Commit | Op::Abort | Op::Detach | Op::CommitNamed | Op::AbortNamed => {

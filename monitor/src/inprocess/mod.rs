@@ -2,7 +2,7 @@
 //!
 //! A site of libc or its loader (`sites`) is patched, when it is used for the second time in a process, to jump to a stub
 //! (`goanna_sys::stub`) behind the library's code. The stub makes the call under a cookie that the seccomp filter lets pass,
-//! and keeps the result only where the monitor would have passed the call on; otherwise it goes on with the site's
+//! and keeps the result only where the monitor would have passed the call on; otherwise it continues with the site's
 //! `syscall`, which notifies. So whatever is not patched is right, too. The rules and their reasons are in docs/decisions/0053.
 //!
 //! * `calls` says which calls have stubs, and what each must look at.
@@ -150,7 +150,7 @@ impl InProcess {
         spaces.insert(tid, Arc::new(new));
     }
 
-    /// Thread `tid` is about to go on after it has started `child`, by clone(2) with these flags; `None` where they cannot be
+    /// Thread `tid` is about to continue after it has started `child`, by clone(2) with these flags; `None` where they cannot be
     /// told. Neither has run since.
     pub fn forked(&self, tid: i32, child: i32, flags: Option<u64>) {
         let Some(constants) = &self.constants else {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use goanna_sys::sched;
 
-/// As many CPUs take part in handing over a descriptor.
+/// As many CPUs participate in handing over a descriptor.
 const WATCHERS: usize = 2;
 /// How long a CPU is kept awake after a descriptor, and so how close the next must follow to find it awake.
 const WATCH: Duration = Duration::from_micros(100);
@@ -76,7 +76,7 @@ impl Shared {
 }
 
 impl LatencyHold {
-    /// Nobody watches yet.
+    /// No thread watches yet.
     pub fn start() -> io::Result<Self> {
         let shared = Arc::new(Shared {
             epoch: Instant::now(),

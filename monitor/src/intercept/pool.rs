@@ -52,7 +52,7 @@ fn add(pool: &Arc<Pool>) -> std::io::Result<()> {
 }
 
 /// Answers calls. However many of them wait for something, a thread is left for the next one: a thread that receives while no other
-/// one stands by starts another thread. There are as many at most as threads of tracees whose calls are being answered.
+/// one is idle starts another thread. There are as many at most as threads of tracees whose calls are being answered.
 fn serve(pool: &Arc<Pool>) {
     // A signal between a descriptor's installation and its report would leave the tracee without its number.
     let _ = SigSet::all().thread_block();

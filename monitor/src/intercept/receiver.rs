@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_millis(3);
 /// Calls of two tracees that follow each other closer than this are made at the same time: between parent and child lie
 /// a fork or an exit, which take longer.
 const CLOSE: Duration = Duration::from_micros(250);
-/// What such a change of tracees adds to the score, of which every call takes 1: a change every 16 calls holds it.
+/// What such a change of tracees adds to the score; every call subtracts 1: a change every 16 calls holds it.
 const CHANGE: u32 = 16;
 /// From this score on tracees are taken to call at the same time.
 const CROWD: u32 = 32;
@@ -109,7 +109,7 @@ impl ReceiverSlots {
         }
         if watching {
             state.watched = false;
-            // Somebody else watches from now on.
+            // Another thread watches from now on.
             self.free.notify_one();
         }
         state.last += 1;

@@ -49,7 +49,7 @@ pub struct Waiting {
     /// When the call, or the one that it repeats, met the lock that it waits for.
     since: Instant,
     interrupted: AtomicBool,
-    /// The caller is not in the call any more. Whoever needs it there holds this mutex ([`while_in_call`]).
+    /// The caller has left the call. A thread that needs the caller to stay holds this mutex ([`while_in_call`]).
     parked: Mutex<bool>,
     progress: Mutex<Progress>,
     done: Condvar,
@@ -70,7 +70,7 @@ impl Waiting {
         self.progress.lock().is_done
     }
 
-    /// The answer, if it comes while the caller stays in its call. `None`: the caller is to be parked, and the supervisor gets
+    /// The answer, if it comes while the caller stays in its call. `None`: the supervisor parks the caller, and gets
     /// a message when the answer is there.
     pub fn first_answer(&self, monitor: &Monitor) -> Option<Result<Answer>> {
         let limit = Instant::now() + PATIENCE;
@@ -151,7 +151,7 @@ impl Progress {
 pub enum Rejoined {
     /// Its answer.
     Answered(Result<Answer>),
-    /// It is still being worked out: the caller is to be parked again.
+    /// The operation still runs: park the caller again.
     Waits(Arc<Waiting>),
 }
 
@@ -159,7 +159,7 @@ pub enum Rejoined {
 #[derive(Default)]
 pub struct WaitingCalls {
     table: Mutex<Table>,
-    /// How many entries the table has: without any, nobody takes the mutex.
+    /// How many entries the table has. If it has none, no thread takes the mutex.
     entries: AtomicUsize,
 }
 

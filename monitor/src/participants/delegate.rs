@@ -9,14 +9,14 @@ use parking_lot::RwLock;
 
 use crate::Monitor;
 
-/// Whether the run goes on. Each operation holds it shared, so that none is under way once the run has ended.
+/// Whether the run continues. Each operation holds it shared, so that none is in progress once the run has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     closed: RwLock<bool>,
 }
 
 impl Gate {
-    /// Waits for the operations under way, and lets no further ones begin.
+    /// Waits for the operations in progress, and lets no further ones begin.
     pub(crate) fn close(&self) {
         *self.closed.write() = true;
     }

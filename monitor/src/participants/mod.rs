@@ -48,7 +48,7 @@ impl Offset {
     }
 }
 
-/// How a transaction is to be committed that was begun for a program.
+/// How to commit a transaction that was begun for a program.
 #[derive(Debug, Clone)]
 pub struct Deferred {
     /// As [`goanna_vfs::Transactions::harden`] takes it.
@@ -80,7 +80,7 @@ struct Open {
 /// What becomes of the participants of a transaction that ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AfterAbort {
-    /// They go on in the one around it, or outside of all.
+    /// They continue in the one around it, or outside of all.
     GoOn,
     /// What they do on the store fails, so that no half of their work happens outside.
     Fail,
@@ -96,7 +96,7 @@ struct Registry {
 #[derive(Default)]
 pub struct Participants {
     registry: Mutex<Registry>,
-    /// Whether there has ever been a transaction: else nobody needs to look.
+    /// Whether there has ever been a transaction. If not, the other checks are skipped.
     used: AtomicBool,
     /// Where the store is mounted that transactions belong to.
     store: Option<Arc<Mount>>,
@@ -141,7 +141,7 @@ impl Registry {
             .any(|root| self.chain(Some(root)).any(|at| at == id))
     }
 
-    /// Those of the transactions that nobody takes part in.
+    /// Those of the transactions that have no participants.
     fn deserted(&self, ids: impl IntoIterator<Item = TxnId>) -> Vec<TxnId> {
         let alone = |id: &TxnId| {
             let is_kept = |open: &Open| open.held.is_some();
@@ -196,8 +196,8 @@ impl Registry {
 
 impl Participants {
     /// No participants. Transactions belong to the first mount, in mount order, that has them and can be changed; where
-    /// all are read-only, to the first one. `note` is called with a line for transactions that are aborted though nobody
-    /// asked for it, `tell` for each commit that fails with nobody to return the error to.
+    /// all are read-only, to the first one. `note` is called with a line for transactions that are aborted though no program
+    /// asked for it, `tell` for each failed commit whose error cannot be returned to a program.
     pub fn new(mounts: &Mounts, note: Reporter, report: Reporter) -> Self {
         let with_transactions = || {
             let mounts = mounts.iter();
@@ -284,7 +284,7 @@ impl Participants {
         }
     }
 
-    /// Thread `former` goes on as `tid`: it has executed a program.
+    /// Thread `former` continues as `tid`: it has executed a program.
     pub fn rename(&self, former: i32, tid: i32) {
         if former != tid && self.used.load(Relaxed) {
             let mut registry = self.registry.lock();
@@ -322,7 +322,7 @@ impl Participants {
         self.end_deserted(&deserted, &format!("process {tid} ({name}), ended"));
     }
 
-    /// Ends transactions that nobody takes part in, innermost first: those that are to be committed by a commit. `last` says
+    /// Ends transactions without participants, innermost first: by a commit those whose profile commits. `last` says
     /// which participant was the last, and what it did.
     fn end_deserted(&self, ids: &[TxnId], last: &str) {
         for id in ids {
@@ -361,7 +361,7 @@ impl Participants {
         self.commit_deferred(around);
     }
 
-    /// Process `tid`, whose last thread that is, is over with what it began inside `id`, which was begun for it.
+    /// Process `tid`, of which this is the last thread, ends what it began inside `id`, which was begun for it.
     pub fn retreat(&self, tid: i32, id: TxnId) {
         let deserted = {
             let mut registry = self.registry.lock();
@@ -382,7 +382,7 @@ impl Participants {
     }
 
     /// Commits a transaction that was begun for a program, if it is open: at once, or when the last one inside it has
-    /// ended. A failure is told.
+    /// ended. A failure is reported.
     pub fn commit_when_free(&self, id: TxnId, how: Deferred) {
         if let Some(open) = self.registry.lock().open.get_mut(&id) {
             open.deferred = Some(how);
@@ -571,7 +571,7 @@ impl Participants {
         status.unwrap_or_default()
     }
 
-    /// What a member takes part in, as JSON.
+    /// What a member participates in, as JSON.
     pub fn describe(&self, tid: i32) -> String {
         let (chain, suspended) = {
             let registry = self.registry.lock();
@@ -598,7 +598,7 @@ impl Participants {
 }
 
 impl Registry {
-    /// The threads that take part in a transaction, in one that it is around included.
+    /// The threads that participate in a transaction, in one that it is around included.
     fn participants(&self, id: TxnId) -> Vec<i32> {
         let threads = self.threads.iter();
         let part = threads.filter(|(_, member)| self.takes_part(member, id));
@@ -647,7 +647,7 @@ fn describe_one(text: &mut String, id: TxnId, depth: usize, figures: &TxnStatus,
     );
 }
 
-/// Where the descriptors of process `pid` stand whose objects `is_ours` says to be of a mount.
+/// The offsets of those descriptors of process `pid` whose objects are, according to `is_ours`, of a mount.
 pub fn offsets(pid: i32, is_ours: impl Fn((u64, u64)) -> bool) -> Vec<Offset> {
     let Ok(process) = pidfd::open(pid) else {
         return Vec::new();

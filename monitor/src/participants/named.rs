@@ -1,8 +1,8 @@
 //! Transactions with a name: the run holds them, so that they outlive the process that has begun them, and programs that start
 //! a new shell for each step find them again.
 //!
-//! A name belongs to a user of the run. A named transaction stays open until it is committed, aborted, or its time is over;
-//! at the end of the run it is aborted. A participant of one that was aborted by name does not go on outside: it keeps the
+//! A name belongs to a user of the run. A named transaction stays open until it is committed, aborted, or its time has passed;
+//! at the end of the run it is aborted. A participant of one that was aborted by name does not continue outside: it keeps the
 //! identifier of the transaction as its current one, and the back end answers ECANCELED to each of its calls.
 
 use std::fmt::Write;
@@ -23,7 +23,7 @@ pub(super) struct Held {
     pub name: Arc<str>,
     /// When it is aborted, and how long it was to be held.
     expires: Option<(Instant, u32)>,
-    /// It is being committed: nobody joins it any more.
+    /// It is being committed, so no thread can join it any more.
     ending: bool,
 }
 
@@ -99,7 +99,7 @@ impl Participants {
         Ok(())
     }
 
-    /// Commits the transaction of this user and name. ENOENT; EBUSY while somebody takes part, or one inside it is open;
+    /// Commits the transaction of this user and name. ENOENT; EBUSY while it has participants, or a nested one is open;
     /// after any other failure it is aborted.
     pub fn commit_named(&self, uid: u32, name: &str) -> Result<(), Errno> {
         let (id, around) = {
@@ -141,7 +141,7 @@ impl Participants {
         }
     }
 
-    /// Aborts the transactions whose time is over.
+    /// Aborts the transactions whose time has passed.
     pub fn expire(&self) {
         if !self.used.load(Relaxed) {
             return;
@@ -190,7 +190,7 @@ impl Participants {
         }
     }
 
-    /// Reports transactions of which calls have failed because of their size, each once.
+    /// Reports transactions whose calls have failed because of their size, each once.
     pub fn note_refused(&self) {
         let Ok(transactions) = self.transactions() else {
             return;
@@ -218,7 +218,7 @@ impl Participants {
         }
     }
 
-    /// Nobody takes part in a transaction any more, so that it was aborted.
+    /// A transaction was aborted because it has no participants any more.
     pub(super) fn note_deserted(&self, id: TxnId, last: &str) {
         let first = self.noted.load(Relaxed) == 0;
         let hint = match first {

@@ -206,7 +206,7 @@ fn outside(call: &Call<'_>) -> Result<Option<Vec<u8>>> {
 
 /// Which argument a path starts from, if any does, and which is the path.
 pub type PathAt = (Option<usize>, usize);
-/// Of a call that changes what a path names: where that stands.
+/// The position of the path argument of a call that changes what it names.
 pub fn changed(call: &Call<'_>) -> Option<PathAt> {
     let opens = |flags: i32| {
         flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0

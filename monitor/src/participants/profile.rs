@@ -88,7 +88,7 @@ impl Rule {
     }
 }
 
-/// Rules, of which the first that is for a program counts.
+/// Rules; the first that matches a program applies.
 #[derive(Debug, Clone)]
 pub struct Profile {
     rules: Vec<Arc<Rule>>,

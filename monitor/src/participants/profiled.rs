@@ -1,6 +1,6 @@
 //! Processes under a rule of the profile, and the transactions that were begun for them.
 //!
-//! Lock order: the table, then whatever beginning a transaction takes. No tracee is waited for meanwhile.
+//! Lock order: the table, then whatever beginning a transaction takes. No thread waits for a tracee while it holds them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -33,7 +33,7 @@ struct Begun {
     program: Arc<str>,
     /// Files of the store that the process had open when it began.
     held: Vec<Held>,
-    /// Calls under way that it was begun for, none of which has succeeded yet; `None` when one has.
+    /// Pending calls that it was begun for; none of them has succeeded yet; `None` when one has.
     tried_by: Option<usize>,
 }
 
@@ -62,7 +62,7 @@ impl Begun {
 }
 
 impl Profiled {
-    /// Nobody yet.
+    /// No process yet.
     pub fn new(profile: Option<Profile>) -> Self {
         Self {
             profile,
@@ -75,7 +75,7 @@ impl Profiled {
         self.profile.as_ref()?.rule(path)
     }
 
-    /// Process `pid` has executed `program`, which `rule` is for. A transaction that was begun for it goes on.
+    /// Process `pid` has executed `program`, which `rule` is for. A transaction that was begun for it continues.
     pub fn executed(
         &self,
         monitor: &Monitor,
@@ -143,7 +143,7 @@ impl Profiled {
         processes.insert(child.tgid, inherited);
     }
 
-    /// Process `pid` has exited with `status`, which nobody knows yet.
+    /// Process `pid` has exited with `status`; its parent has not been notified yet.
     pub fn exited(&self, monitor: &Monitor, pid: i32, status: Status) {
         let process = self.processes.lock().remove(&pid);
         let Some(begun) = process.and_then(|process| process.open) else {
@@ -159,7 +159,7 @@ impl Profiled {
         }
     }
 
-    /// A transaction that the call of these descriptors' closing ends, and how it is to be committed.
+    /// A transaction that ends with the close of these descriptors, and how to commit it.
     fn last_close(
         &self,
         call: &Call<'_>,
@@ -331,7 +331,7 @@ fn closed_by(call: &Call<'_>) -> Option<RangeInclusive<i32>> {
     }
 }
 
-/// Begins a transaction of `rule` for process `pid`, whose thread `tid` gives cause to. Without one it goes on as it is.
+/// Begins a transaction of `rule` for process `pid`, because of its thread `tid`. Without one it continues as it is.
 fn begin(
     monitor: &Monitor,
     pid: i32,
@@ -406,7 +406,7 @@ fn of_store(monitor: &Monitor, pid: i32, fd: i32) -> Option<Identity> {
     covered.then_some(identity)
 }
 
-/// Of a call that opens what a path names: where that stands.
+/// The position of the path argument of a call that opens what it names.
 fn opened(call: &Call<'_>) -> Option<PathAt> {
     match i64::from(call.nr) {
         libc::SYS_open | libc::SYS_creat => Some((None, 0)),

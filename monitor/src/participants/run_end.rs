@@ -1,6 +1,6 @@
 //! How the processes of a run end: by themselves, or killed.
 //!
-//! The exit status of the command says whether its work is done. Nobody judges the processes that the command leaves
+//! The exit status of the command says whether its work is done. Nothing judges the processes that the command leaves
 //! running: when one of them is killed, its work is half-finished, and the run's transaction must not be committed. A
 //! process counts as killed when a signal from outside of the run has ended it. Signals that processes of the run
 //! send to each other, and those that the kernel sends for what a process did itself (SIGSEGV, SIGPIPE, SIGXCPU), are the
@@ -27,7 +27,7 @@ use crate::{Reporter, Status};
 pub enum Abort {
     /// The command failed.
     Status,
-    /// The run was ended: its launcher went, or somebody asked for it.
+    /// The run was ended: its launcher has gone, or a user asked for it.
     Ended,
     /// A process that the command had left running was killed from outside.
     Killed {
@@ -40,7 +40,7 @@ pub enum Abort {
     },
 }
 
-/// How long after the command's end the user is notified of processes that go on. Most of them end sooner.
+/// How long after the command's end the user is notified of processes that continue. Most of them end sooner.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// So many names of them are shown to the user at most.
 const NAMED_MAX: usize = 10;
@@ -62,7 +62,7 @@ struct State {
     told: bool,
     /// Signals from outside that were delivered after the command's end, a bit each, by process.
     struck: HashMap<i32, u64>,
-    /// Processes to which a process of the run has sent SIGKILL, or asked the kernel to.
+    /// Processes that a process of the run has killed by SIGKILL, or has asked the kernel to kill.
     condemned: HashSet<i32>,
     /// Threads of the run that have ended, the latest ones last.
     past: VecDeque<i32>,
@@ -149,7 +149,7 @@ impl Ending {
         }
     }
 
-    /// Tells the user once which processes go on after the command's end.
+    /// Tells the user once which processes continue after the command's end.
     pub fn report_left_processes(&self, alive: &Alive, report: &Reporter) {
         let status = match self.state.lock().ended {
             Some((status, at)) if at.elapsed() >= PATIENCE => status,
@@ -189,11 +189,11 @@ fn bit(signal: i32) -> u64 {
         .unwrap_or(0)
 }
 
-/// Whether somebody outside of the run has sent `signal`; `is_own` tells the run's processes.
+/// Whether a process outside of the run has sent `signal`; `is_own` tells the run's processes.
 fn is_from_outside(signal: i32, origin: SignalOrigin, is_own: impl Fn(i32) -> bool) -> bool {
     match origin {
         SignalOrigin::Process(pid) => !is_own(pid),
-        // A terminal; whatever else the kernel sends is for what the process did.
+        // A terminal; the kernel sends all other signals because of an action of the process.
         SignalOrigin::Kernel => matches!(signal, libc::SIGINT | libc::SIGQUIT | libc::SIGHUP),
         SignalOrigin::Own => false,
     }

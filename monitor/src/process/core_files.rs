@@ -103,7 +103,7 @@ impl CoreFiles {
         Ok(())
     }
 
-    /// Thread `tid` is about to exit: the files that are to be moved before it goes on.
+    /// Thread `tid` is about to exit: the files to move before it continues.
     pub fn exiting(&mut self, monitor: &Monitor, tid: i32) -> Vec<CoreFile> {
         let Some(dump) = self.dumps.remove(&tid) else {
             return Vec::new();
@@ -125,7 +125,7 @@ impl CoreFiles {
         self.held.remove(&tid)
     }
 
-    /// Thread `tid` has ended, or goes on after all.
+    /// Thread `tid` has ended, or continues after all.
     pub fn forget(&mut self, tid: i32) {
         self.dumps.remove(&tid);
         self.held.remove(&tid);

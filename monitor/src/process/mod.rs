@@ -1,4 +1,4 @@
-//! What the monitor knows of processes and threads: credentials, working directory, who lives.
+//! What the monitor knows of processes and threads: credentials, working directory, and which of them live.
 //!
 //! Start with [`task`].
 

@@ -28,7 +28,7 @@ struct Process {
 struct Validity {
     /// Copies of an earlier epoch are stale.
     epoch: u64,
-    /// Threads with a change under way.
+    /// Threads with a change in progress.
     changing: Vec<i32>,
 }
 

@@ -40,9 +40,9 @@ const REOPEN_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_DIRECT
     | libc::O_NOATIME;
 
-/// How a stopped call goes on.
+/// How a stopped call continues.
 pub(super) enum Next {
-    /// The kernel performs it as it stands.
+    /// The kernel performs it unchanged.
     Run,
     /// Its registers are set: it does not happen, or it is made again from the start.
     Skipped,
@@ -380,7 +380,7 @@ impl Supervisor {
         }
     }
 
-    /// Lets a call go on whose answer took long.
+    /// Lets a call continue whose answer took long.
     pub(super) fn finish(&mut self, late: Late) {
         let Late {
             tid,

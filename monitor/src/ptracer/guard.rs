@@ -1,5 +1,5 @@
 //! A panic in the supervisor is a defect of ours. It must not end the run: the user is notified, the call fails with EIO, and the
-//! tracee goes on.
+//! tracee continues.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -83,11 +83,11 @@ impl Supervisor {
         };
         report(&self.monitor, &what, &*panic);
         self.give_up(tid);
-        // It may have been killed, or go on already.
+        // It may have been killed, or continue already.
         let _ = self.fail(tid, regs);
     }
 
-    /// Forgets what was under way for thread `tid`.
+    /// Forgets what was in progress for thread `tid`.
     fn give_up(&mut self, tid: i32) {
         self.late.remove(&tid);
         self.parking.forget(tid);

@@ -1,7 +1,7 @@
 //! Making a tracee call what it did not ask for: seccomp(2), when a shell waits for the `amino txn begin` that begins a
-//! transaction and must have the filter of participants when it goes on; or what brings a descriptor to it.
+//! transaction and must have the filter of participants when it continues; or what brings a descriptor to it.
 //!
-//! The tracee is stopped, is made to run the calls of a script, by a syscall instruction of its vDSO, and then goes on where
+//! The tracee is stopped, is made to run the calls of a script, by a syscall instruction of its vDSO, and then continues where
 //! it was; a call that an interruption ended is restarted.
 
 mod fetch;
@@ -39,7 +39,7 @@ enum Script {
 }
 
 impl Script {
-    /// What comes next, after the call before gave `result`; in the end the tracee goes on with `saved`.
+    /// What comes next, after the call before gave `result`; in the end the tracee continues with `saved`.
     fn next(
         &mut self,
         tid: i32,
@@ -54,10 +54,10 @@ impl Script {
     }
 }
 
-/// Where an injection stands.
+/// The state of an injection.
 #[derive(PartialEq, Eq)]
 enum Stage {
-    /// The tracee was told to stop.
+    /// The supervisor has interrupted the tracee.
     Interrupted,
     /// It leaves the call that it was stopped in, which does not happen now.
     Leaving,
@@ -80,7 +80,7 @@ struct Injection {
 pub enum Stop {
     /// Nothing of ours.
     Foreign,
-    /// The injection goes on, or nobody waits for its end.
+    /// The injection continues, or no call waits for its end.
     Taken,
     /// The thread has received its descriptor, or an error; and as what follows.
     Received(i64, Box<Self>),
@@ -88,7 +88,7 @@ pub enum Stop {
     Filtered(Result<(), Errno>, Vec<i32>),
 }
 
-/// All injections under way.
+/// All injections in progress.
 #[derive(Default)]
 pub struct Injector {
     by_tid: HashMap<i32, Injection>,
@@ -122,7 +122,7 @@ impl Injector {
         Ok(())
     }
 
-    /// Lets `tid`, which is at the exit stop of a call, run `script` before it goes on with `saved`, in which rax will be what
+    /// Lets `tid`, which is at the exit stop of a call, run `script` before it continues with `saved`, in which rax will be what
     /// came of it.
     pub fn receive(&mut self, tid: i32, saved: Registers, script: Receive) -> Result<Stop, Errno> {
         let mut injection = Injection {
@@ -150,7 +150,7 @@ impl Injector {
             .unwrap_or_default()
     }
 
-    /// Whether `tid` has an injection under way, or was told to stop for one.
+    /// Whether `tid` has an injection in progress, or was interrupted for one.
     pub fn has(&self, tid: i32) -> bool {
         self.by_tid.contains_key(&tid)
     }
@@ -162,7 +162,7 @@ impl Injector {
             .is_some_and(|injection| injection.stage != Stage::Interrupted)
     }
 
-    /// The tracee has stopped as it was told to, or for a group stop.
+    /// The tracee has stopped because of the interrupt, or for a group stop.
     pub fn event_stop(&mut self, tid: i32) -> Stop {
         let Some(injection) = self.by_tid.get_mut(&tid) else {
             return Stop::Foreign;
@@ -204,7 +204,7 @@ impl Injector {
         Ok(())
     }
 
-    /// A signal is to be delivered: after the injection.
+    /// A signal to deliver after the injection.
     pub fn signal(&mut self, tid: i32, signal: i32) -> Stop {
         let Some(injection) = self.by_tid.get_mut(&tid) else {
             return Stop::Foreign;
@@ -267,7 +267,7 @@ impl Injection {
         self.advance(tid, None)
     }
 
-    /// Sets the tracee on the way to the script's next call; true at the end, when it goes on where it was.
+    /// Sets the tracee on the way to the script's next call; true at the end, when it continues where it was.
     fn advance(&mut self, tid: i32, result: Option<i64>) -> Result<bool, Errno> {
         let saved = self.saved.as_mut().ok_or(Errno::EIO)?;
         match self.script.next(tid, result, saved) {

@@ -1,7 +1,7 @@
 //! Messages to the supervisor, from the threads that answer calls: the supervisor alone may use ptrace.
 //!
 //! The supervisor waits in waitid(2), and a signal of ours ends that wait. A signal that arrives just before the wait begins
-//! is lost, so the sender repeats it until the supervisor has read the message. Nobody polls while there is no message.
+//! is lost, so the sender repeats it until the supervisor has read the message. No thread polls while there is no message.
 //!
 //! The mutex in here is a leaf in the lock order. A thread that posts a message holds nothing that the supervisor waits for, in
 //! particular no guard of [`crate::intercept::in_flight`].
@@ -41,13 +41,13 @@ pub struct Park {
 
 /// What the supervisor is to do.
 pub enum Message {
-    /// To let the caller go on with its answer.
+    /// To let the caller continue with its answer.
     Late(Box<Late>),
     /// To park a thread whose call waits.
     Park(Box<Park>),
-    /// To let the thread go on, whose call has waited: the answer is there.
+    /// To let the thread continue, whose call has waited: the answer is there.
     Ready(i32),
-    /// To end a wait of the thread that was restarted, which has this number: its deadline is over.
+    /// To end a restarted wait of the thread, which has this number: its deadline has passed.
     Due(i32, u64),
     /// To send PTRACE_INTERRUPT to the thread.
     Interrupt(i32),
@@ -171,7 +171,7 @@ mod tests {
             assert_eq!(seen.try_recv(), Ok(tid), "it is dealt with by then");
         }
         supervisor.join().unwrap();
-        // Nobody reads any more.
+        // The reader is gone.
         mailbox.post(Message::Interrupt(0));
     }
 }

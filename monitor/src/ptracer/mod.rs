@@ -273,7 +273,7 @@ impl Supervisor {
         let deliver = move || {
             let _ = cred::thread_owns_fs();
             for file in files {
-                // Whatever happens, the thread must go on.
+                // Whatever happens, the thread must continue.
                 let _ = catch_unwind(AssertUnwindSafe(|| file.deliver(&monitor)));
             }
             monitor.mailbox.post(Message::CoreMoved(tid));
@@ -331,7 +331,7 @@ impl Supervisor {
 
     /// `child` inherits what `tid` had when it started it.
     fn new_child(&mut self, tid: i32, child: i32) -> Result<(), Errno> {
-        // What cannot be told is taken as not inherited.
+        // If it is not known, it counts as not inherited.
         let flags = clone_flags(tid);
         self.monitor.in_process.forked(tid, child, flags.ok());
         if let Ok(flags) = flags {
@@ -457,13 +457,13 @@ impl Drop for Supervisor {
     }
 }
 
-/// A thread of process `pid` that has not ended: the first one may have, while others go on.
+/// A thread of process `pid` that has not ended: the first one may have, while others continue.
 fn living_thread(pid: i32) -> Option<i32> {
     let threads = procfs::threads(pid).ok()?;
     threads.into_iter().find(|tid| !procfs::has_ended(*tid))
 }
 
-/// Thread `tid` is about to be reaped: nothing of it is under way when its parent learns of its end.
+/// Thread `tid` is about to be reaped: nothing of it is in progress when its parent learns of its end.
 fn leave(monitor: &Arc<Monitor>, tid: i32, how: ptrace::Status) {
     monitor.tasks.remove(tid);
     monitor.waiting.abandon(tid);

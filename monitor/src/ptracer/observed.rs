@@ -36,7 +36,7 @@ struct Open {
     interrupted: Option<(i64, u64)>,
 }
 
-/// All calls under way, and the threads as they were last seen.
+/// All calls in progress, and the threads as they were last seen.
 #[derive(Default)]
 pub(super) struct Observed {
     open: HashMap<i32, Open>,
@@ -46,7 +46,7 @@ pub(super) struct Observed {
 }
 
 impl Supervisor {
-    /// Thread `tid` is at the seccomp stop of a call. Where only observers asked for that stop: how the call goes on.
+    /// Thread `tid` is at the seccomp stop of a call. Where only observers asked for that stop: how the call continues.
     pub(super) fn observe_entry(&mut self, tid: i32, regs: &Registers) -> Option<Result<Next>> {
         if self.monitor.observers.is_empty() {
             return None;
@@ -111,7 +111,7 @@ impl Supervisor {
         self.observed.open.contains_key(&tid)
     }
 
-    /// Continues a thread, which goes on in the call that it is in.
+    /// Continues a thread, which continues in the call that it is in.
     pub(super) fn resume(&self, tid: i32) -> Result<(), Errno> {
         if self.is_observed(tid) {
             ptrace::cont_syscall(tid, 0)
@@ -164,7 +164,7 @@ impl Supervisor {
         }
     }
 
-    /// The call of `tid` that was interrupted goes on.
+    /// The call of `tid` that was interrupted continues.
     pub(super) fn interrupted_call_goes_on(&mut self, tid: i32) {
         if let Some(open) = self.observed.open.get_mut(&tid) {
             open.interrupted = None;

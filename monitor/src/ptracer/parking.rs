@@ -45,7 +45,7 @@ enum Stage {
     Leaving,
     /// It sleeps: before the entry stop of futex(2), or between that and the exit stop.
     Asleep { entered: bool },
-    /// It stays in its stop until the answer is there, and goes on with this signal (0: none).
+    /// It stays in its stop until the answer is there, and continues with this signal (0: none).
     Held { signal: i32 },
 }
 
@@ -155,7 +155,7 @@ impl Supervisor {
         ptrace::cont_syscall(tid, 0)
     }
 
-    /// The thread has stopped because it was told to.
+    /// The thread has stopped because of the interrupt.
     pub(super) fn parked_stop(&mut self, tid: i32) -> Result<(), Errno> {
         let Some(parked) = self.parking.by_tid.get_mut(&tid) else {
             return ptrace::cont(tid, 0);
@@ -180,7 +180,7 @@ impl Supervisor {
         }
     }
 
-    /// futex(2) begins or ends. A stop takes the place of one that the thread was told to make (`ptrace_stop` in the kernel).
+    /// futex(2) begins or ends. A stop replaces the one that PTRACE_INTERRUPT asked for (`ptrace_stop` in the kernel).
     pub(super) fn parked_syscall(&mut self, tid: i32) -> Result<(), Errno> {
         let Some(parked) = self.parking.by_tid.get_mut(&tid) else {
             return ptrace::cont(tid, 0);
@@ -235,7 +235,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The thread, which is stopped, goes on with its answer and `signal`.
+    /// The thread, which is stopped, continues with its answer and `signal`.
     fn leave(&mut self, tid: i32, signal: i32) -> Result<(), Errno> {
         let Some(Parked { waiting, saved, .. }) = self.parking.by_tid.remove(&tid) else {
             return ptrace::cont(tid, signal);

@@ -1,10 +1,10 @@
 //! Stopping the programs that could read what a commit is changing.
 //!
 //! A program reads a file in a store without the monitor, from an object that a commit may have to change in place because the program
-//! has it open. While that lasts, every thread that could see it half done stands still. The thread that commits sends each of them
+//! has it open. While that lasts, every thread that could see it incomplete is stopped. The thread that commits sends each of them
 //! a SIGSTOP of our own ([`goanna_sys::pause`]), and waits until none is in its program or in a call that reads: a thread
-//! that sleeps in another call stops before it returns, so it needs no wait. The supervisor, to which the stops are
-//! reported, lets the threads go on when the commit is done, and starts no new ones before ([`Pause::wait_until_over`]).
+//! that sleeps in another call stops before it returns, so it needs no wait. The supervisor, which the stops are
+//! reported, lets the threads continue when the commit is done, and starts no new ones before ([`Pause::wait_until_over`]).
 //!
 //! Nothing here waits for another thread of the monitor, because those may be waiting for the commit.
 //!
@@ -79,7 +79,7 @@ impl Pause {
         Delivery { all, tid }
     }
 
-    /// Waits until no commit needs the threads of the run to stand still.
+    /// Waits until no commit needs the threads of the run stopped.
     pub fn wait_until_over(&self) {
         let mut under_way = self.under_way.lock();
         while *under_way > 0 {

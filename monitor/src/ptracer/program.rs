@@ -33,7 +33,7 @@ struct HostCopy {
     version: (Stamp, Stamp, u64),
 }
 
-/// Host copies of programs, and what the running ones stand for.
+/// Host copies of programs, and the virtual files of those that run.
 #[derive(Debug, Default)]
 pub struct Programs {
     copies: Mutex<HashMap<PlaceKey, HostCopy>>,
@@ -135,7 +135,7 @@ fn copy_out(caller: &Caller, place: &Place, path: &Path) -> Result<()> {
 
 /// What an execve becomes.
 pub enum Plan {
-    /// The kernel does it as it stands.
+    /// The kernel performs it unchanged.
     PassOn,
     /// It executes this instead.
     Instead {
@@ -237,7 +237,7 @@ impl Exec {
         }
     }
 
-    /// What a script is told it is called: as the kernel composes it for execveat.
+    /// The name that a script gets as its own: as the kernel composes it for execveat.
     fn script_name(&self) -> Vec<u8> {
         if self.dirfd == libc::AT_FDCWD || self.path.first() == Some(&b'/') {
             return self.path.clone();

@@ -1,6 +1,6 @@
 //! Calls that need other arguments: executed by the tracee with strings of ours in its memory.
 //!
-//! Where in its memory? Not below the stack pointer: a goroutine's stack is small and what lies below is other
+//! They are not written below the stack pointer: a goroutine's stack is small, and below it is other
 //! people's data. So the first such call of a thread is turned into an mmap of a scratch area, after
 //! which the tracee makes the rewritten call; children of fork and vfork inherit the area with the memory.
 //!
@@ -63,7 +63,7 @@ pub enum Rewrite {
 pub struct Addressed {
     /// What goes to the scratch area: the structures the call takes, and the addresses.
     pub image: Vec<u8>,
-    /// Where in it offsets into it stand, to be made pointers.
+    /// Positions of offsets in it that become pointers.
     pub pointers: Vec<usize>,
     /// Which call.
     pub kind: AddressedKind,
@@ -87,7 +87,7 @@ pub const MSGHDR: usize = 56;
 /// Size of a `struct mmsghdr`, and where in it the length is that the kernel sets.
 pub const MMSGHDR: (usize, usize) = (64, 56);
 
-/// What is to be done when a rewritten call returns, besides putting the registers back.
+/// What to do when a rewritten call returns, besides restoring the registers.
 enum Then {
     Nothing,
     /// The descriptor was kept open for the tracee to open again, by the path at `scratch`.
@@ -124,7 +124,7 @@ enum Pending {
     Running { saved: Registers, then: Then },
 }
 
-/// A tracee, at the exit stop of its call, may not open what it is to get. Its registers are set to go on with the error.
+/// A tracee, at the exit stop of its call, may not open what it is to get. Its registers are set to continue with the error.
 pub struct Refused {
     /// The descriptor.
     pub source: OwnedFd,
@@ -151,7 +151,7 @@ pub enum Boundary {
     Refused(Refused),
 }
 
-/// All rewriting under way.
+/// All rewriting in progress.
 #[derive(Default)]
 pub struct Rewriter {
     scratch: HashMap<i32, Scratch>,

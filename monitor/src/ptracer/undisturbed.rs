@@ -8,7 +8,7 @@
 //! ([`crate::ptracer::pause`]).
 //!
 //! The kernel would give the restarted call its whole timeout again. So the supervisor ends it at the first one's deadline: it
-//! interrupts the thread then ([`super::alarm`]), and the call returns what it returns when its time is over. When the first
+//! interrupts the thread then ([`super::alarm`]), and the call returns as at its timeout. When the first
 //! one began is known where the end of a child interrupts it: the child is reaped by us, and before that we look since when
 //! its parent sleeps. Otherwise the time counts from the first interruption. See docs/decisions/0037.
 
@@ -29,7 +29,7 @@ const ERESTARTNOHAND: i64 = -514;
 /// All its results by which it restarts calls.
 const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
-/// Where a restarted call stands.
+/// The state of a restarted call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// It is about to be restarted, or has just been interrupted again.
@@ -38,12 +38,12 @@ enum Stage {
     Inside,
 }
 
-/// A wait that goes on after an interruption.
+/// A wait that continues after an interruption.
 struct Wait {
     stage: Stage,
     deadline: Option<Instant>,
     number: u64,
-    /// The deadline is over, and the thread was told to stop.
+    /// The deadline has passed, and the thread was interrupted.
     is_over: bool,
     /// What it returns then.
     over: i64,
@@ -52,7 +52,7 @@ struct Wait {
 /// A call, and the sleep in it that is about to be interrupted.
 type Noted = ((u32, [u64; 6]), Sleep);
 
-/// All waits that go on after an interruption.
+/// All waits that continue after an interruption.
 #[derive(Default)]
 pub struct Waits {
     by_tid: HashMap<i32, Wait>,
@@ -164,7 +164,7 @@ impl Waits {
         Some(Instead::Restart(ERESTARTNOHAND, deadline))
     }
 
-    /// The deadline of wait `number` of `tid` is over. Whether the thread is to be stopped.
+    /// The deadline of wait `number` of `tid` has passed. Returns whether to stop the thread.
     pub fn due(&mut self, tid: i32, number: u64) -> bool {
         let wait = self.by_tid.get_mut(&tid);
         let wait = wait.filter(|wait| wait.number == number);
@@ -194,7 +194,7 @@ impl Waits {
         Some(Boundary::Ends((is_interrupted && is_over).then_some(over)))
     }
 
-    /// Thread `tid` is at the seccomp stop of a call: whether that is a wait which is restarted, whose end is to be seen. Others
+    /// Thread `tid` is at the seccomp stop of a call: whether that is a restarted wait whose end the supervisor must see. Others
     /// are over.
     pub fn seccomp_stop(&mut self, tid: i32) -> bool {
         self.noted.remove(&tid);
@@ -221,9 +221,9 @@ impl Waits {
 /// A syscall stop of a wait that was restarted.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Boundary {
-    /// It begins. `is_over`: at its deadline, and the stop has taken the place of the one that the thread was told to make.
+    /// It begins. `is_over`: at its deadline, and the stop has replaced the one that PTRACE_INTERRUPT asked for.
     Begins {
-        /// The thread is to be told again.
+        /// The thread must be notified again.
         is_over: bool,
     },
     /// It has ended, with this result instead of its own.
@@ -250,7 +250,7 @@ fn waits_to_send(nr: u32) -> bool {
     )
 }
 
-/// What the call returns when its time is over.
+/// What the call returns at its timeout.
 fn when_over(nr: u32) -> i64 {
     match i64::from(nr) {
         libc::SYS_io_getevents => 0,

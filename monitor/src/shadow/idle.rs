@@ -1,4 +1,4 @@
-//! Host objects that nobody needs any more: backing directories that no thread holds, and what stands behind fifos, sockets and
+//! Host objects that no process needs any more: backing directories that no thread holds, and what stands behind fifos, sockets and
 //! devices that have lost their last name.
 
 use std::collections::HashSet;
@@ -79,7 +79,7 @@ impl Shadows {
             .collect()
     }
 
-    /// Removes what stands behind `place`, which has no name, unless a thread holds it.
+    /// Removes the backing object of `place`, which has no name, unless a thread holds it.
     fn remove_without_name(&self, place: &Place, held: &HashSet<Identity>) {
         let mut table = self.table.write();
         let key = place.key();
@@ -106,7 +106,7 @@ impl Shadows {
         drop((gone, shadow));
     }
 
-    /// Backing directories that nobody has asked for since the sweep before; `None` while it is not time to look for them.
+    /// Backing directories that no call has used since the previous sweep; `None` while it is not time to look for them.
     fn idle_directories(&self) -> Option<Idle> {
         let left = self.restless.load(Ordering::Relaxed);
         // A removal meanwhile starts anew.
@@ -141,7 +141,7 @@ impl Shadows {
         })
     }
 
-    /// Removes a backing directory that nobody holds, unless somebody has asked for it meanwhile.
+    /// Removes a backing directory that no process holds, unless a call has used it in the meantime.
     fn retire(&self, identity: Identity, key: &PlaceKey, former: Option<Former>) {
         let mut table = self.table.write();
         let sweep = table.sweeps;
@@ -177,7 +177,7 @@ fn is_socket(place: &Place) -> bool {
     place.node.kind() == FileKind::Socket
 }
 
-/// Whether no name is left for anybody. Of what an open transaction has made that cannot be told: it stays.
+/// Whether no name is left in any view. For an object that an open transaction has made this is not known: it stays.
 fn has_no_name(own: &Caller, place: &Place) -> bool {
     let attr = place.mount.fs.getattr(own, &place.node);
     attr.is_ok_and(|attr| attr.nlink == 0)

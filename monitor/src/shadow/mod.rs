@@ -290,7 +290,7 @@ impl Shadows {
         self.backing_object(place, || {
             let path = self.rundir.backing_dir();
             DirBuilder::new().mode(0o755).create(&path).map_err(errno)?;
-            // The umask took some of it; the virtual mode has decided who may enter.
+            // The umask took some of it; the virtual mode has decided which users may enter.
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(errno)?;
             Ok(path)
         })

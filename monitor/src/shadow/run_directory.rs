@@ -4,11 +4,11 @@
 //! goanna-XXXXXX/        0700; 0711 from when a tracee of another user must pass through
 //!   lock                flock'ed while the run lasts; without a holder the directory is stale
 //!   d/N                 backing directory of a virtual directory
-//!   s/RANDOM            what stands behind a virtual fifo, socket or device
+//!   s/RANDOM            backing object of a virtual fifo, socket or device
 //!   x/RANDOM/NAME       host copy of a program that is executed from a mount
 //! ```
 //!
-//! The directory lies where every user may make files, so nothing found there is trusted: objects of another owner are
+//! The directory is at a place where every user may create files, so nothing found there is trusted: objects of another owner are
 //! neither opened nor waited for nor removed, and names that lead to something that its mode should guard are random.
 
 use std::ffi::CStr;
@@ -96,7 +96,7 @@ impl RunDir {
         self.path.join("d").join(number.to_string())
     }
 
-    /// A path for a new object of class `class` (`s` or `x`), which nobody can guess.
+    /// A path for a new object of class `class` (`s` or `x`), which other users cannot guess.
     pub fn unguessable(&self, class: &str) -> io::Result<PathBuf> {
         Ok(self.path.join(class).join(random_name()?))
     }
@@ -204,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory as a run would have made it; what belongs to it is to be added.
+    /// A directory as a run would have made it; the caller adds the rest.
     fn looks_like_a_run(base: &Path, name: &str) -> PathBuf {
         let dir = base.join(name);
         fs::create_dir(&dir).unwrap();

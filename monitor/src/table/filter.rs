@@ -294,7 +294,7 @@ pub fn compile_watch(watch: Watch) -> Vec<Insn> {
     assemble(RET_ALLOW, |entry| Verdict::watching(&entry.rule, watch))
 }
 
-/// A further filter for a program that takes part in a transaction: it stops calls that read, whose answer is not the
+/// A further filter for a program that participates in a transaction: it stops calls that read, whose answer is not the
 /// kernel's where the transaction has changed the file; where the last close ends one (`closes`) also calls that close.
 /// Children inherit it, and it stays when the transaction has ended.
 pub fn compile_participant(closes: bool) -> Vec<Insn> {
@@ -348,7 +348,7 @@ fn search(ranges: &[(u32, Verdict)]) -> Vec<Insn> {
     }
 }
 
-/// Returns `then` where `all` hold, and goes on behind that otherwise.
+/// Returns `then` if `all` hold, and otherwise continues after it.
 fn return_if(all: &[Condition], then: u32) -> Vec<Insn> {
     let mut program = Vec::new();
     for (index, condition) in all.iter().enumerate() {
@@ -689,7 +689,7 @@ mod tests {
         for request in natively {
             assert_eq!(verdict(request), RET_ALLOW, "{request:#x}");
         }
-        // FICLONE, FICLONERANGE, FS_IOC_UNRESVSP64, FIFREEZE, FITRIM, and one that nobody knows.
+        // FICLONE, FICLONERANGE, FS_IOC_UNRESVSP64, FIFREEZE, FITRIM, and an unknown one.
         let seen = [
             0x4004_9409,
             0x4020_940d,

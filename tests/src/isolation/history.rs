@@ -34,7 +34,7 @@ pub enum What {
         committed: bool,
     },
     Op(Op, Outcome),
-    /// An operation has met a lock and is to be tried again.
+    /// An operation is blocked by a lock and must be retried.
     Waits(Op),
     /// An operation was given up, without effect, because it would have waited for ever.
     Refused(Op, Errno),

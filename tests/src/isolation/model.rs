@@ -120,7 +120,7 @@ impl Model {
         self.levels.last_mut().expect("there is an outside")
     }
 
-    /// Notes how the links of directories differ from those in `before`. False when somebody has looked afterwards who comes
+    /// Notes how the links of directories differ from those in `before`. False when a transaction has looked afterwards that comes
     /// before in this order, and so has not seen it.
     ///
     /// A directory that is made or removed is no matter of links: that it is there is locked.

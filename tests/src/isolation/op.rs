@@ -19,7 +19,7 @@ pub enum Op {
     Read(Path),
     Stat(Path),
     List(Path),
-    /// getcwd(3) of somebody in that directory.
+    /// getcwd(3) of a process in that directory.
     Where(Path),
     /// The parent of a directory, by what it lists.
     ListParent(Path),

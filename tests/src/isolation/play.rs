@@ -60,7 +60,7 @@ enum Step {
     Moved,
     /// It has met a lock.
     Waits,
-    /// These are to run before it goes on.
+    /// These must run before it continues.
     Forked(Vec<Program>),
     Ended,
 }
@@ -98,7 +98,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Plays a plan on this thread, step by step. When everybody waits, somebody's operation is refused.
+    /// Plays a plan on this thread, step by step. When all transactions wait, one operation is refused.
     pub fn play(&self, plan: &Plan) -> History {
         let scene = self.scene(plan);
         let mut cast = Cast::default();

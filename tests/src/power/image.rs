@@ -105,7 +105,7 @@ pub enum Loss {
     Nothing,
     /// None of them is.
     Everything,
-    /// Each is there or not, whatever their order was.
+    /// Each exists or not, in any order.
     Writes,
     /// Each of their sectors is there or not.
     Sectors,

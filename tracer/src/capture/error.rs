@@ -33,7 +33,7 @@ pub enum CaptureError {
     /// The kernel refuses something else.
     #[error("cannot trace: {0}")]
     Kernel(#[from] Errno),
-    /// The trace cannot go on.
+    /// The trace cannot continue.
     #[error(transparent)]
     Sink(#[from] crate::Error),
 }

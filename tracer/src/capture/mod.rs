@@ -19,7 +19,7 @@ use crate::Sink;
 pub enum Ending {
     /// The command has ended, and so have all its descendants. The status is as waitpid(2) gives it.
     Ended(i32),
-    /// The programs go on without a tracer, or have ended: they were attached to.
+    /// The programs continue without a tracer, or have ended: they were attached to.
     Detached,
 }
 

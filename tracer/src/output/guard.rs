@@ -6,7 +6,7 @@ use crate::Error;
 /// What to do when a driver cannot write: a disk is full, a receiver has gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnFailure {
-    /// The program goes on. Blocks that cannot be written are missing in the trace, which says so: the next block that can be written shows
+    /// The program continues. Blocks that cannot be written are missing in the trace, which says so: the next block that can be written shows
     /// the gap and the number of records in it.
     #[default]
     Continue,

@@ -30,7 +30,7 @@ impl Shared {
             let applied = layers.applied();
             self.note_pending(&layers);
             drop(layers);
-            // Freeing many small values takes its time; nobody waits for it.
+            // Freeing many small values takes time; no thread waits for it.
             drop(applied);
             self.tell_waiting();
         }
@@ -70,7 +70,7 @@ impl Shared {
         }
     }
 
-    /// Notes whether the engine cannot go on for want of space.
+    /// Notes whether the engine cannot continue for want of space.
     fn note_full(&self, full: bool) {
         *self.engine_full.lock() = full.then(Instant::now);
         self.full.store(full, SeqCst);
@@ -157,7 +157,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A checkpoint that needs no room for a new segment, because no operation is under way until all of the log is
+    /// A checkpoint that needs no room for a new segment, because no operation is in progress until all of the log is
     /// released: when the host's disk is full, and at the end.
     pub(super) fn stop_the_world(&self, closing: bool) -> Result<(), Error> {
         self.check()?;

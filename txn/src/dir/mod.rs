@@ -1,7 +1,7 @@
 //! The directory of a store: telling it from other directories, creating it, and holding it alone.
 //!
 //! The header `AMINO` makes a directory a store and is the last thing that creation writes. Until then `AMINO.new` says
-//! that what lies beside it is half a store of ours, so that an interrupted creation can be done again. How the header
+//! that the files beside it are an incomplete store, so that an interrupted creation can be done again. How the header
 //! of an open store is replaced is in [`HeaderFile`].
 
 mod header;

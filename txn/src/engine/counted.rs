@@ -1,5 +1,5 @@
 //! An engine together with what it holds: each batch brings the number and the sum of the entries up to date, and the
-//! engine keeps them in the same batch. So an engine that went back to a former state, or lost entries, can be told.
+//! engine keeps them in the same batch. So an engine that went back to a former state, or lost entries, is detected.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;

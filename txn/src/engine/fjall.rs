@@ -295,7 +295,7 @@ fn disk_bytes(dir: &Path) -> u64 {
 
 fn open(dir: &Path) -> Result<Opened, Error> {
     let opening = |why| cannot_open(dir, why);
-    // Our log already holds what the journal would lose, so it is compressed by nobody and synced by us.
+    // Our log already holds what the journal would lose, so it is not compressed, and the store syncs it.
     let builder = Database::builder(dir)
         .manual_journal_persist(true)
         .worker_threads(WORKERS)
@@ -333,7 +333,7 @@ impl FjallEngine {
         self.was_full.fetch_or(full, SeqCst) || full
     }
 
-    /// A failed write, told from a full disk. A background thread that fails leaves no reason behind but the disk, on which
+    /// Distinguishes a failed write from a full disk. A background thread that fails leaves no reason behind but the disk, on which
     /// there may be room again by now.
     fn error(&self, what: &'static str) -> impl Fn(fjall::Error) -> Error {
         move |why| match why {
@@ -504,7 +504,7 @@ impl Files for FjallEngine {
         let tables = opened.entries.disk_space();
         let mut compaction = 0;
         if tables > 0 {
-            // What a compaction under way has written, or left to be deleted, is taken from the disk already.
+            // What a compaction in progress has written, or left to be deleted, is taken from the disk already.
             let files = disk_bytes(&opened.entries.path().join(TABLES));
             let taken = files.saturating_sub(tables);
             compaction = tables

@@ -42,9 +42,9 @@ const SEGMENT: usize = 2 << 20;
 const GROWTH: u64 = 3;
 /// Segments that sled has begun, or is about to clean, in bytes.
 const BEGUN_SEGMENTS: u64 = 2 * SEGMENT as u64;
-/// How long sled may write before somebody asks whether a write has failed.
+/// How long sled may write before the store checks whether a write has failed.
 const WRITE_PAUSE: Duration = Duration::from_millis(500);
-/// Where a copy is made anew before it takes its place.
+/// Where a new copy is made before it replaces the old one.
 const REWRITTEN: &str = "new";
 /// A key that no entry has.
 const ABSENT: &[u8] = b"\0absent";
@@ -83,7 +83,7 @@ impl Side {
 struct Opened {
     side: Side,
     database: sled::Db,
-    /// Its files were made anew, so that the other copy follows by copying them.
+    /// Its files are new, so the other copy is made by copying them.
     is_rewritten: bool,
 }
 
@@ -147,7 +147,7 @@ impl Drop for Former {
     }
 }
 
-/// Two sled databases, of which one is open.
+/// Two sled databases; one of them is open.
 ///
 /// Lock order: `recent`, `former`, `copies.opened`, `copies.rest`.
 pub(super) struct SledEngine {
@@ -218,7 +218,7 @@ fn write(database: &sled::Db, recent: &Recent) -> Result<(), Error> {
         return Ok(());
     };
     write_by(database, || {
-        // Not as sled's batch, which keeps everything else waiting: nobody sees a part of it, and no crash leaves one.
+        // Not as sled's batch, which blocks all other operations: no reader sees a part of it, and no crash leaves one.
         for (key, value) in recent.changes.iter() {
             match value {
                 Some(value) => database.insert(&key[..], &value[..])?,
@@ -427,7 +427,7 @@ impl SledEngine {
         allocated
     }
 
-    /// Puts what is recent into the open copy. Readers go on: what they look for is what is recent, or as it was.
+    /// Writes recent changes to the open copy. Readers continue: they find the recent changes or the old state.
     fn settle(&self) -> Result<(), Error> {
         let recent = self.recent.read_recursive();
         if recent.applied.is_none() {

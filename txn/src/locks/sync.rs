@@ -53,7 +53,7 @@ mod model {
             self.0.notify_one();
         }
 
-        /// The time is never over, so that a thread that nobody wakes ends the test.
+        /// The deadline never passes, so that a thread that is never woken ends the test.
         pub(in crate::locks) fn wait_for<T>(
             &self,
             guard: &mut Guard<'_, T>,

@@ -112,7 +112,7 @@ fn operations_that_have_ended_are_woken_too() {
     shuttle::check_random(model, 3_000);
 }
 
-/// Two resources in opposite orders. An owner that learns of a circle gives up and begins anew, so all get through; a circle
+/// Two resources in opposite orders. An owner that gets a deadlock error gives up and restarts, so all complete; a circle
 /// that goes unnoticed stops the model.
 #[test]
 fn every_circle_is_found() {
@@ -178,7 +178,7 @@ fn a_circle_that_closes_behind_the_waiters_is_found() {
                 locks.end(other);
                 locks.end(reader);
             }
-            // Another thread of `other`; it wakes nobody else.
+            // Another thread of `other`; it wakes no other thread.
             _ => _ = locks.acquire(other, &R, Mode::Shared),
         });
     }
@@ -232,7 +232,7 @@ fn a_childs_locks_are_kept_for_its_parent() {
     shuttle::check_random(model, 3_000);
 }
 
-/// A thread whose transaction another thread ends does not go on waiting.
+/// A thread whose transaction another thread ends does not continue waiting.
 #[test]
 fn an_owner_that_ends_leaves_no_waiter_behind() {
     fn model() {
@@ -271,7 +271,7 @@ fn somebody_is_stuck(state: &State, owners: &[Owner]) -> bool {
     }
 }
 
-/// One random step: somebody begins, takes a lock or comes to wait for it, ends, or passes on.
+/// One random step: an owner begins, takes a lock or waits for it, ends, or passes its locks on.
 fn step(state: &mut State, owners: &mut Vec<Owner>) {
     let mut rng = thread_rng();
     let at = rng.gen_range(0..owners.len().max(1));

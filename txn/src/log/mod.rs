@@ -288,7 +288,7 @@ impl Log {
         })
     }
 
-    /// Allocates to at least `target`: by a whole step if that is to be had, else by as little as will do.
+    /// Allocates to at least `target`: by a whole step if the disk has the space, else by as little as suffices.
     fn grow(
         &self,
         from: u64,

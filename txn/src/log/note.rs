@@ -13,7 +13,7 @@ use crate::host::sync_dir;
 
 const NAME: &str = "synced";
 
-/// The note. Without it, or when it cannot be written, the store works; damage at the end of the log is then not told
+/// The note. Without it, or when it cannot be written, the store works; damage at the end of the log is then not distinguished
 /// from a torn tail.
 pub(super) struct Note {
     store_id: [u8; 16],

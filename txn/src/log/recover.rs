@@ -1,7 +1,7 @@
 //! Reading the log back after a crash.
 //!
 //! A crash may lose any of the frames that were not synced, whole or in part and in any order, and nothing else. So
-//! reading goes on behind a hole, but what follows it is not replayed; if a frame behind the hole says that the hole
+//! reading continues behind a hole, but what follows it is not replayed; if a frame behind the hole says that the hole
 //! had been on disk, the log is damaged, and that is reported instead of dropping durable transactions. So it is when the
 //! log ends before what the note beside it says was synced, and when a segment that the header lists is missing or shorter
 //! than its room.
@@ -40,7 +40,7 @@ struct Replay<'a> {
 
 /// Takes a frame's changes.
 pub(crate) type Apply<'a> = dyn FnMut(u64, &Changes) -> Result<(), Error> + 'a;
-/// Hears of damage: an error ends the recovery, `Ok` lets it go on behind the damage.
+/// Receives reports of damage: an error ends the recovery, `Ok` continues it behind the damage.
 pub(crate) type Damage<'a> = dyn FnMut(Error) -> Result<(), Error> + 'a;
 
 /// Hands every frame of the store's log after `applied` to `apply`, in order, up to where the log ends.

@@ -25,7 +25,7 @@ const LEFT_OUT: [&str; 2] = [".git", "target"];
 struct Verdicts {
     passed: BTreeSet<String>,
     failed: BTreeSet<String>,
-    /// Of those that failed, the ones that have seen an anomaly. The others have seen that nobody waited, or another answer.
+    /// Of those that failed, the ones that have seen an anomaly. The others have seen that no transaction waited, or another answer.
     anomalies: BTreeSet<String>,
 }
 
@@ -115,7 +115,7 @@ fn test_mutant(tree: &Path, mutant: &Mutant) -> Result<Verdicts, Error> {
     Ok(verdicts)
 }
 
-/// Runs the tests in `tree`. An end of which no test is to blame, such as an error of the compiler, is an error.
+/// Runs the tests in `tree`. An end that no test has caused, such as an error of the compiler, is an error.
 fn test(tree: &Path) -> Result<Verdicts, Error> {
     let mut verdicts = Verdicts::default();
     for arguments in [

@@ -1,6 +1,6 @@
 //! The ways in which isolation is broken, and which tests have to notice.
 
-/// A text that comes once in a file, and what stands there instead.
+/// A text that occurs once in a file, and its replacement.
 pub struct Edit {
     pub file: &'static str,
     pub find: &'static str,

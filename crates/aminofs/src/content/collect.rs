@@ -1,6 +1,6 @@
 //! Handing the store what has changed in memory only.
 //!
-//! Called by the store at each cut, while no operation is under way: the state then is the result of all operations
+//! Called by the store at each cut, while no operation is in progress: the state then is the result of all operations
 //! before and of none after. What is collected was reserved by the operations that caused it, and collecting calls
 //! nothing of the store.
 //!

@@ -1,7 +1,7 @@
 //! Contents that could not be read when they were to be stored.
 //!
-//! A large file's content lies in a host file while it is in use, which the host may fail to read. Then a cut goes without that
-//! file: it stays as it was in the store, and dirty, so the next cut tries again. Whoever waits for it to be durable must be
+//! While a large file is in use, its content is in a host file, which the host may fail to read. Then a flush point omits that
+//! file: it stays as it was in the store, and dirty, so the next flush point retries. A caller that waits for it to be durable must be
 //! told. The kernel keeps such an error once for each open file description (errseq), because it gives the data up; here
 //! they are kept, so every fsync(2) fails until one of them has stored them.
 

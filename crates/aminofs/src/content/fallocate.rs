@@ -1,5 +1,5 @@
 //! fallocate(2): growing a file, punching holes, zeroing ranges, and cutting a range out of a file or inserting one. What
-//! lies behind such a range moves, and is stored anew.
+//! lies behind such a range moves, and is stored again.
 
 use std::sync::Arc;
 
@@ -106,7 +106,7 @@ impl View<'_> {
             return;
         }
         if state.copy.is_some() {
-            // What lies below is to be overwritten with zeros.
+            // Overwrite the stored content below with zeros.
             return self.dirty_pages(state, start, end);
         }
         if let Some(cache) = &mut state.cache {

@@ -156,7 +156,7 @@ impl View<'_> {
     }
 }
 
-/// Copies into `buf`, which stands for the file from `offset`, what of it `data` at `data_offset` covers.
+/// Copies the part of `data`, at `data_offset` of the file, that overlaps `buf`, at `offset`, into `buf`.
 fn copy_part(data: &[u8], data_offset: u64, offset: u64, buf: &mut [u8]) {
     let (from, to) = if data_offset >= offset {
         (data, buf.get_mut((data_offset - offset) as usize..))

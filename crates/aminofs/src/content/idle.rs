@@ -11,7 +11,7 @@ use crate::inode::{Home, Inode};
 const EVICT_MAX: usize = 4;
 
 impl Volume {
-    /// Puts the content of a file that nobody uses into the idle list. No lock is held.
+    /// Puts the content of an unused file into the idle list. The caller holds no lock.
     pub(crate) fn park(&self, inode: &Arc<Inode>) {
         if inode.under.is_some() {
             return;
@@ -32,7 +32,7 @@ impl Volume {
         self.shrink_idle(self.options.idle_files, self.options.idle_bytes, EVICT_MAX);
     }
 
-    /// Drops contents that nobody uses, oldest first, until at most so many are left or `limit` were looked at. No
+    /// Drops the content of unused files, oldest first, until at most so many are left or `limit` were looked at. No
     /// lock is held.
     pub(crate) fn shrink_idle(&self, max_files: usize, max_bytes: u64, limit: usize) {
         // Each entry at most once: what cannot be stored is put back.
@@ -56,14 +56,14 @@ impl Volume {
     fn park_again(&self, inode: &Arc<Inode>) {
         let mut state = inode.state.lock();
         let (size, orphan) = (state.meta.size, state.home == Home::Orphan);
-        // The last name may have gone meanwhile; an orphan goes when nobody holds it.
+        // The last name may have gone meanwhile; an orphan is removed when no process has it open.
         if let Some(cache) = state.cache.as_mut().filter(|_| !orphan) {
             cache.set_idle(true);
             self.idle.lock().put(inode.ino, Arc::clone(inode), size);
         }
     }
 
-    /// Drops the content of a file that nobody uses; stores first what the store does not have.
+    /// Drops the content of an unused file. Stores unstored changes first.
     fn evict(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
         if !self.is_snapshot {
             self.store.throttle();

@@ -20,7 +20,7 @@ use crate::{Durability, Volume};
 /// The largest file, in bytes: ext4's limit with blocks of 4 KiB, so that a host file can hold its content.
 pub(crate) const MAX_FILE: u64 = (1 << 44) - 4096;
 
-/// What Linux clears when somebody without CAP_FSETID changes content: set-user-id, and set-group-id on files that the
+/// The bits that Linux clears when a process without CAP_FSETID changes content: set-user-id, and set-group-id on files that the
 /// group may execute (without that bit it meant mandatory locking).
 fn clear_set_ids(caller: &Caller, state: &mut State) {
     if !caller.capable(caps::FSETID) {
@@ -40,7 +40,7 @@ impl State {
 }
 
 impl Volume {
-    /// Runs `op`; when the process has no descriptors left, again without the contents that nobody uses, each of which
+    /// Runs `op`; when the process has no descriptors left, again without the contents of unused files, each of which
     /// holds one. No lock is held.
     pub(crate) fn with_descriptors<T, E: PartialEq<Errno>>(
         &self,
@@ -83,7 +83,7 @@ impl Volume {
         if size < state.meta.size
             && let Some(cache) = &mut state.cache
         {
-            // What is stored there is to be deleted, even if the file has grown again by then.
+            // Delete the stored pages, even if the file has grown again by then.
             cache.pages_mut().erase(end, u64::MAX, &state.stored);
             if !size.is_multiple_of(PAGE) {
                 self.dirty_pages(state, end - 1, end);

@@ -1,6 +1,6 @@
-//! The dentry cache: what a name in a directory stands for, or that it stands for nothing.
+//! The dentry cache: the inode of a name in a directory, or that the name does not exist.
 //!
-//! It changes only under the namespace lock (held exclusively by whoever changes names, shared by whoever looks one
+//! It changes only under the namespace lock (held exclusively to change names, shared to look one
 //! up), so it never disagrees with the store. It is bounded; what falls out is found again in the store.
 
 use std::collections::{HashMap, VecDeque};

@@ -19,7 +19,7 @@ use crate::view::View;
 /// Most names of one file, and most subdirectories of a directory (and 2).
 pub(crate) const LINK_MAX: u32 = 65000;
 
-/// What is to be made.
+/// What to create.
 struct Template {
     kind: FileKind,
     /// Permission bits as the caller gave them.

@@ -181,7 +181,7 @@ impl View<'_> {
         })
     }
 
-    /// ENOTEMPTY for a directory with entries; of one without, nobody makes any meanwhile.
+    /// ENOTEMPTY for a directory with entries. An empty one stays empty until the operation ends.
     pub(crate) fn check_empty(&self, dir: &Arc<Inode>) -> Result<()> {
         self.lock_change(|| Resource::Entries(dir.ino), Mode::Exclusive)?;
         let state = dir.state.lock();

@@ -24,7 +24,7 @@ fn is_dir(inode: &Inode) -> bool {
 }
 
 impl View<'_> {
-    /// Whether `dir` is `ancestor` or lies below it, which stays so until the transaction ends: whoever moves a directory
+    /// Whether `dir` is `ancestor` or lies below it, which stays so until the transaction ends: a transaction that moves a directory
     /// changes its inode. The namespace lock is held.
     fn is_below(&self, dir: &Arc<Inode>, ancestor: &Arc<Inode>) -> Result<bool> {
         let mut at = Some(Arc::clone(dir));

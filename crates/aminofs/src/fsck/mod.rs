@@ -147,7 +147,7 @@ pub const CHECKS: [(Constraint, Check); 9] = [
     (Constraint::Reachable, constraints::reachable),
 ];
 
-/// Opens the store in `store_dir`, which nobody may have open, and checks it. Recovery of the log is part of opening;
+/// Opens the store in `store_dir`, which no process may have open, and checks it. Recovery of the log is part of opening;
 /// orphans are left alone. `progress` receives the number of records read, now and then.
 pub fn fsck(store_dir: &Path, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
     let store = crate::open_store(store_dir, &Options::default())?;

@@ -1,7 +1,7 @@
 //! Extended attributes.
 //!
 //! Name spaces as on Linux's disk file systems: `user.` on regular files and directories, `trusted.`, `security.`. Of `system.`
-//! there are only the names of access control lists ([`crate::metadata::acl`]). [`goanna_vfs::ops`] judges who may read and change them.
+//! there are only the names of access control lists ([`crate::metadata::acl`]). [`goanna_vfs::ops`] checks the permission to read and change them.
 
 use std::sync::Arc;
 

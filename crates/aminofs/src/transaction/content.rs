@@ -27,7 +27,7 @@ pub(super) enum Plan {
     Replace,
     /// The file's object, which programs have open, gets the content of the copy's.
     InPlace(Transfer),
-    /// The transaction changed the file and removed it, and its programs do not have it open any more. Nobody else sees
+    /// The transaction changed the file and removed it, and its programs do not have it open any more. No other program sees
     /// what it wrote: programs that still have the file open, or have just looked its name up, get the content that was
     /// committed before.
     Withhold,
@@ -90,7 +90,7 @@ fn is_held(state: &State) -> bool {
 
 impl Volume {
     /// Takes what it needs to give `into` the content of its copy `from`: descriptors, memory, room on the disk. What lies
-    /// in the commit's record is put into `out`. The namespace lock is held exclusively, so nobody opens the file before
+    /// in the commit's record is put into `out`. The namespace lock is held exclusively, so no process opens the file before
     /// [`Volume::merge`].
     pub(super) fn plan(
         &self,

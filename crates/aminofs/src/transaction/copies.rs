@@ -56,7 +56,7 @@ impl View<'_> {
         Arc::clone(level.inodes.entry(copy.ino).or_insert(copy))
     }
 
-    /// The file was changed by a name; when nobody has it open, nobody will close it.
+    /// The file was changed by a name; when no process has it open, no close will follow.
     pub(crate) fn release_if_closed(&self, base: &Arc<Inode>) {
         if self.in_transaction() {
             self.release_copies(base);
@@ -136,7 +136,7 @@ impl View<'_> {
     }
 }
 
-/// What a mapped copy holds counts as changed: nobody knows which pages were written.
+/// What a mapped copy holds counts as changed, because the written pages are not known.
 pub(super) fn take_mapped(state: &mut State) -> Result<(), Errno> {
     let size = state.meta.size;
     if let Some(cache) = state.cache.as_mut().filter(|cache| cache.is_mapped()) {

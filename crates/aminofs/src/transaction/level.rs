@@ -1,4 +1,4 @@
-//! What one transaction has changed and nobody else sees: an overlay on those around it, and on the committed state.
+//! The uncommitted changes of one transaction: an overlay on those of its enclosing transactions, and on the committed state.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;

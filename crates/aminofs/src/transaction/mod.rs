@@ -9,7 +9,7 @@
 //! all that are open. Before it changes something it takes the locks that a transaction would, and gives them back at its end.
 //!
 //! Lock order: a transaction's `using` comes before everything in the crate's order; [`Transactions`]' `open`, the levels and the
-//! lock manager are leaves. Nothing is held while somebody waits for a lock: the operation is undone (it takes all
+//! lock manager are leaves. No lock is held while an operation waits for a lock: the operation is undone (it takes all
 //! its locks before it changes anything) and restarted.
 
 mod content;

@@ -1,4 +1,4 @@
-//! Programs that stand still while a commit changes what they read in the kernel.
+//! Programs that are stopped while a commit changes content that they read in the kernel.
 
 use std::sync::{Arc, Weak};
 

@@ -1,4 +1,4 @@
-//! Somebody who uses the file system within transactions and outside of them.
+//! A user of the file system within transactions and outside of them.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -14,7 +14,7 @@ use goanna_vfs::{
 
 use super::{Handle, root};
 
-/// Somebody who uses the file system, in a transaction or outside of all.
+/// A user of the file system, in a transaction or outside of all.
 pub struct User<'a> {
     pub fs: &'a AminoFs,
     pub caller: Caller,

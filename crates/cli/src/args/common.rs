@@ -187,7 +187,7 @@ Examples:
   fish: amino completions fish > ~/.config/fish/completions/amino.fish
   (goanna likewise)";
 
-/// What is to be said of every [`Listing`].
+/// The help of every [`Listing`].
 macro_rules! listing_help {
     () => {
         "\

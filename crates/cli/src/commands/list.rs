@@ -119,7 +119,7 @@ fn print_tree(tree: &Tree, args: &amino::Tree) -> Result<u8, Error> {
     Ok(status)
 }
 
-/// Performs `action` for each of `paths`. An error of one path is shown and makes the status 1; the other paths go on.
+/// Performs `action` for each of `paths`. An error of one path is shown and makes the status 1; the other paths continue.
 fn for_each(
     paths: &[OsString],
     mut action: impl FnMut(&[u8]) -> Result<(), Error>,

@@ -81,7 +81,7 @@ fn parent() -> Target {
     Target::Process(nix::unistd::getppid().as_raw())
 }
 
-/// Calls for the shell, which takes part in a transaction: our parent, or ourselves where a shell executed us in its place,
+/// Calls for the shell, which participates in a transaction: our parent, or ourselves where a shell executed us in its place,
 /// as it does with the last command of a script. Then we have another transaction than our parent.
 fn of_member<T>(
     command: &'static str,

@@ -65,7 +65,7 @@ impl Fixture {
         Said::new(self.command(args).output().unwrap())
     }
 
-    /// As an ordinary user, whoever runs the tests.
+    /// As an ordinary user, also when root runs the tests.
     pub fn iso_as_nobody(&self, args: &[&str]) -> Said {
         let mut command = self.command(args);
         if is_root() {

@@ -90,7 +90,7 @@ impl Link {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Closes the other direction: [`Link::receive`] answers `None` from now on. This end may go on to send.
+    /// Closes the other direction: [`Link::receive`] answers `None` from now on. This end may continue to send.
     pub fn shutdown_read(&self) {
         // It fails only where the connection is closed already.
         let _ = self.stream.shutdown(Shutdown::Read);

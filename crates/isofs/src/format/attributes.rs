@@ -1,7 +1,7 @@
 //! Extended attribute records (ECMA-119 section 9.5): owner, permissions and times of a file, in blocks of its own
 //! before the content. The only attributes there are where Rock Ridge is not.
 //!
-//! Few images have them and few readers look at them, so whatever is wrong with one is as if it were not there: a file
+//! Few images have them and few readers look at them, so a record with an error is ignored: a file
 //! that others read is read here, too.
 
 use goanna_vfs::Stamp;
@@ -18,7 +18,7 @@ const LEN: u64 = 181;
 /// The only version there is.
 const VERSION: u8 = 1;
 
-/// Where the record of a file stands.
+/// The position of a file's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     block: u32,

@@ -4,7 +4,7 @@ use goanna_vfs::Stamp;
 
 use crate::{Error, Record, Result};
 
-/// The bytes of one record, which knows where it stands: every complaint names that place.
+/// The bytes of one record and its position, which every error names.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a> {
     pub bytes: &'a [u8],

@@ -63,7 +63,7 @@ impl Section {
 }
 
 impl<'a> DirRecord<'a> {
-    /// Parses the record at the start of `fields`, which goes on to the end of what the record may reach.
+    /// Parses the record at the start of `fields`, which continues to the end of what the record may reach.
     pub fn parse(fields: Fields<'a>) -> Result<Self> {
         let len = usize::from(fields.u8(0)?);
         let fields = Fields {

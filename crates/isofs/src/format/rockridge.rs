@@ -21,7 +21,7 @@ pub(crate) struct Rock {
     name_goes_on: bool,
     pub link: Option<Link>,
     pub times: RockTimes,
-    /// Block of the directory that belongs here and stands elsewhere.
+    /// Block of the directory that belongs here but was relocated.
     pub child: Option<u32>,
     /// This directory belongs elsewhere.
     pub relocated: bool,
@@ -173,7 +173,7 @@ pub(crate) struct Link {
     pub target: Vec<u8>,
     /// The next component is a further piece of the last one.
     goes_on: bool,
-    /// A slash stands before the next component.
+    /// A slash precedes the next component.
     separated: bool,
     /// A component that names what we do not know.
     pub refusal: Option<&'static str>,

@@ -1,4 +1,4 @@
-//! Volume descriptors (ECMA-119 section 8): what stands at the start of a session.
+//! Volume descriptors (ECMA-119 section 8), which are at the start of a session.
 
 use goanna_vfs::Stamp;
 
@@ -8,7 +8,7 @@ use crate::format::record::Section;
 use crate::source::Image;
 use crate::{Error, Record, Result};
 
-/// Bytes of a logical sector: descriptors stand at multiples of it, whatever the logical block.
+/// Bytes of a logical sector: descriptors are at multiples of it, whatever the logical block.
 pub(crate) const SECTOR: u64 = 2048;
 
 /// Sectors before the first descriptor of a session.
@@ -20,7 +20,7 @@ const MAX_DESCRIPTORS: u64 = 64;
 /// What a primary or supplementary volume descriptor says.
 #[derive(Debug, Clone)]
 pub struct Volume {
-    /// Where the descriptor stands, in bytes.
+    /// Offset of the descriptor, in bytes.
     pub offset: u64,
     /// The system that can use the first 16 sectors.
     pub system_id: String,
@@ -44,7 +44,7 @@ pub struct Volume {
     pub created: Option<Stamp>,
     /// When it was last changed.
     pub modified: Option<Stamp>,
-    /// When it is to be thought obsolete.
+    /// When it becomes obsolete.
     pub expires: Option<Stamp>,
     /// From when on it may be used.
     pub effective: Option<Stamp>,
@@ -89,7 +89,7 @@ impl Volume {
             block_size: block_size.into(),
             set_size: fields.u16(120)?,
             sequence: fields.u16(124)?,
-            // The record's lengths can only be what they must be; some writers record others, and nobody looks.
+            // The record's lengths can only be what they must be; some writers record others, which no reader checks.
             root: Section::parse(fields, 156)?,
         })
     }

@@ -1,4 +1,4 @@
-//! Why a single name was not copied; the copy goes on.
+//! Why a single name was not copied; the copy continues.
 
 use std::borrow::Cow;
 

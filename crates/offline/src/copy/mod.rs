@@ -1,6 +1,6 @@
 //! Copies directories between the host and a tree: [`Import`] and [`Export`].
 //!
-//! A copy goes on when a single name fails; its [`Summary`] says which did. What happens meanwhile goes to an [`Observer`].
+//! A copy continues when a single name fails; its [`Summary`] says which did. What happens meanwhile goes to an [`Observer`].
 
 mod content;
 mod error;

@@ -81,7 +81,7 @@ impl Observer for () {
     fn notice(&self, _: &[u8], _: &str) {}
 }
 
-/// A copy under way: its summary so far, and its observer.
+/// A copy in progress: its summary so far, and its observer.
 pub(super) struct Progress<'a> {
     pub summary: Summary,
     pub observer: &'a dyn Observer,

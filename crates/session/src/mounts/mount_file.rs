@@ -13,7 +13,7 @@ pub fn parse(types: MountTypes, text: &[u8]) -> Result<Vec<MountSpec>, (usize, S
     Ok(mounts)
 }
 
-/// A comment begins with `#` at the start of a field, so a `#` inside one stands for itself.
+/// A comment begins with `#` at the start of a field, so a `#` inside one is literal.
 fn parse_line(types: MountTypes, line: &[u8]) -> Result<Option<MountSpec>, SpecError> {
     let fields: Vec<&[u8]> = line
         .split(|b| matches!(b, b' ' | b'\t' | b'\r'))
@@ -34,7 +34,7 @@ fn parse_line(types: MountTypes, line: &[u8]) -> Result<Option<MountSpec>, SpecE
     MountSpec::build(types, kind, unescape(source), unescape(target), &options).map(Some)
 }
 
-/// Decodes `\NNN`, three octal digits, as getmntent(3) does; any other backslash stands for itself.
+/// Decodes `\NNN`, three octal digits, as getmntent(3) does; any other backslash is literal.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -13,7 +13,7 @@ use crate::ptracer::rewrite::{Addressed, AddressedKind, MMSGHDR, MSGHDR, Rewrite
 const MAX_MESSAGES: u64 = 1024;
 
 /// Where the datagram on descriptor `fd` to the address of `len` bytes at `address` is to go, as an address of the host. `None`
-/// when the kernel is to find it: it gets the call as it stands, with all its errors.
+/// when the kernel performs the call unchanged, with all its errors.
 fn destination(call: &Call<'_>, fd: i32, address: u64, len: u64) -> Result<Option<Vec<u8>>> {
     use nix::sys::socket::{SockType, getsockopt, sockopt};
     let sends_datagrams = unix_socket(call, fd)
@@ -24,7 +24,7 @@ fn destination(call: &Call<'_>, fd: i32, address: u64, len: u64) -> Result<Optio
     host_address(call, address, len)
 }
 
-/// sendto(2), sendmsg(2) or sendmmsg(2); `None` for the kernel to do as it stands.
+/// sendto(2), sendmsg(2) or sendmmsg(2); `None` when the kernel performs the call unchanged.
 pub fn redirect(call: &Call<'_>) -> Result<Option<Rewrite>> {
     let send = match i64::from(call.nr) {
         libc::SYS_sendto => to(call)?,

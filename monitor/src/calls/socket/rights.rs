@@ -57,7 +57,7 @@ impl Header {
         Ok(Self::parse(bytes.first_chunk().ok_or(Errno::EFAULT)?))
     }
 
-    /// The control messages, and where in them descriptors stand.
+    /// The control messages, and the positions of descriptors in them.
     fn control(&self, call: &Call<'_>) -> Result<(Vec<u8>, Vec<usize>)> {
         let (address, len) = self.control;
         if len < CMSGHDR as u64 || len > CONTROL_MAX {
@@ -86,7 +86,7 @@ impl Header {
     }
 }
 
-/// Where in these control messages descriptors stand.
+/// The positions of descriptors in these control messages.
 fn descriptors(control: &[u8]) -> Vec<usize> {
     let mut places = Vec::new();
     let mut at = 0;
@@ -223,7 +223,7 @@ fn outward(call: &Call<'_>, fd: i32) -> Result<OwnedFd> {
     Ok(opened)
 }
 
-/// The content of a file as the caller would read it now, in a file that nobody can change.
+/// The content of a file as the caller would read it now, in a sealed file.
 fn copy(call: &Call<'_>, place: &Place) -> Result<OwnedFd> {
     let caller = call.caller()?;
     let (fs, node) = (&place.mount.fs, &place.node);

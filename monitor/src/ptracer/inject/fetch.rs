@@ -11,7 +11,7 @@ use goanna_vfs::{Errno, Result};
 use super::Step;
 use crate::process::task::Task;
 
-// What lies where in the message.
+// Layout of the message.
 const VECTOR: u64 = 64;
 const TEXT: u64 = 80;
 const CONTROL: u64 = 96;
@@ -48,7 +48,7 @@ pub struct Fetch {
     pid: i32,
     fd: i32,
     descriptor_inbox: Arc<DescriptorInbox>,
-    /// Where the letter lies, and whether the memory is mapped for it.
+    /// The address of the letter, and whether the memory was mapped for it.
     scratch: Option<(u64, bool)>,
     stage: Stage,
 }

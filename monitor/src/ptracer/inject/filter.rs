@@ -10,7 +10,7 @@ use crate::table::filter::compile_participant;
 /// See the module's documentation.
 #[derive(Default)]
 pub(super) struct InstallFilter {
-    /// Where the filter lies in the tracee's memory.
+    /// The address of the filter in the tracee's memory.
     image: Option<u64>,
 }
 

@@ -47,7 +47,7 @@ enum Stage {
     },
 }
 
-// What lies where in the scratch area: the pair, the message and its parts.
+// Layout of the scratch area: the pair, the message and its parts.
 const MESSAGE: u64 = 64;
 const VECTOR: u64 = 128;
 const BYTE: u64 = 160;

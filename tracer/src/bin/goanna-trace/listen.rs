@@ -9,7 +9,7 @@ use crate::common::{Failure, KeyFiles, message};
 
 /// Receive the traces that goanna-trace --to sends, many at a time, each into a file
 ///
-/// The first stream goes to FILE, others to FILE.1, FILE.2 and so on. A sender whose connection breaks connects again and goes on. With
+/// The first stream goes to FILE, others to FILE.1, FILE.2 and so on. A sender whose connection breaks connects again and continues. With
 /// --hmac-key, blocks without a valid HMAC are refused.
 #[derive(Debug, clap::Args)]
 pub struct Listen {

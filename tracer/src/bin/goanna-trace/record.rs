@@ -97,7 +97,7 @@ pub struct Record {
     /// Of rotated files, keep only the last N
     #[arg(long, value_name = "N", requires = "rotate")]
     keep: Option<usize>,
-    /// When the trace cannot be written, as on a full disk: let the command go on (continue) or end it (stop)
+    /// When the trace cannot be written, as on a full disk: let the command continue (continue) or end it (stop)
     #[arg(long, value_name = "WHAT", value_parser = ["continue", "stop"], default_value = "continue")]
     on_error: String,
     /// The command and its arguments

@@ -145,7 +145,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Lets go of all threads: each is told to stop, and goes on from its next stop as if it had never been traced.
+    /// Lets go of all threads: each is told to stop, and continues from its next stop as if it had never been traced.
     fn detach_all(&mut self) -> Result<(), CaptureError> {
         for (&tid, thread) in &mut self.threads {
             // One that has ended is reported below.

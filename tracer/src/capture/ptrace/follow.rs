@@ -334,7 +334,7 @@ impl<'a> Follower<'a> {
 
     fn executed(&mut self, tid: i32, former_tid: i32, now: u64) {
         if former_tid != tid {
-            // The thread that called execve goes on under its process's id; the former leader is gone without a report.
+            // The thread that called execve continues under its process's id; the former leader is gone without a report.
             if let Some(leader) = self.threads.remove(&tid) {
                 self.abandon(leader.pending);
             }
