@@ -74,7 +74,8 @@ pub enum Kind {
     Path(LastLink),
     /// A NUL-terminated string that names no file: an extended attribute, a symbolic link's target.
     Text,
-    /// A NULL-terminated array of addresses of strings: `argv`, `envp`.
+    /// A NULL-terminated array of addresses of strings: `argv`. Environments are not followed: they hold passwords and tokens, and a trace is made to be
+    /// passed on.
     Texts,
     /// A set of bits.
     Flags(&'static Symbols),

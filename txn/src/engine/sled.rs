@@ -33,7 +33,7 @@ use crate::{Changes, Error};
 
 const CACHE_BYTES: u64 = 64 << 20;
 /// A busy machine lets the threads of sled wait for long.
-const CLOSE_RETRIES: u32 = 12_000;
+const CLOSE_RETRIES: u32 = 2_000;
 const CLOSE_PAUSE: Duration = Duration::from_millis(5);
 /// The unit in bytes by which sled's log grows in new stores. sled makes a file of its own for each node that is larger than
 /// a quarter of it; a node has up to 17 values, most of them pages of 16 KiB.

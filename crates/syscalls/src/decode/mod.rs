@@ -22,7 +22,7 @@ pub trait Memory {
 pub struct Limits {
     /// Bytes of a path or another string.
     pub text: usize,
-    /// Strings of `argv` and `envp`, each.
+    /// Strings of `argv`.
     pub texts: usize,
     /// Bytes of an array of structures: of poll(2), of epoll_wait(2).
     pub array: usize,
