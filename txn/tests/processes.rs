@@ -186,7 +186,7 @@ fn a_store_is_for_its_owner_alone_and_opens_only_as_what_it_is() {
             newer,
             Error::NewerVersion {
                 found: 9,
-                supported: 2,
+                supported: 3,
                 ..
             }
         ),

@@ -326,13 +326,13 @@ impl Client {
         let top = self.copy(self.top, &Request::List).unwrap();
         self.top = Some(top.file);
         let Content::Names(names) = top.content else {
-            panic!("the root is no directory");
+            unreachable!("the root is a directory");
         };
         let file = names.into_iter().find(|(found, _)| found == name);
         let copy = self.copy(file.map(|(_, id)| id), &Request::Read(name.to_owned()));
         match copy.unwrap().content {
             Content::Value(value) => value,
-            Content::Names(_) => panic!("{name} is a directory"),
+            Content::Names(_) => unreachable!("{name} is a file"),
         }
     }
 }

@@ -170,11 +170,11 @@ pub struct How {
         help_heading = "Advanced"
     )]
     pub intercept: Intercept,
-    /// Answer calls that concern no mount inside the process; see `goanna check` (experimental)
-    #[arg(long, hide = true)]
+    /// Answer calls that concern no mount inside the process; experimental; see `goanna check`
+    #[arg(long, help_heading = "Advanced")]
     pub fast_path: bool,
-    /// Let every call that may concern a mount come to the monitor
-    #[arg(long, hide = true, conflicts_with = "fast_path")]
+    /// No answers inside the process (default)
+    #[arg(long, conflicts_with = "fast_path", help_heading = "Advanced")]
     pub no_fast_path: bool,
     /// What is run.
     #[command(flatten)]
