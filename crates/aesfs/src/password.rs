@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -23,7 +24,7 @@ pub enum PasswordSource {
     File(PathBuf),
     /// The first line that a shell command prints.
     Command(Vec<u8>),
-    /// The first line of standard input.
+    /// The next line of standard input. What follows it is left there: a second password may.
     Stdin,
     /// The user, at the terminal.
     Terminal,
@@ -39,7 +40,7 @@ impl PasswordSource {
             }
             Self::Command(command) => of_command(command)?,
             Self::Stdin => {
-                first_line(io::stdin().lock()).map_err(|error| failed("standard input", &error))?
+                next_line_of_stdin().map_err(|error| failed("standard input", &error))?
             }
             Self::Terminal => ask(prompt).map_err(|error| failed("terminal", &error))?,
         };
@@ -91,6 +92,28 @@ fn first_line(from: impl Read) -> io::Result<Secret> {
     };
     bytes.zeroize();
     result.map(Secret::new)
+}
+
+/// The next line of standard input, read byte by byte, so that no buffer takes more than the line.
+fn next_line_of_stdin() -> io::Result<Secret> {
+    let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut bytes = Vec::with_capacity(MAX + 1);
+    let mut byte = [0];
+    while bytes.len() <= MAX {
+        match stdin.read(&mut byte) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+            Ok(0) => break,
+            Ok(_) if byte == *b"\n" => break,
+            Ok(_) => bytes.extend(byte),
+        }
+    }
+    byte.zeroize();
+    let secret = Secret::new(bytes);
+    if secret.bytes().len() > MAX {
+        return Err(io::Error::other("longer than 2048 bytes"));
+    }
+    Ok(secret)
 }
 
 /// The source that options name: a file or a command, else the terminal.

@@ -23,7 +23,7 @@ pub type Result<T, E = FsError> = std::result::Result<T, E>;
 ///
 /// assert_eq!(size("x"), Err(FsError::Errno(Errno::EINVAL)));
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum FsError {
     /// The traced program gets this errno.
     Errno(Errno),
@@ -58,6 +58,16 @@ impl fmt::Display for FsError {
         match self {
             Self::Errno(errno) => errno.fmt(f),
             Self::Blocked(_) => f.write_str("another transaction holds a lock"),
+        }
+    }
+}
+
+/// An errno is shown by its name alone, as [`Errno`] shows itself.
+impl fmt::Debug for FsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Errno(errno) => fmt::Debug::fmt(errno, f),
+            Self::Blocked(wait) => f.debug_tuple("Blocked").field(wait).finish(),
         }
     }
 }

@@ -40,7 +40,8 @@ Notes:
   A volume is a directory with encrypted names and contents, in the format of
   gocryptfs: either program can be used. Programs see it in plain with
   `goanna run --mount aes=DIR:/secret`, without root and without a mount.
-  Without --passfile or --extpass the password is asked for on the terminal.
+  Without --passfile or --extpass the command asks for the password on the
+  terminal. If standard input is not a terminal, it reads a line from there.
 
 ",
     status!(),

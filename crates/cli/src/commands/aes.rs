@@ -1,5 +1,6 @@
 //! `goanna aes`: volumes in gocryptfs's format.
 
+use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -33,12 +34,14 @@ pub fn aes(args: &aes::Aes) -> Result<u8, Error> {
     }
 }
 
+/// Where a password comes from, by the options; without one the terminal, or standard input where that is no terminal, as for gocryptfs.
 fn source(file: Option<&Path>, command: Option<&std::ffi::OsString>) -> PasswordSource {
     match (file, command) {
         (Some(path), _) if path == Path::new("-") => PasswordSource::Stdin,
         (Some(path), _) => PasswordSource::File(path.to_owned()),
         (None, Some(command)) => PasswordSource::Command(command.as_bytes().to_vec()),
-        (None, None) => PasswordSource::Terminal,
+        (None, None) if std::io::stdin().is_terminal() => PasswordSource::Terminal,
+        (None, None) => PasswordSource::Stdin,
     }
 }
 
