@@ -118,6 +118,17 @@ impl Files {
     ) -> Result<Opened> {
         let truncates = flags & libc::O_TRUNC != 0;
         let lower = self.open_lower(caller, node, flags, truncates || state.content.is_some())?;
+        self.open_with(state, lower, node, flags, truncates)
+    }
+
+    fn open_with(
+        &self,
+        state: &mut State,
+        lower: LowerFile,
+        node: &Node,
+        flags: i32,
+        truncates: bool,
+    ) -> Result<Opened> {
         let was_open = state.lower.is_some();
         self.exchange_lower(state, lower);
         self.idle.lock().remove(node.ino());
@@ -216,7 +227,8 @@ impl Files {
         Ok(Version { size, mtime, ctime })
     }
 
-    /// A description of a file that was just created in the lower file system, where it is `created`.
+    /// A description of a file that was just created in the lower file system, where it is `created`. Another thread may have found the
+    /// new name before this call, opened the file and written to it.
     pub fn create(
         &self,
         caller: &Caller,
@@ -224,18 +236,9 @@ impl Files {
         created: Opened,
         flags: i32,
     ) -> Result<Opened> {
+        let lower = LowerFile::of(&self.lower, caller, node, created, libc::O_RDWR);
         self.with_state(node, |state| {
-            self.idle.lock().remove(node.ino());
-            state.lower = Some(LowerFile::of(
-                &self.lower,
-                caller,
-                node,
-                created,
-                libc::O_RDWR,
-            ));
-            state.content = Some(Content::create(0, None)?.0);
-            (state.id, state.size, state.version) = (None, 0, None);
-            Ok(state.content_mut()?.open(flags)?)
+            self.open_with(state, lower, node, flags, false)
         })
     }
 
