@@ -56,6 +56,30 @@ fn removed_and_replaced_files() {
     assert_eq!(place.findings(), []);
 }
 
+/// A thread that finds a new name before the create has ended gets the same content.
+#[test]
+fn an_open_beside_the_create_shares_the_content() {
+    let place = Place::usual();
+    let mounted = place.mount();
+    for number in 0..500 {
+        let name = format!("f{number}").into_bytes();
+        let (created, opened) = std::thread::scope(|scope| {
+            let found = scope.spawn(|| {
+                loop {
+                    if let Ok(file) = mounted.open(&name, libc::O_RDWR) {
+                        break file;
+                    }
+                }
+            });
+            (mounted.create(&name), found.join().unwrap())
+        });
+        mounted.write(&created, 0, b"content").unwrap();
+        assert_eq!(mounted.read(&opened), b"content", "{number}");
+        mounted.close(created);
+        mounted.close(opened);
+    }
+}
+
 #[test]
 fn directories_replace_empty_ones_only() {
     let place = Place::usual();
