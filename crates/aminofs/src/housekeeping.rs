@@ -66,7 +66,35 @@ pub(crate) fn start(fs: &Arc<Volume>) -> std::io::Result<JoinHandle<()>> {
         .spawn(run)
 }
 
+/// How often an operation that found no space waits for the store to clean up: at least, because the first clean-up may have begun
+/// before the deletion of what was removed; and at most, while there is progress.
+const CLEAN_UPS: (usize, usize) = (2, 8);
+
 impl Volume {
+    /// Calls `attempt`, which has changed nothing when its error `is_full`, again after the store has cleaned up.
+    pub(crate) fn until_space<T, E>(
+        &self,
+        mut attempt: impl FnMut() -> Result<T, E>,
+        is_full: impl Fn(&E) -> bool,
+    ) -> Result<T, E> {
+        let mut result = attempt();
+        let (mut available, mut reaped, mut has_deleted) = (0, 0, false);
+        for number in 0..CLEAN_UPS.1 {
+            if !result.as_ref().is_err_and(&is_full) {
+                break;
+            }
+            let before = std::mem::replace(&mut available, self.store.available_bytes());
+            if number >= CLEAN_UPS.0 && available <= before && !has_deleted {
+                break;
+            }
+            // The clean-up after this one gives back the space of what is deleted now.
+            let before = std::mem::replace(&mut reaped, self.reap_all());
+            has_deleted = reaped != before;
+            result = attempt();
+        }
+        result
+    }
+
     /// Removes what files without names left in the store, as far as there is no failure. Returns the number of operations that
     /// have done so since the store was opened, those of the housekeeper included. No lock is held.
     pub(crate) fn reap_all(&self) -> u64 {

@@ -81,31 +81,18 @@ impl AminoFs {
     }
 }
 
-/// How often an operation that found no space waits for the store to clean up: at least, because the first clean-up may have begun
-/// before the deletion of what was removed; and at most, while there is progress.
-const CLEAN_UPS: (usize, usize) = (2, 8);
-
 impl View<'_> {
     /// Runs `op`, which changes something, behind the operation barrier. Outside of transactions it waits for the disk
     /// afterwards if the durability level says so.
     ///
     /// An `op` that finds no space has changed nothing. It runs again after the store has cleaned up.
     pub(crate) fn change<T>(&self, mut op: impl FnMut(&OpGuard<'_>) -> Result<T>) -> Result<T> {
-        let mut result = self.enter(&mut op);
-        let (mut available, mut reaped, mut has_deleted) = (0, 0, false);
-        for number in 0..CLEAN_UPS.1 {
-            if !matches!(result, Err(FsError::Errno(Errno::ENOSPC))) || self.within.is_some() {
-                break;
-            }
-            let before = std::mem::replace(&mut available, self.store.available_bytes());
-            if number >= CLEAN_UPS.0 && available <= before && !has_deleted {
-                break;
-            }
-            // The clean-up after this one gives back the space of what is deleted now.
-            let before = std::mem::replace(&mut reaped, self.fs.reap_all());
-            has_deleted = reaped != before;
-            result = self.enter(&mut op);
-        }
+        let is_full = |error: &FsError| *error == FsError::Errno(Errno::ENOSPC);
+        let result = match self.within {
+            // The space is for the commit to find.
+            Some(_) => self.enter(op),
+            None => self.fs.until_space(|| self.enter(&mut op), is_full),
+        };
         self.settle(result)
     }
 

@@ -74,11 +74,7 @@ impl Volume {
                 Ok(touched)
             })
         };
-        let published = match attempt() {
-            // Nothing has changed, and the store cleans up before the next attempt begins.
-            Err(Errno::ENOSPC) => attempt(),
-            published => published,
-        };
+        let published = self.until_space(attempt, |error| *error == Errno::ENOSPC);
         match published {
             Ok(ref touched) => {
                 self.report(touched);
