@@ -44,6 +44,7 @@
 .set SYS_rt_sigprocmask, 14
 .set SYS_openat2, 437
 
+# Labels begin with .Lstub_: with link-time optimisation all code of the program is one assembly, where a label `open` hides libc's.
 	.section .rodata.goanna_stub, "a", @progbits
 	.balign 16
 	.globl goanna_stub_start, goanna_stub_saved, goanna_stub_final, goanna_stub_done, goanna_stub_data, goanna_stub_end
@@ -55,7 +56,7 @@
 # The call in rax, natively: the filter lets it pass for the cookie in r9.
 .macro native
 	lea 77f(%rip),%r9
-	xor key(%rip),%r9
+	xor .Lstub_key(%rip),%r9
 	syscall
 77:
 .endm
@@ -67,7 +68,7 @@
 	native
 	mov RSI(%rsp),%rsi
 	test %eax,%eax
-	jnz slow
+	jnz .Lstub_slow
 	lea STAT(%rsp),%r11
 	host_object
 .endm
@@ -75,14 +76,14 @@
 # Goes to `slow` unless the struct stat at r11 is of the host's.
 .macro host_object
 	mov (%r11),%rcx
-	cmp devices(%rip),%rcx
-	je slow
-	cmp devices+8(%rip),%rcx
-	je slow
-	cmp devices+16(%rip),%rcx
-	je slow
+	cmp .Lstub_devices(%rip),%rcx
+	je .Lstub_slow
+	cmp .Lstub_devices+8(%rip),%rcx
+	je .Lstub_slow
+	cmp .Lstub_devices+16(%rip),%rcx
+	je .Lstub_slow
 	cmpq $0,16(%r11)
-	je slow
+	je .Lstub_slow
 .endm
 
 # Goes to `slow` if the path at r11 has one of the names as a component, or goes on in another page.
@@ -98,12 +99,12 @@
 	xor %rcx,%rax
 	test $0xfff,%r11d
 	jnz 70b
-	jmp slow
-71:	lea names(%rip),%r9
+	jmp .Lstub_slow
+71:	lea .Lstub_names(%rip),%r9
 72:	cmpq $0,(%r9)
 	je 73f
 	cmp (%r9),%rax
-	je slow
+	je .Lstub_slow
 	add $8,%r9
 	jmp 72b
 73:	test %cl,%cl
@@ -111,7 +112,7 @@
 	xor %eax,%eax
 	test $0xfff,%r11d
 	jnz 70b
-	jmp slow
+	jmp .Lstub_slow
 74:
 .endm
 
@@ -126,8 +127,8 @@
 
 goanna_stub_start:
 goanna_stub_enter:
-	testb $OFF,flags(%rip)
-	jnz slow_unsaved
+	testb $OFF,.Lstub_flags(%rip)
+	jnz .Lstub_slow_unsaved
 	mov %rdi,RDI(%rsp)
 	mov %rsi,RSI(%rsp)
 	mov %rdx,RDX(%rsp)
@@ -135,11 +136,11 @@ goanna_stub_enter:
 goanna_stub_saved:
 	mov KIND(%rsp),%ecx
 	test $DESCRIPTOR,%ecx
-	jnz descriptor
+	jnz .Lstub_descriptor
 	test $STAT_RSI,%ecx
-	jnz stat_of_descriptor
+	jnz .Lstub_stat_of_descriptor
 	test $CWD,%ecx
-	jnz working_directory
+	jnz .Lstub_working_directory
 
 # A path. rt_sigprocmask(2) without an operation tells whether its first page can be read; the stub reads no other. Nothing is called that
 # writes where the program wants its answer: it may want it in the path's place, and the site's `syscall` may have to read that yet.
@@ -159,28 +160,28 @@ goanna_stub_saved:
 	mov RDX(%rsp),%rdx
 	mov R10(%rsp),%r10
 	cmp $-22,%eax           # EINVAL
-	jne slow
+	jne .Lstub_slow
 	mov KIND(%rsp),%ecx
 	mov PATH(%rsp),%r11
 	movzbl (%r11),%eax
 	cmp $'/',%al
-	je named
+	je .Lstub_named
 	test %al,%al
-	jz empty
+	jz .Lstub_empty
 	test $IN_RSI,%ecx
 	jz 1f
 	cmp $AT_FDCWD,%edi
 	jne 2f
-1:	testb $CWD_UNKNOWN,flags(%rip)
-	jnz slow
-	jmp named
+1:	testb $CWD_UNKNOWN,.Lstub_flags(%rip)
+	jnz .Lstub_slow
+	jmp .Lstub_named
 2:	host_descriptor
-named:
+.Lstub_named:
 	mov PATH(%rsp),%r11
 	no_name
 	mov KIND(%rsp),%ecx
 	test $OPEN,%ecx
-	jnz open
+	jnz .Lstub_open
 # Does the way there meet a symbolic link? An open that must fail, without following links, fails in one of three ways if not.
 	mov $O_CHECK,%eax
 	test $NO_FOLLOW,%ecx
@@ -209,68 +210,68 @@ named:
 	mov NR(%rsp),%ecx
 	xchg %ecx,%eax
 	cmp $-20,%ecx           # ENOTDIR
-	je final
+	je .Lstub_final
 	cmp $-21,%ecx           # EISDIR
-	je final
+	je .Lstub_final
 	cmp $-2,%ecx            # ENOENT
-	je final
-	jmp slow
+	je .Lstub_final
+	jmp .Lstub_slow
 
 # An open for reading.
-open:
+.Lstub_open:
 	test $~O_HARMLESS,%edx
-	jnz slow
+	jnz .Lstub_slow
 	mov %edx,%eax
 	mov %rax,HOW(%rsp)
 	resolve_without_links
-	jmp final
+	jmp .Lstub_final
 
 # An empty path is the descriptor itself, of which newfstatat(2) says what it is.
-empty:
+.Lstub_empty:
 	test $STAT_RDX,%ecx
-	jz slow
+	jz .Lstub_slow
 	test $AT_EMPTY_PATH,%r10d
-	jz slow
+	jz .Lstub_slow
 	sub %rdx,%r11
 	cmp $144,%r11
-	jb slow
+	jb .Lstub_slow
 	mov NR(%rsp),%eax
 	native
 	test %eax,%eax
-	jnz slow
+	jnz .Lstub_slow
 	mov %rdx,%r11
 	host_object
-	jmp done
+	jmp .Lstub_done
 
-stat_of_descriptor:
+.Lstub_stat_of_descriptor:
 	mov NR(%rsp),%eax
 	native
 	test %eax,%eax
-	jnz slow
+	jnz .Lstub_slow
 	mov %rsi,%r11
 	host_object
-	jmp done
+	jmp .Lstub_done
 
-working_directory:
-	testb $CWD_UNKNOWN,flags(%rip)
-	jnz slow
+.Lstub_working_directory:
+	testb $CWD_UNKNOWN,.Lstub_flags(%rip)
+	jnz .Lstub_slow
 	mov NR(%rsp),%eax
-	jmp final
+	jmp .Lstub_final
 
-descriptor:
+.Lstub_descriptor:
 	test $NO_PATH,%ecx
 	jz 1f
 	test %rsi,%rsi
-	jnz slow
+	jnz .Lstub_slow
 1:	host_descriptor
 	mov NR(%rsp),%eax
-	jmp final
+	jmp .Lstub_final
 
 # The call is made as if this had not been there: the site's `syscall` notifies.
-slow_unsaved:
+.Lstub_slow_unsaved:
 	mov NR(%rsp),%eax
 	jmp 1f
-slow:
+.Lstub_slow:
 	mov NR(%rsp),%eax
 	mov RDI(%rsp),%rdi
 	mov RSI(%rsp),%rsi
@@ -284,34 +285,34 @@ goanna_stub_slow_jump:
 	jmp *%r11
 
 # The call itself: from here on its result is to be kept, unless it says that the way has changed since, or has met a link.
-final:
+.Lstub_final:
 	native
 goanna_stub_final:
 	mov KIND(%rsp),%ecx
 	test $(DESCRIPTOR | CWD),%ecx
-	jnz done
+	jnz .Lstub_done
 	test $OPEN,%ecx
 	jnz 1f
 	cmp $-2,%eax            # ENOENT
 	je 2f
 	cmp $-20,%eax           # ENOTDIR
-	jne done
+	jne .Lstub_done
 2:	cmp HOW(%rsp),%eax
-	jne slow
-	jmp done
+	jne .Lstub_slow
+	jmp .Lstub_done
 1:	test %eax,%eax
-	jns done
+	jns .Lstub_done
 	cmp $-2,%eax
-	je done
+	je .Lstub_done
 	cmp $-20,%eax
-	je done
+	je .Lstub_done
 	cmp $-13,%eax           # EACCES
-	je done
+	je .Lstub_done
 	cmp $-4,%eax            # EINTR
-	jne slow
+	jne .Lstub_slow
 goanna_stub_done:
-done:
-	mov counter(%rip),%r11
+.Lstub_done:
+	mov .Lstub_counter(%rip),%r11
 	test %r11,%r11
 	jz 1f
 	incq (%r11)
@@ -330,15 +331,15 @@ goanna_stub_data:
 goanna_stub_magic:
 	.quad 0, 0
 goanna_stub_key:
-key:	.quad 0
+.Lstub_key:	.quad 0
 goanna_stub_devices:
-devices:	.quad 0, 0, 0
+.Lstub_devices:	.quad 0, 0, 0
 goanna_stub_names:
-names:	.quad 0, 0, 0, 0, 0, 0, 0, 0, 0
+.Lstub_names:	.quad 0, 0, 0, 0, 0, 0, 0, 0, 0
 goanna_stub_counter:
-counter:	.quad 0
+.Lstub_counter:	.quad 0
 goanna_stub_flags:
-flags:	.quad 0
+.Lstub_flags:	.quad 0
 	.balign 16
 goanna_stub_end:
 
