@@ -213,4 +213,21 @@ mod tests {
         }
         println!("{} + {} bytes", common().len(), site().len());
     }
+
+    /// With link-time optimisation the stub is in one assembly with the whole program: its label `open` was what calls of open(2)
+    /// called, and release builds died of SIGSEGV.
+    #[test]
+    fn labels_of_the_stub_hide_no_function() {
+        let text = include_str!("stub.S");
+        let labels = text.lines().filter_map(|line| line.split_once(':'));
+        let labels = labels.filter(|(label, _)| !label.contains([' ', '\t', '#', '"']));
+        let mut count = 0;
+        for (label, _) in labels {
+            let is_number = label.bytes().all(|byte| byte.is_ascii_digit());
+            let is_own = label.starts_with(".Lstub_") || label.starts_with("goanna_stub_");
+            assert!(is_number || is_own, "{label}");
+            count += 1;
+        }
+        assert!(count > 30, "{count}");
+    }
 }
