@@ -1,4 +1,4 @@
-//! Where a password comes from. This crate does not talk to the terminal: who uses it says how one is asked for.
+//! Where a password comes from. This crate does not talk to the terminal: its user provides a function that asks for a password.
 
 use std::fs::File;
 use std::io::{self, Read};

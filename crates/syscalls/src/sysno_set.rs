@@ -5,7 +5,7 @@ use std::fmt;
 use crate::SIGNATURES;
 
 /// Call numbers up to 511; there are no others.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SysnoSet([u64; 8]);
 
 impl SysnoSet {
@@ -39,6 +39,15 @@ impl SysnoSet {
     pub fn union(mut self, other: Self) -> Self {
         for (word, more) in self.0.iter_mut().zip(other.0) {
             *word |= more;
+        }
+        self
+    }
+
+    /// The numbers that both have.
+    #[must_use]
+    pub fn intersection(mut self, other: Self) -> Self {
+        for (word, others) in self.0.iter_mut().zip(other.0) {
+            *word &= others;
         }
         self
     }

@@ -90,7 +90,7 @@ mod tests {
             let density = random.u32(1..20);
             let set: CallSet = match round {
                 0 => CallSet::default(),
-                1 => CallSet::ALL,
+                1 => (0..=LIMIT).collect(),
                 _ => (0..=LIMIT).filter(|_| random.u32(..20) < density).collect(),
             };
             let program = compile(&set);

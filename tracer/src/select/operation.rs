@@ -1,61 +1,44 @@
 //! Sets of calls and of operations, and what else a filter asks about a call.
 
-use goanna_syscalls::{Class, DecodedCall, Kind, Operation, SIGNATURES, Value};
+use goanna_syscalls::{Class, DecodedCall, Kind, Operation, SIGNATURES, SysnoSet, Value};
 
 /// Numbers from here on are one element of a [`CallSet`]: no kernel has as many calls.
 pub const LIMIT: u32 = 511;
-const WORDS: usize = 8;
 
-/// A set of system calls.
+/// A set of system calls, in which all numbers that no kernel has are one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct CallSet([u64; WORDS]);
+pub struct CallSet(SysnoSet);
 
 impl CallSet {
-    /// Every call.
-    pub const ALL: Self = Self([u64::MAX; WORDS]);
-
-    fn place(nr: u32) -> (usize, u64) {
-        let nr = nr.min(LIMIT);
-        ((nr / 64) as usize, 1 << (nr % 64))
-    }
-
     /// Adds a call.
     pub fn insert(&mut self, nr: u32) {
-        let (word, bit) = Self::place(nr);
-        if let Some(word) = self.0.get_mut(word) {
-            *word |= bit;
-        }
+        self.0.insert(nr.min(LIMIT));
     }
 
     /// Adds the calls of another set.
     pub fn add(&mut self, other: &Self) {
-        for (word, others) in self.0.iter_mut().zip(other.0) {
-            *word |= others;
-        }
+        self.0 = self.0.union(other.0);
     }
 
     /// Keeps only the calls that another set has, too.
     pub fn keep(&mut self, other: &Self) {
-        for (word, others) in self.0.iter_mut().zip(other.0) {
-            *word &= others;
-        }
+        self.0 = self.0.intersection(other.0);
     }
 
     /// Whether call `nr` is in it.
     pub fn contains(&self, nr: u32) -> bool {
-        let (word, bit) = Self::place(nr);
-        self.0.get(word).is_some_and(|word| word & bit != 0)
+        self.0.contains(nr.min(LIMIT))
     }
 
     /// Whether it has no call.
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        self.0.is_empty()
     }
 
     /// Its ranges of numbers in ascending order, first and last.
     pub fn ranges(&self) -> Vec<(u32, u32)> {
         let mut ranges: Vec<(u32, u32)> = Vec::new();
-        for nr in (0..=LIMIT).filter(|&nr| self.contains(nr)) {
+        for nr in self.0.iter() {
             match ranges.last_mut() {
                 Some((_, last)) if *last + 1 == nr => *last = nr,
                 _ => ranges.push((nr, nr)),

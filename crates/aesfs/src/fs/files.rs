@@ -1,4 +1,4 @@
-//! The files that programs have open: who reaches which [`State`], and when it goes.
+//! The files that programs have open: finds the [`State`] of each, and drops it when no program needs it.
 //!
 //! Lock order: a state, then the table, then the idle list. The lower file system is called with a state locked.
 
@@ -260,31 +260,35 @@ impl Files {
         is_loaded: bool,
         change: impl FnOnce(&mut State) -> Result<()>,
     ) -> Result<()> {
-        self.with_state(node, |state| {
-            let was_open = state.lower.is_some();
-            let lower = self.open_lower(caller, node, libc::O_WRONLY, state.content.is_some())?;
-            self.exchange_lower(state, lower);
-            let prepared = if is_loaded || state.content.is_some() {
-                self.load(state, node, false)
+        self.with_writable(caller, node, false, |state| {
+            if is_loaded || state.content.is_some() {
+                self.load(state, node, false)?;
             } else {
-                state.read_header(self.cipher.cipher())
-            };
-            let result = prepared.and_then(|()| change(state));
-            if !was_open {
-                state.lower = None;
-                state.content = None;
+                state.read_header(self.cipher.cipher())?;
             }
-            result
+            change(state)
         })
     }
 
     /// Sets the size of a file to nothing, which takes no more than the right to write.
     pub fn clear(&self, caller: &Caller, node: &Node) -> Result<()> {
+        self.with_writable(caller, node, true, |state| self.load(state, node, true))
+    }
+
+    /// Runs `op` on a file that is open for writing at least until `op` has ended.
+    fn with_writable(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        truncates: bool,
+        op: impl FnOnce(&mut State) -> Result<()>,
+    ) -> Result<()> {
         self.with_state(node, |state| {
             let was_open = state.lower.is_some();
-            let lower = self.open_lower(caller, node, libc::O_WRONLY, true)?;
+            let is_readable = truncates || state.content.is_some();
+            let lower = self.open_lower(caller, node, libc::O_WRONLY, is_readable)?;
             self.exchange_lower(state, lower);
-            let result = self.load(state, node, true);
+            let result = op(state);
             if !was_open {
                 state.lower = None;
                 state.content = None;

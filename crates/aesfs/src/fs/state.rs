@@ -156,8 +156,8 @@ impl State {
         let mut done = 0;
         while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
             let at = start + done as u64;
-            let room = (PIECE * PAGE - at % PAGE) as usize;
-            let piece = rest.get(..room).unwrap_or(rest);
+            let len = (PIECE * PAGE - at % PAGE) as usize;
+            let piece = rest.get(..len).unwrap_or(rest);
             let result = self.write_piece(cipher, at, piece).and_then(|()| {
                 let written = change(self.content()?, piece, at)?;
                 self.size = self.size.max(at + written as u64);

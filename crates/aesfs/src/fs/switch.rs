@@ -454,9 +454,9 @@ impl AesFs {
         if i64::MAX.unsigned_abs().saturating_sub(start) < data.len() as u64 {
             return Err(Errno::EINVAL.into());
         }
-        let room = self.largest_file().saturating_sub(start);
-        let room = usize::try_from(room).unwrap_or(usize::MAX);
-        let data = data.get(..room).unwrap_or(data);
+        let len = self.largest_file().saturating_sub(start);
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let data = data.get(..len).unwrap_or(data);
         if data.is_empty() {
             return Err(Errno::EFBIG.into());
         }
