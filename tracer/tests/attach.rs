@@ -11,12 +11,16 @@ use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use capturing::{Kept, calls, marks, once, program};
 use goanna_tracer::Event;
 use goanna_tracer::capture::ptrace::{Ptrace, Target};
 use goanna_tracer::capture::{Data, Ending, Source, Wanted};
 use goanna_tracer::select::Filter;
+
+/// Between two looks at the tracer, and between two signals to it: without a pause they leave it no time on an idle machine.
+const PAUSE: Duration = Duration::from_millis(1);
 
 #[test]
 fn a_running_process_is_attached_to_and_left_without_a_trace() {
@@ -56,14 +60,14 @@ fn a_running_process_is_attached_to_and_left_without_a_trace() {
                 .any(|event| matches!(event, Event::Mapping { .. }))
             {
                 assert!(!capturing.is_finished());
-                std::thread::yield_now();
+                std::thread::sleep(PAUSE);
             }
             ask(b'2');
             ask(b'3');
             ends.store(true, Ordering::Release);
             while !capturing.is_finished() {
                 let _ = tracer.lock().unwrap().unwrap().poke();
-                std::thread::yield_now();
+                std::thread::sleep(PAUSE);
             }
             assert_eq!(capturing.join().unwrap().unwrap(), Ending::Detached);
         });
