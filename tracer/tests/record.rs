@@ -8,6 +8,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use goanna_skip::{Facility, skip};
+
 fn goanna_trace(directory: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_goanna-trace"))
         .current_dir(directory)
@@ -76,4 +78,32 @@ fn a_filter_selects_what_is_in_the_trace() {
         calls[0].contains("openat(") && calls[0].contains("\"made\""),
         "{text}"
     );
+}
+
+/// As a service manager's or a container's first process starts one: getsid(2) then answers 0.
+#[test]
+fn a_command_whose_session_began_in_an_outer_pid_namespace_is_recorded() {
+    const UNSHARE: [&str; 5] = [
+        "--user",
+        "--map-root-user",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let inside = |args: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.current_dir(directory.path()).args(UNSHARE);
+        command.args(args).output().unwrap()
+    };
+    if !inside(&["true"]).status.success() {
+        return skip(Facility::UserNamespaces, "unshare --pid --mount-proc fails");
+    }
+    let program = env!("CARGO_BIN_EXE_goanna-trace");
+    let recorded = inside(&[program, "-o", "t", "--", "cat", "/dev/null"]);
+    assert_eq!(String::from_utf8_lossy(&recorded.stderr), "");
+    assert!(recorded.status.success());
+    let shown = goanna_trace(directory.path(), &["cat", "--json", "t"]);
+    let text = String::from_utf8(shown.stdout).unwrap();
+    assert!(text.contains("\"sid\":0"), "{text}");
 }

@@ -56,8 +56,24 @@ fn records(path: &Path) -> u64 {
     count
 }
 
-/// A receiver as a user starts it, and where it listens.
-fn listen(dir: &Path, on: &str, more: &[&str]) -> (Child, Address) {
+/// A receiver as a user starts it. A test that fails leaves none behind: it would hold the test runner's output open.
+struct Receiver(Child);
+
+impl Receiver {
+    fn ends_well(mut self) -> bool {
+        self.0.wait().unwrap().success()
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A receiver, and where it listens.
+fn listen(dir: &Path, on: &str, more: &[&str]) -> (Receiver, Address) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_goanna-trace"));
     command
         .args(["listen", "--on", on, "-o", "trace"])
@@ -73,14 +89,14 @@ fn listen(dir: &Path, on: &str, more: &[&str]) -> (Child, Address) {
     let address = line.trim().rsplit(' ').next().unwrap().parse().unwrap();
     // What it says later goes nowhere, and does not fill the pipe.
     std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
-    (child, address)
+    (Receiver(child), address)
 }
 
 #[test]
 fn many_streams_at_once_arrive_whole() {
     let dir = tempfile::tempdir().unwrap();
     for on in ["tcp://127.0.0.1:0", "unix:socket"] {
-        let (mut child, address) = listen(dir.path(), on, &["--streams", "4"]);
+        let (receiver, address) = listen(dir.path(), on, &["--streams", "4"]);
         let address = match address {
             Address::Unix(path) => Address::Unix(dir.path().join(path)),
             tcp => tcp,
@@ -98,7 +114,7 @@ fn many_streams_at_once_arrive_whole() {
             .into_iter()
             .map(|it| it.join().unwrap())
             .collect::<Vec<_>>();
-        assert!(child.wait().unwrap().success());
+        assert!(receiver.ends_well());
         let names = ["trace", "trace.1", "trace.2", "trace.3"];
         let mut stored = names.map(|name| records(&dir.path().join(name)));
         sent.sort_unstable();
@@ -126,10 +142,10 @@ fn a_connection_that_breaks_loses_and_doubles_nothing() {
     first.iter().for_each(|event| sender.take(event).unwrap());
     server.join().unwrap();
     std::fs::remove_file(&socket).unwrap();
-    let (mut child, _) = listen(dir.path(), &on, &["--streams", "1"]);
+    let (receiver, _) = listen(dir.path(), &on, &["--streams", "1"]);
     second.iter().for_each(|event| sender.take(event).unwrap());
     sender.finish().unwrap();
-    assert!(child.wait().unwrap().success());
+    assert!(receiver.ends_well());
     assert_eq!(records(&dir.path().join("trace")), events.len() as u64);
 }
 
@@ -162,7 +178,7 @@ fn a_receiver_with_a_key_takes_authenticated_blocks_only() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("key"), [4; 32]).unwrap();
     let words = ["--streams", "1", "--hmac-key", "key"];
-    let (mut child, address) = listen(dir.path(), "tcp://127.0.0.1:0", &words);
+    let (receiver, address) = listen(dir.path(), "tcp://127.0.0.1:0", &words);
     let events = Workload::postmark(1, 10, 10);
     let patient = SocketOptions {
         patience: Duration::from_millis(100),
@@ -181,14 +197,14 @@ fn a_receiver_with_a_key_takes_authenticated_blocks_only() {
         vec![OutputFilter::Authenticate(Key::new([4; 32]))],
     )
     .unwrap();
-    assert!(child.wait().unwrap().success());
+    assert!(receiver.ends_well());
     assert_eq!(records(&dir.path().join("trace.2")), events.len() as u64);
 }
 
 #[test]
 fn a_command_is_recorded_across_a_socket() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut child, address) = listen(dir.path(), "tcp://127.0.0.1:0", &["--streams", "1"]);
+    let (receiver, address) = listen(dir.path(), "tcp://127.0.0.1:0", &["--streams", "1"]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_goanna-trace"));
     command.args([
         "--to",
@@ -201,7 +217,7 @@ fn a_command_is_recorded_across_a_socket() {
     ]);
     let status = command.stdout(Stdio::null()).status().unwrap();
     assert!(status.success());
-    assert!(child.wait().unwrap().success());
+    assert!(receiver.ends_well());
     assert!(records(&dir.path().join("trace")) > 20);
 }
 

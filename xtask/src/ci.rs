@@ -6,6 +6,8 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -196,13 +198,21 @@ impl Step {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|source| self.io(&typed, source))?;
-        let copied = match child.stdout.take() {
-            Some(output) => copy_counted(BufReader::new(output), tally),
-            None => Ok(()),
+        let Some(output) = child.stdout.take() else {
+            return Ok(());
         };
+        let (sender, lines) = mpsc::channel();
+        // Not joined: what a failed test has left running may hold the output open for ever.
+        thread::spawn(move || send_lines(BufReader::new(output), &sender));
+        let copied = copy_counted(&lines, tally, || !matches!(child.try_wait(), Ok(None)));
         // Waited for in any case: a child left behind would continue building into our target directory.
         let status = child.wait().map_err(|source| self.io(&typed, source))?;
-        copied.map_err(|source| self.io(&typed, source))?;
+        let is_closed = copied.map_err(|source| self.io(&typed, source))?;
+        if !is_closed {
+            eprintln!(
+                "    a process that a test has started still runs, and holds the output open"
+            );
+        }
         self.judge(typed, status)
     }
 
@@ -252,14 +262,31 @@ impl Drop for Skipped {
     }
 }
 
-/// Copies line by line to stdout. Lines are bytes: a test may print what is not UTF-8.
-fn copy_counted(mut from: impl BufRead, tally: &mut Tally) -> io::Result<()> {
-    let mut line = Vec::new();
+/// Sends line by line. Lines are bytes: a test may print what is not UTF-8.
+fn send_lines(mut from: impl BufRead, to: &mpsc::Sender<io::Result<Vec<u8>>>) {
     loop {
-        line.clear();
-        if from.read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
+        let mut line = Vec::new();
+        let read = from.read_until(b'\n', &mut line);
+        if matches!(read, Ok(0)) || to.send(read.map(|_| line)).is_err() {
+            return;
         }
+    }
+}
+
+/// Copies lines to stdout until their sender has closed the channel (`true`), or nothing has come for a while of a program that has ended.
+fn copy_counted(
+    lines: &mpsc::Receiver<io::Result<Vec<u8>>>,
+    tally: &mut Tally,
+    mut has_ended: impl FnMut() -> bool,
+) -> io::Result<bool> {
+    const PAUSE: Duration = Duration::from_secs(2);
+    loop {
+        let line = match lines.recv_timeout(PAUSE) {
+            Ok(line) => line?,
+            Err(RecvTimeoutError::Disconnected) => return Ok(true),
+            Err(RecvTimeoutError::Timeout) if has_ended() => return Ok(false),
+            Err(RecvTimeoutError::Timeout) => continue,
+        };
         tally.add_line(&String::from_utf8_lossy(&line));
         let mut stdout = io::stdout().lock();
         stdout.write_all(&line)?;
@@ -314,6 +341,22 @@ mod tests {
             names,
             ["fmt", "clippy", "doc", "test", "deny", "advisories"]
         );
+    }
+
+    #[test]
+    fn output_that_a_leftover_process_holds_open_is_not_waited_for() {
+        let (sender, lines) = mpsc::channel();
+        let closing = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
+        sender
+            .send(Ok(closing.into()))
+            .expect("the receiver is there");
+        let mut tally = Tally::default();
+        let is_closed = copy_counted(&lines, &mut tally, || true).expect("stdout is open");
+        assert!(!is_closed);
+        assert_eq!(tally.ran(), 1);
+        drop(sender);
+        let is_closed = copy_counted(&lines, &mut tally, || false).expect("stdout is open");
+        assert!(is_closed);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use nix::libc;
-use rustix::net::sockopt::socket_peercred;
+use nix::sys::socket::{getsockopt, sockopt};
 
 const NAME: &str = "aminod.sock";
 
@@ -52,10 +52,10 @@ pub fn connect(dir: &Path) -> io::Result<Option<UnixStream>> {
     }
 }
 
-/// The process at the other end: its id and its user's.
+/// The process at the other end: its id, 0 where that is in an outer or a sibling PID name space, and its user's.
 pub fn peer(stream: &impl std::os::fd::AsFd) -> io::Result<(i32, u32)> {
-    let peer = socket_peercred(stream)?;
-    Ok((peer.pid.as_raw_nonzero().get(), peer.uid.as_raw()))
+    let peer = getsockopt(stream, sockopt::PeerCredentials)?;
+    Ok((peer.pid(), peer.uid()))
 }
 
 /// Whether process `pid` has this process's namespaces of mounts, process ids and users, and its root.

@@ -83,7 +83,7 @@ pub fn serve(dir: Option<OsString>, program: Program) -> Result<(), Error> {
 /// Takes the connection that was handed over as standard input, and puts /dev/null in its place.
 fn first_client() -> io::Result<UnixStream> {
     let connection = io::stdin().as_fd().try_clone_to_owned()?;
-    rustix::net::sockopt::socket_peercred(&connection)?;
+    socket::peer(&connection)?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     Ok(UnixStream::from(connection))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use goanna_sys::{Errno, procfs};
 use goanna_syscalls::{DecodedCall, Subject};
-use rustix::process::{Pid, getsid};
+use nix::unistd::{Pid, getsid};
 
 use super::own::Own;
 use crate::event::File;
@@ -75,14 +75,14 @@ impl Thread {
 pub fn subject(tid: i32) -> Result<Subject, Errno> {
     let status = procfs::status(tid)?;
     let comm = procfs::comm(status.tgid)?;
-    let process = Pid::from_raw(status.tgid);
-    let session = getsid(process).map(|sid| sid.as_raw_nonzero().get());
+    // 0 where the session's leader is in an outer PID name space.
+    let session = getsid(Some(Pid::from_raw(status.tgid)));
     Ok(Subject {
         pid: status.tgid,
         tid,
         uid: status.uid[1],
         gid: status.gid[1],
-        sid: session.unwrap_or(0),
+        sid: session.map_or(0, Pid::as_raw),
         comm: Arc::from(String::from_utf8_lossy(&comm)),
     })
 }
