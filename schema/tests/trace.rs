@@ -328,3 +328,45 @@ fn a_footer_comes_back() {
     assert_eq!(Footer::len(&raw), Some(raw.len()));
     assert_eq!(Footer::decode(&raw).unwrap(), (footer, 1 << 41));
 }
+
+#[test]
+fn a_part_of_a_schema_describes_the_records_of_its_messages() {
+    let whole = schema();
+    let part = whole.subset(|position| position != 0);
+    assert_eq!(part.messages.len(), 2);
+    assert_eq!(part.symbols, whole.symbols);
+    assert!(part.arguments.iter().all(|it| it.name != "content"));
+    let mut encoder = Encoder::new(Arc::clone(&whole), true);
+    let values = [Value::Number(7), Value::Number(3), Value::Bytes(b"/a")];
+    encoder.put(1, 1, &values);
+    encoder.put(1, 1, &values);
+    let payload = encoder.finish();
+    let part = Arc::new(Schema::decode(&part.encode()).unwrap());
+    let mut records = Records::new(part, payload);
+    for _ in 0..2 {
+        let record = records.next().unwrap().unwrap();
+        let fields = record
+            .fields()
+            .map(|(argument, value)| (argument.name.as_str(), value));
+        let fields = fields.take(3).collect::<Vec<_>>();
+        assert_eq!(fields[0], ("time", values[0]));
+        assert_eq!(fields[2], ("path", values[2]));
+    }
+    assert!(records.next().unwrap().is_none());
+}
+
+#[test]
+fn parts_of_a_schema_add_up_to_it_and_other_definitions_are_refused() {
+    let whole = schema();
+    let mut sum = Schema::default();
+    assert_eq!(sum.extend(&whole.subset(|it| it == 2)), Ok(true));
+    assert_eq!(sum.extend(&whole.subset(|it| it == 2)), Ok(false));
+    assert_eq!(sum.extend(&whole.subset(|it| it != 2)), Ok(true));
+    assert_eq!(sum.extend(&whole), Ok(false));
+    let ids = |schema: &Schema| schema.messages.iter().map(|it| it.id).collect::<Vec<_>>();
+    assert_eq!(ids(&sum), ids(&whole));
+    let mut other = Schema::clone(&whole);
+    other.arguments[2].role = "text".into();
+    let conflict = sum.extend(&other).unwrap_err();
+    assert_eq!((conflict.id, conflict.first.as_str()), (257, "open"));
+}

@@ -261,3 +261,68 @@ fn threads_that_send_at_once_lose_nothing() {
     let (lines, findings) = read(&path, &Keys::default());
     assert_eq!((lines.len(), findings), (events.len() * 4, vec![]));
 }
+
+/// Schemas and records that a trace holds, in their order: the number of definitions, and the records after each.
+fn definitions(path: &Path) -> Vec<(usize, usize)> {
+    let mut reader = Reader::open(path, &Keys::default()).unwrap();
+    let mut found = Vec::new();
+    while let Some(item) = reader.next().unwrap() {
+        match item {
+            Item::Schema(schema) => found.push((schema.messages.len(), 0)),
+            Item::Records(header, mut records) => {
+                while let Some(record) = records.next().unwrap() {
+                    assert!(!record.message.name.is_empty());
+                    found.last_mut().unwrap().1 += 1;
+                }
+                assert_eq!(records.unknown(), 0, "block {}", header.sequence);
+            }
+            Item::Finding(finding) => panic!("{finding}"),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// All definitions are 90 KB, which was the size of the trace of a program that does nothing.
+#[test]
+fn a_small_trace_defines_only_what_its_records_need() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    let mut workload = Workload::new(1, 1);
+    workload.call("sync", vec![], 0, vec![]);
+    write(
+        &path,
+        &workload.events,
+        options(vec![], 4096, true),
+        DataMode::None,
+    );
+    assert_eq!(definitions(&path), [(1, 1)]);
+    let bytes = std::fs::metadata(&path).unwrap().len();
+    assert!(bytes < 6000, "{bytes} bytes for one record");
+}
+
+#[test]
+fn a_schema_grows_with_the_records_and_not_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    let mut workload = Workload::new(1, 1);
+    // A new call in each block, as the smallest block has a few records.
+    for signature in goanna_syscalls::SIGNATURES {
+        for _ in 0..40 {
+            workload.call(signature.name, vec![], 0, vec![]);
+        }
+    }
+    let events = &workload.events;
+    write(&path, events, options(vec![], 256, true), DataMode::None);
+    let found = definitions(&path);
+    let records = found.iter().map(|(_, records)| records).sum::<usize>();
+    assert_eq!(records, events.len());
+    assert!(found.len() > 3, "{found:?}");
+    assert!(found.len() < 12, "{found:?}");
+    assert!(
+        found.is_sorted_by_key(|(messages, _)| *messages),
+        "{found:?}"
+    );
+    let all = found.last().unwrap().0;
+    assert!(all > goanna_syscalls::SIGNATURES.len(), "{found:?}");
+}

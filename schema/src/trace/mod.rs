@@ -14,10 +14,12 @@ mod definitions;
 mod file;
 pub mod pairs;
 pub mod record;
+mod selection;
 
 pub use block::{BlockHeader, Codec, Kind, MAX_BLOCK, SYNC, Stored};
 pub use definitions::{Argument, Message, Schema, Symbols, Type};
 pub use file::{FILE_HEADER_LEN, FileHeader, Footer, Indexed, MAGIC, claimed_version};
+pub use selection::Conflict;
 
 /// Major version that this program writes and reads. A program refuses traces with another one.
 pub const VERSION: u16 = 1;

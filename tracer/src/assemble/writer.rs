@@ -44,6 +44,13 @@ pub struct Writer {
     options: WriterOptions,
     block: usize,
     encoder: Encoder,
+    schema: Arc<Schema>,
+    /// By position in the schema: whether the stream has records of the message.
+    used: Vec<bool>,
+    /// Whether the schema block that was written last lacks a message of the next block.
+    grown: bool,
+    /// Schema blocks that were written because a message was new.
+    growths: u32,
     definitions: Vec<u8>,
     schema_id: u32,
     context: pairs::Pairs,
@@ -57,10 +64,15 @@ pub struct Writer {
     lost: u64,
     /// Bytes of records since the schema was written.
     since_schema: usize,
+    raw_bytes: u64,
     segment: u64,
     segment_began: Instant,
+    begun: bool,
 }
 
+/// A schema block has the messages of which the stream has records. After it has grown this often, it has all of them: a reader keeps a
+/// limited number of schemas.
+const MAX_GROWTHS: u32 = 8;
 /// The schema is repeated after this many bytes of records.
 const SCHEMA_EVERY: usize = 8 << 20;
 /// Largest block that a user may ask for. A record that does not fit makes it longer.
@@ -68,7 +80,7 @@ const LARGEST_BLOCK: usize = MAX_BLOCK as usize / 2;
 const SMALLEST_BLOCK: usize = 256;
 
 impl Writer {
-    /// Begins a stream: initialises the stages, and writes schema and context.
+    /// Begins a stream: initialises the stages. The first block of records brings schema and context with it.
     pub(crate) fn begin(
         options: WriterOptions,
         schema: Schema,
@@ -94,13 +106,17 @@ impl Writer {
         };
         out.initialise(&stream)?;
         let block = options.block.unwrap_or_else(|| out.preferred_block());
-        let definitions = schema.encode();
-        let mut writer = Self {
+        let schema = Arc::new(schema);
+        Ok(Self {
             block: block.clamp(SMALLEST_BLOCK, LARGEST_BLOCK),
-            encoder: Encoder::new(Arc::new(schema), options.elide),
+            encoder: Encoder::new(Arc::clone(&schema), options.elide),
+            used: vec![false; schema.messages.len()],
+            schema,
+            grown: true,
+            growths: 0,
             options,
-            schema_id: crc32c::crc32c(&definitions),
-            definitions,
+            schema_id: 0,
+            definitions: Vec::new(),
             context,
             codecs: named,
             stream,
@@ -111,11 +127,39 @@ impl Writer {
             last_ns: 0,
             lost: 0,
             since_schema: 0,
+            raw_bytes: 0,
             segment: 0,
             segment_began: Instant::now(),
+            begun: false,
+        })
+    }
+
+    /// Adds the messages of `schema` to those that records can have. Positions change.
+    pub(crate) fn define(&mut self, schema: &Schema) -> Result<(), Error> {
+        let mut all = Schema::clone(&self.schema);
+        let extended = all.extend(schema);
+        if !extended.map_err(|why| Error::Setup(why.to_string()))? {
+            return Ok(());
+        }
+        if !self.encoder.is_empty() {
+            self.end_block()?;
+        }
+        let old = std::mem::replace(&mut self.schema, Arc::new(all));
+        let used = |id| {
+            let known = old.messages.binary_search_by_key(&id, |it| it.id);
+            known.is_ok_and(|at| self.used.get(at) == Some(&true))
         };
-        writer.begin_file()?;
-        Ok(writer)
+        self.used = self.schema.messages.iter().map(|it| used(it.id)).collect();
+        self.encoder = Encoder::new(Arc::clone(&self.schema), self.options.elide);
+        Ok(())
+    }
+
+    /// Position of the message with this number in the schema.
+    pub(crate) fn position(&self, id: u32) -> Option<usize> {
+        self.schema
+            .messages
+            .binary_search_by_key(&id, |it| it.id)
+            .ok()
     }
 
     /// Appends a record of the message with this position in the schema, of this thread. `time_ns` is 0 when it has no time.
@@ -126,6 +170,12 @@ impl Writer {
         time_ns: u64,
         values: &[Value<'_>],
     ) -> Result<(), Error> {
+        if let Some(used) = self.used.get_mut(message)
+            && !*used
+        {
+            *used = true;
+            self.grown = true;
+        }
         self.encoder.put(message, thread, values);
         if time_ns != 0 {
             if self.first_ns == 0 || time_ns < self.first_ns {
@@ -142,6 +192,11 @@ impl Writer {
     /// Counts events that never became records.
     pub fn count_lost(&mut self, events: u64) {
         self.lost = self.lost.saturating_add(events);
+    }
+
+    /// Bytes of the blocks of records before the codecs.
+    pub(crate) fn raw_bytes(&self) -> u64 {
+        self.raw_bytes
     }
 
     /// Number of the file that the next record goes to, from 0.
@@ -173,7 +228,8 @@ impl Writer {
             true => Ok(()),
             false => self.end_block(),
         };
-        let ended = ended.and_then(|()| self.end_file("yes"));
+        let begun = ended.and_then(|()| self.begin_first());
+        let ended = begun.and_then(|()| self.end_file("yes"));
         let released = self.out.release();
         ended.and(released)
     }
@@ -181,7 +237,12 @@ impl Writer {
     fn end_block(&mut self) -> Result<(), Error> {
         let records = self.encoder.records();
         let payload = self.encoder.finish();
+        self.begin_first()?;
+        if self.grown {
+            self.send_schema(false)?;
+        }
         self.since_schema += payload.len();
+        self.raw_bytes += payload.len() as u64;
         self.send(Kind::Records, records, payload, false)?;
         self.records += u64::from(records);
         (self.first_ns, self.last_ns) = (0, 0);
@@ -203,6 +264,15 @@ impl Writer {
         }
     }
 
+    /// Begins the first file.
+    fn begin_first(&mut self) -> Result<(), Error> {
+        if self.begun {
+            return Ok(());
+        }
+        self.begun = true;
+        self.begin_file()
+    }
+
     fn begin_file(&mut self) -> Result<(), Error> {
         self.segment_began = Instant::now();
         let mut context = self.context.clone();
@@ -215,6 +285,16 @@ impl Writer {
 
     fn send_schema(&mut self, starts_file: bool) -> Result<(), Error> {
         self.since_schema = 0;
+        if std::mem::take(&mut self.grown) {
+            self.growths += 1;
+            let all = self.growths >= MAX_GROWTHS;
+            if all {
+                self.used.fill(true);
+            }
+            let used = |position| self.used.get(position) == Some(&true);
+            self.definitions = self.schema.subset(used).encode();
+            self.schema_id = crc32c::crc32c(&self.definitions);
+        }
         self.send(Kind::Schema, 0, self.definitions.clone(), starts_file)
     }
 
@@ -253,8 +333,8 @@ impl Writer {
             records_before: self.records,
             records,
             schema_id: self.schema_id,
-            first_ns: self.first_ns,
-            last_ns: self.last_ns,
+            first_ns: if records == 0 { 0 } else { self.first_ns },
+            last_ns: if records == 0 { 0 } else { self.last_ns },
             lost: self.lost,
         };
         self.sequence += 1;

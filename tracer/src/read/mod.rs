@@ -7,7 +7,7 @@ mod findings;
 mod order;
 mod scan;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
@@ -57,6 +57,8 @@ pub struct Reader<R> {
     scanner: Scanner<R>,
     codecs: Codecs,
     schemas: HashMap<u32, Arc<Schema>>,
+    /// Schemas that blocks name and that have not come.
+    missing: HashSet<u32>,
     order: Order,
     ready: VecDeque<Item>,
     blocks: Vec<Indexed>,
@@ -79,7 +81,7 @@ impl Reader<File> {
         let error = |why| Error::input(path, why);
         let mut file = File::open(path).map_err(error)?;
         let mut first = Self::new(file.try_clone().map_err(error)?, keys)?;
-        while first.schemas.is_empty() {
+        while first.schemas.is_empty() || !first.missing.is_empty() {
             match first.next() {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
@@ -101,6 +103,7 @@ impl<R: Read + 'static> Reader<R> {
             scanner: self.scanner.boxed(),
             codecs: self.codecs,
             schemas: self.schemas,
+            missing: self.missing,
             order: self.order,
             ready: self.ready,
             blocks: self.blocks,
@@ -131,6 +134,7 @@ impl<R: Read> Reader<R> {
             scanner,
             codecs: Codecs::new(keys),
             schemas: HashMap::new(),
+            missing: HashSet::new(),
             order: Order::default(),
             ready: VecDeque::new(),
             blocks: Vec::new(),
@@ -285,6 +289,7 @@ impl<R: Read> Reader<R> {
                     if self.schemas.len() < MAX_SCHEMAS {
                         let id = crc32c::crc32c(&payload);
                         self.schemas.insert(id, Arc::clone(&schema));
+                        self.missing.remove(&id);
                     }
                     self.ready.push_back(Item::Schema(schema));
                 }
@@ -299,7 +304,12 @@ impl<R: Read> Reader<R> {
                     let found = Records::new(Arc::clone(schema), payload);
                     self.ready.push_back(Item::Records(*header, found));
                 }
-                None => self.find(offset, Problem::NoSchema { sequence, records }),
+                None => {
+                    if self.missing.len() < MAX_SCHEMAS {
+                        self.missing.insert(header.schema_id);
+                    }
+                    self.find(offset, Problem::NoSchema { sequence, records });
+                }
             },
             Kind::End => match pairs::decode(&payload) {
                 Ok(end) => {

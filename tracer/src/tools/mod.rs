@@ -4,6 +4,7 @@ mod fields;
 mod json;
 mod perfetto;
 mod recover;
+mod rewrite;
 mod statistics;
 mod text;
 mod top;
@@ -11,9 +12,9 @@ mod top;
 use std::io::Read;
 use std::sync::Arc;
 
-use amino_schema::trace::Schema;
 use amino_schema::trace::pairs::Pairs;
 use amino_schema::trace::record::Record;
+use amino_schema::trace::{BlockHeader, Schema};
 
 pub use fields::{error_name, symbolic};
 pub use json::JsonLines;
@@ -38,6 +39,9 @@ pub trait Consumer {
         Ok(())
     }
 
+    /// The header of a block whose records come next.
+    fn block(&mut self, _header: &BlockHeader) {}
+
     /// A record.
     fn record(&mut self, record: &Record<'_>) -> Result<(), Error>;
 
@@ -59,6 +63,7 @@ pub fn consume<R: Read>(
             Item::Schema(schema) => consumer.schema(&schema)?,
             Item::Context(context) => consumer.context(&context)?,
             Item::Records(header, mut records) => {
+                consumer.block(&header);
                 let mut read = 0;
                 let malformed = loop {
                     match records.next() {

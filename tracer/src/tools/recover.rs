@@ -2,18 +2,14 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 
+use amino_schema::trace::Schema;
 use amino_schema::trace::pairs::Pairs;
 use amino_schema::trace::record::Record;
-use amino_schema::trace::{Codec, Schema};
 
-use super::fields::Fields;
-use super::{Consumer, consume};
+use super::consume;
+use super::rewrite::{Change, Changed, Rewrite};
 use crate::Error;
-use crate::assemble::{Writer, WriterOptions};
-use crate::codec::Zstd;
-use crate::output::{FileOptions, FileOutput, Output, Transformed};
 use crate::read::{Finding, Reader};
 
 /// What became of a damaged trace.
@@ -31,12 +27,8 @@ pub fn recover<R: Read>(
     path: &Path,
     report: &mut dyn FnMut(&Finding),
 ) -> Result<Recovered, Error> {
-    let mut copy = Copy {
-        path,
-        writer: None,
-        schema: None,
-        context: Pairs::new(),
-    };
+    let mut mark = Mark;
+    let mut copy = Rewrite::new(path, &mut mark);
     let mut lost = 0u64;
     let records = consume(reader, &mut copy, &mut |finding| {
         lost = lost.saturating_add(finding.what.lost_records());
@@ -45,65 +37,21 @@ pub fn recover<R: Read>(
     Ok(Recovered { records, lost })
 }
 
-struct Copy<'a> {
-    path: &'a Path,
-    writer: Option<Writer>,
-    schema: Option<Arc<Schema>>,
-    context: Pairs,
-}
+/// Marks the context, and changes nothing else.
+struct Mark;
 
-impl Copy<'_> {
-    /// Begins the new trace with the schema of its first record.
-    fn writer(&mut self, schema: &Schema) -> Result<&mut Writer, Error> {
-        if self.writer.is_none() {
-            let file = FileOutput::new(self.path, FileOptions::default());
-            let zstd = Box::new(Zstd::new(Zstd::LEVEL));
-            let out: Box<dyn Output> = Box::new(Transformed::new(zstd, 0, Box::new(file)));
-            let own =
-                |(name, _): &(String, Vec<u8>)| !matches!(name.as_str(), "segment" | "sequence");
-            let mut context = self.context.clone();
-            context.retain(own);
-            context.push(("recovered".into(), b"yes".to_vec()));
-            let options = WriterOptions::default();
-            let codecs = [Codec::Zstd];
-            let writer = Writer::begin(options, schema.clone(), context, &codecs, out)?;
-            self.writer = Some(writer);
-            self.schema = Some(Arc::new(schema.clone()));
-        }
-        self.writer.as_mut().ok_or(Error::Ended)
-    }
-}
-
-impl Consumer for Copy<'_> {
-    fn context(&mut self, context: &Pairs) -> Result<(), Error> {
-        if self.context.is_empty() {
-            self.context.clone_from(context);
-        }
-        Ok(())
+impl Change for Mark {
+    fn schema(&mut self, schema: &Schema) -> Result<Schema, Error> {
+        Ok(schema.clone())
     }
 
-    fn record(&mut self, record: &Record<'_>) -> Result<(), Error> {
-        let same = self
-            .schema
-            .as_ref()
-            .is_none_or(|schema| **schema == *record.schema());
-        if !same {
-            let why = "the trace has several schemas, which one trace cannot hold";
-            return Err(Error::Setup(why.to_owned()));
-        }
-        let messages = &record.schema().messages;
-        let position = messages.binary_search_by_key(&record.message.id, |it| it.id);
-        let fields = Fields::of(record);
-        let (thread, time) = (fields.thread() as u64, fields.time.unwrap_or(0));
-        let values = record.fields().map(|(_, value)| value).collect::<Vec<_>>();
-        let position = position.unwrap_or(usize::MAX);
-        self.writer(record.schema())?
-            .put(position, thread, time, &values)
+    fn context(&mut self, mut context: Pairs) -> Result<Pairs, Error> {
+        context.push(("recovered".into(), b"yes".to_vec()));
+        Ok(context)
     }
 
-    fn finish(&mut self) -> Result<(), Error> {
-        let empty = Schema::default();
-        let schema = self.schema.clone();
-        self.writer(schema.as_deref().unwrap_or(&empty))?.finish()
+    fn record(&mut self, record: &Record<'_>, values: &mut Vec<Changed>) -> Result<bool, Error> {
+        values.extend(record.fields().map(|(_, value)| Changed::same(value)));
+        Ok(true)
     }
 }

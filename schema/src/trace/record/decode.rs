@@ -64,7 +64,7 @@ impl<'a> Record<'a> {
     }
 
     /// The schema that describes it.
-    pub fn schema(&self) -> &'a Schema {
+    pub fn schema(&self) -> &'a Arc<Schema> {
         &self.records.schema
     }
 }

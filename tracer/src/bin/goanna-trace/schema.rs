@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::common::{Failure, Findings, Source, output};
 
-/// Print the messages and fields that the trace defines
+/// Print the messages and fields of which the trace has records
 #[derive(Debug, clap::Args)]
 pub struct SchemaOf {
     #[command(flatten)]
@@ -24,18 +24,20 @@ impl SchemaOf {
     pub fn run(&self) -> Result<u8, Failure> {
         let mut reader = self.source.open()?;
         let mut findings = Findings::of(&self.source);
-        let schema = loop {
-            match reader.next().map_err(|error| self.source.failure(error))? {
-                Some(Item::Schema(schema)) => break Some(schema),
-                Some(Item::Finding(finding)) => findings.report(&finding),
-                Some(_) => {}
-                None => break None,
+        let mut schema = Schema::default();
+        while let Some(item) = reader.next().map_err(|error| self.source.failure(error))? {
+            match item {
+                Item::Schema(more) => {
+                    let extended = schema.extend(&more);
+                    extended.map_err(|why| self.source.failure(Error::Setup(why.to_string())))?;
+                }
+                Item::Finding(finding) => findings.report(&finding),
+                _ => {}
             }
-        };
-        let text = match (schema, self.json) {
-            (Some(schema), true) => format!("{:#}\n", as_json(&schema)),
-            (Some(schema), false) => table(&schema),
-            (None, _) => String::new(),
+        }
+        let text = match self.json {
+            true => format!("{:#}\n", as_json(&schema)),
+            false => table(&schema),
         };
         let mut out = output(None)?;
         let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
