@@ -111,14 +111,18 @@ static void freeze(int fd)
 static void flags(void)
 {
 	struct fsxattr attributes;
-	int flags, fd;
+	int before, flags, fd;
 
 	make("mine", "x");
 	if (geteuid() == 0)
 		MUST(chown("mine", NOBODY, NOBODY));
 	fd = MUST(open("mine", O_RDWR));
+	MUST(ioctl(fd, FS_IOC_GETFLAGS, &before));
 	T("get", ioctl(fd, FS_IOC_FSGETXATTR, &attributes));
 	T("set again", ioctl(fd, FS_IOC_FSSETXATTR, &attributes));
+	MUST(ioctl(fd, FS_IOC_GETFLAGS, &flags));
+	/* For one, that the file is stored in extents. */
+	IS("the flags that this form does not have are as before", flags == before);
 	T("set null", ioctl(fd, FS_IOC_FSSETXATTR, NULL));
 	CHILD("the owner", {
 		drop();

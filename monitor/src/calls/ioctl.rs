@@ -181,13 +181,16 @@ fn set_extended_flags(call: &Call<'_>, place: &Place) -> Result<Answer> {
     // The flags, hints about the sizes of extents, and the project; the number of extents, in the third word, is only read.
     let (extended, others) = (word(0), word(1) | word(3) | word(4));
     let set = EXTENDED.iter().filter(|(bit, _)| extended & bit != 0);
-    let flags = set.fold(0, |all, (_, flag)| all | flag);
+    let wanted = set.fold(0, |all, (_, flag)| all | flag);
     let caller = call.caller()?;
-    ops::may_set_flags(&caller, place, flags)?;
-    if extended != to_extended(flags) || others != 0 {
+    ops::may_set_flags(&caller, place, wanted)?;
+    if extended != to_extended(wanted) || others != 0 {
         return Err(Errno::EOPNOTSUPP.into());
     }
-    ops::set_flags(&caller, place, flags)?;
+    // The request says nothing about the other flags of chattr(1). Without the one for extents, ext4 stores a file in another way.
+    let named = EXTENDED.iter().fold(0, |all, (_, flag)| all | flag);
+    let kept = place.mount.fs.flags(&caller, &place.node)? & !named;
+    ops::set_flags(&caller, place, wanted | kept)?;
     Ok(Answer::DONE)
 }
 
