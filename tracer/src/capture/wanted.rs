@@ -17,12 +17,32 @@ pub enum Data {
     UpTo(usize),
 }
 
+/// What is found out about the files that a call names. Each costs some calls to the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Details {
+    /// Where paths lead, and the paths of the files that descriptors name.
+    pub paths: bool,
+    /// Identity and state of the files.
+    pub files: bool,
+}
+
+impl Default for Details {
+    /// All of it.
+    fn default() -> Self {
+        Self {
+            paths: true,
+            files: true,
+        }
+    }
+}
+
 /// What a source is asked for: the union of what several tracers want.
 #[derive(Debug)]
 pub struct Wanted {
     filters: Vec<Arc<Filter>>,
     calls: CallSet,
     data: Data,
+    details: Details,
 }
 
 impl Wanted {
@@ -36,7 +56,22 @@ impl Wanted {
             filters,
             calls,
             data,
+            details: Details::default(),
         }
+    }
+
+    /// The same, where no tracer needs other `details` than these. A filter that asks for names of files needs all of them.
+    #[must_use]
+    pub fn with_details(mut self, details: Details) -> Self {
+        if !self.filters.iter().any(|filter| filter.asks_for_names()) {
+            self.details = details;
+        }
+        self
+    }
+
+    /// What is found out about files.
+    pub fn details(&self) -> Details {
+        self.details
     }
 
     /// The calls of which one may be wanted.

@@ -220,6 +220,19 @@ static void serve(void)
 	}
 }
 
+// Opens a file and fails to open another one, before and after a change of the root directory to `directory`, in which both names exist or not.
+static void root(const char *directory)
+{
+	open("/proc/version", O_RDONLY);
+	open("/nowhere", O_RDONLY);
+	if (chroot(directory) != 0 || chdir("/") != 0)
+		_exit(89);
+	open("/file", O_RDONLY);
+	open("file", O_RDONLY);
+	open("/nowhere", O_RDONLY);
+	open("/new", O_WRONLY | O_CREAT, 0600);
+}
+
 int main(int argc, char **argv)
 {
 	self = argv[0];
@@ -238,6 +251,8 @@ int main(int argc, char **argv)
 		stops();
 	else if (!strcmp(what, "filters"))
 		filters();
+	else if (!strcmp(what, "root"))
+		root(argv[2]);
 	else if (!strcmp(what, "serve"))
 		serve();
 	else

@@ -15,14 +15,15 @@ pub trait Names {
 }
 
 impl DecodedCall {
-    /// Adds to each descriptor the file that it names, and to each path where it leads. To be called before the kernel performs the
-    /// call: afterwards a path may lead elsewhere.
+    /// Adds to each descriptor the file that it names, and to each path where it leads. A directory before an absolute path is left out: the
+    /// kernel does not look at it. To be called before the kernel performs the call: afterwards a path may lead elsewhere.
     pub fn name(&mut self, names: &dyn Names) {
         let Some(signature) = self.signature else {
             return;
         };
         let mut directory = libc::AT_FDCWD;
         for index in 0..self.args.len() {
+            let is_before_absolute = self.is_before_absolute_path(index);
             let param = signature.params.get(index);
             let kind = param.map_or(Kind::Address, |param| param.kind);
             let follow = match kind {
@@ -32,6 +33,7 @@ impl DecodedCall {
             match self.args.get_mut(index) {
                 Some(Value::Descriptor { number, file }) => {
                     let asked = *number >= 0 || matches!(kind, Kind::Directory);
+                    let asked = asked && !is_before_absolute;
                     *file = asked.then(|| names.descriptor(*number)).flatten();
                     directory = *number;
                 }
@@ -45,6 +47,14 @@ impl DecodedCall {
                 _ => {}
             }
         }
+    }
+
+    /// Whether an absolute path follows argument `index`: the kernel does not look at the directory that it names.
+    fn is_before_absolute_path(&self, index: usize) -> bool {
+        let param = self.signature.and_then(|one| one.params.get(index));
+        let next = self.args.get(index + 1);
+        matches!(param, Some(param) if matches!(param.kind, Kind::Directory))
+            && matches!(next, Some(Value::Path { given, .. }) if given.first() == Some(&b'/'))
     }
 
     /// Whether the call follows a symbolic link that is the last component of a path.

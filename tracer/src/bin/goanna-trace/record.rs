@@ -13,7 +13,7 @@ use goanna_tracer::assemble::{
     Aggregate, Assembly, Groups, RotateWhen, StreamAssembly, WriterOptions,
 };
 use goanna_tracer::capture::ptrace::{Ptrace, Signals, Target};
-use goanna_tracer::capture::{CaptureError, Data, Source, Wanted};
+use goanna_tracer::capture::{CaptureError, Data, Details, Source, Wanted};
 use goanna_tracer::codec::Key;
 use goanna_tracer::output::{
     Address, FileOptions, FileOutput, OnFailure, Output, Rotation, SocketOptions, SocketOutput,
@@ -126,7 +126,14 @@ impl Record {
             DataMode::None => Data::None,
             DataMode::Hash | DataMode::Full => Data::UpTo(MAX_DATA),
         };
-        let wanted = Wanted::new(vec![filter], data);
+        let details = match self.assemble.as_str() {
+            "aggregate" => Details::default(),
+            _ => Details {
+                paths: self.fields.paths,
+                files: self.fields.files,
+            },
+        };
+        let wanted = Wanted::new(vec![filter], data).with_details(details);
         // Before the pipeline starts a thread.
         let signals = Signals::hold().map_err(|why| Failure::Usage(format!("signals: {why}")))?;
         let pipeline = self.pipeline()?;

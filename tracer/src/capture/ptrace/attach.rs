@@ -122,22 +122,20 @@ impl Follower<'_> {
             std::thread::sleep(ALL_STOP_PAUSE);
         }
         let mut seen = Vec::new();
-        let mut subjects: Vec<_> = self
-            .threads
-            .values()
-            .map(|thread| thread.subject.clone())
-            .collect();
-        subjects.sort_by_key(|subject| (subject.pid, subject.tid));
-        for subject in subjects {
+        let mut threads: Vec<_> = self.threads.values().collect();
+        threads.sort_by_key(|thread| (thread.subject.pid, thread.subject.tid));
+        let mut events = Vec::new();
+        for thread in threads {
+            let subject = &thread.subject;
             if seen.contains(&subject.pid) {
                 continue;
             }
             seen.push(subject.pid);
-            let descriptors = snapshot::descriptors(&subject);
-            let mappings = snapshot::mappings(&subject);
-            for event in descriptors.iter().chain(&mappings) {
-                self.send(event);
-            }
+            events.extend(snapshot::descriptors(&self.tracer, thread));
+            events.extend(snapshot::mappings(subject));
+        }
+        for event in events {
+            self.send(&event);
         }
         for (tid, status) in stops.into_iter().chain(others) {
             self.stop(tid, status)?;

@@ -2,7 +2,8 @@
 //!
 //! Paths are as the tracer sees them: under a chroot, or in another mount namespace, they are not what the program calls its files.
 
-use std::cell::RefCell;
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,7 +13,8 @@ use goanna_sys::procfs;
 use goanna_syscalls::{DecodedCall, Kind, Memory, Names, Operation, Returns, Value};
 use rustix::fs::{Mode, OFlags, ResolveFlags, Stat};
 
-use super::thread::Recorded;
+use super::thread::{Recorded, Thread};
+use crate::capture::Details;
 use crate::event::File;
 
 /// A tracee's memory.
@@ -24,29 +26,68 @@ impl Memory for Remote {
     }
 }
 
+/// What the names of files depend on in the tracer itself.
+#[derive(Debug)]
+pub struct Tracer {
+    root: Option<Root>,
+    /// Its directory in /proc.
+    own: String,
+}
+
+impl Tracer {
+    /// This process.
+    pub fn this() -> Self {
+        Self {
+            root: Root::of("self"),
+            own: format!("/proc/{}", std::process::id()),
+        }
+    }
+}
+
+/// Identifies a task's root directory and its mount namespace.
+#[derive(Debug, PartialEq, Eq)]
+struct Root {
+    directory: (u64, u64),
+    namespace: (u64, u64),
+}
+
+impl Root {
+    fn of(task: impl std::fmt::Display) -> Option<Self> {
+        let identity = |link: &str| {
+            let stat = rustix::fs::stat(format!("/proc/{task}/{link}")).ok()?;
+            Some((stat.st_dev, stat.st_ino))
+        };
+        Some(Self {
+            directory: identity("root")?,
+            namespace: identity("ns/mnt")?,
+        })
+    }
+}
+
 /// The names of a stopped thread.
-pub struct ThreadNames {
+pub struct ThreadNames<'a> {
+    tracer: &'a Tracer,
     tid: i32,
     pid: i32,
+    has_our_root: &'a Cell<Option<bool>>,
+    details: Details,
     /// The files of the paths asked for, in order.
     paths: RefCell<Vec<Option<OwnedFd>>>,
 }
 
 const DELETED: &[u8] = b" (deleted)";
 
-impl ThreadNames {
-    /// Of thread `tid` of process `pid`.
-    pub fn new(tid: i32, pid: i32) -> Self {
+impl<'a> ThreadNames<'a> {
+    /// Of `thread`, as far as `details` are wanted.
+    pub fn new(tracer: &'a Tracer, thread: &'a Thread, details: Details) -> Self {
         Self {
-            tid,
-            pid,
+            tracer,
+            tid: thread.subject.tid,
+            pid: thread.subject.pid,
+            has_our_root: &thread.has_our_root,
+            details,
             paths: RefCell::default(),
         }
-    }
-
-    /// The files of the paths asked for, in order.
-    pub fn into_paths(self) -> Vec<Option<OwnedFd>> {
-        self.paths.into_inner()
     }
 
     fn resolve(
@@ -99,6 +140,12 @@ impl ThreadNames {
             if is_absolute {
                 return rustix::fs::open(path, flags, Mode::empty()).ok();
             }
+            // One walk, by the kernel's link to the directory, unless that makes the path too long.
+            let start = self.start(directory);
+            if start.len() + path.len() + 1 < libc::PATH_MAX as usize {
+                let whole = [start.as_bytes(), b"/", path.as_bytes()].concat();
+                return rustix::fs::open(whole, flags, Mode::empty()).ok();
+            }
             let start = self.open_start(directory)?;
             return rustix::fs::openat(start, path, flags, Mode::empty()).ok();
         }
@@ -139,18 +186,19 @@ impl ThreadNames {
 
     /// Whether the thread has the same root directory as the tracer, in the same mount namespace.
     fn has_our_root(&self) -> bool {
-        let same = |theirs: String, ours: &str| {
-            let theirs = rustix::fs::stat(theirs);
-            let ours = rustix::fs::stat(ours);
-            matches!((theirs, ours), (Ok(theirs), Ok(ours))
-                if theirs.st_dev == ours.st_dev && theirs.st_ino == ours.st_ino)
-        };
-        same(format!("/proc/{}/root", self.tid), "/")
-            && same(format!("/proc/{}/ns/mnt", self.tid), "/proc/self/ns/mnt")
+        self.has_our_root.get().unwrap_or_else(|| {
+            let theirs = Root::of(self.tid);
+            let has_ours = theirs.is_some() && theirs == self.tracer.root;
+            self.has_our_root.set(Some(has_ours));
+            has_ours
+        })
     }
 
     /// The path with what means another thing to each process replaced: `/proc/self`, and `/dev/fd`, which leads there.
-    fn of_this_process(&self, path: &[u8]) -> Vec<u8> {
+    fn of_this_process<'p>(&self, path: &'p [u8]) -> Cow<'p, [u8]> {
+        if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
+            return path.into();
+        }
         let Self { tid, pid, .. } = self;
         let fixed: [(&[u8], String); 6] = [
             (b"/proc/self", format!("/proc/{pid}")),
@@ -164,25 +212,27 @@ impl ThreadNames {
             if let Some(rest) = path.strip_prefix(*prefix)
                 && matches!(rest.first(), None | Some(b'/'))
             {
-                return [own.as_bytes(), rest].concat();
+                return [own.as_bytes(), rest].concat().into();
             }
         }
-        path.to_vec()
+        path.into()
     }
 
     /// The path of a file that the tracer has open. `None` where it lies below the tracer's own directory in /proc: the program meant its own.
     fn path_of(&self, file: &OwnedFd) -> Option<Box<[u8]>> {
         let link = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
         let path = link.into_os_string().into_vec();
-        let own = format!("/proc/{}", std::process::id());
-        let is_own = path.strip_prefix(own.as_bytes());
+        let is_own = path.strip_prefix(self.tracer.own.as_bytes());
         let is_own = is_own.is_some_and(|rest| matches!(rest.first(), None | Some(b'/')));
         (!is_own).then(|| path.into())
     }
 }
 
-impl Names for ThreadNames {
+impl Names for ThreadNames<'_> {
     fn descriptor(&self, number: i32) -> Option<Box<[u8]>> {
+        if !self.details.paths {
+            return None;
+        }
         let link = if number == libc::AT_FDCWD {
             procfs::cwd(self.tid)
         } else {
@@ -199,15 +249,46 @@ impl Names for ThreadNames {
 
     fn path(&self, directory: i32, path: &[u8], follow: bool) -> Option<Box<[u8]>> {
         let (resolved, file) = self.resolve(directory, path, follow);
-        self.paths.borrow_mut().push(file);
+        if self.details.files {
+            self.paths.borrow_mut().push(file);
+        }
         resolved
     }
 }
 
-/// The file of descriptor `number`, whose path is known already.
-fn of_descriptor(tid: i32, number: i32, path: Option<Box<[u8]>>) -> Option<File> {
-    let stat = rustix::fs::stat(format!("/proc/{tid}/fd/{number}")).ok()?;
-    Some(file(&stat, path))
+/// The names of a call that has opened a file: the kernel says where its path has led.
+struct Opened<'a> {
+    names: &'a ThreadNames<'a>,
+    path: Option<Box<[u8]>>,
+}
+
+impl Names for Opened<'_> {
+    fn descriptor(&self, number: i32) -> Option<Box<[u8]>> {
+        self.names.descriptor(number)
+    }
+
+    fn path(&self, _: i32, _: &[u8], _: bool) -> Option<Box<[u8]>> {
+        self.path.clone()
+    }
+}
+
+impl ThreadNames<'_> {
+    /// The file of descriptor `number`, whose path is known already.
+    fn of_descriptor(&self, number: i32, path: Option<Box<[u8]>>) -> Option<File> {
+        let stat = rustix::fs::stat(format!("/proc/{}/fd/{number}", self.tid)).ok()?;
+        Some(file(&stat, path))
+    }
+
+    fn of_descriptors(&self, call: &DecodedCall) -> Vec<(u8, File)> {
+        let found = descriptors(call);
+        found
+            .filter_map(|(index, number, path)| Some((index, self.of_descriptor(number, path)?)))
+            .collect()
+    }
+
+    fn are_wanted(&self) -> bool {
+        self.details.paths || self.details.files
+    }
 }
 
 /// A file's identity and state.
@@ -222,16 +303,6 @@ pub fn file(stat: &Stat, path: Option<Box<[u8]>>) -> File {
     }
 }
 
-/// The files of descriptors that a call is about to close.
-pub fn closing(tid: i32, call: &DecodedCall) -> Vec<(u8, File)> {
-    if call.operation() != Some(Operation::Close) {
-        return Vec::new();
-    }
-    descriptors(call)
-        .filter_map(|(index, number, path)| Some((index, of_descriptor(tid, number, path)?)))
-        .collect()
-}
-
 /// The descriptors among a call's arguments.
 fn descriptors(call: &DecodedCall) -> impl Iterator<Item = (u8, i32, Option<Box<[u8]>>)> {
     let values = (0..).zip(&call.args);
@@ -244,27 +315,90 @@ fn descriptors(call: &DecodedCall) -> impl Iterator<Item = (u8, i32, Option<Box<
 /// The index that stands for the result.
 const RESULT: u8 = 6;
 
-/// The files that the arguments and the result of a call name, after the call.
-pub fn after(tid: i32, pid: i32, recorded: &mut Recorded, result: i64) -> Vec<(u8, File)> {
-    let call = &recorded.call;
-    let mut files = std::mem::take(&mut recorded.closing);
-    let is_closed = !files.is_empty();
-    if !is_closed {
-        files.extend(
-            descriptors(call).filter_map(|(index, number, path)| {
-                Some((index, of_descriptor(tid, number, path)?))
-            }),
-        );
+/// At the entry of a call: finds out what its arguments name, and the files of descriptors that it closes.
+pub fn before(names: &ThreadNames<'_>, recorded: &mut Recorded) {
+    if names.are_wanted() && !opens(&recorded.call) {
+        recorded.call.name(names);
+        recorded.paths = names.paths.take();
     }
+    if names.details.files && recorded.call.operation() == Some(Operation::Close) {
+        recorded.closing = names.of_descriptors(&recorded.call);
+    }
+}
+
+/// Whether a call opens the file that its path names. Then what the path names is found out at the exit, where the descriptor tells it. A call
+/// that fails has not changed what its path leads to.
+fn opens(call: &DecodedCall) -> bool {
+    let is_open = matches!(
+        i64::from(call.nr),
+        libc::SYS_open | libc::SYS_openat | libc::SYS_openat2 | libc::SYS_creat
+    );
+    // The path of an O_TMPFILE is that of a directory.
+    let is_nameless = call
+        .open_flags()
+        .is_some_and(|flags| flags & libc::O_TMPFILE as u64 == libc::O_TMPFILE as u64);
+    is_open && !is_nameless
+}
+
+/// At the exit of a call: the files that its arguments and its result name.
+pub fn after(names: &ThreadNames<'_>, recorded: &mut Recorded, result: i64) -> Vec<(u8, File)> {
+    if !names.are_wanted() {
+        return Vec::new();
+    }
+    let returned = returned_descriptor(&recorded.call, result);
+    let path = returned.and_then(|number| names.descriptor(number));
+    if opens(&recorded.call) {
+        match &path {
+            Some(_) => recorded.call.name(&Opened {
+                names,
+                path: path.clone(),
+            }),
+            None => recorded.call.name(names),
+        }
+        recorded.paths = names.paths.take();
+    }
+    let returned = returned.and_then(|number| names.of_descriptor(number, path));
+    if !names.details.files {
+        return returned.map(|file| (RESULT, file)).into_iter().collect();
+    }
+    let mut files = std::mem::take(&mut recorded.closing);
+    if files.is_empty() {
+        files = names.of_descriptors(&recorded.call);
+    }
+    match &returned {
+        Some(file) if opens(&recorded.call) => {
+            let path = paths(&recorded.call).next();
+            files.extend(path.map(|(index, _)| (index, file.clone())));
+        }
+        _ => files.extend(of_paths(recorded, result)),
+    }
+    files.extend(returned.map(|file| (RESULT, file)));
+    files
+}
+
+/// The descriptor that a call has returned.
+fn returned_descriptor(call: &DecodedCall, result: i64) -> Option<i32> {
+    let returns = call.signature?.returns;
+    let number = i32::try_from(result).ok()?;
+    (returns == Returns::Descriptor && number >= 0).then_some(number)
+}
+
+/// The paths among a call's arguments, with where they lead.
+fn paths(call: &DecodedCall) -> impl Iterator<Item = (u8, &Option<Box<[u8]>>)> {
+    let values = (0..).zip(&call.args);
+    values.filter_map(|(index, value)| match value {
+        Value::Path { resolved, .. } => Some((index, resolved)),
+        _ => None,
+    })
+}
+
+/// The files of a call's paths.
+fn of_paths(recorded: &mut Recorded, result: i64) -> Vec<(u8, File)> {
+    let mut files = Vec::new();
+    let call = &recorded.call;
     let mut opened = recorded.paths.drain(..);
-    let paths = (0..)
-        .zip(&call.args)
-        .filter_map(|(index, value)| match value {
-            Value::Path { resolved, .. } => Some((index, resolved)),
-            _ => None,
-        });
     let makes_name = result >= 0 && makes_name(call);
-    for (index, resolved) in paths {
+    for (index, resolved) in paths(call) {
         let at_entry = opened.next().flatten();
         let stat = match (at_entry, resolved) {
             (Some(file), _) if !(makes_name && is_last_path(call, index)) => {
@@ -274,14 +408,6 @@ pub fn after(tid: i32, pid: i32, recorded: &mut Recorded, result: i64) -> Vec<(u
             _ => None,
         };
         files.extend(stat.map(|stat| (index, file(&stat, resolved.clone()))));
-    }
-    let returns = call.signature.map(|signature| signature.returns);
-    if returns == Some(Returns::Descriptor)
-        && let Ok(number) = i32::try_from(result)
-        && number >= 0
-    {
-        let path = ThreadNames::new(tid, pid).descriptor(number);
-        files.extend(of_descriptor(tid, number, path).map(|file| (RESULT, file)));
     }
     files
 }

@@ -11,7 +11,7 @@ use goanna_sys::ptrace::{self, CallStop, Status};
 use goanna_sys::{Errno, pidfd, procfs};
 use goanna_syscalls::{DecodedCall, Outcome, Treatment, decode};
 
-use super::files::{self, Remote, ThreadNames};
+use super::files::{self, Remote, ThreadNames, Tracer};
 use super::own::Own;
 use super::thread::{Mode, Pending, Recorded, Thread, subject};
 use crate::capture::{CaptureError, Wanted};
@@ -27,6 +27,7 @@ const PARENT_PAUSE: Duration = Duration::from_micros(200);
 pub struct Follower<'a> {
     pub(super) wanted: &'a Wanted,
     pub(super) sink: &'a dyn Sink,
+    pub(super) tracer: Tracer,
     /// What the seccomp filter stops.
     pub(super) stopped_calls: CallSet,
     pub(super) threads: HashMap<i32, Thread>,
@@ -48,6 +49,7 @@ impl<'a> Follower<'a> {
         Self {
             wanted,
             sink,
+            tracer: Tracer::this(),
             stopped_calls,
             threads: HashMap::new(),
             early: HashSet::new(),
@@ -134,15 +136,18 @@ impl<'a> Follower<'a> {
 
     /// Records what a stop of a followed thread tells.
     pub(super) fn note(&mut self, tid: i32, status: Status, now: u64) -> Result<(), Errno> {
-        let is_call = matches!(status, Status::Seccomp | Status::SyscallStop);
-        let is_entry = is_call && matches!(ptrace::call_stop(tid)?, CallStop::Entry { .. });
+        let call = match status {
+            Status::Seccomp | Status::SyscallStop => ptrace::call_stop(tid)?,
+            _ => CallStop::Other,
+        };
+        let is_entry = matches!(call, CallStop::Entry { .. });
         // Any stop takes the place of the one that the thread was told to make. After one at a call's entry, the call is interrupted.
         let thread = self.threads.get_mut(&tid).filter(|_| !is_entry);
         if thread.is_some_and(|thread| std::mem::take(&mut thread.is_interrupted)) {
             super::attach::restart_undisturbed(tid, None);
         }
         match status {
-            Status::Seccomp | Status::SyscallStop => self.call_stop(tid, now)?,
+            Status::Seccomp | Status::SyscallStop => self.call_stop(tid, call, now),
             Status::NewChild { child, .. } => self.new_child(tid, child, now),
             Status::Exec { former_tid } => self.executed(tid, former_tid, now),
             Status::SignalDelivery(signal) => {
@@ -164,8 +169,8 @@ impl<'a> Follower<'a> {
         }
     }
 
-    fn call_stop(&mut self, tid: i32, now: u64) -> Result<(), Errno> {
-        match ptrace::call_stop(tid)? {
+    fn call_stop(&mut self, tid: i32, stop: CallStop, now: u64) {
+        match stop {
             CallStop::Entry {
                 nr,
                 args,
@@ -180,7 +185,6 @@ impl<'a> Follower<'a> {
             CallStop::Exit { result } => self.finish(tid, result, now),
             CallStop::Other => {}
         }
-        Ok(())
     }
 
     fn begin(&mut self, tid: i32, nr: u64, args: [u64; 6], is_native: bool, now: u64) {
@@ -207,16 +211,11 @@ impl<'a> Follower<'a> {
         };
         let own = Own::of(nr, &args);
         let recorded = wanted.may_want(nr, &thread.subject).then(|| {
-            let mut call = decode(nr, args, &Remote(tid), &wanted.limits());
-            let names = ThreadNames::new(tid, thread.subject.pid);
-            call.name(&names);
-            Recorded {
-                subject: thread.subject.clone(),
-                closing: files::closing(tid, &call),
-                call,
-                entered_ns: now,
-                paths: names.into_paths(),
-            }
+            let call = decode(nr, args, &Remote(tid), &wanted.limits());
+            let names = ThreadNames::new(&self.tracer, thread, wanted.details());
+            let mut recorded = Recorded::new(thread.subject.clone(), call, now);
+            files::before(&names, &mut recorded);
+            recorded
         });
         if recorded.is_some() || own != Own::Nothing {
             thread.pending = Some(Pending { recorded, own });
@@ -248,8 +247,8 @@ impl<'a> Follower<'a> {
         if let Some(mut recorded) = pending.recorded {
             let limits = self.wanted.limits();
             recorded.call.complete(result, &Remote(tid), &limits);
-            let pid = thread.subject.pid;
-            let files = files::after(tid, pid, &mut recorded, result);
+            let names = ThreadNames::new(&self.tracer, thread, self.wanted.details());
+            let files = files::after(&names, &mut recorded, result);
             let outcome = Outcome {
                 result,
                 entered_ns: recorded.entered_ns,
@@ -270,6 +269,11 @@ impl<'a> Follower<'a> {
         match own {
             Own::Nothing => {}
             Own::Subject => self.look_anew(tid),
+            Own::Namespaces => {
+                self.look_anew(tid);
+                self.forget_roots();
+            }
+            Own::Root => self.forget_roots(),
             Own::Process => {
                 let all = self.threads.iter();
                 let all: Vec<i32> = all
@@ -294,6 +298,12 @@ impl<'a> Follower<'a> {
                     }
                 }
             }
+        }
+    }
+
+    fn forget_roots(&self) {
+        for thread in self.threads.values() {
+            thread.has_our_root.set(None);
         }
     }
 
@@ -355,6 +365,7 @@ impl<'a> Follower<'a> {
             return;
         };
         thread.has_foreign_calls = false;
+        thread.has_our_root.set(None);
         let subject = thread.subject.clone();
         let program = procfs::exe(tid).unwrap_or_default().into();
         self.send(&Event::Executed {

@@ -11,6 +11,10 @@ pub enum Own {
     Nothing,
     /// Look anew at who the thread is.
     Subject,
+    /// Look anew at who the thread is, and at which root directory each thread has: some share it.
+    Namespaces,
+    /// Look anew at which root directory each thread has.
+    Root,
     /// Look anew at who the threads of the process are.
     Process,
     /// Stop each call of the thread: its own filter may decide about a call before ours.
@@ -19,22 +23,24 @@ pub enum Own {
     AllFiltered,
 }
 
-const SUBJECT: [i64; 8] = [
+const SUBJECT: [i64; 6] = [
     libc::SYS_setuid,
     libc::SYS_setgid,
     libc::SYS_setreuid,
     libc::SYS_setregid,
     libc::SYS_setresuid,
     libc::SYS_setresgid,
-    libc::SYS_unshare,
-    libc::SYS_setns,
 ];
+
+const NAMESPACES: [i64; 2] = [libc::SYS_unshare, libc::SYS_setns];
+
+const ROOT: [i64; 2] = [libc::SYS_chroot, libc::SYS_pivot_root];
 
 /// The calls of which [`Own::of`] can be something, but for prctl(2).
 pub fn calls() -> CallSet {
     let others = [libc::SYS_setsid, libc::SYS_seccomp];
-    let all = SUBJECT.into_iter().chain(others);
-    all.map(|nr| nr as u32).collect()
+    let all = [&SUBJECT[..], &NAMESPACES, &ROOT, &others].concat();
+    all.into_iter().map(|nr| nr as u32).collect()
 }
 
 impl Own {
@@ -43,6 +49,8 @@ impl Own {
         let [operation, flags, ..] = *args;
         match i64::from(nr) {
             nr if SUBJECT.contains(&nr) => Self::Subject,
+            nr if NAMESPACES.contains(&nr) => Self::Namespaces,
+            nr if ROOT.contains(&nr) => Self::Root,
             libc::SYS_setsid => Self::Process,
             libc::SYS_seccomp => match operation as u32 {
                 libc::SECCOMP_SET_MODE_FILTER if flags & libc::SECCOMP_FILTER_FLAG_TSYNC != 0 => {

@@ -7,14 +7,17 @@ use std::path::Path;
 use goanna_sys::procfs;
 use goanna_syscalls::{Names, Subject};
 
-use super::files::{ThreadNames, file};
+use super::files::{ThreadNames, Tracer, file};
+use super::thread::Thread;
 use crate::Event;
+use crate::capture::Details;
 use crate::event::File;
 
 /// The descriptors of a process, the lowest first, after its working directory as `AT_FDCWD`.
-pub fn descriptors(subject: &Subject) -> Vec<Event> {
+pub fn descriptors(tracer: &Tracer, thread: &Thread) -> Vec<Event> {
+    let subject = &thread.subject;
     let tid = subject.tid;
-    let names = ThreadNames::new(tid, subject.pid);
+    let names = ThreadNames::new(tracer, thread, Details::default());
     let numbers = procfs::fds(tid).unwrap_or_default();
     let all = std::iter::once(libc::AT_FDCWD).chain(numbers);
     let event = |number: i32| {

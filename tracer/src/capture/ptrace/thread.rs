@@ -1,5 +1,6 @@
 //! What is known of a thread that is followed.
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -40,6 +41,19 @@ pub struct Recorded {
     pub closing: Vec<(u8, File)>,
 }
 
+impl Recorded {
+    /// A call whose files are not known yet.
+    pub fn new(subject: Subject, call: DecodedCall, entered_ns: u64) -> Self {
+        Self {
+            subject,
+            call,
+            entered_ns,
+            paths: Vec::new(),
+            closing: Vec::new(),
+        }
+    }
+}
+
 /// A thread that is followed.
 #[derive(Debug)]
 pub struct Thread {
@@ -52,6 +66,8 @@ pub struct Thread {
     pub is_interrupted: bool,
     /// The calls up to the first execve are the tracer's.
     pub is_starting: bool,
+    /// Whether it has the tracer's root directory and mount namespace; `None` until that is asked for.
+    pub has_our_root: Cell<Option<bool>>,
     /// That calls of another ABI are not recorded has been reported.
     pub has_foreign_calls: bool,
 }
@@ -66,6 +82,7 @@ impl Thread {
             is_inside: false,
             is_interrupted: false,
             is_starting: false,
+            has_our_root: Cell::default(),
             has_foreign_calls: false,
         }
     }
