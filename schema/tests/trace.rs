@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use amino_schema::trace::record::{Encoder, MAX_STRING, Records, Value};
 use amino_schema::trace::{
-    Argument, BlockHeader, FileHeader, Footer, Indexed, Kind, Message, Schema, Stored, Symbols,
-    Type, claimed_version, pairs,
+    Argument, BlockHeader, FileHeader, Footer, Hidden, Indexed, Kind, Message, Schema, Stored,
+    Symbols, Type, claimed_version, pairs,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -53,6 +53,11 @@ fn argument(name: &str, kind: Type, size: u8, cell: u32) -> Argument {
         role: "size".into(),
         symbols: (name == "flags").then_some(0),
         cell,
+        hidden: (name == "resolved").then(|| Hidden {
+            field: "path".into(),
+            kind: Type::Bytes,
+            size: 0,
+        }),
     }
 }
 
@@ -307,7 +312,7 @@ fn a_file_header_comes_back_and_a_newer_version_is_named() {
     let header = FileHeader { serial: [7; 16] };
     let mut raw = header.encode();
     assert_eq!(FileHeader::decode(&raw).unwrap(), header);
-    assert_eq!(claimed_version(&raw), Some((1, 0)));
+    assert_eq!(claimed_version(&raw), Some((1, 1)));
     raw[8] = 2;
     assert!(FileHeader::decode(&raw).is_err());
     assert_eq!(claimed_version(&raw), None);

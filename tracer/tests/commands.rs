@@ -285,7 +285,7 @@ fn what_is_no_trace_gives_status_125_with_its_name() {
         ),
         (
             &["recover", "text", "-o", "text"],
-            "goanna-trace: --output: text is the damaged trace itself",
+            "goanna-trace: --output: text is the trace that is read",
         ),
     ] {
         let (status, _, errors) = place.text(words);

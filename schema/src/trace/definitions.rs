@@ -5,8 +5,9 @@
 //!
 //! ```text
 //! number of symbol sets, each:   length | name | 1 for bits, 0 for values | field | number | value, name ...
-//! number of arguments, each:     length | name | type u8 | size u8 | unit | role | symbol set + 1, or 0 | cell
+//! number of arguments, each:     length | name | type u8 | size u8 | unit | role | symbol set + 1, or 0 | cell | hidden
 //! number of messages, each:      length | id | name | call number + 1, or 0 | number | index of an argument ...
+//! hidden:                        nothing, or the anonymised field | original type u8 | original size u8
 //! ```
 
 use super::pairs::{field, text};
@@ -59,6 +60,19 @@ pub struct Argument {
     pub symbols: Option<u32>,
     /// Memory cell that elision compares with. Arguments that often have equal values share one.
     pub cell: u32,
+    /// What the values were before they were anonymised, if they were.
+    pub hidden: Option<Hidden>,
+}
+
+/// What an anonymised argument was before.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Hidden {
+    /// Name of the field whose key was used, such as `path`.
+    pub field: String,
+    /// Type of the original values.
+    pub kind: Type,
+    /// Bytes of an original number; 0 for byte strings.
+    pub size: u8,
 }
 
 /// Names of values.
@@ -146,6 +160,10 @@ impl Schema {
             put_text(out, &argument.role);
             put_varint(out, argument.symbols.map_or(0, |it| u64::from(it) + 1));
             put_varint(out, u64::from(argument.cell));
+            if let Some(hidden) = &argument.hidden {
+                put_text(out, &hidden.field);
+                out.extend_from_slice(&[hidden.kind.byte(), hidden.size]);
+            }
         });
         put_list(&mut out, &self.messages, |out, message| {
             put_varint(out, u64::from(message.id));
@@ -194,17 +212,18 @@ fn symbol_set(reader: &mut Reader<'_>) -> Result<Symbols, DecodeError> {
 
 fn argument(reader: &mut Reader<'_>, sets: usize) -> Result<Argument, DecodeError> {
     let name = text(reader)?;
-    let at = reader.at();
-    let (kind, size) = match (reader.u8()?, reader.u8()?) {
-        (1, size @ (1 | 2 | 4 | 8)) => (Type::Unsigned, size),
-        (2, size @ (1 | 2 | 4 | 8)) => (Type::Signed, size),
-        (3, 0) => (Type::Bytes, 0),
-        (4, 0) => (Type::Data, 0),
-        _ => return Err(reader.error(at, "a type or size is not one this program knows")),
-    };
+    let (kind, size) = type_and_size(reader)?;
     let (unit, role) = (text(reader)?, text(reader)?);
     let symbols = index(reader, sets as u64 + 1)?.checked_sub(1);
     let cell = index(reader, u64::from(MAX_CELLS))?;
+    let hidden = match reader.end() {
+        Ok(()) => None,
+        Err(_) => {
+            let field = text(reader)?;
+            let (kind, size) = type_and_size(reader)?;
+            Some(Hidden { field, kind, size })
+        }
+    };
     Ok(Argument {
         name,
         kind,
@@ -213,6 +232,18 @@ fn argument(reader: &mut Reader<'_>, sets: usize) -> Result<Argument, DecodeErro
         role,
         symbols,
         cell,
+        hidden,
+    })
+}
+
+fn type_and_size(reader: &mut Reader<'_>) -> Result<(Type, u8), DecodeError> {
+    let at = reader.at();
+    Ok(match (reader.u8()?, reader.u8()?) {
+        (1, size @ (1 | 2 | 4 | 8)) => (Type::Unsigned, size),
+        (2, size @ (1 | 2 | 4 | 8)) => (Type::Signed, size),
+        (3, 0) => (Type::Bytes, 0),
+        (4, 0) => (Type::Data, 0),
+        _ => return Err(reader.error(at, "a type or size is not one this program knows")),
     })
 }
 

@@ -27,7 +27,8 @@ use crate::wire::{Reader, put_varint};
 pub const MAGIC: [u8; 8] = *b"\x89GTR\r\n\x1a\n";
 /// Bytes of a file header.
 pub const FILE_HEADER_LEN: usize = 32;
-const MINOR: u16 = 0;
+/// 1: arguments may be hidden.
+const MINOR: u16 = 1;
 
 /// What a file says about itself before its first block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

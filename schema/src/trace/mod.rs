@@ -17,7 +17,7 @@ pub mod record;
 mod selection;
 
 pub use block::{BlockHeader, Codec, Kind, MAX_BLOCK, SYNC, Stored};
-pub use definitions::{Argument, Message, Schema, Symbols, Type};
+pub use definitions::{Argument, Hidden, Message, Schema, Symbols, Type};
 pub use file::{FILE_HEADER_LEN, FileHeader, Footer, Indexed, MAGIC, claimed_version};
 pub use selection::Conflict;
 

@@ -57,6 +57,7 @@ impl Definitions {
             role: role.to_owned(),
             symbols,
             cell,
+            hidden: None,
         };
         let index = self.schema.arguments.len() as u32;
         *self.arguments.entry(argument.clone()).or_insert_with(|| {

@@ -32,7 +32,7 @@ impl Key {
         Self(bytes)
     }
 
-    fn parse(raw: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(raw: &[u8]) -> Option<Self> {
         if let Ok(bytes) = <[u8; 32]>::try_from(raw) {
             return Some(Self(bytes));
         }

@@ -1,5 +1,6 @@
 //! What is done with traces that exist: text, JSON, figures, repair. Everything here is driven by the schema in the trace.
 
+pub mod anonymize;
 mod fields;
 mod json;
 mod perfetto;

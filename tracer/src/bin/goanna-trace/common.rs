@@ -60,6 +60,18 @@ impl Source {
         opened.map_err(|error| self.failure(error))
     }
 
+    /// Fails when `output` is the trace itself.
+    pub fn differs_from(&self, output: &Path) -> Result<(), Failure> {
+        let same = |path: &Path| path.canonicalize().ok();
+        match same(output) {
+            Some(new) if Some(&new) == same(&self.file).as_ref() => Err(Failure::Usage(format!(
+                "--output: {} is the trace that is read",
+                output.display()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Length of the file in bytes, if it is one.
     pub fn len(&self) -> Option<u64> {
         let metadata = std::fs::metadata(&self.file).ok()?;

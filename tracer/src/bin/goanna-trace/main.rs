@@ -1,5 +1,6 @@
 //! `goanna-trace`: records what programs do to files, and reads, checks and converts such records. One file a subcommand.
 
+mod anonymize;
 mod cat;
 mod common;
 mod export;
@@ -41,6 +42,7 @@ enum Command {
     Verify(verify::Verify),
     Recover(recover::Recover),
     Schema(schema::SchemaOf),
+    Anonymize(anonymize::AnonymizeCommand),
     Export(export::Export),
     Listen(listen::Listen),
     Top(top::TopOf),
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Verify(verify) => verify.run(),
         Command::Recover(recover) => recover.run(),
         Command::Schema(schema) => schema.run(),
+        Command::Anonymize(anonymize) => anonymize.run(),
         Command::Export(export) => export.run(),
         Command::Listen(listen) => listen.run(),
         Command::Top(top) => top.run(),

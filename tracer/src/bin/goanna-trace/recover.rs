@@ -20,14 +20,7 @@ pub struct Recover {
 
 impl Recover {
     pub fn run(&self) -> Result<u8, Failure> {
-        let same = |path: &PathBuf| path.canonicalize().ok();
-        if same(&self.output).is_some_and(|new| Some(new) == same(&self.source.file)) {
-            let text = format!(
-                "--output: {} is the damaged trace itself",
-                self.output.display()
-            );
-            return Err(Failure::Usage(text));
-        }
+        self.source.differs_from(&self.output)?;
         let mut reader = self.source.open()?;
         let mut findings = Findings::of(&self.source);
         let recovered = recover(&mut reader, &self.output, &mut |it| findings.report(it));
