@@ -179,8 +179,7 @@ impl Files {
     /// Makes the cache object hold the file's content, or nothing where the open truncates it.
     fn load(&self, state: &mut State, node: &Node, truncates: bool) -> Result<()> {
         if truncates {
-            state.lower()?.set_len(0)?;
-            (state.id, state.size, state.version) = (None, 0, None);
+            state.clear()?;
             return match &state.content {
                 Some(content) => Ok(content.resize(0)?),
                 None => {
@@ -248,7 +247,7 @@ impl Files {
         node: &Node,
         change: impl FnOnce(&mut State) -> Result<T>,
     ) -> Result<T> {
-        self.with_open(node.ino(), change)
+        self.with_open(node.ino(), |state| state.change(&self.cipher, change))
             .unwrap_or(Err(Errno::EBADF.into()))
     }
 
@@ -263,10 +262,8 @@ impl Files {
         self.with_writable(caller, node, false, |state| {
             if is_loaded || state.content.is_some() {
                 self.load(state, node, false)?;
-            } else {
-                state.read_header(self.cipher.cipher())?;
             }
-            change(state)
+            state.change(&self.cipher, change)
         })
     }
 
@@ -380,10 +377,11 @@ impl Files {
 
     /// A program maps the file shared and writable.
     pub fn map_shared(self: &Arc<Self>, node: &Node) -> Result<()> {
-        self.change_open(node, |state| {
+        let mapped = self.with_open(node.ino(), |state| -> Result<()> {
             state.content_mut()?.map_shared();
             Ok(())
-        })?;
+        });
+        mapped.unwrap_or(Err(Errno::EBADF.into()))?;
         if !self.has_storer.swap(true, Ordering::Relaxed) {
             let files = Arc::downgrade(self);
             let storer = std::thread::Builder::new().name("aes-mapped".into());
@@ -396,7 +394,7 @@ impl Files {
 
     /// Stores what was written through mappings into the bytes `range`.
     pub fn store_mapped(&self, node: &Node, range: Range<u64>) -> Result<()> {
-        self.with_open(node.ino(), |state| state.store_mapped(&self.cipher, range))
+        self.with_open(node.ino(), |state| self.store_mapped_in(state, range))
             .unwrap_or(Ok(()))
     }
 
@@ -413,8 +411,17 @@ impl Files {
         stored.unwrap_or_else(|| Ok(self.lower.sync(Some(node))?))
     }
 
+    fn store_mapped_in(&self, state: &mut State, range: Range<u64>) -> Result<()> {
+        if !state.content()?.is_mapped() {
+            return Ok(());
+        }
+        state.change(&self.cipher, |state| {
+            state.store_mapped(&self.cipher, range)
+        })
+    }
+
     fn store_all_mapped(&self, state: &mut State) -> Result<()> {
-        let result = state.store_mapped(&self.cipher, 0..u64::MAX);
+        let result = self.store_mapped_in(state, 0..u64::MAX);
         if let Err(failure) = &result {
             state.failed = Some(failure.errno().unwrap_or(Errno::EIO));
         }

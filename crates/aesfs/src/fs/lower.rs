@@ -2,12 +2,21 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use goanna_cache::write_all_at;
 use goanna_sys::memfile;
 use goanna_vfs::{
     Caller, Errno, FileSystem, Native, Node, OpenFile, Opened, Result, WritePosition,
 };
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::stat::fstat;
+
+/// How long a change waits for one that another process makes in the same file.
+const LOCK_WAIT: Duration = Duration::from_secs(10);
+
+/// How often it looks whether that one has ended.
+const LOCK_POLL: Duration = Duration::from_micros(200);
 
 /// An open file of the lower file system. It stays readable and writable whatever becomes of the file's permissions.
 pub(crate) struct LowerFile {
@@ -66,7 +75,44 @@ impl LowerFile {
 
     /// The file's size.
     pub fn size(&self) -> Result<u64> {
-        Ok(self.fs.getattr(&self.caller, &self.node)?.size)
+        let opened = self.opened()?;
+        match opened.native {
+            Native::All => Ok(fstat(&opened.fd)?.st_size.unsigned_abs()),
+            Native::Reads { .. } => Ok(self.fs.getattr(&self.caller, &self.node)?.size),
+        }
+    }
+
+    /// Keeps other runs from changing the file until [`LowerFile::unlock`]: a lock of this open file description (fcntl(2)) on the
+    /// header's first byte. The wait has a limit, because any program that can write the encrypted file can hold such a lock: EBUSY.
+    pub fn lock(&self) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            match self.set_lock(libc::F_WRLCK) {
+                Err(Errno::EAGAIN | Errno::EACCES) if begun.elapsed() < LOCK_WAIT => {
+                    std::thread::sleep(LOCK_POLL);
+                }
+                Err(Errno::EAGAIN | Errno::EACCES) => return Err(Errno::EBUSY.into()),
+                // The host's file system has no locks, or the descriptor cannot write.
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Ends [`LowerFile::lock`].
+    pub fn unlock(&self) {
+        let _ = self.set_lock(libc::F_UNLCK);
+    }
+
+    fn set_lock(&self, kind: i32) -> std::result::Result<(), Errno> {
+        let fd = &self.opened.as_ref().ok_or(Errno::EBADF)?.fd;
+        let lock = libc::flock {
+            l_type: kind as i16,
+            l_whence: libc::SEEK_SET as i16,
+            l_start: 0,
+            l_len: 1,
+            l_pid: 0,
+        };
+        fcntl(fd, FcntlArg::F_OFD_SETLK(&lock)).map(drop)
     }
 
     /// Fills `buf` from `offset`; short only at the end.

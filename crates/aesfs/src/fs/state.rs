@@ -79,6 +79,61 @@ impl State {
         Ok(())
     }
 
+    /// Runs `change` while no other run changes the file, from the content that the file has then.
+    pub fn change<T>(
+        &mut self,
+        cipher: &ContentCipher,
+        change: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        self.lower()?.lock()?;
+        let result = self.catch_up(cipher).and_then(|()| change(self));
+        if let Ok(lower) = self.lower() {
+            lower.unlock();
+        }
+        result
+    }
+
+    /// Learns what another process has made of the file's size and id: blocks that are encrypted for others would be damaged. Where
+    /// programs map the file, their content is stored whole instead, because it cannot be exchanged under them.
+    fn catch_up(&mut self, cipher: &ContentCipher) -> Result<()> {
+        let Some(content) = &self.content else {
+            return self.read_header(cipher.cipher());
+        };
+        let lower = self.lower()?;
+        let encrypted = lower.size()?;
+        let is_same = match (encrypted, self.id) {
+            (0, None) => true,
+            (0, Some(_)) | (_, None) => false,
+            (_, Some(id)) => {
+                plain_size(cipher.cipher(), encrypted) == Ok(self.size)
+                    && (!lower.can_read() || read_id(lower)? == id)
+            }
+        };
+        if is_same {
+            return Ok(());
+        }
+        if !content.is_mapped() {
+            self.version = None;
+            return self.fill(cipher);
+        }
+        lower.set_len(0)?;
+        (self.id, self.version) = (None, None);
+        self.store_range(cipher, 0..self.size.div_ceil(PAGE))?;
+        let encrypted = cipher.cipher().encrypted_size(self.size);
+        Ok(self.lower()?.set_len(encrypted)?)
+    }
+
+    /// Removes the content, and with it the file's id.
+    pub fn clear(&mut self) -> Result<()> {
+        let lower = self.lower()?;
+        lower.lock()?;
+        let cleared = lower.set_len(0);
+        lower.unlock();
+        cleared?;
+        (self.id, self.size, self.version) = (None, 0, None);
+        Ok(())
+    }
+
     /// Decrypts the whole content into the cache object, which is made if there is none.
     pub fn fill(&mut self, cipher: &ContentCipher) -> Result<()> {
         self.read_header(cipher.cipher())?;
