@@ -110,7 +110,7 @@ static void file(const char *name, int flags)
 
 static void directory(const char *name, int flags)
 {
-	char entry[100], new[100], child[100];
+	char entry[100], new[100], child[100], another[100], within[110];
 
 	note("-- %s", name);
 	MUST(mkdir(name, 0755));
@@ -129,6 +129,10 @@ static void directory(const char *name, int flags)
 		T("symlink", symlink("x", new));
 		T("link", link("source", new));
 		T("mkdir", mkdir(new, 0755));
+		snprintf(another, sizeof another, "%s/another", name);
+		snprintf(within, sizeof within, "%s/within", another);
+		T("mkdir of another name", mkdir(another, 0755));
+		O("create in that", open(within, O_RDWR | O_CREAT | O_EXCL, 0644));
 		T("mkfifo", mkfifo(new, 0644));
 		T("rename into", rename("source", new));
 		T("rename out of", rename(entry, "out"));

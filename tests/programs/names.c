@@ -294,7 +294,7 @@ static void symbolic(void)
 	T("bad fd", symlinkat("x", 777, "s2"));
 	memset(target, 't', 4095);
 	T("target of 4095", symlink(target, "long"));
-	SHOW("long");
+	T("its size", ({ struct stat st; lstat("long", &st) < 0 ? -1 : st.st_size; }));
 	T("readlink", readlink("long", back, sizeof back));
 	IS("same", !memcmp(target, back, 4095));
 	target[4095] = 't';
@@ -304,7 +304,8 @@ static void symbolic(void)
 		sprintf(name, "len%d", length);
 		memset(target, 'a' + length % 26, length);
 		target[length] = 0;
-		MUST(symlink(target, name));
+		if (symlink(target, name) < 0)
+			note("length %d: %s", length, strerrorname_np(errno));
 		memset(back, 0, sizeof back);
 		ssize_t got = readlink(name, back, sizeof back);
 		if (got != length || strcmp(target, back))

@@ -150,8 +150,7 @@ fn calls_in_the_process_are_counted() {
     }
 }
 
-/// The same programs in an encrypted directory, as root and as an ordinary user. `names` needs a symbolic link of 4095 bytes, which the
-/// format cannot have; `chattr` and `socknames` have differences that are not explained yet.
+/// The same programs in an encrypted directory, as root and as an ordinary user.
 mod aes {
     use super::*;
 
@@ -174,8 +173,8 @@ mod aes {
     }
 
     programs! {
-        open opath stat rw dirs above attr flags ioctls dropped capabilities xattr mmap msync cwd process
-        killed eintr descend execname fifos interrupt restarted abandoned sockets leases sandboxed locks copy copies
+        open opath stat rw dirs above names attr flags chattr ioctls dropped capabilities xattr mmap msync cwd process
+        killed eintr descend execname fifos interrupt restarted abandoned sockets socknames leases sandboxed locks copy copies
         ignored cores deadlines edges waits
     }
 }

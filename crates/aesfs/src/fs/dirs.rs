@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use goanna_sys::cred;
-use goanna_vfs::{Caller, DirEntry, Errno, FileKind, FileSystem, FsError, Node, SetAttr};
+use goanna_vfs::{
+    Caller, DirEntry, Errno, FileKind, FileSystem, FsError, Node, SetAttr, file_flags,
+};
 use parking_lot::Mutex;
 
 use crate::error::{Damage, Failure};
@@ -312,12 +314,18 @@ impl Dirs {
             if !self.cipher.kind().has_dir_iv() {
                 return Ok(self.lower.mkdir(caller, dir, entry, mode)?);
             }
-            let temporary = self.temporary_name()?;
             // The IV is written into it by its owner, or by root.
             let writable = Caller {
                 umask: caller.umask & 0o077,
                 ..caller.clone()
             };
+            if self.is_append_only(caller, dir)? {
+                // Nothing can be renamed in it.
+                let node = self.lower.mkdir(&writable, dir, entry, mode | 0o700)?;
+                self.equip(caller, &node, mode)?;
+                return Ok(node);
+            }
+            let temporary = self.temporary_name()?;
             let made = self.lower.mkdir(&writable, dir, &temporary, mode | 0o700);
             let node = match made {
                 Ok(node) => node,
@@ -346,6 +354,15 @@ impl Dirs {
         temporary: &[u8],
         entry: &[u8],
     ) -> Result<()> {
+        let iv = self.equip(caller, node, mode)?;
+        self.lower
+            .rename(caller, dir, temporary, dir, entry, libc::RENAME_NOREPLACE)?;
+        self.keep_iv(node, iv);
+        Ok(())
+    }
+
+    /// Gives a new directory its IV, and takes back the permissions that `mode` does not have.
+    fn equip(&self, caller: &Caller, node: &Node, mode: u32) -> Result<DirIv> {
         let iv = self.write_iv(caller, node)?;
         let missing = 0o700 & !(mode & !caller.umask);
         if missing != 0 {
@@ -356,10 +373,7 @@ impl Dirs {
             };
             self.lower.setattr(caller, node, &set)?;
         }
-        self.lower
-            .rename(caller, dir, temporary, dir, entry, libc::RENAME_NOREPLACE)?;
-        self.keep_iv(node, iv);
-        Ok(())
+        Ok(iv)
     }
 
     /// Gives a directory a random IV.
@@ -376,6 +390,11 @@ impl Dirs {
         let count = self.temporary.fetch_add(1, Ordering::Relaxed);
         let name = format!("{:016x}{count:x}", u64::from_le_bytes(bytes));
         Ok([TEMPORARY, name.as_bytes()].concat())
+    }
+
+    /// Whether nothing in a directory can be renamed or removed (`chattr +a`).
+    fn is_append_only(&self, caller: &Caller, dir: &Node) -> Result<bool> {
+        Ok(self.lower.getattr(caller, dir)?.flags & file_flags::APPEND_ONLY != 0)
     }
 
     /// Whether a directory has no entries that are shown. Whoever may remove it need not have the right to list it.
@@ -402,16 +421,16 @@ impl Dirs {
     fn rmdir_with_iv(&self, caller: &Caller, dir: &Node, entry: &[u8]) -> Result<()> {
         let own = self.own(caller);
         let node = self.lower.lookup(caller, dir, entry)?;
-        if !node.is_dir() {
-            // ENOTDIR, or what the kernel finds before that.
+        if !node.is_dir() || self.is_append_only(caller, dir)? {
+            // ENOTDIR, EPERM, or what the kernel finds before that.
             return Ok(self.lower.rmdir(caller, dir, entry)?);
         }
         let mode = self.make_accessible(&own, &node)?;
         let removed = self.is_empty(caller, &node).and_then(|is_empty| {
             if !is_empty {
-                return Err(Errno::ENOTEMPTY.into());
+                // ENOTEMPTY, or what the kernel finds before that.
+                return Ok(self.lower.rmdir(caller, dir, entry)?);
             }
-            let iv = self.iv(caller, &node).ok();
             let temporary = self.temporary_name()?;
             let moved = self.lower.rename(
                 &own,
@@ -433,15 +452,9 @@ impl Dirs {
                 }
                 Err(errno) => {
                     if moved.is_ok() {
-                        let back = self
+                        let _ = self
                             .lower
                             .rename(&own, dir, &temporary, &node, DIR_IV_FILE, 0);
-                        // Nothing can be moved out of an append-only directory.
-                        if back.is_err()
-                            && let Some(iv) = iv
-                        {
-                            self.write_internal(&own, &node, DIR_IV_FILE, &iv)?;
-                        }
                     }
                     Err(errno.into())
                 }
