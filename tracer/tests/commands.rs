@@ -334,3 +334,78 @@ fn top_names_the_busiest_calls_files_and_processes() {
     );
     assert!(lines.iter().any(|line| line.ends_with("  4200 postmark")));
 }
+
+/// wait4(2) has an argument `pid`, setuid(2) one `uid`, as each record has for its thread.
+#[test]
+fn arguments_are_not_taken_for_the_thread_that_calls() {
+    let place = Place::new();
+    let mut workload = Workload::new(1, 1);
+    let number = |number: i64| Value::Signed(number);
+    let wait = vec![number(-1), Value::Null, Value::Unsigned(0), Value::Null];
+    workload.call("wait4", wait, 4300, vec![]);
+    workload.call("setuid", vec![Value::Unsigned(77)], 0, vec![]);
+    write(&place.path("t"), &workload.events, vec![]);
+    let text = place.text(&["cat", "t"]).1;
+    assert!(text.contains(" wait4(-1, NULL, 0, NULL) = 4300"), "{text}");
+    assert!(text.contains(" setuid(77) = 0"), "{text}");
+    assert!(place.text(&["top", "t"]).1.contains("  4200 postmark\n"));
+    let json = place.text(&["cat", "--json", "t"]).1;
+    let lines = json
+        .lines()
+        .map(|it| serde_json::from_str::<serde_json::Value>(it).unwrap());
+    let lines = lines.collect::<Vec<_>>();
+    assert_eq!(
+        (&lines[0]["pid"], &lines[0]["pid.argument"]),
+        (&4200.into(), &(-1).into())
+    );
+    assert_eq!(
+        (&lines[1]["uid"], &lines[1]["uid.argument"]),
+        (&1000.into(), &77.into())
+    );
+}
+
+#[test]
+fn the_report_is_one_page_that_shows_what_the_trace_has() {
+    let place = Place::new();
+    let mut workload = Workload::new(1, 3);
+    workload.run(40, 60);
+    let path: Box<[u8]> = b"/tmp/<img src=x onerror='alert(1)'>&\"".as_slice().into();
+    for _ in 0..200 {
+        let path = Value::Path {
+            given: path.clone(),
+            resolved: Some(path.clone()),
+        };
+        workload.call("unlink", vec![path], -13, vec![]);
+    }
+    write(&place.path("t"), &workload.events, vec![]);
+    let (status, page, errors) = place.text(&["report", "t", "-o", "-"]);
+    assert_eq!((status, errors.as_str()), (0, ""));
+    for part in [
+        "<h2>Operations over time</h2>",
+        "<h2>Busiest files</h2>",
+        "<h2>Busiest processes</h2>",
+        "<h2>Latencies</h2>",
+        "<h2>Sizes of reads and writes</h2>",
+        "<h2>Errors</h2>",
+        "<td>EACCES</td><td>unlink</td>",
+        "<b>postmark</b>",
+        "<td title=\"4200 postmark\">",
+        "/tmp/&lt;img src=x onerror='alert(1)'&gt;&amp;&quot;",
+        "2023-11-14 22:13",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    // Nothing from outside, and no text of the trace as markup.
+    for part in [
+        "<script", "<link", "<img", "http:", "https:", "@import", "url(",
+    ] {
+        assert!(!page.contains(part), "{part}");
+    }
+    let opened = page.matches("<svg ").count();
+    assert!(opened >= 5 && opened == page.matches("</svg>").count());
+    // A trace without calls has a page, too.
+    write(&place.path("empty"), &[], vec![]);
+    let (status, page, _) = place.text(&["report", "empty", "-o", "-"]);
+    assert_eq!(status, 0);
+    assert!(page.contains("The trace has no calls.") && page.contains("</html>"));
+}

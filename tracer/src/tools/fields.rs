@@ -42,7 +42,12 @@ pub(super) struct Fields<'a> {
 impl<'a> Fields<'a> {
     pub fn of(record: &Record<'a>) -> Self {
         let mut fields = Self::default();
-        for (argument, value) in record.fields() {
+        let mut all = record.fields().peekable();
+        let mut before = "";
+        while let Some((argument, value)) = all.next() {
+            let after = all.peek().map_or("", |(next, _)| next.role.as_str());
+            let of_thread = is_of_thread(before, argument, after);
+            before = if of_thread { &argument.role } else { "" };
             if let Some((whole, _)) = argument.name.split_once('.') {
                 let text = bytes(value);
                 match fields.arguments.last_mut() {
@@ -60,14 +65,15 @@ impl<'a> Fields<'a> {
             match (argument.name.as_str(), argument.role.as_str()) {
                 ("time", "time") => fields.time = number(value),
                 ("duration", "duration") => fields.duration = number(value),
-                ("pid", "pid") => fields.pid = number(value).map(|it| it as i64),
+                ("pid", "pid") if of_thread => fields.pid = number(value).map(|it| it as i64),
                 ("tid", "tid") => fields.tid = number(value).map(|it| it as i64),
                 ("comm", "comm") => fields.comm = bytes(value),
                 ("result", "result") => {
                     fields.result = number(value).map(|it| it as i64);
                     fields.result_unit = &argument.unit;
                 }
-                ("uid", "uid") | ("gid", "gid") | ("sid", "sid") | ("treatment", "treatment") => {}
+                ("uid", "uid") | ("gid", "gid") if of_thread => {}
+                ("sid", "sid") | ("treatment", "treatment") => {}
                 _ => fields.arguments.push(group(argument, value)),
             }
         }
@@ -92,6 +98,17 @@ impl<'a> Fields<'a> {
     pub fn error(&self) -> Option<u64> {
         let result = self.result?;
         (-4095..0).contains(&result).then(|| result.unsigned_abs())
+    }
+}
+
+/// Whether a field says who called. Calls have arguments of the same names: wait4(2) a `pid`, setuid(2) a `uid`. Those of the thread stand
+/// together: `pid` behind `tid`, `uid` before `gid`.
+pub(super) fn is_of_thread(role_before: &str, argument: &Argument, role_after: &str) -> bool {
+    match argument.name.as_str() {
+        "pid" => role_before == "tid",
+        "uid" => role_after == "gid",
+        "gid" => role_before == "uid",
+        _ => true,
     }
 }
 

@@ -12,7 +12,7 @@ use super::{Consumer, clock_offset};
 use crate::Error;
 
 /// Writes an object for each record: `message` and the fields by their names. `NAME.names` has the names of flags, `error` that of an
-/// error, `realtime` the time in nanoseconds since 1970. Bytes that are no UTF-8 become `{"hex": "..."}`.
+/// error, `realtime` the time in nanoseconds since 1970. An argument of a call that has the name of a field of its thread is `NAME.argument`. Bytes that are no UTF-8 become `{"hex": "..."}`.
 pub struct JsonLines<W> {
     out: W,
     offset_ns: Option<i64>,
@@ -79,7 +79,12 @@ impl<W: Write> Consumer for JsonLines<W> {
                 (Value::Bytes(bytes), Type::Data) => hex(bytes),
                 (Value::Bytes(bytes), _) => text(bytes),
             };
-            object.insert(name.clone(), json);
+            // An argument of wait4(2) has the name of the field before it.
+            let name = match object.contains_key(name) {
+                true => format!("{name}.argument"),
+                false => name.clone(),
+            };
+            object.insert(name, json);
         }
         let written = serde_json::to_writer(&mut self.out, &object).map_err(Into::into);
         let written = written.and_then(|()| self.out.write_all(b"\n"));

@@ -7,6 +7,7 @@ mod export;
 mod listen;
 mod record;
 mod recover;
+mod report;
 mod schema;
 mod stat;
 mod top;
@@ -43,6 +44,7 @@ enum Command {
     Recover(recover::Recover),
     Schema(schema::SchemaOf),
     Anonymize(anonymize::AnonymizeCommand),
+    Report(report::ReportCommand),
     Export(export::Export),
     Listen(listen::Listen),
     Top(top::TopOf),
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Recover(recover) => recover.run(),
         Command::Schema(schema) => schema.run(),
         Command::Anonymize(anonymize) => anonymize.run(),
+        Command::Report(report) => report.run(),
         Command::Export(export) => export.run(),
         Command::Listen(listen) => listen.run(),
         Command::Top(top) => top.run(),
