@@ -1,9 +1,18 @@
-//! What tracing costs a program: a program that does what Postmark does, native, under `goanna-trace` and under `strace`, in turns. Prints
-//! the table of `docs/overhead.md`. `GOANNA_ROUNDS=N` sets how often each runs.
+//! What tracing costs a program: native, under `goanna-trace`, `strace` and `perf trace`, in turns. Prints the tables of `docs/overhead.md`.
+//!
+//! The programs are one that does what Postmark does, and a build: `GOANNA_BUILD=DIR` names a configured source of OpenSSH, of which the bench
+//! makes `ssh`. `GOANNA_ROUNDS=N` sets how often each program runs in each way, `GOANNA_WAYS=TEXT` leaves out the ways without that text in their name.
+//! Besides the time on the clock, each table has the time on the CPU, which other programs disturb less: that of the program, of the tracer, and
+//! of all their children.
 
-use std::path::Path;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 
 const LIGHT: [&str; 4] = ["openat", "close", "read", "write"];
 const MEDIUM: [&str; 5] = ["openat", "close", "read", "write", "unlink"];
@@ -11,7 +20,7 @@ const MEDIUM: [&str; 5] = ["openat", "close", "read", "write", "unlink"];
 /// A way to run the program: its name, and what stands before the program.
 type Way = (&'static str, Vec<String>);
 
-fn ways(trace: &str) -> Vec<Way> {
+fn ways(trace: &str, key: &str) -> Vec<Way> {
     let ours = |filter: &str, more: &[&str]| {
         let mut all = vec![
             env!("CARGO_BIN_EXE_goanna-trace").into(),
@@ -39,6 +48,24 @@ fn ways(trace: &str) -> Vec<Way> {
         ("native", Vec::new()),
         ("full", ours("", &[])),
         ("full, zstd", ours("", &["--compress", "zstd"])),
+        ("full, HMAC-SHA-256", ours("", &["--hmac-key", key])),
+        ("full, AES-256-GCM", ours("", &["--encrypt-key", key])),
+        (
+            "full, zstd, AES, HMAC",
+            ours(
+                "",
+                &[
+                    "--compress",
+                    "zstd",
+                    "--encrypt-key",
+                    key,
+                    "--hmac-key",
+                    key,
+                ],
+            ),
+        ),
+        ("full, --sync-writes", ours("", &["--sync-writes"])),
+        ("full, aggregate", ours("", &["--assemble", "aggregate"])),
         (
             "full, --fields time,process,arguments,results",
             ours("", &["--fields", "time,process,arguments,results"]),
@@ -57,73 +84,147 @@ fn ways(trace: &str) -> Vec<Way> {
         ),
         ("strace --seccomp-bpf, medium", seccomp(&MEDIUM)),
         ("strace --seccomp-bpf, light", seccomp(&LIGHT)),
+        (
+            "perf trace",
+            ["perf", "trace", "-o", trace, "--"]
+                .map(String::from)
+                .to_vec(),
+        ),
     ]
 }
 
-fn run(way: &[String], program: &[&str], directory: &Path) -> Option<Duration> {
+/// How long a run took: on the clock, and on the CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Cost {
+    clock: Duration,
+    cpu: Duration,
+}
+
+/// The time on the CPU of all children that have ended.
+fn cpu() -> Option<Duration> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok()?;
+    let both = usage.user_time() + usage.system_time();
+    Some(Duration::from_micros(
+        both.num_microseconds().unsigned_abs(),
+    ))
+}
+
+fn run(way: &[String], program: &[&str], directory: &Path) -> Option<Cost> {
     let mut words = way
         .iter()
         .map(String::as_str)
         .chain(program.iter().copied());
+    let before = cpu()?;
     let began = Instant::now();
     let status = Command::new(words.next()?)
         .args(words)
         .current_dir(directory)
         .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
         .status()
         .ok()?;
-    status.success().then(|| began.elapsed())
+    let clock = began.elapsed();
+    let cpu = cpu()?.saturating_sub(before);
+    status.success().then_some(Cost { clock, cpu })
 }
 
-fn main() -> ExitCode {
-    // `cargo test` runs benches, too, to see that they start.
-    if !std::env::args().any(|arg| arg == "--bench") {
-        return ExitCode::SUCCESS;
+/// The median of `of` over some runs.
+fn median(costs: &[Cost], of: fn(&Cost) -> Duration) -> Option<Duration> {
+    let mut all: Vec<Duration> = costs.iter().map(of).collect();
+    all.sort();
+    all.get(all.len() / 2).copied()
+}
+
+/// Runs a program in each way, `rounds` times in turns, and prints a table. `prepare` is called before each run.
+fn table(
+    ways: &[Way],
+    program: &[&str],
+    directory: &Path,
+    rounds: usize,
+    prepare: &dyn Fn() -> Option<()>,
+) {
+    let mut costs = vec![Vec::new(); ways.len()];
+    for _ in 0..rounds {
+        for ((_, way), costs) in ways.iter().zip(&mut costs) {
+            costs.extend(prepare().and_then(|()| run(way, program, directory)));
+        }
     }
-    let rounds = std::env::var("GOANNA_ROUNDS")
-        .ok()
-        .and_then(|text| text.parse().ok());
-    let rounds = rounds.unwrap_or(7_usize).max(1);
-    let Ok(directory) = tempfile::tempdir() else {
-        return ExitCode::FAILURE;
-    };
-    let place = directory.path();
+    println!("| | clock | to native | CPU | to native |\n|---|---|---|---|---|");
+    let mut native = None;
+    for ((name, _), costs) in ways.iter().zip(&costs) {
+        let of_both = (median(costs, |it| it.clock), median(costs, |it| it.cpu));
+        let (Some(clock), Some(cpu)) = of_both else {
+            println!("| {name} | not run | | | |");
+            continue;
+        };
+        let base = *native.get_or_insert(Cost { clock, cpu });
+        let ratio = |one: Duration, other: Duration| one.as_secs_f64() / other.as_secs_f64();
+        println!(
+            "| {name} | {:.1} ms | {:.2} | {:.1} ms | {:.2} |",
+            clock.as_secs_f64() * 1e3,
+            ratio(clock, base.clock),
+            cpu.as_secs_f64() * 1e3,
+            ratio(cpu, base.cpu)
+        );
+    }
+}
+
+/// Compiles the program that does what Postmark does.
+fn postmark(place: &Path) -> Option<PathBuf> {
     let program = place.join("postmark");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/postmark.c");
     let compiled = Command::new("cc")
         .args(["-O2", "-o"])
         .args([program.as_os_str(), source.as_ref()])
         .status();
-    if !compiled.is_ok_and(|status| status.success()) {
-        return ExitCode::FAILURE;
+    compiled.ok()?.success().then_some(program)
+}
+
+fn main() -> ExitCode {
+    // `cargo test` runs benches, too, to see that they start.
+    if !env::args().any(|arg| arg == "--bench") {
+        return ExitCode::SUCCESS;
     }
+    match measure() {
+        Some(()) => ExitCode::SUCCESS,
+        None => ExitCode::FAILURE,
+    }
+}
+
+fn measure() -> Option<()> {
+    let rounds = env::var("GOANNA_ROUNDS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let rounds = rounds.unwrap_or(7_usize).max(1);
+    let directory = tempfile::tempdir().ok()?;
+    let place = directory.path();
+    let program = postmark(place)?.display().to_string();
     let trace = place.join("trace").display().to_string();
-    let program = program.display().to_string();
+    let key = place.join("key");
+    fs::write(&key, [7; 32]).ok()?;
+    let mut ways = ways(&trace, &key.display().to_string());
+    if let Ok(text) = env::var("GOANNA_WAYS") {
+        ways.retain(|(name, _)| *name == "native" || name.contains(&text));
+    }
+    println!("Postmark, {rounds} rounds:\n");
     let work = [program.as_str(), "500", "2000"];
-    println!("| | median | to native |\n|---|---|---|");
-    let ways = ways(&trace);
-    let mut times = vec![Vec::new(); ways.len()];
-    for _ in 0..rounds {
-        for ((_, way), times) in ways.iter().zip(&mut times) {
-            times.extend(run(way, &work, place));
-        }
-    }
-    let mut native = None;
-    for ((name, _), times) in ways.iter().zip(&mut times) {
-        times.sort();
-        let Some(&median) = times.get(times.len() / 2) else {
-            println!("| {name} | not run | |");
-            continue;
-        };
-        let native = *native.get_or_insert(median);
-        let ratio = median.as_secs_f64() / native.as_secs_f64();
-        println!(
-            "| {name} | {:.1} ms | {ratio:.2} |",
-            median.as_secs_f64() * 1e3
-        );
-    }
+    table(&ways, &work, place, rounds, &|| Some(()));
     unselected(&program, &trace, place, rounds);
-    ExitCode::SUCCESS
+    if let Some(source) = env::var_os("GOANNA_BUILD").map(PathBuf::from) {
+        println!("\nThe build of ssh, {rounds} rounds:\n");
+        let clean = || {
+            let make = Command::new("make")
+                .args(["-s", "clean"])
+                .current_dir(&source)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
+            make.ok()?.success().then_some(())
+        };
+        table(&ways, &["make", "-s", "ssh"], &source, rounds, &clean);
+    }
+    Some(())
 }
 
 /// A long run of calls that the filter does not select: what is left is the start of the tracer.
@@ -132,18 +233,20 @@ fn unselected(program: &str, trace: &str, place: &Path, rounds: usize) {
     let ours: Vec<String> = [env!("CARGO_BIN_EXE_goanna-trace"), "-o", trace, "--"]
         .map(String::from)
         .to_vec();
-    let mut times = [Vec::new(), Vec::new()];
+    let mut costs = [Vec::new(), Vec::new()];
     for _ in 0..rounds {
-        times[0].extend(run(&[], &work, place));
-        times[1].extend(run(&ours, &work, place));
+        costs[0].extend(run(&[], &work, place));
+        costs[1].extend(run(&ours, &work, place));
     }
-    for times in &mut times {
-        times.sort();
-    }
-    if let [Some(native), Some(traced)] = times.map(|times| times.get(times.len() / 2).copied()) {
-        let ratio = traced.as_secs_f64() / native.as_secs_f64();
-        println!(
-            "\n10,000,000 calls that are not selected: {native:.2?} native, {traced:.2?} traced, {ratio:.3}"
-        );
+    for (name, of) in [
+        ("clock", (|it| it.clock) as fn(&Cost) -> Duration),
+        ("CPU", |it| it.cpu),
+    ] {
+        if let [Some(native), Some(traced)] = [median(&costs[0], of), median(&costs[1], of)] {
+            let ratio = traced.as_secs_f64() / native.as_secs_f64();
+            println!(
+                "\n10,000,000 calls that are not selected, {name}: {native:.2?} native, {traced:.2?} traced, {ratio:.3}"
+            );
+        }
     }
 }
