@@ -26,6 +26,7 @@ pub mod limits;
 pub mod mappings;
 pub mod memfile;
 pub mod notify;
+pub mod page_watch;
 pub mod pause;
 pub mod pidfd;
 pub mod procfs;

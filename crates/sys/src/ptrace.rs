@@ -229,6 +229,14 @@ pub fn wait_once() -> Result<Option<(i32, Status)>, Errno> {
     }
 }
 
+/// The next report of tracee `tid`, whose end is reaped. `None`: it is gone, or the event's message is lost because it was killed.
+pub fn wait_for(tid: i32) -> Result<Option<Status>, Errno> {
+    match wait_id(Some(tid), libc::WEXITED | libc::WSTOPPED)? {
+        Some(report) => decode(report.tid, report.raw),
+        None => Ok(None),
+    }
+}
+
 /// Tracees of any kind, of this thread only: others may be tracing, too.
 const THIS_THREADS: libc::c_int = libc::__WALL | libc::__WNOTHREAD;
 

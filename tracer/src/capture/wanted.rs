@@ -43,6 +43,7 @@ pub struct Wanted {
     calls: CallSet,
     data: Data,
     details: Details,
+    pages: bool,
 }
 
 impl Wanted {
@@ -57,7 +58,20 @@ impl Wanted {
             calls,
             data,
             details: Details::default(),
+            pages: false,
         }
+    }
+
+    /// The same, and which pages of mapped files are read and written.
+    #[must_use]
+    pub fn with_pages(mut self) -> Self {
+        self.pages = true;
+        self
+    }
+
+    /// Whether the pages of mapped files are wanted.
+    pub fn wants_pages(&self) -> bool {
+        self.pages
     }
 
     /// The same, where no tracer needs other `details` than these. A filter that asks for names of files needs all of them.

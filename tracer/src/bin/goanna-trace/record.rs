@@ -73,6 +73,12 @@ pub struct Record {
     /// Of data that is read and written, record the length (none), hashes (hash), or all (full)
     #[arg(long, value_name = "MODE", default_value = "none")]
     data: DataMode,
+    /// Record which pages of files the programs read and write through mappings
+    ///
+    /// Of mappings that they make while they are traced. The granularity is a page (4 KiB). When a page was touched is known as a time before which
+    /// that happened: the mapping is looked at before it ends. Needs Linux 6.7.
+    #[arg(long)]
+    mmap: bool,
     /// Compress blocks: zstd or zstd:LEVEL
     #[arg(long, value_name = "METHOD", value_parser = compression)]
     compress: Option<i32>,
@@ -133,7 +139,10 @@ impl Record {
                 files: self.fields.files,
             },
         };
-        let wanted = Wanted::new(vec![filter], data).with_details(details);
+        let mut wanted = Wanted::new(vec![filter], data).with_details(details);
+        if self.mmap {
+            wanted = wanted.with_pages();
+        }
         // Before the pipeline starts a thread.
         let signals = Signals::hold().map_err(|why| Failure::Usage(format!("signals: {why}")))?;
         let pipeline = self.pipeline()?;

@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use goanna_sys::clock::monotonic_ns;
 use goanna_sys::interrupt::{Waiter, ends_with_eintr, has_effect, is_interrupted};
-use goanna_sys::ptrace::{self, CallStop, Options, Status};
+use goanna_sys::ptrace::{self, CallStop, Status};
 use goanna_sys::{Errno, procfs};
 
 use super::follow::Follower;
+use super::pages::Pages;
 use super::signals::Signals;
 use super::snapshot;
 use super::thread::Mode;
@@ -46,6 +47,9 @@ pub fn run(
             .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
     }
     let mut follower = Follower::new(wanted, sink, ends);
+    if wanted.wants_pages() {
+        follower.pages = Some(Pages::new(false));
+    }
     let mut attached = Ok(());
     for &pid in pids {
         attached = follower.seize_process(pid);
@@ -84,7 +88,7 @@ impl Follower<'_> {
                 .collect();
             let mut has_seized = false;
             for tid in new {
-                match ptrace::seize(tid, Options::TRACER) {
+                match ptrace::seize(tid, self.options()) {
                     Ok(()) => {}
                     Err(Errno::ESRCH) => continue,
                     // A child of a seized thread, whose report is to come.
@@ -145,6 +149,7 @@ impl Follower<'_> {
 
     /// Lets go of all threads: each is told to stop, and continues from its next stop as if it had never been traced.
     fn detach_all(&mut self) -> Result<(), CaptureError> {
+        self.end_watch();
         for (&tid, thread) in &mut self.threads {
             // One that has ended is reported below.
             thread.is_interrupted = ptrace::interrupt(tid).is_ok();
@@ -154,7 +159,9 @@ impl Follower<'_> {
             let _ = ptrace::detach(tid, 0);
         }
         loop {
-            let (tid, status) = match ptrace::wait_once() {
+            let preempted = self.preempted.pop_front();
+            let report = preempted.map_or_else(ptrace::wait_once, |report| Ok(Some(report)));
+            let (tid, status) = match report {
                 Ok(Some(report)) => report,
                 Ok(None) => continue,
                 Err(Errno::ECHILD) => return Ok(()),

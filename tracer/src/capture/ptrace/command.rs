@@ -15,6 +15,7 @@ use goanna_sys::{Errno, cred};
 use rustix::fs::{Access, access};
 
 use super::follow::Follower;
+use super::pages::Pages;
 use super::signals::Signals;
 use super::thread::{Mode, Thread, subject};
 use crate::Sink;
@@ -75,7 +76,7 @@ fn start(
     let launched = launch(launched)?;
     let pid = launched.pid;
     // A filter without a tracer would fail the calls that it stops.
-    ptrace::seize(pid, Options::TRACER | Options::EXITKILL)?;
+    ptrace::seize(pid, follower.options() | Options::EXITKILL)?;
     let mode = if with_filter {
         Mode::Filtered
     } else {
@@ -87,6 +88,9 @@ fn start(
         thread.is_interrupted = ptrace::interrupt(pid).is_ok();
     }
     follower.threads.insert(pid, thread);
+    if follower.wanted.wants_pages() {
+        follower.pages = Some(Pages::new(with_filter));
+    }
     follower.command = Some((pid, None));
     if let Some(signals) = signals {
         signals

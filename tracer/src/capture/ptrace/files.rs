@@ -274,7 +274,7 @@ impl Names for Opened<'_> {
 
 impl ThreadNames<'_> {
     /// The file of descriptor `number`, whose path is known already.
-    fn of_descriptor(&self, number: i32, path: Option<Box<[u8]>>) -> Option<File> {
+    pub fn of_descriptor(&self, number: i32, path: Option<Box<[u8]>>) -> Option<File> {
         let stat = rustix::fs::stat(format!("/proc/{}/fd/{number}", self.tid)).ok()?;
         Some(file(&stat, path))
     }
@@ -301,6 +301,11 @@ pub fn file(stat: &Stat, path: Option<Box<[u8]>>) -> File {
         size: stat.st_size.unsigned_abs(),
         path,
     }
+}
+
+/// Whether a file is a regular one.
+pub fn is_regular(file: &File) -> bool {
+    file.mode & libc::S_IFMT == libc::S_IFREG
 }
 
 /// The descriptors among a call's arguments.

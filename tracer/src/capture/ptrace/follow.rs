@@ -1,18 +1,19 @@
 //! The loop over stops.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use goanna_sys::clock::monotonic_ns;
-use goanna_sys::ptrace::{self, CallStop, Status};
+use goanna_sys::ptrace::{self, CallStop, Options, Status};
 use goanna_sys::{Errno, pidfd, procfs};
 use goanna_syscalls::{DecodedCall, Outcome, Treatment, decode};
 
 use super::files::{self, Remote, ThreadNames, Tracer};
 use super::own::Own;
+use super::pages::Pages;
 use super::thread::{Mode, Pending, Recorded, Thread, subject};
 use crate::capture::{CaptureError, Wanted};
 use crate::event::Call;
@@ -37,6 +38,10 @@ pub struct Follower<'a> {
     pub(super) command: Option<(i32, Option<i32>)>,
     /// Set when the capture is to end.
     pub(super) ends: Arc<AtomicBool>,
+    /// What is known of mapped files, where their pages are wanted.
+    pub(super) pages: Option<Pages>,
+    /// Stops that came while a thread was to perform a call for the tracer; still to be handled.
+    pub(super) preempted: VecDeque<(i32, Status)>,
     /// Why the sink takes no more.
     pub(super) failure: Option<Error>,
 }
@@ -46,6 +51,9 @@ impl<'a> Follower<'a> {
     pub fn new(wanted: &'a Wanted, sink: &'a dyn Sink, ends: Arc<AtomicBool>) -> Self {
         let mut stopped_calls = *wanted.calls();
         stopped_calls.add(&super::own::calls());
+        if wanted.wants_pages() {
+            stopped_calls.add(&super::pages::calls());
+        }
         Self {
             wanted,
             sink,
@@ -55,7 +63,17 @@ impl<'a> Follower<'a> {
             early: HashSet::new(),
             command: None,
             ends,
+            pages: None,
+            preempted: VecDeque::new(),
             failure: None,
+        }
+    }
+
+    /// What threads are seized with.
+    pub(super) fn options(&self) -> Options {
+        match self.wanted.wants_pages() {
+            true => Options::TRACER | Options::TRACEEXIT,
+            false => Options::TRACER,
         }
     }
 
@@ -75,6 +93,9 @@ impl<'a> Follower<'a> {
     /// Waits for a report. While a new thread waits for the report of its parent, only for a while: a parent that was killed at the stop which tells
     /// of its child tells nothing.
     fn wait(&mut self) -> Result<Option<(i32, Status)>, Errno> {
+        if let Some(report) = self.preempted.pop_front() {
+            return Ok(Some(report));
+        }
         if self.early.is_empty() {
             return ptrace::wait_once();
         }
@@ -127,6 +148,9 @@ impl<'a> Follower<'a> {
             return Ok(());
         }
         self.note(tid, status, now)?;
+        if self.is_preempted(tid) {
+            return Ok(());
+        }
         match status {
             Status::SignalDelivery(signal) => self.resume(tid, signal),
             Status::GroupStop(_) => ptrace::listen(tid),
@@ -153,9 +177,34 @@ impl<'a> Follower<'a> {
             Status::SignalDelivery(signal) => {
                 super::attach::restart_undisturbed(tid, Some(signal));
             }
+            Status::EventStop => {
+                let thread = self.threads.get_mut(&tid);
+                if let Some(parent) = thread.and_then(|thread| thread.copy_of.take()) {
+                    self.mappings_inherited(tid, parent);
+                }
+            }
+            Status::ExitEvent => self.exits(tid),
             _ => {}
         }
         Ok(())
+    }
+
+    /// Whether another stop of the thread is to be handled before it is resumed.
+    fn is_preempted(&self, tid: i32) -> bool {
+        self.preempted.iter().any(|(one, _)| *one == tid)
+    }
+
+    /// A thread is at the stop before its end. The last one of a process takes the memory along.
+    fn exits(&mut self, tid: i32) {
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return;
+        };
+        thread.is_exiting = true;
+        let subject = thread.subject.clone();
+        let mut others = self.threads.values();
+        if others.all(|other| other.subject.pid != subject.pid || other.is_exiting) {
+            self.look_at_pages(&subject);
+        }
     }
 
     /// Lets a thread run to its next stop.
@@ -217,8 +266,15 @@ impl<'a> Follower<'a> {
             files::before(&names, &mut recorded);
             recorded
         });
-        if recorded.is_some() || own != Own::Nothing {
-            thread.pending = Some(Pending { recorded, own });
+        let mapping = self.mapping_begins(tid, nr, args);
+        if (recorded.is_some() || own != Own::Nothing || mapping.is_some())
+            && let Some(thread) = self.threads.get_mut(&tid)
+        {
+            thread.pending = Some(Pending {
+                recorded,
+                own,
+                mapping,
+            });
         }
     }
 
@@ -257,8 +313,11 @@ impl<'a> Follower<'a> {
             };
             self.send_call(recorded, Some(outcome), files);
         }
-        if result >= 0 {
+        if !(-4095..0).contains(&result) {
             self.succeeded(tid, pending.own);
+            if let Some(change) = pending.mapping {
+                self.mapping_changed(tid, change, result);
+            }
         }
     }
 
@@ -323,8 +382,17 @@ impl<'a> Follower<'a> {
         {
             let (pid, mode) = (parent.subject.pid, parent.mode);
             self.add(child, mode, pid, now);
+            if let Some(child) = self.threads.get_mut(&child) {
+                child.copy_of = Some(pid);
+            }
         }
         if was_early {
+            let thread = self.threads.get_mut(&child);
+            if let Some(parent) = thread.and_then(|thread| thread.copy_of.take()) {
+                self.mappings_inherited(child, parent);
+            }
+        }
+        if was_early && !self.is_preempted(child) {
             // A child that was killed reports its end.
             let _ = self.resume(child, 0);
         }
@@ -377,6 +445,9 @@ impl<'a> Follower<'a> {
 
     fn ended(&mut self, tid: i32, status: Status, now: u64) {
         if let Some(thread) = self.threads.remove(&tid) {
+            if thread.subject.pid == tid {
+                self.mappings_are_gone(tid);
+            }
             self.abandon(thread.pending);
             if !thread.is_starting {
                 self.send(&Event::Ended {

@@ -9,6 +9,7 @@ use goanna_syscalls::{DecodedCall, Subject};
 use nix::unistd::{Pid, getsid};
 
 use super::own::Own;
+use super::pages::Change;
 use crate::event::File;
 
 /// Which calls stop a thread.
@@ -27,6 +28,8 @@ pub struct Pending {
     pub recorded: Option<Recorded>,
     /// What the tracer itself must do when it has succeeded.
     pub own: Own,
+    /// How it changes mappings, where they are watched.
+    pub mapping: Option<Change>,
 }
 
 /// A call that is recorded when it ends.
@@ -64,6 +67,10 @@ pub struct Thread {
     pub is_inside: bool,
     /// A stop that it was told to make has not come yet.
     pub is_interrupted: bool,
+    /// It has begun as a copy of this process, and has not come to its first stop.
+    pub copy_of: Option<i32>,
+    /// It has come to the stop before its end.
+    pub is_exiting: bool,
     /// The calls up to the first execve are the tracer's.
     pub is_starting: bool,
     /// Whether it has the tracer's root directory and mount namespace; `None` until that is asked for.
@@ -81,6 +88,8 @@ impl Thread {
             pending: None,
             is_inside: false,
             is_interrupted: false,
+            copy_of: None,
+            is_exiting: false,
             is_starting: false,
             has_our_root: Cell::default(),
             has_foreign_calls: false,

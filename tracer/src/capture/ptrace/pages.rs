@@ -1,0 +1,419 @@
+//! Which pages of mapped files the followed programs read and write (`--mmap`).
+//!
+//! A process that maps a file makes a userfaultfd on the tracer's behalf, by two injected calls, and the tracer watches the mapping with it; see
+//! [`goanna_sys::page_watch`]. What was touched is looked at before the mapping, or the process, is gone: at the entry of munmap(2), mremap(2),
+//! madvise(2), execve(2) and of an mmap(2) at a fixed address, when a thread exits, and when the capture ends. A written page is reported at each look before
+//! which it was written, a page that was only read is reported once.
+//!
+//! See docs/decisions/0069 for what this does not see.
+
+use std::collections::{BTreeSet, HashMap};
+use std::os::fd::AsFd;
+
+use goanna_sys::clock::monotonic_ns;
+use goanna_sys::page_watch::{CREATE_FLAGS, PageWatch};
+use goanna_sys::{Errno, pidfd, procfs};
+
+use super::files::{ThreadNames, is_regular};
+use super::follow::Follower;
+use super::inject::{Injected, perform};
+use crate::Event;
+use crate::capture::Details;
+use crate::event::File;
+use crate::select::CallSet;
+use goanna_syscalls::{Names, Subject};
+
+const PAGE: u64 = 4096;
+
+/// The calls that change mappings, or end the life of all.
+const CALLS: [i64; 6] = [
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+];
+
+/// The calls that must stop.
+pub fn calls() -> CallSet {
+    CALLS.iter().map(|&nr| nr as u32).collect()
+}
+
+/// A call that changes mappings.
+#[derive(Debug, Clone, Copy)]
+pub struct Change {
+    nr: i64,
+    args: [u64; 6],
+}
+
+/// A mapping of a file.
+#[derive(Debug, Clone)]
+struct Mapped {
+    start: u64,
+    end: u64,
+    /// Where in the file it begins.
+    offset: u64,
+    file: File,
+    /// Pages that need no report if they are only read: they were mapped already when the watch began, or have been reported. Numbers
+    /// within the file.
+    known: BTreeSet<u64>,
+}
+
+/// The mappings of a process.
+#[derive(Debug, Default)]
+struct Process {
+    /// `None` where the process could not make a userfaultfd, and was not asked again.
+    watch: Option<PageWatch>,
+    mappings: Vec<Mapped>,
+    has_failed: bool,
+}
+
+/// All processes with mappings of files.
+#[derive(Debug)]
+pub struct Pages {
+    processes: HashMap<i32, Process>,
+    /// The seccomp filters that a program has when it has none of its own. Another one might not let it make a userfaultfd.
+    filters: u32,
+}
+
+impl Pages {
+    /// None yet. `with_filter`: the programs have the filter of the tracer.
+    pub fn new(with_filter: bool) -> Self {
+        let inherited = procfs::status(std::process::id().cast_signed());
+        let inherited = inherited.map_or(0, |status| status.seccomp_filters);
+        Self {
+            processes: HashMap::new(),
+            filters: inherited + u32::from(with_filter),
+        }
+    }
+}
+
+impl Mapped {
+    /// Leaves out the part from `start` to `end`; what remains.
+    fn without(self, start: u64, end: u64) -> Vec<Self> {
+        let part = |from: u64, to: u64| {
+            let offset = self.offset + (from - self.start);
+            (from < to).then(|| Self {
+                start: from,
+                end: to,
+                offset,
+                file: self.file.clone(),
+                known: self.known.clone(),
+            })
+        };
+        let before = part(self.start, start.clamp(self.start, self.end));
+        let after = part(end.clamp(self.start, self.end), self.end);
+        before.into_iter().chain(after).collect()
+    }
+
+    /// The number within the file of the page at `address`.
+    fn page(&self, address: u64) -> u64 {
+        (self.offset + (address - self.start)) / PAGE
+    }
+
+    /// The numbers within the file of the pages in ranges of addresses.
+    fn numbers(&self, ranges: &[(u64, u64)]) -> Vec<u64> {
+        let ranges = ranges.iter();
+        ranges
+            .flat_map(|&(start, end)| self.page(start)..self.page(end))
+            .collect()
+    }
+
+    /// What was touched since the last look: runs of written pages, and of pages that were only read.
+    fn look(&mut self, watch: &PageWatch) -> Result<[Vec<(u64, u64)>; 2], Errno> {
+        // In this order: a page that is written in between by another thread is reported with the next look.
+        let written = self.numbers(&watch.written(self.start, self.end)?);
+        let mapped = self.numbers(&watch.mapped(self.start, self.end)?);
+        self.known.extend(&written);
+        let read: Vec<u64> = mapped
+            .into_iter()
+            .filter(|page| self.known.insert(*page))
+            .collect();
+        Ok([runs(&written), runs(&read)])
+    }
+}
+
+/// Runs of successive numbers: the first, and how many.
+fn runs(numbers: &[u64]) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for &number in numbers {
+        match runs.last_mut() {
+            Some((first, count)) if *first + *count == number => *count += 1,
+            _ => runs.push((number, 1)),
+        }
+    }
+    runs
+}
+
+impl Process {
+    /// The mapping that an mremap(2) has made of one here, at `start`.
+    fn moved(&mut self, change: Change, start: u64) -> Option<Mapped> {
+        let [from, len, new_len, ..] = change.args;
+        if change.nr != libc::SYS_mremap {
+            return None;
+        }
+        let is_here = |one: &&Mapped| (one.start..one.end).contains(&from);
+        let here = self.mappings.iter().find(is_here)?.clone();
+        self.forget(from, from.saturating_add(len).next_multiple_of(PAGE));
+        Some(Mapped {
+            start,
+            end: start.saturating_add(new_len).next_multiple_of(PAGE),
+            offset: here.offset + (from - here.start),
+            ..here
+        })
+    }
+
+    /// Forgets the mappings of a range, which are gone.
+    fn forget(&mut self, start: u64, end: u64) {
+        let all = std::mem::take(&mut self.mappings).into_iter();
+        self.mappings = all.flat_map(|one| one.without(start, end)).collect();
+    }
+}
+
+impl Change {
+    /// Call `nr`, if it changes mappings.
+    fn of(nr: u32, args: [u64; 6]) -> Option<Self> {
+        let nr = i64::from(nr);
+        CALLS.contains(&nr).then_some(Self { nr, args })
+    }
+
+    /// Whether what was touched has to be looked at before the call.
+    fn may_end_mappings(self) -> bool {
+        self.nr != libc::SYS_mmap || self.is_fixed()
+    }
+
+    fn is_fixed(self) -> bool {
+        self.args[3] & libc::MAP_FIXED as u64 != 0
+    }
+
+    /// The range that has no watched mapping any more after the call.
+    fn unmapped(self, result: u64) -> Option<(u64, u64)> {
+        let [start, len, new_len, ..] = self.args;
+        let end = |start: u64, len: u64| start.saturating_add(len).next_multiple_of(PAGE);
+        match self.nr {
+            libc::SYS_mmap => Some((result, end(result, len))),
+            libc::SYS_munmap => Some((start, end(start, len))),
+            libc::SYS_mremap => Some((result, end(result, new_len))),
+            _ => None,
+        }
+    }
+}
+
+impl Follower<'_> {
+    /// Thread `tid` begins a call. What is to be done when it has succeeded.
+    pub(super) fn mapping_begins(&mut self, tid: i32, nr: u32, args: [u64; 6]) -> Option<Change> {
+        self.pages.as_ref()?;
+        let change = Change::of(nr, args)?;
+        if change.may_end_mappings()
+            && let Some(subject) = self.subject_of(tid)
+        {
+            self.look_at_pages(&subject);
+        }
+        Some(change)
+    }
+
+    /// Thread `tid` is stopped at the exit of a call that has succeeded.
+    pub(super) fn mapping_changed(&mut self, tid: i32, change: Change, result: i64) {
+        let Some(subject) = self.subject_of(tid) else {
+            return;
+        };
+        let Some(pages) = &mut self.pages else {
+            return;
+        };
+        if matches!(change.nr, libc::SYS_execve | libc::SYS_execveat) {
+            pages.processes.remove(&subject.pid);
+            return;
+        }
+        let start = result.cast_unsigned();
+        let mut moved = None;
+        if let Some(process) = pages.processes.get_mut(&subject.pid) {
+            moved = process.moved(change, start);
+            if let Some((from, to)) = change.unmapped(start) {
+                process.forget(from, to);
+            }
+        }
+        let mapped = match change.nr {
+            libc::SYS_mmap => self.mapped(tid, change, start),
+            _ => moved,
+        };
+        if let Some(mapped) = mapped {
+            self.watch(tid, &subject, vec![mapped]);
+        }
+    }
+
+    /// The mapping that an mmap(2) of thread `tid` has made, if it is one of a file.
+    fn mapped(&self, tid: i32, change: Change, start: u64) -> Option<Mapped> {
+        let [_, len, _, flags, fd, offset] = change.args;
+        if flags & libc::MAP_ANONYMOUS as u64 != 0 {
+            return None;
+        }
+        Some(Mapped {
+            start,
+            end: start.saturating_add(len).next_multiple_of(PAGE),
+            offset,
+            file: self.mapped_file(tid, fd as i32)?,
+            known: BTreeSet::new(),
+        })
+    }
+
+    /// The file of a mapping that was just made, if it is a regular one.
+    fn mapped_file(&self, tid: i32, fd: i32) -> Option<File> {
+        let thread = self.threads.get(&tid)?;
+        let names = ThreadNames::new(&self.tracer, thread, Details::default());
+        let file = names.of_descriptor(fd, names.descriptor(fd))?;
+        is_regular(&file).then_some(file)
+    }
+
+    /// A process has begun as a copy of process `parent`; its first thread, `tid`, is at its first stop.
+    pub(super) fn mappings_inherited(&mut self, tid: i32, parent: i32) {
+        let Some(subject) = self.subject_of(tid) else {
+            return;
+        };
+        let Some(pages) = &self.pages else { return };
+        if subject.pid == tid
+            && let Some(parent) = pages.processes.get(&parent)
+            && !parent.mappings.is_empty()
+        {
+            let mut mappings = parent.mappings.clone();
+            for mapped in &mut mappings {
+                mapped.known.clear();
+            }
+            self.watch(tid, &subject, mappings);
+        }
+    }
+
+    /// Watches mappings from now on.
+    fn watch(&mut self, tid: i32, subject: &Subject, mappings: Vec<Mapped>) {
+        let process = self
+            .pages
+            .as_ref()
+            .and_then(|pages| pages.processes.get(&subject.pid));
+        if process.is_some_and(|process| process.has_failed) {
+            return;
+        }
+        let has_watch = process.is_some_and(|process| process.watch.is_some());
+        let made = match has_watch {
+            true => Ok(None),
+            false => self.make_watch(tid, subject.pid),
+        };
+        let Some(pages) = &mut self.pages else { return };
+        let process = pages.processes.entry(subject.pid).or_default();
+        let mut failure = made.as_ref().err().copied();
+        if let Ok(Some(watch)) = made {
+            process.watch = Some(watch);
+        }
+        if let Some(watch) = &process.watch {
+            for mut mapped in mappings {
+                let watched = watch.add(mapped.start, mapped.end).and_then(|()| {
+                    let present = watch.mapped(mapped.start, mapped.end)?;
+                    mapped.known.extend(mapped.numbers(&present));
+                    Ok(())
+                });
+                match watched {
+                    Ok(()) => process.mappings.push(mapped),
+                    // A child of vfork(2) has its parent's memory, which is watched there.
+                    Err(Errno::EBUSY) => {}
+                    Err(errno) => failure = Some(errno),
+                }
+            }
+        }
+        if let Some(errno) = failure {
+            process.has_failed = process.watch.is_none();
+            let (pid, comm, why) = (subject.pid, &subject.comm, errno.desc());
+            let reason =
+                format!("pages that process {pid} ({comm}) touches are not recorded: {why}");
+            self.send(&Event::Lost {
+                events: 0,
+                reason: reason.into(),
+                at_ns: monotonic_ns(),
+            });
+        }
+    }
+
+    /// Makes the process of thread `tid`, which is stopped behind a call, make a userfaultfd, and takes it away. `None`: another stop
+    /// came first.
+    fn make_watch(&mut self, tid: i32, pid: i32) -> Result<Option<PageWatch>, Errno> {
+        let filters = procfs::status(tid)?.seccomp_filters;
+        if self
+            .pages
+            .as_ref()
+            .is_none_or(|pages| filters > pages.filters)
+        {
+            return Err(Errno::EPERM);
+        }
+        let created = perform(tid, libc::SYS_userfaultfd, [CREATE_FLAGS, 0, 0, 0, 0, 0])?;
+        let number = match created {
+            Injected::Done(number) => i32::try_from(number).unwrap_or(-libc::EINVAL),
+            Injected::Preempted(status) => {
+                self.preempted.push_back((tid, status));
+                return Ok(None);
+            }
+        };
+        if number < 0 {
+            return Err(Errno::from_raw(-number));
+        }
+        let ours = pidfd::open(tid).and_then(|thread| pidfd::getfd(thread.as_fd(), number));
+        let number = number.unsigned_abs().into();
+        if let Injected::Preempted(status) = perform(tid, libc::SYS_close, [number, 0, 0, 0, 0, 0])?
+        {
+            self.preempted.push_back((tid, status));
+        }
+        PageWatch::new(ours?, pid).map(Some)
+    }
+
+    /// Reports what a process has touched since the last look.
+    pub(super) fn look_at_pages(&mut self, subject: &Subject) {
+        let at_ns = monotonic_ns();
+        let Some(pages) = &mut self.pages else { return };
+        let Some(process) = pages.processes.get_mut(&subject.pid) else {
+            return;
+        };
+        let Some(watch) = &process.watch else { return };
+        let mut events = Vec::new();
+        for mapped in &mut process.mappings {
+            // A process that was killed has no memory any more.
+            let Ok([written, read]) = mapped.look(watch) else {
+                continue;
+            };
+            for (ranges, written) in [(written, true), (read, false)] {
+                events.extend(ranges.into_iter().map(|(first, pages)| Event::Touched {
+                    subject: subject.clone(),
+                    file: mapped.file.clone(),
+                    offset: first * PAGE,
+                    pages,
+                    written,
+                    at_ns,
+                }));
+            }
+        }
+        for event in events {
+            self.send(&event);
+        }
+    }
+
+    /// Reports what all processes have touched, and ends the watch.
+    pub(super) fn end_watch(&mut self) {
+        let mut subjects: Vec<Subject> = Vec::new();
+        for thread in self.threads.values() {
+            if !subjects.iter().any(|one| one.pid == thread.subject.pid) {
+                subjects.push(thread.subject.clone());
+            }
+        }
+        for subject in subjects {
+            self.look_at_pages(&subject);
+        }
+        self.pages = None;
+    }
+
+    /// Process `pid` has ended.
+    pub(super) fn mappings_are_gone(&mut self, pid: i32) {
+        if let Some(pages) = &mut self.pages {
+            pages.processes.remove(&pid);
+        }
+    }
+
+    pub(super) fn subject_of(&self, tid: i32) -> Option<Subject> {
+        self.threads.get(&tid).map(|thread| thread.subject.clone())
+    }
+}
