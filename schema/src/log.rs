@@ -380,7 +380,7 @@ pub const fn change_len_max(key_len: usize, value_len: usize) -> usize {
     20 + key_len + value_len
 }
 
-fn put_change(out: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
+pub(crate) fn put_change(out: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
     put_varint(out, key.len() as u64);
     out.extend_from_slice(key);
     match value {

@@ -260,6 +260,20 @@ impl Shared {
         }
     }
 
+    /// Brings everything to the engine, and has that give back the disk space of what was deleted, as far as it can.
+    /// Operations that change something wait meanwhile.
+    pub(crate) fn compact(&self) -> Result<(), Error> {
+        self.sync()?;
+        self.deleted.fetch_max(DELETED_MIN, SeqCst);
+        self.clean_up();
+        let mut signals = self.signals.lock();
+        while self.log_full.load(SeqCst) && self.check().is_ok() {
+            self.drained.wait_for(&mut signals, THROTTLE_RECHECK);
+        }
+        drop(signals);
+        self.check()
+    }
+
     /// Bytes that were accepted and are not in the engine.
     fn accepted(&self) -> u64 {
         (self.sealed.load(SeqCst) as u64).saturating_add(self.log.reserved())

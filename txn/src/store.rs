@@ -244,6 +244,12 @@ impl Store {
         self.shared.sync()
     }
 
+    /// Gives back the disk space of what was deleted, as far as the engine can, and releases the log. Operations that change
+    /// something wait meanwhile.
+    pub fn compact(&self) -> Result<(), Error> {
+        self.shared.compact()
+    }
+
     /// Waits while more is pending than [`Options::max_pending_bytes`].
     pub fn throttle(&self) {
         self.shared.throttle();

@@ -10,6 +10,7 @@ use goanna_aesfs::Error as AesError;
 use goanna_daemon::{Error as DaemonError, Report};
 use goanna_monitor::Status;
 use goanna_offline::Error as OfflineError;
+use goanna_offline::dump::DumpError;
 use goanna_session::mounts::SpecError;
 use goanna_session::{Error as SessionError, MountPointError, StoreError};
 use goanna_vfs::{Errno, MountError, escape, escape_path, io_error_text};
@@ -45,6 +46,23 @@ pub enum Error {
         /// What is wrong.
         why: AesError,
     },
+    /// A dump could not be written or loaded.
+    #[error("{}: {why}", escape_path(.place))]
+    Dump {
+        /// The store, or the dump.
+        place: PathBuf,
+        /// What is wrong, and where in it.
+        why: DumpError,
+    },
+    /// A dump is to be loaded where there is something.
+    #[error("{}: exists and is not empty, and a dump is loaded into a new store", escape_path(.0))]
+    StoreExists(PathBuf),
+    /// A dump would go to a terminal.
+    #[error("standard output is a terminal, and a dump is no text")]
+    DumpToTerminal,
+    /// Standard output cannot have both.
+    #[error("--json: a dump goes to standard output")]
+    DumpAndJson,
     /// Signals could not be blocked.
     #[error("cannot hold signals: {0}")]
     Signals(#[source] io::Error),
@@ -177,6 +195,10 @@ impl Error {
             }
             Self::Image { why, .. } => return why.hint().map(Into::into),
             Self::Volume { why, .. } => return volume_hint(why).map(Into::into),
+            Self::StoreExists(_) => {
+                "name a store that does not exist with --store DIR or $AMINO_STORE"
+            }
+            Self::DumpToTerminal | Self::DumpAndJson => "name a file with --output FILE",
             Self::NoStoreDir => "name the store with --store DIR or $AMINO_STORE",
             Self::Nested => {
                 "leave the outer one first, or give it all the mounts you need with --mount"

@@ -7,7 +7,9 @@ use clap::{CommandFactory, Parser};
 use goanna_daemon::Program;
 
 use crate::args::{Amino, Common, Goanna, amino, goanna};
-use crate::commands::{aes, copy, daemon, fsck, info, inspect, iso, list, manual, run, txn};
+use crate::commands::{
+    aes, compact, copy, daemon, dump, fsck, info, inspect, iso, list, manual, run, txn,
+};
 use crate::error::{self, Error, FAILED};
 use crate::mount_types::MOUNT_TYPES;
 use crate::report::messages::{self, show_failure};
@@ -38,6 +40,9 @@ pub fn amino() -> ExitCode {
             Command::Tree(tree) => list::tree(&tree),
             Command::Import(import) => copy::import(&import, loud),
             Command::Export(export) => copy::export(&export, loud),
+            Command::Dump(args) => dump::dump(&args, loud),
+            Command::Load(args) => dump::load(&args, loud),
+            Command::Compact(args) => compact::compact(&args, loud),
             Command::Fsck(fsck) => fsck::fsck(&fsck, loud),
             Command::Info(info) => info::info(&info),
             Command::Daemon(args) => daemon::daemon(&args),

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use goanna_offline::dump::DumpError;
 use goanna_session::mounts::MountTypes;
 use goanna_vfs::{escape_path, io_error_text};
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,9 @@ pub enum Error {
     /// The store's owner has ended.
     #[error("process {0} (aminod), which owned the store, has ended; what it ran was killed")]
     OwnerEnded(i32),
+    /// The store could not be dumped.
+    #[error("{}: {}", escape_path(.0), .1)]
+    Dump(PathBuf, #[source] DumpError),
     /// Commands use the store.
     #[error("{}: in use by {}", escape_path(.0), commands(*.1))]
     Busy(PathBuf, usize),

@@ -5,10 +5,12 @@
 //!
 //! * [`list`] has the entries of directories and the contents of files (`ls`, `cat`, `stat`, `tree`).
 //! * [`copy`] has `import` and `export`.
-//! * [`check`], [`facts`] and [`salvage`] look below the file system, at the store (`fsck`, `info`, `--salvage`).
+//! * [`check`], [`facts`], [`salvage`] and [`mod@dump`] look below the file system, at the store (`fsck`, `info`, `--salvage`, `dump`,
+//!   `load`).
 
 pub mod check;
 pub mod copy;
+pub mod dump;
 mod error;
 pub mod facts;
 pub mod list;

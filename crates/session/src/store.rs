@@ -64,13 +64,18 @@ impl Create {
     }
 }
 
+/// Makes sure that there is a store in `dir`, or that one may be made there.
+pub fn prepare(dir: &Path, create: Create) -> Result<(), Error> {
+    match create {
+        Create::Never => must_exist(dir),
+        Create::InParent => parent_must_exist(dir),
+        Create::WithParents => make_parents(dir),
+    }
+}
+
 /// Opens the store in `dir`. If it is made now, its root directory belongs to the user of `caller`.
 pub fn open(dir: &Path, opening: Opening, caller: &Caller) -> Result<Arc<AminoFs>, Error> {
-    match opening.create {
-        Create::Never => must_exist(dir)?,
-        Create::InParent => parent_must_exist(dir)?,
-        Create::WithParents => make_parents(dir)?,
-    }
+    prepare(dir, opening.create)?;
     let options = Options {
         engine: opening.engine.map(EngineKind::from),
         durability: opening.durability.into(),
@@ -211,6 +216,12 @@ pub fn must_exist(dir: &Path) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::NoStore(dir.to_owned()))
+}
+
+/// Gives back the disk space of what was deleted, as far as the store's engine can.
+pub fn compact(dir: &Path, fs: &AminoFs) -> Result<(), Error> {
+    let compacted = fs.store().compact();
+    compacted.map_err(|why| Error::store(dir, amino_fs::Error::from(why)))
 }
 
 /// Brings everything to the disk and closes the store. A failure means that changes may be lost, whatever was answered before.

@@ -533,6 +533,8 @@ impl Files for FjallEngine {
         if opened.entries.disk_space() >= available {
             return Ok(false);
         }
+        // Tables are rewritten without what they say is deleted, and not without what memory says.
+        self.flush(&opened)?;
         let done = opened.entries.major_compact();
         done.map_err(self.error("compact its tables"))
             .map(|()| true)

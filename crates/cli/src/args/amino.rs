@@ -42,7 +42,7 @@ Files:
 
 Inside `amino run`:
   ls, cat, stat, tree, import and export on the run's own store act in the
-  transaction of the program that calls them. fsck and info see the
+  transaction of the program that calls them. dump, fsck and info see the
   committed state.
 
 Exit status:
@@ -76,6 +76,12 @@ pub enum Command {
     Import(Import),
     /// Copy a directory of the store to the host
     Export(Export),
+    /// Write the whole store as a portable stream with checksums
+    Dump(Dump),
+    /// Make a store of the stream that dump has written
+    Load(Load),
+    /// Give back the disk space of what was deleted from the store
+    Compact(Compact),
     /// Check the store's integrity constraints and checksums
     Fsck(Fsck),
     /// Print the store's engine, size, counts and versions, and the process that has it open
@@ -418,6 +424,107 @@ Exit status:
 
 Examples:
   amino export / /backup/today";
+
+/// `amino dump`.
+#[derive(Debug, Args)]
+#[command(after_help = DUMP_HELP)]
+pub struct Dump {
+    /// Which store.
+    #[command(flatten)]
+    pub store: StoreArg,
+    /// The file to write, with mode 0600; - is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-", value_hint = clap::ValueHint::FilePath)]
+    pub output: PathBuf,
+    /// Print what was written as JSON on stdout; needs --output
+    #[arg(long)]
+    pub json: bool,
+}
+
+const DUMP_HELP: &str = "\
+Notes:
+  Writes the store as it is at one moment: files of all kinds with all
+  metadata, inode numbers and times included. If the store is in use, other
+  commands continue meanwhile; changes of open transactions are not in the
+  dump. The kept log (amino run --keep-log) is not in it, either. FILE
+  appears when it is complete; a file of that name is replaced.
+  The stream is compressed (zstd) and has a checksum for each MiB; its layout
+  is described in schema/src/dump.rs. It does not depend on the engine.
+
+JSON:
+  An object with store, records, and bytes (of keys and values).
+
+Examples:
+  amino dump -o monday.dump
+  amino dump | ssh backup 'cat >monday.dump'
+  amino dump | amino load --store copy --engine sled
+
+Exit status:
+  0    everything was written
+  125  the store cannot be opened or read, or the dump cannot be written";
+
+/// `amino load`.
+#[derive(Debug, Args)]
+#[command(after_help = LOAD_HELP)]
+pub struct Load {
+    /// Which store.
+    #[command(flatten)]
+    pub store: StoreArg,
+    /// Storage engine of the new store [default: fjall]
+    #[arg(long, value_name = "NAME", value_enum)]
+    pub engine: Option<Engine>,
+    /// Create the store even if its parent directory does not exist
+    #[arg(long)]
+    pub create: bool,
+    /// Print what was loaded as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+    /// The dump; - is standard input
+    #[arg(value_name = "FILE", default_value = "-", value_hint = clap::ValueHint::FilePath)]
+    pub file: PathBuf,
+}
+
+const LOAD_HELP: &str = "\
+Notes:
+  The store must not exist yet. It appears when the whole dump was read, its
+  checksums were verified, and everything is on the disk; if the dump is
+  damaged or ends early, no store is made. The new store has an id of its own.
+  A dump of a damaged store gives a damaged store: see amino fsck.
+
+JSON:
+  An object with store, records, and bytes (of keys and values).
+
+Exit status:
+  0    the store was made
+  125  the dump is damaged, the store exists, or it cannot be made";
+
+/// `amino compact`.
+#[derive(Debug, Args)]
+#[command(after_help = COMPACT_HELP)]
+pub struct Compact {
+    /// Which store.
+    #[command(flatten)]
+    pub store: StoreArg,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const COMPACT_HELP: &str = "\
+Notes:
+  A store gives back the space of deleted files by itself, when much was
+  deleted or the disk becomes full. This command does it now: it brings
+  the log into the engine's files and rewrites those without what was
+  deleted, which needs as much free space as the rewritten files take. If
+  the store is in use, programs that change it wait until it is done. Files
+  that are open, snapshots and the kept log (amino run --keep-log) keep
+  their space.
+
+JSON:
+  An object with store, before and after: bytes on disk.
+
+Exit status:
+  0    done
+  125  the store cannot be opened or written";
 
 /// `amino fsck`.
 #[derive(Debug, Args)]

@@ -3,8 +3,10 @@
 //! [`open`] is shared by those that work on a store without a monitor.
 
 pub mod aes;
+pub mod compact;
 pub mod copy;
 pub mod daemon;
+pub mod dump;
 pub mod fsck;
 pub mod info;
 pub mod inspect;

@@ -13,6 +13,6 @@ pub use connection::Connection;
 pub use launch::{Messages, run};
 pub use reach::reach;
 pub use remote::{RemoteFs, RemoteWriter};
-pub use requests::{check, facts, status, stop};
+pub use requests::{check, compact, dump, facts, status, stop};
 
 pub use crate::protocol::message::Access;

@@ -1,6 +1,11 @@
-//! Requests that have one answer: check, facts, status, stop.
+//! Requests that have one answer: check, compact, dump, facts, status, stop.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
 
 use goanna_offline::check;
+use goanna_offline::dump::{DumpError, DumpTotals};
 use goanna_offline::facts::Facts;
 
 use super::Connection;
@@ -43,6 +48,75 @@ pub fn check(owner: Connection, progress: &dyn Fn(u64)) -> Result<Option<check::
         }
         answer = owner.answer()?;
     }
+}
+
+/// Has `owner` give back the disk space of what was deleted. `None` where the owner has ended before.
+pub fn compact(owner: Connection) -> Result<Option<()>, Error> {
+    match first(&owner, &Request::Compact)? {
+        Some(Answer::Compacted) => {
+            leave(owner);
+            Ok(Some(()))
+        }
+        Some(_) => Err(Error::OwnerEnded(owner.pid)),
+        None => Ok(None),
+    }
+}
+
+/// Has `owner` write its store, which is in `dir`, as a stream, and copies that to `out`; `progress` receives the number of bytes
+/// copied. `None` where the owner has ended before.
+pub fn dump(
+    owner: Connection,
+    dir: &Path,
+    out: &mut dyn Write,
+    progress: &dyn Fn(u64),
+) -> Result<Option<DumpTotals>, Error> {
+    let (mut reader, writer) =
+        std::io::pipe().map_err(|why| Error::Dump(dir.to_owned(), DumpError::Read(why)))?;
+    if owner
+        .ask_with(&Request::Dump, Some(writer.as_fd()))
+        .is_err()
+    {
+        return Ok(None);
+    }
+    drop(writer);
+    let copied = copy(&mut reader, out, progress);
+    // The owner sees that nothing is read any more.
+    drop(reader);
+    let answer = owner.answer();
+    let bytes = copied.map_err(|why| Error::Dump(dir.to_owned(), why))?;
+    match answer {
+        Ok(Answer::Dumped(records, bytes)) => {
+            leave(owner);
+            Ok(Some(DumpTotals { records, bytes }))
+        }
+        Ok(Answer::Failed(report)) => Err(Error::Reported(report)),
+        Err(_) if bytes == 0 => Ok(None),
+        _ => Err(Error::OwnerEnded(owner.pid)),
+    }
+}
+
+/// Copies to the end. Returns the number of bytes.
+fn copy(
+    from: &mut impl Read,
+    to: &mut dyn Write,
+    progress: &dyn Fn(u64),
+) -> Result<u64, DumpError> {
+    let mut buffer = vec![0; 1 << 16];
+    let mut bytes = 0;
+    loop {
+        let read = match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(why) if why.kind() == ErrorKind::Interrupted => continue,
+            Err(why) => return Err(DumpError::Read(why)),
+        };
+        let piece = buffer.get(..read).unwrap_or_default();
+        to.write_all(piece).map_err(DumpError::Write)?;
+        bytes += read as u64;
+        progress(bytes);
+    }
+    to.flush().map_err(DumpError::Write)?;
+    Ok(bytes)
 }
 
 /// What the store of `owner` is and holds, the process id of `owner`, and the number of commands that it follows. `None`

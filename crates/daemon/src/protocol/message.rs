@@ -14,7 +14,7 @@ use crate::Report;
 pub const NAME: &str = "aminod";
 
 /// Version of the protocol, which must be the same at both ends.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// The first message, from `aminod`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -39,6 +39,10 @@ pub enum Request {
     },
     /// Check the store as it is now.
     Check,
+    /// Write the store as it is now, as a stream, to the pipe that comes with this request.
+    Dump,
+    /// Give back the disk space of what was deleted.
+    Compact,
     /// Say what the store is and holds.
     Facts,
     /// Say which commands use the store.
@@ -109,6 +113,10 @@ pub enum Answer {
     Progress(u64),
     /// What the check has found.
     Checked(check::Report),
+    /// The whole store was written: number of records, bytes of keys and values.
+    Dumped(u64, u64),
+    /// The space was given back.
+    Compacted,
     /// What the store is and holds, and how many commands are followed.
     Facts(Facts, usize),
     /// Which commands use the store.

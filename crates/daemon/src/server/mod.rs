@@ -15,6 +15,7 @@ use std::thread::{self, sleep};
 use std::time::Duration;
 
 use goanna_offline::check::check_open;
+use goanna_offline::dump::{self, DumpError};
 use goanna_offline::facts::Facts;
 use goanna_session::store::{self, Create, Opening};
 use goanna_session::{Error as SessionError, Level, OpenStore, credentials};
@@ -230,6 +231,8 @@ fn serve_client(client: &Client, mut first: Option<(Run, Option<OwnedFd>)>) {
             Request::Run(run) => return run::follow(client, *run, fd),
             Request::Attach { engine, access } => return tree::serve(client, engine, access),
             Request::Check => check(client),
+            Request::Compact => compact(registry),
+            Request::Dump => dump(registry, fd),
             Request::Facts => facts(registry),
             Request::Status => Answer::Status(registry.status()),
             Request::Stop { force } => registry.stop(force),
@@ -251,6 +254,28 @@ fn check(client: &Client) -> Answer {
     match check_open(fs.store(), progress) {
         Ok(report) => Answer::Checked(report),
         Err(why) => client.registry.failed(SessionError::unchecked(dir, why)),
+    }
+}
+
+/// Gives back the disk space of what was deleted, while other clients use the store.
+fn compact(registry: &Registry) -> Answer {
+    let (dir, fs) = &registry.store;
+    match store::compact(dir, fs) {
+        Ok(()) => Answer::Compacted,
+        Err(why) => registry.failed(why),
+    }
+}
+
+/// Writes the store as it is now to `pipe`. A client that has left closes the other end.
+fn dump(registry: &Registry, pipe: Option<OwnedFd>) -> Answer {
+    let (dir, fs) = &registry.store;
+    let dumped = match pipe {
+        Some(pipe) => dump::dump(fs.store(), &mut File::from(pipe), &mut |_| {}),
+        None => Err(DumpError::Write(io::ErrorKind::InvalidInput.into())),
+    };
+    match dumped {
+        Ok(totals) => Answer::Dumped(totals.records, totals.bytes),
+        Err(why) => registry.failed(Error::Dump(dir.clone(), why)),
     }
 }
 

@@ -1,0 +1,48 @@
+//! `amino compact`.
+
+use std::os::unix::ffi::OsStrExt;
+
+use goanna_daemon::client;
+use goanna_offline::facts::disk_bytes;
+use goanna_session::store::{self, Create, Opening};
+use goanna_session::{Level, credentials};
+use indicatif::HumanBytes;
+use serde_json::{Map, json};
+
+use super::open::store_dir;
+use crate::args::{Loudness, amino};
+use crate::error::Error;
+use crate::report::messages::note;
+use crate::report::names;
+use crate::report::output::Output;
+
+/// `amino compact`.
+pub fn compact(args: &amino::Compact, loud: Loudness) -> Result<u8, Error> {
+    let dir = store_dir(&args.store)?;
+    store::must_exist(&dir)?;
+    let before = disk_bytes(&dir);
+    let opening = Opening {
+        engine: None,
+        durability: Level::Aci,
+        create: Create::Never,
+    };
+    client::reach(&dir, client::compact, || {
+        let fs = store::open(&dir, opening, &credentials::current())?;
+        let compacted = store::compact(&dir, &fs);
+        store::close(&dir, &fs)?;
+        compacted
+    })?;
+    let after = disk_bytes(&dir);
+    if args.json {
+        let mut map = Map::new();
+        names::put(&mut map, "store", dir.as_os_str().as_bytes());
+        map.insert("before".into(), json!(before));
+        map.insert("after".into(), json!(after));
+        Output::new().json(&map.into())?;
+    } else {
+        let [before, after] = [before, after].map(HumanBytes);
+        let dir = names::escape_path(&dir);
+        note(&format!("{dir}: {after} on disk, {before} before"), loud);
+    }
+    Ok(0)
+}

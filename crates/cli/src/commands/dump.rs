@@ -1,0 +1,203 @@
+//! `amino dump` and `amino load`.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use amino_fs::EngineKind;
+use goanna_daemon::{Error as DaemonError, client};
+use goanna_offline::dump::{self, DumpError, DumpTotals};
+use goanna_session::store::{self, Create, Opening};
+use goanna_session::{Engine as StoreEngine, Level, credentials};
+use indicatif::ProgressBar;
+use serde_json::{Map, json};
+use tempfile::NamedTempFile;
+
+use super::open::store_dir;
+use crate::args::{Loudness, amino};
+use crate::error::Error;
+use crate::report::copy::shows_progress;
+use crate::report::messages::note;
+use crate::report::names;
+use crate::report::output::Output;
+
+/// Stands for standard input and output.
+const STANDARD: &str = "-";
+
+/// Where a dump goes.
+enum Target {
+    Stdout(io::Stdout),
+    /// A device or a FIFO, which is written as it is.
+    Special(File),
+    /// A file that gets its name when it is complete.
+    New(NamedTempFile),
+}
+
+impl Target {
+    fn open(path: &Path) -> Result<Self, Error> {
+        if path == Path::new(STANDARD) {
+            let stdout = io::stdout();
+            if stdout.is_terminal() {
+                return Err(Error::DumpToTerminal);
+            }
+            return Ok(Self::Stdout(stdout));
+        }
+        let is_special = path.metadata().is_ok_and(|meta| !meta.is_file());
+        if is_special {
+            let file = File::options().write(true).open(path);
+            return file
+                .map(Self::Special)
+                .map_err(|why| Error::host(path, why));
+        }
+        let parent = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new("."));
+        let file = NamedTempFile::new_in(parent);
+        file.map(Self::New).map_err(|why| Error::host(parent, why))
+    }
+
+    fn writer(&mut self) -> &mut dyn Write {
+        match self {
+            Self::Stdout(stdout) => stdout,
+            Self::Special(file) => file,
+            Self::New(file) => file,
+        }
+    }
+
+    fn complete(self, path: &Path) -> Result<(), Error> {
+        match self {
+            Self::Stdout(_) | Self::Special(_) => Ok(()),
+            Self::New(file) => {
+                let synced = file.as_file().sync_all();
+                synced.map_err(|why| Error::host(path, why))?;
+                let kept = file.persist(path);
+                kept.map(drop).map_err(|why| Error::host(path, why.error))
+            }
+        }
+    }
+}
+
+/// `amino dump`.
+pub fn dump(args: &amino::Dump, loud: Loudness) -> Result<u8, Error> {
+    let dir = store_dir(&args.store)?;
+    store::must_exist(&dir)?;
+    let is_standard = args.output == Path::new(STANDARD);
+    if args.json && is_standard {
+        return Err(Error::DumpAndJson);
+    }
+    let mut target = Target::open(&args.output)?;
+    let bar = spinner(loud);
+    let written = write(&dir, target.writer(), &bar);
+    bar.finish_and_clear();
+    let totals = written.map_err(|error| match error {
+        DaemonError::Dump(_, DumpError::Write(why)) if is_standard => Error::Output(why),
+        DaemonError::Dump(_, DumpError::Write(why)) => Error::host(&args.output, why),
+        error => error.into(),
+    })?;
+    target.complete(&args.output)?;
+    if is_standard {
+        return Ok(0);
+    }
+    told("dumped", &totals, &dir, args.json, loud)
+}
+
+/// Writes the store `dir` to `out`.
+fn write(dir: &Path, out: &mut dyn Write, bar: &ProgressBar) -> Result<DumpTotals, DaemonError> {
+    let out = RefCell::new(BufWriter::with_capacity(1 << 16, out));
+    let opening = Opening {
+        engine: None,
+        durability: Level::Aci,
+        create: Create::Never,
+    };
+    let alone = || {
+        let fs = store::open(dir, opening, &credentials::current())?;
+        let mut progress = |records| show(bar, records, "records");
+        let dumped = dump::dump(fs.store(), &mut *out.borrow_mut(), &mut progress);
+        store::close(dir, &fs)?;
+        Ok(dumped.map_err(|why| DaemonError::Dump(dir.to_owned(), why)))
+    };
+    let through = |owner| {
+        let progress = |bytes| show(bar, bytes, "bytes");
+        let dumped = client::dump(owner, dir, &mut *out.borrow_mut(), &progress)?;
+        Ok(dumped.map(Ok))
+    };
+    client::reach(dir, through, alone)?
+}
+
+/// `amino load`.
+pub fn load(args: &amino::Load, loud: Loudness) -> Result<u8, Error> {
+    let dir = store_dir(&args.store)?;
+    store::prepare(&dir, Create::new(args.create || args.store.store.is_none()))?;
+    let engine = args.engine.map_or(StoreEngine::Fjall, Into::into);
+    let bar = spinner(loud);
+    let mut progress = |records| show(&bar, records, "records");
+    let loaded = if args.file == Path::new(STANDARD) {
+        dump::load(
+            io::stdin().lock(),
+            &dir,
+            EngineKind::from(engine),
+            &mut progress,
+        )
+    } else {
+        let file = File::open(&args.file).map_err(|why| Error::host(&args.file, why))?;
+        dump::load(file, &dir, EngineKind::from(engine), &mut progress)
+    };
+    bar.finish_and_clear();
+    let totals = loaded.map_err(|why| match why {
+        DumpError::Host { path, why } => Error::host(&path, why),
+        DumpError::Exists(dir) => Error::StoreExists(dir),
+        DumpError::Store(_) => Error::Dump {
+            place: dir.clone(),
+            why,
+        },
+        _ if args.file == Path::new(STANDARD) => Error::Dump {
+            place: "standard input".into(),
+            why,
+        },
+        _ => Error::Dump {
+            place: args.file.clone(),
+            why,
+        },
+    })?;
+    told("loaded", &totals, &dir, args.json, loud)
+}
+
+fn told(
+    done: &str,
+    totals: &DumpTotals,
+    dir: &Path,
+    json: bool,
+    loud: Loudness,
+) -> Result<u8, Error> {
+    let DumpTotals { records, bytes } = *totals;
+    if json {
+        let mut map = Map::new();
+        names::put(&mut map, "store", dir.as_os_str().as_bytes());
+        map.insert("records".into(), json!(records));
+        map.insert("bytes".into(), json!(bytes));
+        Output::new().json(&map.into())?;
+    } else {
+        let dir = names::escape_path(dir);
+        note(
+            &format!("{dir}: {done} {records} records, {bytes} bytes"),
+            loud,
+        );
+    }
+    Ok(0)
+}
+
+fn spinner(loud: Loudness) -> ProgressBar {
+    if shows_progress(loud) {
+        ProgressBar::new_spinner()
+    } else {
+        ProgressBar::hidden()
+    }
+}
+
+fn show(bar: &ProgressBar, number: u64, of: &str) {
+    bar.set_message(format!("{number} {of}"));
+    bar.tick();
+}

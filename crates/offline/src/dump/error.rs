@@ -1,0 +1,64 @@
+use std::io;
+use std::path::PathBuf;
+
+use amino_schema::DecodeError;
+use goanna_vfs::{escape_path, io_error_text};
+use thiserror::Error;
+
+/// Why a store was not dumped or not loaded.
+#[derive(Debug, Error)]
+pub enum DumpError {
+    /// The stream cannot be written.
+    #[error("cannot write the dump: {}", io_error_text(.0))]
+    Write(#[source] io::Error),
+    /// The stream cannot be read.
+    #[error("cannot read the dump: {}", io_error_text(.0))]
+    Read(#[source] io::Error),
+    /// The stream does not start as a dump does.
+    #[error("this is no dump of a store")]
+    NotADump,
+    /// The stream ends in the middle.
+    #[error("the dump ends early, in block {block} at byte {offset}")]
+    EndsEarly {
+        /// Number of the block, from 0.
+        block: u64,
+        /// Bytes of the stream that were there.
+        offset: u64,
+    },
+    /// The stream's header is not as it was written.
+    #[error(transparent)]
+    Header(DecodeError),
+    /// A block is not as it was written.
+    #[error("block {block}, at byte {offset} of the dump, is damaged: {why}")]
+    Block {
+        /// Its number, from 0.
+        block: u64,
+        /// Where it starts in the stream, bytes.
+        offset: u64,
+        /// What is wrong.
+        why: String,
+    },
+    /// Something follows the end of the dump.
+    #[error("the dump has {0} records and ends, but bytes follow")]
+    BytesBehind(u64),
+    /// There is something where the store would be made.
+    #[error("{}: exists and is not empty", escape_path(.0))]
+    Exists(PathBuf),
+    /// The directory of the new store cannot be made.
+    #[error("{}: {}", escape_path(.path), io_error_text(.why))]
+    Host {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        why: io::Error,
+    },
+    /// The store cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] amino_fs::Error),
+}
+
+impl From<amino_txn::Error> for DumpError {
+    fn from(error: amino_txn::Error) -> Self {
+        Self::Store(error.into())
+    }
+}
