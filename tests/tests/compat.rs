@@ -101,38 +101,88 @@ in_every_place! {
     edges => |place| check(&place, "edges", false);
     waiting_copies => |place| check(&place, "waits", false);
     programs_that_make_stubs_hard => |place| check(&place, "stubs", false);
+    programs_that_are_patched_in_between => |place| check(&place, "patches", false);
     random_paths => |place| check(&place, "path_fuzz", false);
 }
 
-/// Calls that concern no mount are answered in the process, and every other program answers the same without: with
-/// `GOANNA_TEST_FAST_PATH=1` and `=0` all tests run with and without.
+/// Programs get the same answers where no call is answered in the process: with `GOANNA_TEST_FAST_PATH=0` all tests run so.
 #[test]
-fn calls_in_the_process() {
-    if std::env::var_os("GOANNA_TEST_FAST_PATH").is_some() {
-        return;
-    }
+fn calls_that_all_notify() {
     for place in [Place::amino, Place::pass] {
-        for name in ["stubs", "path_fuzz"] {
-            for option in ["--fast-path", "--no-fast-path"] {
-                check_with(&place(), name, false, &[option]);
-            }
+        for name in [
+            "stubs",
+            "path_fuzz",
+            "open",
+            "stat",
+            "rw",
+            "cwd",
+            "process",
+            "interrupt",
+        ] {
+            check_with(&place(), name, false, &["--no-fast-path"]);
         }
     }
+}
+
+/// A C library without symbols and debug information has the same sites; one with something behind its code is left as it is.
+#[test]
+fn other_c_libraries() {
+    for kind in ["stripped", "modified"] {
+        let place = Place::amino();
+        let dir = place.make_dir("lib");
+        let library = dir.join("libc.so.6");
+        finish(place.native("sh").args([
+            "-c",
+            r#"libc=$(ldd /bin/sh | sed -n 's/.*libc.so.6 => \([^ ]*\) .*/\1/p'); strip -s -o "$0" "$libc""#,
+            library.to_str().unwrap(),
+        ]))
+        .expect(0);
+        if kind == "modified" {
+            let mut content = std::fs::read(&library).unwrap();
+            let behind = behind_code(&content);
+            content[behind] = 1;
+            std::fs::write(&library, content).unwrap();
+        }
+        let program = program("patches", &place.path("."), false);
+        let expected = natively(&place, &program);
+        let host = place.make_dir("host");
+        let mut run = place.run_with(&["--stats=json"]);
+        let run = run.arg(&program).arg(place.top()).arg(host);
+        let ended = finish_within(run.env("LD_LIBRARY_PATH", &dir), LIMIT);
+        assert_eq!(ended.text(), expected, "{kind}");
+        let is_used = !ended.errors().contains("\"in_process\":0,");
+        let may_be_used = kind == "stripped" && uses_stubs(&place);
+        assert_eq!(is_used, may_be_used, "{kind}: {}", ended.errors());
+    }
+}
+
+/// Whether calls are answered in the process here.
+fn uses_stubs(place: &Place) -> bool {
+    let check = finish(place.native(binary("goanna")).arg("check"));
+    std::env::var_os("GOANNA_TEST_FAST_PATH").is_none()
+        && check.text().contains("ok       calls in the process")
+}
+
+/// The last byte of the page in which an ELF file's code ends.
+fn behind_code(elf: &[u8]) -> usize {
+    let word = |at: usize| u64::from_le_bytes(elf[at..at + 8].try_into().unwrap()) as usize;
+    let half = |at: usize| usize::from(u16::from_le_bytes([elf[at], elf[at + 1]]));
+    let mut headers = (0..half(56)).map(|index| word(32) + index * half(54));
+    let code = headers.find(|at| elf[*at] == 1 && elf[at + 4] & 1 != 0);
+    let code = code.unwrap();
+    (word(code + 8) + word(code + 32)).next_multiple_of(4096) - 1
 }
 
 /// `--stats` counts calls that stubs answer, which do not come to the monitor then.
 #[test]
 fn calls_in_the_process_are_counted() {
-    if std::env::var_os("GOANNA_TEST_FAST_PATH").is_some() {
-        return;
-    }
-    let check = finish(Place::pass().native(binary("goanna")).arg("check"));
-    let patched = check.text().contains("ok       calls in the process");
     let place = Place::pass();
     let script = "for i in {1..500}; do test -e /etc/passwd; done";
-    let counted = |option| {
-        let mut run = place.run_with(&["--stats=json", option]);
-        let ended = finish(run.args(["/bin/bash", "-c", script]));
+    let counted = |options: &[&str], command: &[&str]| {
+        let options = [&["--stats=json"], options].concat();
+        let mut run = place.run_with(&options);
+        run.env_remove("GOANNA_TEST_CALLS_BEFORE");
+        let ended = finish(run.args(command));
         let figure = |name: &str| -> u64 {
             let errors = ended.errors();
             let (_, rest) = errors.split_once(&format!("\"{name}\":")).unwrap();
@@ -141,12 +191,14 @@ fn calls_in_the_process_are_counted() {
         };
         (figure("in_process"), figure("passed_on"))
     };
-    let (without, all) = counted("--no-fast-path");
+    let (without, all) = counted(&["--no-fast-path"], &["/bin/bash", "-c", script]);
     assert_eq!(without, 0);
     assert!(all >= 500, "{all}");
-    if patched {
-        let (within, rest) = counted("--fast-path");
-        assert!(within >= 490 && rest < 500, "{within} {rest}");
+    // A process that makes few calls does not pay for patches.
+    assert_eq!(counted(&[], &["/bin/true"]).0, 0);
+    if uses_stubs(&place) {
+        let (within, rest) = counted(&[], &["/bin/bash", "-c", script]);
+        assert!(within >= 400 && rest < 500, "{within} {rest}");
     }
 }
 

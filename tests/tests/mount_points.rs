@@ -9,7 +9,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use goanna_tests::{
-    Backend, Engine, Intercept, Place, User, binary, finish, may_become_another_user, tools::has,
+    Backend, Engine, Intercept, Place, User, binary, finish, finish_within,
+    may_become_another_user, tools::has,
 };
 
 /// A program reaches a mount point only through directories that it may search.
@@ -57,6 +58,51 @@ fn a_mount_below_an_unsearchable_directory_is_out_of_reach() {
             );
         }
     }
+}
+
+/// A mount point need not exist on the host. Where it appears there while programs run, they go on seeing the store: those that look at it
+/// by its path, from its parent, and from other directories, and those that ask for what the host has there.
+#[test]
+fn a_mount_point_that_appears_on_the_host_stays_the_stores() {
+    let place = Place::amino();
+    let around = place.path("host").join("around");
+    fs::create_dir_all(around.join("beside")).unwrap();
+    let at = around.join("point");
+    let look = r#"look() { for path in "$at/f" "$at/hidden" point/f point/hidden beside/../point/hidden "$at/../point/hidden"; do
+            test -e "$path" && printf y || printf n; done; read -r line < point/f; echo "$line"; }"#;
+    let script = format!(
+        r#"at={at}; cd {around}; echo text > $at/f; {look}
+        for i in $(seq 60); do look; done | sort | uniq -c
+        : > begun; until test -e {around}/go; do :; done
+        for i in $(seq 60); do look; done | sort | uniq -c"#,
+        at = at.display(),
+        around = around.display(),
+    );
+    let mut run = place.native(binary("amino"));
+    run.args(["run", "-q", "--store"]).arg(place.path("store"));
+    run.arg("--at")
+        .arg(&at)
+        .args(["--", "/bin/bash", "-c", &script]);
+    let appears = {
+        let around = around.clone();
+        std::thread::spawn(move || {
+            for _ in 0..20_000 {
+                if around.join("begun").exists() {
+                    fs::create_dir(around.join("point")).unwrap();
+                    fs::write(around.join("point/hidden"), "host").unwrap();
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            fs::write(around.join("go"), "").unwrap();
+        })
+    };
+    let ended = finish_within(&mut run, std::time::Duration::from_secs(100));
+    appears.join().unwrap();
+    let text = ended.text();
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    assert_eq!(lines, ["60 ynynnntext"; 2], "{}", ended.errors());
+    assert!(at.join("hidden").exists());
 }
 
 /// The path that /proc shows of a file is the one by which the innermost mount has it.

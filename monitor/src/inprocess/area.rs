@@ -15,6 +15,8 @@ pub struct Constants {
     pub devices: [u64; 3],
     /// Stubs count the calls that they answer.
     pub counts: bool,
+    /// Notified calls of a process before anything is patched in it.
+    pub calls_before: u32,
     /// [`hash`] of each name that leads from the host into a mount, or into /proc.
     pub names: Vec<u64>,
 }

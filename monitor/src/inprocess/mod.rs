@@ -1,7 +1,7 @@
 //! Calls answered inside the tracee: calls that concern no mount run natively, without a notification.
 //!
-//! A site of libc or its loader (`sites`) is patched, when it is used for the second time in a process, to jump to a stub
-//! (`goanna_sys::stub`) behind the library's code. The stub makes the call under a cookie that the seccomp filter lets pass,
+//! In a process that makes many calls a site of libc or its loader (`sites`) is patched, when it is used for the second time, to
+//! jump to a stub (`goanna_sys::stub`) behind the library's code. The stub makes the call under a cookie that the seccomp filter lets pass,
 //! and keeps the result only where the monitor would have passed the call on; otherwise it continues with the site's
 //! `syscall`, which notifies. So whatever is not patched is right, too. The rules and their reasons are in docs/decisions/0053.
 //!
@@ -44,6 +44,8 @@ use space::Space;
 const LIBRARY_MAX: u64 = 64 << 20;
 /// Libraries that are looked into in a run.
 const LIBRARIES_MAX: usize = 64;
+/// Notified calls of a process before anything is patched in it. Most processes make fewer, and never pay for patches.
+const CALLS_BEFORE: u32 = 64;
 
 /// Why no call of a run is answered in the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +62,7 @@ impl Unused {
     /// For people.
     pub fn reason(self) -> &'static str {
         match self {
-            Self::Option => "not asked for",
+            Self::Option => "switched off",
             Self::Watched => "--outside, --profile and --trace see every call",
             Self::Indistinct => {
                 "the run-time directory is on the device of the root directory, or there are too many mounts"
@@ -361,8 +363,16 @@ fn constants(mounts: &Mounts, run_dir: &Path, counts: bool) -> Result<Constants,
         magic: [random()?, random()?],
         devices: [run, memory, processes],
         counts,
+        calls_before: calls_before(),
         names,
     })
+}
+
+/// See [`CALLS_BEFORE`]. The tests of a debug build choose another number, for most of their programs make few calls.
+fn calls_before() -> u32 {
+    let asked = std::env::var("GOANNA_TEST_CALLS_BEFORE").unwrap_or_default();
+    let asked = asked.parse().ok().filter(|_| cfg!(debug_assertions));
+    asked.unwrap_or(CALLS_BEFORE)
 }
 
 /// Whether the caller's working directory is one of the host's from which the kernel's walk is ours.

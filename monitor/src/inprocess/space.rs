@@ -16,7 +16,7 @@ use super::area::{self, Constants};
 use super::sites::{Library, PAGE, Refusal, SITE, Site};
 
 /// Calls at a site before it is patched: a patch costs about as much as two.
-const CALLS_BEFORE: u32 = 2;
+const CALLS_AT_SITE: u32 = 2;
 /// Places without sites that are remembered.
 const LOOKED_MAX: usize = 64;
 
@@ -35,6 +35,8 @@ struct State {
     own_filters: bool,
     /// The working directory is the host's.
     host_directory: bool,
+    /// Notified calls that a stub could have looked at, until there were enough of them.
+    calls: u32,
     areas: Vec<Area>,
     /// Code that has no sites.
     looked: Vec<Range<u64>>,
@@ -122,7 +124,7 @@ impl Area {
             *calls = calls.saturating_add(1);
             *calls
         });
-        if calls == CALLS_BEFORE && self.has_room(self.patched.len()) {
+        if calls == CALLS_AT_SITE && self.has_room(self.patched.len()) {
             Use::Due(site)
         } else {
             Use::Other
@@ -243,7 +245,11 @@ impl Space {
 
     /// The copy that a new process has.
     pub fn copied(&self, owner: i32) -> Self {
-        let state = Mutex::new(self.state.lock().clone());
+        let mut state = self.state.lock().clone();
+        if state.areas.is_empty() {
+            state.calls = 0;
+        }
+        let state = Mutex::new(state);
         Self { owner, state }
     }
 
@@ -285,6 +291,10 @@ impl Space {
     ) {
         let mut state = self.state.lock();
         if state.is_off || tid != self.owner {
+            return;
+        }
+        if state.calls < constants.calls_before {
+            state.calls += 1;
             return;
         }
         let known = state

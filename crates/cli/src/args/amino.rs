@@ -176,11 +176,8 @@ pub struct How {
         help_heading = "Advanced"
     )]
     pub intercept: Intercept,
-    /// Answer calls that concern no mount inside the process; experimental; see `goanna check`
+    /// No answers inside the process to calls that concern no mount; see `goanna check`
     #[arg(long, help_heading = "Advanced")]
-    pub fast_path: bool,
-    /// No answers inside the process (default)
-    #[arg(long, conflicts_with = "fast_path", help_heading = "Advanced")]
     pub no_fast_path: bool,
     /// What is run.
     #[command(flatten)]

@@ -108,7 +108,7 @@ fn plan(specs: Vec<MountSpec>, how: &How) -> Plan {
         profile: None,
         outside: how.outside.into(),
         figures: how.stats.is_some(),
-        in_process: how.fast_path,
+        in_process: !how.no_fast_path,
     }
 }
 
