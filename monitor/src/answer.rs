@@ -2,12 +2,38 @@
 
 use std::os::fd::OwnedFd;
 
-use goanna_vfs::Result;
+use goanna_vfs::{Result, Wait};
 
 use crate::ptracer::pause::Delivery;
 
-/// What is to be done on a thread that may wait.
-pub type Work = Box<dyn FnOnce() -> Result<Answer> + Send>;
+/// What answers a call on a thread that may wait. Where the result is a lock or [`Answer::Readable`], it is called again after the wait.
+pub type Attempt = Box<dyn FnMut() -> Result<Answer> + Send>;
+
+/// The work of a call that could not be answered at once.
+pub struct Work {
+    /// The lock that it met; `None` to attempt it at once.
+    pub lock: Option<Wait>,
+    /// What answers it.
+    pub attempt: Attempt,
+}
+
+impl Work {
+    /// Work that `attempt` does, at once.
+    pub fn new(attempt: impl FnMut() -> Result<Answer> + Send + 'static) -> Self {
+        Self {
+            lock: None,
+            attempt: Box::new(attempt),
+        }
+    }
+
+    /// Work that `attempt` does when the lock is free.
+    pub fn after(lock: Wait, attempt: impl FnMut() -> Result<Answer> + Send + 'static) -> Self {
+        Self {
+            lock: Some(lock),
+            attempt: Box::new(attempt),
+        }
+    }
+}
 
 /// What becomes of a call.
 pub enum Answer {
@@ -42,10 +68,12 @@ pub enum Answer {
     Again,
     /// A signal has ended its wait: EINTR, or restarted from the start, as the signal's handler was installed.
     Interrupted,
-    /// The handler would wait for something that a program controls, or work for long: it runs again on a thread of its own,
+    /// The handler would wait for something that a program controls, or work for long: it runs again on a thread that may wait,
     /// where [`crate::call::Call::may_wait`] says so. Nothing has changed.
     Wait,
-    /// The answer may take long (the other end of a fifo): it is worked out on a thread of its own.
+    /// As [`Answer::Wait`], when this can be read. Only where the call may wait.
+    Readable(OwnedFd),
+    /// The answer may take long (the other end of a fifo): it is worked out on a thread that may wait.
     Block(Work),
 }
 

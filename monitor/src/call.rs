@@ -72,7 +72,7 @@ pub struct Call<'m> {
     pub nr: u32,
     /// Where the call can be given descriptors while it waits; none at a ptrace stop.
     pub notification: Option<(Arc<Listener>, u64)>,
-    /// The call is answered on a thread of its own, whose waits a signal for the caller ends with EINTR.
+    /// The call is answered on a thread that may wait, whose waits a signal for the caller ends with EINTR.
     pub may_wait: bool,
     args: [u64; 6],
     caller: OnceCell<Arc<Caller>>,

@@ -63,6 +63,7 @@ pub use stats::Stats;
 use calls::outgrow::Reluctant;
 use calls::socket::Names;
 use inprocess::{InProcess, Unused};
+use intercept::executor::Executor;
 use intercept::in_flight::InFlight;
 use intercept::waiting::WaitingCalls;
 use observe::{Observer, Observers};
@@ -256,6 +257,8 @@ pub struct Monitor {
     pub(crate) mailbox: Mailbox,
     /// Calls whose answer takes long.
     pub(crate) waiting: WaitingCalls,
+    /// The threads for these, and for what is due later.
+    pub(crate) executor: Executor,
     /// Threads that end with the run.
     pub(crate) alive: Alive,
     /// Closed when the run has ended.
@@ -374,6 +377,7 @@ impl Run {
             observers: Observers::new(config.observers),
             mailbox: Mailbox::default(),
             waiting: WaitingCalls::default(),
+            executor: Executor::default(),
             alive: Alive::default(),
             gate: Gate::default(),
             ending: participants::run_end::Ending::new(config.one_transaction),

@@ -115,6 +115,13 @@ fn nothing_runs_for_calls_that_wait() {
 }
 
 #[test]
+fn calls_that_wait_for_locks_and_pipes_hold_no_thread() {
+    for place in &stores()[..2] {
+        check(place, "txn_idle", &["threads"]);
+    }
+}
+
+#[test]
 fn a_process_can_be_brought_in_whatever_it_does() {
     for place in &stores()[..2] {
         check(place, "txn_target", &[]);

@@ -5,12 +5,12 @@
 //! What a child holds becomes its parent's when it commits.
 //!
 //! Nothing waits while it takes a lock: [`Locks::acquire`] says what is in the way, the caller undoes its operation, lets go of
-//! everything that others could need, and calls [`Locks::wait`]. While a thread is in there its owner depends on those that hold
-//! what it waits for, and so do the owner's ancestors, which cannot end before it. When these dependencies form a circle
-//! none of its transactions would ever continue, and the thread that completes it gets [`Deadlock`]. Dependencies are derived from
-//! what is held at that moment and never stored, so there are no stale ones.
+//! everything that others could need, and begins a wait ([`Locks::notify`], or [`Locks::wait`] for a thread that blocks). While a wait lasts, its
+//! owner depends on those that hold what it waits for, and so do the owner's ancestors, which cannot end before it. When these
+//! dependencies form a circle none of its transactions would ever continue, and the wait that completes it fails with [`Deadlock`].
+//! Dependencies are derived from what is held at that moment and never stored, so there are no stale ones.
 //!
-//! Threads that wait in slices are seen only while they are within one. A circle is found all the same when the gaps are short
+//! A thread that waits in slices has a wait only within one. A circle is found all the same when the gaps are short
 //! against the slices: by the thread that comes back when the others are there.
 //!
 //! There is no queue: of the waiting owners the one that comes back first gets the lock, and new readers get in while others read. A
@@ -18,7 +18,8 @@
 //! writer waits, would let one transaction that stays open for minutes, and one writer behind it, stop everybody else's reads;
 //! and a single operation comes back as another owner, so it could not keep a place in a queue.
 //!
-//! Lock order: the one mutex in here is a leaf; nothing else is taken while it is held.
+//! Lock order: the one mutex in here is a leaf; nothing else is taken while it is held. The thread that ends a wait reports it after it has
+//! released the mutex.
 
 mod state;
 mod sync;
@@ -27,7 +28,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use state::{State, Wait};
+use parking_lot::Condvar;
+use state::{Done, State};
 use sync::Mutex;
 
 /// What is locked.
@@ -97,7 +99,7 @@ impl Locks {
     ///
     /// Locks of the owner's ancestors are never in its way; those of its descendants are. An owner that has ended gets nothing.
     pub fn acquire(&self, owner: Owner, resource: &Resource, mode: Mode) -> Result<(), Conflict> {
-        if self.state.lock().acquire(owner, resource, mode) {
+        if self.change(|state| state.acquire(owner, resource, mode)) {
             return Ok(());
         }
         Err(Conflict {
@@ -108,58 +110,111 @@ impl Locks {
         })
     }
 
-    /// Waits until a conflict is gone, at most for `slice`. True says that another [`Locks::acquire`] is worth it,
-    /// though somebody else may be first; false that time has passed, or that the wait was cancelled. The conflict of an owner that has ended, as
-    /// that of a single operation, is waited for, too; that of an owner that ends meanwhile is gone.
+    /// Begins a wait until a conflict is gone. Calls `done` once, with true when another [`Locks::acquire`] is worth it, though
+    /// somebody else may be first; with false when the wait was cancelled; with [`Deadlock`] as soon as the owner waits in a circle. The
+    /// thread that ends the wait calls it, this one included, and holds no mutex of the lock manager then.
     ///
-    /// Fails with [`Deadlock`] as soon as the owner waits in a circle. One that has ended never does.
+    /// The conflict of an owner that has ended, as that of a single operation, is waited for, too, and never in a circle; that of an owner
+    /// that ends meanwhile is gone.
+    pub fn notify(
+        &self,
+        conflict: &Conflict,
+        done: impl FnOnce(Result<bool, Deadlock>) + Send + 'static,
+    ) {
+        self.begin_wait(conflict, Box::new(done));
+    }
+
+    /// Waits as [`Locks::notify`] describes it, at most for `slice`: false when the time has passed.
     pub fn wait(&self, conflict: &Conflict, slice: Duration) -> Result<bool, Deadlock> {
-        let began = Instant::now();
+        let outcome = Arc::new(Outcome::default());
+        let reported = Arc::clone(&outcome);
+        let id = self.begin_wait(conflict, Box::new(move |outcome| reported.put(outcome)));
+        if let Some(outcome) = outcome.get(Some(slice)) {
+            return outcome;
+        }
+        if self.state.lock().remove_wait(id) {
+            return Ok(false);
+        }
+        // Another thread is about to report it.
+        outcome.get(None).unwrap_or(Ok(false))
+    }
+
+    fn begin_wait(&self, conflict: &Conflict, done: Done) -> u64 {
+        self.change(|state| {
+            let id = state.add_wait(conflict, done);
+            state.settle(vec![id]);
+            id
+        })
+    }
+
+    /// Changes the state; then reports the waits that have ended by this.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock();
-        let had_ended = !state.is_open(conflict.owner);
-        let wait = Arc::new(Wait::new(conflict));
-        state.add_wait(&wait);
-        let mut in_time = true;
-        let outcome = loop {
-            let ended = !had_ended && !state.is_open(conflict.owner);
-            if ended || !state.is_blocked(&wait) {
-                break Ok(true);
-            }
-            if state.is_in_circle(&wait) {
-                break Err(Deadlock);
-            }
-            if !in_time || conflict.cancelled.load(Ordering::SeqCst) {
-                break Ok(false);
-            }
-            let left = slice.saturating_sub(began.elapsed());
-            in_time = !wait.wake.wait_for(&mut state, left).timed_out();
-        };
-        state.remove_wait(&wait);
-        outcome
+        let result = change(&mut state);
+        let completed = state.take_completed();
+        drop(state);
+        for wait in completed {
+            wait.report();
+        }
+        result
     }
 
     /// Ends the waits for this conflict, those to come included.
     pub fn cancel(&self, conflict: &Conflict) {
-        // The mutex keeps a wait from missing it between its look at the flag and its sleep.
-        let state = self.state.lock();
-        conflict.cancelled.store(true, Ordering::SeqCst);
-        state.wake_owner(conflict.owner);
+        self.change(|state| {
+            conflict.cancelled.store(true, Ordering::SeqCst);
+            state.cancel(&conflict.cancelled);
+        });
     }
 
-    /// The owner has ended, and its descendants before it: its locks are released, and the owners that wait for them look again.
+    /// The owner has ended, and its descendants before it: its locks are released, and the waits for them looked at.
     pub fn end(&self, owner: Owner) {
-        self.state.lock().end(owner);
+        self.change(|state| state.end(owner));
     }
 
     /// A nested transaction has committed: its locks become its parent's, and its owner has ended. Of one without a
     /// parent they go.
     pub fn pass_to_parent(&self, owner: Owner) {
-        self.state.lock().pass_to_parent(owner);
+        self.change(|state| state.pass_to_parent(owner));
     }
 
     /// How many locks an owner has itself, those of its ancestors not included.
     pub fn counts(&self, owner: Owner) -> Counts {
         self.state.lock().counts(owner)
+    }
+}
+
+/// The outcome of a wait, for the thread that blocks until it is there.
+#[derive(Default)]
+struct Outcome {
+    reported: parking_lot::Mutex<Option<Result<bool, Deadlock>>>,
+    is_there: Condvar,
+}
+
+impl Outcome {
+    fn put(&self, outcome: Result<bool, Deadlock>) {
+        *self.reported.lock() = Some(outcome);
+        self.is_there.notify_one();
+    }
+
+    /// Waits for it, at most for `limit`.
+    fn get(&self, limit: Option<Duration>) -> Option<Result<bool, Deadlock>> {
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let mut reported = self.reported.lock();
+        loop {
+            if let Some(outcome) = *reported {
+                return Some(outcome);
+            }
+            match deadline {
+                None => self.is_there.wait(&mut reported),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if self.is_there.wait_for(&mut reported, left).timed_out() {
+                        return *reported;
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -78,10 +78,19 @@ impl std::error::Error for FsError {}
 #[derive(Clone)]
 pub struct Wait(Arc<dyn Blocker>);
 
+/// Receives the outcome of a wait that blocks no thread.
+pub type Done = Box<dyn FnOnce(Result<bool, Errno>) + Send>;
+
 /// A lock that was in the way of one operation: what a back end with transactions gives its callers to wait for.
 pub trait Blocker: Send + Sync {
     /// See [`Wait::wait`].
     fn wait(&self, waited: Duration, slice: Duration) -> Result<bool, Errno>;
+
+    /// See [`Wait::notify`].
+    fn notify(&self, done: Done);
+
+    /// See [`Wait::limit`].
+    fn limit(&self) -> Duration;
 
     /// See [`Wait::cancel`].
     fn cancel(&self);
@@ -103,7 +112,21 @@ impl Wait {
         self.0.wait(waited, slice)
     }
 
-    /// Ends the wait: a [`Wait::wait`] that has begun, or begins later, returns false.
+    /// Begins a wait that blocks no thread: calls `done` once, with what [`Wait::wait`] would return, except that the caller has to
+    /// look after the time: it calls [`Wait::cancel`] when the operation has waited for [`Wait::limit`].
+    ///
+    /// `done` is called by the thread that ends the wait, which may hold locks of the file system, or by this one before `notify` returns.
+    /// It must not block, nor use the file system.
+    pub fn notify(&self, done: impl FnOnce(Result<bool, Errno>) + Send + 'static) {
+        self.0.notify(Box::new(done));
+    }
+
+    /// How long an operation may wait, in all its attempts.
+    pub fn limit(&self) -> Duration {
+        self.0.limit()
+    }
+
+    /// Ends the wait: a [`Wait::wait`] or [`Wait::notify`] that has begun, or begins later, has the outcome false.
     pub fn cancel(&self) {
         self.0.cancel();
     }

@@ -30,7 +30,7 @@ pub mod walk;
 pub use backend::{Backend, MountOption, MountOptions, OpenError};
 pub use caller::{Caller, caps};
 pub use content::CachedContent;
-pub use error::{Blocker, FsError, Result, Wait, wait_for_locks};
+pub use error::{Blocker, Done, FsError, Result, Wait, wait_for_locks};
 pub use escape::{escape, escape_invalid, escape_message, escape_path, io_error_text};
 pub use fs::{FileSystem, Native, OpenFile, Opened, WritePosition};
 pub use identity::{Change, FileId, Identity, Subscriber};

@@ -1,7 +1,7 @@
 //! Leases (fcntl(2), `F_SETLEASE`): a process has the kernel tell it when another one opens its file, and that one waits until
 //! the lease is given back, 45 s at most.
 //!
-//! A file of the host has the host's leases. An open that meets one waits on a thread of its own, not in the pool. Files in
+//! A file of the host has the host's leases. An open that meets one waits on a thread of the executor, not in the pool. Files in
 //! a store can have none: their cache objects are opened for work that must not wait, such as a commit.
 
 use std::os::fd::AsFd;

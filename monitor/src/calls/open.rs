@@ -11,7 +11,7 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
 use super::lease;
-use crate::call::{Answer, Call, Resolved};
+use crate::call::{Answer, Call, Resolved, Work};
 use crate::process::task::acting_as;
 use crate::ptracer::pause::Delivery;
 
@@ -401,7 +401,7 @@ impl Request {
             });
         }
         let caller = caller.clone();
-        Ok(Answer::Block(Box::new(move || {
+        Ok(Answer::Block(Work::new(move || {
             Ok(Answer::Install {
                 fd: open_as(&caller, &path, flags)?,
                 cloexec,

@@ -8,7 +8,7 @@ use goanna_sys::txncall::{ID_LEN, NAME_MAX, Op, VERSION, is_name};
 use goanna_vfs::{Errno, Result, TxnId};
 
 use crate::Monitor;
-use crate::call::{Answer, Call};
+use crate::call::{Answer, Call, Work};
 use crate::participants::offsets;
 use crate::process::task::credentials;
 
@@ -158,12 +158,12 @@ impl Request {
         goanna_sys::tracee::write_all(self.caller, self.buf, text)
     }
 
-    /// The answer; what may wait for the disk, and for calls that are in progress, is worked out on a thread of its own.
+    /// The answer; what may wait for the disk, and for calls that are in progress, is worked out on a thread that may wait.
     pub fn answer(self, monitor: &Arc<Monitor>) -> Result<Answer> {
         match self.op {
             Op::Commit | Op::Abort | Op::Detach | Op::CommitNamed | Op::AbortNamed => {
                 let monitor = Arc::clone(monitor);
-                Ok(Answer::Block(Box::new(move || self.perform(&monitor))))
+                Ok(Answer::Block(Work::new(move || self.perform(&monitor))))
             }
             _ => self.perform(monitor),
         }

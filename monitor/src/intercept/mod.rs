@@ -2,6 +2,7 @@
 //!
 //! Start with [`pool`].
 
+pub mod executor;
 pub mod in_flight;
 pub mod latency_hold;
 pub mod pool;

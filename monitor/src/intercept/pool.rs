@@ -14,7 +14,6 @@ use crate::Monitor;
 use crate::call::{Answer, Call, Work};
 use crate::intercept::latency_hold::LatencyHold;
 use crate::intercept::receiver::{ReceiverSlots, Ticket};
-use crate::intercept::waiting;
 use crate::intercept::waiting::{Rejoined, Waiting};
 use crate::participants::profiled;
 use crate::ptracer::mailbox::{Message, Park};
@@ -133,7 +132,10 @@ fn treat(
     let (again, listener, notification) =
         (Arc::clone(monitor), Arc::clone(listener), *notification);
     let attempt = move || attempt(&again, &listener, &notification, true);
-    Ok(waiting::again(lock, attempt))
+    Ok(Answer::Block(Work {
+        lock,
+        attempt: Box::new(attempt),
+    }))
 }
 
 /// The handler's verdict. A defect in one handler must not take the tracees down with it: EIO.
@@ -206,7 +208,7 @@ fn reply(
             installed.or_else(|errno| listener.reply(id, Reply::Error(errno)))
         }
         // Never an answer to a notification.
-        Ok(Answer::OpenHost { .. } | Answer::MapCopy(_) | Answer::Wait) => {
+        Ok(Answer::OpenHost { .. } | Answer::MapCopy(_) | Answer::Wait | Answer::Readable(_)) => {
             listener.reply(id, Reply::Error(Errno::EIO))
         }
         Ok(Answer::Again) | Err(FsError::Blocked(_)) => {
@@ -251,22 +253,14 @@ fn wait_for(
 ) -> Result<(), Errno> {
     let tid = notification.tid;
     let call = (notification.nr as u32, notification.args);
-    let waiting = monitor.waiting.begin(monitor, tid, call, work)?;
-    let (attended, shared) = (Arc::clone(&waiting), Arc::clone(monitor));
-    let (replier, notification) = (Arc::clone(listener), *notification);
-    let attend = move || {
-        let _ = SigSet::all().thread_block();
-        match attended.first_answer(&shared) {
-            Some(outcome) => reply(&shared, &replier, &notification, outcome),
-            None => park(&shared, &replier, &notification, attended),
-        }
+    let (shared, replier, notification) =
+        (Arc::clone(monitor), Arc::clone(listener), *notification);
+    let deliver = move |waiting, outcome| match outcome {
+        Some(outcome) => reply(&shared, &replier, &notification, outcome),
+        None => park(&shared, &replier, &notification, waiting),
     };
-    let spawned = thread::Builder::new().name("blocking".into()).spawn(attend);
-    if spawned.is_err() {
-        monitor.waiting.abandon(tid);
-        return Err(Errno::EAGAIN);
-    }
-    Ok(())
+    let deliver = Box::new(deliver);
+    monitor.waiting.begin(monitor, tid, call, work, deliver)
 }
 
 /// Makes the caller leave its call, whose answer is being worked out, and has the supervisor park it.

@@ -1,5 +1,9 @@
 //! Calls whose answer takes long: they wait for a lock of a transaction, or for something that programs control, such as the
-//! other end of a pipe. Each is worked out on a thread of its own, so that no thread that answers other calls waits with it.
+//! other end of a pipe. Attempts to answer one run on threads of the [`Executor`], so that no thread that answers other calls waits with it.
+//!
+//! A call that waits for a lock or for a descriptor holds no thread: the attempt fails, and another one is made when the lock is free or the
+//! descriptor can be read. Only where the kernel has no such event (the open of a FIFO, a lease, the rest of a message) does the
+//! attempt block its thread. See docs/decisions/0067.
 //!
 //! The caller stays in its call for [`PATIENCE`]. Then the supervisor parks it ([`crate::ptracer`]): it sleeps where a signal
 //! wakes it, and the kernel reports that to the supervisor as a stop. Nothing looks at the caller meanwhile. What
@@ -7,19 +11,20 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use goanna_sys::cred;
 use goanna_sys::interrupt::Waiter;
 use goanna_vfs::{Errno, FsError, Result, Wait};
-use parking_lot::{Condvar, Mutex};
+use nix::sys::signal::SigSet;
+use parking_lot::Mutex;
 
 use crate::Monitor;
-use crate::answer::{Answer, Work};
+use crate::answer::{Answer, Attempt, Work};
+use crate::intercept::executor::{Executor, Id, retire_this_thread};
 use crate::process::task::Received;
 
 /// How long a caller stays in its call: parking it costs more than most waits take.
@@ -29,17 +34,9 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// where the wait has not begun.
 const REPEAT: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// The work of a call that could not be answered at once, because of `lock` if it met one. `attempt` answers it on a thread that may
-/// wait.
-pub fn again(lock: Option<Wait>, attempt: impl Fn() -> Result<Answer> + Send + 'static) -> Answer {
-    Answer::Block(Box::new(move || match lock {
-        Some(lock) => until_free(lock, attempt),
-        None => match attempt() {
-            Err(FsError::Blocked(lock)) => until_free(lock, attempt),
-            other => other,
-        },
-    }))
-}
+/// Receives the answer of a call whose caller is still in it; `None`: the caller is to be parked, and the supervisor gets a message
+/// when the answer is there.
+pub type Deliver = Box<dyn FnOnce(Arc<Waiting>, Option<Result<Answer>>) + Send>;
 
 /// A call that is being worked out.
 pub struct Waiting {
@@ -48,97 +45,279 @@ pub struct Waiting {
     call: Received,
     /// When the call, or the one that it repeats, met the lock that it waits for.
     since: Instant,
+    executor: Executor,
     interrupted: AtomicBool,
     /// The caller has left the call. A thread that needs the caller to stay holds this mutex ([`while_in_call`]).
     parked: Mutex<bool>,
     progress: Mutex<Progress>,
-    done: Condvar,
 }
 
+/// The mutex around it is taken after that of `parked`, and before those of locks and of the executor.
 #[derive(Default)]
 struct Progress {
+    /// The thread that works the call out now.
     worker: Option<Waiter>,
     /// The lock that the work waits for.
     lock: Option<Wait>,
+    /// The descriptor that it waits for.
+    readable: Option<Id>,
+    /// The end of the caller's patience, or the limit of the wait for a lock.
+    timers: [Option<Id>; 2],
+    /// Taken when it is called.
+    deliver: Option<Deliver>,
     is_done: bool,
     outcome: Option<Result<Answer>>,
 }
 
+/// Which of [`Progress::timers`].
+const PATIENCE_TIMER: usize = 0;
+const LIMIT_TIMER: usize = 1;
+
 impl Waiting {
+    fn new(tid: i32, call: Received, since: Instant, executor: Executor) -> Arc<Self> {
+        Arc::new(Self {
+            tid,
+            call,
+            since,
+            executor,
+            interrupted: AtomicBool::new(false),
+            parked: Mutex::new(false),
+            progress: Mutex::default(),
+        })
+    }
+
     /// Whether its answer is there.
     pub fn is_done(&self) -> bool {
         self.progress.lock().is_done
     }
 
-    /// The answer, if it comes while the caller stays in its call. `None`: the supervisor parks the caller, and gets
-    /// a message when the answer is there.
-    pub fn first_answer(&self, monitor: &Monitor) -> Option<Result<Answer>> {
-        let limit = Instant::now() + PATIENCE;
-        let mut progress = self.progress.lock();
-        while !progress.is_done {
-            if self.done.wait_until(&mut progress, limit).timed_out() && !progress.is_done {
-                drop(progress);
-                *self.parked.lock() = true;
-                return None;
-            }
-        }
-        drop(progress);
-        monitor.waiting.take(self)
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::SeqCst)
     }
 
-    /// Works the call out on the calling thread.
-    fn work(self: &Arc<Self>, monitor: &Monitor, work: Work) {
-        WORKING_ON.set(Some(Arc::clone(self)));
-        let _ = cred::thread_owns_fs();
-        if let Ok(waiter) = Waiter::this_thread() {
-            self.progress.lock().worker = Some(waiter);
-        }
-        let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno::EIO.into()));
-        let outcome = match outcome {
-            Err(FsError::Errno(Errno::EINTR)) if self.interrupted.load(Ordering::SeqCst) => {
-                Ok(Answer::Interrupted)
+    /// Begins the work, and the time after which the caller is parked.
+    fn start(
+        self: &Arc<Self>,
+        monitor: &Arc<Monitor>,
+        work: Work,
+        deliver: Deliver,
+    ) -> Result<(), Errno> {
+        let waiting = Arc::clone(self);
+        let job = Box::new(move || waiting.park());
+        self.progress.lock().deliver = Some(deliver);
+        let timer = self.executor.at(Instant::now() + PATIENCE, job)?;
+        self.progress.lock().timers[PATIENCE_TIMER] = Some(timer);
+        match work.lock {
+            Some(lock) => self.wait_for(monitor, lock, work.attempt),
+            None => {
+                let (waiting, shared) = (Arc::clone(self), Arc::clone(monitor));
+                let job = Box::new(move || waiting.attempt(&shared, work.attempt));
+                if let Err(errno) = self.executor.run(job) {
+                    self.stop_timer(PATIENCE_TIMER);
+                    return Err(errno);
+                }
             }
-            other => other,
+        }
+        Ok(())
+    }
+
+    /// The caller has waited long enough in its call.
+    fn park(self: &Arc<Self>) {
+        let mut parked = self.parked.lock();
+        // Without it the answer is being delivered.
+        let Some(deliver) = self.progress.lock().deliver.take() else {
+            return;
         };
+        *parked = true;
+        drop(parked);
+        deliver(Arc::clone(self), None);
+    }
+
+    /// Attempts the call on this thread, and has the next attempt made after the wait that it asks for.
+    fn attempt(self: &Arc<Self>, monitor: &Arc<Monitor>, mut attempt: Attempt) {
+        let mut outcome = self.work(&mut attempt);
+        if let Ok(Answer::Block(work)) = outcome {
+            attempt = work.attempt;
+            outcome = match work.lock {
+                Some(lock) => Err(FsError::Blocked(lock)),
+                None => self.work(&mut attempt),
+            };
+        }
+        match outcome {
+            Err(FsError::Blocked(lock)) => self.wait_for(monitor, lock, attempt),
+            Ok(Answer::Readable(fd)) => self.wait_until_readable(monitor, fd, attempt),
+            outcome => self.complete(monitor, outcome),
+        }
+    }
+
+    /// Runs `attempt` on this thread, where an interruption ends its waits.
+    fn work(self: &Arc<Self>, attempt: &mut Attempt) -> Result<Answer> {
+        WORKING_ON.set(Some(Arc::clone(self)));
+        self.progress.lock().worker = Waiter::this_thread().ok();
+        let outcome = catch_unwind(AssertUnwindSafe(attempt)).unwrap_or(Err(Errno::EIO.into()));
         {
             let mut progress = self.progress.lock();
             progress.worker = None;
+            progress.lock = None;
+        }
+        // A signal between a descriptor's installation and its report would leave the tracee without its number.
+        let _ = SigSet::all().thread_block();
+        WORKING_ON.set(None);
+        if self.is_interrupted() {
+            retire_this_thread();
+        }
+        match outcome {
+            Err(FsError::Errno(Errno::EINTR)) if self.is_interrupted() => Ok(Answer::Interrupted),
+            other => other,
+        }
+    }
+
+    /// Waits for `lock`, without a thread; then attempts the call again.
+    fn wait_for(self: &Arc<Self>, monitor: &Arc<Monitor>, lock: Wait, attempt: Attempt) {
+        let limit = self.since.checked_add(lock.limit());
+        if limit.is_none_or(|limit| limit <= Instant::now()) {
+            return self.settled(monitor, &lock, Ok(false), attempt);
+        }
+        let cancelled = lock.clone();
+        let timer = limit.map(|limit| {
+            self.executor
+                .at(limit, Box::new(move || cancelled.cancel()))
+        });
+        {
+            let mut progress = self.progress.lock();
+            progress.timers[LIMIT_TIMER] = timer.and_then(Result::ok);
+            progress.lock = Some(lock.clone());
+        }
+        // Looked at after the lock can be found: an interruption that comes later cancels the wait.
+        if self.is_interrupted() {
+            lock.cancel();
+        }
+        let (waiting, shared, awaited) = (Arc::clone(self), Arc::clone(monitor), lock.clone());
+        lock.notify(move |outcome| {
+            let executor = waiting.executor.clone();
+            executor.run_later(Box::new(move || {
+                waiting.stop_timer(LIMIT_TIMER);
+                waiting.progress.lock().lock = None;
+                waiting.settled(&shared, &awaited, outcome, attempt);
+            }));
+        });
+    }
+
+    /// The wait for `lock` is over.
+    fn settled(
+        self: &Arc<Self>,
+        monitor: &Arc<Monitor>,
+        lock: &Wait,
+        outcome: Result<bool, Errno>,
+        attempt: Attempt,
+    ) {
+        match outcome {
+            Ok(true) => self.attempt(monitor, attempt),
+            Ok(false) if self.is_interrupted() => self.complete(monitor, Ok(Answer::Again)),
+            // The time is over, which the lock counts.
+            Ok(false) => match lock.wait(self.since.elapsed(), Duration::ZERO) {
+                Ok(true) => self.attempt(monitor, attempt),
+                Ok(false) => self.complete(monitor, Err(Errno::ETIMEDOUT.into())),
+                Err(errno) => self.complete(monitor, Err(errno.into())),
+            },
+            Err(errno) => self.complete(monitor, Err(errno.into())),
+        }
+    }
+
+    /// Waits until `fd` can be read, without a thread; then attempts the call again.
+    fn wait_until_readable(
+        self: &Arc<Self>,
+        monitor: &Arc<Monitor>,
+        fd: OwnedFd,
+        attempt: Attempt,
+    ) {
+        let (waiting, shared) = (Arc::clone(self), Arc::clone(monitor));
+        let job = Box::new(move || {
+            waiting.progress.lock().readable = None;
+            if waiting.is_interrupted() {
+                waiting.complete(&shared, Ok(Answer::Interrupted));
+            } else {
+                waiting.attempt(&shared, attempt);
+            }
+        });
+        let mut progress = self.progress.lock();
+        match self.executor.when_readable(fd, job) {
+            Ok(id) => {
+                progress.readable = Some(id);
+                // One that comes later finds the descriptor.
+                if self.is_interrupted() {
+                    progress.end_wait(&self.executor);
+                }
+            }
+            Err(errno) => {
+                drop(progress);
+                self.complete(monitor, Err(errno.into()));
+            }
+        }
+    }
+
+    fn complete(self: &Arc<Self>, monitor: &Monitor, outcome: Result<Answer>) {
+        self.stop_timer(PATIENCE_TIMER);
+        // The caller is not parked in between.
+        let parked = self.parked.lock();
+        let deliver = {
+            let mut progress = self.progress.lock();
             progress.is_done = true;
             progress.outcome = Some(outcome);
-            self.done.notify_all();
+            progress.deliver.take()
+        };
+        drop(parked);
+        match deliver {
+            Some(deliver) => {
+                let outcome = monitor.waiting.take(self);
+                deliver(Arc::clone(self), Some(outcome.unwrap_or(Ok(Answer::Again))));
+            }
+            None => monitor.mailbox.post_ready(self.tid),
         }
-        if *self.parked.lock() {
-            monitor.mailbox.post_ready(self.tid);
-        }
+    }
+
+    fn stop_timer(&self, which: usize) {
+        let timer = self
+            .progress
+            .lock()
+            .timers
+            .get_mut(which)
+            .and_then(Option::take);
+        timer.map(|timer| self.executor.withdraw(timer));
     }
 
     /// Makes the work end soon: the wait that it is in fails with EINTR, which becomes [`Answer::Interrupted`], or with
     /// [`Answer::Again`] where it waits for a lock.
     pub fn interrupt(self: &Arc<Self>) {
-        if self.interrupted.swap(true, Ordering::SeqCst) || self.is_done() {
-            return;
+        if !self.interrupted.swap(true, Ordering::SeqCst) {
+            self.insist(REPEAT.0);
+        }
+    }
+
+    /// Ends the wait that the work is in, and again after `pause`, until the work is done.
+    fn insist(self: &Arc<Self>, pause: Duration) {
+        {
+            let mut progress = self.progress.lock();
+            if progress.is_done {
+                return;
+            }
+            progress.end_wait(&self.executor);
         }
         let waiting = Arc::clone(self);
-        let insist = move || {
-            let (mut pause, longest) = REPEAT;
-            let mut progress = waiting.progress.lock();
-            while !progress.is_done {
-                progress.end_wait();
-                waiting.done.wait_for(&mut progress, pause);
-                pause = (pause * 2).min(longest);
-            }
-        };
-        let thread = thread::Builder::new().name("interrupt".into());
-        if thread.spawn(insist).is_err() {
-            self.progress.lock().end_wait();
-        }
+        let again = Box::new(move || waiting.insist((pause * 2).min(REPEAT.1)));
+        // The clock runs: it measures the caller's patience.
+        let _ = self.executor.at(Instant::now() + pause, again);
     }
 }
 
 impl Progress {
-    fn end_wait(&self) {
+    fn end_wait(&mut self, executor: &Executor) {
         if let Some(lock) = &self.lock {
             lock.cancel();
+        }
+        let readable = self.readable.take();
+        if let Some(job) = readable.and_then(|id| executor.withdraw(id)) {
+            executor.run_later(job);
         }
         if let Some(worker) = &self.worker {
             // It may have ended.
@@ -215,37 +394,28 @@ impl WaitingCalls {
         self.entries.load(Ordering::SeqCst) == 0
     }
 
-    /// Begins to work out `call` of thread `tid` by `work`. EAGAIN where no thread can be started.
+    /// Begins to work out `call` of thread `tid` by `work`; `deliver` gets the answer. EAGAIN, EMFILE where no thread can be started.
     pub fn begin(
         &self,
         monitor: &Arc<Monitor>,
         tid: i32,
         call: Received,
         work: Work,
-    ) -> Result<Arc<Waiting>, Errno> {
+        deliver: Deliver,
+    ) -> Result<(), Errno> {
         let waiting = self.with(|table| {
             let former = table.interrupted.remove(&tid);
             let since = former.filter(|former| former.call == call);
-            let waiting = Arc::new(Waiting {
-                tid,
-                call,
-                since: since.map_or_else(Instant::now, |former| former.since),
-                interrupted: AtomicBool::new(false),
-                parked: Mutex::new(false),
-                progress: Mutex::default(),
-                done: Condvar::new(),
-            });
+            let since = since.map_or_else(Instant::now, |former| former.since);
+            let waiting = Waiting::new(tid, call, since, monitor.executor.clone());
             table.by_tid.insert(tid, Arc::clone(&waiting));
             waiting
         });
-        let (working, shared) = (Arc::clone(&waiting), Arc::clone(monitor));
-        let thread = thread::Builder::new().name("waiting".into());
-        let spawned = thread.spawn(move || working.work(&shared, work));
-        if spawned.is_err() {
+        let started = waiting.start(monitor, work, deliver);
+        if started.is_err() {
             self.with(|table| table.by_tid.remove(&tid));
-            return Err(Errno::EAGAIN);
         }
-        Ok(waiting)
+        started
     }
 
     /// What there is for thread `tid`, which makes `call`. Where it makes another call than the one that is being worked out,
@@ -331,11 +501,6 @@ pub fn is_interrupted() -> bool {
     current().is_none_or(|waiting| waiting.interrupted.load(Ordering::SeqCst))
 }
 
-/// Since when the call waits that this thread works out.
-pub fn since() -> Instant {
-    current().map_or_else(Instant::now, |waiting| waiting.since)
-}
-
 /// Runs `f` while the caller stays in the call that this thread works out; `None` where it has been parked.
 pub fn while_in_call<T>(f: impl FnOnce() -> T) -> Option<T> {
     let Some(waiting) = current() else {
@@ -361,23 +526,10 @@ pub fn wait_for_lock(lock: &Wait, since: Instant) -> Result<bool, Errno> {
     Ok(false)
 }
 
-/// Makes a call by `attempt` until it meets no lock.
-fn until_free(mut lock: Wait, mut attempt: impl FnMut() -> Result<Answer>) -> Result<Answer> {
-    let since = since();
-    loop {
-        if !wait_for_lock(&lock, since)? {
-            return Ok(Answer::Again);
-        }
-        match attempt() {
-            Err(FsError::Blocked(next)) => lock = next,
-            Ok(Answer::Block(work)) => return work(),
-            other => return other,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -404,15 +556,7 @@ mod tests {
     }
 
     fn call_of(tid: i32) -> Arc<Waiting> {
-        Arc::new(Waiting {
-            tid,
-            call: (2, [0; 6]),
-            since: Instant::now(),
-            interrupted: AtomicBool::new(false),
-            parked: Mutex::new(false),
-            progress: Mutex::default(),
-            done: Condvar::new(),
-        })
+        Waiting::new(tid, (2, [0; 6]), Instant::now(), Executor::default())
     }
 
     #[test]

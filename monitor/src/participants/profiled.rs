@@ -14,7 +14,7 @@ use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, FsError, Result, TxnId};
 use parking_lot::Mutex;
 
-use crate::call::{Answer, Call};
+use crate::call::{Answer, Call, Work};
 use crate::participants::outside::{PathAt, changed};
 use crate::participants::profile::{Begin, End, Profile, Rule};
 use crate::participants::{Deferred, Offset, offsets};
@@ -248,7 +248,7 @@ impl Profiled {
         let is_last = *calls == 0;
         match answer {
             // It is restarted.
-            Err(FsError::Blocked(_)) | Ok(Answer::Wait) => {}
+            Err(FsError::Blocked(_)) | Ok(Answer::Wait | Answer::Readable(_)) => {}
             Ok(Answer::PassOn) | Err(_) => {
                 if is_last && let Some(begun) = process.open.take() {
                     // With the table locked: nothing may begin inside it.
@@ -311,7 +311,8 @@ pub fn close(monitor: &Arc<Monitor>, call: &Call<'_>) -> Answer {
         return Answer::PassOn;
     };
     let monitor = Arc::clone(monitor);
-    Answer::Block(Box::new(move || {
+    Answer::Block(Work::new(move || {
+        let deferred = deferred.clone();
         monitor.participants.commit_when_free(id, deferred);
         Ok(Answer::PassOn)
     }))

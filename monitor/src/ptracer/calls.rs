@@ -4,7 +4,6 @@
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::thread;
 
 use goanna_sys::descriptor_inbox::DescriptorInbox;
 use goanna_sys::txncall::NUMBER;
@@ -15,11 +14,10 @@ use goanna_vfs::{Errno, FsError, Place, Result, escape, ops};
 
 use super::{Supervisor, living_thread};
 use crate::Monitor;
-use crate::call::{Answer, Call};
+use crate::call::{Answer, Call, Work};
 use crate::calls::socket::{self, datagram, rights, watch};
 use crate::calls::txn::Request;
 use crate::inprocess::is_plain;
-use crate::intercept::waiting;
 use crate::intercept::waiting::Rejoined;
 use crate::participants::profile::End;
 use crate::participants::profiled;
@@ -153,8 +151,8 @@ impl Supervisor {
         };
         let mut next = self.monitor.judge_shortage(next);
         if let Err(FsError::Blocked(lock)) = next {
-            let again = waiting::again(Some(lock), || Ok(Answer::Again));
-            next = self.without_notification(tid, regs, Ok(again));
+            let again = Work::after(lock, || Ok(Answer::Again));
+            next = self.without_notification(tid, regs, Ok(Answer::Block(again)));
         }
         if is_repeated && !matches!(next, Ok(Next::Run | Next::Skipped)) {
             self.waits.forget(tid);
@@ -344,7 +342,7 @@ impl Supervisor {
                 Ok(Next::Instead(Rewrite::Interrupted))
             }
             // Made an `Answer::Block` before.
-            Answer::Wait => Err(Errno::EIO.into()),
+            Answer::Wait | Answer::Readable(_) => Err(Errno::EIO.into()),
             Answer::OpenHost { path, flags } => Ok(Next::Instead(Rewrite::Open {
                 path,
                 flags,
@@ -353,10 +351,9 @@ impl Supervisor {
             Answer::Block(work) => {
                 self.last_late += 1;
                 let (monitor, number) = (Arc::clone(&self.monitor), self.last_late);
-                let waiting = monitor.waiting.begin(&monitor, tid, call_of(&regs), work)?;
-                let thread = thread::Builder::new().name("blocking".into());
-                let spawned = thread.spawn(move || {
-                    let message = match waiting.first_answer(&monitor) {
+                let (waiting, shared) = (&self.monitor.waiting, Arc::clone(&self.monitor));
+                let deliver = move |waiting, answer| {
+                    let message = match answer {
                         Some(answer) => Message::Late(Box::new(Late {
                             tid,
                             number,
@@ -368,12 +365,9 @@ impl Supervisor {
                             stopped: Some((number, regs)),
                         })),
                     };
-                    monitor.mailbox.post(message);
-                });
-                if spawned.is_err() {
-                    self.monitor.waiting.abandon(tid);
-                    return Err(Errno::EAGAIN.into());
-                }
+                    shared.mailbox.post(message);
+                };
+                waiting.begin(&monitor, tid, call_of(&regs), work, Box::new(deliver))?;
                 self.late.insert(tid, number);
                 Ok(Next::Wait)
             }
@@ -416,12 +410,12 @@ fn on_own_thread(
     handler: Handler,
 ) -> Answer {
     let again = Arc::clone(monitor);
-    waiting::again(None, move || {
+    Answer::Block(Work::new(move || {
         let mut call = Call::new(&again, again.tasks.get(tid)?, nr, args);
         call.may_wait = true;
         let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
         again.outside.around(&mut call, answer)
-    })
+    }))
 }
 
 /// Which filter of participants a tracee has that is stopped where the message tells: [`MEMBER`], [`CLOSER`], or 0.

@@ -1,7 +1,6 @@
 //! The ptracer: one thread that follows every tracee through its life. This file has the process tree; `calls.rs` has the calls
 //! whose arguments must change, `signals.rs` the delivery of signals, `parking.rs` the callers that wait.
 
-mod alarm;
 mod calls;
 mod guard;
 pub mod inject;
@@ -34,7 +33,6 @@ use crate::ptracer::mailbox::Message;
 use crate::ptracer::rewrite::{Registers, Rewriter, clone_flags};
 use crate::table::filter::shadow_files;
 use crate::{Monitor, Status};
-use alarm::Alarm;
 use observed::Observed;
 use parking::Parking;
 use undisturbed::Waits;
@@ -48,7 +46,6 @@ pub struct Supervisor {
     shadow_files: bool,
     rewriter: Rewriter,
     waits: Waits,
-    alarm: Alarm,
     parking: Parking,
     /// Calls at stops whose answers are being worked out, and the numbers of these answers.
     late: HashMap<i32, u64>,
@@ -86,7 +83,6 @@ impl Supervisor {
             notified,
             rewriter: Rewriter::default(),
             waits: Waits::default(),
-            alarm: Alarm::default(),
             parking: Parking::default(),
             late: HashMap::new(),
             last_late: 0,

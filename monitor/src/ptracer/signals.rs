@@ -1,14 +1,17 @@
 //! Stops for the delivery of signals, and syscall stops.
 
+use std::sync::Arc;
+
 use goanna_sys::ptrace::{self, SignalOrigin};
 use goanna_syscalls::Treatment;
 use goanna_vfs::{Errno, Result};
 
 use super::Supervisor;
 use super::calls::call_of;
-use super::undisturbed::{self, Instead};
+use super::undisturbed::{self, Deadline, Instead};
 use crate::inprocess::Left;
 use crate::ptracer::inject::{Receive, Stop};
+use crate::ptracer::mailbox::Message;
 use crate::ptracer::restart;
 use crate::ptracer::rewrite::Boundary;
 
@@ -66,7 +69,7 @@ impl Supervisor {
                 regs.rax = result.cast_unsigned();
                 ptrace::set_regs(tid, &regs)?;
                 if let Some(deadline) = deadline {
-                    self.alarm.set(&self.monitor, tid, deadline);
+                    self.wake_at(tid, deadline);
                 }
                 return ptrace::cont_syscall(tid, delivered);
             }
@@ -89,6 +92,17 @@ impl Supervisor {
             ptrace::set_regs(tid, &regs)?;
         }
         ptrace::cont(tid, signal)
+    }
+
+    /// Has the supervisor get [`Message::Due`] at `deadline`. Where the clock cannot be started the wait lasts longer.
+    fn wake_at(&self, tid: i32, deadline: Deadline) {
+        let monitor = Arc::downgrade(&self.monitor);
+        let wake = Box::new(move || {
+            if let Some(monitor) = monitor.upgrade() {
+                monitor.mailbox.post(Message::Due(tid, deadline.number));
+            }
+        });
+        let _ = self.monitor.executor.at(deadline.at, wake);
     }
 
     pub(super) fn syscall_stop(&mut self, tid: i32) -> Result<(), Errno> {

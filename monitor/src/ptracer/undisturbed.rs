@@ -8,7 +8,7 @@
 //! ([`crate::ptracer::pause`]).
 //!
 //! The kernel would give the restarted call its whole timeout again. So the supervisor ends it at the first one's deadline: it
-//! interrupts the thread then ([`super::alarm`]), and the call returns as at its timeout. When the first
+//! interrupts the thread then, and the call returns as at its timeout. When the first
 //! one began is known where the end of a child interrupts it: the child is reaped by us, and before that we look since when
 //! its parent sleeps. Otherwise the time counts from the first interruption. See docs/decisions/0037.
 

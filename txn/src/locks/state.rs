@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::sync::Condvar;
-use super::{Conflict, Counts, Mode, Owner, Resource};
+use super::{Conflict, Counts, Deadlock, Mode, Owner, Resource};
 
 /// Resources for which the table keeps its memory.
 const KEPT_CAPACITY: usize = 1 << 14;
@@ -48,22 +48,30 @@ struct Open {
     held: Vec<Resource>,
 }
 
-/// A thread within [`super::Locks::wait`].
+/// Receives the outcome of a wait, as [`super::Locks::notify`] describes it.
+pub(super) type Done = Box<dyn FnOnce(Result<bool, Deadlock>) + Send>;
+
+/// A wait that [`super::Locks::notify`] has begun.
 pub(super) struct Wait {
+    pub(super) id: u64,
     pub(super) owner: Owner,
     resource: Resource,
     mode: Mode,
-    pub(super) wake: Condvar,
+    /// The owner had ended before the wait began.
+    had_ended: bool,
+    cancelled: Arc<AtomicBool>,
+    done: Done,
 }
 
-impl Wait {
-    pub(super) fn new(conflict: &Conflict) -> Self {
-        Self {
-            owner: conflict.owner,
-            resource: conflict.resource.clone(),
-            mode: conflict.mode,
-            wake: Condvar::new(),
-        }
+/// A wait that is over. Its `done` is called without the mutex.
+pub(super) struct Completed {
+    done: Done,
+    outcome: Result<bool, Deadlock>,
+}
+
+impl Completed {
+    pub(super) fn report(self) {
+        (self.done)(self.outcome);
     }
 }
 
@@ -73,8 +81,10 @@ pub(super) struct State {
     open: HashMap<Owner, Open>,
     /// The resources that are held; none of the lists is empty.
     pub(super) table: HashMap<Resource, Vec<Holder>>,
-    /// The threads that are within [`super::Locks::wait`].
-    pub(super) waits: Vec<Arc<Wait>>,
+    pub(super) waits: Vec<Wait>,
+    last_wait: u64,
+    /// Waits that are over and not reported yet.
+    completed: Vec<Completed>,
 }
 
 impl State {
@@ -131,7 +141,7 @@ impl State {
                 return true;
             }
             // Waiting for an owner is waiting for its descendants: it ends after them.
-            let inside = |other: &&Arc<Wait>| self.line(other.owner).any(|around| around == owner);
+            let inside = |other: &&Wait| self.line(other.owner).any(|around| around == owner);
             for other in self.waits.iter().filter(inside) {
                 to_see.extend(self.blockers_of(other));
             }
@@ -163,20 +173,19 @@ impl State {
             }
         }
         // An owner that waits for the resource depends on one owner more, or on one for more modes.
-        for wait in self.waits.iter().filter(|wait| wait.resource == *resource) {
-            wait.wake.notify_one();
-        }
+        self.settle(self.ids(|wait| wait.resource == *resource));
         true
     }
 
     pub(super) fn end(&mut self, owner: Owner) {
-        self.wake_dependents(owner);
+        let dependents = self.dependents(owner);
         let Some(open) = self.open.remove(&owner) else {
             return;
         };
         for resource in open.held {
             self.release(owner, &resource);
         }
+        self.settle(dependents);
         // A transaction can have locked a million names; later ones do not need its memory.
         if self.table.capacity() > KEPT_CAPACITY && self.table.len() < KEPT_CAPACITY / 4 {
             self.table.shrink_to(KEPT_CAPACITY);
@@ -189,13 +198,14 @@ impl State {
             return self.end(owner);
         };
         // They depend on the parent from then on, and that may wait for them.
-        self.wake_dependents(owner);
+        let dependents = self.dependents(owner);
         let Some(open) = self.open.remove(&owner) else {
             return;
         };
         for resource in open.held {
             self.hand_over(owner, parent, resource);
         }
+        self.settle(dependents);
     }
 
     fn hand_over(&mut self, from: Owner, to: Owner, resource: Resource) {
@@ -242,28 +252,74 @@ impl State {
         counts
     }
 
-    pub(super) fn add_wait(&mut self, wait: &Arc<Wait>) {
-        self.waits.push(Arc::clone(wait));
+    /// Begins a wait, which may be over at once. Its number.
+    pub(super) fn add_wait(&mut self, conflict: &Conflict, done: Done) -> u64 {
+        self.last_wait += 1;
+        let id = self.last_wait;
+        self.waits.push(Wait {
+            id,
+            owner: conflict.owner,
+            resource: conflict.resource.clone(),
+            mode: conflict.mode,
+            had_ended: !self.is_open(conflict.owner),
+            cancelled: Arc::clone(&conflict.cancelled),
+            done,
+        });
+        id
     }
 
-    pub(super) fn remove_wait(&mut self, wait: &Arc<Wait>) {
-        self.waits.retain(|other| !Arc::ptr_eq(other, wait));
+    /// Ends a wait without a report; false where it is over already.
+    pub(super) fn remove_wait(&mut self, id: u64) -> bool {
+        let before = self.waits.len();
+        self.waits.retain(|wait| wait.id != id);
+        self.waits.len() < before
     }
 
-    /// Wakes the threads of `owner`.
-    pub(super) fn wake_owner(&self, owner: Owner) {
-        for wait in self.waits.iter().filter(|wait| wait.owner == owner) {
-            wait.wake.notify_one();
-        }
+    /// Ends the waits that share this flag, which is set.
+    pub(super) fn cancel(&mut self, flag: &Arc<AtomicBool>) {
+        self.settle(self.ids(|wait| Arc::ptr_eq(&wait.cancelled, flag)));
     }
 
-    /// Wakes the threads of `owner` and those that wait for something it holds.
-    fn wake_dependents(&self, owner: Owner) {
-        for wait in &self.waits {
-            let mut holders = self.table.get(&wait.resource).into_iter().flatten();
-            if wait.owner == owner || holders.any(|holder| holder.owner == owner) {
-                wait.wake.notify_one();
+    /// Looks at these waits again, in this order, and takes out those that are over.
+    pub(super) fn settle(&mut self, ids: Vec<u64>) {
+        for id in ids {
+            let Some(at) = self.waits.iter().position(|wait| wait.id == id) else {
+                continue;
+            };
+            let outcome = self.waits.get(at).and_then(|wait| self.outcome(wait));
+            if let Some(outcome) = outcome {
+                let done = self.waits.remove(at).done;
+                self.completed.push(Completed { done, outcome });
             }
         }
+    }
+
+    /// The waits that have ended since the last call.
+    pub(super) fn take_completed(&mut self) -> Vec<Completed> {
+        std::mem::take(&mut self.completed)
+    }
+
+    fn outcome(&self, wait: &Wait) -> Option<Result<bool, Deadlock>> {
+        let ended = !wait.had_ended && !self.is_open(wait.owner);
+        if ended || !self.is_blocked(wait) {
+            Some(Ok(true))
+        } else if self.is_in_circle(wait) {
+            Some(Err(Deadlock))
+        } else {
+            wait.cancelled.load(Ordering::SeqCst).then_some(Ok(false))
+        }
+    }
+
+    fn ids(&self, selected: impl Fn(&Wait) -> bool) -> Vec<u64> {
+        let selected = self.waits.iter().filter(|wait| selected(wait));
+        selected.map(|wait| wait.id).collect()
+    }
+
+    /// The waits of `owner`, and those for something it holds.
+    fn dependents(&self, owner: Owner) -> Vec<u64> {
+        self.ids(|wait| {
+            let mut holders = self.table.get(&wait.resource).into_iter().flatten();
+            wait.owner == owner || holders.any(|holder| holder.owner == owner)
+        })
     }
 }

@@ -5,18 +5,26 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst};
 
 use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::mpsc::channel;
 use shuttle::thread;
 
+use super::state::Wait;
 use super::*;
 
 const R: Resource = Resource::Inode(1);
 const S: Resource = Resource::Entries(1);
-const FOREVER: Duration = Duration::MAX;
+
+/// As [`Locks::wait`], for as long as it takes, with a thread of the model.
+fn wait(locks: &Locks, conflict: &Conflict) -> Result<bool, Deadlock> {
+    let (report, reported) = channel();
+    locks.notify(conflict, move |outcome| report.send(outcome).unwrap());
+    reported.recv().unwrap()
+}
 
 /// Takes the lock, however long that takes.
 fn take(locks: &Locks, owner: Owner, resource: &Resource, mode: Mode) -> Result<(), Deadlock> {
     while let Err(conflict) = locks.acquire(owner, resource, mode) {
-        assert!(locks.wait(&conflict, FOREVER)?);
+        assert!(wait(locks, &conflict)?);
     }
     Ok(())
 }
@@ -104,7 +112,7 @@ fn operations_that_have_ended_are_woken_too() {
                 locks.end(owner);
                 match got {
                     Ok(()) => break,
-                    Err(conflict) => assert!(locks.wait(&conflict, FOREVER).unwrap()),
+                    Err(conflict) => assert!(wait(&locks, &conflict).unwrap()),
                 }
             }
         });
@@ -242,7 +250,7 @@ fn an_owner_that_ends_leaves_no_waiter_behind() {
         threads(2, move |number| {
             if number == 0 {
                 let conflict = locks.acquire(waiter, &R, Mode::Shared).err();
-                assert_eq!(locks.wait(&conflict.unwrap(), FOREVER), Ok(true));
+                assert_eq!(wait(&locks, &conflict.unwrap()), Ok(true));
                 return;
             }
             while locks.state.lock().waits.is_empty() {
@@ -289,7 +297,7 @@ fn step(state: &mut State, owners: &mut Vec<Owner>) {
                 mode,
                 cancelled: Arc::default(),
             };
-            state.add_wait(&Arc::new(Wait::new(&conflict)));
+            state.add_wait(&conflict, Box::new(|_| ()));
         }
         return;
     }
@@ -314,14 +322,15 @@ fn circles_are_found_where_somebody_is_stuck_and_nowhere_else() {
         for _ in 0..60 {
             step(&mut state, &mut owners);
             // Owners that need not wait leave.
-            let waits = state.waits.clone();
-            for wait in waits
+            let is_free = |wait: &&Wait| !state.is_blocked(wait);
+            let free_ones: Vec<_> = state
+                .waits
                 .iter()
-                .filter(|wait| !state.is_blocked(wait))
-                .cloned()
-                .collect::<Vec<_>>()
-            {
-                state.remove_wait(&wait);
+                .filter(is_free)
+                .map(|wait| wait.id)
+                .collect();
+            for id in free_ones {
+                state.remove_wait(id);
             }
             let found = state.waits.iter().any(|wait| state.is_in_circle(wait));
             assert_eq!(found, somebody_is_stuck(&state, &owners));

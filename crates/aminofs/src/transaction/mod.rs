@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use amino_txn::Authors;
 use amino_txn::locks::{Conflict, Locks, Owner};
-use goanna_vfs::{Blocker, Errno, Readers, Result, TxnId, TxnStatus, Wait};
+use goanna_vfs::{Blocker, Done, Errno, Readers, Result, TxnId, TxnStatus, Wait};
 use parking_lot::{Mutex, RwLock};
 
 use crate::{AminoFs, Volume};
@@ -141,6 +141,15 @@ impl Transactions {
             conflict,
             txn,
         })
+    }
+
+    /// An operation of `id` fails because of a lock; it counts for the transactions around this one, too.
+    fn count_conflict(&self, id: Option<TxnId>) {
+        if let Some(txn) = id.and_then(|id| self.find(id)) {
+            for txn in txn.chain() {
+                txn.conflicts.fetch_add(1, SeqCst);
+            }
+        }
     }
 
     /// The transaction has ended.
@@ -328,14 +337,29 @@ impl Blocker for LockWait {
                 free.map_err(|_| Errno::EDEADLK)
             }
         };
-        if outcome.is_err()
-            && let Some(txn) = self.txn.and_then(|id| all.find(id))
-        {
-            for txn in txn.chain() {
-                txn.conflicts.fetch_add(1, SeqCst);
-            }
+        if outcome.is_err() {
+            all.count_conflict(self.txn);
         }
         outcome
+    }
+
+    fn notify(&self, done: Done) {
+        let (all, txn) = (Arc::clone(&self.transactions), self.txn);
+        if txn.is_some_and(|id| all.find(id).is_none()) {
+            return done(Ok(true));
+        }
+        self.transactions
+            .locks
+            .notify(&self.conflict, move |outcome| {
+                if outcome.is_err() {
+                    all.count_conflict(txn);
+                }
+                done(outcome.map_err(|_| Errno::EDEADLK));
+            });
+    }
+
+    fn limit(&self) -> Duration {
+        WAIT_LIMIT
     }
 
     fn cancel(&self) {

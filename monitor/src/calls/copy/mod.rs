@@ -270,17 +270,15 @@ pub fn splice(call: &mut Call<'_>) -> Result<Answer> {
         output,
         to,
     };
-    loop {
-        match copy.run(count) {
-            Err(FsError::Errno(Errno::EAGAIN)) if !may_not_wait && !call.may_wait => {
-                return Ok(Answer::Wait);
-            }
-            Err(FsError::Errno(Errno::EAGAIN)) if !may_not_wait => copy.source.wait()?,
-            outcome => {
-                let done = outcome?;
-                put_offset(call, call.arg(3), copy.to)?;
-                return Ok(Answer::Value(done as i64));
-            }
+    match copy.run(count) {
+        Err(FsError::Errno(Errno::EAGAIN)) if !may_not_wait && !call.may_wait => Ok(Answer::Wait),
+        Err(FsError::Errno(Errno::EAGAIN)) if !may_not_wait => {
+            Ok(Answer::Readable(copy.source.to_wait_for()?))
+        }
+        outcome => {
+            let done = outcome?;
+            put_offset(call, call.arg(3), copy.to)?;
+            Ok(Answer::Value(done as i64))
         }
     }
 }

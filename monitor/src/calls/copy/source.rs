@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use goanna_sys::{memfile, stat};
 use goanna_vfs::{Errno, PlaceKey, Result};
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice, tee};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Whence, lseek, pipe2, read};
 
 use crate::Monitor;
 use crate::call::Call;
 use crate::calls::read::Content;
+use crate::errno::errno;
 use crate::shadow::Shadow;
 
 /// Bytes that are read and written at once.
@@ -193,15 +193,12 @@ impl Source {
         Ok(())
     }
 
-    /// Waits until a pipe has data, or no writer. EINTR.
-    pub fn wait(&self) -> Result<(), Errno> {
-        if let Kind::Pipe { ofd, .. } = &self.kind {
-            poll(
-                &mut [PollFd::new(ofd.as_fd(), PollFlags::POLLIN)],
-                PollTimeout::NONE,
-            )?;
+    /// The pipe, which can be read as soon as it has data, or no writer.
+    pub fn to_wait_for(&self) -> Result<OwnedFd, Errno> {
+        match &self.kind {
+            Kind::Pipe { ofd, .. } => ofd.try_clone().map_err(errno),
+            _ => Err(Errno::EINVAL),
         }
-        Ok(())
     }
 
     /// Whether the description's own flags forbid to wait.
