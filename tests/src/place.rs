@@ -101,6 +101,19 @@ impl Place {
         Self::new(Backend::Amino(Engine::Fjall), Intercept::Notify, User::Own)
     }
 
+    /// Amino with each engine and each way of interception, and as another user where this one may become it.
+    pub fn stores() -> Vec<Self> {
+        let mut places = vec![
+            Self::amino(),
+            Self::new(Backend::Amino(Engine::Sled), Intercept::Ptrace, User::Own),
+        ];
+        if crate::may_become_another_user() {
+            let backend = Backend::Amino(Engine::Fjall);
+            places.push(Self::new(backend, Intercept::Notify, User::Nobody));
+        }
+        places
+    }
+
     /// A pass mount, with notifications, as the user that runs the tests.
     pub fn pass() -> Self {
         Self::new(Backend::Pass, Intercept::Notify, User::Own)

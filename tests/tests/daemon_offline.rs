@@ -16,26 +16,14 @@ use std::time::Duration;
 
 use goanna_tests::held::{Held, LIMIT};
 use goanna_tests::{
-    Backend, Ended, Engine, Intercept, Place, User, binary, finish, finish::wait, is_long,
-    may_become_another_user, place::NOBODY, tools::has,
+    Ended, Place, User, binary, finish, finish::wait, is_long, may_become_another_user,
+    place::NOBODY, tools::has,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 #[path = "../../crates/cli/tests/common/mod.rs"]
 mod common;
-
-fn everywhere() -> Vec<Place> {
-    let mut places = vec![
-        Place::amino(),
-        Place::new(Backend::Amino(Engine::Sled), Intercept::Ptrace, User::Own),
-    ];
-    if may_become_another_user() {
-        let backend = Backend::Amino(Engine::Fjall);
-        places.push(Place::new(backend, Intercept::Notify, User::Nobody));
-    }
-    places
-}
 
 fn amino(place: &Place, subcommand: &str, args: &[&str]) -> Ended {
     finish(place.amino_command(subcommand).args(args))
@@ -75,7 +63,7 @@ fn same(expected: &Path, got: &Path) {
 
 #[test]
 fn what_goes_in_and_out_is_the_same() {
-    for place in everywhere() {
+    for place in Place::stores() {
         let source = source(&place);
         let from = source.to_str().unwrap();
         let held = Held::new(
@@ -105,7 +93,7 @@ fn what_goes_in_and_out_is_the_same() {
 
 #[test]
 fn commands_say_the_same_with_and_without_an_owner() {
-    for place in everywhere() {
+    for place in Place::stores() {
         let source = source(&place);
         amino(&place, "import", &[source.to_str().unwrap(), "/t"]).expect(0);
         let make = "mkdir shut; echo x > shut/in; echo y > secret; chmod 0 shut secret; ln -s l2 l1; ln -s l1 l2; \
@@ -280,7 +268,7 @@ fn capabilities_that_were_given_up_do_not_count() {
 
 #[test]
 fn transactions_that_are_open_are_not_seen() {
-    for place in everywhere() {
+    for place in Place::stores() {
         let first = Held::new(&place, "one", &[], "echo old > f; mkdir d; %GO%");
         let script = "amino txn begin > /dev/null; echo new > f; echo x > d/new; rm -f none; %GO%; amino txn commit";
         let inside = Held::new(&place, "two", &[], script);
@@ -297,7 +285,7 @@ fn transactions_that_are_open_are_not_seen() {
 /// A command that changes something waits silently for a transaction that has changed it.
 #[test]
 fn an_import_waits_for_locks() {
-    for place in everywhere() {
+    for place in Place::stores() {
         let from = place.make_dir("from");
         fs::write(from.join("f"), "imported").unwrap();
         fs::create_dir(from.join("d")).unwrap();
@@ -359,7 +347,7 @@ fn an_owner_that_dies_is_told() {
 
 #[test]
 fn a_store_that_is_changed_all_the_time_is_clean() {
-    for place in everywhere() {
+    for place in Place::stores() {
         let script = r#"
             churn() { while ! test -e ../stop && ! test -e "$STOP"; do
                 mkdir $1; for i in 1 2 3 4 5 6; do echo $i > $1/$i; ln $1/$i $1/l$i; done; head -c 300000 /dev/zero > $1/zero
@@ -423,7 +411,7 @@ fn open_files_without_names_are_no_errors() {
 
 #[test]
 fn info_knows_as_much_as_of_a_closed_store() {
-    for place in everywhere() {
+    for place in Place::stores() {
         let source = source(&place);
         let one = Held::new(&place, "one", &[], "echo x > x; %GO%");
         let two = Held::new(&place, "two", &[], "mkdir y; %GO%");
@@ -479,7 +467,7 @@ fn info_knows_as_much_as_of_a_closed_store() {
 /// Owners come and go while commands look whether there is one.
 #[test]
 fn nobody_is_turned_away() {
-    for place in everywhere() {
+    for place in Place::stores() {
         amino(
             &place,
             "import",

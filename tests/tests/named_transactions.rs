@@ -7,23 +7,8 @@
 )]
 
 use goanna_tests::held::command_in_path;
-use goanna_tests::{
-    Backend, Ended, Engine, Held, Intercept, Place, User, finish, may_become_another_user,
-    tools::has,
-};
+use goanna_tests::{Ended, Held, Place, finish, may_become_another_user, tools::has};
 use serde_json::Value;
-
-fn everywhere() -> Vec<Place> {
-    let mut places = vec![
-        Place::amino(),
-        Place::new(Backend::Amino(Engine::Sled), Intercept::Ptrace, User::Own),
-    ];
-    if may_become_another_user() {
-        let backend = Backend::Amino(Engine::Fjall);
-        places.push(Place::new(backend, Intercept::Notify, User::Nobody));
-    }
-    places
-}
 
 /// Runs `script` in the mount.
 fn run(place: &Place, options: &[&str], script: &str) -> Ended {
@@ -40,7 +25,7 @@ fn listing(place: &Place) -> String {
 
 #[test]
 fn a_transaction_whose_shell_ends_is_told() {
-    for place in everywhere() {
+    for place in Place::stores() {
         let script = "id=$(amino txn begin || echo failed); echo x > f; amino txn commit || echo \"none: $?\"; test -e f";
         let ended = run(&place, &[], script).expect(0);
         assert_eq!(ended.text(), "none: 1\n");
@@ -89,7 +74,7 @@ fn a_transaction_whose_shell_ends_is_told() {
 
 #[test]
 fn new_shells_work_in_one_transaction() {
-    for place in everywhere() {
+    for place in Place::stores() {
         let python = "
 import subprocess as s
 def sh(text): return s.run(text, shell=True, stdout=s.PIPE, check=True).stdout
@@ -135,7 +120,7 @@ fn others_see_a_named_transaction_when_it_is_committed() {
 
 #[test]
 fn names_have_rules() {
-    for place in everywhere() {
+    for place in Place::stores() {
         let script = "
             for name in '' -x 'a b' a/b $(printf 'n%.0s' $(seq 65)); do
               amino txn begin --name=\"$name\" 2>/dev/null || echo $?; done
@@ -177,7 +162,7 @@ fn a_name_belongs_to_its_user() {
 
 #[test]
 fn a_commit_waits_for_nobody_and_an_abort_stops_who_is_inside() {
-    for place in everywhere() {
+    for place in Place::stores() {
         let script = "
             mkfifo $HOSTDIR/ready $HOSTDIR/go; echo old > old; mkdir d
             amino txn begin --name n >/dev/null
@@ -206,7 +191,7 @@ fn a_commit_waits_for_nobody_and_an_abort_stops_who_is_inside() {
 
 #[test]
 fn a_transaction_whose_time_is_over_is_aborted() {
-    for place in everywhere() {
+    for place in Place::stores() {
         let script = "
             amino txn begin --name n --expire 1 >/dev/null; amino txn begin --name long --expire 1000 >/dev/null
             amino txn run --in n -- sh -c 'echo x > f'; amino txn run --in long -- sh -c 'echo x > g'
@@ -222,7 +207,7 @@ fn a_transaction_whose_time_is_over_is_aborted() {
 
 #[test]
 fn the_end_of_the_run_aborts_and_says_so() {
-    for place in everywhere() {
+    for place in Place::stores() {
         for options in [&[][..], &["--txn"]] {
             let script = "amino txn begin --name n >/dev/null; amino txn run --in n -- sh -c 'echo x > f'; echo y > kept";
             let ended = run(&place, options, script).expect(0);
@@ -236,7 +221,7 @@ fn the_end_of_the_run_aborts_and_says_so() {
 
 #[test]
 fn a_named_transaction_is_nested_in_the_one_around_it() {
-    for place in everywhere() {
+    for place in Place::stores() {
         let script = "
             amino txn begin >/dev/null; echo outer > outer
             amino txn begin --name n >/dev/null

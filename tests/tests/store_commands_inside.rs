@@ -10,22 +10,7 @@
 use std::fs;
 
 use goanna_tests::held::command_in_path;
-use goanna_tests::{
-    Backend, Ended, Engine, Held, Intercept, Place, User, finish, may_become_another_user,
-    same_tree, tree,
-};
-
-fn everywhere() -> Vec<Place> {
-    let mut places = vec![
-        Place::amino(),
-        Place::new(Backend::Amino(Engine::Sled), Intercept::Ptrace, User::Own),
-    ];
-    if may_become_another_user() {
-        let backend = Backend::Amino(Engine::Fjall);
-        places.push(Place::new(backend, Intercept::Notify, User::Nobody));
-    }
-    places
-}
+use goanna_tests::{Ended, Held, Place, finish, same_tree, tree};
 
 /// Runs `script` in the mount, in a shell for which `amino` means the place's store.
 fn inside(place: &Place, options: &[&str], script: &str) -> Ended {
@@ -57,7 +42,7 @@ fn make_source(place: &Place) {
 
 #[test]
 fn an_import_in_an_aborted_run_leaves_nothing() {
-    for place in everywhere() {
+    for place in Place::stores() {
         make_source(&place);
         inside(&place, &[], "echo old > old").expect(0);
         let before = listing(&place);
@@ -77,7 +62,7 @@ fn an_import_in_an_aborted_run_leaves_nothing() {
 
 #[test]
 fn commands_act_in_the_transaction_of_the_shell() {
-    for place in everywhere() {
+    for place in Place::stores() {
         make_source(&place);
         inside(&place, &[], "mkdir d; echo old > d/f; echo gone > gone").expect(0);
         let script = "
@@ -115,7 +100,7 @@ fn commands_act_in_the_transaction_of_the_shell() {
 /// A descriptor shows what is outside of an explicit transaction, so it is not what is read.
 #[test]
 fn what_is_imported_from_the_mount_is_what_the_caller_sees() {
-    for place in everywhere() {
+    for place in Place::stores() {
         inside(
             &place,
             &[],
@@ -148,7 +133,7 @@ fn what_is_imported_from_the_mount_is_what_the_caller_sees() {
 
 #[test]
 fn commands_on_another_store_act_outside() {
-    for place in everywhere() {
+    for place in Place::stores() {
         make_source(&place);
         let other = place.path("other").into_os_string().into_string().unwrap();
         let script = format!(
@@ -163,7 +148,7 @@ fn commands_on_another_store_act_outside() {
 
 #[test]
 fn commands_say_the_same_inside_and_outside() {
-    for place in everywhere() {
+    for place in Place::stores() {
         make_source(&place);
         let make = "amino import $HOSTDIR/src /t; mkdir shut; echo x > shut/in; echo y > secret; chmod 0 shut secret; \
                     ln -s l2 l1; ln -s l1 l2; touch -d @1000000000 t l1 l2 -h";
@@ -216,7 +201,7 @@ fn commands_say_the_same_inside_and_outside() {
 /// fsck and info look at the store as a whole, which has no uncommitted changes.
 #[test]
 fn checks_are_of_what_is_committed() {
-    for place in everywhere() {
+    for place in Place::stores() {
         inside(&place, &[], "echo a > a").expect(0);
         let script = "echo b > b; amino fsck -q; amino info --json | tr -d ' \\n' | grep -o '\"files\":[0-9]*'";
         let ended = inside(&place, &["--txn"], script).expect(0);
