@@ -4,6 +4,8 @@
 //! Everything here is a thin, checked layer over one system call or a few; no policy. Errors are [`Errno`]
 //! values as the kernel gave them, so that the monitor can hand them to a tracee unchanged.
 //! What an ordinary user may do works as an ordinary user; what needs privilege fails with `EPERM`.
+//!
+//! Modules are grouped in directories, which their paths leave out: `goanna_sys::ptrace` is `tracees/ptrace.rs`.
 
 #[cfg(not(all(
     target_os = "linux",
@@ -14,31 +16,17 @@ compile_error!(
     "goanna-sys supports x86-64 Linux only: registers, call numbers and struct layouts are that ABI's"
 );
 
-pub mod clock;
-pub mod cred;
-pub mod descriptor_inbox;
-pub mod entries;
-pub mod filter;
-pub mod inherited;
-pub mod interrupt;
-pub mod launch;
-pub mod limits;
-pub mod mappings;
-pub mod memfile;
-pub mod notify;
-pub mod page_watch;
-pub mod pause;
-pub mod pidfd;
-pub mod procfs;
-pub mod ptrace;
-pub mod region;
-pub mod sched;
-pub mod secret;
-pub mod socket;
-pub mod stat;
+mod files;
+mod intercept;
+mod process;
 pub mod stub;
-pub mod tracee;
-pub mod txncall;
-pub mod witness;
+mod tracees;
 
+pub use files::{entries, memfile, socket, stat, witness};
+pub use intercept::{filter, inherited, launch, notify};
 pub use nix::errno::Errno;
+pub use process::{clock, cred, limits, region, sched, secret};
+pub use tracees::{
+    descriptor_inbox, interrupt, mappings, page_watch, pause, pidfd, procfs, ptrace, tracee,
+    txncall,
+};

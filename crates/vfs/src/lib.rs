@@ -10,22 +10,16 @@
 //! An operation that fails says why in an [`FsError`]: the errno that a program would see from the kernel, or the lock to wait for.
 //! This crate never prints.
 
-mod backend;
 mod caller;
-mod content;
-mod error;
 mod escape;
-mod fs;
-mod identity;
-pub mod layer;
-mod linkfree;
+mod interface;
 mod mount;
 pub mod ops;
-mod synth;
-mod txn;
-mod types;
 mod userns;
 pub mod walk;
+
+pub use interface::layer;
+use interface::{backend, content, error, fs, identity, linkfree, synth, txn, types};
 
 pub use backend::{Backend, MountOption, MountOptions, OpenError};
 pub use caller::{Caller, caps};

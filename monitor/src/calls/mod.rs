@@ -1,21 +1,16 @@
-//! The calls the monitor answers, one file per family.
+//! The calls the monitor answers, one file per family; those on the content of files are in `content/`.
 
 pub mod attr;
-pub mod copy;
+mod content;
 pub mod dir;
 pub mod ioctl;
 pub mod kill;
-pub mod lease;
 pub mod link;
-pub mod map;
 pub mod open;
-pub mod outgrow;
 pub mod process;
-pub mod read;
-pub mod rw;
-pub mod size;
 pub mod socket;
 pub mod stat;
-pub mod sync;
 pub mod txn;
 pub mod xattr;
+
+pub use content::{copy, lease, map, outgrow, read, rw, size, sync};

@@ -1,0 +1,7 @@
+//! Files, sockets and directory entries, where they need more than a safe call.
+
+pub mod entries;
+pub mod memfile;
+pub mod socket;
+pub mod stat;
+pub mod witness;

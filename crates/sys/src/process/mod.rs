@@ -1,0 +1,8 @@
+//! This process: credentials, limits, scheduling, its memory, and the clock.
+
+pub mod clock;
+pub mod cred;
+pub mod limits;
+pub mod region;
+pub mod sched;
+pub mod secret;

@@ -1,0 +1,12 @@
+//! What a back end implements, and the values that pass through it. Start with [`fs`].
+
+pub mod backend;
+pub mod content;
+pub mod error;
+pub mod fs;
+pub mod identity;
+pub mod layer;
+pub mod linkfree;
+pub mod synth;
+pub mod txn;
+pub mod types;
