@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use goanna_sys::notify::Listener;
 use goanna_sys::{interrupt, procfs, tracee};
+use goanna_syscalls::{Named, signature};
 use goanna_vfs::walk::{Last, Oracle, Parent, Pos, Walk};
 use goanna_vfs::{Caller, Errno, FsError, PATH_MAX, Place, Result, caps};
 
@@ -108,6 +109,16 @@ impl<'m> Call<'m> {
         } else {
             Some(f())
         }
+    }
+
+    /// What names the file that it opens.
+    pub fn opened(&self) -> Option<Named> {
+        signature(self.nr)?.opened(&self.args, |how| self.read_u64(how).ok())
+    }
+
+    /// What names the file that it changes if it succeeds.
+    pub fn changed(&self) -> Option<Named> {
+        signature(self.nr)?.changed(&self.args, |how| self.read_u64(how).ok())
     }
 
     /// Argument `index` as a 64-bit register.

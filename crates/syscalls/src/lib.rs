@@ -8,6 +8,7 @@
 //! To read on: `signature.rs` says what a call is, `table/rows.rs` lists them, `decode/` turns registers into [`Value`]s.
 
 mod decode;
+mod named;
 mod operation;
 mod signature;
 pub mod structures;
@@ -17,6 +18,7 @@ mod table;
 mod value;
 
 pub use decode::{Limits, Memory, Names, decode};
+pub use named::Named;
 pub use operation::Operation;
 pub use signature::{
     Class, Extent, Field, Kind, LastLink, Param, Returns, Signature, Structure, TimeFormat,

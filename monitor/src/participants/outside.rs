@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use goanna_syscalls::Named;
 use goanna_vfs::walk::{Last, Pos};
 use goanna_vfs::{Errno, FileKind, FsError, Result};
 use parking_lot::Mutex;
@@ -158,13 +159,18 @@ impl Policy {
 
 /// The absolute path that a call is about to change, where that is not in the store of the caller's transaction.
 fn outside(call: &Call<'_>) -> Result<Option<Vec<u8>>> {
-    let Some((dirfd, index)) = changed(call) else {
+    let Some(Named::Path {
+        dirfd,
+        path: index,
+        follows,
+    }) = call.changed()
+    else {
         return Ok(None);
     };
     let found = (|| {
         let path = call.path(index)?;
         let dirfd = dirfd.map_or(libc::AT_FDCWD, |index| call.int(index));
-        if follows(call) {
+        if follows {
             match call.resolve(dirfd, &path, true) {
                 Err(FsError::Errno(Errno::ENOENT)) => {}
                 found => return Ok(Some((found?.at, None))),
@@ -202,78 +208,6 @@ fn outside(call: &Call<'_>) -> Result<Option<Vec<u8>>> {
         path.extend_from_slice(&name);
     }
     Ok((!is_no_file(&path)).then_some(path))
-}
-
-/// Which argument a path starts from, if any does, and which is the path.
-pub type PathAt = (Option<usize>, usize);
-/// The position of the path argument of a call that changes what it names.
-pub fn changed(call: &Call<'_>) -> Option<PathAt> {
-    let opens = |flags: i32| {
-        flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0
-    };
-    Some(match i64::from(call.nr) {
-        libc::SYS_open if opens(call.int(1)) => (None, 0),
-        libc::SYS_openat if opens(call.int(2)) => (Some(0), 1),
-        libc::SYS_openat2 if opens(call.read_u64(call.arg(2)).ok()? as i32) => (Some(0), 1),
-        libc::SYS_creat
-        | libc::SYS_mkdir
-        | libc::SYS_mknod
-        | libc::SYS_rmdir
-        | libc::SYS_unlink
-        | libc::SYS_rename
-        | libc::SYS_truncate
-        | libc::SYS_chmod
-        | libc::SYS_chown
-        | libc::SYS_lchown
-        | libc::SYS_utime
-        | libc::SYS_utimes
-        | libc::SYS_setxattr
-        | libc::SYS_lsetxattr
-        | libc::SYS_removexattr
-        | libc::SYS_lremovexattr => (None, 0),
-        libc::SYS_link | libc::SYS_symlink => (None, 1),
-        libc::SYS_mkdirat
-        | libc::SYS_mknodat
-        | libc::SYS_unlinkat
-        | libc::SYS_renameat
-        | libc::SYS_renameat2
-        | libc::SYS_fchmodat
-        | libc::SYS_fchmodat2
-        | libc::SYS_fchownat => (Some(0), 1),
-        libc::SYS_utimensat | libc::SYS_futimesat if call.arg(1) != 0 => (Some(0), 1),
-        libc::SYS_linkat => (Some(2), 3),
-        libc::SYS_symlinkat => (Some(1), 2),
-        _ => return None,
-    })
-}
-
-/// Whether the call changes what a symbolic link at the end of its path leads to.
-fn follows(call: &Call<'_>) -> bool {
-    let no_follow = |index: usize| call.int(index) & libc::AT_SYMLINK_NOFOLLOW != 0;
-    let opens = |flags: i32| {
-        flags & libc::O_NOFOLLOW == 0
-            && flags & (libc::O_CREAT | libc::O_EXCL) != libc::O_CREAT | libc::O_EXCL
-    };
-    match i64::from(call.nr) {
-        libc::SYS_open => opens(call.int(1)),
-        libc::SYS_openat => opens(call.int(2)),
-        libc::SYS_openat2 => call
-            .read_u64(call.arg(2))
-            .is_ok_and(|flags| opens(flags as i32)),
-        libc::SYS_fchownat => !no_follow(4),
-        libc::SYS_fchmodat2 | libc::SYS_utimensat => !no_follow(3),
-        libc::SYS_creat
-        | libc::SYS_truncate
-        | libc::SYS_chmod
-        | libc::SYS_chown
-        | libc::SYS_fchmodat
-        | libc::SYS_futimesat
-        | libc::SYS_utime
-        | libc::SYS_utimes
-        | libc::SYS_setxattr
-        | libc::SYS_removexattr => true,
-        _ => false,
-    }
 }
 
 /// Whether the host's path names a device, a pipe or a socket, or something of the kernel: what is written there is kept nowhere.

@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::thread;
 
 use goanna_sys::procfs;
+use goanna_syscalls::Named;
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, FsError, Result, TxnId};
 use parking_lot::Mutex;
 
 use crate::call::{Answer, Call, Work};
-use crate::participants::outside::{PathAt, changed};
 use crate::participants::profile::{Begin, End, Profile, Rule};
 use crate::participants::{Deferred, Offset, offsets};
-use crate::shadow::Identity;
+use crate::shadow::{Identity, Shadow};
 use crate::table::Handler;
 use crate::{Monitor, Status};
 
@@ -201,8 +201,8 @@ impl Profiled {
         };
         let relevant = match begins {
             Begin::Exec => false,
-            Begin::Open => opened(call).is_some_and(|at| is_in_store(call, at)),
-            Begin::FirstWrite => changes_store(call),
+            Begin::Open => call.opened().is_some_and(|at| is_in_store(call, at)),
+            Begin::FirstWrite => call.changed().is_some_and(|at| is_in_store(call, at)),
         };
         if !relevant {
             return false;
@@ -407,42 +407,21 @@ fn of_store(monitor: &Monitor, pid: i32, fd: i32) -> Option<Identity> {
     covered.then_some(identity)
 }
 
-/// The position of the path argument of a call that opens what it names.
-fn opened(call: &Call<'_>) -> Option<PathAt> {
-    match i64::from(call.nr) {
-        libc::SYS_open | libc::SYS_creat => Some((None, 0)),
-        libc::SYS_openat | libc::SYS_openat2 => Some((Some(0), 1)),
-        _ => None,
+/// Whether this names a file of the store, or a name that would be there.
+fn is_in_store(call: &Call<'_>, named: Named) -> bool {
+    match named {
+        Named::Path { dirfd, path, .. } => leads_into_store(call, dirfd, path),
+        Named::Descriptor(index) => {
+            let shadow = call.shadow(call.int(index)).ok().flatten();
+            let cover =
+                |shadow: Arc<Shadow>| call.monitor.participants.cover(&shadow.place().mount);
+            shadow.is_some_and(cover)
+        }
     }
 }
 
-/// Whether a call changes something of the store, if it succeeds.
-fn changes_store(call: &Call<'_>) -> bool {
-    if let Some(at) = changed(call) {
-        return is_in_store(call, at);
-    }
-    let fd = match i64::from(call.nr) {
-        libc::SYS_write
-        | libc::SYS_pwrite64
-        | libc::SYS_writev
-        | libc::SYS_pwritev
-        | libc::SYS_pwritev2
-        | libc::SYS_ftruncate
-        | libc::SYS_fallocate
-        | libc::SYS_fchmod
-        | libc::SYS_fchown
-        | libc::SYS_fsetxattr
-        | libc::SYS_fremovexattr
-        | libc::SYS_sendfile => 0,
-        libc::SYS_splice | libc::SYS_copy_file_range => 2,
-        _ => return false,
-    };
-    let shadow = call.shadow(call.int(fd)).ok().flatten();
-    shadow.is_some_and(|shadow| call.monitor.participants.cover(&shadow.place().mount))
-}
-
-/// Whether the path leads into the store, or its last name would be there.
-fn is_in_store(call: &Call<'_>, (dirfd, path): PathAt) -> bool {
+/// Whether the path in argument `path` leads into the store, or its last name would be there.
+fn leads_into_store(call: &Call<'_>, dirfd: Option<usize>, path: usize) -> bool {
     let members = &call.monitor.participants;
     let is_ours = |at: &Pos| matches!(at, Pos::Mounted(place) if members.cover(&place.mount));
     let dirfd = dirfd.map_or(libc::AT_FDCWD, |index| call.int(index));

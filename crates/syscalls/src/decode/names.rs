@@ -59,23 +59,13 @@ impl DecodedCall {
 
     /// Whether the call follows a symbolic link that is the last component of a path.
     pub fn follows(&self, last: LastLink) -> bool {
-        let flags = |index: u8| self.raw.get(usize::from(index)).copied().unwrap_or(0) as i32;
-        let opens = |flags: i32| {
-            let exclusive = libc::O_CREAT | libc::O_EXCL;
-            flags & libc::O_NOFOLLOW == 0 && flags & exclusive != exclusive
+        // The structure has been read: the address is that of the argument.
+        let how = |_| {
+            self.args.iter().find_map(|arg| match arg {
+                Value::Bytes { data, .. } => OPEN_HOW.field(data, "flags"),
+                _ => None,
+            })
         };
-        match last {
-            LastLink::Followed => true,
-            LastLink::Kept => false,
-            LastLink::FollowedUnlessAt(index) => flags(index) & libc::AT_SYMLINK_NOFOLLOW == 0,
-            LastLink::KeptUnlessAt(index) => flags(index) & libc::AT_SYMLINK_FOLLOW != 0,
-            LastLink::ByOpenFlags(index) => opens(flags(index)),
-            LastLink::ByOpenHow(index) => match self.args.get(usize::from(index)) {
-                Some(Value::Bytes { data, .. }) => {
-                    opens(OPEN_HOW.field(data, "flags").unwrap_or(0) as i32)
-                }
-                _ => true,
-            },
-        }
+        last.follows(&self.raw, how)
     }
 }
