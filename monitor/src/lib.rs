@@ -137,6 +137,22 @@ pub struct Config {
     pub observers: Vec<Arc<dyn Observer>>,
 }
 
+impl Config {
+    /// A run with these mounts and no rules; `report` receives notes and failures.
+    pub fn new(mounts: Mounts, report: Reporter) -> Self {
+        Self {
+            mounts,
+            note: report.clone(),
+            fail: report,
+            profile: None,
+            outside: Outside::default(),
+            one_transaction: false,
+            stubs: Stubs::default(),
+            observers: Vec::new(),
+        }
+    }
+}
+
 /// Whether calls that concern no mount are answered in the process, by stubs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Stubs {
@@ -156,6 +172,17 @@ pub enum Status {
     Exited(i32),
     /// Killed by this signal.
     Signaled(i32),
+}
+
+impl Status {
+    /// What a shell would report: the exit status, or 128 and the signal.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            // The kernel keeps eight bits of an exit status.
+            Self::Exited(status) => (status & 0xff) as u8,
+            Self::Signaled(signal) => 128_u8.saturating_add(u8::try_from(signal).unwrap_or(127)),
+        }
+    }
 }
 
 /// The result of a run.
@@ -556,5 +583,18 @@ impl Sweeper {
         *self.stop.0.lock() = true;
         self.stop.1.notify_all();
         let _ = self.thread.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Status;
+
+    #[test]
+    fn statuses_are_those_of_a_shell() {
+        assert_eq!(Status::Exited(0).exit_code(), 0);
+        assert_eq!(Status::Exited(255).exit_code(), 255);
+        assert_eq!(Status::Signaled(9).exit_code(), 137);
+        assert_eq!(Status::Signaled(64).exit_code(), 192);
     }
 }

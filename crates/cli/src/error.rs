@@ -16,7 +16,7 @@ use goanna_session::{Error as SessionError, MountPointError, StoreError};
 use goanna_vfs::{Errno, MountError, escape, escape_path, io_error_text};
 use thiserror::Error;
 
-use crate::report::status::{command_end, exit_status};
+use crate::report::status::command_end;
 
 /// An error that ends a command.
 #[derive(Debug, Error)]
@@ -171,7 +171,7 @@ impl Error {
             Self::Daemon(error) => daemon_exit_code(error),
             Self::Offline(error) if error.is_in_tree() => 1,
             Self::Txn { why, .. } => txn_exit_code(why),
-            Self::Command(status) => exit_status(*status),
+            Self::Command(status) => status.exit_code(),
             Self::Volume { why, .. } => volume_exit_code(why),
             Self::Output(_) if self.is_quiet() => 128 + SIGPIPE,
             _ => FAILED,

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use goanna_monitor::{Config, Interception, Outside, Reporter, Run, Status};
+use goanna_monitor::{Config, Interception, Reporter, Run};
 use goanna_passfs::PassFs;
 use goanna_vfs::{MountFlags, Mounts, escape_message};
 use namesfs::NamesFs;
@@ -21,21 +21,9 @@ fn run(dir: OsString, target: OsString, command: Vec<OsString>) -> Result<u8, Bo
     let flags = MountFlags::empty();
     mounts.add(&caller, &target.into_vec(), names, flags, source)?;
     let report = Reporter::new(|line| eprintln!("namesfs: {line}"));
-    let run = Run::new(Config {
-        mounts,
-        note: report.clone(),
-        fail: report,
-        profile: None,
-        outside: Outside::Allow,
-        one_transaction: false,
-        stubs: goanna_monitor::Stubs::Unused,
-        observers: Vec::new(),
-    })?;
+    let run = Run::new(Config::new(mounts, report))?;
     let outcome = run.command(command, Interception::Auto, &signals)?;
-    Ok(match outcome.status {
-        Status::Exited(status) => status as u8,
-        Status::Signaled(signal) => 128 + signal as u8,
-    })
+    Ok(outcome.status.exit_code())
 }
 
 fn main() -> ExitCode {

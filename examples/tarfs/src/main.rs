@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use goanna_monitor::{Config, Interception, Outside, Reporter, Run, Status};
+use goanna_monitor::{Config, Interception, Reporter, Run};
 use goanna_passfs::PassFs;
 use goanna_vfs::{MountFlags, Mounts, escape_message};
 use tarfs::TarFs;
@@ -27,21 +27,9 @@ fn run(archive: OsString, target: OsString, command: Vec<OsString>) -> Result<u8
         source,
     )?;
     let report = Reporter::new(|line| eprintln!("tarfs: {line}"));
-    let run = Run::new(Config {
-        mounts,
-        note: report.clone(),
-        fail: report,
-        profile: None,
-        outside: Outside::Allow,
-        one_transaction: false,
-        stubs: goanna_monitor::Stubs::Unused,
-        observers: Vec::new(),
-    })?;
+    let run = Run::new(Config::new(mounts, report))?;
     let outcome = run.command(command, Interception::Auto, &signals)?;
-    Ok(match outcome.status {
-        Status::Exited(status) => status as u8,
-        Status::Signaled(signal) => 128 + signal as u8,
-    })
+    Ok(outcome.status.exit_code())
 }
 
 fn main() -> ExitCode {

@@ -13,7 +13,7 @@ use crate::args::{Loudness, StatsFormat, goanna};
 use crate::error::Error;
 use crate::mount_types::MOUNT_TYPES;
 use crate::report::messages::{note, show_failure, show_report};
-use crate::report::status::{command_end, exit_status};
+use crate::report::status::command_end;
 use crate::report::{names, stats};
 
 /// `amino run`.
@@ -135,7 +135,7 @@ fn conclude(result: RunResult, format: Option<StatsFormat>, loud: Loudness) -> R
     if result.lost > 0 {
         return Err(Error::Lost(result.lost));
     }
-    Ok(exit_status(status))
+    Ok(status.exit_code())
 }
 
 fn abort_reason(reason: AbortReason, status: Status) -> String {

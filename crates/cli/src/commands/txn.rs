@@ -12,7 +12,7 @@ use crate::args::txn::{self, Command, Txn};
 use crate::error::Error;
 use crate::report::messages::note;
 use crate::report::output::Output;
-use crate::report::status::{command_end, exit_status};
+use crate::report::status::command_end;
 
 /// `amino txn`.
 pub fn txn(args: Txn, loud: Loudness) -> Result<u8, Error> {
@@ -203,7 +203,7 @@ fn run_in(name: &Name, args: &txn::Run) -> Result<u8, Error> {
     let mut signals = Signals::block().map_err(|why| Error::Signals(why.into()))?;
     let joined = Target::Me.attach_named(name);
     joined.map_err(|why| of_named("run", name, why))?;
-    Ok(exit_status(run_command(&args.run.command, &mut signals)?))
+    Ok(run_command(&args.run.command, &mut signals)?.exit_code())
 }
 
 /// `amino txn run`.
@@ -243,7 +243,7 @@ fn run(args: &txn::Run, loud: Loudness) -> Result<u8, Error> {
                 "{}; the transaction was aborted",
                 command_end(status)
             ));
-            Ok(exit_status(status))
+            Ok(status.exit_code())
         }
         Err(error) => Err(error),
     }
