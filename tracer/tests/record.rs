@@ -107,3 +107,215 @@ fn a_command_whose_session_began_in_an_outer_pid_namespace_is_recorded() {
     let text = String::from_utf8(shown.stdout).unwrap();
     assert!(text.contains("\"sid\":0"), "{text}");
 }
+
+/// The messages and the context of a trace, as `cat --json` and `stat --json` print them.
+fn calls_and_context(directory: &Path, words: &[&str]) -> (Vec<String>, serde_json::Value) {
+    let run = |first: &[&str]| {
+        let output = goanna_trace(directory, &[first, words].concat());
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), errors.as_str()), (Some(0), ""));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = run(&["cat", "--json"]);
+    let message = |line: &str| {
+        let line = serde_json::from_str::<serde_json::Value>(line).unwrap();
+        line["message"].as_str().unwrap().to_owned()
+    };
+    let context = serde_json::from_str::<serde_json::Value>(&run(&["stat", "--json"])).unwrap();
+    (
+        text.lines().map(message).collect(),
+        context["context"].clone(),
+    )
+}
+
+fn of_context(context: &serde_json::Value, name: &str) -> String {
+    let pairs = context.as_array().unwrap();
+    let pair = pairs.iter().find(|pair| pair["name"] == name);
+    pair.map_or(String::new(), |it| it["value"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn output_filters_are_applied_in_the_order_of_the_command_line() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("a"), [1; 32]).unwrap();
+    std::fs::write(directory.path().join("b"), [2; 32]).unwrap();
+    let filters = [
+        (["--compress", "zstd"], "zstd"),
+        (["--hmac-key", "a"], "hmac-sha-256"),
+        (["--encrypt-key", "b"], "aes-256-gcm"),
+    ];
+    for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0]] {
+        let chosen = order.map(|at: usize| filters[at]);
+        let words = chosen.iter().flat_map(|(words, _)| words).copied();
+        let words = ["-o", "t"].into_iter().chain(words).chain(["--", "true"]);
+        let output = goanna_trace(directory.path(), &words.collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(0));
+        let read = ["t", "--hmac-key", "a", "--encrypt-key", "b"];
+        let (calls, context) = calls_and_context(directory.path(), &read);
+        assert!(calls.contains(&"execve".to_owned()));
+        let names = chosen.map(|(_, name)| name).join(",");
+        assert_eq!(
+            of_context(&context, "outputs"),
+            format!("asynchronous,{names}")
+        );
+    }
+}
+
+const CONFIG: &str = r#"# Two tracers, as an intrusion detection system has them.
+[[tracer]]
+filter = 'call == openat or uid == 987654'
+[tracer.assembly]
+fields = "time,process,arguments,results"
+[tracer.outputs]
+filters = ["hmac:key", "zstd:5"]
+file = "some.gtr"
+
+[[tracer]]
+[tracer.assembly]
+driver = "aggregate"
+every = 10
+[tracer.outputs]
+file = "counters.gtr"
+sync-writes = true
+
+[[tracer]]
+[tracer.outputs]
+file = "all.gtr"
+block = "4K"
+"#;
+
+#[test]
+fn several_tracers_run_at_once_from_a_configuration_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    std::fs::write(directory.join("key"), [1; 32]).unwrap();
+    std::fs::write(directory.join("tracers.toml"), CONFIG).unwrap();
+    let run = [
+        "--config",
+        "tracers.toml",
+        "--",
+        "sh",
+        "-c",
+        "cat key >/dev/null; exit 5",
+    ];
+    let output = goanna_trace(directory, &run);
+    assert_eq!(output.status.code(), Some(5));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    let (all, _) = calls_and_context(directory, &["all.gtr"]);
+    let (some, context) = calls_and_context(directory, &["some.gtr", "--hmac-key", "key"]);
+    let (counters, _) = calls_and_context(directory, &["counters.gtr"]);
+    let opens = |calls: &[String]| calls.iter().filter(|it| *it == "openat").count();
+    assert!(opens(&all) > 2 && all.contains(&"read".to_owned()));
+    assert_eq!(opens(&some), opens(&all));
+    let others = ["began", "executed", "ended"];
+    let calls = some.iter().filter(|it| !others.contains(&it.as_str()));
+    assert!(calls.clone().all(|it| it == "openat"), "{some:?}");
+    assert!(counters.iter().all(|it| it == "counter" || it == "bucket"));
+    assert_eq!(
+        of_context(&context, "outputs"),
+        "asynchronous,hmac-sha-256,zstd"
+    );
+    assert_eq!(
+        of_context(&context, "fields"),
+        "time,process,arguments,results"
+    );
+    assert!(of_context(&context, "command").contains("sh"));
+}
+
+#[test]
+fn errors_of_a_configuration_file_name_the_line_and_what_is_known() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    for (from, to, line) in [
+        (
+            "zstd:5",
+            "zip",
+            "7: filters: \"zip\" is none of zstd, zstd:LEVEL, hmac:FILE, encrypt:FILE",
+        ),
+        (
+            "every",
+            "evry",
+            "13: evry: there is no such key; known are driver, every, fields, data",
+        ),
+        ("every = 10", "every = 'x'", "13: every: invalid value 'x'"),
+        (
+            "aggregate",
+            "agregate",
+            "12: driver: invalid value 'agregate'",
+        ),
+        (
+            "uid ==",
+            "uidd ==",
+            "3: filter: column 19: unknown field uidd; did you mean uid?",
+        ),
+        (
+            "[tracer.assembly]\nfields",
+            "[tracer.assemble]\nfields",
+            "4: assemble: there is no such section",
+        ),
+        (
+            "file = \"all.gtr\"",
+            "",
+            "18: outputs: file or to is missing",
+        ),
+        ("all.gtr", "some.gtr", "two tracers write to some.gtr"),
+        (
+            "block =",
+            "keep = 3\nblock =",
+            "18: the following required arguments were not provided: --rotate",
+        ),
+        (
+            "# Two",
+            "other = 1 # Two",
+            "1: only tables [[tracer]] are known here",
+        ),
+        ("\"4K\"", "4K", "21: "),
+    ] {
+        let text = CONFIG.replacen(from, to, 1);
+        assert_ne!(text, CONFIG, "{from}");
+        std::fs::write(directory.join("c"), text).unwrap();
+        let output = goanna_trace(directory, &["--config", "c", "--", "touch", "ran"]);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(125), "{from}: {errors}");
+        assert!(
+            errors.contains(line) && errors.starts_with("goanna-trace: c:"),
+            "{line} in {errors}"
+        );
+    }
+    std::fs::write(directory.join("c"), CONFIG).unwrap();
+    let output = goanna_trace(
+        directory,
+        &["--config", "c", "-o", "t", "--", "touch", "ran"],
+    );
+    assert_eq!(output.status.code(), Some(125));
+    let output = goanna_trace(directory, &["--config", "none", "--", "touch", "ran"]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(!directory.join("ran").exists());
+}
+
+#[test]
+fn verbose_tells_what_was_written_and_quiet_leaves_notes_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let errors = |args: &[&str]| {
+        let output = goanna_trace(directory.path(), args);
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let (status, text) = errors(&["-v", "-o", "t", "--", "true"]);
+    assert_eq!(status, Some(0));
+    assert!(
+        text.starts_with("goanna-trace: t: ") && text.contains(" records, "),
+        "{text}"
+    );
+    let recover = ["recover", "t", "-o", "new"];
+    assert!(errors(&recover).1.contains("records recovered"));
+    assert_eq!(
+        errors(&[&recover[..], &["-q"]].concat()),
+        (Some(0), String::new())
+    );
+    // An error is shown all the same.
+    assert!(errors(&["cat", "-q", "none"]).1.contains("No such file"));
+    assert_eq!(errors(&["cat", "-q", "-v", "t"]).0, Some(125));
+}

@@ -7,7 +7,7 @@ use goanna_tracer::tools::anonymize::{
     self, Anonymize, Anonymized, DataRule, FieldKeys, Fields, deanonymize,
 };
 
-use crate::common::{Failure, Findings, Source, message};
+use crate::common::{Failure, Findings, Source, note};
 
 /// Hide names, users and hashes in a new trace, each field with its own key; or show them again
 ///
@@ -67,7 +67,7 @@ impl AnonymizeCommand {
             }
         };
         let done = done.map_err(|error| self.source.failure(error))?;
-        message(&figures(&self.output, &done, began.elapsed()));
+        note(&figures(&self.output, &done, began.elapsed()));
         Ok(findings.status())
     }
 
@@ -78,7 +78,7 @@ impl AnonymizeCommand {
         }
         let keys = FieldKeys::create(&self.keys)?;
         let path = self.keys.display();
-        message(&format!(
+        note(&format!(
             "{path}: made; its holder can read the hidden fields"
         ));
         Ok(keys)

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use goanna_tracer::Error;
 use goanna_tracer::codec::Key;
@@ -188,5 +189,51 @@ pub fn output(path: Option<&Path>) -> Result<Box<dyn Write>, Failure> {
                 why,
             })),
         },
+    }
+}
+
+/// How much the program says on stderr.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Loudness {
+    /// Print more on stderr: records and bytes of each trace that was written
+    #[arg(short, long, global = true, display_order = 900)]
+    verbose: bool,
+    /// Print only errors, and what a trace lacks, on stderr
+    #[arg(
+        short,
+        long,
+        global = true,
+        conflicts_with = "verbose",
+        display_order = 901
+    )]
+    quiet: bool,
+}
+
+/// 0 quiet, 1 as usual, 2 verbose.
+static LOUDNESS: AtomicU8 = AtomicU8::new(1);
+
+impl Loudness {
+    /// Holds for the whole program from now on.
+    pub fn set(self) {
+        let loudness = match (self.quiet, self.verbose) {
+            (true, _) => 0,
+            (_, true) => 2,
+            _ => 1,
+        };
+        LOUDNESS.store(loudness, Ordering::Relaxed);
+    }
+}
+
+/// A line on stderr that -q leaves out.
+pub fn note(text: &str) {
+    if LOUDNESS.load(Ordering::Relaxed) > 0 {
+        message(text);
+    }
+}
+
+/// A line on stderr that -v adds.
+pub fn detail(text: &str) {
+    if LOUDNESS.load(Ordering::Relaxed) > 1 {
+        message(text);
     }
 }

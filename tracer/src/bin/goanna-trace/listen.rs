@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use goanna_tracer::output::Address;
 use goanna_tracer::receive::Receiver;
 
-use crate::common::{Failure, KeyFiles, message};
+use crate::common::{Failure, KeyFiles, note};
 
 /// Receive the traces that goanna-trace --to sends, many at a time, each into a file
 ///
@@ -29,9 +29,9 @@ pub struct Listen {
 impl Listen {
     pub fn run(&self) -> Result<u8, Failure> {
         let keys = self.keys.read()?;
-        let receiver = Receiver::new(&self.output, keys, Box::new(|line| message(&line)));
+        let receiver = Receiver::new(&self.output, keys, Box::new(|line| note(&line)));
         receiver.listen(&self.on, self.streams, |bound| {
-            message(&format!("listening on {bound}"))
+            note(&format!("listening on {bound}"))
         })?;
         Ok(0)
     }

@@ -33,6 +33,8 @@ struct Arguments {
     command: Option<Command>,
     #[command(flatten)]
     record: record::Record,
+    #[command(flatten)]
+    loudness: common::Loudness,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),
     };
+    arguments.loudness.set();
     let status = match arguments
         .command
         .unwrap_or_else(|| Command::Record(Box::new(arguments.record)))

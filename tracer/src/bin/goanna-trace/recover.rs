@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use goanna_tracer::tools::recover;
 
-use crate::common::{Failure, Findings, Source, message};
+use crate::common::{Failure, Findings, Source, note};
 
 /// Write every record of a damaged trace that can be read to a new trace, and say what is lost
 ///
@@ -25,7 +25,7 @@ impl Recover {
         let mut findings = Findings::of(&self.source);
         let recovered = recover(&mut reader, &self.output, &mut |it| findings.report(it));
         let recovered = recovered.map_err(|error| self.source.failure(error))?;
-        message(&format!(
+        note(&format!(
             "{}: {} records recovered, {} known to be lost",
             self.output.display(),
             recovered.records,

@@ -1,55 +1,42 @@
-//! `goanna-trace record`: captures a command or running processes into a trace.
+//! A tracer: what its filter, assembly and outputs are, as the command line or a section of a configuration file says, and the pipeline
+//! that does it.
 
-use std::ffi::OsString;
 use std::io::{self, IsTerminal};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
+use amino_schema::trace::pairs::Pairs;
 use clap::Args;
 use goanna_tracer::assemble::DataMode;
 use goanna_tracer::assemble::{
     Aggregate, Assembly, Groups, RotateWhen, StreamAssembly, WriterOptions,
 };
-use goanna_tracer::capture::ptrace::{Ptrace, Signals, Target};
-use goanna_tracer::capture::{CaptureError, Data, Details, Source, Wanted};
-use goanna_tracer::codec::Key;
+use goanna_tracer::capture::Details;
 use goanna_tracer::output::{
     Address, FileOptions, FileOutput, OnFailure, Output, Rotation, SocketOptions, SocketOutput,
     StreamOutput,
 };
 use goanna_tracer::select::Filter;
-use goanna_tracer::{OutputFilter, Pipeline, PipelineOptions, context};
+use goanna_tracer::{OutputFilter, Pipeline, PipelineOptions};
 
-use crate::common::{FAILED, Failure, message};
+use super::filters::OutputFilters;
+use crate::common::{Failure, message};
 
-/// Bytes of one call's data that are captured at most.
-const MAX_DATA: usize = 16 << 20;
 /// Blocks that may wait for the thread that compresses, encrypts and writes them; then the programs wait.
 const QUEUE: usize = 16;
 
-/// Record what a command, or running processes, do to files; the subcommand that is meant where none is given
-///
-/// The exit status is the command's; 128 and the signal's number where a signal has killed it. As an ordinary user, set-uid
-/// programs run without their privilege.
+/// The options of one tracer.
 #[derive(Debug, Args)]
-#[command(
-    override_usage = "goanna-trace [record] [options] -- COMMAND [ARG...]\n       goanna-trace [record] [options] -p PID..."
-)]
-pub struct Record {
+pub struct Tracer {
     /// Write the trace to FILE; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "trace.gtr")]
-    output: PathBuf,
+    pub output: PathBuf,
     /// Send the trace to goanna-trace listen at tcp://HOST:PORT or unix:PATH instead of writing a file
     ///
     /// A connection that breaks is made again, and nothing is lost. When the receiver stays away, 64 MiB of the trace wait for it; then each
     /// block waits 10 s at most, and --on-error says what happens.
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["output", "rotate", "keep", "buffer", "sync_writes"])]
-    to: Option<Address>,
-    /// Follow this running process, with all its threads and its later children, until it ends or an interrupt; repeatable
-    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
-    pid: Vec<i32>,
+    pub to: Option<Address>,
     /// Record only what the expression selects, as '(uid == 0 && name == "foo") || (gid == 4 && op == open)'
     ///
     /// Fields: uid, gid, pid, tid, sid, comm, name, ext, path, op, call, ret, size. Comparisons: == != < <= > >=, ~ and !~ with a pattern,
@@ -60,7 +47,7 @@ pub struct Record {
         default_value = "",
         hide_default_value = true
     )]
-    filter: String,
+    pub filter: String,
     /// Record each call (stream), or counters and histograms (aggregate)
     #[arg(long, value_name = "HOW", value_parser = ["stream", "aggregate"], default_value = "stream")]
     assemble: String,
@@ -72,22 +59,9 @@ pub struct Record {
     fields: Groups,
     /// Of data that is read and written, record the length (none), hashes (hash), or all (full)
     #[arg(long, value_name = "MODE", default_value = "none")]
-    data: DataMode,
-    /// Record which pages of files the programs read and write through mappings
-    ///
-    /// Of mappings that they make while they are traced. The granularity is a page (4 KiB). When a page was touched is known as a time before which
-    /// that happened: the mapping is looked at before it ends. Needs Linux 6.7.
-    #[arg(long)]
-    mmap: bool,
-    /// Compress blocks: zstd or zstd:LEVEL
-    #[arg(long, value_name = "METHOD", value_parser = compression)]
-    compress: Option<i32>,
-    /// Authenticate blocks by HMAC-SHA-256 with the key in FILE (32 bytes, or 64 hexadecimal digits)
-    #[arg(long, value_name = "FILE")]
-    hmac_key: Option<PathBuf>,
-    /// Encrypt blocks by AES-256-GCM with the key in FILE
-    #[arg(long, value_name = "FILE")]
-    encrypt_key: Option<PathBuf>,
+    pub data: DataMode,
+    #[command(flatten)]
+    output_filters: OutputFilters,
     /// Wait after each write until the disk has it
     #[arg(long)]
     sync_writes: bool,
@@ -106,71 +80,27 @@ pub struct Record {
     /// When the trace cannot be written, as on a full disk: let the command continue (continue) or end it (stop)
     #[arg(long, value_name = "WHAT", value_parser = ["continue", "stop"], default_value = "continue")]
     on_error: String,
-    /// The command and its arguments
-    #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
 }
 
-impl Record {
-    /// Records; the exit status.
-    pub fn run(self) -> Result<u8, Failure> {
-        let target = if self.pid.is_empty() {
-            Target::Command(self.command.clone())
-        } else {
-            Target::Processes(self.pid.clone())
-        };
-        if self.pid.is_empty() && self.command.is_empty() {
-            let usage = "a command after --, or -p PID, is needed; --help says more";
-            return Err(Failure::Usage(usage.into()));
-        }
-        let filter = Filter::parse(&self.filter).map_err(|error| {
-            message(&format!("--filter: {error}"));
-            Failure::Reported
-        })?;
-        let filter = Arc::new(filter);
-        let data = match self.data {
-            DataMode::None => Data::None,
-            DataMode::Hash | DataMode::Full => Data::UpTo(MAX_DATA),
-        };
-        let details = match self.assemble.as_str() {
+impl Tracer {
+    /// The input filter; an error as lines for the user, with the column.
+    pub fn select(&self) -> Result<Filter, String> {
+        Filter::parse(&self.filter).map_err(|error| format!("--filter: {error}"))
+    }
+
+    /// What the tracer needs to know of files.
+    pub fn details(&self) -> Details {
+        match self.assemble.as_str() {
             "aggregate" => Details::default(),
             _ => Details {
                 paths: self.fields.paths,
                 files: self.fields.files,
             },
-        };
-        let mut wanted = Wanted::new(vec![filter], data).with_details(details);
-        if self.mmap {
-            wanted = wanted.with_pages();
-        }
-        // Before the pipeline starts a thread.
-        let signals = Signals::hold().map_err(|why| Failure::Usage(format!("signals: {why}")))?;
-        let pipeline = self.pipeline()?;
-        let ending = Ptrace::new(target)
-            .with_signals(signals)
-            .capture(&wanted, &pipeline);
-        let summary = pipeline.finish()?;
-        if summary.dropped > 0 {
-            message(&format!(
-                "{} records are missing in the trace",
-                summary.dropped
-            ));
-        }
-        match ending {
-            Ok(ending) => Ok(ending.exit_status()),
-            Err(CaptureError::Sink(error)) => Err(error.into()),
-            Err(error) => {
-                message(&error.to_string());
-                Ok(match error {
-                    CaptureError::NotFound(_) => 127,
-                    CaptureError::CannotExecute { .. } => 126,
-                    _ => FAILED,
-                })
-            }
         }
     }
 
-    fn pipeline(&self) -> Result<Pipeline, Failure> {
+    /// Begins its trace. `context` is what the trace says of the command.
+    pub fn start(&self, context: Pairs) -> Result<Pipeline, Failure> {
         let assembly: Box<dyn Assembly> = if self.assemble == "aggregate" {
             let period = self
                 .every
@@ -183,26 +113,7 @@ impl Record {
         if !self.sync_writes {
             filters.push(OutputFilter::Asynchronous(QUEUE));
         }
-        filters.extend(self.compress.map(OutputFilter::Zstd));
-        if let Some(key) = &self.encrypt_key {
-            filters.push(OutputFilter::Encrypt(Key::read(key)?));
-        }
-        if let Some(key) = &self.hmac_key {
-            filters.push(OutputFilter::Authenticate(Key::read(key)?));
-        }
-        let mut pairs = context::of_machine();
-        for arg in &self.command {
-            pairs.push(("command".into(), arg.as_bytes().to_vec()));
-        }
-        if let Ok(directory) = std::env::current_dir() {
-            pairs.push((
-                "directory".into(),
-                directory.as_os_str().as_bytes().to_vec(),
-            ));
-        }
-        for pid in &self.pid {
-            pairs.push(("attached".into(), pid.to_string().into_bytes()));
-        }
+        filters.extend(self.output_filters.read()?);
         let select = match self.filter.trim() {
             "" => None,
             text => Filter::parse(text).ok(),
@@ -222,7 +133,7 @@ impl Record {
                 message(&format!("{error}; the trace will say what is missing"))
             }),
             select,
-            context: pairs,
+            context,
         };
         Ok(Pipeline::start(options, assembly, self.driver()?)?)
     }
@@ -271,16 +182,4 @@ fn rotation(text: &str) -> Result<RotateWhen, String> {
         None => when.bytes = Some(size(text)?),
     }
     Ok(when)
-}
-
-fn compression(text: &str) -> Result<i32, String> {
-    let level = match text.split_once(':') {
-        None => "3",
-        Some((_, level)) => level,
-    };
-    let is_zstd = text.split(':').next() == Some("zstd");
-    let level = level.parse().ok().filter(|level| (1..=22).contains(level));
-    level
-        .filter(|_| is_zstd)
-        .ok_or_else(|| "zstd, or zstd:LEVEL with a level from 1 to 22, is known".into())
 }
