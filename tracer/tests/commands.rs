@@ -409,3 +409,55 @@ fn the_report_is_one_page_that_shows_what_the_trace_has() {
     assert_eq!(status, 0);
     assert!(page.contains("The trace has no calls.") && page.contains("</html>"));
 }
+
+#[test]
+fn man_pages_and_completions_are_made_for_every_command() {
+    let place = Place::new();
+    assert_eq!(
+        place.text(&["man", "pages"]),
+        (0, String::new(), String::new())
+    );
+    let help = place.text(&["--help"]).1;
+    let commands = help.split("Commands:").nth(1).unwrap();
+    let commands = commands.split("Arguments:").next().unwrap().lines();
+    let names = commands.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    let names = names.filter(|name| !name.is_empty() && *name != "help");
+    let names = names.collect::<Vec<_>>();
+    assert!(
+        names.len() >= 12 && names.contains(&"anonymize"),
+        "{names:?}"
+    );
+    let overview = std::fs::read_to_string(place.path("pages/goanna-trace.1")).unwrap();
+    for name in &names {
+        let page = place.path(&format!("pages/goanna-trace-{name}.1"));
+        let text = std::fs::read_to_string(&page).unwrap();
+        for section in [".SH NAME", ".SH SYNOPSIS", ".SH DESCRIPTION", ".SH OPTIONS"] {
+            assert!(text.contains(section), "{name} lacks {section}");
+        }
+        let entry = format!("goanna\\-trace\\-{name}");
+        assert!(overview.contains(&entry), "{entry} is not in the overview");
+        let warnings = Command::new("groff")
+            .args(["-man", "-Tutf8", "-ww"])
+            .arg(&page)
+            .output();
+        if let Ok(output) = warnings {
+            assert_eq!(String::from_utf8(output.stderr).unwrap(), "", "{name}");
+        }
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let (status, script, _) = place.text(&["completions", shell]);
+        assert_eq!(status, 0);
+        assert!(
+            script.contains("anonymize") && script.contains("config"),
+            "{shell}"
+        );
+        std::fs::write(place.path(shell), script).unwrap();
+        let check = Command::new(shell)
+            .arg("-n")
+            .arg(place.path(shell))
+            .status();
+        if let Ok(status) = check {
+            assert!(status.success(), "{shell} rejects its completions");
+        }
+    }
+}

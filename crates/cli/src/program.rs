@@ -7,12 +7,11 @@ use clap::{CommandFactory, Parser};
 use goanna_daemon::Program;
 
 use crate::args::{Amino, Common, Goanna, amino, goanna};
-use crate::commands::{
-    aes, compact, copy, daemon, dump, fsck, info, inspect, iso, list, manual, run, txn,
-};
+use crate::commands::{aes, compact, copy, daemon, dump, fsck, info, inspect, iso, list, run, txn};
 use crate::error::{self, Error, FAILED};
 use crate::mount_types::MOUNT_TYPES;
 use crate::report::messages::{self, show_failure};
+use crate::report::output::Output;
 
 /// What `aminod` needs of this program.
 const PROGRAM: Program = Program {
@@ -66,8 +65,15 @@ pub fn goanna() -> ExitCode {
 
 fn print_common(common: &Common, command: clap::Command) -> Result<u8, Error> {
     match common {
-        Common::Completions { shell } => manual::completions(*shell, command)?,
-        Common::Man { dir } => manual::man(dir, command)?,
+        Common::Completions { shell } => {
+            let mut out = Output::new();
+            out.raw(&goanna_manual::completions(*shell, command))?;
+            out.finish()?;
+        }
+        Common::Man { dir } => {
+            let written = goanna_manual::write_man_pages(dir, command);
+            written.map_err(|error| Error::host(&error.path, error.why))?;
+        }
     }
     Ok(0)
 }

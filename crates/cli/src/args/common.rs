@@ -150,16 +150,7 @@ impl From<Engine> for goanna_session::Engine {
     }
 }
 
-/// Shells completions can be made for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Shell {
-    /// GNU Bash
-    Bash,
-    /// Z shell
-    Zsh,
-    /// fish
-    Fish,
-}
+pub use goanna_manual::Shell;
 
 /// Commands both binaries have.
 #[derive(Debug, Subcommand)]

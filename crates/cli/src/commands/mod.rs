@@ -12,7 +12,6 @@ pub mod info;
 pub mod inspect;
 pub mod iso;
 pub mod list;
-pub mod manual;
 mod open;
 pub mod run;
 pub mod txn;

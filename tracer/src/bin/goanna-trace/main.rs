@@ -13,12 +13,16 @@ mod stat;
 mod top;
 mod verify;
 
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use goanna_manual::Shell;
+use goanna_tracer::Error;
 
-use common::{FAILED, Failure};
+use common::{FAILED, Failure, output};
 
 /// Traces of what programs do to files.
 #[derive(Debug, Parser)]
@@ -50,6 +54,43 @@ enum Command {
     Export(export::Export),
     Listen(listen::Listen),
     Top(top::TopOf),
+    /// Print shell completions on stdout
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// Write the man pages, one file a command, into a directory
+    #[command(hide = true)]
+    Man {
+        /// The directory; created if necessary
+        #[arg(value_name = "OUTDIR")]
+        dir: PathBuf,
+    },
+}
+
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  bash: source <(goanna-trace completions bash)
+  zsh:  goanna-trace completions zsh > \"${fpath[1]}/_goanna-trace\"
+  fish: goanna-trace completions fish > ~/.config/fish/completions/goanna-trace.fish";
+
+fn completions(shell: Shell) -> Result<u8, Failure> {
+    let script = goanna_manual::completions(shell, Arguments::command());
+    let mut out = output(None)?;
+    let written = out.write_all(&script).and_then(|()| out.flush());
+    written.map_err(|why| Error::Output {
+        output: "".into(),
+        why,
+    })?;
+    Ok(0)
+}
+
+fn man(dir: &Path) -> Result<u8, Failure> {
+    let written = goanna_manual::write_man_pages(dir, Arguments::command());
+    written.map_err(|error| Failure::Usage(error.to_string()))?;
+    Ok(0)
 }
 
 fn main() -> ExitCode {
@@ -73,6 +114,8 @@ fn main() -> ExitCode {
         Command::Export(export) => export.run(),
         Command::Listen(listen) => listen.run(),
         Command::Top(top) => top.run(),
+        Command::Completions { shell } => completions(shell),
+        Command::Man { dir } => man(&dir),
     };
     ExitCode::from(status.unwrap_or_else(|failure| failure.report()))
 }

@@ -1,19 +1,51 @@
-//! Completions and man pages, made from the same definitions as `--help`.
+//! Shell completions and man pages of the programs, made from the definitions behind `--help`.
 
+use std::fmt;
 use std::fs;
-use std::io::Write;
-use std::path::Path;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
-use clap::Command;
+use clap::{Command, ValueEnum};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use crate::args::Shell;
-use crate::error::Error;
-use crate::report::output::Output;
+/// A shell whose completions can be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// bash(1)
+    Bash,
+    /// zsh(1)
+    Zsh,
+    /// fish(1)
+    Fish,
+}
 
-/// Prints the completions of `command` for `shell` on stdout.
-pub fn completions(shell: Shell, mut command: Command) -> Result<(), Error> {
+/// A file that could not be written.
+#[derive(Debug)]
+pub struct Error {
+    /// The file or directory.
+    pub path: PathBuf,
+    /// Why.
+    pub why: io::Error,
+}
+
+impl Error {
+    fn at(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        let path = path.to_owned();
+        |why| Self { path, why }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.why)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The completions of `command` for `shell`.
+pub fn completions(shell: Shell, mut command: Command) -> Vec<u8> {
     let shell = match shell {
         Shell::Bash => clap_complete::Shell::Bash,
         Shell::Zsh => clap_complete::Shell::Zsh,
@@ -22,14 +54,12 @@ pub fn completions(shell: Shell, mut command: Command) -> Result<(), Error> {
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, name, &mut script);
-    let mut out = Output::new();
-    out.raw(&script)?;
-    out.finish()
+    script
 }
 
 /// Writes the man page of `command` and one of each command below it to `dir`: `amino.1`, `amino-run.1`, ...
-pub fn man(dir: &Path, mut command: Command) -> Result<(), Error> {
-    fs::create_dir_all(dir).map_err(|why| Error::host(dir, why))?;
+pub fn write_man_pages(dir: &Path, mut command: Command) -> Result<(), Error> {
+    fs::create_dir_all(dir).map_err(Error::at(dir))?;
     // Propagates global options to the commands.
     command.build();
     let name = command.get_name().to_owned();
@@ -64,8 +94,8 @@ fn write_page(
     parent: Option<&str>,
 ) -> Result<(), Error> {
     let path = dir.join(format!("{page}.1"));
-    let text = render(page, command, parent).map_err(|why| Error::host(&path, why))?;
-    fs::write(&path, text).map_err(|why| Error::host(&path, why))
+    let text = render(page, command, parent).map_err(Error::at(&path))?;
+    fs::write(&path, text).map_err(Error::at(&path))
 }
 
 fn render(page: &str, command: &Command, parent: Option<&str>) -> std::io::Result<Vec<u8>> {
