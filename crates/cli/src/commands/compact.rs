@@ -4,12 +4,11 @@ use std::os::unix::ffi::OsStrExt;
 
 use goanna_daemon::client;
 use goanna_offline::facts::disk_bytes;
-use goanna_session::store::{self, Create, Opening};
-use goanna_session::{Level, credentials};
+use goanna_session::{credentials, store};
 use indicatif::HumanBytes;
 use serde_json::{Map, json};
 
-use super::open::store_dir;
+use super::open::{EXISTING, store_dir};
 use crate::args::{Loudness, amino};
 use crate::error::Error;
 use crate::report::messages::note;
@@ -21,13 +20,8 @@ pub fn compact(args: &amino::Compact, loud: Loudness) -> Result<u8, Error> {
     let dir = store_dir(&args.store)?;
     store::must_exist(&dir)?;
     let before = disk_bytes(&dir);
-    let opening = Opening {
-        engine: None,
-        durability: Level::Aci,
-        create: Create::Never,
-    };
     client::reach(&dir, client::compact, || {
-        let fs = store::open(&dir, opening, &credentials::current())?;
+        let fs = store::open(&dir, EXISTING, &credentials::current())?;
         let compacted = store::compact(&dir, &fs);
         store::close(&dir, &fs)?;
         compacted

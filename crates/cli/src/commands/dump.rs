@@ -9,13 +9,13 @@ use std::path::Path;
 use amino_fs::EngineKind;
 use goanna_daemon::{Error as DaemonError, client};
 use goanna_offline::dump::{self, DumpError, DumpTotals};
-use goanna_session::store::{self, Create, Opening};
-use goanna_session::{Engine as StoreEngine, Level, credentials};
+use goanna_session::store::{self, Create};
+use goanna_session::{Engine as StoreEngine, credentials};
 use indicatif::ProgressBar;
 use serde_json::{Map, json};
 use tempfile::NamedTempFile;
 
-use super::open::store_dir;
+use super::open::{EXISTING, store_dir};
 use crate::args::{Loudness, amino};
 use crate::error::Error;
 use crate::report::copy::shows_progress;
@@ -107,13 +107,8 @@ pub fn dump(args: &amino::Dump, loud: Loudness) -> Result<u8, Error> {
 /// Writes the store `dir` to `out`.
 fn write(dir: &Path, out: &mut dyn Write, bar: &ProgressBar) -> Result<DumpTotals, DaemonError> {
     let out = RefCell::new(BufWriter::with_capacity(1 << 16, out));
-    let opening = Opening {
-        engine: None,
-        durability: Level::Aci,
-        create: Create::Never,
-    };
     let alone = || {
-        let fs = store::open(dir, opening, &credentials::current())?;
+        let fs = store::open(dir, EXISTING, &credentials::current())?;
         let mut progress = |records| show(bar, records, "records");
         let dumped = dump::dump(fs.store(), &mut *out.borrow_mut(), &mut progress);
         store::close(dir, &fs)?;

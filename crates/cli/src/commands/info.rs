@@ -4,23 +4,16 @@ use std::path::Path;
 
 use goanna_daemon::{Error as DaemonError, NAME, client};
 use goanna_offline::facts::{Facts, Kept, disk_bytes};
-use goanna_session::store::{self, Create, Opening};
-use goanna_session::{Error as SessionError, Level, StoreError, credentials};
+use goanna_session::store;
+use goanna_session::{Error as SessionError, StoreError, credentials};
 use serde_json::{Value, json};
 
-use super::open::store_dir;
+use super::open::{EXISTING, store_dir};
 use crate::args::amino;
 use crate::error::Error;
 use crate::report::lines::Lines;
 use crate::report::metadata::time_text;
 use crate::report::names;
-
-/// How a store is opened to look at it.
-const OPENING: Opening = Opening {
-    engine: None,
-    durability: Level::Aci,
-    create: Create::Never,
-};
 
 /// `amino info`. Of a store whose owner cannot be asked it prints what can be seen from outside.
 pub fn info(args: &amino::Info) -> Result<u8, Error> {
@@ -29,7 +22,7 @@ pub fn info(args: &amino::Info) -> Result<u8, Error> {
         &dir,
         |owner| Ok(client::facts(owner)?.map(|(facts, pid, runs)| (facts, Some((pid, runs))))),
         || {
-            let fs = store::open(&dir, OPENING, &credentials::current())?;
+            let fs = store::open(&dir, EXISTING, &credentials::current())?;
             let facts = Facts::of(fs.store()).map_err(|why| SessionError::store(&dir, why));
             store::close(&dir, &fs)?;
             Ok((facts?, None))
@@ -47,7 +40,7 @@ fn outside(dir: &Path, error: DaemonError) -> Result<Lines, Error> {
         DaemonError::Session(error) => error,
         // The lock names an owner that cannot be asked.
         DaemonError::OtherUser(..) | DaemonError::OtherVersion(..) => {
-            match store::open(dir, OPENING, &credentials::current()) {
+            match store::open(dir, EXISTING, &credentials::current()) {
                 Ok(_) => return Err(error.into()),
                 Err(held) => held,
             }

@@ -18,6 +18,13 @@ use crate::error::Error;
 use crate::report::messages::note;
 use crate::report::names;
 
+/// How a store that exists is opened to read it, or to work on it as a whole.
+pub const EXISTING: Opening = Opening {
+    engine: None,
+    durability: Level::Aci,
+    create: Create::Never,
+};
+
 /// The store's directory: the option or $AMINO_STORE (clap has merged them), else the default.
 pub fn store_dir(arg: &StoreArg) -> Result<PathBuf, Error> {
     let given = arg.store.as_ref().filter(|dir| !dir.as_os_str().is_empty());
@@ -89,12 +96,7 @@ impl StoreHandle {
             return Self::open(arg, Access::Read, Create::Never, None, loud);
         }
         let (dir, salvage) = salvaged(&store_dir(arg)?)?;
-        let opening = Opening {
-            engine: None,
-            durability: Level::Aci,
-            create: Create::Never,
-        };
-        let fs = store::open(&dir, opening, &credentials::current())?;
+        let fs = store::open(&dir, EXISTING, &credentials::current())?;
         Ok(Self::new(dir, Opened::Own(fs), salvage))
     }
 
