@@ -14,6 +14,7 @@ pub mod key;
 pub mod log;
 pub mod meta;
 pub mod record;
+pub mod replay;
 pub mod synced;
 pub mod trace;
 mod wire;

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::DecodeError;
 
 /// Reads fields in order and remembers where it is, so that an error can say so.
+#[derive(Debug)]
 pub(crate) struct Reader<'a> {
     record: &'static str,
     raw: &'a [u8],

@@ -19,11 +19,12 @@ const NOT_DRAWN: [&str; 4] = ["benches", "examples", "tests", "xtask"];
 const PAGES: [&str; 3] = ["CONTRIBUTING.md", "README.md", "SECURITY.md"];
 
 /// First parts of the paths that pages name.
-const TOP: [&str; 10] = [
+const TOP: [&str; 11] = [
     "crates/",
     "monitor/",
     "txn/",
     "tracer/",
+    "replayer/",
     "schema/",
     "tests/",
     "benches/",

@@ -19,6 +19,7 @@ compile_error!(
 mod files;
 mod intercept;
 mod process;
+pub mod replay;
 pub mod stub;
 mod tracees;
 

@@ -1,0 +1,76 @@
+//! What the subcommands share: keys, exit statuses, messages.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use goanna_replayer::Error;
+use goanna_tracer::codec::Key;
+use goanna_tracer::read::Keys;
+
+/// Exit status when results or operations differ.
+pub const DIFFERENT: u8 = 1;
+/// Exit status when the program itself fails.
+pub const FAILED: u8 = 125;
+
+#[derive(Debug, Default, clap::Args)]
+pub struct KeyFiles {
+    /// Read authenticated blocks of traces only, checked with the key in FILE
+    #[arg(long, value_name = "FILE")]
+    pub hmac_key: Option<PathBuf>,
+    /// Decrypt traces with the key in FILE
+    #[arg(long, value_name = "FILE")]
+    pub encrypt_key: Option<PathBuf>,
+}
+
+impl KeyFiles {
+    /// The keys that the files hold.
+    pub fn read(&self) -> Result<Keys, Failure> {
+        let read = |path: &Option<PathBuf>| path.as_deref().map(Key::read).transpose();
+        let failed = |error: goanna_tracer::Error| Failure(error.to_string());
+        Ok(Keys {
+            authenticate: read(&self.hmac_key).map_err(failed)?,
+            encrypt: read(&self.encrypt_key).map_err(failed)?,
+        })
+    }
+}
+
+/// Why a subcommand fails.
+#[derive(Debug)]
+pub struct Failure(pub String);
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl Failure {
+    /// Shows it; the exit status.
+    pub fn report(&self) -> u8 {
+        for line in self.0.lines().filter(|line| !line.trim().is_empty()) {
+            message(line.trim_start());
+        }
+        FAILED
+    }
+}
+
+/// A line on stderr.
+pub fn message(text: &str) {
+    // Nobody can be told that stderr is gone.
+    let _ = writeln!(io::stderr(), "replayer: {text}");
+}
+
+/// Lines on stdout.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let written = writeln!(io::stdout(), "{text}");
+    written.map_err(|why| Failure(format!("standard output: {why}")))
+}
+
+/// Bytes for people.
+pub fn bytes(bytes: u64) -> String {
+    match bytes {
+        0..0x2800 => format!("{bytes} bytes"),
+        0x2800..0xa0_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        _ => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+    }
+}

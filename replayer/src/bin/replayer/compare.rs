@@ -1,0 +1,76 @@
+//! `replayer compare`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use goanna_replayer::compare::{Side, Stretch, compare};
+
+use crate::common::{DIFFERENT, Failure, KeyFiles, print};
+
+/// Compare two traces, thread by thread
+///
+/// Times, process ids and descriptor numbers do not count. The exit status is 0 when the operations are equal, 1 when they differ.
+#[derive(Debug, Args)]
+pub struct Compare {
+    /// The first trace
+    first: PathBuf,
+    /// The second trace
+    second: PathBuf,
+    /// Compare what the first trace did below DIR [default: the working directory of its command]
+    #[arg(long, value_name = "DIR")]
+    directory_a: Option<PathBuf>,
+    /// Compare what the second trace did below DIR [default: the working directory of its command]
+    #[arg(long, value_name = "DIR")]
+    directory_b: Option<PathBuf>,
+    #[command(flatten)]
+    keys: KeyFiles,
+}
+
+impl Compare {
+    pub fn run(self) -> Result<u8, Failure> {
+        let keys = self.keys.read()?;
+        let comparison = compare(
+            Side {
+                trace: &self.first,
+                directory: self.directory_a.as_deref(),
+                keys: &keys,
+            },
+            Side {
+                trace: &self.second,
+                directory: self.directory_b.as_deref(),
+                keys: &keys,
+            },
+        )?;
+        for difference in &comparison.threads {
+            let name = |tid: Option<i32>| tid.map_or("-".to_owned(), |tid| tid.to_string());
+            let (first, second) = difference.threads;
+            print(&format!(
+                "threads {} and {}: after {} equal operations",
+                name(first),
+                name(second),
+                difference.same
+            ))?;
+            stretch("<", &difference.first)?;
+            stretch(">", &difference.second)?;
+        }
+        for (call, (first, second)) in &comparison.counts {
+            let mark = if first == second { "" } else { "  different" };
+            print(&format!("{call:12} {first:8} {second:8}{mark}"))?;
+        }
+        print(match comparison.is_equal() {
+            true => "the traces have the same operations",
+            false => "the traces differ",
+        })?;
+        Ok(if comparison.is_equal() { 0 } else { DIFFERENT })
+    }
+}
+
+fn stretch(mark: &str, stretch: &Stretch) -> Result<(), Failure> {
+    for text in &stretch.texts {
+        print(&format!("{mark} {text}"))?;
+    }
+    match stretch.length.saturating_sub(stretch.texts.len()) {
+        0 => Ok(()),
+        more => print(&format!("{mark} and {more} more")),
+    }
+}

@@ -1,0 +1,54 @@
+//! `replayer`: compiles traces of `goanna-trace`, replays them on any directory, and compares traces. One file a subcommand.
+
+mod common;
+mod compare;
+mod compile;
+mod prepare;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use common::{FAILED, Failure};
+
+/// Replays traces of what programs did to files.
+#[derive(Debug, Parser)]
+#[command(name = "replayer", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Compile(compile::Compile),
+    Prepare(prepare::Prepare),
+    Run(run::Run),
+    Compare(compare::Compare),
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
+    let status = match arguments.command {
+        Command::Compile(compile) => compile.run(),
+        Command::Prepare(prepare) => prepare.run(),
+        Command::Run(run) => run.run(),
+        Command::Compare(compare) => compare.run(),
+    };
+    ExitCode::from(status.unwrap_or_else(|failure| failure.report()))
+}
+
+/// Shows help, versions and wrong command lines. The latter end with 125: 1 says that results differ.
+fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        return ExitCode::from(u8::from(error.print().is_err()));
+    }
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error:").unwrap_or(&text);
+    let _ = Failure(text.trim().to_owned()).report();
+    ExitCode::from(FAILED)
+}

@@ -1,0 +1,273 @@
+//! What must be there before the replay: the files that the trace needs and did not make, with the content that its reads saw.
+//!
+//! A name is unknown until the first operation on it tells whether it was there. From then on its state follows from the operations.
+
+use std::collections::{BTreeMap, HashMap};
+
+use amino_schema::replay::{Extent, Initial, What};
+
+use super::depend::Range;
+use crate::source::Info;
+
+/// Number of a file: one that stands in the initial state, or one that the trace has made.
+pub type FileId = u64;
+
+/// A file that operations have named.
+#[derive(Debug, Default)]
+struct File {
+    /// Its first name, if it is part of the initial state.
+    initial: Option<Vec<u8>>,
+    /// What was written: reads of it do not see the initial content.
+    written: Vec<Range>,
+}
+
+/// The initial state, as far as it is known.
+#[derive(Debug, Default)]
+pub struct State {
+    /// Whether names exist at this point of the trace, and as which file.
+    names: BTreeMap<Vec<u8>, Option<FileId>>,
+    files: HashMap<FileId, File>,
+    initial: BTreeMap<Vec<u8>, Initial>,
+    /// Initial files with several names.
+    inodes: HashMap<(u64, u64), Vec<u8>>,
+    /// Further names of them, and the first one.
+    links: BTreeMap<Vec<u8>, Vec<u8>>,
+    next: FileId,
+}
+
+/// Most ranges of a file that are kept; beyond, all of it counts as written.
+const MAX_WRITTEN: usize = 256;
+
+impl State {
+    fn make(&mut self, initial: Option<Vec<u8>>) -> FileId {
+        self.next += 1;
+        let written = Vec::new();
+        self.files.insert(self.next, File { initial, written });
+        self.next
+    }
+
+    /// The directories above `path` are there.
+    fn parents(&mut self, path: &[u8]) {
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        let ends: Vec<usize> = slashes.map(|(at, _)| at).collect();
+        for end in ends {
+            let above = path.get(..end).unwrap_or_default();
+            if !self.names.contains_key(above) {
+                self.add(above, What::Directory, None);
+            }
+        }
+    }
+
+    fn add(&mut self, path: &[u8], what: What, info: Option<Info>) -> FileId {
+        let entry = Initial {
+            path: path.to_vec(),
+            size: match what {
+                What::Regular | What::Symlink(_) => info.map_or(0, |info| info.size),
+                _ => 0,
+            },
+            what,
+            mode: info.map(|info| info.mode & 0o7777),
+            owner: None,
+            extents: Vec::new(),
+        };
+        self.initial.insert(path.to_vec(), entry);
+        let file = self.make(Some(path.to_vec()));
+        self.names.insert(path.to_vec(), Some(file));
+        file
+    }
+
+    /// `path` is there. `what` says what it is where the trace does not.
+    pub fn present(&mut self, path: &[u8], info: Option<Info>, what: What) -> Option<FileId> {
+        if path.is_empty() {
+            return None;
+        }
+        match self.names.get(path) {
+            Some(Some(file)) => return Some(*file),
+            Some(None) => {
+                // A process that was not traced has made it.
+                let file = self.make(None);
+                self.names.insert(path.to_vec(), Some(file));
+                return Some(file);
+            }
+            None => {}
+        }
+        let what = match info.map(|info| info.kind()) {
+            None => what,
+            Some(libc::S_IFREG) => What::Regular,
+            Some(libc::S_IFDIR) => What::Directory,
+            Some(libc::S_IFLNK) => match what {
+                What::Symlink(target) => What::Symlink(target),
+                _ => What::Symlink(Vec::new()),
+            },
+            Some(libc::S_IFIFO) => What::Fifo,
+            Some(_) => return None,
+        };
+        self.parents(path);
+        if let Some(info) = info.filter(|info| info.links > 1 && what == What::Regular) {
+            let key = (info.device, info.inode);
+            if let Some(first) = self.inodes.get(&key).cloned() {
+                let file = self.names.get(&first).copied().flatten();
+                self.links.insert(path.to_vec(), first);
+                self.names.insert(path.to_vec(), file);
+                return file;
+            }
+            self.inodes.insert(key, path.to_vec());
+        }
+        Some(self.add(path, what, info))
+    }
+
+    /// `path` is a symbolic link with this target.
+    pub fn symlink(&mut self, path: &[u8], info: Option<Info>, target: &[u8]) {
+        self.present(path, info, What::Symlink(target.to_vec()));
+        if let Some(entry) = self.initial.get_mut(path)
+            && matches!(&entry.what, What::Symlink(known) if known.is_empty())
+        {
+            entry.what = What::Symlink(target.to_vec());
+        }
+    }
+
+    /// `path` is not there.
+    pub fn absent(&mut self, path: &[u8]) {
+        if !path.is_empty() && !self.names.contains_key(path) {
+            self.names.insert(path.to_vec(), None);
+        }
+    }
+
+    /// Whether `path` is known to be there or not.
+    pub fn is_present(&self, path: &[u8]) -> Option<bool> {
+        self.names.get(path).map(Option::is_some)
+    }
+
+    /// A directory that must not be empty.
+    pub fn filled(&mut self, path: &[u8]) {
+        self.present(path, None, What::Directory);
+        let below = [path, b"/"].concat();
+        let within = self.names.range(below.clone()..);
+        let mut within = within.take_while(|(name, _)| name.starts_with(&below));
+        let has_entry = within.any(|(_, file)| file.is_some());
+        if !has_entry && self.initial.contains_key(path) {
+            self.present(
+                &[&below, b"content".as_slice()].concat(),
+                None,
+                What::Regular,
+            );
+        }
+    }
+
+    /// The trace makes `path`.
+    pub fn made(&mut self, path: &[u8]) -> FileId {
+        self.parents(path);
+        let file = self.make(None);
+        self.names.insert(path.to_vec(), Some(file));
+        file
+    }
+
+    /// The trace makes another name of a file.
+    pub fn linked(&mut self, from: Option<FileId>, path: &[u8]) {
+        self.parents(path);
+        let file = from.unwrap_or_else(|| self.make(None));
+        self.names.insert(path.to_vec(), Some(file));
+    }
+
+    /// The trace removes `path`.
+    pub fn removed(&mut self, path: &[u8]) {
+        self.parents(path);
+        self.names.insert(path.to_vec(), None);
+    }
+
+    /// The trace renames `from`, with all that is below it.
+    pub fn renamed(&mut self, from: &[u8], to: &[u8]) {
+        self.parents(to);
+        let below = [from, b"/"].concat();
+        let within = self.names.range(below.clone()..);
+        let within = within.take_while(|(name, _)| name.starts_with(&below));
+        let moved: Vec<_> = within.map(|(name, file)| (name.clone(), *file)).collect();
+        for (name, file) in moved {
+            self.names.insert(name.clone(), None);
+            let rest = name.get(from.len()..).unwrap_or_default();
+            self.names.insert([to, rest].concat(), file);
+        }
+        let file = self.names.insert(from.to_vec(), None).flatten();
+        self.names.insert(to.to_vec(), file);
+    }
+
+    /// The trace swaps two names.
+    pub fn exchanged(&mut self, one: &[u8], other: &[u8]) {
+        let (first, second) = (
+            self.names.get(one).copied().flatten(),
+            self.names.get(other).copied().flatten(),
+        );
+        self.names.insert(one.to_vec(), second);
+        self.names.insert(other.to_vec(), first);
+    }
+
+    /// Bytes of a file are no longer the initial ones.
+    pub fn written(&mut self, file: FileId, range: Range) {
+        let Some(file) = self
+            .files
+            .get_mut(&file)
+            .filter(|file| file.initial.is_some())
+        else {
+            return;
+        };
+        if let Some(last) = file.written.last_mut()
+            && last.end == range.start
+        {
+            last.end = range.end;
+            return;
+        }
+        if file.written.len() >= MAX_WRITTEN {
+            file.written = vec![Range::ALL];
+        } else {
+            file.written.push(range);
+        }
+    }
+
+    /// A read saw this content. It is part of the initial state where nothing was written before.
+    pub fn saw(&mut self, file: FileId, at: u64, buffer: (u64, u32, u32)) {
+        let range = Range::new(at, buffer.1.into());
+        let known = self.files.get(&file);
+        let Some(path) = known.and_then(|file| {
+            let is_old = !file.written.iter().any(|it| it.overlaps(range));
+            file.initial.as_ref().filter(|_| is_old)
+        }) else {
+            return;
+        };
+        if let Some(entry) = self.initial.get_mut(path) {
+            let is_new = !entry
+                .extents
+                .iter()
+                .any(|extent| extent.at == at && extent.buffer.1 >= buffer.1);
+            if is_new {
+                entry.extents.push(Extent { at, buffer });
+                entry.size = entry.size.max(range.end);
+            }
+        }
+    }
+
+    /// The file that `path` names.
+    pub fn file_of(&self, path: &[u8]) -> Option<FileId> {
+        self.names.get(path).copied().flatten()
+    }
+
+    /// The initial files, parents before what is in them, and further names of files at the end.
+    pub fn finish(self) -> Vec<Initial> {
+        let mut files: Vec<Initial> = self.initial.into_values().collect();
+        let sorted = files.len();
+        for (path, first) in self.links {
+            let sorted = files.get(..sorted).unwrap_or_default();
+            let Ok(number) = sorted.binary_search_by(|it| it.path.cmp(&first)) else {
+                continue;
+            };
+            files.push(Initial {
+                path,
+                what: What::Link(number as u32),
+                mode: None,
+                owner: None,
+                size: 0,
+                extents: Vec::new(),
+            });
+        }
+        files
+    }
+}

@@ -1,0 +1,93 @@
+//! What can go wrong.
+
+use std::io;
+use std::path::PathBuf;
+
+use amino_schema::DecodeError;
+use goanna_sys::Errno;
+
+/// Why compiling, preparing or replaying failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The trace cannot be read.
+    #[error("{path}: {why}", path = path.display())]
+    Trace {
+        /// The trace.
+        path: PathBuf,
+        /// Why.
+        why: goanna_tracer::Error,
+    },
+    /// A file cannot be read or written.
+    #[error("{path}: {why}", path = path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: io::Error,
+    },
+    /// A compiled replay is damaged, or made to do harm.
+    #[error("{path}: {why}", path = path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: DecodeError,
+    },
+    /// A file below the root cannot be made or examined.
+    #[error("{path}: {why}", path = String::from_utf8_lossy(path))]
+    Place {
+        /// Its path relative to the root.
+        path: Vec<u8>,
+        /// Why.
+        why: Errno,
+    },
+    /// Files that the replay needs are missing.
+    #[error(
+        "the replay needs what is not there: {}; replayer prepare makes it",
+        list(missing)
+    )]
+    Missing {
+        /// Their paths relative to the root, with what is wrong.
+        missing: Vec<String>,
+    },
+    /// The initial state does not fit.
+    #[error("the initial state has {needed} bytes, and there is room for {free}")]
+    Space {
+        /// Its bytes.
+        needed: u64,
+        /// Bytes that are free where the root is.
+        free: u64,
+    },
+    /// The machine does not have what is needed.
+    #[error("{what}: {why}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        why: Errno,
+    },
+}
+
+/// Most names in a message.
+const SHOWN: usize = 10;
+
+fn list(names: &[String]) -> String {
+    let mut text = names
+        .iter()
+        .take(SHOWN)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ");
+    if let Some(more) = names.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        text.push_str(&format!(", and {more} more"));
+    }
+    text
+}
+
+impl Error {
+    /// A file error.
+    pub fn file(path: &std::path::Path, why: io::Error) -> Self {
+        let path = path.to_owned();
+        Self::File { path, why }
+    }
+}

@@ -1,0 +1,16 @@
+//! Replays traces of `goanna-trace`: compiles a trace into a file of commands, makes the state that it needs, performs the commands below
+//! a directory, checks the results, and compares traces.
+//!
+//! After Replayfs (Joukov, Wong, Zadok; FAST 2005). The steps are [`source`] (what a trace says, in terms of descriptors and paths),
+//! [`compile`] (commands, lanes, dependencies, buffers), [`prepare`] and [`run`]; [`compare`] stands on [`source`], too. The byte layout
+//! of compiled files is in `schema::replay`.
+
+pub mod compare;
+pub mod compile;
+mod error;
+pub mod prepare;
+pub mod run;
+pub mod source;
+pub mod stored;
+
+pub use error::Error;

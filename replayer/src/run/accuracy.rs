@@ -1,0 +1,176 @@
+//! How exactly calls were issued: how much later than they were due.
+
+use serde_json::{Value, json};
+
+/// Errors of issue times, in nanoseconds: a histogram, and figures of each second.
+#[derive(Debug, Clone, Default)]
+pub struct Accuracy {
+    /// By size: each power of two in 8 steps.
+    buckets: Vec<u64>,
+    total: Second,
+    /// By second of the replay.
+    seconds: Vec<Second>,
+}
+
+/// What was issued in a second.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Second {
+    /// Calls.
+    pub calls: u64,
+    /// Sum of their errors, in nanoseconds.
+    pub sum_ns: u64,
+    /// The largest one.
+    pub max_ns: u64,
+}
+
+/// Steps of a power of two in the histogram.
+const STEPS: u32 = 8;
+/// Most seconds that are kept apart.
+const MAX_SECONDS: usize = 1 << 20;
+
+impl Second {
+    fn add(&mut self, error_ns: u64) {
+        self.calls += 1;
+        self.sum_ns = self.sum_ns.saturating_add(error_ns);
+        self.max_ns = self.max_ns.max(error_ns);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    fn mean_ns(&self) -> u64 {
+        self.sum_ns.checked_div(self.calls).unwrap_or(0)
+    }
+}
+
+fn bucket(error_ns: u64) -> usize {
+    let error_ns = error_ns.max(u64::from(STEPS));
+    let power = error_ns.ilog2();
+    let step = (error_ns >> (power - 3)) as u32 - STEPS;
+    (power * STEPS + step) as usize
+}
+
+/// The largest error of a bucket.
+fn limit(bucket: usize) -> u64 {
+    let bucket = bucket as u32;
+    let (power, step) = (bucket / STEPS, bucket % STEPS);
+    (u64::from(STEPS + step + 1) << power.saturating_sub(3)).saturating_sub(1)
+}
+
+impl Accuracy {
+    /// Adds a call that was issued `error_ns` after it was due, `at_ns` after the start of the replay.
+    pub fn add(&mut self, at_ns: u64, error_ns: u64) {
+        let bucket = bucket(error_ns);
+        if self.buckets.len() <= bucket {
+            self.buckets.resize(bucket + 1, 0);
+        }
+        if let Some(count) = self.buckets.get_mut(bucket) {
+            *count += 1;
+        }
+        self.total.add(error_ns);
+        let second = ((at_ns / 1_000_000_000) as usize).min(MAX_SECONDS - 1);
+        if self.seconds.len() <= second {
+            self.seconds.resize(second + 1, Second::default());
+        }
+        if let Some(entry) = self.seconds.get_mut(second) {
+            entry.add(error_ns);
+        }
+    }
+
+    /// Adds what another lane has seen.
+    pub fn merge(&mut self, other: &Self) {
+        if self.buckets.len() < other.buckets.len() {
+            self.buckets.resize(other.buckets.len(), 0);
+        }
+        for (count, more) in self.buckets.iter_mut().zip(&other.buckets) {
+            *count += more;
+        }
+        self.total.merge(&other.total);
+        if self.seconds.len() < other.seconds.len() {
+            self.seconds.resize(other.seconds.len(), Second::default());
+        }
+        for (second, more) in self.seconds.iter_mut().zip(&other.seconds) {
+            second.merge(more);
+        }
+    }
+
+    /// The error that this share of the calls does not exceed, in nanoseconds, to an eighth.
+    pub fn quantile_ns(&self, share: f64) -> u64 {
+        let wanted = (self.total.calls as f64 * share).ceil() as u64;
+        let mut sum = 0;
+        for (bucket, count) in self.buckets.iter().enumerate() {
+            sum += count;
+            if sum >= wanted {
+                return limit(bucket).min(self.total.max_ns);
+            }
+        }
+        self.total.max_ns
+    }
+
+    /// Figures for people.
+    pub fn text(&self) -> String {
+        let micros = |ns: u64| ns as f64 / 1e3;
+        format!(
+            "issue error: mean {:.1} us, p50 {:.1} us, p99 {:.1} us, largest {:.1} us",
+            micros(self.total.mean_ns()),
+            micros(self.quantile_ns(0.5)),
+            micros(self.quantile_ns(0.99)),
+            micros(self.total.max_ns)
+        )
+    }
+
+    /// Figures for programs.
+    pub fn json(&self) -> Value {
+        let second = |second: &Second| {
+            json!({
+                "calls": second.calls,
+                "mean_ns": second.mean_ns(),
+                "max_ns": second.max_ns,
+            })
+        };
+        let buckets = self.buckets.iter().enumerate();
+        let buckets = buckets.filter(|(_, count)| **count > 0);
+        let buckets: Vec<_> = buckets
+            .map(|(bucket, count)| json!({ "to_ns": limit(bucket), "calls": count }))
+            .collect();
+        json!({
+            "total": second(&self.total),
+            "p50_ns": self.quantile_ns(0.5),
+            "p90_ns": self.quantile_ns(0.9),
+            "p99_ns": self.quantile_ns(0.99),
+            "p999_ns": self.quantile_ns(0.999),
+            "seconds": self.seconds.iter().map(second).collect::<Vec<_>>(),
+            "distribution": buckets,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_exact_to_an_eighth() {
+        let mut accuracy = Accuracy::default();
+        for error_ns in 1..=1000u64 {
+            accuracy.add(error_ns * 5_000_000, error_ns * 100);
+        }
+        for (share, exact) in [(0.5, 50_000.0), (0.99, 99_000.0), (1.0, 100_000.0)] {
+            let found = accuracy.quantile_ns(share) as f64;
+            assert!((exact..exact * 1.13).contains(&found), "{share}: {found}");
+        }
+        assert_eq!(accuracy.seconds.len(), 6);
+    }
+
+    #[test]
+    fn each_error_is_within_its_bucket() {
+        for error_ns in [0, 1, 7, 8, 9, 15, 16, 100, 12345, u64::MAX / 2] {
+            let bucket = bucket(error_ns);
+            assert!(error_ns.max(8) <= limit(bucket), "{error_ns}");
+            assert!(error_ns <= 8 || error_ns > limit(bucket - 1), "{error_ns}");
+        }
+    }
+}

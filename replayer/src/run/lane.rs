@@ -1,0 +1,201 @@
+//! A lane: takes its commands one after the other, waits for what they must follow and until they are due, performs and checks them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use amino_schema::replay::{Block, Call, Command, Content, Located};
+use goanna_sys::clock::monotonic_ns;
+
+use super::accuracy::Accuracy;
+use super::options::{Until, Verify};
+use super::pace::Pace;
+use super::perform::{Outcome, Performer};
+use super::report::Difference;
+use super::shared::Shared;
+use super::verify;
+use crate::Error;
+
+/// What a lane did.
+#[derive(Debug, Default)]
+pub struct Done {
+    pub commands: u64,
+    pub by_call: BTreeMap<Call, u64>,
+    pub skipped_reads: u64,
+    pub skipped_owners: u64,
+    pub accuracy: Accuracy,
+}
+
+struct Lane {
+    number: u32,
+    shared: Arc<Shared>,
+    performer: Performer,
+    pace: Pace,
+    tid: u64,
+    done: Done,
+}
+
+/// Performs lane `number`. Others see it end even if it fails.
+pub fn run(shared: &Arc<Shared>, number: u32) -> Done {
+    let mut lane = Lane {
+        number,
+        shared: Arc::clone(shared),
+        performer: Performer::new(Arc::clone(shared)),
+        pace: Pace::new(shared.options.speed, shared.start_ns),
+        tid: 0,
+        done: Done::default(),
+    };
+    if let Err(error) = lane.all() {
+        shared.fail(error);
+    }
+    if let Some(progress) = shared.lanes.get(number as usize) {
+        progress.advance(u64::MAX);
+    }
+    lane.done
+}
+
+impl Lane {
+    fn all(&mut self) -> Result<(), Error> {
+        // Modes are those that the umask of the trace has left. Working directories are the lane's own.
+        let own = goanna_sys::replay::own_directory();
+        own.map_err(|why| Error::System {
+            what: "unshare",
+            why,
+        })?;
+        let _ = goanna_sys::replay::umask(0);
+        goanna_sys::replay::exact_timers();
+        let shared = Arc::clone(&self.shared);
+        let lane = shared.stored.index.lanes.get(self.number as usize);
+        let blocks = lane.map(|lane| lane.blocks.as_slice()).unwrap_or_default();
+        let mut after = 0;
+        for (index, block) in blocks.iter().enumerate() {
+            if let Some(next) = blocks.get(index + 1) {
+                shared.view.expect(next.offset, next.length as usize);
+            }
+            match self.block(*block, after)? {
+                Some(last) => after = last,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Performs a block; the order of its last command, or `None` when the replay ends here.
+    fn block(&mut self, at: Located, after: u64) -> Result<Option<u64>, Error> {
+        let shared = Arc::clone(&self.shared);
+        let raw = shared.bytes(at.offset, at.length as usize);
+        let raw = raw.ok_or_else(|| shared.damaged("a block does not stand in the file"))?;
+        let damaged = |why| shared.stored.damaged(why);
+        let mut commands = Block::commands(raw, self.number, after).map_err(damaged)?;
+        let mut last = after;
+        let mut next = commands.next().map_err(damaged)?;
+        while let Some(command) = next.take() {
+            if self.shared.is_stopped() || self.is_beyond(&command) {
+                return Ok(None);
+            }
+            shared.check(&command)?;
+            for wait in &command.waits {
+                if let Some(other) = shared.lanes.get(wait.lane as usize) {
+                    other.wait(wait.order);
+                }
+            }
+            let due = self
+                .pace
+                .due(command.start_ns)
+                .filter(|_| !command.call.is_own());
+            let mut decoded = None;
+            if let Some(due) = due {
+                // What the next command needs is read while this one waits for its time.
+                Pace::wait(due, || {
+                    decoded = Some(commands.next());
+                    self.touch(&command);
+                });
+                let now = monotonic_ns();
+                self.done
+                    .accuracy
+                    .add(now.saturating_sub(shared.start_ns), now.saturating_sub(due));
+            }
+            self.command(&command)?;
+            last = command.order;
+            if let Some(own) = shared.lanes.get(self.number as usize) {
+                own.advance(last);
+            }
+            next = match decoded {
+                Some(next) => next,
+                None => commands.next(),
+            }
+            .map_err(damaged)?;
+        }
+        Ok(Some(last))
+    }
+
+    fn is_beyond(&self, command: &Command) -> bool {
+        match self.shared.options.until {
+            None => false,
+            Some(Until::Time(ns)) => command.start_ns >= ns,
+            Some(Until::Command(number)) => command.order > number,
+        }
+    }
+
+    /// Has what a write needs in memory before it is due.
+    fn touch(&self, command: &Command) {
+        if let Some(Content::Buffers(buffers)) = command.data.as_ref().map(|data| &data.content) {
+            for (offset, length, _) in buffers {
+                let bytes = self.shared.bytes(*offset, *length as usize);
+                let pages = bytes.unwrap_or_default().iter().step_by(4096);
+                std::hint::black_box(pages.fold(0u8, |sum, byte| sum ^ byte));
+            }
+        }
+    }
+
+    fn command(&mut self, command: &Command) -> Result<(), Error> {
+        if command.call == Call::Begin {
+            self.tid = command.numbers.first().copied().unwrap_or(0);
+        }
+        let outcome = self.performer.perform(command)?;
+        if command.call.is_own() {
+            return Ok(());
+        }
+        self.done.commands += 1;
+        *self.done.by_call.entry(command.call).or_default() += 1;
+        let returned = match outcome {
+            Outcome::Result(returned) => returned,
+            Outcome::SkippedRead => {
+                self.done.skipped_reads += 1;
+                return Ok(());
+            }
+            Outcome::SkippedOwner => {
+                self.done.skipped_owners += 1;
+                return Ok(());
+            }
+        };
+        let policy = self.shared.options.verify;
+        if policy == Verify::Off {
+            return Ok(());
+        }
+        if command.is_racy {
+            let mut differences = self.shared.differences.lock();
+            for wait in &command.waits {
+                differences.raced(wait.order);
+            }
+        }
+        let read = &self.performer.buffer;
+        if let Some(found) = verify::check(&self.shared, command, returned, read)? {
+            let target = command.targets.first();
+            let difference = Difference {
+                order: command.order,
+                tid: self.tid,
+                call: command.call.name(),
+                file: target.map_or_else(String::new, |target| self.shared.path(target)),
+                expected: found.expected,
+                got: found.got,
+                is_race: command.is_racy,
+            };
+            self.shared.differences.lock().add(difference);
+            if policy == Verify::Stop && !command.is_racy {
+                self.shared.stop.store(true, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,554 @@
+//! Performs commands: each becomes the system call that it stands for, on a descriptor of the resource table, or on a name in a directory
+//! below the root.
+
+use std::ffi::{CStr, CString};
+use std::sync::Arc;
+
+use amino_schema::replay::{Call, Command, Content, Place, Target};
+use goanna_sys::Errno;
+use goanna_sys::replay::{self as sys, Attribute, Mapping, PLAIN, Returned, Sync};
+
+use super::options::Reads;
+use super::places::Places;
+use super::shared::Shared;
+use crate::Error;
+
+/// What a command gave.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The result of the call.
+    Result(Returned),
+    /// A read that was left out.
+    SkippedRead,
+    /// A change of ownership that was left out.
+    SkippedOwner,
+}
+
+/// Performs the commands of a lane.
+#[derive(Debug)]
+pub struct Performer {
+    pub shared: Arc<Shared>,
+    places: Places,
+    /// What reads read into.
+    pub buffer: Vec<u8>,
+}
+
+/// Bytes of a lane's buffer. Longer reads overwrite what they have read.
+const BUFFER: usize = 1 << 20;
+/// Bytes of the smallest buffer.
+const FIRST_BUFFER: usize = 64 << 10;
+/// Longest read or write of the kernel (`MAX_RW_COUNT`).
+const MAX_LENGTH: u64 = 0x7fff_f000;
+
+impl Performer {
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            places: Places::new(shared.root, shared.handles, shared.is_watched),
+            shared,
+            buffer: vec![0; FIRST_BUFFER],
+        }
+    }
+
+    /// Performs a command. An error is one of the compiled file; what the kernel refuses is an outcome.
+    pub fn perform(&mut self, command: &Command) -> Result<Outcome, Error> {
+        if let Call::Write | Call::Pwrite | Call::Setxattr = command.call {
+            return self.writing(command).map(Outcome::Result);
+        }
+        let outcome = match command.call {
+            Call::Begin => self.begin(command),
+            Call::Read | Call::Pread => return Ok(self.reading(command)),
+            Call::Chown if !self.shared.may_chown => return Ok(Outcome::SkippedOwner),
+            Call::Map | Call::Unmap | Call::Drop | Call::Touch | Call::Msync => {
+                self.memory(command)
+            }
+            Call::Open | Call::Restore => self.open(command),
+            Call::Close | Call::Release => self.close(command),
+            Call::Dup | Call::Inherit => self.duplicate(command),
+            _ => match command.targets.as_slice() {
+                [Target::Slot(slot)] => self.on_descriptor(command, *slot),
+                [Target::Place(place)] => self.on_place(command, place),
+                [from, to] => self.on_two(command, from, to),
+                _ => Err(Errno::EINVAL),
+            },
+        };
+        Ok(Outcome::Result(outcome))
+    }
+
+    fn begin(&mut self, command: &Command) -> Returned {
+        self.places.announce_thread(number(command, 0));
+        Ok(0)
+    }
+
+    fn descriptor(&self, target: &Target) -> i32 {
+        match target {
+            Target::Slot(slot) => self.shared.descriptor(*slot),
+            Target::Place(_) => -1,
+        }
+    }
+
+    fn first(&self, command: &Command) -> i32 {
+        let target = command.targets.first();
+        target.map_or(-1, |target| self.descriptor(target))
+    }
+
+    /// The handle of a place's directory.
+    fn directory(&mut self, place: &Place) -> Result<i32, Errno> {
+        let shared = Arc::clone(&self.shared);
+        let path = shared
+            .stored
+            .index
+            .directories
+            .get(place.directory as usize);
+        let path = path.ok_or(Errno::ENOENT)?;
+        self.places.handle(place.directory, path)
+    }
+
+    fn open(&mut self, command: &Command) -> Returned {
+        let Some(Target::Place(place)) = command.targets.first() else {
+            return Err(Errno::EINVAL);
+        };
+        let directory = self.directory(place)?;
+        let name = c_string(&place.name)?;
+        let (mut flags, second) = (number(command, 0), number(command, 1));
+        let making = (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) as u64;
+        let is_restore = command.call == Call::Restore;
+        // openat2(2) refuses what open(2) ignores: a mode without O_CREAT, and unknown flags.
+        let mode = if flags & making == 0 || is_restore {
+            0
+        } else {
+            second & 0o7777
+        };
+        flags &= KNOWN_FLAGS;
+        if is_restore {
+            flags &= !((libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC) as u64);
+            self.places.announce();
+        }
+        let opened = sys::open(directory, &name, flags, mode, PLAIN);
+        let descriptor = opened? as i32;
+        if is_restore && second > 0 {
+            self.places.announce();
+            // A file that cannot be positioned has no offset.
+            let _ = sys::seek(descriptor, second.cast_signed(), libc::SEEK_SET);
+        }
+        let Some(slot) = command.result else {
+            self.places.close(descriptor);
+            return Ok(descriptor.into());
+        };
+        self.replace(slot, descriptor);
+        if let Some(name) = self.shared.names.get(slot as usize) {
+            *name.lock() = Some(place.clone());
+        }
+        Ok(descriptor.into())
+    }
+
+    /// A slot gets a descriptor. The one that it may hold is left over from a call that went otherwise in the trace.
+    fn replace(&self, slot: u32, descriptor: i32) {
+        let before = self.shared.hold(slot, descriptor);
+        if before >= 0 && before != descriptor {
+            self.places.close(before);
+        }
+    }
+
+    fn close(&mut self, command: &Command) -> Returned {
+        let Some(Target::Slot(slot)) = command.targets.first() else {
+            return Err(Errno::EINVAL);
+        };
+        let descriptor = self.shared.hold(*slot, -1);
+        if command.call == Call::Release {
+            if descriptor >= 0 {
+                self.places.close(descriptor);
+            }
+            return Ok(0);
+        }
+        sys::close(descriptor)
+    }
+
+    fn duplicate(&mut self, command: &Command) -> Returned {
+        let descriptor = self.first(command);
+        let Some(slot) = command.result else {
+            // dup2(2) of a descriptor onto itself, or one that failed.
+            return sys::flags(descriptor, libc::F_GETFD, 0);
+        };
+        if command.call == Call::Inherit {
+            self.places.announce();
+        }
+        let before = self.shared.descriptor(slot);
+        let onto = Some(before).filter(|before| *before >= 0);
+        let copy = sys::duplicate(descriptor, onto)? as i32;
+        self.shared.hold(slot, copy);
+        if let (Some(Target::Slot(from)), Some(name)) = (
+            command.targets.first(),
+            self.shared.names.get(slot as usize),
+        ) {
+            let from = self.shared.names.get(*from as usize);
+            let place = from.and_then(|from| from.lock().clone());
+            *name.lock() = place;
+        }
+        Ok(copy.into())
+    }
+
+    fn reading(&mut self, command: &Command) -> Outcome {
+        let descriptor = self.first(command);
+        let asked = command.data.as_ref().map_or(0, |data| data.length);
+        let offset = (command.call == Call::Pread).then(|| number(command, 0).cast_signed());
+        if self.is_left_out(command, descriptor, asked, offset) {
+            let moved = command.expected.filter(|it| *it > 0);
+            if let (None, Some(moved)) = (offset, moved) {
+                let _ = sys::seek(descriptor, moved, libc::SEEK_CUR);
+            }
+            return Outcome::SkippedRead;
+        }
+        if asked > i64::MAX as u64 {
+            return Outcome::Result(Err(Errno::EINVAL));
+        }
+        let length = asked.min(MAX_LENGTH) as usize;
+        self.room(length);
+        Outcome::Result(sys::read(descriptor, &mut self.buffer, length, offset))
+    }
+
+    fn room(&mut self, length: usize) {
+        if self.buffer.len() < length {
+            let room = length.next_power_of_two().min(BUFFER);
+            self.buffer.resize(room.max(self.buffer.len()), 0);
+        }
+    }
+
+    fn is_left_out(
+        &self,
+        command: &Command,
+        descriptor: i32,
+        asked: u64,
+        offset: Option<i64>,
+    ) -> bool {
+        match self.shared.options.reads {
+            Reads::Now => false,
+            Reads::None => true,
+            Reads::Uncached => {
+                let moved = command.expected.filter(|it| *it >= 0).unwrap_or(0);
+                let offset = offset.or_else(|| sys::seek(descriptor, 0, libc::SEEK_CUR).ok());
+                let length = asked.min(moved.unsigned_abs());
+                offset.is_some_and(|offset| {
+                    length == 0
+                        || sys::is_cached(descriptor, offset.unsigned_abs(), length) == Some(true)
+                })
+            }
+        }
+    }
+
+    fn writing(&mut self, command: &Command) -> Result<Returned, Error> {
+        let shared = Arc::clone(&self.shared);
+        let Some(data) = &command.data else {
+            return Ok(Err(Errno::EFAULT));
+        };
+        if data.length > i64::MAX as u64 {
+            return Ok(Err(Errno::EINVAL));
+        }
+        let mut left = data.length.min(MAX_LENGTH) as usize;
+        let mut pieces: Vec<&[u8]> = Vec::new();
+        if let Content::Buffers(buffers) = &data.content {
+            for buffer in buffers {
+                let bytes = shared.buffer(*buffer)?;
+                let bytes = bytes.get(..left).unwrap_or(bytes);
+                left -= bytes.len();
+                pieces.push(bytes);
+            }
+        }
+        while left > 0 && pieces.len() < sys::MAX_VECTORS {
+            let bytes = shared.generated.get(..left).unwrap_or(&shared.generated);
+            left -= bytes.len();
+            pieces.push(bytes);
+        }
+        if command.call == Call::Setxattr {
+            return Ok(self.set_attribute(command, &pieces.concat()));
+        }
+        if pieces.is_empty() {
+            pieces.push(&[]);
+        }
+        let offset = (command.call == Call::Pwrite).then(|| number(command, 0).cast_signed());
+        Ok(sys::write(self.first(command), &pieces, offset))
+    }
+
+    fn set_attribute(&mut self, command: &Command, value: &[u8]) -> Returned {
+        let name = c_string(command.text.as_deref().unwrap_or_default())?;
+        let flags = number(command, 0) as i32;
+        self.with_path(command, |path| {
+            sys::attribute(path, Attribute::Set(&name, value, flags))
+        })
+    }
+
+    /// Performs a call on a path that leads to the command's file and nowhere else: that of a descriptor in /proc.
+    fn with_path(&mut self, command: &Command, act: impl FnOnce(&CStr) -> Returned) -> Returned {
+        let target = command.targets.first().ok_or(Errno::EINVAL)?;
+        let (descriptor, is_own) = match target {
+            Target::Slot(slot) => (self.shared.descriptor(*slot), false),
+            Target::Place(place) => match self.examine(place) {
+                Ok(handle) => (handle, true),
+                Err(why) => {
+                    let handle = self.places.stand_in(why)?;
+                    let path = format!("/proc/self/fd/{handle}/missing");
+                    return act(&c_string(path.as_bytes())?);
+                }
+            },
+        };
+        let path = CString::new(format!("/proc/self/fd/{descriptor}")).map_err(|_| Errno::EINVAL);
+        let result = match descriptor {
+            0.. => path.and_then(|path| act(&path)),
+            _ => Err(Errno::EBADF),
+        };
+        if is_own {
+            self.places.close(descriptor);
+        }
+        result
+    }
+
+    /// A handle of the file at a place, which the caller closes. No link is followed.
+    fn examine(&mut self, place: &Place) -> Result<i32, Errno> {
+        let directory = self.directory(place)?;
+        let (name, is_directory) = match place.name.strip_suffix(b"/") {
+            Some(name) => (name, libc::O_DIRECTORY),
+            None => (place.name.as_slice(), 0),
+        };
+        let name = c_string(name)?;
+        let flags = libc::O_PATH | libc::O_NOFOLLOW | is_directory;
+        self.places.announce();
+        Ok(sys::open(directory, &name, flags as u64, 0, PLAIN)? as i32)
+    }
+
+    fn on_descriptor(&mut self, command: &Command, slot: u32) -> Returned {
+        let fd = self.shared.descriptor(slot);
+        let (first, second, third) = (number(command, 0), number(command, 1), number(command, 2));
+        match command.call {
+            Call::Seek => sys::seek(fd, first.cast_signed(), second as i32),
+            Call::Truncate => sys::truncate(fd, first.cast_signed()),
+            Call::Allocate => {
+                let (offset, length) = (second.cast_signed(), third.cast_signed());
+                sys::allocate(fd, first as i32, offset, length)
+            }
+            Call::Sync => sys::sync(fd, synchronising(command)),
+            Call::Advise => {
+                let advice = (third != u64::MAX).then_some(third as i32);
+                sys::advise(fd, first.cast_signed(), second as usize, advice)
+            }
+            Call::Readdir => {
+                let room = (first as usize).min(BUFFER);
+                self.room(room);
+                let into = self.buffer.get_mut(..room).unwrap_or_default();
+                sys::entries(fd, into)
+            }
+            Call::Flock => sys::flock(fd, first as i32),
+            Call::Lock => {
+                let number = |index| number(command, index);
+                let (start, length) = (number(3).cast_signed(), number(4).cast_signed());
+                let range = (number(1) as i16, number(2) as i16, start, length);
+                match first as i32 {
+                    command @ (libc::F_SETLK
+                    | libc::F_SETLKW
+                    | libc::F_GETLK
+                    | libc::F_OFD_SETLK
+                    | libc::F_OFD_SETLKW
+                    | libc::F_OFD_GETLK) => sys::lock(fd, command, range),
+                    _ => Err(Errno::EINVAL),
+                }
+            }
+            Call::Fcntl => sys::flags(fd, first as i32, second as i32),
+            Call::Statfs => sys::statfs(fd),
+            Call::Chdir => sys::chdir(fd),
+            _ => self.on_file(command, fd, c""),
+        }
+    }
+
+    fn on_place(&mut self, command: &Command, place: &Place) -> Returned {
+        let first = number(command, 0);
+        match command.call {
+            Call::Statfs => return self.with_path(command, sys::statfs_path),
+            Call::Chdir => return self.with_path(command, sys::chdir_path),
+            Call::Truncate => {
+                return self.with_path(command, |path| {
+                    sys::truncate_path(path, first.cast_signed())
+                });
+            }
+            _ => {}
+        }
+        let makes = matches!(
+            command.call,
+            Call::Unlink | Call::Rmdir | Call::Mkdir | Call::Mknod | Call::Symlink
+        );
+        if !makes && place.name.ends_with(b"/") {
+            // With a slash behind its name, the kernel would follow a link.
+            let handle = self.examine(place)?;
+            let result = self.on_file(command, handle, c"");
+            self.places.close(handle);
+            return result;
+        }
+        let directory = self.directory(place)?;
+        let name = c_string(&place.name)?;
+        match command.call {
+            Call::Unlink => sys::unlink(directory, &name, false),
+            Call::Rmdir => sys::unlink(directory, &name, true),
+            Call::Mkdir => sys::mkdir(directory, &name, first as u32 & 0o7777),
+            Call::Mknod => sys::mknod(directory, &name, first as u32),
+            Call::Symlink => {
+                let target = c_string(command.text.as_deref().unwrap_or_default())?;
+                sys::symlink(&target, directory, &name)
+            }
+            _ => self.on_file(command, directory, &name),
+        }
+    }
+
+    /// Calls on a name in a directory, or on a descriptor where the name is empty. They follow no link.
+    fn on_file(&mut self, command: &Command, fd: i32, name: &CStr) -> Returned {
+        let (first, second) = (number(command, 0), number(command, 1));
+        match command.call {
+            Call::Stat => sys::stat(fd, name).map(|_| 0),
+            Call::Access => sys::access(fd, name, first as i32, second as i32 & libc::AT_EACCESS),
+            Call::Readlink => {
+                let room = (first as usize).min(libc::PATH_MAX as usize);
+                let into = self.buffer.get_mut(..room).unwrap_or_default();
+                sys::readlink(fd, name, into)
+            }
+            Call::Chmod => sys::chmod(fd, name, first as u32 & 0o7777),
+            Call::Chown => sys::chown(fd, name, first as u32, second as u32),
+            Call::Utimes => sys::utimes(fd, name, times(command)),
+            Call::Getxattr | Call::Listxattr | Call::Removexattr => self.attribute(command),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn attribute(&mut self, command: &Command) -> Returned {
+        let name = c_string(command.text.as_deref().unwrap_or_default())?;
+        let room = (number(command, 0) as usize).min(BUFFER);
+        self.room(room);
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let into = buffer.get_mut(..room).unwrap_or_default();
+        let result = self.with_path(command, |path| {
+            let what = match command.call {
+                Call::Getxattr => Attribute::Get(&name, into),
+                Call::Listxattr => Attribute::List(into),
+                _ => Attribute::Remove(&name),
+            };
+            sys::attribute(path, what)
+        });
+        self.buffer = buffer;
+        result
+    }
+
+    fn on_two(&mut self, command: &Command, from: &Target, to: &Target) -> Returned {
+        let number = |index| number(command, index);
+        match (command.call, from, to) {
+            (Call::Rename, Target::Place(from), Target::Place(to)) => {
+                let (one, other) = (self.directory(from)?, self.directory(to)?);
+                let names = (c_string(&from.name)?, c_string(&to.name)?);
+                sys::rename((one, &names.0), (other, &names.1), number(0) as u32)
+            }
+            (Call::Link, from, Target::Place(to)) => {
+                let directory = self.directory(to)?;
+                let name = c_string(&to.name)?;
+                match from {
+                    Target::Slot(slot) => {
+                        sys::link((self.shared.descriptor(*slot), c""), (directory, &name))
+                    }
+                    Target::Place(from) => {
+                        let start = self.directory(from)?;
+                        let old = from.name.strip_suffix(b"/").unwrap_or(&from.name);
+                        sys::link((start, &c_string(old)?), (directory, &name))
+                    }
+                }
+            }
+            (Call::Copy, Target::Slot(from), Target::Slot(to)) => {
+                let (from, to) = (self.shared.descriptor(*from), self.shared.descriptor(*to));
+                let at = |index| Some(number(index).cast_signed()).filter(|it| *it != -1);
+                let length = number(2) as usize;
+                match number(3) {
+                    0 => sys::copy(from, at(0), to, at(1), length),
+                    _ => sys::send(from, at(0), to, length),
+                }
+            }
+            (Call::Clone, Target::Slot(from), Target::Slot(to)) => {
+                let (from, to) = (self.shared.descriptor(*from), self.shared.descriptor(*to));
+                let range = (number(3) != 0).then(|| (number(0), number(1), number(2)));
+                sys::clone(from, to, range)
+            }
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn memory(&mut self, command: &Command) -> Returned {
+        let number = |index| number(command, index);
+        if command.call == Call::Map {
+            let fd = self.first(command);
+            let (prot, flags) = (number(1) as i32, number(2) as i32);
+            let mapping = Mapping::new(fd, number(0), prot, flags, number(3).cast_signed())?;
+            let slot = number(4)
+                .checked_sub(1)
+                .and_then(|it| usize::try_from(it).ok());
+            if let Some(slot) = slot.and_then(|slot| self.shared.mappings.get(slot)) {
+                *slot.write() = Some(mapping);
+            }
+            return Ok(0);
+        }
+        let slot = usize::try_from(number(0)).unwrap_or(usize::MAX);
+        let slot = self.shared.mappings.get(slot).ok_or(Errno::EINVAL)?;
+        if let Call::Unmap | Call::Drop = command.call {
+            if command.call == Call::Drop {
+                self.places.announce();
+            }
+            let before = slot.write().take();
+            return before.map(|_| 0).ok_or(Errno::EINVAL);
+        }
+        let mapping = slot.read();
+        let mapping = mapping.as_ref().ok_or(Errno::EINVAL)?;
+        let done = match command.call {
+            Call::Touch => mapping.touch(number(1), number(2), number(3) != 0),
+            _ => mapping.sync(number(1), number(2), number(3) as i32),
+        };
+        done.map(|()| 0)
+    }
+}
+
+/// The flags that openat2(2) takes.
+const KNOWN_FLAGS: u64 = (libc::O_ACCMODE
+    | libc::O_CREAT
+    | libc::O_EXCL
+    | libc::O_NOCTTY
+    | libc::O_TRUNC
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_DSYNC
+    | libc::O_SYNC
+    | libc::O_DIRECT
+    | libc::O_DIRECTORY
+    | libc::O_NOFOLLOW
+    | libc::O_NOATIME
+    | libc::O_PATH
+    | libc::O_TMPFILE) as u64;
+
+fn number(command: &Command, index: usize) -> u64 {
+    command.numbers.get(index).copied().unwrap_or(0)
+}
+
+fn c_string(bytes: &[u8]) -> Result<CString, Errno> {
+    CString::new(bytes).map_err(|_| Errno::EINVAL)
+}
+
+fn synchronising(command: &Command) -> Sync {
+    let number = |index| number(command, index);
+    match number(0) {
+        0 => Sync::All,
+        1 => Sync::Data,
+        2 => {
+            let (offset, bytes) = (number(1).cast_signed(), number(2).cast_signed());
+            Sync::Range(offset, bytes, number(3) as u32)
+        }
+        _ => Sync::FileSystem,
+    }
+}
+
+fn times(command: &Command) -> Option<[(i64, i64); 2]> {
+    match command.numbers.as_slice() {
+        [first, second, third, fourth] => Some([
+            (first.cast_signed(), second.cast_signed()),
+            (third.cast_signed(), fourth.cast_signed()),
+        ]),
+        _ => None,
+    }
+}

@@ -1,0 +1,200 @@
+//! What the lanes of a replay share.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+use amino_schema::replay::{Command, Place, Target};
+use goanna_sys::replay::{Mapping, View};
+use parking_lot::{Mutex, RwLock};
+
+use super::options::Options;
+use super::progress::Progress;
+use super::report::Differences;
+use crate::Error;
+use crate::stored::{Stored, wrong};
+
+/// What the lanes share.
+#[derive(Debug)]
+pub struct Shared {
+    pub options: Options,
+    pub stored: Stored,
+    /// Commands and buffers.
+    pub view: View,
+    /// The resource table: descriptors by slot, -1 where there is none.
+    pub slots: Vec<AtomicI32>,
+    /// Where the descriptors were opened, for reports.
+    pub names: Vec<Mutex<Option<Place>>>,
+    pub mappings: Vec<RwLock<Option<Mapping>>>,
+    pub lanes: Vec<Progress>,
+    pub root: i32,
+    /// Handles of directories that a lane may keep.
+    pub handles: usize,
+    pub may_chown: bool,
+    /// A tracer sees the calls of the replay.
+    pub is_watched: bool,
+    /// When the first command is due, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub start_ns: u64,
+    pub stop: AtomicBool,
+    pub differences: Mutex<Differences>,
+    failure: Mutex<Option<Error>>,
+    touched: AtomicU64,
+    /// Content of writes whose content is not known.
+    pub generated: Vec<u8>,
+}
+
+/// Bytes of the compiled file that may be in memory at the same time.
+const HORIZON: u64 = 24 << 20;
+/// Bytes of generated content. A write of the longest length takes at most as many pieces of it as a call may have.
+const GENERATED: usize = 2 << 20;
+
+impl Shared {
+    pub fn new(options: Options, stored: Stored, view: View, root: i32, handles: usize) -> Self {
+        let slots = stored.index.slots as usize;
+        let mappings = stored.index.mappings as usize;
+        let lanes = stored.index.lanes.len();
+        Self {
+            slots: (0..slots).map(|_| AtomicI32::new(-1)).collect(),
+            names: (0..slots).map(|_| Mutex::default()).collect(),
+            mappings: (0..mappings).map(|_| RwLock::default()).collect(),
+            lanes: (0..lanes).map(|_| Progress::default()).collect(),
+            options,
+            stored,
+            view,
+            root,
+            handles,
+            is_watched: is_watched(),
+            may_chown: goanna_sys::cred::own_ids().uid == 0,
+            start_ns: goanna_sys::clock::monotonic_ns(),
+            stop: AtomicBool::new(false),
+            differences: Mutex::default(),
+            failure: Mutex::default(),
+            touched: AtomicU64::new(0),
+            generated: generated(GENERATED),
+        }
+    }
+
+    /// Stops the replay.
+    pub fn fail(&self, error: Error) {
+        self.failure.lock().get_or_insert(error);
+        self.stop.store(true, Ordering::Release);
+    }
+
+    /// Why the replay was stopped, if it was.
+    pub fn failure(&self) -> Option<Error> {
+        self.failure.lock().take()
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Bytes of the compiled file. Those used before go back to the page cache when they have become too many.
+    pub fn bytes(&self, offset: u64, length: usize) -> Option<&[u8]> {
+        let before = self.touched.fetch_add(length as u64, Ordering::Relaxed);
+        if before >= HORIZON {
+            self.touched.store(0, Ordering::Relaxed);
+            self.view.release();
+        }
+        self.view.bytes(offset, length)
+    }
+
+    /// A buffer of the compiled file, whose checksum is right.
+    pub fn buffer(&self, (offset, length, sum): (u64, u32, u32)) -> Result<&[u8], Error> {
+        let end = offset.checked_add(length.into());
+        let inside = end.is_some_and(|end| end <= self.stored.end);
+        let bytes = self.bytes(offset, length as usize).filter(|_| inside);
+        let Some(bytes) = bytes else {
+            return Err(self.damaged("a buffer does not stand before the index"));
+        };
+        if crc32c::crc32c(bytes) != sum {
+            return Err(self.damaged("the checksum of a buffer does not match"));
+        }
+        Ok(bytes)
+    }
+
+    pub fn damaged(&self, why: &'static str) -> Error {
+        self.stored.damaged(wrong(why))
+    }
+
+    /// Refuses a command whose numbers name nothing.
+    pub fn check(&self, command: &Command) -> Result<(), Error> {
+        let slots = command.targets.iter().filter_map(|target| match target {
+            Target::Slot(slot) => Some(*slot),
+            Target::Place(_) => None,
+        });
+        let directories = command.targets.iter().filter_map(|target| match target {
+            Target::Place(place) => Some(place.directory),
+            Target::Slot(_) => None,
+        });
+        let known = |number: u32, length: usize| (number as usize) < length;
+        let mut slots = slots.chain(command.result);
+        if !slots.all(|slot| known(slot, self.slots.len())) {
+            return Err(self.damaged("a command names a slot that does not exist"));
+        }
+        let mut directories = directories.into_iter();
+        let paths = &self.stored.index.directories;
+        if !directories.all(|number| known(number, paths.len())) {
+            return Err(self.damaged("a command names a directory that does not exist"));
+        }
+        let mut waits = command.waits.iter();
+        if !waits.all(|wait| known(wait.lane, self.lanes.len())) {
+            return Err(self.damaged("a command waits for a lane that does not exist"));
+        }
+        Ok(())
+    }
+
+    /// The descriptor in a slot; -1 where there is none.
+    pub fn descriptor(&self, slot: u32) -> i32 {
+        let slot = self.slots.get(slot as usize);
+        slot.map_or(-1, |slot| slot.load(Ordering::Acquire))
+    }
+
+    /// Puts a descriptor into a slot; the one that was there before.
+    pub fn hold(&self, slot: u32, descriptor: i32) -> i32 {
+        let slot = self.slots.get(slot as usize);
+        slot.map_or(-1, |slot| slot.swap(descriptor, Ordering::AcqRel))
+    }
+
+    /// The path of a file, for reports.
+    pub fn path(&self, target: &Target) -> String {
+        let place = match target {
+            Target::Place(place) => Some(place.clone()),
+            Target::Slot(slot) => {
+                let name = self.names.get(*slot as usize);
+                name.and_then(|name| name.lock().clone())
+            }
+        };
+        let Some(place) = place else {
+            return "?".into();
+        };
+        let directory = self.stored.index.directories.get(place.directory as usize);
+        let directory = directory.map(Vec::as_slice).unwrap_or_default();
+        let name = String::from_utf8_lossy(&place.name);
+        match directory {
+            b"" => name.into_owned(),
+            directory => format!("{}/{name}", String::from_utf8_lossy(directory)),
+        }
+    }
+}
+
+/// Whether another process traces this one.
+fn is_watched() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let tracer = status
+        .lines()
+        .find_map(|line| line.strip_prefix("TracerPid:"));
+    tracer.is_some_and(|pid| pid.trim() != "0")
+}
+
+/// Bytes that no compression makes small, always the same.
+fn generated(length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut out = Vec::with_capacity(length);
+    while out.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(length);
+    out
+}

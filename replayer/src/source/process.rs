@@ -1,0 +1,144 @@
+//! What the processes of a trace hold: descriptors, working directories, mappings. A descriptor that is a file below the directory has a
+//! *slot*, which is used again once it is free.
+
+use std::collections::{BTreeMap, HashMap};
+
+/// A process of the trace.
+#[derive(Debug, Default)]
+pub struct Process {
+    pub descriptors: HashMap<i32, Entry>,
+    /// Descriptors whose number was given out again before the record of their close(2): records of threads come in the order in which
+    /// calls were seen to end.
+    pub closing: HashMap<i32, Vec<Entry>>,
+    pub cwd: Option<Vec<u8>>,
+    pub umask: u32,
+    /// By first address.
+    pub mappings: BTreeMap<u64, Mapped>,
+    /// Its threads that have not ended.
+    pub threads: u32,
+}
+
+/// A descriptor.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    pub slot: u32,
+    pub cloexec: bool,
+    /// When the call that made it ended, in nanoseconds.
+    pub since_ns: u64,
+}
+
+/// A mapping of a file.
+#[derive(Debug, Clone)]
+pub struct Mapped {
+    pub slot: u32,
+    pub length: u64,
+    pub offset: u64,
+    pub path: Vec<u8>,
+}
+
+/// Slots, and which of them are free. A thread gets those back that it has freed itself, so that threads do not wait for each other's.
+#[derive(Debug, Default)]
+pub struct Slots {
+    free: HashMap<i32, Vec<u32>>,
+    common: Vec<u32>,
+    next: u32,
+}
+
+impl Slots {
+    /// A slot for a thread; `None` when there are as many as may be.
+    pub fn take(&mut self, tid: i32, most: u32) -> Option<u32> {
+        let own = self.free.get_mut(&tid).and_then(Vec::pop);
+        let slot = own.or_else(|| self.common.pop()).or_else(|| {
+            let next = self.next;
+            (next < most).then(|| {
+                self.next += 1;
+                next
+            })
+        })?;
+        Some(slot)
+    }
+
+    pub fn give(&mut self, tid: i32, slot: u32) {
+        self.free.entry(tid).or_default().push(slot);
+    }
+
+    /// A thread has ended: others may have what it has freed.
+    pub fn end(&mut self, tid: i32) {
+        self.common
+            .extend(self.free.remove(&tid).unwrap_or_default());
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u32 {
+        self.next
+    }
+}
+
+/// `path`, seen from `start` when it is relative, without `.`, `..` and repeated slashes. What links would change is not seen.
+pub fn absolute(start: &[u8], path: &[u8]) -> Vec<u8> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    let whole = match path.first() {
+        Some(b'/') => [path].concat(),
+        _ => [start, b"/", path].concat(),
+    };
+    for part in whole.split(|&byte| byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    let mut out = Vec::with_capacity(whole.len());
+    for part in parts {
+        out.push(b'/');
+        out.extend_from_slice(part);
+    }
+    if out.is_empty() {
+        out.push(b'/');
+    }
+    out
+}
+
+/// `path` relative to `directory`, if it is below it or the same.
+pub fn below<'a>(directory: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
+    if directory == b"/" {
+        return path.strip_prefix(b"/");
+    }
+    match path.strip_prefix(directory)? {
+        b"" => Some(b""),
+        rest => rest.strip_prefix(b"/"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_shortened_and_never_rise_above_the_root() {
+        assert_eq!(absolute(b"/a/b", b"../c/./d//e"), b"/a/c/d/e");
+        assert_eq!(absolute(b"/a", b"../../../etc/passwd"), b"/etc/passwd");
+        assert_eq!(absolute(b"/a", b"/"), b"/");
+        assert_eq!(below(b"/a", b"/a/b"), Some(b"b".as_slice()));
+        assert_eq!(below(b"/a", b"/ab"), None);
+        assert_eq!(below(b"/", b"/ab"), Some(b"ab".as_slice()));
+        assert_eq!(below(b"/a", b"/a"), Some(b"".as_slice()));
+    }
+
+    #[test]
+    fn a_thread_gets_the_slot_back_that_it_has_freed() {
+        let mut slots = Slots::default();
+        let first = slots.take(1, 8).unwrap();
+        let second = slots.take(2, 8).unwrap();
+        slots.give(1, first);
+        assert_eq!(slots.take(2, 8), Some(2));
+        assert_eq!(slots.take(1, 8), Some(first));
+        slots.give(2, second);
+        slots.end(2);
+        assert_eq!(slots.take(1, 8), Some(second));
+        assert_eq!(slots.take(1, 3), None);
+    }
+}

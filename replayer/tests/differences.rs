@@ -1,0 +1,117 @@
+//! Results that are not those of the trace are reported, and so are commands that are missing.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod workload;
+
+use std::fs;
+use std::process::Command;
+
+use goanna_tracer::assemble::DataMode;
+use serde_json::Value;
+use workload::{REPLAYER, Workload, compare_traces};
+
+fn workload() -> Workload {
+    let script = "set -e; mkdir d; echo content > d/f; cat d/f > d/g; rm d/f";
+    Workload::new(&["sh", "-c", script], DataMode::Full, |_| {})
+}
+
+#[test]
+fn a_result_that_differs_is_reported_with_call_and_file() {
+    let workload = workload();
+    // The trace makes this directory.
+    fs::create_dir(workload.path("replayed/d")).unwrap();
+    let report = workload.path("report.json");
+    let output = workload.replay(&["--report", report.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("mkdir d: expected 0, got EEXIST"), "{text}");
+    assert!(text.contains("1 result differs"), "{text}");
+    let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    assert_eq!(report["different"], 1);
+    assert_eq!(report["differences"][0]["file"], "d");
+    assert_eq!(report["differences"][0]["got"], "EEXIST");
+}
+
+#[test]
+fn content_that_differs_is_reported() {
+    let script = "set -e; head -c 100 old > copy";
+    let workload = Workload::new(&["sh", "-c", script], DataMode::Hash, |directory| {
+        fs::write(directory.join("old"), "as it was").unwrap();
+    });
+    fs::write(workload.path("replayed/old"), "as it is!").unwrap();
+    let output = workload.replay(&[]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let expected = "read old: expected the content of the trace, got other content";
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn stop_ends_the_replay_at_the_first_difference_and_off_reports_none() {
+    let workload = workload();
+    fs::create_dir(workload.path("replayed/d")).unwrap();
+    let output = workload.replay(&["--verify", "stop"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!workload.path("replayed/d/g").exists());
+    let output = workload.replay(&["--verify", "off"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(workload.path("replayed/d/g").exists());
+}
+
+#[test]
+fn a_replay_stops_where_it_is_told_to() {
+    let workload = workload();
+    // Nothing but the directory is made before its number is reached.
+    let until = (1..20).find(|number| {
+        let output = workload.replay(&["--until", &number.to_string()]);
+        assert_eq!(output.status.code(), Some(0));
+        workload.path("replayed/d").exists()
+    });
+    assert!(until.is_some());
+    assert!(!workload.path("replayed/d/f").exists());
+    fs::remove_dir(workload.path("replayed/d")).unwrap();
+    assert_eq!(workload.replay(&["--until", "0s"]).status.code(), Some(0));
+    assert!(!workload.path("replayed/d").exists());
+}
+
+#[test]
+fn an_operation_that_is_missing_in_one_trace_is_named() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut traces = Vec::new();
+    for (number, script) in ["mkdir a; mkdir b; mkdir c", "mkdir a; mkdir c"]
+        .iter()
+        .enumerate()
+    {
+        let directory = scratch.path().join(format!("d{number}"));
+        fs::create_dir(&directory).unwrap();
+        let trace = scratch.path().join(format!("t{number}"));
+        let program = format!(
+            "import os\nfor name in '{script}'.replace('mkdir ', '').split('; '): os.mkdir(name)"
+        );
+        workload::record(
+            &trace,
+            &directory,
+            &["python3", "-S", "-c", &program],
+            DataMode::None,
+        );
+        traces.push(trace);
+    }
+    let comparison = compare_traces(&traces[0], &traces[1]);
+    assert_eq!(comparison.threads.len(), 1, "{comparison:#?}");
+    let difference = &comparison.threads[0];
+    assert_eq!(difference.first.texts, ["mkdir b 0x1ed = 0"]);
+    assert_eq!(difference.second.length, 0);
+    assert!(compare_traces(&traces[0], &traces[0]).is_equal());
+    let output = Command::new(REPLAYER)
+        .arg("compare")
+        .args(&traces)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("< mkdir b 0x1ed = 0"), "{text}");
+}

@@ -1,0 +1,120 @@
+//! A program is traced natively and replayed on an empty directory: the trees, the traces and the counts of operations are equal.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod workload;
+
+use std::fs;
+
+use goanna_tracer::assemble::DataMode;
+use workload::{Workload, program};
+
+fn of_program(name: &str, args: &[&str]) -> Workload {
+    let program = program(name);
+    let mut command = vec![program.to_str().unwrap()];
+    command.extend(args);
+    Workload::new(&command, DataMode::Full, |_| {})
+}
+
+fn of_script(script: &str) -> Workload {
+    Workload::new(&["sh", "-c", script], DataMode::Full, |_| {})
+}
+
+#[test]
+fn postmark_is_replayed_faithfully() {
+    of_program("postmark", &["20", "60"]).assert_faithful();
+}
+
+#[test]
+fn threads_that_depend_on_each_other_are_replayed_faithfully() {
+    let workload = of_program("writers", &["20"]);
+    assert!(workload.summary.lanes > 1);
+    assert!(workload.summary.dependencies > 0);
+    workload.assert_faithful();
+}
+
+#[test]
+fn a_program_that_fails_often_is_replayed_faithfully() {
+    of_program("failing", &[]).assert_faithful();
+}
+
+#[test]
+fn git_is_replayed_faithfully() {
+    let script = "
+        set -e
+        export HOME=$PWD
+        git init -q . && git config user.email a@b && git config user.name n
+        for i in 1 2 3; do echo line $i > f$i; mkdir -p d$i; cp f$i d$i/g; done
+        git add -A && git commit -qm one && git checkout -q -b x
+        echo more >> f1; git mv f2 d1/f2; git commit -qam two
+        git checkout -q - && git merge -q x && git gc -q && rm f3";
+    of_script(script).assert_faithful();
+}
+
+#[test]
+fn sqlite_with_mapped_files_is_replayed_faithfully() {
+    let script = "
+        set -e
+        { echo 'pragma mmap_size=1000000; create table t(a, b); create index i on t(a); begin;'
+          for i in $(seq 1 60); do echo \"insert into t values($i, hex(randomblob(200)));\"; done
+          echo \"commit; update t set b='x' where a%3=0; delete from t where a%5=0;\"; } | sqlite3 t.db > /dev/null
+        sqlite3 t.db 'pragma mmap_size=1000000; select sum(length(b)) from t; vacuum;' > /dev/null";
+    let workload = of_script(script);
+    workload.assert_faithful();
+    assert!(workload.compare().counts.contains_key("mmap"));
+}
+
+#[test]
+fn processes_with_inherited_descriptors_are_replayed_faithfully() {
+    let script = "
+        set -e
+        exec 3> log
+        (echo child >&3; (echo grandchild >&3) )
+        echo parent >&3
+        exec 4<&3; exec 3>&-; echo last >&4
+        cat log > copy; (cat log; true) >> copy & wait
+        mkdir d; cd d; echo below > f; cd ..; mv d e; rm e/f; rmdir e";
+    of_script(script).assert_faithful();
+}
+
+/// What the trace needs and did not make stands in the compiled replay.
+#[test]
+fn the_initial_state_is_made_from_the_trace() {
+    let script = "
+        set -e
+        head -c 100 old/file > copy; readlink old/link > /dev/null; rm old/gone
+        ! mkdir old/directory 2> /dev/null
+        echo more >> old/grown; mv old moved";
+    let workload = Workload::new(&["sh", "-c", script], DataMode::Full, |directory| {
+        fs::create_dir_all(directory.join("old/directory")).unwrap();
+        for (name, content) in [("file", "as it was"), ("gone", "x"), ("grown", "")] {
+            fs::write(directory.join("old").join(name), content).unwrap();
+        }
+        std::os::unix::fs::symlink("file", directory.join("old/link")).unwrap();
+    });
+    let output = workload.replay(&[]);
+    assert_eq!(output.status.code(), Some(125));
+    let why = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        why.contains("old/file") && why.contains("replayer prepare"),
+        "{why}"
+    );
+    workload.assert_faithful();
+}
+
+/// Without recorded data, sizes and names are the same, and writes write generated content.
+#[test]
+fn a_trace_without_data_gives_files_of_the_same_sizes() {
+    let program = program("postmark");
+    let command = [program.to_str().unwrap(), "5", "0"];
+    let script = format!("{} && echo text > kept", command.join(" "));
+    let workload = Workload::new(&["sh", "-c", &script], DataMode::None, |_| {});
+    assert_eq!(workload.summary.sizes.buffers, 0);
+    workload.replay_traced(&[]);
+    let kept = fs::read(workload.path("replayed/kept")).unwrap();
+    assert_eq!(kept.len(), 5);
+    assert!(workload.compare().is_equal());
+}

@@ -1,0 +1,499 @@
+//! Compiled replays and traces that are made to do harm: refused, or contained below the root.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use amino_schema::replay::{
+    Block, Call, Command, Content, Data, HEAD_LEN, Head, Index, Initial, Lane, Located, Place,
+    Target, Wait, What,
+};
+use goanna_replayer::Error;
+use goanna_replayer::prepare::prepare;
+use goanna_replayer::run::{Options, Reads, Report, Speed, Verify, run};
+use goanna_replayer::stored::Stored;
+use proptest::prelude::*;
+
+fn command(order: u64, call: Call) -> Command {
+    Command {
+        call,
+        order,
+        start_ns: 0,
+        duration_ns: 0,
+        expected: Some(0),
+        is_racy: false,
+        waits: Vec::new(),
+        targets: Vec::new(),
+        numbers: Vec::new(),
+        result: None,
+        text: None,
+        data: None,
+    }
+}
+
+fn place(directory: u32, name: &str) -> Target {
+    let name = name.as_bytes().to_vec();
+    Target::Place(Place { directory, name })
+}
+
+fn on(order: u64, call: Call, target: Target, numbers: &[u64]) -> Command {
+    Command {
+        targets: vec![target],
+        numbers: numbers.to_vec(),
+        ..command(order, call)
+    }
+}
+
+/// Writes a compiled replay with these lanes.
+fn write(path: &Path, mut index: Index, lanes: &[Vec<Command>]) {
+    let mut raw = vec![0; HEAD_LEN];
+    for lane in lanes {
+        let mut block = Block::default();
+        for command in lane {
+            block.push(command);
+        }
+        let offset = raw.len() as u64;
+        let bytes = block.finish();
+        let length = bytes.len() as u32;
+        raw.extend(bytes);
+        let blocks = vec![Located { offset, length }];
+        index.lanes.push(Lane { blocks });
+    }
+    let index_at = raw.len() as u64;
+    let encoded = index.encode();
+    raw.extend(&encoded);
+    let head = Head {
+        index_at,
+        index_len: encoded.len() as u64,
+        index_sum: crc32c::crc32c(&encoded),
+    };
+    raw[..HEAD_LEN].copy_from_slice(&head.encode());
+    fs::write(path, raw).unwrap();
+}
+
+fn options(root: &Path) -> Options {
+    Options {
+        root: root.to_owned(),
+        speed: Speed::Fast,
+        reads: Reads::Now,
+        verify: Verify::Warn,
+        until: None,
+    }
+}
+
+struct Scene {
+    scratch: tempfile::TempDir,
+}
+
+impl Scene {
+    /// A root with links that lead out of it, and what they lead to.
+    fn new() -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        let outside = scratch.path().join("outside");
+        let root = scratch.path().join("root");
+        fs::create_dir_all(&root).unwrap();
+        fs::create_dir_all(outside.join("victims")).unwrap();
+        fs::write(outside.join("victim"), "untouched").unwrap();
+        fs::write(outside.join("victims/one"), "untouched").unwrap();
+        symlink(&outside, root.join("absolute")).unwrap();
+        symlink("../outside", root.join("relative")).unwrap();
+        symlink(outside.join("victim"), root.join("file")).unwrap();
+        Self { scratch }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.scratch.path().join("root")
+    }
+
+    fn run(&self, index: Index, lanes: &[Vec<Command>]) -> Result<Report, Error> {
+        let path = self.scratch.path().join("compiled");
+        write(&path, index, lanes);
+        run(&path, options(&self.root()))
+    }
+
+    fn assert_untouched(&self) {
+        let outside = self.scratch.path().join("outside");
+        let mut names: Vec<_> = fs::read_dir(&outside)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["victim", "victims"]);
+        for name in ["victim", "victims/one"] {
+            let path = outside.join(name);
+            assert_eq!(fs::read_to_string(&path).unwrap(), "untouched");
+            let mode = fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7777, 0o644);
+        }
+    }
+}
+
+fn index(directories: &[&str]) -> Index {
+    Index {
+        directories: directories
+            .iter()
+            .map(|it| it.as_bytes().to_vec())
+            .collect(),
+        slots: 4,
+        mappings: 1,
+        ..Index::default()
+    }
+}
+
+const CREATE: u64 = (libc::O_CREAT | libc::O_RDWR) as u64;
+
+#[test]
+fn links_out_of_the_root_lead_nowhere() {
+    let scene = Scene::new();
+    let directories = ["", "absolute", "relative", "absolute/victims"];
+    let mut commands = Vec::new();
+    let mut add = |call, target, numbers: &[u64]| {
+        let order = commands.len() as u64 + 1;
+        commands.push(on(order, call, target, numbers));
+    };
+    for directory in 1..4 {
+        add(Call::Open, place(directory, "new"), &[CREATE, 0o666]);
+        add(
+            Call::Open,
+            place(directory, "victim"),
+            &[CREATE | libc::O_TRUNC as u64, 0o666],
+        );
+        for call in [
+            Call::Unlink,
+            Call::Rmdir,
+            Call::Mkdir,
+            Call::Truncate,
+            Call::Chmod,
+        ] {
+            for name in ["victim", "victims", "victims/", "one", "made"] {
+                add(call, place(directory, name), &[0]);
+            }
+        }
+        add(
+            Call::Mknod,
+            place(directory, "node"),
+            &[u64::from(libc::S_IFIFO | 0o600)],
+        );
+    }
+    let names = ["file", "file/", "absolute", "absolute/", "relative/"];
+    for name in names {
+        add(Call::Open, place(0, name), &[libc::O_RDWR as u64, 0]);
+        for call in [Call::Truncate, Call::Chmod, Call::Utimes, Call::Chdir] {
+            add(call, place(0, name), &[0]);
+        }
+    }
+    for name in names {
+        let order = commands.len() as u64 + 1;
+        commands.push(Command {
+            text: Some(b"user.mark".to_vec()),
+            data: Some(Data {
+                length: 4,
+                content: Content::Unknown,
+            }),
+            ..on(order, Call::Setxattr, place(0, name), &[0])
+        });
+    }
+    let report = scene.run(index(&directories), &[commands]).unwrap();
+    assert!(report.different() > 0);
+    scene.assert_untouched();
+}
+
+#[test]
+fn names_and_paths_that_leave_the_root_are_refused() {
+    for name in ["..", "../x", "a/b", "/etc/passwd", "", "a\0b", "../"] {
+        let scene = Scene::new();
+        let commands = vec![on(1, Call::Unlink, place(0, name), &[])];
+        let why = scene.run(index(&[""]), &[commands]).unwrap_err();
+        assert!(
+            why.to_string().contains("a name is not one component"),
+            "{why}"
+        );
+        scene.assert_untouched();
+    }
+    for path in ["..", "../outside", "/etc", "a/../..", "a//b", "./a", "a/"] {
+        let scene = Scene::new();
+        let why = scene.run(index(&[path]), &[Vec::new()]).unwrap_err();
+        assert!(
+            why.to_string().contains("a path leaves its directory"),
+            "{path}: {why}"
+        );
+        let initial = Initial {
+            path: path.as_bytes().to_vec(),
+            what: What::Directory,
+            mode: None,
+            owner: None,
+            size: 0,
+            extents: Vec::new(),
+        };
+        let compiled = scene.scratch.path().join("compiled");
+        let initial = vec![initial];
+        write(
+            &compiled,
+            Index {
+                initial,
+                ..index(&[])
+            },
+            &[],
+        );
+        assert!(prepare(&compiled, &scene.root()).is_err());
+        scene.assert_untouched();
+    }
+}
+
+#[test]
+fn an_initial_state_below_a_link_is_made_in_the_root() {
+    let scene = Scene::new();
+    let entry = |path: &str, what| Initial {
+        path: path.as_bytes().to_vec(),
+        what,
+        mode: Some(0o600),
+        owner: None,
+        size: 3,
+        extents: Vec::new(),
+    };
+    let initial = vec![
+        entry("absolute/new", What::Regular),
+        entry("file", What::Regular),
+    ];
+    let compiled = scene.scratch.path().join("compiled");
+    write(
+        &compiled,
+        Index {
+            initial,
+            ..index(&[])
+        },
+        &[],
+    );
+    assert!(prepare(&compiled, &scene.root()).is_err());
+    scene.assert_untouched();
+}
+
+#[test]
+fn devices_are_not_made() {
+    let scene = Scene::new();
+    let mode = u64::from(libc::S_IFBLK | 0o666);
+    let commands = vec![on(1, Call::Mknod, place(0, "disk"), &[mode])];
+    let report = scene.run(index(&[""]), &[commands]).unwrap();
+    assert_eq!(report.first().next().unwrap().got, "EPERM");
+    assert!(!scene.root().join("disk").exists());
+}
+
+#[test]
+fn commands_that_wait_for_each_other_are_refused() {
+    let waiting = |order, lane, other| Command {
+        waits: vec![Wait { lane, order: other }],
+        ..command(order, Call::Begin)
+    };
+    // Each waits for the other: one of the two waits for a later command.
+    let scene = Scene::new();
+    let lanes = [vec![waiting(1, 1, 2)], vec![waiting(2, 0, 1)]];
+    let why = scene.run(index(&[""]), &lanes).unwrap_err();
+    assert!(
+        why.to_string()
+            .contains("waits for itself or a later command"),
+        "{why}"
+    );
+    // A lane that never comes so far, and one that does not exist.
+    let lanes = [vec![waiting(9, 1, 8)], vec![command(2, Call::Begin)]];
+    scene.run(index(&[""]), &lanes).unwrap();
+    let why = scene
+        .run(index(&[""]), &[vec![waiting(9, 7, 8)]])
+        .unwrap_err();
+    assert!(
+        why.to_string().contains("a lane that does not exist"),
+        "{why}"
+    );
+}
+
+#[test]
+fn numbers_that_name_nothing_are_refused_or_fail() {
+    let scene = Scene::new();
+    let slot = |slot| Target::Slot(slot);
+    let why = scene
+        .run(index(&[""]), &[vec![on(1, Call::Close, slot(4), &[])]])
+        .unwrap_err();
+    assert!(
+        why.to_string().contains("a slot that does not exist"),
+        "{why}"
+    );
+    let why = scene
+        .run(
+            index(&[""]),
+            &[vec![on(1, Call::Rmdir, place(3, "x"), &[])]],
+        )
+        .unwrap_err();
+    assert!(
+        why.to_string().contains("a directory that does not exist"),
+        "{why}"
+    );
+    let many = Index {
+        slots: u32::MAX,
+        ..index(&[""])
+    };
+    assert!(scene.run(many, &[]).is_err());
+    let buffers = Content::Buffers(vec![(u64::MAX - 1, 4, 0)]);
+    let write = Command {
+        data: Some(Data {
+            length: 4,
+            content: buffers,
+        }),
+        ..on(1, Call::Write, slot(0), &[])
+    };
+    let why = scene.run(index(&[""]), &[vec![write]]).unwrap_err();
+    assert!(why.to_string().contains("a buffer does not stand"), "{why}");
+    // Sizes and offsets that are negative, or as large as numbers are.
+    let mut commands = vec![Command {
+        result: Some(0),
+        ..on(1, Call::Open, place(0, "f"), &[CREATE, 0o600])
+    }];
+    for number in [u64::MAX, 1 << 63, i64::MAX as u64] {
+        for call in [
+            Call::Read,
+            Call::Pread,
+            Call::Write,
+            Call::Pwrite,
+            Call::Seek,
+            Call::Truncate,
+            Call::Allocate,
+            Call::Readdir,
+            Call::Advise,
+            Call::Map,
+            Call::Touch,
+            Call::Msync,
+            Call::Unmap,
+            Call::Lock,
+            Call::Fcntl,
+            Call::Copy,
+            Call::Clone,
+            Call::Sync,
+        ] {
+            let length = if call == Call::Pwrite { 1 } else { number };
+            // A write of the most that the kernel takes would fill a disk.
+            let is_long = call == Call::Write && number <= i64::MAX as u64;
+            let data = Some(Data {
+                length: if is_long { 1 } else { length },
+                content: Content::Unknown,
+            });
+            let order = commands.len() as u64 + 1;
+            commands.push(Command {
+                data,
+                ..on(order, call, slot(0), &[number; 5])
+            });
+        }
+    }
+    let report = scene.run(index(&[""]), &[commands]).unwrap();
+    assert!(report.different() > 0);
+    scene.assert_untouched();
+}
+
+#[test]
+fn an_initial_file_without_room_is_refused_before_anything_is_made() {
+    let scene = Scene::new();
+    let initial = vec![Initial {
+        path: b"huge".to_vec(),
+        what: What::Regular,
+        mode: None,
+        owner: None,
+        size: u64::MAX,
+        extents: Vec::new(),
+    }];
+    let compiled = scene.scratch.path().join("compiled");
+    write(
+        &compiled,
+        Index {
+            initial,
+            ..index(&[])
+        },
+        &[],
+    );
+    let why = prepare(&compiled, &scene.root()).unwrap_err();
+    assert!(why.to_string().contains("there is room for"), "{why}");
+    assert!(!scene.root().join("huge").exists());
+}
+
+#[test]
+fn what_is_no_compiled_replay_is_refused() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("file");
+    for content in [
+        &b""[..],
+        b"short",
+        &[0; 36],
+        &[7; 4096],
+        b"\x89GRP\r\n\x1a\n",
+    ] {
+        fs::write(&path, content).unwrap();
+        assert!(Stored::open(&path).is_err());
+    }
+}
+
+proptest! {
+    /// Whatever stands in a block with the right checksum: it is refused, or gives commands that stay in their bounds.
+    #[test]
+    fn any_block_gives_commands_within_bounds_or_an_error(
+        payload in prop::collection::vec(any::<u8>(), 0..300),
+        count in 0u32..20,
+        lane in 0u32..3,
+    ) {
+        let mut raw = count.to_le_bytes().to_vec();
+        raw.extend(crc32c::crc32c(&payload).to_le_bytes());
+        raw.extend(7u64.to_le_bytes());
+        raw.extend(&payload);
+        let mut commands = Block::commands(&raw, lane, 7).unwrap();
+        let mut last = 7;
+        while let Ok(Some(command)) = commands.next() {
+            prop_assert!(command.order > last);
+            last = command.order;
+            for wait in &command.waits {
+                prop_assert!(wait.order < command.order && wait.lane != lane);
+            }
+            for target in &command.targets {
+                if let Target::Place(place) = target {
+                    let name = place.name.strip_suffix(b"/").unwrap_or(&place.name);
+                    prop_assert!(!name.is_empty() && name != b".." && !name.contains(&b'/'));
+                }
+            }
+        }
+    }
+
+    /// A compiled replay with altered bytes, and with checksums that are right again, is read without harm.
+    #[test]
+    fn an_altered_index_is_refused_or_read(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("compiled");
+        let initial = vec![Initial {
+            path: b"a/b".to_vec(),
+            what: What::Regular,
+            mode: Some(0o600),
+            owner: Some((1, 2)),
+            size: 10,
+            extents: Vec::new(),
+        }];
+        write(&path, Index { initial, ..index(&["", "a"]) }, &[vec![command(1, Call::Begin)]]);
+        let mut raw = fs::read(&path).unwrap();
+        let head = Head::decode(&raw).unwrap();
+        let at = head.index_at as usize;
+        for (place, byte) in changes {
+            let length = raw.len() - at;
+            raw[at + place.index(length)] = byte;
+        }
+        let index_sum = crc32c::crc32c(&raw[at..]);
+        raw[..HEAD_LEN].copy_from_slice(&Head { index_sum, ..head }.encode());
+        fs::write(&path, raw).unwrap();
+        if let Ok(stored) = Stored::open(&path) {
+            for directory in &stored.index.directories {
+                prop_assert!(!directory.starts_with(b"/"));
+            }
+            for file in &stored.index.initial {
+                prop_assert!(!file.path.split(|byte| *byte == b'/').any(|part| part == b".."));
+            }
+        }
+    }
+}
