@@ -59,6 +59,8 @@ pub struct Ended<'a> {
     pub subject: &'a Subject,
     /// What it called.
     pub call: &'a DecodedCall,
+    /// When it was seen to begin, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub entered_ns: u64,
     /// How it ended; `None` when the thread died in it.
     pub outcome: Option<&'a Outcome>,
     /// The files that arguments (by index) or the result (index 6) name, after the call.

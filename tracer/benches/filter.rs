@@ -28,9 +28,9 @@ fn call() -> Call {
                 resolved: None,
             }],
         },
+        entered_ns: 1,
         outcome: Some(Outcome {
             result: 3,
-            entered_ns: 1,
             left_ns: 2,
             treatment: Treatment::Kernel,
         }),

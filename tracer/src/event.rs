@@ -126,6 +126,8 @@ pub struct Call {
     pub subject: Subject,
     /// What it called.
     pub call: DecodedCall,
+    /// When it was seen to begin, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub entered_ns: u64,
     /// How it ended; `None` when the thread died in it, or the capture ended first.
     pub outcome: Option<Outcome>,
     /// The files that arguments (by index) or the result (index 6) name, after the call.

@@ -32,7 +32,7 @@ impl Assembly for Small {
         let Event::Call(call) = event else {
             return Ok(());
         };
-        let time = call.outcome.map_or(0, |it| it.entered_ns);
+        let time = call.entered_ns;
         let values = [Field::Number(call.call.nr.into()), Field::Number(time)];
         out.put(0, call.subject.tid as u64, time, &values)
     }

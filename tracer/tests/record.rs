@@ -61,6 +61,25 @@ fn the_exit_status_is_the_commands_or_says_why_there_is_none() {
 }
 
 #[test]
+fn a_call_that_does_not_return_has_the_time_of_its_entry() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "sh -c 'kill -9 $$'; exit 3";
+    let recorded = goanna_trace(directory.path(), &["-o", "t", "--", "sh", "-c", script]);
+    assert_eq!(recorded.status.code(), Some(3));
+    let json = ["export", "--format", "json", "-o", "-", "t"];
+    let shown = String::from_utf8(goanna_trace(directory.path(), &json).stdout).unwrap();
+    let unfinished: Vec<&str> = shown
+        .lines()
+        .filter(|line| line.contains("\"message\":\"exit_group\""))
+        .collect();
+    assert!(!unfinished.is_empty());
+    for line in unfinished {
+        assert!(line.contains("\"time\":"), "{line}");
+        assert!(!line.contains("\"duration\":"), "{line}");
+    }
+}
+
+#[test]
 fn a_filter_selects_what_is_in_the_trace() {
     let directory = tempfile::tempdir().unwrap();
     let filter = "op == create and name == made";

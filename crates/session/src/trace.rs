@@ -103,6 +103,7 @@ impl Observer for Recorder {
         self.take(Event::Call(Box::new(Call {
             subject: call.subject.clone(),
             call: call.call.clone(),
+            entered_ns: call.entered_ns,
             outcome: call.outcome.copied(),
             files: call.files.to_vec(),
         })));

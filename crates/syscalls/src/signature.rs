@@ -119,6 +119,10 @@ pub enum Kind {
     InputMessage,
     /// A `struct msghdr` whose buffers the kernel fills.
     OutputMessage,
+    /// An array of `struct mmsghdr` whose buffers the program hands to the kernel; the number is in the given argument.
+    InputMessages(u8),
+    /// An array of `struct mmsghdr` whose buffers the kernel fills; the number is in the given argument, that of the filled ones is the result.
+    OutputMessages(u8),
     /// A socket address that the program hands to the kernel; its length is the given argument.
     InputSocketAddress(u8),
     /// A socket address that the kernel hands to the program; the given argument is the address of its length.
@@ -131,6 +135,8 @@ pub enum Kind {
     DescriptorPair,
     /// The third argument of fcntl(2): what it is depends on the second.
     FcntlArgument,
+    /// The second argument of prctl(2): what it is depends on the first.
+    PrctlArgument,
     /// The third argument of ioctl(2): what it is depends on the second.
     IoctlArgument,
 }
@@ -145,6 +151,7 @@ impl Kind {
                 | Self::OutputStructure(_)
                 | Self::OutputVector(_)
                 | Self::OutputMessage
+                | Self::OutputMessages(_)
                 | Self::OutputSocketAddress(_)
                 | Self::OutputTime(_)
                 | Self::DescriptorPair

@@ -40,6 +40,15 @@ pub enum Value {
         /// What it names.
         file: Option<Box<[u8]>>,
     },
+    /// The buffers of messages, as many of their bytes as were asked for, and the descriptors that they pass (`SCM_RIGHTS`).
+    Message {
+        /// Bytes of all buffers together.
+        len: u64,
+        /// Those that were copied; empty when nobody asked for data.
+        data: Box<[u8]>,
+        /// Numbers of the descriptors: of the sender's for a message sent, of the receiver's for one received.
+        descriptors: Box<[i32]>,
+    },
     /// Bytes handed over, a structure, an address of a socket; or as many of them as were asked for, with the whole length.
     Bytes {
         /// Bytes of the whole argument.
@@ -92,8 +101,6 @@ pub struct Subject {
 pub struct Outcome {
     /// The result register: a number from -4095 to -1 is an errno.
     pub result: i64,
-    /// When it was seen to begin, in nanoseconds of `CLOCK_MONOTONIC`.
-    pub entered_ns: u64,
     /// When it was seen to end, in nanoseconds of `CLOCK_MONOTONIC`.
     pub left_ns: u64,
     /// Where it was performed.

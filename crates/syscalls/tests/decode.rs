@@ -193,7 +193,7 @@ fn vectors_and_messages_are_gathered() {
     );
     assert_eq!(
         call("sendmsg", [1, 0x2000, 0, 0, 0, 0], &memory).args[1],
-        bytes(6, b"abcdef")
+        message(6, b"abcdef", &[])
     );
     let unread = |count| {
         call("writev", [1, 0x1000, count, 0, 0, 0], &memory)
@@ -204,12 +204,83 @@ fn vectors_and_messages_are_gathered() {
     assert_eq!(unread(u64::MAX), Value::Unread(0x1000));
     let counted = decode(20, [1, 0x3000, 2, 0, 0, 0], &memory, &Limits::default());
     assert_eq!(counted.args[1], bytes(u64::MAX, b""));
-    for (name, at) in [("readv", 0x1000), ("recvmsg", 0x2000)] {
+    let read = [
+        ("readv", 0x1000, bytes(3, b"abc")),
+        ("recvmsg", 0x2000, message(3, b"abc", &[])),
+    ];
+    for (name, at, expected) in read {
         let mut read = call(name, [0, at, 3, 0, 0, 0], &memory);
         assert_eq!(read.args[1], Value::Unread(at));
         read.complete(3, &memory, &ALL);
-        assert_eq!(read.args[1], bytes(3, b"abc"), "{name}");
+        assert_eq!(read.args[1], expected, "{name}");
     }
+}
+
+fn message(len: u64, data: &[u8], descriptors: &[i32]) -> Value {
+    Value::Message {
+        len,
+        data: data.into(),
+        descriptors: descriptors.into(),
+    }
+}
+
+/// A control message of socket level, with padding.
+fn control(kind: i32, data: &[i32]) -> Vec<u8> {
+    let mut control = words(&[16 + 4 * data.len() as u64]);
+    for number in [libc::SOL_SOCKET, kind].iter().chain(data) {
+        control.extend(number.to_le_bytes());
+    }
+    control.resize(control.len().next_multiple_of(8), 0);
+    control
+}
+
+#[test]
+fn descriptors_that_messages_pass_are_listed() {
+    let vector = words(&[0x100, 3]);
+    let mut controls = control(libc::SCM_CREDENTIALS, &[1, 2, 3]);
+    controls.extend(control(libc::SCM_RIGHTS, &[5, 9, 12]));
+    let len = controls.len() as u64;
+    let header = words(&[0, 0, 0x1000, 1, 0x2000, len, 0]);
+    // The second message's control data has a length that lies, the third's cannot be read.
+    let torn = words(&[
+        4000,
+        libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32,
+    ]);
+    let mut headers = [header.clone(), words(&[3])].concat();
+    headers.extend(words(&[0, 0, 0x1000, 1, 0x3000, 16, 0, 2]));
+    headers.extend(words(&[0, 0, 0x1000, 1, 0x10_0000, 16, 0, 0]));
+    let memory = Fake::with(&[
+        (0x100, b"abc"),
+        (0x1000, &vector),
+        (0x2000, &controls),
+        (0x3000, &torn),
+        (0x4000, &header),
+        (0x5000, &headers),
+    ]);
+    let sent = call("sendmsg", [1, 0x4000, 0, 0, 0, 0], &memory);
+    assert_eq!(sent.args[1], message(3, b"abc", &[5, 9, 12]));
+    let sent = call("sendmmsg", [1, 0x5000, 3, 0, 0, 0], &memory);
+    assert_eq!(sent.args[1], message(9, b"abcabcabc", &[5, 9, 12]));
+    let too_many = call("sendmmsg", [1, 0x5000, 1025, 0, 0, 0], &memory);
+    assert_eq!(too_many.args[1], Value::Unread(0x5000));
+    let mut received = call("recvmmsg", [1, 0x5000, 3, 0, 0, 0], &memory);
+    assert_eq!(received.args[1], Value::Unread(0x5000));
+    received.complete(2, &memory, &ALL);
+    assert_eq!(received.args[1], message(5, b"abcab", &[5, 9, 12]));
+}
+
+#[test]
+fn a_name_is_the_only_string_among_the_arguments_of_prctl() {
+    let memory = Fake::with(&[(0x100, b"worker\0")]);
+    let of = |operation: i32| {
+        let raw = [operation as u64, 0x100, 0, 0, 0, 0];
+        call("prctl", raw, &memory).args.remove(1)
+    };
+    assert_eq!(
+        of(libc::PR_SET_NAME),
+        Value::Text(b"worker".as_slice().into())
+    );
+    assert_eq!(of(libc::PR_SET_PDEATHSIG), Value::Unsigned(0x100));
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn every_call_has_the_arguments_that_the_kernel_takes() {
                     assert_eq!(param.bits, bits(kernel_type), "{place}");
                     assert!(!pointer, "{place}");
                 }
-                Kind::FcntlArgument | Kind::IoctlArgument => {
+                Kind::FcntlArgument | Kind::IoctlArgument | Kind::PrctlArgument => {
                     assert_eq!(kernel_type, "unsigned long")
                 }
                 Kind::Address => assert_eq!(bits(kernel_type), 64, "{place}"),
@@ -141,6 +141,9 @@ fn every_call_has_the_arguments_that_the_kernel_takes() {
                 }
                 Kind::InputMessage | Kind::OutputMessage => {
                     assert!(kernel_type.contains("user_msghdr *"), "{place}")
+                }
+                Kind::InputMessages(_) | Kind::OutputMessages(_) => {
+                    assert!(kernel_type.contains("mmsghdr *"), "{place}")
                 }
                 Kind::InputSocketAddress(_) | Kind::OutputSocketAddress(_) => {
                     assert!(kernel_type.contains("struct sockaddr *"), "{place}")

@@ -175,7 +175,6 @@ impl Supervisor {
         let monitor = Arc::clone(&self.monitor);
         let outcome = end.map(|(result, left_ns)| Outcome {
             result,
-            entered_ns: open.entered_ns,
             left_ns,
             treatment,
         });
@@ -194,6 +193,7 @@ impl Supervisor {
         let ended = Ended {
             subject: &open.subject,
             call: &open.call,
+            entered_ns: open.entered_ns,
             outcome: outcome.as_ref(),
             files: &files,
         };

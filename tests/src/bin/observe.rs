@@ -45,6 +45,9 @@ fn value(value: &Value) -> Json {
             json!({"fd": number, "file": file.as_deref().map(text)})
         }
         Value::Bytes { len, .. } => json!({"len": len}),
+        Value::Message {
+            len, descriptors, ..
+        } => json!({"len": len, "descriptors": descriptors}),
         Value::Texts(texts) => json!(texts.iter().map(|one| text(one)).collect::<Vec<_>>()),
         Value::Times(times) => json!(
             times

@@ -84,7 +84,7 @@ impl Aggregate {
         let result = call.outcome.map_or(0, |it| it.result);
         let took = call
             .outcome
-            .map_or(0, |it| it.left_ns.saturating_sub(it.entered_ns));
+            .map_or(0, |it| it.left_ns.saturating_sub(call.entered_ns));
         let moves = call.call.signature.is_some_and(|it| {
             it.returns == Returns::Size && it.class.intersects(Class::READ | Class::WRITE)
         });
@@ -226,7 +226,7 @@ impl Assembly for Aggregate {
         match event {
             Event::Call(call) => {
                 self.count(call);
-                let now = call.outcome.map_or(self.last_ns, |it| it.left_ns);
+                let now = call.outcome.map_or(call.entered_ns, |it| it.left_ns);
                 self.last_ns = self.last_ns.max(now);
                 let Some(period) = self.period_ns else {
                     return Ok(());

@@ -65,6 +65,10 @@ pub(super) enum Part {
     Nanoseconds(u8),
     /// One of a pair of descriptors.
     Paired(u8),
+    /// The descriptors that a message passes.
+    Descriptors,
+    /// A string, where the argument may be a number instead.
+    Text,
 }
 
 /// Part of a file's description.
@@ -417,17 +421,28 @@ impl Builder {
                     self.own(&format!("{name}.{number}"), "fd", "", I32, source);
                 }
             }
-            Kind::Input(_)
-            | Kind::Output(_)
-            | Kind::InputVector(_)
-            | Kind::OutputVector(_)
-            | Kind::InputMessage
-            | Kind::OutputMessage => {
-                self.own(name, "address", "", U64, whole);
-                self.part(index, name, "length", Part::Length, U64);
-                self.part(index, name, "hash", Part::Hash, BYTES);
+            Kind::PrctlArgument => {
+                self.own(name, "number", "", U64, Source::Register(index));
+                self.part(index, name, "text", Part::Text, BYTES);
+            }
+            Kind::Input(_) | Kind::Output(_) | Kind::InputVector(_) | Kind::OutputVector(_) => {
+                self.buffers(index, name);
+            }
+            Kind::InputMessage
+            | Kind::OutputMessage
+            | Kind::InputMessages(_)
+            | Kind::OutputMessages(_) => {
+                self.buffers(index, name);
+                self.part(index, name, "descriptors", Part::Descriptors, BYTES);
             }
         }
+    }
+
+    fn buffers(&mut self, index: u8, name: &str) {
+        let whole = Source::Argument(index, Part::Whole);
+        self.own(name, "address", "", U64, whole);
+        self.part(index, name, "length", Part::Length, U64);
+        self.part(index, name, "hash", Part::Hash, BYTES);
     }
 
     fn descriptor(&mut self, index: u8, name: &str, cell: &str, file: &str) {

@@ -89,8 +89,8 @@ impl StreamAssembly {
         let sources = sources.unwrap_or_default();
         let mut values = Vec::with_capacity(sources.len());
         values.extend(sources.iter().map(|source| self.value(call, *source)));
-        let time = call.outcome.map_or(0, |outcome| outcome.entered_ns);
-        out.put(position, call.subject.tid as u64, time, &values)
+        let tid = call.subject.tid as u64;
+        out.put(position, tid, call.entered_ns, &values)
     }
 
     /// Stores contents, and makes what several values borrow from.
@@ -101,7 +101,9 @@ impl StreamAssembly {
         let ends = self.hashes_end.iter_mut().zip(self.ends.iter_mut());
         for (argument, (hashes_end, end)) in arguments.zip(ends) {
             match argument {
-                calls::Value::Bytes { data, .. } if self.data != DataMode::None => {
+                calls::Value::Bytes { data, .. } | calls::Value::Message { data, .. }
+                    if self.data != DataMode::None =>
+                {
                     for chunk in data.chunks(CHUNK) {
                         let mut hash = [0; HASH];
                         let whole = Sha256::digest(chunk);
@@ -121,6 +123,13 @@ impl StreamAssembly {
                         }
                     }
                 }
+                _ => {}
+            }
+            match argument {
+                calls::Value::Message { descriptors, .. } => {
+                    let numbers: Vec<String> = descriptors.iter().map(i32::to_string).collect();
+                    self.texts.extend_from_slice(numbers.join(",").as_bytes());
+                }
                 calls::Value::Texts(texts) => {
                     for text in texts {
                         self.texts.extend_from_slice(text);
@@ -136,15 +145,15 @@ impl StreamAssembly {
     }
 
     fn value<'a>(&'a self, call: &'a Call, source: Source) -> Value<'a> {
-        let outcome = |of: fn(&calls::Outcome) -> u64| match &call.outcome {
+        let outcome = |of: &dyn Fn(&calls::Outcome) -> u64| match &call.outcome {
             Some(outcome) => Value::Number(of(outcome)),
             None => Value::Absent,
         };
         match source {
-            Source::Time => outcome(|it| it.entered_ns),
-            Source::Duration => outcome(|it| it.left_ns.saturating_sub(it.entered_ns)),
-            Source::Result => outcome(|it| it.result as u64),
-            Source::Treatment => outcome(|it| match it.treatment {
+            Source::Time => Value::Number(call.entered_ns),
+            Source::Duration => outcome(&|it| it.left_ns.saturating_sub(call.entered_ns)),
+            Source::Result => outcome(&|it| it.result as u64),
+            Source::Treatment => outcome(&|it| match it.treatment {
                 Treatment::Kernel => 0,
                 Treatment::Monitor => 1,
                 Treatment::Process => 2,
@@ -200,8 +209,14 @@ impl StreamAssembly {
                 .as_deref()
                 .or_else(file)
                 .map_or(Value::Absent, Value::Bytes),
-            (Part::Length, Given::Bytes { len, .. }) => Value::Number(*len),
-            (Part::Hash, Given::Bytes { .. }) => {
+            (Part::Length, Given::Bytes { len, .. } | Given::Message { len, .. }) => {
+                Value::Number(*len)
+            }
+            (Part::Descriptors, Given::Message { descriptors, .. }) if !descriptors.is_empty() => {
+                text_value(slice(&self.texts, &self.ends, index))
+            }
+            (Part::Text, Given::Text(text)) => text_value(text),
+            (Part::Hash, Given::Bytes { .. } | Given::Message { .. }) => {
                 match slice(&self.hashes, &self.hashes_end, index) {
                     [] => Value::Absent,
                     hashes => Value::Bytes(hashes),

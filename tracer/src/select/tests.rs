@@ -37,7 +37,6 @@ fn file(inode: u64, links: u64, path: &str) -> File {
 fn call(nr: u32, subject: Subject, result: i64, args: Vec<Value>, files: Vec<(u8, File)>) -> Call {
     let outcome = Outcome {
         result,
-        entered_ns: 0,
         left_ns: 1,
         treatment: Treatment::Kernel,
     };
@@ -50,6 +49,7 @@ fn call(nr: u32, subject: Subject, result: i64, args: Vec<Value>, files: Vec<(u8
     Call {
         subject,
         call,
+        entered_ns: 0,
         outcome: Some(outcome),
         files,
     }

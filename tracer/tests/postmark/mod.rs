@@ -84,10 +84,10 @@ impl Workload {
         let subject = self.random.choice(&self.threads).unwrap().clone();
         let outcome = Outcome {
             result,
-            entered_ns: self.now_ns,
             left_ns: self.now_ns + took,
             treatment: Treatment::Kernel,
         };
+        let entered_ns = self.now_ns;
         self.now_ns += took;
         self.events.push(Event::Call(Box::new(Call {
             subject,
@@ -97,6 +97,7 @@ impl Workload {
                 raw: [0; 6],
                 args,
             },
+            entered_ns,
             outcome: Some(outcome),
             files,
         })));

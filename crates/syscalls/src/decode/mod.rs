@@ -92,13 +92,15 @@ impl DecodedCall {
         }
     }
 
-    /// What argument `index` of this call is: as the signature says, or, for the third of fcntl(2) and ioctl(2), as the second one says.
+    /// What argument `index` of this call is: as the signature says, or, for the third of fcntl(2) and ioctl(2) and the second of prctl(2), as
+    /// the one before it says.
     pub fn kind_of(&self, index: usize) -> Option<Kind> {
         let kind = self.signature?.params.get(index)?.kind;
         let command = self.register(1) as u32;
         Some(match kind {
             Kind::FcntlArgument => kind_of_fcntl(command as i32),
             Kind::IoctlArgument => kind_of_ioctl(command.into()),
+            Kind::PrctlArgument if self.register(0) as i32 == libc::PR_SET_NAME => Kind::Text,
             kind => kind,
         })
     }
@@ -164,6 +166,7 @@ impl DecodedCall {
             | Kind::Uid
             | Kind::Gid
             | Kind::FcntlArgument
+            | Kind::PrctlArgument
             | Kind::IoctlArgument => Value::Unsigned(unsigned(register, param.bits)),
             Kind::Descriptor | Kind::Directory => Value::Descriptor {
                 number: register as i32,
@@ -199,6 +202,7 @@ impl DecodedCall {
             }
             Kind::InputVector(count) => reader.vector(address, self.number(count), None),
             Kind::InputMessage => reader.message(address, None),
+            Kind::InputMessages(count) => reader.messages(address, self.number(count), false),
             Kind::InputSocketAddress(len) => reader.socket_address(address, self.number(len)),
             Kind::Times(format, count) => reader.times(address, format, count),
             _ => None,
@@ -224,6 +228,9 @@ impl DecodedCall {
             }
             Kind::OutputVector(count) => reader.vector(address, self.number(count), Some(result)),
             Kind::OutputMessage => reader.message(address, Some(result)),
+            Kind::OutputMessages(count) => {
+                reader.messages(address, result.min(self.number(count)), true)
+            }
             Kind::OutputSocketAddress(len) => {
                 let len = reader.number_32(self.register(usize::from(len)))?;
                 reader.socket_address(address, len.into())

@@ -7,6 +7,12 @@ use crate::{Limits, Memory, Time, Value};
 const VECTOR_MAX: u64 = 1024;
 /// `struct sockaddr_storage`.
 const SOCKET_ADDRESS_MAX: usize = 128;
+/// `struct msghdr`, `struct mmsghdr`, `struct cmsghdr`.
+const MSGHDR: usize = 56;
+const MMSGHDR: u64 = 64;
+const CMSGHDR: usize = 16;
+/// Bytes of control messages that are read of one message: SCM_RIGHTS passes 253 descriptors at most.
+const CONTROL_MAX: usize = 4096;
 /// Strings are read up to the next multiple of this, so that no read crosses a page without need.
 const STEP: u64 = 256;
 
@@ -100,11 +106,26 @@ impl Reader<'_> {
 
     /// The buffers of `count` elements of `struct iovec`; `filled`: only so many bytes of them hold something.
     pub fn vector(&self, address: u64, count: u64, filled: Option<u64>) -> Option<Value> {
+        let mut data = Vec::new();
+        let len = self.buffers(address, count, filled, &mut data)?;
+        Some(Value::Bytes {
+            len,
+            data: data.into(),
+        })
+    }
+
+    /// Appends what buffers hold to `data`, up to the limit. How many bytes they hold.
+    fn buffers(
+        &self,
+        address: u64,
+        count: u64,
+        filled: Option<u64>,
+        data: &mut Vec<u8>,
+    ) -> Option<u64> {
         if count > VECTOR_MAX {
             return None;
         }
         let mut total = 0_u64;
-        let mut data = Vec::new();
         let elements = self.copy(address, 16 * count as usize)?;
         for element in elements.chunks_exact(16) {
             let (base, len) = (field(element, 0)?, field(element, 8)?);
@@ -116,23 +137,48 @@ impl Reader<'_> {
             }
             total = total.saturating_add(here);
         }
-        Some(Value::Bytes {
-            len: total,
-            data: data.into(),
-        })
+        Some(total)
     }
 
-    /// The buffers of a `struct msghdr`.
+    /// The buffers of a `struct msghdr`, and the descriptors that it passes.
     pub fn message(&self, address: u64, filled: Option<u64>) -> Option<Value> {
-        let header: [u8; 56] = self.exact(address)?;
-        let (vector, count) = (field(&header, 16)?, field(&header, 24)?);
-        if count == 0 {
-            return Some(Value::Bytes {
-                len: 0,
-                data: Box::default(),
-            });
+        let mut message = Message::default();
+        self.add_message(address, filled, &mut message)?;
+        Some(message.into())
+    }
+
+    /// The same of `count` elements of `struct mmsghdr`. `filled`: the kernel has filled them, and says how far.
+    pub fn messages(&self, address: u64, count: u64, filled: bool) -> Option<Value> {
+        if count > VECTOR_MAX {
+            return None;
         }
-        self.vector(vector, count, filled)
+        let mut message = Message::default();
+        for index in 0..count {
+            let at = address.checked_add(index * MMSGHDR)?;
+            let len = match filled {
+                true => Some(self.number_32(at.checked_add(MSGHDR as u64)?)?.into()),
+                false => None,
+            };
+            self.add_message(at, len, &mut message)?;
+        }
+        Some(message.into())
+    }
+
+    fn add_message(&self, address: u64, filled: Option<u64>, all: &mut Message) -> Option<()> {
+        let header: [u8; MSGHDR] = self.exact(address)?;
+        let (vector, count) = (field(&header, 16)?, field(&header, 24)?);
+        if count > 0 {
+            let len = self.buffers(vector, count, filled, &mut all.data)?;
+            all.len = all.len.saturating_add(len);
+        }
+        let (control, len) = (field(&header, 32)?, field(&header, 40)?);
+        if control != 0 {
+            let len = usize::try_from(len).unwrap_or(CONTROL_MAX).min(CONTROL_MAX);
+            // What cannot be read passes nothing: the call fails.
+            let control = self.copy(control, len).unwrap_or_default();
+            all.add_descriptors(&control);
+        }
+        Some(())
     }
 
     pub fn socket_address(&self, address: u64, len: u64) -> Option<Value> {
@@ -162,6 +208,45 @@ impl Reader<'_> {
     pub fn pair(&self, address: u64) -> Option<Value> {
         let both = self.number(address)?;
         Some(Value::DescriptorPair([both as i32, (both >> 32) as i32]))
+    }
+}
+
+/// Messages, put together.
+#[derive(Default)]
+struct Message {
+    len: u64,
+    data: Vec<u8>,
+    descriptors: Vec<i32>,
+}
+
+impl Message {
+    /// Adds the descriptors in control messages: of those each one is a `struct cmsghdr` (length with the header, level, type) and its data, at
+    /// multiples of 8 bytes.
+    fn add_descriptors(&mut self, mut control: &[u8]) {
+        while let Some(header) = control.first_chunk::<CMSGHDR>() {
+            let [len, kind] = [0, 8].map(|at| field(header, at).unwrap_or(0));
+            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            let Some(data) = control.get(CMSGHDR..len) else {
+                return;
+            };
+            let (level, kind) = (kind as i32, (kind >> 32) as i32);
+            if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let numbers = data.chunks_exact(4).filter_map(|one| one.first_chunk());
+                let numbers = numbers.map(|one| i32::from_le_bytes(*one));
+                self.descriptors.extend(numbers);
+            }
+            control = control.get(len.next_multiple_of(8)..).unwrap_or_default();
+        }
+    }
+}
+
+impl From<Message> for Value {
+    fn from(message: Message) -> Self {
+        Self::Message {
+            len: message.len,
+            data: message.data.into(),
+            descriptors: message.descriptors.into(),
+        }
     }
 }
 

@@ -83,6 +83,7 @@ mod tests {
                     Kind::Input(Extent::Items { count: at, .. }) => at,
                     Kind::Output(Extent::Items { count: at, .. } | Extent::Pointed(at)) => at,
                     Kind::InputVector(at) | Kind::OutputVector(at) => at,
+                    Kind::InputMessages(at) | Kind::OutputMessages(at) => at,
                     Kind::InputSocketAddress(at) | Kind::OutputSocketAddress(at) => at,
                     Kind::InputStructure(_, Some(at)) | Kind::OutputText(at) => at,
                     Kind::Path(
@@ -101,8 +102,10 @@ mod tests {
                         Kind::Path(_) => matches!(target.kind, Kind::Flags(_)),
                         Kind::Output(Extent::Pointed(_)) | Kind::OutputSocketAddress(_) =>
                             matches!(target.kind, Kind::Address),
-                        Kind::InputVector(_) | Kind::OutputVector(_) =>
-                            matches!(target.kind, Kind::Count),
+                        Kind::InputVector(_)
+                        | Kind::OutputVector(_)
+                        | Kind::InputMessages(_)
+                        | Kind::OutputMessages(_) => matches!(target.kind, Kind::Count),
                         _ => matches!(target.kind, Kind::Size | Kind::Count | Kind::Signed),
                     }),
                     "{} {}",

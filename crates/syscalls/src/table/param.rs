@@ -43,6 +43,7 @@ plain! {
     output_message OutputMessage 64
     pair DescriptorPair 64
     fcntl_argument FcntlArgument 64
+    prctl_argument PrctlArgument 64
     ioctl_argument IoctlArgument 64
 }
 
@@ -120,6 +121,15 @@ pub(super) const fn input_vector(name: &'static str, count: u8) -> Param {
 
 pub(super) const fn output_vector(name: &'static str, count: u8) -> Param {
     param(name, Kind::OutputVector(count), 64)
+}
+
+/// `struct mmsghdr`s, as many as argument `count` says.
+pub(super) const fn input_messages(name: &'static str, count: u8) -> Param {
+    param(name, Kind::InputMessages(count), 64)
+}
+
+pub(super) const fn output_messages(name: &'static str, count: u8) -> Param {
+    param(name, Kind::OutputMessages(count), 64)
 }
 
 /// A socket address of as many bytes as argument `length` says.

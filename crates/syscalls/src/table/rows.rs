@@ -4,11 +4,11 @@
 
 use super::param::{
     addr, choice, count, count_int, device, dir, fcntl_argument, fd, flags, flags_long, gid, input,
-    input_address, input_message, input_vector, int, ioctl_argument, long, mode, mode_int, offset,
-    offset_pointer, output, output_address, output_message, output_structure, output_text,
-    output_time, output_vector, pair, path, path_kept, path_kept_unless, path_opened,
-    path_opened_how, path_unless, pid, pid_long, signal, size, size_int, structure, text, texts,
-    times, uid, uint, ulong,
+    input_address, input_message, input_messages, input_vector, int, ioctl_argument, long, mode,
+    mode_int, offset, offset_pointer, output, output_address, output_message, output_messages,
+    output_structure, output_text, output_time, output_vector, pair, path, path_kept,
+    path_kept_unless, path_opened, path_opened_how, path_unless, pid, pid_long, prctl_argument,
+    signal, size, size_int, structure, text, texts, times, uid, uint, ulong,
 };
 use super::row;
 use crate::Operation::*;
@@ -192,7 +192,7 @@ pub static SIGNATURES: &[Signature] = &[
     row(154, "modify_ldt", System, NONE, Returns::Number, &[int("func"), addr("ptr"), size("bytecount")]),
     row(155, "pivot_root", Mount, DIRECTORY, Returns::Zero, &[path("new_root"), path("put_old")]),
     row(156, "_sysctl", System, NONE, Returns::Zero, &[addr("args")]),
-    row(157, "prctl", System, NONE, Returns::Number, &[choice("op", &PRCTL_OPERATIONS), ulong("arg2"), ulong("arg3"), ulong("arg4"), ulong("arg5")]),
+    row(157, "prctl", System, NONE, Returns::Number, &[choice("op", &PRCTL_OPERATIONS), prctl_argument("arg2"), ulong("arg3"), ulong("arg4"), ulong("arg5")]),
     row(158, "arch_prctl", System, NONE, Returns::Zero, &[int("op"), addr("addr")]),
     row(159, "adjtimex", Time, NONE, Returns::Number, &[addr("buf")]),
     row(160, "setrlimit", Limit, NONE, Returns::Zero, &[choice("resource", &RESOURCE_LIMITS), structure("rlim", &RLIMIT, None)]),
@@ -334,7 +334,7 @@ pub static SIGNATURES: &[Signature] = &[
     row(296, "pwritev", Write, WRITE, Returns::Size, &[fd("fd"), input_vector("iov", 2), count("iovcnt"), offset("pos_l"), ulong("pos_h")]),
     row(297, "rt_tgsigqueueinfo", Kill, PROCESS, Returns::Zero, &[pid("tgid"), pid("tid"), signal("sig"), addr("info")]),
     row(298, "perf_event_open", Trace, NONE, Returns::Descriptor, &[addr("attr"), pid("pid"), int("cpu"), fd("group_fd"), ulong("flags")]),
-    row(299, "recvmmsg", Receive, NETWORK, Returns::Number, &[fd("sockfd"), addr("msgvec"), count_int("vlen"), flags("flags", &MESSAGE_FLAGS), times("timeout", Timespec, 1)]),
+    row(299, "recvmmsg", Receive, NETWORK, Returns::Number, &[fd("sockfd"), output_messages("msgvec", 2), count_int("vlen"), flags("flags", &MESSAGE_FLAGS), times("timeout", Timespec, 1)]),
     row(300, "fanotify_init", Watch, NONE, Returns::Descriptor, &[flags("flags", &FANOTIFY_INIT_FLAGS), flags("event_f_flags", &OPEN_FLAGS)]),
     row(301, "fanotify_mark", Watch, NONE, Returns::Zero, &[fd("fanotify_fd"), flags("flags", &FANOTIFY_MARK_FLAGS), flags_long("mask", &FANOTIFY_MASK), dir("dirfd"), path("pathname")]),
     row(302, "prlimit64", Limit, NONE, Returns::Zero, &[pid("pid"), choice("resource", &RESOURCE_LIMITS), structure("new_limit", &RLIMIT, None), output_structure("old_limit", &RLIMIT)]),
@@ -342,7 +342,7 @@ pub static SIGNATURES: &[Signature] = &[
     row(304, "open_by_handle_at", Open, NONE, Returns::Descriptor, &[dir("mount_fd"), addr("handle"), flags("flags", &OPEN_FLAGS)]),
     row(305, "clock_adjtime", Time, NONE, Returns::Number, &[choice("clk_id", &CLOCKS), addr("buf")]),
     row(306, "syncfs", Sync, NONE, Returns::Zero, &[fd("fd")]),
-    row(307, "sendmmsg", Send, NETWORK, Returns::Number, &[fd("sockfd"), addr("msgvec"), count_int("vlen"), flags("flags", &MESSAGE_FLAGS)]),
+    row(307, "sendmmsg", Send, NETWORK, Returns::Number, &[fd("sockfd"), input_messages("msgvec", 2), count_int("vlen"), flags("flags", &MESSAGE_FLAGS)]),
     row(308, "setns", Namespace, NONE, Returns::Zero, &[fd("fd"), flags("nstype", &CLONE_FLAGS)]),
     row(309, "getcpu", Identity, NONE, Returns::Zero, &[addr("cpu"), addr("node"), addr("tcache")]),
     row(310, "process_vm_readv", Trace, NONE, Returns::Size, &[pid("pid"), addr("local_iov"), count("liovcnt"), addr("remote_iov"), count("riovcnt"), ulong("flags")]),

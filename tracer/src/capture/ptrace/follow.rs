@@ -307,7 +307,6 @@ impl<'a> Follower<'a> {
             let files = files::after(&names, &mut recorded, result);
             let outcome = Outcome {
                 result,
-                entered_ns: recorded.entered_ns,
                 left_ns: now,
                 treatment: Treatment::Kernel,
             };
@@ -498,6 +497,7 @@ impl<'a> Follower<'a> {
         self.send(&Event::Call(Box::new(Call {
             subject: recorded.subject,
             call,
+            entered_ns: recorded.entered_ns,
             outcome,
             files,
         })));
