@@ -205,3 +205,27 @@ fn a_store_is_sound_from_its_first_moment() {
     let store = Store::open(&path, options(ENGINE)).unwrap();
     assert_eq!(store.get(b"Pa").unwrap().as_deref(), Some(&b"1"[..]));
 }
+
+/// sled keeps a large node in a file of its own. Where such a file could not be written, closing sled waited for ever, and the
+/// checkpoint failed after ten seconds with "a thread of it still has them", after which the store took nothing any more.
+#[test]
+fn a_node_whose_file_cannot_be_written_does_not_keep_sled_from_being_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = ENGINE.open(dir.path(), None).unwrap();
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut large = Changes::new();
+    for number in 0..40u8 {
+        let value: Vec<u8> = std::iter::repeat_with(|| rng.u8(..))
+            .take(64 << 10)
+            .collect();
+        large.put(vec![b'B', number], value);
+    }
+    engine.apply(&large, b"1").unwrap();
+    let blobs = dir.path().join("a").join("blobs");
+    fs::remove_dir_all(&blobs).unwrap();
+    let failed = engine.checkpoint(false, &mut |_| Ok(())).unwrap_err();
+    let why = failed.to_string();
+    assert!(why.contains("write a batch"), "{why}");
+    let db = fs::File::open(dir.path().join("a").join("db")).unwrap();
+    db.try_lock().expect("sled has closed it");
+}

@@ -23,7 +23,7 @@ pub mod replay;
 pub mod stub;
 mod tracees;
 
-pub use files::{entries, memfile, socket, stat, witness};
+pub use files::{entries, memfile, socket, stat, withdraw, witness};
 pub use intercept::{filter, inherited, launch, notify};
 pub use nix::errno::Errno;
 pub use process::{clock, cred, limits, region, sched, secret};

@@ -24,7 +24,7 @@ use lsm_tree::Guard;
 use nix::unistd::{Whence, lseek};
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
 
-use super::{Engine, Entry, Files, Snapshot, files, visible_from};
+use super::{Engine, Entry, Files, Snapshot, archive, files, visible_from};
 use crate::changes::is_empty_range;
 use crate::space::Disk;
 use crate::{Changes, Error};
@@ -293,7 +293,18 @@ fn disk_bytes(dir: &Path) -> u64 {
     blocks.sum::<u64>() * 512
 }
 
+/// Checks what fjall would take for granted in its versions and tables.
+fn check_archives(dir: &Path) -> Result<(), Error> {
+    let keyspaces = fs::read_dir(dir.join(KEYSPACES)).into_iter().flatten();
+    for keyspace in keyspaces.filter_map(Result::ok) {
+        archive::check_version(&keyspace.path(), CURRENT)?;
+        archive::check_tables(&keyspace.path().join(TABLES))?;
+    }
+    Ok(())
+}
+
 fn open(dir: &Path) -> Result<Opened, Error> {
+    check_archives(dir)?;
     let opening = |why| cannot_open(dir, why);
     // Our log already holds what the journal would lose, so it is not compressed, and the store syncs it.
     let builder = Database::builder(dir)

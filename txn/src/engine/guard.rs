@@ -4,10 +4,12 @@
 //! trusted: every later call fails.
 
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::io;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Once, OnceLock};
+use std::sync::{Arc, Once, OnceLock, mpsc};
+use std::thread;
 
 use amino_schema::header::FileSum;
 use bytes::Bytes;
@@ -15,10 +17,19 @@ use bytes::Bytes;
 use super::{Engine, Entry, Files, NoFiles, Snapshot};
 use crate::{Changes, Error};
 
+/// Takes the message of a panic.
+type Report = Box<dyn Fn(String)>;
+
 thread_local! {
     /// Whether this thread is inside an engine, where a panic is reported as an error.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
+
+    /// Where this thread sends the message of a panic, and stops for ever.
+    static HALT: RefCell<Option<Report>> = const { RefCell::new(None) };
 }
+
+/// What a panic without a message says.
+const UNKNOWN: &str = "for an unknown reason";
 
 /// An engine whose panics are errors.
 pub(super) struct Guarded {
@@ -56,9 +67,14 @@ fn of(engine: &dyn Engine) -> &dyn Files {
 /// Opens an engine by `open`.
 pub(super) fn open<E: Engine + 'static>(
     name: &'static str,
-    open: impl FnOnce() -> Result<E, Error>,
+    open: impl FnOnce() -> Result<E, Error> + Send + 'static,
 ) -> Result<Box<dyn Engine>, Error> {
-    let opened = catch(open).map_err(|why| error(name, "open its files", &why))??;
+    let opened = halt_at_panic(open).map_err(|source| Error::Io {
+        what: "start a thread for",
+        path: name.into(),
+        source,
+    })?;
+    let opened = opened.map_err(|why| error(name, "open its files", &why))??;
     Ok(Box::new(Guarded {
         name,
         engine: Some(Box::new(opened)),
@@ -67,6 +83,27 @@ pub(super) fn open<E: Engine + 'static>(
             why: Arc::default(),
         },
     }))
+}
+
+/// The result of `call`, or the message of its panic. `call` runs on a thread of its own, which stops for ever where it panics.
+///
+/// Unwinding would drop what is half open. An engine panics a second time then where a panic has poisoned one of its locks, and that
+/// aborts the process.
+fn halt_at_panic<T: Send + 'static>(
+    call: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<Result<T, String>> {
+    keep_quiet();
+    let (send, result) = mpsc::channel();
+    let panicked = send.clone();
+    let run = move || {
+        HALT.set(Some(Box::new(move |why| drop(panicked.send(Err(why))))));
+        // The other end waits for it.
+        let _ = send.send(Ok(call()));
+    };
+    thread::Builder::new()
+        .name("engine".to_owned())
+        .spawn(run)?;
+    Ok(result.recv().unwrap_or_else(|_| Err(UNKNOWN.to_owned())))
 }
 
 /// The result of `call`, or the words of its panic.
@@ -81,15 +118,21 @@ fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
 fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("for an unknown reason").to_owned()
+    text.unwrap_or(UNKNOWN).to_owned()
 }
 
-/// Keeps the default hook from printing a panic that becomes an error.
+/// Keeps the default hook from printing a panic that becomes an error, and stops threads that must not unwind.
 fn keep_quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let former = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
+            if let Some(report) = HALT.take() {
+                report(words(info.payload()));
+                loop {
+                    thread::park();
+                }
+            }
             if !INSIDE.get() {
                 former(info);
             }

@@ -24,6 +24,7 @@ use std::time::Duration;
 use amino_schema::header::FileSum;
 use amino_schema::key::APPLIED;
 use bytes::Bytes;
+use goanna_sys::withdraw::withdraw_writing;
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 
 use super::overlaid::Overlaid;
@@ -32,9 +33,9 @@ use crate::changes::is_empty_range;
 use crate::{Changes, Error};
 
 const CACHE_BYTES: u64 = 64 << 20;
-/// A busy machine lets the threads of sled wait for long.
-const CLOSE_RETRIES: u32 = 2_000;
-const CLOSE_PAUSE: Duration = Duration::from_millis(5);
+/// How often sled is made to write where it cannot, and how long the first time takes at most; each further time it is twice as long.
+const FAIL_ATTEMPTS: u8 = 14;
+const FAIL_PAUSE: Duration = Duration::from_millis(1);
 /// The unit in bytes by which sled's log grows in new stores. sled makes a file of its own for each node that is larger than
 /// a quarter of it; a node has up to 17 values, most of them pages of 16 KiB.
 const SEGMENT: usize = 2 << 20;
@@ -275,7 +276,10 @@ fn grown(bytes: u64) -> u64 {
 
 /// Returns when no thread of sled has the files any more, and they are on disk.
 fn close(dir: &Path, database: sled::Db) -> Result<(), Error> {
-    database.flush().map_err(error("flush"))?;
+    if let Err(error) = write_by(&database, || Ok(())) {
+        abandon(dir, database)?;
+        return Err(error);
+    }
     drop(database);
     wait_for_close(dir)?;
     tree::trim(&dir.join(DB))?;
@@ -283,28 +287,64 @@ fn close(dir: &Path, database: sled::Db) -> Result<(), Error> {
     tree::sync_tree(dir).map_err(Error::io("sync", dir))
 }
 
-/// Lets go of a database that could not write. sled may wait for ever for a write that it has given up.
+/// Closes a database that could not write, whose files are of no use any more.
+///
+/// sled flushes when it is closed. It waits for ever then if a file that it makes for a large node could not be written: the
+/// buffer of its log that refers to this file stays incomplete, and sled records no error. It records one when a write of its log fails, and
+/// from then on nothing in it waits. So the log is made read-only first, and sled to write there.
 fn abandon(dir: &Path, database: sled::Db) -> Result<(), Error> {
-    let dropping = thread::Builder::new().name("sled-end".to_owned());
-    let spawned = dropping.spawn(move || drop(database));
-    spawned.map_err(Error::io("start a thread for", dir))?;
-    wait_for_close(dir)
-}
-
-fn wait_for_close(dir: &Path) -> Result<(), Error> {
     let path = dir.join(DB);
-    let file = File::open(&path).map_err(Error::io("open", &path))?;
-    for _ in 0..CLOSE_RETRIES {
-        if file.try_lock().is_ok() {
-            return Ok(());
-        }
-        std::thread::sleep(CLOSE_PAUSE);
+    let log = File::open(&path).map_err(Error::io("open", &path))?;
+    let withdrawn = withdraw_writing(&log).and_then(|descriptors| match descriptors {
+        0 => Err(ErrorKind::NotFound.into()),
+        _ => log.lock(),
+    });
+    withdrawn.map_err(Error::io("withdraw", &path))?;
+    // sled's descriptor shares the lock.
+    drop(log);
+    if fail(&database).is_ok() {
+        drop(database);
+        return wait_for_close(dir);
     }
+    std::mem::forget(database);
     Err(Error::Engine {
         engine: "sled",
         what: "close its files",
-        why: "a thread of it still has them".to_owned(),
+        why: "it does not notice that it cannot write".to_owned(),
     })
+}
+
+/// Has sled write to its log, where it cannot, until it has recorded the error.
+fn fail(database: &sled::Db) -> Result<(), Error> {
+    let mut pause = FAIL_PAUSE;
+    for number in 0..FAIL_ATTEMPTS {
+        if database.context.global_error().is_err() {
+            // Wakes the threads that wait for a write.
+            let _ = database.open_tree(ABSENT);
+            return Ok(());
+        }
+        let database = database.clone();
+        // A new tree is small, so it goes to the log. The first buffer of the log may be the incomplete one, for which flush() waits
+        // until there is an error.
+        let attempt = move || {
+            let _ = database.open_tree([ABSENT, &[number]].concat());
+            let _ = database.flush();
+        };
+        let spawned = thread::Builder::new()
+            .name("sled-end".to_owned())
+            .spawn(attempt);
+        spawned.map_err(|source| Error::io("start a thread for", Path::new(DB))(source))?;
+        thread::sleep(pause);
+        pause *= 2;
+    }
+    Err(Error::NoSpace)
+}
+
+/// Returns when sled has closed its files. It does so when the calls have ended that its threads are in.
+fn wait_for_close(dir: &Path) -> Result<(), Error> {
+    let path = dir.join(DB);
+    let file = File::open(&path).map_err(Error::io("open", &path))?;
+    file.lock().map_err(Error::io("lock", &path))
 }
 
 /// What was listed of `side`, and why it is not as it was then, if so.

@@ -4,4 +4,5 @@ pub mod entries;
 pub mod memfile;
 pub mod socket;
 pub mod stat;
+pub mod withdraw;
 pub mod witness;
