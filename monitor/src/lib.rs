@@ -368,6 +368,7 @@ impl Killer {
     /// another one in that moment may leave that behind: call this until the run has ended.
     pub fn kill(&self) {
         self.0.ending.end_run();
+        self.0.participants.end_run();
         self.0.alive.kill();
     }
 }

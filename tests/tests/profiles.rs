@@ -10,7 +10,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use goanna_tests::held::Held;
 use goanna_tests::{Backend, Engine, Intercept, Place, User, finish};
+use rustix::process::{Pid, Signal, kill_process};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -115,6 +117,35 @@ fn a_child_that_stays_keeps_its_parents_transaction_open() {
         let ended = finish(&mut place.shell_with(&options, script)).expect(0);
         assert_eq!(ended.text(), "a\nb\n");
         assert_eq!(names(&place), ["child", "parent"]);
+    }
+}
+
+/// The program has exited with 0; its transaction waits for the one of a child. A run that is killed then has not ended by itself: the
+/// parent's part was committed as soon as the kill had aborted the child's.
+#[test]
+fn a_transaction_that_waits_for_a_child_is_aborted_when_the_run_is_killed() {
+    for place in places() {
+        let rule = "[[rule]]\nprograms = [\"sh\"]\nbegin = \"exec\"\nend = \"exit\"\n";
+        let options = ["--profile", &*profile(&place, rule)];
+        let host = place.path("host");
+        let script = format!(
+            "sh -c 'echo a > parent; sh -c \"echo b > child; echo > {host}/inside; sleep 600\" &
+             while ! test -e {host}/inside; do sleep 0.02; done; exit 0'
+             grep TracerPid /proc/$$/status | cut -f2 > {host}/owner; rm {host}/inside; %GO%",
+            host = host.display()
+        );
+        for kill_owner in [false, true] {
+            let run = Held::new(&place, "killed", &options, &script);
+            let owner = fs::read_to_string(host.join("owner")).unwrap();
+            let victim = if kill_owner {
+                owner.trim().parse().unwrap()
+            } else {
+                run.id().cast_signed()
+            };
+            kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
+            assert_ne!(run.status(), 0);
+            assert_eq!(names(&place), [""; 0], "kill_owner {kill_owner}");
+        }
     }
 }
 

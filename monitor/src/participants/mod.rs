@@ -11,7 +11,10 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::sync::{Arc, OnceLock};
 
 use goanna_sys::txncall::DEPTH_MAX;
@@ -108,6 +111,8 @@ pub struct Participants {
     report: Option<Reporter>,
     /// Commits that failed without a caller to return the error to.
     lost: AtomicUsize,
+    /// The run is being killed.
+    is_ending: AtomicBool,
 }
 
 impl std::fmt::Debug for Participants {
@@ -387,35 +392,49 @@ impl Participants {
         if let Some(open) = self.registry.lock().open.get_mut(&id) {
             open.deferred = Some(how);
         }
-        self.commit_deferred(Some(id));
+        self.commit_free(id);
+    }
+
+    /// From now on the run is being killed: what waits for a transaction inside it is aborted.
+    pub fn end_run(&self) {
+        self.is_ending.store(true, SeqCst);
+    }
+
+    /// Something inside the transaction has ended. Commits it if it waits for that and nothing else inside it is open; then what
+    /// waited for it. In a run that is being killed the part inside has not ended by itself, so the rest of the work is aborted, too.
+    fn commit_deferred(&self, id: Option<TxnId>) {
+        let Some(id) = id else { return };
+        if !self.is_ending.load(SeqCst) {
+            self.commit_free(id);
+        } else if self.registry.lock().deferred(id).is_some() {
+            self.abort_one(id);
+        }
     }
 
     /// Commits the transaction if it waits for that and nothing inside it is open; then what waited for it.
-    fn commit_deferred(&self, mut id: Option<TxnId>) {
-        while let Some(at) = id {
-            let (deferred, around) = {
-                let registry = self.registry.lock();
-                (registry.deferred(at), registry.around(at))
-            };
-            let Some(Deferred { durable, program }) = deferred else {
-                return;
-            };
-            match self.commit_one(at, durable) {
-                Ok(()) => {}
-                // Something inside it is open; another thread was faster.
-                Err(Errno::EBUSY | Errno::ENOENT) => return,
-                Err(errno) => {
-                    self.lost.fetch_add(1, Relaxed);
-                    if let Some(report) = &self.report {
-                        let why = errno.desc();
-                        report.line(&format!(
-                            "{program}: its transaction could not be committed: {why}"
-                        ));
-                    }
+    fn commit_free(&self, id: TxnId) {
+        let (deferred, around) = {
+            let registry = self.registry.lock();
+            (registry.deferred(id), registry.around(id))
+        };
+        let Some(Deferred { durable, program }) = deferred else {
+            return;
+        };
+        match self.commit_one(id, durable) {
+            Ok(()) => {}
+            // Something inside it is open; another thread was faster.
+            Err(Errno::EBUSY | Errno::ENOENT) => return,
+            Err(errno) => {
+                self.lost.fetch_add(1, Relaxed);
+                if let Some(report) = &self.report {
+                    let why = errno.desc();
+                    report.line(&format!(
+                        "{program}: its transaction could not be committed: {why}"
+                    ));
                 }
             }
-            id = around;
         }
+        self.commit_deferred(around);
     }
 
     fn commit_one(&self, id: TxnId, durable: Option<bool>) -> Result<(), Errno> {
