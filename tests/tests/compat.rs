@@ -98,6 +98,7 @@ in_every_place! {
     ignored_signals => |place| check(&place, "ignored", false);
     core_files => |place| check(&place, "cores", false);
     deadlines_of_waits => |place| check(&place, "deadlines", false);
+    connects_that_wait => |place| check(&place, "connects", false);
     edges => |place| check(&place, "edges", false);
     waiting_copies => |place| check(&place, "waits", false);
     programs_that_make_stubs_hard => |place| check(&place, "stubs", false);

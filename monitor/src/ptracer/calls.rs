@@ -154,7 +154,11 @@ impl Supervisor {
             let again = Work::after(lock, || Ok(Answer::Again));
             next = self.without_notification(tid, regs, Ok(Answer::Block(again)));
         }
-        if is_repeated && !matches!(next, Ok(Next::Run | Next::Skipped)) {
+        let goes_on = matches!(
+            next,
+            Ok(Next::Run | Next::Skipped | Next::Instead(Rewrite::Addressed(_)))
+        );
+        if is_repeated && !goes_on {
             self.waits.forget(tid);
         }
         self.go_on(tid, regs, next)

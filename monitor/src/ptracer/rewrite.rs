@@ -166,6 +166,7 @@ const PAGE: u64 = 4096;
 
 /// The kernel's own result for a wait that a signal has ended.
 const ERESTARTSYS: i64 = -512;
+const EINTR: i64 = -(Errno::EINTR as i64);
 /// The kernel's own results ERESTARTSYS to ERESTART_RESTARTBLOCK.
 const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
@@ -299,9 +300,10 @@ impl Rewriter {
             ),
             Pending::Ready { .. } => now,
         };
-        // A call that a signal ended is restarted by the kernel, as the one the program made; nothing else is, whatever
-        // a handler finds in rax.
-        if !RESTARTS.contains(&regs.rax.cast_signed()) {
+        // A call that a signal ended is restarted by the kernel, as the one the program made, or by the supervisor
+        // ([`super::undisturbed`]); nothing else is, whatever a handler finds in rax.
+        let result = regs.rax.cast_signed();
+        if !RESTARTS.contains(&result) && result != EINTR {
             regs.orig_rax = u64::MAX;
         }
         ptrace::set_regs(tid, &regs)?;
@@ -373,6 +375,11 @@ impl Rewriter {
             },
         );
         again(rewritten)
+    }
+
+    /// Whether `tid` is in a rewritten call.
+    pub fn is_running(&self, tid: i32) -> bool {
+        matches!(self.pending.get(&tid), Some(Pending::Running { .. }))
     }
 
     /// Memory of ours in `tid` that nothing is in now, a page at least.

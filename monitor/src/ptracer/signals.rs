@@ -114,7 +114,12 @@ impl Supervisor {
             return self.parked_syscall(tid);
         }
         let mut regs = ptrace::get_regs(tid)?;
-        match self.waits.syscall_stop(tid, regs.rax.cast_signed()) {
+        // A rewritten call first gets its registers back.
+        let is_rewritten = self.rewriter.is_running(tid);
+        let boundary = (!is_rewritten)
+            .then(|| self.waits.syscall_stop(tid, regs.rax.cast_signed()))
+            .flatten();
+        match boundary {
             Some(undisturbed::Boundary::Begins { is_over }) => {
                 if is_over {
                     ptrace::interrupt(tid)?;
@@ -137,6 +142,14 @@ impl Supervisor {
             Boundary::Returned { result, answered } => {
                 if answered {
                     self.observe_end(tid, result, Treatment::Monitor);
+                }
+                let ends = self.waits.syscall_stop(tid, result);
+                if let Some(undisturbed::Boundary::Ends(Some(over))) = ends {
+                    regs = ptrace::get_regs(tid)?;
+                    regs.rax = over.cast_unsigned();
+                    ptrace::set_regs(tid, &regs)?;
+                    self.observe_end(tid, over, Treatment::Kernel);
+                    return self.left(tid, over);
                 }
                 return self.left(tid, result);
             }

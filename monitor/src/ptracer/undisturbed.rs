@@ -13,14 +13,16 @@
 //! its parent sleeps. Otherwise the time counts from the first interruption. See docs/decisions/0037.
 
 use std::collections::HashMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use goanna_sys::interrupt::{ends_with_eintr, has_effect};
 use goanna_sys::sched::{self, Sleep};
 use goanna_sys::{pidfd, procfs, tracee};
 use goanna_vfs::Errno;
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::socket::{
+    AddressFamily, SockaddrLike, SockaddrStorage, getsockname, getsockopt, sockopt,
+};
 use nix::sys::time::TimeValLike;
 
 const EINTR: i64 = -(Errno::EINTR as i64);
@@ -146,7 +148,7 @@ impl Waits {
             None => timeout(tid, nr, args)
                 .and_then(|limit| began.unwrap_or_else(Instant::now).checked_add(limit)),
         };
-        let over = when_over(nr);
+        let over = when_over(tid, nr, args);
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Some(Instead::Over(over));
         }
@@ -251,18 +253,29 @@ fn waits_to_send(nr: u32) -> bool {
 }
 
 /// What the call returns at its timeout.
-fn when_over(nr: u32) -> i64 {
+fn when_over(tid: i32, nr: u32, args: [u64; 6]) -> i64 {
     match i64::from(nr) {
         libc::SYS_io_getevents => 0,
-        libc::SYS_connect => -(Errno::EINPROGRESS as i64),
+        libc::SYS_connect if !is_unix(tid, args) => -(Errno::EINPROGRESS as i64),
         _ if is_epoll(nr) => 0,
         _ => -(Errno::EAGAIN as i64),
     }
 }
 
+/// The socket that is the call's first argument.
+fn socket(tid: i32, [fd, ..]: [u64; 6]) -> Option<OwnedFd> {
+    pidfd::getfd(pidfd::open(tid).ok()?.as_fd(), fd as i32).ok()
+}
+
+fn is_unix(tid: i32, args: [u64; 6]) -> bool {
+    let name = socket(tid, args)
+        .and_then(|socket| getsockname::<SockaddrStorage>(socket.as_fd().as_raw_fd()).ok());
+    name.is_some_and(|name| name.family() == Some(AddressFamily::Unix))
+}
+
 /// How long the call waits; `None` is without end.
 fn timeout(tid: i32, nr: u32, args: [u64; 6]) -> Option<Duration> {
-    let [fd, _, third, fourth, fifth, _] = args;
+    let [_, _, third, fourth, fifth, _] = args;
     match i64::from(nr) {
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait => {
             u64::try_from(fourth as i32).ok().map(Duration::from_millis)
@@ -272,7 +285,7 @@ fn timeout(tid: i32, nr: u32, args: [u64; 6]) -> Option<Duration> {
         libc::SYS_io_getevents => timespec(tid, fifth),
         libc::SYS_semop => None,
         _ => {
-            let socket = pidfd::getfd(pidfd::open(tid).ok()?.as_fd(), fd as i32).ok()?;
+            let socket = socket(tid, args)?;
             let limit = if waits_to_send(nr) {
                 getsockopt(&socket, sockopt::SendTimeout)
             } else {
