@@ -1,8 +1,10 @@
 /* Processes in which calls of several libraries are being patched: children that are started meanwhile, further copies of the C library,
- * and stacks on which a stub has no room. */
+ * stacks on which a stub has no room, and calls that a handler of the program answers. */
 #define STEP_HELPER
 #include "step.h"
 #include <dlfcn.h>
+#include <sys/prctl.h>
+#include <ucontext.h>
 
 static char in_top[PATH_MAX], in_host[PATH_MAX];
 
@@ -116,6 +118,54 @@ static void stacks(void)
 	signal(SIGSEGV, SIG_DFL);
 }
 
+static volatile char selector;
+static volatile int expected, dispatched, others;
+
+static void dispatch(int signal, siginfo_t *info, void *context)
+{
+	ucontext_t *registers = context;
+
+	selector = 0;
+	dispatched++;
+	others += info->si_syscall != expected;
+	registers->uc_mcontext.gregs[REG_RAX] = -EXFULL;
+}
+
+#define DISPATCHED(number, call) do { \
+		expected = number; \
+		errno = 0; \
+		selector = 1; \
+		call; \
+		selector = 0; \
+		wrong += errno != EXFULL; \
+	} while (0)
+
+/* The kernel sends all calls to a handler, which sees those that the C library makes, and no stub's. */
+static void dispatching(void)
+{
+	struct sigaction action = { .sa_sigaction = dispatch, .sa_flags = SA_SIGINFO };
+	int wrong = 0, null = MUST(open("/dev/null", O_WRONLY));
+	struct stat meta;
+	char text[PATH_MAX];
+
+	MUST(sigaction(SIGSYS, &action, NULL));
+	/* PR_SET_SYSCALL_USER_DISPATCH */
+	T("dispatch", prctl(59, 1, 0, 0, &selector));
+	for (int i = 0; i < 6; i++) {
+		DISPATCHED(SYS_access, access(in_host, F_OK));
+		DISPATCHED(SYS_newfstatat, stat(in_host, &meta));
+		DISPATCHED(SYS_openat, open(in_host, O_RDONLY));
+		DISPATCHED(SYS_readlink, readlink(in_host, text, sizeof text));
+		DISPATCHED(SYS_write, write(null, text, 1));
+		DISPATCHED(SYS_fsync, fsync(null));
+		DISPATCHED(SYS_getcwd, getcwd(text, sizeof text));
+	}
+	MUST(prctl(59, 0, 0, 0, 0));
+	note("%d dispatched: %d, %d others, %d wrong", __LINE__, dispatched, others, wrong);
+	signal(SIGSYS, SIG_DFL);
+	close(null);
+}
+
 static int helper(int argc, char **argv)
 {
 	return 0;
@@ -130,8 +180,19 @@ static void steps(void)
 	children();
 	namespaces();
 	stacks();
-	for (int i = 0; i < 20; i++)
+	for (int i = 0; i < 20; i++) {
+		char text[PATH_MAX];
+
 		is_right(stat, access);
+		close(open(in_host, O_RDONLY));
+		readlink(in_host, text, sizeof text);
+		fsync(1);
+		MUST(chdir(i % 2 ? "/" : "/etc"));
+		getcwd(text, sizeof text);
+	}
 	stacks();
+	dispatching();
+	chdir(top_path);
+	MUST(chdir("w"));
 	IS("right at the end", is_right(stat, access));
 }

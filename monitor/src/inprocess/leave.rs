@@ -25,12 +25,14 @@ pub enum Left {
 }
 
 impl InProcess {
-    /// Changes the registers of a thread at the stop for a signal's delivery, if it is in a stub.
-    pub fn leave(&self, tid: i32, regs: &mut Registers) -> Option<Left> {
+    /// Changes the registers of a thread at the stop for the delivery of `signal`, if it is in a stub.
+    pub fn leave(&self, tid: i32, signal: i32, regs: &mut Registers) -> Option<Left> {
         self.constants.as_ref()?;
-        self.space(tid)?
-            .area(regs.rip, |area| leave(area, tid, regs).ok().flatten())
-            .flatten()
+        // The kernel has refused the call, and put its number back into rax.
+        let is_refused = signal == libc::SIGSYS;
+        let at = regs.rip;
+        let left = |area: &Area| leave(area, tid, is_refused, regs).ok().flatten();
+        self.space(tid)?.area(at, left).flatten()
     }
 }
 
@@ -84,7 +86,12 @@ fn before(regs: &mut Registers, area: &Area, site: &Site) -> Left {
     Left::Before
 }
 
-fn leave(area: &Area, tid: i32, regs: &mut Registers) -> Result<Option<Left>, Errno> {
+fn leave(
+    area: &Area,
+    tid: i32,
+    is_refused: bool,
+    regs: &mut Registers,
+) -> Result<Option<Left>, Errno> {
     let offset = (regs.rip - area.start()) as usize;
     let layout = stub::layout();
     if offset >= stub::common().len() {
@@ -115,8 +122,11 @@ fn leave(area: &Area, tid: i32, regs: &mut Registers) -> Result<Option<Left>, Er
     let result = regs.rax.cast_signed();
     let is_interrupted =
         offset == layout.final_call && regs.orig_rax != NO_CALL && RESTARTS.contains(&result);
+    let is_at_final = offset == layout.final_call;
     let is_made = offset >= layout.done
-        || offset >= layout.final_call && (is_interrupted || keeps(&site, result));
+        || offset >= layout.final_call
+            && !(is_refused && is_at_final)
+            && (is_interrupted || keeps(&site, result));
     frame.put_back(regs, offset >= layout.saved);
     if !is_made {
         return Ok(Some(before(regs, area, &site)));

@@ -38,14 +38,15 @@ impl Supervisor {
         }
         let delivered = if is_ours { 0 } else { signal };
         let mut regs = ptrace::get_regs(tid)?;
-        let left = self.monitor.in_process.leave(tid, &mut regs);
+        let left = self.monitor.in_process.leave(tid, signal, &mut regs);
         if let Some(left) = left {
             ptrace::set_regs(tid, &regs)?;
-            let is_fault = matches!(signal, libc::SIGSEGV | libc::SIGBUS)
+            let is_own = matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGSYS)
                 && left == Left::Before
                 && !matches!(ptrace::signal_origin(tid)?, SignalOrigin::Process(_));
-            if is_fault {
-                // The stub's own: the call itself says what is wrong with its arguments.
+            if is_own {
+                // The stub's own: the call itself says what is wrong with its arguments, or is the one that the program has dispatched to its
+                // handler (PR_SET_SYSCALL_USER_DISPATCH).
                 return ptrace::cont(tid, 0);
             }
         }
