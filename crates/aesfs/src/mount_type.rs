@@ -6,12 +6,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use goanna_passfs::PassFs;
-use goanna_vfs::{Backend, FileSystem, MountOption, MountOptions, OpenError, escape, escape_path};
+use goanna_vfs::{
+    Backend, FileSystem, MountOption, MountOptions, Node, OpenError, escape, escape_path,
+};
 
+use crate::fs::own_caller;
 use crate::password::{Ask, source};
 use crate::{AesFs, Damage, Error, Volume};
 
-/// `aes=/cipher/dir:/plain[,passfile=F][,extpass=COMMAND][,config=F]`: shows an encrypted directory in plain.
+/// `aes=/cipher/dir:/plain[,passfile=F][,extpass=COMMAND][,config=F]`: shows an encrypted directory in plain. The directory may be in another
+/// mount of the run, such as a store's.
 pub struct AesBackend {
     /// Asks for the password where no option says where it is.
     pub ask: Ask,
@@ -56,36 +60,74 @@ impl Backend for AesBackend {
         source: &Path,
         options: &MountOptions,
     ) -> Result<Arc<dyn FileSystem>, OpenError> {
-        self.unlock(source, options).map_err(open_error)
+        self.open_on_host(source, options).map_err(open_error)
+    }
+
+    fn open_over(
+        &self,
+        lower: &Arc<dyn FileSystem>,
+        dir: &Node,
+        source: &Path,
+        options: &MountOptions,
+    ) -> Option<Result<Arc<dyn FileSystem>, OpenError>> {
+        let volume = match config_elsewhere(options) {
+            None => Volume::open_in(&**lower, &own_caller(), dir),
+            config => Volume::open(source, config),
+        };
+        let opened = volume.and_then(|volume| {
+            self.unlock((Arc::clone(lower), dir.clone()), &volume, source, options)
+        });
+        Some(opened.map_err(open_error))
     }
 }
 
 impl AesBackend {
-    fn unlock(&self, dir: &Path, options: &MountOptions) -> Result<Arc<dyn FileSystem>, Error> {
-        let path = |name| {
-            options
-                .value(name)
-                .map(|path| Path::new(OsStr::from_bytes(path)))
-        };
+    fn open_on_host(
+        &self,
+        dir: &Path,
+        options: &MountOptions,
+    ) -> Result<Arc<dyn FileSystem>, Error> {
         let lower = PassFs::new(dir).map_err(|error| match error {
             goanna_passfs::Error::Directory { errno, .. } => Error::Host(errno.into()),
             error => Error::Host(std::io::Error::other(error.to_string())),
         })?;
-        let volume = Volume::open(dir, path("config"))?;
-        let password = source(path("passfile"), options.value("extpass"));
+        let volume = Volume::open(dir, config_elsewhere(options))?;
+        let root = lower.root();
+        self.unlock((Arc::new(lower), root), &volume, dir, options)
+    }
+
+    /// The volume whose top directory is `root` in `lower`, and `dir` for the user.
+    fn unlock(
+        &self,
+        (lower, root): (Arc<dyn FileSystem>, Node),
+        volume: &Volume,
+        dir: &Path,
+        options: &MountOptions,
+    ) -> Result<Arc<dyn FileSystem>, Error> {
+        let password = source(path(options, "passfile"), options.value("extpass"));
         let password = password.read(&format!("Password of {}: ", escape_path(dir)), self.ask)?;
         // Keys are in this process from now on, which the programs of the run belong to the same user as.
         goanna_sys::secret::forbid_reading().map_err(|errno| Error::Memory(errno.into()))?;
         let master = volume.unlock(&password)?;
         let (report, source) = (self.report, dir.to_owned());
         let fs = AesFs::new(
-            Arc::new(lower),
+            lower,
+            root,
             &volume.config().features()?,
             &master,
             Box::new(move |path, damage| report(&source, path, damage)),
         )?;
         Ok(Arc::new(fs))
     }
+}
+
+fn path<'a>(options: &'a MountOptions, name: &str) -> Option<&'a Path> {
+    let value = options.value(name);
+    value.map(|path| Path::new(OsStr::from_bytes(path)))
+}
+
+fn config_elsewhere(options: &MountOptions) -> Option<&Path> {
+    path(options, "config")
 }
 
 fn open_error(error: Error) -> OpenError {

@@ -5,6 +5,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use goanna_vfs::{Caller, Errno, FileSystem, FsError, Node};
+
 use crate::Error;
 use crate::format::config::{self, Config, Features};
 use crate::format::keys::{self, MasterKey, Secret};
@@ -27,8 +29,34 @@ impl Volume {
             file.take(limit).read_to_end(&mut text)
         });
         read.map_err(Error::ReadConfig)?;
+        Self::of_text(&text, config_path)
+    }
+
+    /// The volume in the directory `dir` of a file system, whose config file is there.
+    pub fn open_in(fs: &dyn FileSystem, caller: &Caller, dir: &Node) -> Result<Self, Error> {
+        let read = || {
+            let file = fs.lookup(caller, dir, config::FILE.as_bytes())?;
+            let mut text = vec![0; config::MAX_BYTES + 1];
+            let mut len = 0;
+            while let Some(rest) = text.get_mut(len..).filter(|rest| !rest.is_empty()) {
+                match fs.read_at(caller, &file, len as u64, rest)? {
+                    0 => break,
+                    got => len += got,
+                }
+            }
+            text.truncate(len);
+            Ok(text)
+        };
+        let text = read().map_err(|error: FsError| {
+            let errno = error.errno().unwrap_or(Errno::EAGAIN);
+            Error::ReadConfig(errno.into())
+        })?;
+        Self::of_text(&text, config::FILE.into())
+    }
+
+    fn of_text(text: &[u8], config_path: PathBuf) -> Result<Self, Error> {
         Ok(Self {
-            config: Config::parse(&text)?,
+            config: Config::parse(text)?,
             config_path,
         })
     }

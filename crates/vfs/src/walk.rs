@@ -648,3 +648,12 @@ pub fn resolve_absolute(
     };
     Ok((pos.path(caller)?.0, kind))
 }
+
+/// Resolves an absolute path outside any process: its place in a mount, and `None` for one on the host.
+pub fn resolve_mounted(mounts: &Mounts, caller: &Caller, path: &[u8]) -> Result<Option<Place>> {
+    let pos = Walk::new(mounts, caller, &NoProcess).object(Pos::root(), path, true)?;
+    Ok(match pos {
+        Pos::Mounted(place) => Some(place),
+        Pos::Host(_) => None,
+    })
+}

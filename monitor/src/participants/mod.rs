@@ -103,6 +103,8 @@ pub struct Participants {
     used: AtomicBool,
     /// Where the store is mounted that transactions belong to.
     store: Option<Arc<Mount>>,
+    /// The mounts that show files of that store in another form.
+    layers: Vec<Arc<Mount>>,
     /// The transaction of the whole run.
     run: OnceLock<TxnId>,
     note: Option<Reporter>,
@@ -199,6 +201,14 @@ impl Registry {
     }
 }
 
+/// Whether `mount` shows files of the store that is mounted as `store`, which has its transactions.
+fn is_over(mount: &Arc<Mount>, store: &Arc<Mount>) -> bool {
+    let (Some(own), Some(transactions)) = (mount.fs.transactions(), store.fs.transactions()) else {
+        return false;
+    };
+    !Arc::ptr_eq(mount, store) && std::ptr::addr_eq(own, transactions)
+}
+
 impl Participants {
     /// No participants. Transactions belong to the first mount, in mount order, that has them and can be changed; where
     /// all are read-only, to the first one. `note` is called with a line for transactions that are aborted though no program
@@ -211,8 +221,10 @@ impl Participants {
         let changeable = |mount: &&Arc<Mount>| !mount.flags.contains(MountFlags::READ_ONLY);
         let store = with_transactions().find(changeable);
         let store = store.or_else(|| with_transactions().next());
+        let is_layer = |mount: &&Arc<Mount>| store.is_some_and(|store| is_over(mount, store));
         Self {
             store: store.cloned(),
+            layers: with_transactions().filter(is_layer).cloned().collect(),
             note: Some(note),
             report: Some(report),
             ..Self::default()
@@ -225,10 +237,11 @@ impl Participants {
         store.fs.transactions().ok_or(Errno::EOPNOTSUPP)
     }
 
-    /// Whether transactions cover what is in `mount`. A further store is outside of them, as the host is.
+    /// Whether transactions cover what is in `mount`: in the store, and in mounts that show files of it. A further store is outside of them, as
+    /// the host is.
     pub fn cover(&self, mount: &Arc<Mount>) -> bool {
-        let store = self.store.as_ref();
-        store.is_some_and(|store| Arc::ptr_eq(store, mount))
+        let is_mount = |covered: &Arc<Mount>| Arc::ptr_eq(covered, mount);
+        self.store.as_ref().is_some_and(is_mount) || self.layers.iter().any(is_mount)
     }
 
     /// Whether the whole run is a transaction.
@@ -248,6 +261,16 @@ impl Participants {
     pub fn commit_run(&self) -> Result<(), Errno> {
         let id = *self.run.get().ok_or(Errno::ENODATA)?;
         let transactions = self.transactions()?;
+        for layer in &self.layers {
+            // What programs have written through mappings.
+            if let Err(error) = layer.fs.sync(None) {
+                let errno = error.errno().unwrap_or(Errno::EIO);
+                if errno != Errno::EBUSY {
+                    transactions.abort(id);
+                }
+                return Err(errno);
+            }
+        }
         if transactions.commit(id)? {
             transactions.harden(Some(true))?;
         }

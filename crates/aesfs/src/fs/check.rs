@@ -74,7 +74,7 @@ impl AesFs {
             checked: Checked::default(),
             seen: HashSet::new(),
         };
-        let mut pending = vec![(self.lower.root(), Vec::new())];
+        let mut pending = vec![(self.root.clone(), Vec::new())];
         while let Some((dir, path)) = pending.pop() {
             check.checked.directories += 1;
             if let Err(failure) = check.directory(&dir, &path, &mut pending) {
@@ -115,7 +115,7 @@ impl Check<'_> {
         self.attributes(dir, path);
         iv?;
         let all: HashSet<&[u8]> = entries.iter().map(Vec::as_slice).collect();
-        let at_root = dir.ino() == fs.lower.root().ino();
+        let at_root = dir.ino() == fs.root.ino();
         for entry in &entries {
             let stored = join(path, entry);
             if entry.starts_with(TEMPORARY) && fs.dirs.cipher().kind().has_dir_iv() {

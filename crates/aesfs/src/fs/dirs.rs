@@ -37,7 +37,8 @@ type Result<T> = std::result::Result<T, Failure>;
 pub(crate) struct Dirs {
     lower: Arc<dyn FileSystem>,
     cipher: NameCipher,
-    root: u64,
+    /// The volume's top directory.
+    root: Node,
     /// This process, for the files of the format: a program need not have the right to read them.
     own: Caller,
     ivs: Mutex<HashMap<u64, (Node, DirIv)>>,
@@ -47,8 +48,7 @@ pub(crate) struct Dirs {
 }
 
 impl Dirs {
-    pub fn new(lower: Arc<dyn FileSystem>, cipher: NameCipher) -> Self {
-        let root = lower.root().ino();
+    pub fn new(lower: Arc<dyn FileSystem>, root: Node, cipher: NameCipher) -> Self {
         Self {
             lower,
             cipher,
@@ -145,7 +145,7 @@ impl Dirs {
     }
 
     fn is_internal(&self, dir: &Node, entry: &[u8]) -> bool {
-        let at_root = dir.ino() == self.root;
+        let at_root = dir.ino() == self.root.ino();
         self.cipher.classify(entry, at_root) == LowerName::Internal
     }
 
@@ -163,7 +163,7 @@ impl Dirs {
         if entry.starts_with(TEMPORARY) && self.cipher.kind().has_dir_iv() {
             return Ok(None);
         }
-        let at_root = dir.ino() == self.root;
+        let at_root = dir.ino() == self.root.ino();
         match self.cipher.classify(entry, at_root) {
             LowerName::Internal => Ok(None),
             LowerName::Entry(text) => {
@@ -231,7 +231,7 @@ impl Dirs {
     /// A path of plain names for one of encrypted names, both from the root.
     pub fn decrypt_path(&self, caller: &Caller, path: &[u8]) -> Result<Vec<u8>> {
         let own = self.own(caller);
-        let mut dir = self.lower.root();
+        let mut dir = self.root.clone();
         let mut names: Vec<Vec<u8>> = Vec::new();
         let mut entries = path.split(|byte| *byte == b'/').peekable();
         while let Some(entry) = entries.next() {
@@ -548,7 +548,7 @@ impl Dirs {
 }
 
 /// This process, as it was started. Transactions are the caller's.
-fn own_caller() -> Caller {
+pub(crate) fn own_caller() -> Caller {
     let own = cred::own_ids();
     let pid = std::process::id() as i32;
     Caller {

@@ -428,15 +428,17 @@ impl Files {
         result
     }
 
-    /// Stores what was written through mappings of all files. What fails is reported by the files' next fsync(2).
-    pub fn store_everything(&self) {
+    /// Stores what was written through mappings of all files. What fails is reported by the files' next fsync(2), too.
+    pub fn store_everything(&self) -> Result<()> {
         let files: Vec<_> = self.table.lock().values().map(Arc::clone).collect();
+        let mut result = Ok(());
         for file in files {
             let mut state: MutexGuard<'_, State> = file.state.lock();
             if !state.is_removed && state.lower.is_some() {
-                let _ = self.store_all_mapped(&mut state);
+                result = result.and(self.store_all_mapped(&mut state));
             }
         }
+        result
     }
 }
 
@@ -447,13 +449,13 @@ fn store_regularly(files: &Weak<Files>) {
         std::thread::sleep(pause);
         let Some(files) = files.upgrade() else { return };
         let start = Instant::now();
-        files.store_everything();
+        let _ = files.store_everything();
         pause = STORE_MAPPED.max(start.elapsed() * STORE_SHARE);
     }
 }
 
 impl Drop for Files {
     fn drop(&mut self) {
-        self.store_everything();
+        let _ = self.store_everything();
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use goanna_cache::write_all_at;
 use goanna_sys::memfile;
 use goanna_vfs::{
-    Caller, Errno, FileSystem, Native, Node, OpenFile, Opened, Result, WritePosition,
+    Caller, Errno, FileSystem, FsError, Native, Node, OpenFile, Opened, Result, WritePosition,
 };
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::fstat;
@@ -185,9 +185,12 @@ impl LowerFile {
         }
     }
 
-    /// Makes what was written durable.
+    /// Makes what was written durable. What a transaction has made reaches the disk with it.
     pub fn sync(&self) -> Result<()> {
-        self.fs.sync(Some(&self.node))
+        match self.fs.sync(Some(&self.node)) {
+            Err(FsError::Errno(Errno::ESTALE)) if self.caller.txn.is_some() => Ok(()),
+            other => other,
+        }
     }
 }
 

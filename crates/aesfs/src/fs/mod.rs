@@ -23,6 +23,7 @@ use crate::format::names::NameCipher;
 pub use check::{Checked, Finding, Problem};
 
 use dirs::Dirs;
+pub(crate) use dirs::own_caller;
 use files::Files;
 use state::{PAGE, decrypt_read, plain_size};
 
@@ -32,6 +33,8 @@ pub type Report = Box<dyn Fn(&[u8], Damage) + Send + Sync>;
 /// An encrypted directory of a lower file system, in plain.
 pub struct AesFs {
     lower: Arc<dyn FileSystem>,
+    /// The volume's top directory in `lower`.
+    root: Node,
     files: Arc<Files>,
     dirs: Dirs,
     report: Report,
@@ -41,9 +44,10 @@ pub struct AesFs {
 struct Pin(Node);
 
 impl AesFs {
-    /// The volume in `lower`, whose root is the volume's top directory.
+    /// The volume whose top directory is `root` in `lower`.
     pub fn new(
         lower: Arc<dyn FileSystem>,
+        root: Node,
         features: &Features,
         master: &MasterKey,
         report: Report,
@@ -52,8 +56,9 @@ impl AesFs {
         let names = NameCipher::new(features.names, master, features.hkdf)?;
         Ok(Self {
             files: Arc::new(Files::new(Arc::clone(&lower), Arc::new(content))),
-            dirs: Dirs::new(Arc::clone(&lower), names),
+            dirs: Dirs::new(Arc::clone(&lower), root.clone(), names),
             lower,
+            root,
             report,
         })
     }
@@ -62,6 +67,18 @@ impl AesFs {
     fn inner<'a>(&self, node: &'a Node) -> Result<&'a Node> {
         let pin: Option<&Pin> = node.pin();
         Ok(pin.map(|pin| &pin.0).ok_or(Errno::EBADF)?)
+    }
+
+    /// As [`AesFs::inner`], for an operation of `caller`. EOPNOTSUPP in a transaction in which the lower file system shows other content than
+    /// outside of it: a file has one decrypted content, which all programs share.
+    fn inner_for<'a>(&self, caller: &Caller, node: &'a Node) -> Result<&'a Node> {
+        if let Some(id) = caller.txn {
+            let transactions = self.lower.transactions();
+            if transactions.is_some_and(|transactions| transactions.is_explicit(id)) {
+                return Err(Errno::EOPNOTSUPP.into());
+            }
+        }
+        self.inner(node)
     }
 
     fn outer(&self, node: Node) -> Node {
@@ -103,8 +120,20 @@ impl AesFs {
     }
 
     fn path_of(&self, caller: &Caller, node: &Node) -> std::result::Result<Vec<u8>, Failure> {
-        let (path, _) = self.lower.path(caller, node)?;
+        let (path, _) = self.lower_path(caller, node)?;
         self.dirs.decrypt_path(caller, &path)
+    }
+
+    /// The encrypted path from the volume's top directory, and whether the name is gone. ENOENT for what has left the volume.
+    fn lower_path(&self, caller: &Caller, node: &Node) -> Result<(Vec<u8>, bool)> {
+        let (path, is_deleted) = self.lower.path(caller, node)?;
+        let (top, _) = self.lower.path(caller, &self.root)?;
+        let below = match path.strip_prefix(&*top) {
+            Some(below) if top.is_empty() || below.is_empty() => below,
+            Some([b'/', below @ ..]) => below,
+            _ => return Err(Errno::ENOENT.into()),
+        };
+        Ok((below.to_vec(), is_deleted))
     }
 
     /// Reads content that no program has open, without a descriptor.

@@ -22,8 +22,8 @@ const SHORT_NAME_MAX: u64 = 175;
 impl FileSystem for AesFs {
     forward! {
         lower: lower;
-        forward: checks_access is_read_only;
-        own: kind identity root opens_host_files largest_file transactions content lookup parent path getattr readlink readdir
+        forward: checks_access is_read_only transactions;
+        own: kind identity root opens_host_files largest_file content lookup parent path getattr readlink readdir
             open read_at create tmpfile mknod mkdir symlink link link_open unlink rmdir rename write write_at truncate
             fallocate sync host_path setattr flags statfs getxattr setxattr listxattr removexattr;
     }
@@ -33,7 +33,7 @@ impl FileSystem for AesFs {
     }
 
     fn root(&self) -> Node {
-        self.outer(self.lower.root())
+        self.outer(self.root.clone())
     }
 
     fn largest_file(&self) -> u64 {
@@ -46,16 +46,16 @@ impl FileSystem for AesFs {
     }
 
     fn lookup(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
-        let found = self.dirs.lookup(caller, self.inner(dir)?, name);
+        let found = self.dirs.lookup(caller, self.inner_for(caller, dir)?, name);
         Ok(self.outer(self.in_dir(caller, dir, name, found)?))
     }
 
     fn parent(&self, caller: &Caller, dir: &Node) -> Result<Node> {
-        Ok(self.outer(self.lower.parent(caller, self.inner(dir)?)?))
+        Ok(self.outer(self.lower.parent(caller, self.inner_for(caller, dir)?)?))
     }
 
     fn path(&self, caller: &Caller, node: &Node) -> Result<(Vec<u8>, bool)> {
-        let (path, is_deleted) = self.lower.path(caller, self.inner(node)?)?;
+        let (path, is_deleted) = self.lower_path(caller, self.inner_for(caller, node)?)?;
         match self.dirs.decrypt_path(caller, &path) {
             Ok(path) => Ok((path, is_deleted)),
             // The directory of a name that is gone may be gone, too.
@@ -65,7 +65,7 @@ impl FileSystem for AesFs {
     }
 
     fn getattr(&self, caller: &Caller, node: &Node) -> Result<Attr> {
-        let inner = self.inner(node)?;
+        let inner = self.inner_for(caller, node)?;
         let mut attr = self.lower.getattr(caller, inner)?;
         match node.kind() {
             FileKind::Regular => attr.size = self.files.cipher().cipher().plain_size(attr.size),
@@ -80,7 +80,7 @@ impl FileSystem for AesFs {
     }
 
     fn readlink(&self, caller: &Caller, node: &Node) -> Result<Vec<u8>> {
-        let inner = self.inner(node)?;
+        let inner = self.inner_for(caller, node)?;
         let encrypted = self.lower.readlink(caller, inner)?;
         let text = self
             .dirs
@@ -96,7 +96,7 @@ impl FileSystem for AesFs {
         cookie: u64,
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        let inner = self.inner(dir)?;
+        let inner = self.inner_for(caller, dir)?;
         let damaged = |entry: &[u8], damage: Damage| {
             self.error(caller, inner, Some(entry), Failure::Damage(damage));
         };
@@ -105,7 +105,7 @@ impl FileSystem for AesFs {
     }
 
     fn open(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Opened> {
-        let inner = self.inner(node)?;
+        let inner = self.inner_for(caller, node)?;
         Self::regular(inner, Errno::ENXIO)?;
         let opened = self.on(caller, inner, self.files.open(caller, inner, flags))?;
         if flags & libc::O_TRUNC != 0 {
@@ -115,7 +115,7 @@ impl FileSystem for AesFs {
     }
 
     fn read_at(&self, caller: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let inner = self.inner(node)?;
+        let inner = self.inner_for(caller, node)?;
         Self::regular(inner, Errno::EINVAL)?;
         let read = match self.files.read_open(inner, offset, buf) {
             Some(read) => read,
@@ -132,7 +132,7 @@ impl FileSystem for AesFs {
         mode: u32,
         flags: i32,
     ) -> Result<(Node, Opened)> {
-        let inner = self.inner(dir)?;
+        let inner = self.inner_for(caller, dir)?;
         let created = self.dirs.make(caller, inner, name, |entry| {
             let (node, opened) = self
                 .lower
@@ -151,7 +151,7 @@ impl FileSystem for AesFs {
         mode: u32,
         flags: i32,
     ) -> Result<(Node, Opened)> {
-        let inner = self.inner(dir)?;
+        let inner = self.inner_for(caller, dir)?;
         // Without O_EXCL, which says that it never gets a name.
         let lower_flags = libc::O_RDWR | flags & libc::O_EXCL;
         let (node, opened) = self.lower.tmpfile(caller, inner, mode, lower_flags)?;
@@ -168,7 +168,7 @@ impl FileSystem for AesFs {
         mode: u32,
         rdev: u64,
     ) -> Result<Node> {
-        let inner = self.inner(dir)?;
+        let inner = self.inner_for(caller, dir)?;
         let made = self.dirs.make(caller, inner, name, |entry| {
             Ok(self.lower.mknod(caller, inner, entry, mode, rdev)?)
         });
@@ -176,12 +176,14 @@ impl FileSystem for AesFs {
     }
 
     fn mkdir(&self, caller: &Caller, dir: &Node, name: &[u8], mode: u32) -> Result<Node> {
-        let made = self.dirs.mkdir(caller, self.inner(dir)?, name, mode);
+        let made = self
+            .dirs
+            .mkdir(caller, self.inner_for(caller, dir)?, name, mode);
         Ok(self.outer(self.in_dir(caller, dir, name, made)?))
     }
 
     fn symlink(&self, caller: &Caller, dir: &Node, name: &[u8], target: &[u8]) -> Result<Node> {
-        let inner = self.inner(dir)?;
+        let inner = self.inner_for(caller, dir)?;
         let made = self.dirs.make(caller, inner, name, |entry| {
             let cipher = self.files.cipher();
             let text = self.dirs.cipher().encrypt_link(target, cipher)?;
@@ -191,7 +193,7 @@ impl FileSystem for AesFs {
     }
 
     fn link(&self, caller: &Caller, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
-        let (inner, node) = (self.inner(dir)?, self.inner(node)?);
+        let (inner, node) = (self.inner_for(caller, dir)?, self.inner_for(caller, node)?);
         let made = self.dirs.make(caller, inner, name, |entry| {
             Ok(self.lower.link(caller, node, inner, entry)?)
         });
@@ -199,12 +201,12 @@ impl FileSystem for AesFs {
     }
 
     fn unlink(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
-        let removed = self.dirs.unlink(caller, self.inner(dir)?, name);
+        let removed = self.dirs.unlink(caller, self.inner_for(caller, dir)?, name);
         self.in_dir(caller, dir, name, removed)
     }
 
     fn rmdir(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
-        let removed = self.dirs.rmdir(caller, self.inner(dir)?, name);
+        let removed = self.dirs.rmdir(caller, self.inner_for(caller, dir)?, name);
         self.in_dir(caller, dir, name, removed)
     }
 
@@ -217,7 +219,10 @@ impl FileSystem for AesFs {
         to: &[u8],
         flags: u32,
     ) -> Result<()> {
-        let (old, new) = (self.inner(from_dir)?, self.inner(to_dir)?);
+        let (old, new) = (
+            self.inner_for(caller, from_dir)?,
+            self.inner_for(caller, to_dir)?,
+        );
         let renamed = self.dirs.rename(caller, (old, from), (new, to), flags);
         self.in_dir(caller, from_dir, from, renamed)
     }
@@ -229,7 +234,7 @@ impl FileSystem for AesFs {
         spot: WritePosition,
         data: &[u8],
     ) -> Result<usize> {
-        let inner = self.inner(file.node)?;
+        let inner = self.inner_for(caller, file.node)?;
         if data.is_empty() {
             return Ok(0);
         }
@@ -246,7 +251,7 @@ impl FileSystem for AesFs {
     }
 
     fn truncate(&self, caller: &Caller, node: &Node, size: u64) -> Result<()> {
-        let inner = self.inner(node)?;
+        let inner = self.inner_for(caller, node)?;
         Self::regular(inner, Errno::EINVAL)?;
         let changed = if size == 0 {
             self.files.clear(caller, inner)
@@ -267,7 +272,7 @@ impl FileSystem for AesFs {
         offset: u64,
         len: u64,
     ) -> Result<()> {
-        let inner = self.inner(node)?;
+        let inner = self.inner_for(caller, node)?;
         Self::regular(inner, Errno::ENODEV)?;
         let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
         if len == 0 || i64::try_from(offset).is_err() {
@@ -286,15 +291,16 @@ impl FileSystem for AesFs {
 
     fn sync(&self, node: Option<&Node>) -> Result<()> {
         let Some(node) = node else {
-            self.files.store_everything();
-            return self.lower.sync(None);
+            let stored = self.files.store_everything();
+            self.lower.sync(None)?;
+            return stored.map_err(Failure::unreported);
         };
         let inner = self.inner(node)?;
         self.files.sync(inner).map_err(Failure::unreported)
     }
 
     fn setattr(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
-        let inner = self.inner(node)?;
+        let inner = self.inner_for(caller, node)?;
         if set.mtime.is_some() && inner.kind() == FileKind::Regular {
             // Stored later, it would change the time again.
             let stored = self.files.store_mapped(inner, 0..u64::MAX);
@@ -304,11 +310,11 @@ impl FileSystem for AesFs {
     }
 
     fn flags(&self, caller: &Caller, node: &Node) -> Result<u32> {
-        self.lower.flags(caller, self.inner(node)?)
+        self.lower.flags(caller, self.inner_for(caller, node)?)
     }
 
     fn statfs(&self, caller: &Caller, node: &Node) -> Result<StatFs> {
-        let lower = self.lower.statfs(caller, self.inner(node)?)?;
+        let lower = self.lower.statfs(caller, self.inner_for(caller, node)?)?;
         let name_max = match self.dirs.cipher().kind() {
             NameKind::Encrypted {
                 has_long_names: false,
@@ -320,7 +326,7 @@ impl FileSystem for AesFs {
     }
 
     fn getxattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
-        let inner = self.inner(node)?;
+        let inner = self.inner_for(caller, node)?;
         if is_privileged(name) == Some(true) && !caller.capable(caps::SYS_ADMIN) {
             return Err(Errno::ENODATA.into());
         }
@@ -341,7 +347,7 @@ impl FileSystem for AesFs {
         value: &[u8],
         flags: i32,
     ) -> Result<()> {
-        let inner = self.inner(node)?;
+        let inner = self.inner_for(caller, node)?;
         may_change_xattr(caller, name)?;
         let lower = self.xattr_name(name)?;
         if lower == name {
@@ -354,7 +360,7 @@ impl FileSystem for AesFs {
     }
 
     fn listxattr(&self, caller: &Caller, node: &Node) -> Result<Vec<Vec<u8>>> {
-        let inner = self.inner(node)?;
+        let inner = self.inner_for(caller, node)?;
         let mut names = Vec::new();
         for lower in self.lower.listxattr(caller, inner)? {
             match self.dirs.cipher().decrypt_xattr(&lower) {
@@ -374,7 +380,7 @@ impl FileSystem for AesFs {
     }
 
     fn removexattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<()> {
-        let inner = self.inner(node)?;
+        let inner = self.inner_for(caller, node)?;
         may_change_xattr(caller, name)?;
         let lower = self.xattr_name(name)?;
         self.lower.removexattr(caller, inner, &lower)
@@ -593,7 +599,7 @@ impl CachedContent for AesFs {
     }
 
     fn map_shared(&self, caller: &Caller, node: &Node) -> Result<()> {
-        let inner = self.inner(node)?;
+        let inner = self.inner_for(caller, node)?;
         self.on(caller, inner, Arc::clone(&self.files).map_shared(inner))
     }
 

@@ -63,7 +63,14 @@ impl Place {
         let report = Box::new(move |path: &[u8], damage| {
             log.lock().unwrap().push((path.to_vec(), damage));
         });
-        let fs = AesFs::new(Arc::clone(&lower), &self.features, &self.master, report).unwrap();
+        let fs = AesFs::new(
+            Arc::clone(&lower),
+            lower.root(),
+            &self.features,
+            &self.master,
+            report,
+        )
+        .unwrap();
         Mounted {
             fs,
             lower,

@@ -294,6 +294,11 @@ impl goanna_vfs::Transactions for AminoFs {
         drop(level);
     }
 
+    fn is_explicit(&self, id: TxnId) -> bool {
+        let txn = self.transactions.find(id);
+        txn.is_some_and(|txn| !txn.is_run)
+    }
+
     fn status(&self, id: TxnId) -> Result<TxnStatus, Errno> {
         let txn = self.transactions.find(id).ok_or(Errno::ENOENT)?;
         let locks = self.transactions.locks.counts(txn.owner);

@@ -230,7 +230,8 @@ Mount specifications (SPEC):
     aes=/cipher/dir:/plain[,passfile=FILE|extpass=COMMAND][,config=FILE][,ro]
         shows an encrypted directory in gocryptfs's format in plain; the
         password is asked for on the terminal, or the first line of FILE
-        or of what the shell command COMMAND prints (`goanna aes init`)
+        or of what the shell command COMMAND prints (`goanna aes init`);
+        /cipher/dir may lie in a mount that precedes this one
   TARGET is an absolute path and need not exist on the host. A backslash
   before a colon, comma or backslash makes it part of the path. ro refuses
   changes (EROFS), noexec refuses to execute programs (EACCES).

@@ -12,7 +12,7 @@ use goanna_aesfs::format::names::NameKind;
 use goanna_aesfs::{AesFs, Error as AesError, Finding, PasswordSource, Secret, Volume};
 use goanna_passfs::PassFs;
 use goanna_session::credentials;
-use goanna_vfs::escape_path;
+use goanna_vfs::{FileSystem, escape_path};
 use serde_json::{Map, Value, json};
 
 use crate::args::aes::{self, Cipher, Command, Names};
@@ -194,7 +194,8 @@ fn fsck(args: &aes::Fsck) -> Result<u8, Error> {
         .map_err(|why| Error::host(&volume.dir, std::io::Error::other(why.to_string())))?;
     let features = opened.config().features().map_err(wrong)?;
     let quiet = Box::new(|_: &[u8], _| {});
-    let fs = AesFs::new(Arc::new(lower), &features, &master, quiet).map_err(wrong)?;
+    let root = lower.root();
+    let fs = AesFs::new(Arc::new(lower), root, &features, &master, quiet).map_err(wrong)?;
     let mut findings: Vec<Finding> = Vec::new();
     let checked = fs.check(&credentials::current(), &mut |finding| {
         findings.push(finding);

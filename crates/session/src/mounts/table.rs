@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use amino_fs::AminoFs;
 use goanna_passfs::PassFs;
-use goanna_vfs::{Caller, FileSystem, MountFlags, Mounts, escape_path};
+use goanna_vfs::{Caller, FileSystem, MountFlags, Mounts, Place, escape_path, walk};
 
 use super::mount_file;
 use super::spec::{MountSpec, Source};
@@ -141,6 +141,9 @@ pub fn build(specs: &[MountSpec], mut how: Builder<'_>) -> Result<MountedStores,
         stores: Vec::new(),
     };
     for spec in specs {
+        let mut flags = MountFlags::empty();
+        flags.set(MountFlags::READ_ONLY, spec.read_only);
+        flags.set(MountFlags::NO_EXEC, spec.no_exec);
         let fs: Arc<dyn FileSystem> = match &spec.source {
             Source::Backend {
                 name,
@@ -148,7 +151,15 @@ pub fn build(specs: &[MountSpec], mut how: Builder<'_>) -> Result<MountedStores,
                 options,
             } => match MountType::find(how.types, name.as_bytes()) {
                 Some(MountType::Backend(backend)) => {
-                    let opened = backend.open(path, options);
+                    let inside = place_inside(&built.mounts, how.caller, path);
+                    let over = inside.as_ref().and_then(|place| {
+                        let opened =
+                            backend.open_over(&place.mount.fs, &place.node, path, options)?;
+                        // Nothing can be changed through a mount that is read-only.
+                        flags |= place.mount.flags & MountFlags::READ_ONLY;
+                        Some(opened)
+                    });
+                    let opened = over.unwrap_or_else(|| backend.open(path, options));
                     opened.map_err(|why| Error::source(path, why))?
                 }
                 _ => return Err(Error::UnknownType(name.clone())),
@@ -164,9 +175,6 @@ pub fn build(specs: &[MountSpec], mut how: Builder<'_>) -> Result<MountedStores,
                 fs
             }
         };
-        let mut flags = MountFlags::empty();
-        flags.set(MountFlags::READ_ONLY, spec.read_only);
-        flags.set(MountFlags::NO_EXEC, spec.no_exec);
         built
             .mounts
             .add(how.caller, &spec.target, fs, flags, spec.source_text())
@@ -176,6 +184,13 @@ pub fn build(specs: &[MountSpec], mut how: Builder<'_>) -> Result<MountedStores,
             })?;
     }
     Ok(built)
+}
+
+/// Where `source` lies in one of `mounts`; `None` for the host, and for what cannot be looked up, which the back end then reports.
+fn place_inside(mounts: &Mounts, caller: &Caller, source: &Path) -> Option<Place> {
+    let source = std::path::absolute(source).ok()?;
+    let found = walk::resolve_mounted(mounts, caller, source.as_os_str().as_bytes());
+    found.ok().flatten()
 }
 
 impl Builder<'_> {

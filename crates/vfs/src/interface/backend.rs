@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::FileSystem;
+use crate::{FileSystem, Node};
 
 /// A type of mount, as users name it in a mount specification: `TYPE=SOURCE:TARGET[,option[=value]...]`.
 ///
@@ -54,6 +54,18 @@ pub trait Backend: Sync {
     /// [`Backend::check`] has accepted them.
     fn open(&self, source: &Path, options: &MountOptions)
     -> Result<Arc<dyn FileSystem>, OpenError>;
+
+    /// Opens the file system of `source`, which is the directory `dir` of a file system that is mounted already. `None` where the back end
+    /// reads the host only: [`Backend::open`] is called then.
+    fn open_over(
+        &self,
+        _lower: &Arc<dyn FileSystem>,
+        _dir: &Node,
+        _source: &Path,
+        _options: &MountOptions,
+    ) -> Option<Result<Arc<dyn FileSystem>, OpenError>> {
+        None
+    }
 }
 
 /// An option of a type of mount.

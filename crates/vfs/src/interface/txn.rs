@@ -98,6 +98,10 @@ pub trait Transactions: Send + Sync {
     /// Ends the transaction, and those inside it, without a trace.
     fn abort(&self, id: TxnId);
 
+    /// Whether `id` is an open transaction of this back end in which a file's descriptors can show other content than its members read:
+    /// every one but the outermost of a whole run.
+    fn is_explicit(&self, id: TxnId) -> bool;
+
     /// Figures. ENOENT for one that is not open.
     fn status(&self, id: TxnId) -> Result<TxnStatus, Errno>;
 
