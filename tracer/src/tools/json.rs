@@ -26,6 +26,52 @@ impl<W: Write> JsonLines<W> {
     }
 }
 
+/// The object of a record. `offset_ns` makes real times of those of the trace.
+pub(super) fn object_of(record: &Record<'_>, offset_ns: Option<i64>) -> Map<String, Json> {
+    let schema = record.schema();
+    let mut object = Map::new();
+    object.insert("message".into(), record.message.name.as_str().into());
+    for (argument, value) in record.fields() {
+        let name = &argument.name;
+        let json = match (value, argument.kind) {
+            (Value::Absent, _) => continue,
+            (Value::Null, _) => Json::Null,
+            (Value::Unread(address), _) => json!({ "unread": address }),
+            (Value::Number(number), kind) => {
+                let signed = number as i64;
+                if argument.role == "result" {
+                    if (-4095..0).contains(&signed) {
+                        let error = error_name(schema, signed.unsigned_abs());
+                        object.insert("error".into(), error.into());
+                    }
+                } else if let Some(symbols) = schema.symbols_of(argument) {
+                    let names = symbolic(symbols, number);
+                    object.insert(format!("{name}.names"), names.into());
+                } else if argument.role == "time"
+                    && let Some(offset) = offset_ns
+                {
+                    let real = number.wrapping_add_signed(offset);
+                    object.insert("realtime".into(), real.into());
+                }
+                match kind {
+                    Type::Signed => signed.into(),
+                    _ => number.into(),
+                }
+            }
+            (Value::Bytes(bytes), _) if argument.role == "hash" => hex(bytes),
+            (Value::Bytes(bytes), Type::Data) => hex(bytes),
+            (Value::Bytes(bytes), _) => text(bytes),
+        };
+        // An argument of wait4(2) has the name of the field before it.
+        let name = match object.contains_key(name) {
+            true => format!("{name}.argument"),
+            false => name.clone(),
+        };
+        object.insert(name, json);
+    }
+    object
+}
+
 fn text(bytes: &[u8]) -> Json {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.into(),
@@ -45,47 +91,7 @@ impl<W: Write> Consumer for JsonLines<W> {
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), Error> {
-        let schema = record.schema();
-        let mut object = Map::new();
-        object.insert("message".into(), record.message.name.as_str().into());
-        for (argument, value) in record.fields() {
-            let name = &argument.name;
-            let json = match (value, argument.kind) {
-                (Value::Absent, _) => continue,
-                (Value::Null, _) => Json::Null,
-                (Value::Unread(address), _) => json!({ "unread": address }),
-                (Value::Number(number), kind) => {
-                    let signed = number as i64;
-                    if argument.role == "result" {
-                        if (-4095..0).contains(&signed) {
-                            let error = error_name(schema, signed.unsigned_abs());
-                            object.insert("error".into(), error.into());
-                        }
-                    } else if let Some(symbols) = schema.symbols_of(argument) {
-                        let names = symbolic(symbols, number);
-                        object.insert(format!("{name}.names"), names.into());
-                    } else if argument.role == "time"
-                        && let Some(offset) = self.offset_ns
-                    {
-                        let real = number.wrapping_add_signed(offset);
-                        object.insert("realtime".into(), real.into());
-                    }
-                    match kind {
-                        Type::Signed => signed.into(),
-                        _ => number.into(),
-                    }
-                }
-                (Value::Bytes(bytes), _) if argument.role == "hash" => hex(bytes),
-                (Value::Bytes(bytes), Type::Data) => hex(bytes),
-                (Value::Bytes(bytes), _) => text(bytes),
-            };
-            // An argument of wait4(2) has the name of the field before it.
-            let name = match object.contains_key(name) {
-                true => format!("{name}.argument"),
-                false => name.clone(),
-            };
-            object.insert(name, json);
-        }
+        let object = object_of(record, self.offset_ns);
         let written = serde_json::to_writer(&mut self.out, &object).map_err(Into::into);
         let written = written.and_then(|()| self.out.write_all(b"\n"));
         written.map_err(|why: std::io::Error| Error::output("", why))

@@ -1,8 +1,10 @@
 //! What is done with traces that exist: text, JSON, figures, repair. Everything here is driven by the schema in the trace.
 
 pub mod anonymize;
+mod ctf;
 mod fields;
 mod json;
+mod parquet;
 mod perfetto;
 mod recover;
 mod report;
@@ -18,8 +20,10 @@ use amino_schema::trace::pairs::Pairs;
 use amino_schema::trace::record::Record;
 use amino_schema::trace::{BlockHeader, Schema};
 
+pub use ctf::Ctf;
 pub use fields::{error_name, symbolic};
 pub use json::JsonLines;
+pub use parquet::Parquet;
 pub use perfetto::Perfetto;
 pub use recover::{Recovered, recover};
 pub use report::Report;

@@ -1,8 +1,8 @@
 //! `goanna-trace export`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use goanna_tracer::tools::{Consumer, JsonLines, Perfetto, Text, consume};
+use goanna_tracer::tools::{Consumer, Ctf, JsonLines, Parquet, Perfetto, Text, consume};
 
 use crate::common::{Failure, Findings, Source, output};
 
@@ -14,7 +14,7 @@ pub struct Export {
     /// The format
     #[arg(long, value_enum)]
     format: Format,
-    /// The file to write; - is standard output
+    /// The file to write, of ctf the directory; - is standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 }
@@ -27,17 +27,28 @@ enum Format {
     Json,
     /// Track events of Perfetto, a slice for each call
     Perfetto,
+    /// Apache Parquet: a row for each record, for DuckDB, pandas and others
+    Parquet,
+    /// Common Trace Format 1.8, a directory: for babeltrace2 and Trace Compass
+    Ctf,
 }
 
 impl Export {
     pub fn run(&self) -> Result<u8, Failure> {
+        self.source.differs_from(&self.output)?;
         let mut reader = self.source.open()?;
         let mut findings = Findings::of(&self.source);
-        let out = output(Some(&self.output))?;
+        let out = || output(Some(&self.output));
         let mut consumer: Box<dyn Consumer> = match self.format {
-            Format::Text => Box::new(Text::new(out)),
-            Format::Json => Box::new(JsonLines::new(out)),
-            Format::Perfetto => Box::new(Perfetto::new(out)),
+            Format::Text => Box::new(Text::new(out()?)),
+            Format::Json => Box::new(JsonLines::new(out()?)),
+            Format::Perfetto => Box::new(Perfetto::new(out()?)),
+            Format::Parquet => Box::new(Parquet::new(out()?)),
+            Format::Ctf if self.output == Path::new("-") => {
+                let why = "--output: ctf needs a directory";
+                return Err(Failure::Usage(why.into()));
+            }
+            Format::Ctf => Box::new(Ctf::create(&self.output)?),
         };
         let consumed = consume(&mut reader, &mut *consumer, &mut |it| findings.report(it));
         consumed.map_err(|error| self.source.failure(error))?;
