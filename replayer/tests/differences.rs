@@ -115,3 +115,35 @@ fn an_operation_that_is_missing_in_one_trace_is_named() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("< mkdir b 0x1ed = 0"), "{text}");
 }
+
+/// A replay at a speed takes as long as the trace did at that speed, at least, and says how exactly it issued its calls.
+#[test]
+fn a_replay_on_time_reports_its_accuracy_and_draws_it() {
+    let script = "set -e; echo 1 > a; sleep 0.4; echo 2 > b";
+    let workload = Workload::new(&["sh", "-c", script], DataMode::Full, |_| {});
+    let (report, plot) = (workload.path("report"), workload.path("plot"));
+    for (speed, least_ns) in [
+        ("on-time", 400_000_000),
+        ("2", 200_000_000),
+        ("0.5", 800_000_000),
+    ] {
+        let output = workload.replay(&[
+            "--speed",
+            speed,
+            "--report",
+            report.to_str().unwrap(),
+            "--plot",
+            plot.to_str().unwrap(),
+        ]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let report: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+        assert!(
+            report["elapsed_ns"].as_u64().unwrap() >= least_ns,
+            "{report}"
+        );
+        assert_eq!(report["accuracy"]["total"]["calls"], report["commands"]);
+        assert!(fs::read_to_string(&plot).unwrap().starts_with("<svg "));
+    }
+    let output = workload.replay(&["--plot", plot.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(125));
+}

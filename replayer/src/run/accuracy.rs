@@ -41,7 +41,8 @@ impl Second {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    fn mean_ns(&self) -> u64 {
+    /// Their mean error, in nanoseconds.
+    pub fn mean_ns(&self) -> u64 {
         self.sum_ns.checked_div(self.calls).unwrap_or(0)
     }
 }
@@ -97,6 +98,23 @@ impl Accuracy {
         }
     }
 
+    /// Calls that were counted.
+    pub fn calls(&self) -> u64 {
+        self.total.calls
+    }
+
+    /// How many calls had errors up to a size, in nanoseconds, and above the size before.
+    pub fn distribution(&self) -> impl Iterator<Item = (u64, u64)> {
+        let buckets = self.buckets.iter().enumerate();
+        let used = buckets.filter(|(_, count)| **count > 0);
+        used.map(|(bucket, count)| (limit(bucket), *count))
+    }
+
+    /// Figures of each second of the replay.
+    pub fn seconds(&self) -> &[Second] {
+        &self.seconds
+    }
+
     /// The error that this share of the calls does not exceed, in nanoseconds, to an eighth.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = (self.total.calls as f64 * share).ceil() as u64;
@@ -131,10 +149,9 @@ impl Accuracy {
                 "max_ns": second.max_ns,
             })
         };
-        let buckets = self.buckets.iter().enumerate();
-        let buckets = buckets.filter(|(_, count)| **count > 0);
-        let buckets: Vec<_> = buckets
-            .map(|(bucket, count)| json!({ "to_ns": limit(bucket), "calls": count }))
+        let buckets: Vec<_> = self
+            .distribution()
+            .map(|(to_ns, calls)| json!({ "to_ns": to_ns, "calls": calls }))
             .collect();
         json!({
             "total": second(&self.total),

@@ -9,6 +9,7 @@ mod options;
 mod pace;
 mod perform;
 mod places;
+mod plot;
 mod progress;
 mod report;
 mod shared;
@@ -23,8 +24,9 @@ use std::thread;
 use goanna_sys::clock::monotonic_ns;
 use goanna_sys::replay::View;
 
-pub use accuracy::Accuracy;
+pub use accuracy::{Accuracy, Second};
 pub use options::{Options, Reads, Speed, Until, Verify};
+pub use plot::svg;
 pub use report::{Difference, Differences, Report};
 
 use crate::Error;

@@ -1,9 +1,9 @@
 //! `replayer run`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use goanna_replayer::run::{Options, Reads, Speed, Until, Verify, run};
+use goanna_replayer::run::{Options, Reads, Speed, Until, Verify, run, svg};
 
 use crate::common::{DIFFERENT, Failure, print};
 
@@ -33,10 +33,17 @@ pub struct Run {
     /// Write the report to FILE as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Draw how exactly calls were issued into FILE as SVG; not with afap, which issues no call at a time
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 impl Run {
     pub fn run(self) -> Result<u8, Failure> {
+        if self.plot.is_some() && self.speed == Speed::Fast {
+            let why = "--plot needs --speed on-time or a factor: afap issues no call at a time";
+            return Err(Failure(why.into()));
+        }
         let options = Options {
             root: self.root,
             speed: self.speed,
@@ -46,9 +53,10 @@ impl Run {
         };
         let report = run(&self.replay, options)?;
         if let Some(path) = &self.report {
-            let text = format!("{:#}\n", report.json());
-            std::fs::write(path, text)
-                .map_err(|why| Failure(format!("{}: {why}", path.display())))?;
+            save(path, &format!("{:#}\n", report.json()))?;
+        }
+        if let (Some(path), Some(accuracy)) = (&self.plot, &report.accuracy) {
+            save(path, &svg(accuracy))?;
         }
         print(&report.text())?;
         Ok(if report.different() == 0 {
@@ -57,4 +65,8 @@ impl Run {
             DIFFERENT
         })
     }
+}
+
+fn save(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|why| Failure(format!("{}: {why}", path.display())))
 }
