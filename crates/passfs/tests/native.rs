@@ -1,123 +1,19 @@
 //! Every method against the native call on the same directory, as root and as an ordinary user.
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
+use common::{Dir, compare, create, everybody, file_of, me, nobody};
 use goanna_passfs::{Error, PassFs};
-use goanna_sys::cred;
-use goanna_vfs::{
-    Caller, Errno, FileKind, FileSystem, Native, Node, Opened, Result, SetAttr, Stamp, TimeSet,
-};
-
-fn me() -> Caller {
-    let own = cred::own_ids();
-    Caller {
-        tid: 4321,
-        pid: 1234,
-        uid: own.uid,
-        gid: own.gid,
-        real_uid: own.uid,
-        real_gid: own.gid,
-        groups: Arc::from(own.groups.as_slice()),
-        caps: own.cap_eff,
-        real_caps: own.cap_eff,
-        user_ns: None,
-        umask: 0o022,
-        txn: None,
-    }
-}
-
-/// An ordinary user, where we may act as one.
-fn nobody() -> Option<Caller> {
-    cred::may_change_user().then(|| Caller {
-        uid: 65534,
-        gid: 65534,
-        groups: Arc::from([]),
-        caps: 0,
-        ..me()
-    })
-}
-
-/// The users that these tests can run as: the one that started them, and an ordinary one.
-fn everybody() -> Vec<Caller> {
-    std::iter::once(me()).chain(nobody()).collect()
-}
-
-struct Dir {
-    temp: tempfile::TempDir,
-    fs: PassFs,
-}
-
-impl Dir {
-    /// A directory everybody may write.
-    fn new() -> Self {
-        let temp = tempfile::tempdir().unwrap();
-        fs::set_permissions(temp.path(), PermissionsExt::from_mode(0o777)).unwrap();
-        let fs = PassFs::new(temp.path()).unwrap();
-        Self { temp, fs }
-    }
-
-    fn host(&self, name: &str) -> PathBuf {
-        self.temp.path().join(name)
-    }
-
-    fn get(&self, path: &str) -> Node {
-        self.fs.node_at(&me(), path.as_bytes()).unwrap()
-    }
-
-    fn names(&self, dir: &Node) -> BTreeSet<Vec<u8>> {
-        let mut names = BTreeSet::new();
-        let result = self.fs.readdir(&me(), dir, 0, &mut |entry| {
-            assert!(names.insert(entry.name.to_vec()), "listed twice");
-            true
-        });
-        result.unwrap();
-        names
-    }
-}
-
-fn create(dir: &Dir, who: &Caller, name: &str, mode: u32) -> Result<(Node, Opened)> {
-    let root = dir.fs.root();
-    dir.fs
-        .create(who, &root, name.as_bytes(), mode, libc::O_RDWR)
-}
-
-fn file_of(opened: Opened) -> fs::File {
-    assert!(matches!(opened.native, Native::All));
-    fs::File::from(opened.fd)
-}
-
-fn compare(dir: &Dir, node: &Node, path: &Path) {
-    let attr = dir.fs.getattr(&me(), node).unwrap();
-    let meta = fs::symlink_metadata(path).unwrap();
-    assert_eq!((attr.dev, attr.ino), (meta.dev(), meta.ino()));
-    assert_eq!((attr.mode, attr.nlink), (meta.mode(), meta.nlink() as u32));
-    assert_eq!((attr.uid, attr.gid), (meta.uid(), meta.gid()));
-    assert_eq!((attr.rdev, attr.size), (meta.rdev(), meta.size()));
-    assert_eq!(
-        (attr.blksize, attr.blocks),
-        (meta.blksize() as u32, meta.blocks())
-    );
-    let stamp = |sec, nsec: i64| Stamp {
-        sec,
-        nsec: nsec as u32,
-    };
-    assert_eq!(attr.atime, stamp(meta.atime(), meta.atime_nsec()));
-    assert_eq!(attr.mtime, stamp(meta.mtime(), meta.mtime_nsec()));
-    assert_eq!(attr.ctime, stamp(meta.ctime(), meta.ctime_nsec()));
-    let created = meta.created().ok().map(|time| {
-        let time = time.duration_since(std::time::UNIX_EPOCH).unwrap();
-        stamp(time.as_secs() as i64, time.subsec_nanos().into())
-    });
-    assert_eq!(attr.btime, created);
-}
+use goanna_vfs::{Caller, Errno, FileKind, FileSystem, Node, Result, SetAttr, Stamp, TimeSet};
 
 #[test]
 fn opening_a_directory_names_what_is_wrong_with_it() {
@@ -628,93 +524,4 @@ fn a_large_directory_is_listed_once_whatever_the_steps() {
         step = step % 37 + 1;
     }
     assert_eq!(names, expected);
-}
-
-#[test]
-fn the_host_tree_spans_its_file_systems() {
-    let host = PassFs::host().unwrap();
-    let proc = host.lookup(&me(), &host.root(), b"proc").unwrap();
-    let attr = host.getattr(&me(), &proc).unwrap();
-    assert_eq!(attr.ino, fs::metadata("/proc").unwrap().ino());
-    assert_ne!(attr.dev, host.getattr(&me(), &host.root()).unwrap().dev);
-    assert_eq!(host.statfs(&me(), &proc).unwrap().magic, 0x9fa0);
-    assert_eq!(host.parent(&me(), &proc).unwrap().ino(), host.root().ino());
-    assert_eq!(host.path(&me(), &proc), Ok((b"proc".to_vec(), false)));
-    // Who asks is the caller, not the process that asks for it.
-    let link = |name| {
-        let node = host.lookup(&me(), &proc, name).unwrap();
-        String::from_utf8(host.readlink(&me(), &node).unwrap()).unwrap()
-    };
-    assert_eq!(link(b"self"), "1234");
-    assert_eq!(link(b"thread-self"), "1234/task/4321");
-    let here = std::env::current_dir().unwrap().into_os_string().into_vec();
-    let node = host.node_at(&me(), &here).unwrap();
-    assert_eq!(host.absolute_path(&node), Ok((here.clone(), false)));
-    assert_eq!(host.node_at(&me(), b"//").unwrap().ino(), host.root().ino());
-}
-
-#[test]
-fn statfs_is_the_hosts() {
-    let dir = Dir::new();
-    let figures = dir.fs.statfs(&me(), &dir.fs.root()).unwrap();
-    let native = nix::sys::statfs::statfs(dir.temp.path()).unwrap();
-    assert_eq!(figures.magic, native.filesystem_type().0 as u64);
-    assert_eq!(figures.block_size, native.block_size() as u64);
-    assert_eq!(
-        (figures.blocks, figures.files),
-        (native.blocks(), native.files())
-    );
-    assert_eq!(figures.name_max, 255);
-}
-
-/// A file that gets the inode number of a removed one has another id; each change has another version. There are no reports.
-#[test]
-fn host_files_have_ids_and_versions() {
-    struct Nobody;
-    impl goanna_vfs::Subscriber for Nobody {
-        fn changed(&self, _: &[goanna_vfs::Change]) {}
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let (pass, again) = (
-        PassFs::new(dir.path()).unwrap(),
-        PassFs::new(dir.path()).unwrap(),
-    );
-    let path = dir.path().join("f");
-    let seen = |fs: &PassFs| {
-        let node = fs.lookup(&me(), &fs.root(), b"f").unwrap();
-        let id = fs.identity().unwrap().file_id(&me(), &node).unwrap();
-        (id, fs.getattr(&me(), &node).unwrap().version)
-    };
-    fs::write(&path, "one").unwrap();
-    let (id, mut last) = seen(&pass);
-    assert_eq!(seen(&again), (id, last));
-    let changes: [&dyn Fn(); 3] = [
-        &|| fs::write(&path, "two").unwrap(),
-        &|| fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap(),
-        &|| fs::hard_link(&path, dir.path().join("g")).unwrap(),
-    ];
-    for change in changes {
-        // Old kernels count in clock ticks.
-        std::thread::sleep(std::time::Duration::from_millis(15));
-        change();
-        let now = seen(&pass);
-        assert!(now.0 == id && now.1 > last);
-        last = now.1;
-    }
-    for _ in 0..50 {
-        fs::remove_file(&path).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(15));
-        fs::write(&path, "another").unwrap();
-        let (new, _) = seen(&pass);
-        assert_ne!(new, id);
-        if new.inode == id.inode {
-            break;
-        }
-    }
-    let subscriber: Arc<dyn goanna_vfs::Subscriber> = Arc::new(Nobody);
-    let refused = pass
-        .identity()
-        .unwrap()
-        .subscribe(Arc::downgrade(&subscriber));
-    assert_eq!(refused, Err(Errno::EOPNOTSUPP.into()));
 }

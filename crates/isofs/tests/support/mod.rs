@@ -268,3 +268,11 @@ pub fn caller(uid: u32, gid: u32) -> Caller {
         txn: None,
     }
 }
+
+/// Fails unless `text` starts with `with`.
+pub fn starts(text: &str, with: &str) {
+    assert!(
+        text.starts_with(with),
+        "{text:?} does not start with {with:?}"
+    );
+}
