@@ -284,7 +284,8 @@ impl Place {
                 Intercept::Ptrace => "ptrace",
             },
         ]);
-        if std::env::var("GOANNA_TEST_FAST_PATH").is_ok_and(|fast| fast == "0") {
+        let is_off = std::env::var("GOANNA_TEST_FAST_PATH").is_ok_and(|fast| fast == "0");
+        if is_off && !options.contains(&"--no-fast-path") {
             command.arg("--no-fast-path");
         }
         command.args(options).arg("--");
