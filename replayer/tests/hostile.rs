@@ -8,15 +8,22 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use amino_schema::replay::{
     Block, Call, Command, Content, Data, HEAD_LEN, Head, Index, Initial, Lane, Located, Place,
     Target, Wait, What,
 };
 use goanna_replayer::Error;
+use goanna_replayer::compile::compile;
 use goanna_replayer::prepare::prepare;
 use goanna_replayer::run::{Options, Reads, Report, Speed, Verify, run};
 use goanna_replayer::stored::Stored;
+use goanna_syscalls::{DecodedCall, Outcome, Subject, Treatment, Value, by_name};
+use goanna_tracer as tracer;
+use goanna_tracer::assemble::{DataMode, Groups, StreamAssembly, WriterOptions};
+use goanna_tracer::output::{FileOptions, FileOutput, OnFailure};
+use goanna_tracer::{Pipeline, PipelineOptions, Sink};
 use proptest::prelude::*;
 
 fn command(order: u64, call: Call) -> Command {
@@ -430,6 +437,111 @@ fn what_is_no_compiled_replay_is_refused() {
         fs::write(&path, content).unwrap();
         assert!(Stored::open(&path).is_err());
     }
+}
+
+/// Records calls of one process as a trace whose directory is `/work`.
+fn record(path: &Path, calls: Vec<(&str, Vec<Value>, i64)>) {
+    let options = PipelineOptions {
+        writer: WriterOptions::default(),
+        filters: Vec::new(),
+        on_failure: OnFailure::Stop,
+        report: Box::new(|error| panic!("{error}")),
+        select: None,
+        context: vec![("directory".into(), b"/work".to_vec())],
+    };
+    let assembly = Box::new(StreamAssembly::new(Groups::default(), DataMode::None));
+    let output = Box::new(FileOutput::new(path, FileOptions::default()));
+    let pipeline = Pipeline::start(options, assembly, output).unwrap();
+    for (number, (name, args, result)) in calls.into_iter().enumerate() {
+        let signature = by_name(name).unwrap();
+        let call = DecodedCall {
+            signature: Some(signature),
+            nr: signature.nr,
+            raw: [0; 6],
+            args,
+        };
+        let at_ns = 1000 + number as u64;
+        let call = Box::new(tracer::event::Call {
+            subject: Subject {
+                pid: 9,
+                tid: 9,
+                uid: 0,
+                gid: 0,
+                sid: 9,
+                comm: Arc::from("hostile"),
+            },
+            call,
+            outcome: Some(Outcome {
+                result,
+                left_ns: at_ns,
+                treatment: Treatment::Kernel,
+            }),
+            files: Vec::new(),
+            entered_ns: at_ns,
+        });
+        pipeline.take(&tracer::Event::Call(call)).unwrap();
+    }
+    pipeline.finish().unwrap();
+}
+
+#[test]
+fn a_hostile_trace_stays_below_the_root() {
+    let scene = Scene::new();
+    let cwd = || Value::Descriptor {
+        number: libc::AT_FDCWD,
+        file: Some(b"/work".as_slice().into()),
+    };
+    let fd = |number| Value::Descriptor { number, file: None };
+    let path = |given: &str, resolved: Option<&str>| Value::Path {
+        given: given.as_bytes().into(),
+        resolved: resolved.map(|it| it.as_bytes().into()),
+    };
+    let flags = || Value::Unsigned(CREATE | libc::O_TRUNC as u64);
+    let mut calls = Vec::new();
+    for (given, resolved) in [
+        ("../../etc/passwd", None),
+        ("../outside/victim", Some("/work/../outside/victim")),
+        ("absolute/victim", None),
+        ("relative/victim", Some("/work/relative/victim")),
+        ("file", Some("/work/file")),
+        ("inside", Some("/work/x/../../inside")),
+        ("inside", Some("/work/inside")),
+    ] {
+        let open = vec![
+            cwd(),
+            path(given, resolved),
+            flags(),
+            Value::Unsigned(0o666),
+        ];
+        calls.push(("openat", open, i64::from(i32::MAX)));
+        let number = fd(i32::MAX);
+        calls.push(("ftruncate", vec![number.clone(), Value::Signed(-1)], -22));
+        calls.push((
+            "lseek",
+            vec![number.clone(), Value::Signed(i64::MIN), Value::Unsigned(0)],
+            -22,
+        ));
+        let data = Value::Bytes {
+            len: u64::MAX,
+            data: [].into(),
+        };
+        calls.push((
+            "write",
+            vec![number.clone(), data, Value::Unsigned(u64::MAX)],
+            -14,
+        ));
+        calls.push(("dup2", vec![number, fd(i32::MIN)], i64::from(i32::MIN)));
+        calls.push(("unlink", vec![path(given, resolved)], 0));
+    }
+    let trace = scene.scratch.path().join("trace");
+    record(&trace, calls);
+    let compiled = scene.scratch.path().join("compiled");
+    let summary = compile(&trace, &compiled, &Default::default(), &mut |_| {}).unwrap();
+    assert!(summary.skipped.contains_key("outside of the directory"));
+    // Whether it is refused or replayed with differences: nothing outside changes.
+    let _ = prepare(&compiled, &scene.root());
+    let _ = run(&compiled, options(&scene.root()));
+    scene.assert_untouched();
 }
 
 proptest! {
