@@ -47,9 +47,10 @@ impl Consumer for Statistics {
             .or_default();
         message.records += 1;
         message.errors += u64::from(fields.error().is_some());
-        message.nanoseconds += fields.duration.unwrap_or(0);
+        let took = fields.duration.unwrap_or(0);
+        message.nanoseconds = message.nanoseconds.saturating_add(took);
         if let ("bytes", Some(result @ 0..)) = (fields.result_unit, fields.result) {
-            message.bytes += result.unsigned_abs();
+            message.bytes = message.bytes.saturating_add(result.unsigned_abs());
         }
         if let Some(time) = fields.time {
             self.first_ns.get_or_insert(time);

@@ -73,7 +73,10 @@ impl Report {
         }
         let _ = writeln!(page, "{text}</p>\n<div class=\"tiles\">");
         let total = &self.total;
-        let span = self.timeline.rows(&[]).len() as u64 * self.timeline.width_ns();
+        let span = self
+            .timeline
+            .width_ns()
+            .saturating_mul(self.timeline.rows(&[]).len() as u64);
         for (label, value) in [
             ("calls", short(total.calls)),
             ("errors", short(total.errors)),
@@ -189,7 +192,7 @@ impl Report {
             ] {
                 if is {
                     side.1.merge(&operation.sizes);
-                    side.2 += bytes;
+                    side.2 = bytes.saturating_add(side.2);
                 }
             }
         }
