@@ -189,9 +189,9 @@ fn the_trace_ends_with_the_command(place: Place) {
     let is_amino = matches!(place.backend(), Backend::Amino(_));
     assert_eq!(created["result.path"] == file.as_str(), is_amino);
     // A call that does not return has the time of its entry.
-    let exit = of("exit_group").last().unwrap();
+    let exit = of("exit_group").next_back().unwrap();
     assert_eq!(exit["status"], 3);
     assert!(exit["time"].is_u64() && exit["result"].is_null(), "{exit}");
-    let ended = of("ended").last().unwrap();
+    let ended = of("ended").next_back().unwrap();
     assert_eq!(ended["status"], 3 << 8);
 }
