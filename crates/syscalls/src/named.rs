@@ -145,7 +145,7 @@ mod tests {
     fn changed(name: &str, args: [u64; 6]) -> Option<Named> {
         by_name(name)
             .unwrap()
-            .changed(&args, |address| Some(address))
+            .changed(&args, Some)
     }
 
     fn path(dirfd: Option<usize>, path: usize, follows: bool) -> Option<Named> {
