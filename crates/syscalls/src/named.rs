@@ -143,9 +143,7 @@ mod tests {
     const WRITES: i32 = libc::O_WRONLY;
 
     fn changed(name: &str, args: [u64; 6]) -> Option<Named> {
-        by_name(name)
-            .unwrap()
-            .changed(&args, Some)
+        by_name(name).unwrap().changed(&args, Some)
     }
 
     fn path(dirfd: Option<usize>, path: usize, follows: bool) -> Option<Named> {
