@@ -318,6 +318,32 @@ static long how(int dirfd, const char *path, uint64_t flags, uint64_t mode, uint
 			close(fd_); \
 	} while (0)
 
+/* All status flags of what is opened: none stays that the program has not given. */
+static void status_flags(void)
+{
+	int fd;
+
+	MUST(mkdir("status", 0755));
+	MUST(chdir("status"));
+#define FLAGS(name, expression) \
+	do { \
+		fd = MUST(expression); \
+		T(name, fcntl(fd, F_GETFL)); \
+		close(fd); \
+	} while (0)
+	FLAGS("created", open("a", O_RDWR | O_CREAT, 0644));
+	FLAGS("created alone", open("b", O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0644));
+	FLAGS("created by creat", creat("c", 0644));
+	FLAGS("created without links", how(AT_FDCWD, "d", O_RDWR | O_CREAT, 0644, RESOLVE_NO_SYMLINKS));
+	FLAGS("opened with O_CREAT", open("a", O_RDWR | O_CREAT, 0644));
+	FLAGS("opened without links", how(AT_FDCWD, "a", O_RDWR, 0, RESOLVE_NO_SYMLINKS));
+	FLAGS("truncated", open("a", O_WRONLY | O_TRUNC | O_NONBLOCK));
+	FLAGS("read", open("a", O_RDONLY | O_CLOEXEC | O_NOCTTY));
+	MUST(symlink("a", "link"));
+	FLAGS("by a link", open("link", O_RDWR | O_CREAT, 0644));
+	MUST(chdir(".."));
+}
+
 static void resolve(void)
 {
 	int dir;
@@ -490,6 +516,7 @@ static void steps(void)
 	appending();
 	descriptors();
 	temporary_files();
+	status_flags();
 	resolve();
 	publishing();
 	comebacks();

@@ -136,10 +136,10 @@ impl PassFs {
         flags: i32,
     ) -> Result<(Node, OwnedFd)> {
         let pin = Pin::of(dir)?;
+        // O_EXCL follows no link; O_NOFOLLOW would stay among the status flags that the program sees.
         let flags = OFlags::from_bits_retain(flags as u32)
             | OFlags::CREATE
             | OFlags::EXCL
-            | OFlags::NOFOLLOW
             | OFlags::CLOEXEC
             | OFlags::NOCTTY;
         let fd = self.act_creating(caller, &[(dir, ENTRIES)], || {
