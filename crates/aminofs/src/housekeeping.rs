@@ -386,6 +386,10 @@ impl Volume {
             return Err(Errno::ESTALE);
         }
         self.pick_up_pages(&inode, range.start / PAGE, range.end.div_ceil(PAGE))?;
-        if durable { self.flush() } else { Ok(()) }
+        if !durable {
+            return Ok(());
+        }
+        self.flush()?;
+        self.failures.check(inode.ino)
     }
 }

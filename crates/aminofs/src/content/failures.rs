@@ -66,7 +66,9 @@ mod tests {
 
     use goanna_cache::CacheObject;
     use goanna_sys::witness::Witness;
-    use goanna_vfs::{Caller, Errno, FileSystem, Node, OpenFile, Transactions, WritePosition};
+    use goanna_vfs::{
+        CachedContent, Caller, Errno, FileSystem, Node, OpenFile, Transactions, WritePosition,
+    };
 
     use crate::inode::Inode;
     use crate::{AminoFs, Durability, EngineKind, Options};
@@ -161,6 +163,26 @@ mod tests {
         exchange_object(&broken.0, object);
         assert_eq!(fs.sync(Some(&broken.0)), Ok(()));
         assert_eq!(fs.sync(None), Ok(()));
+        fs.close().unwrap();
+    }
+
+    #[test]
+    fn msync_of_content_that_cannot_be_read_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = open(dir.path());
+        let file = create(&fs, "file");
+        write(&fs, &caller(), &file).unwrap();
+        fs.map_shared(&caller(), &file.0).unwrap();
+        let object = exchange_object(&file.0, unreadable(dir.path()));
+        // Each caller of each descriptor is told, until the content is stored.
+        for _ in 0..3 {
+            assert_eq!(
+                fs.sync_mapped(&file.0, 0..1, true),
+                Err(Errno::EISDIR.into())
+            );
+        }
+        exchange_object(&file.0, object);
+        assert_eq!(fs.sync_mapped(&file.0, 0..1, true), Ok(()));
         fs.close().unwrap();
     }
 
