@@ -239,3 +239,27 @@ fn is_ordinary(ofd: &OwnedFd, flags: i32) -> Result<bool, Errno> {
         && (stat.st_size > 0 || libc::major(stat.st_dev) != 0)
         && flags & libc::O_DIRECT == 0)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    /// cp(1) gives a length of nearly 2^63.
+    #[test]
+    fn a_read_with_a_huge_length_takes_memory_for_what_is_there_only() {
+        let file = memfile::create(c"file").unwrap();
+        assert_eq!(nix::unistd::write(&file, b"hello").unwrap(), 5);
+        for (offset, expected) in [(Some(0), &b"hello"[..]), (Some(3), b"lo"), (None, b"")] {
+            let source = Source {
+                kind: Kind::File(file.try_clone().unwrap()),
+                offset,
+                file: None,
+            };
+            let mut data = Vec::new();
+            source.read(PIECE, &mut data).unwrap();
+            assert_eq!(data, expected);
+            assert!(data.capacity() < 100, "{} bytes", data.capacity());
+        }
+    }
+}
