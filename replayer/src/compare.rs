@@ -10,6 +10,7 @@ use std::path::Path;
 use amino_schema::replay::Call;
 use amino_schema::trace::pairs::Pairs;
 use goanna_sys::Errno;
+use goanna_sys::escape::escape;
 use goanna_tracer::read::Keys;
 
 use crate::Error;
@@ -410,12 +411,11 @@ impl Operation {
 
     fn text(&self) -> String {
         let mut parts = vec![self.call.name().to_owned()];
-        let lossy = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
         parts.extend(self.files.iter().map(|path| match path.as_slice() {
             b"" => ".".to_owned(),
-            _ => lossy(path),
+            path => escape(path),
         }));
-        parts.extend(self.text.iter().map(lossy));
+        parts.extend(self.text.iter().map(|text| escape(text)));
         parts.extend(self.numbers.iter().map(|number| match number {
             number if *number > u64::MAX / 2 => number.cast_signed().to_string(),
             number => format!("{number:#x}"),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use amino_schema::DecodeError;
 use goanna_sys::Errno;
+use goanna_sys::escape::escape;
 
 /// Why compiling, preparing or replaying failed.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +35,7 @@ pub enum Error {
         why: DecodeError,
     },
     /// A file below the root cannot be made or examined.
-    #[error("{path}: {why}", path = String::from_utf8_lossy(path))]
+    #[error("{path}: {why}", path = escape(path))]
     Place {
         /// Its path relative to the root.
         path: Vec<u8>,

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use amino_schema::replay::{Index, Initial, What};
 use goanna_sys::Errno;
+use goanna_sys::escape::escape;
 use goanna_sys::replay::{self as sys, PLAIN, WITHIN};
 
 use crate::Error;
@@ -90,8 +91,8 @@ pub fn missing(index: &Index, root: i32) -> Result<Vec<String>, Error> {
     for file in &index.initial {
         match is_there(index, root, file) {
             Ok(true) => {}
-            Ok(false) => missing.push(String::from_utf8_lossy(&file.path).into_owned()),
-            Err(why) => missing.push(format!("{} ({why})", String::from_utf8_lossy(&file.path))),
+            Ok(false) => missing.push(escape(&file.path)),
+            Err(why) => missing.push(format!("{} ({why})", escape(&file.path))),
         }
     }
     Ok(missing)

@@ -439,6 +439,52 @@ fn what_is_no_compiled_replay_is_refused() {
     }
 }
 
+#[test]
+fn names_in_messages_control_no_terminal() {
+    let scene = Scene::new();
+    let evil = "a\x1b[31m\nb\u{9b}";
+    let root = scene.root();
+    fs::write(scene.scratch.path().join(evil), "hello").unwrap();
+    // The file is removed in one trace only.
+    let path = Value::Path {
+        given: evil.as_bytes().into(),
+        resolved: None,
+    };
+    record(&scene.scratch.path().join("none"), Vec::new());
+    record(
+        &scene.scratch.path().join("removes"),
+        vec![("unlink", vec![path], 0)],
+    );
+    let commands = [
+        vec!["compare", "none", "removes"],
+        vec!["compile", evil, "-o", "out"],
+        vec!["compile", "none\x1b[2J\n", "-o", "out"],
+        vec!["run", "--root", root.to_str().unwrap(), evil],
+        vec!["run", "--\x1b[31m"],
+    ];
+    for words in commands {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_replayer"))
+            .args(&words)
+            .current_dir(scene.scratch.path())
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let (found, errors) = (text(output.stdout), text(output.stderr));
+        assert!(!output.status.success(), "{words:?}");
+        assert!(!found.is_empty() || !errors.is_empty(), "{words:?}");
+        if words[0] == "compare" {
+            assert!(found.contains(r"a\x1b[31m\nb\xc2\x9b"), "{found:?}");
+        }
+        let controls = |c: char| c != '\n' && c.is_control();
+        assert!(
+            !found.chars().chain(errors.chars()).any(controls),
+            "{found:?} {errors:?}"
+        );
+        let is_ours = |line: &str| line.starts_with("replayer: ");
+        assert!(errors.lines().all(is_ours), "{errors:?}");
+    }
+}
+
 /// Records calls of one process as a trace whose directory is `/work`.
 fn record(path: &Path, calls: Vec<(&str, Vec<Value>, i64)>) {
     let options = PipelineOptions {

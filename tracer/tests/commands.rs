@@ -296,6 +296,29 @@ fn what_is_no_trace_gives_status_125_with_its_name() {
 }
 
 #[test]
+fn names_in_messages_control_no_terminal() {
+    let place = Place::new();
+    let evil = "a\x1b[31m\nb\u{9b}";
+    std::fs::write(place.path(evil), "hello").unwrap();
+    for words in [
+        &["cat", evil][..],
+        &["stat", "none\x1b[2J\n"],
+        &["recover", evil, "-o", evil],
+        &["record", "--config", evil, "--", "true"],
+        &["record", "--config", "none\x1b[2J\n", "--", "true"],
+        &["cat", "--\x1b[31m"],
+    ] {
+        let (status, _, errors) = place.text(words);
+        assert_eq!(status, 125, "{words:?}");
+        let controls = errors.chars().any(|c| c != '\n' && c.is_control());
+        assert!(!controls, "{errors:?}");
+        // A name with a newline makes no line of its own.
+        let is_ours = |line: &str| line.starts_with("goanna-trace: ") && !line.contains(": b\\x");
+        assert!(errors.lines().all(is_ours), "{errors:?}");
+    }
+}
+
+#[test]
 fn a_trace_comes_through_a_pipe_and_a_reader_that_leaves_is_no_error() {
     let place = Place::new();
     write(&place.path("t"), &Workload::postmark(1, 300, 100), vec![]);

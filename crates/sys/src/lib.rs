@@ -5,6 +5,8 @@
 //! values as the kernel gave them, so that the monitor can hand them to a tracee unchanged.
 //! What an ordinary user may do works as an ordinary user; what needs privilege fails with `EPERM`.
 //!
+//! [`escape`] is the exception: text for terminals, which every program of the project needs.
+//!
 //! Modules are grouped in directories, which their paths leave out: `goanna_sys::ptrace` is `tracees/ptrace.rs`.
 
 #[cfg(not(all(
@@ -16,6 +18,7 @@ compile_error!(
     "goanna-sys supports x86-64 Linux only: registers, call numbers and struct layouts are that ABI's"
 );
 
+pub mod escape;
 mod files;
 mod intercept;
 mod process;

@@ -11,7 +11,6 @@
 //! This crate never prints.
 
 mod caller;
-mod escape;
 mod interface;
 mod mount;
 pub mod ops;
@@ -25,8 +24,8 @@ pub use backend::{Backend, MountOption, MountOptions, OpenError};
 pub use caller::{Caller, caps};
 pub use content::CachedContent;
 pub use error::{Blocker, Done, FsError, Result, Wait, wait_for_locks};
-pub use escape::{escape, escape_invalid, escape_message, escape_path, io_error_text};
 pub use fs::{FileSystem, Native, OpenFile, Opened, WritePosition};
+pub use goanna_sys::escape::{escape, escape_invalid, escape_message, escape_path, io_error_text};
 pub use identity::{Change, FileId, Identity, Subscriber};
 pub use linkfree::LinkFree;
 pub use mount::{Mount, MountError, MountFlags, Mounts, Place, PlaceKey};

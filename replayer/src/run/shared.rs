@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use amino_schema::replay::{Command, Place, Target};
+use goanna_sys::escape::escape;
 use goanna_sys::replay::{Mapping, View};
 use parking_lot::{Mutex, RwLock};
 
@@ -168,10 +169,10 @@ impl Shared {
         };
         let directory = self.stored.index.directories.get(place.directory as usize);
         let directory = directory.map(Vec::as_slice).unwrap_or_default();
-        let name = String::from_utf8_lossy(&place.name);
+        let name = escape(&place.name);
         match directory {
-            b"" => name.into_owned(),
-            directory => format!("{}/{name}", String::from_utf8_lossy(directory)),
+            b"" => name,
+            directory => format!("{}/{name}", escape(directory)),
         }
     }
 }

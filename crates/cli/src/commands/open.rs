@@ -1,6 +1,5 @@
 //! Opens the store that a command works on without a monitor: in this process, or at its owner where it has one.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use goanna_session::{Error as SessionError, Level, credentials};
 use crate::args::amino::StoreArg;
 use crate::args::{Engine, Loudness};
 use crate::error::Error;
-use crate::report::messages::note;
+use crate::report::messages::{self, note};
 use crate::report::names;
 
 /// How a store that exists is opened to read it, or to work on it as a whole.
@@ -132,7 +131,7 @@ impl StoreHandle {
             Opened::Remote(fs) => Arc::into_inner(fs).map_or(Ok(()), RemoteFs::close)?,
         }
         for loss in self.salvage.losses() {
-            let _ = writeln!(std::io::stderr(), "amino: missing: {}", loss_text(loss));
+            messages::line(&format!("missing: {}", loss_text(loss)));
         }
         result.map(|status| status.max(loss_status(&self.salvage)))
     }

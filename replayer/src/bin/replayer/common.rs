@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use goanna_replayer::Error;
+use goanna_sys::escape::escape_message;
 use goanna_tracer::codec::Key;
 use goanna_tracer::read::Keys;
 
@@ -47,17 +48,15 @@ impl From<Error> for Failure {
 impl Failure {
     /// Shows it; the exit status.
     pub fn report(&self) -> u8 {
-        for line in self.0.lines().filter(|line| !line.trim().is_empty()) {
-            message(line.trim_start());
-        }
+        message(&self.0);
         FAILED
     }
 }
 
-/// A line on stderr.
+/// Writes a line on stderr. Names in it, which traces and command lines bring, control no terminal.
 pub fn message(text: &str) {
     // Nobody can be told that stderr is gone.
-    let _ = writeln!(io::stderr(), "replayer: {text}");
+    let _ = writeln!(io::stderr(), "replayer: {}", escape_message(text));
 }
 
 /// Lines on stdout.

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use common::{FAILED, Failure};
+use common::FAILED;
 
 /// Replays traces of what programs did to files.
 #[derive(Debug, Parser)]
@@ -49,6 +49,8 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
     let text = error.render().to_string();
     let text = text.strip_prefix("error:").unwrap_or(&text);
-    let _ = Failure(text.trim().to_owned()).report();
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        common::message(line.trim_start());
+    }
     ExitCode::from(FAILED)
 }

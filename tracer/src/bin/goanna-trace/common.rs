@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use goanna_sys::escape::{escape_message, escape_path};
 use goanna_tracer::Error;
 use goanna_tracer::codec::Key;
 use goanna_tracer::read::{Finding, Keys, Reader};
@@ -67,7 +68,7 @@ impl Source {
         match same(output) {
             Some(new) if Some(&new) == same(&self.file).as_ref() => Err(Failure::Usage(format!(
                 "--output: {} is the trace that is read",
-                output.display()
+                escape_path(output)
             ))),
             _ => Ok(()),
         }
@@ -124,21 +125,30 @@ impl Failure {
                 format!("standard output: {why}")
             }
             Self::Reported => return FAILED,
-            Self::Usage(text) => text.clone(),
+            Self::Usage(text) => {
+                for line in text.lines().filter(|line| !line.trim().is_empty()) {
+                    message(line.trim_start());
+                }
+                return FAILED;
+            }
             Self::Error(error) => error.to_string(),
-            Self::Trace(path, error) => format!("{}: {error}", path.display()),
+            Self::Trace(path, error) => format!("{}: {error}", escape_path(path)),
         };
-        for line in text.lines().filter(|line| !line.trim().is_empty()) {
-            message(line.trim_start());
-        }
+        message(&text);
         FAILED
     }
 }
 
-/// A line on stderr.
+/// Writes a message of several lines, such as an error in a filter with a mark below the place.
+pub fn message_of_lines(text: &str) {
+    let lines: Vec<_> = text.lines().map(escape_message).collect();
+    let _ = writeln!(io::stderr(), "goanna-trace: {}", lines.join("\n"));
+}
+
+/// Writes a line on stderr. Names in it, which traces and command lines bring, control no terminal.
 pub fn message(text: &str) {
     // Nobody can be told that stderr is gone.
-    let _ = writeln!(io::stderr(), "goanna-trace: {text}");
+    let _ = writeln!(io::stderr(), "goanna-trace: {}", escape_message(text));
 }
 
 /// Most findings that are shown one by one.

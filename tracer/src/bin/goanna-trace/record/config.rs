@@ -5,11 +5,12 @@
 use std::path::Path;
 
 use clap::Parser;
+use goanna_sys::escape::escape_path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::tracer::Tracer;
-use crate::common::{Failure, message};
+use crate::common::{Failure, message_of_lines};
 
 /// One tracer by itself.
 #[derive(Debug, Parser)]
@@ -45,7 +46,7 @@ type Value<'t> = Spanned<DeValue<'t>>;
 /// The tracers that the file describes.
 pub fn read(path: &Path) -> Result<Vec<Tracer>, Failure> {
     let text = std::fs::read_to_string(path)
-        .map_err(|why| Failure::Usage(format!("{}: {why}", path.display())))?;
+        .map_err(|why| Failure::Usage(format!("{}: {why}", escape_path(path))))?;
     let file = File { path, text: &text };
     let table = DeTable::parse(&text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
@@ -84,7 +85,7 @@ struct File<'t> {
 
 impl File<'_> {
     fn error(&self, at: usize, why: &str) -> Failure {
-        let (path, line) = (self.path.display(), self.line(at));
+        let (path, line) = (escape_path(self.path), self.line(at));
         Failure::Usage(format!("{path}:{line}: {}", why.trim()))
     }
 
@@ -109,9 +110,9 @@ impl File<'_> {
                     added.select().map_err(|why| {
                         // With lines of its own, which show the column.
                         let why = why.trim_start_matches("--");
-                        message(&format!(
+                        message_of_lines(&format!(
                             "{}:{}: {why}",
-                            self.path.display(),
+                            escape_path(self.path),
                             self.line(start)
                         ));
                         Failure::Reported

@@ -18,7 +18,7 @@ use goanna_tracer::capture::ptrace::{Ptrace, Signals, Target};
 use goanna_tracer::capture::{CaptureError, Data, Details, Source, Wanted};
 use goanna_tracer::{Error, Event, Pipeline, Sink, context};
 
-use crate::common::{FAILED, Failure, detail, message};
+use crate::common::{FAILED, Failure, detail, message, message_of_lines};
 use tracer::Tracer;
 
 /// Bytes of one call's data that are captured at most.
@@ -159,7 +159,7 @@ fn wanted(tracers: &[Tracer]) -> Result<Wanted, Failure> {
     };
     for tracer in tracers {
         let filter = tracer.select().map_err(|text| {
-            message(&text);
+            message_of_lines(&text);
             Failure::Reported
         })?;
         filters.push(Arc::new(filter));
