@@ -140,9 +140,11 @@ pub fn check() -> Vec<Facility> {
         "umasks of threads",
         false,
         "let calls that create files run at the same time; without them they take turns",
-        std::thread::spawn(cred::thread_owns_fs)
-            .join()
-            .unwrap_or(Err(nix::errno::Errno::EIO))
+        std::thread::Builder::new()
+            .spawn(cred::thread_owns_fs)
+            .ok()
+            .and_then(|thread| thread.join().ok())
+            .unwrap_or(Err(nix::errno::Errno::EAGAIN))
             .map(|()| "in use".into())
             .map_err(|errno| format!("unshare: {}", errno.desc())),
     );
