@@ -15,6 +15,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::Error;
 
+const MAGIC: &[u8] = b"SFA!";
 /// The trailer: magic (4 bytes), version, kind of checksum, checksum (16), position of the table of contents (8), its size (8).
 const TRAILER: u64 = 4 + 1 + 1 + 16 + 8 + 8;
 const POSITION_AT: u64 = 4 + 1 + 1 + 16;
@@ -77,7 +78,11 @@ fn damaged(path: &Path, why: &str) -> Error {
 }
 
 fn check(path: &Path) -> Result<(), Error> {
-    let file = File::open(path).map_err(Error::io("open", path))?;
+    let file = match File::open(path) {
+        // A thread of fjall has removed a table that no version names any more.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        file => file.map_err(Error::io("open", path))?,
+    };
     let failed = Error::io("read", path);
     match has_room_for_entries(&file) {
         Ok(true) => Ok(()),
@@ -86,11 +91,17 @@ fn check(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Whether the file has the bytes that the entries in its table of contents take at least.
+/// Whether the file has the bytes that the entries in its table of contents take at least, or has no trailer: fjall refuses such a
+/// table if a version names it. None does where a full disk or a crash has kept the table from being completed.
 fn has_room_for_entries(file: &File) -> io::Result<bool> {
     let Some(end) = file.metadata()?.len().checked_sub(TRAILER) else {
-        return Ok(false);
+        return Ok(true);
     };
+    let mut magic = [0; 4];
+    file.read_exact_at(&mut magic, end)?;
+    if magic != MAGIC {
+        return Ok(true);
+    }
     let mut position = [0; 8];
     file.read_exact_at(&mut position, end + POSITION_AT)?;
     let position = u64::from_le_bytes(position);
