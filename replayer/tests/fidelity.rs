@@ -10,7 +10,7 @@ mod workload;
 use std::fs;
 
 use goanna_tracer::assemble::DataMode;
-use workload::{Workload, program};
+use workload::{Workload, has, program};
 
 fn of_program(name: &str, args: &[&str]) -> Workload {
     let program = program(name);
@@ -43,6 +43,9 @@ fn a_program_that_fails_often_is_replayed_faithfully() {
 
 #[test]
 fn git_is_replayed_faithfully() {
+    if !has("git") {
+        return;
+    }
     let script = "
         set -e
         export HOME=$PWD
@@ -56,6 +59,9 @@ fn git_is_replayed_faithfully() {
 
 #[test]
 fn sqlite_with_mapped_files_is_replayed_faithfully() {
+    if !has("sqlite3") {
+        return;
+    }
     let script = "
         set -e
         { echo 'pragma mmap_size=1000000; create table t(a, b); create index i on t(a); begin;'

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use goanna_replayer::compare::{Comparison, Side, compare};
 use goanna_replayer::compile::{Options, Summary, compile};
 use goanna_replayer::prepare::prepare;
+use goanna_skip::{Facility, skip};
 use goanna_tracer::assemble::{DataMode, Groups, StreamAssembly, WriterOptions};
 use goanna_tracer::capture::ptrace::{Ptrace, Target};
 use goanna_tracer::capture::{Data, Source, Wanted};
@@ -29,6 +30,16 @@ use goanna_tracer::{Pipeline, PipelineOptions, context};
 
 /// The binary under test.
 pub const REPLAYER: &str = env!("CARGO_BIN_EXE_replayer");
+
+/// Whether a program is installed; records that the calling test is left out where it is not.
+pub fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
+    if !found {
+        skip(Facility::Program, format!("{program} is not installed"));
+    }
+    found
+}
 
 /// Compiles a C program: `tests/programs/NAME.c`, or one of the tracer's tests.
 pub fn program(name: &str) -> PathBuf {
