@@ -3,9 +3,11 @@
 
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
+use std::time::Duration;
 
 use amino_schema::replay::{Call, Command, Content, Place, Target};
 use goanna_sys::Errno;
+use goanna_sys::clock::monotonic_ns;
 use goanna_sys::replay::{self as sys, Attribute, Mapping, PLAIN, Returned, Sync};
 
 use super::options::Reads;
@@ -37,6 +39,11 @@ pub struct Performer {
 const BUFFER: usize = 1 << 20;
 /// Bytes of the smallest buffer.
 const FIRST_BUFFER: usize = 64 << 10;
+/// How long a command waits for a lock.
+const PATIENCE_NS: u64 = 5_000_000_000;
+/// Pauses between attempts to get a lock.
+const FIRST_PAUSE: Duration = Duration::from_micros(50);
+const LAST_PAUSE: Duration = Duration::from_millis(20);
 /// Longest read or write of the kernel (`MAX_RW_COUNT`).
 const MAX_LENGTH: u64 = 0x7fff_f000;
 
@@ -123,8 +130,7 @@ impl Performer {
             flags &= !((libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC) as u64);
             self.places.announce();
         }
-        let opened = sys::open(directory, &name, flags, mode, PLAIN);
-        let descriptor = opened? as i32;
+        let descriptor = self.open_at_once(directory, &name, flags, mode)?;
         if is_restore && second > 0 {
             self.places.announce();
             // A file that cannot be positioned has no offset.
@@ -139,6 +145,86 @@ impl Performer {
             *name.lock() = Some(place.clone());
         }
         Ok(descriptor.into())
+    }
+
+    /// Opens a file without waiting: the other end of a FIFO may never be opened. FIFOs stay non-blocking.
+    fn open_at_once(
+        &self,
+        directory: i32,
+        name: &CStr,
+        flags: u64,
+        mode: u64,
+    ) -> Result<i32, Errno> {
+        let asked = (libc::O_NONBLOCK | libc::O_PATH) as u64;
+        if flags & asked != 0 {
+            return Ok(sys::open(directory, name, flags, mode, PLAIN)? as i32);
+        }
+        self.places.announce_at_once();
+        let at_once = flags | libc::O_NONBLOCK as u64;
+        let descriptor = sys::open(directory, name, at_once, mode, PLAIN)? as i32;
+        if !self.is_fifo(descriptor) {
+            self.places.announce();
+            let kept = flags & SETTABLE_FLAGS;
+            // The descriptor has been opened just now: it has flags.
+            let _ = sys::flags(descriptor, libc::F_SETFL, kept as i32);
+        }
+        Ok(descriptor)
+    }
+
+    fn is_fifo(&self, descriptor: i32) -> bool {
+        self.places.announce();
+        let attributes = sys::stat(descriptor, c"");
+        attributes.is_ok_and(|it| it.mode & libc::S_IFMT == libc::S_IFIFO)
+    }
+
+    /// F_GETFD and the like. F_SETFL does not make a FIFO blocking.
+    fn descriptor_flags(&self, fd: i32, command: i32, argument: i32) -> Returned {
+        let blocks = command == libc::F_SETFL && argument & libc::O_NONBLOCK == 0;
+        let argument = match blocks && self.is_fifo(fd) {
+            true => argument | libc::O_NONBLOCK,
+            false => argument,
+        };
+        sys::flags(fd, command, argument)
+    }
+
+    /// Tries for a lock until `act` has it, or fails for another reason, or the time is over. Locks that processes outside of the replay
+    /// hold, or that a hostile trace takes twice, do not hang the replay.
+    fn patiently(&self, act: impl Fn() -> Returned) -> Result<(), Errno> {
+        let end = monotonic_ns().saturating_add(PATIENCE_NS);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            self.places.announce();
+            match act() {
+                Err(Errno::EAGAIN | Errno::EACCES) => {}
+                other => return other.map(|_| ()),
+            }
+            if monotonic_ns() >= end || self.shared.is_stopped() {
+                return Err(Errno::ETIMEDOUT);
+            }
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(LAST_PAUSE);
+        }
+    }
+
+    fn flock(&self, fd: i32, operation: i32) -> Returned {
+        if operation & (libc::LOCK_NB | libc::LOCK_UN) == 0 {
+            self.patiently(|| sys::flock(fd, operation | libc::LOCK_NB))?;
+        }
+        // The lock is there already: this is the call of the trace, which does not wait.
+        sys::flock(fd, operation)
+    }
+
+    fn lock(&self, fd: i32, command: i32, range: (i16, i16, i64, i64)) -> Returned {
+        let at_once = match command {
+            libc::F_SETLKW => Some(libc::F_SETLK),
+            libc::F_OFD_SETLKW => Some(libc::F_OFD_SETLK),
+            libc::F_SETLK | libc::F_GETLK | libc::F_OFD_SETLK | libc::F_OFD_GETLK => None,
+            _ => return Err(Errno::EINVAL),
+        };
+        if let Some(at_once) = at_once {
+            self.patiently(|| sys::lock(fd, at_once, range))?;
+        }
+        sys::lock(fd, command, range)
     }
 
     /// A slot gets a descriptor. The one that it may hold is left over from a call that went otherwise in the trace.
@@ -335,22 +421,14 @@ impl Performer {
                 let into = self.buffer.get_mut(..room).unwrap_or_default();
                 sys::entries(fd, into)
             }
-            Call::Flock => sys::flock(fd, first as i32),
+            Call::Flock => self.flock(fd, first as i32),
             Call::Lock => {
                 let number = |index| number(command, index);
                 let (start, length) = (number(3).cast_signed(), number(4).cast_signed());
                 let range = (number(1) as i16, number(2) as i16, start, length);
-                match first as i32 {
-                    command @ (libc::F_SETLK
-                    | libc::F_SETLKW
-                    | libc::F_GETLK
-                    | libc::F_OFD_SETLK
-                    | libc::F_OFD_SETLKW
-                    | libc::F_OFD_GETLK) => sys::lock(fd, command, range),
-                    _ => Err(Errno::EINVAL),
-                }
+                self.lock(fd, first as i32, range)
             }
-            Call::Fcntl => sys::flags(fd, first as i32, second as i32),
+            Call::Fcntl => self.descriptor_flags(fd, first as i32, second as i32),
             Call::Statfs => sys::statfs(fd),
             Call::Chdir => sys::chdir(fd),
             _ => self.on_file(command, fd, c""),
@@ -521,6 +599,10 @@ const KNOWN_FLAGS: u64 = (libc::O_ACCMODE
     | libc::O_NOATIME
     | libc::O_PATH
     | libc::O_TMPFILE) as u64;
+
+/// The flags that F_SETFL sets.
+const SETTABLE_FLAGS: u64 =
+    (libc::O_APPEND | libc::O_DIRECT | libc::O_NOATIME | libc::O_NONBLOCK) as u64;
 
 fn number(command: &Command, index: usize) -> u64 {
     command.numbers.get(index).copied().unwrap_or(0)

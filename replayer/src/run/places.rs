@@ -43,6 +43,11 @@ impl Places {
         self.note(0, note::OWN);
     }
 
+    /// Announces that the `O_NONBLOCK` of the lane's next open is the replayer's own.
+    pub fn announce_at_once(&self) {
+        self.note(0, note::AT_ONCE);
+    }
+
     fn note(&self, offset: i64, what: u64) {
         if self.is_watched {
             // Only traces of the replay look at it.

@@ -33,6 +33,8 @@ pub mod note {
     pub const OWN: u64 = 0x7265_706c_617a;
     /// The thread's next call is made in a stand-in for the directory that the thread's last own call did not find.
     pub const STAND_IN: u64 = 0x7265_706c_617b;
+    /// The thread's next call is an open whose `O_NONBLOCK` is the replayer's own.
+    pub const AT_ONCE: u64 = 0x7265_706c_617c;
 }
 
 /// File mode creation mask that processes are taken to have as long as the trace does not tell.
@@ -67,6 +69,8 @@ pub struct Source {
     /// The directories that threads' own calls did not find.
     not_found: HashMap<i32, Vec<u8>>,
     stand_in: HashSet<i32>,
+    /// Threads whose next call has an `O_NONBLOCK` of the replayer.
+    at_once: HashSet<i32>,
     slots: Slots,
     mappings: Slots,
 }
@@ -85,6 +89,7 @@ impl Source {
             own: HashSet::new(),
             not_found: HashMap::new(),
             stand_in: HashSet::new(),
+            at_once: HashSet::new(),
             slots: Slots::default(),
             mappings: Slots::default(),
         }
@@ -417,6 +422,10 @@ impl Source {
                 self.stand_in.insert(tid);
                 return Ok(());
             }
+            Some((note::AT_ONCE, _)) => {
+                self.at_once.insert(tid);
+                return Ok(());
+            }
             Some((_, thread)) => {
                 self.aliases.insert(tid, thread as i32);
                 return Ok(());
@@ -430,7 +439,12 @@ impl Source {
             visitor.see(Seen::Waited { tid, child })?;
         }
         let alias = self.aliases.get(&tid).copied();
+        let at_once = self.at_once.remove(&tid);
         for mut step in steps {
+            if let (Call::Open, true, Some(flags)) = (step.call, at_once, step.numbers.first_mut())
+            {
+                *flags &= !(libc::O_NONBLOCK as u64);
+            }
             if let Some(alias) = alias {
                 step.tid = alias;
                 step.is_replayed = true;

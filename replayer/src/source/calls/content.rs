@@ -114,7 +114,11 @@ impl Look<'_, '_> {
             _ => self.number("size"),
         };
         let is_root = self.fields.text("fd", "path") == Some(self.directory);
-        if is_root && advice == 0 && matches!(length, note::THREAD | note::OWN | note::STAND_IN) {
+        let is_note = matches!(
+            length,
+            note::THREAD | note::OWN | note::STAND_IN | note::AT_ONCE
+        );
+        if is_root && advice == 0 && is_note {
             self.note = Some((length, offset));
             return Ok(());
         }
