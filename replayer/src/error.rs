@@ -26,6 +26,23 @@ pub enum Error {
         /// Why.
         why: io::Error,
     },
+    /// The text of another tracer cannot be read.
+    #[error("{path}:{line}:{column}: {why}", path = path.display())]
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// Number of the line, from 1.
+        line: u64,
+        /// Number of the byte in the line, from 1.
+        column: u64,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// The text of another tracer shows no working directory.
+    #[error(
+        "no line shows the working directory of the command: record with strace -y, or give --directory"
+    )]
+    NoDirectory,
     /// A compiled replay is damaged, or made to do harm.
     #[error("{path}: {why}", path = path.display())]
     Damaged {

@@ -2,12 +2,14 @@
 //! a directory, checks the results, and compares traces.
 //!
 //! After Replayfs (Joukov, Wong, Zadok; FAST 2005). The steps are [`source`] (what a trace says, in terms of descriptors and paths),
-//! [`compile`] (commands, lanes, dependencies, buffers), [`prepare`] and [`run`]; [`compare`] stands on [`source`], too. The byte layout
+//! [`compile`] (commands, lanes, dependencies, buffers), [`prepare`] and [`run`]; [`compare`] stands on [`source`], too.
+//! [`import`] makes traces of what other tracers have recorded. The byte layout
 //! of compiled files is in `schema::replay`.
 
 pub mod compare;
 pub mod compile;
 mod error;
+pub mod import;
 pub mod prepare;
 pub mod run;
 pub mod source;

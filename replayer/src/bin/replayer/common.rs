@@ -1,12 +1,13 @@
 //! What the subcommands share: keys, exit statuses, messages.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use goanna_replayer::Error;
 use goanna_sys::escape::escape_message;
 use goanna_tracer::codec::Key;
 use goanna_tracer::read::Keys;
+use indicatif::{ProgressBar, ProgressStyle};
 
 /// Exit status when results or operations differ.
 pub const DIFFERENT: u8 = 1;
@@ -72,4 +73,17 @@ pub fn bytes(bytes: u64) -> String {
         0x2800..0xa0_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
         _ => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
     }
+}
+
+/// A bar for a file of this length; hidden where stderr is no terminal.
+pub fn progress(length: u64) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(length);
+    let template = "{bar:30} {bytes} of {total_bytes}, {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
 }

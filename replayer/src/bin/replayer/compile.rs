@@ -1,14 +1,12 @@
 //! `replayer compile`.
 
-use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
 use goanna_replayer::compile::{Options, Summary, compile};
-use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::common::{Failure, KeyFiles, bytes, message, print};
+use crate::common::{Failure, KeyFiles, bytes, message, print, progress};
 
 /// Compile a trace into a file that can be replayed
 ///
@@ -81,16 +79,4 @@ fn text(summary: &Summary) -> String {
         lines.push(format!("not replayed    {number} {why}"));
     }
     lines.join("\n")
-}
-
-fn progress(length: u64) -> ProgressBar {
-    if !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(length);
-    let template = "{bar:30} {bytes} of {total_bytes}, {eta} left";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar
 }

@@ -3,6 +3,7 @@
 mod common;
 mod compare;
 mod compile;
+mod import;
 mod prepare;
 mod run;
 
@@ -22,6 +23,7 @@ struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    Import(import::Import),
     Compile(compile::Compile),
     Prepare(prepare::Prepare),
     Run(run::Run),
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let status = match arguments.command {
+        Command::Import(import) => import.run(),
         Command::Compile(compile) => compile.run(),
         Command::Prepare(prepare) => prepare.run(),
         Command::Run(run) => run.run(),

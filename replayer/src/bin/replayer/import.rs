@@ -1,0 +1,86 @@
+//! `replayer import`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use goanna_replayer::import::{Options, Summary, strace};
+
+use crate::common::{Failure, bytes, message, print, progress};
+
+/// Make a trace of what another tracer has recorded
+///
+/// strace: the text of strace -f -ttt -T -y -o FILE. Add -s 1000000000 to have all of what was read and written: buffers that strace cuts
+/// short have only their lengths in the trace. Users and what files were before the calls are not in the text. Symbolic links are followed
+/// in paths that are opened only.
+#[derive(Debug, Args)]
+pub struct Import {
+    /// What FILE is
+    #[arg(long, value_name = "FORMAT")]
+    format: Format,
+    /// What the other tracer has recorded
+    file: PathBuf,
+    /// Write the trace to TRACE
+    #[arg(short, long, value_name = "TRACE")]
+    output: PathBuf,
+    /// The directory to replay, as a trace names it [default: the first working directory that FILE shows]
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+}
+
+/// Formats that can be imported.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Format {
+    /// The text of strace -f -ttt -T -y
+    Strace,
+}
+
+/// Most unknown names that are shown.
+const SHOWN: usize = 20;
+
+impl Import {
+    pub fn run(self) -> Result<u8, Failure> {
+        let same = |path: &PathBuf| path.canonicalize().ok();
+        if same(&self.output).is_some_and(|output| Some(output) == same(&self.file)) {
+            let why = format!(
+                "--output: {} is the file that is read",
+                self.output.display()
+            );
+            return Err(Failure(why));
+        }
+        let length = std::fs::metadata(&self.file).map_or(0, |it| it.len());
+        let bar = progress(length.saturating_mul(2));
+        let options = Options {
+            directory: self.directory.as_deref(),
+        };
+        let Format::Strace = self.format;
+        let result = strace(&self.file, &self.output, &options, &mut |at| {
+            bar.set_position(at);
+        });
+        bar.finish_and_clear();
+        self.show(&result?)
+    }
+
+    fn show(&self, summary: &Summary) -> Result<u8, Failure> {
+        let path = self.file.display();
+        for (name, count) in summary.unknown.iter().take(SHOWN) {
+            message(&format!("{path}: {name} is not known ({count} times)"));
+        }
+        if summary.unknown.len() > SHOWN {
+            let more = summary.unknown.len() - SHOWN;
+            message(&format!("{path}: and {more} more names are not known"));
+        }
+        if summary.cut > 0 {
+            let cut = summary.cut;
+            message(&format!(
+                "{path}: {cut} buffers are cut short; strace -s 1000000000 shows all of them"
+            ));
+        }
+        print(&format!(
+            "{} calls in {}; {} calls that concern no files were left out",
+            summary.calls,
+            bytes(summary.bytes),
+            summary.others
+        ))?;
+        Ok(0)
+    }
+}

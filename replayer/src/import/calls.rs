@@ -1,0 +1,154 @@
+//! Whole calls of strace's text, from one line or from two: one that ends with `<unfinished ...>`, and one that begins with `<... resumed>`.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use super::line::{Line, Wrong};
+use crate::Error;
+
+/// Longest line, in bytes.
+const MAX_LINE: u64 = 64 << 20;
+/// The thread of a trace that does not name threads.
+const ONLY: i32 = 1;
+
+/// What a line tells.
+#[derive(Debug)]
+pub struct Item {
+    pub tid: i32,
+    pub at_ns: u64,
+    pub what: What,
+}
+
+/// What a line tells of its thread.
+#[derive(Debug)]
+pub enum What {
+    /// A call that has ended.
+    Call(Text),
+    /// The thread has ended: what strace says of it.
+    Ended(Vec<u8>),
+    /// Nothing that an importer needs, but that the thread is there.
+    Nothing,
+}
+
+/// The text of a call.
+#[derive(Debug, Default)]
+pub struct Text {
+    pub text: Vec<u8>,
+    /// When the call began.
+    pub entered_ns: u64,
+    /// Where the text has its parts from: offset in it, number of the line, offset in the line.
+    pieces: Vec<(usize, u64, usize)>,
+}
+
+/// Reads a file of strace's text.
+pub struct Calls {
+    path: PathBuf,
+    file: BufReader<File>,
+    line: Vec<u8>,
+    number: u64,
+    pending: HashMap<i32, Text>,
+    /// Bytes that were read.
+    pub read: u64,
+}
+
+impl Calls {
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(|why| Error::file(path, why))?;
+        Ok(Self {
+            path: path.to_owned(),
+            file: BufReader::with_capacity(1 << 20, file),
+            line: Vec::new(),
+            number: 0,
+            pending: HashMap::new(),
+            read: 0,
+        })
+    }
+
+    /// What the next line tells; `None` at the end of the file.
+    pub fn next(&mut self) -> Result<Option<Item>, Error> {
+        loop {
+            self.line.clear();
+            let mut limited = self.file.by_ref().take(MAX_LINE);
+            let read = limited.read_until(b'\n', &mut self.line);
+            let read = read.map_err(|why| Error::file(&self.path, why))?;
+            if read == 0 {
+                return Ok(None);
+            }
+            self.read += read as u64;
+            self.number += 1;
+            if self.line.len() as u64 >= MAX_LINE {
+                return Err(self.wrong(MAX_LINE as usize, "the line is too long"));
+            }
+            let line = std::mem::take(&mut self.line);
+            let item = self.item(&line);
+            self.line = line;
+            if let Some(item) = item? {
+                return Ok(Some(item));
+            }
+        }
+    }
+
+    fn item(&mut self, raw: &[u8]) -> Result<Option<Item>, Error> {
+        let line = Line::split(raw).map_err(|wrong| self.wrong(wrong.at, wrong.why))?;
+        let Some(line) = line else {
+            return Ok(None);
+        };
+        let tid = if line.tid == 0 { ONLY } else { line.tid };
+        let what = if let Some(text) = line.ended() {
+            What::Ended(text.to_vec())
+        } else if line.is_other() {
+            What::Nothing
+        } else if let Some((skipped, rest)) = line.resumed() {
+            // The beginning of a call may lie before that of the trace.
+            match self.pending.remove(&tid) {
+                Some(mut text) => {
+                    let piece = (text.text.len(), self.number, line.start + skipped);
+                    text.pieces.push(piece);
+                    text.text.extend_from_slice(rest);
+                    What::Call(text)
+                }
+                None => What::Nothing,
+            }
+        } else {
+            let text = |text: &[u8]| Text {
+                text: text.to_vec(),
+                entered_ns: line.at_ns,
+                pieces: vec![(0, self.number, line.start)],
+            };
+            match line.unfinished() {
+                Some(beginning) => {
+                    let text = text(beginning);
+                    self.pending.insert(tid, text);
+                    What::Nothing
+                }
+                None => What::Call(text(line.rest)),
+            }
+        };
+        let at_ns = line.at_ns;
+        Ok(Some(Item { tid, at_ns, what }))
+    }
+
+    fn wrong(&self, at: usize, why: &'static str) -> Error {
+        Error::Text {
+            path: self.path.clone(),
+            line: self.number,
+            column: at as u64 + 1,
+            why,
+        }
+    }
+
+    /// What is wrong with a call, as an error that names line and column.
+    pub fn wrong_in(&self, text: &Text, wrong: Wrong) -> Error {
+        let mut pieces = text.pieces.iter().rev();
+        let piece = pieces.find(|(from, ..)| *from <= wrong.at);
+        let (from, line, start) = piece.copied().unwrap_or_default();
+        Error::Text {
+            path: self.path.clone(),
+            line,
+            column: (start + wrong.at - from) as u64 + 1,
+            why: wrong.why,
+        }
+    }
+}
