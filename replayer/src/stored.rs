@@ -69,11 +69,16 @@ impl Stored {
         let mut raw = vec![0; length as usize];
         self.file
             .read_exact_at(&mut raw, offset)
-            .map_err(|why| Error::file(&self.path, why))?;
+            .map_err(|why| self.failed(why))?;
         if crc32c::crc32c(&raw) != sum {
             return Err(self.damaged(wrong("the checksum of a buffer does not match")));
         }
         Ok(raw)
+    }
+
+    /// This file cannot be read.
+    pub fn failed(&self, why: std::io::Error) -> Error {
+        Error::file(&self.path, why)
     }
 
     /// An error in this file.

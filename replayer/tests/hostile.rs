@@ -90,6 +90,7 @@ fn options(root: &Path) -> Options {
         reads: Reads::Now,
         verify: Verify::Warn,
         until: None,
+        only: None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use amino_schema::replay::{Block, Call, Command, Content, Located};
+use amino_schema::replay::{Block, Call, Command, Content, Located, Target};
 use goanna_sys::clock::monotonic_ns;
 
 use super::accuracy::Accuracy;
@@ -21,6 +21,8 @@ use crate::Error;
 pub struct Done {
     pub commands: u64,
     pub by_call: BTreeMap<Call, u64>,
+    /// Commands that `--only` leaves out.
+    pub left_out: u64,
     pub skipped_reads: u64,
     pub skipped_owners: u64,
     pub accuracy: Accuracy,
@@ -102,7 +104,7 @@ impl Lane {
             let due = self
                 .pace
                 .due(command.start_ns)
-                .filter(|_| !command.call.is_own());
+                .filter(|_| !command.call.is_own() && !self.is_left_out(&command));
             let mut decoded = None;
             if let Some(due) = due {
                 // What the next command needs is read while this one waits for its time.
@@ -148,7 +150,38 @@ impl Lane {
         }
     }
 
+    /// Whether `--only` leaves the command out.
+    fn is_left_out(&self, command: &Command) -> bool {
+        let only = self.shared.only.as_ref();
+        command.call != Call::Begin && only.is_some_and(|only| !only.has(command.order))
+    }
+
+    /// Closes and unmaps what commands have opened and mapped that were not left out.
+    fn leave_out(&mut self, command: &Command) -> Result<(), Error> {
+        let holds = match (command.call, command.targets.first()) {
+            (Call::Close | Call::Release, Some(Target::Slot(slot))) => {
+                self.shared.descriptor(*slot) >= 0
+            }
+            (Call::Unmap | Call::Drop, _) => {
+                let slot = command.numbers.first().copied().unwrap_or(u64::MAX);
+                let slot = usize::try_from(slot).unwrap_or(usize::MAX);
+                let mapping = self.shared.mappings.get(slot);
+                mapping.is_some_and(|mapping| mapping.read().is_some())
+            }
+            _ => false,
+        };
+        if holds {
+            self.performer.perform(command)?;
+        } else if !command.call.is_own() {
+            self.done.left_out += 1;
+        }
+        Ok(())
+    }
+
     fn command(&mut self, command: &Command) -> Result<(), Error> {
+        if self.is_left_out(command) {
+            return self.leave_out(command);
+        }
         if command.call == Call::Begin {
             self.tid = command.numbers.first().copied().unwrap_or(0);
         }

@@ -1,10 +1,12 @@
 //! Replays a compiled trace below a directory.
 //!
 //! Each lane is a thread (`lane.rs`). It waits for other lanes (`progress.rs`) and for the time (`pace.rs`), performs its commands
-//! (`perform.rs`, with `places.rs` for paths) and checks the results (`verify.rs`). `shared.rs` has what lanes share.
+//! (`perform.rs`, with `places.rs` for paths) and checks the results (`verify.rs`). `shared.rs` has what lanes share,
+//! `only/` finds the part that a filter selects.
 
 mod accuracy;
 mod lane;
+mod only;
 mod options;
 mod pace;
 mod perform;
@@ -33,6 +35,7 @@ use crate::Error;
 use crate::prepare::missing;
 use crate::stored::Stored;
 use lane::Done;
+use only::Only;
 use shared::Shared;
 
 /// Bytes of a lane's stack.
@@ -52,6 +55,8 @@ pub fn run(path: &Path, options: Options) -> Result<Report, Error> {
         what: "the limit of descriptors",
         why,
     })?;
+    let filter = options.only.as_deref();
+    let only = filter.map(|filter| Only::of(&stored, filter)).transpose()?;
     let lanes = stored.index.lanes.len();
     let spare = limit.saturating_sub(stored.index.slots.into()) / (lanes as u64 + 1);
     let handles = spare.clamp(1, HANDLES) as usize;
@@ -61,11 +66,12 @@ pub fn run(path: &Path, options: Options) -> Result<Report, Error> {
         why,
     })?;
     let original_ns = stored.index.times.1.saturating_sub(stored.index.times.0);
-    let shared = Shared::new(options, stored, view, root.as_raw_fd(), handles);
+    let shared = Shared::new(options, stored, view, root.as_raw_fd(), handles, only);
     let shared = Arc::new(shared);
     let mut report = Report {
         lanes,
         original_ns,
+        selected: shared.only.as_ref().map(|only| only.selected),
         ..Report::default()
     };
     let done = perform(&shared)?;
@@ -74,6 +80,7 @@ pub fn run(path: &Path, options: Options) -> Result<Report, Error> {
     let mut accuracy = Accuracy::default();
     for lane in done {
         report.commands += lane.commands;
+        report.left_out += lane.left_out;
         report.skipped_reads += lane.skipped_reads;
         report.skipped_owners += lane.skipped_owners;
         for (call, number) in lane.by_call {

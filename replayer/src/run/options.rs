@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
+
+use goanna_tracer::select::Filter;
 
 /// How to replay.
 #[derive(Debug, Clone)]
@@ -16,6 +19,8 @@ pub struct Options {
     pub verify: Verify,
     /// Where the replay stops.
     pub until: Option<Until>,
+    /// The commands that are performed, with those that they depend on; all of them without a filter.
+    pub only: Option<Arc<Filter>>,
 }
 
 /// When calls are made.

@@ -95,6 +95,10 @@ pub struct Report {
     pub commands: u64,
     /// By call.
     pub by_call: BTreeMap<&'static str, u64>,
+    /// Commands that `--only` selects; `None` without it. The others that were performed are those that these depend on.
+    pub selected: Option<u64>,
+    /// Commands that `--only` leaves out.
+    pub left_out: u64,
     /// Reads that were left out.
     pub skipped_reads: u64,
     /// Changes of ownership that an ordinary user may not make.
@@ -167,6 +171,12 @@ impl Report {
             seconds(self.elapsed_ns),
             seconds(self.original_ns)
         ));
+        if let Some(selected) = self.selected {
+            let left_out = self.left_out;
+            lines.push(format!(
+                "--only selects {selected} commands; {left_out} were left out"
+            ));
+        }
         for (number, what) in [
             (self.skipped_reads, "reads were left out"),
             (
@@ -213,6 +223,8 @@ impl Report {
             "lanes": self.lanes,
             "elapsed_ns": self.elapsed_ns,
             "original_ns": self.original_ns,
+            "selected": self.selected,
+            "left_out": self.left_out,
             "skipped_reads": self.skipped_reads,
             "skipped_owners": self.skipped_owners,
             "different": self.different(),

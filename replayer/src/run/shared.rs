@@ -7,6 +7,7 @@ use goanna_sys::escape::escape;
 use goanna_sys::replay::{Mapping, View};
 use parking_lot::{Mutex, RwLock};
 
+use super::only::Only;
 use super::options::Options;
 use super::progress::Progress;
 use super::report::Differences;
@@ -17,6 +18,8 @@ use crate::stored::{Stored, wrong};
 #[derive(Debug)]
 pub struct Shared {
     pub options: Options,
+    /// The commands that are performed; all of them without it.
+    pub only: Option<Only>,
     pub stored: Stored,
     /// Commands and buffers.
     pub view: View,
@@ -48,7 +51,14 @@ const HORIZON: u64 = 24 << 20;
 const GENERATED: usize = 2 << 20;
 
 impl Shared {
-    pub fn new(options: Options, stored: Stored, view: View, root: i32, handles: usize) -> Self {
+    pub fn new(
+        options: Options,
+        stored: Stored,
+        view: View,
+        root: i32,
+        handles: usize,
+        only: Option<Only>,
+    ) -> Self {
         let slots = stored.index.slots as usize;
         let mappings = stored.index.mappings as usize;
         let lanes = stored.index.lanes.len();
@@ -58,6 +68,7 @@ impl Shared {
             mappings: (0..mappings).map(|_| RwLock::default()).collect(),
             lanes: (0..lanes).map(|_| Progress::default()).collect(),
             options,
+            only,
             stored,
             view,
             root,

@@ -79,6 +79,17 @@ impl Graph {
         self.files.len()
     }
 
+    /// Whether a test asks who makes a call; thread ids do not count.
+    pub fn asks_for_process(&self) -> bool {
+        self.others.iter().any(|test| match test {
+            Predicate::Number(number, _) => {
+                !matches!(number, Number::Tid | Number::Size | Number::Ret)
+            }
+            Predicate::Comm(_) => true,
+            _ => false,
+        })
+    }
+
     /// Whether a call is selected.
     pub fn selects(&self, facts: &Facts<'_>, cache: &mut NameCache) -> bool {
         let mut is_looked_up = false;

@@ -104,6 +104,11 @@ impl Filter {
         self.graph.file_predicates() > 0
     }
 
+    /// Whether the filter asks for `uid`, `gid`, `pid`, `sid` or `comm`.
+    pub fn asks_for_process(&self) -> bool {
+        self.graph.asks_for_process()
+    }
+
     /// The cache that [`selects`](Self::selects) needs.
     pub fn name_cache(&self) -> NameCache {
         NameCache::new(self.graph.file_predicates())

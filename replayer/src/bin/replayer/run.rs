@@ -1,9 +1,11 @@
 //! `replayer run`.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use goanna_replayer::run::{Options, Reads, Speed, Until, Verify, run, svg};
+use goanna_tracer::select::Filter;
 
 use crate::common::{DIFFERENT, Failure, print};
 
@@ -30,6 +32,12 @@ pub struct Run {
     /// Stop before calls so many seconds after the first one (1.5s), or after the command with this number
     #[arg(long, value_name = "TIME|N")]
     until: Option<Until>,
+    /// Replay only the calls that FILTER selects, and those that they depend on
+    ///
+    /// FILTER is one of goanna-trace, as 'path ~ "/d/**" && op == write'. Paths begin at the root of the replay: /d/f. The compiled replay
+    /// does not have uid, gid, pid, sid and comm, and does not tell apart the forms of a call, such as open and openat.
+    #[arg(long, value_name = "FILTER")]
+    only: Option<String>,
     /// Write the report to FILE as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -44,12 +52,14 @@ impl Run {
             let why = "--plot needs --speed on-time or a factor: afap issues no call at a time";
             return Err(Failure(why.into()));
         }
+        let only = self.only.as_deref().map(filter).transpose()?;
         let options = Options {
             root: self.root,
             speed: self.speed,
             reads: self.reads,
             verify: self.verify,
             until: self.until,
+            only,
         };
         let report = run(&self.replay, options)?;
         if let Some(path) = &self.report {
@@ -65,6 +75,16 @@ impl Run {
             DIFFERENT
         })
     }
+}
+
+/// A filter that asks for nothing that a compiled replay does not have.
+fn filter(text: &str) -> Result<Arc<Filter>, Failure> {
+    let filter = Filter::parse(text).map_err(|why| Failure(format!("--only: {why}")))?;
+    if filter.asks_for_process() {
+        let why = "--only: a compiled replay does not have uid, gid, pid, sid and comm";
+        return Err(Failure(why.into()));
+    }
+    Ok(Arc::new(filter))
 }
 
 fn save(path: &Path, text: &str) -> Result<(), Failure> {
