@@ -136,7 +136,10 @@ impl Notes {
             // Requests of ioctl(2) may have several names.
             let mut names = part.split(" or ").map(str::trim);
             let known = |name: &str| {
+                // A name of no bit.
+                let none = (name == "AT_STATX_SYNC_AS_STAT").then_some(0);
                 let table = tables.iter().find_map(|table| table.value_of(name));
+                let table = table.or(none);
                 table.or_else(|| number(name.as_bytes()))
             };
             match names.find_map(known) {
@@ -174,7 +177,8 @@ impl Notes {
             Kind::Mode => self.mode(text),
             Kind::Device => device(text),
             Kind::Signal => self.symbols(text, &[&SIGNALS]),
-            _ if text == b"NULL" => 0,
+            // NULL, and structures and arrays within structures.
+            _ if text == b"NULL" || matches!(text.first(), Some(b'{' | b'[' | b'"')) => 0,
             _ => number(text).unwrap_or_else(|| self.symbols(text, &[])),
         }
     }
