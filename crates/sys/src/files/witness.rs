@@ -289,7 +289,8 @@ mod tests {
     fn shelves_follow_when_one_is_full() {
         const INSIDE: &str = "GOANNA_SYS_FEW_DESCRIPTORS";
         if std::env::var_os(INSIDE).is_none() {
-            let name = "witness::tests::shelves_follow_when_one_is_full";
+            let (_crate, module) = module_path!().split_once("::").unwrap();
+            let name = format!("{module}::shelves_follow_when_one_is_full");
             let output = std::process::Command::new("/bin/sh")
                 .args(["-c", "ulimit -n 500 && exec \"$0\" --exact \"$1\""])
                 .arg(std::env::current_exe().unwrap())
