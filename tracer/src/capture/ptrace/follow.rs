@@ -178,10 +178,7 @@ impl<'a> Follower<'a> {
                 super::attach::restart_undisturbed(tid, Some(signal));
             }
             Status::EventStop => {
-                let thread = self.threads.get_mut(&tid);
-                if let Some(parent) = thread.and_then(|thread| thread.copy_of.take()) {
-                    self.mappings_inherited(tid, parent);
-                }
+                self.watch_inherited(tid);
             }
             Status::ExitEvent => self.exits(tid),
             _ => {}
@@ -381,15 +378,14 @@ impl<'a> Follower<'a> {
         {
             let (pid, mode) = (parent.subject.pid, parent.mode);
             self.add(child, mode, pid, now);
+            // The parent may change its mappings before the child comes to its first stop.
+            let inherited = self.mappings_for_copy(child, pid);
             if let Some(child) = self.threads.get_mut(&child) {
-                child.copy_of = Some(pid);
+                child.inherited = inherited;
             }
         }
         if was_early {
-            let thread = self.threads.get_mut(&child);
-            if let Some(parent) = thread.and_then(|thread| thread.copy_of.take()) {
-                self.mappings_inherited(child, parent);
-            }
+            self.watch_inherited(child);
         }
         if was_early && !self.is_preempted(child) {
             // A child that was killed reports its end.

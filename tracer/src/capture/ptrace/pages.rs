@@ -49,7 +49,7 @@ pub struct Change {
 
 /// A mapping of a file.
 #[derive(Debug, Clone)]
-struct Mapped {
+pub struct Mapped {
     start: u64,
     end: u64,
     /// Where in the file it begins.
@@ -265,21 +265,29 @@ impl Follower<'_> {
         is_regular(&file).then_some(file)
     }
 
-    /// A process has begun as a copy of process `parent`; its first thread, `tid`, is at its first stop.
-    pub(super) fn mappings_inherited(&mut self, tid: i32, parent: i32) {
-        let Some(subject) = self.subject_of(tid) else {
+    /// The mappings that thread `tid` begins with, whose process has just been made as a copy of process `parent`. None if it belongs to `parent`.
+    pub(super) fn mappings_for_copy(&self, tid: i32, parent: i32) -> Vec<Mapped> {
+        let is_process = self
+            .subject_of(tid)
+            .is_some_and(|subject| subject.pid == tid);
+        let pages = self.pages.as_ref().filter(|_| is_process);
+        let parent = pages.and_then(|pages| pages.processes.get(&parent));
+        let mut mappings = parent.map_or_else(Vec::new, |parent| parent.mappings.clone());
+        for mapped in &mut mappings {
+            mapped.known.clear();
+        }
+        mappings
+    }
+
+    /// Thread `tid` is at its first stop.
+    pub(super) fn watch_inherited(&mut self, tid: i32) {
+        let Some(thread) = self.threads.get_mut(&tid) else {
             return;
         };
-        let Some(pages) = &self.pages else { return };
-        if subject.pid == tid
-            && let Some(parent) = pages.processes.get(&parent)
-            && !parent.mappings.is_empty()
-        {
-            let mut mappings = parent.mappings.clone();
-            for mapped in &mut mappings {
-                mapped.known.clear();
-            }
-            self.watch(tid, &subject, mappings);
+        let inherited = std::mem::take(&mut thread.inherited);
+        if !inherited.is_empty() {
+            let subject = thread.subject.clone();
+            self.watch(tid, &subject, inherited);
         }
     }
 

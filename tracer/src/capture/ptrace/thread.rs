@@ -10,6 +10,7 @@ use nix::unistd::{Pid, getsid};
 
 use super::own::Own;
 use super::pages::Change;
+use super::pages::Mapped;
 use crate::event::File;
 
 /// Which calls stop a thread.
@@ -67,8 +68,8 @@ pub struct Thread {
     pub is_inside: bool,
     /// A stop that it was told to make has not come yet.
     pub is_interrupted: bool,
-    /// It has begun as a copy of this process, and has not come to its first stop.
-    pub copy_of: Option<i32>,
+    /// The mappings that a new process has from its parent, until it comes to its first stop: those of the moment of the copy.
+    pub inherited: Vec<Mapped>,
     /// It has come to the stop before its end.
     pub is_exiting: bool,
     /// The calls up to the first execve are the tracer's.
@@ -88,7 +89,7 @@ impl Thread {
             pending: None,
             is_inside: false,
             is_interrupted: false,
-            copy_of: None,
+            inherited: Vec::new(),
             is_exiting: false,
             is_starting: false,
             has_our_root: Cell::default(),
