@@ -143,13 +143,18 @@ static void stops(void)
 	if (!WIFCONTINUED(status) && !WIFEXITED(status))
 		_exit(94);
 	waitpid(child, &status, 0);
+	int ends[2];
+	char byte;
+	if (pipe(ends))
+		_exit(92);
 	child = fork();
 	if (child == 0) {
 		mark("victim");
+		write(ends[1], "x", 1);
 		for (;;)
 			pause();
 	}
-	usleep(50000);
+	read(ends[0], &byte, 1);
 	kill(child, SIGKILL);
 	waitpid(child, &status, 0);
 	if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
