@@ -18,7 +18,7 @@ use tempfile::NamedTempFile;
 use super::open::{EXISTING, store_dir};
 use crate::args::{Loudness, amino};
 use crate::error::Error;
-use crate::report::copy::shows_progress;
+use crate::report::copy::{show_count, spinner};
 use crate::report::messages::note;
 use crate::report::names;
 use crate::report::output::Output;
@@ -109,13 +109,13 @@ fn write(dir: &Path, out: &mut dyn Write, bar: &ProgressBar) -> Result<DumpTotal
     let out = RefCell::new(BufWriter::with_capacity(1 << 16, out));
     let alone = || {
         let fs = store::open(dir, EXISTING, &credentials::current())?;
-        let mut progress = |records| show(bar, records, "records");
+        let mut progress = |records| show_count(bar, records, "records");
         let dumped = dump::dump(fs.store(), &mut *out.borrow_mut(), &mut progress);
         store::close(dir, &fs)?;
         Ok(dumped.map_err(|why| DaemonError::Dump(dir.to_owned(), why)))
     };
     let through = |owner| {
-        let progress = |bytes| show(bar, bytes, "bytes");
+        let progress = |bytes| show_count(bar, bytes, "bytes");
         let dumped = client::dump(owner, dir, &mut *out.borrow_mut(), &progress)?;
         Ok(dumped.map(Ok))
     };
@@ -128,7 +128,7 @@ pub fn load(args: &amino::Load, loud: Loudness) -> Result<u8, Error> {
     store::prepare(&dir, Create::new(args.create || args.store.store.is_none()))?;
     let engine = args.engine.map_or(StoreEngine::Fjall, Into::into);
     let bar = spinner(loud);
-    let mut progress = |records| show(&bar, records, "records");
+    let mut progress = |records| show_count(&bar, records, "records");
     let loaded = if args.file == Path::new(STANDARD) {
         dump::load(
             io::stdin().lock(),
@@ -182,17 +182,4 @@ fn told(
         );
     }
     Ok(0)
-}
-
-fn spinner(loud: Loudness) -> ProgressBar {
-    if shows_progress(loud) {
-        ProgressBar::new_spinner()
-    } else {
-        ProgressBar::hidden()
-    }
-}
-
-fn show(bar: &ProgressBar, number: u64, of: &str) {
-    bar.set_message(format!("{number} {of}"));
-    bar.tick();
 }

@@ -8,13 +8,12 @@ use goanna_offline::absolute;
 use goanna_offline::check::{Constraint, Finding, Report, check_closed};
 use goanna_offline::salvage::{Loss, Salvage};
 use goanna_session::{Error as SessionError, store};
-use indicatif::ProgressBar;
 use serde_json::{Map, Value, json};
 
 use super::open::{loss_status, loss_text, salvaged, store_dir};
 use crate::args::{Loudness, amino};
 use crate::error::Error;
-use crate::report::copy::shows_progress;
+use crate::report::copy::{show_count, spinner};
 use crate::report::names;
 use crate::report::output::Output;
 
@@ -22,15 +21,8 @@ use crate::report::output::Output;
 pub fn fsck(args: &amino::Fsck, loud: Loudness) -> Result<u8, Error> {
     let dir = store_dir(&args.store)?;
     store::must_exist(&dir)?;
-    let bar = if shows_progress(loud) {
-        ProgressBar::new_spinner()
-    } else {
-        ProgressBar::hidden()
-    };
-    let progress = |records| {
-        bar.set_message(format!("{records} records"));
-        bar.tick();
-    };
+    let bar = spinner(loud);
+    let progress = |records| show_count(&bar, records, "records");
     let checked = if args.salvage {
         salvaged(&dir).and_then(|(store, salvage)| {
             let report = check_alone(&store, &progress)?;

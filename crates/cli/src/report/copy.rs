@@ -23,6 +23,21 @@ pub fn shows_progress(loud: Loudness) -> bool {
     !loud.quiet && std::io::stderr().is_terminal()
 }
 
+/// Progress of work whose length is not known.
+pub fn spinner(loud: Loudness) -> ProgressBar {
+    if shows_progress(loud) {
+        ProgressBar::new_spinner()
+    } else {
+        ProgressBar::hidden()
+    }
+}
+
+/// Shows how much of such work is done.
+pub fn show_count(bar: &ProgressBar, number: u64, of: &str) {
+    bar.set_message(format!("{number} {of}"));
+    bar.tick();
+}
+
 impl Observer for CopyReport {
     fn begin(&self, path: &[u8], counts: &Counts) {
         if !self.bar.is_hidden() {
