@@ -3,7 +3,8 @@ use std::process;
 use std::ptr::NonNull;
 
 use goanna_sys::Errno;
-use goanna_sys::region::{Page, Pagemap, Pages, Region};
+use goanna_sys::pagemap::Pagemap;
+use goanna_sys::region::{Page, Pages, Region};
 
 use crate::{Error, Files};
 
@@ -51,7 +52,7 @@ impl Rvm {
     /// [`Error::OldKernel`]; [`Error::Memory`] when /proc/self/pagemap cannot be opened: ENOENT without /proc, EACCES when
     /// the process has made itself unreadable, EMFILE, ENFILE.
     pub fn new(files: impl Files + Send + 'static) -> Result<Self, Error> {
-        let pagemap = Pagemap::open().map_err(|errno| match errno {
+        let pagemap = Pagemap::own().map_err(|errno| match errno {
             Errno::ENOTTY => Error::OldKernel,
             other => Error::Memory(other),
         })?;
@@ -221,8 +222,7 @@ impl Rvm {
         let refresh = self.begins.is_multiple_of(REFRESH_BEGINS);
         for (id, region) in &mut self.regions {
             self.runs.clear();
-            self.pagemap
-                .private_pages(region, |run| self.runs.push(run))?;
+            region.private_pages(&self.pagemap, |run| self.runs.push(run))?;
             for run in &self.runs {
                 let mut unchanged = run.start..run.start;
                 for page in run.clone() {

@@ -29,7 +29,7 @@ mod tracees;
 pub use files::{entries, memfile, socket, stat, withdraw, witness};
 pub use intercept::{filter, inherited, launch, notify};
 pub use nix::errno::Errno;
-pub use process::{clock, cred, limits, region, sched, secret};
+pub use process::{clock, cred, limits, pagemap, region, sched, secret};
 pub use tracees::{
     descriptor_inbox, interrupt, mappings, page_watch, pause, pidfd, procfs, ptrace, tracee,
     txncall,

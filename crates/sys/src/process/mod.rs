@@ -3,6 +3,7 @@
 pub mod clock;
 pub mod cred;
 pub mod limits;
+pub mod pagemap;
 pub mod region;
 pub mod sched;
 pub mod secret;

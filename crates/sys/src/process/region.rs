@@ -3,22 +3,21 @@
 //! A [`Region`] is a memfd mapped twice. Programs use the private mapping; the kernel copies a page of it at the first write,
 //! whoever writes: a thread, a system call, a ptracer. The shared mapping is the *base*, which only the functions
 //! here change. So the base is a before-image of all private copies, to which [`Region::discard`] returns, and
-//! [`Pagemap::private_pages`] says which pages were copied. No page is protected, and no signal is used.
+//! [`Region::private_pages`] says which pages were copied. No page is protected, and no signal is used.
 //!
 //! Private pages that have no copy show the base, also after it changed; this is Linux's behaviour, POSIX leaves it open.
 #![allow(
     unsafe_code,
-    reason = "mmap(2), madvise(2), the PAGEMAP_SCAN ioctl, and access to what they map"
+    reason = "mmap(2), madvise(2), and access to what they map"
 )]
 
-use std::fs::File;
-use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 use nix::errno::Errno;
 
+use crate::pagemap::{self, Pagemap, Selection};
 use crate::{limits, memfile};
 
 /// Size of a page, in bytes.
@@ -145,6 +144,26 @@ impl Region {
         }
     }
 
+    /// Calls `each` for every run of pages that are private copies, in memory or swapped out, in order. `pagemap` is that of
+    /// this process.
+    pub fn private_pages(
+        &self,
+        pagemap: &Pagemap,
+        mut each: impl FnMut(Pages),
+    ) -> Result<(), Errno> {
+        // Neither of a file nor absent: a copy that belongs to this mapping.
+        let copies = Selection {
+            none: pagemap::FILE,
+            any: pagemap::PRESENT | pagemap::SWAPPED,
+            ..Selection::default()
+        };
+        let start = self.private.addr().get() as u64;
+        let number = |at: u64| usize::try_from(at.saturating_sub(start)).unwrap_or(0) / PAGE;
+        pagemap.scan(start..start + self.len as u64, copies, |run| {
+            each(number(run.start)..number(run.end));
+        })
+    }
+
     fn offset(&self, page: usize) -> Option<usize> {
         page.checked_mul(PAGE).filter(|at| *at < self.len)
     }
@@ -209,146 +228,45 @@ fn unmap(at: NonNull<u8>, len: usize) {
     unsafe { libc::munmap(at.as_ptr().cast(), len) };
 }
 
-/// The page table of this process, to be asked which pages of a region are private copies.
-#[derive(Debug)]
-pub struct Pagemap {
-    file: File,
-    found: Vec<PageRegion>,
-}
-
-/// How many runs of pages a scan returns at a time: 12 KiB.
-const SCAN_RUNS: usize = 512;
-
-impl Pagemap {
-    /// Opens /proc/self/pagemap, which continues meaning this process in a child of fork. ENOTTY: Linux before 6.7.
-    /// ENOENT: no /proc. EACCES: the process has made itself unreadable (`PR_SET_DUMPABLE`).
-    pub fn open() -> Result<Self, Errno> {
-        let errno = |e: io::Error| e.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
-        let mut pagemap = Self {
-            file: File::open("/proc/self/pagemap").map_err(errno)?,
-            found: vec![PageRegion::default(); SCAN_RUNS],
-        };
-        pagemap.scan(0, 0)?;
-        Ok(pagemap)
-    }
-
-    /// Calls `each` for every run of pages of `region` that are private copies, in memory or swapped out, in order.
-    pub fn private_pages(
-        &mut self,
-        region: &Region,
-        mut each: impl FnMut(Pages),
-    ) -> Result<(), Errno> {
-        let start = region.private.addr().get() as u64;
-        let end = start + region.len as u64;
-        let number = |at: u64| usize::try_from(at.saturating_sub(start)).unwrap_or(0) / PAGE;
-        let mut at = start;
-        while at < end {
-            let (count, walked) = self.scan(at, end)?;
-            for run in self.found.iter().take(count) {
-                each(number(run.start)..number(run.end));
-            }
-            if walked <= at {
-                return Err(Errno::EIO);
-            }
-            at = walked;
-        }
-        Ok(())
-    }
-
-    /// Fills `found`; the count, and the address up to which it is complete.
-    fn scan(&mut self, start: u64, end: u64) -> Result<(usize, u64), Errno> {
-        let mut arg = ScanArg {
-            size: size_of::<ScanArg>() as u64,
-            start,
-            end,
-            vec: self.found.as_mut_ptr().addr() as u64,
-            vec_len: self.found.len() as u64,
-            // Neither of a file nor absent: a copy that belongs to this mapping.
-            category_inverted: PAGE_IS_FILE,
-            category_mask: PAGE_IS_FILE,
-            category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-            ..ScanArg::default()
-        };
-        // SAFETY: the kernel writes `walk_end` and at most `vec_len` records to `vec`, both of which are ours alone.
-        let count = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
-        let count = Errno::result(count)?.cast_unsigned() as usize;
-        Ok((count, arg.walk_end))
-    }
-}
-
-const PAGE_IS_FILE: u64 = 1 << 2;
-const PAGE_IS_PRESENT: u64 = 1 << 3;
-const PAGE_IS_SWAPPED: u64 = 1 << 4;
-
-/// `_IOWR('f', 16, struct pm_scan_arg)`.
-const PAGEMAP_SCAN: libc::Ioctl = 3 << 30 | (size_of::<ScanArg>() as libc::Ioctl) << 16 | 0x66_10;
-
-/// `struct pm_scan_arg`.
-#[derive(Default)]
-#[repr(C)]
-struct ScanArg {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-/// `struct page_region`.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C)]
-struct PageRegion {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn private(pagemap: &mut Pagemap, region: &Region) -> Vec<Pages> {
+    fn private(pagemap: &Pagemap, region: &Region) -> Vec<Pages> {
         let mut found = Vec::new();
-        pagemap
-            .private_pages(region, |run| found.push(run))
+        region
+            .private_pages(pagemap, |run| found.push(run))
             .unwrap();
         found
     }
 
     #[test]
     fn only_written_pages_are_private() {
-        let mut pagemap = Pagemap::open().unwrap();
+        let pagemap = Pagemap::own().unwrap();
         let mut region = Region::new(64 * PAGE).unwrap();
         assert_eq!(region.bytes().iter().map(|b| u64::from(*b)).sum::<u64>(), 0);
-        assert_eq!(private(&mut pagemap, &region), []);
+        assert_eq!(private(&pagemap, &region), []);
         for page in [0, 3, 4, 63] {
             region.bytes_mut()[page * PAGE + 17] = 1;
         }
-        assert_eq!(private(&mut pagemap, &region), [0..1, 3..5, 63..64]);
+        assert_eq!(private(&pagemap, &region), [0..1, 3..5, 63..64]);
     }
 
     #[test]
     fn a_scan_finds_more_runs_than_one_call_returns() {
-        let mut pagemap = Pagemap::open().unwrap();
-        let runs = 2 * SCAN_RUNS + 3;
+        let pagemap = Pagemap::own().unwrap();
+        let runs = 2 * 256 + 3;
         let mut region = Region::new(2 * runs * PAGE).unwrap();
         for run in 0..runs {
             region.bytes_mut()[2 * run * PAGE] = 1;
         }
         let expected: Vec<Pages> = (0..runs).map(|run| 2 * run..2 * run + 1).collect();
-        assert_eq!(private(&mut pagemap, &region), expected);
+        assert_eq!(private(&pagemap, &region), expected);
     }
 
     #[test]
     fn discard_shows_the_base() {
-        let mut pagemap = Pagemap::open().unwrap();
+        let pagemap = Pagemap::own().unwrap();
         let mut region = Region::new(2 * PAGE).unwrap();
         region.bytes_mut()[5] = 1;
         assert!(region.absorb(0, |before| assert_eq!(before, &[0; PAGE])));
@@ -356,7 +274,7 @@ mod tests {
         region.bytes_mut()[5] = 2;
         region.discard().unwrap();
         assert_eq!(region.bytes()[5], 1);
-        assert_eq!(private(&mut pagemap, &region), []);
+        assert_eq!(private(&pagemap, &region), []);
         region.restore(1, &[9; PAGE]);
         assert_eq!(region.bytes()[PAGE], 9);
         region.bytes_mut()[PAGE] = 8;
