@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use goanna_vfs::{Caller, Errno, FileSystem, FsError, Node};
 
 use crate::Error;
+use crate::format::CONFIG_FILE;
 use crate::format::config::{self, Config, Features};
 use crate::format::keys::{self, MasterKey, Secret};
 use crate::format::names::{DIR_IV_FILE, DirIv};
@@ -35,7 +36,7 @@ impl Volume {
     /// The volume in the directory `dir` of a file system, whose config file is there.
     pub fn open_in(fs: &dyn FileSystem, caller: &Caller, dir: &Node) -> Result<Self, Error> {
         let read = || {
-            let file = fs.lookup(caller, dir, config::FILE.as_bytes())?;
+            let file = fs.lookup(caller, dir, CONFIG_FILE.as_bytes())?;
             let mut text = vec![0; config::MAX_BYTES + 1];
             let mut len = 0;
             while let Some(rest) = text.get_mut(len..).filter(|rest| !rest.is_empty()) {
@@ -51,7 +52,7 @@ impl Volume {
             let errno = error.errno().unwrap_or(Errno::EAGAIN);
             Error::ReadConfig(errno.into())
         })?;
-        Self::of_text(&text, config::FILE.into())
+        Self::of_text(&text, CONFIG_FILE.into())
     }
 
     fn of_text(text: &[u8], config_path: PathBuf) -> Result<Self, Error> {
@@ -136,7 +137,7 @@ impl Volume {
 }
 
 fn config_path(dir: &Path, config: Option<&Path>) -> PathBuf {
-    config.map_or_else(|| dir.join(config::FILE), Path::to_owned)
+    config.map_or_else(|| dir.join(CONFIG_FILE), Path::to_owned)
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {

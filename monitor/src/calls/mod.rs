@@ -13,4 +13,4 @@ pub mod stat;
 pub mod txn;
 pub mod xattr;
 
-pub use content::{copy, lease, map, outgrow, read, rw, size, sync};
+pub use content::{copy, lease, map, outgrow, read, size, sync, write};

@@ -7,15 +7,15 @@ use super::{
     INSTALL_FILTER_BY_PRCTL, Rule, SET_LEASE, TO_ADDRESS, UNIX_SOCKETS, row, sigkill,
 };
 use crate::calls::{
-    attr, copy, dir, ioctl, kill, lease, link, map, open, process, read, rw, size, socket, stat,
-    sync, xattr,
+    attr, copy, dir, ioctl, kill, lease, link, map, open, process, read, size, socket, stat, sync,
+    write, xattr,
 };
 
 /// Sorted by number.
 #[rustfmt::skip]
 pub static ROWS: &[Entry] = &[
     row(0, "read", Rule::Read(read::read), "a shadow file's cache object answers natively, but for what a transaction has changed"),
-    row(1, "write", Rule::Data(rw::write), "one write is one operation of the back end"),
+    row(1, "write", Rule::Data(write::write), "one write is one operation of the back end"),
     row(2, "open", Rule::Notify(open::open), ""),
     row(3, "close", Rule::Close, "the kernel keeps the descriptor table"),
     row(4, "stat", Rule::Notify(stat::stat), ""),
@@ -32,9 +32,9 @@ pub static ROWS: &[Entry] = &[
     row(15, "rt_sigreturn", Rule::Allow, ""),
     row(16, "ioctl", Rule::NotifyUnless(DEVICE_REQUEST, ioctl::ioctl), "requests of file systems (clone, punch, exchange, flags, freeze) never reach a cache object"),
     row(17, "pread64", Rule::Read(read::pread64), "a shadow file's cache object answers natively, but for what a transaction has changed"),
-    row(18, "pwrite64", Rule::Data(rw::pwrite64), ""),
+    row(18, "pwrite64", Rule::Data(write::pwrite64), ""),
     row(19, "readv", Rule::Read(read::readv), "a shadow file's cache object answers natively, but for what a transaction has changed"),
-    row(20, "writev", Rule::Data(rw::writev), "gathered, then written as one"),
+    row(20, "writev", Rule::Data(write::writev), "gathered, then written as one"),
     row(21, "access", Rule::Notify(stat::access), ""),
     row(22, "pipe", Rule::Allow, ""),
     row(23, "select", Rule::Allow, ""),
@@ -310,7 +310,7 @@ pub static ROWS: &[Entry] = &[
     row(293, "pipe2", Rule::Allow, ""),
     row(294, "inotify_init1", Rule::Allow, ""),
     row(295, "preadv", Rule::Read(read::preadv), "a shadow file's cache object answers natively, but for what a transaction has changed"),
-    row(296, "pwritev", Rule::Data(rw::pwritev), ""),
+    row(296, "pwritev", Rule::Data(write::pwritev), ""),
     row(297, "rt_tgsigqueueinfo", Rule::NotifyIf(sigkill(2), kill::send), "SIGKILL: as kill"),
     row(298, "perf_event_open", Rule::Allow, ""),
     row(299, "recvmmsg", Rule::Allow, "descriptors of shadow files travel as they are"),
@@ -342,7 +342,7 @@ pub static ROWS: &[Entry] = &[
     row(325, "mlock2", Rule::Allow, ""),
     row(326, "copy_file_range", Rule::Data(copy::copy_file_range), ""),
     row(327, "preadv2", Rule::Read(read::preadv2), "a shadow file's cache object answers natively, but for what a transaction has changed"),
-    row(328, "pwritev2", Rule::Data(rw::pwritev2), ""),
+    row(328, "pwritev2", Rule::Data(write::pwritev2), ""),
     row(329, "pkey_mprotect", Rule::Allow, ""),
     row(330, "pkey_alloc", Rule::Allow, ""),
     row(331, "pkey_free", Rule::Allow, ""),

@@ -14,8 +14,7 @@ use amino_schema::log::{
     FRAME_ALIGN, FRAME_HEADER_LEN, FoundFrame, SEGMENT_HEADER_LEN, SegmentHeader,
 };
 
-use super::SEGMENT;
-use super::recover::segments;
+use super::segment_files::{SUFFIX, segments};
 use crate::{Error, Loss};
 
 /// How the names of segments end that are kept.
@@ -102,7 +101,7 @@ pub(super) fn read(dir: &Path, header: &Header, payloads: bool) -> Result<KeptLo
     }
     let mut runs = Vec::new();
     let mut found = segments(dir, KEPT)?;
-    found.extend(segments(dir, SEGMENT)?);
+    found.extend(segments(dir, SUFFIX)?);
     found.sort_unstable();
     for (number, path) in found {
         if header.segments.iter().any(|listed| listed.number == number) {

@@ -12,6 +12,7 @@
 mod kept;
 mod note;
 mod recover;
+mod segment_files;
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -30,6 +31,7 @@ pub use kept::KeptLog;
 use note::Note;
 pub(crate) use note::read_synced;
 pub(crate) use recover::{Recovered, recover};
+use segment_files::segment_name;
 
 use crate::Error;
 use crate::dir::{HeaderFile, LOG};
@@ -40,8 +42,6 @@ use crate::space::Purpose;
 /// Bytes that a frame takes beside its changes, at most.
 pub(crate) const OVERHEAD: u64 = (FRAME_HEADER_LEN + FRAME_ALIGN) as u64;
 const HEADER: u64 = SEGMENT_HEADER_LEN as u64;
-/// How the names of segments end that the log needs.
-const SEGMENT: &str = ".seg";
 /// Smallest step by which a segment grows when the host has no room for a whole one.
 const SMALL_STEP: u64 = 64 << 10;
 
@@ -547,15 +547,4 @@ impl Log {
     pub(crate) fn syncs(&self) -> u64 {
         self.syncs.load(SeqCst)
     }
-}
-
-fn segment_name(number: u64) -> String {
-    format!("{number:016x}{SEGMENT}")
-}
-
-fn segment_number(name: &str, suffix: &str) -> Option<u64> {
-    let digits = name
-        .strip_suffix(suffix)
-        .filter(|digits| digits.len() == 16)?;
-    u64::from_str_radix(digits, 16).ok()
 }

@@ -13,7 +13,8 @@ use amino_schema::header::{Header, Kept, SegmentRoom};
 use amino_schema::log::{FRAME_ALIGN, FoundFrame, SEGMENT_HEADER_LEN, SegmentHeader, read_changes};
 use bytes::Bytes;
 
-use super::{Former, SEGMENT, kept, read_synced, segment_name, segment_number};
+use super::segment_files::{SUFFIX, segment_name, segments};
+use super::{Former, kept, read_synced};
 use crate::dir::LOG;
 use crate::{Changes, Error};
 
@@ -66,7 +67,7 @@ pub(crate) fn recover<'a>(
     let mut expected = header.segments.iter().peekable();
     let mut end = (dir.to_owned(), 0);
     replay.state.last_number = kept::last_number(dir)?;
-    for (number, path) in segments(dir, SEGMENT)? {
+    for (number, path) in segments(dir, SUFFIX)? {
         replay.state.last_number = replay.state.last_number.max(number);
         while let Some(missing) = expected.next_if(|listed| listed.number < number) {
             (replay.damage)(missing_segment(dir, missing))?;
@@ -128,23 +129,6 @@ fn lost(path: &Path, at: usize, first: u64, last: u64) -> Error {
         format!("transactions {first} to {last}, which were durable, are")
     };
     damaged(path, at, format!("{which} not to be read"))
-}
-
-/// The segments in `dir` whose names end with `suffix`, in order.
-pub(super) fn segments(dir: &Path, suffix: &str) -> Result<Vec<(u64, PathBuf)>, Error> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(dir).map_err(Error::io("list", dir))? {
-        let entry = entry.map_err(Error::io("list", dir))?;
-        if let Some(number) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| segment_number(name, suffix))
-        {
-            found.push((number, entry.path()));
-        }
-    }
-    found.sort_unstable();
-    Ok(found)
 }
 
 fn damaged(path: &Path, offset: usize, why: impl Into<String>) -> Error {

@@ -8,9 +8,6 @@ use super::keys::{KEY, MasterKey, ScryptParams, Secret};
 use super::names::NameKind;
 use crate::Error;
 
-/// The config file's name in the volume's top directory.
-pub const FILE: &str = "gocryptfs.conf";
-
 /// The version of the format.
 const VERSION: u64 = 2;
 

@@ -22,3 +22,6 @@ pub mod content;
 mod eme;
 pub mod keys;
 pub mod names;
+
+/// The config file's name in the volume's top directory.
+pub const CONFIG_FILE: &str = "gocryptfs.conf";

@@ -137,7 +137,7 @@ impl NameCipher {
 
     /// What `name` is, a name of the lower file system. `at_root`: in the volume's top directory.
     pub fn classify<'a>(&self, name: &'a [u8], at_root: bool) -> LowerName<'a> {
-        let config = super::config::FILE.as_bytes();
+        let config = super::CONFIG_FILE.as_bytes();
         if at_root && (name == config || name.strip_prefix(config) == Some(b".bak")) {
             return LowerName::Internal;
         }

@@ -1,10 +1,12 @@
 //! The calls on the content of files: reads, writes, sizes, copies, mappings, syncs, and the leases and moves that come with them.
 
+mod buffers;
 pub mod copy;
 pub mod lease;
 pub mod map;
 pub mod outgrow;
+mod output;
 pub mod read;
-pub mod rw;
 pub mod size;
 pub mod sync;
+pub mod write;

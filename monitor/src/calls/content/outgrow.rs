@@ -17,7 +17,7 @@ use goanna_vfs::{Native, Result};
 use nix::unistd::{Whence, lseek};
 use parking_lot::Mutex;
 
-use super::rw::Output;
+use super::output::Output;
 use crate::call::Call;
 use crate::shadow::Identity;
 

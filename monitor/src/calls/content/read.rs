@@ -10,7 +10,7 @@ use goanna_sys::tracee;
 use goanna_vfs::{Caller, Errno, Place, Result};
 use nix::unistd::{self, Whence};
 
-use super::rw::{many, one};
+use super::buffers::{many, one};
 use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::Shadow;

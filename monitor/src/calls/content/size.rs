@@ -1,27 +1,11 @@
 //! Sizes and allocation.
 
-use goanna_sys::limits;
 use goanna_vfs::{Errno, FsError, Place, Result, ops};
 
 use super::lease;
 use super::outgrow::after_growth;
-use super::rw::Output;
+use super::output::{Output, within_limit};
 use crate::call::{Answer, Call, Descriptor, Target};
-
-/// RLIMIT_FSIZE is the tracee's, and so is the signal: how many bytes it leaves to a call, which `room` tells of the
-/// limit; no limit leaves `u64::MAX`. EFBIG with SIGXFSZ for none.
-pub fn within_limit(call: &Call<'_>, room: impl FnOnce(u64) -> Result<u64>) -> Result<u64> {
-    let limit = limits::prlimit_fsize(call.task.tid)?;
-    if limit == libc::RLIM_INFINITY {
-        return Ok(u64::MAX);
-    }
-    let room = room(limit)?;
-    if room == 0 {
-        call.monitor.signal(call.task.tid, libc::SIGXFSZ);
-        return Err(Errno::EFBIG.into());
-    }
-    Ok(room)
-}
 
 /// The limit bounds growth only: a file that is too large already may stay so.
 fn may_become(call: &Call<'_>, place: &Place, size: u64) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Attaching to processes that run, and letting go of them.
 //!
 //! Each thread is seized, told to stop, and from that stop on it stops at each call. Both this stop and the one for the detachment interrupt
-//! the call that a thread waits in. The kernel restarts most calls by itself; for those that would return EINTR, [`restart_undisturbed`] makes
+//! the call that a thread waits in. The kernel restarts most calls by itself; for those that would return EINTR, [`restart_undisturbed`](super::restart::restart_undisturbed) makes
 //! it restart them, too. A wait with a timeout then begins anew.
 
 use std::collections::HashMap;
@@ -10,23 +10,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use goanna_sys::clock::monotonic_ns;
-use goanna_sys::interrupt::{Waiter, ends_with_eintr, has_effect, is_interrupted};
-use goanna_sys::ptrace::{self, CallStop, Status};
+use goanna_sys::interrupt::Waiter;
+use goanna_sys::ptrace::{self, Status};
 use goanna_sys::{Errno, procfs};
 
 use super::follow::Follower;
-use super::pages::Pages;
+use super::mapping::Pages;
+use super::restart::is_interrupted_call;
 use super::signals::Signals;
 use super::snapshot;
 use super::thread::Mode;
 use crate::Sink;
 use crate::capture::{CaptureError, Ending, Wanted};
-
-const EINTR: i64 = -(libc::EINTR as i64);
-/// The kernel's own result for what it restarts unless a handler runs.
-const ERESTARTNOHAND: i64 = -514;
-/// All its results by which it restarts calls.
-const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
 /// How long all threads together are waited for before the snapshot: one that the kernel does not let stop, as a parent in vfork(2), runs on.
 const ALL_STOP_TRIES: u32 = 200;
@@ -207,14 +202,6 @@ fn wait_now() -> Result<Option<(i32, Status)>, Errno> {
     }
 }
 
-/// Whether the call at whose exit a thread is stopped was interrupted.
-fn is_interrupted_call(tid: i32) -> bool {
-    match ptrace::call_stop(tid) {
-        Ok(CallStop::Exit { result }) => result == EINTR || RESTARTS.contains(&result),
-        _ => false,
-    }
-}
-
 /// Whether this process traces the thread already.
 fn is_ours(tid: i32) -> bool {
     let tracer = procfs::status(tid).map(|status| status.tracer);
@@ -232,41 +219,5 @@ fn why_not(pid: i32, errno: Errno) -> String {
         Errno::EPERM if tracer != 0 => format!("process {tracer} traces it already"),
         Errno::EPERM => "not permitted (another user's process, or ptrace_scope forbids it)".into(),
         other => other.desc().into(),
-    }
-}
-
-/// Makes the kernel restart the call of a stopped thread that would return EINTR only because the thread is traced: because of a stop of ours
-/// (`signal` is `None`), or of a signal without an effect. Where another signal's handler runs, the kernel makes it EINTR after all.
-pub(super) fn restart_undisturbed(tid: i32, signal: Option<i32>) {
-    let Ok(mut regs) = ptrace::get_regs(tid) else {
-        return;
-    };
-    let Ok(nr) = u32::try_from(regs.orig_rax) else {
-        return;
-    };
-    if regs.rax.cast_signed() != EINTR || !ends_with_eintr(nr) {
-        return;
-    }
-    let stays = match signal {
-        None => is_interrupted(tid).unwrap_or(true),
-        // Each signal would begin a timeout anew.
-        Some(signal) => has_effect(tid, signal).unwrap_or(true) || !waits_for_ever(nr, &regs),
-    };
-    if !stays {
-        regs.rax = ERESTARTNOHAND.cast_unsigned();
-        // A thread that was killed needs no result.
-        let _ = ptrace::set_regs(tid, &regs);
-    }
-}
-
-/// Whether a wait surely has no timeout.
-fn waits_for_ever(nr: u32, regs: &libc::user_regs_struct) -> bool {
-    match i64::from(nr) {
-        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => (regs.r10 as i32) < 0,
-        libc::SYS_epoll_pwait2 | libc::SYS_semtimedop => regs.r10 == 0,
-        libc::SYS_rt_sigtimedwait => regs.rdx == 0,
-        libc::SYS_io_getevents => regs.r8 == 0,
-        libc::SYS_semop => true,
-        _ => false,
     }
 }

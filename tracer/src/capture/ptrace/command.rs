@@ -15,7 +15,7 @@ use goanna_sys::{Errno, cred};
 use rustix::fs::{Access, access};
 
 use super::follow::Follower;
-use super::pages::Pages;
+use super::mapping::Pages;
 use super::signals::Signals;
 use super::thread::{Mode, Thread, subject};
 use crate::Sink;

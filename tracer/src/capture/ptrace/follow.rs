@@ -12,8 +12,9 @@ use goanna_sys::{Errno, pidfd, procfs};
 use goanna_syscalls::{DecodedCall, Outcome, Treatment, decode};
 
 use super::files::{self, Remote, ThreadNames, Tracer};
+use super::mapping::{self, Pages};
 use super::own::Own;
-use super::pages::Pages;
+use super::restart::restart_undisturbed;
 use super::thread::{Mode, Pending, Recorded, Thread, subject};
 use crate::capture::{CaptureError, Wanted};
 use crate::event::Call;
@@ -52,7 +53,7 @@ impl<'a> Follower<'a> {
         let mut stopped_calls = *wanted.calls();
         stopped_calls.add(&super::own::calls());
         if wanted.wants_pages() {
-            stopped_calls.add(&super::pages::calls());
+            stopped_calls.add(&mapping::calls());
         }
         Self {
             wanted,
@@ -168,14 +169,14 @@ impl<'a> Follower<'a> {
         // Any stop takes the place of the one that the thread was told to make. After one at a call's entry, the call is interrupted.
         let thread = self.threads.get_mut(&tid).filter(|_| !is_entry);
         if thread.is_some_and(|thread| std::mem::take(&mut thread.is_interrupted)) {
-            super::attach::restart_undisturbed(tid, None);
+            restart_undisturbed(tid, None);
         }
         match status {
             Status::Seccomp | Status::SyscallStop => self.call_stop(tid, call, now),
             Status::NewChild { child, .. } => self.new_child(tid, child, now),
             Status::Exec { former_tid } => self.executed(tid, former_tid, now),
             Status::SignalDelivery(signal) => {
-                super::attach::restart_undisturbed(tid, Some(signal));
+                restart_undisturbed(tid, Some(signal));
             }
             Status::EventStop => {
                 self.watch_inherited(tid);

@@ -3,15 +3,17 @@
 //! A traced command runs under a seccomp filter that stops the calls which are wanted, at their entry; only those are stopped again at their exit.
 //! A thread whose calls the filter cannot stop, because another filter decides first or because it was attached to, is stopped at the entry and exit of
 //! each call (`PTRACE_SYSCALL`). `follow.rs` has the loop over stops, `thread.rs` what is known of a thread, `files.rs` finds out which files
-//! a call names, `pages.rs` which pages of mapped files programs touch, `command.rs` starts a command, `attach.rs` attaches to processes and lets go of them.
+//! a call names, `mapping.rs` and `pages.rs` which pages of mapped files programs touch, `restart.rs` restarts interrupted waits, `command.rs` starts a command, `attach.rs` attaches to processes and lets go of them.
 
 mod attach;
 mod command;
 mod files;
 mod follow;
 mod inject;
+mod mapping;
 mod own;
 mod pages;
+mod restart;
 mod signals;
 mod snapshot;
 mod thread;

@@ -8,9 +8,8 @@ use goanna_sys::{Errno, procfs};
 use goanna_syscalls::{DecodedCall, Subject};
 use nix::unistd::{Pid, getsid};
 
+use super::mapping::{Change, Mapped};
 use super::own::Own;
-use super::pages::Change;
-use super::pages::Mapped;
 use crate::event::File;
 
 /// Which calls stop a thread.

@@ -12,8 +12,8 @@ use goanna_vfs::{Errno, FsError, Result, WritePosition};
 use nix::unistd::{Whence, lseek, write};
 
 use super::outgrow::after_growth;
+use super::output::Output;
 use super::read::Content;
-use super::rw::Output;
 use crate::call::{Answer, Call};
 use crate::intercept::waiting::wait_for_lock;
 use source::{PIECE, Source};

@@ -1,107 +1,19 @@
 //! Writes. Reads of shadow files run in the kernel, on the cache object, but for participants of transactions ([`super::read`]).
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use goanna_sys::tracee;
-use goanna_vfs::{Errno, OpenFile, Place, Result, WritePosition};
+use goanna_vfs::{Errno, Result, WritePosition};
 
-use super::size::within_limit;
+use super::buffers::{many, one};
+use super::output::Output;
 use super::sync::with_commit;
-use crate::Monitor;
-use crate::call::{Answer, Call, Descriptor};
+use crate::call::{Answer, Call};
 use crate::shadow::Shadow;
 
 /// Bytes that one operation of a back end writes at most: as many as a transaction may change. A longer write is several
 /// operations.
 const OPERATION: usize = 1 << 30;
-
-/// The shadow file behind a descriptor that a call wants to write through.
-pub struct Output {
-    /// The file.
-    pub place: Place,
-    /// The tracee's open file description.
-    pub ofd: OwnedFd,
-    /// Its status flags.
-    pub flags: i32,
-    /// See [`Shadow::File`].
-    pub volume: Arc<AtomicU64>,
-}
-
-impl Output {
-    /// `None`: the kernel's business (nothing of ours, or a fifo or device of ours, which is the real one).
-    /// EBADF for what cannot be written.
-    pub fn of(call: &Call<'_>, fd: i32) -> Result<Option<Self>> {
-        let Descriptor::Shadow(shadow, ofd) = call.descriptor(fd)? else {
-            return Ok(None);
-        };
-        match &*shadow {
-            Shadow::File { place, volume, .. } => {
-                let (writable, flags) = Monitor::writable(&ofd)?;
-                if !writable {
-                    return Err(Errno::EBADF.into());
-                }
-                Ok(Some(Self {
-                    place: place.clone(),
-                    ofd,
-                    flags,
-                    volume: Arc::clone(volume),
-                }))
-            }
-            Shadow::Special { .. } => Ok(None),
-            Shadow::Dir { .. } | Shadow::Reference { .. } => Err(Errno::EBADF.into()),
-        }
-    }
-
-    /// Writes `data` as one operation.
-    pub fn write(&self, call: &Call<'_>, spot: WritePosition, data: &[u8]) -> Result<usize> {
-        let data = self.within_limit(call, spot, data)?;
-        let file = OpenFile {
-            node: &self.place.node,
-            ofd: self.ofd.as_fd(),
-            flags: self.flags,
-        };
-        self.place
-            .mount
-            .fs
-            .write(&*call.caller()?, file, spot, data)
-    }
-
-    /// As much of `data` as RLIMIT_FSIZE lets in.
-    fn within_limit<'d>(
-        &self,
-        call: &Call<'_>,
-        spot: WritePosition,
-        data: &'d [u8],
-    ) -> Result<&'d [u8]> {
-        if data.is_empty() {
-            return Ok(data);
-        }
-        let room = usize::try_from(self.room(call, spot)?).unwrap_or(usize::MAX);
-        Ok(data.get(..room).unwrap_or(data))
-    }
-
-    /// How many bytes RLIMIT_FSIZE lets in at `spot`. EFBIG with SIGXFSZ for none.
-    pub fn room(&self, call: &Call<'_>, spot: WritePosition) -> Result<u64> {
-        within_limit(call, |limit| {
-            let start = match spot {
-                WritePosition::At(offset) if self.flags & libc::O_APPEND == 0 => offset,
-                WritePosition::Cursor if self.flags & libc::O_APPEND == 0 => {
-                    nix::unistd::lseek(&self.ofd, 0, nix::unistd::Whence::SeekCur)? as u64
-                }
-                _ => {
-                    self.place
-                        .mount
-                        .fs
-                        .getattr(&*call.caller()?, &self.place.node)?
-                        .size
-                }
-            };
-            Ok(limit.saturating_sub(start))
-        })
-    }
-}
 
 /// Writes the tracee's `segments` to descriptor `fd`.
 fn write_segments(
@@ -163,27 +75,6 @@ fn skip(segments: &[(u64, usize)], mut done: usize) -> Vec<(u64, usize)> {
         }
     }
     rest
-}
-
-/// Linux transfers at most this much in one call (`MAX_RW_COUNT`).
-const MAX_COUNT: u64 = 0x7fff_f000;
-
-/// The buffer of read(2), write(2) and their like. EFAULT for one that does not end in the lower half of the address space, which
-/// is all that a program has.
-pub fn one(call: &Call<'_>) -> Result<Vec<(u64, usize)>> {
-    let (address, count) = (call.arg(1), call.arg(2));
-    let end = address.checked_add(count).ok_or(Errno::EFAULT)?;
-    i64::try_from(end).map_err(|_| Errno::EFAULT)?;
-    Ok(vec![(address, count.min(MAX_COUNT) as usize)])
-}
-
-/// The buffers of readv(2), writev(2) and their like. EFAULT, EINVAL.
-pub fn many(call: &Call<'_>) -> Result<Vec<(u64, usize)>> {
-    Ok(tracee::read_iovecs(
-        call.task.tid,
-        call.arg(1),
-        call.arg(2) as usize,
-    )?)
 }
 
 fn offset(value: u64) -> Result<WritePosition> {

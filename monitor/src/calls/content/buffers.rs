@@ -1,0 +1,27 @@
+//! Where in its memory a caller has the bytes that it writes, or wants those that it reads.
+
+use goanna_sys::tracee;
+use goanna_vfs::{Errno, Result};
+
+use crate::call::Call;
+
+/// Linux transfers at most this much in one call (`MAX_RW_COUNT`).
+const MAX_COUNT: u64 = 0x7fff_f000;
+
+/// The buffer of read(2), write(2) and their like. EFAULT for one that does not end in the lower half of the address space, which
+/// is all that a program has.
+pub fn one(call: &Call<'_>) -> Result<Vec<(u64, usize)>> {
+    let (address, count) = (call.arg(1), call.arg(2));
+    let end = address.checked_add(count).ok_or(Errno::EFAULT)?;
+    i64::try_from(end).map_err(|_| Errno::EFAULT)?;
+    Ok(vec![(address, count.min(MAX_COUNT) as usize)])
+}
+
+/// The buffers of readv(2), writev(2) and their like. EFAULT, EINVAL.
+pub fn many(call: &Call<'_>) -> Result<Vec<(u64, usize)>> {
+    Ok(tracee::read_iovecs(
+        call.task.tid,
+        call.arg(1),
+        call.arg(2) as usize,
+    )?)
+}

@@ -1,0 +1,113 @@
+//! The file behind a descriptor that a call writes through, and how much the limit of file sizes lets in.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use goanna_sys::limits;
+use goanna_vfs::{Errno, OpenFile, Place, Result, WritePosition};
+
+use crate::Monitor;
+use crate::call::{Call, Descriptor};
+use crate::shadow::Shadow;
+
+/// The shadow file behind a descriptor that a call wants to write through.
+pub struct Output {
+    /// The file.
+    pub place: Place,
+    /// The tracee's open file description.
+    pub ofd: OwnedFd,
+    /// Its status flags.
+    pub flags: i32,
+    /// See [`Shadow::File`].
+    pub volume: Arc<AtomicU64>,
+}
+
+impl Output {
+    /// `None`: the kernel's business (nothing of ours, or a fifo or device of ours, which is the real one).
+    /// EBADF for what cannot be written.
+    pub fn of(call: &Call<'_>, fd: i32) -> Result<Option<Self>> {
+        let Descriptor::Shadow(shadow, ofd) = call.descriptor(fd)? else {
+            return Ok(None);
+        };
+        match &*shadow {
+            Shadow::File { place, volume, .. } => {
+                let (writable, flags) = Monitor::writable(&ofd)?;
+                if !writable {
+                    return Err(Errno::EBADF.into());
+                }
+                Ok(Some(Self {
+                    place: place.clone(),
+                    ofd,
+                    flags,
+                    volume: Arc::clone(volume),
+                }))
+            }
+            Shadow::Special { .. } => Ok(None),
+            Shadow::Dir { .. } | Shadow::Reference { .. } => Err(Errno::EBADF.into()),
+        }
+    }
+
+    /// Writes `data` as one operation.
+    pub fn write(&self, call: &Call<'_>, spot: WritePosition, data: &[u8]) -> Result<usize> {
+        let data = self.within_limit(call, spot, data)?;
+        let file = OpenFile {
+            node: &self.place.node,
+            ofd: self.ofd.as_fd(),
+            flags: self.flags,
+        };
+        self.place
+            .mount
+            .fs
+            .write(&*call.caller()?, file, spot, data)
+    }
+
+    /// As much of `data` as RLIMIT_FSIZE lets in.
+    fn within_limit<'d>(
+        &self,
+        call: &Call<'_>,
+        spot: WritePosition,
+        data: &'d [u8],
+    ) -> Result<&'d [u8]> {
+        if data.is_empty() {
+            return Ok(data);
+        }
+        let room = usize::try_from(self.room(call, spot)?).unwrap_or(usize::MAX);
+        Ok(data.get(..room).unwrap_or(data))
+    }
+
+    /// How many bytes RLIMIT_FSIZE lets in at `spot`. EFBIG with SIGXFSZ for none.
+    pub fn room(&self, call: &Call<'_>, spot: WritePosition) -> Result<u64> {
+        within_limit(call, |limit| {
+            let start = match spot {
+                WritePosition::At(offset) if self.flags & libc::O_APPEND == 0 => offset,
+                WritePosition::Cursor if self.flags & libc::O_APPEND == 0 => {
+                    nix::unistd::lseek(&self.ofd, 0, nix::unistd::Whence::SeekCur)? as u64
+                }
+                _ => {
+                    self.place
+                        .mount
+                        .fs
+                        .getattr(&*call.caller()?, &self.place.node)?
+                        .size
+                }
+            };
+            Ok(limit.saturating_sub(start))
+        })
+    }
+}
+
+/// RLIMIT_FSIZE is the tracee's, and so is the signal: how many bytes it leaves to a call, which `room` tells of the
+/// limit; no limit leaves `u64::MAX`. EFBIG with SIGXFSZ for none.
+pub fn within_limit(call: &Call<'_>, room: impl FnOnce(u64) -> Result<u64>) -> Result<u64> {
+    let limit = limits::prlimit_fsize(call.task.tid)?;
+    if limit == libc::RLIM_INFINITY {
+        return Ok(u64::MAX);
+    }
+    let room = room(limit)?;
+    if room == 0 {
+        call.monitor.signal(call.task.tid, libc::SIGXFSZ);
+        return Err(Errno::EFBIG.into());
+    }
+    Ok(room)
+}

@@ -1,0 +1,54 @@
+//! Waits that would return EINTR only because the thread is traced.
+
+use goanna_sys::interrupt::{ends_with_eintr, has_effect, is_interrupted};
+use goanna_sys::ptrace::{self, CallStop};
+
+const EINTR: i64 = -(libc::EINTR as i64);
+/// The kernel's own result for what it restarts unless a handler runs.
+const ERESTARTNOHAND: i64 = -514;
+/// All its results by which it restarts calls.
+const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
+
+/// Makes the kernel restart the call of a stopped thread that would return EINTR only because the thread is traced: because of a stop of ours
+/// (`signal` is `None`), or of a signal without an effect. Where another signal's handler runs, the kernel makes it EINTR after all.
+pub(super) fn restart_undisturbed(tid: i32, signal: Option<i32>) {
+    let Ok(mut regs) = ptrace::get_regs(tid) else {
+        return;
+    };
+    let Ok(nr) = u32::try_from(regs.orig_rax) else {
+        return;
+    };
+    if regs.rax.cast_signed() != EINTR || !ends_with_eintr(nr) {
+        return;
+    }
+    let stays = match signal {
+        None => is_interrupted(tid).unwrap_or(true),
+        // Each signal would begin a timeout anew.
+        Some(signal) => has_effect(tid, signal).unwrap_or(true) || !waits_for_ever(nr, &regs),
+    };
+    if !stays {
+        regs.rax = ERESTARTNOHAND.cast_unsigned();
+        // A thread that was killed needs no result.
+        let _ = ptrace::set_regs(tid, &regs);
+    }
+}
+
+/// Whether a wait surely has no timeout.
+fn waits_for_ever(nr: u32, regs: &libc::user_regs_struct) -> bool {
+    match i64::from(nr) {
+        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => (regs.r10 as i32) < 0,
+        libc::SYS_epoll_pwait2 | libc::SYS_semtimedop => regs.r10 == 0,
+        libc::SYS_rt_sigtimedwait => regs.rdx == 0,
+        libc::SYS_io_getevents => regs.r8 == 0,
+        libc::SYS_semop => true,
+        _ => false,
+    }
+}
+
+/// Whether the call at whose exit a thread is stopped was interrupted.
+pub(super) fn is_interrupted_call(tid: i32) -> bool {
+    match ptrace::call_stop(tid) {
+        Ok(CallStop::Exit { result }) => result == EINTR || RESTARTS.contains(&result),
+        _ => false,
+    }
+}
