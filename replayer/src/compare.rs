@@ -1,5 +1,5 @@
-//! Compares two traces as streams of operations, thread by thread. Times, process ids and descriptor numbers do not count; what the
-//! replayer does for itself does not either.
+//! Compares two traces as streams of operations, thread by thread. Times, process ids and descriptor numbers are not compared, and neither
+//! are the replayer's own calls.
 //!
 //! The first pass keeps a hash of each operation, the second one, over the threads that differ, fetches the operations as text.
 
@@ -21,13 +21,13 @@ use crate::source::{Name, Seen, Source, Step, Visitor};
 pub struct Side<'a> {
     /// The trace.
     pub trace: &'a Path,
-    /// What is compared is below this directory; `None` for the working directory of the traced command.
+    /// Only operations below this directory are compared; `None` for the working directory of the traced command.
     pub directory: Option<&'a Path>,
     /// Keys of the trace.
     pub keys: &'a Keys,
 }
 
-/// What differs.
+/// The differences of two traces.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Comparison {
     /// Operations of both traces, by call.
@@ -39,7 +39,7 @@ pub struct Comparison {
 /// How the operations of a thread differ.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// The thread in both traces; `None` where it has no partner.
+    /// The thread in both traces; `None` in a trace that does not have it.
     pub threads: (Option<i32>, Option<i32>),
     /// Operations that both have, before the difference.
     pub same: usize,
@@ -188,7 +188,7 @@ fn describe(
         only_replayed: None,
         sink: &mut collect,
     };
-    // The same threads count as in the first pass.
+    // The same threads as in the first pass.
     reader.only_replayed = Some(is_replay(side)?);
     Source::new(side.trace, side.directory).read(side.keys, &mut reader)?;
     for difference in &mut comparison.threads {
@@ -367,7 +367,7 @@ impl Operations<'_> {
     }
 }
 
-/// What a result says that another run would give as well.
+/// The part of a result that does not differ from run to run.
 fn result(step: &Step) -> String {
     if let Some(errno) = step.errno() {
         return format!("{:?}", Errno::from_raw(errno));
@@ -380,7 +380,7 @@ fn result(step: &Step) -> String {
     }
 }
 
-/// An operation, as far as it is compared.
+/// The parts of an operation that are compared.
 #[derive(Debug)]
 struct Operation {
     call: Call,

@@ -86,7 +86,7 @@ pub enum Error {
     },
 }
 
-/// Most names in a message.
+/// Maximum number of names in a message.
 const SHOWN: usize = 10;
 
 fn list(names: &[String]) -> String {

@@ -1,8 +1,8 @@
-//! Replays traces of `goanna-trace`: compiles a trace into a file of commands, makes the state that it needs, performs the commands below
+//! Replays traces of `goanna-trace`: compiles a trace into a file of commands, creates the initial state, performs the commands below
 //! a directory, checks the results, and compares traces.
 //!
-//! After Replayfs (Joukov, Wong, Zadok; FAST 2005). The steps are [`source`] (what a trace says, in terms of descriptors and paths),
-//! [`compile`] (commands, lanes, dependencies, buffers), [`prepare`] and [`run`]; [`compare`] stands on [`source`], too.
+//! The design follows Replayfs (Joukov, Wong, Zadok; FAST 2005). The stages are [`source`] (the operations of a trace, on descriptors and
+//! paths), [`compile`] (commands, lanes, dependencies, buffers), [`prepare`] and [`run`]; [`compare`] uses [`source`], too.
 //! [`import`] makes traces of what other tracers have recorded. The byte layout
 //! of compiled files is in `schema::replay`.
 

@@ -1,4 +1,4 @@
-//! The initial state: makes what a replay needs and the trace did not make, and says what is missing.
+//! Creates the initial state of a replay below a directory, and lists missing files.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -13,7 +13,7 @@ use goanna_sys::replay::{self as sys, PLAIN, WITHIN};
 use crate::Error;
 use crate::stored::Stored;
 
-/// What was made.
+/// Counts of the files that were created.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Made {
     /// Files of all types.
@@ -68,7 +68,7 @@ pub fn prepare(path: &Path, root: &Path) -> Result<Made, Error> {
     Ok(made)
 }
 
-/// Refuses sizes that the root has no room for: those of a hostile trace can be as large as numbers are.
+/// Refuses sizes that exceed the free space of the root: a hostile trace can have any size.
 fn check_space(index: &Index, root: &File) -> Result<(), Error> {
     let sizes = index.initial.iter().map(|file| file.size);
     let needed = sizes.fold(0u64, u64::saturating_add);
@@ -85,7 +85,7 @@ fn check_space(index: &Index, root: &File) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a replay needs below `root` and does not find, with what is wrong.
+/// The files that a replay needs below `root` and that are missing or different, each with the reason.
 pub fn missing(index: &Index, root: i32) -> Result<Vec<String>, Error> {
     let mut missing = Vec::new();
     for file in &index.initial {

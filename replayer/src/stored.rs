@@ -1,4 +1,4 @@
-//! A compiled replay that is read: its index in memory, its blocks and buffers when they are needed.
+//! Reads a compiled replay: the index at once, blocks and buffers when they are needed.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,7 +17,7 @@ const MAX_INDEX: u64 = 1 << 32;
 pub struct Stored {
     path: PathBuf,
     file: File,
-    /// Everything but commands and buffers.
+    /// The index: everything except commands and buffers.
     pub index: Index,
     /// Where buffers and blocks end in the file.
     pub end: u64,
@@ -60,11 +60,11 @@ impl Stored {
         &self.file
     }
 
-    /// Reads a buffer: where it stands, its length and checksum.
+    /// Reads a buffer at this position, with this length and checksum.
     pub fn buffer(&self, (offset, length, sum): (u64, u32, u32)) -> Result<Vec<u8>, Error> {
         let end = offset.checked_add(length.into());
         if end.is_none_or(|end| end > self.end) {
-            return Err(self.damaged(wrong("a buffer does not stand before the index")));
+            return Err(self.damaged(wrong("a buffer extends beyond the start of the index")));
         }
         let mut raw = vec![0; length as usize];
         self.file

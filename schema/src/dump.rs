@@ -25,7 +25,7 @@
 //! | 24     | number of records u32                                               |
 //! | 28     | CRC-32C: that of the header, continued over bytes 0..28 and the payload as stored |
 //!
-//! The checksum has what identifies dump and place in it, so a block of another dump, or of another place, does not match.
+//! The checksum covers what identifies the dump and the block's number, so a block of another dump, or at another place, does not match.
 //!
 //! Payload of a block of records: for each record the key's length (LEB128), the key, the value's length plus one (LEB128), the value:
 //! as in the [log](crate::log). Payload of the end block: number of records u64, bytes of keys and values u64.
@@ -40,7 +40,7 @@ use crate::wire::Reader;
 pub const DUMP_HEADER_LEN: usize = 64;
 /// Bytes of a block's header.
 pub const BLOCK_HEADER_LEN: usize = 32;
-/// Most bytes of a block's payload: any record fits.
+/// Maximum number of bytes of a block's payload: any record fits.
 pub const BLOCK_MAX: u32 = 4 << 20;
 /// The format that this program writes and reads.
 pub const DUMP_FORMAT: u32 = 1;
@@ -99,14 +99,14 @@ impl DumpHeader {
     }
 }
 
-/// The checksum in a header, which those of the blocks continue.
+/// The checksum in a header. The checksums of the blocks continue it.
 fn header_sum(raw: &[u8; DUMP_HEADER_LEN]) -> u32 {
     let mut sum = [0; 4];
     sum.copy_from_slice(&raw[DUMP_CRC_AT..]);
     u32::from_le_bytes(sum)
 }
 
-/// What a block has.
+/// What a block contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockKind {
     /// Records.
@@ -118,7 +118,7 @@ pub enum BlockKind {
 /// The header of a block, without its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// What it has.
+    /// What it contains.
     pub kind: BlockKind,
     /// Whether the payload is stored as a zstd frame.
     pub is_compressed: bool,

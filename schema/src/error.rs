@@ -2,7 +2,7 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("damaged {record}: {why} at byte {offset}")]
 pub struct DecodeError {
-    /// Name of the layout that was expected, such as `path record`.
+    /// Name of the expected layout, such as `path record`.
     pub record: &'static str,
     /// Offset, in bytes from the start of the record, where decoding failed.
     pub offset: usize,

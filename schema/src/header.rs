@@ -1,4 +1,4 @@
-//! The header `AMINO`, which makes a directory a store and says what log and engine must at least hold.
+//! The header: the file `AMINO` of a store's directory. It records what the log and the engine must at least hold.
 //!
 //! Text, one field a line, so that a person who finds the directory can tell what it is:
 //!
@@ -18,10 +18,11 @@
 //!
 //! - `checkpoint`: the engine holds everything up to this transaction; at most the log before it is gone.
 //! - `holds`, for each key space: its tag (hexadecimal), number of entries, and sum ([`Tally`]) at the checkpoint.
-//! - `file`: so many first bytes of this file in the engine's directory have this checksum ([`FileSum`]).
-//! - `segment`: this segment of the log is in use and its file has at least so many bytes.
+//! - `file`, for a file in the engine's directory: the number of its first bytes that are covered, their checksum
+//!   ([`FileSum`]), and its path.
+//! - `segment`, for a segment of the log that is in use: its number, and the least size of its file, in bytes.
 //! - `keep log`, if the line is there: segments that a checkpoint makes superfluous are kept.
-//! - `kept`: such segments have all transactions from the first to the second one ([`Kept`]).
+//! - `kept`: the first and the last transaction of a range that such segments hold without a gap ([`Kept`]).
 //!
 //! The last line is the CRC-32C of all bytes before it, in hexadecimal. The first two lines keep their form in all
 //! versions, so that an older program can say that a store is too new for it. Format 1 had the fields up to `id` and
@@ -86,7 +87,7 @@ pub struct Checkpoint {
 pub struct FileSum {
     /// Its path in the engine's directory, without spaces and line ends.
     pub name: String,
-    /// So many bytes are covered.
+    /// Number of bytes that are covered.
     pub len: u64,
     /// XXH3 (64 bits) of these bytes.
     pub sum: u64,

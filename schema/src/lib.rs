@@ -1,8 +1,9 @@
 //! Byte layouts of everything Amino stores, and nothing else: no I/O, no locks, no clock.
 //!
 //! A store is one ordered key space ([`key`]), the values under those keys ([`record`], [`meta`]), a redo log
-//! ([`log`], [`synced`]) and a header ([`header`]) that says what must at least be there. A store travels as a [`dump`]. Integers inside keys are big-endian so that byte order is numeric
-//! order; integers inside values are little-endian. Every value starts with a version byte.
+//! ([`log`], [`synced`]) and a header ([`header`]) that records what must at least be there. A [`dump`] is a store as a stream.
+//! Integers inside keys are big-endian so that byte order is numeric order; integers inside values are little-endian. Every value
+//! starts with a version byte. [`trace`] and [`replay`] have the files of `goanna-trace` and `replayer`.
 //!
 //! Decoding never panics: damaged bytes give a [`DecodeError`] that names the record and the offset.
 

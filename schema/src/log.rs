@@ -33,13 +33,13 @@
 //! | 88     | header CRC-32C: of bytes 16..48 of the segment header (store id, number, creation) and bytes 0..88 |
 //! | 92     | payload CRC-32C: the header CRC continued over the payload          |
 //!
-//! Flags: 1, an explicit transaction; without it, single operations that were committed together. 2, other processes took
-//! part beside the author, who made the first change.
+//! Flags: 1, an explicit transaction; without it, single operations that were committed together. 2, other processes than the
+//! author made changes, too. The author is the process that made the first change.
 //!
-//! What identifies the segment is in the checksum and not in the frame, so that what a recycled file still holds from
-//! its former life is no frame. `durable` tells a torn tail from damage: several frames that were never synced
+//! The checksum covers what identifies the segment, and the frame does not contain it. So the old frames in a recycled
+//! file are not valid. `durable` distinguishes a torn tail from damage: several frames that were never synced
 //! can reach the disk in any order, so a hole before a valid frame is damage only if that frame, or a later one,
-//! says that the hole had been on disk.
+//! records that the hole had been on disk.
 //!
 //! Payload: for each change, in key order, key length (LEB128), key, then 0 for a deletion or the value's length plus
 //! one (LEB128) and the value.
@@ -175,7 +175,7 @@ pub struct FrameHeader {
     pub durable: u64,
     /// Time of the commit, nanoseconds since 1970.
     pub time_ns: u64,
-    /// Who made the first change.
+    /// The process that made the first change.
     pub author: Author,
     /// Whether other processes made changes, too.
     pub others: bool,
@@ -221,7 +221,7 @@ impl FrameHeader {
     }
 }
 
-/// A frame's header found in a segment, and what its payload must sum up to.
+/// A frame's header found in a segment, and the checksum that its payload must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FoundFrame {
     /// The header.
@@ -311,7 +311,7 @@ impl Frames {
         self.frames.clear();
     }
 
-    /// Makes room in memory for so many bytes of frames.
+    /// Makes room in memory for this many bytes of frames.
     pub fn reserve(&mut self, bytes: usize) {
         self.raw.reserve(bytes);
     }
@@ -346,8 +346,8 @@ impl Frames {
         self.frames.is_empty()
     }
 
-    /// Fills in the headers, which are in the order of the frames, for frames in `segment`; what is to be written there. The
-    /// payload lengths are those of the frames, whatever `headers` say.
+    /// Fills in the headers, in the order of the frames, for frames in `segment`, and returns the bytes to write there. The
+    /// payload lengths come from the frames, not from `headers`.
     pub fn seal(
         &mut self,
         segment: &SegmentHeader,

@@ -155,11 +155,11 @@ pub struct Meta {
     pub btime: Timestamp,
     /// See [`MetaFlags`].
     pub flags: MetaFlags,
-    /// With the inode number it names one file for ever: no other file with the same number has it. 0 for a file that was
-    /// made before generations were stored.
+    /// Distinguishes files that had the same inode number one after the other. 0 for a file that was made before generations
+    /// were stored.
     pub generation: u64,
-    /// A larger number after each change of content, metadata or, of a directory, names. 0 for a file that has not changed
-    /// since versions are stored.
+    /// Grows with each change of content, metadata or, of a directory, names. 0 for a file that has not changed since
+    /// versions are stored.
     pub version: u64,
     /// Target of a symbolic link, or the whole of a regular file of at most [`crate::INLINE_MAX`] bytes.
     pub inline: Option<Bytes>,

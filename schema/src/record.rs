@@ -143,7 +143,7 @@ pub struct Super {
     pub format: u32,
     /// Bytes of a page; a power of two from 512 to 1 MiB.
     pub page_size: u32,
-    /// Lowest inode number that was never given out.
+    /// Lowest inode number that was never allocated.
     pub next_ino: u64,
     /// Creation time, nanoseconds since 1970.
     pub created_ns: u64,
@@ -151,13 +151,13 @@ pub struct Super {
     pub store_id: [u8; 16],
     /// Name of the engine it was created with.
     pub engine: String,
-    /// The number of times that the store was opened and changed. Versions of files that were given in a session are larger than
-    /// all those of earlier ones.
+    /// The number of times that the store was opened and changed. Versions that files get in a session are larger than
+    /// those of all earlier sessions.
     pub session: u32,
-    /// The first session after the last crash. A crash may have taken back changes whose versions were seen; so files that
-    /// have not changed since count as changed at its start.
+    /// The first session after the last crash. A crash may have undone changes whose versions were seen; so files that
+    /// have not changed since then count as changed at the start of that session.
     pub first_session: u32,
-    /// The session has ended without a crash, and nothing of it can be lost any more.
+    /// The session has ended without a crash, and all its changes are durable.
     pub closed: bool,
 }
 

@@ -1,7 +1,7 @@
-//! The note `synced`: up to which transaction the log is on disk.
+//! The file `synced`: the last transaction up to which the log is on disk.
 //!
-//! It is written after the log was synced and not synced itself, so what it says holds, whichever version of it a crash
-//! leaves behind. Two slots of [`SLOT_LEN`] bytes are written in turns, so that a torn write leaves the other one:
+//! It is written after the log was synced, and is not synced itself. So each version of it that a crash can leave is true.
+//! Two slots of [`SLOT_LEN`] bytes are written in turns, so that a torn write leaves the other one:
 //! magic `AMINOSYN`, store id (16 bytes), sequence number u64, CRC-32C u32, zeros.
 
 use crate::DecodeError;
@@ -9,7 +9,7 @@ use crate::wire::{Reader, seal, unseal};
 
 /// Bytes of a slot: a disk's smallest block.
 pub const SLOT_LEN: usize = 512;
-/// Bytes of the note's file.
+/// Bytes of the file.
 pub const NOTE_LEN: usize = 2 * SLOT_LEN;
 
 const MAGIC: &[u8; 8] = b"AMINOSYN";

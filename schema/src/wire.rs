@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::DecodeError;
 
-/// Reads fields in order and remembers where it is, so that an error can say so.
+/// Reads fields in order, and keeps the offset for errors.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     record: &'static str,

@@ -47,7 +47,7 @@ static int left(DIR *dir)
 	return count;
 }
 
-/* Positions between entries lead on from there, and no list goes on for ever. */
+/* Positions between entries lead on from there, and no list goes on forever. */
 static void positions(void)
 {
 	DIR *dir = opendir(above);

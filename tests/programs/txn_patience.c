@@ -1,5 +1,5 @@
 /* A program that waits with a time limit, and holds a file that transactions of another process change all the time, sees the limit
- * pass: the stops for the commits do not begin its wait anew. */
+ * pass: the stops for the commits do not restart its wait. */
 #include "txn.h"
 #include <sys/epoll.h>
 

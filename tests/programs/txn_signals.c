@@ -9,7 +9,7 @@ static void on_alarm(int number)
 	alarms++;
 }
 
-/* Holds `locked` and the name `name` for so many milliseconds; they are taken when it returns. */
+/* Holds `locked` and the name `name` for this many milliseconds; they are taken when it returns. */
 static pid_t holder(int ms)
 {
 	struct flag held = new_flag();

@@ -101,7 +101,7 @@ static int passed(int socket)
 	return fd;
 }
 
-/* More directories are opened than are kept for ever, while one is a child's working directory and one is in a socket. */
+/* More directories are opened than are kept forever, while one is a child's working directory and one is in a socket. */
 static void standing(void)
 {
 	int status, pair[2], fd;

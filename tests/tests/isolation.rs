@@ -19,7 +19,7 @@ use goanna_tests::isolation::{History, Plan, Stage};
 /// Histories that are played on one store before it is closed and checked.
 const BATCH: u64 = 500;
 
-/// Of the histories, one in so many is played with threads, which takes longer and comes out differently each time.
+/// One history in this many is played with threads, which takes longer and differs from run to run.
 const THREADED: u64 = 10;
 
 fn open(dir: &Path) -> Arc<AminoFs> {

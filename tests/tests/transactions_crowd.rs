@@ -128,7 +128,7 @@ fn a_process_can_be_brought_in_whatever_it_does() {
     }
 }
 
-/// The caller used to wait for ever for a thread that had ended, or was lost in an exec.
+/// The caller used to wait forever for a thread that had ended, or was lost in an exec.
 #[test]
 fn a_process_can_be_brought_in_without_its_first_thread_and_while_it_executes() {
     for place in &stores()[..2] {

@@ -1,5 +1,5 @@
-//! What an input filter costs per call: expressions of 1, 10 and 50 predicates of which the last one decides, with the outcomes true and
-//! false, as in section 4.3 of Tracefs; and the same with file names.
+//! Measures the cost of an input filter per call: expressions of 1, 10 and 50 predicates, where the last one decides, with the outcomes
+//! true and false, as in section 4.3 of Tracefs; and the same with file names.
 
 use std::hint::black_box;
 

@@ -17,7 +17,7 @@ use nix::sys::time::TimeValLike;
 const LIGHT: [&str; 4] = ["openat", "close", "read", "write"];
 const MEDIUM: [&str; 5] = ["openat", "close", "read", "write", "unlink"];
 
-/// A way to run the program: its name, and what stands before the program.
+/// A way to run the program: its name, and the command that precedes the program.
 type Way = (&'static str, Vec<String>);
 
 fn ways(trace: &str, key: &str) -> Vec<Way> {

@@ -1,4 +1,4 @@
-//! What a context block says of the machine.
+//! The pairs of the context block that describe the machine.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use amino_schema::trace::pairs::Pairs;
 use rustix::system::uname;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Most lines of mounts that are recorded.
+/// Maximum number of lines of mounts that are recorded.
 const MAX_MOUNTS: usize = 4096;
 
 /// Names and values that are known without the command: program, machine, kernel, clocks, mounts.

@@ -32,7 +32,7 @@ pub enum Error {
         /// Bytes that it holds.
         len: u64,
     },
-    /// The bytes are no trace.
+    /// The bytes are not a trace.
     #[error("this is no trace of goanna-trace: {0}")]
     NoTrace(&'static str),
     /// The trace has another major version.

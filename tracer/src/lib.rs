@@ -1,7 +1,7 @@
 //! The trace pipeline: a source captures [`Event`]s, an input filter selects them, an assembly driver makes records or counters of
 //! them, output filters transform blocks of records, and output drivers store or send the blocks.
 //!
-//! After Tracefs (Aranya, Wright, Zadok; FAST 2004). The byte layout is in `schema`, and described in `docs/trace-format.md`.
+//! The design follows Tracefs (Aranya, Wright, Zadok; FAST 2004). The byte layout is in `schema`, and described in `docs/trace-format.md`.
 
 pub mod assemble;
 pub mod capture;

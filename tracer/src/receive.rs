@@ -44,9 +44,9 @@ struct Storing {
     ended: bool,
 }
 
-/// Most connections at a time. Further ones wait.
+/// Maximum number of connections at a time. Further ones wait.
 const MAX_CONNECTIONS: usize = 256;
-/// Most streams in the life of a receiver.
+/// Maximum number of streams in the life of a receiver.
 const MAX_STREAMS: usize = 1 << 16;
 
 impl Receiver {
@@ -62,7 +62,7 @@ impl Receiver {
         })
     }
 
-    /// Listens on `address` until `most` streams have ended, or for ever. `ready` is called once the address is bound, with the port.
+    /// Listens on `address` until `most` streams have ended, or forever. `ready` is called once the address is bound, with the port.
     pub fn listen(
         self: &Arc<Self>,
         address: &Address,
@@ -231,7 +231,7 @@ impl Receiver {
 }
 
 impl Storing {
-    /// Appends a block, unless it is there; the number of the next one.
+    /// Appends a block, unless the file has it already. Returns the number of the next block.
     fn append(&mut self, header: &BlockHeader, head: &[u8], payload: &[u8]) -> Result<u64, Error> {
         if header.sequence < self.next {
             return Ok(self.next);

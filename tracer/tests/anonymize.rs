@@ -1,4 +1,4 @@
-//! Anonymised traces: nothing of the original names and users is in their bytes, and who has the keys gets the original back.
+//! Anonymised traces: their bytes contain none of the original names and users, and the keys restore the original.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
@@ -430,7 +430,7 @@ fn paths_keep_their_structure_and_equal_components_stay_equal() {
 fn each_field_has_a_key_of_its_own() {
     let place = Place::new();
     place.hide("t", "a", Anonymize::default());
-    // The same number as user and as group, and the same string as path and as argument, are different hidden ones.
+    // A number has different hidden forms as a user and as a group, and so has a string as a path and as an argument.
     let mut seen = BTreeMap::new();
     for (message, argument) in [("chown", "owner"), ("getuid", "result"), ("chown", "group")] {
         seen.insert(

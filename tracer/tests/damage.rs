@@ -358,7 +358,7 @@ fn an_altered_block_with_new_checksums_is_found_by_its_hmac() {
             for stripped in [false, true] {
                 let mut header = header;
                 if stripped {
-                    // An attacker who cannot make an HMAC leaves it away.
+                    // An attacker without the key leaves the HMAC out.
                     header.codecs = [0; 8];
                     header.raw_len = payload.len() as u32;
                 }

@@ -141,7 +141,7 @@ fn the_reader_in_python_finds_the_same_records() {
 }
 
 /// A trace that an earlier version wrote, with what it holds: later versions must read it, and so must the reader in Python.
-/// `GOANNA_BLESS=1` writes it anew, which is right only when the format gets a new major version.
+/// `GOANNA_BLESS=1` rewrites it, which is right only when the format gets a new major version.
 #[test]
 fn the_golden_trace_is_read_as_when_it_was_written() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");

@@ -33,7 +33,7 @@ pub(crate) struct Waiting {
 
 #[derive(Clone, Copy)]
 enum Stage {
-    /// To be written to the log, where so many bytes are reserved for it.
+    /// To be written to the log, where this many bytes are reserved for it.
     Waiting { origin: Origin, reserved: u64 },
     /// The log has it: up to this frame, where layers were merged.
     Logged(u64),

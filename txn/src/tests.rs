@@ -205,7 +205,7 @@ impl DirtySource for Panicking {
     }
 }
 
-/// One caller of `sync` commits for the others. When it panics, they get an error and do not wait for ever.
+/// One caller of `sync` commits for the others. When it panics, they get an error and do not wait forever.
 #[test]
 fn a_panic_in_a_commit_leaves_no_caller_of_sync_waiting() {
     let dir = tempfile::tempdir().unwrap();

@@ -206,7 +206,7 @@ fn a_store_is_sound_from_its_first_moment() {
     assert_eq!(store.get(b"Pa").unwrap().as_deref(), Some(&b"1"[..]));
 }
 
-/// sled keeps a large node in a file of its own. Where such a file could not be written, closing sled waited for ever, and the
+/// sled keeps a large node in a file of its own. Where such a file could not be written, closing sled waited forever, and the
 /// checkpoint failed after ten seconds with "a thread of it still has them", after which the store took nothing any more.
 #[test]
 fn a_node_whose_file_cannot_be_written_does_not_keep_sled_from_being_closed() {

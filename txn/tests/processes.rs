@@ -23,7 +23,7 @@ fn change(number: u32) -> Changes {
     changes
 }
 
-/// No test by itself: the process that other tests start. Submits for ever and tells what is durable.
+/// No test by itself: the process that other tests start. Submits forever and tells what is durable.
 #[test]
 fn child_that_submits() {
     let (Some(path), Ok(engine)) = (std::env::var_os(STORE), std::env::var(ENGINE)) else {

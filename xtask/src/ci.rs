@@ -202,7 +202,7 @@ impl Step {
             return Ok(());
         };
         let (sender, lines) = mpsc::channel();
-        // Not joined: what a failed test has left running may hold the output open for ever.
+        // Not joined: what a failed test has left running may hold the output open forever.
         thread::spawn(move || send_lines(BufReader::new(output), &sender));
         let copied = copy_counted(&lines, tally, || !matches!(child.try_wait(), Ok(None)));
         // Waited for in any case: a child left behind would continue building into our target directory.

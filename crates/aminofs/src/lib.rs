@@ -453,7 +453,7 @@ impl Volume {
         self.store.submit(guard, changes).map_err(|e| errno(&e))
     }
 
-    /// Makes sure that so many bytes of changes that the next cut collects can be logged.
+    /// Makes sure that this many bytes of changes that the next cut collects can be logged.
     fn reserve(&self, bytes: usize) -> Result<(), Errno> {
         self.store.reserve(bytes).map_err(|e| errno(&e))?;
         self.reserved.fetch_add(bytes, Ordering::Relaxed);

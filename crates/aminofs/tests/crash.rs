@@ -1,5 +1,5 @@
 //! A process with an open store is killed at a random moment. What the store then holds must be the result of the first
-//! so many operations, none partly, and at least those before the last sync.
+//! this many operations, none partly, and at least those before the last sync.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -55,7 +55,7 @@ fn exhaust(disk: &SmallDisk, user: &User<'_>) {
 }
 
 /// A file of more pages than one operation deletes goes in steps. A step that found no room forgot its pages: they stayed in
-/// the store for ever, without an inode.
+/// the store forever, without an inode.
 #[test]
 fn pages_of_a_removed_file_are_not_forgotten_on_a_full_disk() {
     for engine in ENGINES {

@@ -365,7 +365,7 @@ impl Iso {
         }
     }
 
-    /// Checks that all of the content lies within the image: a file that does not is found out before anything of it is
+    /// Checks that all of the content lies within the image: a file that does not is rejected before anything of it is
     /// handed out. Pieces may overlap other files', but one file has no more bytes than the image.
     pub fn check_content(&self, file: &Meta) -> Result<()> {
         self.check_readable(file)?;

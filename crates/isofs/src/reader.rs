@@ -18,7 +18,7 @@ use crate::{Error, Namespace, Record, Result};
 /// Longest directory, in bytes of the image: some 700,000 names with Rock Ridge.
 const MAX_DIRECTORY: u64 = 128 << 20;
 
-/// Most memory that the names of one directory may need.
+/// Maximum memory, in bytes, that the names of one directory may need.
 const MAX_LISTING: usize = 512 << 20;
 
 /// Sections of one file: at nearly 4 GiB each, 64 TiB.

@@ -179,7 +179,7 @@ pub enum LastLink {
 /// How many bytes an argument points to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// As many as the given argument says (for output: at most so many; the result says how many).
+    /// As many as the given argument says (for output: at most this many; the result says how many).
     Argument(u8),
     /// As many as the number at the address in the given argument says, after the call.
     Pointed(u8),

@@ -16,7 +16,7 @@ const SHT_NOBITS: u32 = 8;
 const SHF_ALLOC: u64 = 2;
 const PF_X: u32 = 1;
 const PF_W: u32 = 2;
-/// Most program headers, section headers, and entries of the dynamic section and of the table of functions that are read.
+/// Maximum number of program headers, of section headers, and of entries of the dynamic section and of the table of functions that are read.
 const HEADERS_MAX: usize = 256;
 const FUNCTIONS_MAX: usize = 1 << 17;
 /// Signed offsets of 4 bytes, from the table's start, and from the field itself.

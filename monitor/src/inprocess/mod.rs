@@ -54,7 +54,7 @@ pub enum Unused {
     Option,
     /// Changes outside of the store are looked for, transactions are inserted, or an observer is there: every call must be seen.
     Watched,
-    /// Descriptors cannot be told apart by their device, or there are more mounts than a stub looks for.
+    /// Descriptors cannot be distinguished by their device, or there are more mounts than a stub looks for.
     Indistinct,
 }
 

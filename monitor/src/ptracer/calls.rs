@@ -42,7 +42,7 @@ const REOPEN_FLAGS: i32 = libc::O_ACCMODE
 pub(super) enum Next {
     /// The kernel performs it unchanged.
     Run,
-    /// Its registers are set: it does not happen, or it is made again from the start.
+    /// Its registers are set: it does not happen, or it is restarted.
     Skipped,
     /// With other arguments.
     Instead(Rewrite),

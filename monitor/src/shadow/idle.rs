@@ -67,7 +67,7 @@ impl Shadows {
         if left == 0 {
             return Vec::new();
         }
-        // A removal meanwhile starts anew.
+        // A removal meanwhile starts over.
         let _ =
             self.removals
                 .compare_exchange(left, left - 1, Ordering::Relaxed, Ordering::Relaxed);
@@ -109,7 +109,7 @@ impl Shadows {
     /// Backing directories that no call has used since the previous sweep; `None` while it is not time to look for them.
     fn idle_directories(&self) -> Option<Idle> {
         let left = self.restless.load(Ordering::Relaxed);
-        // A removal meanwhile starts anew.
+        // A removal meanwhile starts over.
         let _ = self.restless.compare_exchange(
             left,
             left.saturating_sub(1),

@@ -430,7 +430,7 @@ impl Shadows {
     }
 
     /// An open that races with us made its description before the test (then we are not alone) or registers
-    /// after the removal (then it inserts the file anew); the back end tests again under its own lock.
+    /// after the removal (then it inserts the file again); the back end tests again under its own lock.
     fn release(&self, identity: Identity, witness: &Witness) {
         let removed = {
             let mut table = self.table.write();

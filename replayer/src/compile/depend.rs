@@ -1,8 +1,8 @@
-//! What an operation must follow: earlier ones on the same descriptor, the same name or one above it, the same bytes.
+//! Dependencies: an operation must follow earlier ones on the same descriptor, the same name or one above it, or the same bytes.
 //!
-//! Each resource remembers the accesses that later ones may have to follow. Accesses of the same kind, but [`Kind::Alone`], may come in any
-//! order. Names are kept as hashes: two that collide only make a dependency that nothing needs. Dependencies lead from later to earlier
-//! commands only, so there are no cycles.
+//! The table keeps, for each resource, the accesses that later ones may have to follow. Accesses of the same kind, except [`Kind::Alone`],
+//! may come in any order. Names are stored as hashes: a collision only adds an unnecessary dependency. Dependencies lead only from later to
+//! earlier commands, so there are no cycles.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,11 +12,11 @@ use amino_schema::replay::Wait;
 /// How an operation uses a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It looks.
+    /// It only reads.
     Look,
-    /// It changes, but the order among such changes does not matter: entries of a directory.
+    /// It changes the resource, but the order among such changes does not matter: entries of a directory.
     Change,
-    /// Its place among all others matters.
+    /// Its order relative to all other accesses matters.
     Alone,
 }
 
@@ -106,16 +106,16 @@ impl Uses {
     }
 }
 
-/// A command, as far as dependencies are concerned.
+/// A command, as the table of dependencies sees it.
 #[derive(Debug, Clone, Copy)]
-pub struct Who {
+pub struct Issuer {
     pub lane: u32,
     pub order: u64,
     pub entered_ns: u64,
     pub left_ns: u64,
 }
 
-/// What a command must wait for.
+/// The commands that a command must wait for.
 #[derive(Debug, Default)]
 pub struct Must {
     pub waits: Vec<Wait>,
@@ -139,46 +139,46 @@ pub struct Dependencies {
     files: HashMap<u64, Ranges>,
     /// The order of the last command of each lane.
     last: HashMap<u32, u64>,
-    /// What a lane is known to follow: the other lane's order.
+    /// By two lanes: the order up to which the first one is known to follow the second one.
     known: HashMap<(u32, u32), u64>,
     /// Lanes whose next command waits for all commands before that order.
     barrier: HashMap<u32, Vec<Wait>>,
     waits: u64,
 }
 
-/// Most resources that are kept. Beyond, everything waits for everything once, and the table starts anew.
+/// Maximum number of resources in the table. One more empties it, and the next command of each lane waits for all earlier ones.
 const MAX_RESOURCES: usize = 1 << 20;
-/// Most ranges of a file that are kept apart.
+/// Maximum number of ranges of a file that are kept separately.
 const MAX_RANGES: usize = 64;
 
 impl Dependencies {
     /// Adds a command; `extra` are dependencies that do not come from resources.
-    pub fn add(&mut self, who: Who, uses: &Uses, extra: &[Wait]) -> Must {
+    pub fn add(&mut self, issuer: Issuer, uses: &Uses, extra: &[Wait]) -> Must {
         if self.resources.len() + self.files.len() > MAX_RESOURCES {
             self.start_anew();
         }
         let mut found: Vec<Access> = Vec::new();
         for (resource, kind) in &uses.resources {
-            self.use_resource(who, *resource, *kind, &mut found);
+            self.use_resource(issuer, *resource, *kind, &mut found);
         }
         for (file, range, writes) in &uses.bytes {
-            self.use_bytes(who, *file, *range, *writes, &mut found);
+            self.use_bytes(issuer, *file, *range, *writes, &mut found);
         }
         let mut must = Must::default();
-        for access in found.iter().filter(|access| access.lane != who.lane) {
-            must.is_racy |= access.left_ns > who.entered_ns;
+        for access in found.iter().filter(|access| access.lane != issuer.lane) {
+            must.is_racy |= access.left_ns > issuer.entered_ns;
         }
         let mut latest: HashMap<u32, u64> = HashMap::new();
-        let barrier = self.barrier.remove(&who.lane).unwrap_or_default();
+        let barrier = self.barrier.remove(&issuer.lane).unwrap_or_default();
         let waits = extra.iter().chain(&barrier).map(|it| (it.lane, it.order));
         for (lane, order) in waits.chain(found.iter().map(|it| (it.lane, it.order))) {
-            if lane != who.lane && order < who.order {
+            if lane != issuer.lane && order < issuer.order {
                 let slot = latest.entry(lane).or_insert(order);
                 *slot = order.max(*slot);
             }
         }
         for (lane, order) in latest {
-            let known = self.known.entry((who.lane, lane)).or_insert(0);
+            let known = self.known.entry((issuer.lane, lane)).or_insert(0);
             if order > *known || must.is_racy {
                 *known = order.max(*known);
                 must.waits.push(Wait { lane, order });
@@ -186,7 +186,7 @@ impl Dependencies {
         }
         must.waits.sort_unstable_by_key(|wait| wait.lane);
         self.waits += must.waits.len() as u64;
-        self.last.insert(who.lane, who.order);
+        self.last.insert(issuer.lane, issuer.order);
         must
     }
 
@@ -195,15 +195,21 @@ impl Dependencies {
         self.waits
     }
 
-    fn use_resource(&mut self, who: Who, resource: Resource, kind: Kind, found: &mut Vec<Access>) {
+    fn use_resource(
+        &mut self,
+        issuer: Issuer,
+        resource: Resource,
+        kind: Kind,
+        found: &mut Vec<Access>,
+    ) {
         let state = self.resources.entry(resource).or_default();
         if state.kind != Some(kind) || kind == Kind::Alone {
             state.before = std::mem::take(&mut state.now);
             state.kind = Some(kind);
         }
         found.extend(&state.before);
-        let access = access(who);
-        match state.now.iter_mut().find(|it| it.lane == who.lane) {
+        let access = access(issuer);
+        match state.now.iter_mut().find(|it| it.lane == issuer.lane) {
             Some(own) => *own = access,
             None => state.now.push(access),
         }
@@ -211,7 +217,7 @@ impl Dependencies {
 
     fn use_bytes(
         &mut self,
-        who: Who,
+        issuer: Issuer,
         file: u64,
         range: Range,
         writes: bool,
@@ -227,21 +233,21 @@ impl Dependencies {
                 .filter(conflicts)
                 .map(|(_, _, access)| *access),
         );
-        // What this command covers, and follows, need not be followed by others as well.
+        // Later commands follow this one, so they need not follow the accesses that it covers.
         if writes {
             ranges.retain(|(other, _, access)| {
                 let covered = range.start <= other.start && other.end <= range.end;
-                !covered && (access.lane != who.lane || *other != range)
+                !covered && (access.lane != issuer.lane || *other != range)
             });
         } else {
             ranges.retain(|(other, written, access)| {
-                *written || access.lane != who.lane || *other != range
+                *written || access.lane != issuer.lane || *other != range
             });
         }
         if ranges.len() >= MAX_RANGES {
             Self::merge(ranges);
         }
-        ranges.push((range, writes, access(who)));
+        ranges.push((range, writes, access(issuer)));
     }
 
     /// Replaces ranges by the whole file, one entry for each lane and kind.
@@ -270,7 +276,7 @@ impl Dependencies {
         self.barrier = self.last.keys().map(|&lane| (lane, all.clone())).collect();
     }
 
-    /// What the first command of a new lane must follow.
+    /// If the table has been emptied: makes the first command of a new lane wait, as that of each other lane does.
     pub fn of_new_lane(&mut self, lane: u32) {
         if let Some(all) = self.barrier.values().next().cloned() {
             self.barrier.insert(lane, all);
@@ -278,10 +284,10 @@ impl Dependencies {
     }
 }
 
-fn access(who: Who) -> Access {
+fn access(issuer: Issuer) -> Access {
     Access {
-        lane: who.lane,
-        order: who.order,
-        left_ns: who.left_ns,
+        lane: issuer.lane,
+        order: issuer.order,
+        left_ns: issuer.left_ns,
     }
 }

@@ -1,4 +1,4 @@
-//! What slots hold while a trace is compiled: open file descriptions, with their files and offsets.
+//! The open file descriptions that slots hold while a trace is compiled, with their files and offsets.
 
 use std::collections::HashMap;
 
@@ -36,7 +36,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// A slot gets a new description.
+    /// Puts a new description into a slot.
     pub fn open(&mut self, slot: u32, path: &[u8], description: Description) {
         self.close(slot);
         self.next += 1;
@@ -53,7 +53,7 @@ impl Slots {
         self.held.insert(slot, held);
     }
 
-    /// A slot gets the description of another one.
+    /// Puts the description of one slot into another one.
     pub fn copy(&mut self, from: u32, to: u32) {
         self.close(to);
         let Some(held) = self.held.get(&from).cloned() else {

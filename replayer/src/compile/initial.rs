@@ -1,6 +1,6 @@
-//! What must be there before the replay: the files that the trace needs and did not make, with the content that its reads saw.
+//! The initial state: the files that must exist before the replay starts, with the content that the trace's reads returned.
 //!
-//! A name is unknown until the first operation on it tells whether it was there. From then on its state follows from the operations.
+//! The first operation on a name shows whether the name existed. From then on the name's state follows from the operations.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +9,7 @@ use amino_schema::replay::{Extent, Initial, What};
 use super::depend::Range;
 use crate::source::Info;
 
-/// Number of a file: one that stands in the initial state, or one that the trace has made.
+/// Number of a file: one of the initial state, or one that the trace has made.
 pub type FileId = u64;
 
 /// A file that operations have named.
@@ -17,7 +17,7 @@ pub type FileId = u64;
 struct File {
     /// Its first name, if it is part of the initial state.
     initial: Option<Vec<u8>>,
-    /// What was written: reads of it do not see the initial content.
+    /// The ranges that were written: reads of them do not return the initial content.
     written: Vec<Range>,
 }
 
@@ -35,7 +35,7 @@ pub struct State {
     next: FileId,
 }
 
-/// Most ranges of a file that are kept; beyond, all of it counts as written.
+/// Maximum number of ranges of a file that are kept; beyond, all of it counts as written.
 const MAX_WRITTEN: usize = 256;
 
 impl State {
@@ -46,7 +46,7 @@ impl State {
         self.next
     }
 
-    /// The directories above `path` are there.
+    /// Records that the directories above `path` exist.
     fn parents(&mut self, path: &[u8]) {
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         let ends: Vec<usize> = slashes.map(|(at, _)| at).collect();
@@ -76,7 +76,7 @@ impl State {
         file
     }
 
-    /// `path` is there. `what` says what it is where the trace does not.
+    /// Records that `path` exists. `what` is its type where the trace does not have it.
     pub fn present(&mut self, path: &[u8], info: Option<Info>, what: What) -> Option<FileId> {
         if path.is_empty() {
             return None;
@@ -116,7 +116,7 @@ impl State {
         Some(self.add(path, what, info))
     }
 
-    /// `path` is a symbolic link with this target.
+    /// Records that `path` is a symbolic link with this target.
     pub fn symlink(&mut self, path: &[u8], info: Option<Info>, target: &[u8]) {
         self.present(path, info, What::Symlink(target.to_vec()));
         if let Some(entry) = self.initial.get_mut(path)
@@ -126,19 +126,19 @@ impl State {
         }
     }
 
-    /// `path` is not there.
+    /// Records that `path` does not exist.
     pub fn absent(&mut self, path: &[u8]) {
         if !path.is_empty() && !self.names.contains_key(path) {
             self.names.insert(path.to_vec(), None);
         }
     }
 
-    /// Whether `path` is known to be there or not.
+    /// Whether it is known if `path` exists.
     pub fn is_present(&self, path: &[u8]) -> Option<bool> {
         self.names.get(path).map(Option::is_some)
     }
 
-    /// A directory that must not be empty.
+    /// Records that a directory is not empty.
     pub fn filled(&mut self, path: &[u8]) {
         self.present(path, None, What::Directory);
         let below = [path, b"/"].concat();
@@ -154,7 +154,7 @@ impl State {
         }
     }
 
-    /// The trace makes `path`.
+    /// Records that the trace makes `path`.
     pub fn made(&mut self, path: &[u8]) -> FileId {
         self.parents(path);
         let file = self.make(None);
@@ -162,20 +162,20 @@ impl State {
         file
     }
 
-    /// The trace makes another name of a file.
+    /// Records that the trace makes another name of a file.
     pub fn linked(&mut self, from: Option<FileId>, path: &[u8]) {
         self.parents(path);
         let file = from.unwrap_or_else(|| self.make(None));
         self.names.insert(path.to_vec(), Some(file));
     }
 
-    /// The trace removes `path`.
+    /// Records that the trace removes `path`.
     pub fn removed(&mut self, path: &[u8]) {
         self.parents(path);
         self.names.insert(path.to_vec(), None);
     }
 
-    /// The trace renames `from`, with all that is below it.
+    /// Records that the trace renames `from`, with everything below it.
     pub fn renamed(&mut self, from: &[u8], to: &[u8]) {
         self.parents(to);
         let below = [from, b"/"].concat();
@@ -191,7 +191,7 @@ impl State {
         self.names.insert(to.to_vec(), file);
     }
 
-    /// The trace swaps two names.
+    /// Records that the trace exchanges two names.
     pub fn exchanged(&mut self, one: &[u8], other: &[u8]) {
         let (first, second) = (
             self.names.get(one).copied().flatten(),
@@ -201,7 +201,7 @@ impl State {
         self.names.insert(other.to_vec(), first);
     }
 
-    /// Bytes of a file are no longer the initial ones.
+    /// Records that bytes of a file were changed, so that they are not the initial ones.
     pub fn written(&mut self, file: FileId, range: Range) {
         let Some(file) = self
             .files
@@ -223,7 +223,7 @@ impl State {
         }
     }
 
-    /// A read saw this content. It is part of the initial state where nothing was written before.
+    /// Records that a read returned this content. It is part of the initial state where nothing was written before.
     pub fn saw(&mut self, file: FileId, at: u64, buffer: (u64, u32, u32)) {
         let range = Range::new(at, buffer.1.into());
         let known = self.files.get(&file);

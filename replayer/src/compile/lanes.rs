@@ -1,4 +1,4 @@
-//! Which lane performs which thread: a thread whose life begins after another one's has ended takes its lane.
+//! Assigns threads to lanes. A thread that starts after another one has ended takes over its lane.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use amino_schema::replay::{MAX_LANES, Wait};
 #[derive(Debug, Clone, Default)]
 pub struct Thread {
     pub lane: Option<u32>,
-    /// What its next command waits for.
+    /// The commands that its next command waits for.
     pub waits: Vec<Wait>,
     /// Its process' last command before it began, or its own last one.
     pub last: Option<Wait>,
@@ -24,11 +24,11 @@ pub struct Lanes {
     ended: HashMap<i32, Wait>,
 }
 
-/// Most ended processes that wait(2) is expected for.
+/// Maximum number of ended processes that wait(2) is expected for.
 const MAX_ENDED: usize = 1 << 16;
 
 impl Lanes {
-    /// The lane of a thread, and whether the thread has just got it.
+    /// The lane of a thread, and whether it was assigned just now.
     pub fn of(&mut self, tid: i32) -> Option<(u32, bool)> {
         if let Some(lane) = self.threads.get(&tid).and_then(|thread| thread.lane) {
             return Some((lane, false));
@@ -56,7 +56,7 @@ impl Lanes {
         }
     }
 
-    /// A thread has waited for the end of a process.
+    /// Records that a thread has waited for the end of a process.
     pub fn waited(&mut self, tid: i32, child: i32) {
         if let Some(last) = self.ended.remove(&child) {
             self.threads.entry(tid).or_default().waits.push(last);

@@ -1,7 +1,7 @@
-//! From a trace to a compiled replay, in one pass and with bounded memory.
+//! Compiles a trace, in one pass and with bounded memory.
 //!
 //! Each step of the trace ([`crate::source`]) becomes a command of a lane (`lanes.rs`). It waits for what it must follow (`depend.rs`, with
-//! `uses.rs` for what a step uses). `held.rs` follows descriptors, `initial.rs` finds out what must be there before, `output.rs` writes.
+//! `uses.rs` for the resources of a step). `held.rs` follows descriptors, `initial.rs` determines the initial state, `output.rs` writes.
 
 mod depend;
 mod held;
@@ -22,7 +22,7 @@ use goanna_tracer::read::{Finding, Keys};
 
 use crate::Error;
 use crate::source::{Name, Payload, Seen, Source, Step, Visitor};
-use depend::{Dependencies, Who};
+use depend::{Dependencies, Issuer};
 use held::Slots;
 use initial::State;
 use lanes::Lanes;
@@ -32,7 +32,7 @@ pub use output::Sizes;
 /// How to compile.
 #[derive(Debug, Default)]
 pub struct Options<'a> {
-    /// What is replayed is below this directory; `None` for the working directory of the traced command.
+    /// Operations below this directory are replayed; `None` for the working directory of the traced command.
     pub directory: Option<&'a Path>,
     /// Keys of the trace.
     pub keys: Keys,
@@ -55,7 +55,7 @@ pub struct Summary {
     pub dependencies: u64,
     /// Calls that did not become commands, by reason.
     pub skipped: BTreeMap<&'static str, u64>,
-    /// What is missing or altered in the trace.
+    /// Findings: missing or altered parts of the trace.
     pub findings: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ pub struct Summary {
 pub const COMMANDS: &str = "commands";
 const TOO_LONG: &str = "names that are too long";
 const TOO_MANY: &str = "threads beyond the most that may be";
-/// Most findings that are kept.
+/// Maximum number of findings that are kept.
 const MAX_FINDINGS: usize = 100;
 
 /// Compiles `trace` into `out`. `progress` gets the bytes of the trace that were read.
@@ -211,7 +211,7 @@ impl Compiler<'_> {
         let mapped = |slot| self.mapped.get(&slot).copied();
         let uses = uses::of(step, &self.slots, &mapped);
         self.order += 1;
-        let who = Who {
+        let issuer = Issuer {
             lane,
             order: self.order,
             entered_ns: step.entered_ns,
@@ -223,7 +223,7 @@ impl Compiler<'_> {
             lane,
             order: self.order,
         });
-        let must = self.dependencies.add(who, &uses, &extra);
+        let must = self.dependencies.add(issuer, &uses, &extra);
         let command = Command {
             call: step.call,
             order: self.order,
@@ -245,19 +245,21 @@ impl Compiler<'_> {
         self.output.command(lane, &command)
     }
 
-    /// The lane goes on with another thread.
+    /// Records that the lane continues with another thread.
     fn enter(&mut self, lane: u32, step: &Step) -> Result<(), Error> {
         self.dependencies.of_new_lane(lane);
         let thread = self.lanes.threads.entry(step.tid).or_default();
         self.order += 1;
-        let who = Who {
+        let issuer = Issuer {
             lane,
             order: self.order,
             entered_ns: step.entered_ns,
             left_ns: step.entered_ns,
         };
         let waits = std::mem::take(&mut thread.waits);
-        let must = self.dependencies.add(who, &depend::Uses::default(), &waits);
+        let must = self
+            .dependencies
+            .add(issuer, &depend::Uses::default(), &waits);
         let command = Command {
             call: Call::Begin,
             order: self.order,

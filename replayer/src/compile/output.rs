@@ -69,7 +69,7 @@ impl Output {
         Ok(Located { offset, length })
     }
 
-    /// Keeps content.
+    /// Stores content, once for equal contents.
     pub fn buffer(&mut self, hash: [u8; 16], data: &[u8]) -> Result<(), Error> {
         if self.buffers.contains_key(&hash) {
             return Ok(());
@@ -82,7 +82,7 @@ impl Output {
         Ok(())
     }
 
-    /// Where the content with this hash stands.
+    /// The position of the content with this hash.
     pub fn find(&self, hash: &[u8; 16]) -> Option<(u64, u32, u32)> {
         self.buffers.get(hash).copied()
     }

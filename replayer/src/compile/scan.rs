@@ -1,4 +1,4 @@
-//! What a step says of the state before the trace, and what it changes of descriptors.
+//! Follows the steps: what they show about the state before the trace, and how they change descriptors.
 
 use amino_schema::replay::{Call, What};
 
@@ -71,7 +71,7 @@ impl Compiler<'_> {
     }
 
     fn missing(&mut self, path: &[u8], makes: bool) {
-        // Where a name should have been made, a directory above it is missing, unless that is known to be there.
+        // A call that failed to make a name shows that a directory above it is missing, unless that is known to exist.
         if !makes {
             self.state.absent(path);
         } else if self.state.is_present(parent(path)).is_none() {

@@ -1,4 +1,4 @@
-//! Whole calls of strace's text, from one line or from two: one that ends with `<unfinished ...>`, and one that begins with `<... resumed>`.
+//! Reads calls from strace's text. A call has one line, or two: one that ends with `<unfinished ...>`, and one that begins with `<... resumed>`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,7 +13,7 @@ const MAX_LINE: u64 = 64 << 20;
 /// The thread of a trace that does not name threads.
 const ONLY: i32 = 1;
 
-/// What a line tells.
+/// The content of a line.
 #[derive(Debug)]
 pub struct Item {
     pub tid: i32,
@@ -21,14 +21,14 @@ pub struct Item {
     pub what: What,
 }
 
-/// What a line tells of its thread.
+/// What a line says about its thread.
 #[derive(Debug)]
 pub enum What {
     /// A call that has ended.
     Call(Text),
     /// The thread has ended: what strace says of it.
     Ended(Vec<u8>),
-    /// Nothing that an importer needs, but that the thread is there.
+    /// Nothing that an importer needs, except that the thread exists.
     Nothing,
 }
 
@@ -66,7 +66,7 @@ impl Calls {
         })
     }
 
-    /// What the next line tells; `None` at the end of the file.
+    /// The content of the next line; `None` at the end of the file.
     pub fn next(&mut self) -> Result<Option<Item>, Error> {
         loop {
             self.line.clear();

@@ -1,4 +1,4 @@
-//! Lines of strace's text: who, when, and what follows; calls whose text two lines hold; the parts of a call.
+//! Parses lines of strace's text: the thread, the time and the rest; calls that take two lines; the parts of a call.
 
 /// Why a line cannot be read, and at which byte of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct Line<'a> {
     pub rest: &'a [u8],
 }
 
-/// What stands at the end of a call that another line ends.
+/// The end of a line whose call continues in another line.
 const UNFINISHED: &[u8] = b"<unfinished ...>";
 const TIME: Wrong = Wrong {
     at: 0,
@@ -67,17 +67,17 @@ impl<'a> Line<'a> {
         Some((5 + end, rest.get(end..)?))
     }
 
-    /// What stands before `<unfinished ...>`.
+    /// The text before `<unfinished ...>`.
     pub fn unfinished(&self) -> Option<&'a [u8]> {
         Some(self.rest.strip_suffix(UNFINISHED)?.trim_ascii_end())
     }
 
-    /// What stands between `+++ ` and ` +++`.
+    /// The text between `+++ ` and ` +++`.
     pub fn ended(&self) -> Option<&'a [u8]> {
         self.rest.strip_prefix(b"+++ ")?.strip_suffix(b" +++")
     }
 
-    /// Whether the line tells of a signal, or of a call whose end strace did not see.
+    /// Whether the line reports a signal, or a call whose end strace did not see.
     pub fn is_other(&self) -> bool {
         let detached = self.rest.ends_with(b"<detached ...>");
         let lost = find(self.rest, b"<unfinished ...>) ").is_some_and(|_| !has_duration(self.rest));

@@ -1,8 +1,8 @@
 //! Makes traces of what other tracers have recorded: the text of `strace -f -ttt -T -y`.
 //!
-//! `line.rs` splits lines and calls into their parts, `calls.rs` puts calls together that two lines hold, `value.rs` makes values of
-//! arguments as the table of calls says. This file follows threads and writes the trace. It reads the text twice: a child's first line may
-//! stand before the line that says whose child it is.
+//! `line.rs` splits lines and calls into their parts, `calls.rs` joins the two lines of a call, `value.rs` parses arguments as the table of
+//! calls describes them. This file follows threads and writes the trace. It reads the text twice: a child's first line may come before the
+//! line that names its parent.
 
 mod calls;
 mod line;
@@ -51,7 +51,7 @@ pub struct Summary {
     pub bytes: u64,
 }
 
-/// Most unknown names that are kept.
+/// Maximum number of unknown names that are kept.
 const MAX_UNKNOWN: usize = 1000;
 /// Level of compression of the trace.
 const LEVEL: i32 = 3;
@@ -95,7 +95,7 @@ pub fn strace(
         Ok(Summary { bytes, ..summary })
     });
     if summary.is_err() {
-        // Half a trace is of no use.
+        // An incomplete trace is of no use.
         let _ = std::fs::remove_file(out);
     }
     summary

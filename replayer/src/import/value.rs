@@ -14,7 +14,7 @@ pub struct Notes {
     pub cut: u64,
 }
 
-/// A string of strace, unescaped, and whether all of it stands there.
+/// A string of strace, unescaped, and whether it is complete.
 pub fn string(argument: Argument<'_>) -> Result<(Vec<u8>, bool), Wrong> {
     let wrong = |why| Wrong {
         at: argument.at,

@@ -25,7 +25,7 @@ pub struct Second {
 
 /// Steps of a power of two in the histogram.
 const STEPS: u32 = 8;
-/// Most seconds that are kept apart.
+/// Maximum number of seconds that are kept apart.
 const MAX_SECONDS: usize = 1 << 20;
 
 impl Second {

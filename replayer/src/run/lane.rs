@@ -1,4 +1,4 @@
-//! A lane: takes its commands one after the other, waits for what they must follow and until they are due, performs and checks them.
+//! A lane: reads its commands one after the other, waits for their dependencies and for their times, performs and checks them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ pub fn run(shared: &Arc<Shared>, number: u32) -> Done {
 
 impl Lane {
     fn all(&mut self) -> Result<(), Error> {
-        // Modes are those that the umask of the trace has left. Working directories are the lane's own.
+        // The modes in commands have the umask of the trace applied already. Each lane has its own working directory.
         let own = goanna_sys::replay::own_directory();
         own.map_err(|why| Error::System {
             what: "unshare",
@@ -107,7 +107,7 @@ impl Lane {
                 .filter(|_| !command.call.is_own() && !self.is_left_out(&command));
             let mut decoded = None;
             if let Some(due) = due {
-                // What the next command needs is read while this one waits for its time.
+                // Reads the data of the next command while this one waits for its time.
                 Pace::wait(due, || {
                     decoded = Some(commands.next());
                     self.touch(&command);
@@ -139,7 +139,7 @@ impl Lane {
         }
     }
 
-    /// Has what a write needs in memory before it is due.
+    /// Reads the data of a write into memory before the write is due.
     fn touch(&self, command: &Command) {
         if let Some(Content::Buffers(buffers)) = command.data.as_ref().map(|data| &data.content) {
             for (offset, length, _) in buffers {
@@ -156,7 +156,7 @@ impl Lane {
         command.call != Call::Begin && only.is_some_and(|only| !only.has(command.order))
     }
 
-    /// Closes and unmaps what commands have opened and mapped that were not left out.
+    /// Leaves a command out. A close or unmap is performed nevertheless if an earlier command has filled its slot.
     fn leave_out(&mut self, command: &Command) -> Result<(), Error> {
         let holds = match (command.call, command.targets.first()) {
             (Call::Close | Call::Release, Some(Target::Slot(slot))) => {

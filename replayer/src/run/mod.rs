@@ -110,7 +110,7 @@ fn perform(shared: &Arc<Shared>) -> Result<Vec<Done>, Error> {
                     what: "starting a thread for each lane",
                     why: goanna_sys::Errno::EAGAIN,
                 });
-                // Lanes that wait for those that were not started go on, and see that the replay has stopped.
+                // Lanes that wait for lanes which were not started continue, and see that the replay has stopped.
                 for lane in shared.lanes.iter().skip(number as usize) {
                     lane.advance(u64::MAX);
                 }

@@ -102,7 +102,7 @@ impl FromStr for Verify {
 /// Where a replay stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// Before calls that began so many nanoseconds after the first one, or later.
+    /// Before calls that began this many nanoseconds after the first one, or later.
     Time(u64),
     /// After the command with this number.
     Command(u64),

@@ -1,4 +1,4 @@
-//! When calls are issued.
+//! Issues calls at their times.
 
 use goanna_sys::clock::monotonic_ns;
 use goanna_sys::replay::sleep_until;

@@ -15,7 +15,7 @@ use super::places::Places;
 use super::shared::Shared;
 use crate::Error;
 
-/// What a command gave.
+/// The outcome of a command.
 #[derive(Debug)]
 pub enum Outcome {
     /// The result of the call.
@@ -56,7 +56,7 @@ impl Performer {
         }
     }
 
-    /// Performs a command. An error is one of the compiled file; what the kernel refuses is an outcome.
+    /// Performs a command. An error means that the compiled file is wrong; an error of the kernel is an outcome.
     pub fn perform(&mut self, command: &Command) -> Result<Outcome, Error> {
         if let Call::Write | Call::Pwrite | Call::Setxattr = command.call {
             return self.writing(command).map(Outcome::Result);
@@ -227,7 +227,7 @@ impl Performer {
         sys::lock(fd, command, range)
     }
 
-    /// A slot gets a descriptor. The one that it may hold is left over from a call that went otherwise in the trace.
+    /// Puts a descriptor into a slot. Closes the old one, which is left over from a call that had another result in the trace.
     fn replace(&self, slot: u32, descriptor: i32) {
         let before = self.shared.hold(slot, descriptor);
         if before >= 0 && before != descriptor {

@@ -1,5 +1,5 @@
-//! Directories below the root, as handles. A path is resolved once, with `RESOLVE_IN_ROOT`: whatever it says, and whatever links lead to,
-//! the handle is of a directory below the root. Calls then take a handle and one name, and follow no link.
+//! Handles of directories below the root. A path is resolved once, with `RESOLVE_IN_ROOT`, so that the handle is always of a directory
+//! below the root, whatever the path and the links in it are. Calls then take a handle and one name, and follow no link.
 
 use std::collections::HashMap;
 use std::ffi::CString;

@@ -1,4 +1,4 @@
-//! The accuracy of a replay as a picture: the distribution of issue errors, and the errors of each second.
+//! Draws the accuracy of a replay: the distribution of issue errors, and the errors of each second.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 240.0;
 /// Room around a panel for its axes.
 const MARGIN: f64 = 60.0;
-/// Most points of a curve.
+/// Maximum number of points of a curve.
 const MAX_POINTS: usize = 2000;
 
 /// A picture of `accuracy` in SVG. Errors are on logarithmic axes.

@@ -1,10 +1,10 @@
-//! How far lanes have come, and waiting for them.
+//! The progress of lanes, and waits for it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-/// How far a lane has come.
+/// The progress of a lane.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Order of the last command that it has done; `u64::MAX` when it has ended.
@@ -14,13 +14,13 @@ pub struct Progress {
     advanced: Condvar,
 }
 
-/// How often a lane looks before it sleeps.
+/// How often a waiting lane checks the progress before it sleeps.
 const LOOKS: u32 = 200;
 
 impl Progress {
     /// The lane has done its commands up to `order`.
     pub fn advance(&self, order: u64) {
-        // Sequentially consistent, as is the look of a waiter after it has registered: one of the two sees the other.
+        // Sequentially consistent, as is the check of a waiter after it has registered: one of the two sees the other.
         self.done.store(order, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             drop(self.lock.lock());

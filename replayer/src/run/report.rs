@@ -1,4 +1,4 @@
-//! What a replay found: differences by kind, and figures.
+//! The report of a replay: differences by kind, and figures.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::accuracy::Accuracy;
 
-/// A result that is not that of the trace.
+/// A result that differs from the trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// Number of the command.
@@ -17,9 +17,9 @@ pub struct Difference {
     pub call: &'static str,
     /// The file, relative to the root.
     pub file: String,
-    /// What the trace says.
+    /// The result in the trace.
     pub expected: String,
-    /// What happened.
+    /// The result in the replay.
     pub got: String,
     /// A race in the trace explains it.
     pub is_race: bool,
@@ -118,7 +118,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// How many results were not those of the trace.
+    /// Number of results that differ from the trace.
     pub fn different(&self) -> u64 {
         self.differences.kinds.values().map(|kind| kind.count).sum()
     }

@@ -1,4 +1,4 @@
-//! What the lanes of a replay share.
+//! The state that the lanes of a replay share.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ use super::report::Differences;
 use crate::Error;
 use crate::stored::{Stored, wrong};
 
-/// What the lanes share.
+/// The state that the lanes share.
 #[derive(Debug)]
 pub struct Shared {
     pub options: Options,
@@ -115,7 +115,7 @@ impl Shared {
         let inside = end.is_some_and(|end| end <= self.stored.end);
         let bytes = self.bytes(offset, length as usize).filter(|_| inside);
         let Some(bytes) = bytes else {
-            return Err(self.damaged("a buffer does not stand before the index"));
+            return Err(self.damaged("a buffer extends beyond the start of the index"));
         };
         if crc32c::crc32c(bytes) != sum {
             return Err(self.damaged("the checksum of a buffer does not match"));
@@ -127,7 +127,7 @@ impl Shared {
         self.stored.damaged(wrong(why))
     }
 
-    /// Refuses a command whose numbers name nothing.
+    /// Refuses a command that refers to a slot, directory or lane that does not exist.
     pub fn check(&self, command: &Command) -> Result<(), Error> {
         let slots = command.targets.iter().filter_map(|target| match target {
             Target::Slot(slot) => Some(*slot),
@@ -197,7 +197,7 @@ fn is_watched() -> bool {
     tracer.is_some_and(|pid| pid.trim() != "0")
 }
 
-/// Bytes that no compression makes small, always the same.
+/// Pseudorandom bytes, which do not compress; the same in each run.
 fn generated(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut out = Vec::with_capacity(length);

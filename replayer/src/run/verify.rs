@@ -1,4 +1,4 @@
-//! Compares what a call gave with what the trace says.
+//! Compares the result of a call with that in the trace.
 
 use amino_schema::replay::{Call, Command, Content};
 use goanna_sys::Errno;
@@ -86,7 +86,7 @@ fn agrees(command: &Command, expected: i64, got: i64) -> bool {
         return expected == got;
     }
     match command.call {
-        // Descriptors and addresses; what no file system has to give in the same way.
+        // Descriptors, addresses, and results that may differ between file systems.
         Call::Open | Call::Dup | Call::Map | Call::Listxattr => true,
         Call::Readdir => (expected == 0) == (got == 0),
         // Flags that the kernel or the replayer adds.

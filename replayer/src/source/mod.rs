@@ -1,7 +1,7 @@
-//! What a trace says, in terms of descriptors and paths below one directory: the front end of [`crate::compile`] and [`crate::compare`].
+//! Reads a trace as operations on descriptors and paths below one directory: the front end of [`crate::compile`] and [`crate::compare`].
 //!
-//! Calls that are about nothing below the directory are skipped and counted. `process.rs` follows what processes hold, `calls/` says
-//! what each call is, `step.rs` has the result.
+//! Calls that concern nothing below the directory are skipped and counted. `process.rs` follows the descriptors of processes, `calls/`
+//! translates each call, `step.rs` has the result.
 
 mod calls;
 mod fields;
@@ -27,11 +27,11 @@ pub use step::{Info, Name, Payload, Seen, Step, Subject};
 /// A call of the replayer that stands for none of the trace announces itself by posix_fadvise(2) on the root directory, with
 /// `POSIX_FADV_NORMAL` and one of these as the length.
 pub mod note {
-    /// The thread goes on with the calls of the traced thread whose id is the offset.
+    /// The thread continues with the calls of the traced thread whose id is the offset.
     pub const THREAD: u64 = 0x7265_706c_6179;
     /// The thread's next call is the replayer's own.
     pub const OWN: u64 = 0x7265_706c_617a;
-    /// The thread's next call is made in a stand-in for the directory that the thread's last own call did not find.
+    /// The thread's next call is made in a replacement for the directory that the thread's last own call did not find.
     pub const STAND_IN: u64 = 0x7265_706c_617b;
     /// The thread's next call is an open whose `O_NONBLOCK` is the replayer's own.
     pub const AT_ONCE: u64 = 0x7265_706c_617c;
@@ -40,7 +40,7 @@ pub mod note {
 /// File mode creation mask that processes are taken to have as long as the trace does not tell.
 const UMASK: u32 = 0o022;
 
-/// Gets what a trace says, in its order.
+/// Receives the content of a trace, in its order.
 pub trait Visitor {
     /// The context of the trace.
     fn context(&mut self, _context: &Pairs) {}

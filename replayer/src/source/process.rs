@@ -1,5 +1,5 @@
-//! What the processes of a trace hold: descriptors, working directories, mappings. A descriptor that is a file below the directory has a
-//! *slot*, which is used again once it is free.
+//! The descriptors, working directories and mappings of the processes of a trace. A descriptor of a file below the directory has a
+//! *slot*, which is reused when it is free.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -74,7 +74,7 @@ impl Slots {
     }
 }
 
-/// `path`, seen from `start` when it is relative, without `.`, `..` and repeated slashes. What links would change is not seen.
+/// `path`, relative to `start` unless it is absolute, without `.`, `..` and repeated slashes. Links are not resolved.
 pub fn absolute(start: &[u8], path: &[u8]) -> Vec<u8> {
     let mut parts: Vec<&[u8]> = Vec::new();
     let whole = match path.first() {

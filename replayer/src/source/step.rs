@@ -1,8 +1,8 @@
-//! What consumers of a trace get: operations on descriptors and paths below one directory.
+//! The steps that consumers of a trace get: operations on descriptors and paths below one directory.
 
 use amino_schema::replay::Call;
 
-/// Something that a trace says.
+/// A step of a trace.
 #[derive(Debug)]
 pub enum Seen<'a> {
     /// A thread began, with copies of its parent's descriptors if it is the first of a process: theirs and its own.
@@ -16,7 +16,7 @@ pub enum Seen<'a> {
         /// When.
         at_ns: u64,
     },
-    /// A thread ended. What it held alone was released before.
+    /// A thread ended. Steps before this one have released the descriptors that it alone held.
     Ended {
         /// The thread.
         tid: i32,

@@ -31,7 +31,7 @@ pub struct Command {
     pub expected: Option<i64>,
     /// The call overlapped another one that it conflicts with, so that its result may differ.
     pub is_racy: bool,
-    /// What must be done before.
+    /// Commands of other lanes that must be done before.
     pub waits: Vec<Wait>,
     /// Files that it is about; at most two.
     pub targets: Vec<Target>,
@@ -86,15 +86,15 @@ pub struct Data {
 pub enum Content {
     /// Nothing.
     Unknown,
-    /// Where it stands in the file, as offset, length in bytes and CRC-32C.
+    /// Its position in the file: offset, length in bytes and CRC-32C.
     Buffers(Vec<(u64, u32, u32)>),
     /// The first half of the SHA-256 sum of each 64 KiB.
     Hashes(Vec<[u8; 16]>),
 }
 
-/// Most numbers of a command.
+/// Maximum number of numbers of a command.
 const MAX_NUMBERS: u64 = 8;
-/// Most pieces of a command's data.
+/// Maximum number of pieces of a command's data.
 const MAX_PIECES: u64 = 1 << 16;
 
 const RACY: u8 = 1;
@@ -303,7 +303,7 @@ fn target(reader: &mut Reader<'_>) -> Result<Target, DecodeError> {
     }
 }
 
-/// Whether `name` leads from a directory to an entry of it, or to itself, and never out of it.
+/// Whether `name` names an entry of a directory, or the directory itself, and cannot lead out of it.
 pub(super) fn is_component(name: &[u8]) -> bool {
     let name = name.strip_suffix(b"/").unwrap_or(name);
     let is_clean = name.iter().all(|byte| !matches!(byte, 0 | b'/'));

@@ -1,6 +1,6 @@
 //! The head of the file, and blocks of commands.
 //!
-//! Head, [`HEAD_LEN`] bytes. A writer fills it in last: a file whose compilation was cut short has none.
+//! Head, [`HEAD_LEN`] bytes. A writer fills it in last: a file whose compilation was interrupted has none.
 //!
 //! | offset | field                                          |
 //! |--------|------------------------------------------------|
@@ -11,7 +11,7 @@
 //! | 32     | CRC-32C u32 of bytes 0..32                     |
 //!
 //! Block: number of commands u32, CRC-32C u32 of the payload, order u64 before the first command, then the payload: commands, one after
-//! the other. The index says where blocks stand.
+//! the other. The index has the positions of the blocks.
 
 use super::{Command, VERSION};
 use crate::DecodeError;
@@ -25,7 +25,7 @@ pub const HEAD_LEN: usize = 36;
 pub const MAX_BLOCK: u32 = 4 << 20;
 const MINOR: u16 = 0;
 
-/// Where the index stands.
+/// The position of the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     /// Its first byte.
@@ -78,7 +78,7 @@ impl Head {
     }
 }
 
-/// Commands of a lane that stand together.
+/// Commands of a lane that are stored together.
 #[derive(Debug, Clone, Default)]
 pub struct Block {
     raw: Vec<u8>,

@@ -21,7 +21,7 @@ use crate::wire::{Reader, put_varint};
 /// Everything but commands and buffers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Index {
-    /// That of the trace.
+    /// The context of the trace.
     pub context: Pairs,
     /// When the first call began and the last one ended, in nanoseconds of the trace's clock.
     pub times: (u64, u64),
@@ -29,7 +29,7 @@ pub struct Index {
     pub slots: u32,
     /// How many slots mappings need.
     pub mappings: u32,
-    /// Paths of directories, relative to the root. A path stands again when another directory is there.
+    /// Paths of directories, relative to the root. A path is repeated when another directory replaces the first one.
     pub directories: Vec<Vec<u8>>,
     /// The lanes.
     pub lanes: Vec<Lane>,
@@ -42,14 +42,14 @@ pub struct Index {
 /// Names with numbers.
 pub type Counts = Vec<(String, u64)>;
 
-/// A lane: where its commands stand.
+/// A lane: the positions of its commands.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lane {
     /// Its blocks, in their order.
     pub blocks: Vec<Located>,
 }
 
-/// Where something stands in the file.
+/// A position in the file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Located {
     /// Its first byte.
@@ -93,9 +93,9 @@ pub enum What {
 /// Content of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Where it stands in the file.
+    /// Its offset in the initial file, in bytes.
     pub at: u64,
-    /// Where it stands in the compiled replay: offset, length, CRC-32C.
+    /// Its position in the compiled replay: offset, length, CRC-32C.
     pub buffer: (u64, u32, u32),
 }
 
@@ -137,7 +137,7 @@ impl Index {
         out
     }
 
-    /// Reads it. `end` is where the index starts in the file: blocks and buffers stand before it.
+    /// Reads an index. `end` is where it starts in the file: all blocks and buffers must end before it.
     pub fn decode(raw: &[u8], end: u64) -> Result<Self, DecodeError> {
         let mut reader = Reader::new("replay index", raw);
         let context = pairs::decode(bytes(&mut reader, raw.len())?)?;
@@ -238,7 +238,7 @@ impl Initial {
             let buffer = (reader.varint()?, index(reader, u32::MAX)?, reader.u32()?);
             let fits = buffer.0.checked_add(buffer.1.into());
             if fits.is_none_or(|it| it > end) {
-                return Err(reader.error(place, "a buffer does not stand before the index"));
+                return Err(reader.error(place, "a buffer extends beyond the start of the index"));
             }
             extents.push(Extent { at, buffer });
         }
@@ -282,7 +282,7 @@ fn lane(reader: &mut Reader<'_>, end: u64) -> Result<Lane, DecodeError> {
                 blocks.push(Located { offset, length });
                 before = next;
             }
-            _ => return Err(reader.error(at, "a block does not stand before the index")),
+            _ => return Err(reader.error(at, "a block extends beyond the start of the index")),
         }
     }
     Ok(Lane { blocks })

@@ -20,9 +20,9 @@ pub use index::{Counts, Extent, Index, Initial, Lane, Located, What};
 
 /// Major version that this program writes and reads.
 pub const VERSION: u16 = 1;
-/// Most descriptors of a trace that may be open at the same time, and most mappings.
+/// Maximum number of descriptors of a trace that may be open at the same time, and of its mappings.
 pub const MAX_SLOTS: u32 = 1 << 20;
-/// Most lanes.
+/// Maximum number of lanes.
 pub const MAX_LANES: u32 = 1 << 16;
 /// Longest name of a file, in bytes, and longest path of a directory.
 pub const MAX_NAME: usize = 255;

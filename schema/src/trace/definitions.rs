@@ -1,4 +1,4 @@
-//! The schema block: what the records of a trace hold, in the trace itself.
+//! The schema block: it defines the records of a trace in the trace itself.
 //!
 //! Numbers are LEB128, texts are their length and UTF-8 bytes. Each definition has its length before it, so that a later minor version can
 //! add to its end.
@@ -64,7 +64,7 @@ pub struct Argument {
     pub hidden: Option<Hidden>,
 }
 
-/// What an anonymised argument was before.
+/// The type of an argument before it was anonymised.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Hidden {
     /// Name of the field whose key was used, such as `path`.
@@ -112,7 +112,7 @@ pub struct Schema {
     pub messages: Vec<Message>,
 }
 
-/// Most definitions of a sort, most arguments of a message, and most memory cells that a reader accepts.
+/// Maximum numbers of definitions of a sort, of arguments of a message, and of memory cells that a reader accepts.
 const MAX_DEFINITIONS: u64 = 1 << 16;
 const MAX_ARGUMENTS: u64 = 255;
 const MAX_CELLS: u32 = 1 << 13;

@@ -1,4 +1,4 @@
-//! What stands before the first block and after the last one.
+//! The file header, which precedes the first block, and the footer, which may follow the last one.
 //!
 //! File header, [`FILE_HEADER_LEN`] bytes:
 //!
@@ -9,7 +9,7 @@
 //! | 12     | serial, 16 bytes: that of the blocks                           |
 //! | 28     | CRC-32C u32 of bytes 0..28                                     |
 //!
-//! Footer: an index that saves a program the reading of all headers. It is not needed, and nothing protects it but a checksum.
+//! Footer: an index, so that a program need not read all block headers. It is optional, and only its checksum protects it.
 //!
 //! | field                                                                   |
 //! |-------------------------------------------------------------------------|

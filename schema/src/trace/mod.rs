@@ -1,9 +1,9 @@
-//! Traces: what stands in a file or stream of `goanna-trace`. `docs/trace-format.md` describes the same layout for readers in other
+//! Traces: the layout of a file or stream of `goanna-trace`. `docs/trace-format.md` describes the same layout for readers in other
 //! languages.
 //!
 //! A trace is a [`FileHeader`] and blocks. Each block has a [`BlockHeader`] and can be read on its own, given a schema block: kinds are
-//! the schema ([`Schema`]), the context and the end ([`pairs`]), and records ([`record`]). After the last block may stand an index
-//! ([`Footer`]), which a program can rebuild by reading the block headers.
+//! the schema ([`Schema`]), the context and the end ([`pairs`]), and records ([`record`]). An index ([`Footer`]) may follow the last
+//! block; a program can rebuild it by reading the block headers.
 //!
 //! ```text
 //! file header | schema | context | records | records | ... | schema | records | ... | end | footer

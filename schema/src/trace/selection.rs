@@ -1,4 +1,4 @@
-//! Schemas made of other schemas: the part that the records of a stream need, and the sum of those that a stream has had.
+//! Schemas made of other schemas: the part that the records of a stream need, and the union of the schemas of a stream.
 
 use std::collections::HashMap;
 
@@ -80,7 +80,7 @@ impl Schema {
     }
 }
 
-/// Where the definitions of a schema stand, so that equal ones become one.
+/// The positions of a schema's definitions, by their content, so that equal definitions become one.
 #[derive(Default)]
 struct Known {
     arguments: HashMap<Argument, u32>,

@@ -36,7 +36,7 @@ pub enum What {
     Op(Op, Outcome),
     /// An operation is blocked by a lock and must be retried.
     Waits(Op),
-    /// An operation was given up, without effect, because it would have waited for ever.
+    /// An operation was given up, without effect, because it would have waited forever.
     Refused(Op, Errno),
 }
 

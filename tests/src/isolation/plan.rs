@@ -213,7 +213,7 @@ impl Draw {
         program
     }
 
-    /// A transaction of so many operations, some of them in transactions inside.
+    /// A transaction of this many operations, some of them in transactions inside.
     fn block(&mut self, ops: usize, depth: u32, out: &mut Program) {
         out.push(Item::Begin);
         let mut left = ops;

@@ -1,4 +1,4 @@
-//! The assembly that counts instead of recording.
+//! The assembly `aggregate`: writes counters and histograms, no record for each event.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::{Assembly, Definitions, Writer};
 use crate::event::Call;
 use crate::{Error, Event};
 
-/// What counters are kept by.
+/// The keys by which counters are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum By {
     /// Operation.
@@ -56,10 +56,10 @@ struct Counter {
     nanoseconds: u64,
 }
 
-/// Positions of the messages.
+/// Positions of the messages in the schema.
 const COUNTER: usize = 0;
 const BUCKET: usize = 1;
-/// Most keys of files, processes and so on. What comes later is counted under the key `(others)`.
+/// Maximum number of keys of files, processes and so on. What comes later is counted under the key `(others)`.
 const MAX_KEYS: usize = 1 << 18;
 const OTHERS: &[u8] = b"(others)";
 

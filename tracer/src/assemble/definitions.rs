@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use amino_schema::trace::{Argument, Message, Schema, Symbols, Type};
 
-/// A schema that grows. Equal arguments become one.
+/// A schema that grows. Equal arguments are stored once.
 #[derive(Debug, Default)]
 pub struct Definitions {
     schema: Schema,
@@ -25,7 +25,7 @@ impl Definitions {
         definitions.schema()
     }
 
-    /// The index of an argument. `cell` names what elision compares with.
+    /// Adds an argument, and returns its index. `cell` names the memory cell that elision compares with.
     pub fn argument(
         &mut self,
         name: &str,
@@ -37,7 +37,7 @@ impl Definitions {
         self.named_values(name, role, unit, (kind, size), cell, None)
     }
 
-    /// As [`Self::argument`], with names of values.
+    /// Adds an argument whose values have names, and returns its index.
     pub fn named_values(
         &mut self,
         name: &str,
@@ -66,7 +66,7 @@ impl Definitions {
         })
     }
 
-    /// The index of a set of names of values.
+    /// Adds a set of names of values, and returns its index.
     pub fn symbol_set(
         &mut self,
         name: &str,
@@ -87,7 +87,7 @@ impl Definitions {
         })
     }
 
-    /// Appends a message; ids must ascend. Its position in the schema, as [`super::Writer::put`] takes it.
+    /// Appends a message, and returns its position in the schema, as [`super::Writer::put`] takes it. Ids must ascend.
     pub fn message(
         &mut self,
         id: u32,

@@ -32,7 +32,7 @@ const NAMES: [&str; 7] = [
     "results",
 ];
 
-/// A name in a list of groups that is none.
+/// A list of groups contains an unknown name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown field group {given:?}; the groups are {} and all{}", NAMES.join(", "), nearest(.given))]
 pub struct UnknownGroup {

@@ -1,4 +1,4 @@
-//! Assembly drivers: what becomes of the events that the input filter selected.
+//! Assembly drivers: make records of the events that the input filter selected.
 
 mod aggregate;
 mod definitions;
@@ -53,7 +53,7 @@ use crate::{Error, Event};
 /// }
 /// ```
 pub trait Assembly: Send {
-    /// The messages that it writes. Asked once, before the first event.
+    /// The messages that it writes. The pipeline calls this once, before the first event.
     fn schema(&self) -> Schema;
 
     /// Takes an event.
@@ -64,7 +64,7 @@ pub trait Assembly: Send {
         Ok(())
     }
 
-    /// What the context block says of it: names and values.
+    /// The pairs of the context block that describe it: names and values.
     fn describe(&self) -> Vec<(String, String)> {
         Vec::new()
     }

@@ -41,7 +41,7 @@ pub(super) enum Source {
     Treatment,
     /// Part of the argument with this index.
     Argument(u8, Part),
-    /// Of the file that the argument with this index names; the result has index 6.
+    /// Part of the file that the argument with this index names; the result has index 6.
     File(u8, FilePart),
     /// A register: number, or the call number for 6.
     Register(u8),
@@ -50,7 +50,7 @@ pub(super) enum Source {
 /// Part of an argument.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part {
-    /// The number or string itself; also where NULL and unread addresses stand.
+    /// The number or string itself; also NULL, and addresses that were not read.
     Whole,
     /// Path of the file that a descriptor names.
     DescriptorPath,
@@ -126,7 +126,7 @@ impl Plans {
 struct Builder {
     definitions: Definitions,
     groups: Groups,
-    /// Of the message that is being built.
+    /// The fields of the message that is being built.
     fields: Vec<(u32, Source)>,
     message: String,
 }

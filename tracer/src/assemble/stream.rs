@@ -1,4 +1,4 @@
-//! The assembly that writes one record an event.
+//! The assembly `stream`: writes one record for each event.
 
 use std::collections::HashSet;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ use super::{Assembly, Writer};
 use crate::event::{Call, File};
 use crate::{Error, Event};
 
-/// What is recorded of data that calls read and write.
+/// How much is recorded of the data that calls read and write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DataMode {
     /// Its length.
@@ -47,7 +47,7 @@ pub struct StreamAssembly {
     groups: Groups,
     data: DataMode,
     plans: Plans,
-    /// Contents that the current file has. At the bound the set starts anew, and contents may stand in the file twice.
+    /// Contents that the current file has. At its maximum size the set is emptied, and contents may be stored in the file twice.
     stored: HashSet<[u8; HASH]>,
     segment: u64,
     /// Hashes of the buffers of the current call, one after the other, and where those of each argument end.
@@ -66,7 +66,7 @@ const MAX_STORED: usize = 1 << 20;
 const MAX_TEXT: usize = 1 << 20;
 
 impl StreamAssembly {
-    /// With these fields and this treatment of data.
+    /// An assembly with these fields and this treatment of data.
     pub fn new(groups: Groups, data: DataMode) -> Self {
         Self {
             groups,
@@ -93,7 +93,7 @@ impl StreamAssembly {
         out.put(position, tid, call.entered_ns, &values)
     }
 
-    /// Stores contents, and makes what several values borrow from.
+    /// Stores contents, and makes the buffers that several values borrow from.
     fn prepare(&mut self, call: &Call, out: &mut Writer) -> Result<(), Error> {
         self.hashes.clear();
         self.texts.clear();

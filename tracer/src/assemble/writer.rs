@@ -30,7 +30,7 @@ impl Default for WriterOptions {
     }
 }
 
-/// When a new segment begins: at the first block after one of these. Never, without any.
+/// When a new segment begins: at the first block after one of these limits is reached. Never, without limits.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RotateWhen {
     /// Bytes in the file.
@@ -75,7 +75,7 @@ pub struct Writer {
 const MAX_GROWTHS: u32 = 8;
 /// The schema is repeated after this many bytes of records.
 const SCHEMA_EVERY: usize = 8 << 20;
-/// Largest block that a user may ask for. A record that does not fit makes it longer.
+/// Largest block that a user may ask for, in bytes. A record that does not fit makes it longer.
 const LARGEST_BLOCK: usize = MAX_BLOCK as usize / 2;
 const SMALLEST_BLOCK: usize = 256;
 

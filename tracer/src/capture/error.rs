@@ -8,7 +8,7 @@ use goanna_sys::launch::LaunchError;
 /// An error of a source.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// There is no such command.
+    /// The command does not exist.
     #[error("{}: command not found", .0.display())]
     NotFound(OsString),
     /// The command cannot be executed.

@@ -1,4 +1,4 @@
-//! Where events come from.
+//! Sources of events: where a trace comes from.
 //!
 //! A [`Source`] sends [`Event`](crate::Event)s to a [`Sink`]: every call of the programs that it follows which may be [wanted](Wanted), and
 //! the beginnings and ends of their threads. [`ptrace`] follows a command or running processes; [`filter`] makes the seccomp filter that
@@ -19,12 +19,12 @@ use crate::Sink;
 pub enum Ending {
     /// The command has ended, and so have all its descendants. The status is as waitpid(2) gives it.
     Ended(i32),
-    /// The programs continue without a tracer, or have ended: they were attached to.
+    /// The source was attached to running programs; they continue without a tracer, or have ended.
     Detached,
 }
 
 impl Ending {
-    /// The exit status of a tool that ran the command: its own, or 128 and the number of the signal that killed it.
+    /// The exit status for a tool that ran the command: the command's own, or 128 plus the number of the signal that killed it.
     pub fn exit_status(self) -> u8 {
         match self {
             Self::Ended(status) if libc::WIFSIGNALED(status) => {

@@ -1,4 +1,4 @@
-//! What a source is asked for, and the sink that lets only that pass.
+//! What tracers want of a source, and the sink that passes on only that.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,7 +17,7 @@ pub enum Data {
     UpTo(usize),
 }
 
-/// What is found out about the files that a call names. Each costs some calls to the kernel.
+/// Which facts about the files that a call names are determined. Each fact costs some calls to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Details {
     /// Where paths lead, and the paths of the files that descriptors name.
@@ -62,7 +62,7 @@ impl Wanted {
         }
     }
 
-    /// The same, and which pages of mapped files are read and written.
+    /// Adds the pages of mapped files that are read and written.
     #[must_use]
     pub fn with_pages(mut self) -> Self {
         self.pages = true;
@@ -74,7 +74,7 @@ impl Wanted {
         self.pages
     }
 
-    /// The same, where no tracer needs other `details` than these. A filter that asks for names of files needs all of them.
+    /// Restricts the facts about files to `details`. A filter that asks for names of files needs all of them.
     #[must_use]
     pub fn with_details(mut self, details: Details) -> Self {
         if !self.filters.iter().any(|filter| filter.asks_for_names()) {
@@ -83,7 +83,7 @@ impl Wanted {
         self
     }
 
-    /// What is found out about files.
+    /// What is determined about files.
     pub fn details(&self) -> Details {
         self.details
     }
@@ -111,7 +111,7 @@ impl Wanted {
     }
 }
 
-/// Passes on what a filter selects. Of other events than calls it passes on those of threads whose calls could be selected.
+/// Passes on the calls that a filter selects, and other events of threads whose calls it could select.
 #[derive(Debug)]
 pub struct Selecting<S> {
     filter: Arc<Filter>,
@@ -121,7 +121,7 @@ pub struct Selecting<S> {
 }
 
 impl<S: Sink> Selecting<S> {
-    /// Before `inner`.
+    /// A sink that passes events on to `inner`.
     pub fn new(filter: Arc<Filter>, inner: S) -> Self {
         Self {
             calls: filter.traced_calls(),

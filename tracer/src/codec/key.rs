@@ -58,7 +58,7 @@ impl Key {
     }
 }
 
-/// Keys do not get into messages.
+/// Shows no key: keys must not get into messages.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key")

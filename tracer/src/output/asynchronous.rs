@@ -1,4 +1,4 @@
-//! The stage that moves later ones to a thread of their own.
+//! The stage that runs the later stages in a thread of their own.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -6,9 +6,9 @@ use std::thread::JoinHandle;
 use super::{Block, Output, Stream};
 use crate::Error;
 
-/// Hands blocks to a thread, through a queue of bounded length. A full queue holds the source back: nothing is dropped.
+/// Hands blocks to a thread, through a queue of bounded length. A full queue blocks the source: nothing is dropped.
 ///
-/// An error of a later stage comes back with the next call.
+/// The next call returns an error of a later stage.
 pub struct Asynchronous {
     queue: usize,
     next: Option<Box<dyn Output>>,

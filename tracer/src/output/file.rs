@@ -34,7 +34,7 @@ impl Default for FileOptions {
 /// How segments are kept. When a new one begins is decided by the pipeline.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rotation {
-    /// How many segments stay; older ones are removed. All of them without a number.
+    /// Number of segments that stay; older ones are removed. `None` keeps all.
     pub keep: Option<usize>,
 }
 
@@ -87,7 +87,7 @@ struct Segment {
 
 /// Bytes that may wait for a disk that has no space, beyond the buffer.
 const SPARE: usize = 1 << 20;
-/// Most blocks that an index names: those after them are found by reading on.
+/// Maximum number of blocks that an index names: those after them are found by reading on.
 const MAX_INDEXED: usize = 1 << 20;
 
 impl FileOutput {

@@ -1,4 +1,4 @@
-//! The stage that decides what a failing driver means.
+//! The stage that applies the user's choice when a driver fails: continue with a gap, or stop.
 
 use super::{Block, Output, Progress, Stream};
 use crate::Error;
@@ -14,7 +14,7 @@ pub enum OnFailure {
     Stop,
 }
 
-/// Stands before a driver.
+/// The stage before a driver.
 pub struct Guard {
     policy: OnFailure,
     next: Box<dyn Output>,

@@ -7,7 +7,7 @@ use crate::Error;
 
 /// Sends the bytes of the trace, a block at a time, to the other end of [`live`].
 ///
-/// A consumer that is slow holds the source back; one that has gone is no error, and what it does not take is gone.
+/// A slow consumer blocks the source. A consumer that has ended is no error, and the rest of the trace is dropped.
 pub struct Live {
     consumer: SyncSender<Vec<u8>>,
     stream: Option<Stream>,

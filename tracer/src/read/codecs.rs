@@ -71,7 +71,7 @@ impl Codecs {
         Ok(payload)
     }
 
-    /// What can be had of a payload whose end is missing. Nothing, where it cannot be authenticated and a key was given.
+    /// The readable part of a payload whose end is missing. Nothing, if a key was given and the payload cannot be authenticated.
     pub(super) fn prefix(&self, header: &BlockHeader, stored: &[u8]) -> Option<Vec<u8>> {
         let codecs = header.codecs().ok()?;
         let raw_len = header.raw_len as usize;
@@ -80,7 +80,7 @@ impl Codecs {
         for codec in codecs.iter().rev() {
             payload = match codec {
                 Codec::Zstd => decompress_prefix(&payload, most),
-                // The tag is missing, or the first bytes of it stand behind the payload.
+                // The tag is missing, or only its first bytes follow the payload.
                 Codec::HmacSha256 if self.authenticate.is_none() => payload,
                 Codec::HmacSha256 | Codec::Aes256Gcm => return None,
             };

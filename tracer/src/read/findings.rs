@@ -1,4 +1,4 @@
-//! What a reader says of a trace that is not as its writer left it.
+//! Findings: how a trace differs from what its writer left.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Finding {
     /// Where in the file, in bytes.
     pub offset: u64,
-    /// What.
+    /// What is wrong there.
     pub what: Problem,
 }
 
@@ -44,12 +44,12 @@ pub enum Problem {
         /// Records of it that are lost.
         records: u64,
     },
-    /// A block stands here that has come before.
+    /// A block is repeated here.
     Repeated {
         /// Its sequence number.
         sequence: u64,
     },
-    /// A block stands behind one that follows it.
+    /// A block comes after one with a higher sequence number.
     OutOfOrder {
         /// Its sequence number.
         sequence: u64,

@@ -70,13 +70,13 @@ pub struct Reader<R> {
     lost: u64,
 }
 
-/// Most different schemas that a reader keeps.
+/// Maximum number of different schemas that a reader keeps.
 const MAX_SCHEMAS: usize = 64;
-/// Most blocks that are compared with the index.
+/// Maximum number of blocks that are compared with the index.
 const MAX_INDEXED: usize = 1 << 20;
 
 impl Reader<File> {
-    /// Opens a trace. A schema that stands only behind records is found as well.
+    /// Opens a trace. Finds a schema that comes only after records, too.
     pub fn open(path: &Path, keys: &Keys) -> Result<Self, Error> {
         let error = |why| Error::input(path, why);
         let mut file = File::open(path).map_err(error)?;

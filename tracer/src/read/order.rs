@@ -15,7 +15,7 @@ pub(super) struct Order {
     missing: Vec<(u64, u64)>,
 }
 
-/// Most ranges that are remembered. Later ones count as repeated.
+/// Maximum number of ranges that are remembered. Later ones count as repeated.
 const MAX_MISSING: usize = 4096;
 
 impl Order {
@@ -71,8 +71,8 @@ impl Order {
         true
     }
 
-    /// A block whose header is intact, and whose content cannot be read: nothing of it can be believed that it does not share with a block
-    /// at its place.
+    /// Handles a block whose header is intact, and whose content cannot be read. Its numbers count only if it is the next block: nothing else
+    /// confirms them.
     pub(super) fn skip(&mut self, header: &BlockHeader) {
         if let Some((next, records)) = self.next
             && header.sequence == next

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use amino_schema::trace::{BlockHeader, FILE_HEADER_LEN, FileHeader, Footer, MAGIC, SYNC, Stored};
 
-/// What stands at a place of a trace.
+/// What was found at a position of a trace.
 #[derive(Debug)]
 pub(super) struct Found {
     /// Where it starts.
@@ -22,7 +22,7 @@ pub(super) enum What {
     /// A block that the end of the input cuts.
     Cut(Stored, Vec<u8>),
     Footer(Footer, u64),
-    /// Bytes that belong to nothing.
+    /// Bytes that are not part of the trace.
     Garbage(u64),
 }
 
@@ -150,7 +150,7 @@ impl<R: Read> Scanner<R> {
         ours.then_some(stored)
     }
 
-    /// What stands at the front, if it is something; nothing is consumed.
+    /// What is at the front of the buffer, if it is a part of a trace. Consumes nothing.
     fn whole(&mut self) -> io::Result<Option<Piece>> {
         let header = self.rest().get(..FILE_HEADER_LEN).map(FileHeader::decode);
         if let Some(Ok(header)) = header

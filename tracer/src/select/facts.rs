@@ -1,4 +1,4 @@
-//! What a filter can ask about a call.
+//! The facts about a call that a filter can test.
 
 use goanna_syscalls::{Subject, Value};
 

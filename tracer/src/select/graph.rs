@@ -79,7 +79,7 @@ impl Graph {
         self.files.len()
     }
 
-    /// Whether a test asks who makes a call; thread ids do not count.
+    /// Whether a test depends on the process that makes a call; thread ids do not count.
     pub fn asks_for_process(&self) -> bool {
         self.others.iter().any(|test| match test {
             Predicate::Number(number, _) => {
@@ -281,7 +281,7 @@ impl Compiler {
         Target::Node(at)
     }
 
-    /// Where `target` leads when the outcome of `test` is known already. Looks at so many nodes in a row.
+    /// Where `target` leads when the outcome of `test` is known already. Looks at this many nodes in a row.
     fn known(&self, target: Target, test: Test, outcome: bool, ahead: u8) -> Target {
         let Target::Node(at) = target else {
             return target;

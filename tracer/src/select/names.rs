@@ -27,7 +27,7 @@ pub struct NameCache {
     /// 64-bit words for one bit per test.
     words: usize,
     keys: Vec<Key>,
-    /// Of the path with which the entry's bits were last found out.
+    /// Hash of the path with which the entry's bits were last determined.
     paths: Vec<u64>,
     bits: Vec<u64>,
     /// Which way of a set is replaced next.
@@ -68,7 +68,7 @@ impl NameCache {
         word >> (test % 64) & 1 == 1
     }
 
-    /// Adds the bits of a file, found out anew where it was not seen under this path.
+    /// Adds the bits of a file, determined again where it was not seen under this path.
     fn by_file(&mut self, tests: &[Predicate], named: &Named<'_>) {
         let Some(file) = named.file else { return };
         let key = Key {

@@ -43,9 +43,9 @@ const MAGIC: u32 = 0xc1fc_1fc1;
 const HEAD: usize = 8 + 32;
 /// Bytes of events after which a packet is written.
 const PACKET: usize = 256 << 10;
-/// Most streams; threads beyond share the last one, in which times stand still rather than go back.
+/// Maximum number of streams; threads beyond share the last one, in which times stand still rather than go back.
 const MAX_STREAMS: usize = 1 << 16;
-/// Most event classes. The fields of records come from the trace, so their combinations are bounded here.
+/// Maximum number of event classes. The fields of records come from the trace, so their combinations are bounded here.
 const MAX_CLASSES: usize = 1 << 16;
 
 const START: &str = r"/* CTF 1.8 */

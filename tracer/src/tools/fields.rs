@@ -101,8 +101,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Whether a field says who called. Calls have arguments of the same names: wait4(2) a `pid`, setuid(2) a `uid`. Those of the thread stand
-/// together: `pid` behind `tid`, `uid` before `gid`.
+/// Whether a field describes the calling thread. Calls have arguments of the same names: wait4(2) a `pid`, setuid(2) a `uid`. The fields of
+/// the thread are adjacent: `pid` follows `tid`, `uid` precedes `gid`.
 pub(super) fn is_of_thread(role_before: &str, argument: &Argument, role_after: &str) -> bool {
     match argument.name.as_str() {
         "pid" => role_before == "tid",
@@ -134,7 +134,7 @@ pub(super) fn bytes(value: Value<'_>) -> Option<&[u8]> {
     }
 }
 
-/// A value in the words of its symbols: `O_RDWR|O_CREAT`; `None` for a value of a choice that has no name.
+/// A value by the names of its symbols: `O_RDWR|O_CREAT`. `None` for a value without a name.
 pub fn symbolic(symbols: &Symbols, value: u64) -> Option<String> {
     let name_of = |wanted: u64| {
         let found = symbols.values.iter().find(|(value, _)| *value == wanted);

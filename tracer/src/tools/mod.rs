@@ -1,4 +1,4 @@
-//! What is done with traces that exist: text, JSON, figures, repair. Everything here is driven by the schema in the trace.
+//! Tools for existing traces: text, JSON, figures, exports, repair. They read the schema in the trace, and assume no other one.
 
 pub mod anonymize;
 mod ctf;
@@ -100,7 +100,7 @@ pub fn consume<R: Read>(
     Ok(total)
 }
 
-/// What must be added to a time of the trace to get nanoseconds since 1970; `None` when the context does not tell.
+/// The offset from a time of the trace to nanoseconds since 1970; `None` when the context does not have it.
 pub fn clock_offset(context: &Pairs) -> Option<i64> {
     let (real, monotonic) = (
         number(context, "clock")?,

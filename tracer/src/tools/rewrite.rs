@@ -1,4 +1,4 @@
-//! Writes a new trace of what a reader finds, changed on its way. `recover.rs` changes nothing, `anonymize/` hides fields.
+//! Copies a trace to a new one, and applies a change to it. `recover.rs` changes nothing, `anonymize/` hides fields.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -28,7 +28,7 @@ struct Message {
     nanoseconds: u64,
 }
 
-/// Most threads that are told apart.
+/// Maximum number of threads that are distinguished.
 const MAX_THREADS: usize = 1 << 20;
 
 impl Consumer for Statistics {

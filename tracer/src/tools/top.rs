@@ -30,7 +30,7 @@ struct Count {
     nanoseconds: u64,
 }
 
-/// Most names of a sort; what comes later is counted together.
+/// Maximum number of names of a sort; what comes later is counted together.
 const MAX_NAMES: usize = 1 << 16;
 const OTHERS: &[u8] = b"(others)";
 

@@ -160,7 +160,7 @@ fn keyspaces(dir: &Path) -> Vec<String> {
 /// Drops from the journals in `dir` what came after the checkpoint that relied on `relied_on`, which must be as it was.
 ///
 /// A journal that is shorter or missing is no damage in itself: fjall removes one whose batches are all in tables. If they
-/// are not, the engine opens with less than the checkpoint has, and that is found out.
+/// are not, the engine opens with less than the checkpoint has, and that is detected.
 fn cut_back(dir: &Path, relied_on: &[FileSum]) -> Result<(), Error> {
     if !dir.is_dir() {
         return Err(Error::Damaged {

@@ -24,7 +24,7 @@ thread_local! {
     /// Whether this thread is inside an engine, where a panic is reported as an error.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 
-    /// Where this thread sends the message of a panic, and stops for ever.
+    /// Where this thread sends the message of a panic, and stops forever.
     static HALT: RefCell<Option<Report>> = const { RefCell::new(None) };
 }
 
@@ -85,7 +85,7 @@ pub(super) fn open<E: Engine + 'static>(
     }))
 }
 
-/// The result of `call`, or the message of its panic. `call` runs on a thread of its own, which stops for ever where it panics.
+/// The result of `call`, or the message of its panic. `call` runs on a thread of its own, which stops forever where it panics.
 ///
 /// Unwinding would drop what is half open. An engine panics a second time then where a panic has poisoned one of its locks, and that
 /// aborts the process.

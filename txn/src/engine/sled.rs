@@ -289,7 +289,7 @@ fn close(dir: &Path, database: sled::Db) -> Result<(), Error> {
 
 /// Closes a database that could not write, whose files are of no use any more.
 ///
-/// sled flushes when it is closed. It waits for ever then if a file that it makes for a large node could not be written: the
+/// sled flushes when it is closed. It waits forever then if a file that it makes for a large node could not be written: the
 /// buffer of its log that refers to this file stays incomplete, and sled records no error. It records one when a write of its log fails, and
 /// from then on nothing in it waits. So the log is made read-only first, and sled to write there.
 fn abandon(dir: &Path, database: sled::Db) -> Result<(), Error> {

@@ -262,7 +262,7 @@ fn an_owner_that_ends_leaves_no_waiter_behind() {
     shuttle::check_random(model, 1_000);
 }
 
-/// Whether an owner waits in vain: all owners that can end do, and those that are left wait for ever.
+/// Whether an owner waits in vain: all owners that can end do, and those that are left wait forever.
 fn somebody_is_stuck(state: &State, owners: &[Owner]) -> bool {
     let mut open: HashSet<_> = owners.iter().copied().collect();
     let mut waiting: Vec<_> = state.waits.iter().collect();

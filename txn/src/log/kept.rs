@@ -1,7 +1,7 @@
 //! The segments of the log that a store keeps though it does not need them any more: `amino run --keep-log`.
 //!
 //! They stay in the directory of the log, under another name. The header does not list them; it says which transactions they
-//! have, so that a segment that is missing, cut or damaged is found out. What a segment has behind its last whole frame does
+//! have, so that a segment that is missing, cut or damaged is detected. What a segment has behind its last whole frame does
 //! not count.
 
 use std::fs::{self, File};

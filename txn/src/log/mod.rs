@@ -45,7 +45,7 @@ const HEADER: u64 = SEGMENT_HEADER_LEN as u64;
 /// Smallest step by which a segment grows when the host has no room for a whole one.
 const SMALL_STEP: u64 = 64 << 10;
 
-/// At most so many bytes are kept for removals: a few thousand of them.
+/// At most this many bytes are kept for removals: a few thousand of them.
 const KEPT_MAX: u64 = 1 << 20;
 
 struct Segment {

@@ -26,7 +26,7 @@ const IDLE_FILES: usize = 512;
 /// What is written through shared mappings is stored at the latest after this time, if looking for it does not take long.
 const STORE_MAPPED: Duration = Duration::from_secs(1);
 
-/// The share of one processor that looking for it may take: one in so many.
+/// The share of one processor that looking for it may take: one in this many.
 const STORE_SHARE: u32 = 20;
 
 type Result<T> = std::result::Result<T, Failure>;
@@ -353,7 +353,7 @@ impl Files {
         stored
     }
 
-    /// Drops idle contents until at most so many are left.
+    /// Drops idle contents until at most this many are left.
     fn shrink_idle(&self, max_files: usize, max_bytes: u64) {
         loop {
             let file = {

@@ -436,7 +436,7 @@ impl State {
             };
             match decrypt_blocks(lower, cipher, id, self.size, number..number + 1) {
                 Ok(data) => Ok(Some(data)),
-                // What cannot be read is stored anew.
+                // What cannot be read is stored again.
                 Err(Failure::Damage(_)) => Ok(Some(vec![0xff; BLOCK])),
                 Err(failure) => Err(failure.errno().unwrap_or(Errno::EAGAIN)),
             }

@@ -514,7 +514,7 @@ impl AesFs {
         }
     }
 
-    /// Cuts the bytes `range` out of the file, or inserts a hole there: what lies behind is encrypted anew.
+    /// Cuts the bytes `range` out of the file, or inserts a hole there: what lies behind is encrypted again.
     fn shift_in(
         &self,
         state: &mut State,

@@ -12,7 +12,7 @@ pub(crate) const PAGE_COST: usize = change_cost(17, PAGE_SIZE as usize + 1);
 /// Pages that are deleted in the cut that removes a file's last name; larger files go in steps, as orphans.
 pub(crate) const REAP_PAGES: u64 = 1024;
 
-/// Log bytes of deleting so many pages.
+/// Log bytes of deleting this many pages.
 pub(crate) fn deletes(pages: u64) -> usize {
     usize::try_from(pages)
         .unwrap_or(usize::MAX)

@@ -32,7 +32,7 @@ impl Volume {
         self.shrink_idle(self.options.idle_files, self.options.idle_bytes, EVICT_MAX);
     }
 
-    /// Drops the content of unused files, oldest first, until at most so many are left or `limit` were looked at. No
+    /// Drops the content of unused files, oldest first, until at most this many are left or `limit` were looked at. No
     /// lock is held.
     pub(crate) fn shrink_idle(&self, max_files: usize, max_bytes: u64, limit: usize) {
         // Each entry at most once: what cannot be stored is put back.

@@ -16,7 +16,7 @@ use crate::directory::order::DirOrder;
 use crate::inode::{Content, Home, Inode, Seen, State, kind_of, now, schema_kind};
 use crate::view::View;
 
-/// Most names of one file, and most subdirectories of a directory (and 2).
+/// Maximum number of names of one file, and of subdirectories of a directory plus 2.
 pub(crate) const LINK_MAX: u32 = 65000;
 
 /// What to create.

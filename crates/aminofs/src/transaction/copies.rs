@@ -19,7 +19,7 @@ use crate::content::cost::PAGE_COST;
 use crate::inode::{Home, Inode, PAGE, State, now};
 use crate::view::View;
 
-/// Contents of at most so many bytes are kept without a descriptor while no program has them open.
+/// Contents of at most this many bytes are kept without a descriptor while no program has them open.
 const PACK_MAX: u64 = 64 << 10;
 
 impl View<'_> {

@@ -91,7 +91,7 @@ impl<'a> User<'a> {
         self.fs.write(&self.caller, file, spot, data)
     }
 
-    /// Makes the file, or writes it anew.
+    /// Makes the file, or rewrites it.
     pub fn put(&self, path: &str, data: &[u8]) -> Result<()> {
         let handle = match self.create(path) {
             Err(FsError::Errno(Errno::EEXIST)) => self.open(path, libc::O_RDWR | libc::O_TRUNC)?,

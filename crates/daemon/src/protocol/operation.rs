@@ -8,7 +8,7 @@ use goanna_vfs::{Attr, Errno, FileKind, SetAttr};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
-/// Most bytes of data in one message.
+/// Maximum number of bytes of data in one message.
 pub const PIECE_MAX: usize = 256 << 10;
 
 /// A node that the server keeps for the client.

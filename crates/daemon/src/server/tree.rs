@@ -30,7 +30,7 @@ use crate::protocol::operation::{
     Entry, Handle, NodeId, Operation, PIECE_MAX, TreeAnswer, TreeRequest,
 };
 
-/// Most entries in one answer.
+/// Maximum number of entries in one answer.
 const ENTRIES_MAX: usize = 1000;
 /// How much of a file is copied between two answers that report it, bytes.
 const REPORT_EVERY: u64 = 8 << 20;

@@ -1,7 +1,7 @@
 //! Memfds: files that live in memory and have an identity of their own (memfd_create(2)).
 //!
 //! The description that memfd_create returns counts neither as a reader nor as a writer of the inode; descriptions
-//! from [`reopen`] do. So the monitor can keep what [`create`] gave it and find out by a lease whether another process has the file
+//! from [`reopen`] do. So the monitor can keep what [`create`] gave it and determine by a lease whether another process has the file
 //! open: in any process, by descriptor or by a mapping that outlived it. `O_PATH` descriptors and further mentions
 //! of the created description itself (dup, fork, ADDFD) do not count: never install that one in a tracee.
 #![allow(

@@ -101,7 +101,7 @@ pub fn write(fd: i32, pieces: &[&[u8]], offset: Option<i64>) -> Returned {
     returned(unsafe { vectored(libc::SYS_writev, libc::SYS_pwritev, fd, &vectors, offset) })
 }
 
-/// Most vectors of a call (`UIO_MAXIOV`).
+/// Maximum number of vectors of a call (`UIO_MAXIOV`).
 pub const MAX_VECTORS: usize = 1024;
 
 /// Lengths of at most [`MAX_VECTORS`] pieces of `piece` bytes that make `length` together.

@@ -109,7 +109,7 @@ fn queried(maps: &File, start: u64, end: u64) -> Result<Vec<Mapping>, Errno> {
             dev: libc::makedev(query.dev_major, query.dev_minor),
             ino: query.ino,
         });
-        // It never ends before `address`, but what the kernel says must not make this loop for ever.
+        // It never ends before `address`, but what the kernel says must not make this loop forever.
         address = query.end.max(address.saturating_add(1));
     }
     Ok(found)

@@ -10,9 +10,9 @@ use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
 
-/// Most bytes one read or write moves (`MAX_RW_COUNT`).
+/// Maximum number of bytes that one read or write moves (`MAX_RW_COUNT`).
 pub const MAX_RW_COUNT: usize = 0x7fff_f000;
-/// Most elements of an I/O vector (`UIO_MAXIOV`).
+/// Maximum number of elements of an I/O vector (`UIO_MAXIOV`).
 pub const IOV_MAX: usize = 1024;
 
 const PAGE_SIZE: usize = 4096;

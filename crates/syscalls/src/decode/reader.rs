@@ -104,7 +104,7 @@ impl Reader<'_> {
         }))
     }
 
-    /// The buffers of `count` elements of `struct iovec`; `filled`: only so many bytes of them hold something.
+    /// The buffers of `count` elements of `struct iovec`; `filled`: only this many bytes of them hold something.
     pub fn vector(&self, address: u64, count: u64, filled: Option<u64>) -> Option<Value> {
         let mut data = Vec::new();
         let len = self.buffers(address, count, filled, &mut data)?;

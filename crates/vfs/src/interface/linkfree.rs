@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 /// How long a directory stays known.
 const FRESH: Duration = Duration::from_millis(50);
-/// Directories kept; more start anew.
+/// Maximum number of directories that are kept. One more empties the cache.
 const MAX: usize = 4096;
 
 /// See the module.
@@ -29,7 +29,7 @@ struct Known {
 }
 
 impl LinkFree {
-    /// Whether the absolute path `dir` is free of links: known, or as `ask` finds out.
+    /// Whether the absolute path `dir` is free of links: known, or as `ask` determines.
     pub fn holds(&self, dir: &[u8], ask: impl FnOnce() -> bool) -> bool {
         let now = Instant::now();
         {

@@ -18,7 +18,7 @@ use nix::unistd::{Whence, lseek};
 use crate::abi::{DirentLayout, Dirents};
 use crate::call::{Answer, Call};
 
-/// At most so many bytes of the host's entries are read at once.
+/// At most this many bytes of the host's entries are read at once.
 const ENTRIES_MAX: usize = 64 << 10;
 
 /// getdents(2) of a host directory.

@@ -47,16 +47,16 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
-    /// Shows it; the exit status.
+    /// Shows the error, and returns the exit status.
     pub fn report(&self) -> u8 {
         message(&self.0);
         FAILED
     }
 }
 
-/// Writes a line on stderr. Names in it, which traces and command lines bring, control no terminal.
+/// Writes a line on stderr. Control characters are escaped: names come from traces and command lines, and must not control the terminal.
 pub fn message(text: &str) {
-    // Nobody can be told that stderr is gone.
+    // An error on stderr cannot be reported anywhere.
     let _ = writeln!(io::stderr(), "replayer: {}", escape_message(text));
 }
 

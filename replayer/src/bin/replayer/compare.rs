@@ -9,17 +9,17 @@ use crate::common::{DIFFERENT, Failure, KeyFiles, print};
 
 /// Compare two traces, thread by thread
 ///
-/// Times, process ids and descriptor numbers do not count. The exit status is 0 when the operations are equal, 1 when they differ.
+/// Times, process ids and descriptor numbers are not compared. Exits 0 when the operations are equal, 1 when they differ.
 #[derive(Debug, Args)]
 pub struct Compare {
     /// The first trace
     first: PathBuf,
     /// The second trace
     second: PathBuf,
-    /// Compare what the first trace did below DIR [default: the working directory of its command]
+    /// Compare the operations of the first trace below DIR [default: the working directory of its command]
     #[arg(long, value_name = "DIR")]
     directory_a: Option<PathBuf>,
-    /// Compare what the second trace did below DIR [default: the working directory of its command]
+    /// Compare the operations of the second trace below DIR [default: the working directory of its command]
     #[arg(long, value_name = "DIR")]
     directory_b: Option<PathBuf>,
     #[command(flatten)]

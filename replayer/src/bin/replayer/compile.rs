@@ -10,8 +10,8 @@ use crate::common::{Failure, KeyFiles, bytes, message, print, progress};
 
 /// Compile a trace into a file that can be replayed
 ///
-/// What the traced programs did below one directory is replayed; the rest is counted only. Where the trace has no data, or only hashes,
-/// writes write generated content.
+/// The replay has the operations of the traced programs below one directory; all others are only counted. Where the trace has no data, or
+/// only hashes, writes use generated content.
 #[derive(Debug, Args)]
 pub struct Compile {
     /// The trace
@@ -40,7 +40,7 @@ impl Compile {
         });
         bar.finish_and_clear();
         if result.is_err() {
-            // Half a file is of no use.
+            // An incomplete file is of no use.
             let _ = std::fs::remove_file(&self.output);
         }
         let summary = result?;

@@ -7,14 +7,14 @@ use goanna_replayer::import::{Options, Summary, strace};
 
 use crate::common::{Failure, bytes, message, print, progress};
 
-/// Make a trace of what another tracer has recorded
+/// Convert the recording of another tracer to a trace
 ///
-/// strace: the text of strace -f -ttt -T -y -o FILE. Add -s 1000000000 to have all of what was read and written: buffers that strace cuts
-/// short have only their lengths in the trace. Users and what files were before the calls are not in the text. Symbolic links are followed
-/// in paths that are opened only.
+/// strace: the text of strace -f -ttt -T -y -o FILE. Add -s 1000000000 to have all data that was read and written: of buffers that strace
+/// shortens, the trace has only the lengths. The text contains neither users nor the state of files before the calls. Symbolic links are
+/// followed only in paths that were opened.
 #[derive(Debug, Args)]
 pub struct Import {
-    /// What FILE is
+    /// The format of FILE
     #[arg(long, value_name = "FORMAT")]
     format: Format,
     /// What the other tracer has recorded
@@ -34,7 +34,7 @@ enum Format {
     Strace,
 }
 
-/// Most unknown names that are shown.
+/// Maximum number of unknown names that are shown.
 const SHOWN: usize = 20;
 
 impl Import {

@@ -1,4 +1,4 @@
-//! `replayer`: compiles traces of `goanna-trace`, replays them on any directory, and compares traces. One file a subcommand.
+//! `replayer`: compiles traces of `goanna-trace`, replays them on any directory, and compares traces. Each subcommand has a file of its own.
 
 mod common;
 mod compare;
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     ExitCode::from(status.unwrap_or_else(|failure| failure.report()))
 }
 
-/// Shows help, versions and wrong command lines. The latter end with 125: 1 says that results differ.
+/// Shows help, versions and errors in the command line. Errors end with status 125, since 1 means that results differ.
 fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         return ExitCode::from(u8::from(error.print().is_err()));

@@ -7,14 +7,14 @@ use goanna_replayer::prepare::prepare;
 
 use crate::common::{Failure, bytes, print};
 
-/// Make the files that a replay needs and its trace did not make
+/// Create the files that must exist before a replay starts
 ///
-/// Files have the sizes, types and permissions of the trace, and the content that its reads saw, else generated content. What is there already stays.
+/// Files get the sizes, types and permissions of the trace, and the content that its reads returned, else generated content. Existing files stay.
 #[derive(Debug, Args)]
 pub struct Prepare {
     /// The compiled replay
     replay: PathBuf,
-    /// Make them below DIR
+    /// Create them below DIR
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
 }

@@ -11,8 +11,8 @@ use crate::common::{DIFFERENT, Failure, print};
 
 /// Replay a compiled trace below a directory
 ///
-/// Nothing outside of the directory is touched, whatever the trace says. The exit status is 0 when every result was that of the trace, 1 when
-/// some were not, 125 when the replay could not be made.
+/// Nothing outside of the directory is touched, even if the file is hostile. Exits 0 when every result was that of the trace, 1 when some
+/// were not, 125 when the replay could not run.
 #[derive(Debug, Args)]
 pub struct Run {
     /// The compiled replay
@@ -23,19 +23,19 @@ pub struct Run {
     /// Issue calls as fast as possible (afap), at their times (on-time), or this many times as fast (a factor)
     #[arg(long, value_name = "SPEED", default_value = "afap")]
     speed: Speed,
-    /// Make all reads (now), those that the page cache does not have (cached), or none
+    /// Perform all reads (now), only those that the page cache does not have (cached), or none (none)
     #[arg(long, value_name = "WHICH", default_value = "now")]
     reads: Reads,
     /// Check nothing (off), report differences (warn), or stop at the first one (stop)
     #[arg(long, value_name = "POLICY", default_value = "warn")]
     verify: Verify,
-    /// Stop before calls so many seconds after the first one (1.5s), or after the command with this number
+    /// Stop before calls this many seconds after the first one (1.5s), or after the command with this number
     #[arg(long, value_name = "TIME|N")]
     until: Option<Until>,
     /// Replay only the calls that FILTER selects, and those that they depend on
     ///
     /// FILTER is one of goanna-trace, as 'path ~ "/d/**" && op == write'. Paths begin at the root of the replay: /d/f. The compiled replay
-    /// does not have uid, gid, pid, sid and comm, and does not tell apart the forms of a call, such as open and openat.
+    /// does not have uid, gid, pid, sid and comm, and does not distinguish the forms of a call, such as open and openat.
     #[arg(long, value_name = "FILTER")]
     only: Option<String>,
     /// Write the report to FILE as JSON
@@ -77,7 +77,7 @@ impl Run {
     }
 }
 
-/// A filter that asks for nothing that a compiled replay does not have.
+/// Parses a filter. Refuses fields that a compiled replay does not have.
 fn filter(text: &str) -> Result<Arc<Filter>, Failure> {
     let filter = Filter::parse(text).map_err(|why| Failure(format!("--only: {why}")))?;
     if filter.asks_for_process() {

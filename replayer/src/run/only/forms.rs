@@ -1,4 +1,4 @@
-//! Commands as calls, so that a filter of goanna-trace can select them. A compiled replay does not tell apart the forms that a call has, such as
+//! Commands as calls, so that a filter of goanna-trace can select them. A compiled replay does not distinguish the forms that a call has, such as
 //! `open` and `openat`: a command is each of them.
 
 use amino_schema::replay::{Call, Command, Target};

@@ -1,9 +1,9 @@
 //! `--only`: the commands that a filter selects, and those that they depend on.
 //!
-//! The commands are read once, in the order of the trace. Each is noted with what it needs and what it changes: names, descriptors, offsets,
-//! content, attributes, entries of directories. Then they are looked at from the last to the first: one that changes what a later one needs
-//! is needed itself. What a command needs, it needs as all earlier commands have left it, so that more may be performed than had to be,
-//! but never less. `forms.rs` makes a call of a command, for the filter.
+//! The first pass reads the commands in the order of the trace, and lists the resources that each one needs and changes: names, descriptors,
+//! offsets, content, attributes, entries of directories. The second pass goes from the last command to the first one: a command that
+//! changes a resource which a later selected one needs is selected, too. It does not examine how a resource is changed, so it may select
+//! more commands than necessary, never fewer. `forms.rs` describes a command as a call, for the filter.
 
 mod forms;
 
@@ -18,7 +18,7 @@ use goanna_tracer::select::{Facts, Filter};
 use crate::Error;
 use crate::stored::Stored;
 
-/// The part of a replay that is performed.
+/// The commands of a replay that are performed.
 #[derive(Debug, Default)]
 pub struct Only {
     commands: HashSet<u64>,
@@ -194,7 +194,7 @@ struct State<'a> {
 /// Number of the root directory.
 const ROOT: u64 = 0;
 
-/// Where a name stands, and its file.
+/// The directory of a name, and its file.
 struct Found {
     directory: u64,
     name: Box<[u8]>,
@@ -243,7 +243,7 @@ impl<'a> State<'a> {
         paths.collect()
     }
 
-    /// Where a path leads. Each name on the way is needed.
+    /// Resolves a path. The command needs each name on the way.
     fn find(&mut self, path: &[u8], out: &mut Vec<Resource>) -> Found {
         let mut found = Found {
             directory: ROOT,
@@ -297,7 +297,7 @@ impl<'a> State<'a> {
         self.names(command, &places, failed, out);
         self.descriptors(command, failed, &files, &places, out);
         if failed {
-            // It needs that it fails, and changes nothing.
+            // A command that fails changes nothing.
             for resource in out.get_mut(from..).unwrap_or_default() {
                 resource.is_changed = false;
             }
@@ -480,7 +480,7 @@ fn needs<T: Hash>(sort: Sort, what: &T) -> Resource {
     let mut hasher = DefaultHasher::new();
     sort.hash(&mut hasher);
     what.hash(&mut hasher);
-    // Two that collide only make a dependency that nothing needs.
+    // A collision only adds an unnecessary dependency.
     Resource {
         key: hasher.finish(),
         is_changed: false,

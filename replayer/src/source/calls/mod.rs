@@ -1,4 +1,4 @@
-//! What each call is: which step it makes, and what it does to the descriptors of its process.
+//! Translates calls: the step that each call makes, and its effect on the descriptors of its process.
 
 mod attributes;
 mod content;
@@ -22,12 +22,12 @@ pub const NOT_REPLAYED: Skip = "calls that are not replayed";
 const UNFINISHED: Skip = "calls that did not end";
 const SPECIAL: Skip = "devices, FIFOs and sockets";
 
-/// Name of the directory without entries that stands in for one that is not there.
+/// Name of the empty directory that replaces a missing one.
 pub const STAND_IN: &str = ".replayer-stand-in";
-/// Name of the file that stands in for one that is no directory.
+/// Name of the file that replaces a path component which is not a directory.
 pub const STAND_IN_FILE: &str = "replayer-stand-in";
 
-/// Whether a path is that of a stand-in.
+/// Whether a path is that of such a replacement.
 fn is_stand_in(path: &[u8]) -> bool {
     let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
     path.ends_with(STAND_IN_FILE.as_bytes())
@@ -45,7 +45,7 @@ pub struct Look<'a, 'f> {
     pub steps: Vec<Step>,
     pub note: Option<(u64, u64)>,
     pub waited: Option<i32>,
-    /// Path of the directory for which another one stands in, in the trace of a replay.
+    /// In the trace of a replay: path of the directory that was replaced.
     pub stand_in: Option<Vec<u8>>,
 }
 

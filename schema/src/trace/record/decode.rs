@@ -32,7 +32,7 @@ struct Shape {
     codes: Box<[u8]>,
 }
 
-/// Where a field's value stands.
+/// The position of a field's value.
 #[derive(Debug, Clone, Copy)]
 enum Field {
     Absent,
@@ -325,7 +325,7 @@ fn unread(reader: &mut Reader<'_>, field: Field) -> Result<Field, DecodeError> {
     }
 }
 
-/// A byte string that stands in the payload; `start` is where the record's body starts there.
+/// A byte string in the payload; `start` is where the record's body starts there.
 fn plain(reader: &mut Reader<'_>, start: usize, code: u8) -> Result<Field, DecodeError> {
     if code != PLAIN {
         return Err(bad_code(reader));

@@ -268,7 +268,7 @@ impl Encoder {
         code
     }
 
-    /// The code, and where the string stands in the table, if it does.
+    /// The code, and the string's position in the table, if it is there.
     fn text(
         &mut self,
         argument: &Argument,

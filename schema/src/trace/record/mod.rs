@@ -1,4 +1,4 @@
-//! Payload of record blocks: records one after the other, in which fields that can be foretold take no space.
+//! Payload of record blocks: records one after the other. Fields that follow from earlier ones take no space (elision).
 //!
 //! A record is its length (LEB128, without itself) and its body. The body starts with the number of a *shape* (LEB128): a message with one
 //! code for each of its arguments. Number 0 is followed by a new shape, which gets the next number, from 1 on, while fewer than
@@ -41,15 +41,15 @@ mod strings;
 pub use decode::{Record, Records};
 pub use encode::Encoder;
 
-/// Most shapes with a number in a block.
+/// Maximum number of shapes with a number in a block.
 pub const MAX_SHAPES: usize = 4096;
-/// Most lanes in a block.
+/// Maximum number of lanes in a block.
 pub const MAX_LANES: usize = 64;
-/// Most strings in a block's table.
+/// Maximum number of strings in a block's table.
 pub const MAX_STRINGS: usize = 1 << 16;
 /// Longest string in the table, in bytes.
 pub const MAX_STRING: usize = 4096;
-/// Most bytes of all strings in the table.
+/// Maximum number of bytes of all strings in the table.
 pub const MAX_STRING_BYTES: usize = 4 << 20;
 
 /// The value of a field.

@@ -2,7 +2,7 @@
 
 use super::{MAX_STRING, MAX_STRING_BYTES, MAX_STRINGS};
 
-/// Where a string stands in the table's bytes.
+/// The position of a string in the table's bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Span {
     start: u32,

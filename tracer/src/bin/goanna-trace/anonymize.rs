@@ -11,8 +11,8 @@ use crate::common::{Failure, Findings, Source, note};
 
 /// Hide names, users and hashes in a new trace, each field with its own key; or show them again
 ///
-/// Equal values become equal ones, so that what belongs together can be recognised; the structure of paths stays. Who has the key of a field
-/// can show that field again with --reverse. Numbers of processes, devices and inodes, times, and lengths stay, unless --fields names them.
+/// Equal values stay equal, so that records of the same file, user or process can be matched. The structure of paths stays. The key of a field
+/// restores that field, with --reverse. Numbers of processes, devices and inodes, times, and lengths stay, unless --fields names them.
 #[derive(Debug, clap::Args)]
 pub struct AnonymizeCommand {
     #[command(flatten)]

@@ -104,7 +104,7 @@ pub enum Failure {
     Error(Error),
     /// Something about a trace.
     Trace(PathBuf, Error),
-    /// It has been shown already.
+    /// The error has been shown already.
     Reported,
 }
 
@@ -115,7 +115,7 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
-    /// Shows it; the exit status.
+    /// Shows the error, and returns the exit status.
     pub fn report(&self) -> u8 {
         let text = match self {
             Self::Error(Error::Output { why, .. }) if why.kind() == io::ErrorKind::BrokenPipe => {
@@ -145,13 +145,13 @@ pub fn message_of_lines(text: &str) {
     let _ = writeln!(io::stderr(), "goanna-trace: {}", lines.join("\n"));
 }
 
-/// Writes a line on stderr. Names in it, which traces and command lines bring, control no terminal.
+/// Writes a line on stderr. Control characters are escaped: names come from traces and command lines, and must not control the terminal.
 pub fn message(text: &str) {
-    // Nobody can be told that stderr is gone.
+    // An error on stderr cannot be reported anywhere.
     let _ = writeln!(io::stderr(), "goanna-trace: {}", escape_message(text));
 }
 
-/// Most findings that are shown one by one.
+/// Maximum number of findings that are shown one by one.
 const SHOWN: u64 = 100;
 
 /// Shows findings on stderr, and counts them.
@@ -223,7 +223,7 @@ pub struct Loudness {
 static LOUDNESS: AtomicU8 = AtomicU8::new(1);
 
 impl Loudness {
-    /// Holds for the whole program from now on.
+    /// Sets the level for the whole program.
     pub fn set(self) {
         let loudness = match (self.quiet, self.verbose) {
             (true, _) => 0,

@@ -1,4 +1,4 @@
-//! `goanna-trace`: records what programs do to files, and reads, checks and converts such records. One file a subcommand.
+//! `goanna-trace`: records what programs do to files, and reads, checks and converts traces. Each subcommand has a file of its own.
 
 mod anonymize;
 mod cat;
@@ -120,7 +120,7 @@ fn main() -> ExitCode {
     ExitCode::from(status.unwrap_or_else(|failure| failure.report()))
 }
 
-/// Shows help, versions and wrong command lines. The latter end with 125: 2 could be the status of a command that runs.
+/// Shows help, versions and errors in the command line. Errors end with status 125, since clap's 2 could be the status of the command.
 fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         return ExitCode::from(u8::from(error.print().is_err()));

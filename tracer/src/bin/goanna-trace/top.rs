@@ -10,7 +10,7 @@ use crate::common::{Failure, Findings, Source};
 
 /// Show the busiest calls, files and processes while a trace comes in, as in: goanna-trace -o - -- make | goanna-trace top -
 ///
-/// On a terminal the summary is drawn anew each second; elsewhere it is printed once, at the end.
+/// On a terminal the summary is redrawn each second; elsewhere it is printed once, at the end.
 #[derive(Debug, clap::Args)]
 pub struct TopOf {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Attaching to processes that run, and letting go of them.
+//! Attaches to running processes, and detaches from them.
 //!
 //! Each thread is seized, told to stop, and from that stop on it stops at each call. Both this stop and the one for the detachment interrupt
 //! the call that a thread waits in. The kernel restarts most calls by itself; for those that would return EINTR, [`restart_undisturbed`](super::restart::restart_undisturbed) makes
@@ -67,7 +67,7 @@ pub fn run(
 }
 
 impl Follower<'_> {
-    /// Seizes all threads of a process and tells them to stop.
+    /// Seizes all threads of a process and interrupts them.
     fn seize_process(&mut self, pid: i32) -> Result<(), CaptureError> {
         let refused = |errno| CaptureError::Attach {
             pid,
@@ -75,7 +75,7 @@ impl Follower<'_> {
         };
         let process = procfs::status(pid).map_err(refused)?.tgid;
         loop {
-            // A thread that a seized one has made meanwhile is traced already, one of another thread is in the list then.
+            // A thread that a seized thread has created meanwhile is traced already. One that another thread has created is in the next list.
             let threads = procfs::threads(process).map_err(refused)?;
             let new: Vec<i32> = threads
                 .into_iter()
@@ -142,7 +142,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Lets go of all threads: each is told to stop, and continues from its next stop as if it had never been traced.
+    /// Detaches from all threads: each is interrupted, and continues from its next stop as if it had never been traced.
     fn detach_all(&mut self) -> Result<(), CaptureError> {
         self.end_watch();
         for (&tid, thread) in &mut self.threads {
@@ -167,7 +167,7 @@ impl Follower<'_> {
                 continue;
             }
             if status == Status::SyscallStop && is_interrupted_call(tid) {
-                // Its restart is not seen any more.
+                // The tracer does not see the call's restart any more.
                 let thread = self.threads.get_mut(&tid);
                 let pending = thread.and_then(|thread| thread.pending.take());
                 self.abandon(pending);
@@ -194,7 +194,7 @@ impl Follower<'_> {
     }
 }
 
-/// What is to be reported now, if anything.
+/// The stop or end to report now, if there is one.
 fn wait_now() -> Result<Option<(i32, Status)>, Errno> {
     match ptrace::wait(libc::WNOHANG) {
         Err(Errno::ECHILD) => Ok(None),

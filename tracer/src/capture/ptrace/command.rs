@@ -1,4 +1,4 @@
-//! Starting a command under the tracer.
+//! Starts a command under the tracer.
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -75,7 +75,7 @@ fn start(
 ) -> Result<ExecReport, CaptureError> {
     let launched = launch(launched)?;
     let pid = launched.pid;
-    // A filter without a tracer would fail the calls that it stops.
+    // Without a tracer, the calls that the filter stops would fail with ENOSYS.
     ptrace::seize(pid, follower.options() | Options::EXITKILL)?;
     let mode = if with_filter {
         Mode::Filtered

@@ -1,6 +1,6 @@
-//! Which files the descriptors and paths of a thread name.
+//! Determines which files the descriptors and paths of a thread name.
 //!
-//! Paths are as the tracer sees them: under a chroot, or in another mount namespace, they are not what the program calls its files.
+//! Paths are those of the tracer. For a program under a chroot or in another mount namespace they differ from the program's own.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -78,7 +78,7 @@ pub struct ThreadNames<'a> {
 const DELETED: &[u8] = b" (deleted)";
 
 impl<'a> ThreadNames<'a> {
-    /// Of `thread`, as far as `details` are wanted.
+    /// The names of `thread`, as far as `details` are wanted.
     pub fn new(tracer: &'a Tracer, thread: &'a Thread, details: Details) -> Self {
         Self {
             tracer,
@@ -140,7 +140,7 @@ impl<'a> ThreadNames<'a> {
             if is_absolute {
                 return rustix::fs::open(path, flags, Mode::empty()).ok();
             }
-            // One walk, by the kernel's link to the directory, unless that makes the path too long.
+            // One path walk, through the kernel's link to the directory, unless that makes the path too long.
             let start = self.start(directory);
             if start.len() + path.len() + 1 < libc::PATH_MAX as usize {
                 let whole = [start.as_bytes(), b"/", path.as_bytes()].concat();
@@ -194,7 +194,7 @@ impl<'a> ThreadNames<'a> {
         })
     }
 
-    /// The path with what means another thing to each process replaced: `/proc/self`, and `/dev/fd`, which leads there.
+    /// The path with the parts replaced whose meaning depends on the process: `/proc/self`, and `/dev/fd`, which leads there.
     fn of_this_process<'p>(&self, path: &'p [u8]) -> Cow<'p, [u8]> {
         if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
             return path.into();
@@ -256,7 +256,7 @@ impl Names for ThreadNames<'_> {
     }
 }
 
-/// The names of a call that has opened a file: the kernel says where its path has led.
+/// The names of a call that has opened a file. The new descriptor shows where the path has led.
 struct Opened<'a> {
     names: &'a ThreadNames<'a>,
     path: Option<Box<[u8]>>,
@@ -320,7 +320,7 @@ fn descriptors(call: &DecodedCall) -> impl Iterator<Item = (u8, i32, Option<Box<
 /// The index that stands for the result.
 const RESULT: u8 = 6;
 
-/// At the entry of a call: finds out what its arguments name, and the files of descriptors that it closes.
+/// At the entry of a call: determines what its arguments name, and the files of descriptors that it closes.
 pub fn before(names: &ThreadNames<'_>, recorded: &mut Recorded) {
     if names.are_wanted() && !opens(&recorded.call) {
         recorded.call.name(names);
@@ -331,8 +331,8 @@ pub fn before(names: &ThreadNames<'_>, recorded: &mut Recorded) {
     }
 }
 
-/// Whether a call opens the file that its path names. Then what the path names is found out at the exit, where the descriptor tells it. A call
-/// that fails has not changed what its path leads to.
+/// Whether a call opens the file that its path names. The file is then determined at the exit, from the new descriptor. A call that fails
+/// has not changed the file that its path leads to.
 fn opens(call: &DecodedCall) -> bool {
     let is_open = matches!(
         i64::from(call.nr),

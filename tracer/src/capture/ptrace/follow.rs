@@ -1,4 +1,4 @@
-//! The loop over stops.
+//! The loop over the ptrace stops of all followed threads. Read `thread.rs` next.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::AsFd;
@@ -21,7 +21,7 @@ use crate::event::Call;
 use crate::select::CallSet;
 use crate::{Error, Event, Sink};
 
-/// How often the report of a new thread's parent is looked for, and the time between.
+/// How often to look for the report of a new thread's parent, and the time between.
 const PARENT_TRIES: u32 = 500;
 const PARENT_PAUSE: Duration = Duration::from_micros(200);
 
@@ -43,12 +43,12 @@ pub struct Follower<'a> {
     pub(super) pages: Option<Pages>,
     /// Stops that came while a thread was to perform a call for the tracer; still to be handled.
     pub(super) preempted: VecDeque<(i32, Status)>,
-    /// Why the sink takes no more.
+    /// The error of the sink, which takes no more events.
     pub(super) failure: Option<Error>,
 }
 
 impl<'a> Follower<'a> {
-    /// Follows nothing yet.
+    /// Makes the loop; it follows no thread yet.
     pub fn new(wanted: &'a Wanted, sink: &'a dyn Sink, ends: Arc<AtomicBool>) -> Self {
         let mut stopped_calls = *wanted.calls();
         stopped_calls.add(&super::own::calls());
@@ -91,8 +91,8 @@ impl<'a> Follower<'a> {
         Ok(false)
     }
 
-    /// Waits for a report. While a new thread waits for the report of its parent, only for a while: a parent that was killed at the stop which tells
-    /// of its child tells nothing.
+    /// Waits for a report. The time is limited while a new thread waits for the report of its parent: a parent that was killed at the stop which
+    /// announces the child does not report it.
     fn wait(&mut self) -> Result<Option<(i32, Status)>, Errno> {
         if let Some(report) = self.preempted.pop_front() {
             return Ok(Some(report));
@@ -122,7 +122,7 @@ impl<'a> Follower<'a> {
                     status.tgid
                 }
             });
-            // Which filters it has is not known.
+            // Its filters are not known.
             self.add(tid, Mode::EachCall, parent.unwrap_or(0), monotonic_ns());
             // One that was killed reports its end.
             let _ = self.resume(tid, 0);
@@ -159,14 +159,14 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Records what a stop of a followed thread tells.
+    /// Records what a stop of a followed thread shows.
     pub(super) fn note(&mut self, tid: i32, status: Status, now: u64) -> Result<(), Errno> {
         let call = match status {
             Status::Seccomp | Status::SyscallStop => ptrace::call_stop(tid)?,
             _ => CallStop::Other,
         };
         let is_entry = matches!(call, CallStop::Entry { .. });
-        // Any stop takes the place of the one that the thread was told to make. After one at a call's entry, the call is interrupted.
+        // Any stop takes the place of a requested one. After a stop at a call's entry, the call is interrupted.
         let thread = self.threads.get_mut(&tid).filter(|_| !is_entry);
         if thread.is_some_and(|thread| std::mem::take(&mut thread.is_interrupted)) {
             restart_undisturbed(tid, None);
@@ -192,7 +192,7 @@ impl<'a> Follower<'a> {
         self.preempted.iter().any(|(one, _)| *one == tid)
     }
 
-    /// A thread is at the stop before its end. The last one of a process takes the memory along.
+    /// Handles the stop before a thread's end. The memory of a process ends with its last thread.
     fn exits(&mut self, tid: i32) {
         let Some(thread) = self.threads.get_mut(&tid) else {
             return;
@@ -318,7 +318,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Does what a call means for the tracer.
+    /// Does what the tracer itself must do after a call.
     fn succeeded(&mut self, tid: i32, own: Own) {
         let pid = self.threads.get(&tid).map(|thread| thread.subject.pid);
         let of_process = |thread: &Thread| Some(thread.subject.pid) == pid;
@@ -348,7 +348,7 @@ impl<'a> Follower<'a> {
                     if of_process(thread) && thread.mode == Mode::Filtered {
                         thread.mode = Mode::EachCall;
                         if other != tid {
-                            // It runs; from its next stop on, each call stops it. One that is gone needs none.
+                            // It runs; from its next stop on, each call stops it. A thread that has ended needs nothing.
                             thread.is_interrupted = ptrace::interrupt(other).is_ok();
                         }
                     }
@@ -363,7 +363,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Finds out who a thread is now.
+    /// Reads again the user, session and name of a thread.
     fn look_anew(&mut self, tid: i32) {
         if let Some(thread) = self.threads.get_mut(&tid)
             && let Ok(now) = subject(tid)
@@ -396,7 +396,7 @@ impl<'a> Follower<'a> {
 
     /// Follows a thread from now on.
     pub(super) fn add(&mut self, tid: i32, mode: Mode, parent: i32, now: u64) {
-        // One that has been killed already reports its end; nothing else is known of it.
+        // A thread that has been killed already reports its end; nothing else is known of it.
         let Ok(subject) = subject(tid) else { return };
         self.send(&Event::Began {
             subject: subject.clone(),
@@ -461,10 +461,10 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Kills what is followed, and waits for its end.
+    /// Kills all followed threads, and waits for their ends.
     pub(super) fn kill_all(&mut self) {
         for tid in self.threads.keys().chain(&self.early) {
-            // One that is gone needs no signal.
+            // A thread that has ended needs no signal.
             let _ = pidfd::open(*tid)
                 .and_then(|thread| pidfd::send_signal(thread.as_fd(), libc::SIGKILL));
         }

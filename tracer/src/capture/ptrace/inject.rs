@@ -1,4 +1,4 @@
-//! Makes a stopped thread perform a call that it did not ask for.
+//! Injects system calls: makes a stopped thread perform a call for the tracer.
 
 use goanna_sys::ptrace::{self, CallStop, Status};
 use goanna_sys::{Errno, tracee};
@@ -10,12 +10,12 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 pub enum Injected {
     /// It was performed, and the thread is stopped as before. The number is the result register.
     Done(i64),
-    /// It was not: another stop came first, or the thread has ended. That is still to be handled.
+    /// It was not performed: another stop came first, or the thread has ended. The caller must handle that.
     Preempted(Status),
 }
 
-/// Makes thread `tid` perform call `nr`. The thread must be stopped just behind the instruction of its last call: at the exit of that call, or at the
-/// first stop of a new process. `EINVAL`: it is not.
+/// Makes thread `tid` perform call `nr`. The thread must be stopped just after the instruction of its last call: at the exit of that call, or at the
+/// first stop of a new process. `EINVAL`: it is stopped elsewhere.
 pub fn perform(tid: i32, nr: i64, args: [u64; 6]) -> Result<Injected, Errno> {
     let saved = ptrace::get_regs(tid)?;
     let at = saved.rip.wrapping_sub(SYSCALL.len() as u64);

@@ -9,13 +9,13 @@ use crate::select::CallSet;
 pub enum Own {
     /// Nothing.
     Nothing,
-    /// Look anew at who the thread is.
+    /// Read again the user, session and name of the thread.
     Subject,
-    /// Look anew at who the thread is, and at which root directory each thread has: some share it.
+    /// Read again the user, session and name of the thread, and the root directories of all threads: some share one.
     Namespaces,
-    /// Look anew at which root directory each thread has.
+    /// Read again the root directories of all threads.
     Root,
-    /// Look anew at who the threads of the process are.
+    /// Read again the user, session and name of each thread of the process.
     Process,
     /// Stop each call of the thread: its own filter may decide about a call before ours.
     Filtered,
@@ -36,7 +36,7 @@ const NAMESPACES: [i64; 2] = [libc::SYS_unshare, libc::SYS_setns];
 
 const ROOT: [i64; 2] = [libc::SYS_chroot, libc::SYS_pivot_root];
 
-/// The calls of which [`Own::of`] can be something, but for prctl(2).
+/// The calls for which [`Own::of`] can return more than `Nothing`, except prctl(2).
 pub fn calls() -> CallSet {
     let others = [libc::SYS_setsid, libc::SYS_seccomp];
     let all = [&SUBJECT[..], &NAMESPACES, &ROOT, &others].concat();
@@ -44,7 +44,7 @@ pub fn calls() -> CallSet {
 }
 
 impl Own {
-    /// What call `nr` with `args` means for the tracer.
+    /// What the tracer must do when call `nr` with `args` has succeeded.
     pub fn of(nr: u32, args: &[u64; 6]) -> Self {
         let [operation, flags, ..] = *args;
         match i64::from(nr) {

@@ -1,9 +1,9 @@
 //! Which pages of mapped files the followed programs read and write (`--mmap`).
 //!
 //! A process that maps a file makes a userfaultfd on the tracer's behalf, by two injected calls, and the tracer watches the mapping with it; see
-//! [`goanna_sys::page_watch`]. What was touched is looked at before the mapping, or the process, is gone: at the entry of munmap(2), mremap(2),
-//! madvise(2), execve(2) and of an mmap(2) at a fixed address, when a thread exits, and when the capture ends. A written page is reported at each look before
-//! which it was written, a page that was only read is reported once.
+//! [`goanna_sys::page_watch`]. The tracer examines a mapping before the mapping or the process ends: at the entry of munmap(2), mremap(2),
+//! madvise(2), execve(2) and of an mmap(2) at a fixed address, when a thread exits, and when the capture ends. Each examination reports the pages
+//! written since the last one; a page that was only read is reported once.
 //!
 //! See docs/decisions/0069 for what this does not see.
 
@@ -24,7 +24,7 @@ use crate::capture::Details;
 use crate::event::File;
 
 impl Follower<'_> {
-    /// Thread `tid` begins a call. What is to be done when it has succeeded.
+    /// Handles the entry of a call of thread `tid`. Returns what to do when the call has succeeded.
     pub(super) fn mapping_begins(&mut self, tid: i32, nr: u32, args: [u64; 6]) -> Option<Change> {
         self.pages.as_ref()?;
         let change = Change::of(nr, args)?;
@@ -36,7 +36,7 @@ impl Follower<'_> {
         Some(change)
     }
 
-    /// Thread `tid` is stopped at the exit of a call that has succeeded.
+    /// Handles the exit of a call of thread `tid` that has succeeded.
     pub(super) fn mapping_changed(&mut self, tid: i32, change: Change, result: i64) {
         let Some(subject) = self.subject_of(tid) else {
             return;
@@ -102,7 +102,7 @@ impl Follower<'_> {
         mappings
     }
 
-    /// Thread `tid` is at its first stop.
+    /// Handles the first stop of thread `tid`.
     pub(super) fn watch_inherited(&mut self, tid: i32) {
         let Some(thread) = self.threads.get_mut(&tid) else {
             return;
@@ -114,7 +114,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Watches mappings from now on.
+    /// Watches mappings.
     fn watch(&mut self, tid: i32, subject: &Subject, mappings: Vec<Mapped>) {
         let process = self
             .pages
@@ -162,8 +162,8 @@ impl Follower<'_> {
         }
     }
 
-    /// Makes the process of thread `tid`, which is stopped behind a call, make a userfaultfd, and takes it away. `None`: another stop
-    /// came first.
+    /// Makes the process of thread `tid`, which is stopped after a call, create a userfaultfd, and takes the descriptor from it. `None`: another
+    /// stop came first.
     fn make_watch(&mut self, tid: i32, pid: i32) -> Result<Option<PageWatch>, Errno> {
         let filters = procfs::status(tid)?.seccomp_filters;
         if self
@@ -193,7 +193,7 @@ impl Follower<'_> {
         PageWatch::new(ours?, pid).map(Some)
     }
 
-    /// Reports what a process has touched since the last look.
+    /// Reports the pages that a process has touched since the last examination.
     pub(super) fn look_at_pages(&mut self, subject: &Subject) {
         let at_ns = monotonic_ns();
         let Some(pages) = &mut self.pages else { return };
@@ -223,7 +223,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Reports what all processes have touched, and ends the watch.
+    /// Reports the pages that all processes have touched, and ends the watch.
     pub(super) fn end_watch(&mut self) {
         let mut subjects: Vec<Subject> = Vec::new();
         for thread in self.threads.values() {
@@ -237,7 +237,7 @@ impl Follower<'_> {
         self.pages = None;
     }
 
-    /// Process `pid` has ended.
+    /// Forgets process `pid`, which has ended.
     pub(super) fn mappings_are_gone(&mut self, pid: i32) {
         if let Some(pages) = &mut self.pages {
             pages.processes.remove(&pid);

@@ -31,7 +31,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Holds them from now on, in this thread and all it starts.
+    /// Holds these signals in this thread and in all threads that it starts.
     pub fn hold() -> io::Result<Self> {
         let held: SigSet = HELD.into_iter().collect();
         let before = SigSet::thread_get_mask()?;
@@ -39,7 +39,7 @@ impl Signals {
         Ok(Self { before, held })
     }
 
-    /// Those that a command is not to have blocked.
+    /// The signals that must not be blocked in the command.
     pub(super) fn of_command(&self) -> Vec<i32> {
         let ours = |signal: &Signal| !self.before.contains(*signal);
         let ours = HELD.into_iter().filter(ours);
@@ -61,7 +61,7 @@ impl Signals {
     pub(super) fn end_at_first(&self, ends: Arc<AtomicBool>, tracer: Waiter) -> io::Result<()> {
         self.on_each(move |_| {
             ends.store(true, Ordering::Release);
-            // A poke that comes before the wait is lost.
+            // A wake-up signal that arrives before the wait is lost.
             while Arc::strong_count(&ends) > 1 && tracer.poke().is_ok() {
                 thread::sleep(Duration::from_millis(10));
             }

@@ -1,4 +1,4 @@
-//! What is known of a thread that is followed.
+//! The state of a followed thread.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -65,17 +65,17 @@ pub struct Thread {
     pub pending: Option<Pending>,
     /// The entry of a call has been seen, and its exit is still to come.
     pub is_inside: bool,
-    /// A stop that it was told to make has not come yet.
+    /// The tracer has requested a stop that has not come yet.
     pub is_interrupted: bool,
-    /// The mappings that a new process has from its parent, until it comes to its first stop: those of the moment of the copy.
+    /// The mappings that a new process has inherited from its parent, as they were at the fork; until its first stop.
     pub inherited: Vec<Mapped>,
-    /// It has come to the stop before its end.
+    /// The thread has come to the stop before its end.
     pub is_exiting: bool,
     /// The calls up to the first execve are the tracer's.
     pub is_starting: bool,
     /// Whether it has the tracer's root directory and mount namespace; `None` until that is asked for.
     pub has_our_root: Cell<Option<bool>>,
-    /// That calls of another ABI are not recorded has been reported.
+    /// The tracer has reported that it does not record the thread's calls of another ABI.
     pub has_foreign_calls: bool,
 }
 

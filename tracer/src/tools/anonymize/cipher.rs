@@ -1,6 +1,6 @@
 //! Hides single values. The cipher is AES-SIV without a nonce: equal values become equal ones, and nothing else shows.
 //!
-//! Strings are padded to 16 bytes before, and numbers have 8, so that lengths tell little. What was hidden is text in the alphabet of
+//! Strings are padded to 16 bytes before, and numbers have 8, so that lengths reveal little. A hidden value is text in the alphabet of
 //! base64url, which has neither the `/` of paths nor the dot of extensions. Content and its hashes stay bytes.
 
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ const PAD: usize = 16;
 const HASH: usize = 16;
 /// Characters of a hidden number: 24 bytes in base64.
 const NUMBER: usize = 32;
-/// Most strings that are remembered, and the longest of them, in bytes.
+/// Maximum number of strings that are cached, and the length of the longest one, in bytes.
 const MAX_KNOWN: usize = 1 << 15;
 const LONGEST_KNOWN: usize = 512;
 /// Longest extension that is kept, in bytes.
@@ -67,7 +67,7 @@ impl Cipher {
         })
     }
 
-    /// A number that is hidden. Results that are errors keep their number, which tells nothing.
+    /// Hides a number. Results that are errors keep their number, which reveals no name or user.
     pub(super) fn hide_number(&mut self, number: u64, is_result: bool) -> Option<Vec<u8>> {
         let signed = number as i64;
         if is_result && (-4095..0).contains(&signed) {
@@ -214,7 +214,7 @@ impl Cipher {
 
 const NO_HEADERS: [&[u8]; 0] = [];
 
-/// A name without its extension, and the extension, if it is one that tells a type: a few letters and digits.
+/// A name without its extension, and the extension, if it looks like a file type: a few letters and digits.
 fn extension(name: &[u8]) -> Option<(&[u8], &[u8])> {
     let dot = name.iter().rposition(|&byte| byte == b'.')?;
     let (stem, extension) = (name.get(..dot)?, name.get(dot + 1..)?);

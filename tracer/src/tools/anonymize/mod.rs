@@ -1,5 +1,5 @@
-//! Hides names, users and other fields of a trace, each with a key of its own, so that the trace can be given away; and shows them again
-//! to those who have the keys.
+//! Hides names, users and other fields of a trace, each with a key of its own, so that the trace can be published; and restores them
+//! with the keys.
 //!
 //! `fields.rs` says which arguments belong to which field, `keys.rs` reads and makes key files, `cipher.rs` hides single values. After
 //! section 2.7 of the paper on Tracefs; `docs/decisions/0071-anonymised-with-aes-siv.md` says what differs.
@@ -77,7 +77,7 @@ pub struct Anonymized {
 const ANONYMIZED: &str = "anonymized";
 /// Name of the pair in the context that says that content was left out.
 const REMOVED: &str = "anonymized.data";
-/// Names in the context that tell nothing of users and files. What is not among them is hidden.
+/// Names in the context that reveal nothing about users and files. All others are hidden.
 const KEPT: [&str; 14] = [
     ANONYMIZED,
     REMOVED,

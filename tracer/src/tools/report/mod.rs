@@ -88,7 +88,7 @@ impl Histogram {
         }
     }
 
-    /// A value at most as many as this share of all are larger than, rounded up to the end of its bucket.
+    /// The quantile `share`, rounded up to the end of its bucket.
     fn quantile(&self, share: f64) -> u64 {
         let wanted = (self.total() as f64 * share).ceil() as u64;
         let mut seen = 0;
@@ -102,7 +102,7 @@ impl Histogram {
     }
 }
 
-/// Most files, processes and kinds of errors; what comes later is counted together.
+/// Maximum number of files, processes and kinds of errors; what comes later is counted together.
 const MAX_NAMES: usize = 1 << 16;
 const OTHERS: &str = "(others)";
 

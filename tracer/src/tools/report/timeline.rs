@@ -10,7 +10,7 @@ pub(super) struct Timeline {
     intervals: Vec<BTreeMap<Box<str>, u64>>,
 }
 
-/// Most intervals.
+/// Maximum number of intervals.
 const MAX: usize = 160;
 /// Length of the intervals of a short trace, in nanoseconds.
 const SHORTEST: u64 = 10_000;

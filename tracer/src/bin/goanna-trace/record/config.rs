@@ -20,7 +20,7 @@ struct Alone {
     tracer: Tracer,
 }
 
-/// Keys of `[tracer.assembly]` and the options they stand for.
+/// Keys of `[tracer.assembly]`, and the options of the command line that they set.
 const ASSEMBLY: [(&str, &str); 4] = [
     ("driver", "--assemble"),
     ("every", "--every"),
@@ -108,7 +108,7 @@ impl File<'_> {
                     let text = self.text_of("filter", value)?;
                     let added = self.option(value, "filter", &[format!("--filter={text}")])?;
                     added.select().map_err(|why| {
-                        // With lines of its own, which show the column.
+                        // The error has several lines, which show the column.
                         let why = why.trim_start_matches("--");
                         message_of_lines(&format!(
                             "{}:{}: {why}",
@@ -234,7 +234,7 @@ impl File<'_> {
     }
 }
 
-/// What clap says, in one line, without usage and hints.
+/// The message of clap in one line, without usage and hints.
 fn reason(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let lines = text.lines().take_while(|line| !line.is_empty());

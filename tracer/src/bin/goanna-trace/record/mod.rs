@@ -66,8 +66,8 @@ pub struct Record {
     pid: Vec<i32>,
     /// Record which pages of files the programs read and write through mappings
     ///
-    /// Of mappings that they make while they are traced. The granularity is a page (4 KiB). When a page was touched is known as a time before which
-    /// that happened: the mapping is looked at before it ends. Needs Linux 6.7.
+    /// Covers mappings that they make while they are traced. The unit is a page (4 KiB). The time of a record is an upper bound: the page was
+    /// touched before it, since a mapping is examined shortly before it ends. Needs Linux 6.7.
     #[arg(long)]
     mmap: bool,
     /// The command and its arguments
@@ -132,7 +132,7 @@ impl Record {
         }
     }
 
-    /// What the traces say of the command.
+    /// The pairs of the context block that describe the command.
     fn context(&self) -> Pairs {
         let mut pairs = context::of_machine();
         for arg in &self.command {
@@ -173,7 +173,7 @@ fn wanted(tracers: &[Tracer]) -> Result<Wanted, Failure> {
     Ok(Wanted::new(filters, data).with_details(details))
 }
 
-/// Ends all traces, whatever becomes of one of them.
+/// Ends all traces, even when one of them fails.
 fn finish(sink: &Several, tracers: &[Tracer]) -> Result<(), Error> {
     let ended = sink.0.iter().map(Pipeline::finish).collect::<Vec<_>>();
     for (summary, tracer) in ended.into_iter().zip(tracers) {

@@ -1,5 +1,5 @@
-//! A tracer: what its filter, assembly and outputs are, as the command line or a section of a configuration file says, and the pipeline
-//! that does it.
+//! A tracer: its filter, assembly and outputs, as the command line or a section of a configuration file describes them, and the pipeline
+//! made of them.
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -33,8 +33,8 @@ pub struct Tracer {
     pub output: PathBuf,
     /// Send the trace to goanna-trace listen at tcp://HOST:PORT or unix:PATH instead of writing a file
     ///
-    /// A connection that breaks is made again, and nothing is lost. When the receiver stays away, 64 MiB of the trace wait for it; then each
-    /// block waits 10 s at most, and --on-error says what happens.
+    /// When the connection breaks, goanna-trace connects again and sends what the receiver does not have yet. Up to 64 MiB of the trace wait for
+    /// a receiver that is slow or gone; then each block waits at most 10 s, and --on-error decides what happens.
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["output", "rotate", "keep", "buffer", "sync_writes"])]
     pub to: Option<Address>,
     /// Record only what the expression selects, as '(uid == 0 && name == "foo") || (gid == 4 && op == open)'
@@ -99,7 +99,7 @@ impl Tracer {
         }
     }
 
-    /// Begins its trace. `context` is what the trace says of the command.
+    /// Begins its trace. `context` describes the command.
     pub fn start(&self, context: Pairs) -> Result<Pipeline, Failure> {
         let assembly: Box<dyn Assembly> = if self.assemble == "aggregate" {
             let period = self
