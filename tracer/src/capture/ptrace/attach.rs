@@ -1,8 +1,8 @@
 //! Attaches to running processes, and detaches from them.
 //!
-//! Each thread is seized, told to stop, and from that stop on it stops at each call. Both this stop and the one for the detachment interrupt
-//! the call that a thread waits in. The kernel restarts most calls by itself; for those that would return EINTR, [`restart_undisturbed`](super::restart::restart_undisturbed) makes
-//! it restart them, too. A wait with a timeout then begins anew.
+//! Each thread is seized and interrupted (PTRACE_INTERRUPT). From that stop on it stops at each call. Both this stop and the one for the
+//! detachment interrupt the call that a thread waits in. The kernel restarts most calls by itself; for those that would return EINTR,
+//! [`restart_undisturbed`](super::restart::restart_undisturbed) makes it restart them, too. A wait with a timeout then starts over.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::thread::Mode;
 use crate::Sink;
 use crate::capture::{CaptureError, Ending, Wanted};
 
-/// How long all threads together are waited for before the snapshot: one that the kernel does not let stop, as a parent in vfork(2), runs on.
+/// How long to wait, for all threads together, before the snapshot. A thread that cannot stop, such as a parent in vfork(2), runs on.
 const ALL_STOP_TRIES: u32 = 200;
 const ALL_STOP_PAUSE: Duration = Duration::from_millis(1);
 

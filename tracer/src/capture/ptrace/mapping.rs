@@ -11,7 +11,7 @@ use crate::select::CallSet;
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
 
-/// The calls that change mappings, or end the life of all.
+/// The calls that change mappings, or end all mappings of a process.
 const CALLS: [i64; 6] = [
     libc::SYS_mmap,
     libc::SYS_munmap,
@@ -41,8 +41,8 @@ pub struct Mapped {
     /// Where in the file it begins.
     pub offset: u64,
     pub file: File,
-    /// Pages that need no report if they are only read: they were mapped already when the watch began, or have been reported. Numbers
-    /// within the file.
+    /// Pages, by number within the file, that need no report if they are only read: they were mapped already when the watch began, or have
+    /// been reported.
     pub known: BTreeSet<u64>,
 }
 
@@ -76,7 +76,7 @@ impl Pages {
 }
 
 impl Mapped {
-    /// Leaves out the part from `start` to `end`; what remains.
+    /// The parts that remain without the range from `start` to `end`.
     fn without(self, start: u64, end: u64) -> Vec<Self> {
         let part = |from: u64, to: u64| {
             let offset = self.offset + (from - self.start);
@@ -106,9 +106,9 @@ impl Mapped {
             .collect()
     }
 
-    /// What was touched since the last look: runs of written pages, and of pages that were only read.
+    /// The pages touched since the last examination: runs of written pages, and of pages that were only read.
     pub fn look(&mut self, watch: &PageWatch) -> Result<[Vec<(u64, u64)>; 2], Errno> {
-        // In this order: a page that is written in between by another thread is reported with the next look.
+        // In this order: a page that another thread writes in between is reported by the next examination.
         let written = self.numbers(&watch.written(self.start, self.end)?);
         let mapped = self.numbers(&watch.mapped(self.start, self.end)?);
         self.known.extend(&written);
@@ -120,7 +120,7 @@ impl Mapped {
     }
 }
 
-/// Runs of successive numbers: the first, and how many.
+/// Runs of successive numbers: the first number, and the length of the run.
 fn runs(numbers: &[u64]) -> Vec<(u64, u64)> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for &number in numbers {
@@ -164,7 +164,7 @@ impl Change {
         CALLS.contains(&nr).then_some(Self { nr, args })
     }
 
-    /// Whether what was touched has to be looked at before the call.
+    /// Whether mappings must be examined before the call.
     pub fn may_end_mappings(self) -> bool {
         self.nr != libc::SYS_mmap || self.is_fixed()
     }

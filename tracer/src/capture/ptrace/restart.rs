@@ -1,12 +1,12 @@
-//! Waits that would return EINTR only because the thread is traced.
+//! Restarts waits that would return EINTR only because the thread is traced.
 
 use goanna_sys::interrupt::{ends_with_eintr, has_effect, is_interrupted};
 use goanna_sys::ptrace::{self, CallStop};
 
 const EINTR: i64 = -(libc::EINTR as i64);
-/// The kernel's own result for what it restarts unless a handler runs.
+/// The kernel's internal result of a call that it restarts unless a signal handler runs (ERESTARTNOHAND).
 const ERESTARTNOHAND: i64 = -514;
-/// All its results by which it restarts calls.
+/// All internal results by which the kernel restarts calls.
 const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
 /// Makes the kernel restart the call of a stopped thread that would return EINTR only because the thread is traced: because of a stop of ours
@@ -23,7 +23,7 @@ pub(super) fn restart_undisturbed(tid: i32, signal: Option<i32>) {
     }
     let stays = match signal {
         None => is_interrupted(tid).unwrap_or(true),
-        // Each signal would begin a timeout anew.
+        // Each signal would restart a timeout.
         Some(signal) => has_effect(tid, signal).unwrap_or(true) || !waits_for_ever(nr, &regs),
     };
     if !stays {
@@ -33,7 +33,7 @@ pub(super) fn restart_undisturbed(tid: i32, signal: Option<i32>) {
     }
 }
 
-/// Whether a wait surely has no timeout.
+/// Whether a waiting call certainly has no timeout.
 fn waits_for_ever(nr: u32, regs: &libc::user_regs_struct) -> bool {
     match i64::from(nr) {
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait => (regs.r10 as i32) < 0,
