@@ -12,9 +12,13 @@ use std::time::Duration;
 
 use amino_txn::{Changes, EngineKind, Error, Options, Records, Store};
 use common::{ENGINES, all, copy_dir, options};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::{Uid, chown, geteuid, setuid};
 
 const STORE: &str = "AMINO_TXN_TEST_STORE";
 const ENGINE: &str = "AMINO_TXN_TEST_ENGINE";
+const NO_THREADS: &str = "AMINO_TXN_TEST_NO_THREADS";
+const NOBODY: u32 = 65534;
 
 fn change(number: u32) -> Changes {
     let mut changes = Changes::new();
@@ -116,6 +120,45 @@ fn a_store_in_use_says_by_whom() {
         .unwrap()
         .close()
         .unwrap();
+}
+
+/// No test by itself: the process that the next test starts. It can start no more threads, and closes its store.
+#[test]
+fn child_without_threads() {
+    let Some(path) = std::env::var_os(NO_THREADS) else {
+        return;
+    };
+    if geteuid().is_root() {
+        // The limit does not hold for root.
+        chown(Path::new(&path), Some(Uid::from_raw(NOBODY)), None).unwrap();
+        setuid(Uid::from_raw(NOBODY)).unwrap();
+    }
+    let store = Store::open(&Path::new(&path).join("s"), options(EngineKind::Sled)).unwrap();
+    store.submit(&store.enter(), change(1)).unwrap();
+    store.sync().unwrap();
+    let (_, hard) = getrlimit(Resource::RLIMIT_NPROC).unwrap();
+    setrlimit(Resource::RLIMIT_NPROC, 0, hard).unwrap();
+    let error = store.close().unwrap_err().to_string();
+    assert!(error.contains("start a thread"), "{error}");
+    assert!(!error.contains("panic"), "{error}");
+}
+
+/// A thread that sled writes by could not be started; that was a panic in the committer.
+#[test]
+fn sled_without_threads_stops_the_store_and_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "child_without_threads", "--nocapture"]);
+    assert!(
+        child
+            .env(NO_THREADS, dir.path())
+            .status()
+            .unwrap()
+            .success()
+    );
+    let store = Store::open(&dir.path().join("s"), options(EngineKind::Sled)).unwrap();
+    assert!(store.get(b"Plast").unwrap().is_some());
+    store.close().unwrap();
 }
 
 /// Who comes while it is being made finds a store, or its holder; never something else.

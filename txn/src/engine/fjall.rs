@@ -24,6 +24,7 @@ use lsm_tree::Guard;
 use nix::unistd::{Whence, lseek};
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
 
+use super::guard::open_files;
 use super::{Engine, Entry, Files, Snapshot, archive, files, visible_from};
 use crate::changes::is_empty_range;
 use crate::space::Disk;
@@ -305,19 +306,19 @@ fn check_archives(dir: &Path) -> Result<(), Error> {
 
 fn open(dir: &Path) -> Result<Opened, Error> {
     check_archives(dir)?;
-    let opening = |why| cannot_open(dir, why);
     // Our log already holds what the journal would lose, so it is not compressed, and the store syncs it.
     let builder = Database::builder(dir)
         .manual_journal_persist(true)
         .worker_threads(WORKERS)
-        .cache_size(CACHE_BYTES);
-    let database = builder
-        .journal_compression(CompressionType::None)
-        .open()
-        .map_err(opening)?;
-    let options = || KeyspaceCreateOptions::default().manual_journal_persist(true);
-    let entries = database.keyspace(KEYSPACE, options).map_err(opening)?;
-    Ok(Opened { database, entries })
+        .cache_size(CACHE_BYTES)
+        .journal_compression(CompressionType::None);
+    let opened = open_files("fjall", dir, move || {
+        let database = builder.open()?;
+        let options = || KeyspaceCreateOptions::default().manual_journal_persist(true);
+        let entries = database.keyspace(KEYSPACE, options)?;
+        Ok(Opened { database, entries })
+    })?;
+    opened.map_err(|why| cannot_open(dir, why))
 }
 
 impl FjallEngine {

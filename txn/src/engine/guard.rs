@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::{Arc, Once, OnceLock, mpsc};
 use std::thread;
 
@@ -33,7 +34,6 @@ const UNKNOWN: &str = "for an unknown reason";
 
 /// An engine whose panics are errors.
 pub(super) struct Guarded {
-    name: &'static str,
     /// `None` only while it is dropped.
     engine: Option<Box<dyn Engine>>,
     panicked: Panicked,
@@ -43,6 +43,7 @@ pub(super) struct Guarded {
 #[derive(Clone)]
 struct Panicked {
     engine: &'static str,
+    dir: Arc<Path>,
     why: Arc<OnceLock<Box<str>>>,
 }
 
@@ -50,12 +51,16 @@ impl Panicked {
     /// Fails if there was a panic.
     fn check(&self, what: &'static str) -> Result<(), Error> {
         let why = self.why.get();
-        why.map_or(Ok(()), |why| Err(error(self.engine, what, why)))
+        why.map_or(Ok(()), |why| Err(self.error(what, why)))
     }
 
     fn set(&self, what: &'static str, why: String) -> Error {
         let why = self.why.get_or_init(|| why.into());
-        error(self.engine, what, why)
+        self.error(what, why)
+    }
+
+    fn error(&self, what: &'static str, why: &str) -> Error {
+        error(self.engine, &self.dir, what, why)
     }
 }
 
@@ -64,25 +69,31 @@ fn of(engine: &dyn Engine) -> &dyn Files {
     engine.files().unwrap_or(&NoFiles)
 }
 
-/// Opens an engine by `open`.
+/// Opens an engine by `open`, which calls [`open_files`] for what the engine's library opens.
 pub(super) fn open<E: Engine + 'static>(
     name: &'static str,
-    open: impl FnOnce() -> Result<E, Error> + Send + 'static,
+    dir: &Path,
+    open: impl FnOnce() -> Result<E, Error>,
 ) -> Result<Box<dyn Engine>, Error> {
-    let opened = halt_at_panic(open).map_err(|source| Error::Io {
-        what: "start a thread for",
-        path: name.into(),
-        source,
-    })?;
-    let opened = opened.map_err(|why| error(name, "open its files", &why))??;
+    let opened = catch(open).map_err(|why| error(name, dir, "open its files", &why))??;
     Ok(Box::new(Guarded {
-        name,
         engine: Some(Box::new(opened)),
         panicked: Panicked {
             engine: name,
+            dir: dir.into(),
             why: Arc::default(),
         },
     }))
+}
+
+/// Opens the files in `dir` by `open`, a function of the library of `engine`, for the first time or again. A panic in it is an error.
+pub(super) fn open_files<T: Send + 'static>(
+    engine: &'static str,
+    dir: &Path,
+    open: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
+    let opened = halt_at_panic(open).map_err(Error::io("start a thread for", dir))?;
+    opened.map_err(|why| error(engine, dir, "open its files", &why))
 }
 
 /// The result of `call`, or the message of its panic. `call` runs on a thread of its own, which stops forever where it panics.
@@ -108,11 +119,16 @@ fn halt_at_panic<T: Send + 'static>(
 
 /// The result of `call`, or the words of its panic.
 fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+    inside(call).map_err(|panic| words(&*panic))
+}
+
+/// The result of `call`, or its panic, of which nothing is printed. For a thread that calls an engine for another one.
+pub(super) fn inside<T>(call: impl FnOnce() -> T) -> thread::Result<T> {
     keep_quiet();
     let outer = INSIDE.replace(true);
     let result = catch_unwind(AssertUnwindSafe(call));
     INSIDE.set(outer);
-    result.map_err(|panic| words(&*panic))
+    result
 }
 
 fn words(panic: &(dyn Any + Send)) -> String {
@@ -140,11 +156,11 @@ fn keep_quiet() {
     });
 }
 
-fn error(engine: &'static str, what: &'static str, why: &str) -> Error {
+fn error(engine: &'static str, dir: &Path, what: &'static str, why: &str) -> Error {
     Error::Engine {
         engine,
         what,
-        why: format!("it panicked: {why}"),
+        why: format!("it panicked in {}: {why}", dir.display()),
     }
 }
 
@@ -156,16 +172,19 @@ impl Guarded {
     ) -> Result<T, Error> {
         self.panicked.check(what)?;
         let Some(engine) = &self.engine else {
-            return Err(error(self.name, what, "it is closed"));
+            return Err(self.panicked.error(what, "it is closed"));
         };
         catch(|| call(&**engine)).unwrap_or_else(|why| Err(self.panicked.set(what, why)))
     }
 }
 
 impl Drop for Guarded {
+    /// Closes the engine on a thread that halts where it panics: an engine that has panicked may panic twice more when it is closed,
+    /// and the second of these aborts the process.
     fn drop(&mut self) {
         let engine = self.engine.take();
-        let _ = catch(|| drop(engine));
+        // This thread closes it if no other one can be started.
+        let _ = catch(|| halt_at_panic(|| drop(engine)));
     }
 }
 
@@ -310,5 +329,123 @@ impl Iterator for GuardedRange<'_> {
                 Some(Err(self.panicked.set("read a range", why)))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::super::memory::MemoryEngine;
+    use super::*;
+
+    const CHILD: &str = "AMINO_TXN_TEST_BROKEN_ENGINE";
+    const DIR: &str = "/store/engine";
+
+    /// Panics when it is dropped, as a database with a poisoned lock does.
+    struct Poisoned;
+
+    impl Drop for Poisoned {
+        fn drop(&mut self) {
+            panic!("poisoned");
+        }
+    }
+
+    /// An engine that panics in each call, and twice when it is closed.
+    struct Broken(Poisoned, Poisoned);
+
+    impl Engine for Broken {
+        fn get(&self, _key: &[u8]) -> Result<Option<Bytes>, Error> {
+            panic!("no such table");
+        }
+
+        fn snapshot(&self) -> Result<Box<dyn Snapshot>, Error> {
+            MemoryEngine::default().snapshot()
+        }
+
+        fn apply(&self, _changes: &Changes, _applied: &[u8]) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn checkpoint(
+            &self,
+            _last: bool,
+            _publish: &mut dyn FnMut(Vec<FileSum>) -> Result<(), Error>,
+        ) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn applied(&self) -> Result<Option<Bytes>, Error> {
+            Ok(None)
+        }
+
+        fn is_persistent(&self) -> bool {
+            false
+        }
+
+        fn files(&self) -> Option<&dyn Files> {
+            Some(self)
+        }
+    }
+
+    impl Files for Broken {
+        fn reopen(&self) -> Result<(), Error> {
+            open_files("broken", Path::new(DIR), || {
+                let _half_open = Poisoned;
+                panic!("no such version");
+            })
+        }
+
+        fn room(&self, _pending: u64) -> u64 {
+            0
+        }
+
+        fn room_of_one(&self) -> u64 {
+            0
+        }
+
+        fn reclaim(&self, _available: u64) -> Result<bool, Error> {
+            Ok(false)
+        }
+
+        fn size_on_disk(&self) -> Result<u64, Error> {
+            Ok(0)
+        }
+    }
+
+    /// No test by itself: the process that the next test starts.
+    #[test]
+    fn child_with_a_broken_engine() {
+        if std::env::var_os(CHILD).is_none() {
+            return;
+        }
+        let open = || Ok(Broken(Poisoned, Poisoned));
+        let engine = super::open("broken", Path::new(DIR), open).unwrap();
+        println!("{}", engine.files().unwrap().reopen().unwrap_err());
+        println!("{}", engine.get(b"a").unwrap_err());
+        drop(engine);
+        println!("closed");
+        // A halted thread holds std's lock on the panic hook, which the end of a test executable takes.
+        std::process::exit(0);
+    }
+
+    /// When an engine panicked while it was opened again, what was half open panicked a second time, and that aborted the process. The
+    /// same happened when an engine that had panicked was closed.
+    #[test]
+    fn an_engine_that_panics_again_while_it_is_cleaned_up_is_an_error_that_names_the_store() {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args([
+            "--exact",
+            "engine::guard::tests::child_with_a_broken_engine",
+            "--nocapture",
+        ]);
+        let ended = child.env(CHILD, "").output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stdout);
+        assert!(ended.status.success(), "{ended:?}");
+        for why in ["no such version", "no such table"] {
+            let line = said.lines().find(|line| line.contains(why)).unwrap();
+            assert!(line.contains(DIR), "{line}");
+        }
+        assert!(said.contains("closed"), "{said}");
     }
 }

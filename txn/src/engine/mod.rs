@@ -70,16 +70,13 @@ impl EngineKind {
     /// files that are not as they were then are an error, and what came after it may be dropped.
     pub fn open(self, dir: &Path, files: Option<&[FileSum]>) -> Result<Box<dyn Engine>, Error> {
         let name = self.name();
-        let (dir, files) = (dir.to_owned(), files.map(<[_]>::to_vec));
         match self {
-            Self::Fjall => guard::open(name, move || {
-                fjall::FjallEngine::open(&dir, files.as_deref())
-            }),
+            Self::Fjall => guard::open(name, dir, || fjall::FjallEngine::open(dir, files)),
             #[cfg(feature = "sled")]
-            Self::Sled => guard::open(name, move || sled::SledEngine::open(&dir, files.as_deref())),
+            Self::Sled => guard::open(name, dir, || sled::SledEngine::open(dir, files)),
             #[cfg(not(feature = "sled"))]
             Self::Sled => Err(Error::NotBuiltIn { engine: name }),
-            Self::Memory => guard::open(name, || Ok(memory::MemoryEngine::default())),
+            Self::Memory => guard::open(name, dir, || Ok(memory::MemoryEngine::default())),
         }
     }
 }

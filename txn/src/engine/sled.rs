@@ -15,6 +15,7 @@
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::ops::Bound;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
@@ -27,6 +28,7 @@ use bytes::Bytes;
 use goanna_sys::withdraw::withdraw_writing;
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 
+use super::guard::{inside, open_files};
 use super::overlaid::Overlaid;
 use super::{Engine, Entry, Files, Snapshot, tree, visible_from};
 use crate::changes::is_empty_range;
@@ -180,6 +182,14 @@ fn error(what: &'static str) -> impl Fn(sled::Error) -> Error {
     }
 }
 
+fn closed(what: &'static str) -> Error {
+    Error::Engine {
+        engine: "sled",
+        what,
+        why: "it is closed".to_owned(),
+    }
+}
+
 fn owned(value: &sled::IVec) -> Bytes {
     Bytes::copy_from_slice(value)
 }
@@ -200,7 +210,7 @@ fn open_database(dir: &Path) -> Result<sled::Db, Error> {
         .segment_size(segment_size(dir))
         .cache_capacity(CACHE_BYTES)
         .flush_every_ms(None);
-    config.open().map_err(|why| match why {
+    open_files("sled", dir, move || config.open())?.map_err(|why| match why {
         sled::Error::Io(source) => Error::Io {
             what: "open the engine in",
             path: dir.to_owned(),
@@ -213,10 +223,10 @@ fn open_database(dir: &Path) -> Result<sled::Db, Error> {
     })
 }
 
-/// Writes `recent` to the files of `database`.
-fn write(database: &sled::Db, recent: &Recent) -> Result<(), Error> {
+/// Writes `recent` to the files of `database`, as [`write_by`] does.
+fn write(database: &sled::Db, recent: &Recent) -> Result<Result<(), Error>, Error> {
     let Some(applied) = &recent.applied else {
-        return Ok(());
+        return Ok(Ok(()));
     };
     write_by(database, || {
         // Not as sled's batch, which blocks all other operations: no reader sees a part of it, and no crash leaves one.
@@ -230,25 +240,28 @@ fn write(database: &sled::Db, recent: &Recent) -> Result<(), Error> {
     })
 }
 
-/// Has `put` change `database`, and returns when that is in its files.
+/// Makes `put` change `database`, and returns when the changes are in its files. Fails without a change when there is no thread to
+/// do so; the inner result tells whether the change was made.
 fn write_by(
     database: &sled::Db,
     put: impl FnOnce() -> sled::Result<()> + Send,
-) -> Result<(), Error> {
+) -> Result<Result<(), Error>, Error> {
     let (done, ended) = mpsc::channel();
-    let written = thread::scope(|scope| {
-        scope.spawn(move || done.send(put().and_then(|()| database.flush())));
+    let change = move || done.send(inside(|| put().and_then(|()| database.flush())));
+    thread::scope(|scope| {
+        let writer = thread::Builder::new().name("sled-write".to_owned());
+        let spawned = writer.spawn_scoped(scope, change);
+        spawned.map_err(Error::io("start a thread for", Path::new(DB)))?;
         loop {
             match ended.recv_timeout(WRITE_PAUSE) {
                 // sled does not always wake a thread that waits for a write which fails. A change by another thread does.
                 Err(RecvTimeoutError::Timeout) => drop(database.remove(ABSENT)),
-                ended => return ended.ok(),
+                Err(RecvTimeoutError::Disconnected) => return Ok(Err(closed("write a batch"))),
+                Ok(Ok(written)) => return Ok(written.map(drop).map_err(error("write a batch"))),
+                Ok(Err(panic)) => resume_unwind(panic),
             }
         }
-    });
-    // Without a result the thread panicked, and so has the scope.
-    let written = written.unwrap_or(Ok(0));
-    written.map(drop).map_err(error("write a batch"))
+    })
 }
 
 /// Makes the directory `to` a database of `live` bytes with the entries of `from`.
@@ -262,6 +275,7 @@ fn rewrite(from: &sled::Db, to: &Path, live: u64) -> Result<(), Error> {
             }
             Ok(())
         })
+        .flatten()
     });
     match written {
         Ok(()) => close(to, database),
@@ -276,7 +290,7 @@ fn grown(bytes: u64) -> u64 {
 
 /// Returns when no thread of sled has the files any more, and they are on disk.
 fn close(dir: &Path, database: sled::Db) -> Result<(), Error> {
-    if let Err(error) = write_by(&database, || Ok(())) {
+    if let Err(error) = write_by(&database, || Ok(()))? {
         abandon(dir, database)?;
         return Err(error);
     }
@@ -383,11 +397,7 @@ impl Copies {
     fn opened(&self) -> Result<MappedRwLockReadGuard<'_, Opened>, Error> {
         RwLockReadGuard::try_map(self.opened.read_recursive(), Option::as_ref).map_err(|_| {
             match *self.rest.lock() {
-                Rest::Both => Error::Engine {
-                    engine: "sled",
-                    what: "be used",
-                    why: "it is closed".to_owned(),
-                },
+                Rest::Both => closed("be used"),
                 _ => Error::NoSpace,
             }
         })
@@ -476,7 +486,7 @@ impl SledEngine {
         self.allocate()?;
         let opened = self.opened()?;
         self.keep_former(&recent, &opened)?;
-        let written = write(&opened.database, &recent);
+        let written = write(&opened.database, &recent)?;
         drop((opened, recent));
         if written.is_err() {
             self.lose()?;
@@ -499,7 +509,7 @@ impl SledEngine {
             tree::overwrite_tree(&self.dir, rested.name(), side.name())?;
         }
         let opened = Opened::new(&self.dir, side)?;
-        if !by_copying && let Err(error) = write(&opened.database, recent) {
+        if !by_copying && let Err(error) = write(&opened.database, recent)? {
             abandon(&self.copy(side), opened.database)?;
             return Err(error);
         }
