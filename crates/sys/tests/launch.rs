@@ -14,14 +14,15 @@ use common::{everyone, filter, launch_self, launch_shell, tracee_role};
 use goanna_sys::Errno;
 use goanna_sys::filter::Insn;
 use goanna_sys::launch::{Launch, LaunchError, launch};
-use goanna_sys::ptrace::{Options, Status, cont, seize, wait};
+use goanna_sys::ptrace::{Event, Options, Status, Stopped, seize, wait};
 use goanna_sys::{limits, stat};
 
 /// Waits for the only child's end.
 fn end() -> Status {
-    let (_, status) = wait(0).unwrap().unwrap();
-    assert!(status.is_end(), "{status:?}");
-    status
+    match wait(0).unwrap().unwrap() {
+        Event::Ended { status, .. } => status,
+        Event::Stopped(stopped, status) => panic!("{stopped:?}: {status:?}"),
+    }
 }
 
 fn program(path: &std::ffi::CStr) -> Launch {
@@ -191,14 +192,15 @@ fn proc_line(pid: i32, file: &str, key: &str) -> String {
 }
 
 /// Seizes, lets go and returns at the stop after execve.
-fn to_exec(request: &Launch) -> i32 {
+fn to_exec(request: &Launch) -> Stopped {
     let launched = launch(request).unwrap();
     let pid = launched.pid;
     seize(pid, Options::MONITOR).unwrap();
     launched.go().unwrap();
-    let (tid, status) = wait(0).unwrap().unwrap();
-    assert_eq!((tid, status), (pid, Status::Exec { former_tid: pid }));
-    pid
+    match wait(0).unwrap().unwrap() {
+        Event::Stopped(stopped, Status::Exec { former_tid }) if former_tid == pid => stopped,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn procfs_thread_mask() -> u64 {
@@ -222,13 +224,13 @@ fn signals_are_as_the_caller_found_them() {
             libc::sigaddset(&raw mut mask, libc::SIGUSR1);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut());
         }
-        let pid = to_exec(&program(c"/bin/true"));
-        let set = |key| u64::from_str_radix(&proc_line(pid, "status", key), 16).unwrap();
+        let stopped = to_exec(&program(c"/bin/true"));
+        let set = |key| u64::from_str_radix(&proc_line(stopped.tid(), "status", key), 16).unwrap();
         let bit = |signal: i32| 1u64 << (signal - 1);
         assert_eq!(set("SigBlk:"), bit(libc::SIGUSR1));
         assert_eq!(set("SigIgn:") & 0x7fff_ffff, bit(libc::SIGHUP));
-        assert_eq!(proc_line(pid, "status", "NoNewPrivs:"), "1");
-        cont(pid, 0).unwrap();
+        assert_eq!(proc_line(stopped.tid(), "status", "NoNewPrivs:"), "1");
+        stopped.cont(0).unwrap();
         assert_eq!(end(), Status::Exited(0));
         let own = procfs_thread_mask();
         assert_eq!(own, bit(libc::SIGUSR1), "launching leaves our mask alone");
@@ -248,10 +250,10 @@ fn programs_keep_the_inherited_limit_on_descriptors() {
         let raised = limits::raise_nofile().unwrap();
         assert!(raised > 333);
         assert_eq!(limits::raise_nofile(), Ok(raised));
-        let pid = to_exec(&program(c"/bin/true"));
-        let limit = proc_line(pid, "limits", "Max open files");
+        let stopped = to_exec(&program(c"/bin/true"));
+        let limit = proc_line(stopped.tid(), "limits", "Max open files");
         assert_eq!(limit.split_whitespace().next(), Some("333"));
-        cont(pid, 0).unwrap();
+        stopped.cont(0).unwrap();
         assert_eq!(end(), Status::Exited(0));
     });
 }
@@ -259,19 +261,20 @@ fn programs_keep_the_inherited_limit_on_descriptors() {
 #[test]
 fn reads_the_limit_on_file_sizes() {
     everyone("reads_the_limit_on_file_sizes", || {
-        let pid = to_exec(&launch_shell("ulimit -f 8; /bin/true", vec![], false));
-        assert_eq!(limits::prlimit_fsize(pid), Ok(u64::MAX));
-        let mut tid = pid;
+        let mut stopped = to_exec(&launch_shell("ulimit -f 8; /bin/true", vec![], false));
+        assert_eq!(limits::prlimit_fsize(stopped.tid()), Ok(u64::MAX));
         loop {
-            cont(tid, 0).unwrap();
-            let (next, status) = wait(0).unwrap().unwrap();
-            tid = next;
+            stopped.cont(0).unwrap();
+            let status;
+            (stopped, status) = match wait(0).unwrap().unwrap() {
+                Event::Stopped(stopped, status) => (stopped, status),
+                ended => panic!("{ended:?}"),
+            };
             if matches!(status, Status::Exec { .. }) {
                 break;
             }
-            assert!(!status.is_end(), "{status:?}");
         }
-        let unit = limits::prlimit_fsize(tid).unwrap() / 8;
+        let unit = limits::prlimit_fsize(stopped.tid()).unwrap() / 8;
         assert!(unit == 512 || unit == 1024, "{unit}");
         assert_eq!(limits::prlimit_fsize(i32::MAX), Err(Errno::ESRCH));
     });

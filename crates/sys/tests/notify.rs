@@ -14,7 +14,7 @@ use std::sync::mpsc;
 use common::{everyone, filter, launch_self, tracee_role};
 use goanna_sys::launch::launch;
 use goanna_sys::notify::{Listener, Notification, Ready, Reply};
-use goanna_sys::ptrace::{Options, Status, cont, seize, wait};
+use goanna_sys::ptrace::{Event, Options, Status, seize, wait};
 use goanna_sys::{Errno, memfile};
 
 /// The call the tests trap; programs hardly use it.
@@ -50,19 +50,17 @@ fn trace(name: &str, answer: impl Fn(&Listener, Notification) + Send + 'static) 
     launched.go().unwrap();
     let mut seccomp_stops = 0;
     let status = loop {
-        let (tid, status) = wait(0).unwrap().unwrap();
-        match status {
-            Status::Exited(_) | Status::Signaled { .. } if tid == pid => break status,
-            Status::Seccomp => seccomp_stops += 1,
-            _ => {}
-        }
+        let (stopped, status) = match wait(0).unwrap().unwrap() {
+            Event::Stopped(stopped, status) => (stopped, status),
+            Event::Ended { tid, status } if tid == pid => break status,
+            Event::Ended { .. } => continue,
+        };
         let signal = match status {
             Status::SignalDelivery(signal) => signal,
             _ => 0,
         };
-        if !status.is_end() {
-            cont(tid, signal).unwrap();
-        }
+        seccomp_stops += u32::from(status == Status::Seccomp);
+        stopped.cont(signal).unwrap();
     };
     assert_eq!(seccomp_stops, 1, "the launching execve");
     let ready = at_end.recv_timeout(std::time::Duration::from_secs(5));

@@ -11,10 +11,7 @@ mod common;
 use common::{everyone, filter, launch_self, launch_shell, tracee_role};
 use goanna_sys::Errno;
 use goanna_sys::launch::{Launch, launch};
-use goanna_sys::ptrace::{
-    Event, How, Options, Status, cont, cont_syscall, get_regs, interrupt, listen, seize, set_regs,
-    wait, wait_any,
-};
+use goanna_sys::ptrace::{Event, How, Options, Status, Stopped, interrupt, seize, wait};
 
 fn start(request: &Launch) -> i32 {
     let launched = launch(request).unwrap();
@@ -28,7 +25,7 @@ fn start(request: &Launch) -> i32 {
 fn run() -> Vec<(i32, Status)> {
     let mut seen = Vec::new();
     loop {
-        match wait_any() {
+        match wait(0).map(Option::unwrap) {
             Ok(Event::Stopped(stopped, status)) => {
                 seen.push((stopped.tid(), status));
                 let signal = match status {
@@ -46,8 +43,21 @@ fn run() -> Vec<(i32, Status)> {
     }
 }
 
-fn next() -> (i32, Status) {
-    wait(0).unwrap().unwrap()
+/// Waits for a stop of thread `tid`.
+fn stop(tid: i32, expected: Status) -> Stopped {
+    match wait(0).unwrap().unwrap() {
+        Event::Stopped(stopped, status) => {
+            assert_eq!((stopped.tid(), status), (tid, expected));
+            stopped
+        }
+        Event::Ended { tid, status } => panic!("{tid} has ended: {status:?}"),
+    }
+}
+
+/// Waits for the end of thread `tid`.
+fn end(tid: i32, status: Status) {
+    let ended = Event::Ended { tid, status };
+    assert_eq!(wait(0), Ok(Some(ended)));
 }
 
 #[test]
@@ -111,13 +121,13 @@ fn signals_are_seen_and_can_be_dropped() {
     everyone("signals_are_seen_and_can_be_dropped", || {
         let script = "trap 'exit 7' USR1; kill -TERM $$; kill -USR1 $$; exit 1";
         let pid = start(&launch_shell(script, vec![], false));
-        assert_eq!(next(), (pid, Status::Exec { former_tid: pid }));
-        cont(pid, 0).unwrap();
-        assert_eq!(next(), (pid, Status::SignalDelivery(libc::SIGTERM)));
-        cont(pid, 0).unwrap();
-        assert_eq!(next(), (pid, Status::SignalDelivery(libc::SIGUSR1)));
-        cont(pid, libc::SIGUSR1).unwrap();
-        assert_eq!(next(), (pid, Status::Exited(7)));
+        let executed = Status::Exec { former_tid: pid };
+        stop(pid, executed).cont(0).unwrap();
+        let term = Status::SignalDelivery(libc::SIGTERM);
+        stop(pid, term).cont(0).unwrap();
+        let usr1 = Status::SignalDelivery(libc::SIGUSR1);
+        stop(pid, usr1).cont(libc::SIGUSR1).unwrap();
+        end(pid, Status::Exited(7));
     });
 }
 
@@ -125,23 +135,19 @@ fn signals_are_seen_and_can_be_dropped() {
 fn a_group_stop_lasts_until_sigcont() {
     everyone("a_group_stop_lasts_until_sigcont", || {
         let pid = start(&launch_shell("kill -STOP $$; exit 3", vec![], false));
-        assert_eq!(next(), (pid, Status::Exec { former_tid: pid }));
-        cont(pid, 0).unwrap();
-        assert_eq!(next(), (pid, Status::SignalDelivery(libc::SIGSTOP)));
-        cont(pid, libc::SIGSTOP).unwrap();
-        let (_, status) = next();
-        assert_eq!(status, Status::GroupStop(libc::SIGSTOP));
+        let executed = Status::Exec { former_tid: pid };
+        stop(pid, executed).cont(0).unwrap();
+        let delivery = Status::SignalDelivery(libc::SIGSTOP);
+        stop(pid, delivery).cont(libc::SIGSTOP).unwrap();
+        let status = Status::GroupStop(libc::SIGSTOP);
         assert!(status.is_group_stop() && !Status::EventStop.is_group_stop());
-        listen(pid).unwrap();
+        stop(pid, status).listen().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(30));
         assert_eq!(wait(libc::WNOHANG), Ok(None), "stays stopped");
         // SAFETY: our tracee.
         unsafe { libc::kill(pid, libc::SIGCONT) };
-        assert_eq!(next(), (pid, Status::EventStop));
-        let seen = {
-            cont(pid, 0).unwrap();
-            run()
-        };
+        stop(pid, Status::EventStop).cont(0).unwrap();
+        let seen = run();
         assert_eq!(seen.last(), Some(&(pid, Status::Exited(3))));
     });
 }
@@ -150,19 +156,19 @@ fn a_group_stop_lasts_until_sigcont() {
 fn interrupts_a_running_tracee() {
     everyone("interrupts_a_running_tracee", || {
         let pid = start(&launch_shell("while :; do :; done", vec![], false));
-        assert_eq!(next(), (pid, Status::Exec { former_tid: pid }));
+        let stopped = stop(pid, Status::Exec { former_tid: pid });
         assert_eq!(interrupt(pid), Ok(()), "stopped already: remembered");
-        cont(pid, 0).unwrap();
-        assert_eq!(next(), (pid, Status::EventStop));
-        cont(pid, 0).unwrap();
-        assert_eq!(get_regs(pid).unwrap_err(), Errno::ESRCH, "it runs");
+        stopped.cont(0).unwrap();
+        stop(pid, Status::EventStop).cont(0).unwrap();
+        let running = Stopped::recover(pid);
+        assert_eq!(running.regs().unwrap_err(), Errno::ESRCH, "it runs");
         // SAFETY: our tracee.
         unsafe { libc::kill(pid, libc::SIGKILL) };
         let killed = Status::Signaled {
             signal: libc::SIGKILL,
             core: false,
         };
-        assert_eq!(next(), (pid, killed));
+        end(pid, killed);
         assert_eq!(seize(pid, Options::MONITOR), Err(Errno::ESRCH));
     });
 }
@@ -182,26 +188,29 @@ fn a_call_can_be_skipped_or_watched_to_its_exit() {
         let pid = start(&launch_self(NAME, "tracee", traced, false));
         let mut stops = 0;
         let status = loop {
-            let (tid, status) = next();
-            if status.is_end() && tid == pid {
-                break status;
+            let (stopped, status) = match wait(0).unwrap().unwrap() {
+                Event::Stopped(stopped, status) => (stopped, status),
+                Event::Ended { tid, status } if tid == pid => break status,
+                Event::Ended { .. } => continue,
+            };
+            if status != Status::Seccomp {
+                stopped.cont(0).unwrap();
+                continue;
             }
-            if status == Status::Seccomp {
-                stops += 1;
-                let mut regs = get_regs(tid).unwrap();
-                assert_eq!(regs.orig_rax, libc::SYS_getpgid as u64);
-                if regs.rdi == 1 {
-                    regs.orig_rax = u64::MAX;
-                    regs.rax = 123;
-                    set_regs(tid, &regs).unwrap();
-                } else {
-                    cont_syscall(tid, 0).unwrap();
-                    assert_eq!(next(), (tid, Status::SyscallStop));
-                    assert!(get_regs(tid).unwrap().rax.cast_signed() > 0);
-                }
-            }
-            if !status.is_end() {
-                cont(tid, 0).unwrap();
+            stops += 1;
+            let mut regs = stopped.regs().unwrap();
+            assert_eq!(regs.orig_rax, libc::SYS_getpgid as u64);
+            if regs.rdi == 1 {
+                regs.orig_rax = u64::MAX;
+                regs.rax = 123;
+                stopped.set_regs(&regs).unwrap();
+                stopped.cont(0).unwrap();
+            } else {
+                let tid = stopped.tid();
+                stopped.cont_syscall(0).unwrap();
+                let stopped = stop(tid, Status::SyscallStop);
+                assert!(stopped.regs().unwrap().rax.cast_signed() > 0);
+                stopped.cont(0).unwrap();
             }
         };
         assert_eq!((status, stops), (Status::Exited(0), 2));

@@ -223,7 +223,8 @@ fn memory_files_stand_in_for_refused_calls() {
             ]);
             let request = launch_self(NAME, "refused", refuse, false);
             let _report = launch(&request).unwrap().go().unwrap();
-            assert!(matches!(wait(0), Ok(Some((_, Status::Exited(0))))));
+            let status = wait(0).unwrap().map(|ended| ended.status());
+            assert_eq!(status, Some(Status::Exited(0)));
         }
     });
 }

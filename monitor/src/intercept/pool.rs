@@ -270,8 +270,8 @@ fn park(
     notification: &Notification,
     waiting: Arc<Waiting>,
 ) {
-    let stopped = None;
-    let park = Park { waiting, stopped };
+    let at_stop = None;
+    let park = Park { waiting, at_stop };
     monitor.mailbox.post(Message::Park(Box::new(park)));
     // It fails where the caller has died.
     let _ = listener.reply(notification.id, Reply::Value(-ERESTARTNOINTR));

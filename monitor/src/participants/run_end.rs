@@ -16,7 +16,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use goanna_sys::procfs;
-use goanna_sys::ptrace::{self, SignalOrigin};
+use goanna_sys::ptrace::{SignalOrigin, Stopped};
 use parking_lot::Mutex;
 
 use crate::process::living::Alive;
@@ -100,13 +100,14 @@ impl Ending {
         }
     }
 
-    /// `signal` is about to be delivered to thread `tid`, which is stopped for that.
-    pub fn deliver(&self, tid: i32, signal: i32, alive: &Alive) {
+    /// `signal` is about to be delivered to the thread, which is stopped for that.
+    pub fn deliver(&self, stopped: &Stopped, signal: i32, alive: &Alive) {
         if !self.is_transaction || self.state.lock().ended.is_none() {
             return;
         }
         // A thread that was killed meanwhile has nothing to tell.
-        let (Ok(origin), Ok(status)) = (ptrace::signal_origin(tid), procfs::status(tid)) else {
+        let (Ok(origin), Ok(status)) = (stopped.signal_origin(), procfs::status(stopped.tid()))
+        else {
             return;
         };
         let mut state = self.state.lock();

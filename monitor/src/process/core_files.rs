@@ -8,7 +8,7 @@
 //! While two processes dump into one directory at the same time, the first one's file may not be told from the other one's,
 //! which is not complete. So the last of them moves all files.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::{self, File, Permissions};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
@@ -16,7 +16,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use goanna_sys::{cred, interrupt, ptrace};
+use goanna_sys::ptrace::{Options, Stopped};
+use goanna_sys::{cred, interrupt};
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{
     Caller, Errno, FsError, Native, OpenFile, Opened, Place, Result, WritePosition, escape, ops,
@@ -67,12 +68,13 @@ pub struct CoreFile {
 pub struct CoreFiles {
     dumps: HashMap<i32, Dump>,
     /// Threads that wait at their exit.
-    held: HashSet<i32>,
+    held: HashMap<i32, Stopped>,
 }
 
 impl CoreFiles {
-    /// Thread `tid` is stopped for `signal`, which may make it dump core.
-    pub fn signal(&mut self, monitor: &Monitor, tid: i32, signal: i32) -> Result<()> {
+    /// The thread is stopped for `signal`, which may make it dump core.
+    pub fn signal(&mut self, monitor: &Monitor, stopped: &Stopped, signal: i32) -> Result<()> {
+        let tid = stopped.tid();
         if !DUMPING.contains(&signal)
             || !interrupt::has_default_action(tid, signal)?
             || !dumps_to_working_directory()
@@ -93,7 +95,7 @@ impl CoreFiles {
         }
         let mode = if may_write { 0o755 } else { 0o555 };
         fs::set_permissions(&backing_dir, Permissions::from_mode(mode)).map_err(errno)?;
-        ptrace::set_options(tid, ptrace::Options::MONITOR | ptrace::Options::TRACEEXIT)?;
+        stopped.set_options(Options::MONITOR | Options::TRACEEXIT)?;
         let dump = Dump {
             backing_dir,
             place,
@@ -103,25 +105,26 @@ impl CoreFiles {
         Ok(())
     }
 
-    /// Thread `tid` is about to exit: the files to move before it continues.
-    pub fn exiting(&mut self, monitor: &Monitor, tid: i32) -> Vec<CoreFile> {
-        let Some(dump) = self.dumps.remove(&tid) else {
+    /// The thread is about to exit: the files to move before it continues.
+    pub fn exiting(&mut self, monitor: &Monitor, stopped: &Stopped) -> Vec<CoreFile> {
+        let Some(dump) = self.dumps.remove(&stopped.tid()) else {
             return Vec::new();
         };
         let mut others = self.dumps.values();
-        let dumped = ptrace::event_message(tid).is_ok_and(|code| code & DUMPED != 0);
+        let dumped = stopped.event_message().is_ok_and(|code| code & DUMPED != 0);
         if !dumped || others.any(|other| other.backing_dir == dump.backing_dir) {
             return Vec::new();
         }
-        let files = take_files(monitor, &dump).unwrap_or_default();
-        if !files.is_empty() {
-            self.held.insert(tid);
-        }
-        files
+        take_files(monitor, &dump).unwrap_or_default()
     }
 
-    /// The files are where they belong: whether thread `tid` still waits for that.
-    pub fn moved(&mut self, tid: i32) -> bool {
+    /// The thread waits at its exit for its files to be moved.
+    pub fn hold(&mut self, stopped: Stopped) {
+        self.held.insert(stopped.tid(), stopped);
+    }
+
+    /// The files are where they belong. Returns thread `tid` if it still waits for that.
+    pub fn moved(&mut self, tid: i32) -> Option<Stopped> {
         self.held.remove(&tid)
     }
 

@@ -6,13 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use goanna_sys::descriptor_inbox::DescriptorInbox;
+use goanna_sys::procfs;
+use goanna_sys::ptrace::Stopped;
 use goanna_sys::txncall::NUMBER;
-use goanna_sys::{procfs, ptrace};
 use goanna_syscalls::Treatment;
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, FsError, Place, Result, escape, ops};
 
-use super::{Supervisor, living_thread};
+use super::{Joining, Supervisor, living_thread};
 use crate::Monitor;
 use crate::call::{Answer, Call, Work};
 use crate::calls::socket::{self, datagram, rights, watch};
@@ -46,8 +47,10 @@ pub(super) enum Next {
     Skipped,
     /// With other arguments.
     Instead(Rewrite),
-    /// Not yet: its answer is being worked out.
-    Wait,
+    /// Not yet: its answer, which has this number, is being worked out.
+    Late(u64),
+    /// Not yet: another process gets a filter before.
+    Join(Request),
     /// From the start, when the tracee has sent us this descriptor.
     Fetch(i32),
 }
@@ -60,10 +63,15 @@ impl Next {
 
 impl Supervisor {
     /// The call that begins and ends transactions.
-    pub(super) fn transaction(&mut self, call: &Call<'_>, regs: &Registers) -> Result<Next> {
-        let tid = call.task.tid;
+    pub(super) fn transaction(
+        &mut self,
+        call: &Call<'_>,
+        stopped: &Stopped,
+        regs: &Registers,
+    ) -> Result<Next> {
+        let tid = stopped.tid();
         let request = Request::of(call)?;
-        if member_filter(tid)? > 0 {
+        if member_filter(stopped)? > 0 {
             self.filtered.insert(tid);
         }
         let tried = self.rewriter.was_filtered(tid);
@@ -76,28 +84,33 @@ impl Supervisor {
                 Some(target) => {
                     let thread = living_thread(target).ok_or(Errno::ESRCH)?;
                     self.injector.install_filter(thread, tid)?;
-                    self.joining.insert(tid, (*regs, request));
-                    return Ok(Next::Wait);
+                    return Ok(Next::Join(request));
                 }
             }
         }
         let answer = request.answer(&self.monitor);
-        self.without_notification(tid, *regs, answer)
+        self.without_notification(stopped, *regs, answer)
     }
 
     /// The program may get a Unix socket, or a filter that forbids to install another one.
-    fn watch_sockets(&mut self, call: &Call<'_>) -> Result<Next> {
-        let tid = call.task.tid;
+    fn watch_sockets(&mut self, call: &Call<'_>, stopped: &Stopped) -> Result<Next> {
+        let tid = stopped.tid();
         if self.rewriter.was_filtered(tid) {
             return Ok(Next::Run);
         }
         let ours = self.first_filters + u32::from(self.filtered.contains(&tid));
-        watch::install(call, ours).map(Next::of)
+        watch::install(call, stopped, ours).map(Next::of)
     }
 
     /// A program is about to be executed: one that a rule is for gets its filter before.
-    pub(super) fn execute(&mut self, call: &Call<'_>, exec: &Exec, envp: u64) -> Result<Next> {
-        let tid = call.task.tid;
+    pub(super) fn execute(
+        &mut self,
+        call: &Call<'_>,
+        stopped: &Stopped,
+        exec: &Exec,
+        envp: u64,
+    ) -> Result<Next> {
+        let tid = stopped.tid();
         self.monitor.in_process.count(tid);
         self.entering.remove(&tid);
         let path = if exec.path.is_empty() {
@@ -108,7 +121,7 @@ impl Supervisor {
         let tried = self.rewriter.was_filtered(tid);
         if let Some(rule) = self.monitor.profiled.rule(&path) {
             let closes = rule.end == End::LastClose;
-            let has = member_filter(tid)?;
+            let has = member_filter(stopped)?;
             if has == 0 || closes && has != CLOSER {
                 if !tried {
                     return Ok(Next::Instead(Rewrite::Filter(compile_participant(closes))));
@@ -126,33 +139,34 @@ impl Supervisor {
         execute(call, exec, envp)
     }
 
-    pub(super) fn call(&mut self, tid: i32) -> Result<(), Errno> {
+    pub(super) fn call(&mut self, stopped: Stopped) -> Result<(), Errno> {
+        let tid = stopped.tid();
         // A thread that makes another call waits no longer.
         let is_repeated = self.waits.seccomp_stop(tid);
         self.core_files.forget(tid);
-        let regs = ptrace::get_regs(tid)?;
+        let regs = stopped.regs()?;
         if self.injector.has(tid) && !self.injector.is_calling(tid) {
             // This stop has taken the place of the one that the thread was told to make.
-            ptrace::interrupt(tid)?;
+            stopped.interrupt()?;
         }
         if self.injector.is_calling(tid) || self.rewriter.seccomp_stop(tid, &regs) {
             self.waits.forget(tid);
-            return ptrace::cont_syscall(tid, 0);
+            return stopped.cont_syscall(0);
         }
         let monitor = Arc::clone(&self.monitor);
-        let only_observed = self.observe_entry(tid, &regs);
+        let only_observed = self.observe_entry(&stopped, &regs);
         let next = match monitor.waiting.rejoin(tid, call_of(&regs)) {
-            Some(Rejoined::Answered(answer)) => self.without_notification(tid, regs, answer),
-            Some(Rejoined::Waits(waiting)) => return self.park_at_call(waiting, regs),
+            Some(Rejoined::Answered(answer)) => self.without_notification(&stopped, regs, answer),
+            Some(Rejoined::Waits(waiting)) => return self.park_at_call(stopped, waiting, regs),
             None => match only_observed {
                 Some(next) => next,
-                None => self.treat(tid, &regs),
+                None => self.treat(&stopped, &regs),
             },
         };
         let mut next = self.monitor.judge_shortage(next);
         if let Err(FsError::Blocked(lock)) = next {
             let again = Work::after(lock, || Ok(Answer::Again));
-            next = self.without_notification(tid, regs, Ok(Answer::Block(again)));
+            next = self.without_notification(&stopped, regs, Ok(Answer::Block(again)));
         }
         let goes_on = matches!(
             next,
@@ -161,35 +175,47 @@ impl Supervisor {
         if is_repeated && !goes_on {
             self.waits.forget(tid);
         }
-        self.go_on(tid, regs, next)
+        self.go_on(stopped, regs, next)
     }
 
+    /// Continues the thread, or keeps it in its stop.
     pub(super) fn go_on(
         &mut self,
-        tid: i32,
+        stopped: Stopped,
         regs: Registers,
         next: Result<Next>,
     ) -> Result<(), Errno> {
+        let tid = stopped.tid();
         match next {
-            Ok(Next::Run | Next::Skipped) if self.waits.is_inside(tid) => {
-                ptrace::cont_syscall(tid, 0)
-            }
-            Ok(Next::Run) => self.resume(tid),
-            Ok(Next::Skipped) => ptrace::cont(tid, 0),
+            Ok(Next::Run | Next::Skipped) if self.waits.is_inside(tid) => stopped.cont_syscall(0),
+            Ok(Next::Run) => self.resume(stopped),
+            Ok(Next::Skipped) => stopped.cont(0),
             Ok(Next::Instead(rewrite)) => {
-                self.rewriter.start(tid, regs, rewrite)?;
-                ptrace::cont_syscall(tid, 0)
+                self.rewriter.start(&stopped, regs, rewrite)?;
+                stopped.cont_syscall(0)
             }
-            Ok(Next::Wait) => Ok(()),
-            Ok(Next::Fetch(fd)) => self.fetch(tid, regs, fd),
+            Ok(Next::Late(number)) => {
+                self.late.insert(tid, (number, stopped));
+                Ok(())
+            }
+            Ok(Next::Join(request)) => {
+                let joining = Joining {
+                    stopped,
+                    regs,
+                    request,
+                };
+                self.joining.insert(tid, joining);
+                Ok(())
+            }
+            Ok(Next::Fetch(fd)) => self.fetch(stopped, regs, fd),
             Err(FsError::Blocked(_)) => {
-                make_again(tid, regs)?;
-                ptrace::cont(tid, 0)
+                make_again(&stopped, regs)?;
+                stopped.cont(0)
             }
             Err(FsError::Errno(errno)) => {
                 self.observe_end(tid, -(errno as i64), Treatment::Monitor);
-                skip(tid, regs, -(errno as i64))?;
-                ptrace::cont(tid, 0)
+                skip(&stopped, regs, -(errno as i64))?;
+                stopped.cont(0)
             }
         }
     }
@@ -205,23 +231,29 @@ impl Supervisor {
     }
 
     /// The thread at a seccomp stop sends us its descriptor `fd` and makes its call again.
-    pub(super) fn fetch(&mut self, tid: i32, regs: Registers, fd: i32) -> Result<(), Errno> {
+    pub(super) fn fetch(
+        &mut self,
+        stopped: Stopped,
+        regs: Registers,
+        fd: i32,
+    ) -> Result<(), Errno> {
+        let tid = stopped.tid();
         let task = self.monitor.tasks.get(tid)?;
         let pid = task.caller()?.pid;
         let descriptor_inbox = self.descriptor_inbox()?;
         let spare = self.rewriter.spare(tid);
         let script = Fetch::new(task, pid, fd, descriptor_inbox, spare);
-        self.injector.fetch(tid, regs, script)
+        self.injector.fetch(stopped, regs, script)
     }
 
     /// What the call at this stop becomes.
-    pub(super) fn treat(&mut self, tid: i32, regs: &Registers) -> Result<Next> {
-        let task = self.monitor.tasks.get(tid)?;
-        let next = self.attempt(tid, regs, &task);
+    pub(super) fn treat(&mut self, stopped: &Stopped, regs: &Registers) -> Result<Next> {
+        let task = self.monitor.tasks.get(stopped.tid())?;
+        let next = self.attempt(stopped, regs, &task);
         match (next, task.wanted()) {
             (_, Some(fd)) | (Ok(Next::Fetch(fd)), None) => Ok(Next::Fetch(fd)),
             // The thread that answers it looks at them, too.
-            (Ok(Next::Wait), None) => Ok(Next::Wait),
+            (Ok(waits @ (Next::Late(_) | Next::Join(_))), None) => Ok(waits),
             (next, None) => {
                 task.forget_brought();
                 next
@@ -229,7 +261,13 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn attempt(&mut self, tid: i32, regs: &Registers, task: &Arc<Task>) -> Result<Next> {
+    pub(super) fn attempt(
+        &mut self,
+        stopped: &Stopped,
+        regs: &Registers,
+        task: &Arc<Task>,
+    ) -> Result<Next> {
+        let tid = stopped.tid();
         let (nr, args) = call_of(regs);
         #[cfg(debug_assertions)]
         panic_if_asked(nr);
@@ -240,7 +278,7 @@ impl Supervisor {
             entry(nr).and_then(|entry| entry.rule.handler()),
         ) {
             (libc::SYS_chdir, _) => change_directory(&call),
-            (NUMBER, _) => self.transaction(&call, regs),
+            (NUMBER, _) => self.transaction(&call, stopped, regs),
             (
                 libc::SYS_socket | libc::SYS_socketpair | libc::SYS_seccomp | libc::SYS_pidfd_getfd,
                 _,
@@ -248,16 +286,16 @@ impl Supervisor {
                 if i64::from(nr) == libc::SYS_seccomp {
                     monitor.in_process.filtered(tid);
                 }
-                self.watch_sockets(&call)
+                self.watch_sockets(&call, stopped)
             }
             (libc::SYS_prctl, _) if call.int(0) == libc::PR_SET_SECCOMP => {
                 monitor.in_process.filtered(tid);
-                self.watch_sockets(&call)
+                self.watch_sockets(&call, stopped)
             }
             (libc::SYS_sendmsg | libc::SYS_sendmmsg, _) if rights::leave_in(&call) => {
                 let answer = on_own_thread(&monitor, tid, (nr, args), rights::send);
                 drop(call);
-                self.without_notification(tid, *regs, Ok(answer))
+                self.without_notification(stopped, *regs, Ok(answer))
             }
             (libc::SYS_sendto | libc::SYS_sendmsg | libc::SYS_sendmmsg, _) => {
                 datagram::redirect(&call).map(Next::of)
@@ -271,7 +309,7 @@ impl Supervisor {
                     argv: args[1],
                     flags: 0,
                 };
-                self.execute(&call, &exec, args[2])
+                self.execute(&call, stopped, &exec, args[2])
             }
             (libc::SYS_execveat, _) => {
                 let exec = Exec {
@@ -280,12 +318,12 @@ impl Supervisor {
                     argv: args[2],
                     flags: call.int(4),
                 };
-                self.execute(&call, &exec, args[3])
+                self.execute(&call, stopped, &exec, args[3])
             }
             (libc::SYS_close | libc::SYS_close_range | libc::SYS_dup2 | libc::SYS_dup3, _) => {
                 let answer = profiled::close(&monitor, &call);
                 drop(call);
-                self.without_notification(tid, *regs, Ok(answer))
+                self.without_notification(stopped, *regs, Ok(answer))
             }
             (_, Some(handler)) => {
                 let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
@@ -297,7 +335,7 @@ impl Supervisor {
                 if matches!(answer, Ok(Answer::Wait)) {
                     answer = Ok(on_own_thread(&monitor, tid, (nr, args), handler));
                 }
-                self.without_notification(tid, *regs, answer)
+                self.without_notification(stopped, *regs, answer)
             }
             _ => Ok(Next::Run),
         }
@@ -306,10 +344,11 @@ impl Supervisor {
     /// One-stop emulation, where notification is refused: the answer is set at this stop.
     pub(super) fn without_notification(
         &mut self,
-        tid: i32,
+        stopped: &Stopped,
         regs: Registers,
         answer: Result<Answer>,
     ) -> Result<Next> {
+        let tid = stopped.tid();
         self.monitor.stats.count(regs.orig_rax as u32, &answer);
         match answer? {
             Answer::PassOn => Ok(Next::Run),
@@ -319,7 +358,7 @@ impl Supervisor {
             }
             Answer::Value(value) => {
                 self.observe_end(tid, value, Treatment::Monitor);
-                skip(tid, regs, value)?;
+                skip(stopped, regs, value)?;
                 Ok(Next::Skipped)
             }
             Answer::Install { fd, cloexec, .. } => {
@@ -336,13 +375,13 @@ impl Supervisor {
             }
             Answer::MapCopy(content) => Ok(Next::Instead(Rewrite::MapCopy(content))),
             Answer::Again => {
-                make_again(tid, regs)?;
+                make_again(stopped, regs)?;
                 Ok(Next::Skipped)
             }
             Answer::Interrupted => {
                 // The kernel looks at such a result only before a signal or a stop, and another thread of the process may take
                 // the signal that has ended the wait.
-                ptrace::interrupt(tid)?;
+                stopped.interrupt()?;
                 Ok(Next::Instead(Rewrite::Interrupted))
             }
             // Made an `Answer::Block` before.
@@ -366,16 +405,22 @@ impl Supervisor {
                         })),
                         None => Message::Park(Box::new(Park {
                             waiting,
-                            stopped: Some((number, regs)),
+                            at_stop: Some((number, regs)),
                         })),
                     };
                     shared.mailbox.post(message);
                 };
                 waiting.begin(&monitor, tid, call_of(&regs), work, Box::new(deliver))?;
-                self.late.insert(tid, number);
-                Ok(Next::Wait)
+                Ok(Next::Late(number))
             }
         }
+    }
+
+    /// The thread whose call has the answer `number`, if it still waits for that.
+    pub(super) fn take_late(&mut self, tid: i32, number: u64) -> Option<Stopped> {
+        let is_wanted = self.late.get(&tid).is_some_and(|(late, _)| *late == number);
+        let late = is_wanted.then(|| self.late.remove(&tid)).flatten();
+        late.map(|(_, stopped)| stopped)
     }
 
     /// Lets a call continue whose answer took long.
@@ -386,19 +431,18 @@ impl Supervisor {
             regs,
             answer,
         } = late;
-        if self.late.get(&tid) != Some(&number) {
+        let Some(stopped) = self.take_late(tid, number) else {
             return;
-        }
-        self.late.remove(&tid);
+        };
         let task = self.monitor.tasks.get(tid);
         let next = match task.as_ref().map(|task| task.wanted()) {
             Ok(Some(fd)) => Ok(Next::Fetch(fd)),
             _ => {
                 let _ = task.map(|task| task.forget_brought());
-                self.without_notification(tid, regs, answer)
+                self.without_notification(&stopped, regs, answer)
             }
         };
-        let outcome = self.go_on(tid, regs, next);
+        let outcome = self.go_on(stopped, regs, next);
         debug_assert!(
             matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
             "{tid}: {outcome:?}"
@@ -423,8 +467,8 @@ fn on_own_thread(
 }
 
 /// Which filter of participants a tracee has that is stopped where the message tells: [`MEMBER`], [`CLOSER`], or 0.
-fn member_filter(tid: i32) -> Result<u32, Errno> {
-    let message = ptrace::event_message(tid)?.cast_unsigned();
+fn member_filter(stopped: &Stopped) -> Result<u32, Errno> {
+    let message = stopped.event_message()?.cast_unsigned();
     Ok(if matches!(message, MEMBER | CLOSER) {
         message
     } else {
@@ -439,19 +483,19 @@ pub fn call_of(regs: &Registers) -> (u32, [u64; 6]) {
 }
 
 /// Makes the call at this seccomp stop not happen and return `value`.
-pub fn skip(tid: i32, mut regs: Registers, value: i64) -> Result<(), Errno> {
+pub fn skip(stopped: &Stopped, mut regs: Registers, value: i64) -> Result<(), Errno> {
     regs.orig_rax = u64::MAX;
     regs.rax = value as u64;
-    ptrace::set_regs(tid, &regs)
+    stopped.set_regs(&regs)
 }
 
 /// Makes the call at this seccomp stop happen later, from the start: after a signal's handler, or at once.
-pub fn make_again(tid: i32, mut regs: Registers) -> Result<(), Errno> {
+pub fn make_again(stopped: &Stopped, mut regs: Registers) -> Result<(), Errno> {
     // The syscall instruction is two bytes long.
     regs.rip -= 2;
     regs.rax = regs.orig_rax;
     regs.orig_rax = u64::MAX;
-    ptrace::set_regs(tid, &regs)
+    stopped.set_regs(&regs)
 }
 
 fn change_directory(call: &Call<'_>) -> Result<Next> {

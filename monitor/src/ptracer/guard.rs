@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use goanna_sys::ptrace;
+use goanna_sys::ptrace::{self, Stopped};
 use goanna_syscalls::Treatment;
 use goanna_vfs::{Errno, Result};
 
@@ -42,7 +42,8 @@ impl Supervisor {
             Ok(outcome) => return outcome,
             Err(panic) => panic,
         };
-        let regs = ptrace::get_regs(tid).ok();
+        let stopped = Stopped::recover(tid);
+        let regs = stopped.regs().ok();
         let is_call = event == ptrace::Status::Seccomp;
         let what = match regs.filter(|_| is_call) {
             Some(regs) => call_name(tid, &regs),
@@ -51,19 +52,19 @@ impl Supervisor {
         report(&self.monitor, &what, &*panic);
         self.give_up(tid);
         match event {
-            ptrace::Status::Seccomp => self.fail(tid, regs),
-            ptrace::Status::SignalDelivery(signal) => ptrace::cont(tid, signal),
-            ptrace::Status::GroupStop(_) => ptrace::listen(tid),
+            ptrace::Status::Seccomp => self.fail(stopped, regs),
+            ptrace::Status::SignalDelivery(signal) => stopped.cont(signal),
+            ptrace::Status::GroupStop(_) => stopped.listen(),
             ptrace::Status::NewChild { child, .. } => {
                 self.known.insert(child);
                 self.monitor.alive.add(child);
-                if self.early.remove(&child) {
-                    let _ = ptrace::cont(child, 0);
+                if let Some(child) = self.early.remove(&child) {
+                    let _ = child.cont(0);
                 }
-                ptrace::cont(tid, 0)
+                stopped.cont(0)
             }
             ptrace::Status::Exited(_) | ptrace::Status::Signaled { .. } => Ok(()),
-            _ => ptrace::cont(tid, 0),
+            _ => stopped.cont(0),
         }
     }
 
@@ -84,7 +85,7 @@ impl Supervisor {
         report(&self.monitor, &what, &*panic);
         self.give_up(tid);
         // It may have been killed, or continue already.
-        let _ = self.fail(tid, regs);
+        let _ = self.fail(Stopped::recover(tid), regs);
     }
 
     /// Forgets what was in progress for thread `tid`.
@@ -109,12 +110,12 @@ impl Supervisor {
     }
 
     /// Makes the call of a stopped thread fail.
-    fn fail(&mut self, tid: i32, regs: Option<Registers>) -> Result<(), Errno> {
+    fn fail(&mut self, stopped: Stopped, regs: Option<Registers>) -> Result<(), Errno> {
         if let Some(regs) = regs {
-            self.observe_end(tid, -(Errno::EIO as i64), Treatment::Monitor);
-            skip(tid, regs, -(Errno::EIO as i64))?;
+            self.observe_end(stopped.tid(), -(Errno::EIO as i64), Treatment::Monitor);
+            skip(&stopped, regs, -(Errno::EIO as i64))?;
         }
-        ptrace::cont(tid, 0)
+        stopped.cont(0)
     }
 }
 

@@ -36,7 +36,7 @@ pub struct Park {
     pub waiting: Arc<Waiting>,
     /// Where the thread is at the call's ptrace stop: number, as in [`Late`], and registers. Otherwise it is about to leave
     /// its call with a result that makes the kernel restart it.
-    pub stopped: Option<(u64, Registers)>,
+    pub at_stop: Option<(u64, Registers)>,
 }
 
 /// What the supervisor is to do.

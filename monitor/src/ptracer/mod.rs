@@ -1,5 +1,8 @@
 //! The ptracer: one thread that follows every tracee through its life. This file has the process tree; `calls.rs` has the calls
 //! whose arguments must change, `signals.rs` the delivery of signals, `parking.rs` the callers that wait.
+//!
+//! A stop comes as a [`Stopped`]. The code that handles the stop either continues the thread, which consumes the value, or keeps the
+//! value in the state that tells why the thread waits.
 
 mod calls;
 mod guard;
@@ -20,7 +23,7 @@ use std::sync::Arc;
 use std::thread;
 
 use goanna_sys::descriptor_inbox::DescriptorInbox;
-use goanna_sys::ptrace::{self, Options};
+use goanna_sys::ptrace::{self, Event, Options, Stopped};
 use goanna_sys::{cred, procfs};
 use goanna_syscalls::Treatment;
 use goanna_vfs::{Errno, Result};
@@ -47,13 +50,13 @@ pub struct Supervisor {
     rewriter: Rewriter,
     waits: Waits,
     parking: Parking,
-    /// Calls at stops whose answers are being worked out, and the numbers of these answers.
-    late: HashMap<i32, u64>,
+    /// Threads at the stops of calls whose answers are being worked out, and the numbers of these answers.
+    late: HashMap<i32, (u64, Stopped)>,
     last_late: u64,
     /// Tracees that are followed.
     known: HashSet<i32>,
     /// New threads that stopped before the stop of the thread that started them, which tells what they inherit.
-    early: HashSet<i32>,
+    early: HashMap<i32, Stopped>,
     /// Those that have the filter of participants.
     filtered: HashSet<i32>,
     /// How many filters the command starts with: its launcher's and our first.
@@ -61,14 +64,21 @@ pub struct Supervisor {
     injector: Injector,
     /// Where tracees send descriptors to that we may not take.
     descriptor_inbox: Option<Arc<DescriptorInbox>>,
-    /// Transaction calls that wait until another process has that filter.
-    joining: HashMap<i32, (Registers, Request)>,
+    /// Threads at the stops of transaction calls that wait until another process has that filter.
+    joining: HashMap<i32, Joining>,
     /// Threads in calls that are about to change a path outside of their transaction.
     watched: HashMap<i32, Vec<u8>>,
     /// Those that are executing a program that a rule of the profile is for.
     entering: HashMap<i32, Entering>,
     core_files: CoreFiles,
     observed: Observed,
+}
+
+/// A thread at its stop, and the transaction call that it makes.
+struct Joining {
+    stopped: Stopped,
+    regs: Registers,
+    request: Request,
 }
 
 /// The rule for a program that is being executed, and the program.
@@ -87,7 +97,7 @@ impl Supervisor {
             late: HashMap::new(),
             last_late: 0,
             known: HashSet::new(),
-            early: HashSet::new(),
+            early: HashMap::new(),
             filtered: HashSet::new(),
             first_filters: 1,
             injector: Injector::default(),
@@ -137,8 +147,9 @@ impl Supervisor {
                 });
             };
             match ptrace::wait_leaving(0, leaving) {
-                Ok(Some((tid, event))) => {
-                    if let Some(end) = self.event(tid, event)
+                Ok(Some(event)) => {
+                    let tid = event.tid();
+                    if let Some(end) = self.event(event)
                         && tid == main
                     {
                         status = Some(end);
@@ -161,7 +172,7 @@ impl Supervisor {
             }
             Message::Park(park) => {
                 let tid = park.waiting.tid;
-                let regs = park.stopped.map(|(_, regs)| regs);
+                let regs = park.at_stop.map(|(_, regs)| regs);
                 self.guarded_call(tid, regs, |this| this.park(*park));
             }
             Message::Ready(tid) => {
@@ -182,42 +193,48 @@ impl Supervisor {
 
     /// Handles one report. A tracee that is killed while stopped answers ESRCH to everything; its end is
     /// reported like any other, so those errors mean nothing.
-    fn event(&mut self, tid: i32, event: ptrace::Status) -> Option<Status> {
+    fn event(&mut self, event: Event) -> Option<Status> {
         // It may be about to return to its program with a descriptor that a commit has not seen.
         self.monitor.pause.wait_until_over();
-        let outcome = self.guarded_stop(tid, event, |this| this.stop(tid, event));
+        let (tid, status) = (event.tid(), event.status());
+        let outcome = self.guarded_stop(tid, status, |this| match event {
+            Event::Ended { tid, status } => {
+                this.observe_death(tid, status);
+                this.ended(tid);
+                Ok(())
+            }
+            Event::Stopped(stopped, status) => this.stop(stopped, status),
+        });
         debug_assert!(
             matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
             "{tid}: {outcome:?}"
         );
-        end_of(event)
+        end_of(status)
     }
 
-    fn stop(&mut self, tid: i32, event: ptrace::Status) -> Result<(), Errno> {
-        match event {
-            ptrace::Status::Exited(_) | ptrace::Status::Signaled { .. } => {
-                self.observe_death(tid, event);
-                self.ended(tid);
-                Ok(())
-            }
-            ptrace::Status::Seccomp => self.call(tid),
-            ptrace::Status::SyscallStop => self.syscall_stop(tid),
-            ptrace::Status::SignalDelivery(signal) => self.deliver(tid, signal),
+    fn stop(&mut self, stopped: Stopped, status: ptrace::Status) -> Result<(), Errno> {
+        match status {
+            ptrace::Status::Seccomp => self.call(stopped),
+            ptrace::Status::SyscallStop => self.syscall_stop(stopped),
+            ptrace::Status::SignalDelivery(signal) => self.deliver(stopped, signal),
             ptrace::Status::GroupStop(_) => {
-                self.seen(tid);
-                ptrace::listen(tid)
+                self.seen(&stopped);
+                stopped.listen()
             }
-            ptrace::Status::NewChild { child, .. } => self.new_child(tid, child),
-            ptrace::Status::Exec { former_tid } => self.executed(tid, former_tid),
-            ptrace::Status::EventStop => self.event_stop(tid),
-            ptrace::Status::VforkDone => self.resume(tid),
-            ptrace::Status::ExitEvent => self.exiting(tid),
+            ptrace::Status::NewChild { child, .. } => self.new_child(stopped, child),
+            ptrace::Status::Exec { former_tid } => self.executed(stopped, former_tid),
+            ptrace::Status::EventStop => self.event_stop(stopped),
+            ptrace::Status::ExitEvent => self.exiting(stopped),
+            ptrace::Status::VforkDone => self.resume(stopped),
+            // Not of a stop.
+            ptrace::Status::Exited(_) | ptrace::Status::Signaled { .. } => Ok(()),
         }
     }
 
-    /// Thread `former` has executed a program. It is `tid` from now on, and all other threads of the process are gone: of
-    /// the one that was `tid` before no end is reported.
-    fn executed(&mut self, tid: i32, former: i32) -> Result<(), Errno> {
+    /// Thread `former` has executed a program. It has its process's number from now on, and all other threads of the process are
+    /// gone: of the one that had that number before no end is reported.
+    fn executed(&mut self, stopped: Stopped, former: i32) -> Result<(), Errno> {
+        let tid = stopped.tid();
         for tid in [tid, former] {
             self.rewriter.forget(tid);
             self.waits.forget(tid);
@@ -239,7 +256,7 @@ impl Supervisor {
         self.monitor.participants.rename(former, tid);
         if self.monitor.in_process.counts() {
             // Without the stop before its exit its calls are not counted, and nothing else.
-            let _ = ptrace::set_options(tid, Options::MONITOR | Options::TRACEEXIT);
+            let _ = stopped.set_options(Options::MONITOR | Options::TRACEEXIT);
         }
         let entered = self.entering.remove(&former);
         self.monitor.profiled.executed(&self.monitor, tid, entered);
@@ -254,16 +271,17 @@ impl Supervisor {
             self.inject_filter(tid, caller);
         }
         self.observe_exec(tid, former);
-        self.resume(tid)
+        self.resume(stopped)
     }
 
-    /// Lets thread `tid` exit, after its core files have been moved to where they belong: that may take long, so another
+    /// Lets the thread exit, after its core files have been moved to where they belong: that may take long, so another
     /// thread does it.
-    fn exiting(&mut self, tid: i32) -> Result<(), Errno> {
+    fn exiting(&mut self, stopped: Stopped) -> Result<(), Errno> {
+        let tid = stopped.tid();
         self.monitor.in_process.count(tid);
-        let files = self.core_files.exiting(&self.monitor, tid);
+        let files = self.core_files.exiting(&self.monitor, &stopped);
         if files.is_empty() {
-            return ptrace::cont(tid, 0);
+            return stopped.cont(0);
         }
         let monitor = Arc::clone(&self.monitor);
         let deliver = move || {
@@ -276,15 +294,18 @@ impl Supervisor {
         };
         let thread = thread::Builder::new().name("core file".into());
         match thread.spawn(deliver) {
-            Ok(_) => Ok(()),
-            Err(_) => ptrace::cont(tid, 0),
+            Ok(_) => {
+                self.core_files.hold(stopped);
+                Ok(())
+            }
+            Err(_) => stopped.cont(0),
         }
     }
 
     fn core_moved(&mut self, tid: i32) {
-        if self.core_files.moved(tid) {
+        if let Some(stopped) = self.core_files.moved(tid) {
             // It may have been killed.
-            let _ = ptrace::cont(tid, 0);
+            let _ = stopped.cont(0);
         }
     }
 
@@ -303,7 +324,8 @@ impl Supervisor {
         self.joining.remove(&tid);
         self.entering.remove(&tid);
         for caller in self.injector.forget(tid) {
-            let target = self.joining.get(&caller).and_then(|(_, call)| call.target);
+            let joining = self.joining.get(&caller);
+            let target = joining.and_then(|joining| joining.request.target);
             match target {
                 // Another thread of the process may be there yet.
                 Some(target) => self.inject_filter(target, caller),
@@ -325,10 +347,11 @@ impl Supervisor {
         }
     }
 
-    /// `child` inherits what `tid` had when it started it.
-    fn new_child(&mut self, tid: i32, child: i32) -> Result<(), Errno> {
+    /// `child` inherits what the thread had when it started it.
+    fn new_child(&mut self, stopped: Stopped, child: i32) -> Result<(), Errno> {
+        let tid = stopped.tid();
         // If it is not known, it counts as not inherited.
-        let flags = clone_flags(tid);
+        let flags = clone_flags(&stopped);
         self.monitor.in_process.forked(tid, child, flags.ok());
         if let Ok(flags) = flags {
             self.rewriter.inherit(tid, child, flags);
@@ -344,26 +367,27 @@ impl Supervisor {
         }
         self.know(child);
         self.observe_birth(tid, child);
-        if self.early.remove(&child) {
-            let _ = ptrace::cont(child, 0);
+        if let Some(child) = self.early.remove(&child) {
+            let _ = child.cont(0);
         }
-        self.resume(tid)
+        self.resume(stopped)
     }
 
-    fn event_stop(&mut self, tid: i32) -> Result<(), Errno> {
+    fn event_stop(&mut self, stopped: Stopped) -> Result<(), Errno> {
+        let tid = stopped.tid();
         if !self.known.contains(&tid) {
-            self.early.insert(tid);
+            self.early.insert(tid, stopped);
             self.monitor.alive.add(tid);
             return Ok(());
         }
-        self.seen(tid);
+        self.seen(&stopped);
         if self.injector.has(tid) {
-            self.leave_parking(tid)?;
+            self.leave_parking(&stopped)?;
         } else if self.parking.has(tid) {
-            return self.parked_stop(tid);
+            return self.parked_stop(stopped);
         }
-        match self.injector.event_stop(tid) {
-            Stop::Foreign => ptrace::cont(tid, 0),
+        match self.injector.event_stop(stopped) {
+            Stop::Foreign(stopped) => stopped.cont(0),
             stop => self.injected(tid, stop),
         }
     }
@@ -372,7 +396,7 @@ impl Supervisor {
     /// process `executed`, which has lost all its threads.
     fn release_orphans(&mut self, executed: i32) {
         let known = &self.known;
-        let orphaned = |tid: &i32| {
+        let orphaned = |tid: &i32, _: &mut Stopped| {
             procfs::status(*tid).map_or(true, |status| {
                 let parent = if status.tgid == *tid {
                     status.ppid
@@ -382,13 +406,12 @@ impl Supervisor {
                 parent == executed || !known.contains(&parent)
             })
         };
-        let orphans: Vec<i32> = self.early.iter().copied().filter(orphaned).collect();
-        for tid in orphans {
-            self.early.remove(&tid);
+        let orphans: Vec<(i32, Stopped)> = self.early.extract_if(orphaned).collect();
+        for (tid, stopped) in orphans {
             self.know(tid);
             self.monitor.in_process.orphaned(tid);
             self.observe_birth(0, tid);
-            let _ = ptrace::cont(tid, 0);
+            let _ = stopped.cont(0);
         }
     }
 
@@ -412,15 +435,20 @@ impl Supervisor {
     /// The process that these callers wanted to bring into a transaction has its filter, or cannot have it.
     fn joined(&mut self, callers: &[i32], result: Result<(), Errno>) {
         for tid in callers {
-            let Some((regs, request)) = self.joining.remove(tid) else {
+            let Some(joining) = self.joining.remove(tid) else {
                 continue;
             };
+            let Joining {
+                stopped,
+                regs,
+                request,
+            } = joining;
             let answer = match result {
                 Ok(()) => request.answer(&self.monitor),
                 Err(errno) => Err(errno.into()),
             };
-            let next = self.without_notification(*tid, regs, answer);
-            let outcome = self.go_on(*tid, regs, next);
+            let next = self.without_notification(&stopped, regs, answer);
+            let outcome = self.go_on(stopped, regs, next);
             debug_assert!(
                 matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
                 "{tid}: {outcome:?}"
@@ -435,12 +463,13 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Thread `tid` has stopped on its way out of a call.
-    fn seen(&mut self, tid: i32) {
+    /// The thread has stopped on its way out of a call.
+    fn seen(&mut self, stopped: &Stopped) {
+        let tid = stopped.tid();
         let Some(path) = self.watched.remove(&tid) else {
             return;
         };
-        if let Ok(regs) = ptrace::get_regs(tid) {
+        if let Ok(regs) = stopped.regs() {
             let result = regs.rax.cast_signed();
             self.monitor.outside.performed(tid, path, result);
         }

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use goanna_sys::interrupt::has_effect;
-use goanna_sys::{procfs, ptrace};
+use goanna_sys::procfs;
+use goanna_sys::ptrace::{self, Stopped};
 use goanna_syscalls::{DecodedCall, Outcome, Subject, Treatment, Value, decode};
 use goanna_vfs::{Errno, Result};
 use nix::unistd::Pid;
@@ -46,12 +47,17 @@ pub(super) struct Observed {
 }
 
 impl Supervisor {
-    /// Thread `tid` is at the seccomp stop of a call. Where only observers asked for that stop: how the call continues.
-    pub(super) fn observe_entry(&mut self, tid: i32, regs: &Registers) -> Option<Result<Next>> {
+    /// The thread is at the seccomp stop of a call. Where only observers asked for that stop: how the call continues.
+    pub(super) fn observe_entry(
+        &mut self,
+        stopped: &Stopped,
+        regs: &Registers,
+    ) -> Option<Result<Next>> {
         if self.monitor.observers.is_empty() {
             return None;
         }
-        let message = ptrace::event_message(tid).unwrap_or(0).cast_unsigned();
+        let tid = stopped.tid();
+        let message = stopped.event_message().unwrap_or(0).cast_unsigned();
         let (nr, args) = call_of(regs);
         let is_ours = self.observed.gate == Some(tid) && i64::from(nr) != libc::SYS_execve;
         if !is_ours && self.monitor.observers.interest().contains(nr) {
@@ -112,11 +118,11 @@ impl Supervisor {
     }
 
     /// Continues a thread, which continues in the call that it is in.
-    pub(super) fn resume(&self, tid: i32) -> Result<(), Errno> {
-        if self.is_observed(tid) {
-            ptrace::cont_syscall(tid, 0)
+    pub(super) fn resume(&self, stopped: Stopped) -> Result<(), Errno> {
+        if self.is_observed(stopped.tid()) {
+            stopped.cont_syscall(0)
         } else {
-            ptrace::cont(tid, 0)
+            stopped.cont(0)
         }
     }
 
@@ -280,21 +286,16 @@ impl Supervisor {
     }
 
     /// Thread `tid` has ended.
-    pub(super) fn observe_death(&mut self, tid: i32, event: ptrace::Status) {
+    pub(super) fn observe_death(&mut self, tid: i32, status: ptrace::Status) {
         if let Some(open) = self.observed.open.remove(&tid) {
             self.end(tid, open, None, Treatment::Kernel);
         }
         let Some(subject) = self.observed.threads.remove(&tid) else {
             return;
         };
-        let status = match event {
-            ptrace::Status::Exited(code) => (code & 0xff) << 8,
-            ptrace::Status::Signaled { signal, core } => signal | if core { 0x80 } else { 0 },
-            _ => return,
-        };
         let now = now_ns();
         for observer in self.monitor.observers.iter() {
-            observer.ended(&subject, status, now);
+            observer.ended(&subject, status.raw(), now);
         }
     }
 }

@@ -13,7 +13,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use goanna_sys::interrupt::has_effect;
-use goanna_sys::{ptrace, tracee};
+use goanna_sys::ptrace::{self, Stopped};
+use goanna_sys::tracee;
 use goanna_syscalls::Treatment;
 use goanna_vfs::{Errno, FsError, Result};
 
@@ -39,14 +40,13 @@ struct Parked {
     attempts: u32,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// It leaves its call, and stops then.
     Leaving,
     /// It sleeps: before the entry stop of futex(2), or between that and the exit stop.
     Asleep { entered: bool },
     /// It stays in its stop until the answer is there, and continues with this signal (0: none).
-    Held { signal: i32 },
+    Held { stopped: Stopped, signal: i32 },
 }
 
 /// How often a thread is put to sleep again whose sleep has ended without a signal.
@@ -63,9 +63,26 @@ impl Parking {
         self.by_tid.contains_key(&tid)
     }
 
+    fn is_asleep(&self, tid: i32) -> bool {
+        let parked = self.by_tid.get(&tid);
+        parked.is_some_and(|parked| matches!(parked.stage, Stage::Asleep { .. }))
+    }
+
     /// The registers of the thread at its call, if they are known.
     pub fn saved(&self, tid: i32) -> Option<Registers> {
         self.by_tid.get(&tid).and_then(|parked| parked.saved)
+    }
+
+    /// The answer of the thread is there: the thread, if it is held, and the signal that it continues with.
+    fn release(&mut self, tid: i32) -> Option<(Stopped, i32)> {
+        let parked = self.by_tid.get_mut(&tid)?;
+        match std::mem::replace(&mut parked.stage, Stage::Leaving) {
+            Stage::Held { stopped, signal } => Some((stopped, signal)),
+            other => {
+                parked.stage = other;
+                None
+            }
+        }
     }
 
     /// The thread has ended, or executes another program.
@@ -77,14 +94,13 @@ impl Parking {
 impl Supervisor {
     /// Parks a thread.
     pub(super) fn park(&mut self, park: Park) {
-        let Park { waiting, stopped } = park;
+        let Park { waiting, at_stop } = park;
         let tid = waiting.tid;
-        let outcome = match stopped {
-            Some((number, _)) if self.late.get(&tid) != Some(&number) => return,
-            Some((_, regs)) => {
-                self.late.remove(&tid);
-                self.park_at_call(waiting, regs)
-            }
+        let outcome = match at_stop {
+            Some((number, regs)) => match self.take_late(tid, number) {
+                Some(stopped) => self.park_at_call(stopped, waiting, regs),
+                None => return,
+            },
             // It has ended.
             None if !self.known.contains(&tid) => return,
             None => {
@@ -105,168 +121,162 @@ impl Supervisor {
     /// Parks a thread that is at the seccomp stop of its call, with the registers `regs`.
     pub(super) fn park_at_call(
         &mut self,
+        stopped: Stopped,
         waiting: Arc<Waiting>,
         regs: Registers,
     ) -> Result<(), Errno> {
-        let tid = waiting.tid;
         let parked = Parked {
             waiting,
-            stage: Stage::Held { signal: 0 },
+            stage: Stage::Leaving,
             saved: Some(regs),
             attempts: 0,
         };
-        self.parking.by_tid.insert(tid, parked);
-        self.sleep(tid, true)
+        self.parking.by_tid.insert(stopped.tid(), parked);
+        self.sleep(stopped, true)
     }
 
     /// The answer to the call of `tid` is there.
     pub(super) fn ready(&mut self, tid: i32) {
-        let outcome = match self.parking.by_tid.get(&tid).map(|parked| parked.stage) {
-            Some(Stage::Held { signal }) => self.leave(tid, signal),
+        let outcome = match self.parking.release(tid) {
+            Some((stopped, signal)) => self.leave(stopped, signal),
             // What it has to do is seen at its stop.
-            Some(Stage::Asleep { .. }) => ptrace::interrupt(tid),
-            Some(Stage::Leaving) | None => Ok(()),
+            None if self.parking.is_asleep(tid) => ptrace::interrupt(tid),
+            None => Ok(()),
         };
         debug_assert!(matches!(outcome, Ok(()) | Err(Errno::ESRCH)));
     }
 
     /// The thread, which is stopped, goes to sleep; at once on, if its answer is there. `at_call`: it is at the seccomp stop.
-    fn sleep(&mut self, tid: i32, at_call: bool) -> Result<(), Errno> {
+    fn sleep(&mut self, stopped: Stopped, at_call: bool) -> Result<(), Errno> {
+        let tid = stopped.tid();
         let Some(parked) = self.parking.by_tid.get_mut(&tid) else {
-            return ptrace::cont(tid, 0);
+            return stopped.cont(0);
         };
         parked.attempts += 1;
-        parked.stage = Stage::Held { signal: 0 };
         let Some(saved) = parked.saved else {
-            return ptrace::cont(tid, 0);
+            parked.stage = Stage::Leaving;
+            return stopped.cont(0);
         };
         // Asked before it sleeps: an answer that comes later is reported.
         if parked.waiting.is_done() {
-            return self.leave(tid, 0);
+            return self.leave(stopped, 0);
         }
-        let Ok(regs) = sleeping(tid, &saved, at_call) else {
+        let may_sleep = parked.attempts <= ATTEMPTS;
+        let Some(regs) = sleeping(tid, &saved, at_call).ok().filter(|_| may_sleep) else {
+            parked.stage = Stage::Held { stopped, signal: 0 };
             return Ok(());
         };
-        if parked.attempts > ATTEMPTS {
-            return Ok(());
-        }
         parked.stage = Stage::Asleep { entered: at_call };
-        ptrace::set_regs(tid, &regs)?;
-        ptrace::cont_syscall(tid, 0)
+        stopped.set_regs(&regs)?;
+        stopped.cont_syscall(0)
     }
 
     /// The thread has stopped because of the interrupt.
-    pub(super) fn parked_stop(&mut self, tid: i32) -> Result<(), Errno> {
+    pub(super) fn parked_stop(&mut self, stopped: Stopped) -> Result<(), Errno> {
+        let tid = stopped.tid();
         let Some(parked) = self.parking.by_tid.get_mut(&tid) else {
-            return ptrace::cont(tid, 0);
+            return stopped.cont(0);
         };
         match &mut parked.stage {
             Stage::Leaving => {
-                let regs = ptrace::get_regs(tid)?;
+                let regs = stopped.regs()?;
                 if regs.rax.cast_signed() != ERESTARTNOINTR {
                     // It has not left a call.
                     self.parking.forget(tid);
-                    return ptrace::cont(tid, 0);
+                    return stopped.cont(0);
                 }
                 parked.saved = Some(regs);
-                self.sleep(tid, false)
+                self.sleep(stopped, false)
             }
-            Stage::Asleep { .. } if parked.waiting.is_done() => self.leave(tid, 0),
+            Stage::Asleep { .. } if parked.waiting.is_done() => self.leave(stopped, 0),
             Stage::Asleep { entered } => {
                 *entered = false;
-                ptrace::cont_syscall(tid, 0)
+                stopped.cont_syscall(0)
             }
-            Stage::Held { .. } => Ok(()),
+            Stage::Held { stopped: held, .. } => {
+                *held = stopped;
+                Ok(())
+            }
         }
     }
 
     /// futex(2) begins or ends. A stop replaces the one that PTRACE_INTERRUPT asked for (`ptrace_stop` in the kernel).
-    pub(super) fn parked_syscall(&mut self, tid: i32) -> Result<(), Errno> {
+    pub(super) fn parked_syscall(&mut self, stopped: Stopped) -> Result<(), Errno> {
+        let tid = stopped.tid();
         let Some(parked) = self.parking.by_tid.get_mut(&tid) else {
-            return ptrace::cont(tid, 0);
+            return stopped.cont(0);
         };
         let Stage::Asleep { entered } = &mut parked.stage else {
-            return ptrace::cont_syscall(tid, 0);
+            return stopped.cont_syscall(0);
         };
         *entered = !*entered;
         let (has_begun, is_done) = (*entered, parked.waiting.is_done());
         if !has_begun && is_done {
-            return self.leave(tid, 0);
+            return self.leave(stopped, 0);
         }
-        if !has_begun && !RESTARTS.contains(&ptrace::get_regs(tid)?.rax.cast_signed()) {
-            return self.sleep(tid, false);
+        if !has_begun && !RESTARTS.contains(&stopped.regs()?.rax.cast_signed()) {
+            return self.sleep(stopped, false);
         }
         if is_done || self.injector.has(tid) {
-            ptrace::interrupt(tid)?;
+            stopped.interrupt()?;
         }
-        ptrace::cont_syscall(tid, 0)
+        stopped.cont_syscall(0)
     }
 
     /// `signal` is about to be delivered to the thread; `is_ours`: it is the stop that a commit asks for.
     pub(super) fn parked_signal(
         &mut self,
-        tid: i32,
+        stopped: Stopped,
         signal: i32,
         is_ours: bool,
     ) -> Result<(), Errno> {
+        let tid = stopped.tid();
+        let delivered = if is_ours { 0 } else { signal };
         let Some(parked) = self.parking.by_tid.get_mut(&tid) else {
-            return ptrace::cont(tid, signal);
+            return stopped.cont(signal);
         };
         let Stage::Asleep { entered } = &mut parked.stage else {
             // It has not been put to sleep: the kernel restarts its call.
             self.parking.forget(tid);
-            return ptrace::cont(tid, if is_ours { 0 } else { signal });
+            return stopped.cont(delivered);
         };
         if parked.waiting.is_done() {
-            return self.leave(tid, if is_ours { 0 } else { signal });
+            return self.leave(stopped, delivered);
         }
         // The kernel restarts futex(2) where no handler runs.
         if is_ours || !has_effect(tid, signal).unwrap_or(true) {
             *entered = false;
-            return ptrace::cont_syscall(tid, if is_ours { 0 } else { signal });
+            return stopped.cont_syscall(delivered);
         }
-        parked.stage = Stage::Held { signal };
         let waiting = Arc::clone(&parked.waiting);
         waiting.interrupt();
-        // If it is not done yet, its end is reported.
         if waiting.is_done() {
-            return self.leave(tid, signal);
+            return self.leave(stopped, signal);
         }
+        // Its end is reported.
+        parked.stage = Stage::Held { stopped, signal };
         Ok(())
     }
 
     /// The thread, which is stopped, continues with its answer and `signal`.
-    fn leave(&mut self, tid: i32, signal: i32) -> Result<(), Errno> {
+    fn leave(&mut self, stopped: Stopped, signal: i32) -> Result<(), Errno> {
+        let tid = stopped.tid();
         let Some(Parked { waiting, saved, .. }) = self.parking.by_tid.remove(&tid) else {
-            return ptrace::cont(tid, signal);
+            return stopped.cont(signal);
         };
         let Some(saved) = saved else {
-            return ptrace::cont(tid, signal);
+            return stopped.cont(signal);
         };
-        let task = self.monitor.tasks.get(tid);
-        let needs_descriptor = task.as_ref().is_ok_and(|task| task.wanted().is_some());
-        let outcome = match self.monitor.waiting.take(&waiting) {
-            // Its call is restarted, and asks for that descriptor.
-            Some(_) if needs_descriptor => Ok(Answer::Again),
-            Some(outcome) => self.monitor.judge_shortage(outcome),
-            None => Ok(Answer::Again),
-        };
+        let outcome = self.parked_outcome(tid, &waiting, &saved);
         let result = match &outcome {
             Ok(Answer::Value(value)) => Ok(*value),
             Err(FsError::Errno(errno)) => Ok(-(*errno as i64)),
             Ok(Answer::Interrupted) => Err(ERESTARTSYS),
             _ => Err(ERESTARTNOINTR),
         };
-        match outcome {
-            Ok(Answer::Again) | Err(FsError::Blocked(_)) => {}
-            Ok(Answer::Value(_) | Answer::Interrupted) | Err(FsError::Errno(_)) => {
-                self.monitor.stats.count(saved.orig_rax as u32, &outcome);
-                if let Ok(task) = task {
-                    task.forget_brought();
-                }
-            }
+        if !is_final(&outcome) && !matches!(outcome, Ok(Answer::Again) | Err(FsError::Blocked(_))) {
             // Given to the call that is restarted.
-            other => self.monitor.waiting.put_back(&waiting, other),
+            self.monitor.waiting.put_back(&waiting, outcome);
         }
         match result {
             Ok(value) => {
@@ -276,10 +286,10 @@ impl Supervisor {
                     orig_rax: u64::MAX,
                     ..saved
                 };
-                ptrace::set_regs(tid, &regs)?;
+                stopped.set_regs(&regs)?;
             }
             // The kernel looks at such a result only before a signal.
-            Err(_) if signal == 0 => make_again(tid, saved)?,
+            Err(_) if signal == 0 => make_again(&stopped, saved)?,
             Err(result) => {
                 self.observe_exit(tid, result);
                 self.interrupted_call_is_over(tid);
@@ -287,15 +297,39 @@ impl Supervisor {
                     rax: result.cast_unsigned(),
                     ..saved
                 };
-                ptrace::set_regs(tid, &regs)?;
+                stopped.set_regs(&regs)?;
             }
         }
-        ptrace::cont(tid, signal)
+        stopped.cont(signal)
+    }
+
+    /// What the call of thread `tid`, which waited, has come to. Counted if the call is over.
+    fn parked_outcome(
+        &self,
+        tid: i32,
+        waiting: &Arc<Waiting>,
+        saved: &Registers,
+    ) -> Result<Answer> {
+        let task = self.monitor.tasks.get(tid);
+        let needs_descriptor = task.as_ref().is_ok_and(|task| task.wanted().is_some());
+        let outcome = match self.monitor.waiting.take(waiting) {
+            // Its call is restarted, and asks for that descriptor.
+            Some(_) if needs_descriptor => Ok(Answer::Again),
+            Some(outcome) => self.monitor.judge_shortage(outcome),
+            None => Ok(Answer::Again),
+        };
+        if is_final(&outcome) {
+            self.monitor.stats.count(saved.orig_rax as u32, &outcome);
+            if let Ok(task) = task {
+                task.forget_brought();
+            }
+        }
+        outcome
     }
 
     /// The thread, which is stopped, is to do something else; then it makes its call again.
-    pub(super) fn leave_parking(&mut self, tid: i32) -> Result<(), Errno> {
-        let Some(Parked { saved, .. }) = self.parking.by_tid.remove(&tid) else {
+    pub(super) fn leave_parking(&mut self, stopped: &Stopped) -> Result<(), Errno> {
+        let Some(Parked { saved, .. }) = self.parking.by_tid.remove(&stopped.tid()) else {
             return Ok(());
         };
         let Some(saved) = saved else {
@@ -305,8 +339,16 @@ impl Supervisor {
             rax: ERESTARTNOINTR.cast_unsigned(),
             ..saved
         };
-        ptrace::set_regs(tid, &restarted)
+        stopped.set_regs(&restarted)
     }
+}
+
+/// Whether the program's call returns this.
+fn is_final(outcome: &Result<Answer>) -> bool {
+    matches!(
+        outcome,
+        Ok(Answer::Value(_) | Answer::Interrupted) | Err(FsError::Errno(_))
+    )
 }
 
 /// The registers to sleep with, of a thread that has the registers `saved` in its own call. EFAULT.

@@ -10,7 +10,8 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 
 use goanna_sys::filter::Insn;
-use goanna_sys::{ptrace, tracee};
+use goanna_sys::ptrace::Stopped;
+use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};
 
 use crate::ptracer::program::Arg;
@@ -172,8 +173,14 @@ const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
 impl Rewriter {
     /// Sets a tracee at its seccomp stop on the way to `rewrite`. It must then be continued with
-    /// [`ptrace::cont_syscall`], and its next syscall stop given to [`Rewriter::syscall_stop`].
-    pub fn start(&mut self, tid: i32, saved: Registers, rewrite: Rewrite) -> Result<(), Errno> {
+    /// [`Stopped::cont_syscall`], and its next syscall stop given to [`Rewriter::syscall_stop`].
+    pub fn start(
+        &mut self,
+        stopped: &Stopped,
+        saved: Registers,
+        rewrite: Rewrite,
+    ) -> Result<(), Errno> {
+        let tid = stopped.tid();
         let need = rewrite.len();
         let scratch = match need {
             // No string of ours, and perhaps no stop at which the rewritten call could be told from others.
@@ -185,22 +192,22 @@ impl Rewriter {
                 .copied(),
         };
         let Some(scratch) = scratch else {
-            return self.map(tid, saved, rewrite);
+            return self.map(stopped, saved, rewrite);
         };
         let mut regs = saved;
         let image = rewrite.apply(scratch.address, &mut regs);
         if tracee::write_all(tid, scratch.address, &image).is_err() {
             // The program unmapped what it did not know was ours.
             self.scratch.remove(&tid);
-            return self.map(tid, saved, rewrite);
+            return self.map(stopped, saved, rewrite);
         }
-        ptrace::set_regs(tid, &regs)?;
+        stopped.set_regs(&regs)?;
         let then = rewrite.then(scratch.address, &saved);
         self.pending.insert(tid, Pending::Running { saved, then });
         Ok(())
     }
 
-    fn map(&mut self, tid: i32, saved: Registers, rewrite: Rewrite) -> Result<(), Errno> {
+    fn map(&mut self, stopped: &Stopped, saved: Registers, rewrite: Rewrite) -> Result<(), Errno> {
         let len = rewrite.len().max(2 * PAGE).next_multiple_of(PAGE);
         let regs = Registers {
             orig_rax: libc::SYS_mmap as u64,
@@ -212,18 +219,18 @@ impl Rewriter {
             r9: 0,
             ..saved
         };
-        ptrace::set_regs(tid, &regs)?;
+        stopped.set_regs(&regs)?;
         let mapping = Pending::Mapping {
             saved,
             len,
             rewrite,
         };
-        self.pending.insert(tid, mapping);
+        self.pending.insert(stopped.tid(), mapping);
         Ok(())
     }
 
     /// Whether this seccomp stop of `tid` is that of a call already rewritten, which is then to be continued with
-    /// [`ptrace::cont_syscall`]. It is not when a signal handler runs first; the rewritten call follows behind it.
+    /// [`Stopped::cont_syscall`]. It is not when a signal handler runs first; the rewritten call follows behind it.
     pub fn seccomp_stop(&mut self, tid: i32, regs: &Registers) -> bool {
         let call = |regs: &Registers| {
             let Registers {
@@ -254,13 +261,14 @@ impl Rewriter {
         }
     }
 
-    /// Handles a syscall stop of `tid`.
-    pub fn syscall_stop(&mut self, tid: i32) -> Result<Boundary, Errno> {
+    /// Handles a syscall stop.
+    pub fn syscall_stop(&mut self, stopped: &Stopped) -> Result<Boundary, Errno> {
+        let tid = stopped.tid();
         let Some(pending) = self.pending.remove(&tid) else {
             return Ok(Boundary::Foreign);
         };
         let mut boundary = Boundary::Again;
-        let now = ptrace::get_regs(tid)?;
+        let now = stopped.regs()?;
         let mut regs = match pending {
             Pending::Running { saved, then } => {
                 let regs = self.returned(tid, saved, now.rax, &then);
@@ -306,7 +314,7 @@ impl Rewriter {
         if !RESTARTS.contains(&result) && result != EINTR {
             regs.orig_rax = u64::MAX;
         }
-        ptrace::set_regs(tid, &regs)?;
+        stopped.set_regs(&regs)?;
         Ok(boundary)
     }
 
@@ -612,9 +620,9 @@ impl Addressed {
     }
 }
 
-/// The flags of the call that `tid` is in, which made a child.
-pub fn clone_flags(tid: i32) -> Result<u64, Errno> {
-    let regs = ptrace::get_regs(tid)?;
+/// The flags of the call that the thread is in, which made a child.
+pub fn clone_flags(stopped: &Stopped) -> Result<u64, Errno> {
+    let regs = stopped.regs()?;
     match regs.orig_rax as i64 {
         libc::SYS_vfork => Ok((libc::CLONE_VM | libc::CLONE_VFORK) as u64),
         libc::SYS_clone => Ok(regs.rdi),

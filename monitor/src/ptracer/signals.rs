@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use goanna_sys::ptrace::{self, SignalOrigin};
+use goanna_sys::ptrace::{SignalOrigin, Stopped};
 use goanna_syscalls::Treatment;
 use goanna_vfs::{Errno, Result};
 
@@ -18,36 +18,37 @@ use crate::ptracer::rewrite::Boundary;
 impl Supervisor {
     /// Lets a signal be delivered, but for the stop that a commit asks for. A call that it took back from us unseen is made
     /// again afterwards.
-    pub(super) fn deliver(&mut self, tid: i32, signal: i32) -> Result<(), Errno> {
-        let is_ours = signal == libc::SIGSTOP && goanna_sys::pause::is_ours(tid)?;
+    pub(super) fn deliver(&mut self, mut stopped: Stopped, signal: i32) -> Result<(), Errno> {
+        let tid = stopped.tid();
+        let is_ours = signal == libc::SIGSTOP && goanna_sys::pause::is_ours(&stopped)?;
         if is_ours && self.injector.is_calling(tid) {
-            return ptrace::cont_syscall(tid, 0);
+            return stopped.cont_syscall(0);
         }
         if !is_ours {
-            match self.injector.signal(tid, signal) {
-                Stop::Foreign => {}
+            stopped = match self.injector.signal(stopped, signal) {
+                Stop::Foreign(stopped) => stopped,
                 stop => return self.injected(tid, stop),
-            }
+            };
             let monitor = &self.monitor;
-            monitor.ending.deliver(tid, signal, &monitor.alive);
+            monitor.ending.deliver(&stopped, signal, &monitor.alive);
             // Without it the file is lost, and nothing else.
-            let _ = self.core_files.signal(monitor, tid, signal);
+            let _ = self.core_files.signal(monitor, &stopped, signal);
         }
         if self.parking.has(tid) {
-            return self.parked_signal(tid, signal, is_ours);
+            return self.parked_signal(stopped, signal, is_ours);
         }
         let delivered = if is_ours { 0 } else { signal };
-        let mut regs = ptrace::get_regs(tid)?;
+        let mut regs = stopped.regs()?;
         let left = self.monitor.in_process.leave(tid, signal, &mut regs);
         if let Some(left) = left {
-            ptrace::set_regs(tid, &regs)?;
+            stopped.set_regs(&regs)?;
             let is_own = matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGSYS)
                 && left == Left::Before
-                && !matches!(ptrace::signal_origin(tid)?, SignalOrigin::Process(_));
+                && !matches!(stopped.signal_origin()?, SignalOrigin::Process(_));
             if is_own {
                 // The stub's own: the call itself says what is wrong with its arguments, or is the one that the program has dispatched to its
                 // handler (PR_SET_SYSCALL_USER_DISPATCH).
-                return ptrace::cont(tid, 0);
+                return stopped.cont(0);
             }
         }
         // Outside of a call the number is -1, which is none of the table.
@@ -62,24 +63,24 @@ impl Supervisor {
             Some(Instead::Over(result)) => {
                 self.observe_end(tid, result, Treatment::Kernel);
                 regs.rax = result.cast_unsigned();
-                ptrace::set_regs(tid, &regs)?;
-                return ptrace::cont(tid, delivered);
+                stopped.set_regs(&regs)?;
+                return stopped.cont(delivered);
             }
             Some(Instead::Restart(result, deadline)) => {
                 self.interrupted_call_goes_on(tid);
                 regs.rax = result.cast_unsigned();
-                ptrace::set_regs(tid, &regs)?;
+                stopped.set_regs(&regs)?;
                 if let Some(deadline) = deadline {
                     self.wake_at(tid, deadline);
                 }
-                return ptrace::cont_syscall(tid, delivered);
+                return stopped.cont_syscall(delivered);
             }
             None if !is_ours => self.interrupted(tid, signal),
             None => {}
         }
         let is_stopped = self.monitor.observers.interest().contains(nr);
         if is_ours || !self.notified || left.is_some() || is_stopped {
-            return ptrace::cont(tid, delivered);
+            return stopped.cont(delivered);
         }
         let received = || {
             let monitor = &self.monitor;
@@ -90,9 +91,9 @@ impl Supervisor {
         };
         if let Some(instead) = restart::instead(nr, args, self.shadow_files, result, received) {
             regs.rax = instead.cast_unsigned();
-            ptrace::set_regs(tid, &regs)?;
+            stopped.set_regs(&regs)?;
         }
-        ptrace::cont(tid, signal)
+        stopped.cont(signal)
     }
 
     /// Has the supervisor get [`Message::Due`] at `deadline`. Where the clock cannot be started the wait lasts longer.
@@ -106,15 +107,16 @@ impl Supervisor {
         let _ = self.monitor.executor.at(deadline.at, wake);
     }
 
-    pub(super) fn syscall_stop(&mut self, tid: i32) -> Result<(), Errno> {
-        match self.injector.syscall_stop(tid) {
-            Stop::Foreign => {}
+    pub(super) fn syscall_stop(&mut self, stopped: Stopped) -> Result<(), Errno> {
+        let tid = stopped.tid();
+        let stopped = match self.injector.syscall_stop(stopped) {
+            Stop::Foreign(stopped) => stopped,
             stop => return self.injected(tid, stop),
-        }
+        };
         if self.parking.has(tid) {
-            return self.parked_syscall(tid);
+            return self.parked_syscall(stopped);
         }
-        let mut regs = ptrace::get_regs(tid)?;
+        let mut regs = stopped.regs()?;
         // A rewritten call first gets its registers back.
         let is_rewritten = self.rewriter.is_running(tid);
         let boundary = (!is_rewritten)
@@ -123,60 +125,62 @@ impl Supervisor {
         match boundary {
             Some(undisturbed::Boundary::Begins { is_over }) => {
                 if is_over {
-                    ptrace::interrupt(tid)?;
+                    stopped.interrupt()?;
                 }
-                return ptrace::cont_syscall(tid, 0);
+                return stopped.cont_syscall(0);
             }
             Some(undisturbed::Boundary::Ends(over)) => {
                 if let Some(over) = over {
                     regs.rax = over.cast_unsigned();
-                    ptrace::set_regs(tid, &regs)?;
+                    stopped.set_regs(&regs)?;
                     self.observe_end(tid, over, Treatment::Kernel);
                 }
-                return self.left(tid, regs.rax.cast_signed());
+                return self.left(stopped, regs.rax.cast_signed());
             }
             None => {}
         }
-        let refused = match self.rewriter.syscall_stop(tid)? {
-            Boundary::Foreign => return self.left(tid, regs.rax.cast_signed()),
-            Boundary::Again => return ptrace::cont(tid, 0),
+        let refused = match self.rewriter.syscall_stop(&stopped)? {
+            Boundary::Foreign => return self.left(stopped, regs.rax.cast_signed()),
+            Boundary::Again => return stopped.cont(0),
             Boundary::Returned { result, answered } => {
                 if answered {
                     self.observe_end(tid, result, Treatment::Monitor);
                 }
                 let ends = self.waits.syscall_stop(tid, result);
                 if let Some(undisturbed::Boundary::Ends(Some(over))) = ends {
-                    regs = ptrace::get_regs(tid)?;
+                    regs = stopped.regs()?;
                     regs.rax = over.cast_unsigned();
-                    ptrace::set_regs(tid, &regs)?;
+                    stopped.set_regs(&regs)?;
                     self.observe_end(tid, over, Treatment::Kernel);
-                    return self.left(tid, over);
+                    return self.left(stopped, over);
                 }
-                return self.left(tid, result);
+                return self.left(stopped, result);
             }
             Boundary::Refused(refused) => refused,
         };
         let Ok(task) = self.monitor.tasks.get(tid) else {
-            return ptrace::cont(tid, 0);
+            return stopped.cont(0);
         };
         let (Ok(caller), Ok(descriptor_inbox)) = (task.caller(), self.descriptor_inbox()) else {
-            return ptrace::cont(tid, 0);
+            return stopped.cont(0);
         };
         let script = Receive::new(task, refused, caller.pid, descriptor_inbox);
-        match self.injector.receive(tid, ptrace::get_regs(tid)?, script) {
-            Ok(stop) => self.injected(tid, stop),
-            Err(_) => ptrace::cont(tid, 0),
+        let regs = stopped.regs()?;
+        match self.injector.receive(stopped, regs, script) {
+            Stop::Foreign(stopped) => stopped.cont(0),
+            stop => self.injected(tid, stop),
         }
     }
 
-    /// Thread `tid` is at the exit stop of its own call, which has this result. The stop has taken the place of one that the thread
+    /// The thread is at the exit stop of its own call, which has this result. The stop has taken the place of one that the thread
     /// was told to make, if it was.
-    fn left(&mut self, tid: i32, result: i64) -> Result<(), Errno> {
+    fn left(&mut self, stopped: Stopped, result: i64) -> Result<(), Errno> {
+        let tid = stopped.tid();
         self.observe_exit(tid, result);
-        self.seen(tid);
+        self.seen(&stopped);
         if self.injector.has(tid) {
-            ptrace::interrupt(tid)?;
+            stopped.interrupt()?;
         }
-        ptrace::cont(tid, 0)
+        stopped.cont(0)
     }
 }

@@ -5,10 +5,11 @@
 //! another purpose, and continues the tracee without it.
 #![allow(
     unsafe_code,
-    reason = "rt_tgsigqueueinfo(2) and PTRACE_GETSIGINFO have no safe interface"
+    reason = "rt_tgsigqueueinfo(2) has no safe interface, and siginfo_t is a union"
 )]
 
 use crate::Errno;
+use crate::ptrace::Stopped;
 
 /// The value of our own SIGSTOP.
 const COOKIE: usize = 0x676f_616e_6e61;
@@ -55,13 +56,9 @@ pub fn stop(pid: i32, tid: i32) -> Result<(), Errno> {
     Errno::result(r).map(drop)
 }
 
-/// Whether tracee `tid` is stopped for the delivery of our SIGSTOP. To be asked by its tracer.
-pub fn is_ours(tid: i32) -> Result<bool, Errno> {
-    // SAFETY: a siginfo_t is plain integers, for which zero is a value.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `info` is a live siginfo_t, which is what this request fills.
-    let r = unsafe { libc::ptrace(libc::PTRACE_GETSIGINFO, tid, 0usize, &raw mut info) };
-    Errno::result(r)?;
+/// Whether the tracee is stopped for the delivery of our SIGSTOP.
+pub fn is_ours(stopped: &Stopped) -> Result<bool, Errno> {
+    let info = stopped.signal_info()?;
     if info.si_signo != libc::SIGSTOP || info.si_code != libc::SI_QUEUE {
         return Ok(false);
     }

@@ -75,14 +75,14 @@ pub enum Status {
         /// By which call.
         how: How,
     },
-    /// Entry or exit of a call after [`cont_syscall`].
+    /// Entry or exit of a call after [`Stopped::cont_syscall`].
     SyscallStop,
     /// A signal is about to be delivered; continue with it, another or none.
     SignalDelivery(i32),
-    /// A stopping signal has stopped the group; [`listen`] keeps it so until SIGCONT.
+    /// A stopping signal has stopped the group; [`Stopped::listen`] keeps it so until SIGCONT.
     GroupStop(i32),
     /// `PTRACE_EVENT_STOP` with SIGTRAP: a new child's first stop, the answer to [`interrupt`], or SIGCONT seen
-    /// under [`listen`].
+    /// under [`Stopped::listen`].
     EventStop,
     /// A vfork child has released its parent.
     VforkDone,
@@ -100,7 +100,7 @@ impl Status {
         }
     }
 
-    /// Whether the tracee is stopped by a stopping signal (then [`listen`], not [`cont`]).
+    /// Whether the tracee is stopped by a stopping signal (then [`Stopped::listen`], not [`Stopped::cont`]).
     pub fn is_group_stop(&self) -> bool {
         matches!(self, Self::GroupStop(_))
     }
@@ -111,7 +111,15 @@ impl Status {
     }
 }
 
-/// A tracee that is stopped. The requests that let it run consume the value.
+/// A tracee that is stopped. All requests that the kernel answers for stopped tracees only are methods of it, and those
+/// that let the tracee run consume it:
+///
+/// ```compile_fail,E0382
+/// fn twice(stopped: goanna_sys::ptrace::Stopped) {
+///     let _ = stopped.cont(0);
+///     let _ = stopped.regs();
+/// }
+/// ```
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a stopped tracee stays stopped until it is continued"]
 pub struct Stopped {
@@ -119,6 +127,12 @@ pub struct Stopped {
 }
 
 impl Stopped {
+    /// A value for a tracee whose own one was lost in a panic of its tracer. If the tracee runs, or has ended, each request
+    /// answers `ESRCH`.
+    pub fn recover(tid: i32) -> Self {
+        Self { tid }
+    }
+
     /// Thread id.
     pub fn tid(&self) -> i32 {
         self.tid
@@ -126,31 +140,92 @@ impl Stopped {
 
     /// Its registers.
     pub fn regs(&self) -> Result<libc::user_regs_struct, Errno> {
-        get_regs(self.tid)
+        // SAFETY: user_regs_struct is plain integers, for which zero is a value.
+        let mut regs: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        // SAFETY: `regs` is a live user_regs_struct, which is what this request fills.
+        let r = unsafe { libc::ptrace(libc::PTRACE_GETREGS, self.tid, 0usize, &raw mut regs) };
+        Errno::result(r).map(|_| regs)
     }
 
-    /// Replaces its registers.
+    /// Replaces its registers. At a seccomp stop, `orig_rax = -1` skips the call and `rax` is its result; another call
+    /// number is run through the filter again.
     pub fn set_regs(&self, regs: &libc::user_regs_struct) -> Result<(), Errno> {
-        set_regs(self.tid, regs)
+        let regs = std::ptr::from_ref(regs);
+        // SAFETY: the request reads a user_regs_struct, and `regs` is one.
+        let r = unsafe { libc::ptrace(libc::PTRACE_SETREGS, self.tid, 0usize, regs) };
+        Errno::result(r).map(drop)
     }
 
-    /// See [`cont`].
+    /// The message of its event: the tid of a new child or of a thread that executed, the data of the filter's verdict
+    /// at a seccomp stop, the exit status (as wait(2) gives it) before exit.
+    pub fn event_message(&self) -> Result<i32, Errno> {
+        event_message(self.tid)
+    }
+
+    /// The call that it is stopped in (`PTRACE_GET_SYSCALL_INFO`, Linux 5.3).
+    pub fn call(&self) -> Result<CallStop, Errno> {
+        // SAFETY: ptrace_syscall_info is plain integers, for which zero is a value.
+        let mut info: libc::ptrace_syscall_info = unsafe { std::mem::zeroed() };
+        let (request, size) = (libc::PTRACE_GET_SYSCALL_INFO, size_of_val(&info));
+        // SAFETY: `info` is live and as large as the kernel is told.
+        let r = unsafe { libc::ptrace(request, self.tid, size, &raw mut info) };
+        Errno::result(r).map(|_| call_stop(&info))
+    }
+
+    /// The signal that it is stopped for.
+    pub(crate) fn signal_info(&self) -> Result<libc::siginfo_t, Errno> {
+        // SAFETY: a siginfo_t is plain integers, for which zero is a value.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `info` is a live siginfo_t, which is what this request fills.
+        let r = unsafe { libc::ptrace(libc::PTRACE_GETSIGINFO, self.tid, 0usize, &raw mut info) };
+        Errno::result(r).map(|_| info)
+    }
+
+    /// The origin of the signal that it is stopped for.
+    pub fn signal_origin(&self) -> Result<SignalOrigin, Errno> {
+        let info = self.signal_info()?;
+        Ok(match info.si_code {
+            libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE => {
+                // SAFETY: the kernel fills the sender's process id for these three.
+                SignalOrigin::Process(unsafe { info.si_pid() })
+            }
+            libc::SI_KERNEL => SignalOrigin::Kernel,
+            _ => SignalOrigin::Own,
+        })
+    }
+
+    /// Changes the options that it was seized with.
+    pub fn set_options(&self, options: Options) -> Result<(), Errno> {
+        request(libc::PTRACE_SETOPTIONS, self.tid, options.bits())
+    }
+
+    /// Has it stop again after it was continued, as [`interrupt`] does.
+    pub fn interrupt(&self) -> Result<(), Errno> {
+        interrupt(self.tid)
+    }
+
+    /// Lets it run, delivering `signal` (0: none) if it stopped for a signal.
     pub fn cont(self, signal: i32) -> Result<(), Errno> {
-        cont(self.tid, signal)
+        request(libc::PTRACE_CONT, self.tid, signal)
     }
 
-    /// See [`cont_syscall`].
+    /// Like [`cont`](Self::cont), stopping at the next entry to or exit from a call.
     pub fn cont_syscall(self, signal: i32) -> Result<(), Errno> {
-        cont_syscall(self.tid, signal)
+        request(libc::PTRACE_SYSCALL, self.tid, signal)
     }
 
-    /// See [`listen`].
+    /// Leaves it in its group stop, reporting the SIGCONT that ends it.
     pub fn listen(self) -> Result<(), Errno> {
-        listen(self.tid)
+        request(libc::PTRACE_LISTEN, self.tid, 0)
+    }
+
+    /// Lets go of it, delivering `signal` (0: none).
+    pub fn detach(self, signal: i32) -> Result<(), Errno> {
+        request(libc::PTRACE_DETACH, self.tid, signal)
     }
 }
 
-/// One report of [`wait_any`].
+/// One report of a wait.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
     /// The task is gone.
@@ -164,22 +239,34 @@ pub enum Event {
     Stopped(Stopped, Status),
 }
 
-/// Waits for the next report of any child or tracee of this thread. `ECHILD`: none is left.
-pub fn wait_any() -> Result<Event, Errno> {
-    loop {
-        if let Some((tid, status)) = wait(0)? {
-            return Ok(if status.is_end() {
-                Event::Ended { tid, status }
-            } else {
-                Event::Stopped(Stopped { tid }, status)
-            });
+impl Event {
+    fn new(tid: i32, status: Status) -> Self {
+        if status.is_end() {
+            Self::Ended { tid, status }
+        } else {
+            Self::Stopped(Stopped { tid }, status)
+        }
+    }
+
+    /// The thread that the report is about.
+    pub fn tid(&self) -> i32 {
+        match self {
+            Self::Ended { tid, .. } => *tid,
+            Self::Stopped(stopped, _) => stopped.tid,
+        }
+    }
+
+    /// What is reported of it.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Ended { status, .. } | Self::Stopped(_, status) => *status,
         }
     }
 }
 
 /// Waits for the next report of any child or tracee of this thread. `flags` may hold `WNOHANG`, and then nothing new is
 /// `None`. `ECHILD`: none is left. Interruptions by signals are not reported.
-pub fn wait(flags: i32) -> Result<Option<(i32, Status)>, Errno> {
+pub fn wait(flags: i32) -> Result<Option<Event>, Errno> {
     loop {
         let report = wait_leaving(flags, |_, _| {})?;
         if report.is_some() || flags & libc::WNOHANG != 0 {
@@ -193,7 +280,7 @@ pub fn wait(flags: i32) -> Result<Option<(i32, Status)>, Errno> {
 pub fn wait_leaving(
     flags: i32,
     mut leaving: impl FnMut(i32, Status),
-) -> Result<Option<(i32, Status)>, Errno> {
+) -> Result<Option<Event>, Errno> {
     let any = libc::WEXITED | libc::WSTOPPED;
     loop {
         let Some(seen) = wait_id(None, any | libc::WNOWAIT | flags)? else {
@@ -212,27 +299,27 @@ pub fn wait_leaving(
             continue;
         };
         if let Some(status) = decode(report.tid, report.raw)? {
-            return Ok(Some((report.tid, status)));
+            return Ok(Some(Event::new(report.tid, status)));
         }
     }
 }
 
 /// The next report of any child or tracee of this thread, whose end is reaped. `None` also when a signal ends the wait. One call to the
 /// kernel, where [`wait`] needs two. `ECHILD`: none is left.
-pub fn wait_once() -> Result<Option<(i32, Status)>, Errno> {
+pub fn wait_once() -> Result<Option<Event>, Errno> {
     match wait_id(None, libc::WEXITED | libc::WSTOPPED)? {
         Some(report) => {
             let status = decode(report.tid, report.raw)?;
-            Ok(status.map(|status| (report.tid, status)))
+            Ok(status.map(|status| Event::new(report.tid, status)))
         }
         None => Ok(None),
     }
 }
 
 /// The next report of tracee `tid`, whose end is reaped. `None`: it is gone, or the event's message is lost because it was killed.
-pub fn wait_for(tid: i32) -> Result<Option<Status>, Errno> {
+pub fn wait_for(tid: i32) -> Result<Option<Event>, Errno> {
     match wait_id(Some(tid), libc::WEXITED | libc::WSTOPPED)? {
-        Some(report) => decode(report.tid, report.raw),
+        Some(report) => Ok(decode(tid, report.raw)?.map(|status| Event::new(tid, status))),
         None => Ok(None),
     }
 }
@@ -320,9 +407,8 @@ fn decode(tid: i32, raw: i32) -> Result<Option<Status>, Errno> {
     }
 }
 
-/// What the tracee's stop has to tell: the tid of a new child or of a thread that executed, the data of the filter's
-/// verdict at a seccomp stop, the exit status (as wait(2) gives it) before exit.
-pub fn event_message(tid: i32) -> Result<i32, Errno> {
+/// See [`Stopped::event_message`].
+fn event_message(tid: i32) -> Result<i32, Errno> {
     let mut message: libc::c_ulong = 0;
     // SAFETY: `message` is a live unsigned long, which is what this request fills.
     let r = unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, tid, 0, &raw mut message) };
@@ -334,7 +420,7 @@ pub fn event_message(tid: i32) -> Result<i32, Errno> {
 /// The system call that a tracee is stopped in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallStop {
-    /// Before the call: by [`cont_syscall`], or because of a filter's verdict.
+    /// Before the call: by [`Stopped::cont_syscall`], or because of a filter's verdict.
     Entry {
         /// The call's number.
         nr: u64,
@@ -355,17 +441,10 @@ pub enum CallStop {
 /// `AUDIT_ARCH_X86_64`
 const ARCH_X86_64: u32 = 0xc000_003e;
 
-/// What call a tracee is stopped in (`PTRACE_GET_SYSCALL_INFO`, Linux 5.3).
-pub fn call_stop(tid: i32) -> Result<CallStop, Errno> {
-    // SAFETY: ptrace_syscall_info is plain integers, for which zero is a value.
-    let mut info: libc::ptrace_syscall_info = unsafe { std::mem::zeroed() };
-    let size = size_of::<libc::ptrace_syscall_info>();
-    // SAFETY: `info` is live and as large as the kernel is told.
-    let r = unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, tid, size, &raw mut info) };
-    Errno::result(r)?;
+fn call_stop(info: &libc::ptrace_syscall_info) -> CallStop {
     let is_native = info.arch == ARCH_X86_64;
     let u = &info.u;
-    Ok(match info.op {
+    match info.op {
         libc::PTRACE_SYSCALL_INFO_ENTRY => {
             // SAFETY: `op` says which member the kernel has filled; all of them are integers.
             let entry = unsafe { u.entry };
@@ -390,7 +469,7 @@ pub fn call_stop(tid: i32) -> Result<CallStop, Errno> {
             CallStop::Exit { result: exit.sval }
         }
         _ => CallStop::Other,
-    })
+    }
 }
 
 /// Where a signal comes from.
@@ -402,23 +481,6 @@ pub enum SignalOrigin {
     Kernel,
     /// The receiver's own doing: a fault, a timer, a child.
     Own,
-}
-
-/// The origin of the signal that a tracee is stopped for.
-pub fn signal_origin(tid: i32) -> Result<SignalOrigin, Errno> {
-    // SAFETY: all zeroes is a siginfo_t.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `info` is a live siginfo_t, which is what this request fills.
-    let r = unsafe { libc::ptrace(libc::PTRACE_GETSIGINFO, tid, 0usize, &raw mut info) };
-    Errno::result(r)?;
-    Ok(match info.si_code {
-        libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE => {
-            // SAFETY: the kernel fills the sender's process id for these three.
-            SignalOrigin::Process(unsafe { info.si_pid() })
-        }
-        libc::SI_KERNEL => SignalOrigin::Kernel,
-        _ => SignalOrigin::Own,
-    })
 }
 
 /// Attaches to thread `tid` without stopping it. `EPERM`: another tracer has it, or it is not ours to trace.
@@ -435,55 +497,13 @@ pub fn seize(tid: i32, options: Options) -> Result<(), Errno> {
     Errno::result(r).map(drop)
 }
 
-/// Changes the options of a stopped tracee.
-pub fn set_options(tid: i32, options: Options) -> Result<(), Errno> {
-    request(libc::PTRACE_SETOPTIONS, tid, options.bits())
-}
-
-/// Lets a stopped tracee run, delivering `signal` (0: none) if it stopped for a signal.
-pub fn cont(tid: i32, signal: i32) -> Result<(), Errno> {
-    request(libc::PTRACE_CONT, tid, signal)
-}
-
-/// Like [`cont`], stopping at the next entry to or exit from a call.
-pub fn cont_syscall(tid: i32, signal: i32) -> Result<(), Errno> {
-    request(libc::PTRACE_SYSCALL, tid, signal)
-}
-
-/// Leaves a tracee in its group stop, reporting the SIGCONT that ends it.
-pub fn listen(tid: i32) -> Result<(), Errno> {
-    request(libc::PTRACE_LISTEN, tid, 0)
-}
-
 /// Asks a running tracee to stop; it reports [`Status::EventStop`], or another stop that came first.
 pub fn interrupt(tid: i32) -> Result<(), Errno> {
     request(libc::PTRACE_INTERRUPT, tid, 0)
 }
 
-/// Lets go of a stopped tracee, delivering `signal` (0: none).
-pub fn detach(tid: i32, signal: i32) -> Result<(), Errno> {
-    request(libc::PTRACE_DETACH, tid, signal)
-}
-
 fn request(request: libc::c_uint, tid: i32, data: i32) -> Result<(), Errno> {
     // SAFETY: the requests that come here take both arguments by value.
     let r = unsafe { libc::ptrace(request, tid, 0usize, libc::c_long::from(data)) };
-    Errno::result(r).map(drop)
-}
-
-/// Registers of a stopped tracee.
-pub fn get_regs(tid: i32) -> Result<libc::user_regs_struct, Errno> {
-    // SAFETY: user_regs_struct is plain integers, for which zero is a value.
-    let mut regs: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-    // SAFETY: `regs` is a live user_regs_struct, which is what this request fills.
-    let r = unsafe { libc::ptrace(libc::PTRACE_GETREGS, tid, 0usize, &raw mut regs) };
-    Errno::result(r).map(|_| regs)
-}
-
-/// Replaces the registers of a stopped tracee. At a seccomp stop, `orig_rax = -1` skips the call and `rax` is its
-/// result; another call number is run through the filter again.
-pub fn set_regs(tid: i32, regs: &libc::user_regs_struct) -> Result<(), Errno> {
-    // SAFETY: the request reads a user_regs_struct, and `regs` is one.
-    let r = unsafe { libc::ptrace(libc::PTRACE_SETREGS, tid, 0usize, std::ptr::from_ref(regs)) };
     Errno::result(r).map(drop)
 }

@@ -4,7 +4,8 @@
 //! A program gets the filter before it makes its first Unix socket. What it inherits from outside of the run is looked at when
 //! the run starts.
 
-use goanna_sys::{inherited, procfs, ptrace};
+use goanna_sys::ptrace::Stopped;
+use goanna_sys::{inherited, procfs};
 use goanna_vfs::Result;
 
 use crate::call::Call;
@@ -16,14 +17,13 @@ use crate::table::filter::{Watch, compile_watch};
 /// The filters of a program itself may kill the thread that makes another call than they expect. So ours comes before the program's
 /// first, and one that has filters of its own all the same gets none. `ours` is how many it has that are not its own, without those
 /// of this module.
-pub fn install(call: &Call<'_>, ours: u32) -> Result<Option<Rewrite>> {
-    let tid = call.task.tid;
-    let has = Watch::of_message(ptrace::event_message(tid)?.cast_unsigned());
+pub fn install(call: &Call<'_>, stopped: &Stopped, ours: u32) -> Result<Option<Rewrite>> {
+    let has = Watch::of_message(stopped.event_message()?.cast_unsigned());
     let wanted = wanted(call);
     if has >= Some(wanted) {
         return Ok(None);
     }
-    if procfs::status(tid)?.seccomp_filters > ours + u32::from(has.is_some()) {
+    if procfs::status(stopped.tid())?.seccomp_filters > ours + u32::from(has.is_some()) {
         return Ok(None);
     }
     Ok(Some(Rewrite::Filter(compile_watch(wanted))))

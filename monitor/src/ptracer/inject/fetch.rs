@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use goanna_sys::descriptor_inbox::{DescriptorInbox, Expected};
+use goanna_sys::ptrace::Stopped;
 use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};
 
@@ -92,7 +93,8 @@ impl Fetch {
         }
     }
 
-    pub(super) fn next(&mut self, tid: i32, result: Option<i64>) -> Result<Step, Errno> {
+    pub(super) fn next(&mut self, stopped: &Stopped, result: Option<i64>) -> Result<Step, Errno> {
+        let tid = stopped.tid();
         let result = result.unwrap_or(0);
         match std::mem::replace(&mut self.stage, Stage::Begin) {
             Stage::Begin if self.scratch.is_none() => {

@@ -1,5 +1,6 @@
 //! The calls that give all threads of a program the filter of participants.
 
+use goanna_sys::ptrace::Stopped;
 use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};
 
@@ -17,7 +18,7 @@ pub(super) struct InstallFilter {
 const LEN: u64 = 16384;
 
 impl InstallFilter {
-    pub fn next(&mut self, tid: i32, result: Option<i64>) -> Result<Step, Errno> {
+    pub fn next(&mut self, stopped: &Stopped, result: Option<i64>) -> Result<Step, Errno> {
         match (self.image, result) {
             (None, None) => {
                 let access = (libc::PROT_READ | libc::PROT_WRITE) as u64;
@@ -28,7 +29,7 @@ impl InstallFilter {
             (None, Some(address)) => {
                 let address = address.cast_unsigned();
                 let image = filter_image(&compile_participant(false), address);
-                tracee::write_all(tid, address, &image).map_err(|_| Errno::ENOMEM)?;
+                tracee::write_all(stopped.tid(), address, &image).map_err(|_| Errno::ENOMEM)?;
                 self.image = Some(address);
                 let mode = u64::from(libc::SECCOMP_SET_MODE_FILTER);
                 let flags = libc::SECCOMP_FILTER_FLAG_TSYNC;

@@ -10,7 +10,8 @@ mod receive;
 
 use std::collections::HashMap;
 
-use goanna_sys::{procfs, ptrace, tracee};
+use goanna_sys::ptrace::{self, Stopped};
+use goanna_sys::{procfs, tracee};
 use goanna_vfs::{Errno, Result};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -42,14 +43,14 @@ impl Script {
     /// What comes next, after the call before gave `result`; in the end the tracee continues with `saved`.
     fn next(
         &mut self,
-        tid: i32,
+        stopped: &Stopped,
         result: Option<i64>,
         saved: &mut Registers,
     ) -> Result<Step, Errno> {
         match self {
-            Self::InstallFilter(script) => script.next(tid, result),
-            Self::Receive(script) => script.next(tid, result, saved),
-            Self::Fetch(script) => script.next(tid, result),
+            Self::InstallFilter(script) => script.next(stopped, result),
+            Self::Receive(script) => script.next(stopped, result, saved),
+            Self::Fetch(script) => script.next(stopped, result),
         }
     }
 }
@@ -78,8 +79,8 @@ struct Injection {
 
 /// What a stop of a tracee with an injection was.
 pub enum Stop {
-    /// Nothing of ours.
-    Foreign,
+    /// Nothing of ours: the thread is still stopped.
+    Foreign(Stopped),
     /// The injection continues, or no call waits for its end.
     Taken,
     /// The thread has received its descriptor, or an error; and as what follows.
@@ -122,14 +123,18 @@ impl Injector {
         Ok(())
     }
 
-    /// Lets `tid`, which is at the exit stop of a call, run `script` before it continues with `saved`, in which rax will be what
-    /// came of it.
-    pub fn receive(&mut self, tid: i32, saved: Registers, script: Receive) -> Result<Stop, Errno> {
+    /// Lets the thread, which is at the exit stop of a call, run `script` before it continues with `saved`, in which rax will be what
+    /// came of it. Without a place for the calls of the script the thread is still stopped.
+    pub fn receive(&mut self, stopped: Stopped, saved: Registers, script: Receive) -> Stop {
+        let tid = stopped.tid();
+        let Ok(instruction) = syscall_instruction(tid) else {
+            return Stop::Foreign(stopped);
+        };
         let mut injection = Injection {
             stage: Stage::Calling { entered: false },
             saved: Some(saved),
             script: Script::Receive(Box::new(script)),
-            instruction: syscall_instruction(tid)?,
+            instruction,
             signals: Vec::new(),
             waiting: Vec::new(),
         };
@@ -137,9 +142,9 @@ impl Injector {
         if let Some(interrupted) = self.by_tid.remove(&tid) {
             injection.waiting = interrupted.waiting;
         }
-        let begun = injection.advance(tid, None);
+        let begun = injection.advance(stopped, None);
         self.by_tid.insert(tid, injection);
-        Ok(self.ended(tid, begun))
+        self.ended(tid, begun)
     }
 
     /// The tracee has ended. Returns the threads that wait for it.
@@ -163,19 +168,22 @@ impl Injector {
     }
 
     /// The tracee has stopped because of the interrupt, or for a group stop.
-    pub fn event_stop(&mut self, tid: i32) -> Stop {
+    pub fn event_stop(&mut self, stopped: Stopped) -> Stop {
+        let tid = stopped.tid();
         let Some(injection) = self.by_tid.get_mut(&tid) else {
-            return Stop::Foreign;
+            return Stop::Foreign(stopped);
         };
-        if injection.stage != Stage::Interrupted {
-            return self.ended(tid, ptrace::cont_syscall(tid, 0).map(|()| false));
-        }
-        let begun = injection.begin(tid);
-        self.ended(tid, begun)
+        let outcome = if injection.stage == Stage::Interrupted {
+            injection.begin(stopped)
+        } else {
+            stopped.cont_syscall(0).map(|()| false)
+        };
+        self.ended(tid, outcome)
     }
 
-    /// Lets `tid`, which is at the seccomp stop of a call with the registers `regs`, run `script` before it makes that call.
-    pub fn fetch(&mut self, tid: i32, regs: Registers, script: Fetch) -> Result<(), Errno> {
+    /// Lets the thread, which is at the seccomp stop of a call with the registers `regs`, run `script` before it makes that call.
+    pub fn fetch(&mut self, stopped: Stopped, regs: Registers, script: Fetch) -> Result<(), Errno> {
+        let tid = stopped.tid();
         let mut injection = Injection {
             stage: Stage::Leaving,
             // The syscall instruction is two bytes long.
@@ -198,35 +206,37 @@ impl Injector {
             orig_rax: u64::MAX,
             ..regs
         };
-        ptrace::set_regs(tid, &skipped)?;
-        ptrace::cont_syscall(tid, 0)?;
+        stopped.set_regs(&skipped)?;
+        stopped.cont_syscall(0)?;
         self.by_tid.insert(tid, injection);
         Ok(())
     }
 
     /// A signal to deliver after the injection.
-    pub fn signal(&mut self, tid: i32, signal: i32) -> Stop {
-        let Some(injection) = self.by_tid.get_mut(&tid) else {
-            return Stop::Foreign;
+    pub fn signal(&mut self, stopped: Stopped, signal: i32) -> Stop {
+        let tid = stopped.tid();
+        // Before it begins, the stop for the interruption follows.
+        let Some(injection) = self.begun(tid) else {
+            return Stop::Foreign(stopped);
         };
-        if injection.stage == Stage::Interrupted {
-            // It has not begun; the interruption follows.
-            return Stop::Foreign;
-        }
         injection.signals.push(signal);
-        self.ended(tid, ptrace::cont_syscall(tid, 0).map(|()| false))
+        self.ended(tid, stopped.cont_syscall(0).map(|()| false))
     }
 
     /// A call of ours begins or ends.
-    pub fn syscall_stop(&mut self, tid: i32) -> Stop {
-        let Some(injection) = self.by_tid.get_mut(&tid) else {
-            return Stop::Foreign;
+    pub fn syscall_stop(&mut self, stopped: Stopped) -> Stop {
+        let tid = stopped.tid();
+        let Some(injection) = self.begun(tid) else {
+            return Stop::Foreign(stopped);
         };
-        if injection.stage == Stage::Interrupted {
-            return Stop::Foreign;
-        }
-        let stepped = injection.step(tid);
+        let stepped = injection.step(stopped);
         self.ended(tid, stepped)
+    }
+
+    /// The injection of `tid`, if its first call is on its way.
+    fn begun(&mut self, tid: i32) -> Option<&mut Injection> {
+        let injection = self.by_tid.get_mut(&tid);
+        injection.filter(|injection| injection.stage != Stage::Interrupted)
     }
 
     fn ended(&mut self, tid: i32, outcome: Result<bool, Errno>) -> Stop {
@@ -234,7 +244,7 @@ impl Injector {
             return Stop::Taken;
         }
         let Some(injection) = self.by_tid.remove(&tid) else {
-            return Stop::Foreign;
+            return Stop::Taken;
         };
         for signal in injection.signals {
             let signal = Signal::try_from(signal).ok();
@@ -262,15 +272,15 @@ impl Injector {
 }
 
 impl Injection {
-    fn begin(&mut self, tid: i32) -> Result<bool, Errno> {
-        self.saved = Some(ptrace::get_regs(tid)?);
-        self.advance(tid, None)
+    fn begin(&mut self, stopped: Stopped) -> Result<bool, Errno> {
+        self.saved = Some(stopped.regs()?);
+        self.advance(stopped, None)
     }
 
     /// Sets the tracee on the way to the script's next call; true at the end, when it continues where it was.
-    fn advance(&mut self, tid: i32, result: Option<i64>) -> Result<bool, Errno> {
+    fn advance(&mut self, stopped: Stopped, result: Option<i64>) -> Result<bool, Errno> {
         let saved = self.saved.as_mut().ok_or(Errno::EIO)?;
-        match self.script.next(tid, result, saved) {
+        match self.script.next(&stopped, result, saved) {
             Ok(Step::Call(nr, [rdi, rsi, rdx, r10, r8, r9])) => {
                 let regs = Registers {
                     rip: self.instruction,
@@ -286,33 +296,33 @@ impl Injection {
                     ..*saved
                 };
                 self.stage = Stage::Calling { entered: false };
-                ptrace::set_regs(tid, &regs)?;
-                ptrace::cont_syscall(tid, 0)?;
+                stopped.set_regs(&regs)?;
+                stopped.cont_syscall(0)?;
                 Ok(false)
             }
             end => {
-                self.go_back(tid)?;
+                self.go_back(stopped)?;
                 end.map(|_| true)
             }
         }
     }
 
     /// One syscall stop further; true at the end.
-    fn step(&mut self, tid: i32) -> Result<bool, Errno> {
+    fn step(&mut self, stopped: Stopped) -> Result<bool, Errno> {
         match &mut self.stage {
-            Stage::Leaving => return self.advance(tid, None),
+            Stage::Leaving => return self.advance(stopped, None),
             Stage::Calling { entered } if !*entered => {
                 *entered = true;
-                ptrace::cont_syscall(tid, 0)?;
+                stopped.cont_syscall(0)?;
                 return Ok(false);
             }
             _ => {}
         }
-        let result = ptrace::get_regs(tid)?.rax.cast_signed();
-        self.advance(tid, Some(result))
+        let result = stopped.regs()?.rax.cast_signed();
+        self.advance(stopped, Some(result))
     }
 
-    fn go_back(&self, tid: i32) -> Result<(), Errno> {
+    fn go_back(&self, stopped: Stopped) -> Result<(), Errno> {
         let saved = self.saved.ok_or(Errno::EIO)?;
         let result = saved.rax.cast_signed();
         let in_call = saved.orig_rax != u64::MAX;
@@ -332,8 +342,8 @@ impl Injection {
                 ..saved
             },
         };
-        ptrace::set_regs(tid, &regs)?;
-        ptrace::cont(tid, 0)
+        stopped.set_regs(&regs)?;
+        stopped.cont(0)
     }
 }
 

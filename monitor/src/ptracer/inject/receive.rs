@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use goanna_sys::descriptor_inbox::{DescriptorInbox, Expected};
+use goanna_sys::ptrace::Stopped;
 use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
@@ -81,10 +82,11 @@ impl Receive {
     /// `saved`: the registers of the tracee's own call, which returns the descriptor or its error.
     pub(super) fn next(
         &mut self,
-        tid: i32,
+        stopped: &Stopped,
         result: Option<i64>,
         saved: &mut Registers,
     ) -> Result<Step, Errno> {
+        let tid = stopped.tid();
         let result = result.unwrap_or(0);
         match std::mem::replace(&mut self.stage, Stage::Begin) {
             Stage::Begin => {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use goanna_sys::clock::monotonic_ns;
 use goanna_sys::interrupt::Waiter;
-use goanna_sys::ptrace::{self, Status};
+use goanna_sys::ptrace::{self, Status, Stopped};
 use goanna_sys::{Errno, procfs};
 
 use super::follow::Follower;
@@ -104,17 +104,18 @@ impl Follower<'_> {
 
     /// Waits until all seized threads have stopped, reports what their processes have open and mapped, and handles the stops.
     fn first_stops(&mut self) -> Result<(), CaptureError> {
-        let mut stops: HashMap<i32, Status> = HashMap::new();
+        let mut stops = HashMap::new();
         let mut others = Vec::new();
         for _ in 0..ALL_STOP_TRIES {
-            while let Some((tid, status)) = wait_now()? {
-                if self.threads.contains_key(&tid) && !status.is_end() {
-                    stops.insert(tid, status);
+            while let Some(event) = wait_now()? {
+                if self.threads.contains_key(&event.tid()) && !event.status().is_end() {
+                    stops.insert(event.tid(), event);
                 } else {
-                    others.push((tid, status));
+                    others.push(event);
                 }
             }
-            let ended = others.iter().filter(|(_, status)| status.is_end()).count();
+            let ends = others.iter().filter(|event| event.status().is_end());
+            let ended = ends.count();
             if stops.len() + ended >= self.threads.len() || self.ends.load(Ordering::Acquire) {
                 break;
             }
@@ -136,8 +137,8 @@ impl Follower<'_> {
         for event in events {
             self.send(&event);
         }
-        for (tid, status) in stops.into_iter().chain(others) {
-            self.stop(tid, status)?;
+        for event in stops.into_values().chain(others) {
+            self.stop(event)?;
         }
         Ok(())
     }
@@ -149,53 +150,61 @@ impl Follower<'_> {
             // One that has ended is reported below.
             thread.is_interrupted = ptrace::interrupt(tid).is_ok();
         }
-        for tid in std::mem::take(&mut self.early) {
+        for (_, stopped) in std::mem::take(&mut self.early) {
             // One that was killed reports its end.
-            let _ = ptrace::detach(tid, 0);
+            let _ = stopped.detach(0);
         }
         loop {
             let preempted = self.preempted.pop_front();
             let report = preempted.map_or_else(ptrace::wait_once, |report| Ok(Some(report)));
-            let (tid, status) = match report {
-                Ok(Some(report)) => report,
+            let event = match report {
+                Ok(Some(event)) => event,
                 Ok(None) => continue,
                 Err(Errno::ECHILD) => return Ok(()),
                 Err(errno) => return Err(errno.into()),
             };
-            if status.is_end() {
-                self.stop(tid, status)?;
-                continue;
+            match event {
+                ptrace::Event::Stopped(stopped, status) => self.let_go(stopped, status),
+                ended @ ptrace::Event::Ended { .. } => self.stop(ended)?,
             }
-            if status == Status::SyscallStop && is_interrupted_call(tid) {
-                // The tracer does not see the call's restart any more.
-                let thread = self.threads.get_mut(&tid);
-                let pending = thread.and_then(|thread| thread.pending.take());
-                self.abandon(pending);
-            }
-            // A thread that was killed in its stop reports its end.
-            let _ = self.note(tid, status, monotonic_ns());
-            let is_inside = self
-                .threads
-                .get(&tid)
-                .is_some_and(|thread| thread.is_inside);
-            if status == Status::SyscallStop && is_inside {
-                // The stop at the call's entry has taken the place of the one to come, but the call is interrupted nevertheless.
-                let _ = ptrace::cont_syscall(tid, 0);
-                continue;
-            }
-            let thread = self.threads.remove(&tid);
-            self.abandon(thread.and_then(|thread| thread.pending));
-            let signal = match status {
-                Status::SignalDelivery(signal) => signal,
-                _ => 0,
-            };
-            let _ = ptrace::detach(tid, signal);
         }
+    }
+
+    /// Lets go of a thread at its stop, if that is possible there. A thread that was killed in its stop reports its end.
+    fn let_go(&mut self, stopped: Stopped, status: Status) {
+        let tid = stopped.tid();
+        if !self.threads.contains_key(&tid) && !matches!(status, Status::Exec { .. }) {
+            // The stop of its parent that says whose child it is comes after this one.
+            let _ = stopped.detach(0);
+            return;
+        }
+        if status == Status::SyscallStop && is_interrupted_call(&stopped) {
+            // The tracer does not see the call's restart any more.
+            let thread = self.threads.get_mut(&tid);
+            let pending = thread.and_then(|thread| thread.pending.take());
+            self.abandon(pending);
+        }
+        let _ = self.note(stopped, status, monotonic_ns());
+        let thread = self.threads.get(&tid);
+        let is_inside = thread.is_some_and(|thread| thread.is_inside);
+        let stopped = self.take(tid);
+        if status == Status::SyscallStop && is_inside {
+            // The stop at the call's entry has taken the place of the one to come, but the call is interrupted nevertheless.
+            let _ = stopped.map(|stopped| stopped.cont_syscall(0));
+            return;
+        }
+        let thread = self.threads.remove(&tid);
+        self.abandon(thread.and_then(|thread| thread.pending));
+        let signal = match status {
+            Status::SignalDelivery(signal) => signal,
+            _ => 0,
+        };
+        let _ = stopped.map(|stopped| stopped.detach(signal));
     }
 }
 
 /// The stop or end to report now, if there is one.
-fn wait_now() -> Result<Option<(i32, Status)>, Errno> {
+fn wait_now() -> Result<Option<ptrace::Event>, Errno> {
     match ptrace::wait(libc::WNOHANG) {
         Err(Errno::ECHILD) => Ok(None),
         other => other,

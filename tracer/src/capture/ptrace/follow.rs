@@ -1,13 +1,13 @@
 //! The loop over the ptrace stops of all followed threads. Read `thread.rs` next.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use goanna_sys::clock::monotonic_ns;
-use goanna_sys::ptrace::{self, CallStop, Options, Status};
+use goanna_sys::ptrace::{self, CallStop, Options, Status, Stopped};
 use goanna_sys::{Errno, pidfd, procfs};
 use goanna_syscalls::{DecodedCall, Outcome, Treatment, decode};
 
@@ -34,7 +34,7 @@ pub struct Follower<'a> {
     pub(super) stopped_calls: CallSet,
     pub(super) threads: HashMap<i32, Thread>,
     /// New threads that wait in their first stop for their parent's report.
-    pub(super) early: HashSet<i32>,
+    pub(super) early: HashMap<i32, Stopped>,
     /// The command, and how it has ended.
     pub(super) command: Option<(i32, Option<i32>)>,
     /// Set when the capture is to end.
@@ -42,7 +42,7 @@ pub struct Follower<'a> {
     /// What is known of mapped files, where their pages are wanted.
     pub(super) pages: Option<Pages>,
     /// Stops that came while a thread was to perform a call for the tracer; still to be handled.
-    pub(super) preempted: VecDeque<(i32, Status)>,
+    pub(super) preempted: VecDeque<ptrace::Event>,
     /// The error of the sink, which takes no more events.
     pub(super) failure: Option<Error>,
 }
@@ -61,7 +61,7 @@ impl<'a> Follower<'a> {
             tracer: Tracer::this(),
             stopped_calls,
             threads: HashMap::new(),
-            early: HashSet::new(),
+            early: HashMap::new(),
             command: None,
             ends,
             pages: None,
@@ -82,7 +82,7 @@ impl<'a> Follower<'a> {
     pub fn run(&mut self) -> Result<bool, CaptureError> {
         while self.failure.is_none() && !self.ends.load(Ordering::Acquire) {
             match self.wait() {
-                Ok(Some((tid, status))) => self.stop(tid, status)?,
+                Ok(Some(event)) => self.stop(event)?,
                 Ok(None) => {}
                 Err(Errno::ECHILD) => return Ok(true),
                 Err(errno) => return Err(errno.into()),
@@ -93,7 +93,7 @@ impl<'a> Follower<'a> {
 
     /// Waits for a report. The time is limited while a new thread waits for the report of its parent: a parent that was killed at the stop which
     /// announces the child does not report it.
-    fn wait(&mut self) -> Result<Option<(i32, Status)>, Errno> {
+    fn wait(&mut self) -> Result<Option<ptrace::Event>, Errno> {
         if let Some(report) = self.preempted.pop_front() {
             return Ok(Some(report));
         }
@@ -113,8 +113,7 @@ impl<'a> Follower<'a> {
 
     /// Follows new threads of whose parents no report has come.
     fn adopt(&mut self) {
-        let early: Vec<i32> = self.early.drain().collect();
-        for tid in early {
+        for (tid, stopped) in std::mem::take(&mut self.early) {
             let parent = procfs::status(tid).map(|status| {
                 if status.tgid == tid {
                     status.ppid
@@ -125,71 +124,91 @@ impl<'a> Follower<'a> {
             // Its filters are not known.
             self.add(tid, Mode::EachCall, parent.unwrap_or(0), monotonic_ns());
             // One that was killed reports its end.
-            let _ = self.resume(tid, 0);
+            let _ = self.keep(stopped).and_then(|()| self.resume(tid, 0));
         }
     }
 
     /// Handles one report. A tracee that was killed in its stop answers `ESRCH`: its end is reported next.
-    pub(super) fn stop(&mut self, tid: i32, status: Status) -> Result<(), CaptureError> {
+    pub(super) fn stop(&mut self, event: ptrace::Event) -> Result<(), CaptureError> {
         let now = monotonic_ns();
-        match self.handle(tid, status, now) {
+        let outcome = match event {
+            ptrace::Event::Ended { tid, status } => {
+                self.ended(tid, status, now);
+                Ok(())
+            }
+            ptrace::Event::Stopped(stopped, status) => self.handle(stopped, status, now),
+        };
+        match outcome {
             Ok(()) | Err(Errno::ESRCH) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    fn handle(&mut self, tid: i32, status: Status, now: u64) -> Result<(), Errno> {
-        if status.is_end() {
-            self.ended(tid, status, now);
-            return Ok(());
-        }
+    fn handle(&mut self, stopped: Stopped, status: Status, now: u64) -> Result<(), Errno> {
+        let tid = stopped.tid();
         if !self.threads.contains_key(&tid) && !matches!(status, Status::Exec { .. }) {
             // A child's first stop may be reported before the stop of its parent that says whose child it is.
-            self.early.insert(tid);
+            self.early.insert(tid, stopped);
             return Ok(());
         }
-        self.note(tid, status, now)?;
-        if self.is_preempted(tid) {
-            return Ok(());
-        }
+        self.note(stopped, status, now)?;
         match status {
             Status::SignalDelivery(signal) => self.resume(tid, signal),
-            Status::GroupStop(_) => ptrace::listen(tid),
+            Status::GroupStop(_) => match self.take(tid) {
+                Some(stopped) => stopped.listen(),
+                None => Ok(()),
+            },
             _ => self.resume(tid, 0),
         }
     }
 
-    /// Records what a stop of a followed thread shows.
-    pub(super) fn note(&mut self, tid: i32, status: Status, now: u64) -> Result<(), Errno> {
+    /// Records what a stop of a thread shows.
+    pub(super) fn note(&mut self, stopped: Stopped, status: Status, now: u64) -> Result<(), Errno> {
+        let tid = stopped.tid();
         let call = match status {
-            Status::Seccomp | Status::SyscallStop => ptrace::call_stop(tid)?,
+            Status::Seccomp | Status::SyscallStop => stopped.call()?,
             _ => CallStop::Other,
         };
         let is_entry = matches!(call, CallStop::Entry { .. });
         // Any stop takes the place of a requested one. After a stop at a call's entry, the call is interrupted.
         let thread = self.threads.get_mut(&tid).filter(|_| !is_entry);
         if thread.is_some_and(|thread| std::mem::take(&mut thread.is_interrupted)) {
-            restart_undisturbed(tid, None);
+            restart_undisturbed(&stopped, None);
         }
+        match status {
+            Status::SignalDelivery(signal) => {
+                restart_undisturbed(&stopped, Some(signal));
+            }
+            Status::Exec { former_tid } => self.renamed(tid, former_tid, now),
+            _ => {}
+        }
+        self.keep(stopped)?;
         match status {
             Status::Seccomp | Status::SyscallStop => self.call_stop(tid, call, now),
             Status::NewChild { child, .. } => self.new_child(tid, child, now),
-            Status::Exec { former_tid } => self.executed(tid, former_tid, now),
-            Status::SignalDelivery(signal) => {
-                restart_undisturbed(tid, Some(signal));
-            }
-            Status::EventStop => {
-                self.watch_inherited(tid);
-            }
+            Status::Exec { .. } => self.executed(tid, now),
+            Status::EventStop => self.watch_inherited(tid),
             Status::ExitEvent => self.exits(tid),
             _ => {}
         }
         Ok(())
     }
 
-    /// Whether another stop of the thread is to be handled before it is resumed.
-    fn is_preempted(&self, tid: i32) -> bool {
-        self.preempted.iter().any(|(one, _)| *one == tid)
+    /// Keeps a thread in its stop. One of which nothing is known, since it has been killed, runs on to its end.
+    fn keep(&mut self, stopped: Stopped) -> Result<(), Errno> {
+        match self.threads.get_mut(&stopped.tid()) {
+            Some(thread) => {
+                thread.stopped = Some(stopped);
+                Ok(())
+            }
+            None => stopped.cont_syscall(0),
+        }
+    }
+
+    /// A thread that is kept in its stop, to be continued. `None`: another stop of it is to be handled before.
+    pub(super) fn take(&mut self, tid: i32) -> Option<Stopped> {
+        let thread = self.threads.get_mut(&tid)?;
+        thread.stopped.take()
     }
 
     /// Handles the stop before a thread's end. The memory of a process ends with its last thread.
@@ -205,15 +224,19 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Lets a thread run to its next stop.
+    /// Lets a thread run to its next stop, unless another stop of it is to be handled before.
     pub(super) fn resume(&mut self, tid: i32, signal: i32) -> Result<(), Errno> {
-        match self.threads.get_mut(&tid) {
-            Some(thread) if thread.mode == Mode::Filtered && thread.pending.is_none() => {
-                thread.is_inside = false;
-                ptrace::cont(tid, signal)
-            }
-            _ => ptrace::cont_syscall(tid, signal),
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return Ok(());
+        };
+        let Some(stopped) = thread.stopped.take() else {
+            return Ok(());
+        };
+        if thread.mode == Mode::Filtered && thread.pending.is_none() {
+            thread.is_inside = false;
+            return stopped.cont(signal);
         }
+        stopped.cont_syscall(signal)
     }
 
     fn call_stop(&mut self, tid: i32, stop: CallStop, now: u64) {
@@ -373,7 +396,7 @@ impl<'a> Follower<'a> {
     }
 
     fn new_child(&mut self, parent: i32, child: i32, now: u64) {
-        let was_early = self.early.remove(&child);
+        let early = self.early.remove(&child);
         if let Some(parent) = self.threads.get(&parent)
             && !self.threads.contains_key(&child)
         {
@@ -385,11 +408,10 @@ impl<'a> Follower<'a> {
                 child.inherited = inherited;
             }
         }
-        if was_early {
-            self.watch_inherited(child);
-        }
-        if was_early && !self.is_preempted(child) {
+        if let Some(stopped) = early {
             // A child that was killed reports its end.
+            let _ = self.keep(stopped);
+            self.watch_inherited(child);
             let _ = self.resume(child, 0);
         }
     }
@@ -406,7 +428,8 @@ impl<'a> Follower<'a> {
         self.threads.insert(tid, Thread::new(subject, mode));
     }
 
-    fn executed(&mut self, tid: i32, former_tid: i32, now: u64) {
+    /// Thread `former_tid` has executed a program, and has the number `tid` from now on.
+    fn renamed(&mut self, tid: i32, former_tid: i32, now: u64) {
         if former_tid != tid {
             // The thread that called execve continues under its process's id; the former leader is gone without a report.
             if let Some(leader) = self.threads.remove(&tid) {
@@ -423,6 +446,10 @@ impl<'a> Follower<'a> {
                 self.threads.insert(tid, thread);
             }
         }
+    }
+
+    /// Thread `tid` has executed a program.
+    fn executed(&mut self, tid: i32, now: u64) {
         self.started(tid, now);
         self.look_anew(tid);
         let Some(thread) = self.threads.get_mut(&tid) else {
@@ -463,16 +490,14 @@ impl<'a> Follower<'a> {
 
     /// Kills all followed threads, and waits for their ends.
     pub(super) fn kill_all(&mut self) {
-        for tid in self.threads.keys().chain(&self.early) {
+        for tid in self.threads.keys().chain(self.early.keys()) {
             // A thread that has ended needs no signal.
             let _ = pidfd::open(*tid)
                 .and_then(|thread| pidfd::send_signal(thread.as_fd(), libc::SIGKILL));
         }
         while let Ok(report) = ptrace::wait_once() {
-            if let Some((tid, status)) = report
-                && !status.is_end()
-            {
-                let _ = ptrace::cont(tid, 0);
+            if let Some(ptrace::Event::Stopped(stopped, _)) = report {
+                let _ = stopped.cont(0);
             }
         }
     }

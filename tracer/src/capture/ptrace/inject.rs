@@ -1,6 +1,6 @@
 //! Injects system calls: makes a stopped thread perform a call for the tracer.
 
-use goanna_sys::ptrace::{self, CallStop, Status};
+use goanna_sys::ptrace::{self, CallStop, Event, Status, Stopped};
 use goanna_sys::{Errno, tracee};
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
@@ -8,56 +8,82 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// What became of an injected call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Injected {
-    /// It was performed, and the thread is stopped as before. The number is the result register.
-    Done(i64),
-    /// It was not performed: another stop came first, or the thread has ended. The caller must handle that.
-    Preempted(Status),
+    /// The thread has performed it, and is stopped as before. The number is the result register.
+    Done(Stopped, i64),
+    /// The thread has not performed it: another stop came first, or the thread has ended. The caller must handle that.
+    Preempted(Event),
 }
 
-/// Makes thread `tid` perform call `nr`. The thread must be stopped just after the instruction of its last call: at the exit of that call, or at the
-/// first stop of a new process. `EINVAL`: it is stopped elsewhere.
-pub fn perform(tid: i32, nr: i64, args: [u64; 6]) -> Result<Injected, Errno> {
-    let saved = ptrace::get_regs(tid)?;
-    let at = saved.rip.wrapping_sub(SYSCALL.len() as u64);
-    let mut instruction = [0; SYSCALL.len()];
-    if tracee::read(tid, at, &mut instruction) != Ok(SYSCALL.len()) || instruction != SYSCALL {
-        return Err(Errno::EINVAL);
+/// Where a stopped thread can perform a call.
+#[derive(Debug)]
+pub struct Site {
+    /// The registers that the thread continues with.
+    saved: libc::user_regs_struct,
+    /// The address of the instruction.
+    instruction: u64,
+}
+
+impl Site {
+    /// The instruction of the last call of a thread that is stopped just after it: at the exit of that call, or at the first stop of a
+    /// new process. `EINVAL`: the thread is not.
+    pub fn of(stopped: &Stopped) -> Result<Self, Errno> {
+        let saved = stopped.regs()?;
+        let instruction = saved.rip.wrapping_sub(SYSCALL.len() as u64);
+        let mut code = [0; SYSCALL.len()];
+        if tracee::read(stopped.tid(), instruction, &mut code) != Ok(SYSCALL.len())
+            || code != SYSCALL
+        {
+            return Err(Errno::EINVAL);
+        }
+        Ok(Self { saved, instruction })
     }
-    let [rdi, rsi, rdx, r10, r8, r9] = args;
-    let injected = libc::user_regs_struct {
-        rip: at,
-        rax: nr.cast_unsigned(),
-        // The thread is in no call that the kernel could restart.
-        orig_rax: u64::MAX,
-        rdi,
-        rsi,
-        rdx,
-        r10,
-        r8,
-        r9,
-        ..saved
-    };
-    ptrace::set_regs(tid, &injected)?;
-    let mut has_begun = false;
-    loop {
-        ptrace::cont_syscall(tid, 0)?;
-        // A thread without a report was killed; its end is reported to the next wait for any thread.
-        let status = ptrace::wait_for(tid)?.ok_or(Errno::ESRCH)?;
-        let stop = match status {
-            Status::SyscallStop | Status::Seccomp => ptrace::call_stop(tid)?,
-            _ => CallStop::Other,
+
+    /// Makes the thread perform call `nr`. `ESRCH`: it was killed.
+    pub fn perform(
+        &self,
+        mut stopped: Stopped,
+        nr: i64,
+        args: [u64; 6],
+    ) -> Result<Injected, Errno> {
+        let tid = stopped.tid();
+        let [rdi, rsi, rdx, r10, r8, r9] = args;
+        let injected = libc::user_regs_struct {
+            rip: self.instruction,
+            rax: nr.cast_unsigned(),
+            // The thread is in no call that the kernel could restart.
+            orig_rax: u64::MAX,
+            rdi,
+            rsi,
+            rdx,
+            r10,
+            r8,
+            r9,
+            ..self.saved
         };
-        match stop {
-            CallStop::Entry { .. } => has_begun = true,
-            CallStop::Exit { result } if has_begun => {
-                ptrace::set_regs(tid, &saved)?;
-                return Ok(Injected::Done(result));
-            }
-            _ => {
-                if !status.is_end() {
-                    ptrace::set_regs(tid, &saved)?;
+        stopped.set_regs(&injected)?;
+        let mut has_begun = false;
+        loop {
+            stopped.cont_syscall(0)?;
+            // A thread without a report was killed; its end is reported to the next wait for any thread.
+            let status;
+            (stopped, status) = match ptrace::wait_for(tid)?.ok_or(Errno::ESRCH)? {
+                Event::Stopped(stopped, status) => (stopped, status),
+                ended @ Event::Ended { .. } => return Ok(Injected::Preempted(ended)),
+            };
+            let stop = match status {
+                Status::SyscallStop | Status::Seccomp => stopped.call()?,
+                _ => CallStop::Other,
+            };
+            match stop {
+                CallStop::Entry { .. } => has_begun = true,
+                CallStop::Exit { result } if has_begun => {
+                    stopped.set_regs(&self.saved)?;
+                    return Ok(Injected::Done(stopped, result));
                 }
-                return Ok(Injected::Preempted(status));
+                _ => {
+                    stopped.set_regs(&self.saved)?;
+                    return Ok(Injected::Preempted(Event::Stopped(stopped, status)));
+                }
             }
         }
     }

@@ -17,7 +17,7 @@ use goanna_syscalls::{Names, Subject};
 
 use super::files::{ThreadNames, is_regular};
 use super::follow::Follower;
-use super::inject::{Injected, perform};
+use super::inject::{Injected, Site};
 use super::mapping::{Change, Mapped, PAGE};
 use crate::Event;
 use crate::capture::Details;
@@ -173,24 +173,49 @@ impl Follower<'_> {
         {
             return Err(Errno::EPERM);
         }
-        let created = perform(tid, libc::SYS_userfaultfd, [CREATE_FLAGS, 0, 0, 0, 0, 0])?;
-        let number = match created {
-            Injected::Done(number) => i32::try_from(number).unwrap_or(-libc::EINVAL),
-            Injected::Preempted(status) => {
-                self.preempted.push_back((tid, status));
-                return Ok(None);
-            }
+        let thread = self.threads.get(&tid);
+        let Some(stopped) = thread.and_then(|thread| thread.stopped.as_ref()) else {
+            return Ok(None);
         };
+        let site = Site::of(stopped)?;
+        let args = [CREATE_FLAGS, 0, 0, 0, 0, 0];
+        let Some(number) = self.perform(tid, &site, libc::SYS_userfaultfd, args)? else {
+            return Ok(None);
+        };
+        let number = i32::try_from(number).unwrap_or(-libc::EINVAL);
         if number < 0 {
             return Err(Errno::from_raw(-number));
         }
         let ours = pidfd::open(tid).and_then(|thread| pidfd::getfd(thread.as_fd(), number));
-        let number = number.unsigned_abs().into();
-        if let Injected::Preempted(status) = perform(tid, libc::SYS_close, [number, 0, 0, 0, 0, 0])?
-        {
-            self.preempted.push_back((tid, status));
-        }
+        let args = [number.unsigned_abs().into(), 0, 0, 0, 0, 0];
+        self.perform(tid, &site, libc::SYS_close, args)?;
         PageWatch::new(ours?, pid).map(Some)
+    }
+
+    /// Makes thread `tid` perform a call; its result. `None`: another stop came first, which is handled later.
+    fn perform(
+        &mut self,
+        tid: i32,
+        site: &Site,
+        nr: i64,
+        args: [u64; 6],
+    ) -> Result<Option<i64>, Errno> {
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return Ok(None);
+        };
+        let Some(stopped) = thread.stopped.take() else {
+            return Ok(None);
+        };
+        match site.perform(stopped, nr, args)? {
+            Injected::Done(stopped, result) => {
+                thread.stopped = Some(stopped);
+                Ok(Some(result))
+            }
+            Injected::Preempted(event) => {
+                self.preempted.push_back(event);
+                Ok(None)
+            }
+        }
     }
 
     /// Reports the pages that a process has touched since the last examination.

@@ -1,7 +1,7 @@
 //! Restarts waits that would return EINTR only because the thread is traced.
 
 use goanna_sys::interrupt::{ends_with_eintr, has_effect, is_interrupted};
-use goanna_sys::ptrace::{self, CallStop};
+use goanna_sys::ptrace::{CallStop, Stopped};
 
 const EINTR: i64 = -(libc::EINTR as i64);
 /// The kernel's internal result of a call that it restarts unless a signal handler runs (ERESTARTNOHAND).
@@ -11,8 +11,9 @@ const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
 /// Makes the kernel restart the call of a stopped thread that would return EINTR only because the thread is traced: because of a stop of ours
 /// (`signal` is `None`), or of a signal without an effect. Where another signal's handler runs, the kernel makes it EINTR after all.
-pub(super) fn restart_undisturbed(tid: i32, signal: Option<i32>) {
-    let Ok(mut regs) = ptrace::get_regs(tid) else {
+pub(super) fn restart_undisturbed(stopped: &Stopped, signal: Option<i32>) {
+    let tid = stopped.tid();
+    let Ok(mut regs) = stopped.regs() else {
         return;
     };
     let Ok(nr) = u32::try_from(regs.orig_rax) else {
@@ -29,7 +30,7 @@ pub(super) fn restart_undisturbed(tid: i32, signal: Option<i32>) {
     if !stays {
         regs.rax = ERESTARTNOHAND.cast_unsigned();
         // A thread that was killed needs no result.
-        let _ = ptrace::set_regs(tid, &regs);
+        let _ = stopped.set_regs(&regs);
     }
 }
 
@@ -46,8 +47,8 @@ fn waits_for_ever(nr: u32, regs: &libc::user_regs_struct) -> bool {
 }
 
 /// Whether the call at whose exit a thread is stopped was interrupted.
-pub(super) fn is_interrupted_call(tid: i32) -> bool {
-    match ptrace::call_stop(tid) {
+pub(super) fn is_interrupted_call(stopped: &Stopped) -> bool {
+    match stopped.call() {
         Ok(CallStop::Exit { result }) => result == EINTR || RESTARTS.contains(&result),
         _ => false,
     }

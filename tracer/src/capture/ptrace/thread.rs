@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use goanna_sys::ptrace::Stopped;
 use goanna_sys::{Errno, procfs};
 use goanna_syscalls::{DecodedCall, Subject};
 use nix::unistd::{Pid, getsid};
@@ -62,6 +63,8 @@ impl Recorded {
 pub struct Thread {
     pub subject: Subject,
     pub mode: Mode,
+    /// While it is stopped.
+    pub stopped: Option<Stopped>,
     pub pending: Option<Pending>,
     /// The entry of a call has been seen, and its exit is still to come.
     pub is_inside: bool,
@@ -85,6 +88,7 @@ impl Thread {
         Self {
             subject,
             mode,
+            stopped: None,
             pending: None,
             is_inside: false,
             is_interrupted: false,
