@@ -1,9 +1,9 @@
-//! What the benchmarks share: the calls that are measured, the settings they are measured in, and the page that is
+//! The common part of the benchmarks: the calls that are measured, the settings they are measured in, and the page that is
 //! printed at the end. See `README.md` of this package.
 //!
 //! A *setting* is a place where a program's calls can land: a host directory (`native`), a pass-through mount
 //! (`passfs`), an amino store (`amino`), a FUSE mount (`fuse`). One *tracee* (the program `bench-tracee`) lives in
-//! each setting for a whole run and times calls on demand, so that settings alternate and share the machine's moods.
+//! each setting for a whole run and times calls on demand, so that settings alternate and the machine's load affects all alike.
 
 mod binaries;
 mod lockstep;

@@ -259,7 +259,7 @@ fn escaped(path: &Path) -> String {
     escaped
 }
 
-/// A FUSE file system and its daemon, kept in the foreground so that it is ours to end.
+/// A FUSE file system and its daemon, which runs in the foreground so that this program can end it.
 #[derive(Debug)]
 struct FuseMount {
     daemon: Child,

@@ -4,7 +4,7 @@
  *
  *     ./deliver_classic /var/tmp/mail alice <message
  *
- * What it takes: a dot-lock against other deliverers and mail readers, fcntl locks for those who know only these, a
+ * What it takes: a dot-lock against other deliverers and mail readers, fcntl locks for programs that know only these, a
  * truncation when the append fails, a temporary file and a rename for the quota, and a sync of each file and of the
  * directory. What remains: when the machine stops between the append and the rename the quota is wrong; when it stops
  * within the append, or the truncation fails, the mailbox ends in half a message; a dot-lock outlives its owner.
@@ -43,7 +43,7 @@ static int take_dot_lock(void)
         if (stat(own, &stat_own) == 0 && stat_own.st_nlink == 2)
             return unlink(own);
         if (stat(lock, &stat_lock) == 0 && time(NULL) - stat_lock.st_mtime > LOCK_STALE_S)
-            unlink(lock); /* May take the lock of one who is only slow. */
+            unlink(lock); /* May take the lock of a process that is only slow. */
         else
             sleep(1);
     }

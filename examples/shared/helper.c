@@ -1,5 +1,5 @@
 /*
- * Attaches to a transaction by its identifier and writes a part in it. The transaction is committed by who began it.
+ * Attaches to a transaction by its identifier and writes a part in it. The process that began the transaction commits it.
  *
  *     helper ID DIR       see share.sh
  */

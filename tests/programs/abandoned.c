@@ -1,4 +1,4 @@
-/* A process that is killed while its call waits leaves nothing behind: the pipe that it read has no reader any more. */
+/* A process is killed while its call waits: afterwards the pipe that it read has no reader any more. */
 #include "step.h"
 
 static void steps(void)

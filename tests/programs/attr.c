@@ -283,7 +283,7 @@ static void times(void)
 	T("utime null", utime("t", NULL));
 	TIMES("t");
 
-	/* Who changes which time. */
+	/* Which calls change which times. */
 	struct { const char *name; int kind; } cases[] = {{"read", 0}, {"write", 1}, {"chmod", 2}, {"ftruncate same", 3}, {"truncate same", 4}, {"write nothing", 5}, {"link", 6}, {"rename", 7}, {"chown nothing", 8}, {"ftruncate", 9}, {"open trunc empty", 10}, {"fallocate", 11}, {"setxattr", 12}};
 	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct stat before, after;

@@ -1,5 +1,5 @@
 /* Opening by a process that has become another user: what comes back is as for anybody, also when signals come and other threads
- * do the same. As an ordinary user it stays who it is.
+ * do the same. Started by an ordinary user, the process keeps that user.
  */
 #include "step.h"
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* The flags of chattr: those that a file has can be set again everywhere, by who may change it. */
+/* The flags of chattr: a user that may change a file can set the flags that it already has, on every file system. */
 #include "step.h"
 #include <linux/fs.h>
 #include <sys/ioctl.h>

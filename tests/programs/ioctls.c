@@ -140,7 +140,7 @@ static void flags(void)
 	CONTENT("mine");
 }
 
-/* A mapped file is reached through /proc by those who have the capability. */
+/* A process with the capability reaches a mapped file through /proc. */
 static void map_files(void)
 {
 	char path[100], *text;

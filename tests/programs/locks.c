@@ -9,7 +9,7 @@ static long record(int fd, int command, int type, off_t start, off_t length)
 	return fcntl(fd, command, &lock);
 }
 
-/* Who would be in the way. */
+/* The process that holds a conflicting lock. */
 static void query(int line, const char *name, int fd, int command, int type, off_t start, off_t length, pid_t expected)
 {
 	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = length};

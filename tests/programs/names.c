@@ -323,7 +323,7 @@ static void symbolic(void)
 	SHOW("sd");
 }
 
-/* Restricted deletion and who may rename what. */
+/* Restricted deletion, and which users may rename which files. */
 static void permissions(void)
 {
 	if (geteuid() == 0) {

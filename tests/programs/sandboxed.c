@@ -8,7 +8,7 @@
 
 static struct sockaddr_un address = {AF_UNIX, "server"};
 
-/* Kills who installs a further filter by seccomp(2). */
+/* A filter that kills a process which installs a further filter by seccomp(2). */
 static void sandbox(bool by_prctl)
 {
 	struct sock_filter code[] = {

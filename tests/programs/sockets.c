@@ -216,7 +216,7 @@ static void passed(int fd, int receiver, struct sockaddr_un *address)
 	T("read it", read(got, text, sizeof text));
 	note("%s", text);
 	close(got);
-	/* Who sends is who sends, not who helps. */
+	/* The credentials of a message are the sender's, not the monitor's. */
 	MUST(setsockopt(receiver, SOL_SOCKET, SO_PASSCRED, &one, sizeof one));
 	char space[CMSG_SPACE(sizeof(struct ucred))] = {0};
 	T("sendto", sendto(fd, "me", 2, 0, (void *)address, sizeof *address));

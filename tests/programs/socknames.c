@@ -1,4 +1,4 @@
-/* What Unix sockets are called: the name that the program gave, from any directory, for whoever asks. */
+/* Names of Unix sockets: every process sees the name that the program gave, from any directory. */
 #include "step.h"
 #include <stddef.h>
 
@@ -112,7 +112,7 @@ static void lengths(void)
 	close(fd);
 }
 
-/* Who asks whom: a datagram's sender can be answered by the name that came with it. */
+/* A datagram's sender can be answered by the name that came with the datagram. */
 static void answers(const char *client_name)
 {
 	struct sockaddr_un from;
@@ -222,7 +222,7 @@ static void modes(void)
 	T("bind", bind(fd, (void *)&address, sizeof address));
 	SHOW("moded");
 	close(fd);
-	/* Who connects is judged by the modes of now. */
+	/* A connect checks the present modes. */
 	T("listen", ({ fd = bound("gate", SOCK_STREAM); listen(fd, 5); }));
 	for (int round = 0; round < 2; round++) {
 		MUST(chmod("gate", round ? 0700 : 0777));

@@ -228,7 +228,7 @@ __attribute__((unused)) static void ended(int line, const char *name, int status
 		ended(__LINE__, (name), status_); \
 	} while (0)
 
-/* Becomes an ordinary user for good; one who is that already stays who he is. */
+/* Becomes an ordinary user for good; an ordinary user stays the same. */
 __attribute__((unused)) static void drop(void)
 {
 	if (geteuid() == 0) {

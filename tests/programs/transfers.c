@@ -2,9 +2,9 @@
  *
  *     transfers PROCESSES TRANSFERS
  *
- * bN holds a balance, one byte; logN a letter for each transfer from there, which says whose it was; done/P-N is there when
+ * bN holds a balance, one byte; logN a letter for each transfer from there, which names the process; done/P-N exists when
  * process P has made its transfer N. Some transfers are aborted at the end, and some processes die in the midst of one. At the end the
- * parent checks that the files tell of what was committed, once, and of nothing else.
+ * parent checks that the files show each committed transfer once, and nothing else.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -44,7 +44,7 @@ static void txn(int op)
         fail("transaction");
 }
 
-/* Whether a call did its work; not, when the transaction must be begun anew. */
+/* Whether a call succeeded. False: the transaction must be restarted. */
 static bool did(long result, const char *what)
 {
     if (result >= 0)

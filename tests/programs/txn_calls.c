@@ -184,7 +184,7 @@ static void aside(void)
 	put("gone", "free at once");
 }
 
-/* Whoever ends without ending his transaction gives it up, however he ends. */
+/* A process that ends without ending its transaction aborts it, however it ends. */
 static void deserted(void)
 {
 	static const int signals[] = {0, SIGKILL, SIGSEGV, SIGTERM};

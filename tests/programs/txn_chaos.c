@@ -1,5 +1,5 @@
-/* Everything at once, at random: nested transactions, joining, leaving, children that stay, death. Nothing hangs, no call
- * fails in a way that it must not, and the program's caller looks whether the store is sound.
+/* Random operations of many processes: nested transactions, joining, leaving, children that outlive them, kills. Nothing hangs, no call
+* fails with an unexpected error, and the test that runs the program checks the store afterwards.
  *
  *     txn_chaos DIR PROCESSES STEPS SEED */
 #include "txn.h"
@@ -82,7 +82,7 @@ static void chaos(int steps, unsigned seed)
 			break;
 		case 15: {
 			pid_t child = CHILD(chaos(steps / 6, seed + 1); _exit(0));
-			/* Not to be waited for while it lives: it may wait for our locks. */
+			/* Do not wait for it while it runs: it may wait for our locks. */
 			if (rand_r(&seed) % 2) {
 				usleep(rand_r(&seed) % 20000);
 				kill(child, SIGKILL);

@@ -121,7 +121,7 @@ static void test(int argc, char **argv)
 		done += scores[i].done;
 		conflicts += scores[i].conflicts;
 	}
-	/* A commit of one that was killed before he heard of it counts or not. */
+	/* A commit of a process that was killed before the call returned may count or not. */
 	if (a != b || a < done || a > tried)
 		wrong(__FILE__, __LINE__, "sums %ld and %ld, acknowledged %ld, tried %ld", a, b, done, tried);
 	IS(kills ? done > 0 : done == (long)processes * rounds && tried == done);

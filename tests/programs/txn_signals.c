@@ -1,4 +1,4 @@
-/* Signals while a call waits for a lock: the call goes on behind a handler, and death ends it at once. */
+/* Signals while a call waits for a lock: after a handler the call continues, and a fatal signal ends it at once. */
 #include "txn.h"
 
 static volatile int alarms;

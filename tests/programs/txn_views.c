@@ -1,4 +1,4 @@
-/* Who sees what a transaction has written, by which calls: members all of it, others nothing before the commit. */
+/* Visibility of a transaction's changes, by all calls: participants see all of them, other processes none before the commit. */
 #include "txn.h"
 
 #define OLD "what was committed before\n"

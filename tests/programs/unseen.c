@@ -1,12 +1,12 @@
-/* Children that make no call after fork, so that nothing but the fork tells of them, while their parent does what moves or
- * reuses objects that they hold, too. */
+/* Children that make no call after fork: the monitor knows them only from the fork. Meanwhile their parent moves or reuses objects
+* that the children hold, too. */
 #include "step.h"
 
 #define MIB (1 << 20)
 
 static volatile int *go;
 
-/* Without a call that anybody but the kernel sees. */
+/* Makes no call that the monitor sees. */
 static void spin(void)
 {
 	while (!*go)

@@ -1,4 +1,4 @@
-//! Runs a command to its end, with a limit of time, and keeps what it said.
+//! Runs a command to its end, with a time limit, and keeps its output.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -6,10 +6,10 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The status of a command that was killed because its time was over.
+/// The status of a command that was killed at the time limit.
 pub const TOO_LONG: i32 = -1;
 
-/// How a command ended, and what it said.
+/// The exit status and the output of a command.
 #[derive(Debug)]
 pub struct Ended {
     /// The exit status as a shell gives it: 128+N for signal N; [`TOO_LONG`] when it did not end by itself.

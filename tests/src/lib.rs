@@ -1,7 +1,7 @@
-//! What the end-to-end tests share: the binaries under test, places to run commands in, tracee programs, comparison.
+//! Support of the end-to-end tests: the binaries under test, places to run commands in, tracee programs, comparison.
 //!
 //! A [`Place`] is a temporary directory with a back end; a command runs there natively, under `goanna run` or under
-//! `amino run`. The kernel is the specification: what a program prints natively is what it has to print in every place.
+//! `amino run`. The kernel is the specification: a program must print the same in every place as natively.
 //!
 //! The isolation of transactions is tested on the file system itself, where each step can be chosen: [`isolation`].
 #![allow(

@@ -1,4 +1,4 @@
-//! Where a command runs: a back end, a way to intercept calls, a user.
+//! Places: where a command runs. A place has a back end, a way to intercept calls, and a user.
 
 use std::ffi::OsStr;
 use std::fs;

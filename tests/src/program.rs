@@ -1,4 +1,4 @@
-//! The tracee programs: C files, because what they ask of the kernel is said in C.
+//! Compiles the tracee programs. They are written in C, the language of the kernel's interface.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! The anomalies of isolation, each by its name: a schedule that would show it, the required result, and the transactions that wait.
+//! The anomalies of isolation: for each, a schedule that would show it, the required result, and the transactions that wait.
 //!
 //! `cargo xtask isolation-mutants` shows that each of these tests fails when the locks are broken in a way that lets its anomaly happen.
 #![allow(
@@ -69,7 +69,7 @@ fn assert_answers(history: &History, party: usize, expected: &[&str]) {
 fn assert_waits(history: &History, parties: &[usize]) {
     let all = [A, B, C].into_iter();
     let waiting: Vec<_> = all.filter(|party| history.waits_of(*party) > 0).collect();
-    assert_eq!(waiting, parties, "who waits\n{history}");
+    assert_eq!(waiting, parties, "parties that wait\n{history}");
 }
 
 /// What others have written is written over before it is committed, so that the files end up with one of each. They are open
@@ -108,7 +108,7 @@ fn dirty_read() {
     assert_answers(&history, B, &["\"a\"", "\"a\""]);
 }
 
-/// What is read was written by a transaction that is aborted.
+/// A read returns data of a transaction that is aborted later.
 #[test]
 fn aborted_read() {
     let history = play(&[
@@ -124,7 +124,7 @@ fn aborted_read() {
     assert_answers(&history, B, &["\"0\"", "done"]);
 }
 
-/// What is read is not what a transaction leaves in the end.
+/// A read returns an intermediate state of another transaction.
 #[test]
 fn intermediate_read() {
     let history = play(&[
@@ -140,7 +140,7 @@ fn intermediate_read() {
     assert_answers(&history, B, &["\"2\""]);
 }
 
-/// Two read, and both write what follows from what they have read: one of them in vain.
+/// Two transactions read a file, and both write a value that depends on what they have read: one update is lost.
 #[test]
 fn lost_update() {
     let history = play(&[
@@ -191,7 +191,7 @@ fn read_skew() {
     assert_answers(&history, A, &["\"0\"", "\"0\""]);
 }
 
-/// The same is read twice, and something else is there.
+/// A file is read twice, with different results.
 #[test]
 fn unrepeatable_read() {
     let history = play(&[
@@ -205,7 +205,7 @@ fn unrepeatable_read() {
     assert_answers(&history, A, &["\"0\"", "\"0\""]);
 }
 
-/// Each reads what the other one writes.
+/// Each transaction reads the file that the other one writes.
 #[test]
 fn write_skew() {
     let history = play(&[
@@ -222,7 +222,7 @@ fn write_skew() {
     assert_eq!(history.committed(), 1, "{history}");
 }
 
-/// A directory is listed twice, and an entry more is there.
+/// A directory is listed twice, and the second listing has one more entry.
 #[test]
 fn phantom_by_listing() {
     let history = play(&[
@@ -238,7 +238,7 @@ fn phantom_by_listing() {
     assert_answers(&history, A, &["[f in/]", "[f in/]"]);
 }
 
-/// Two make what is not there according to the listings of both.
+/// Two transactions list a directory, and each makes an entry that is missing in both listings.
 #[test]
 fn phantom_by_listing_with_two_writers() {
     let history = play(&[
@@ -255,7 +255,7 @@ fn phantom_by_listing_with_two_writers() {
     assert_eq!(history.committed(), 1, "{history}");
 }
 
-/// A name that was not there is there.
+/// A look-up finds a name that an earlier look-up in the same transaction did not find.
 #[test]
 fn phantom_by_absent_name() {
     let history = play(&[
@@ -269,7 +269,7 @@ fn phantom_by_absent_name() {
     assert_answers(&history, A, &["ENOENT", "ENOENT"]);
 }
 
-/// A name that was there is not, or is another file's.
+/// A look-up misses a name that an earlier one has found, or finds another file.
 #[test]
 fn phantom_by_removed_name() {
     let history = play(&[
@@ -338,7 +338,7 @@ fn mode_skew_of_a_directory() {
     assert_answers(&history, A, &[dir, dir]);
 }
 
-/// A directory is there, and when looked at again it is not.
+/// A directory exists at the first look-up, and not at the second one.
 #[test]
 fn a_directory_that_was_looked_at_stays() {
     let history = play(&[
@@ -455,7 +455,7 @@ fn lost_update_of_nested_transactions() {
     assert_waits(&history, &[B, C]);
 }
 
-/// Who has seen nothing of a transaction sees all of it once it has seen some of it, outside of all transactions, too.
+/// A reader outside of all transactions that sees a part of a transaction's changes sees all of them from then on.
 #[test]
 fn single_operations_see_all_of_a_transaction_or_nothing() {
     let history = play(&[

@@ -244,7 +244,7 @@ fn another_user_is_not_served() {
     assert_eq!(run.go(), 0);
 }
 
-/// What is no client is shown the door, and the others are served.
+/// The owner disconnects processes that are not clients, and continues to serve the others.
 #[test]
 fn nonsense_on_the_socket_harms_nobody() {
     let place = Place::amino();

@@ -1,4 +1,4 @@
-//! Power cuts under real file systems: no store is lost, no acknowledged operation is lost, none is there by half.
+//! Power cuts under real file systems: no store is lost, no acknowledged operation is lost, and no operation takes effect partly.
 //!
 //! A bounded number of cuts with a fixed seed. `GOANNA_LONG=1` makes 306 for each engine; `GOANNA_SEED` chooses other ones, and
 //! `GOANNA_FILE_SYSTEM` (ext4, xfs, btrfs) one of the file systems.
@@ -54,7 +54,7 @@ fn a_store_on_sled_survives_power_cuts() {
     campaign(Engine::Sled);
 }
 
-/// The promise at its edge: the power goes in the moment in which a commit or an fsync returns.
+/// The guarantee at its limit: the power fails at the moment when a commit or an fsync returns.
 #[test]
 fn what_is_acknowledged_is_on_the_disk() {
     if let Some((facility, why)) = missing() {

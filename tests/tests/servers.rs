@@ -128,7 +128,7 @@ func main() {
 	signal.Notify(ended, syscall.SIGTERM)
 	go func() {
 		<-ended
-		// Removes the socket by the name that the kernel tells.
+		// Removes the socket by the name that the kernel reports.
 		must(l.Close())
 		fmt.Println("closed")
 		os.Exit(0)

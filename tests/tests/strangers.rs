@@ -1,4 +1,4 @@
-//! Other local users: what a run keeps on the host is closed to them.
+//! Other local users have no access to a run's files on the host.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,4 +1,4 @@
-//! Transactions inside a run: the fate of their changes, their visibility, and the answers of the shell's commands.
+//! Transactions inside a run: commit and abort of their changes, visibility, and the output of `amino txn`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -145,7 +145,7 @@ END
     }
 }
 
-/// Something of everything, `change` which changes it, and `state` which says all there is to know of it.
+/// A tree with files of all types, `change`, which changes it, and `state`, which prints everything about it.
 const CHANGES: &str = r#"
 xattr() { python3 - "$@" << 'END'
 import os, sys

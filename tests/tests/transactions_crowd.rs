@@ -1,4 +1,4 @@
-//! Transactions of many processes at once: conflicts, circles of waiting, death, signals, races; and large ones.
+//! Transactions of many processes at once: conflicts, deadlocks, kills, signals, races; and large transactions.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -128,7 +128,7 @@ fn a_process_can_be_brought_in_whatever_it_does() {
     }
 }
 
-/// The caller used to wait forever for a thread that had ended, or was lost in an exec.
+/// Regression: the caller waited forever for a thread that had ended, or had vanished in an exec.
 #[test]
 fn a_process_can_be_brought_in_without_its_first_thread_and_while_it_executes() {
     for place in &stores()[..2] {

@@ -162,7 +162,7 @@ fn written_pid(file: &Path) -> Pid {
     Pid::from_raw(pid.trim().parse().unwrap()).unwrap()
 }
 
-/// The run used to commit what the command had done when it ended, even if a process that it left running was killed.
+/// Regression: when the command ended, the run committed, even if a process that the command left running was killed.
 #[test]
 fn half_finished_work_is_aborted_when_the_processes_left_are_killed() {
     type Kill = fn(&Watched, Pid);
@@ -492,7 +492,7 @@ fn a_transaction_belongs_to_one_store() {
     );
 }
 
-/// With a second store in the table the run's transaction used to begin on either of the two.
+/// Regression: with a second store in the mount table, the run's transaction began on either of the two.
 #[test]
 fn a_second_store_leaves_the_transaction_with_the_first() {
     let place = Place::amino();
@@ -513,8 +513,8 @@ fn a_second_store_leaves_the_transaction_with_the_first() {
     assert_eq!(finish(&mut place.shell("ls")).expect(0).text(), "f\n");
 }
 
-/// Directories that were only looked at, calls that failed, and relative names used to be in the list; what the monitor
-/// changed on the host itself was not, and was not refused.
+/// Regression: the list had directories that were only read, calls that failed, and relative names. It lacked changes that the
+/// monitor made on the host itself, and these were not refused.
 #[test]
 fn changes_outside_of_the_store_are_told_or_refused() {
     for intercept in [Intercept::Notify, Intercept::Ptrace] {

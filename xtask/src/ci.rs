@@ -1,4 +1,4 @@
-//! The steps of continuous integration: what each runs, in which order, and what is said about it.
+//! The steps of continuous integration: their commands, order and messages.
 
 use std::ffi::OsString;
 use std::fs::Permissions;
@@ -61,10 +61,10 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// The test runners ran, and had nothing to run: a green result would mean nothing.
+    /// The test runners ran no test: success would mean nothing.
     #[error("step {0} failed: no test was run")]
     NoTests(String),
-    /// A store that is broken on purpose passes a test that is there to notice.
+    /// A test passes on a store that is broken on purpose in a way that the test must detect.
     #[error("step {step} failed: with {mutant} broken: {why}")]
     Mutant {
         /// The step's name as on the command line.
@@ -205,7 +205,7 @@ impl Step {
         // Not joined: what a failed test has left running may hold the output open forever.
         thread::spawn(move || send_lines(BufReader::new(output), &sender));
         let copied = copy_counted(&lines, tally, || !matches!(child.try_wait(), Ok(None)));
-        // Waited for in any case: a child left behind would continue building into our target directory.
+        // Waited for in any case: otherwise the child would continue to build into the target directory.
         let status = child.wait().map_err(|source| self.io(&typed, source))?;
         let is_closed = copied.map_err(|source| self.io(&typed, source))?;
         if !is_closed {
@@ -294,7 +294,7 @@ fn copy_counted(
     }
 }
 
-/// The cargo that runs us, in the workspace's root.
+/// The cargo that runs this program, in the workspace's root.
 pub fn cargo(arguments: &[&str]) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);

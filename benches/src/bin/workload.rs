@@ -10,7 +10,7 @@ use goanna_benches::{Binaries, Error, Kind, Page, Row, Setting, Unit};
 /// Run a workload phase by phase natively, on passfs, on amino and on FUSE, and print seconds and ratios
 ///
 /// Each setting has a directory of its own that is empty at first. A phase is a shell command; it runs in every setting
-/// before the next phase begins, so that settings share the machine's moods. Starting and ending the monitor and the
+/// before the next phase begins, so that the machine's load affects all settings alike. Starting and ending the monitor and the
 /// store are not counted.
 #[derive(Debug, Parser)]
 #[command(name = "workload", version, max_term_width = 110, after_help = HELP)]

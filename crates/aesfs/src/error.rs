@@ -1,4 +1,4 @@
-//! What can be wrong with a volume.
+//! The errors of volumes.
 
 use std::io;
 
@@ -15,7 +15,7 @@ pub enum Error {
     /// The config file could not be written.
     #[error("gocryptfs.conf: {}", goanna_vfs::io_error_text(.0))]
     WriteConfig(#[source] io::Error),
-    /// The config file is no JSON, or fields are missing or out of bounds.
+    /// The config file is not JSON, or fields are missing or out of bounds.
     #[error("gocryptfs.conf: {0}")]
     Config(String),
     /// The volume has another version of the format.
@@ -53,7 +53,7 @@ pub enum Error {
     Random(String),
 }
 
-/// What is wrong with something that was to be decrypted. All of it is EIO for a program.
+/// Why a part of a volume cannot be decrypted. A program gets EIO for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Damage {
     /// The header has another version, or is cut off.
@@ -62,7 +62,7 @@ pub enum Damage {
     /// The block's tag does not fit its content, number and file id, or it is cut off.
     #[error("block {0} is damaged, or belongs elsewhere")]
     Block(u64),
-    /// The text is no base64, or what it decrypts to is no name.
+    /// The text is not base64, or does not decrypt to a valid name.
     #[error("the name is damaged, or belongs to another directory")]
     Name,
     /// A long name's file is missing, or has another name in it.
@@ -71,7 +71,7 @@ pub enum Damage {
     /// A directory's IV is missing or has another length.
     #[error("gocryptfs.diriv is missing or damaged")]
     DirIv,
-    /// A symbolic link's text is no base64 or does not decrypt.
+    /// A symbolic link's text is not base64 or does not decrypt.
     #[error("the symbolic link is damaged")]
     Link,
     /// An extended attribute's value or name does not decrypt.
@@ -97,7 +97,7 @@ impl Failure {
         }
     }
 
-    /// What the caller gets where nobody can be told what is damaged.
+    /// The errno for the caller, where no report can be made of what is damaged.
     pub fn unreported(self) -> FsError {
         match self {
             Self::Fs(error) => error,

@@ -17,9 +17,9 @@ use crate::{AesFs, Damage, Error, Volume};
 /// `aes=/cipher/dir:/plain[,passfile=F][,extpass=COMMAND][,config=F]`: shows an encrypted directory in plain. The directory may be in another
 /// mount of the run, such as a store's.
 pub struct AesBackend {
-    /// Asks for the password where no option says where it is.
+    /// Asks for the password if no option names its source.
     pub ask: Ask,
-    /// Gets the report of what is damaged: the volume and the plain path in it.
+    /// Receives reports of damage: the volume and the plain path in it.
     pub report: fn(&Path, &[u8], Damage),
 }
 
@@ -106,7 +106,7 @@ impl AesBackend {
     ) -> Result<Arc<dyn FileSystem>, Error> {
         let password = source(path(options, "passfile"), options.value("extpass"));
         let password = password.read(&format!("Password of {}: ", escape_path(dir)), self.ask)?;
-        // Keys are in this process from now on, which the programs of the run belong to the same user as.
+        // The process now holds keys, and programs of the run have the same user: they must not be able to trace it.
         goanna_sys::secret::forbid_reading().map_err(|errno| Error::Memory(errno.into()))?;
         let master = volume.unlock(&password)?;
         let (report, source) = (self.report, dir.to_owned());

@@ -24,7 +24,7 @@ pub enum PasswordSource {
     File(PathBuf),
     /// The first line that a shell command prints.
     Command(Vec<u8>),
-    /// The next line of standard input. What follows it is left there: a second password may.
+    /// The next line of standard input. Nothing after it is read: a second password may follow.
     Stdin,
     /// The user, at the terminal.
     Terminal,

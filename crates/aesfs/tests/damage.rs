@@ -218,7 +218,7 @@ fn a_long_name_whose_file_is_altered_or_missing() {
         let mounted = place.mount();
         assert_eq!(mounted.names(), Vec::<Vec<u8>>::new());
         assert_eq!(mounted.reported()[0].1, Damage::LongName);
-        // By its hash it is found all the same.
+        // The name is found by its hash all the same.
         assert_eq!(mounted.get(&long).unwrap(), b"content");
     }
     fs::remove_file(&file).unwrap();
@@ -268,7 +268,7 @@ fn a_missing_or_altered_directory_iv() {
         assert_eq!(reported[0].1, Damage::DirIv);
         assert!(matches!(&reported[0].0[..], b"d" | b"e"));
     }
-    // Of another directory: the names in it do not decrypt.
+    // The IV of another directory: the names in this one do not decrypt.
     fs::copy(dirs[1].join("gocryptfs.diriv"), &iv).unwrap();
     assert_eq!(place.findings()[0].problem, Problem::Damaged(Damage::Name));
     fs::remove_file(&iv).unwrap();

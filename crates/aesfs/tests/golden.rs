@@ -1,4 +1,4 @@
-//! Volumes that gocryptfs 2.3 made, in `golden/`: every kind is read, whatever becomes of this crate. The password is `secret`.
+//! Volumes that gocryptfs 2.3 made, in `golden/`: this crate must always read every kind. The password is `secret`.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

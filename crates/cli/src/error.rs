@@ -54,13 +54,13 @@ pub enum Error {
         /// What is wrong, and where in it.
         why: DumpError,
     },
-    /// A dump is to be loaded where there is something.
+    /// A dump would be loaded into a directory that is not empty.
     #[error("{}: exists and is not empty, and a dump is loaded into a new store", escape_path(.0))]
     StoreExists(PathBuf),
     /// A dump would go to a terminal.
     #[error("standard output is a terminal, and a dump is no text")]
     DumpToTerminal,
-    /// Standard output cannot have both.
+    /// Two results would go to standard output.
     #[error("--json: a dump goes to standard output")]
     DumpAndJson,
     /// Signals could not be blocked.
@@ -163,8 +163,8 @@ impl Error {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// The exit status: 1 when what was asked for is not there or cannot be done, 126 and 127 as a shell's, else 125. When the
-    /// reader of the output has left, it is that of any program then: death by SIGPIPE.
+    /// The exit status: 1 when an operand does not exist or an operation on it failed, 126 and 127 as a shell's, else 125. When the
+    /// reader of the output has left, it is that of a program killed by SIGPIPE.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Session(error) | Self::TxnCommand(error) => session_exit_code(error),
@@ -178,7 +178,7 @@ impl Error {
         }
     }
 
-    /// What the user can do.
+    /// The hint: what the user can do.
     pub fn hint(&self) -> Option<String> {
         hint(self.exit_code(), self.own_hint())
     }
@@ -215,7 +215,7 @@ pub const FAILED: u8 = 125;
 
 const SIGPIPE: u8 = nix::libc::SIGPIPE as u8;
 
-/// The hint of an error with this exit status, whose own hint is `own`. A missing place explains any failure of the program.
+/// The hint of an error with this exit status, whose own hint is `own`. A missing directory explains any failure of the program.
 fn hint(exit_code: u8, own: Option<String>) -> Option<String> {
     let missing = (exit_code == FAILED).then(missing_place).flatten();
     missing.map(Into::into).or(own)
@@ -344,7 +344,7 @@ fn daemon_hint(error: &DaemonError) -> Option<String> {
     Some(hint.to_owned())
 }
 
-/// A place that every command needs, if it is missing.
+/// The hint for a directory that every command needs and that is missing.
 fn missing_place() -> Option<&'static str> {
     let missing = |path| !Path::new(path).exists();
     if missing("/proc/self") {
@@ -370,7 +370,7 @@ fn in_tree_hint(path: &[u8], errno: Errno) -> Option<String> {
     })
 }
 
-/// 1 when the transaction, or what it is about, is not as the command needs it, else 125.
+/// 1 when the transaction is missing or in a state that prevents the command, else 125.
 fn txn_exit_code(error: &TxnError) -> u8 {
     use TxnError::{
         Deadlock, HasCurrent, InUse, Io, LockTimeout, NameTaken, NestedOpen, NoSpace,

@@ -13,7 +13,7 @@ use crate::mount_types::MOUNT_TYPES;
 use crate::report::messages::{self, show_failure};
 use crate::report::output::Output;
 
-/// What `aminod` needs of this program.
+/// The parts of this program that `aminod` needs.
 const PROGRAM: Program = Program {
     describe: error::report,
     types: MOUNT_TYPES,
@@ -100,8 +100,8 @@ fn report(result: Result<u8, Error>) -> ExitCode {
     }
 }
 
-/// Help and versions go to stdout with status 0. Wrong command lines are shown in the form of all our
-/// errors, with clap's text, and end with 125: 2 could be the status of the command to run.
+/// Shows help, versions and errors in the command line. Help and versions go to stdout with status 0. Errors have clap's
+/// text in the form of all errors, and status 125, since clap's 2 could be the status of the command to run.
 fn report_usage(error: &clap::Error) -> u8 {
     if !error.use_stderr() {
         return u8::from(error.print().is_err());
@@ -121,7 +121,7 @@ fn report_usage(error: &clap::Error) -> u8 {
     FAILED
 }
 
-/// What to do about an empty name of a store, which clap refuses without saying where it is from.
+/// The hint for an empty name of a store, which clap refuses without naming its source.
 fn usage_hint(error: &clap::Error) -> Option<&'static str> {
     let option = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(option)) => option,

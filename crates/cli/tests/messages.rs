@@ -1,4 +1,4 @@
-//! What is said on stderr: lines with a prefix, hints, nothing that controls a terminal; and where stores are made.
+//! Messages on stderr: prefixes, hints, no control characters; and where stores are made.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

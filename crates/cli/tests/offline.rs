@@ -331,7 +331,7 @@ fn fsck_finds_damage() {
     assert!(matches!(code, Some(1 | 125)), "{output:?}");
 }
 
-/// A store that does not open any more: its rest is listed, checked and copied, and nothing in it is changed.
+/// A store that cannot be opened: its readable part is listed, checked and copied, and the store stays unchanged.
 #[test]
 fn what_is_left_of_a_damaged_store_can_be_read() {
     let fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! `amino run` and `goanna run`: what users see of a run. What the monitor does has its own tests.
+//! `amino run` and `goanna run`: what users see of a run. The end-to-end tests of the monitor are in `tests/`.
 
 #![allow(
     clippy::unwrap_used,
@@ -258,7 +258,7 @@ fn a_kept_log_is_shown_and_checked() {
         let args = [&["run"], option, &["--", "sh", "-c", script]].concat();
         let output = fixture.amino(&args);
         assert!(output.status.success(), "{}", stderr(&output));
-        // The store's owner has gone, and has closed the store.
+        // The store's owner has ended, and has closed the store.
         let stopped = fixture.amino(&["daemon", "stop"]);
         assert!(stopped.status.code().is_some(), "{}", stderr(&stopped));
     };

@@ -88,7 +88,7 @@ impl Fake {
         command.args(args).output().unwrap()
     }
 
-    /// What was asked of the monitor, without the questions about status.
+    /// The calls that the fake monitor has received, except status calls.
     fn log(&self) -> Vec<String> {
         let log = fs::read_to_string(self.path("log")).unwrap_or_default();
         let lines = log.lines().filter(|line| !line.starts_with("status"));

@@ -1,4 +1,4 @@
-//! What goes wrong between a store's owner and its clients.
+//! The errors of a store's owner and of its clients.
 
 use std::io;
 use std::path::PathBuf;
@@ -73,7 +73,7 @@ pub struct Report {
     pub code: u8,
 }
 
-/// What the program gives to `aminod`, which is a part of it.
+/// What the program provides for `aminod`, which is a part of it.
 #[derive(Clone, Copy)]
 pub struct Program {
     /// Makes of an error what the user of a client reads.

@@ -1,4 +1,4 @@
-//! The operations vector over an image.
+//! The operations of `FileSystem` on an image; an errno of one of them is chosen here.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Weak};
@@ -42,9 +42,9 @@ impl IsoFs {
         }
     }
 
-    /// Tells `listener` why an operation is about to fail: the switch has errnos only, which name neither the record
-    /// nor its place. Opening files is left out.
-    pub fn telling(mut self, listener: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+    /// Calls `listener` with the reason before an operation fails: the switch has errnos only, which name neither the record
+    /// nor its place. Failed opens of files are not reported.
+    pub fn with_listener(mut self, listener: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.listener = Some(Box::new(listener));
         self
     }
@@ -84,7 +84,7 @@ impl FileSystem for IsoFs {
     }
 
     fn largest_file(&self) -> u64 {
-        // What Linux says of ISO 9660 images.
+        // As Linux reports for ISO 9660 images.
         1 << 43
     }
 
@@ -189,7 +189,7 @@ impl FileSystem for IsoFs {
     }
 }
 
-/// An image is named by its file on the host. One that was written again is another one.
+/// The id of an image is that of its file on the host. A rewritten image has another id.
 impl Identity for IsoFs {
     fn file_id(&self, _: &Caller, node: &Node) -> Result<FileId> {
         let inode = entry(node)?.ino;

@@ -1,4 +1,4 @@
-//! Directories that have been read, as many as fit.
+//! A cache of directories that were read, bounded by memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Listings {
 }
 
 impl Held {
-    /// Drops what was used least recently, down to three quarters of the limit, so that this is done seldom.
+    /// Drops the least recently used directories, down to three quarters of the limit, so that this is rare.
     fn shrink(&mut self, newest: u64) {
         let mut by_age: Vec<_> = self
             .listings

@@ -1,4 +1,4 @@
-//! What the records of an image say of one name, and the way by which it was reached.
+//! An entry: the content of one name's records, and the path by which it was reached.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::format::attributes::{Attributes, Place, Protection};
 use crate::format::record::Section;
 use crate::format::zisofs::Zisofs;
 
-/// One name of a directory: everything its records say.
+/// One name of a directory, with everything that its records contain.
 #[derive(Debug, Clone)]
 pub struct Meta {
     /// The name in the name space in use; empty for the root.
@@ -43,7 +43,7 @@ pub struct Meta {
     pub ctime: Stamp,
     /// Creation.
     pub btime: Option<Stamp>,
-    /// Marked as not to be shown. It is shown all the same, as under Linux.
+    /// Marked as hidden. It is shown all the same, as under Linux.
     pub hidden: bool,
     pub(crate) sections: Sections,
     /// An extended attribute record that counts, read when the name is looked up.
@@ -56,7 +56,7 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// Puts what an extended attribute record says in place of what is assumed without one.
+    /// Replaces the default attributes by those of an extended attribute record.
     pub(crate) fn apply(&mut self, attributes: Attributes) {
         if let Some(Protection { uid, gid, mode }) = attributes.protection {
             self.uid = uid.into();
@@ -177,7 +177,7 @@ impl Entry {
         std::iter::successors(self.parent.as_deref(), |entry| entry.parent.as_deref())
     }
 
-    /// The way to it from the root, without a leading slash; empty for the root.
+    /// Its path from the root, without a leading slash; empty for the root.
     pub fn path(&self) -> Vec<u8> {
         let mut names: Vec<&[u8]> = self.ancestors().map(|entry| &*entry.name).collect();
         // The root has no name of its own.

@@ -1,11 +1,11 @@
-//! What can be wrong, and where.
+//! Errors of images: the kind of record, its position, and what is wrong.
 
 use std::borrow::Cow;
 use std::{fmt, io};
 
 use goanna_vfs::Errno;
 
-/// Which record of an image an error speaks of.
+/// The kind of record that an error concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Record {
     /// A volume descriptor.
@@ -60,16 +60,16 @@ pub enum Error {
     Read {
         /// Where.
         offset: u64,
-        /// What the source answered.
+        /// The error of the source.
         source: io::Error,
     },
-    /// No primary volume descriptor where one has to be.
+    /// There is no primary volume descriptor where one is required.
     #[error("no ISO 9660 image: no primary volume descriptor from byte {offset}")]
     NotIso {
-        /// Where the first descriptor should stand.
+        /// The required position of the first descriptor.
         offset: u64,
     },
-    /// The image says something that cannot be.
+    /// The image contains an impossible value.
     #[error("{record} at byte {offset}: {why}")]
     Damaged {
         /// What is damaged.
@@ -79,10 +79,10 @@ pub enum Error {
         /// What is wrong with it.
         why: Cow<'static, str>,
     },
-    /// Something that this reader refuses by name.
+    /// The image uses a feature that this reader does not support.
     #[error("{record} at byte {offset}: {what} cannot be read")]
     Unsupported {
-        /// What carries it.
+        /// The record that uses it.
         record: Record,
         /// Where it begins.
         offset: u64,

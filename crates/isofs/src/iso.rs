@@ -1,4 +1,4 @@
-//! An open image.
+//! An open image: lookup, listing, walk, content. Read `reader.rs` next.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -61,7 +61,7 @@ pub struct SessionInfo {
     pub volume_id: String,
 }
 
-/// What an image says of itself.
+/// The properties of an image.
 #[derive(Debug, Clone)]
 pub struct Info {
     /// The session in use, from 1.
@@ -70,7 +70,7 @@ pub struct Info {
     pub sessions: Vec<SessionInfo>,
     /// The names in use.
     pub namespace: Namespace,
-    /// The names there are in the session in use.
+    /// The kinds of names that the session in use has.
     pub namespaces: Namespaces,
     /// Its primary volume descriptor.
     pub primary: Volume,
@@ -82,7 +82,7 @@ pub struct Info {
     pub size: u64,
 }
 
-/// What a walk meets.
+/// A step of a walk.
 #[derive(Debug)]
 pub enum Visit<'a> {
     /// A name.
@@ -171,7 +171,7 @@ impl Iso {
         Self::open(File::open(path).map_err(failed)?, options)
     }
 
-    /// What the image says of itself.
+    /// The properties of the image.
     pub fn info(&self) -> Info {
         let descriptors = &self.session.descriptors;
         let image = &self.reader.image;
@@ -237,7 +237,7 @@ impl Iso {
             return Err(Error::Kind(Errno::ENOTDIR));
         }
         self.check_record(dir)?;
-        // Of this way to it, not of the directory: what is cached may have been reached by another.
+        // Checked for each path, not for the directory: a cached directory may have been reached by another path.
         let fail = |why| Err(Error::damaged(Record::Directory, dir.ino, why));
         if dir.ancestors().any(|above| above.ino == dir.ino) {
             return fail("it lies within itself");
@@ -262,9 +262,9 @@ impl Iso {
         Ok(entries.collect())
     }
 
-    /// That the record of `entry` is sound. One whose Rock Ridge fields are damaged is listed with its name, or as much of
-    /// it as there is, so that the names beside it can be reached; its attributes are made up, and its content, target or
-    /// names are refused with the same error.
+    /// Checks that the record of `entry` is sound. A name whose Rock Ridge fields are damaged is listed, as far as its name can
+    /// be read, so that the other names stay accessible. Its attributes are defaults, and reading its content, target or
+    /// names fails with the same error.
     pub fn check_record(&self, entry: &Meta) -> Result<()> {
         if entry.is_damaged {
             return Err(self.reader.damage(entry));
@@ -297,9 +297,9 @@ impl Iso {
         Ok(Some(at))
     }
 
-    /// Calls `visit` for `top` and all below it, a directory before what it holds, in the order of the image. What lies
-    /// beside a directory that cannot be read is still visited, unless `visit` answers `Break`. A directory that appears
-    /// a second time is an error, so the walk ends.
+    /// Calls `visit` for `top` and all below it, a directory before its entries, in the order of the image. After a
+    /// directory that cannot be read the walk continues, unless `visit` returns `Break`. A directory that appears
+    /// a second time is an error, so that the walk ends.
     pub fn walk(&self, top: &Arc<Entry>, visit: &mut dyn FnMut(Visit<'_>) -> ControlFlow<()>) {
         let mut seen = HashSet::new();
         let mut left = vec![Arc::clone(top)];

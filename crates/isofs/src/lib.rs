@@ -45,21 +45,21 @@ mod cache;
 mod content;
 mod entry;
 mod error;
-mod exercise;
 mod format;
 mod iso;
 mod mount_type;
+mod read_everything;
 mod reader;
 mod source;
 
 pub use backend::IsoFs;
 pub use entry::{Entry, Meta};
 pub use error::{Error, Record, Result};
-#[doc(hidden)]
-pub use exercise::exercise;
 pub use format::boot::BootImage;
 pub use format::names::Namespace;
 pub use format::volume::Volume;
 pub use iso::{Info, Iso, Namespaces, Options, SECTOR_BYTES, SessionInfo, Visit};
 pub use mount_type::IsoBackend;
+#[doc(hidden)]
+pub use read_everything::read_everything;
 pub use source::ReadAt;

@@ -56,8 +56,8 @@ impl Listing {
         self.names.get(*self.by_name.get(at)? as usize)
     }
 
-    /// Sorts, and leaves of equal names the first only, of the sound ones if there are any: versions of a plain name, and
-    /// damage.
+    /// Sorts the names, and keeps only one of equal ones: the first sound one, else the first. Equal names are versions of a
+    /// plain name, or damage.
     fn finish(mut self) -> Self {
         let order = |names: &[Arc<Meta>]| {
             let mut order: Vec<u32> = (0..names.len() as u32).collect();
@@ -93,7 +93,7 @@ impl Listing {
     }
 }
 
-/// A record with what its System Use area says.
+/// A record with the fields of its System Use area.
 struct Parsed<'a> {
     record: DirRecord<'a>,
     rock: Rock,
@@ -302,7 +302,7 @@ impl Reader {
         }
     }
 
-    /// What a record stands for, without its name.
+    /// The metadata of a record, without its name.
     fn describe(&self, parsed: &Parsed<'_>, continuations: &mut Continuations<'_>) -> Result<Meta> {
         match parsed.rock.child {
             Some(block) => {
@@ -393,7 +393,7 @@ impl Reader {
         Place::of(record).filter(|_| counts)
     }
 
-    /// `meta` with what its extended attribute record says.
+    /// `meta` with the attributes of its extended attribute record.
     pub fn complete(&self, meta: &Arc<Meta>) -> Arc<Meta> {
         let read = |place: Place| place.read(&self.image, self.block_size());
         match meta.attributes.and_then(read) {

@@ -1,4 +1,4 @@
-//! Where an image's bytes come from.
+//! Sources of an image's bytes.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::{Error, Record, Result};
 
-/// Something that bytes can be read from at any offset, by several threads at once.
+/// A source of bytes that several threads can read at any offset at once.
 pub trait ReadAt: Send + Sync {
     /// Fills `buf` from `offset` as far as there are bytes; the count. Short only at the end.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
@@ -86,7 +86,7 @@ impl ReadAt for Arc<[u8]> {
     }
 }
 
-/// An image: a source whose size is known, and which is asked only for what lies within it.
+/// An image: a source whose size is known. Reads are checked against the size.
 pub(crate) struct Image {
     source: Box<dyn ReadAt>,
     size: u64,
@@ -108,7 +108,7 @@ impl Image {
         self.source.file()
     }
 
-    /// That `len` bytes at `offset`, which are of a `record`, lie within the image.
+    /// Checks that the `len` bytes of a `record` at `offset` lie within the image.
     pub fn check(&self, record: Record, offset: u64, len: u64) -> Result<()> {
         match offset.checked_add(len) {
             Some(end) if end <= self.size => Ok(()),

@@ -158,7 +158,7 @@ fn what_is_wrong_with_one_is_no_harm() {
     assert_eq!(owner(&find(&iso, "e")), (0, 7, 9), "an empty file's counts");
 }
 
-/// 6.4.6: what the last section's says is said of all of them; if it has none, nothing is.
+/// 6.4.6: the record of the last section counts for the whole file; if that section has none, the file has none.
 #[test]
 fn sections() {
     let with = |name, block, permissions, image: &mut Image| {
@@ -323,7 +323,7 @@ fn on_a_bad_sector() {
     assert_eq!(content(&iso, "b").unwrap(), b"hello");
 }
 
-/// Programs are judged by them.
+/// Permission checks use them.
 #[test]
 fn who_may_open() {
     let mut image = Image::new(40);

@@ -81,7 +81,8 @@ fn sound_names_beside_a_damaged_one() {
 
     let told = Arc::new(Mutex::new(Vec::new()));
     let listener = Arc::clone(&told);
-    let fs = IsoFs::new(iso).telling(move |why| listener.lock().unwrap().push(why.to_string()));
+    let fs =
+        IsoFs::new(iso).with_listener(move |why| listener.lock().unwrap().push(why.to_string()));
     let fs: Arc<dyn FileSystem> = Arc::new(fs);
     let mount = Arc::new(Mount {
         fs: Arc::clone(&fs),

@@ -236,7 +236,7 @@ fn names_of_all_kinds() {
     compare("names by genisoimage", &image, &[known]);
 }
 
-/// Who does not decompress.
+/// The readers that do not decompress.
 const COMPRESSED: &[Known] = &[
     (Oracle::Isoinfo, Field::Size, "large.bin"),
     (Oracle::Isoinfo, Field::Size, "zeros"),

@@ -148,8 +148,8 @@ fn commands_section(command: &Command, page: &str) -> Roff {
     roff
 }
 
-/// Makes sections of help text in which lines that begin at the margin and end in a colon are headings, as
-/// all of ours are. What stands below a heading is laid out already and stays so.
+/// Makes sections of a help text. Its headings are the lines that begin at the margin and end in a colon; the lines below a
+/// heading keep their layout.
 fn help_sections(help: &str) -> Roff {
     let mut roff = Roff::new();
     let mut open = false;

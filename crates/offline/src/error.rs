@@ -1,4 +1,4 @@
-//! What ends a listing or a copy. [`crate::copy::CopyError`] is why a single name was not copied.
+//! The errors that end a listing or a copy. [`crate::copy::CopyError`] is the error of a single name, after which a copy continues.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub enum Error {
     InTree {
         /// The path within the tree.
         path: Vec<u8>,
-        /// What the file system answered.
+        /// The error of the file system.
         errno: Errno,
         /// Why: the errno's description, or more than that.
         why: String,

@@ -1,4 +1,4 @@
-//! What a store is and holds: `amino info`.
+//! The facts about a store that `amino info` prints: id, format, counts, sequence numbers.
 
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ fn scan(
     failure.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// What a store is and holds.
+/// The facts about a store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// Its id.
@@ -108,7 +108,7 @@ pub struct Facts {
 /// The segments of the log that a store keeps though it does not need them any more.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
-    /// Whether more are kept from now on.
+    /// Whether the store continues to keep them.
     pub on: bool,
     /// Their number.
     pub segments: u64,

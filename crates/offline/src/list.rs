@@ -1,7 +1,7 @@
 //! Lists directories and reads files: what `ls`, `cat`, `stat` and `tree` show.
 //!
-//! The functions pass what they find to a closure, piece by piece, so that neither the number of files nor their size
-//! matters. An error of one file is passed on, too, and the listing continues.
+//! The functions pass their results to a closure, piece by piece, so that the memory they use depends neither on the number
+//! of files nor on their sizes. They also pass on an error of one file, and continue.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Opens what is left of a damaged store, and says what is missing from it.
+//! Opens the readable part of a damaged store, and lists what is missing.
 
 use std::path::{Path, PathBuf};
 

@@ -12,7 +12,7 @@ use goanna_vfs::{
 
 use crate::Error;
 
-/// What holds the tree; messages name it.
+/// The kind of source that a tree comes from; messages name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// An amino store.
@@ -30,7 +30,7 @@ impl Display for Source {
     }
 }
 
-/// Why the last operation of a file system failed, in more words than its errno has.
+/// The detailed reason of a file system's last failure, which its errno does not express.
 #[derive(Debug, Default)]
 pub struct ErrorDetails(Mutex<Option<(Errno, String)>>);
 
@@ -46,7 +46,7 @@ impl ErrorDetails {
     }
 }
 
-/// Whether the result of an operation is still wanted.
+/// Returns whether the result of an operation is still wanted.
 type StillWanted = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// A file system and the credentials it is used with. Its root is `/`, also for symbolic links.
@@ -127,7 +127,7 @@ impl Tree {
         Err(Errno::EINTR)
     }
 
-    /// Makes it the tree of an image, whose file system records in `details` why it fails.
+    /// Marks the tree as that of an image, whose file system records in `details` why it fails.
     pub fn of_image(mut self, details: Arc<ErrorDetails>) -> Self {
         self.source = Source::Image;
         self.details = Some(details);

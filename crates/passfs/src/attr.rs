@@ -10,7 +10,7 @@ use rustix::fs::{
 
 use crate::PassFs;
 use crate::Result;
-use crate::act::{CONTENT, METADATA};
+use crate::credentials::{CONTENT, METADATA};
 use crate::node::{Pin, device, os, stat};
 
 fn stamp(time: StatxTimestamp) -> Stamp {
@@ -67,18 +67,18 @@ impl PassFs {
     /// The flags of chattr(1) as the host shows them.
     pub(crate) fn host_flags(&self, caller: &Caller, node: &Node) -> Result<u32> {
         let pin = Pin::of(node)?;
-        self.act(caller, &[(node, CONTENT)], || {
+        self.as_caller(caller, &[(node, CONTENT)], || {
             let file = open_for_requests(pin)?;
             Ok(rustix::fs::ioctl_getflags(file).map_err(os)?.bits())
         })
     }
 
-    /// faccessat2(2) with `AT_EACCESS` as `caller`: what the host itself answers, ACLs included. `mask` is of
+    /// faccessat2(2) with `AT_EACCESS` as `caller`: the host's own answer, ACLs included. `mask` is of
     /// `R_OK`, `W_OK`, `X_OK`.
     pub fn access(&self, caller: &Caller, node: &Node, mask: i32) -> Result<()> {
         let pin = Pin::of(node)?;
         let mask = Access::from_bits_retain(mask as u32);
-        self.act(caller, &[(node, CONTENT)], || {
+        self.as_caller(caller, &[(node, CONTENT)], || {
             let path = pin.proc();
             rustix::fs::accessat(CWD, path.as_c_str(), mask, AtFlags::EACCESS).map_err(os)
         })
@@ -88,7 +88,7 @@ impl PassFs {
     /// `chown(-1, -1)`, which clears those bits too.
     pub(crate) fn change(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
         let pin = Pin::of(node)?;
-        self.act(caller, &[(node, METADATA)], || {
+        self.as_caller(caller, &[(node, METADATA)], || {
             if set.uid.is_some() || set.gid.is_some() || *set == SetAttr::default() {
                 let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
                 rustix::fs::chownat(&pin.fd, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(os)?;
@@ -119,7 +119,7 @@ impl PassFs {
         let fs = rustix::fs::fstatfs(&Pin::of(node)?.fd).map_err(os)?;
         let unsigned = |value: i64| u64::try_from(value).unwrap_or(0);
         Ok(StatFs {
-            // Magic numbers are 32 bits; some have the highest one set.
+            // Magic numbers have 32 bits; some have the highest bit set.
             magic: fs.f_type as u64 & 0xffff_ffff,
             block_size: unsigned(fs.f_bsize),
             blocks: fs.f_blocks,
@@ -134,7 +134,7 @@ impl PassFs {
 
     pub(crate) fn xattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
         let path = Pin::of(node)?.proc();
-        self.act(caller, &[(node, CONTENT)], || {
+        self.as_caller(caller, &[(node, CONTENT)], || {
             sized(|buf| rustix::fs::getxattr(path.as_c_str(), name, buf))
         })
     }
@@ -149,14 +149,14 @@ impl PassFs {
     ) -> Result<()> {
         let path = Pin::of(node)?.proc();
         let flags = XattrFlags::from_bits_retain(flags as u32);
-        self.act(caller, &[(node, CONTENT)], || {
+        self.as_caller(caller, &[(node, CONTENT)], || {
             rustix::fs::setxattr(path.as_c_str(), name, value, flags).map_err(os)
         })
     }
 
     pub(crate) fn xattr_names(&self, caller: &Caller, node: &Node) -> Result<Vec<Vec<u8>>> {
         let path = Pin::of(node)?.proc();
-        let list = self.act(caller, &[(node, CONTENT)], || {
+        let list = self.as_caller(caller, &[(node, CONTENT)], || {
             sized(|buf| rustix::fs::listxattr(path.as_c_str(), buf))
         })?;
         Ok(list
@@ -168,7 +168,7 @@ impl PassFs {
 
     pub(crate) fn remove_xattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<()> {
         let path = Pin::of(node)?.proc();
-        self.act(caller, &[(node, CONTENT)], || {
+        self.as_caller(caller, &[(node, CONTENT)], || {
             rustix::fs::removexattr(path.as_c_str(), name).map_err(os)
         })
     }

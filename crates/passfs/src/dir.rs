@@ -7,24 +7,24 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, StatxFlags};
 
 use crate::PassFs;
 use crate::Result;
-use crate::act::CONTENT;
+use crate::credentials::CONTENT;
 use crate::node::{Pin, os, stat};
 
 /// Bytes of directory entries fetched at a time.
 const BUFFER_BYTES: usize = 32 * 1024;
-/// What the kernel appends to the path of a name that is gone.
+/// The suffix that the kernel appends to the path of a removed name.
 const DELETED: &[u8] = b" (deleted)";
 /// Host positions from here on are stored with two bits less, to keep cookies below 2^62.
 const LARGE: u64 = 1 << 61;
 
-/// A directory position of the host as a cookie. ext4 spreads positions over 63 bits, by a hash of the name
-/// of which the lowest bits may go: where another entry would fall together with it, which takes equal
-/// 61-bit hashes, that one is listed twice. Positions that count are far below.
+/// A directory position of the host as a cookie. ext4's positions are 63-bit hashes of names; the lowest two bits
+/// are dropped. Two entries with the same other 61 bits could be listed twice. Positions that are plain counters are
+/// far smaller and stay as they are.
 fn to_cookie(position: u64) -> u64 {
     if position < LARGE {
         position
     } else {
-        // 2^63 and above no file system uses: lseek(2) could not go there.
+        // No file system uses 2^63 and above: lseek(2) could not seek there.
         LARGE | ((position >> 2) & (LARGE - 1))
     }
 }
@@ -72,14 +72,14 @@ impl PassFs {
         (pin.dev, pin.ino) == self.root_id
     }
 
-    /// The absolute path of `node` on the host, and whether that name is gone.
+    /// The absolute path of `node` on the host, and whether that name was removed.
     pub fn absolute_path(&self, node: &Node) -> Result<(Vec<u8>, bool)> {
         let pin = Pin::of(node)?;
         let mut path = pin.proc().readlink()?;
         if !path.ends_with(DELETED) {
             return Ok((path, false));
         }
-        // A live file may be called that. An inode with other names may have lost this one.
+        // An existing file may have such a name. An inode with other names may have lost this one.
         let live = stat(pin.fd.as_fd(), StatxFlags::NLINK)?.stx_nlink > 0
             && rustix::fs::statx(
                 rustix::fs::CWD,
@@ -106,8 +106,8 @@ impl PassFs {
         Ok((relative.to_vec(), deleted))
     }
 
-    /// `..`, which works from a removed directory as on Linux. ENOENT from one that another process has moved out of
-    /// the tree, as the kernel answers in a bind mount: the way up would lead outside.
+    /// `..`, which works from a removed directory as on Linux. ENOENT from a directory that another process has moved out
+    /// of the tree, as in a bind mount: its parent is outside.
     pub(crate) fn parent_of(&self, caller: &Caller, dir: &Node) -> Result<Node> {
         if self.is_root(Pin::of(dir)?) {
             return Ok(dir.clone());
@@ -126,7 +126,7 @@ impl PassFs {
         Ok(parent)
     }
 
-    /// Whether the way up from `dir`, too deep for a path, meets the root: ENOENT if not.
+    /// Checks by following `..` that `dir`, which is too deep for a path, is below the root: ENOENT if not.
     fn climb(&self, caller: &Caller, mut dir: Node) -> Result<()> {
         while !self.is_root(Pin::of(&dir)?) {
             let up = self.lookup_path(caller, &dir, b"..")?;
@@ -151,7 +151,7 @@ impl PassFs {
             return Err(Errno::ENOTDIR);
         }
         // By descriptor and not by ".", which would ask for search permission too.
-        let fd = self.act(caller, &[(dir, CONTENT)], || {
+        let fd = self.as_caller(caller, &[(dir, CONTENT)], || {
             rustix::fs::open(pin.proc().as_c_str(), flags, Mode::empty()).map_err(os)
         })?;
         if cookie != 0 {
@@ -167,7 +167,7 @@ impl PassFs {
             }
             let kind = match kind_of(entry.file_type()) {
                 Some(kind) => kind,
-                // Some file systems do not say; a name that is gone meanwhile is none to report.
+                // Some file systems do not report the type. A name that was removed meanwhile is left out.
                 None => match rustix::fs::statx(
                     &fd,
                     entry.file_name(),
@@ -200,7 +200,7 @@ impl PassFs {
             return Err(Errno::EINVAL);
         }
         let pin = Pin::of(node)?;
-        let text = self.act(caller, &[], || {
+        let text = self.as_caller(caller, &[], || {
             rustix::fs::readlinkat(&pin.fd, c"", Vec::new()).map_err(os)
         })?;
         let text = text.into_bytes();

@@ -1,4 +1,4 @@
-//! Files: short-lived opens for what has no descriptor, names for inodes.
+//! Files: reads and writes without an open descriptor, and links.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags};
 
 use crate::PassFs;
 use crate::Result;
-use crate::act::{CONTENT, Concerned, ENTRIES};
+use crate::credentials::{CONTENT, Concerned, ENTRIES};
 use crate::dir::below;
 use crate::node::{Pin, Proc, os};
 
@@ -40,7 +40,7 @@ impl PassFs {
     pub(crate) fn resize(&self, caller: &Caller, node: &Node, size: u64) -> Result<()> {
         let size = i64::try_from(size).map_err(|_| Errno::EFBIG)?;
         let path = Pin::of(node)?.proc();
-        self.act(caller, &[(node, CONTENT)], || {
+        self.as_caller(caller, &[(node, CONTENT)], || {
             nix::unistd::truncate(path.as_c_str(), size)
         })
     }
@@ -64,7 +64,7 @@ impl PassFs {
         rustix::fs::fallocate(&file, mode, offset, len).map_err(os)
     }
 
-    /// fsync(2) by the monitor's own right: the caller has the file open already.
+    /// fsync(2) with the monitor's own rights: the caller has the file open already.
     pub(crate) fn make_durable(&self, node: Option<&Node>) -> Result<()> {
         let Some(node) = node else {
             return rustix::fs::syncfs(self.open_own(&self.root)?).map_err(os);
@@ -99,7 +99,7 @@ impl PassFs {
         let pin = Pin::of(dir)?;
         let flags = OFlags::from_bits_retain(flags as u32) | OFlags::TMPFILE | OFlags::CLOEXEC;
         let flags = flags.difference(OFlags::CREATE);
-        let fd = self.act_creating(caller, &[(dir, ENTRIES)], || {
+        let fd = self.as_caller_creating(caller, &[(dir, ENTRIES)], || {
             rustix::fs::openat(&pin.fd, c".", flags, Mode::from_bits_retain(mode)).map_err(os)
         })?;
         Ok((self.node_behind(&fd)?, fd))
@@ -116,7 +116,7 @@ impl PassFs {
         let pin = Pin::of(dir)?;
         let file_type = FileType::from_raw_mode(mode & libc::S_IFMT);
         let bits = Mode::from_bits_retain(mode & 0o7777);
-        self.act_creating(caller, &[(dir, ENTRIES)], || {
+        self.as_caller_creating(caller, &[(dir, ENTRIES)], || {
             rustix::fs::mknodat(&pin.fd, name, file_type, bits, rdev).map_err(os)
         })?;
         self.lookup_path(caller, dir, name)
@@ -161,7 +161,7 @@ impl PassFs {
         name: &[u8],
     ) -> Result<()> {
         let to = Pin::of(dir)?;
-        self.act(caller, concerned, || {
+        self.as_caller(caller, concerned, || {
             let follow = AtFlags::SYMLINK_FOLLOW;
             rustix::fs::linkat(CWD, file.as_c_str(), &to.fd, name, follow).map_err(os)
         })

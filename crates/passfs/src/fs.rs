@@ -1,4 +1,4 @@
-//! The operations vector.
+//! The operations of `FileSystem` on a host directory: one short method each, which names the file with the work.
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
@@ -9,7 +9,7 @@ use goanna_vfs::{
 use rustix::fs::{AtFlags, Mode, RenameFlags};
 
 use crate::PassFs;
-use crate::act::{DAC, ENTRIES};
+use crate::credentials::{DAC, ENTRIES};
 use crate::node::{Pin, os};
 
 /// The lower file itself: all its calls run without us.
@@ -115,7 +115,7 @@ impl FileSystem for PassFs {
 
     fn mkdir(&self, caller: &Caller, dir: &Node, name: &[u8], mode: u32) -> Result<Node> {
         let pin = Pin::of(dir)?;
-        self.act_creating(caller, &[(dir, ENTRIES)], || {
+        self.as_caller_creating(caller, &[(dir, ENTRIES)], || {
             rustix::fs::mkdirat(&pin.fd, name, Mode::from_bits_retain(mode)).map_err(os)
         })?;
         Ok(self.lookup_path(caller, dir, name)?)
@@ -123,7 +123,7 @@ impl FileSystem for PassFs {
 
     fn symlink(&self, caller: &Caller, dir: &Node, name: &[u8], target: &[u8]) -> Result<Node> {
         let pin = Pin::of(dir)?;
-        self.act_creating(caller, &[(dir, ENTRIES)], || {
+        self.as_caller_creating(caller, &[(dir, ENTRIES)], || {
             rustix::fs::symlinkat(target, &pin.fd, name).map_err(os)
         })?;
         Ok(self.lookup_path(caller, dir, name)?)
@@ -146,17 +146,21 @@ impl FileSystem for PassFs {
     fn unlink(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
         let pin = Pin::of(dir)?;
         let (victim, caps) = self.victim(caller, dir, name);
-        Ok(self.act(caller, &[(dir, ENTRIES), (&victim, caps)], || {
-            rustix::fs::unlinkat(&pin.fd, name, AtFlags::empty()).map_err(os)
-        })?)
+        Ok(
+            self.as_caller(caller, &[(dir, ENTRIES), (&victim, caps)], || {
+                rustix::fs::unlinkat(&pin.fd, name, AtFlags::empty()).map_err(os)
+            })?,
+        )
     }
 
     fn rmdir(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
         let pin = Pin::of(dir)?;
         let (victim, caps) = self.victim(caller, dir, name);
-        Ok(self.act(caller, &[(dir, ENTRIES), (&victim, caps)], || {
-            rustix::fs::unlinkat(&pin.fd, name, AtFlags::REMOVEDIR).map_err(os)
-        })?)
+        Ok(
+            self.as_caller(caller, &[(dir, ENTRIES), (&victim, caps)], || {
+                rustix::fs::unlinkat(&pin.fd, name, AtFlags::REMOVEDIR).map_err(os)
+            })?,
+        )
     }
 
     fn rename(
@@ -181,7 +185,7 @@ impl FileSystem for PassFs {
             (&source, owner | moves),
             (&target, replaces),
         ];
-        Ok(self.act(caller, &concerned, || {
+        Ok(self.as_caller(caller, &concerned, || {
             rustix::fs::renameat_with(&from_pin.fd, from, &to_pin.fd, to, flags).map_err(os)
         })?)
     }
@@ -206,7 +210,7 @@ impl FileSystem for PassFs {
     }
 
     fn host_path(&self, node: &Node) -> Option<std::path::PathBuf> {
-        // A name that is gone leads nowhere, or by now to something else.
+        // A removed name leads nowhere, or to another file by now.
         let (path, deleted) = self.absolute_path(node).ok()?;
         (!deleted).then(|| std::ffi::OsString::from_vec(path).into())
     }

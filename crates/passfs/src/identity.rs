@@ -1,11 +1,11 @@
-//! Names of the host's files that outlive the monitor.
+//! Ids and versions of the host's files, which stay valid after the monitor has ended.
 //!
 //! The host gives no generation and no change counter without a file handle of a program with rights. So the generation is
 //! the time of creation, and the version the time of the last change: nanoseconds since 1970. Kernels before Linux 6.13 round
 //! it to a clock tick, so that two changes within some milliseconds can have one version. 0 where the host does not know the
 //! creation; then a file that gets the inode number of a removed one has its id.
 //!
-//! There are no reports of changes: other programs change the host's files, and inotify(7) tells of that only afterwards.
+//! Changes are not reported: other programs change the host's files, and inotify(7) reports that only afterwards.
 
 use std::os::fd::AsFd;
 

@@ -1,19 +1,19 @@
 //! The pass-through back end: a directory of the host (Goanna 3.5).
 //!
-//! Every operation is the host's own, made relative to descriptors and with the caller's credentials, so the
-//! host kernel judges permissions, ACLs, quotas and everything else ([`goanna_vfs::FileSystem::checks_access`] is true).
-//! An open file is the lower file itself ([`goanna_vfs::Native::All`]): its data calls run without us.
+//! Every operation is a host call, relative to descriptors and with the caller's credentials, so the
+//! host's kernel checks permissions, ACLs, quotas and everything else ([`goanna_vfs::FileSystem::checks_access`] is true).
+//! An open file is the host's file itself ([`goanna_vfs::Native::All`]): its data calls run without the monitor.
 //!
-//! A [`Node`] pins an `O_PATH` descriptor, which follows its inode through every rename. What has no call on
-//! such a descriptor (chmod, truncate, extended attributes, link, open) goes through `/proc/self/fd/N`: the
-//! kernel jumps from there to the inode itself and follows no further, so it also reaches a symbolic link's
+//! A [`Node`] holds an `O_PATH` descriptor, which follows its inode through every rename. Operations without a call on
+//! such a descriptor (chmod, truncate, extended attributes, link, open) go through `/proc/self/fd/N`: the
+//! kernel resolves it to the inode itself and follows no further link, so it also reaches a symbolic link's
 //! own extended attributes and link count.
 //!
 //! A layered back end owns a [`PassFs`] and overrides names and data; [`PassFs::open_at`],
 //! [`PassFs::create_at`] and [`PassFs::node_of`] are its tools.
 
-mod act;
 mod attr;
+mod credentials;
 mod dir;
 mod file;
 mod fs;
@@ -29,10 +29,10 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 pub use mount_type::PassBackend;
 
-use act::{CONTENT, ENTRIES};
+use credentials::{CONTENT, ENTRIES};
 use node::{Pin, Proc, os};
 
-/// The result of what the host answers: nothing of it meets the lock of a transaction.
+/// The result of a host call, which never waits for the lock of a transaction.
 type Result<T> = std::result::Result<T, Errno>;
 
 /// Why a directory could not be passed through.
@@ -65,7 +65,7 @@ pub struct PassFs {
 }
 
 impl PassFs {
-    /// Passes `dir` through; a symbolic link is followed. Later renames of the directory do no harm.
+    /// Passes `dir` through; a symbolic link is followed. The directory may be renamed later.
     pub fn new(dir: &Path) -> std::result::Result<Self, Error> {
         // Read before any thread changes its credentials.
         let _ = goanna_sys::cred::own_ids();
@@ -121,7 +121,7 @@ impl PassFs {
         let settled = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_DIRECTORY;
         let flags = OFlags::from_bits_retain((flags & !settled) as u32);
         let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
-        self.act(caller, &[(node, CONTENT)], || {
+        self.as_caller(caller, &[(node, CONTENT)], || {
             rustix::fs::openat(CWD, pin.proc().as_c_str(), flags, Mode::empty()).map_err(os)
         })
     }
@@ -142,7 +142,7 @@ impl PassFs {
             | OFlags::EXCL
             | OFlags::CLOEXEC
             | OFlags::NOCTTY;
-        let fd = self.act_creating(caller, &[(dir, ENTRIES)], || {
+        let fd = self.as_caller_creating(caller, &[(dir, ENTRIES)], || {
             rustix::fs::openat(&pin.fd, name, flags, Mode::from_bits_retain(mode)).map_err(os)
         })?;
         Ok((self.node_behind(&fd)?, fd))
@@ -160,7 +160,7 @@ impl PassFs {
     fn lookup_path(&self, caller: &Caller, dir: &Node, relative: &[u8]) -> Result<Node> {
         let pin = Pin::of(dir)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = self.act(caller, &[(dir, ENTRIES)], || {
+        let fd = self.as_caller(caller, &[(dir, ENTRIES)], || {
             rustix::fs::openat(&pin.fd, relative, flags, Mode::empty()).map_err(os)
         })?;
         self.node_of(fd)

@@ -1,4 +1,4 @@
-//! What a node pins, and how descriptors are reached by name.
+//! Nodes: the descriptor that each one holds, and its path in `/proc/self/fd`.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub(crate) fn os(errno: rustix::io::Errno) -> Errno {
     Errno::from_raw(errno.raw_os_error())
 }
 
-/// The descriptor (`O_PATH`) behind a node, and which inode of the host it is.
+/// The descriptor (`O_PATH`) that a node holds, and the identity of its inode on the host.
 #[derive(Debug)]
 pub(crate) struct Pin {
     pub fd: OwnedFd,
@@ -93,7 +93,7 @@ impl Proc {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"/proc/self/fd")
     }
 
-    /// The kernel's idea of the file's path, " (deleted)" and all.
+    /// The file's path as the kernel reports it, with a " (deleted)" suffix if it was removed.
     pub fn readlink(&self) -> Result<Vec<u8>> {
         rustix::fs::readlinkat(CWD, self.as_c_str(), Vec::new())
             .map(std::ffi::CString::into_bytes)

@@ -1,5 +1,5 @@
 //! The rules of `goanna_vfs::ops` against the kernel: the same random operations, by callers of every sort, on
-//! a file system in memory that judges nothing (so `ops` does) and on a pass-through directory (so the kernel
+//! a file system in memory that checks no permissions (so `ops` does) and on a pass-through directory (so the kernel
 //! does). Every errno must be the same, and every attribute afterwards.
 //!
 //! Needs root, since it acts as three users; as anybody else it has nothing to compare and says so.
@@ -120,7 +120,7 @@ impl Side {
             Op::Utimens(atime, mtime) => ops::utimens(caller, file, *atime, *mtime),
             Op::Truncate(size) => ops::truncate(caller, file, *size),
             Op::Access(mask) => match &self.pass {
-                // Not through ops, which judges this one by mode bits everywhere.
+                // Not through ops, which checks this one by mode bits everywhere.
                 Some(pass) => Ok(pass.access(caller, &file.node, *mask)?),
                 None => ops::access(caller, file, *mask),
             },

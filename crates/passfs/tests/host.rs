@@ -1,4 +1,4 @@
-//! The tree of the host itself, and what files of the host are known by.
+//! The tree of the host itself, and the ids of the host's files.
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
 mod common;
@@ -22,7 +22,7 @@ fn the_host_tree_spans_its_file_systems() {
     assert_eq!(host.statfs(&me(), &proc).unwrap().magic, 0x9fa0);
     assert_eq!(host.parent(&me(), &proc).unwrap().ino(), host.root().ino());
     assert_eq!(host.path(&me(), &proc), Ok((b"proc".to_vec(), false)));
-    // Who asks is the caller, not the process that asks for it.
+    // The caller's credentials count, not those of this process.
     let link = |name| {
         let node = host.lookup(&me(), &proc, name).unwrap();
         String::from_utf8(host.readlink(&me(), &node).unwrap()).unwrap()

@@ -1,5 +1,5 @@
-//! What goes wrong before, during and after a run. The messages name the path or option at fault; what the user can do about it
-//! is said by the commands (`crates/cli/src/error.rs`), which choose the exit status, too.
+//! The errors before, during and after a run. The messages name the path or option at fault. `crates/cli/src/error.rs` adds hints
+//! and chooses the exit status.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -181,7 +181,7 @@ pub enum StoreError {
     /// A newer program wrote it.
     #[error("{0}")]
     NewerVersion(String),
-    /// Its content is not what was written.
+    /// It is damaged: its content is not what was written.
     #[error("{0}")]
     Damaged(String),
     /// Any other failure.

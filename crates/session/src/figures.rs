@@ -17,9 +17,9 @@ pub struct Figures {
     pub answered: u64,
     /// Calls that the monitor answered with an errno.
     pub failed: u64,
-    /// Calls that the monitor looked at and left to the kernel.
+    /// Calls that the monitor examined and passed on to the kernel.
     pub passed_on: u64,
-    /// Calls that were answered inside of the programs, by their own word.
+    /// Calls that were answered in the processes, as the processes have counted them.
     pub in_process: u64,
     /// Calls by name, most frequent first.
     pub calls: Vec<(String, u64)>,

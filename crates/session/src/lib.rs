@@ -1,8 +1,8 @@
-//! What a run is, and how it is performed.
+//! Runs: their description, and their execution.
 //!
-//! A [`Plan`] says what is mounted, which command options hold, and where transactions are inserted. [`perform`] mounts
-//! that, has the command run, brings its changes to the disk, and returns a [`RunResult`]. The crate prints nothing: its
-//! [`Error`] says what happened, and the commands (`crates/cli`) say what the user can do about it.
+//! A [`Plan`] describes a run: the mounts, the options, and where transactions are inserted. [`perform`] makes the mounts,
+//! has the command run, brings its changes to the disk, and returns a [`RunResult`]. The crate prints nothing: its
+//! [`Error`] says what happened, and the commands (`crates/cli`) add what the user can do about it.
 //!
 //! * [`mounts`] has mount specifications, mount files, and the mount table made of them.
 //! * [`store`] opens, makes and closes stores.

@@ -1,4 +1,4 @@
-//! Choices that a user makes for a run, as they are sent to the process that performs it.
+//! The options of a run: durability, engine, treatment of changes outside. They are sent to the process that performs the run.
 
 use amino_fs::{Durability, EngineKind};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// When programs wait for the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Level {
-    /// At fsync and its like only.
+    /// Only at fsync(2) and similar calls.
     Aci,
     /// Also at the commit of an explicit transaction.
     Commit,

@@ -1,4 +1,4 @@
-//! Performs a run: mounts, command, disk.
+//! Performs a run: makes the mounts, has the command run, and brings the changes to the disk.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,7 +24,7 @@ pub struct Environment<'a> {
     pub note: Reporter,
     /// Reports failures that do not end the run.
     pub fail: Reporter,
-    /// What sees the calls of the run's programs.
+    /// Observers of the calls of the run's programs.
     pub observers: Vec<Arc<dyn Observer>>,
     /// Where a trace of the run goes, if the plan asks for one.
     pub trace: Option<TraceFile>,

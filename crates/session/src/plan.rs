@@ -1,4 +1,4 @@
-//! What a run is to do, and what became of it: plain data, which `amino run` and `aminod` exchange.
+//! The description of a run, and its result: plain data, which `amino run` and `aminod` exchange.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::profile::ProfileSource;
 use crate::store::Create;
 use crate::{Engine, Error, Figures, Outside};
 
-/// What a command is run over, and by which rules.
+/// The description of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// What is mounted; transactions are those of the first store.
@@ -58,7 +58,7 @@ impl Plan {
     }
 }
 
-/// What became of a run.
+/// The result of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RunResult {
     /// The command's exit status, or the signal that killed it.

@@ -19,7 +19,7 @@ pub fn default_dir() -> Option<PathBuf> {
     xdg_dir(env::var_os("XDG_DATA_HOME"), env::var_os("HOME"))
 }
 
-/// As the XDG base directory specification has it, which ignores relative paths.
+/// By the XDG base directory specification, which ignores relative paths.
 fn xdg_dir(
     data_home: Option<std::ffi::OsString>,
     home: Option<std::ffi::OsString>,
@@ -64,7 +64,7 @@ impl Create {
     }
 }
 
-/// Makes sure that there is a store in `dir`, or that one may be made there.
+/// Checks that there is a store in `dir`, or that one may be made there.
 pub fn prepare(dir: &Path, create: Create) -> Result<(), Error> {
     match create {
         Create::Never => must_exist(dir),
@@ -110,7 +110,7 @@ pub fn open_or_make(
     Ok(fs)
 }
 
-/// The system's error behind `error`.
+/// The system's error that caused `error`.
 fn io_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std::io::Error> {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     causes.find_map(|error| error.downcast_ref())
@@ -176,7 +176,7 @@ pub fn is_owned_by(error: &Error, name: &str, dir: &Path) -> bool {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let own = line.split(|&byte| byte == 0).nth(1).unwrap_or_default();
     let real = |path: &Path| std::fs::canonicalize(path).ok();
-    // One that has just ended is taken for the owner: the next attempt tells.
+    // A process that has just ended counts as the owner: the next attempt shows the truth.
     real(Path::new(OsStr::from_bytes(own))).is_none_or(|own| Some(own) == real(dir))
 }
 
@@ -204,7 +204,7 @@ pub fn check_engine(dir: &Path, fs: &AminoFs, wanted: Option<Engine>) -> Result<
     }
 }
 
-/// From now on the store keeps the segments of its log that it does not need any more, or does not.
+/// Sets whether the store keeps segments of its log that it does not need any more.
 pub fn keep_log(dir: &Path, fs: &AminoFs, keep: bool) -> Result<(), Error> {
     let kept = fs.store().keep_log(keep);
     kept.map_err(|why| Error::store(dir, amino_fs::Error::from(why)))

@@ -69,7 +69,7 @@ pub fn run(command: &[OsString], signals: &mut Signals) -> Result<Status, Error>
     let pid = spawn(command, signals.before)?;
     let watched = watch(pid, signals);
     if watched.is_err() {
-        // No one would end its transaction.
+        // No process would end its transaction.
         let _ = kill(pid, Signal::SIGKILL);
     }
     let ended = waitpid(pid, None).map_err(Error::Subprocess)?;
@@ -77,7 +77,7 @@ pub fn run(command: &[OsString], signals: &mut Signals) -> Result<Status, Error>
     match ended {
         WaitStatus::Exited(_, code) => Ok(Status::Exited(code)),
         WaitStatus::Signaled(_, signal, _) => Ok(Status::Signaled(signal as i32)),
-        // Our flags ask for no other report.
+        // The flags ask for no other report.
         _ => Err(Error::Subprocess(Errno::ECHILD)),
     }
 }
@@ -111,7 +111,7 @@ fn attributes(mask: SigSet) -> Result<PosixSpawnAttr, Errno> {
         PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF,
     )?;
     attr.set_sigmask(&mask)?;
-    // Rust's run-time ignores it in us.
+    // Rust's run-time ignores SIGPIPE in this process.
     attr.set_sigdefault(&SigSet::from(Signal::SIGPIPE))?;
     Ok(attr)
 }
@@ -156,7 +156,7 @@ fn errno(errno: rustix::io::Errno) -> Errno {
     Errno::from_raw(errno.raw_os_error())
 }
 
-/// Which of the two can be read, when one can.
+/// Waits until one of the two can be read, and returns which.
 fn wait(arrived: BorrowedFd<'_>, process: BorrowedFd<'_>) -> Result<(bool, bool), Errno> {
     let mut fds = [arrived, process].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
     match poll(&mut fds, PollTimeout::NONE) {

@@ -1,4 +1,4 @@
-//! `--trace`: an observer that hands what it sees to the trace pipeline.
+//! `--trace`: an observer that passes the calls that it sees to the trace pipeline.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,7 +24,7 @@ const LEVEL: i32 = 3;
 /// The file that a trace goes to.
 #[derive(Debug)]
 pub struct TraceFile {
-    /// What messages call it.
+    /// Its name in messages.
     pub name: PathBuf,
     /// The file, open for writing.
     pub file: File,

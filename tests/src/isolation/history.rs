@@ -1,4 +1,4 @@
-//! What happened, and whether it could have happened one after the other.
+//! Histories: the events of a run, and the search for a serial order that explains them.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -43,7 +43,7 @@ pub enum What {
 /// See the module's documentation.
 #[derive(Debug, Clone)]
 pub struct History {
-    /// What there was before.
+    /// The state before the history.
     pub layout: &'static Layout,
     /// In the order in which they were over.
     pub events: Vec<Event>,
@@ -54,7 +54,7 @@ pub struct History {
 struct Unit {
     from: u64,
     to: u64,
-    /// When its changes became those of what is around it.
+    /// When its changes became those of the enclosing transaction.
     took_effect: Window,
     what: Inside,
 }
@@ -153,7 +153,7 @@ fn take_aborted(unit: &mut Unit, ghosts: &mut Vec<Unit>) {
     };
     let mut kept: Vec<Unit> = Vec::new();
     for mut inner in std::mem::take(units) {
-        // Ghosts of what is further inside get what is before here in front of them.
+        // Aborted transactions further inside get the events before this point as their beginning.
         let mut deeper = Vec::new();
         take_aborted(&mut inner, &mut deeper);
         let aborted = matches!(
@@ -185,8 +185,8 @@ fn take_aborted(unit: &mut Unit, ghosts: &mut Vec<Unit>) {
     *units = kept;
 }
 
-/// Whether `found` likes a state that `units` lead to from `state` in one of their orders; those in `done` were before. `dead` remembers
-/// from where none was found.
+/// Whether `found` accepts a state that `units` reach from `state` in one of their orders; the units in `done` came before. `dead` has the
+/// sets of units from which no such state was found.
 fn linearise(
     units: &[Unit],
     done: u64,

@@ -1,7 +1,7 @@
-//! Isolation of transactions, shown: histories of concurrent transactions, played on a store, and judged.
+//! Tests the isolation of transactions: plays histories of concurrent transactions on a store, and checks that they are serialisable.
 //!
-//! A [`Plan`] says what each party does, and which is next. [`Stage::play`] plays it on one thread, so that it comes out the same
-//! each time; [`Stage::play_threaded`] gives each party a thread of its own. Both write a [`History`]: what each operation answered, in which
+//! A [`Plan`] has the steps of each party, and their order. [`Stage::play`] plays it on one thread, with the same result each
+//! time; [`Stage::play_threaded`] gives each party a thread of its own. Both write a [`History`]: what each operation answered, in which
 //! transaction, and when. [`History::is_serialisable`] looks for a serial order: the committed transactions and the operations outside
 //! of all, one after the other, must have answered the same on a file system that does one thing at a time ([`Model`]). In more detail:
 //!

@@ -1,4 +1,4 @@
-//! The reference: a file system that does one thing after the other.
+//! The model: a file system in memory that performs one operation after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -98,7 +98,7 @@ impl Model {
         if committed && self.levels.len() == 2 {
             after.withhold(before);
         }
-        // What it has seen, it has seen.
+        // The abort does not undo what the transaction has observed.
         after.levels.clone_from(&self.levels);
         after.levels.pop();
         after

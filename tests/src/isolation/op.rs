@@ -1,4 +1,4 @@
-//! Operations of histories, what they show, and how each is made of calls.
+//! The operations of histories, their outcomes, and the calls that each consists of.
 //!
 //! The file system and the model both have [`Calls`], and [`perform`] is the same for both: they can differ in what a call does, not in
 //! how an operation walks to its file.

@@ -1,4 +1,4 @@
-//! What the parties of a history do, and in which order: drawn at random, and made smaller when it fails.
+//! Plans: the steps of a history's parties, and their order. Plans are random, and are reduced when they fail.
 
 use fastrand::Rng;
 
@@ -108,7 +108,7 @@ impl Plan {
         }
     }
 
-    /// Plans that are a little less than this one.
+    /// Plans with a few steps less than this one.
     pub fn smaller(&self) -> Vec<Self> {
         let mut all = Vec::new();
         let mut add = |programs: Vec<Program>, picks: Vec<usize>| {
@@ -258,7 +258,7 @@ impl Draw {
         (0..count).map(op).collect()
     }
 
-    /// Often that of the operation before: what is looked at twice shows more.
+    /// Often the path of the operation before: two operations on one path find more.
     fn path(&mut self) -> Path {
         if !self.chance(35) {
             self.path = PATHS[self.rng.usize(..PATHS.len())];

@@ -1,4 +1,4 @@
-//! Playing a plan on a store.
+//! Plays a plan on a store.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -55,7 +55,7 @@ struct Party {
     lock: Option<Wait>,
 }
 
-/// How a step went.
+/// The result of a step.
 enum Step {
     Moved,
     /// It has met a lock.

@@ -1,6 +1,6 @@
-//! Recording a workload, and judging what power cuts leave of it.
+//! Records a workload, and checks what power cuts leave of it.
 //!
-//! The promises (README, "How durable"): the store opens; its state is the one after some operation of the workload; that operation is
+//! The guarantees (README, "How durable"): the store opens; its state is the one after some operation of the workload; that operation is
 //! not before the last one that was acknowledged as durable.
 
 use std::fs;
@@ -233,7 +233,7 @@ impl Workload {
     ///
     /// # Panics
     ///
-    /// At the first broken promise; the message has what is needed to see it again.
+    /// At the first violated guarantee; the message has what is needed to repeat it.
     pub fn judge(&self, cuts: usize) {
         let end = self.disk.lock().position();
         for cut in 0..cuts {
@@ -307,7 +307,7 @@ impl Workload {
         })
     }
 
-    /// Judges the store after a cut at `position`; `dir` is for the exported tree.
+    /// Checks the store after a cut at `position`; `dir` is for the exported tree.
     fn judge_store(&self, store: &Path, dir: &Path, position: usize) -> Result<(), String> {
         let issued = self.steps.partition_point(|step| step.begun <= position);
         let issued = issued.max(1);

@@ -1,5 +1,5 @@
-//! `cargo xtask isolation-mutants`: isolation broken on purpose, one way after the other, in a copy of the workspace; the tests that are
-//! there for it have to fail.
+//! `cargo xtask isolation-mutants`: breaks the isolation of transactions in a copy of the workspace, in one way after the other, and
+//! checks that the tests of isolation fail.
 
 mod table;
 
@@ -17,10 +17,10 @@ const STEP: &str = "isolation-mutants";
 /// Histories for each mutant: with a lock too few, one in a few hundred has no serial order.
 const HISTORIES: &str = "6000";
 
-/// What is not copied.
+/// Directories that are not copied.
 const LEFT_OUT: [&str; 2] = [".git", "target"];
 
-/// What the tests have shown.
+/// The result of the tests for one mutant.
 #[derive(Default)]
 struct Verdicts {
     passed: BTreeSet<String>,

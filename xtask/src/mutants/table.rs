@@ -1,4 +1,4 @@
-//! The ways in which isolation is broken, and which tests have to notice.
+//! The mutants: the ways in which isolation is broken, and the tests that must detect each.
 
 /// A text that occurs once in a file, and its replacement.
 pub struct Edit {
@@ -193,7 +193,7 @@ pub const MUTANTS: &[Mutant] = &[
         ],
     },
     Mutant {
-        name: "who adds entries does not wait for who lists them",
+        name: "a transaction that adds entries does not wait for one that lists them",
         edits: &[Edit {
             file: STATE,
             find: "Mode::Shared | Mode::Intent => Self::of(mode),",
@@ -289,7 +289,7 @@ pub const MUTANTS: &[Mutant] = &[
         ],
     },
     Mutant {
-        name: "who adds entries waits for who looks at the directory",
+        name: "a transaction that adds entries waits for one that reads the directory's attributes",
         edits: &[Edit {
             file: ATTR,
             find: GETATTR,

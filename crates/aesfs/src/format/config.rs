@@ -44,12 +44,12 @@ pub struct Config {
     scrypt_object: ScryptParams,
     version: u64,
     feature_flags: Vec<String>,
-    /// From how many bytes on encrypted names are long names.
+    /// Length in bytes from which on encrypted names are stored as long names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     long_name_max: Option<u64>,
 }
 
-/// What a volume's features say.
+/// The features of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
     /// How contents are encrypted.
@@ -60,7 +60,7 @@ pub struct Features {
     pub hkdf: bool,
 }
 
-/// The features by which volumes differ that this version knows.
+/// The features that this version knows.
 const KNOWN: [&str; 10] = [
     "PlaintextNames",
     "DirIV",
@@ -101,7 +101,7 @@ impl Config {
 
     /// Reads the text of a config file. Refuses other versions, and unknown features by their names.
     pub fn parse(text: &[u8]) -> Result<Self, Error> {
-        /// Whatever else another version may have.
+        /// Only the version is read first: another version may have other fields.
         #[derive(Deserialize)]
         struct Any {
             #[serde(rename = "Version")]
@@ -219,7 +219,7 @@ impl Config {
         result
     }
 
-    /// Encrypts the master key under another password. The cost may change, the salt does.
+    /// Encrypts the master key under another password, with a new salt and perhaps another cost.
     pub fn change_password(
         &mut self,
         password: &Secret,

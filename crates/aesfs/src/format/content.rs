@@ -1,4 +1,4 @@
-//! Contents: headers, blocks, and how sizes of plain and of encrypted files belong together.
+//! Contents: headers, blocks, and the relation between the sizes of plain and encrypted files.
 
 use std::ops::Range;
 
@@ -86,7 +86,7 @@ impl Cipher {
             .saturating_add(blocks.saturating_mul(self.overhead() as u64))
     }
 
-    /// The largest plain file: its encrypted size is the largest that an offset can say.
+    /// The largest plain file: its encrypted size is the largest possible offset.
     pub const fn largest_file(self) -> u64 {
         self.plain_size(i64::MAX.unsigned_abs())
     }
@@ -232,7 +232,7 @@ impl ContentCipher {
     }
 
     /// Decrypts block `number` of file `id` to `plain`, whose length is that of the plain block. A whole block of zeros is a hole.
-    /// Nothing of a damaged block is in `plain`.
+    /// A damaged block leaves no decrypted bytes in `plain`.
     pub fn decrypt(
         &self,
         block: &[u8],
@@ -285,7 +285,7 @@ impl ContentCipher {
     }
 }
 
-/// What a block is authenticated with: its number, and its file's id.
+/// The additional authenticated data of a block: its number, and its file's id.
 struct Associated {
     bytes: [u8; 24],
     len: usize,
@@ -318,7 +318,7 @@ pub fn is_zero(bytes: &[u8]) -> bool {
         .all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
 }
 
-/// Random nonces, fetched from the kernel many at a time. None is given out twice.
+/// Random nonces, read from the kernel many at a time. None is used twice.
 struct Nonces {
     pool: Mutex<Pool>,
 }
@@ -344,7 +344,7 @@ impl Nonces {
     fn take(&self, nonce: &mut [u8]) -> Result<(), Error> {
         let mut pool = self.pool.lock();
         if pool.bytes.len() - pool.used < nonce.len() {
-            // Used up first: had getrandom(2) failed half-way, old numbers would be left.
+            // Marked as used up first: if getrandom(2) failed half-way, old numbers would be left.
             pool.used = pool.bytes.len();
             keys::random(&mut pool.bytes)?;
             pool.used = 0;
@@ -444,7 +444,7 @@ mod tests {
         assert_eq!(parse_header(&header(&[0; 16])), Err(Damage::Header));
     }
 
-    /// A nonce that comes twice under one key gives AES-GCM's authentication key away.
+    /// A nonce that is used twice under one key reveals AES-GCM's authentication key.
     #[test]
     fn a_million_writes_of_one_block_take_a_million_nonces() {
         let cipher = cipher(Cipher::Gcm);

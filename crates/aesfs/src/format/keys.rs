@@ -127,7 +127,7 @@ impl ScryptParams {
         })
     }
 
-    /// Refuses parameters that are too weak, or that would take more than 4 GiB of memory: the file may come from anybody.
+    /// Refuses parameters that are too weak, or that would take more than 4 GiB of memory: the file is not trusted.
     pub fn check(&self) -> Result<(), Error> {
         let wrong = |what: &str| Err(Error::Config(format!("ScryptObject: {what}")));
         let is_power = self.n.is_power_of_two();
@@ -163,7 +163,7 @@ impl ScryptParams {
 /// The least and the largest cost, as logarithms of N.
 pub const LOG_N: (u8, u8) = (10, 28);
 
-/// What a derived key is for.
+/// The purpose of a derived key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Contents by AES-256-GCM; also the master key itself.

@@ -1,5 +1,5 @@
-//! gocryptfs's format, version 2: how a volume's config file, names and contents are encrypted. No file is read or written
-//! here.
+//! gocryptfs's format, version 2: how a volume's config file, names and contents are encrypted. These modules read and write
+//! no files.
 //!
 //! ```text
 //! gocryptfs.conf       JSON: the master key, encrypted under a key that scrypt derives from the password     config.rs

@@ -47,9 +47,9 @@ pub enum NameKind {
     Encrypted {
         /// Whether each directory has an IV; otherwise equal names are encrypted alike.
         has_dir_iv: bool,
-        /// Whether names may be so long that their encrypted form stands in a file.
+        /// Whether the encrypted form of long names is stored in a file of its own.
         has_long_names: bool,
-        /// From how many bytes on it does.
+        /// Length in bytes from which on it is.
         long_name_max: usize,
         /// Whether the base64 is padded with `=`.
         is_padded: bool,
@@ -74,7 +74,7 @@ impl NameKind {
 pub enum EncryptedName {
     /// The name itself.
     Short(Vec<u8>),
-    /// A hash, and what stands in the file beside it.
+    /// A hash, and the content of the file with the encrypted name.
     Long {
         /// The entry's name.
         entry: Vec<u8>,
@@ -92,7 +92,7 @@ impl EncryptedName {
     }
 }
 
-/// What a name in the lower file system is.
+/// The meaning of a name in the lower file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LowerName<'a> {
     /// A file of the format, which is not shown: an IV, a long name, a config file.
@@ -135,7 +135,7 @@ impl NameCipher {
         self.kind
     }
 
-    /// What `name` is, a name of the lower file system. `at_root`: in the volume's top directory.
+    /// The meaning of `name`, a name in the lower file system. `at_root`: in the volume's top directory.
     pub fn classify<'a>(&self, name: &'a [u8], at_root: bool) -> LowerName<'a> {
         let config = super::CONFIG_FILE.as_bytes();
         if at_root && (name == config || name.strip_prefix(config) == Some(b".bak")) {
@@ -292,7 +292,7 @@ impl NameCipher {
         let NameKind::Encrypted { is_padded, .. } = self.kind else {
             return encrypted;
         };
-        // How much padding there is the length does not say: with padding the text must be read.
+        // The length does not show how much padding there is: with padding the text must be read.
         let bytes = encrypted * 3 / 4;
         debug_assert!(!is_padded || encrypted.is_multiple_of(4));
         bytes.saturating_sub(cipher.cipher().overhead() as u64)

@@ -15,7 +15,7 @@ use crate::format::names::{LONG_SUFFIX, LowerName};
 /// Something that is wrong with a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The plain path from the volume's root; names that do not decrypt stand there as they are stored.
+    /// The plain path from the volume's root; names that do not decrypt appear as they are stored.
     pub path: Vec<u8>,
     /// What is wrong.
     pub problem: Problem,
@@ -33,12 +33,12 @@ pub enum Problem {
     /// A file with a long name, without an entry of that name.
     #[error("a long name without an entry, left over; it can be removed")]
     NameWithoutEntry,
-    /// What an operation left behind that was interrupted.
+    /// The remains of an interrupted operation.
     #[error("left over from an interrupted operation; it can be removed")]
     LeftOver,
 }
 
-/// What was checked.
+/// Counts of what was checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Checked {
     /// Directories, with the root.
@@ -65,7 +65,7 @@ struct Check<'a> {
 }
 
 impl AesFs {
-    /// Checks everything that `caller` can read. `found` gets what is wrong.
+    /// Checks everything that `caller` can read. Passes each finding to `found`.
     pub fn check(&self, caller: &Caller, found: &mut dyn FnMut(Finding)) -> Checked {
         let mut check = Check {
             fs: self,

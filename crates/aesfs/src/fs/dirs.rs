@@ -1,4 +1,4 @@
-//! Names and directories: which entries of the lower file system stand for which names.
+//! Names and directories: translates plain names to entries of the lower file system.
 //!
 //! An operation that takes several steps in the lower file system is ordered so that a crash between two of them leaves at most a
 //! file of the format that belongs to no entry, or an empty directory under a temporary name. `goanna aes fsck` finds both.
@@ -25,7 +25,7 @@ const KEPT_IVS: usize = 256;
 /// Entries of the lower directory that are read at once.
 const ENTRIES: usize = 128;
 
-/// What temporary names of directories begin with. No encrypted name has a dot.
+/// The prefix of temporary names of directories. No encrypted name has a dot.
 pub(crate) const TEMPORARY: &[u8] = b"gocryptfs.tmp.";
 
 /// The permissions of the files that the format adds.
@@ -88,7 +88,7 @@ impl Dirs {
         let own = self.own(caller);
         let iv = match self.read_internal(&own, dir, DIR_IV_FILE) {
             Ok(bytes) => DirIv::try_from(&bytes[..]).ok().filter(|iv| *iv != [0; 16]),
-            // Of a directory that was removed; it has no entries any more.
+            // The directory was removed; it has no entries any more.
             Err(FsError::Errno(Errno::ENOENT)) if self.lower.getattr(&own, dir)?.nlink == 0 => {
                 return Err(Errno::ENOENT.into());
             }
@@ -228,7 +228,7 @@ impl Dirs {
         }
     }
 
-    /// A path of plain names for one of encrypted names, both from the root.
+    /// Translates a path of encrypted names to one of plain names, both from the root.
     pub fn decrypt_path(&self, caller: &Caller, path: &[u8]) -> Result<Vec<u8>> {
         let own = self.own(caller);
         let mut dir = self.root.clone();
@@ -264,7 +264,7 @@ impl Dirs {
         let is_new = match self.write_internal(&own, dir, &name_file(&entry), &content) {
             Ok(()) => true,
             Err(failure) if failure.errno() == Some(Errno::EEXIST) => {
-                // Of an entry that is there, or left over from one that was not made.
+                // The file belongs to an existing entry, or is left over from one that was not made.
                 let is_taken = self.lower.lookup(&own, dir, &entry).is_ok();
                 if !is_taken {
                     self.lower.unlink(&own, dir, &name_file(&entry))?;
@@ -308,7 +308,7 @@ impl Dirs {
         })
     }
 
-    /// Makes a directory under a temporary name, gives it an IV, and renames it: no other process sees it without.
+    /// Makes a directory under a temporary name, gives it an IV, and renames it: no other process sees it without its IV.
     pub fn mkdir(&self, caller: &Caller, dir: &Node, name: &[u8], mode: u32) -> Result<Node> {
         self.make(caller, dir, name, |entry| {
             if !self.cipher.kind().has_dir_iv() {
@@ -329,7 +329,7 @@ impl Dirs {
             let made = self.lower.mkdir(&writable, dir, &temporary, mode | 0o700);
             let node = match made {
                 Ok(node) => node,
-                // As the kernel, which looks at the name before the directory's permissions.
+                // As the kernel, which checks the name before the directory's permissions.
                 Err(_) if self.lower.lookup(caller, dir, entry).is_ok() => {
                     return Err(Errno::EEXIST.into());
                 }
@@ -397,7 +397,7 @@ impl Dirs {
         Ok(self.lower.getattr(caller, dir)?.flags & file_flags::APPEND_ONLY != 0)
     }
 
-    /// Whether a directory has no entries that are shown. Whoever may remove it need not have the right to list it.
+    /// Whether a directory has no visible entries. A caller may have the right to remove it without the right to list it.
     fn is_empty(&self, caller: &Caller, dir: &Node) -> Result<bool> {
         let mut is_empty = true;
         self.lower
@@ -422,13 +422,13 @@ impl Dirs {
         let own = self.own(caller);
         let node = self.lower.lookup(caller, dir, entry)?;
         if !node.is_dir() || self.is_append_only(caller, dir)? {
-            // ENOTDIR, EPERM, or what the kernel finds before that.
+            // ENOTDIR, EPERM, or an error that the kernel checks for earlier.
             return Ok(self.lower.rmdir(caller, dir, entry)?);
         }
         let mode = self.make_accessible(&own, &node)?;
         let removed = self.is_empty(caller, &node).and_then(|is_empty| {
             if !is_empty {
-                // ENOTEMPTY, or what the kernel finds before that.
+                // ENOTEMPTY, or an error that the kernel checks for earlier.
                 return Ok(self.lower.rmdir(caller, dir, entry)?);
             }
             let temporary = self.temporary_name()?;
@@ -472,7 +472,7 @@ impl Dirs {
         removed
     }
 
-    /// Lets this process change the entries of a directory that is to be removed. The mode it had, if that is another one now.
+    /// Lets this process change the entries of a directory that it removes. Returns the former mode if it was changed.
     fn make_accessible(&self, own: &Caller, dir: &Node) -> Result<Option<u32>> {
         if own.capable(goanna_vfs::caps::DAC_OVERRIDE) {
             return Ok(None);
@@ -485,7 +485,7 @@ impl Dirs {
             mode: Some(mode | 0o700),
             ..SetAttr::default()
         };
-        // Of somebody else's directory the kernel decides what may be done.
+        // The directory has another owner: the kernel decides about the operation.
         Ok(self.lower.setattr(own, dir, &set).is_ok().then_some(mode))
     }
 
@@ -514,7 +514,7 @@ impl Dirs {
         if matches!(old, EncryptedName::Long { .. }) {
             let _guard = self.long_names.lock();
             let own = self.own(caller);
-            // It stays where the two were exchanged, or were names of one file.
+            // It stays if the two were exchanged, or were names of one file.
             let left = self.lower.lookup(&own, from_dir, old.entry());
             if matches!(left, Err(FsError::Errno(Errno::ENOENT))) {
                 let _ = self.lower.unlink(&own, from_dir, &name_file(old.entry()));

@@ -23,10 +23,10 @@ const IDLE_BYTES: u64 = 128 << 20;
 /// How many such contents are kept.
 const IDLE_FILES: usize = 512;
 
-/// What is written through shared mappings is stored at the latest after this time, if looking for it does not take long.
+/// How often changes through shared mappings are looked for and stored; less often if that takes long.
 const STORE_MAPPED: Duration = Duration::from_secs(1);
 
-/// The share of one processor that looking for it may take: one in this many.
+/// The search may take at most one in this many parts of a processor's time.
 const STORE_SHARE: u32 = 20;
 
 type Result<T> = std::result::Result<T, Failure>;
@@ -91,14 +91,14 @@ impl Files {
         self.idle.lock().remove(ino);
     }
 
-    /// Opens a file for a program. The lower file system judges whether the caller may.
+    /// Opens a file for a program. The lower file system checks the caller's permission.
     pub fn open(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Opened> {
         self.with_descriptors(|| {
             self.with_state(node, |state| self.open_in(state, caller, node, flags))
         })
     }
 
-    /// Runs `op`; when the process has no descriptors left, again without the contents that nobody uses.
+    /// Runs `op`. If the process has no descriptors left, drops all unused contents and runs it again.
     fn with_descriptors<T>(&self, op: impl Fn() -> Result<T>) -> Result<T> {
         match op() {
             Err(failure) if failure.errno() == Some(Errno::EMFILE) => {
@@ -141,8 +141,8 @@ impl Files {
         opened
     }
 
-    /// The encrypted file, as the caller may open it. Writing a part of a block takes reading it, so a file that is opened for writing is
-    /// opened for both; if the caller may only write, that is enough where nothing need be read.
+    /// Opens the encrypted file as far as the caller may. To write a part of a block, its old content must be read, so a file that is opened for
+    /// writing is opened for both. If the caller may only write, only writes that need no old content work.
     fn open_lower(
         &self,
         caller: &Caller,
@@ -163,7 +163,7 @@ impl Files {
         }
     }
 
-    /// Keeps the descriptor of the two that can do more.
+    /// Keeps that of two descriptors which allows more.
     fn exchange_lower(&self, state: &mut State, lower: LowerFile) {
         let worth =
             |lower: &LowerFile| 2 * u8::from(lower.can_write()) + u8::from(lower.can_read());
@@ -176,7 +176,7 @@ impl Files {
         }
     }
 
-    /// Makes the cache object hold the file's content, or nothing where the open truncates it.
+    /// Fills the cache object with the file's content, or empties it if the open truncates the file.
     fn load(&self, state: &mut State, node: &Node, truncates: bool) -> Result<()> {
         if truncates {
             state.clear()?;
@@ -198,8 +198,8 @@ impl Files {
         Ok(())
     }
 
-    /// Whether another process has changed the encrypted file since its content was decrypted. While programs here write to it or map
-    /// it, that is not asked.
+    /// Whether another process has changed the encrypted file since its content was decrypted. Not checked while programs of this run write to it
+    /// or map it.
     fn has_changed(&self, state: &State, node: &Node) -> Result<bool> {
         let content = state.content()?;
         let Some(version) = state.version.filter(|_| !content.is_mapped()) else {
@@ -294,7 +294,7 @@ impl Files {
         })
     }
 
-    /// Reads what programs with the file open see. `None`: no program has it open.
+    /// Reads the content that programs with the file open see. `None`: no program has it open.
     pub fn read_open(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
         self.with_open(node.ino(), |state| {
             Ok(state.content()?.read_at(offset, buf)?)
@@ -310,7 +310,7 @@ impl Files {
         self.with_open(node.ino(), is_open).unwrap_or(false)
     }
 
-    /// No program has the file open any more. Its content is kept for the next open if it is small.
+    /// Handles the last close of a file. Its content is kept for the next open if it is small.
     pub fn released(&self, node: &Node) -> Result<()> {
         let result = self.with_open(node.ino(), |state| self.release(state, node));
         self.shrink_idle(IDLE_FILES, IDLE_BYTES);
@@ -375,7 +375,7 @@ impl Files {
         }
     }
 
-    /// A program maps the file shared and writable.
+    /// Records that a program maps the file shared and writable.
     pub fn map_shared(self: &Arc<Self>, node: &Node) -> Result<()> {
         let mapped = self.with_open(node.ino(), |state| -> Result<()> {
             state.content_mut()?.map_shared();
@@ -428,7 +428,7 @@ impl Files {
         result
     }
 
-    /// Stores what was written through mappings of all files. What fails is reported by the files' next fsync(2), too.
+    /// Stores what was written through mappings of all files. The next fsync(2) of a file reports its failure, too.
     pub fn store_everything(&self) -> Result<()> {
         let files: Vec<_> = self.table.lock().values().map(Arc::clone).collect();
         let mut result = Ok(());
@@ -442,7 +442,7 @@ impl Files {
     }
 }
 
-/// Stores what programs write through mappings, again and again, until the file system is gone.
+/// Stores what programs write through mappings, periodically, until the file system is dropped.
 fn store_regularly(files: &Weak<Files>) {
     let mut pause = STORE_MAPPED;
     loop {

@@ -15,10 +15,10 @@ use nix::sys::stat::fstat;
 /// How long a change waits for one that another process makes in the same file.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// How often it looks whether that one has ended.
+/// How often a waiting change tries again.
 const LOCK_POLL: Duration = Duration::from_micros(200);
 
-/// An open file of the lower file system. It stays readable and writable whatever becomes of the file's permissions.
+/// An open file of the lower file system. Later changes of the file's permissions do not affect it.
 pub(crate) struct LowerFile {
     fs: Arc<dyn FileSystem>,
     node: Node,

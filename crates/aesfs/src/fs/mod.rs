@@ -1,6 +1,7 @@
 //! The file system: an encrypted directory of a lower file system, in plain.
 //!
-//! [`AesFs`] forwards what concerns neither names nor contents. `dirs.rs` has names, `files.rs` and `state.rs` have contents.
+//! [`AesFs`] forwards operations that concern neither names nor contents. `dirs.rs` has names, `files.rs` and `state.rs` have contents;
+//! `switch.rs` has the operations.
 
 mod check;
 mod dirs;
@@ -27,7 +28,7 @@ pub(crate) use dirs::own_caller;
 use files::Files;
 use state::{PAGE, decrypt_read, plain_size};
 
-/// Gets the plain path of what is damaged, from the volume's root, and what is wrong with it.
+/// Receives reports of damage: the plain path from the volume's root, and what is wrong.
 pub type Report = Box<dyn Fn(&[u8], Damage) + Send + Sync>;
 
 /// An encrypted directory of a lower file system, in plain.
@@ -40,7 +41,7 @@ pub struct AesFs {
     report: Report,
 }
 
-/// A node of the lower file system, behind one of ours.
+/// The lower file system's node of one of our nodes.
 struct Pin(Node);
 
 impl AesFs {
@@ -85,7 +86,7 @@ impl AesFs {
         Node::new(node.ino(), node.kind(), Arc::new(Pin(node)))
     }
 
-    /// The error that the caller gets; what is damaged is reported with the path of `node`, and `name` in it.
+    /// The error for the caller. Reports damage with the path of `node`, or of `name` in it.
     fn error(
         &self,
         caller: &Caller,
@@ -124,7 +125,7 @@ impl AesFs {
         self.dirs.decrypt_path(caller, &path)
     }
 
-    /// The encrypted path from the volume's top directory, and whether the name is gone. ENOENT for what has left the volume.
+    /// The encrypted path from the volume's top directory, and whether the name was removed. ENOENT for a file outside of the volume.
     fn lower_path(&self, caller: &Caller, node: &Node) -> Result<(Vec<u8>, bool)> {
         let (path, is_deleted) = self.lower.path(caller, node)?;
         let (top, _) = self.lower.path(caller, &self.root)?;
@@ -190,7 +191,7 @@ impl AesFs {
         Ok(plain)
     }
 
-    /// EISDIR, EINVAL or ENODEV for what has no content.
+    /// EISDIR, EINVAL or ENODEV for a file of a type without content.
     fn regular(node: &Node, other: Errno) -> Result<()> {
         match node.kind() {
             FileKind::Regular => Ok(()),

@@ -1,7 +1,7 @@
 //! The content of one file: how it is decrypted into the file's cache object, and how changes are encrypted and stored.
 //!
-//! Changes are stored before the call that makes them returns: what a program wrote is then where it would be after a write(2) of
-//! its own, in the host's page cache. Only what programs write through shared mappings is stored later.
+//! A change is stored before its call returns: as after a native write(2), the data are then in the host's page cache. Only what programs
+//! write through shared mappings is stored later.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ const PARALLEL: u64 = 1024;
 pub(crate) type Content = CachedContent<PAGE>;
 type Result<T> = std::result::Result<T, Failure>;
 
-/// What of the lower file's metadata changes with its content.
+/// The part of the lower file's metadata that changes with its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version {
     pub size: u64,
@@ -49,7 +49,7 @@ pub(crate) struct State {
     pub size: u64,
     /// The lower file's metadata when `content` was equal to it; `None` after changes of our own.
     pub version: Option<Version>,
-    /// What was written through a mapping could not be stored: the next fsync(2) says so.
+    /// A change through a mapping could not be stored; the next fsync(2) reports it.
     pub failed: Option<Errno>,
     /// The state is no longer in the table.
     pub is_removed: bool,
@@ -68,7 +68,7 @@ impl State {
         Ok(self.content.as_mut().ok_or(Errno::EIO)?)
     }
 
-    /// Learns the plain size and the file id from the encrypted file.
+    /// Reads the plain size and the file id from the encrypted file.
     pub fn read_header(&mut self, cipher: Cipher) -> Result<()> {
         let lower = self.lower()?;
         let encrypted = lower.size()?;
@@ -79,7 +79,7 @@ impl State {
         Ok(())
     }
 
-    /// Runs `change` while no other run changes the file, from the content that the file has then.
+    /// Runs `change` on the current content of the file, and keeps other runs from changing the file meanwhile.
     pub fn change<T>(
         &mut self,
         cipher: &ContentCipher,
@@ -93,8 +93,8 @@ impl State {
         result
     }
 
-    /// Learns what another process has made of the file's size and id: blocks that are encrypted for others would be damaged. Where
-    /// programs map the file, their content is stored whole instead, because it cannot be exchanged under them.
+    /// Reads the file's size and id again if another process has changed them: blocks encrypted for the old ones would be damaged. If programs
+    /// map the file, their content is stored as a whole instead, because a mapping's content cannot be replaced.
     fn catch_up(&mut self, cipher: &ContentCipher) -> Result<()> {
         let Some(content) = &self.content else {
             return self.read_header(cipher.cipher());
@@ -221,7 +221,7 @@ impl State {
             match result {
                 Ok(written) if written == piece.len() => done += written,
                 other => {
-                    // The cache object has what is right; part of the piece may be stored.
+                    // The cache object has the right content; part of the piece may be stored.
                     self.store_again(cipher, at, piece.len());
                     return match other {
                         Ok(written) => Ok(done + written),
@@ -291,8 +291,8 @@ impl State {
         Ok(written?)
     }
 
-    /// Stores the blocks `start..start + len` again as the cache object has them, and cuts off what lies behind its end, after storing
-    /// something else has failed. What fails again is damaged in the file, and is found when it is read.
+    /// After a failed change: stores the blocks `start..start + len` again as the cache object has them, and truncates the file to its size. A
+    /// block that fails again is damaged; the next read of it reports that.
     fn store_again(&mut self, cipher: &ContentCipher, start: u64, len: usize) {
         let end = (start + len as u64).min(self.size);
         let _ = self.store_range(cipher, blocks_of(start..end.max(start)));

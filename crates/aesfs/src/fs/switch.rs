@@ -152,7 +152,7 @@ impl FileSystem for AesFs {
         flags: i32,
     ) -> Result<(Node, Opened)> {
         let inner = self.inner_for(caller, dir)?;
-        // Without O_EXCL, which says that it never gets a name.
+        // Without O_EXCL, with which the file could never get a name.
         let lower_flags = libc::O_RDWR | flags & libc::O_EXCL;
         let (node, opened) = self.lower.tmpfile(caller, inner, mode, lower_flags)?;
         let opened = self.files.create(caller, &node, opened, flags);
@@ -508,13 +508,13 @@ impl AesFs {
             kind.offset(range.end.div_ceil(PAGE)),
         );
         match state.lower()?.allocate(start, end - start) {
-            // The space is taken when it is written to.
+            // Space is allocated by the write.
             Err(FsError::Errno(Errno::EOPNOTSUPP)) => Ok(()),
             other => Ok(other?),
         }
     }
 
-    /// Cuts the bytes `range` out of the file, or inserts a hole there: what lies behind is encrypted again.
+    /// Removes the bytes `range` from the file, or inserts a hole there: the content after them is encrypted again.
     fn shift_in(
         &self,
         state: &mut State,
@@ -593,7 +593,7 @@ fn may_change_xattr(caller: &Caller, name: &[u8]) -> Result<()> {
 impl CachedContent for AesFs {
     fn released(&self, node: &Node) {
         if let Ok(inner) = self.inner(node) {
-            // An error has been kept for nobody: no program has the file open.
+            // No descriptor is left that a kept error could be reported to: no program has the file open.
             let _ = self.files.released(inner);
         }
     }

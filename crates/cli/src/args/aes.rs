@@ -66,7 +66,7 @@ pub enum Command {
     Fsck(Fsck),
 }
 
-/// Which volume, and its password.
+/// The volume, and its password.
 #[derive(Debug, Args)]
 pub struct Volume {
     /// Read the password from the first line of FILE; - is standard input
@@ -155,7 +155,7 @@ pub struct Info {
     /// The config file [default: gocryptfs.conf in DIR]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub config: Option<PathBuf>,
-    /// The same as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
     /// The encrypted directory
@@ -222,7 +222,7 @@ pub struct Fsck {
     /// Use the master key instead of the password
     #[arg(long, value_name = "FROM", value_enum, conflicts_with_all = ["passfile", "extpass"])]
     pub masterkey: Option<MasterKey>,
-    /// The same as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }

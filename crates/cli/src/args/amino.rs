@@ -134,12 +134,12 @@ pub struct Run {
     /// close), or a profile file
     #[arg(long, value_name = "NAME|FILE", value_hint = clap::ValueHint::FilePath)]
     pub profile: Option<PathBuf>,
-    /// What other mounts there are and how to run.
+    /// The other mounts, and the options of the run.
     #[command(flatten)]
     pub how: How,
 }
 
-/// What `amino run` and `goanna run` share.
+/// The options that `amino run` and `goanna run` share.
 #[derive(Debug, Args)]
 pub struct How {
     /// A mount, TYPE=SOURCE:TARGET[,option[=value]...]; may be given several times
@@ -151,7 +151,7 @@ pub struct How {
     /// Create a store even if its parent directory does not exist
     #[arg(long)]
     pub create: bool,
-    /// Write a trace of what the command and its descendants do to files, for goanna-trace cat and others
+    /// Write a trace of the file operations of the command and its descendants; read it with goanna-trace cat
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Print statistics on stderr at the end: calls answered and passed on, time, bytes, commits

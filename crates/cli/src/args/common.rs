@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-/// Options every command takes.
+/// Options that every command takes.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct Loudness {
     /// Print more on stderr: each file copied; with --stats every kind of call
@@ -60,7 +60,7 @@ pub enum StatsFormat {
     Json,
 }
 
-/// What becomes of changes that a transaction does not cover.
+/// The treatment of changes that a transaction does not cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Outside {
     /// Allow them
@@ -81,7 +81,7 @@ impl From<Outside> for goanna_session::Outside {
     }
 }
 
-/// How calls reach us.
+/// How the monitor intercepts calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Intercept {
     /// Seccomp user notification if available, else ptrace
@@ -152,7 +152,7 @@ impl From<Engine> for goanna_session::Engine {
 
 pub use goanna_manual::Shell;
 
-/// Commands both binaries have.
+/// Commands that both binaries have.
 #[derive(Debug, Subcommand)]
 pub enum Common {
     /// Print shell completions on stdout

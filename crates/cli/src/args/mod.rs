@@ -1,6 +1,6 @@
-//! What users type: the clap definitions from which parsing, `--help`, completions and man pages are made.
+//! The command lines: clap definitions, from which parsing, `--help`, completions and man pages are made.
 //!
-//! [`amino`] and [`goanna`] are the two programs, [`common`] has what their commands share.
+//! [`amino`] and [`goanna`] are the two programs, [`common`] has the options that their commands share.
 
 pub mod aes;
 pub mod amino;

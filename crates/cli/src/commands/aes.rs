@@ -21,7 +21,7 @@ use crate::prompt;
 use crate::report::lines::Lines;
 use crate::report::{messages, names};
 
-/// What fsck ends with when something is wrong.
+/// The exit status of fsck when something is wrong.
 const FOUND: u8 = 26;
 
 /// `goanna aes`.

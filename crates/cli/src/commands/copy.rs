@@ -16,7 +16,7 @@ use crate::report::copy::CopyReport;
 
 /// `amino import`.
 pub fn import(args: &amino::Import, loud: Loudness) -> Result<u8, Error> {
-    // Before a store is made for nothing.
+    // Checked first, so that no store is made in vain.
     if !args
         .host
         .metadata()
@@ -65,11 +65,11 @@ fn export_from(handle: &StoreHandle, args: &amino::Export, loud: Loudness) -> Re
     report.finish(&summary, args.json)
 }
 
-/// How [`extract`] copies.
+/// The options of [`extract`].
 pub struct Extraction<'a> {
     /// The host directory.
     pub to: &'a Path,
-    /// Files that are in the way are replaced.
+    /// Existing files are replaced.
     pub force: bool,
     /// The report is JSON.
     pub json: bool,

@@ -23,10 +23,10 @@ use crate::report::messages::note;
 use crate::report::names;
 use crate::report::output::Output;
 
-/// Stands for standard input and output.
+/// The operand for standard input and output.
 const STANDARD: &str = "-";
 
-/// Where a dump goes.
+/// The destination of a dump.
 enum Target {
     Stdout(io::Stdout),
     /// A device or a FIFO, which is written as it is.

@@ -15,7 +15,7 @@ use crate::report::lines::Lines;
 use crate::report::metadata::time_text;
 use crate::report::names;
 
-/// `amino info`. Of a store whose owner cannot be asked it prints what can be seen from outside.
+/// `amino info`. If the store's owner cannot be asked, it prints what the store's directory shows.
 pub fn info(args: &amino::Info) -> Result<u8, Error> {
     let dir = store_dir(&args.store)?;
     let reached = client::reach(
@@ -34,7 +34,7 @@ pub fn info(args: &amino::Info) -> Result<u8, Error> {
     }
 }
 
-/// What can be seen of a store that could not be reached because of `error`, as another process has it open.
+/// The facts that the directory of a store shows, which another process has open and which could not be reached because of `error`.
 fn outside(dir: &Path, error: DaemonError) -> Result<Lines, Error> {
     let error = match error {
         DaemonError::Session(error) => error,
@@ -66,7 +66,7 @@ fn outside(dir: &Path, error: DaemonError) -> Result<Lines, Error> {
     Ok(lines)
 }
 
-/// What a store is and holds, and its owner's process id and number of commands.
+/// The facts about a store, and its owner's process id and number of commands.
 fn inside(dir: &Path, facts: &Facts, owner: Option<(i32, usize)>) -> Lines {
     let mut lines = Lines::default();
     lines.put_path("store", "store", dir);

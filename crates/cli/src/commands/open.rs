@@ -38,7 +38,7 @@ pub struct StoreHandle {
     /// Its file system.
     pub tree: Tree,
     opened: Opened,
-    /// What is missing, where the store is what was salvaged of a damaged one.
+    /// What is missing, if the store is the salvaged part of a damaged one.
     salvage: Salvage,
 }
 
@@ -51,7 +51,7 @@ enum Opened {
 }
 
 impl StoreHandle {
-    /// Opens a store to change it, or makes one as `create` says.
+    /// Opens a store to change it, or makes one as `create` allows.
     pub fn open_to_change(
         arg: &StoreArg,
         create: Create,
@@ -88,7 +88,7 @@ impl StoreHandle {
         Ok(Self::new(dir, opened, Salvage::default()))
     }
 
-    /// Opens a store that exists, to read it as it is at this moment; with `salvage` what is left of it.
+    /// Opens an existing store to read its present state; with `salvage` the readable part of a damaged store.
     pub fn open_to_read(arg: &StoreArg, salvage: bool) -> Result<Self, Error> {
         if !salvage {
             let loud = Loudness::default();
@@ -101,7 +101,7 @@ impl StoreHandle {
 
     fn new(dir: PathBuf, opened: Opened, salvage: Salvage) -> Self {
         let mut caller = credentials::current();
-        // What a copy sets is what the original had.
+        // Copies get the modes of their originals: no umask.
         caller.umask = 0;
         let tree = match &opened {
             Opened::Own(fs) => Tree::new(fs.clone(), caller),
@@ -150,7 +150,7 @@ pub fn loss_status(salvage: &Salvage) -> u8 {
     u8::from(!salvage.losses().is_empty())
 }
 
-/// What is missing, as a line.
+/// The line that reports a missing part.
 pub fn loss_text(Loss { place, what }: &Loss) -> String {
     let [place, what] = [place, what].map(|text| names::escape(text.as_bytes()));
     format!("{place}: {what}")

@@ -95,7 +95,7 @@ fn mounts(how: &How) -> Result<Vec<MountSpec>, Error> {
     Ok(specs)
 }
 
-/// What `amino run` and `goanna run` have in common.
+/// The common part of `amino run` and `goanna run`.
 fn plan(specs: Vec<MountSpec>, how: &How) -> Plan {
     Plan {
         specs,
@@ -119,7 +119,7 @@ fn refuse_nesting() -> Result<(), Error> {
     Ok(())
 }
 
-/// Shows what became of the command. Returns the exit status.
+/// Shows the result of the run. Returns the exit status.
 fn conclude(result: RunResult, format: Option<StatsFormat>, loud: Loudness) -> Result<u8, Error> {
     if let (Some(figures), Some(format)) = (&result.figures, format) {
         show_report(&stats::text(figures, format, loud.verbose > 0));

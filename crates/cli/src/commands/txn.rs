@@ -57,7 +57,7 @@ pub fn txn(args: Txn, loud: Loudness) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// The error of a call that is about a name.
+/// The error of a call that concerns a named transaction.
 fn of_named(command: &str, name: &Name, why: amino_client::Error) -> Error {
     let option = if command == "run" { "in" } else { "name" };
     Error::Txn {
@@ -66,7 +66,7 @@ fn of_named(command: &str, name: &Name, why: amino_client::Error) -> Error {
     }
 }
 
-/// Calls for our parent, the shell.
+/// Makes calls for our parent, the shell.
 fn of_shell<T>(
     command: &'static str,
     call: impl FnOnce(Target) -> Result<T, amino_client::Error>,
@@ -81,8 +81,8 @@ fn parent() -> Target {
     Target::Process(nix::unistd::getppid().as_raw())
 }
 
-/// Calls for the shell, which participates in a transaction: our parent, or ourselves where a shell executed us in its place,
-/// as it does with the last command of a script. Then we have another transaction than our parent.
+/// Makes calls for the shell, which participates in a transaction. It is our parent, or this process itself: a shell may execute
+/// the last command of a script in its own place. Then this process has another transaction than its parent.
 fn of_member<T>(
     command: &'static str,
     call: impl FnOnce(Target) -> Result<T, amino_client::Error>,

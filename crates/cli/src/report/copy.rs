@@ -12,7 +12,7 @@ use super::output::Output;
 use crate::args::Loudness;
 use crate::error::Error;
 
-/// Tells the user about a copy.
+/// Reports a copy to the user.
 pub struct CopyReport {
     bar: ProgressBar,
     loud: Loudness,

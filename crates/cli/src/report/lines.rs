@@ -10,7 +10,7 @@ use super::names;
 use super::output::Output;
 use crate::error::Error;
 
-/// What a command that reports prints.
+/// The output of a command that reports facts.
 #[derive(Default)]
 pub struct Lines {
     lines: Vec<(&'static str, String)>,

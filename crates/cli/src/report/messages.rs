@@ -1,5 +1,5 @@
 //! Messages on stderr. Each line begins with the program's name and is written by one write(2), so that lines of several
-//! processes do not mix; nothing in it controls a terminal, whatever names it holds.
+//! processes do not mix. Control characters are escaped, so that names cannot control the terminal.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -38,7 +38,7 @@ pub fn show_failure(text: &str) {
 
 /// Writes that something in a volume is damaged, once for each path.
 pub fn damage(volume: &Path, path: &[u8], damage: goanna_aesfs::Damage) {
-    /// Paths that are remembered.
+    /// Maximum number of paths that are remembered.
     const MOST: usize = 1000;
     static SEEN: Mutex<BTreeSet<Vec<u8>>> = Mutex::new(BTreeSet::new());
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +63,7 @@ pub fn show_hint(text: &str) {
 
 /// Writes a report that is no message, such as figures that were asked for: lines that end in a newline.
 pub fn show_report(text: &str) {
-    // If stderr is closed there is no place to report that.
+    // If stderr is closed, the error cannot be reported anywhere.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 

@@ -1,7 +1,7 @@
-//! What the commands print: messages on stderr, text and JSON on standard output.
+//! The output of the commands: messages on stderr, text and JSON on standard output.
 //!
-//! [`messages`] and [`output`] write; the other modules say what: names, metadata, facts, figures, ends of commands, the
-//! report of a copy.
+//! [`messages`] and [`output`] write; the other modules format: names, metadata, facts, figures, exit statuses, the report
+//! of a copy.
 
 pub mod copy;
 pub mod lines;

@@ -1,4 +1,4 @@
-//! Standard output: buffered, aware of terminals, quiet about readers that went away.
+//! Standard output: buffered, with names escaped on terminals, and silent when the reader has left.
 
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
@@ -40,7 +40,7 @@ impl Output {
         self.raw(b"\n")
     }
 
-    /// Writes a name: escaped for a terminal, else its very bytes.
+    /// Writes a name: escaped on a terminal, else unchanged.
     pub fn name(&mut self, name: &[u8]) -> Result<(), Error> {
         if self.terminal {
             self.text(&names::escape(name))

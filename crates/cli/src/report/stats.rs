@@ -1,4 +1,4 @@
-//! `--stats`: what a run did, as text and as JSON.
+//! `--stats`: the figures of a run, as text and as JSON.
 
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;

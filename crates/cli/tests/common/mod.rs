@@ -43,7 +43,7 @@ impl Fixture {
     }
 }
 
-/// Whether the test runs as root, who may make devices and give files away.
+/// Whether the test runs as root, which may make devices and change owners.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }

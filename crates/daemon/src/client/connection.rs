@@ -60,7 +60,7 @@ impl Connection {
     ) -> Result<Option<Self>, Error> {
         let fail = |why: io::Error| SessionError::host(dir, why);
         let (_, uid) = socket::peer(&stream).map_err(fail)?;
-        // Another user's process must not get power over our command.
+        // Another user's process must not get control over the command.
         if uid != nix::unistd::geteuid().as_raw() {
             return Err(Error::OtherUser(dir.to_owned(), uid));
         }

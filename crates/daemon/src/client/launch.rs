@@ -20,7 +20,7 @@ use super::reach::{PATIENCE, STEP};
 use crate::Error;
 use crate::protocol::message::{Answer, Request, Run, Started};
 
-/// How many owners may end before they have answered.
+/// Maximum number of owners that may end before they have answered.
 const FAILURES_MAX: u32 = 5;
 
 /// Shows the user what a run reports meanwhile.
@@ -121,7 +121,7 @@ fn find(
             }
             Ok(Answer::Again) if begun.elapsed() < PATIENCE => sleep(STEP),
             Ok(_) => return Err(Error::OwnerEnded(owner.pid)),
-            // It was about to end.
+            // The owner was about to end.
             Err(_) if failures < FAILURES_MAX => failures += 1,
             Err(error) => return Err(error),
         }
@@ -156,7 +156,7 @@ fn follow(
                     .forward_to(pid, end.take())
                     .map_err(Error::Signals)?;
                 if let Some(launched) = waiting.take() {
-                    // An error means that it was killed, which the owner reports as its end.
+                    // An error means that the command was killed, which the owner reports as its end.
                     report = launched.go().ok();
                 }
             }

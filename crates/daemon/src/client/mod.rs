@@ -1,4 +1,4 @@
-//! The client's part: it reaches the owner of a store and has it work.
+//! The client's part: connects to the owner of a store, and sends requests.
 //!
 //! [`Connection`] is the way to the owner. [`run`] has it follow a command. [`RemoteFs`] is the tree of its store. [`reach`] is
 //! for commands that can open the store themselves where it has no owner.

@@ -10,9 +10,9 @@ use super::Connection;
 use crate::Error;
 use crate::protocol::message::NAME;
 
-/// Longest time to wait for an owner that is leaving or arriving.
+/// Longest time to wait for an owner that is starting or ending.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// How often such an owner is looked for.
+/// How often to look for such an owner.
 pub(super) const STEP: Duration = Duration::from_millis(5);
 
 /// Reaches the store `dir` by `through`, where it has an owner, else by `open`, which opens it for this process alone.
@@ -27,7 +27,7 @@ pub fn reach<T>(
         let reached = match present(dir)? {
             Some(owner) => through(owner)?,
             None => match store::patiently(&open) {
-                // An owner has come just now, or is about to end.
+                // An owner has started just now, or is about to end.
                 Err(error)
                     if store::is_owned_by(&error, NAME, dir) && begun.elapsed() < PATIENCE =>
                 {

@@ -134,7 +134,7 @@ impl RemoteFs {
         }
     }
 
-    /// The owner has ended, or has sent an answer that does not fit.
+    /// The owner has ended, or has sent an unexpected answer.
     fn lost(&self) -> Errno {
         self.owner_ended.store(true, SeqCst);
         Errno::EIO

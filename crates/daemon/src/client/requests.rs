@@ -24,7 +24,7 @@ pub(super) fn first(owner: &Connection, request: &Request) -> Result<Option<Answ
     }
 }
 
-/// Leaves. Returns when the owner has noticed; if no other client uses the store, the owner has closed it.
+/// Disconnects. Returns when the owner has noticed; if no other client uses the store, the owner has closed it.
 pub(super) fn leave(owner: Connection) {
     owner.link.shutdown_write();
     owner.wait_for_end();
@@ -119,7 +119,7 @@ fn copy(
     Ok(bytes)
 }
 
-/// What the store of `owner` is and holds, the process id of `owner`, and the number of commands that it follows. `None`
+/// The facts about the store of `owner`, the process id of `owner`, and the number of commands that it follows. `None`
 /// where the owner has ended before.
 pub fn facts(owner: Connection) -> Result<Option<(Facts, i32, usize)>, Error> {
     let pid = owner.pid;
@@ -133,7 +133,7 @@ pub fn facts(owner: Connection) -> Result<Option<(Facts, i32, usize)>, Error> {
     }
 }
 
-/// What `owner` does.
+/// The status of `owner`.
 pub fn status(owner: &Connection) -> Result<Status, Error> {
     owner.ask(&Request::Status)?;
     match owner.answer()? {

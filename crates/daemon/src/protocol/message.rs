@@ -43,9 +43,9 @@ pub enum Request {
     Dump,
     /// Give back the disk space of what was deleted.
     Compact,
-    /// Say what the store is and holds.
+    /// Send the facts about the store.
     Facts,
-    /// Say which commands use the store.
+    /// Send the list of the commands that use the store.
     Status,
     /// Close the store and end.
     Stop {
@@ -86,7 +86,7 @@ pub struct Started {
 /// An answer of `aminod`.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// This process cannot have the store, since another owner is just leaving or arriving: retry.
+    /// This process cannot open the store, since another owner is just starting or ending: retry.
     Again,
     /// The request failed.
     Failed(Report),
@@ -125,7 +125,7 @@ pub enum Answer {
     Ending,
 }
 
-/// What `aminod` does.
+/// The status of `aminod`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Status {
     /// Its process id.

@@ -1,4 +1,4 @@
-//! What `aminod` and its clients send to each other, and over which connection.
+//! The protocol between `aminod` and its clients: messages, and the connection.
 //!
 //! [`message`] has requests and answers; [`operation`] has those of clients that work on the tree. [`Link`] carries them over
 //! the socket of the store (`socket`).

@@ -95,7 +95,7 @@ impl Registry {
         Answer::Failed((self.program.describe)(&error.into()))
     }
 
-    /// What this process does.
+    /// The status of this process.
     pub fn status(&self) -> Status {
         let clients = self.clients.lock();
         let runs = clients.present.values().filter_map(|entry| {

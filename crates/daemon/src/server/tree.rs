@@ -1,7 +1,7 @@
 //! Serves a client that works on the tree of the store: an offline command.
 //!
 //! The server checks permissions, by the same rules as for programs ([`ops`]), with the credentials that the kernel reports of
-//! the client; what the client says of itself does not count. The client's user owns the directory of the store, so that the
+//! the client, not with any that the client sends. The client's user owns the directory of the store, so that the
 //! client could read and change all of it without this server. The check is for processes that gave up rights and kept the
 //! user: root without `CAP_DAC_OVERRIDE` meets the same EACCES here as when it opens the store itself. Only the umask is not
 //! the client's: copies have the modes of their originals.

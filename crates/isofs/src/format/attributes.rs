@@ -1,5 +1,5 @@
 //! Extended attribute records (ECMA-119 section 9.5): owner, permissions and times of a file, in blocks of its own
-//! before the content. The only attributes there are where Rock Ridge is not.
+//! before the content. Images without Rock Ridge have no other attributes.
 //!
 //! Few images have them and few readers look at them, so a record with an error is ignored: a file
 //! that others read is read here, too.
@@ -11,7 +11,7 @@ use crate::format::fields::Fields;
 use crate::format::record::{DirRecord, flags};
 use crate::source::Image;
 
-/// Bytes up to the record's version, the last that is looked at. The standard's fixed part has 250, and at least one
+/// Bytes up to the record's version, the last field that is read. The standard's fixed part has 250, and at least one
 /// block belongs to each record.
 const LEN: u64 = 181;
 
@@ -27,7 +27,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// `None` where the directory record announces no such record.
+    /// `None` if the directory record announces no such record.
     pub fn of(record: &DirRecord<'_>) -> Option<Self> {
         (record.section.attributes > 0).then(|| Self {
             block: record.section.block,
@@ -35,7 +35,7 @@ impl Place {
         })
     }
 
-    /// What the record says; `None` when it cannot be read.
+    /// The content of the record; `None` when it cannot be read.
     pub fn read(self, image: &Image, block_size: u32) -> Option<Attributes> {
         let offset = u64::from(self.block) * u64::from(block_size);
         let bytes = image.read(Record::ExtendedAttributes, offset, LEN).ok()?;
@@ -46,7 +46,7 @@ impl Place {
     }
 }
 
-/// What such a record says.
+/// The content of such a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attributes {
     /// Where it counts.
@@ -57,7 +57,7 @@ pub(crate) struct Attributes {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Protection {
-    /// 0 where none is specified; so is the group's.
+    /// User id; 0 if none is specified. The group id likewise.
     pub uid: u16,
     pub gid: u16,
     /// The bits of chmod(2).

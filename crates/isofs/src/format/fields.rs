@@ -47,8 +47,8 @@ impl<'a> Fields<'a> {
         self.array(at).map(u8::from_le_bytes)
     }
 
-    /// A 16-bit number; of one recorded in both orders (7.2.3) the little-endian half, as Linux reads it: images
-    /// with a wrong big-endian half are about.
+    /// A 16-bit number. Of one recorded in both byte orders (7.2.3) the little-endian half, as in Linux: there are images
+    /// with a wrong big-endian half.
     pub fn u16(&self, at: usize) -> Result<u16> {
         self.array(at).map(u16::from_le_bytes)
     }
@@ -99,7 +99,7 @@ impl<'a> Fields<'a> {
 }
 
 /// `None` where the fields are no date: all zero means "not given". `zone` is in quarters of an hour east of
-/// Greenwich; as Linux does, one that no place has is taken for 0.
+/// Greenwich; as in Linux, an impossible zone counts as 0.
 fn stamp(year: i64, parts: [u8; 5], nsec: u32, zone: u8) -> Option<Stamp> {
     let [month, day, hour, minute, second] = parts.map(i64::from);
     let valid = (1..=12).contains(&month)

@@ -21,7 +21,7 @@ pub enum Namespace {
     RockRidge,
     /// Unicode names in a tree of their own.
     Joliet,
-    /// The names every image has.
+    /// The names that every image has.
     Plain,
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// What the directory record at `at` says.
+    /// The extent that the directory record at `at` describes.
     pub fn parse(fields: Fields<'_>, at: usize) -> Result<Self> {
         Ok(Self {
             block: fields.u32(at + 2)?,

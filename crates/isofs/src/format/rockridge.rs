@@ -26,11 +26,11 @@ pub(crate) struct Rock {
     /// This directory belongs elsewhere.
     pub relocated: bool,
     pub zisofs: Option<Zisofs>,
-    /// A field that makes the content unreadable for us.
+    /// A field whose kind of content this reader does not support.
     pub refusal: Option<&'static str>,
     /// The extension's identifier, from the root's ER fields.
     pub extension: Option<String>,
-    /// There was a field that only Rock Ridge has.
+    /// The area has a field that only Rock Ridge has.
     pub seen: bool,
 }
 
@@ -141,7 +141,7 @@ impl RockTimes {
         const LONG: u8 = 0x80;
         let flags = field.u8(4)?;
         let mut at = 5;
-        // In this order; backup, expiry and effect follow, which a file has no place for.
+        // In this order. Backup, expiry and effect follow, which POSIX files do not have.
         let mut next = |bit: u8| {
             if flags & 1 << bit == 0 {
                 return Ok(None);
@@ -175,9 +175,9 @@ pub(crate) struct Link {
     goes_on: bool,
     /// A slash precedes the next component.
     separated: bool,
-    /// A component that names what we do not know.
+    /// A component with unknown flags.
     pub refusal: Option<&'static str>,
-    /// What is wrong with it; of no matter to the names beside it. genisoimage writes wrong ones for long targets.
+    /// What is wrong with the target; other names are not affected. genisoimage writes wrong fields for long targets.
     pub damage: Option<Error>,
 }
 

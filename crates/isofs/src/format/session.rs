@@ -1,6 +1,6 @@
 //! Sessions of an image file.
 //!
-//! A disc has a table of its sessions; a plain file has none, so they are found by what writers leave there. Each
+//! A disc has a table of its sessions; a plain file has none, so they are found by the way in which writers place them. Each
 //! session begins with 16 sectors of system area and its own descriptors, and holds a whole tree, whose files may lie
 //! in earlier sessions. The next one begins where the volume ends, rounded up to 16 sectors (mkisofs with `-C` and
 //! `-M`, growisofs) or to 32 (xorriso). xorriso also writes the first session from sector 32 on, and copies the

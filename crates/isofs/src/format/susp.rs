@@ -21,7 +21,7 @@ pub(crate) struct Protocol {
 }
 
 impl Protocol {
-    /// What the System Use area of the root's first record says; `None` without an SP field. On a CD-ROM XA disc 14
+    /// Reads the System Use area of the root's first record; `None` without an SP field. On a CD-ROM XA disc 14
     /// bytes come before it.
     pub fn detect(area: Fields<'_>) -> Result<Option<Self>> {
         for at in [0, 14] {
@@ -35,13 +35,13 @@ impl Protocol {
     }
 }
 
-/// Reads continuation areas. Lives as long as one directory is read, and bounds what that can cost: areas may overlap.
+/// Reads the continuation areas of one directory, and bounds their total size: areas may overlap.
 pub(crate) struct Continuations<'a> {
     image: &'a Image,
     block_size: u32,
     window: (u64, Vec<u8>),
     budget: u64,
-    /// What is wrong is not one record's.
+    /// The error concerns the directory, not one record.
     pub is_exhausted: bool,
 }
 

@@ -17,7 +17,7 @@ pub(crate) const SYSTEM_AREA: u64 = 16;
 /// Descriptors looked at in one session. Real images have two to six.
 const MAX_DESCRIPTORS: u64 = 64;
 
-/// What a primary or supplementary volume descriptor says.
+/// The content of a primary or supplementary volume descriptor.
 #[derive(Debug, Clone)]
 pub struct Volume {
     /// Offset of the descriptor, in bytes.
@@ -89,7 +89,7 @@ impl Volume {
             block_size: block_size.into(),
             set_size: fields.u16(120)?,
             sequence: fields.u16(124)?,
-            // The record's lengths can only be what they must be; some writers record others, which no reader checks.
+            // The record's lengths are fixed by the standard. Some writers record others, and no reader checks them.
             root: Section::parse(fields, 156)?,
         })
     }

@@ -8,7 +8,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 use crate::format::fields::Fields;
 use crate::{Error, Record, Result};
 
-/// What a record says of a compressed file.
+/// The parameters of a compressed file, as its record has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Zisofs {
     version: u8,
@@ -21,7 +21,7 @@ pub(crate) struct Zisofs {
 const MAGIC_1: [u8; 8] = [0x37, 0xe4, 0x53, 0x96, 0xc9, 0xdb, 0xd6, 0x07];
 const MAGIC_2: [u8; 8] = [0xef, 0x22, 0x55, 0xa1, 0xbc, 0x1b, 0x95, 0xa0];
 
-/// Pointers read at once when zeros are passed over.
+/// Number of pointers read at once when blocks of zeros are skipped.
 const POINTERS: u64 = 8192;
 
 impl Zisofs {
@@ -88,12 +88,11 @@ impl Zisofs {
     }
 }
 
-/// A compressed file: the stored bytes, of which there are `len`, are got with `read`. Offsets given to it count from the
-/// file's start.
+/// A compressed file of `len` stored bytes, which `read` returns for an offset from the file's start.
 pub(crate) struct Compressed<'a> {
     zisofs: Zisofs,
     len: u64,
-    /// Where the file begins in the image, for complaints.
+    /// Where the file begins in the image, for errors.
     offset: u64,
     read: &'a dyn Fn(Record, u64, u64) -> Result<Vec<u8>>,
 }

@@ -1,4 +1,4 @@
-//! What others read out of an image, in a form that can be compared with what we read.
+//! Other readers of images (oracles): their results in a form that can be compared with ours.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -40,7 +40,7 @@ pub enum Field {
     Content,
 }
 
-/// Who says what is in an image.
+/// A reader of images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Oracle {
     /// libarchive: `bsdtar -xpf`.
@@ -53,7 +53,7 @@ pub enum Oracle {
     Hadris,
 }
 
-/// What is said of a name. `None` where nothing is said, or nothing sensible can be.
+/// The metadata of a name. `None` for fields that the reader does not report, or not reliably.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Item {
     pub kind: FileKind,

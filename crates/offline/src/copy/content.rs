@@ -115,7 +115,7 @@ impl ContentSource {
             Ok(start) => start.min(size),
             // No data up to the end.
             Err(rustix::io::Errno::NXIO) => size,
-            // No notion of holes: all is data.
+            // The file system does not report holes: everything is data.
             Err(rustix::io::Errno::INVAL) => at,
             Err(errno) => return Err(errno.into()),
         };
@@ -154,7 +154,7 @@ pub fn write_content(
         (_, from) => write_through_calls(tree, dir, name, &from, size, copied),
     };
     result.inspect_err(|error| {
-        // A reader would take half a file for the whole. A file that was there before is not ours to remove.
+        // A reader could take a partial copy for the whole file. An older file is not removed.
         if !matches!(error, CopyError::Tree(Errno::EEXIST)) {
             let _ = tree.retry_while_locked(|| ops::unlink(&tree.caller, dir, name));
         }

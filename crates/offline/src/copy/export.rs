@@ -327,7 +327,7 @@ impl<'a> Export<'a> {
         }))
     }
 
-    /// Sees to it that the name is free: with `force` by removing a file that has it.
+    /// Makes sure that the name is free: with `force` it removes a file that has it.
     fn clear_name(&self, at: At<'_>) -> Result<(), CopyError> {
         match at.stat() {
             Err(rustix::io::Errno::NOENT) => Ok(()),
@@ -347,7 +347,7 @@ impl<'a> Export<'a> {
         let file = at.create_file()?;
         let copied = self.copy_data(&file, place);
         if copied.is_err() {
-            // A reader would take half a file for the whole.
+            // A reader could take a partial copy for the whole file.
             rustix::fs::unlinkat(at.dir, at.name, AtFlags::empty())?;
         }
         copied

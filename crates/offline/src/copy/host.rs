@@ -144,7 +144,7 @@ impl At<'_> {
                     name.to_vec(),
                     value.get(..length).unwrap_or_default().to_vec(),
                 )),
-                // Gone meanwhile, or not for us to see.
+                // Removed meanwhile, or not readable by this user.
                 Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
                 Err(errno) => return Err(errno),
             }

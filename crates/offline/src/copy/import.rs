@@ -251,7 +251,7 @@ impl<'a> Import<'a> {
         self.tree.retry_while_locked(unlink)
     }
 
-    /// Sees to it that `name` is free: with `force` by removing a file that has it.
+    /// Makes sure that `name` is free: with `force` it removes a file that has it.
     fn clear_name(&self, dir: &Place, name: &[u8]) -> Result<(), CopyError> {
         match self.tree.lookup(dir, name) {
             Err(Errno::ENOENT) => Ok(()),

@@ -44,17 +44,17 @@ pub struct Skipped {
     pub why: String,
 }
 
-/// What a copy has done.
+/// The result of a copy.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// What was copied.
+    /// Counts of what was copied.
     pub counts: Counts,
-    /// What was not.
+    /// The names that were not copied.
     pub skipped: Vec<Skipped>,
 }
 
 impl Summary {
-    /// Records that `path` was not copied, and tells `observer`.
+    /// Records that `path` was not copied, and notifies `observer`.
     pub fn skip(&mut self, path: Vec<u8>, why: String, observer: &dyn Observer) {
         observer.skip(&path, &why);
         self.skipped.push(Skipped { path, why });

@@ -1,4 +1,4 @@
-//! Makes a store of the stream.
+//! Makes a store of a dump.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};

@@ -1,4 +1,4 @@
-//! Reads and checks the stream.
+//! Reads and checks the stream of a dump.
 
 use std::io::{ErrorKind, Read};
 

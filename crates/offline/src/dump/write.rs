@@ -1,4 +1,4 @@
-//! Writes the stream.
+//! Writes the stream of a dump.
 
 use std::io::Write;
 use std::ops::{Bound, ControlFlow};

@@ -1,4 +1,4 @@
-//! Opens what mount specifications name, and makes the mount table of it.
+//! Opens the back ends of mount specifications, and makes the mount table.
 
 use std::ffi::OsString;
 use std::fs;
@@ -133,7 +133,7 @@ pub struct Builder<'a> {
     pub note: &'a dyn Fn(&str),
 }
 
-/// Opens what `specs` name, in order, and mounts it.
+/// Opens the back ends of `specs`, in order, and mounts them.
 pub fn build(specs: &[MountSpec], mut how: Builder<'_>) -> Result<MountedStores, Error> {
     let host = PassFs::host().map_err(Error::pass)?;
     let mut built = MountedStores {

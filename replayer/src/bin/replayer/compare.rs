@@ -7,10 +7,20 @@ use goanna_replayer::compare::{Side, Stretch, compare};
 
 use crate::common::{DIFFERENT, Failure, KeyFiles, print};
 
+const COMPARE_HELP: &str = "\
+Exit status:
+  0    the operations are equal
+  1    they differ; stdout lists the differences by thread
+  125  the command line is wrong, or a trace cannot be read
+
+Examples:
+  replayer compare job.gtr replayed.gtr";
+
 /// Compare two traces, thread by thread
 ///
-/// Times, process ids and descriptor numbers are not compared. Exits 0 when the operations are equal, 1 when they differ.
+/// Times, process ids and descriptor numbers are not compared.
 #[derive(Debug, Args)]
+#[command(after_help = COMPARE_HELP)]
 pub struct Compare {
     /// The first trace
     first: PathBuf,

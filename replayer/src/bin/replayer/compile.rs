@@ -8,11 +8,21 @@ use goanna_replayer::compile::{Options, Summary, compile};
 
 use crate::common::{Failure, KeyFiles, bytes, message, print, progress};
 
+const COMPILE_HELP: &str = "\
+Exit status:
+  0    success
+  125  the command line is wrong, or replayer failed
+
+Examples:
+  replayer compile job.gtr -o job.grp
+  replayer compile --directory /srv/data server.gtr -o server.grp";
+
 /// Compile a trace into a file that can be replayed
 ///
 /// The replay has the operations of the traced programs below one directory; all others are only counted. Where the trace has no data, or
 /// only hashes, writes use generated content.
 #[derive(Debug, Args)]
+#[command(after_help = COMPILE_HELP)]
 pub struct Compile {
     /// The trace
     trace: PathBuf,

@@ -7,12 +7,22 @@ use goanna_replayer::import::{Options, Summary, strace};
 
 use crate::common::{Failure, bytes, message, print, progress};
 
+const IMPORT_HELP: &str = "\
+Exit status:
+  0    success
+  125  the command line is wrong, or replayer failed
+
+Examples:
+  strace -f -ttt -T -y -s 1000000000 -o job.txt ./job.sh
+  replayer import --format strace job.txt -o job.gtr";
+
 /// Convert the recording of another tracer to a trace
 ///
 /// strace: the text of strace -f -ttt -T -y -o FILE. Add -s 1000000000 to have all data that was read and written: of buffers that strace
 /// shortens, the trace has only the lengths. The text contains neither users nor the state of files before the calls. Symbolic links are
 /// followed only in paths that were opened.
 #[derive(Debug, Args)]
+#[command(after_help = IMPORT_HELP)]
 pub struct Import {
     /// The format of FILE
     #[arg(long, value_name = "FORMAT")]

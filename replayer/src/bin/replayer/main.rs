@@ -13,13 +13,25 @@ use clap::Parser;
 
 use common::FAILED;
 
-/// Replays traces of what programs did to files.
+/// Replay traces of goanna-trace on any directory, and compare traces
 #[derive(Debug, Parser)]
-#[command(name = "replayer", version, max_term_width = 100)]
+#[command(name = "replayer", version, max_term_width = 100, after_help = MAIN_HELP)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
+
+const MAIN_HELP: &str = "\
+Exit status:
+  0    success
+  1    run: results differ from the trace; compare: the traces differ
+  125  the command line is wrong, or replayer failed
+
+Examples:
+  goanna-trace --data full -o job.gtr -- ./job.sh
+  replayer compile job.gtr -o job.grp
+  replayer prepare job.grp --root copy
+  replayer run job.grp --root copy";
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {

@@ -7,10 +7,19 @@ use goanna_replayer::prepare::prepare;
 
 use crate::common::{Failure, bytes, print};
 
+const PREPARE_HELP: &str = "\
+Exit status:
+  0    success
+  125  the command line is wrong, or replayer failed
+
+Examples:
+  replayer prepare job.grp --root copy";
+
 /// Create the files that must exist before a replay starts
 ///
 /// Files get the sizes, types and permissions of the trace, and the content that its reads returned, else generated content. Existing files stay.
 #[derive(Debug, Args)]
+#[command(after_help = PREPARE_HELP)]
 pub struct Prepare {
     /// The compiled replay
     replay: PathBuf,

@@ -9,24 +9,35 @@ use goanna_tracer::select::Filter;
 
 use crate::common::{DIFFERENT, Failure, print};
 
+const RUN_HELP: &str = "\
+Exit status:
+  0    every result was that of the trace
+  1    some results differ; stdout lists each kind: call, file, expected, got
+  125  the command line is wrong, or the replay could not run
+
+Examples:
+  replayer run job.grp --root copy
+  replayer run --speed on-time --plot accuracy.svg job.grp --root copy
+  replayer run --only 'path ~ \"/src/**\"' job.grp --root copy";
+
 /// Replay a compiled trace below a directory
 ///
-/// Nothing outside of the directory is touched, even if the file is hostile. Exits 0 when every result was that of the trace, 1 when some
-/// were not, 125 when the replay could not run.
+/// Nothing outside of the directory is touched, even if the file is hostile.
 #[derive(Debug, Args)]
+#[command(after_help = RUN_HELP)]
 pub struct Run {
     /// The compiled replay
     replay: PathBuf,
     /// Replay below DIR
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
-    /// Issue calls as fast as possible (afap), at their times (on-time), or this many times as fast (a factor)
+    /// Issue calls as fast as possible (afap), at the times of the trace (on-time), or FACTOR times as fast
     #[arg(long, value_name = "SPEED", default_value = "afap")]
     speed: Speed,
     /// Perform all reads (now), only those that the page cache does not have (cached), or none (none)
     #[arg(long, value_name = "WHICH", default_value = "now")]
     reads: Reads,
-    /// Check nothing (off), report differences (warn), or stop at the first one (stop)
+    /// Results: check none (off), report differences (warn), or stop at the first difference (stop)
     #[arg(long, value_name = "POLICY", default_value = "warn")]
     verify: Verify,
     /// Stop before calls this many seconds after the first one (1.5s), or after the command with this number
@@ -34,14 +45,14 @@ pub struct Run {
     until: Option<Until>,
     /// Replay only the calls that FILTER selects, and those that they depend on
     ///
-    /// FILTER is one of goanna-trace, as 'path ~ "/d/**" && op == write'. Paths begin at the root of the replay: /d/f. The compiled replay
+    /// FILTER is an expression as for goanna-trace --filter, such as 'path ~ "/d/**" && op == write'. Paths begin at the root of the replay: /d/f. The compiled replay
     /// does not have uid, gid, pid, sid and comm, and does not distinguish the forms of a call, such as open and openat.
     #[arg(long, value_name = "FILTER")]
     only: Option<String>,
-    /// Write the report to FILE as JSON
+    /// Write the report to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Draw how exactly calls were issued into FILE as SVG; not with afap, which issues no call at a time
+    /// Draw into FILE, as SVG, how late calls were issued; not with --speed afap, where calls have no time
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }

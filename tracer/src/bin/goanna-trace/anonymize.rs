@@ -9,11 +9,22 @@ use goanna_tracer::tools::anonymize::{
 
 use crate::common::{Failure, Findings, Source, note};
 
+const ANONYMIZE_HELP: &str = "\
+Exit status:
+  0    success
+  3    something of the trace was lost or altered; stderr names it
+  125  the command line is wrong, or FILE is not a trace
+
+Examples:
+  goanna-trace anonymize --keys keys build.gtr -o public.gtr
+  goanna-trace anonymize --reverse --keys keys public.gtr -o build.gtr";
+
 /// Hide names, users and hashes in a new trace, each field with its own key; or show them again
 ///
 /// Equal values stay equal, so that records of the same file, user or process can be matched. The structure of paths stays. The key of a field
 /// restores that field, with --reverse. Numbers of processes, devices and inodes, times, and lengths stay, unless --fields names them.
 #[derive(Debug, clap::Args)]
+#[command(after_help = ANONYMIZE_HELP)]
 pub struct AnonymizeCommand {
     #[command(flatten)]
     source: Source,

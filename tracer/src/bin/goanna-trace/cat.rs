@@ -4,12 +4,23 @@ use goanna_tracer::tools::{JsonLines, Text, consume};
 
 use crate::common::{Failure, Findings, Source, output};
 
-/// Print the records, a line each, as strace -f -ttt -T -y does
+const CAT_HELP: &str = "\
+Exit status:
+  0    success
+  3    something of the trace was lost or altered; stderr names it
+  125  the command line is wrong, or FILE is not a trace
+
+Examples:
+  goanna-trace cat build.gtr | less
+  goanna-trace cat --json build.gtr | jq -r 'select(.message == \"openat\") | .pathname'";
+
+/// Print the records, one per line, in the format of strace -f -ttt -T -y
 #[derive(Debug, clap::Args)]
+#[command(after_help = CAT_HELP)]
 pub struct Cat {
     #[command(flatten)]
     source: Source,
-    /// JSON lines instead
+    /// Print JSON, one object per line
     #[arg(long)]
     json: bool,
 }

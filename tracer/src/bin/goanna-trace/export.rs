@@ -6,24 +6,36 @@ use goanna_tracer::tools::{Consumer, Ctf, JsonLines, Parquet, Perfetto, Text, co
 
 use crate::common::{Failure, Findings, Source, output};
 
+const EXPORT_HELP: &str = "\
+Exit status:
+  0    success
+  3    something of the trace was lost or altered; stderr names it
+  125  the command line is wrong, or FILE is not a trace
+
+Examples:
+  goanna-trace export --format perfetto build.gtr -o build.perfetto
+  goanna-trace export --format parquet build.gtr -o build.parquet
+  goanna-trace export --format ctf build.gtr -o ctf && babeltrace2 ctf";
+
 /// Convert the records to another format
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXPORT_HELP)]
 pub struct Export {
     #[command(flatten)]
     source: Source,
     /// The format
     #[arg(long, value_enum)]
     format: Format,
-    /// The file to write, of ctf the directory; - is standard output
+    /// The file to write, with ctf the directory; - is standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Format {
-    /// Lines as of strace -f -ttt -T -y
+    /// Lines in the format of strace -f -ttt -T -y
     Text,
-    /// An object a line
+    /// One object per line
     Json,
     /// Track events of Perfetto, a slice for each call
     Perfetto,

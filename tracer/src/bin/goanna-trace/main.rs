@@ -24,13 +24,16 @@ use goanna_tracer::Error;
 
 use common::{FAILED, Failure, output};
 
-/// Traces of what programs do to files.
+/// Record what programs do to files, and read such traces
+///
+/// Without a subcommand, goanna-trace records, as goanna-trace record does.
 #[derive(Debug, Parser)]
 #[command(
     name = "goanna-trace",
     version,
     max_term_width = 100,
-    args_conflicts_with_subcommands = true
+    args_conflicts_with_subcommands = true,
+    after_help = MAIN_HELP
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -69,6 +72,20 @@ enum Command {
         dir: PathBuf,
     },
 }
+
+const MAIN_HELP: &str = "\
+Exit status:
+  0    success
+  3    of commands that read a trace: something was lost or altered
+  125  the command line is wrong, the file is not a trace, or goanna-trace failed
+  goanna-trace record exits with the status of its command; see its --help.
+
+Examples:
+  goanna-trace -o build.gtr -- make
+  goanna-trace -o etc.gtr --filter 'path ~ \"/etc/**\"' -p 4711
+  goanna-trace cat build.gtr
+  goanna-trace stat build.gtr
+  goanna-trace report build.gtr -o build.html";
 
 const COMPLETIONS_HELP: &str = "\
 Examples:

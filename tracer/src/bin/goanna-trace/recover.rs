@@ -6,10 +6,18 @@ use goanna_tracer::tools::recover;
 
 use crate::common::{Failure, Findings, Source, note};
 
-/// Write every record of a damaged trace that can be read to a new trace, and say what is lost
-///
-/// Exits 0 when nothing was lost or altered, 3 when something was, 125 when the file is no trace.
+const RECOVER_HELP: &str = "\
+Exit status:
+  0    success
+  3    something of the trace was lost or altered; stderr names it
+  125  the command line is wrong, or FILE is not a trace
+
+Examples:
+  goanna-trace recover damaged.gtr -o recovered.gtr";
+
+/// Write all readable records of a damaged trace to a new trace, and list what is lost
 #[derive(Debug, clap::Args)]
+#[command(after_help = RECOVER_HELP)]
 pub struct Recover {
     #[command(flatten)]
     source: Source,

@@ -8,10 +8,20 @@ use goanna_tracer::tools::{Report, consume};
 
 use crate::common::{Failure, Findings, Source, output};
 
+const REPORT_HELP: &str = "\
+Exit status:
+  0    success
+  3    something of the trace was lost or altered; stderr names it
+  125  the command line is wrong, or FILE is not a trace
+
+Examples:
+  goanna-trace report build.gtr -o build.html";
+
 /// Write a page for a browser: operations over time, busiest files and processes, latencies, sizes, errors
 ///
 /// The page is one file without scripts, and needs nothing from outside.
 #[derive(Debug, clap::Args)]
+#[command(after_help = REPORT_HELP)]
 pub struct ReportCommand {
     #[command(flatten)]
     source: Source,

@@ -10,12 +10,22 @@ use serde_json::json;
 
 use crate::common::{Failure, Findings, Source, output};
 
+const SCHEMA_HELP: &str = "\
+Exit status:
+  0    success
+  3    something of the trace was lost or altered; stderr names it
+  125  the command line is wrong, or FILE is not a trace
+
+Examples:
+  goanna-trace schema build.gtr";
+
 /// Print the messages and fields of which the trace has records
 #[derive(Debug, clap::Args)]
+#[command(after_help = SCHEMA_HELP)]
 pub struct SchemaOf {
     #[command(flatten)]
     source: Source,
-    /// As JSON, with the names of values
+    /// Print JSON, with the names of values
     #[arg(long)]
     json: bool,
 }

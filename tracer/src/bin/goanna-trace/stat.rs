@@ -7,12 +7,23 @@ use goanna_tracer::tools::{Statistics, consume};
 
 use crate::common::{Failure, Findings, Source, output};
 
+const STAT_HELP: &str = "\
+Exit status:
+  0    success
+  3    something of the trace was lost or altered; stderr names it
+  125  the command line is wrong, or FILE is not a trace
+
+Examples:
+  goanna-trace stat build.gtr
+  goanna-trace stat --json build.gtr | jq .context";
+
 /// Print figures: records, errors, bytes and time by call
 #[derive(Debug, clap::Args)]
+#[command(after_help = STAT_HELP)]
 pub struct Stat {
     #[command(flatten)]
     source: Source,
-    /// As JSON, with the context of the trace
+    /// Print JSON, with the context of the trace
     #[arg(long)]
     json: bool,
 }

@@ -8,14 +8,24 @@ use goanna_tracer::tools::{Counts, Top, consume};
 
 use crate::common::{Failure, Findings, Source};
 
-/// Show the busiest calls, files and processes while a trace comes in, as in: goanna-trace -o - -- make | goanna-trace top -
+const TOP_HELP: &str = "\
+Exit status:
+  0    success
+  3    something of the trace was lost or altered; stderr names it
+  125  the command line is wrong, or FILE is not a trace
+
+Examples:
+  goanna-trace -o - -- make | goanna-trace top -";
+
+/// Show the busiest calls, files and processes while a trace is read from a pipe
 ///
 /// On a terminal the summary is redrawn each second; elsewhere it is printed once, at the end.
 #[derive(Debug, clap::Args)]
+#[command(after_help = TOP_HELP)]
 pub struct TopOf {
     #[command(flatten)]
     source: Source,
-    /// Lines of each sort
+    /// Number of calls, of files and of processes to show
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
     lines: usize,
 }

@@ -8,10 +8,19 @@ use goanna_tracer::tools::{Consumer, consume};
 
 use crate::common::{Failure, Findings, Source, output};
 
-/// Check the whole trace; with the key, whether blocks were altered, removed, moved or repeated
-///
-/// Exits 0 when everything is there as it was written, 3 when something was lost or altered, 125 when the file is no trace.
+const VERIFY_HELP: &str = "\
+Exit status:
+  0    success
+  3    something of the trace was lost or altered; stderr names it
+  125  the command line is wrong, or FILE is not a trace
+
+Examples:
+  goanna-trace verify build.gtr
+  goanna-trace verify --hmac-key key build.gtr";
+
+/// Check the whole trace; with --hmac-key, also whether blocks were altered, removed, moved or repeated
 #[derive(Debug, clap::Args)]
+#[command(after_help = VERIFY_HELP)]
 pub struct Verify {
     #[command(flatten)]
     source: Source,

@@ -251,7 +251,7 @@ fn contents(lines: &mut Lines, info: &Info, scan: Scan) {
     ] {
         lines.put(label, label, count, count);
     }
-    // Where a later session's volume is counted from differs, so this is the least that is missing.
+    // Writers count the volume of a later session from different places, so this is a lower bound of what is missing.
     let missing = bytes(&info.primary).saturating_sub(info.size);
     if missing > 0 {
         let text = format!("the image is {missing} bytes shorter than its volume");
@@ -303,7 +303,7 @@ fn finding_json(path: Option<&[u8]>, why: &IsoError) -> Value {
     Value::Object(map)
 }
 
-/// What is found in the directories.
+/// The findings in the directories.
 #[derive(Default)]
 struct Scan {
     files: u64,

@@ -44,7 +44,7 @@ fn open(image: &Image) -> Result<Iso, Error> {
 fn tree(iso: Iso) -> Tree {
     let details = Arc::new(ErrorDetails::default());
     let recorder = Arc::clone(&details);
-    let fs = IsoFs::new(iso).telling(move |why| recorder.set(why.errno(), why.to_string()));
+    let fs = IsoFs::new(iso).with_listener(move |why| recorder.set(why.errno(), why.to_string()));
     let mut caller = credentials::current();
     caller.caps |= 1 << caps::DAC_READ_SEARCH;
     Tree::new(Arc::new(fs), caller).of_image(details)

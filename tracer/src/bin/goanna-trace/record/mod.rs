@@ -43,12 +43,31 @@ const OF_A_TRACER: [&str; 16] = [
     "on_error",
 ];
 
-/// Record what a command, or running processes, do to files; the subcommand that is meant where none is given
-///
-/// The exit status is the command's; 128 and the signal's number where a signal has killed it. As an ordinary user, set-uid
-/// programs run without their privilege.
+const RECORD_HELP: &str = "\
+Notes:
+  SIZE is in bytes; K, M and G multiply by 1024, 1024^2 and 1024^3.
+  Traced as an ordinary user, set-uid programs run without their privilege. -p
+  requires the right to trace the process (ptrace(2)).
+  --mmap and -p stop and restart calls of the programs; see docs/overhead.md
+  for the time that tracing takes.
+
+Exit status:
+  That of COMMAND; 128+N when signal N killed it. With -p, 0.
+  125  the command line is wrong, or tracing failed
+  126  COMMAND was found but cannot be executed
+  127  COMMAND was not found
+
+Examples:
+  goanna-trace -o build.gtr --compress zstd -- make
+  goanna-trace --filter 'uid == 0 && op in {create, unlink}' -- ./install.sh
+  goanna-trace -p 4711 --rotate 100M --keep 5 -o server.gtr
+  goanna-trace --data full -o job.gtr -- ./job.sh      for replayer compile
+  goanna-trace --to tcp://logs:7000 -- ./server";
+
+/// Record what a command or running processes do to files (the default subcommand)
 #[derive(Debug, Args)]
 #[command(
+    after_help = RECORD_HELP,
     override_usage = "goanna-trace [record] [options] -- COMMAND [ARG...]\n       goanna-trace [record] [options] -p PID..."
 )]
 pub struct Record {

@@ -37,7 +37,7 @@ pub struct Tracer {
     /// a receiver that is slow or gone; then each block waits at most 10 s, and --on-error decides what happens.
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["output", "rotate", "keep", "buffer", "sync_writes"])]
     pub to: Option<Address>,
-    /// Record only what the expression selects, as '(uid == 0 && name == "foo") || (gid == 4 && op == open)'
+    /// Record only the calls that the expression selects, such as '(uid == 0 && name == "foo") || (gid == 4 && op == open)'
     ///
     /// Fields: uid, gid, pid, tid, sid, comm, name, ext, path, op, call, ret, size. Comparisons: == != < <= > >=, ~ and !~ with a pattern,
     /// in {...}. Combined by and, or, not, parentheses.
@@ -51,24 +51,24 @@ pub struct Tracer {
     /// Record each call (stream), or counters and histograms (aggregate)
     #[arg(long, value_name = "HOW", value_parser = ["stream", "aggregate"], default_value = "stream")]
     assemble: String,
-    /// With aggregate, write a snapshot of the counters this often
+    /// With aggregate, write a snapshot of the counters each SECONDS seconds [default: only at the end]
     #[arg(long, value_name = "SECONDS")]
     every: Option<u64>,
     /// Field groups of a stream: time, process, user, arguments, paths, files, results, or all
     #[arg(long, value_name = "LIST", default_value = "all")]
     fields: Groups,
-    /// Of data that is read and written, record the length (none), hashes (hash), or all (full)
+    /// Record of data that is read and written: its length (none), also its hashes (hash), or all of it (full)
     #[arg(long, value_name = "MODE", default_value = "none")]
     pub data: DataMode,
     #[command(flatten)]
     output_filters: OutputFilters,
-    /// Wait after each write until the disk has it
+    /// Sync the file to the disk after each write
     #[arg(long)]
     sync_writes: bool,
-    /// Collect this much before a write
+    /// Collect this many bytes before a write; 0 writes each block at once [default: 256K]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     buffer: Option<u64>,
-    /// Size of blocks
+    /// Bytes of a block before compression [default: chosen for the output, at least 16K]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     block: Option<u64>,
     /// Begin a new file after this size (10M) or time (60s)
@@ -77,7 +77,7 @@ pub struct Tracer {
     /// Of rotated files, keep only the last N
     #[arg(long, value_name = "N", requires = "rotate")]
     keep: Option<usize>,
-    /// When the trace cannot be written, as on a full disk: let the command continue (continue) or end it (stop)
+    /// If the trace cannot be written, for example to a full disk: let the command continue, or stop (kill) it
     #[arg(long, value_name = "WHAT", value_parser = ["continue", "stop"], default_value = "continue")]
     on_error: String,
 }

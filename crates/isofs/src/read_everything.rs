@@ -1,4 +1,4 @@
-//! What a fuzzer calls.
+//! The entry point of the fuzzer.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ const MAX_ENTRIES: usize = 20_000;
 /// Bytes of content read of one tree.
 const MAX_CONTENT: u64 = 32 << 20;
 
-/// Opens `bytes` as an image in each name space, the first session and the last, and looks at all there is, within
-/// bounds. Any bytes must end in results or errors; the number of entries seen.
-pub fn exercise(bytes: &[u8]) -> usize {
+/// Opens `bytes` as an image in each name space, in the first session and the last, and reads everything, within
+/// bounds. Any bytes must give results or errors. Returns the number of entries seen.
+pub fn read_everything(bytes: &[u8]) -> usize {
     let bytes: Arc<[u8]> = bytes.into();
     let namespaces = [
         None,

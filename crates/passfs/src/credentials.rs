@@ -1,4 +1,4 @@
-//! Acting as the caller.
+//! Performs host calls with the credentials of the caller.
 
 use goanna_sys::cred::{self, Credentials};
 use goanna_vfs::{Caller, Node, UserNamespace, caps};
@@ -13,24 +13,24 @@ use crate::node::{Pin, stat};
 pub(crate) const DAC: u64 = 1 << caps::DAC_OVERRIDE | 1 << caps::DAC_READ_SEARCH;
 /// Acts as the owner: to remove names from a sticky directory, for example.
 const OWNER: u64 = 1 << caps::FOWNER;
-/// Capabilities that a directory's entries are looked up, made and removed by.
+/// Capabilities that matter when a directory's entries are looked up, made and removed.
 pub(crate) const ENTRIES: u64 = DAC | 1 << caps::FSETID;
-/// Capabilities that an inode's content and extended attributes are read and changed by.
+/// Capabilities that matter when an inode's content and extended attributes are read and changed.
 pub(crate) const CONTENT: u64 = DAC | OWNER;
-/// Capabilities that an inode's owner, mode and times are changed by.
+/// Capabilities that matter when an inode's owner, mode and times are changed.
 pub(crate) const METADATA: u64 = CONTENT | 1 << caps::CHOWN | 1 << caps::FSETID;
 
-/// Inodes of a call, and the capabilities that the kernel looks at for each.
+/// Inodes of a call, and the capabilities that the kernel checks for each.
 pub(crate) type Concerned<'a> = &'a [(&'a Node, u64)];
 
 impl PassFs {
     /// Runs `f`, which makes host calls that create nothing, with the file-system credentials and the effective
-    /// capabilities of `caller`, so that the host's kernel judges as it would judge the caller.
+    /// capabilities of `caller`, so that the host's kernel checks permissions as for the caller.
     ///
     /// `concerned` matters for callers in another user namespace, whose capabilities hold only over inodes that the
     /// namespace has the owner and group of: `f` has those of them that hold over each inode. EPERM, without running `f`,
     /// when the credentials differ from the monitor's and it may not change its own.
-    pub(crate) fn act<R>(
+    pub(crate) fn as_caller<R>(
         &self,
         caller: &Caller,
         concerned: Concerned<'_>,
@@ -45,20 +45,20 @@ impl PassFs {
         if same {
             return f();
         }
-        self.act_with(caller, None, concerned, f)
+        self.with_credentials(caller, None, concerned, f)
     }
 
-    /// [`PassFs::act`], with the caller's umask too.
-    pub(crate) fn act_creating<R>(
+    /// [`PassFs::as_caller`], with the caller's umask too.
+    pub(crate) fn as_caller_creating<R>(
         &self,
         caller: &Caller,
         concerned: Concerned<'_>,
         f: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        self.act_with(caller, Some(caller.umask), concerned, f)
+        self.with_credentials(caller, Some(caller.umask), concerned, f)
     }
 
-    fn act_with<R>(
+    fn with_credentials<R>(
         &self,
         caller: &Caller,
         umask: Option<u32>,
@@ -89,7 +89,7 @@ impl PassFs {
     }
 }
 
-/// The capabilities in `ns` that the kernel would let count for all inodes it looks at them for.
+/// The capabilities in `ns` that hold over all inodes for which the kernel checks them.
 fn held_over(ns: &UserNamespace, concerned: Concerned<'_>) -> Result<u64> {
     let mut held = concerned.iter().fold(0, |held, (_, caps)| held | caps);
     for (node, caps) in concerned {
