@@ -43,6 +43,12 @@ pub enum Error {
         "no line shows the working directory of the command: record with strace -y, or give --directory"
     )]
     NoDirectory,
+    /// The log of another program names no file.
+    #[error("{path}: no line names a file", path = path.display())]
+    NoFiles {
+        /// The log.
+        path: PathBuf,
+    },
     /// A compiled replay is damaged, or made to do harm.
     #[error("{path}: {why}", path = path.display())]
     Damaged {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use goanna_replayer::import::{Options, Summary, strace};
+use goanna_replayer::import::{Options, Summary, fio, strace};
 
 use crate::common::{Failure, bytes, message, print, progress};
 
@@ -14,9 +14,14 @@ Exit status:
 
 Examples:
   strace -f -ttt -T -y -s 1000000000 -o job.txt ./job.sh
-  replayer import --format strace job.txt -o job.gtr";
+  replayer import --format strace job.txt -o job.gtr
 
-/// Convert the recording of another tracer to a trace
+  fio job.fio --write_iolog=job.log
+  replayer import --format fio job.log -o job.gtr";
+
+/// Convert the recording of another program to a trace
+///
+/// fio: a log of fio's I/O (write_iolog=FILE), version 2 or 3: opens, transfers, syncs and closes of one job, without data and results.
 ///
 /// strace: the text of strace -f -ttt -T -y -o FILE. Add -s 1000000000 to have all data that was read and written: of buffers that strace
 /// shortens, the trace has only the lengths. The text contains neither users nor the state of files before the calls. Symbolic links are
@@ -27,12 +32,12 @@ pub struct Import {
     /// The format of FILE
     #[arg(long, value_name = "FORMAT")]
     format: Format,
-    /// What the other tracer has recorded
+    /// What the other program has recorded
     file: PathBuf,
     /// Write the trace to TRACE
     #[arg(short, long, value_name = "TRACE")]
     output: PathBuf,
-    /// The directory to replay, as a trace names it [default: the first working directory that FILE shows]
+    /// The directory to replay, as a trace names it [default: with strace the first working directory that FILE shows, with fio the deepest one that holds all files]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
 }
@@ -40,6 +45,8 @@ pub struct Import {
 /// Formats that can be imported.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Format {
+    /// A log of fio's I/O
+    Fio,
     /// The text of strace -f -ttt -T -y
     Strace,
 }
@@ -62,8 +69,11 @@ impl Import {
         let options = Options {
             directory: self.directory.as_deref(),
         };
-        let Format::Strace = self.format;
-        let result = strace(&self.file, &self.output, &options, &mut |at| {
+        let import = match self.format {
+            Format::Fio => fio,
+            Format::Strace => strace,
+        };
+        let result = import(&self.file, &self.output, &options, &mut |at| {
             bar.set_position(at);
         });
         bar.finish_and_clear();
