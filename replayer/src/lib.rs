@@ -11,6 +11,7 @@ pub mod compile;
 mod error;
 pub mod import;
 pub mod prepare;
+mod replacement;
 pub mod run;
 pub mod source;
 pub mod stored;

@@ -255,6 +255,8 @@ fn what_cannot_be_read_is_named_with_line_and_column() {
             message.contains(&place) && message.contains(why),
             "{line}: {message}"
         );
+        let kept = fs::read_to_string(&trace).unwrap();
+        assert_eq!(kept, "what was there");
     }
     fs::write(&text, "close(3) = 0\n").unwrap();
     let output = import(&text, &trace);

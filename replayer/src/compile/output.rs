@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use amino_schema::replay::{Block, Command, HEAD_LEN, Head, Index, Lane, Located};
 
 use crate::Error;
+use crate::replacement::Replacement;
 
 /// Bytes of commands of a lane that are collected before they are written.
 const BLOCK: usize = 64 << 10;
@@ -18,6 +19,7 @@ const MAX_PENDING: usize = 32 << 20;
 #[derive(Debug)]
 pub struct Output {
     path: PathBuf,
+    replacement: Replacement,
     file: BufWriter<File>,
     at: u64,
     buffers: HashMap<[u8; 16], (u64, u32, u32)>,
@@ -41,9 +43,12 @@ pub struct Sizes {
 
 impl Output {
     pub fn create(path: &Path) -> Result<Self, Error> {
-        let file = File::create(path).map_err(|why| Error::file(path, why))?;
+        let failed = |why| Error::file(path, why);
+        let replacement = Replacement::begin(path).map_err(failed)?;
+        let file = File::create(replacement.file()).map_err(failed)?;
         let mut output = Self {
             path: path.to_owned(),
+            replacement,
             file: BufWriter::with_capacity(1 << 20, file),
             at: 0,
             buffers: HashMap::new(),
@@ -145,6 +150,7 @@ impl Output {
         self.file.seek(SeekFrom::Start(0)).map_err(&error)?;
         self.file.write_all(&head.encode()).map_err(&error)?;
         self.file.flush().map_err(&error)?;
+        self.replacement.finish().map_err(&error)?;
         Ok(self.sizes)
     }
 }

@@ -15,6 +15,7 @@ use goanna_tracer::output::{FileOptions, FileOutput};
 use goanna_tracer::{Event, OutputFilter, Pipeline, PipelineOptions, Sink};
 
 use crate::Error;
+use crate::replacement::Replacement;
 
 /// How to import.
 #[derive(Debug, Default)]
@@ -42,9 +43,10 @@ pub struct Summary {
 /// Level of compression of the trace.
 const LEVEL: i32 = 3;
 
-/// The trace that is made.
+/// The trace that is made. It gets its name when it is complete.
 struct Trace<'a> {
     path: &'a Path,
+    replacement: Replacement,
     pipeline: Pipeline,
 }
 
@@ -56,6 +58,8 @@ impl<'a> Trace<'a> {
             user: false,
             ..Groups::default()
         };
+        let replacement = Replacement::begin(path).map_err(|why| Error::file(path, why))?;
+        let output = FileOutput::new(replacement.file(), FileOptions::default());
         let pipeline = Pipeline::start(
             PipelineOptions {
                 filters: vec![OutputFilter::Zstd(LEVEL)],
@@ -63,10 +67,14 @@ impl<'a> Trace<'a> {
                 ..PipelineOptions::default()
             },
             Box::new(StreamAssembly::new(groups, DataMode::Full)),
-            Box::new(FileOutput::new(path, FileOptions::default())),
+            Box::new(output),
         );
         match pipeline {
-            Ok(pipeline) => Ok(Self { path, pipeline }),
+            Ok(pipeline) => Ok(Self {
+                path,
+                replacement,
+                pipeline,
+            }),
             Err(why) => Err(Error::Trace {
                 path: path.to_owned(),
                 why,
@@ -82,22 +90,17 @@ impl<'a> Trace<'a> {
         })
     }
 
-    /// Ends the trace; its bytes. After a failure of what filled it, the file is removed.
+    /// Ends the trace, which gets its name unless what filled it has failed; its bytes.
     fn end<T>(self, filled: Result<T, Error>) -> Result<(T, u64), Error> {
+        let filled = filled?;
         let path = self.path;
-        let failed = |why| Error::Trace {
+        let finished = self.pipeline.finish().map_err(|why| Error::Trace {
             path: path.to_owned(),
             why,
-        };
-        let ended = filled.and_then(|filled| {
-            let finished = self.pipeline.finish().map_err(failed)?;
-            Ok((filled, finished.bytes))
-        });
-        if ended.is_err() {
-            // An incomplete trace is of no use.
-            let _ = std::fs::remove_file(path);
-        }
-        ended
+        })?;
+        let replaced = self.replacement.finish();
+        replaced.map_err(|why| Error::file(path, why))?;
+        Ok((filled, finished.bytes))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the subcommands share: keys, exit statuses, messages.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use goanna_replayer::Error;
 use goanna_sys::escape::escape_message;
@@ -64,6 +64,19 @@ pub fn message(text: &str) {
 pub fn print(text: &str) -> Result<(), Failure> {
     let written = writeln!(io::stdout(), "{text}");
     written.map_err(|why| Failure(format!("standard output: {why}")))
+}
+
+/// Refuses to replace the file that is read.
+pub fn require_different(input: &Path, output: &Path) -> Result<(), Failure> {
+    let is_same = match (input.canonicalize(), output.canonicalize()) {
+        (Ok(input), Ok(output)) => input == output,
+        _ => false,
+    };
+    if is_same {
+        let why = format!("--output: {} is the file that is read", output.display());
+        return Err(Failure(why));
+    }
+    Ok(())
 }
 
 /// Bytes for people.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::Args;
 use goanna_replayer::compile::{Options, Summary, compile};
 
-use crate::common::{Failure, KeyFiles, bytes, message, print, progress};
+use crate::common::{Failure, KeyFiles, bytes, message, print, progress, require_different};
 
 const COMPILE_HELP: &str = "\
 Exit status:
@@ -38,6 +38,7 @@ pub struct Compile {
 
 impl Compile {
     pub fn run(self) -> Result<u8, Failure> {
+        require_different(&self.trace, &self.output)?;
         let started = Instant::now();
         let length = std::fs::metadata(&self.trace).map_or(0, |it| it.len());
         let bar = progress(length);
@@ -49,10 +50,6 @@ impl Compile {
             bar.set_position(at);
         });
         bar.finish_and_clear();
-        if result.is_err() {
-            // An incomplete file is of no use.
-            let _ = std::fs::remove_file(&self.output);
-        }
         let summary = result?;
         for finding in &summary.findings {
             message(&format!("{}: {finding}", self.trace.display()));

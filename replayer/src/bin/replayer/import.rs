@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use goanna_replayer::import::{Options, Summary, fio, strace};
 
-use crate::common::{Failure, bytes, message, print, progress};
+use crate::common::{Failure, bytes, message, print, progress, require_different};
 
 const IMPORT_HELP: &str = "\
 Exit status:
@@ -56,14 +56,7 @@ const SHOWN: usize = 20;
 
 impl Import {
     pub fn run(self) -> Result<u8, Failure> {
-        let same = |path: &PathBuf| path.canonicalize().ok();
-        if same(&self.output).is_some_and(|output| Some(output) == same(&self.file)) {
-            let why = format!(
-                "--output: {} is the file that is read",
-                self.output.display()
-            );
-            return Err(Failure(why));
-        }
+        require_different(&self.file, &self.output)?;
         let length = std::fs::metadata(&self.file).map_or(0, |it| it.len());
         let bar = progress(length.saturating_mul(2));
         let options = Options {
