@@ -37,7 +37,7 @@ fn every_operation_runs_and_clears_what_it_made() {
 }
 
 #[test]
-fn what_fails_is_told_and_the_tracee_goes_on() {
+fn a_failure_is_reported_and_the_tracee_continues() {
     let scratch = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(scratch.path().join("native/files/many")).unwrap();
     let mut setting = native(scratch.path()).unwrap();

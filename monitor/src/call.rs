@@ -7,7 +7,7 @@ use std::sync::Arc;
 use goanna_sys::notify::Listener;
 use goanna_sys::{interrupt, procfs, tracee};
 use goanna_syscalls::{Named, signature};
-use goanna_vfs::walk::{Last, Oracle, Parent, Pos, Walk};
+use goanna_vfs::walk::{Last, Parent, Pos, ProcessView, Walk};
 use goanna_vfs::{Caller, Errno, FsError, PATH_MAX, Place, Result, caps};
 
 use crate::Monitor;
@@ -253,8 +253,8 @@ impl<'m> Call<'m> {
     pub fn resolve(&self, dirfd: i32, path: &[u8], follow: bool) -> Result<Resolved<Pos>> {
         let (start, native_start) = self.start(dirfd, path)?;
         let caller = self.caller()?;
-        let oracle = self.oracle()?;
-        let mut walk = Walk::new(&self.monitor.mounts, &caller, &oracle);
+        let process_view = self.process_view()?;
+        let mut walk = Walk::new(&self.monitor.mounts, &caller, &process_view);
         let at = walk.object(start, path, follow)?;
         Ok(Resolved {
             at,
@@ -266,8 +266,8 @@ impl<'m> Call<'m> {
     pub fn resolve_parent(&self, dirfd: i32, path: &[u8]) -> Result<Resolved<Parent>> {
         let (start, native_start) = self.start(dirfd, path)?;
         let caller = self.caller()?;
-        let oracle = self.oracle()?;
-        let mut walk = Walk::new(&self.monitor.mounts, &caller, &oracle);
+        let process_view = self.process_view()?;
+        let mut walk = Walk::new(&self.monitor.mounts, &caller, &process_view);
         let at = walk.parent(start, path)?;
         Ok(Resolved {
             at,
@@ -276,9 +276,9 @@ impl<'m> Call<'m> {
     }
 
     /// What the walk asks about this task's /proc.
-    pub fn oracle(&self) -> Result<TaskOracle<'m>, Errno> {
+    pub fn process_view(&self) -> Result<TaskView<'m>, Errno> {
         let pid = self.caller()?.pid;
-        Ok(TaskOracle {
+        Ok(TaskView {
             monitor: self.monitor,
             pid,
             tid: self.task.tid,
@@ -382,13 +382,13 @@ fn host_pos(path: Vec<u8>) -> Pos {
 }
 
 /// Answers a walk's questions about /proc for one task.
-pub struct TaskOracle<'m> {
+pub struct TaskView<'m> {
     monitor: &'m Monitor,
     pid: i32,
     tid: i32,
 }
 
-impl Oracle for TaskOracle<'_> {
+impl ProcessView for TaskView<'_> {
     fn magic_link(&self, path: &[u8]) -> Option<Pos> {
         if path.ends_with(b"/root") {
             // No tracee has another root than ours: chroot is refused.
@@ -405,7 +405,7 @@ impl Oracle for TaskOracle<'_> {
     }
 }
 
-impl TaskOracle<'_> {
+impl TaskView<'_> {
     /// As the kernel's `proc_map_files_get_link`.
     fn may_open_mappings(&self) -> bool {
         let task = self.monitor.tasks.get(self.tid);

@@ -198,11 +198,11 @@ fn may_serve_others() -> Result<String, String> {
 fn leases() -> Result<String, String> {
     let why = |errno: nix::errno::Errno| errno.desc().to_owned();
     let made = memfile::create(c"check").map_err(why)?;
-    let witness = memfile::reopen(made.as_fd(), libc::O_RDONLY).map_err(why)?;
+    let handle = memfile::reopen(made.as_fd(), libc::O_RDONLY).map_err(why)?;
     let other = memfile::reopen(made.as_fd(), libc::O_RDWR).map_err(why)?;
-    let told_apart = !memfile::sole_opener(witness.as_fd());
+    let told_apart = !memfile::sole_opener(handle.as_fd());
     drop((made, other));
-    if told_apart && memfile::sole_opener(witness.as_fd()) {
+    if told_apart && memfile::sole_opener(handle.as_fd()) {
         Ok("in use".into())
     } else {
         Err("a write lease does not tell whether a file is open elsewhere".into())

@@ -313,7 +313,7 @@ impl Monitor {
 
     /// Tells a failure for want of descriptors in this process from one in the tracee's: the program has not reached its own
     /// limit (EMFILE), so it gets ENFILE, and the user is notified once.
-    pub(crate) fn judge_shortage<T>(
+    pub(crate) fn report_shortage<T>(
         &self,
         outcome: goanna_vfs::Result<T>,
     ) -> goanna_vfs::Result<T> {

@@ -63,7 +63,7 @@ fn stop_ends_the_replay_at_the_first_difference_and_off_reports_none() {
 }
 
 #[test]
-fn a_replay_stops_where_it_is_told_to() {
+fn a_replay_stops_at_the_given_command() {
     let workload = workload();
     // Nothing but the directory is made before its number is reached.
     let until = (1..20).find(|number| {

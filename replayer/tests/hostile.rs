@@ -400,7 +400,7 @@ fn numbers_that_name_nothing_are_refused_or_fail() {
 }
 
 #[test]
-fn an_initial_file_without_room_is_refused_before_anything_is_made() {
+fn an_initial_file_that_exceeds_the_disk_is_refused_first() {
     let scene = Scene::new();
     let initial = vec![Initial {
         path: b"huge".to_vec(),

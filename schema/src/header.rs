@@ -57,7 +57,7 @@ pub struct Header {
     /// What the engine holds; `None` in a store of format 1.
     pub checkpoint: Option<Checkpoint>,
     /// The segments of the log that are in use, in ascending order.
-    pub segments: Vec<SegmentRoom>,
+    pub segments: Vec<SegmentSize>,
     /// Whether segments are kept when a checkpoint makes them superfluous.
     pub keep_log: bool,
     /// The transactions that kept segments have, in ascending order.
@@ -95,7 +95,7 @@ pub struct FileSum {
 
 /// A segment of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SegmentRoom {
+pub struct SegmentSize {
     /// Its number.
     pub number: u64,
     /// Bytes that its file has at least.
@@ -134,7 +134,7 @@ impl Header {
             for FileSum { name, len, sum } in files {
                 body += &format!("file {len} {sum:016x} {name}\n");
             }
-            for SegmentRoom { number, bytes } in &self.segments {
+            for SegmentSize { number, bytes } in &self.segments {
                 body += &format!("segment {number} {bytes}\n");
             }
             if self.keep_log {
@@ -295,9 +295,9 @@ fn parse_file(line: &str) -> Option<FileSum> {
     })
 }
 
-fn parse_segment(line: &str) -> Option<SegmentRoom> {
+fn parse_segment(line: &str) -> Option<SegmentSize> {
     let (number, bytes) = line.split_once(' ')?;
-    Some(SegmentRoom {
+    Some(SegmentSize {
         number: number.parse().ok()?,
         bytes: bytes.parse().ok()?,
     })

@@ -287,7 +287,7 @@ impl FoundFrame {
     }
 
     /// Bytes of the frame in its segment, with the zeros behind it; `None` on overflow.
-    pub fn room(&self) -> Option<u64> {
+    pub fn padded_len(&self) -> Option<u64> {
         let end = self
             .header
             .payload_len

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
-use amino_schema::header::{Checkpoint, FileSum, Header, Kept, SegmentRoom, claimed_format};
+use amino_schema::header::{Checkpoint, FileSum, Header, Kept, SegmentSize, claimed_format};
 use amino_schema::holdings::Holdings;
 use amino_schema::key::{self, ParsedKey};
 use amino_schema::log::{
@@ -266,7 +266,7 @@ proptest! {
             prop_assert_eq!(found.header.author.program(), b"a program");
             let expected: Vec<_> = given.into_iter().map(|(k, v)| (Bytes::from(k), v.map(Bytes::from))).collect();
             prop_assert_eq!(changes, expected);
-            at += found.room().unwrap() as usize;
+            at += found.padded_len().unwrap() as usize;
         }
         prop_assert_eq!(at, raw.len());
     }
@@ -330,7 +330,7 @@ fn a_segment_of_format_1_is_read() {
     assert_eq!((header.author.uid, header.author.pid), (1000, 4711));
     assert_eq!(header.author.program(), b"");
     assert!(!header.transaction && !header.others);
-    assert_eq!(found.room(), Some(frame.len() as u64));
+    assert_eq!(found.padded_len(), Some(frame.len() as u64));
     let given: Vec<_> = one()
         .into_iter()
         .map(|(k, v)| (Bytes::from(k), v.map(Bytes::from)))
@@ -406,7 +406,7 @@ fn headers_survive_and_any_flipped_bit_is_noticed() {
         engine: "fjall".to_owned(),
         store_id: *b"0123456789abcdef",
         checkpoint: Some(checkpoint),
-        segments: vec![SegmentRoom {
+        segments: vec![SegmentSize {
             number: 3,
             bytes: 65536,
         }],

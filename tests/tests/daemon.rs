@@ -95,7 +95,7 @@ fn readers_see_nothing_of_a_transaction_before_and_all_after() {
 }
 
 #[test]
-fn a_launcher_that_is_killed_takes_its_command_along_and_nobody_else() {
+fn a_killed_launcher_ends_its_own_command_only() {
     for place in everywhere() {
         let other = Held::new(
             &place,
@@ -155,7 +155,7 @@ fn an_owner_that_is_killed_loses_nothing_acknowledged() {
 }
 
 #[test]
-fn the_owner_stops_when_it_is_told_to() {
+fn the_owner_stops_on_request() {
     let place = Place::amino();
     let daemon = |words: &[&str]| {
         let mut command = place.native(binary("amino"));

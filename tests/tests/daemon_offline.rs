@@ -167,7 +167,7 @@ fn commands_say_the_same_with_and_without_an_owner() {
 }
 
 #[test]
-fn no_store_and_no_rights_are_told_alike() {
+fn a_missing_store_and_missing_rights_are_reported_as_without_an_owner() {
     let place = Place::amino();
     let held = Held::new(&place, "one", &[], "%GO%");
     let other = place.make_dir("other");
@@ -317,7 +317,7 @@ fn an_import_waits_for_locks() {
 }
 
 #[test]
-fn an_owner_that_dies_is_told() {
+fn the_death_of_the_owner_is_reported() {
     let place = Place::amino();
     let from = place.make_dir("from");
     fs::write(from.join("f"), "imported").unwrap();
@@ -466,7 +466,7 @@ fn info_knows_as_much_as_of_a_closed_store() {
 
 /// Owners come and go while commands look whether there is one.
 #[test]
-fn nobody_is_turned_away() {
+fn every_client_is_served() {
     for place in Place::stores() {
         amino(
             &place,

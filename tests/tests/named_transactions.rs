@@ -24,7 +24,7 @@ fn listing(place: &Place) -> String {
 }
 
 #[test]
-fn a_transaction_whose_shell_ends_is_told() {
+fn a_transaction_whose_shell_ends_is_reported() {
     for place in Place::stores() {
         let script = "id=$(amino txn begin || echo failed); echo x > f; amino txn commit || echo \"none: $?\"; test -e f";
         let ended = run(&place, &[], script).expect(0);
@@ -161,7 +161,7 @@ fn a_name_belongs_to_its_user() {
 }
 
 #[test]
-fn a_commit_waits_for_nobody_and_an_abort_stops_who_is_inside() {
+fn a_commit_never_waits_and_an_abort_cancels_participants() {
     for place in Place::stores() {
         let script = "
             mkfifo $HOSTDIR/ready $HOSTDIR/go; echo old > old; mkdir d
@@ -242,7 +242,7 @@ fn a_named_transaction_is_nested_in_the_one_around_it() {
 }
 
 #[test]
-fn lists_tell_programs_what_they_tell_people() {
+fn lists_have_the_same_content_as_text_and_as_json() {
     let place = Place::amino();
     let script = "
         amino txn begin --name n --expire 1000 > id; amino txn run --in n -- sh -c 'echo x > f; amino txn list --json; echo'

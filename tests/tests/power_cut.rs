@@ -39,7 +39,7 @@ fn campaign(engine: Engine) {
                 seed: seed + turn as u64,
             };
             eprintln!("{setting:?}: {cuts} cuts");
-            Workload::record(setting, operations).judge(cuts);
+            Workload::record(setting, operations).check_cuts(cuts);
         }
     }
 }
@@ -70,6 +70,6 @@ fn what_is_acknowledged_is_on_the_disk() {
             seed,
         };
         let operations = if is_long() { 300 } else { 40 };
-        Workload::record(setting, operations).judge_acknowledged();
+        Workload::record(setting, operations).check_acknowledged();
     }
 }

@@ -284,7 +284,7 @@ os._exit(int(os.environ["STATUS"]))
 }
 
 #[test]
-fn threads_of_a_session_share_it_and_never_hear_of_its_end() {
+fn threads_of_a_session_share_it_and_are_not_affected_by_its_end() {
     const PROGRAM: &str = r#"
 import threading
 def work(n):

@@ -449,7 +449,7 @@ fn a_run_inside_a_run_says_why_not_or_works() {
 }
 
 #[test]
-fn goanna_check_and_syscalls_tell_the_truth() {
+fn goanna_check_and_syscalls_agree_with_the_machine() {
     let place = Place::pass();
     let goanna = || place.native(binary("goanna"));
     let check = finish(goanna().args(["check", "--json"])).expect(0);

@@ -64,7 +64,7 @@ fn counts_are_neither_lost_nor_doubled() {
 }
 
 #[test]
-fn those_who_are_killed_leave_all_or_nothing() {
+fn killed_processes_leave_all_or_nothing() {
     for place in stores() {
         check(&place, "txn_count", &["6", "0", &times(60, 2000)]);
     }

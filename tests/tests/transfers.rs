@@ -168,7 +168,7 @@ fn content(site: &Site<'_>, path: &'static str) -> Vec<u8> {
 }
 
 /// Each transfer that was committed took effect once, and nothing else did.
-fn check_books(fs: &AminoFs, done: &[Vec<&'static str>]) {
+fn check_balances(fs: &AminoFs, done: &[Vec<&'static str>]) {
     let site = Site::open(fs, "bank");
     let balances = BALANCES.map(|path| u32::from(content(&site, path)[0]));
     assert_eq!(balances.iter().sum::<u32>(), TOTAL, "{balances:?}");
@@ -215,13 +215,13 @@ fn no_transaction_of_sixteen_threads_is_lost_or_doubled() {
     std::thread::spawn(move || {
         let fs = open(&path);
         let (done, conflicts) = transfers(&fs, each);
-        check_books(&fs, &done);
+        check_balances(&fs, &done);
         fs.close().unwrap();
         drop(fs);
         let report = amino_fs::fsck::fsck(&path, &mut |_| {}).unwrap();
         assert!(report.is_clean(), "{:#?}", report.findings);
         let fs = open(&path);
-        check_books(&fs, &done);
+        check_balances(&fs, &done);
         fs.close().unwrap();
         tell.send((done, conflicts)).unwrap();
     });

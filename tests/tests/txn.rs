@@ -415,7 +415,7 @@ fn explicit_transactions_nest_in_the_runs() {
 }
 
 #[test]
-fn what_nobody_has_open_takes_no_descriptor_of_the_monitor() {
+fn unused_files_take_no_descriptor_of_the_monitor() {
     let place = Place::amino();
     let count = "pid=$PPID; for i in $(seq 3000); do echo $i > f$i; done; sleep 1.2; ls /proc/$pid/fd | wc -l; \
         cat f2999; for i in $(seq 3000); do echo more >> f$i; done";
@@ -516,7 +516,7 @@ fn a_second_store_leaves_the_transaction_with_the_first() {
 /// Regression: the list had directories that were only read, calls that failed, and relative names. It lacked changes that the
 /// monitor made on the host itself, and these were not refused.
 #[test]
-fn changes_outside_of_the_store_are_told_or_refused() {
+fn changes_outside_of_the_store_are_reported_or_refused() {
     for intercept in [Intercept::Notify, Intercept::Ptrace] {
         let place = Place::new(Backend::Amino(Engine::Fjall), intercept, User::Own);
         let (host, further) = (place.make_dir("host"), place.make_dir("further"));

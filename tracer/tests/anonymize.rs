@@ -310,7 +310,7 @@ fn no_original_name_uid_or_component_is_left_in_the_bytes() {
 }
 
 #[test]
-fn who_has_the_keys_gets_the_original_back() {
+fn the_keys_restore_the_original() {
     let place = Place::new();
     for (number, keep_extensions) in [(0, false), (1, true)] {
         let how = Anonymize {

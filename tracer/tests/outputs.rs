@@ -199,7 +199,7 @@ impl Output for Full {
 }
 
 #[test]
-fn a_disk_that_is_full_for_a_while_leaves_a_gap_that_the_trace_tells() {
+fn a_disk_that_is_full_for_a_while_leaves_a_gap_that_the_trace_reports() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace");
     let events = Workload::postmark(1, 30, 0);

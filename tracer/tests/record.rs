@@ -313,7 +313,7 @@ fn errors_of_a_configuration_file_name_the_line_and_what_is_known() {
 }
 
 #[test]
-fn verbose_tells_what_was_written_and_quiet_leaves_notes_out() {
+fn verbose_reports_what_was_written_and_quiet_leaves_notes_out() {
     let directory = tempfile::tempdir().unwrap();
     let errors = |args: &[&str]| {
         let output = goanna_trace(directory.path(), args);

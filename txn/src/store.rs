@@ -205,7 +205,7 @@ impl Store {
 
     /// Bytes of the host's disk that are free; 0 where that cannot be found out.
     pub fn available_bytes(&self) -> u64 {
-        let disk = self.shared.room.disk();
+        let disk = self.shared.disk_space.disk();
         disk.map_or(0, |disk| disk.available)
     }
 
@@ -348,8 +348,8 @@ fn start(
     options: Options,
     created: bool,
 ) -> Result<Shared, Error> {
-    let room = DiskSpace::new(path);
-    let (engine, origin) = open_engine(path, &options, &room, &header)?;
+    let disk_space = DiskSpace::new(path);
+    let (engine, origin) = open_engine(path, &options, &disk_space, &header)?;
     let upgrade = !created && header.checkpoint.is_none() && engine.is_persistent();
     let file = Arc::new(HeaderFile::new(path, header));
     if created {
@@ -364,7 +364,7 @@ fn start(
     }
     let mut catch_up = CatchUp {
         engine: &engine,
-        room: &room,
+        disk_space: &disk_space,
         behind: Changes::new(),
     };
     let applied = engine.applied_seq();
@@ -379,7 +379,7 @@ fn start(
     let (seq, replayed) = (recovered.seq, recovered.replayed);
     let leftover = !recovered.segments.is_empty();
     // On a small disk a whole step would be much of it.
-    let step_max = room.disk().map_or(u64::MAX, |disk| disk.total / 64);
+    let step_max = disk_space.disk().map_or(u64::MAX, |disk| disk.total / 64);
     let log = Log::new(
         path,
         file.clone(),
@@ -395,7 +395,7 @@ fn start(
             // So that the engine keeps what was counted now.
             engine.apply(&Changes::new(), seq)?;
         }
-        if !first_checkpoint(&engine, &log, &room)? {
+        if !first_checkpoint(&engine, &log, &disk_space)? {
             log.freeze();
         }
     }
@@ -404,7 +404,7 @@ fn start(
         created,
         engine,
         log,
-        room,
+        disk_space,
         layers: Layers::behind(behind, seq),
         seq,
         replayed,
@@ -413,7 +413,7 @@ fn start(
 }
 
 /// Brings the engine to the disk and releases the log; false when the disk is too full for it.
-fn first_checkpoint(engine: &Counted, log: &Log, room: &DiskSpace) -> Result<bool, Error> {
+fn first_checkpoint(engine: &Counted, log: &Log, disk_space: &DiskSpace) -> Result<bool, Error> {
     for _ in 0..2 {
         let done = engine.checkpoint(false, &mut |checkpoint| {
             log.release_segments(true, Some(checkpoint))
@@ -423,7 +423,7 @@ fn first_checkpoint(engine: &Counted, log: &Log, room: &DiskSpace) -> Result<boo
             Err(error) if error.is_no_space() => engine.reopen()?,
             Err(error) => return Err(error),
         }
-        if !room.release_ballast() {
+        if !disk_space.release_ballast() {
             break;
         }
     }
@@ -464,13 +464,13 @@ fn check_engine(
 fn open_engine(
     path: &Path,
     options: &Options,
-    room: &DiskSpace,
+    disk_space: &DiskSpace,
     header: &Header,
 ) -> Result<(Counted, Origin), Error> {
     let dir = path.join(dir::ENGINE);
     let files = header.checkpoint.as_ref().map(|at| &at.files[..]);
     match Counted::open(options.engine, &dir, files) {
-        Err(error) if error.is_no_space() && room.release_ballast() => {
+        Err(error) if error.is_no_space() && disk_space.release_ballast() => {
             Counted::open(options.engine, &dir, files)
         }
         other => other,
@@ -480,7 +480,7 @@ fn open_engine(
 /// Brings the engine up to the log's end as far as there is room on the disk.
 struct CatchUp<'a> {
     engine: &'a Counted,
-    room: &'a DiskSpace,
+    disk_space: &'a DiskSpace,
     /// What there was no room for, and what came after it.
     behind: Changes,
 }
@@ -492,7 +492,7 @@ impl CatchUp<'_> {
         if self.behind.is_empty() {
             result = self.engine.apply(changes, seq);
             if full(&result) {
-                let more = self.room.release_ballast();
+                let more = self.disk_space.release_ballast();
                 self.engine.reopen()?;
                 if more {
                     result = self.engine.apply(changes, seq);

@@ -135,7 +135,7 @@ fn a_log_that_is_cut_or_missing_is_damage() {
 
 /// What was acknowledged is not taken for a torn tail: the note beside the log says that it was on disk.
 #[test]
-fn damage_of_the_last_acknowledged_record_is_told() {
+fn damage_of_the_last_acknowledged_record_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = crashed(dir.path());
     let segment = segment(&path);
@@ -188,7 +188,7 @@ fn a_flipped_bit_in_a_last_record_not_known_to_be_synced_loses_that_record_only(
 
 /// Later records say that this one had been on disk, so this is no torn tail.
 #[test]
-fn damage_before_the_tail_is_told_with_its_place() {
+fn damage_before_the_tail_is_reported_with_its_position() {
     let dir = tempfile::tempdir().unwrap();
     let path = crashed(dir.path());
     let segment = segment(&path);

@@ -60,7 +60,7 @@ fn frames(path: &Path) -> (SegmentHeader, Vec<(FrameHeader, Vec<u8>)>) {
         let payload = raw[start..start + frame.header.payload_len as usize].to_vec();
         assert!(frame.matches(&payload));
         found.push((frame.header, payload));
-        at += frame.room().unwrap() as usize;
+        at += frame.padded_len().unwrap() as usize;
     }
     (segment, found)
 }
@@ -120,7 +120,7 @@ fn each_transaction_has_a_frame_with_its_author_and_time() {
 }
 
 #[test]
-fn transactions_that_nobody_waits_for_are_logged_in_order() {
+fn transactions_without_a_waiting_caller_are_logged_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let store = Store::open(&path, options(EngineKind::Fjall)).unwrap();

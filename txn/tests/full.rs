@@ -60,7 +60,7 @@ fn reopen(path: &Path, engine: EngineKind, model: &Model) -> Store {
 }
 
 #[test]
-fn what_is_accepted_on_a_filling_disk_is_kept_and_removals_make_room() {
+fn what_is_accepted_on_a_filling_disk_is_kept_and_removals_free_space() {
     for engine in PERSISTENT {
         let Some(disk) = SmallDisk::mount(160) else {
             return;

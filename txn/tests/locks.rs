@@ -89,7 +89,7 @@ fn modes_of_one_owner_add_up() {
 }
 
 #[test]
-fn resources_are_told_apart() {
+fn resources_are_distinguished() {
     let locks = Locks::default();
     let (one, other) = (locks.begin(None), locks.begin(None));
     take(&locks, one, &Resource::Inode(7), Exclusive);
@@ -357,7 +357,7 @@ fn three_in_a_circle() {
 }
 
 #[test]
-fn two_who_want_to_change_what_both_read() {
+fn two_owners_that_want_to_change_what_both_read() {
     let locks = Locks::default();
     let (a, b) = (locks.begin(None), locks.begin(None));
     take(&locks, a, &A, Shared);

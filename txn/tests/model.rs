@@ -134,7 +134,7 @@ fn a_reader_sees_whole_submissions_only() {
 }
 
 #[test]
-fn a_scan_stops_when_told_and_may_submit() {
+fn a_scan_stops_on_request_and_may_submit() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("s"), |_| {});
     // More than the chunks in which a scan takes the overlay.
@@ -165,7 +165,7 @@ fn a_scan_stops_when_told_and_may_submit() {
 }
 
 #[test]
-fn those_who_sync_together_share_the_disk() {
+fn callers_that_sync_together_share_one_sync() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("s"), |_| {});
     let (threads, rounds) = (8u8, 50u8);

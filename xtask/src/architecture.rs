@@ -139,23 +139,50 @@ fn named_paths(page: &str) -> Vec<&str> {
         .collect()
 }
 
-#[test]
-fn files_that_pages_name_exist() {
+/// The pages in `docs/`, and [`PAGES`].
+fn pages() -> Vec<PathBuf> {
     let docs = fs::read_dir(workspace().join("docs")).unwrap();
     let docs = docs.map(|entry| entry.unwrap().path());
     let pages = PAGES.map(|page| workspace().join(page));
-    let pages = docs.chain(pages).filter(|page| page.extension().is_some());
+    let is_text = |page: &PathBuf| page.extension().is_some() && page.exists();
+    docs.chain(pages).filter(is_text).collect()
+}
+
+/// The pages that have paths which do not exist, with these paths. `paths` finds the paths in a page's text, and joins them to
+/// the page's directory or to the workspace.
+fn missing(paths: impl Fn(&str, &Path) -> Vec<PathBuf>) -> Vec<String> {
     let mut missing = Vec::new();
-    for page in pages.filter(|page| page.exists()) {
+    for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
-        let absent = named_paths(&text).into_iter().filter(|path| {
-            // With the line or item that some pages add.
-            let path = path.split(':').next().unwrap_or_default();
-            !workspace().join(path).exists()
-        });
-        let page: PathBuf = page.strip_prefix(workspace()).unwrap().into();
-        missing.extend(absent.map(|path| format!("{}: {path}", page.display())));
+        let absent = paths(&text, page.parent().unwrap()).into_iter();
+        let absent = absent.filter(|path| !path.exists());
+        missing.extend(absent.map(|path| format!("{}: {}", page.display(), path.display())));
     }
+    missing
+}
+
+#[test]
+fn files_that_pages_name_exist() {
+    let missing = missing(|text, _| {
+        let named = named_paths(text).into_iter();
+        // Without the line or item that some pages add.
+        let paths = named.map(|path| path.split(':').next().unwrap_or_default());
+        paths.map(|path| workspace().join(path)).collect()
+    });
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn links_of_pages_lead_to_files() {
+    let missing = missing(|text, directory| {
+        let links = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split_once(')'));
+        let paths = links.map(|(target, _)| target.split('#').next().unwrap_or_default());
+        let local = paths.filter(|path| !path.is_empty() && !path.contains("://"));
+        local.map(|path| directory.join(path)).collect()
+    });
     assert!(missing.is_empty(), "{missing:#?}");
 }
 

@@ -187,7 +187,7 @@ impl Step {
         let typed = typed(command);
         eprintln!("    {typed}");
         let status = command.status().map_err(|source| self.io(&typed, source))?;
-        self.judge(typed, status)
+        self.outcome(typed, status)
     }
 
     /// Runs test runners: every line they print is copied to stdout, and their closing lines are counted.
@@ -213,10 +213,10 @@ impl Step {
                 "    a process that a test has started still runs, and holds the output open"
             );
         }
-        self.judge(typed, status)
+        self.outcome(typed, status)
     }
 
-    fn judge(self, command: String, status: ExitStatus) -> Result<(), Error> {
+    fn outcome(self, command: String, status: ExitStatus) -> Result<(), Error> {
         if status.success() {
             return Ok(());
         }

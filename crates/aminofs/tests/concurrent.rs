@@ -349,7 +349,7 @@ fn msync_compares_the_pages_of_its_range_only() {
 }
 
 #[test]
-fn contents_nobody_uses_are_bounded() {
+fn unused_contents_are_bounded() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let few = Options {

@@ -139,7 +139,7 @@ fn unlink_and_truncate_work(engine: EngineKind) {
 /// What an operation needs may be taken by what was removed or is in the log still. It failed at once, and only the next
 /// one waited until the store had cleaned up.
 #[test]
-fn a_large_write_waits_for_the_room_that_a_checkpoint_makes() {
+fn a_large_write_waits_for_the_space_that_a_checkpoint_frees() {
     for engine in ENGINES {
         let Some(disk) = SmallDisk::mount(448) else {
             return;

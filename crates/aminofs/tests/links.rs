@@ -211,7 +211,7 @@ fn a_file_that_lives_shortly_never_reaches_the_store() {
 }
 
 #[test]
-fn a_replaced_file_stays_readable_for_who_has_found_it() {
+fn a_replaced_file_stays_readable_for_a_caller_that_has_found_it() {
     let (dir, fs) = fresh();
     let user = caller();
     write_file(&fs, "f", &[1; 30_000]).unwrap();

@@ -174,7 +174,7 @@ fn fallocate_modes() {
 
 /// As on ext4, where they share a block of 4 KiB.
 #[test]
-fn attributes_have_room_for_a_block() {
+fn attributes_take_up_to_a_block() {
     let (_dir, fs) = fresh();
     write_file(&fs, "f", b"x").unwrap();
     let node = walk(&fs, "f").unwrap();

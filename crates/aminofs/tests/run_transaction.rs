@@ -430,7 +430,7 @@ fn what_does_not_fit_is_refused_and_temporary_files_give_back() {
 }
 
 #[test]
-fn a_commit_without_room_for_it_leaves_nothing() {
+fn a_commit_without_space_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let little = amino_fs::Options {
         log_limit_bytes: 36 << 20,
@@ -485,7 +485,7 @@ fn others_wait_for_what_it_has_read_and_may_read_everything() {
 }
 
 #[test]
-fn programs_and_large_files_are_judged_by_its_own_content() {
+fn programs_and_large_files_are_checked_by_its_own_content() {
     let dir = tempfile::tempdir().unwrap();
     let large = amino_fs::Options {
         large_file_bytes: 1 << 20,

@@ -14,7 +14,7 @@ use goanna_vfs::{
 };
 
 #[test]
-fn nobody_else_sees_a_transaction_until_it_commits() {
+fn other_callers_see_a_transaction_only_after_its_commit() {
     let dir = tempfile::tempdir().unwrap();
     let fs = open(dir.path());
     let (mut inside, outside) = (User::new(&fs, 1), User::new(&fs, 2));
@@ -145,7 +145,7 @@ fn what_is_written_through_a_mapping_of_a_new_file_is_committed() {
 }
 
 #[test]
-fn who_wants_to_change_the_same_waits() {
+fn a_second_change_of_the_same_file_waits() {
     let dir = tempfile::tempdir().unwrap();
     let fs = open(dir.path());
     let (mut inside, outside) = (User::new(&fs, 1), User::new(&fs, 2));
@@ -169,7 +169,7 @@ fn who_wants_to_change_the_same_waits() {
 /// Size, links and times of a directory are what was committed in that moment, with the transaction's own changes; the rest is
 /// locked.
 #[test]
-fn a_look_at_a_directory_stops_nobody_from_adding_entries() {
+fn a_stat_of_a_directory_does_not_block_new_entries() {
     let dir = tempfile::tempdir().unwrap();
     let fs = open(dir.path());
     let (mut inside, mut other) = (User::new(&fs, 1), User::new(&fs, 2));
@@ -323,7 +323,7 @@ fn a_transaction_that_is_too_large_fails_with_enospc_and_can_be_aborted() {
 }
 
 #[test]
-fn a_commit_without_room_in_the_log_is_reported_and_aborts() {
+fn a_commit_without_space_in_the_log_is_reported_and_aborts() {
     let dir = tempfile::tempdir().unwrap();
     let mut options = options(EngineKind::Fjall);
     options.log_limit_bytes = 64 << 20;

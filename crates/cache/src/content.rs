@@ -56,7 +56,7 @@ impl ChangedPages {
     }
 }
 
-/// The object's methods, too.
+/// The methods of the object are available on the content.
 impl<const PAGE: u64> Deref for Content<PAGE> {
     type Target = CacheObject;
 
@@ -108,17 +108,17 @@ impl<const PAGE: u64> Content<PAGE> {
         self.is_mapped
     }
 
-    /// A program maps the content shared. Whether it is the first one.
+    /// Records that a program maps the content shared. Returns whether it is the first one.
     pub fn map_shared(&mut self) -> bool {
         !std::mem::replace(&mut self.is_mapped, true)
     }
 
-    /// No program holds the object any more, nor a mapping of it.
+    /// Records that no program holds the object or a mapping of it any more.
     pub fn release(&mut self) {
         (self.in_use, self.is_mapped) = (false, false);
     }
 
-    /// Finds out whether programs hold the object, of a content that takes the place of another one. Whether they do.
+    /// For a content that replaces another one: determines and returns whether programs hold the object.
     pub fn refresh_use(&mut self) -> bool {
         self.in_use = !self.object.is_unused();
         self.in_use

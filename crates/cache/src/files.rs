@@ -17,8 +17,8 @@ use goanna_vfs::{CachedContent, Errno, FileKind, Node, Opened};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::Result;
+use crate::handles::OpenHandles;
 use crate::object::{CacheObject, write_all_at};
-use crate::witnesses::OpenWitnesses;
 
 /// Size limit in bytes below which read and write are quicker than a copy by the kernel.
 const SMALL: u64 = 64 << 10;
@@ -58,7 +58,7 @@ pub trait FileSource: Send + Sync + 'static {
     }
 }
 
-/// What a cache may keep.
+/// The limits of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Files of more bytes than this are kept in a host file, not in memory.
@@ -110,8 +110,8 @@ struct State<K> {
     bytes: u64,
     /// Counts opens.
     clock: u64,
-    witnesses: OpenWitnesses,
-    /// What the last eviction left. Another one is worth while when there is a quarter more.
+    handles: OpenHandles,
+    /// The size after the last eviction. The next one starts when it has grown by a quarter.
     left: Usage,
 }
 
@@ -127,7 +127,7 @@ impl<S: FileSource> FileCache<S> {
             slots: HashMap::new(),
             bytes: 0,
             clock: 0,
-            witnesses: OpenWitnesses::default(),
+            handles: OpenHandles::default(),
             left: Usage::default(),
         };
         Self {
@@ -175,7 +175,7 @@ impl<S: FileSource> FileCache<S> {
             let filled = self.fill(file)?;
             let mut state = self.state.lock();
             state.bytes += filled.bytes;
-            state.witnesses.add(filled.object.witness());
+            state.handles.add(filled.object.handle());
             *object = Some(filled);
             state.keep_within(self.limits);
         }
@@ -188,13 +188,13 @@ impl<S: FileSource> FileCache<S> {
     fn wait_for_descriptors(&self) {
         let mut state = self.state.lock();
         for _ in 0..50 {
-            if !state.witnesses.are_too_many() {
+            if !state.handles.are_too_many() {
                 return;
             }
             state.evict(Usage::default());
             MutexGuard::unlocked(&mut state, || std::thread::sleep(Duration::from_millis(20)));
         }
-        state.witnesses.accept_all();
+        state.handles.accept_all();
     }
 
     fn fill(&self, file: &Node) -> Result<Filled> {
@@ -223,7 +223,7 @@ impl<S: FileSource> FileCache<S> {
             let len = self.source.read_at(file, data, &mut piece)?;
             let bytes = piece.get(..len).unwrap_or_default();
             if bytes.is_empty() {
-                // The file is shorter than its source said.
+                // The file is shorter than the source reported.
                 return Err(Errno::EIO);
             }
             write_all_at(writer, data, bytes)?;

@@ -58,9 +58,9 @@
 //! descriptors of one object: the first fills it, and the others wait for that. Threads that open different files do not
 //! wait for each other.
 //!
-//! An open races with the last close. The monitor finds by the object's witness that no program holds the object, and
-//! calls [`goanna_vfs::CachedContent::released`]. A thread that drops an object asks the witness again, under the lock that opens take to make
-//! their descriptions, so that no program gets a descriptor of an object that is being dropped.
+//! An open races with the last close. The monitor determines by the object's handle that no program holds the object, and
+//! calls [`goanna_vfs::CachedContent::released`]. A thread that drops an object checks the handle again, under the lock that opens take to
+//! make their descriptions, so that no program gets a descriptor of an object that is being dropped.
 //!
 //! # Lock order
 //!
@@ -71,16 +71,16 @@
 //! a file of the same cache.
 //!
 //! A [`CacheObject`], a [`Content`] and an [`IdleList`] have no locks. The back end keeps a content under the lock of the
-//! file's state, and holds that lock over the question whether the object is unused and what follows from the answer. Copying
-//! and comparing content may take long; no method calls back into the back end but with the closures it was given.
+//! file's state, and holds that lock while it checks whether the object is unused and acts on the result. Copying
+//! and comparing content may take long; methods call the back end only through the closures they were given.
 
 mod content;
 mod files;
+mod handles;
 mod idle;
 mod object;
 mod range_set;
 mod transfer;
-mod witnesses;
 
 pub use content::{ChangedPages, Content};
 pub use files::{FileCache, FileSource, Limits};
@@ -89,5 +89,5 @@ pub use object::{CacheObject, write_all_at};
 pub use range_set::RangeSet;
 pub use transfer::Transfer;
 
-/// The result of everything here: nothing of the cache meets the lock of a transaction.
+/// The result of the cache's functions, which never meet the lock of a transaction.
 pub type Result<T> = std::result::Result<T, goanna_vfs::Errno>;

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use goanna_sys::witness::Witness;
+use goanna_sys::object_handle::ObjectHandle;
 use goanna_sys::{memfile, stat};
 use goanna_vfs::{Errno, Native, Opened};
 
@@ -32,7 +32,7 @@ const KEPT_FLAGS: i32 = libc::O_ACCMODE
 /// the object.
 #[derive(Debug)]
 pub struct CacheObject {
-    witness: Arc<Witness>,
+    handle: Arc<ObjectHandle>,
     on_disk: bool,
 }
 
@@ -74,18 +74,18 @@ impl CacheObject {
     }
 
     fn of(first: BorrowedFd<'_>, on_disk: bool) -> Result<Self> {
-        let witness = Witness::new(memfile::reopen(first, libc::O_RDONLY)?)?;
-        Ok(Self::from_witness(Arc::new(witness), on_disk))
+        let handle = ObjectHandle::new(memfile::reopen(first, libc::O_RDONLY)?)?;
+        Ok(Self::from_handle(Arc::new(handle), on_disk))
     }
 
-    /// The object that `witness` holds: a host file when `on_disk`, else memory.
-    pub fn from_witness(witness: Arc<Witness>, on_disk: bool) -> Self {
-        Self { witness, on_disk }
+    /// The object that `handle` holds: a host file when `on_disk`, else memory.
+    pub fn from_handle(handle: Arc<ObjectHandle>, on_disk: bool) -> Self {
+        Self { handle, on_disk }
     }
 
-    /// The cache's own hold on the object.
-    pub fn witness(&self) -> &Arc<Witness> {
-        &self.witness
+    /// The cache's own handle of the object.
+    pub fn handle(&self) -> &Arc<ObjectHandle> {
+        &self.handle
     }
 
     /// Whether the object is a host file, not memory.
@@ -96,9 +96,9 @@ impl CacheObject {
     /// A new open file description for a program that opened the file with `flags`.
     pub fn open(&self, flags: i32) -> Result<Opened> {
         Ok(Opened {
-            fd: self.witness.open(flags & KEPT_FLAGS)?,
+            fd: self.handle.open(flags & KEPT_FLAGS)?,
             native: Native::Reads {
-                witness: Arc::clone(&self.witness),
+                handle: Arc::clone(&self.handle),
             },
         })
     }
@@ -106,28 +106,28 @@ impl CacheObject {
     /// A descriptor to change the content with, to be closed at once. ETXTBSY while the file is executed, as on any file
     /// system.
     pub fn writer(&self) -> Result<OwnedFd> {
-        self.witness.open(libc::O_WRONLY)
+        self.handle.open(libc::O_WRONLY)
     }
 
     /// A descriptor to read the content with.
     pub fn reader(&self) -> Result<OwnedFd> {
-        self.witness.open(libc::O_RDONLY)
+        self.handle.open(libc::O_RDONLY)
     }
 
     /// Allocated units of 512 bytes.
     pub fn blocks(&self) -> Option<u64> {
-        let stat = self.witness.with(|fd| fstat(fd)).ok()?;
+        let stat = self.handle.with(|fd| fstat(fd)).ok()?;
         u64::try_from(stat.st_blocks).ok()
     }
 
     /// Fills `buf` from `offset`; short only at the end.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.witness.with(|fd| memfile::pread(fd, buf, offset))
+        self.handle.with(|fd| memfile::pread(fd, buf, offset))
     }
 
     /// Sets the object's size, which takes no descriptor.
     pub fn resize(&self, size: u64) -> Result<()> {
-        self.witness.resize(size)
+        self.handle.resize(size)
     }
 
     /// Makes `offset..offset+len` read as zeros, without changing the size.
@@ -150,7 +150,7 @@ impl CacheObject {
 
     /// The parts of the first `size` bytes that are no holes, as offsets and lengths, in order.
     pub fn data_segments(&self, size: u64) -> Result<Vec<(u64, u64)>> {
-        self.witness.with(|fd| memfile::data_segments(fd, 0, size))
+        self.handle.with(|fd| memfile::data_segments(fd, 0, size))
     }
 
     /// The first offset at or after `offset` where there may be data; `None` when only a hole follows.
@@ -158,7 +158,7 @@ impl CacheObject {
         let Ok(at) = i64::try_from(offset) else {
             return Ok(None);
         };
-        match self.witness.with(|fd| lseek(fd, at, Whence::SeekData)) {
+        match self.handle.with(|fd| lseek(fd, at, Whence::SeekData)) {
             Ok(found) => Ok(u64::try_from(found).ok()),
             Err(Errno::ENXIO) => Ok(None),
             // A host file system without holes: everything is data.
@@ -170,25 +170,25 @@ impl CacheObject {
     /// Whether `fd` is a descriptor of this object.
     pub fn is_object_of(&self, fd: impl AsFd) -> Result<bool> {
         let (dev, ino, _) = stat::identity(fd.as_fd())?;
-        Ok((dev, ino) == self.witness.identity())
+        Ok((dev, ino) == self.handle.identity())
     }
 
     /// Whether no program has an open file description or a mapping of the object.
     pub fn is_unused(&self) -> bool {
-        self.witness.sole_opener()
+        self.handle.sole_opener()
     }
 
     /// Whether a program has the object open for writing.
     pub fn is_open_for_writing(&self) -> bool {
-        self.witness.open_for_write_elsewhere()
+        self.handle.open_for_write_elsewhere()
     }
 
-    /// Gives the memory of an unused object back now: the monitor may hold its witness for a while.
+    /// Gives the memory of an unused object back now: the monitor may hold its handle for a while.
     pub fn free(self) {
         if !self.on_disk
-            && let Ok(writer) = self.witness.open(libc::O_RDWR)
+            && let Ok(writer) = self.handle.open(libc::O_RDWR)
         {
-            // If this fails, the last holder of the witness gives the memory back.
+            // If this fails, the last holder of the handle gives the memory back.
             let _ = memfile::set_len(writer.as_fd(), 0);
         }
     }

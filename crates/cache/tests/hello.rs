@@ -1,4 +1,4 @@
-//! docs/add-a-backend.md and its example keep their promises.
+//! The example of docs/add-a-backend.md works as described.
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
 #[path = "../examples/hello_fs.rs"]

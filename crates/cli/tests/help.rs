@@ -98,7 +98,7 @@ fn everything_is_documented() {
 }
 
 #[test]
-fn the_options_promised_are_there() {
+fn the_documented_options_exist() {
     let promised = [
         (
             "amino run",
@@ -256,7 +256,7 @@ fn wrong_command_lines_end_with_125() {
 }
 
 #[test]
-fn mount_files_are_told_by_line() {
+fn errors_in_mount_files_name_the_line() {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), "# ok\npass / /x ro\npass /\n").unwrap();
     let output = program("goanna")

@@ -263,7 +263,7 @@ fn files_are_printed() {
 }
 
 #[test]
-fn an_image_tells_about_itself() {
+fn the_properties_of_an_image_are_printed() {
     let fixture = images();
     let text = fixture.good(&["info", "j.iso"]);
     for line in [
@@ -306,7 +306,7 @@ fn an_image_tells_about_itself() {
 }
 
 #[test]
-fn sessions_boot_images_udf_and_compressed_files_are_told() {
+fn sessions_boot_images_udf_and_compressed_files_are_printed() {
     let fixture = Fixture::new();
     fixture.write("tree/boot/bios.img", vec![7; 4096]);
     fixture.write("tree/text", "first\n".repeat(50_000));

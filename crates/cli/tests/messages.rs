@@ -82,7 +82,7 @@ fn a_store_is_not_made_where_its_path_is_likely_mistyped() {
 }
 
 #[test]
-fn a_store_that_is_made_is_told() {
+fn a_new_store_is_reported() {
     let home = Home::new();
     fs::create_dir(home.path("src")).unwrap();
     let made = |name: &str| format!("amino: made a store in {}\n", home.path(name).display());

@@ -202,7 +202,7 @@ fn listings_look_as_expected() {
 }
 
 #[test]
-fn what_is_not_there_is_told_and_the_rest_is_done() {
+fn missing_operands_are_reported_and_the_others_processed() {
     let fixture = Fixture::new();
     fs::create_dir(fixture.path("source")).unwrap();
     fs::write(fixture.path("source/a"), "x").unwrap();

@@ -147,7 +147,7 @@ fn commands_act_on_the_calling_shell() {
 }
 
 #[test]
-fn what_is_not_possible_is_told_with_status_1() {
+fn impossible_operations_are_reported_with_status_1() {
     let fake = Fake::new();
     let cases = [
         (

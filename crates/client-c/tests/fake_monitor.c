@@ -1,7 +1,7 @@
 /*
  * A stand-in for the monitor, preloaded into programs under test: it answers the reserved call in the place of the kernel.
  *
- * Its state is the file $FAKE_STATE, shared by all processes; who has no stack of its own has its parent's. Every call is
+ * Its state is the file $FAKE_STATE, shared by all processes; a process without a stack of its own has its parent's. Every call is
  * appended to $FAKE_LOG as "OPERATION WHO [IDENTIFIER]", where WHO is self, parent or other. $FAKE_CONFLICTS is how many
  * transactions, from the first on, meet a conflict. $FAKE_FAIL is OPERATION:ERRNO, to fail each time.
  */

@@ -43,7 +43,7 @@ pub enum Error {
     /// `EBUSY` of a commit by name: processes participate in the transaction, or one nested in it is open. It stays open.
     #[error("processes take part in the transaction, or one nested in it is open")]
     InUse,
-    /// A text that is no name: see [`Name`](crate::Name).
+    /// A text that is not a valid name: see [`Name`](crate::Name).
     #[error(
         "a name has 1 to {NAME_MAX} letters, digits, dots, underscores and hyphens, and no hyphen first"
     )]
@@ -54,19 +54,19 @@ pub enum Error {
     /// `EIO` of commit: the disk failed. It was aborted.
     #[error("the disk failed at the commit; the transaction was aborted")]
     Io,
-    /// `EDEADLK`: to wait for a lock would have closed a circle. Trying again may help.
+    /// `EDEADLK`: waiting for a lock would be a deadlock. A retry may succeed.
     #[error("a lock would have been waited for in a circle")]
     Deadlock,
-    /// `ETIMEDOUT`: a lock was not to be had in time. Trying again may help.
+    /// `ETIMEDOUT`: a lock was not free in time. A retry may succeed.
     #[error("a lock was not to be had in time")]
     LockTimeout,
     /// An errno that no call is documented to fail with.
     #[error("{}", .0.desc())]
     Other(Errno),
-    /// A text that is no identifier: 32 lower-case hexadecimal digits.
+    /// A text that is not an identifier: 32 lower-case hexadecimal digits.
     #[error("a transaction's identifier has 32 hexadecimal digits in lower case")]
     BadId,
-    /// The monitor answered what this library does not understand.
+    /// The monitor's answer is not understood by this library.
     #[error("the monitor's answer is not understood: {0}")]
     BadAnswer(String),
     /// [`Transaction::commit`](crate::Transaction::commit) while a transaction that was begun inside is current. Nothing was
@@ -76,15 +76,15 @@ pub enum Error {
     /// The work failed, and then its transaction could not be aborted: it is still current.
     #[error("{work}; and the transaction could not be aborted: {why}")]
     NotAborted {
-        /// What the work failed with.
+        /// The error of the work.
         work: String,
-        /// What the abort failed with.
+        /// The error of the abort.
         why: Box<Error>,
     },
 }
 
 impl Error {
-    /// What `errno` means as the answer to `op`.
+    /// The error that `errno` means as the answer to `op`.
     pub(crate) fn of(op: Op, errno: Errno) -> Self {
         match errno {
             Errno::ENOSYS => Self::NotUnderAmino,
@@ -132,7 +132,7 @@ impl Error {
         }
     }
 
-    /// Whether locks of others were in the way, so that trying again may help.
+    /// Whether the call failed because of locks of other transactions, so that a retry may succeed.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Deadlock | Self::LockTimeout)
     }

@@ -1,5 +1,4 @@
-//! A monitor of one thread for unit tests, in the place of the call: stacks of transactions, scripted failures, and a record
-//! of what was asked.
+//! A fake monitor for unit tests of one thread: stacks of transactions, scripted failures, and a record of the calls.
 
 use std::cell::RefCell;
 

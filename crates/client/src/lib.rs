@@ -14,10 +14,10 @@
 //! # }
 //! ```
 //!
-//! [`Transaction`] is the guard below it, and the functions ([`begin`], [`commit`], ...) are the bare calls. Each call can
-//! be made for another process of the same run and the same user, too: [`Target::Process`].
+//! [`Transaction`] is a guard that aborts unless it is committed. The functions ([`begin`], [`commit`], ...) are the single
+//! calls. Each call can also act on another process of the same run and the same user: [`Target::Process`].
 //!
-//! A transaction with a [`Name`] is held by the run rather than by its participants.
+//! The run holds a transaction with a [`Name`], so that it stays open without participants.
 //!
 //! Outside of `amino run` every call fails with [`Error::NotUnderAmino`]. Nothing here starts threads or keeps state.
 

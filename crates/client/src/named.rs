@@ -24,7 +24,7 @@ impl Name {
         self.call(Target::Me, Op::CommitNamed)
     }
 
-    /// Aborts the transaction. What the processes that participate in it do afterwards on the store fails with ECANCELED.
+    /// Aborts the transaction. Later operations of its participants on the store fail with ECANCELED.
     /// [`Error::NotFound`].
     pub fn abort(&self) -> Result<(), Error> {
         self.call(Target::Me, Op::AbortNamed)
@@ -106,7 +106,7 @@ pub struct List {
 pub struct Listed {
     /// The name that the run holds it by.
     pub name: Option<Name>,
-    /// The one around it.
+    /// The transaction around it.
     pub parent: Option<Id>,
     /// After how many seconds it is aborted.
     pub expires_s: Option<u64>,
@@ -125,7 +125,7 @@ impl List {
         Ok(Self { raw, ..list })
     }
 
-    /// The monitor's own words: a JSON object.
+    /// The monitor's answer: a JSON object.
     pub fn raw(&self) -> &str {
         &self.raw
     }

@@ -35,14 +35,14 @@ pub struct Open {
 }
 
 impl Status {
-    /// Reads what the monitor wrote. [`Error::BadAnswer`] when it is something else.
+    /// Parses the monitor's answer. [`Error::BadAnswer`] when it has another form.
     pub(crate) fn parse(raw: String) -> Result<Self, Error> {
         let parsed = serde_json::from_str::<Self>(&raw);
         let status = parsed.map_err(|why| Error::BadAnswer(why.to_string()))?;
         Ok(Self { raw, ..status })
     }
 
-    /// The monitor's own words: a JSON object.
+    /// The monitor's answer: a JSON object.
     pub fn raw(&self) -> &str {
         &self.raw
     }

@@ -7,10 +7,10 @@ use goanna_sys::txncall::{ID_LEN, Op};
 use crate::fake::call_with;
 use crate::{Error, Id, Status};
 
-/// Room for a description at first; what is longer is asked for again.
+/// Size of the first buffer for a description, in bytes. For a longer one the call is repeated.
 const STATUS_BYTES: usize = 4096;
 
-/// Whose transactions a call is about.
+/// The thread or process on whose transactions a call acts.
 ///
 /// Every call fails with [`Error::NotUnderAmino`], [`Error::NoStore`], [`Error::NoProcess`] and [`Error::NotPermitted`] where
 /// they apply.
@@ -46,7 +46,7 @@ impl Target {
         Status::parse(self.call_for_text(Op::Status)?)
     }
 
-    /// Writes the description as far as `buf` reaches; its whole length in bytes.
+    /// Writes the description to `buf`, as much as fits, and returns its whole length in bytes.
     pub fn status_into(self, buf: &mut [u8]) -> Result<usize, Error> {
         self.call_into(Op::Status, buf)
     }
@@ -95,7 +95,7 @@ impl Target {
                 buf.truncate(len);
                 break;
             }
-            // Some more, as others may begin transactions until the next call.
+            // With a reserve: other processes may begin transactions before the next call.
             buf.resize(len.saturating_add(STATUS_BYTES), 0);
         }
         String::from_utf8(buf).map_err(|why| Error::BadAnswer(why.to_string()))

@@ -71,7 +71,7 @@ impl Transaction {
         from.is_some_and(|from| stack.iter().skip(from).any(|open| open.conflicts > 0))
     }
 
-    /// Aborts from the innermost on until this one is gone.
+    /// Aborts the innermost transactions, one after the other, up to this one.
     fn end(&self) -> Result<(), Error> {
         let stack = Target::Me.status()?.current;
         let from = stack.iter().position(|open| open.id == self.id);
@@ -92,8 +92,8 @@ impl Drop for Transaction {
     }
 }
 
-/// Does `work` in a transaction and commits. When `work` or the commit fails because of others' locks, the transaction is
-/// aborted and all is done again, up to `retries` times, after a short random pause. `work` that panics is aborted.
+/// Runs `work` in a transaction and commits. When `work` or the commit fails because of locks of other transactions, aborts
+/// and tries again, up to `retries` times, after a short random pause. Aborts when `work` panics.
 ///
 /// Errors: what `work` failed with; [`Error`] as of [`Target::begin`] and [`Transaction::commit`], in which case nothing is
 /// committed; [`Error::NotAborted`].
@@ -112,7 +112,7 @@ pub fn transaction<T, E: From<Error> + Display>(
             return Err(failure.error);
         }
         left -= 1;
-        // Two that met once meet again if both wait equally long.
+        // Random: two transactions that conflicted would conflict again after equal pauses.
         thread::sleep(Duration::from_millis(fastrand::u64(1..=pause_ms)));
         pause_ms = (pause_ms * 2).min(PAUSE_MAX_MS);
     }

@@ -1,4 +1,4 @@
-//! Outside of a monitor, where the tests run, every call says so.
+//! Without a monitor, as in these tests, every call fails with `NotUnderAmino`.
 
 #![allow(
     clippy::unwrap_used,

@@ -325,7 +325,7 @@ fn on_a_bad_sector() {
 
 /// Permission checks use them.
 #[test]
-fn who_may_open() {
+fn users_that_may_open_a_file() {
     let mut image = Image::new(40);
     let cases = [
         (&b"OWN"[..], 0xafef_u16, [true, false, true]),

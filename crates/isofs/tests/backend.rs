@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use goanna_isofs::{Iso, IsoFs, Options};
 use goanna_sys::memfile;
-use goanna_sys::witness::Witness;
+use goanna_sys::object_handle::ObjectHandle;
 use goanna_vfs::{Caller, Errno, FileSystem, Mount, MountFlags, Native, Node, Opened, Place, ops};
 use support::tools::{Work, bytes, genisoimage, open, xorriso};
 use support::{FREE, Image, Rec};
@@ -77,9 +77,9 @@ fn all_of(opened: &Opened) -> Vec<u8> {
     content
 }
 
-fn witness(opened: &Opened) -> &Arc<Witness> {
+fn handle(opened: &Opened) -> &Arc<ObjectHandle> {
     match &opened.native {
-        Native::Reads { witness } => witness,
+        Native::Reads { handle } => handle,
         Native::All => panic!("not the file itself"),
     }
 }
@@ -240,11 +240,11 @@ fn memory_is_given_back() {
     genisoimage("-R", &image, &work.tree);
     let cd = Mounted::new(open(&image, Options::default()));
     let held = cd.open("f0").unwrap();
-    let blocks = |opened: &Arc<Witness>| {
+    let blocks = |opened: &Arc<ObjectHandle>| {
         let file = File::from(opened.open(libc::O_RDONLY).unwrap());
         file.metadata().unwrap().blocks() * 512
     };
-    let mut witnesses = Vec::new();
+    let mut handles = Vec::new();
     for n in 1..FILES {
         let opened = cd.open(&format!("f{n}")).unwrap();
         let mut first = [0];
@@ -253,11 +253,11 @@ fn memory_is_given_back() {
             .unwrap();
         assert_eq!(usize::from(first[0]), n + 1);
         // The monitor keeps this longer than the program its descriptor.
-        witnesses.push(Arc::clone(witness(&opened)));
+        handles.push(Arc::clone(handle(&opened)));
     }
-    let kept: u64 = witnesses.iter().map(blocks).sum();
+    let kept: u64 = handles.iter().map(blocks).sum();
     assert!(kept <= 136 << 20, "{kept} bytes of {}", FILES * SIZE);
-    assert_eq!(blocks(witness(&held)), SIZE as u64);
+    assert_eq!(blocks(handle(&held)), SIZE as u64);
     assert_eq!(all_of(&held), vec![1; SIZE]);
     // What went is there again when it is asked for.
     assert_eq!(all_of(&cd.open("f1").unwrap()), vec![2; SIZE]);

@@ -158,7 +158,7 @@ fn the_umask_is_the_callers() {
 }
 
 #[test]
-fn the_host_judges_the_caller() {
+fn the_host_checks_the_caller() {
     let Some(nobody) = nobody() else {
         return;
     };
@@ -250,7 +250,7 @@ fn the_tree_may_move_but_what_leaves_it_has_no_way_up() {
 }
 
 #[test]
-fn removed_names_are_told_from_names_that_only_look_it() {
+fn removed_names_are_distinguished_from_names_with_their_suffix() {
     let dir = Dir::new();
     for name in ["gone", "two", "odd (deleted)"] {
         fs::write(dir.host(name), name).unwrap();

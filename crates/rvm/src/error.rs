@@ -1,7 +1,7 @@
 use goanna_sys::Errno;
 use thiserror::Error;
 
-/// What can go wrong. [`Error::errno`] gives the number that the C interface returns.
+/// An error of recoverable memory. [`Error::errno`] is the number that the C interface returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Error {
     /// The process does not run under `amino run`, so there are no file transactions.
@@ -10,13 +10,13 @@ pub enum Error {
     /// The monitor speaks another version of the transaction call.
     #[error("amino speaks version {0} of the transaction call")]
     Version(i64),
-    /// Linux before 6.7, which cannot tell which pages were written.
+    /// Linux before 6.7, which cannot report which pages were written.
     #[error("recoverable memory needs Linux 6.7 or newer")]
     OldKernel,
-    /// The file transaction could not begin, commit or abort. See each method for what became of memory.
+    /// The file transaction could not begin, commit or abort. Each method documents the effect on memory.
     #[error("the file transaction: {0}")]
     Files(Errno),
-    /// The kernel refused to map memory or to tell about it.
+    /// The kernel refused to map memory or to report its state.
     #[error("memory: {0}")]
     Memory(Errno),
     /// More than [`DEPTH_MAX`](crate::DEPTH_MAX) transactions within each other.
@@ -34,7 +34,7 @@ pub enum Error {
     /// Alignment beyond a page.
     #[error("alignment beyond a page")]
     Alignment,
-    /// The pointer to be freed is no allocated block of this heap.
+    /// The pointer to free is not an allocated block of this heap.
     #[error("not an allocated block")]
     NotAllocated,
     /// The heap's own data was overwritten, by a write beyond a block for instance.

@@ -6,7 +6,7 @@ use goanna_sys::region::{PAGE, Region};
 use crate::bins::{BITMAP_WORDS, COUNT, bin_of};
 use crate::{Error, RegionId, Rvm};
 
-/// An allocator over a region. All it knows is in the region, so allocating and freeing roll back as writes do.
+/// An allocator over a region. All its data are in the region, so allocating and freeing roll back as writes do.
 ///
 /// Blocks are adjacent. Each starts with its size and a bit that says whether it is in use, and the size of the block before, so
 /// that free neighbours become one. Free blocks are in lists by size. What is read from the region is checked before
@@ -156,8 +156,8 @@ impl<'a> Blocks<'a> {
         self.release(block)
     }
 
-    /// Whether the blocks before and after say the same of this one: content that looks like a header, such as one that was left
-    /// when free blocks became one, does not have that.
+    /// Whether the headers of the blocks before and after agree with this one. Content that only looks like a header, such as one
+    /// left over from merged free blocks, does not pass.
     fn neighbours_agree(&self, block: Block) -> bool {
         let after = block.end() == self.region.len()
             || self.read(block.end()).is_ok_and(|b| b.before == block.size);
@@ -315,7 +315,7 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// Writes a block's header, and tells the block behind it.
+    /// Writes a block's header, and records its size in the block after it.
     fn write(&mut self, block: Block) -> Result<(), Error> {
         let used = if block.used { USED } else { 0 };
         let raw = block.size as u64 | used;

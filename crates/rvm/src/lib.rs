@@ -1,6 +1,6 @@
 //! Recoverable memory (Amino 2.4): regions whose writes, allocation and deallocation roll back when a transaction aborts, so
-//! that a program's data structures stay consistent with its files. Nothing has to be logged or announced: the first
-//! write to a page makes the kernel copy it, and the copy is what is found, kept or dropped later.
+//! that a program's data structures stay consistent with its files. The program need not log or announce its writes: at the
+//! first write to a page the kernel copies it, and this crate later finds, keeps or drops the copies.
 //!
 //! ```
 //! use amino_rvm::{Error, NoFiles, Rvm};
@@ -25,20 +25,20 @@
 //! # Rules and limits
 //!
 //! - **Threads.** Any number may read and write the regions in the one transaction. During begin, commit, abort, map and unmap
-//!   nobody may write, nor be in a system call that does (an `O_DIRECT` or io_uring read still in progress). Rust's borrows
-//!   see to that for slices; users of pointers must do so themselves. A file transaction is its thread's: with [`AminoFiles`] the same
-//!   thread begins and ends, and what other threads do with files is no part of it.
-//! - **System calls** write into regions like anybody else: `read(2)`, a ptracer, a monitor.
+//!   no thread may write, nor be in a system call that does (an `O_DIRECT` or io_uring read still in progress). Rust's borrows
+//!   ensure that for slices; users of pointers must ensure it themselves. A file transaction belongs to a thread: with [`AminoFiles`] the
+//!   same thread begins and ends, and the file operations of other threads are not part of it.
+//! - **System calls** may write into regions, too: `read(2)`, a ptracer, a monitor.
 //! - **Memory.** A page that is read takes 4 KiB, one that is written 8 KiB until it was left alone for a transaction, and 4 KiB
 //!   more for each level around a nested transaction that changed it. Pages never touched take none. It is swappable.
 //! - **Size.** A region takes twice its length of address space, and must not exceed `ulimit -f`, since a memfd is behind it.
-//! - **Time.** Begin looks at each page of the regions that was lately in use, commit is free, abort drops all mapped pages.
+//! - **Time.** Begin examines each recently used page of the regions, commit is free, abort drops all mapped pages.
 //!   See docs/decisions/0012-recoverable-memory.md for figures.
 //! - **Depth.** [`DEPTH_MAX`] transactions within each other.
 //! - **fork.** A child has no recoverable memory: the mappings are not inherited, so that using them is a segmentation fault,
-//!   and each method answers [`Error::Forked`]. What a child needs is copied before. Programs that are executed, by
-//!   [`std::process::Command`] or `posix_spawn`, notice nothing.
-//! - **Rolled back** is memory in regions only: not pointers to it that are kept elsewhere.
+//!   and each method returns [`Error::Forked`]. Copy what a child needs before the fork. Programs that are executed, by
+//!   [`std::process::Command`] or `posix_spawn`, are not affected.
+//! - **Roll-back** covers memory in regions only: not pointers to it that are stored elsewhere.
 //! - **Not durable.** The memory ends with the process. Linux 6.7 or newer, x86-64.
 
 mod bins;

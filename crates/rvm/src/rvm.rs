@@ -8,7 +8,7 @@ use goanna_sys::region::{Page, Pages, Region};
 
 use crate::{Error, Files};
 
-/// How deep transactions can be nested: as deep as those of files.
+/// Maximum nesting depth of transactions: that of file transactions.
 pub const DEPTH_MAX: usize = goanna_sys::txncall::DEPTH_MAX;
 
 /// How often begin unmaps all pages, so that the ones it has to look at are those that are in use: 25 ns each, against some
@@ -26,18 +26,18 @@ pub struct RegionId(u64);
 pub struct Rvm {
     files: Box<dyn Files + Send>,
     pagemap: Pagemap,
-    /// Those in use. One that was unmapped in a transaction waits in its level.
+    /// The regions in use. A region that was unmapped in a transaction is kept in the transaction's level.
     regions: BTreeMap<RegionId, Region>,
     /// Open transactions, the outermost first.
     levels: Vec<Level>,
     ids_used: u64,
     process: u32,
     begins: u32,
-    /// Only to keep its room.
+    /// Kept only to reuse its memory.
     runs: Vec<Pages>,
 }
 
-/// What an abort of one transaction has to put back.
+/// What an abort of one transaction restores.
 #[derive(Default)]
 struct Level {
     /// Pages of the bases as they were at its begin, where nested begins have changed them since.
@@ -85,7 +85,7 @@ impl Rvm {
         }
         self.files.begin().map_err(Error::Files)?;
         if let Err(errno) = self.absorb() {
-            // That it failed has a cause to be reported already.
+            // The cause of the failure is reported already.
             let _ = self.files.abort();
             return Err(Error::Memory(errno));
         }
@@ -248,7 +248,7 @@ impl Rvm {
         Ok(())
     }
 
-    /// The current transaction becomes part of the one around it, or lasting.
+    /// Makes the current transaction part of the one around it, or final.
     fn merge(&mut self) {
         let Some(mut level) = self.levels.pop() else {
             return;
@@ -264,7 +264,7 @@ impl Rvm {
         }
     }
 
-    /// Memory becomes what it was at the begin of the current transaction. All regions are done, even after an error.
+    /// Restores memory to its content at the begin of the current transaction. Processes all regions, even after an error.
     fn roll_back(&mut self) -> Result<(), Errno> {
         let Some(mut level) = self.levels.pop() else {
             return Ok(());

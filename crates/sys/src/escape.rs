@@ -1,4 +1,4 @@
-//! Names, paths and messages as text that is safe on a terminal.
+//! Escapes names, paths and messages, so that they are safe on a terminal.
 
 use std::fmt::Write as _;
 use std::io;

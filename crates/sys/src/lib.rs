@@ -26,7 +26,7 @@ pub mod replay;
 pub mod stub;
 mod tracees;
 
-pub use files::{entries, memfile, socket, stat, withdraw, witness};
+pub use files::{entries, memfile, object_handle, socket, stat, withdraw};
 pub use intercept::{filter, inherited, launch, notify};
 pub use nix::errno::Errno;
 pub use process::{clock, cred, limits, pagemap, region, sched, secret};

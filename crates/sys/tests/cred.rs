@@ -1,4 +1,4 @@
-//! Acting as somebody else, and what /proc and pidfds say of tasks.
+//! Credentials of other users, and the state of tasks by /proc and pidfds.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -93,8 +93,8 @@ fn reports_why_execve_failed() {
 }
 
 #[test]
-fn tells_why_a_filter_is_refused() {
-    everyone("tells_why_a_filter_is_refused", || {
+fn reports_why_a_filter_is_refused() {
+    everyone("reports_why_a_filter_is_refused", || {
         let mut bad = program(c"/bin/true");
         bad.filter = vec![Insn::stmt(0xffff, 0)];
         assert_eq!(launch(&bad).unwrap_err(), LaunchError::FilterInvalid);

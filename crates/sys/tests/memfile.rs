@@ -1,4 +1,4 @@
-//! Memfds: identity, reopening, holes, and what leases say about who else has one open.
+//! Memfds: identity, reopening, holes, and leases that show whether another process has one open.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -5,7 +5,7 @@
 //! was intercepted: [`decode`] reads a program's memory by the trait [`Memory`], [`DecodedCall::name`] asks for paths by the trait
 //! [`Names`].
 //!
-//! To read on: `signature.rs` says what a call is, `table/rows.rs` lists them, `decode/` turns registers into [`Value`]s.
+//! Read next: `signature.rs` defines a call, `table/rows.rs` lists all calls, `decode/` turns registers into [`Value`]s.
 
 mod decode;
 mod named;

@@ -1,4 +1,4 @@
-//! What calls do, whatever their form: `open`, `openat` and `openat2` are one operation.
+//! Operations: what calls do, independent of their form. `open`, `openat` and `openat2` are one operation.
 
 use crate::{DecodedCall, Value};
 

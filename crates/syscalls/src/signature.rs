@@ -1,4 +1,4 @@
-//! What a call takes and returns. The calls themselves: `table/`.
+//! Signatures: the arguments and results of system calls. `table/` lists the calls.
 
 use bitflags::bitflags;
 

@@ -1,4 +1,4 @@
-//! A call as it was made.
+//! A decoded call: the values of its arguments, and its outcome.
 
 use std::sync::Arc;
 

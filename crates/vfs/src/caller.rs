@@ -1,4 +1,4 @@
-//! The caller of an operation: the credentials by which a path walk and a back end judge.
+//! The caller of an operation: the credentials with which a path walk and a back end check permissions.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub struct Caller {
     pub uid: u32,
     /// File-system group id.
     pub gid: u32,
-    /// Real user id: what access(2) judges by.
+    /// Real user id, which access(2) uses.
     pub real_uid: u32,
     /// Real group id.
     pub real_gid: u32,
@@ -50,13 +50,13 @@ pub struct Caller {
     /// Effective capabilities, one bit each: in the caller's own user namespace. Ask [`Caller::capable`] or
     /// [`Caller::capable_over`] what they are worth.
     pub caps: u64,
-    /// The capabilities that access(2) judges by.
+    /// The capabilities that access(2) uses.
     pub real_caps: u64,
     /// The caller's user namespace; `None`: the monitor's, which owns all mounts.
     pub user_ns: Option<Arc<UserNamespace>>,
     /// File mode creation mask.
     pub umask: u32,
-    /// The transaction that what the thread does belongs to.
+    /// The transaction that the thread's operations belong to.
     pub txn: Option<TxnId>,
 }
 

@@ -3,10 +3,10 @@
 //! Free functions over a [`crate::Place`] and a [`crate::Caller`]. Each checks in the order of the kernel (`fs/namei.c`,
 //! `fs/attr.c`, `fs/open.c`, `fs/xattr.c`), because which of two applicable errors a program gets is part of
 //! the interface, then calls the trait method. A back end whose [`crate::FileSystem::checks_access`] is true
-//! judges permissions itself; what belongs to a mount (EROFS, EXDEV) is checked here for all.
+//! checks permissions itself; properties of the mount (EROFS, EXDEV) are checked here for all.
 //!
-//! Names are single components, never empty, `.` or `..`: what those mean, trailing slashes, and mount points
-//! (EBUSY) are the caller's, who has the path.
+//! Names are single components, never empty, `.` or `..`. The caller has the path, so it handles these, trailing slashes,
+//! and mount points (EBUSY).
 
 mod attr;
 mod names;
@@ -40,8 +40,8 @@ fn fs(place: &Place) -> &dyn FileSystem {
     place.mount.fs.as_ref()
 }
 
-/// Whether permissions are ours to judge at this place.
-fn judged_here(place: &Place) -> bool {
+/// Whether this module checks permissions at this place: the back end does not.
+fn checks_permissions(place: &Place) -> bool {
     !place.mount.fs.checks_access()
 }
 

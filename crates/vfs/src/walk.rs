@@ -1,7 +1,7 @@
 //! Path walk: component by component, with symbolic links, `..`, mount crossings and search permission.
 //!
 //! The host's part of the tree is walked by canonical path strings, because most calls end there and are
-//! then passed on to the kernel, which walks again: all we need to know is whether the path leaves the host.
+//! then passed on to the kernel, which walks again: the walk only has to determine whether the path leaves the host.
 //! Mounted parts are walked by [`crate::Node`]s.
 
 use std::ffi::OsStr;
@@ -74,20 +74,20 @@ pub struct Parent {
     pub must_be_dir: bool,
 }
 
-/// What a walk needs beyond the mount table.
-pub trait Oracle {
+/// The process-specific part of a walk: links in /proc, and the caller's ids.
+pub trait ProcessView {
     /// The object behind a magic link of /proc whose canonical path is `path` (`/proc/PID/cwd`, `root`,
-    /// `exe`, `fd/N`), when a back end holds it. `None`: the host's kernel knows better.
+    /// `exe`, `fd/N`), when a back end holds it. `None`: the host's kernel resolves the link.
     fn magic_link(&self, path: &[u8]) -> Option<Pos>;
     /// Process and thread id of the caller as its /proc shows them.
     fn self_ids(&self) -> (i32, i32);
 }
 
-/// An oracle for walks outside any traced process.
+/// The view for walks outside any traced process.
 #[derive(Debug, Clone, Copy)]
 pub struct NoProcess;
 
-impl Oracle for NoProcess {
+impl ProcessView for NoProcess {
     fn magic_link(&self, _: &[u8]) -> Option<Pos> {
         None
     }
@@ -102,7 +102,7 @@ impl Oracle for NoProcess {
 pub struct Walk<'a> {
     mounts: &'a Mounts,
     caller: &'a Caller,
-    oracle: &'a dyn Oracle,
+    process_view: &'a dyn ProcessView,
     resolve: u64,
     links: u32,
     /// Where the walk started, for `RESOLVE_BENEATH` and `RESOLVE_IN_ROOT`.
@@ -128,11 +128,11 @@ enum Found {
 
 impl<'a> Walk<'a> {
     /// A walk for `caller` through `mounts`.
-    pub fn new(mounts: &'a Mounts, caller: &'a Caller, oracle: &'a dyn Oracle) -> Self {
+    pub fn new(mounts: &'a Mounts, caller: &'a Caller, process_view: &'a dyn ProcessView) -> Self {
         Self {
             mounts,
             caller,
-            oracle,
+            process_view,
             resolve: 0,
             links: 0,
             anchor: None,
@@ -154,7 +154,7 @@ impl<'a> Walk<'a> {
     /// An object on the host need not exist: the kernel, to which such calls are passed on, says so itself.
     /// ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG, and under `RESOLVE_*` EXDEV, as path_resolution(7).
     pub fn object(&mut self, start: Pos, path: &[u8], follow: bool) -> Result<Pos> {
-        match self.judged(start, path, &Goal::Object { follow })? {
+        match self.find(start, path, &Goal::Object { follow })? {
             Found::Object(pos) => Ok(pos),
             Found::Parent(_) => Err(Errno::EINVAL.into()),
         }
@@ -162,7 +162,7 @@ impl<'a> Walk<'a> {
 
     /// The directory in which `path` names its last component.
     pub fn parent(&mut self, start: Pos, path: &[u8]) -> Result<Parent> {
-        match self.judged(start, path, &Goal::Parent)? {
+        match self.find(start, path, &Goal::Parent)? {
             Found::Parent(parent) => Ok(parent),
             Found::Object(_) => Err(Errno::EINVAL.into()),
         }
@@ -227,7 +227,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Where a walk fails that went up from something on the host that is no directory, the kernel would not have come so far.
-    fn judged(&mut self, start: Pos, path: &[u8], goal: &Goal) -> Result<Found> {
+    fn find(&mut self, start: Pos, path: &[u8], goal: &Goal) -> Result<Found> {
         let found = self.run(start, path, goal);
         match found {
             Err(FsError::Errno(errno)) => {
@@ -400,7 +400,7 @@ impl<'a> Walk<'a> {
         Ok(start)
     }
 
-    /// Only mounted places are judged: the kernel judges the host's itself.
+    /// Checks only mounted places: the kernel checks the host's.
     fn must_be_directory(&self, at: &Pos) -> Result<()> {
         match at {
             Pos::Mounted(place) if !place.node.is_dir() => Err(Errno::ENOTDIR.into()),
@@ -529,7 +529,7 @@ impl<'a> Walk<'a> {
         let mut path = dir.to_vec();
         path.push(b'/');
         if dir == b"/proc" && (name == b"self" || name == b"thread-self") {
-            let (pid, tid) = self.oracle.self_ids();
+            let (pid, tid) = self.process_view.self_ids();
             path.extend_from_slice(pid.to_string().as_bytes());
             if name == b"thread-self" {
                 path.extend_from_slice(format!("/task/{tid}").as_bytes());
@@ -551,7 +551,7 @@ impl<'a> Walk<'a> {
                 return Err(Errno::ELOOP.into());
             }
             let behind = if through {
-                self.oracle.magic_link(&path)
+                self.process_view.magic_link(&path)
             } else {
                 None
             };

@@ -267,7 +267,7 @@ fn read_only_mounts_answer_in_the_order_of_the_kernel() {
 }
 
 #[test]
-fn a_mount_without_execution_has_executables_nobody_may_run() {
+fn a_mount_without_execution_refuses_to_run_executables() {
     let fs = tree();
     let (plain, no_exec) = (
         mount(&fs, MountFlags::empty()),
@@ -307,7 +307,7 @@ fn links_and_renames_stay_inside_a_mount() {
 }
 
 #[test]
-fn arguments_are_judged_before_the_tree() {
+fn arguments_are_checked_before_the_tree() {
     let top = mount(&tree(), MountFlags::empty());
     let file = get(&get(&top, "pub"), "f");
     let long = [b'n'; 256];
@@ -343,7 +343,7 @@ fn arguments_are_judged_before_the_tree() {
 }
 
 #[test]
-fn writing_clears_set_id_bits_but_for_those_who_may_keep_them() {
+fn writing_clears_set_id_bits_unless_the_caller_may_keep_them() {
     let top = mount(&tree(), MountFlags::empty());
     let file = get(&get(&top, "pub"), "w");
     let mode = || file.mount.fs.getattr(&root(), &file.node).unwrap().perm();

@@ -196,8 +196,9 @@ impl Request {
     fn find(&self, call: &Call<'_>) -> Result<End> {
         let start = self.start(call)?;
         let caller = call.caller()?;
-        let oracle = call.oracle()?;
-        let mut walk = Walk::new(&call.monitor.mounts, &caller, &oracle).with_resolve(self.resolve);
+        let process_view = call.process_view()?;
+        let mut walk =
+            Walk::new(&call.monitor.mounts, &caller, &process_view).with_resolve(self.resolve);
         let at = walk.object(start.at, &self.path, self.flags & libc::O_NOFOLLOW == 0)?;
         Ok(match at {
             Pos::Host(_) if start.native && !walk.left_host() => End::PassOn,
@@ -209,8 +210,9 @@ impl Request {
     fn find_or_missing(&self, call: &Call<'_>) -> Result<End> {
         let start = self.start(call)?;
         let caller = call.caller()?;
-        let oracle = call.oracle()?;
-        let mut walk = Walk::new(&call.monitor.mounts, &caller, &oracle).with_resolve(self.resolve);
+        let process_view = call.process_view()?;
+        let mut walk =
+            Walk::new(&call.monitor.mounts, &caller, &process_view).with_resolve(self.resolve);
         let mut from = start.at;
         let mut path = self.path.clone();
         let exclusive = self.flags & libc::O_EXCL != 0;
@@ -338,8 +340,8 @@ impl Request {
         opened: Opened,
         delivery: Delivery,
     ) -> Result<Answer> {
-        if let Native::Reads { witness } = opened.native {
-            call.monitor.shadows.register_file(place, witness)?;
+        if let Native::Reads { handle } = opened.native {
+            call.monitor.shadows.register_file(place, handle)?;
         }
         Ok(Answer::Install {
             fd: opened.fd,

@@ -87,7 +87,7 @@ fn asked(mode: i32) -> Result<i32> {
     Ok(mode)
 }
 
-fn judge(call: &Call<'_>, target: Target, mode: i32, effective: bool) -> Result<Answer> {
+fn check(call: &Call<'_>, target: Target, mode: i32, effective: bool) -> Result<Answer> {
     let Target::At(place) = target else {
         return Ok(Answer::PassOn);
     };
@@ -104,14 +104,14 @@ fn judge(call: &Call<'_>, target: Target, mode: i32, effective: bool) -> Result<
 pub fn access(call: &mut Call<'_>) -> Result<Answer> {
     let mode = asked(call.int(1))?;
     let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;
-    judge(call, target, mode, false)
+    check(call, target, mode, false)
 }
 
 /// faccessat(2), which takes no flags.
 pub fn faccessat(call: &mut Call<'_>) -> Result<Answer> {
     let mode = asked(call.int(2))?;
     let target = call.object(call.int(0), &call.path(1)?, true)?;
-    judge(call, target, mode, false)
+    check(call, target, mode, false)
 }
 
 /// faccessat2(2)
@@ -123,7 +123,7 @@ pub fn faccessat2(call: &mut Call<'_>) -> Result<Answer> {
     }
     let mode = asked(call.int(2))?;
     let target = call.object_at(call.int(0), &call.path(1)?, flags)?;
-    judge(call, target, mode, flags & libc::AT_EACCESS != 0)
+    check(call, target, mode, flags & libc::AT_EACCESS != 0)
 }
 
 fn put_statfs(call: &Call<'_>, target: Target) -> Result<Answer> {

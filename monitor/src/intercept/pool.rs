@@ -123,7 +123,7 @@ fn treat(
     notification: &Notification,
 ) -> Result<Answer> {
     let outcome = attempt(monitor, listener, notification, false);
-    let outcome = monitor.judge_shortage(outcome);
+    let outcome = monitor.report_shortage(outcome);
     let lock = match outcome {
         Err(FsError::Blocked(lock)) => Some(lock),
         Ok(Answer::Wait) => None,

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_closed_baton_lets_all_leave() {
+    fn a_closed_receiver_slot_releases_all_threads() {
         let slot = Arc::new(ReceiverSlots::default());
         let held = slot.take();
         let other = Arc::clone(&slot);

@@ -199,8 +199,8 @@ impl CoreFile {
             place: &place,
             opened: &opened,
         };
-        if let Native::Reads { witness } = &opened.native {
-            monitor.shadows.register_file(&place, Arc::clone(witness))?;
+        if let Native::Reads { handle } = &opened.native {
+            monitor.shadows.register_file(&place, Arc::clone(handle))?;
         }
         copy_content(&File::open(&self.path).map_err(errno)?, &target)
     }

@@ -163,7 +163,7 @@ impl Supervisor {
                 None => self.treat(&stopped, &regs),
             },
         };
-        let mut next = self.monitor.judge_shortage(next);
+        let mut next = self.monitor.report_shortage(next);
         if let Err(FsError::Blocked(lock)) = next {
             let again = Work::after(lock, || Ok(Answer::Again));
             next = self.without_notification(&stopped, regs, Ok(Answer::Block(again)));

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_letter_ends_the_supervisors_wait() {
+    fn a_message_ends_the_supervisors_wait() {
         let mailbox = Arc::new(Mailbox::default());
         let (sender, seen) = channel();
         let reading = Arc::clone(&mailbox);

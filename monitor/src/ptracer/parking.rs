@@ -315,7 +315,7 @@ impl Supervisor {
         let outcome = match self.monitor.waiting.take(waiting) {
             // Its call is restarted, and asks for that descriptor.
             Some(_) if needs_descriptor => Ok(Answer::Again),
-            Some(outcome) => self.monitor.judge_shortage(outcome),
+            Some(outcome) => self.monitor.report_shortage(outcome),
             None => Ok(Answer::Again),
         };
         if is_final(&outcome) {

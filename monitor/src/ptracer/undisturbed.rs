@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_at_its_deadline_before_it_begins_again_is_told_again() {
+    fn a_wait_at_its_deadline_before_its_restart_is_reported_again() {
         let tid = std::process::id() as i32;
         let mut waits = Waits::default();
         let first = deadline(waits.stop(tid, (EPOLL, LONG), EINTR));

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use goanna_sys::witness::Witness;
+use goanna_sys::object_handle::ObjectHandle;
 use goanna_sys::{cred, limits, memfile, stat};
 use goanna_vfs::{Attr, Caller, Errno, FileKind, Place, PlaceKey, Result};
 use nix::fcntl::OFlag;
@@ -42,7 +42,7 @@ pub enum Shadow {
         /// The virtual file.
         place: Place,
         /// The back end's hold on the cache object.
-        witness: Arc<Witness>,
+        handle: Arc<ObjectHandle>,
         /// What was written since the back end was last asked whether it has outgrown memory ([`crate::calls::outgrow`]).
         volume: Arc<AtomicU64>,
     },
@@ -65,7 +65,7 @@ pub enum Shadow {
         /// The virtual inode.
         place: Place,
         /// Keeps the identity ours.
-        witness: Arc<Witness>,
+        handle: Arc<ObjectHandle>,
     },
 }
 
@@ -242,14 +242,14 @@ impl Shadows {
     }
 
     /// Notes that tracees hold descriptors of `place`'s cache object. No lock of the back end is held.
-    pub fn register_file(&self, place: &Place, witness: Arc<Witness>) -> Result<()> {
-        let identity = witness.identity();
+    pub fn register_file(&self, place: &Place, handle: Arc<ObjectHandle>) -> Result<()> {
+        let identity = handle.identity();
         if self.table.read().by_identity.contains_key(&identity) {
             return Ok(());
         }
         let shadow = Arc::new(Shadow::File {
             place: place.clone(),
-            witness,
+            handle,
             volume: Arc::default(),
         });
         let objects = {
@@ -271,15 +271,15 @@ impl Shadows {
     /// A fresh descriptor standing for an `O_PATH` one of `place`.
     pub fn reference(&self, place: &Place) -> Result<OwnedFd> {
         let made = memfile::create(c"path")?;
-        let witness = Arc::new(Witness::new(memfile::reopen(
+        let handle = Arc::new(ObjectHandle::new(memfile::reopen(
             made.as_fd(),
             libc::O_RDONLY,
         )?)?);
-        let identity = witness.identity();
+        let identity = handle.identity();
         let fd = memfile::reopen(made.as_fd(), libc::O_RDONLY)?;
         let shadow = Arc::new(Shadow::Reference {
             place: place.clone(),
-            witness,
+            handle,
         });
         self.table.write().by_identity.insert(identity, shadow);
         Ok(fd)
@@ -410,31 +410,31 @@ impl Shadows {
     }
 
     fn sweep_files(&self) {
-        let candidates: Vec<(Identity, Arc<Witness>)> = self
+        let candidates: Vec<(Identity, Arc<ObjectHandle>)> = self
             .table
             .read()
             .by_identity
             .iter()
             .filter_map(|(identity, shadow)| match &**shadow {
-                Shadow::File { witness, .. } | Shadow::Reference { witness, .. } => {
-                    Some((*identity, Arc::clone(witness)))
+                Shadow::File { handle, .. } | Shadow::Reference { handle, .. } => {
+                    Some((*identity, Arc::clone(handle)))
                 }
                 _ => None,
             })
             .collect();
-        for (identity, witness) in candidates {
-            if witness.sole_opener() {
-                self.release(identity, &witness);
+        for (identity, handle) in candidates {
+            if handle.sole_opener() {
+                self.release(identity, &handle);
             }
         }
     }
 
     /// An open that races with us made its description before the test (then we are not alone) or registers
     /// after the removal (then it inserts the file again); the back end tests again under its own lock.
-    fn release(&self, identity: Identity, witness: &Witness) {
+    fn release(&self, identity: Identity, handle: &ObjectHandle) {
         let removed = {
             let mut table = self.table.write();
-            if !witness.sole_opener() {
+            if !handle.sole_opener() {
                 return;
             }
             table.by_identity.remove(&identity)

@@ -313,7 +313,7 @@ mod tests {
     }
 
     /// Whether these, one after the other, have a serial order.
-    fn judge(what: Vec<(Option<usize>, What)>) -> bool {
+    fn is_serialisable(what: Vec<(Option<usize>, What)>) -> bool {
         let events = what.into_iter().enumerate().map(|(at, (txn, what))| Event {
             party: 0,
             txn,
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn a_lost_update_has_no_serial_order() {
         let both = |last: &str| {
-            judge(vec![
+            is_serialisable(vec![
                 begin(0, None),
                 begin(1, None),
                 read(Some(0), "x", "0"),
@@ -351,7 +351,7 @@ mod tests {
     fn every_order_is_looked_at() {
         // The one that ended last comes first.
         let steps = |seen: &str| {
-            judge(vec![
+            is_serialisable(vec![
                 begin(0, None),
                 begin(1, None),
                 done(Some(0), Append("x", b'a')),
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn what_has_ended_comes_before_what_begins() {
         let steps = |seen: &str| {
-            judge(vec![
+            is_serialisable(vec![
                 begin(0, None),
                 done(Some(0), Append("x", b'a')),
                 end(0, None, true),
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn aborted_transactions_see_what_makes_sense_and_leave_nothing() {
         let steps = |second: &str, last: &str| {
-            judge(vec![
+            is_serialisable(vec![
                 begin(0, None),
                 read(Some(0), "x", "0"),
                 done(None, Append("x", b'b')),
@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn an_aborted_nested_transaction_has_a_place_of_its_own() {
         let steps = |own: &str, inner: &str, outer: &str| {
-            judge(vec![
+            is_serialisable(vec![
                 begin(0, None),
                 done(Some(0), Append("y", b'a')),
                 begin(1, Some(0)),
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn a_committed_nested_transaction_has_no_place_of_its_own() {
-        assert!(!judge(vec![
+        assert!(!is_serialisable(vec![
             begin(0, None),
             begin(1, Some(0)),
             read(Some(1), "x", "0"),
@@ -442,7 +442,7 @@ mod tests {
     #[test]
     fn transactions_inside_are_not_mixed() {
         let steps = |second: &str| {
-            judge(vec![
+            is_serialisable(vec![
                 begin(0, None),
                 begin(1, Some(0)),
                 begin(2, Some(0)),
@@ -462,7 +462,7 @@ mod tests {
     #[test]
     fn links_of_a_directory_are_those_committed_at_that_moment() {
         let steps = |seen: [u32; 4]| {
-            judge(vec![
+            is_serialisable(vec![
                 begin(0, None),
                 links(Some(0), seen[0]),
                 begin(1, None),
@@ -490,7 +490,7 @@ mod tests {
     #[test]
     fn links_of_what_is_aborted_are_not_seen() {
         let steps = |seen: u32| {
-            judge(vec![
+            is_serialisable(vec![
                 begin(0, None),
                 begin(1, None),
                 done(Some(1), Mkdir("d/one")),
@@ -506,7 +506,7 @@ mod tests {
     #[test]
     fn links_in_a_nested_transaction_are_those_around_it_at_that_moment() {
         let steps = |seen: [u32; 3]| {
-            judge(vec![
+            is_serialisable(vec![
                 begin(0, None),
                 done(Some(0), Mkdir("d/outer")),
                 begin(1, Some(0)),
@@ -531,7 +531,7 @@ mod tests {
     #[test]
     fn all_else_of_a_directory_is_in_order() {
         let mode = |second| {
-            judge(vec![
+            is_serialisable(vec![
                 begin(0, None),
                 stat(Some(0), 0o755, 2),
                 done(None, Chmod("d", 0o700)),
@@ -542,7 +542,7 @@ mod tests {
         assert!(mode(0o755));
         assert!(!mode(0o700));
         let list = |names: Vec<(String, Kind)>| {
-            judge(vec![
+            is_serialisable(vec![
                 begin(0, None),
                 (Some(0), What::Op(List("d"), Ok(Seen::Names(Vec::new())))),
                 done(None, Mkdir("d/one")),
@@ -553,7 +553,7 @@ mod tests {
         assert!(list(Vec::new()));
         assert!(!list(vec![("one".into(), Kind::Dir)]));
         let gone = |nlink| {
-            judge(vec![
+            is_serialisable(vec![
                 begin(0, None),
                 links(Some(0), 2),
                 done(None, Rmdir("d")),

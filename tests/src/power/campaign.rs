@@ -1,6 +1,6 @@
 //! Records a workload, and checks what power cuts leave of it.
 //!
-//! The guarantees (README, "How durable"): the store opens; its state is the one after some operation of the workload; that operation is
+//! The guarantees (README, "Durability"): the store opens; its state is the one after some operation of the workload; that operation is
 //! not before the last one that was acknowledged as durable.
 
 use std::fs;
@@ -234,7 +234,7 @@ impl Workload {
     /// # Panics
     ///
     /// At the first violated guarantee; the message has what is needed to repeat it.
-    pub fn judge(&self, cuts: usize) {
+    pub fn check_cuts(&self, cuts: usize) {
         let end = self.disk.lock().position();
         for cut in 0..cuts {
             let seed = self
@@ -266,8 +266,8 @@ impl Workload {
     ///
     /// # Panics
     ///
-    /// As [`Workload::judge`].
-    pub fn judge_acknowledged(&self) {
+    /// As [`Workload::check_cuts`].
+    pub fn check_acknowledged(&self) {
         let mut rng = fastrand::Rng::with_seed(self.setting.seed);
         for (number, step) in self.steps.iter().enumerate() {
             let Some(position) = step.durable else {
@@ -293,14 +293,14 @@ impl Workload {
             && loss == Loss::Sectors
             && self.setting.kind.may_be_torn()
         {
-            eprintln!("not judged, the file system is lost: {case}: {why}");
+            eprintln!("not checked, the file system is lost: {case}: {why}");
             return Arc::new(Mutex::new(Recording::new(image.clone())));
         }
-        let judged = opened.and_then(|volume| {
-            self.judge_store(&volume.path().join("store"), dir.path(), position)?;
+        let checked = opened.and_then(|volume| {
+            self.check_store(&volume.path().join("store"), dir.path(), position)?;
             Ok(volume.into_recording())
         });
-        judged.unwrap_or_else(|why| {
+        checked.unwrap_or_else(|why| {
             let kept = std::env::temp_dir().join(format!("goanna-power-{}.img", fastrand::u64(..)));
             let saved = image.save(&kept);
             panic!("{case}: {why}\nthe disk: {} ({saved:?})", kept.display());
@@ -308,7 +308,7 @@ impl Workload {
     }
 
     /// Checks the store after a cut at `position`; `dir` is for the exported tree.
-    fn judge_store(&self, store: &Path, dir: &Path, position: usize) -> Result<(), String> {
+    fn check_store(&self, store: &Path, dir: &Path, position: usize) -> Result<(), String> {
         let issued = self.steps.partition_point(|step| step.begun <= position);
         let issued = issued.max(1);
         let acknowledged = self.steps[..issued]

@@ -57,7 +57,7 @@ impl NameCache {
         for named in facts.names() {
             match named.file.filter(|file| file.inode != 0) {
                 Some(_) => self.by_file(tests, &named),
-                None => judge(tests, named.path, &mut self.call),
+                None => evaluate(tests, named.path, &mut self.call),
             }
         }
     }
@@ -79,14 +79,14 @@ impl NameCache {
         let (entry, is_known) = self.entry(key);
         let range = entry * self.words..(entry + 1) * self.words;
         let (Some(bits), Some(seen)) = (self.bits.get_mut(range), self.paths.get_mut(entry)) else {
-            return judge(tests, named.path, &mut self.call);
+            return evaluate(tests, named.path, &mut self.call);
         };
         if !is_known || *seen != path {
             // A file with one name has lost the others; so has a new file with the number of one that is gone.
             if !is_known || file.links == 1 {
                 bits.fill(0);
             }
-            judge(tests, named.path, bits);
+            evaluate(tests, named.path, bits);
             *seen = path;
         }
         for (sum, bits) in self.call.iter_mut().zip(bits) {
@@ -114,7 +114,7 @@ impl NameCache {
 }
 
 /// Sets the bit of each test that holds for a path.
-fn judge(tests: &[Predicate], path: &[u8], bits: &mut [u64]) {
+fn evaluate(tests: &[Predicate], path: &[u8], bits: &mut [u64]) {
     for (at, test) in tests.iter().enumerate() {
         if let Some(word) = bits.get_mut(at / 64)
             && test.holds_for_path(path)

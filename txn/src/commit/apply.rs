@@ -32,11 +32,11 @@ impl Shared {
             drop(layers);
             // Freeing many small values takes time; no thread waits for it.
             drop(applied);
-            self.tell_waiting();
+            self.notify_waiting();
         }
     }
 
-    pub(super) fn tell_waiting(&self) {
+    pub(super) fn notify_waiting(&self) {
         let _signals = self.signals.lock();
         self.drained.notify_all();
     }
@@ -50,7 +50,7 @@ impl Shared {
         self.unsynced.store(true, SeqCst);
         let mut result = self.engine.apply(changes, seq);
         if matches!(&result, Err(error) if error.is_no_space()) {
-            self.room.release_ballast();
+            self.disk_space.release_ballast();
             result = self
                 .reopen_engine()
                 .and_then(|()| self.engine.apply(changes, seq));
@@ -62,7 +62,7 @@ impl Shared {
                 Ok(true)
             }
             Err(error) if error.is_no_space() => {
-                self.reopen_if_room()?;
+                self.reopen_if_space()?;
                 self.note_full(true);
                 Ok(false)
             }
@@ -75,12 +75,12 @@ impl Shared {
         *self.engine_full.lock() = full.then(Instant::now);
         self.full.store(full, SeqCst);
         if full {
-            self.tell_waiting();
+            self.notify_waiting();
         }
     }
 
     /// Opens the engine again. On a disk that is too full even for that it stays closed, and the committer tries later.
-    fn reopen_if_room(&self) -> Result<(), Error> {
+    fn reopen_if_space(&self) -> Result<(), Error> {
         match self.reopen_engine() {
             Err(error) if error.is_no_space() => {
                 self.note_full(true);
@@ -125,9 +125,9 @@ impl Shared {
             }
             Err(error) if error.is_no_space() => {
                 self.unsynced.store(true, SeqCst);
-                self.room.release_ballast();
+                self.disk_space.release_ballast();
                 if engine_failed {
-                    self.reopen_if_room()?;
+                    self.reopen_if_space()?;
                 }
                 Ok(false)
             }
@@ -194,14 +194,14 @@ impl Shared {
             // The deletions must be in the files that are rewritten.
             let least = if reclaim { 0 } else { RETURNABLE_LOW };
             if self.engine.files().returnable() > least {
-                self.reopen_if_room()?;
+                self.reopen_if_space()?;
             }
-            if reclaim && let Ok(disk) = self.room.disk() {
+            if reclaim && let Ok(disk) = self.disk_space.disk() {
                 self.deleted.store(0, SeqCst);
                 let rewritten = self.engine.files().reclaim(disk.available);
                 if !matches!(rewritten, Ok(false)) {
                     // Files that were replaced go at the latest now.
-                    self.reopen_if_room()?;
+                    self.reopen_if_space()?;
                 }
                 if matches!(rewritten, Ok(true)) && self.engine.files().changes_by_itself() {
                     // Those of the copy that the last checkpoint relies on go with the next one.
@@ -211,8 +211,8 @@ impl Shared {
             }
         }
         let needed = self.needed();
-        self.room.keep_ballast(needed);
-        if let Ok(Some(left)) = self.room.look(0, Purpose::Growth, || needed) {
+        self.disk_space.keep_ballast(needed);
+        if let Ok(Some(left)) = self.disk_space.look(0, Purpose::Growth, || needed) {
             self.low.store(left < LOW, SeqCst);
         }
         Ok(())

@@ -100,7 +100,7 @@ pub(crate) struct Shared {
     kick_sent: AtomicBool,
     /// The log could not grow: a checkpoint may help.
     log_full: AtomicBool,
-    pub(crate) room: DiskSpace,
+    pub(crate) disk_space: DiskSpace,
     /// There was little room left at the last look.
     low: AtomicBool,
     /// Last frame applied; the engine must not forget it when it is opened again.
@@ -131,7 +131,7 @@ pub(crate) struct Found {
     pub(crate) created: bool,
     pub(crate) engine: Counted,
     pub(crate) log: Log,
-    pub(crate) room: DiskSpace,
+    pub(crate) disk_space: DiskSpace,
     /// What the log has and the engine could not take: the disk is full.
     pub(crate) layers: Layers,
     /// Last frame in the log.
@@ -146,7 +146,7 @@ impl Shared {
             created,
             engine,
             log,
-            room,
+            disk_space,
             layers,
             seq,
             replayed,
@@ -179,8 +179,12 @@ impl Shared {
             durable_seq: AtomicU64::new(seq),
             kick_sent: AtomicBool::new(false),
             log_full: AtomicBool::new(frozen),
-            low: AtomicBool::new(room.disk().is_ok_and(|disk| disk.available < LOW_AT_OPEN)),
-            room,
+            low: AtomicBool::new(
+                disk_space
+                    .disk()
+                    .is_ok_and(|disk| disk.available < LOW_AT_OPEN),
+            ),
+            disk_space,
             applied_seq: AtomicU64::new(if behind { 0 } else { seq }),
             engine_full: Mutex::new(behind.then(Instant::now)),
             full: AtomicBool::new(behind),
@@ -231,7 +235,7 @@ impl Shared {
         let granted = if purpose == Purpose::Growth && self.is_full() {
             Err(Error::NoSpace)
         } else {
-            let left = self.room.reserve(bytes, purpose, || self.needed());
+            let left = self.disk_space.reserve(bytes, purpose, || self.needed());
             left.map(|left| {
                 if let Some(left) = left {
                     self.low.store(left < LOW, SeqCst);
@@ -283,8 +287,8 @@ impl Shared {
     fn needed(&self) -> Needed {
         let engine = self.engine.files();
         Needed {
-            accepted: engine.room(self.accepted()),
-            each: engine.room_of_one(),
+            accepted: engine.space_needed(self.accepted()),
+            each: engine.space_per_byte(),
         }
     }
 
@@ -435,16 +439,16 @@ impl Shared {
             // What fills the log may not even be written yet.
             let made = self.stop_the_world(false).and_then(|()| self.make_space());
             self.log_full.store(false, SeqCst);
-            self.tell_waiting();
+            self.notify_waiting();
             made?;
         } else if self.is_full() {
             // With the next round, when the engine has taken what it could not.
             self.log_full.store(due && self.apply_logged()?, SeqCst);
-        } else if due && self.low.load(SeqCst) && !self.room.has_ballast() {
-            self.room.keep_ballast(self.needed());
+        } else if due && self.low.load(SeqCst) && !self.disk_space.has_ballast() {
+            self.disk_space.keep_ballast(self.needed());
         } else if self.log.used_bytes() > self.options.checkpoint_bytes {
             self.checkpoint()?;
-            self.room.keep_ballast(self.needed());
+            self.disk_space.keep_ballast(self.needed());
         }
         Ok(())
     }

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_has_a_moment_to_say_who_it_is() {
+    fn a_holder_has_time_to_write_its_process_id() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path();
         let file = File::create_new(path.join(LOCK)).unwrap();

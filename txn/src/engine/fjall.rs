@@ -510,7 +510,7 @@ impl Files for FjallEngine {
         Ok(())
     }
 
-    fn room(&self, pending: u64) -> u64 {
+    fn space_needed(&self, pending: u64) -> u64 {
         let Ok(opened) = self.opened() else { return 0 };
         let flushes = opened.database.write_buffer_size().saturating_add(pending);
         let tables = opened.entries.disk_space();
@@ -527,7 +527,7 @@ impl Files for FjallEngine {
         pending.saturating_add(flushes).saturating_add(compaction)
     }
 
-    fn room_of_one(&self) -> u64 {
+    fn space_per_byte(&self) -> u64 {
         // In the journal and in tables; what a compaction takes depends on the tables that are there.
         2
     }

@@ -234,18 +234,20 @@ impl Files for Guarded {
         self.call("open its files again", |engine| of(engine).reopen())
     }
 
-    fn room(&self, pending: u64) -> u64 {
-        let room = self.call("tell its size", |engine| Ok(of(engine).room(pending)));
-        room.unwrap_or(pending)
+    fn space_needed(&self, pending: u64) -> u64 {
+        let space = self.call("report its size", |engine| {
+            Ok(of(engine).space_needed(pending))
+        });
+        space.unwrap_or(pending)
     }
 
-    fn room_of_one(&self) -> u64 {
-        let room = self.call("tell its size", |engine| Ok(of(engine).room_of_one()));
-        room.unwrap_or(1)
+    fn space_per_byte(&self) -> u64 {
+        let space = self.call("report its size", |engine| Ok(of(engine).space_per_byte()));
+        space.unwrap_or(1)
     }
 
     fn returnable(&self) -> u64 {
-        let bytes = self.call("tell its size", |engine| Ok(of(engine).returnable()));
+        let bytes = self.call("report its size", |engine| Ok(of(engine).returnable()));
         bytes.unwrap_or(0)
     }
 
@@ -254,7 +256,7 @@ impl Files for Guarded {
     }
 
     fn size_on_disk(&self) -> Result<u64, Error> {
-        self.call("tell its size", |engine| of(engine).size_on_disk())
+        self.call("report its size", |engine| of(engine).size_on_disk())
     }
 
     fn changes_by_itself(&self) -> bool {
@@ -396,11 +398,11 @@ mod tests {
             })
         }
 
-        fn room(&self, _pending: u64) -> u64 {
+        fn space_needed(&self, _pending: u64) -> u64 {
             0
         }
 
-        fn room_of_one(&self) -> u64 {
+        fn space_per_byte(&self) -> u64 {
             0
         }
 

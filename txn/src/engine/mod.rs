@@ -125,10 +125,10 @@ pub trait Files {
     fn reopen(&self) -> Result<(), Error>;
 
     /// Bytes of disk that the engine may take before all it holds, and `pending` bytes more, have found their place.
-    fn room(&self, pending: u64) -> u64;
+    fn space_needed(&self, pending: u64) -> u64;
 
-    /// By how much [`Files::room`] grows at most with each pending byte.
-    fn room_of_one(&self) -> u64;
+    /// By how much [`Files::space_needed`] grows at most with each pending byte.
+    fn space_per_byte(&self) -> u64;
 
     /// Bytes of disk that opening again would give back.
     fn returnable(&self) -> u64 {
@@ -156,11 +156,11 @@ impl Files for NoFiles {
         Ok(())
     }
 
-    fn room(&self, _pending: u64) -> u64 {
+    fn space_needed(&self, _pending: u64) -> u64 {
         0
     }
 
-    fn room_of_one(&self) -> u64 {
+    fn space_per_byte(&self) -> u64 {
         0
     }
 

@@ -670,13 +670,13 @@ impl Files for SledEngine {
         Ok(())
     }
 
-    fn room(&self, pending: u64) -> u64 {
+    fn space_needed(&self, pending: u64) -> u64 {
         let growth = self.growth(pending);
         let missing = |side| growth.saturating_sub(tree::spare(&self.copy(side).join(DB)));
         Side::BOTH.into_iter().map(missing).sum()
     }
 
-    fn room_of_one(&self) -> u64 {
+    fn space_per_byte(&self) -> u64 {
         2 * GROWTH
     }
 

@@ -145,7 +145,8 @@ fn read_segment(
     while at < window.len {
         let raw = window.at(at, FRAME_HEADER_LEN, &mut buffer)?;
         let found = FoundFrame::decode(&segment, raw).ok();
-        let found = found.filter(|found| found.room().is_some_and(|len| len <= window.len - at));
+        let found =
+            found.filter(|found| found.padded_len().is_some_and(|len| len <= window.len - at));
         let found = match found {
             Some(found) if payloads && !window.has_payload(at, &found)? => None,
             found => found,
@@ -172,7 +173,7 @@ fn read_segment(
             }),
         }
         follows = true;
-        at += found.room().unwrap_or(FRAME_ALIGN as u64);
+        at += found.padded_len().unwrap_or(FRAME_ALIGN as u64);
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use amino_schema::header::{Checkpoint, Kept, SegmentRoom};
+use amino_schema::header::{Checkpoint, Kept, SegmentSize};
 use amino_schema::log::{
     FRAME_ALIGN, FRAME_HEADER_LEN, FrameHeader, Frames, LOG_FORMAT, SEGMENT_HEADER_LEN,
     SegmentHeader,
@@ -58,12 +58,12 @@ struct Segment {
 }
 
 impl Segment {
-    fn room(&self) -> u64 {
+    fn free(&self) -> u64 {
         (self.allocated - self.position).saturating_sub(OVERHEAD)
     }
 
-    const fn listed(&self) -> SegmentRoom {
-        SegmentRoom {
+    const fn listed(&self) -> SegmentSize {
+        SegmentSize {
             number: self.header.number,
             bytes: self.allocated,
         }
@@ -249,9 +249,9 @@ impl Log {
         if self.frozen.load(SeqCst) {
             return Err(Error::NoSpace);
         }
-        let room = self.limit.saturating_sub(space.old_bytes());
+        let allowed = self.limit.saturating_sub(space.old_bytes());
         if space.current.is_none() {
-            let segment = self.create(space, need, room)?;
+            let segment = self.create(space, need, allowed)?;
             space.current = Some(segment);
         }
         let Some(segment) = &mut space.current else {
@@ -260,23 +260,23 @@ impl Log {
         let target = segment.position + need + OVERHEAD;
         if target > segment.allocated {
             let (from, path) = (segment.allocated, &segment.path);
-            let grown = self.grow(from, target, room, |to| {
+            let grown = self.grow(from, target, allowed, |to| {
                 allocate(&segment.file, path, from, to)
             })?;
             segment.file.sync_all().map_err(Error::io("sync", path))?;
             let number = segment.header.number;
-            self.list(SegmentRoom {
+            self.list(SegmentSize {
                 number,
                 bytes: grown,
             })?;
             segment.allocated = grown;
         }
-        self.capacity.store(segment.room(), SeqCst);
+        self.capacity.store(segment.free(), SeqCst);
         Ok(())
     }
 
     /// Has the header list a segment, whose file is on disk. A full disk changes nothing.
-    fn list(&self, listed: SegmentRoom) -> Result<(), Error> {
+    fn list(&self, listed: SegmentSize) -> Result<(), Error> {
         let listing = self.header.update(|header| {
             let segments = &mut header.segments;
             segments.retain(|segment| segment.number != listed.number);
@@ -293,13 +293,13 @@ impl Log {
         &self,
         from: u64,
         target: u64,
-        room: u64,
+        allowed: u64,
         mut allocate: impl FnMut(u64) -> Result<(), Error>,
     ) -> Result<u64, Error> {
         let mut result = Err(Error::NoSpace);
         for step in [self.step, SMALL_STEP] {
             let to = from.saturating_add((target - from).next_multiple_of(step));
-            if to <= room {
+            if to <= allowed {
                 result = allocate(to).map(|()| to);
                 if !matches!(result, Err(Error::NoSpace)) {
                     break;
@@ -309,7 +309,7 @@ impl Log {
         result
     }
 
-    fn create(&self, space: &mut Space, need: u64, room: u64) -> Result<Segment, Error> {
+    fn create(&self, space: &mut Space, need: u64, allowed: u64) -> Result<Segment, Error> {
         let now = now_ns();
         let number = space.last_number + 1;
         let path = self.dir.join(segment_name(number));
@@ -327,7 +327,7 @@ impl Log {
             .open(&path);
         let file = file.map_err(Error::io("create", &path))?;
         let prepare = || {
-            let allocated = self.grow(0, HEADER + need + OVERHEAD, room, |to| {
+            let allocated = self.grow(0, HEADER + need + OVERHEAD, allowed, |to| {
                 allocate(&file, &path, 0, to)
             })?;
             file.write_all_at(&header.encode(), 0)
@@ -408,7 +408,7 @@ impl Log {
                 let last = header.seq;
                 segment.frames = Some(Kept { first, last });
             }
-            self.capacity.store(segment.room(), SeqCst);
+            self.capacity.store(segment.free(), SeqCst);
         }
         self.release(reserved);
         Ok(())
@@ -454,7 +454,7 @@ impl Log {
             let unused = space.current.take();
             space.old.pop();
             space.old.extend(unused.map(|segment| segment.former()));
-            self.capacity.store(former.room(), SeqCst);
+            self.capacity.store(former.free(), SeqCst);
             space.current = Some(former);
         }
         made

@@ -9,7 +9,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use amino_schema::header::{Header, Kept, SegmentRoom};
+use amino_schema::header::{Header, Kept, SegmentSize};
 use amino_schema::log::{FRAME_ALIGN, FoundFrame, SEGMENT_HEADER_LEN, SegmentHeader, read_changes};
 use bytes::Bytes;
 
@@ -85,7 +85,7 @@ pub(crate) fn recover<'a>(
             bytes: raw.len() as u64,
             ..Former::unused(path.clone())
         });
-        if let Some(Err(cut)) = listed.map(|listed| check_room(&path, &raw, listed)) {
+        if let Some(Err(cut)) = listed.map(|listed| check_size(&path, &raw, listed)) {
             (replay.damage)(cut)?;
         }
         match read_header(&path, &raw, header.store_id, number, listed.is_some()) {
@@ -106,14 +106,14 @@ pub(crate) fn recover<'a>(
     Ok(replay.state)
 }
 
-fn missing_segment(dir: &Path, listed: &SegmentRoom) -> Error {
+fn missing_segment(dir: &Path, listed: &SegmentSize) -> Error {
     Error::Damaged {
         place: dir.join(segment_name(listed.number)).display().to_string(),
         why: "this segment of the log is missing".to_owned(),
     }
 }
 
-fn check_room(path: &Path, raw: &Bytes, listed: &SegmentRoom) -> Result<(), Error> {
+fn check_size(path: &Path, raw: &Bytes, listed: &SegmentSize) -> Result<(), Error> {
     if raw.len() as u64 >= listed.bytes {
         return Ok(());
     }
@@ -244,6 +244,6 @@ fn read_frame(
     if !found.matches(payload) {
         return None;
     }
-    let next = at.checked_add(usize::try_from(found.room()?).ok()?)?;
+    let next = at.checked_add(usize::try_from(found.padded_len()?).ok()?)?;
     Some((found, raw.slice_ref(payload), next))
 }

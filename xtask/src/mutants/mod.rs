@@ -197,3 +197,24 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
         source,
     }
 }
+
+/// The mutants had named files that were moved, and text that was renamed: the task then failed for a reason of its own.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_edit_of_a_mutant_fits_the_sources_once() {
+        let edits = MUTANTS.iter().flat_map(|mutant| mutant.edits);
+        for edit in edits {
+            let source = fs::read_to_string(workspace().join(edit.file)).unwrap_or_default();
+            assert_eq!(
+                source.matches(edit.find).count(),
+                1,
+                "{}: {:?}",
+                edit.file,
+                edit.find
+            );
+        }
+    }
+}

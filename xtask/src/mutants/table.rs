@@ -18,7 +18,7 @@ pub struct Mutant {
 
 const STATE: &str = "txn/src/locks/state.rs";
 const VIEW: &str = "crates/aminofs/src/view.rs";
-const ATTR: &str = "crates/aminofs/src/attr.rs";
+const ATTR: &str = "crates/aminofs/src/metadata/attr.rs";
 const TRANSACTION: &str = "crates/aminofs/src/transaction/mod.rs";
 
 const NO_LOCKS: Edit = Edit {
@@ -36,8 +36,8 @@ const IN_PLACE: Edit = Edit {
 /// What is written in place takes room in the log before the commit.
 const RESERVE: Edit = Edit {
     file: VIEW,
-    find: "        let Some(txn) = self.within else {\n            return self.fs.reserve(bytes);",
-    replace: "        let Some(txn) = self.within.filter(|_| false) else {\n            return self.fs.reserve(bytes);",
+    find: "        let Some(txn) = self.within else {\n            return Ok(self.fs.reserve(bytes)?);",
+    replace: "        let Some(txn) = self.within.filter(|_| false) else {\n            return Ok(self.fs.reserve(bytes)?);",
 };
 
 const LOCK: &str = "        let locks = &self.transactions.locks;\n        locks.acquire(";
@@ -242,7 +242,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "nobody sees what is nested by a commit of its parent",
         edits: &[Edit {
             file: TRANSACTION,
-            find: "Some(parent) => self.pour_into(&txn, parent),",
+            find: "Some(parent) => self.merge_into(&txn, parent),",
             replace: "Some(_) => Ok(()),",
         }],
         fails: &["dirty_read_of_a_nested_transaction", RANDOM],
@@ -251,15 +251,15 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a commit publishes files, but no entries",
         edits: &[Edit {
             file: "crates/aminofs/src/transaction/publish.rs",
-            find: "        for delta in dirs.into_values() {\n            self.publish_entries(delta);\n        }\n",
-            replace: "        drop(dirs);\n",
+            find: "        for delta in std::mem::take(&mut level.dirs).into_values() {\n            touched.push(Arc::clone(&delta.base));\n            self.publish_entries(delta);\n        }\n",
+            replace: "        drop(std::mem::take(&mut level.dirs));\n",
         }],
         fails: &["a_removed_directory_gets_no_entries", RANDOM],
     },
     Mutant {
         name: "a directory moves below one that may move",
         edits: &[Edit {
-            file: "crates/aminofs/src/rename.rs",
+            file: "crates/aminofs/src/directory/rename.rs",
             find: "            self.lock_read(|| Resource::Inode(inode.ino))?;\n            let parent",
             replace: "            let _ = || Resource::Inode(inode.ino);\n            let parent",
         }],
@@ -268,7 +268,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a path is not locked",
         edits: &[Edit {
-            file: "crates/aminofs/src/names.rs",
+            file: "crates/aminofs/src/directory/names.rs",
             find: "            self.lock_read(|| Resource::Inode(inode.ino))?;\n            let (name, parent)",
             replace: "            let (name, parent)",
         }],

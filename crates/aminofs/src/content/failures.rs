@@ -65,7 +65,7 @@ mod tests {
     use std::sync::Arc;
 
     use goanna_cache::CacheObject;
-    use goanna_sys::witness::Witness;
+    use goanna_sys::object_handle::ObjectHandle;
     use goanna_vfs::{
         CachedContent, Caller, Errno, FileSystem, Node, OpenFile, Transactions, WritePosition,
     };
@@ -125,8 +125,8 @@ mod tests {
     }
 
     fn unreadable(dir: &Path) -> CacheObject {
-        let witness = Witness::new(File::open(dir).unwrap().into()).unwrap();
-        CacheObject::from_witness(Arc::new(witness), true)
+        let handle = ObjectHandle::new(File::open(dir).unwrap().into()).unwrap();
+        CacheObject::from_handle(Arc::new(handle), true)
     }
 
     /// Makes the object of the file one that cannot be read, until it is made readable again.
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_content_that_cannot_be_read_is_told() {
+    fn each_caller_that_waits_gets_the_error_of_unreadable_content() {
         let dir = tempfile::tempdir().unwrap();
         let unreadable = unreadable(dir.path());
         let fs = open(dir.path());

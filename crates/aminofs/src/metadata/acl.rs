@@ -24,7 +24,7 @@ pub(crate) fn is_acl(name: &[u8]) -> bool {
 }
 
 /// What setting the attribute to `value` answers: EINVAL for what is no list, EOPNOTSUPP for a list. An empty one removes the list.
-pub(crate) fn judge(value: &[u8]) -> Result<(), Errno> {
+pub(crate) fn check(value: &[u8]) -> Result<(), Errno> {
     if value.is_empty() {
         return Ok(());
     }
@@ -77,14 +77,14 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_told_from_what_is_none() {
+    fn lists_are_distinguished_from_other_values() {
         let valid = [
             &[USER_OBJ, GROUP_OBJ, OTHER][..],
             &[USER_OBJ, USER, USER, GROUP_OBJ, GROUP, MASK, OTHER],
             &[USER_OBJ, GROUP_OBJ, MASK, OTHER],
         ];
         for tags in valid {
-            assert_eq!(judge(&list(tags)), Err(Errno::EOPNOTSUPP), "{tags:?}");
+            assert_eq!(check(&list(tags)), Err(Errno::EOPNOTSUPP), "{tags:?}");
         }
         let invalid = [
             &[USER_OBJ, GROUP_OBJ][..],
@@ -94,11 +94,11 @@ mod tests {
             &[USER_OBJ, GROUP_OBJ, OTHER, 0x40],
         ];
         for tags in invalid {
-            assert_eq!(judge(&list(tags)), Err(Errno::EINVAL), "{tags:?}");
+            assert_eq!(check(&list(tags)), Err(Errno::EINVAL), "{tags:?}");
         }
-        assert_eq!(judge(b"x"), Err(Errno::EINVAL));
-        assert_eq!(judge(&list(&[USER_OBJ])[..11]), Err(Errno::EINVAL));
-        assert_eq!(judge(&[1, 0, 0, 0]), Err(Errno::EOPNOTSUPP));
-        assert_eq!((judge(b""), judge(&list(&[]))), (Ok(()), Ok(())));
+        assert_eq!(check(b"x"), Err(Errno::EINVAL));
+        assert_eq!(check(&list(&[USER_OBJ])[..11]), Err(Errno::EINVAL));
+        assert_eq!(check(&[1, 0, 0, 0]), Err(Errno::EOPNOTSUPP));
+        assert_eq!((check(b""), check(&list(&[]))), (Ok(()), Ok(())));
     }
 }

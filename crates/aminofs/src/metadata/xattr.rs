@@ -101,7 +101,7 @@ impl View<'_> {
         }
         let inode = self.inode(node)?;
         if acl::is_acl(name) {
-            acl::judge(value)?;
+            acl::check(value)?;
             return Self::remove_acl(caller, &inode);
         }
         check(&inode, name, true)?;

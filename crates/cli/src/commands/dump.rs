@@ -101,7 +101,7 @@ pub fn dump(args: &amino::Dump, loud: Loudness) -> Result<u8, Error> {
     if is_standard {
         return Ok(0);
     }
-    told("dumped", &totals, &dir, args.json, loud)
+    print_totals("dumped", &totals, &dir, args.json, loud)
 }
 
 /// Writes the store `dir` to `out`.
@@ -157,10 +157,10 @@ pub fn load(args: &amino::Load, loud: Loudness) -> Result<u8, Error> {
             why,
         },
     })?;
-    told("loaded", &totals, &dir, args.json, loud)
+    print_totals("loaded", &totals, &dir, args.json, loud)
 }
 
-fn told(
+fn print_totals(
     done: &str,
     totals: &DumpTotals,
     dir: &Path,

@@ -2,7 +2,7 @@
 
 pub mod entries;
 pub mod memfile;
+pub mod object_handle;
 pub mod socket;
 pub mod stat;
 pub mod withdraw;
-pub mod witness;

@@ -1,4 +1,4 @@
-//! Starting a program under a seccomp filter whose listener we hold, before its first instruction.
+//! Starts a program under a seccomp filter whose listener this process holds, from the program's first instruction on.
 //!
 //! fork; the child installs the filter and waits at a gate; the parent takes the listener, seizes the child, starts
 //! to answer and opens the gate; the child executes the program. From the filter on, every call of the child except
@@ -96,7 +96,7 @@ pub struct Launched {
     pub pid: i32,
     /// The filter's listener, if one was asked for.
     pub listener: Option<OwnedFd>,
-    /// What holds the child back.
+    /// The gate that holds the child.
     pub gate: Gate,
 }
 
@@ -163,7 +163,7 @@ const STATE_STARTED: u32 = 0;
 const STATE_FILTERED: u32 = 1;
 const STATE_FAILED: u32 = 2;
 
-/// What the child tells, in memory shared with it.
+/// The child's reports, in memory shared with it.
 struct Shared {
     /// `STATE_*`; a futex.
     state: AtomicU32,
@@ -330,7 +330,7 @@ static UNTRACED_STEP: libc::timespec = libc::timespec {
     tv_nsec: 200_000,
 };
 
-/// The child's whole life before execve. No allocation, no locks, no panics.
+/// Everything that the child does before execve. It must not allocate, lock or panic.
 fn child(prepared: &Prepared<'_>) -> ! {
     let shared = prepared.shared;
     reset_signals();
@@ -357,11 +357,11 @@ fn child(prepared: &Prepared<'_>) -> ! {
     match installed {
         Ok(listener) => {
             shared.listener.store(listener, Ordering::Relaxed);
-            tell(shared, STATE_FILTERED);
+            set_state(shared, STATE_FILTERED);
         }
         Err(errno) => {
             shared.filter_errno.store(errno as i32, Ordering::Relaxed);
-            tell(shared, STATE_FAILED);
+            set_state(shared, STATE_FAILED);
             exit_now(125);
         }
     }
@@ -471,7 +471,7 @@ fn install(launch: &Launch) -> Result<i32, Errno> {
     Ok(if launch.listener { r as i32 } else { -1 })
 }
 
-fn tell(shared: &Shared, state: u32) {
+fn set_state(shared: &Shared, state: u32) {
     shared.state.store(state, Ordering::Release);
     // The filter may trap or refuse even this call; the parent looks by itself from time to time.
     // SAFETY: the futex word is live shared memory.

@@ -80,7 +80,7 @@ impl Listener {
     }
 
     /// Waits for the next notification. `ENOENT`: the caller died before it was received, or (Linux 6.11 and later)
-    /// no task is left; [`wait_readable`](Self::wait_readable) tells the two apart. Older kernels block forever
+    /// no task is left; [`wait_readable`](Self::wait_readable) distinguishes the two. Older kernels block forever
     /// when no task is left, so poll first there.
     pub fn recv(&self) -> Result<Notification, Errno> {
         loop {

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 
-/// Whose permissions a call is judged by.
+/// The credentials with which a call is performed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials<'a> {
     /// File-system user id.

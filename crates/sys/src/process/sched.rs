@@ -24,7 +24,7 @@ pub struct Sleep {
     pub number: u64,
 }
 
-/// The sleep that thread `tid` is in, or was in last. `EOPNOTSUPP` where `/proc` does not tell.
+/// The sleep that thread `tid` is in, or was in last. `EOPNOTSUPP` where `/proc` does not show it.
 ///
 /// The scheduler notes when a thread last ran (`se.exec_start`), by a clock of the CPU it ran on. So the calling thread looks at
 /// that clock, on that CPU, by making the scheduler note when it runs itself.

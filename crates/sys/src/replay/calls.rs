@@ -1,4 +1,4 @@
-//! The calls, one function each.
+//! The system calls of the replayer, one function each.
 #![allow(
     unsafe_code,
     reason = "system calls on descriptor numbers, which have no owner in the sense of the standard library"
@@ -234,7 +234,7 @@ pub fn advise(fd: i32, offset: i64, length: usize, advice: Option<i32>) -> Retur
     })
 }
 
-/// What stat(2) tells, as far as a replay looks at it.
+/// The fields of stat(2) that a replay uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Type and permission bits.
@@ -417,7 +417,7 @@ pub fn utimes(fd: i32, name: &CStr, times: Option<[(i64, i64); 2]>) -> Returned 
 /// What an extended attribute call does, with the memory that it needs.
 #[derive(Debug)]
 pub enum Attribute<'a> {
-    /// Reads this one. Without room, it tells the length.
+    /// Reads this attribute. With an empty buffer it returns the length.
     Get(&'a CStr, &'a mut [u8]),
     /// Sets this one, with `XATTR_*` flags.
     Set(&'a CStr, &'a [u8], i32),
@@ -507,7 +507,7 @@ pub fn own_directory() -> Result<(), Errno> {
     Errno::result(unsafe { libc::unshare(libc::CLONE_FS) }).map(drop)
 }
 
-/// The bytes of a range that are in the page cache as a whole; `None` when the kernel does not tell.
+/// The bytes of a range that are in the page cache as a whole; `None` when the kernel does not report it.
 pub fn is_cached(fd: i32, offset: u64, length: u64) -> Option<bool> {
     const CACHESTAT: libc::c_long = 451;
     let range = [offset, length];

@@ -102,7 +102,7 @@ impl View {
     }
 }
 
-/// A mapping that a replayed program has made. Its bytes are never looked at here, so that a file that is shortened kills nobody.
+/// A mapping that a replayed program has made. This process never reads its bytes, so a truncated file cannot kill it by SIGBUS.
 #[derive(Debug)]
 pub struct Mapping {
     area: Area,

@@ -1,4 +1,4 @@
-//! The code that answers system calls inside a tracee, as bytes, and what its parts are (`stub.S`). Nothing of it runs in this
+//! The code that answers system calls inside a tracee (`stub.S`), as bytes, and the offsets of its parts. Nothing of it runs in this
 //! process: the monitor writes it into a tracee's memory.
 #![allow(
     unsafe_code,

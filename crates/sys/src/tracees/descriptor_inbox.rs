@@ -1,4 +1,4 @@
-//! A socket by which other processes send us descriptors.
+//! The descriptor inbox: a socket by which tracees send descriptors to the monitor.
 #![allow(
     unsafe_code,
     reason = "a received descriptor is a number that somebody has to own"
@@ -15,20 +15,20 @@ use nix::sys::socket::{
     recvmsg, setsockopt, socket, sockopt,
 };
 
-/// A datagram socket in the abstract name space. Every process may write to it; the kernel tells the sender.
+/// A datagram socket in the abstract name space. Every process may write to it; the kernel reports the sender.
 #[derive(Debug)]
 pub struct DescriptorInbox {
     socket: OwnedFd,
     address: Vec<u8>,
-    /// Letters that are expected: the sender's process, and what is in them. Those that have come have their descriptor.
-    expected: Mutex<HashMap<Letter, Option<OwnedFd>>>,
+    /// Messages that are expected: the sender's process, and what is in them. Those that have come have their descriptor.
+    expected: Mutex<HashMap<MessageKey, Option<OwnedFd>>>,
 }
 
 /// A process, and the 8 bytes that it sends with a descriptor.
-type Letter = (i32, u64);
+type MessageKey = (i32, u64);
 
 impl DescriptorInbox {
-    /// A new one, under a name that the kernel chooses.
+    /// A new inbox, under a name that the kernel chooses.
     pub fn new() -> Result<Self, Errno> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
@@ -52,19 +52,19 @@ impl DescriptorInbox {
 
     /// Expects a descriptor from process `pid`, with `text`. Unexpected messages are discarded.
     pub fn expect(self: &Arc<Self>, pid: i32, text: u64) -> Expected {
-        let letter = (pid, text);
-        self.letters().insert(letter, None);
+        let message = (pid, text);
+        self.messages().insert(message, None);
         Expected {
             descriptor_inbox: Arc::clone(self),
-            letter,
+            message,
         }
     }
 
-    fn letters(&self) -> MutexGuard<'_, HashMap<Letter, Option<OwnedFd>>> {
+    fn messages(&self) -> MutexGuard<'_, HashMap<MessageKey, Option<OwnedFd>>> {
         self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for letters: the kernel lets few of them wait (`net.unix.max_dgram_qlen`).
+    /// Makes room for messages: the kernel lets few of them wait (`net.unix.max_dgram_qlen`).
     pub fn empty(&self) -> Result<(), Errno> {
         loop {
             let mut text = [0; 8];
@@ -98,18 +98,18 @@ impl DescriptorInbox {
                 }
             }
             let sender = sender.unwrap_or(0);
-            if let Some(letter) = self.letters().get_mut(&(sender, u64::from_ne_bytes(text))) {
-                *letter = fds.pop();
+            if let Some(message) = self.messages().get_mut(&(sender, u64::from_ne_bytes(text))) {
+                *message = fds.pop();
             }
         }
     }
 }
 
-/// A letter that is expected as long as this lives: a sender that dies leaves nothing behind.
+/// A message that the inbox expects as long as this value exists. Dropping it forgets the message of a sender that has died.
 #[derive(Debug)]
 pub struct Expected {
     descriptor_inbox: Arc<DescriptorInbox>,
-    letter: Letter,
+    message: MessageKey,
 }
 
 impl Expected {
@@ -118,8 +118,8 @@ impl Expected {
         self.descriptor_inbox.empty()?;
         let come = self
             .descriptor_inbox
-            .letters()
-            .get_mut(&self.letter)
+            .messages()
+            .get_mut(&self.message)
             .and_then(Option::take);
         come.ok_or(Errno::EAGAIN)
     }
@@ -127,7 +127,7 @@ impl Expected {
 
 impl Drop for Expected {
     fn drop(&mut self) {
-        self.descriptor_inbox.letters().remove(&self.letter);
+        self.descriptor_inbox.messages().remove(&self.message);
     }
 }
 
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_that_nobody_expects_any_more_leaves_nothing_behind() {
+    fn a_message_that_is_not_expected_any_more_is_discarded() {
         let descriptor_inbox = Arc::new(DescriptorInbox::new().unwrap());
         let pid = std::process::id().cast_signed();
         let (kept, early, late) = (
@@ -179,6 +179,6 @@ mod tests {
         send(&descriptor_inbox, 3);
         assert!(kept.take().is_ok());
         descriptor_inbox.empty().unwrap();
-        assert!(descriptor_inbox.letters().is_empty());
+        assert!(descriptor_inbox.messages().is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Ending a wait in the kernel that another thread of ours is in, and telling when a tracee's wait would have ended.
+//! Interrupts waits of this process's threads, and determines whether a signal would end a tracee's wait.
 #![allow(
     unsafe_code,
     reason = "signal handlers, and signals to single threads, have no safe interface"
@@ -23,7 +23,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// This thread; it takes no other signal from now on.
+    /// Makes the calling thread interruptible, and blocks all other signals in it.
     pub fn this_thread() -> Result<Self, Errno> {
         static INSTALLED: OnceLock<Result<(), Errno>> = OnceLock::new();
         (*INSTALLED.get_or_init(install))?;
@@ -43,7 +43,7 @@ impl Waiter {
         Ok(Self { tid })
     }
 
-    /// This thread, which takes signals as before.
+    /// Makes the calling thread interruptible, and leaves its other signals as they are.
     pub fn with_own_mask() -> Result<Self, Errno> {
         static INSTALLED: OnceLock<Result<(), Errno>> = OnceLock::new();
         (*INSTALLED.get_or_init(install))?;

@@ -1,8 +1,8 @@
-//! Stopping single threads of tracees for an instant, from any thread of the tracer's process.
+//! Stops single threads of tracees for an instant, from any thread of the tracer's process.
 //!
 //! SIGSTOP cannot be blocked, ignored or consumed, and a tracee that gets one stops for its delivery and reports that to
-//! its tracer; only the tracer can continue it. This one carries a value by which the tracer tells it from a SIGSTOP of
-//! another purpose, and continues the tracee without it.
+//! its tracer; only the tracer can continue it. The SIGSTOP of this module carries a value by which the tracer recognises it, so that it
+//! continues the tracee without delivering it.
 #![allow(
     unsafe_code,
     reason = "rt_tgsigqueueinfo(2) has no safe interface, and siginfo_t is a union"

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_reaches_the_process_and_nobody_once_it_is_reaped() {
+    fn a_signal_reaches_the_process_until_it_is_reaped() {
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
         let process = open_process(child.id().cast_signed()).unwrap();
         send_signal(process.as_fd(), libc::SIGTERM).unwrap();

@@ -1,4 +1,4 @@
-//! What /proc says of a task (proc_pid_status(5) and its neighbours). A task that is gone gives `ESRCH`.
+//! Reads the state of a task from /proc (proc_pid_status(5) and others). A task that has ended gives `ESRCH`.
 
 use std::fs;
 use std::io::Read;

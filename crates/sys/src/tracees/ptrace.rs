@@ -28,16 +28,16 @@ bitflags::bitflags! {
         const TRACESECCOMP = libc::PTRACE_O_TRACESECCOMP;
         /// Kill the tracee when the tracer ends.
         const EXITKILL = libc::PTRACE_O_EXITKILL;
-        /// What a tracer seizes with that records calls and does not answer them.
+        /// The options of a tracer that records calls and does not answer them.
         const TRACER = Self::TRACESYSGOOD.bits() | Self::TRACEFORK.bits() | Self::TRACEVFORK.bits()
             | Self::TRACECLONE.bits() | Self::TRACEEXEC.bits() | Self::TRACESECCOMP.bits();
-        /// What the monitor seizes with.
+        /// The options of the monitor.
         const MONITOR = Self::TRACESYSGOOD.bits() | Self::TRACEFORK.bits() | Self::TRACEVFORK.bits()
             | Self::TRACECLONE.bits() | Self::TRACEEXEC.bits() | Self::TRACESECCOMP.bits() | Self::EXITKILL.bits();
     }
 }
 
-/// How a new child came to be.
+/// The call that made a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     /// fork(2), or a clone with SIGCHLD as its exit signal.
@@ -105,7 +105,7 @@ impl Status {
         matches!(self, Self::GroupStop(_))
     }
 
-    /// Whether the task is gone; if not, it is stopped and waits for a request.
+    /// Whether the task has ended; if not, it is stopped and waits for a request.
     pub fn is_end(&self) -> bool {
         matches!(self, Self::Exited(_) | Self::Signaled { .. })
     }
@@ -228,7 +228,7 @@ impl Stopped {
 /// One report of a wait.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The task is gone.
+    /// The task has ended.
     Ended {
         /// Its thread id.
         tid: i32,

@@ -1,7 +1,7 @@
 //! A tracee's memory: process_vm_readv(2) and process_vm_writev(2), or /proc/TID/mem where those are refused.
 //!
 //! Addresses and lengths come from the tracee and are never trusted: what is not mapped gives `EFAULT`, and no
-//! length makes us allocate more than the caller allows. Copy once, then judge the copy: the tracee's other threads
+//! length makes the monitor allocate more than the caller allows. Copy once, then check the copy: the tracee's other threads
 //! may change their memory at any time.
 #![allow(unsafe_code, reason = "process_vm_readv(2) and process_vm_writev(2)")]
 

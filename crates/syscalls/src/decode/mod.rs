@@ -1,4 +1,4 @@
-//! From registers and memory to values: [`decode`] at a call's entry, [`DecodedCall::complete`] once it has returned,
+//! Decodes registers and memory into values: [`decode`] at a call's entry, [`DecodedCall::complete`] once it has returned,
 //! [`DecodedCall::name`] for the files that arguments name. What a program's memory holds is read by `reader.rs`.
 
 mod names;
@@ -42,7 +42,7 @@ impl Default for Limits {
     }
 }
 
-/// Decodes a call at its entry. What only its return will tell is [`Value::Unread`] until [`DecodedCall::complete`].
+/// Decodes a call at its entry. A value that is known only after the return is [`Value::Unread`] until [`DecodedCall::complete`].
 pub fn decode(nr: u32, raw: [u64; 6], memory: &dyn Memory, limits: &Limits) -> DecodedCall {
     let mut call = DecodedCall {
         signature: signature(nr),

@@ -1,4 +1,4 @@
-//! What the monitor asks of a back end whose open files are descriptors of cache objects ([`crate::Native::Reads`]).
+//! The interface of a back end whose open files are descriptors of cache objects ([`crate::Native::Reads`]).
 
 use std::ops::Range;
 
@@ -12,19 +12,19 @@ use crate::{Caller, Node, Opened, Result};
     reason = "defaults answer without looking at their arguments"
 )]
 pub trait CachedContent: Send + Sync {
-    /// No program holds an open file description or a mapping of the file's cache object any more. The back end drops
-    /// what it kept for them; a file without names goes. An open may race with this call: the back end asks the
-    /// object's witness again, under the lock under which it also reopens the object.
+    /// Called when no program holds an open file description or a mapping of the file's cache object any more. The back end drops
+    /// what it kept for them, and removes a file without names. An open may race with this call: the back end checks the
+    /// object's handle again, under the lock under which it also reopens the object.
     fn released(&self, node: &Node);
 
-    /// A program is about to map the file shared, through a writable descriptor. From now on its content can change
-    /// without a call, until [`CachedContent::released`]. ENODEV in a transaction that could not take back what is
-    /// written through the mapping.
+    /// Called before a program maps the file shared, through a writable descriptor. From now on its content can change
+    /// without a call, until [`CachedContent::released`]. ENODEV in a transaction that could not undo writes through
+    /// the mapping.
     fn map_shared(&self, caller: &Caller, node: &Node) -> Result<()> {
         Ok(())
     }
 
-    /// Picks up what programs wrote through mappings into the bytes `range`, as msync(2) does, and makes it durable when
+    /// Stores what programs wrote through mappings into the bytes `range`, as msync(2) does, and makes it durable when
     /// `durable`.
     fn sync_mapped(&self, node: &Node, range: Range<u64>, durable: bool) -> Result<()> {
         Ok(())

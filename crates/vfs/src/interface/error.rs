@@ -81,7 +81,7 @@ pub struct Wait(Arc<dyn Blocker>);
 /// Receives the outcome of a wait that blocks no thread.
 pub type Done = Box<dyn FnOnce(Result<bool, Errno>) + Send>;
 
-/// A lock that was in the way of one operation: what a back end with transactions gives its callers to wait for.
+/// A lock that blocked one operation. Back ends with transactions implement it, so that callers can wait.
 pub trait Blocker: Send + Sync {
     /// See [`Wait::wait`].
     fn wait(&self, waited: Duration, slice: Duration) -> Result<bool, Errno>;

@@ -1,10 +1,10 @@
-//! The operations vector of the switch.
+//! The trait [`FileSystem`], which every back end implements, and the types of open files.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use goanna_sys::memfile;
-use goanna_sys::witness::Witness;
+use goanna_sys::object_handle::ObjectHandle;
 
 use crate::{
     Attr, CachedContent, Caller, DirEntry, Errno, Identity, Node, Result, SetAttr, StatFs,
@@ -17,12 +17,12 @@ pub enum Native {
     /// All of them: the descriptor is the file itself (passfs).
     All,
     /// Everything that reads: the descriptor is a filled cache object (memfd) that always holds the file's
-    /// whole content. Calls that change or describe the file come to the back end. `witness` is the back
+    /// whole content. Calls that change or describe the file come to the back end. `handle` is the back
     /// end's own hold on that object, with which "does anybody else still have it
     /// open?" is asked.
     Reads {
         /// See [`Native::Reads`].
-        witness: Arc<Witness>,
+        handle: Arc<ObjectHandle>,
     },
 }
 
@@ -31,11 +31,11 @@ pub enum Native {
 pub struct Opened {
     /// Installed in the tracee; carries the access mode and status flags the program asked for.
     pub fd: OwnedFd,
-    /// What the kernel may do with it alone.
+    /// The calls that the kernel performs on it without the monitor.
     pub native: Native,
 }
 
-/// An open file of a [`Native::Reads`] back end, as a data call meets it.
+/// An open file of a [`Native::Reads`] back end, as a data call gets it.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenFile<'a> {
     /// The inode.
@@ -61,8 +61,8 @@ pub enum WritePosition {
 /// A back end of the switch.
 ///
 /// Names are single components: bytes without `/` and NUL, never empty, `.` or `..`, at most
-/// [`crate::NAME_MAX`] long. Unless [`FileSystem::checks_access`] says otherwise, [`crate::ops`] has judged
-/// permissions before a method is called. Every method is atomic against every other.
+/// [`crate::NAME_MAX`] long. Unless [`FileSystem::checks_access`] is true, [`crate::ops`] has checked
+/// permissions before a method is called. Every method is atomic with respect to every other.
 #[allow(
     unused_variables,
     reason = "defaults answer without looking at their arguments"
@@ -75,7 +75,7 @@ pub trait FileSystem: Send + Sync + 'static {
     fn root(&self) -> Node;
 
     /// True when the back end itself enforces permissions as `caller` (passfs acts with the caller's
-    /// credentials, so the host kernel judges); then [`crate::ops`] does not.
+    /// credentials, so the host's kernel checks them); then [`crate::ops`] does not.
     fn checks_access(&self) -> bool {
         false
     }

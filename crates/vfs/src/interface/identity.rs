@@ -1,4 +1,4 @@
-//! Names of files that outlive a process, and reports of changes: what a cache outside of a back end needs.
+//! Ids of files that outlive a process, and reports of changes, for caches outside of a back end.
 //!
 //! Such a cache keeps copies by [`FileId`], each with the [`crate::Attr::version`] it belongs to, and [subscribes](Identity::subscribe) before
 //! it makes the first one. It asks for the version, reads, and asks again: what was read between two equal versions is that version's
@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Caller, Errno, Node, Result};
 
-/// One file among all that were ever made. It means the same in every process and on every machine, and also after the file
-/// system was opened again; a file that gets the inode number of a removed one has another id.
+/// The id of a file. It is the same in every process, on every machine, and after the file system was opened again. A file
+/// that gets the inode number of a removed one has another id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FileId {
     /// The file system.
     pub fs: u128,
     /// Inode number.
     pub inode: u64,
-    /// Tells apart files that had this inode number one after the other.
+    /// Distinguishes files that had this inode number one after the other.
     pub generation: u64,
 }
 

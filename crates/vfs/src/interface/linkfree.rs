@@ -1,10 +1,10 @@
-//! Host directories whose paths were found free of symbolic links a moment ago.
+//! A short-lived cache of host directories whose paths are free of symbolic links.
 //!
 //! Compilers ask about thousands of files in a few dozen directories; asking the kernel about the directory each time
 //! takes a fifth of the time of such a call. What is kept here only decides whether the kernel or the monitor walks a path, and
 //! matters only where a link leads into a mount: then a link made by a process outside the run is seen up to
-//! [`FRESH`] late. Links made inside it are seen at once: the monitor tells of each call that could make one, and for as
-//! long as the kernel may be at it nothing is kept.
+//! [`FRESH`] late. Links made inside it are seen at once: the monitor reports each call that could make one, and while
+//! the kernel may be performing it the cache stays empty.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

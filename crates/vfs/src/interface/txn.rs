@@ -1,4 +1,4 @@
-//! Transactions across several calls (Amino 2.3 to 2.5): what the monitor asks a back end that has them.
+//! Transactions across several calls (Amino 2.3 to 2.5): the interface of back ends that have them.
 
 use std::fmt;
 use std::sync::Weak;
@@ -46,14 +46,14 @@ pub struct TxnStatus {
     pub shared_locks: usize,
     /// See `shared_locks`.
     pub exclusive_locks: usize,
-    /// Calls that failed with EDEADLK or ETIMEDOUT, nested transactions included: to try again may help.
+    /// Calls that failed with EDEADLK or ETIMEDOUT, nested transactions included: a retry may succeed.
     pub conflicts: u64,
 }
 
 /// The programs of a run, for a back end whose files they read in the kernel, without a call.
 pub trait Readers: Send + Sync {
     /// Stops every thread that could read one of `objects` through a descriptor or a mapping, and returns when none of them
-    /// can. Objects are named by `(st_dev, st_ino)`. Tells which threads have which of them.
+    /// can. Objects are named by `(st_dev, st_ino)`. Returns which threads have which of them.
     fn pause(&self, objects: &[(u64, u64)]) -> Vec<Holder>;
 
     /// Lets the threads continue that were stopped; once for each pause.
@@ -86,9 +86,9 @@ pub trait Transactions: Send + Sync {
     /// false for it, but not for transactions inside it. EIO.
     fn begin_run(&self) -> Result<TxnId, Errno>;
 
-    /// Ends the transaction: its changes become its parent's, or, of an outermost one, everybody's, at once: true when there
-    /// are any, which [`Transactions::harden`] brings to the disk. EBUSY while one inside it is open, and nothing has
-    /// happened then; any other failure (ENOSPC, EIO) has aborted it.
+    /// Commits the transaction: its changes become its parent's or, of an outermost one, visible to all, in one step. Returns
+    /// whether there are changes, which [`Transactions::harden`] brings to the disk. EBUSY, without effect, while a transaction
+    /// inside it is open; any other failure (ENOSPC, EIO) has aborted it.
     fn commit(&self, id: TxnId) -> Result<bool, Errno>;
 
     /// Waits until what was committed has reached the disk, if `durable`, or for `None` the back end's durability, says so.

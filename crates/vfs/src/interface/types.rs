@@ -1,4 +1,4 @@
-//! Values that cross the switch.
+//! Values that the switch and back ends exchange: nodes, attributes, entries, times.
 
 use std::any::Any;
 use std::fmt;

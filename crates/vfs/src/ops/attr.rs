@@ -1,7 +1,7 @@
 //! Changes of metadata and size.
 
 use super::perm::{check, file_system_permits, in_group_or_capable, permitted};
-use super::{fs, judged_here, unless_flagged, writable};
+use super::{checks_permissions, fs, unless_flagged, writable};
 use crate::{
     Attr, Caller, Errno, FileKind, MountFlags, Place, Result, SetAttr, StatFs, TimeSet, caps,
     file_flags,
@@ -15,7 +15,7 @@ pub fn chmod(caller: &Caller, place: &Place, mode: u32) -> Result<()> {
         return Err(Errno::EOPNOTSUPP.into());
     }
     let mut mode = mode & 0o7777;
-    if judged_here(place) {
+    if checks_permissions(place) {
         let attr = fs(place).getattr(caller, &place.node)?;
         unless_flagged(&attr, file_flags::PROTECTED)?;
         if !caller.owns(&attr) {
@@ -37,7 +37,7 @@ pub fn chmod(caller: &Caller, place: &Place, mode: u32) -> Result<()> {
 /// any change of what stays immutable. A back end that checks access answers itself.
 pub fn may_set_flags(caller: &Caller, place: &Place, flags: u32) -> Result<()> {
     writable(place)?;
-    if !judged_here(place) {
+    if !checks_permissions(place) {
         return Ok(());
     }
     let attr = fs(place).getattr(caller, &place.node)?;
@@ -54,11 +54,11 @@ pub fn may_set_flags(caller: &Caller, place: &Place, flags: u32) -> Result<()> {
 
 /// Sets the flags of chattr(1): errors as [`may_set_flags`], then EOPNOTSUPP for flags that are not kept.
 pub fn set_flags(caller: &Caller, place: &Place, flags: u32) -> Result<()> {
-    /// `FS_FL_USER_MODIFIABLE` of linux/fs.h; the others tell how the kernel stores a file.
+    /// `FS_FL_USER_MODIFIABLE` of linux/fs.h; the other flags show how the kernel stores a file.
     const MODIFIABLE: u32 = 0x0003_80ff;
     may_set_flags(caller, place, flags)?;
     let mut flags = flags;
-    if judged_here(place) {
+    if checks_permissions(place) {
         if flags & MODIFIABLE & !file_flags::KEPT != 0 {
             return Err(Errno::EOPNOTSUPP.into());
         }
@@ -89,7 +89,7 @@ pub fn chown(caller: &Caller, place: &Place, uid: Option<u32>, gid: Option<u32>)
         gid,
         ..SetAttr::default()
     };
-    if judged_here(place) {
+    if checks_permissions(place) {
         let attr = fs(place).getattr(caller, &place.node)?;
         unless_flagged(&attr, file_flags::PROTECTED)?;
         if !place.node.is_dir() {
@@ -132,7 +132,9 @@ fn without_set_id(caller: &Caller, attr: &Attr, new_gid: Option<u32>) -> Option<
 /// Clears set-id bits of a regular file after `caller` changed its content, unless it has `CAP_FSETID`
 /// (`file_remove_privs`). For the writing calls; [`truncate`] and opening with `O_TRUNC` do it themselves.
 pub fn drop_set_id(caller: &Caller, place: &Place) -> Result<()> {
-    if !judged_here(place) || caller.capable(caps::FSETID) || place.node.kind() != FileKind::Regular
+    if !checks_permissions(place)
+        || caller.capable(caps::FSETID)
+        || place.node.kind() != FileKind::Regular
     {
         return Ok(());
     }
@@ -161,7 +163,7 @@ pub fn utimens(
         return Ok(());
     }
     writable(place)?;
-    if judged_here(place) {
+    if checks_permissions(place) {
         let attr = fs(place).getattr(caller, &place.node)?;
         let touches = (atime, mtime) == (Some(TimeSet::Now), Some(TimeSet::Now));
         let objecting = if touches {

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::perm::{Protections, check, may_link, permitted, sticky_for};
-use super::{check_name, fs, judged_here, may_search, unless_flagged, writable};
+use super::{check_name, checks_permissions, fs, may_search, unless_flagged, writable};
 use crate::{Caller, Errno, FileKind, FsError, Node, PATH_MAX, Place, Result, caps, file_flags};
 
 /// The entry `name` of `dir`: ENOTDIR, EACCES without search permission, ENAMETOOLONG above 255 bytes, ENOENT.
@@ -55,7 +55,7 @@ pub(super) fn made<T>(caller: &Caller, dir: &Place, name: &[u8], result: Result<
 /// only for its members to hand out.
 pub(super) fn creation_mode(caller: &Caller, dir: &Place, mode: u32) -> Result<u32> {
     let risky = libc::S_ISGID | libc::S_IXGRP;
-    if mode & risky != risky || !judged_here(dir) {
+    if mode & risky != risky || !checks_permissions(dir) {
         return Ok(mode);
     }
     let attr = fs(dir).getattr(caller, &dir.node)?;
@@ -86,7 +86,7 @@ pub fn mknod(caller: &Caller, dir: &Place, name: &[u8], mode: u32, rdev: u64) ->
     let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
     let whiteout = kind == FileKind::CharDevice && rdev == 0;
     may_create(caller, dir, name, || {
-        if device && !whiteout && judged_here(dir) && !caller.capable(caps::MKNOD) {
+        if device && !whiteout && checks_permissions(dir) && !caller.capable(caps::MKNOD) {
             return Err(Errno::EPERM.into());
         }
         Ok(())
@@ -128,7 +128,7 @@ pub fn link(caller: &Caller, place: &Place, dir: &Place, name: &[u8]) -> Result<
         if !Arc::ptr_eq(&place.mount, &dir.mount) {
             return Err(Errno::EXDEV.into());
         }
-        if !judged_here(dir) {
+        if !checks_permissions(dir) {
             return Ok(());
         }
         let attr = fs(place).getattr(caller, &place.node)?;
@@ -180,7 +180,7 @@ pub fn begin_unlink(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
 fn may_delete(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     begin_unlink(caller, dir, name)?;
     check_name(name)?;
-    if !judged_here(dir) {
+    if !checks_permissions(dir) {
         return Ok(());
     }
     let attr = fs(dir).getattr(caller, &dir.node)?;
@@ -200,7 +200,7 @@ fn may_delete(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
 fn writable_dir(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     let verdict = writable(dir);
     if verdict.is_err()
-        && !judged_here(dir)
+        && !checks_permissions(dir)
         && fs(dir).lookup(caller, &dir.node, name).err() == Some(FsError::Errno(Errno::EACCES))
     {
         return Err(Errno::EACCES.into());
@@ -230,7 +230,7 @@ pub fn rename_flags(flags: u32) -> Result<()> {
 pub fn begin_rename(caller: &Caller, from_dir: &Place, from: &[u8], to_dir: &Place) -> Result<()> {
     let same_mount = Arc::ptr_eq(&from_dir.mount, &to_dir.mount);
     // Where the back end judges, it also orders what is wrong with the two directories.
-    if judged_here(from_dir) || !same_mount {
+    if checks_permissions(from_dir) || !same_mount {
         may_search(caller, from_dir)?;
         may_search(caller, to_dir)?;
     }
@@ -258,7 +258,7 @@ pub fn rename(
     begin_rename(caller, from_dir, from, to_dir)?;
     check_name(from)?;
     check_name(to)?;
-    if judged_here(from_dir) {
+    if checks_permissions(from_dir) {
         let rename = Rename {
             caller,
             from_dir,
@@ -267,7 +267,7 @@ pub fn rename(
             to,
             flags,
         };
-        rename.judge()?;
+        rename.check()?;
         if flags & libc::RENAME_WHITEOUT != 0 {
             return Err(Errno::EINVAL.into());
         }
@@ -298,7 +298,7 @@ struct Ends {
 }
 
 impl Rename<'_> {
-    fn judge(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         let rename_mask = libc::W_OK | libc::X_OK;
         let fs = fs(self.from_dir);
         let same_dir = self.from_dir.node.ino() == self.to_dir.node.ino();

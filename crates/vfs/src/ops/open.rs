@@ -4,7 +4,7 @@ use super::names::{creation_mode, made, may_create};
 use super::perm::{
     Protections, access, check, file_system_permits, may_create_in_sticky, permitted,
 };
-use super::{fs, judged_here, unless_flagged, writable};
+use super::{checks_permissions, fs, unless_flagged, writable};
 use crate::{Caller, Errno, FileKind, Node, Opened, Place, Result, file_flags};
 
 /// The permissions an open with `flags` asks for (the kernel's `ACC_MODE`).
@@ -30,7 +30,7 @@ fn may_open(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
     }
     file_system_permits(place, open_mask(flags))?;
     // On a read-only mount a back end that judges is never asked, and its EACCES comes before EROFS.
-    if judged_here(place) || writable(place).is_err() {
+    if checks_permissions(place) || writable(place).is_err() {
         let attr = fs(place).getattr(caller, &place.node)?;
         permitted(caller, &attr, open_mask(flags))?;
         let appends = flags & libc::O_ACCMODE == libc::O_RDONLY || flags & libc::O_APPEND != 0;
@@ -51,7 +51,7 @@ fn may_open(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
 /// somebody else's.
 pub fn may_open_other(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
     access(caller, place, open_mask(flags))?;
-    if flags & libc::O_NOATIME != 0 && judged_here(place) {
+    if flags & libc::O_NOATIME != 0 && checks_permissions(place) {
         let attr = fs(place).getattr(caller, &place.node)?;
         if !caller.owns(&attr) {
             return Err(Errno::EPERM.into());

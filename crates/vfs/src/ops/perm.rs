@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use super::{fs, judged_here};
+use super::{checks_permissions, fs};
 use crate::{Attr, Caller, Errno, FileKind, MountFlags, Place, Result, caps, file_flags};
 
 /// The hardening switches of the running kernel, read once: what it enforces natively holds under us too.
@@ -117,9 +117,9 @@ pub(super) fn file_system_permits(place: &Place, mask: i32) -> Result<(), Errno>
     Ok(())
 }
 
-/// Permission by mode bits where it is ours to judge.
+/// Permission by mode bits, where this module checks it.
 pub(super) fn check(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
-    if !judged_here(place) {
+    if !checks_permissions(place) {
         return Ok(());
     }
     file_system_permits(place, mask)?;
@@ -134,7 +134,7 @@ pub fn may_search(caller: &Caller, dir: &Place) -> Result<()> {
         return Err(Errno::ENOTDIR.into());
     }
     // Every component of every path comes by here. This spares the look at the inode where it cannot matter.
-    if !judged_here(dir)
+    if !checks_permissions(dir)
         || caller.capable(caps::DAC_OVERRIDE)
         || caller.capable(caps::DAC_READ_SEARCH)
     {

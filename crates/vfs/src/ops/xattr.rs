@@ -1,7 +1,7 @@
 //! Extended attributes and their name spaces.
 
 use super::perm::permitted;
-use super::{fs, judged_here, unless_flagged, writable};
+use super::{checks_permissions, fs, unless_flagged, writable};
 use crate::{Caller, Errno, FileKind, Place, Result, caps, file_flags};
 
 /// Longest attribute name in bytes (`XATTR_NAME_MAX`).
@@ -25,7 +25,7 @@ pub fn check_xattr_name(name: &[u8]) -> Result<()> {
 
 /// The kernel's `xattr_permission`, and the capability module's word on writing `security.*`.
 fn may(caller: &Caller, place: &Place, name: &[u8], mask: i32) -> Result<()> {
-    if !judged_here(place) {
+    if !checks_permissions(place) {
         return Ok(());
     }
     let write = mask == libc::W_OK;
@@ -97,7 +97,7 @@ pub fn setxattr(
 /// listxattr(2): all names, `trusted.*` only for callers that may read them.
 pub fn listxattr(caller: &Caller, place: &Place) -> Result<Vec<Vec<u8>>> {
     let mut names = fs(place).listxattr(caller, &place.node)?;
-    if judged_here(place) && !caller.capable(caps::SYS_ADMIN) {
+    if checks_permissions(place) && !caller.capable(caps::SYS_ADMIN) {
         names.retain(|name| !name.starts_with(TRUSTED));
     }
     Ok(names)

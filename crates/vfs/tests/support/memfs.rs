@@ -1,5 +1,5 @@
-//! A file system in memory, as small as the rules above it allow: it judges nothing, so that what a test sees
-//! refused was refused by `goanna_vfs::ops`. Contents are sizes only.
+//! A minimal file system in memory. It checks no permissions, so that every refusal that a test sees comes from
+//! `goanna_vfs::ops`. Contents are sizes only.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;

@@ -125,8 +125,8 @@ fn exchange(call: &Call<'_>, fd: i32, output: &Output) -> Result<bool> {
         lseek(&output.ofd, 0, Whence::SeekCur)?,
         Whence::SeekSet,
     )?;
-    if let Native::Reads { witness } = opened.native {
-        call.monitor.shadows.register_file(place, witness)?;
+    if let Native::Reads { handle } = opened.native {
+        call.monitor.shadows.register_file(place, handle)?;
     }
     let (listener, id) = notification;
     listener.install_keep(*id, opened.fd.as_fd(), cloexec, Some(fd))?;

@@ -1,6 +1,6 @@
 //! The calls that bring a tracee's descriptor to the monitor where pidfd_getfd(2) is refused, as in containers.
 //!
-//! The tracee sends the descriptor to the monitor's letter box.
+//! The tracee sends the descriptor to the monitor's descriptor inbox.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub fn text(tid: i32, fd: i32) -> u64 {
 }
 
 /// The `struct msghdr`, and all it points to, by which thread `tid` sends its descriptor `fd`, to lie at `address`.
-pub fn letter(descriptor_inbox: &DescriptorInbox, tid: i32, fd: i32, address: u64) -> Vec<u8> {
+pub fn message(descriptor_inbox: &DescriptorInbox, tid: i32, fd: i32, address: u64) -> Vec<u8> {
     let mut image = Vec::with_capacity(256);
     let mut words = |at: u64, words: &[u64]| {
         image.resize(at as usize, 0u8);
@@ -49,7 +49,7 @@ pub struct Fetch {
     pid: i32,
     fd: i32,
     descriptor_inbox: Arc<DescriptorInbox>,
-    /// The address of the letter, and whether the memory was mapped for it.
+    /// The address of the message, and whether the memory was mapped for it.
     scratch: Option<(u64, bool)>,
     stage: Stage,
 }
@@ -68,7 +68,7 @@ enum Stage {
 }
 
 const LEN: u64 = 4096;
-/// What sendmsg(2) returns while too many letters wait, and how often that may be.
+/// What sendmsg(2) returns while too many messages wait, and how often that may be.
 const FULL: i64 = -(Errno::EAGAIN as i64);
 const ATTEMPTS: u32 = 100;
 
@@ -123,8 +123,8 @@ impl Fetch {
             }
             Stage::Socket => {
                 let (address, _) = self.scratch.ok_or(Errno::EIO)?;
-                let letter = letter(&self.descriptor_inbox, tid, self.fd, address);
-                tracee::write_all(tid, address, &letter)?;
+                let message = message(&self.descriptor_inbox, tid, self.fd, address);
+                tracee::write_all(tid, address, &message)?;
                 self.stage = Stage::Send {
                     socket: result,
                     attempts: ATTEMPTS,

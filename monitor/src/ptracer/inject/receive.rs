@@ -15,7 +15,7 @@ use goanna_vfs::{Errno, Result};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
 use super::Step;
-use super::fetch::{letter, text};
+use super::fetch::{message, text};
 use crate::process::task::Task;
 use crate::ptracer::rewrite::{Refused, Registers};
 
@@ -108,8 +108,8 @@ impl Receive {
                     Ok(socket) => self.pass(tid, ends, &socket),
                     Err(_) => {
                         let address = self.refused.scratch;
-                        let letter = letter(&self.descriptor_inbox, tid, second, address);
-                        tracee::write_all(tid, address, &letter)?;
+                        let message = message(&self.descriptor_inbox, tid, second, address);
+                        tracee::write_all(tid, address, &message)?;
                         self.descriptor_inbox.empty()?;
                         let expected = self.descriptor_inbox.expect(self.pid, text(tid, second));
                         self.stage = Stage::Send { ends, expected };

@@ -231,7 +231,7 @@ fn filters_of_the_program_itself_come_after_ours() {
 }
 
 #[test]
-fn members_are_told_apart_and_only_closers_stop_at_close() {
+fn participants_are_distinguished_and_only_closers_stop_at_close() {
     let (member, closer) = (compile_participant(false), compile_participant(true));
     let verdict = |program: &[Insn], nr: i64| run(program, AUDIT_ARCH_X86_64, nr as u32, [0; 6]);
     for nr in [libc::SYS_execve, libc::SYS_execveat] {

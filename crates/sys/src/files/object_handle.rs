@@ -17,22 +17,22 @@ use nix::sys::stat::Mode;
 
 use crate::{limits, memfile, stat};
 
-/// Keeps a cache object, and tells whether somebody else has it open.
+/// The monitor's own handle of a cache object. It keeps the object, and determines whether another process has it open.
 #[derive(Debug)]
-pub struct Witness {
+pub struct ObjectHandle {
     kept: Kept,
     identity: (u64, u64),
 }
 
 #[derive(Debug)]
 enum Kept {
-    /// By a read-only description.
+    /// Kept by a read-only description.
     Here(OwnedFd),
     Shelved(Shelved),
 }
 
-impl Witness {
-    /// Of the object behind `fd`, which is a read-only description that nobody else has ([`memfile::reopen`]).
+impl ObjectHandle {
+    /// The handle of the object that `fd` refers to: a read-only description of its own ([`memfile::reopen`]).
     pub fn new(fd: OwnedFd) -> Result<Self, Errno> {
         Self::keep(fd, limits::nofile()? / 2)
     }
@@ -262,24 +262,24 @@ mod tests {
     fn an_object_on_a_shelf_is_as_one_here() {
         for crowded in [u64::MAX, 0] {
             let (first, fd) = made();
-            let witness = Witness::keep(fd, crowded).unwrap();
-            assert_eq!(matches!(witness.kept, Kept::Shelved(_)), crowded == 0);
+            let handle = ObjectHandle::keep(fd, crowded).unwrap();
+            assert_eq!(matches!(handle.kept, Kept::Shelved(_)), crowded == 0);
             drop(first);
-            assert!(witness.sole_opener());
-            let writer = witness.open(libc::O_RDWR).unwrap();
+            assert!(handle.sole_opener());
+            let writer = handle.open(libc::O_RDWR).unwrap();
             assert_eq!(memfile::pwrite(writer.as_fd(), b"text", 0), Ok(4));
-            assert!(!witness.sole_opener());
-            assert!(witness.open_for_write_elsewhere());
+            assert!(!handle.sole_opener());
+            assert!(handle.open_for_write_elsewhere());
             drop(writer);
-            let reader = witness.open(libc::O_RDONLY).unwrap();
-            assert!(!witness.sole_opener());
-            assert!(!witness.open_for_write_elsewhere());
+            let reader = handle.open(libc::O_RDONLY).unwrap();
+            assert!(!handle.sole_opener());
+            assert!(!handle.open_for_write_elsewhere());
             let (dev, ino, _) = stat::identity(reader.as_fd()).unwrap();
-            assert_eq!(witness.identity(), (dev, ino));
+            assert_eq!(handle.identity(), (dev, ino));
             drop(reader);
-            assert!(witness.sole_opener());
+            assert!(handle.sole_opener());
             let mut bytes = [0; 4];
-            let read = witness.with(|fd| memfile::pread(fd, &mut bytes, 0));
+            let read = handle.with(|fd| memfile::pread(fd, &mut bytes, 0));
             assert_eq!((read, &bytes), (Ok(4), b"text"));
         }
     }
