@@ -22,9 +22,35 @@ pub fn stat(attr: &Attr) -> [u8; 144] {
     out.0
 }
 
-/// `struct statx`: the basic fields, and the creation time where known. Like Linux since 6.13, it claims the change
+/// What statx(2) reports beside the attributes.
+#[derive(Debug)]
+pub struct StatxMore {
+    /// The root of a mount.
+    pub is_mount_root: bool,
+    /// The mount's ID, and the bit of the mask that says which kind of ID it is.
+    pub mount_id: Option<(u32, u64)>,
+    /// A `struct statx` of the host's object, whose further fields are to be shown.
+    pub host: Option<[u8; 256]>,
+}
+
+/// `STATX_MNT_ID_UNIQUE`
+pub const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
+/// `STATX_DIOALIGN`, `STATX_SUBVOL`, `STATX_WRITE_ATOMIC` and `STATX_DIO_READ_ALIGN`: the fields behind the mount's ID.
+pub const STATX_BEHIND_MOUNT_ID: u32 = 0x2000 | 0x8000 | 0x1_0000 | 0x2_0000;
+
+/// The mount's ID in a `struct statx`, and its bit of the mask.
+pub fn mount_id(statx: &[u8; 256]) -> Option<(u32, u64)> {
+    let mask = u32::from_ne_bytes(*statx.first_chunk()?);
+    let id = u64::from_ne_bytes(*statx.get(MOUNT_ID..)?.first_chunk()?);
+    let bit = mask & (libc::STATX_MNT_ID | STATX_MNT_ID_UNIQUE);
+    (bit != 0).then_some((bit, id))
+}
+
+const MOUNT_ID: usize = 144;
+
+/// `struct statx`: the basic fields, the creation time where known, and `more`. Like Linux since 6.13, it claims the change
 /// times only when `mask` asks for one of them.
-pub fn statx(attr: &Attr, mask: u32, is_mount_root: bool) -> [u8; 256] {
+pub fn statx(attr: &Attr, mask: u32, more: &StatxMore) -> [u8; 256] {
     let mut out = Layout([0; 256]);
     let birth = if attr.btime.is_some() {
         libc::STATX_BTIME
@@ -33,7 +59,6 @@ pub fn statx(attr: &Attr, mask: u32, is_mount_root: bool) -> [u8; 256] {
     };
     let times = libc::STATX_CTIME | libc::STATX_MTIME;
     let unasked = if mask & times == 0 { times } else { 0 };
-    out.u32(0, (libc::STATX_BASIC_STATS & !unasked) | birth);
     out.u32(4, attr.blksize);
     out.u32(16, attr.nlink);
     out.u32(20, attr.uid);
@@ -44,7 +69,7 @@ pub fn statx(attr: &Attr, mask: u32, is_mount_root: bool) -> [u8; 256] {
     let shown = u64::from(file_flags::PROTECTED | file_flags::NO_DUMP);
     out.u64(
         8,
-        if is_mount_root { root } else { 0 } | u64::from(attr.flags) & shown,
+        if more.is_mount_root { root } else { 0 } | u64::from(attr.flags) & shown,
     );
     out.u64(32, attr.ino);
     out.u64(40, attr.size);
@@ -64,8 +89,24 @@ pub fn statx(attr: &Attr, mask: u32, is_mount_root: bool) -> [u8; 256] {
     out.u32(132, libc::minor(attr.rdev));
     out.u32(136, libc::major(attr.dev));
     out.u32(140, libc::minor(attr.dev));
+    let mut further = 0;
+    if let Some(host) = &more.host {
+        out.bytes(MOUNT_ID + 8, host.get(MOUNT_ID + 8..).unwrap_or_default());
+        let host_mask = host
+            .first_chunk()
+            .map_or(0, |mask| u32::from_ne_bytes(*mask));
+        further |= host_mask & STATX_BEHIND_MOUNT_ID;
+    }
+    if let Some((bit, id)) = more.mount_id {
+        out.u64(MOUNT_ID, id);
+        further |= bit;
+    }
+    out.u32(0, (libc::STATX_BASIC_STATS & !unasked) | birth | further);
     out.0
 }
+
+/// The flags of a `struct statfs` are meant.
+const ST_VALID: u64 = 0x20;
 
 /// `struct statfs`.
 pub fn statfs(fs: &StatFs, fsid: u64) -> [u8; 120] {
@@ -81,7 +122,7 @@ pub fn statfs(fs: &StatFs, fsid: u64) -> [u8; 120] {
         (56, fsid),
         (64, fs.name_max),
         (72, fs.block_size),
-        (80, fs.flags),
+        (80, fs.flags | ST_VALID),
     ];
     for (at, value) in fields {
         out.u64(at, value);

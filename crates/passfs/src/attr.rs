@@ -116,7 +116,8 @@ impl PassFs {
     }
 
     pub(crate) fn figures(&self, node: &Node) -> Result<StatFs> {
-        let fs = rustix::fs::fstatfs(&Pin::of(node)?.fd).map_err(os)?;
+        let pin = Pin::of(node)?;
+        let fs = rustix::fs::fstatfs(&pin.fd).map_err(os)?;
         let unsigned = |value: i64| u64::try_from(value).unwrap_or(0);
         Ok(StatFs {
             // Magic numbers have 32 bits; some have the highest bit set.
@@ -129,6 +130,7 @@ impl PassFs {
             files_free: fs.f_ffree,
             name_max: unsigned(fs.f_namelen),
             flags: unsigned(fs.f_flags),
+            fsid: rustix::fs::fstatvfs(&pin.fd).map_err(os)?.f_fsid,
         })
     }
 

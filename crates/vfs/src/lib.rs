@@ -13,6 +13,7 @@
 mod caller;
 mod interface;
 mod mount;
+pub mod mount_list;
 pub mod ops;
 mod userns;
 pub mod walk;
@@ -28,7 +29,7 @@ pub use fs::{FileSystem, Native, OpenFile, Opened, WritePosition};
 pub use goanna_sys::escape::{escape, escape_invalid, escape_message, escape_path, io_error_text};
 pub use identity::{Change, FileId, Identity, Subscriber};
 pub use linkfree::LinkFree;
-pub use mount::{Mount, MountError, MountFlags, Mounts, Place, PlaceKey};
+pub use mount::{Around, Mount, MountError, MountFlags, Mounts, Place, PlaceKey};
 pub use synth::SynthFs;
 pub use txn::{Holder, Readers, Transactions, TxnId, TxnStatus};
 pub use types::{Attr, DirEntry, FileKind, Node, SetAttr, Stamp, StatFs, TimeSet, file_flags};

@@ -39,6 +39,11 @@ impl Mount {
         self.target.is_empty()
     }
 
+    /// True for a directory that leads to a mount point and does not exist on the host.
+    pub fn is_synthetic(&self) -> bool {
+        self.flags.contains(MountFlags::SYNTHETIC)
+    }
+
     /// The absolute path of a path relative to the mount's root.
     pub fn absolute(&self, relative: &[u8]) -> Vec<u8> {
         let mut path = self.target.clone();
@@ -97,6 +102,15 @@ impl fmt::Display for MountError {
 
 impl std::error::Error for MountError {}
 
+/// Mount IDs of a run's mounts begin here. The kernel gives its own the lowest free numbers.
+const FIRST_ID: u64 = 1 << 30;
+/// What a mount ID has to be added to, to be unique for ever. The kernel counts its own such numbers from 2^31.
+const UNIQUE: u64 = 1 << 62;
+/// Inode numbers of synthetic directories, which have the device number of the directory they are shown in, begin here.
+const SYNTHETIC_INODES: u64 = 1 << 62;
+/// The major number of device numbers that the switch makes; stores have the one before it. No real device has it.
+const MAJOR: u32 = 0xa31;
+
 /// All mounts of one run. Built before the first process starts, never changed after.
 #[derive(Debug)]
 pub struct Mounts {
@@ -149,7 +163,7 @@ impl Mounts {
         if self
             .by_target
             .get(&target)
-            .is_some_and(|m| !m.flags.contains(MountFlags::SYNTHETIC))
+            .is_some_and(|mount| !mount.is_synthetic())
         {
             return Err(MountError::Busy);
         }
@@ -241,6 +255,47 @@ impl Mounts {
         })
     }
 
+    /// The mount's ID, as statx(2) and mountinfo show it.
+    pub fn id(&self, mount: &Mount) -> u64 {
+        FIRST_ID + self.index(mount)
+    }
+
+    /// The mount's ID that is never used again (`STATX_MNT_ID_UNIQUE`).
+    pub fn unique_id(&self, mount: &Mount) -> u64 {
+        UNIQUE + self.id(mount)
+    }
+
+    /// The device number of files in `mount` whose attributes have `dev`.
+    pub fn device(&self, mount: &Mount, dev: u64) -> u64 {
+        match dev {
+            0 => libc::makedev(MAJOR, self.index(mount) as u32),
+            dev => dev,
+        }
+    }
+
+    fn index(&self, mount: &Mount) -> u64 {
+        let mut all = self.iter();
+        // A mount of another table is none of these.
+        let index = all.position(|other| std::ptr::eq(&**other, mount));
+        index.unwrap_or(self.in_order.len()) as u64
+    }
+
+    /// Where the directory lies that a synthetic mount is shown in: its canonical path on the host (empty for the root), or the
+    /// mount. A synthetic directory has the file system of that one.
+    pub fn around(&self, synthetic: &Mount) -> Around<'_> {
+        let mut path = synthetic.target.as_slice();
+        while let Some(slash) = path.iter().rposition(|&byte| byte == b'/') {
+            path = path.get(..slash).unwrap_or_default();
+            if self.at(path).is_none_or(|mount| !mount.is_synthetic()) {
+                break;
+            }
+        }
+        match self.innermost(path) {
+            Some(mount) => Around::Mount(mount),
+            None => Around::Host(path.to_vec()),
+        }
+    }
+
     /// Whether a mount point lies inside another mount, so that every step must look for one.
     pub fn nested(&self) -> bool {
         self.nested
@@ -319,7 +374,8 @@ impl Mounts {
         for name in missing.split_last().map_or(&[][..], |(_, above)| above) {
             path.push(b'/');
             path.extend_from_slice(name);
-            let fs: Arc<dyn FileSystem> = Arc::new(SynthFs::default());
+            let number = SYNTHETIC_INODES + self.in_order.len() as u64;
+            let fs: Arc<dyn FileSystem> = Arc::new(SynthFs::new(number));
             self.insert(Mount {
                 fs,
                 target: path.clone(),
@@ -328,6 +384,15 @@ impl Mounts {
             });
         }
     }
+}
+
+/// See [`Mounts::around`].
+#[derive(Debug)]
+pub enum Around<'m> {
+    /// On the host.
+    Host(Vec<u8>),
+    /// In a mount.
+    Mount(&'m Arc<Mount>),
 }
 
 /// A place in the tree the traced program sees: an inode and where it is mounted.

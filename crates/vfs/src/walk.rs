@@ -529,6 +529,9 @@ impl<'a> Walk<'a> {
         let mut path = dir.to_vec();
         path.push(b'/');
         if dir == b"/proc" && (name == b"self" || name == b"thread-self") {
+            if through && self.resolve & libc::RESOLVE_NO_SYMLINKS != 0 {
+                return Err(Errno::ELOOP.into());
+            }
             let (pid, tid) = self.process_view.self_ids();
             path.extend_from_slice(pid.to_string().as_bytes());
             if name == b"thread-self" {

@@ -88,7 +88,7 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Answer> {
             Shadow::Special { place, .. } if call.uint(1) == FS_IOC_SETFLAGS => {
                 set_flags(call, place)
             }
-            Shadow::Special { .. } => Ok(Answer::PassOn),
+            Shadow::Special { .. } | Shadow::Snapshot { .. } => Ok(Answer::PassOn),
             Shadow::Reference { .. } => Err(Errno::EBADF.into()),
         },
     }

@@ -1,4 +1,8 @@
 //! open(2), openat(2), openat2(2), creat(2).
+//!
+//! Lists of mounts are opened in `mount_lists`.
+
+mod mount_lists;
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
@@ -14,6 +18,7 @@ use super::lease;
 use crate::call::{Answer, Call, Resolved, Work};
 use crate::process::task::acting_as;
 use crate::ptracer::pause::Delivery;
+use mount_lists::ListOfMounts;
 
 /// The arguments of an open, whichever call brought them.
 struct Request {
@@ -140,6 +145,7 @@ const PAGE: usize = 4096;
 enum End {
     PassOn,
     Existing(Place),
+    List(ListOfMounts),
     Missing { dir: Place, name: Vec<u8> },
 }
 
@@ -167,6 +173,12 @@ impl Request {
         let mode = self.mode & 0o7777;
         match end {
             End::PassOn => Ok(Answer::PassOn),
+            End::List(list) => Ok(Answer::Install {
+                fd: list.open(call, &caller, self.flags)?,
+                cloexec: self.cloexec(),
+                counts: false,
+                delivery: None,
+            }),
             End::Existing(place) if self.flags & libc::O_TMPFILE == libc::O_TMPFILE => {
                 if !place.node.is_dir() {
                     return Err(Errno::ENOTDIR.into());
@@ -200,6 +212,11 @@ impl Request {
         let mut walk =
             Walk::new(&call.monitor.mounts, &caller, &process_view).with_resolve(self.resolve);
         let at = walk.object(start.at, &self.path, self.flags & libc::O_NOFOLLOW == 0)?;
+        if self.reads()
+            && let Some(list) = ListOfMounts::at(call, &at)
+        {
+            return Ok(End::List(list));
+        }
         Ok(match at {
             Pos::Host(_) if start.native && !walk.left_host() => End::PassOn,
             at => End::Existing(call.place(at)?),
@@ -273,6 +290,10 @@ impl Request {
     fn start(&self, call: &Call<'_>) -> Result<Resolved<Pos>> {
         let in_root = self.resolve & libc::RESOLVE_IN_ROOT != 0 && !self.path.is_empty();
         call.walk_start(self.dirfd, if in_root { b"." } else { &self.path })
+    }
+
+    fn reads(&self) -> bool {
+        self.flags & libc::O_PATH == 0 && self.flags & libc::O_ACCMODE != libc::O_WRONLY
     }
 
     fn cloexec(&self) -> bool {

@@ -1,14 +1,37 @@
 //! What a file is: stat(2), statx(2), access(2), statfs(2) and their variants.
 
-use goanna_vfs::{Attr, Errno, Place, Result, ops};
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use crate::abi;
+use goanna_vfs::{Around, Attr, Errno, Place, Result, ops};
+
+use crate::abi::{self, STATX_BEHIND_MOUNT_ID, STATX_MNT_ID_UNIQUE, StatxMore};
 use crate::call::{Answer, Call, Target};
 
 fn attr(call: &Call<'_>, place: &Place) -> Result<Attr> {
     let caller = call.caller()?;
     let attr = place.mount.fs.getattr(&caller, &place.node)?;
-    Ok(caller.shown(attr))
+    let dev = device(call, place, attr.dev)?;
+    Ok(caller.shown(Attr { dev, ..attr }))
+}
+
+/// The device number of the file system at `place`, whose back end says that it is `dev`.
+fn device(call: &Call<'_>, place: &Place, dev: u64) -> Result<u64> {
+    let mounts = &call.monitor.mounts;
+    if !place.mount.is_synthetic() {
+        return Ok(mounts.device(&place.mount, dev));
+    }
+    match mounts.around(&place.mount) {
+        Around::Host(dir) => Ok(nix::sys::stat::stat(host_dir(&dir))?.st_dev),
+        Around::Mount(mount) => {
+            let root = mount.fs.getattr(&*call.caller()?, &mount.fs.root())?;
+            Ok(mounts.device(mount, root.dev))
+        }
+    }
+}
+
+fn host_dir(path: &[u8]) -> &OsStr {
+    OsStr::from_bytes(if path.is_empty() { b"/" } else { path })
 }
 
 fn put_stat(call: &Call<'_>, target: Target, buffer: usize) -> Result<Answer> {
@@ -72,11 +95,43 @@ pub fn statx(call: &mut Call<'_>) -> Result<Answer> {
     let Target::At(place) = target else {
         return Ok(Answer::PassOn);
     };
-    let root = place.mount.fs.root();
-    let is_mount_root = place.node.is_dir() && place.node.ino() == root.ino();
-    let bytes = abi::statx(&attr(call, &place)?, mask, is_mount_root);
+    let bytes = abi::statx(&attr(call, &place)?, mask, &more(call, &place, mask));
     call.put(call.arg(4), &bytes)?;
     Ok(Answer::DONE)
+}
+
+/// What statx(2) with `mask` reports of `place` beside its attributes.
+fn more(call: &Call<'_>, place: &Place, mask: u32) -> StatxMore {
+    let (mounts, mount) = (&call.monitor.mounts, &place.mount);
+    let of_host = |path: Vec<u8>| goanna_sys::stat::statx(&CString::new(path).ok()?, mask).ok();
+    let own_id = |mount| match mask & STATX_MNT_ID_UNIQUE {
+        0 => (libc::STATX_MNT_ID, mounts.id(mount)),
+        bit => (bit, mounts.unique_id(mount)),
+    };
+    // Only what a program asks for is looked up on the host.
+    let host = (mount.is_host() || mask & STATX_BEHIND_MOUNT_ID != 0)
+        .then(|| mount.fs.host_path(&place.node))
+        .flatten()
+        .and_then(|path| of_host(path.into_os_string().into_vec()));
+    let mount_id = if mount.is_host() {
+        host.as_ref().and_then(abi::mount_id)
+    } else if mount.is_synthetic() {
+        match mounts.around(mount) {
+            Around::Mount(outer) => Some(own_id(outer)),
+            Around::Host(dir) => {
+                let around = of_host(host_dir(&dir).as_bytes().to_vec());
+                around.as_ref().and_then(abi::mount_id)
+            }
+        }
+    } else {
+        Some(own_id(mount))
+    };
+    let is_root = place.node.is_dir() && place.node.ino() == mount.fs.root().ino();
+    StatxMore {
+        is_mount_root: is_root && !mount.is_synthetic(),
+        mount_id,
+        host,
+    }
 }
 
 /// What access(2) is to ask for; EINVAL for more than can be asked, before the path is looked at.
@@ -130,10 +185,29 @@ fn put_statfs(call: &Call<'_>, target: Target) -> Result<Answer> {
     let Target::At(place) = target else {
         return Ok(Answer::PassOn);
     };
+    let place = file_system(call, place)?;
     let figures = ops::statfs(&*call.caller()?, &place)?;
-    let fsid = attr(call, &place)?.dev;
+    let fsid = match figures.fsid {
+        0 => attr(call, &place)?.dev,
+        fsid => fsid,
+    };
     call.put(call.arg(1), &abi::statfs(&figures, fsid))?;
     Ok(Answer::DONE)
+}
+
+/// The place whose file system `place` is in: another one for a synthetic directory.
+fn file_system(call: &Call<'_>, place: Place) -> Result<Place> {
+    if !place.mount.is_synthetic() {
+        return Ok(place);
+    }
+    let mounts = &call.monitor.mounts;
+    match mounts.around(&place.mount) {
+        Around::Host(dir) => mounts.host_place(&*call.caller()?, &dir),
+        Around::Mount(mount) => Ok(Place {
+            node: mount.fs.root(),
+            mount: mount.clone(),
+        }),
+    }
 }
 
 /// statfs(2)

@@ -112,7 +112,8 @@ impl Files<'_, '_> {
         if let Some(shadow) = self.0.shadow(number)? {
             let place = shadow.place();
             let attr = place.mount.fs.getattr(&*self.0.caller()?, &place.node)?;
-            return Ok(of_attr(&attr, path));
+            let dev = self.0.monitor.mounts.device(&place.mount, attr.dev);
+            return Ok(of_attr(&Attr { dev, ..attr }, path));
         }
         let status = stat::fstat(self.0.task.own_copy(number)?.as_fd())?;
         Ok(File {
@@ -129,7 +130,8 @@ impl Files<'_, '_> {
         let found = self.0.resolve(libc::AT_FDCWD, path, false)?;
         if let Pos::Mounted(place) = found.at {
             let attr = place.mount.fs.getattr(&*self.0.caller()?, &place.node)?;
-            return Ok(of_attr(&attr, path));
+            let dev = self.0.monitor.mounts.device(&place.mount, attr.dev);
+            return Ok(of_attr(&Attr { dev, ..attr }, path));
         }
         let host = Path::new(std::ffi::OsStr::from_bytes(path));
         let meta = std::fs::symlink_metadata(host).map_err(crate::errno::errno)?;

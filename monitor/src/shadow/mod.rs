@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown, symlink};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -60,6 +60,13 @@ pub enum Shadow {
         /// The object.
         path: Arc<Path>,
     },
+    /// A file of /proc whose content is the monitor's: the object is a memfd with the content that it had when it was opened.
+    Snapshot {
+        /// The host's file.
+        place: Place,
+        /// Keeps the identity ours.
+        handle: Arc<ObjectHandle>,
+    },
     /// An `O_PATH` descriptor of something that is no directory: the object is an empty memfd.
     Reference {
         /// The virtual inode.
@@ -76,6 +83,7 @@ impl Shadow {
             Self::File { place, .. }
             | Self::Dir { place, .. }
             | Self::Special { place, .. }
+            | Self::Snapshot { place, .. }
             | Self::Reference { place, .. } => place,
         }
     }
@@ -270,17 +278,32 @@ impl Shadows {
 
     /// A fresh descriptor standing for an `O_PATH` one of `place`.
     pub fn reference(&self, place: &Place) -> Result<OwnedFd> {
-        let made = memfile::create(c"path")?;
-        let handle = Arc::new(ObjectHandle::new(memfile::reopen(
-            made.as_fd(),
-            libc::O_RDONLY,
-        )?)?);
-        let identity = handle.identity();
-        let fd = memfile::reopen(made.as_fd(), libc::O_RDONLY)?;
-        let shadow = Arc::new(Shadow::Reference {
-            place: place.clone(),
+        let place = place.clone();
+        self.open_registered(memfile::create(c"path")?, |handle| Shadow::Reference {
+            place,
             handle,
-        });
+        })
+    }
+
+    /// A fresh descriptor for reading `content` instead of the host's file at `place`.
+    pub fn snapshot(&self, place: Place, content: &[u8]) -> Result<OwnedFd> {
+        let made = memfile::sealed(c"list", |file| {
+            let file = fs::File::from(file.try_clone_to_owned().map_err(errno)?);
+            file.write_all_at(content, 0).map_err(errno)
+        })?;
+        self.open_registered(made, |handle| Shadow::Snapshot { place, handle })
+    }
+
+    /// Registers the memfd `made`, and opens it for a tracee.
+    fn open_registered(
+        &self,
+        made: OwnedFd,
+        shadow: impl FnOnce(Arc<ObjectHandle>) -> Shadow,
+    ) -> Result<OwnedFd> {
+        let open = || memfile::reopen(made.as_fd(), libc::O_RDONLY);
+        let handle = Arc::new(ObjectHandle::new(open()?)?);
+        let (identity, fd) = (handle.identity(), open()?);
+        let shadow = Arc::new(shadow(handle));
         self.table.write().by_identity.insert(identity, shadow);
         Ok(fd)
     }
@@ -416,9 +439,9 @@ impl Shadows {
             .by_identity
             .iter()
             .filter_map(|(identity, shadow)| match &**shadow {
-                Shadow::File { handle, .. } | Shadow::Reference { handle, .. } => {
-                    Some((*identity, Arc::clone(handle)))
-                }
+                Shadow::File { handle, .. }
+                | Shadow::Snapshot { handle, .. }
+                | Shadow::Reference { handle, .. } => Some((*identity, Arc::clone(handle))),
                 _ => None,
             })
             .collect();

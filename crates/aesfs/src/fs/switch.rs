@@ -76,6 +76,8 @@ impl FileSystem for AesFs {
             FileKind::Symlink => attr.size = self.readlink(caller, node)?.len() as u64,
             _ => {}
         }
+        // The inode numbers are those of the encrypted files, which are others.
+        attr.dev = 0;
         Ok(attr)
     }
 
@@ -322,7 +324,11 @@ impl FileSystem for AesFs {
             } => SHORT_NAME_MAX,
             _ => NAME_MAX as u64,
         };
-        Ok(StatFs { name_max, ..lower })
+        Ok(StatFs {
+            name_max,
+            fsid: 0,
+            ..lower
+        })
     }
 
     fn getxattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<Vec<u8>> {

@@ -83,7 +83,9 @@ impl Volume {
             files: host.files(),
             files_free: host.files_free(),
             name_max: goanna_vfs::NAME_MAX as u64,
-            flags: 0,
+            // Reads do not set access times.
+            flags: libc::ST_NOATIME,
+            fsid: self.dev,
         })
     }
 }

@@ -1,6 +1,10 @@
 //! Identity of an open file.
-#![allow(unsafe_code, reason = "fstat(2) into an uninitialised buffer")]
+#![allow(
+    unsafe_code,
+    reason = "fstat(2) into an uninitialised buffer, statx(2) into bytes"
+)]
 
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -19,4 +23,27 @@ pub fn fstat(fd: BorrowedFd<'_>) -> Result<libc::stat, Errno> {
     Errno::result(unsafe { libc::fstat(fd.as_raw_fd(), raw.as_mut_ptr()) })?;
     // SAFETY: fstat has succeeded, so it has filled the whole buffer.
     Ok(unsafe { raw.assume_init() })
+}
+
+/// A `struct statx`, as it is in memory.
+#[repr(C, align(8))]
+struct StatxBytes([u8; 256]);
+
+/// statx(2) of the host's object at `path` itself, not of what a link leads to, with all fields that this kernel knows.
+pub fn statx(path: &CStr, mask: u32) -> Result<[u8; 256], Errno> {
+    const { assert!(size_of::<libc::statx>() == size_of::<StatxBytes>()) };
+    let mut out = StatxBytes([0; 256]);
+    let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
+    // SAFETY: `path` ends with a NUL, and `out` has the size and the alignment of a struct statx, whose fields are integers.
+    Errno::result(unsafe {
+        libc::syscall(
+            libc::SYS_statx,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            flags,
+            mask,
+            &raw mut out,
+        )
+    })?;
+    Ok(out.0)
 }

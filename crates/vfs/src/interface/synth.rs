@@ -7,12 +7,23 @@ use crate::{
 /// A file system of one empty directory. What is mounted below it is found by the mount table.
 #[derive(Debug)]
 pub struct SynthFs {
+    ino: u64,
     made: Stamp,
+}
+
+impl SynthFs {
+    /// A directory with this inode number.
+    pub fn new(ino: u64) -> Self {
+        Self {
+            ino,
+            made: Stamp::now(),
+        }
+    }
 }
 
 impl Default for SynthFs {
     fn default() -> Self {
-        Self { made: Stamp::now() }
+        Self::new(1)
     }
 }
 
@@ -26,7 +37,7 @@ impl FileSystem for SynthFs {
     }
 
     fn root(&self) -> Node {
-        Node::bare(1, FileKind::Directory)
+        Node::bare(self.ino, FileKind::Directory)
     }
 
     fn lookup(&self, _: &Caller, _: &Node, _: &[u8]) -> Result<Node> {

@@ -160,7 +160,8 @@ pub mod file_flags {
 /// What stat(2) and statx(2) report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attr {
-    /// Device number of the file system, in the encoding of `makedev(3)`.
+    /// Device number of the file system, in the encoding of `makedev(3)`; 0 for one without a number of its own, to which the
+    /// switch gives one for each mount.
     pub dev: u64,
     /// Inode number.
     pub ino: u64,
@@ -291,4 +292,6 @@ pub struct StatFs {
     pub name_max: u64,
     /// `ST_*` mount flags.
     pub flags: u64,
+    /// The file system's id: for one that is not the host's the device number of its files (see [`Attr::dev`]).
+    pub fsid: u64,
 }

@@ -44,7 +44,9 @@ impl Output {
                 }))
             }
             Shadow::Special { .. } => Ok(None),
-            Shadow::Dir { .. } | Shadow::Reference { .. } => Err(Errno::EBADF.into()),
+            Shadow::Dir { .. } | Shadow::Snapshot { .. } | Shadow::Reference { .. } => {
+                Err(Errno::EBADF.into())
+            }
         }
     }
 

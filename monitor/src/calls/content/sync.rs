@@ -40,6 +40,7 @@ fn sync_inode(call: &Call<'_>) -> Result<Answer> {
         }
         // The kernel knows best what a fifo answers.
         Shadow::Special { .. } => Ok(Answer::PassOn),
+        Shadow::Snapshot { .. } => Err(Errno::EINVAL.into()),
         Shadow::Reference { .. } => Err(Errno::EBADF.into()),
     }
 }

@@ -1,0 +1,399 @@
+//! The lists of mounts in /proc (proc_pid_mountinfo(5), proc_pid_mounts(5)), with a run's mounts added.
+//!
+//! The lines have the kernel's form. A mount that shows a directory of the host is described as a bind mount of that directory, and any
+//! other one as a file system of its own.
+
+/// A list of mounts that a process has in /proc.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MountList {
+    /// `mountinfo`
+    MountInfo,
+    /// `mounts`
+    Mounts,
+    /// `mountstats`
+    MountStats,
+}
+
+impl MountList {
+    /// The list at the canonical path `path`, and the thread whose list it is.
+    pub fn at(path: &[u8]) -> Option<(Self, i32)> {
+        let rest = path.strip_prefix(b"/proc/")?;
+        let slash = rest.iter().rposition(|&byte| byte == b'/')?;
+        let (owner, name) = rest.split_at_checked(slash)?;
+        let list = match name {
+            b"/mountinfo" => Self::MountInfo,
+            b"/mounts" => Self::Mounts,
+            b"/mountstats" => Self::MountStats,
+            _ => return None,
+        };
+        let mut parts = owner.split(|&byte| byte == b'/');
+        let (process, task, thread) = (parts.next(), parts.next(), parts.next());
+        let id = match (task, thread, parts.next()) {
+            (None, None, None) => process,
+            (Some(b"task"), Some(_), None) => thread,
+            _ => None,
+        };
+        let id = str::from_utf8(id?).ok()?.parse().ok()?;
+        Some((list, id))
+    }
+}
+
+/// A mount of a run, as a list is to show it.
+#[derive(Debug, Clone)]
+pub struct ListedMount<'a> {
+    /// Its mount ID.
+    pub id: u64,
+    /// The device number of its files, in the encoding of `makedev(3)`.
+    pub device: u64,
+    /// Canonical absolute path of the mount point.
+    pub target: &'a [u8],
+    /// Type of the file system.
+    pub kind: &'a str,
+    /// What was mounted.
+    pub source: &'a [u8],
+    /// The directory of the host that it shows under its own device number, if it does.
+    pub host_path: Option<Vec<u8>>,
+    /// The file system itself cannot be changed.
+    pub is_read_only: bool,
+    /// `ST_*` flags of statvfs(3).
+    pub flags: u64,
+}
+
+/// The list `list` of a process with `mounts`, in the order in which they were mounted. `native` is what the kernel shows in that list, and `mountinfo`
+/// what it shows in the process's `mountinfo`.
+pub fn with_mounts(
+    list: MountList,
+    native: &[u8],
+    mountinfo: &[u8],
+    mounts: &[ListedMount<'_>],
+) -> Vec<u8> {
+    let hosts: Vec<HostMount<'_>> = mountinfo
+        .split(|&byte| byte == b'\n')
+        .filter_map(HostMount::parse)
+        .collect();
+    let mut above: Vec<(&[u8], u64)> = hosts
+        .iter()
+        .map(|host| (host.target.as_slice(), host.id))
+        .collect();
+    let mut out = native.to_vec();
+    for mount in mounts {
+        let bound = mount.host_path.as_deref();
+        let host = bound.and_then(|path| Some((innermost(&hosts, path)?, path)));
+        let line = Line::new(mount, host);
+        match list {
+            MountList::MountInfo => out.extend(line.mountinfo(mount, parent(&above, mount))),
+            MountList::Mounts => out.extend(line.mounts(mount)),
+            MountList::MountStats => out.extend(line.mountstats(mount)),
+        }
+        above.push((mount.target, mount.id));
+    }
+    out
+}
+
+/// What is mounted at the end of the list lies above what was mounted there before.
+fn parent(above: &[(&[u8], u64)], mount: &ListedMount<'_>) -> u64 {
+    let holds = above
+        .iter()
+        .filter(|(target, _)| below(target, mount.target).is_some());
+    holds
+        .max_by_key(|(target, _)| target.len())
+        .map_or(mount.id, |(_, id)| *id)
+}
+
+fn innermost<'h, 'a>(hosts: &'h [HostMount<'a>], path: &[u8]) -> Option<&'h HostMount<'a>> {
+    let holds = hosts
+        .iter()
+        .filter(|host| below(&host.target, path).is_some());
+    holds.max_by_key(|host| host.target.len())
+}
+
+/// What follows the directory `dir` in the path of something in it: empty, or beginning with a slash.
+fn below<'p>(dir: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
+    if dir == b"/" {
+        return Some(if path == b"/" { b"" } else { path });
+    }
+    let rest = path.strip_prefix(dir)?;
+    (rest.is_empty() || rest.first() == Some(&b'/')).then_some(rest)
+}
+
+/// A line of mountinfo; what is not unescaped is as the kernel shows it.
+struct HostMount<'a> {
+    id: u64,
+    device: &'a [u8],
+    root: &'a [u8],
+    /// Unescaped.
+    target: Vec<u8>,
+    kind: &'a [u8],
+    source: &'a [u8],
+    options: &'a [u8],
+}
+
+impl<'a> HostMount<'a> {
+    fn parse(line: &'a [u8]) -> Option<Self> {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+        let _parent = fields.next()?;
+        let (device, root, target) = (fields.next()?, fields.next()?, fields.next()?);
+        // The mount's options and any number of optional fields end with a dash.
+        fields.by_ref().find(|field| *field == b"-")?;
+        let (kind, source) = (fields.next()?, fields.next()?);
+        let options = fields.next().unwrap_or_default();
+        let target = unescape(target);
+        Some(Self {
+            id,
+            device,
+            root,
+            target,
+            kind,
+            source,
+            options,
+        })
+    }
+}
+
+/// The escaped fields of a mount's lines.
+struct Line {
+    device: Vec<u8>,
+    root: Vec<u8>,
+    kind: Vec<u8>,
+    source: Vec<u8>,
+    /// The file system's options, beginning with `rw` or `ro`.
+    options: Vec<u8>,
+}
+
+impl Line {
+    fn new(mount: &ListedMount<'_>, host: Option<(&HostMount<'_>, &[u8])>) -> Self {
+        let (major, minor) = (libc::major(mount.device), libc::minor(mount.device));
+        match host {
+            Some((host, path)) => {
+                let rest = escape(below(&host.target, path).unwrap_or_default(), PATH);
+                let root = match (host.root, rest.is_empty()) {
+                    (root, true) => root.to_vec(),
+                    (b"/", false) => rest,
+                    (root, false) => [root, &rest].concat(),
+                };
+                Self {
+                    device: host.device.to_vec(),
+                    root,
+                    kind: host.kind.to_vec(),
+                    source: host.source.to_vec(),
+                    options: host.options.to_vec(),
+                }
+            }
+            None => Self {
+                device: format!("{major}:{minor}").into_bytes(),
+                root: b"/".to_vec(),
+                kind: escape(mount.kind.as_bytes(), WORD),
+                source: escape(mount.source, WORD),
+                options: if mount.is_read_only { "ro" } else { "rw" }.into(),
+            },
+        }
+    }
+
+    fn mountinfo(&self, mount: &ListedMount<'_>, parent: u64) -> Vec<u8> {
+        let ids = format!("{} {parent}", mount.id);
+        let options = [access(mount.flags), &own_options(mount.flags)].concat();
+        let line: [&[u8]; 9] = [
+            ids.as_bytes(),
+            &self.device,
+            &self.root,
+            &escape(mount.target, PATH),
+            options.as_bytes(),
+            b"-",
+            &self.kind,
+            &self.source,
+            &self.options,
+        ];
+        [line.join(&b' '), b"\n".to_vec()].concat()
+    }
+
+    fn mounts(&self, mount: &ListedMount<'_>) -> Vec<u8> {
+        // Both the mount and the file system may forbid changes, and the first option is for both.
+        let (is_ro, more) = match self.options.get(2..) {
+            Some(more) => (self.options.starts_with(b"ro"), more),
+            None => (false, &b""[..]),
+        };
+        let access = if is_ro { "ro" } else { access(mount.flags) };
+        let options = [access.as_bytes(), own_options(mount.flags).as_bytes(), more].concat();
+        let line: [&[u8]; 5] = [
+            &self.source,
+            &escape(mount.target, PATH),
+            &self.kind,
+            &options,
+            b"0 0\n",
+        ];
+        line.join(&b' ')
+    }
+
+    fn mountstats(&self, mount: &ListedMount<'_>) -> Vec<u8> {
+        let target = escape(mount.target, PATH);
+        let line: [&[u8]; 7] = [
+            b"device ",
+            &self.source,
+            b" mounted on ",
+            &target,
+            b" with fstype ",
+            &self.kind,
+            b"\n",
+        ];
+        line.concat()
+    }
+}
+
+fn access(flags: u64) -> &'static str {
+    if flags & libc::ST_RDONLY == 0 {
+        "rw"
+    } else {
+        "ro"
+    }
+}
+
+/// A mount's own options but the first, in the kernel's order, each after a comma.
+fn own_options(flags: u64) -> String {
+    const OPTIONS: [(u64, &str); 6] = [
+        (libc::ST_NOSUID, ",nosuid"),
+        (libc::ST_NODEV, ",nodev"),
+        (libc::ST_NOEXEC, ",noexec"),
+        (libc::ST_NOATIME, ",noatime"),
+        (libc::ST_NODIRATIME, ",nodiratime"),
+        (libc::ST_RELATIME, ",relatime"),
+    ];
+    let set = OPTIONS.iter().filter(|(flag, _)| flags & flag != 0);
+    set.map(|(_, name)| *name).collect()
+}
+
+/// What the kernel escapes in a path.
+const PATH: &[u8] = b" \t\n\\";
+/// What it escapes in names of devices and types.
+const WORD: &[u8] = b" \t\n\\#";
+
+/// `text` with the bytes of `special` in octal.
+fn escape(text: &[u8], special: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    for &byte in text {
+        if special.contains(&byte) {
+            out.extend_from_slice(format!("\\{byte:03o}").as_bytes());
+        } else {
+            out.push(byte);
+        }
+    }
+    out
+}
+
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, behind)) = rest.split_first() {
+        let octal = (first == b'\\')
+            .then(|| behind.split_first_chunk::<3>())
+            .flatten()
+            .and_then(|(digits, after)| {
+                let value = u8::from_str_radix(str::from_utf8(digits).ok()?, 8).ok()?;
+                Some((value, after))
+            });
+        let (byte, after) = octal.unwrap_or((first, behind));
+        out.push(byte);
+        rest = after;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NATIVE: &[u8] = b"20 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard\n\
+        21 20 0:22 /a\\040b /mnt/with\\040space rw,nosuid - tmpfs tmp\\043fs rw,size=4k\n";
+
+    fn mount<'a>(target: &'a [u8], host_path: Option<&[u8]>, flags: u64) -> ListedMount<'a> {
+        ListedMount {
+            id: 100,
+            device: libc::makedev(0xa30, 7),
+            target,
+            kind: "amino",
+            source: b"/home/me/my store#1",
+            host_path: host_path.map(<[u8]>::to_vec),
+            is_read_only: false,
+            flags,
+        }
+    }
+
+    fn added(list: MountList, native: &[u8], mounts: &[ListedMount<'_>]) -> String {
+        let whole = with_mounts(list, native, NATIVE, mounts);
+        let rest = whole.strip_prefix(native).unwrap_or_default();
+        String::from_utf8_lossy(rest).into_owned()
+    }
+
+    #[test]
+    fn finds_the_lists_of_processes_and_threads() {
+        use MountList::*;
+        let at = |path: &str| MountList::at(path.as_bytes());
+        assert_eq!(at("/proc/12/mounts"), Some((Mounts, 12)));
+        assert_eq!(at("/proc/12/mountinfo"), Some((MountInfo, 12)));
+        assert_eq!(at("/proc/12/task/13/mountstats"), Some((MountStats, 13)));
+        for other in [
+            "/proc/mounts",
+            "/proc/12/maps",
+            "/proc/12/task/mounts",
+            "/proc/12/fd/mounts",
+            "/proc/x/mounts",
+            "/proc/12/task/13/x/mounts",
+            "/tmp/12/mounts",
+        ] {
+            assert_eq!(at(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_file_system_of_its_own() {
+        let flags = libc::ST_RDONLY | libc::ST_NOEXEC;
+        let mounts = [mount(b"/a mino", None, flags)];
+        assert_eq!(
+            added(MountList::MountInfo, NATIVE, &mounts),
+            "100 20 2608:7 / /a\\040mino ro,noexec - amino /home/me/my\\040store\\0431 rw\n"
+        );
+        assert_eq!(
+            added(MountList::Mounts, b"", &mounts),
+            "/home/me/my\\040store\\0431 /a\\040mino amino ro,noexec 0 0\n"
+        );
+        assert_eq!(
+            added(MountList::MountStats, b"", &mounts),
+            "device /home/me/my\\040store\\0431 mounted on /a\\040mino with fstype amino\n"
+        );
+    }
+
+    #[test]
+    fn a_directory_of_the_host_is_a_bind_mount() {
+        let nested = b"/mnt/with space/in it";
+        let relatime = libc::ST_RELATIME;
+        let mounts = [
+            mount(b"/sub", Some(b"/src/dir"), relatime),
+            mount(b"/sub/again", Some(nested), 0),
+            mount(b"/sub/whole", Some(b"/mnt/with space"), 0),
+        ];
+        assert_eq!(
+            added(MountList::MountInfo, NATIVE, &mounts),
+            "100 20 254:0 /src/dir /sub rw,relatime - ext4 /dev/vda rw,discard\n\
+             100 100 0:22 /a\\040b/in\\040it /sub/again rw - tmpfs tmp\\043fs rw,size=4k\n\
+             100 100 0:22 /a\\040b /sub/whole rw - tmpfs tmp\\043fs rw,size=4k\n"
+        );
+        assert_eq!(
+            added(MountList::Mounts, b"", &mounts[..1]),
+            "/dev/vda /sub ext4 rw,relatime,discard 0 0\n"
+        );
+    }
+
+    #[test]
+    fn a_mount_at_a_mount_point_of_the_host_covers_it() {
+        let mounts = [mount(b"/mnt/with space", None, 0)];
+        let line = added(MountList::MountInfo, NATIVE, &mounts);
+        assert!(line.starts_with("100 21 "), "{line}");
+    }
+
+    #[test]
+    fn lines_that_are_none_are_left_alone() {
+        let odd = b"\n20\nx y z\n20 1 2:3 / / rw";
+        let whole = with_mounts(MountList::MountInfo, odd, odd, &[mount(b"/a", None, 0)]);
+        assert!(whole.starts_with(odd));
+    }
+}

@@ -1,0 +1,106 @@
+//! Opens of the lists of mounts in /proc: programs of the run see its mounts in them.
+//!
+//! The program gets the list as it is at the open, in a memfd. The kernel makes a list anew at each read, which only
+//! matters to a program that waits for changes of the host's mounts: it is never notified (docs/decisions/0085).
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
+
+use goanna_vfs::mount_list::{self, ListedMount, MountList};
+use goanna_vfs::walk::Pos;
+use goanna_vfs::{Caller, Mount, Place, Result, ops};
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+
+use crate::call::Call;
+use crate::errno::errno;
+use crate::process::task::{acting_as, credentials};
+
+/// Longest list that is read; a host with 100,000 mounts has a shorter one.
+const LIST_MAX: u64 = 64 << 20;
+
+/// A list of a process of the run.
+pub struct ListOfMounts {
+    list: MountList,
+    path: Vec<u8>,
+}
+
+impl ListOfMounts {
+    /// The list at `at`, if it is one whose owner sees the run's mounts.
+    pub fn at(call: &Call<'_>, at: &Pos) -> Option<Self> {
+        let path = match at {
+            Pos::Host(path) => path.clone(),
+            // By a link in /proc.
+            Pos::Mounted(place) if place.mount.is_host() => {
+                let path = place.mount.fs.host_path(&place.node)?;
+                path.as_os_str().as_bytes().to_vec()
+            }
+            Pos::Mounted(_) => return None,
+        };
+        let (list, thread) = MountList::at(&path)?;
+        let is_ours = call.monitor.alive.contains(thread);
+        is_ours.then_some(Self { list, path })
+    }
+
+    /// A descriptor for reading the list, which `caller` opens with `flags`.
+    pub fn open(&self, call: &Call<'_>, caller: &Caller, flags: i32) -> Result<OwnedFd> {
+        let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC);
+        let native = read(caller, &self.path, flags)?;
+        let mountinfo = match self.list {
+            MountList::MountInfo => native.clone(),
+            _ => read(caller, &self.mountinfo(), libc::O_RDONLY)?,
+        };
+        let mounts = &call.monitor.mounts;
+        let shown = mounts.iter().filter(|mount| !mount.is_synthetic());
+        let own = credentials(std::process::id().cast_signed())?;
+        let listed: Vec<_> = shown
+            .filter_map(|mount| listed(call, &own, mount))
+            .collect();
+        let content = mount_list::with_mounts(self.list, &native, &mountinfo, &listed);
+        let place = mounts.host_place(caller, &self.path)?;
+        call.monitor.shadows.snapshot(place, &content)
+    }
+
+    fn mountinfo(&self) -> Vec<u8> {
+        let slash = self.path.iter().rposition(|&byte| byte == b'/');
+        let dir = self.path.get(..slash.unwrap_or(0)).unwrap_or_default();
+        [dir, b"/mountinfo"].concat()
+    }
+}
+
+fn read(caller: &Caller, path: &[u8], flags: i32) -> Result<Vec<u8>> {
+    let flags = OFlag::from_bits_retain(flags) | OFlag::O_CLOEXEC;
+    let fd = acting_as(caller, None, || {
+        nix::fcntl::open(OsStr::from_bytes(path), flags, Mode::empty())
+    })?;
+    let mut content = Vec::new();
+    let mut file = File::from(fd).take(LIST_MAX);
+    file.read_to_end(&mut content).map_err(errno)?;
+    Ok(content)
+}
+
+/// What lists show of `mount`, as the monitor sees it; `None` for one whose back end fails.
+fn listed<'m>(call: &Call<'m>, own: &Caller, mount: &'m Arc<Mount>) -> Option<ListedMount<'m>> {
+    let (mounts, fs) = (&call.monitor.mounts, &mount.fs);
+    let root = Place {
+        mount: Arc::clone(mount),
+        node: fs.root(),
+    };
+    // Attributes can wait for a lock; these figures cannot.
+    let figures = ops::statfs(own, &root).ok()?;
+    let host_path = fs.host_path(&root.node);
+    Some(ListedMount {
+        id: mounts.id(mount),
+        device: mounts.device(mount, figures.fsid),
+        target: &mount.target,
+        kind: fs.kind(),
+        source: mount.source.as_bytes(),
+        host_path: host_path.map(|path| path.into_os_string().into_vec()),
+        is_read_only: fs.is_read_only(),
+        flags: figures.flags,
+    })
+}
