@@ -39,15 +39,9 @@ impl Imported {
             .status()
             .unwrap();
         assert!(status.success());
-        let output = Command::new(REPLAYER)
-            .args(["import", "--format", "strace"])
-            .arg(imported.path("text"))
-            .arg("-o")
-            .arg(imported.path("trace"))
-            .arg("--directory")
-            .arg(imported.path("original"))
-            .output()
-            .unwrap();
+        let original = imported.path("original");
+        let options = ["--directory", original.to_str().unwrap()];
+        let output = import(&imported.path("text"), &imported.path("trace"), &options);
         let (text, why) = (output.stdout, output.stderr);
         let (text, why) = (String::from_utf8(text), String::from_utf8(why));
         assert_eq!(output.status.code(), Some(0), "{text:?} {why:?}");
@@ -56,6 +50,29 @@ impl Imported {
 
     fn path(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
+    }
+
+    /// Strace's text, which is imported; the directories are empty.
+    fn of_text(text: &str) -> (Self, Output) {
+        let scratch = tempfile::tempdir().unwrap();
+        let imported = Self { scratch };
+        for name in ["original", "replayed"] {
+            fs::create_dir(imported.path(name)).unwrap();
+        }
+        fs::write(imported.path("text"), text).unwrap();
+        let output = import(&imported.path("text"), &imported.path("trace"), &[]);
+        (imported, output)
+    }
+
+    /// Replays what [`Imported::compile`] has made.
+    fn replay(&self) -> Output {
+        Command::new(REPLAYER)
+            .arg("run")
+            .arg(self.path("compiled"))
+            .arg("--root")
+            .arg(self.path("replayed"))
+            .output()
+            .unwrap()
     }
 
     fn compile(&self) -> Summary {
@@ -69,13 +86,7 @@ impl Imported {
     fn assert_replayed(&self) {
         self.compile();
         prepare(&self.path("compiled"), &self.path("replayed")).unwrap();
-        let output = Command::new(REPLAYER)
-            .arg("run")
-            .arg(self.path("compiled"))
-            .arg("--root")
-            .arg(self.path("replayed"))
-            .output()
-            .unwrap();
+        let output = self.replay();
         let text = String::from_utf8(output.stdout).unwrap();
         assert_eq!(output.status.code(), Some(0), "{text}");
         assert_eq!(tree(&self.path("original")), tree(&self.path("replayed")));
@@ -91,12 +102,13 @@ impl Imported {
     }
 }
 
-fn import(text: &Path, trace: &Path) -> Output {
+fn import(text: &Path, trace: &Path, options: &[&str]) -> Output {
     Command::new(REPLAYER)
         .args(["import", "--format", "strace"])
         .arg(text)
         .arg("-o")
         .arg(trace)
+        .args(options)
         .output()
         .unwrap()
 }
@@ -176,11 +188,7 @@ fn calls_in_two_lines_are_put_together() {
 10 1.001100 unknown_call(1, 2) = 0 <0.000001>
 10 1.001200 +++ killed by SIGKILL +++
 "#;
-    let scratch = tempfile::tempdir().unwrap();
-    let imported = Imported { scratch };
-    fs::create_dir(imported.path("replayed")).unwrap();
-    fs::write(imported.path("text"), text).unwrap();
-    let output = import(&imported.path("text"), &imported.path("trace"));
+    let (imported, output) = Imported::of_text(text);
     assert_eq!(output.status.code(), Some(0));
     let why = String::from_utf8(output.stderr).unwrap();
     assert!(
@@ -188,13 +196,7 @@ fn calls_in_two_lines_are_put_together() {
         "{why}"
     );
     imported.compile();
-    let output = Command::new(REPLAYER)
-        .arg("run")
-        .arg(imported.path("compiled"))
-        .arg("--root")
-        .arg(imported.path("replayed"))
-        .output()
-        .unwrap();
+    let output = imported.replay();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");
     let content = fs::read_to_string(imported.path("replayed/f")).unwrap();
@@ -207,22 +209,11 @@ fn cut_buffers_keep_their_lengths() {
     let text = r#"10 1.000000 openat(AT_FDCWD</w>, "f", O_WRONLY|O_CREAT, 0666) = 3</w/f> <0.000010>
 10 1.000100 write(3</w/f>, "begin"..., 5000) = 5000 <0.000010>
 "#;
-    let scratch = tempfile::tempdir().unwrap();
-    let imported = Imported { scratch };
-    fs::create_dir(imported.path("original")).unwrap();
-    fs::create_dir(imported.path("replayed")).unwrap();
-    fs::write(imported.path("text"), text).unwrap();
-    let output = import(&imported.path("text"), &imported.path("trace"));
+    let (imported, output) = Imported::of_text(text);
     let why = String::from_utf8(output.stderr).unwrap();
     assert!(why.contains("1 buffers are cut short"), "{why}");
     imported.compile();
-    let output = Command::new(REPLAYER)
-        .arg("run")
-        .arg(imported.path("compiled"))
-        .arg("--root")
-        .arg(imported.path("replayed"))
-        .output()
-        .unwrap();
+    let output = imported.replay();
     assert_eq!(output.status.code(), Some(0));
     let written = fs::metadata(imported.path("replayed/f")).unwrap();
     assert_eq!(written.len(), 5000);
@@ -247,7 +238,7 @@ fn what_cannot_be_read_is_named_with_line_and_column() {
     ] {
         fs::write(&text, format!("{first}{line}\n")).unwrap();
         fs::write(&trace, "what was there").unwrap();
-        let output = import(&text, &trace);
+        let output = import(&text, &trace, &[]);
         assert_eq!(output.status.code(), Some(125), "{line}");
         let message = String::from_utf8(output.stderr).unwrap();
         let place = format!("text:2:{column}: ");
@@ -259,10 +250,10 @@ fn what_cannot_be_read_is_named_with_line_and_column() {
         assert_eq!(kept, "what was there");
     }
     fs::write(&text, "close(3) = 0\n").unwrap();
-    let output = import(&text, &trace);
+    let output = import(&text, &trace, &[]);
     assert_eq!(output.status.code(), Some(125));
     fs::write(&text, "10 1.000000 close(3) = 0\n").unwrap();
-    let message = String::from_utf8(import(&text, &trace).stderr).unwrap();
+    let message = String::from_utf8(import(&text, &trace, &[]).stderr).unwrap();
     assert!(message.contains("--directory"), "{message}");
 }
 
