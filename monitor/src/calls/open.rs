@@ -244,6 +244,13 @@ impl Request {
                 }
                 _ => return Err(Errno::EISDIR.into()),
             };
+            if exclusive
+                && !call.monitor.mounts.nested()
+                && let Pos::Mounted(dir) = parent.dir
+            {
+                // Whatever has the name, the answer is EEXIST. The back end gives it, so the name is looked up only there.
+                return Ok(End::Missing { dir, name });
+            }
             match walk.step(&parent.dir, &name, true) {
                 Ok((_, Some(_))) if exclusive => return Err(Errno::EEXIST.into()),
                 Ok((_, Some(_))) if self.flags & libc::O_NOFOLLOW != 0 => {
