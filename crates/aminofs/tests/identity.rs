@@ -35,6 +35,10 @@ impl Subscriber for Reports {
             *last = change.version.max(*last);
         }
     }
+
+    fn lost(&self) {
+        unreachable!("the store is in this process");
+    }
 }
 
 impl Reports {

@@ -95,6 +95,10 @@ impl Subscriber for Reporter {
             let _ = receive::<()>(answers);
         }
     }
+
+    fn lost(&self) {
+        unreachable!("the store is in this process");
+    }
 }
 
 /// A file's content: its value, so often that it takes several pages or a part of one.

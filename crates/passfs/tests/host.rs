@@ -55,6 +55,7 @@ fn host_files_have_ids_and_versions() {
     struct Nobody;
     impl goanna_vfs::Subscriber for Nobody {
         fn changed(&self, _: &[goanna_vfs::Change]) {}
+        fn lost(&self) {}
     }
     let dir = tempfile::tempdir().unwrap();
     let (pass, again) = (

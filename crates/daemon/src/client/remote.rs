@@ -1,21 +1,30 @@
 //! The tree of a store that another process owns, as a file system.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+use std::thread;
 
 use goanna_offline::Tree;
 use goanna_offline::copy::{ContentWriter, Copied, CopyError};
 use goanna_session::Engine;
-use goanna_vfs::{Attr, Caller, DirEntry, Errno, FileSystem, Node, Opened, Place, Result, SetAttr};
+use goanna_vfs::{
+    Attr, Caller, Change, DirEntry, Errno, FileId, FileSystem, Identity, Node, Opened, Place,
+    Result, SetAttr, Subscriber,
+};
 use parking_lot::Mutex;
 use serde_bytes::ByteBuf;
 
 use super::Connection;
 use super::requests::{first, leave};
 use crate::Error;
+use crate::protocol::Link;
 use crate::protocol::message::{Access, Answer, Request};
-use crate::protocol::operation::{Handle, NodeId, Operation, PIECE_MAX, TreeAnswer, TreeRequest};
+use crate::protocol::operation::{
+    Acknowledged, Handle, NodeId, Operation, PIECE_MAX, TreeAnswer, TreeRequest,
+};
 
 /// The tree of a store that another process owns. The owner checks permissions, with the credentials that the kernel reports
 /// of this process.
@@ -114,8 +123,17 @@ impl RemoteFs {
     }
 
     fn ask(&self, operation: Operation) -> Result<TreeAnswer, Errno> {
+        self.ask_with(operation, None)
+    }
+
+    /// As [`RemoteFs::ask`], with a descriptor.
+    fn ask_with(
+        &self,
+        operation: Operation,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<TreeAnswer, Errno> {
         let _exchange = self.exchange.lock();
-        self.send(operation, None)?;
+        self.send(operation, fd)?;
         self.receive()
     }
 
@@ -214,6 +232,10 @@ impl FileSystem for RemoteFs {
 
     fn lookup(&self, _: &Caller, dir: &Node, entry: &[u8]) -> Result<Node> {
         Ok(self.node(Operation::Lookup(handle(dir)?, name(entry)))?)
+    }
+
+    fn identity(&self) -> Option<&dyn Identity> {
+        Some(self)
     }
 
     fn parent(&self, _: &Caller, dir: &Node) -> Result<Node> {
@@ -347,5 +369,49 @@ impl FileSystem for RemoteFs {
             TreeAnswer::Names(names) => Ok(names.into_iter().map(ByteBuf::into_vec).collect()),
             _ => Err(self.lost().into()),
         }
+    }
+}
+
+/// The owner reports changes while this value lives. It waits two seconds for a subscriber, then the subscription is lost.
+///
+/// A subscriber must not use this value, which may be held by a change that waits for the subscriber. It may use another one of
+/// the same owner.
+impl Identity for RemoteFs {
+    fn file_id(&self, _: &Caller, node: &Node) -> Result<FileId> {
+        match self.ask(Operation::FileId(handle(node)?))? {
+            TreeAnswer::FileId(id) => Ok(id),
+            _ => Err(self.lost().into()),
+        }
+    }
+
+    fn subscribe(&self, subscriber: Weak<dyn Subscriber>) -> Result<()> {
+        let errno = |why: io::Error| Errno::from_raw(why.raw_os_error().unwrap_or(nix::libc::EIO));
+        let (ours, its) = UnixStream::pair().map_err(errno)?;
+        let reports = Link::new(ours);
+        let receiver = thread::Builder::new().name("reports".into());
+        receiver
+            .spawn(move || receive_reports(&reports, &subscriber))
+            .map_err(errno)?;
+        match self.ask_with(Operation::Subscribe, Some(its.as_fd()))? {
+            TreeAnswer::Done => Ok(()),
+            _ => Err(self.lost().into()),
+        }
+    }
+}
+
+/// Hands reports to `subscriber`, and acknowledges each once it has returned, until the owner closes the connection or the
+/// subscriber is gone.
+fn receive_reports(reports: &Link, subscriber: &Weak<dyn Subscriber>) {
+    while let Ok(Some((changes, _))) = reports.receive::<Vec<Change>>() {
+        let Some(subscriber) = subscriber.upgrade() else {
+            return;
+        };
+        subscriber.changed(&changes);
+        if reports.send(&Acknowledged, None).is_err() {
+            break;
+        }
+    }
+    if let Some(subscriber) = subscriber.upgrade() {
+        subscriber.lost();
     }
 }

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::net::{
@@ -82,6 +83,11 @@ impl Link {
     /// Receives the data that came with the last message, which says how much it is.
     pub fn receive_data(&self, data: &mut [u8]) -> io::Result<()> {
         (&self.stream).read_exact(data)
+    }
+
+    /// Fails sends that the other end lets wait for longer than `limit`.
+    pub fn limit_sends(&self, limit: Duration) -> io::Result<()> {
+        self.stream.set_write_timeout(Some(limit))
     }
 
     /// Closes this direction: the other end receives what was sent before, and then sees the connection closed.

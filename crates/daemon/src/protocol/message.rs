@@ -14,7 +14,7 @@ use crate::Report;
 pub const NAME: &str = "aminod";
 
 /// Version of the protocol, which must be the same at both ends.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// The first message, from `aminod`.
 #[derive(Debug, Serialize, Deserialize)]

@@ -4,7 +4,7 @@
 //! of a whole file, whose descriptor comes with it. The server keeps each node under a handle until the client forgets it.
 
 use goanna_offline::copy::CopyError;
-use goanna_vfs::{Attr, Errno, FileKind, SetAttr};
+use goanna_vfs::{Attr, Errno, FileId, FileKind, SetAttr};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
@@ -62,9 +62,18 @@ pub enum Operation {
     Xattrs(Handle),
     /// `sync` of everything.
     Sync,
+    /// `file_id`.
+    FileId(Handle),
+    /// `subscribe`. A socket comes along: messages from it are lists of [`goanna_vfs::Change`], each of which the client
+    /// answers by [`Acknowledged`] once it has received the report.
+    Subscribe,
     /// A new file of this name and of the content, holes included, of the regular file whose descriptor comes along.
     Fill(Handle, ByteBuf),
 }
+
+/// The client's subscriber has received a report.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct Acknowledged;
 
 /// The answer to an operation.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -85,6 +94,8 @@ pub enum TreeAnswer {
     Path(ByteBuf, bool),
     /// Names of attributes.
     Names(Vec<ByteBuf>),
+    /// The id of a file.
+    FileId(FileId),
     /// Entries, and whether there may be more of them.
     Entries(Vec<Entry>, bool),
     /// Bytes of data and of holes that were copied since the last such answer. Another answer follows.
@@ -199,7 +210,9 @@ mod tests {
             Operation::SetXattr(16, odd(), bytes(&[0; 65536]), -1),
             Operation::Xattrs(17),
             Operation::Sync,
-            Operation::Fill(18, odd()),
+            Operation::FileId(18),
+            Operation::Subscribe,
+            Operation::Fill(19, odd()),
         ];
         for operation in operations {
             assert_survives(TreeRequest {
@@ -254,6 +267,11 @@ mod tests {
             TreeAnswer::Data(PIECE_MAX as u64),
             TreeAnswer::Path(bytes(b"a/b"), true),
             TreeAnswer::Names(vec![bytes(b"user.a"), bytes(b"")]),
+            TreeAnswer::FileId(FileId {
+                fs: u128::MAX,
+                inode: 1,
+                generation: u64::MAX,
+            }),
             TreeAnswer::Entries(vec![entry], true),
             TreeAnswer::Copied(1 << 40, 0),
             TreeAnswer::NotCopied(Reason::Other("é".into())),

@@ -1,6 +1,7 @@
 //! `aminod`: the process that owns a store while commands use it. One thread serves each client.
 
 mod clients;
+mod reports;
 mod run;
 mod tree;
 

@@ -12,18 +12,20 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Weak};
 
 use amino_fs::AminoFs;
 use goanna_monitor::Delegate;
 use goanna_offline::Tree;
 use goanna_offline::copy::{ContentSource, Copied, write_content};
 use goanna_session::{Engine, Error as SessionError, store};
-use goanna_vfs::{Errno, Node, Place, Result, SetAttr, ops, wait_for_locks};
+use goanna_vfs::{Errno, Identity, Node, Place, Result, SetAttr, Subscriber, ops, wait_for_locks};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_bytes::ByteBuf;
 
 use super::clients::Client;
+use super::reports::Reports;
 use crate::protocol::Link;
 use crate::protocol::message::{Access, Answer};
 use crate::protocol::operation::{
@@ -34,6 +36,8 @@ use crate::protocol::operation::{
 const ENTRIES_MAX: usize = 1000;
 /// How much of a file is copied between two answers that report it, bytes.
 const REPORT_EVERY: u64 = 8 << 20;
+/// Most subscriptions of one client.
+const SUBSCRIPTIONS_MAX: usize = 16;
 
 /// What the server keeps for one client.
 struct TreeSession<'a> {
@@ -46,6 +50,7 @@ struct TreeSession<'a> {
     buffer: Vec<u8>,
     /// Performs operations in transactions of the run that the client belongs to.
     delegate: Option<Delegate>,
+    subscriptions: Vec<Reports>,
 }
 
 /// Serves `client` until it leaves.
@@ -79,6 +84,7 @@ pub fn serve(client: &Client, engine: Option<Engine>, access: Access) {
         next: 0,
         buffer: vec![0; PIECE_MAX],
         delegate,
+        subscriptions: Vec::new(),
     };
     let root = session.tree.fs().root();
     let root = session.keep(root);
@@ -162,9 +168,26 @@ impl TreeSession<'_> {
                 let source = fd.map(|fd| self.source(fd)).transpose()?;
                 Ok(self.fill(dir, &name, source))
             }
+            Operation::Subscribe => self.subscribe(fd.ok_or(Errno::EBADF)?),
             Operation::Read(file, offset, length) => self.read(file, offset, length, buffer),
             operation => self.perform(&operation),
         }
+    }
+
+    /// Reports all changes from now on to the client, by the socket `fd`.
+    fn subscribe(&mut self, fd: OwnedFd) -> Result<TreeAnswer, Errno> {
+        self.subscriptions.retain(|reports| !reports.is_lost());
+        if self.subscriptions.len() >= SUBSCRIPTIONS_MAX {
+            return Err(Errno::ENOSPC);
+        }
+        let reports = Reports::to(Link::new(UnixStream::from(fd)));
+        let reports = reports
+            .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO)))?;
+        let subscriber: Weak<dyn Subscriber> = Arc::downgrade(&reports.subscriber());
+        self.tree
+            .retry_while_locked(|| self.fs.subscribe(subscriber.clone()))?;
+        self.subscriptions.push(reports);
+        Ok(TreeAnswer::Done)
     }
 
     /// Performs `operation`, and retries it while another transaction holds a lock that it needs.
@@ -199,6 +222,9 @@ impl TreeSession<'_> {
                 TreeAnswer::Bytes(fs.readlink(caller, &self.place(*node)?.node)?.into())
             }
             Operation::Entries(dir, after) => self.entries(*dir, *after)?,
+            Operation::FileId(node) => {
+                TreeAnswer::FileId(self.fs.file_id(caller, &self.place(*node)?.node)?)
+            }
             Operation::Xattr(node, name) => {
                 TreeAnswer::Bytes(ops::getxattr(caller, &self.place(*node)?, name)?.into())
             }

@@ -38,6 +38,10 @@ pub trait Subscriber: Send + Sync {
     /// be short. It may read the file system. Reports of two calls that run at the same time may come in any order; the larger
     /// version is the later one.
     fn changed(&self, changes: &[Change]);
+
+    /// No further report comes: the back end lies in another process, which has ended or has not waited for this subscriber any
+    /// longer. A cache drops all its copies, and subscribes again before it makes new ones.
+    fn lost(&self);
 }
 
 /// A back end's names of files, and its reports of changes.
@@ -54,7 +58,8 @@ pub trait Identity: Send + Sync {
     /// The id of an inode.
     fn file_id(&self, caller: &Caller, node: &Node) -> Result<FileId>;
 
-    /// Reports all changes to `subscriber`, from the return of this method on, as long as it lives. EOPNOTSUPP where the back end does
+    /// Reports all changes to `subscriber`, from the return of this method on, until the subscriber is dropped or
+    /// [lost](Subscriber::lost). EOPNOTSUPP where the back end does
     /// not learn of all changes: a cache then has to compare versions before it serves a copy.
     fn subscribe(&self, subscriber: Weak<dyn Subscriber>) -> Result<()> {
         let _ = subscriber;
