@@ -1,0 +1,229 @@
+//! One sled database: it is opened, written, and closed, also where the disk is full.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::panic::resume_unwind;
+use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use amino_schema::key::APPLIED;
+use bytes::Bytes;
+use goanna_sys::withdraw::withdraw_writing;
+
+use super::snapshot::Recent;
+use crate::Error;
+use crate::engine::guard::{inside, open_files};
+use crate::engine::tree;
+
+const CACHE_BYTES: u64 = 64 << 20;
+/// How often sled is made to write where it cannot, and how long the first time takes at most; each further time it is twice as long.
+const FAIL_ATTEMPTS: u8 = 14;
+const FAIL_PAUSE: Duration = Duration::from_millis(1);
+/// The unit in bytes by which sled's log grows in new stores. sled makes a file of its own for each node that is larger than
+/// a quarter of it; a node has up to 17 values, most of them pages of 16 KiB.
+const SEGMENT: usize = 2 << 20;
+/// Bytes by which a copy grows for each byte of a batch, at most. Measured: 2.2 to 2.9 on average, 4.0 for a single batch.
+pub(super) const GROWTH: u64 = 3;
+/// Segments that sled has begun, or is about to clean, in bytes.
+const BEGUN_SEGMENTS: u64 = 2 * SEGMENT as u64;
+/// How long sled may write before the store checks whether a write has failed.
+const WRITE_PAUSE: Duration = Duration::from_millis(500);
+/// A key that no entry has.
+const ABSENT: &[u8] = b"\0absent";
+/// sled's log, which it holds locked while it is open.
+pub(super) const DB: &str = "db";
+/// The file where sled says how its files are laid out, and the line there that has the size of a segment.
+const LAYOUT: &str = "conf";
+const SEGMENT_LINE: &str = "segment_size: ";
+
+pub(super) fn error(what: &'static str) -> impl Fn(sled::Error) -> Error {
+    move |why| match why {
+        sled::Error::Io(source) if Error::is_full(&source) => Error::NoSpace,
+        why => Error::Engine {
+            engine: "sled",
+            what,
+            why: why.to_string(),
+        },
+    }
+}
+
+pub(super) fn closed(what: &'static str) -> Error {
+    Error::Engine {
+        engine: "sled",
+        what,
+        why: "it is closed".to_owned(),
+    }
+}
+
+pub(super) fn owned(value: &sled::IVec) -> Bytes {
+    Bytes::copy_from_slice(value)
+}
+
+/// The size of the segments of the copy in `dir`: that cannot be changed later.
+fn segment_size(dir: &Path) -> usize {
+    let layout = fs::read_to_string(dir.join(LAYOUT)).unwrap_or_default();
+    let size = layout
+        .lines()
+        .find_map(|line| line.strip_prefix(SEGMENT_LINE)?.trim().parse().ok());
+    size.unwrap_or(SEGMENT)
+}
+
+pub(super) fn open_database(dir: &Path) -> Result<sled::Db, Error> {
+    // Its own periodic flush would be a second, pointless durability: the log has it all until a checkpoint.
+    let config = sled::Config::new()
+        .path(dir)
+        .segment_size(segment_size(dir))
+        .cache_capacity(CACHE_BYTES)
+        .flush_every_ms(None);
+    open_files("sled", dir, move || config.open())?.map_err(|why| match why {
+        sled::Error::Io(source) => Error::Io {
+            what: "open the engine in",
+            path: dir.to_owned(),
+            source,
+        },
+        why => Error::Damaged {
+            place: dir.display().to_string(),
+            why: format!("sled cannot open it: {why}"),
+        },
+    })
+}
+
+/// Writes `recent` to the files of `database`, as [`write_by`] does.
+pub(super) fn write(database: &sled::Db, recent: &Recent) -> Result<Result<(), Error>, Error> {
+    let Some(applied) = &recent.applied else {
+        return Ok(Ok(()));
+    };
+    write_by(database, || {
+        // Not as sled's batch, which blocks all other operations: no reader sees a part of it, and no crash leaves one.
+        for (key, value) in recent.changes.iter() {
+            match value {
+                Some(value) => database.insert(&key[..], &value[..])?,
+                None => database.remove(&key[..])?,
+            };
+        }
+        database.insert(APPLIED, &applied[..]).map(drop)
+    })
+}
+
+/// Makes `put` change `database`, and returns when the changes are in its files. Fails without a change when there is no thread to
+/// do so; the inner result tells whether the change was made.
+fn write_by(
+    database: &sled::Db,
+    put: impl FnOnce() -> sled::Result<()> + Send,
+) -> Result<Result<(), Error>, Error> {
+    let (done, ended) = mpsc::channel();
+    let change = move || done.send(inside(|| put().and_then(|()| database.flush())));
+    thread::scope(|scope| {
+        let writer = thread::Builder::new().name("sled-write".to_owned());
+        let spawned = writer.spawn_scoped(scope, change);
+        spawned.map_err(Error::io("start a thread for", Path::new(DB)))?;
+        loop {
+            match ended.recv_timeout(WRITE_PAUSE) {
+                // sled does not always wake a thread that waits for a write which fails. A change by another thread does.
+                Err(RecvTimeoutError::Timeout) => drop(database.remove(ABSENT)),
+                Err(RecvTimeoutError::Disconnected) => return Ok(Err(closed("write a batch"))),
+                Ok(Ok(written)) => return Ok(written.map(drop).map_err(error("write a batch"))),
+                Ok(Err(panic)) => resume_unwind(panic),
+            }
+        }
+    })
+}
+
+/// Makes the directory `to` a database of `live` bytes with the entries of `from`.
+pub(super) fn rewrite(from: &sled::Db, to: &Path, live: u64) -> Result<(), Error> {
+    let database = open_database(to)?;
+    let written = tree::allocate_behind(&to.join(DB), grown(live)).and_then(|()| {
+        write_by(&database, || {
+            for entry in from.iter() {
+                let (key, value) = entry?;
+                database.insert(key, value)?;
+            }
+            Ok(())
+        })
+        .flatten()
+    });
+    match written {
+        Ok(()) => close(to, database),
+        Err(error) => abandon(to, database).and(Err(error)),
+    }
+}
+
+/// Bytes by which a copy grows with `bytes` of batches.
+pub(super) fn grown(bytes: u64) -> u64 {
+    bytes.saturating_mul(GROWTH).saturating_add(BEGUN_SEGMENTS)
+}
+
+/// Returns when no thread of sled has the files any more, and they are on disk.
+pub(super) fn close(dir: &Path, database: sled::Db) -> Result<(), Error> {
+    if let Err(error) = write_by(&database, || Ok(()))? {
+        abandon(dir, database)?;
+        return Err(error);
+    }
+    drop(database);
+    wait_for_close(dir)?;
+    tree::trim(&dir.join(DB))?;
+    // flush() ends in sync_file_range(2), which writes no metadata and no disk cache out.
+    tree::sync_tree(dir).map_err(Error::io("sync", dir))
+}
+
+/// Closes a database that could not write, whose files are of no use any more.
+///
+/// sled flushes when it is closed. It waits forever then if a file that it makes for a large node could not be written: the
+/// buffer of its log that refers to this file stays incomplete, and sled records no error. It records one when a write of its log fails, and
+/// from then on nothing in it waits. So the log is made read-only first, and sled to write there.
+pub(super) fn abandon(dir: &Path, database: sled::Db) -> Result<(), Error> {
+    let path = dir.join(DB);
+    let log = File::open(&path).map_err(Error::io("open", &path))?;
+    let withdrawn = withdraw_writing(&log).and_then(|descriptors| match descriptors {
+        0 => Err(ErrorKind::NotFound.into()),
+        _ => log.lock(),
+    });
+    withdrawn.map_err(Error::io("withdraw", &path))?;
+    // sled's descriptor shares the lock.
+    drop(log);
+    if fail(&database).is_ok() {
+        drop(database);
+        return wait_for_close(dir);
+    }
+    std::mem::forget(database);
+    Err(Error::Engine {
+        engine: "sled",
+        what: "close its files",
+        why: "it does not notice that it cannot write".to_owned(),
+    })
+}
+
+/// Has sled write to its log, where it cannot, until it has recorded the error.
+fn fail(database: &sled::Db) -> Result<(), Error> {
+    let mut pause = FAIL_PAUSE;
+    for number in 0..FAIL_ATTEMPTS {
+        if database.context.global_error().is_err() {
+            // Wakes the threads that wait for a write.
+            let _ = database.open_tree(ABSENT);
+            return Ok(());
+        }
+        let database = database.clone();
+        // A new tree is small, so it goes to the log. The first buffer of the log may be the incomplete one, for which flush() waits
+        // until there is an error.
+        let attempt = move || {
+            let _ = database.open_tree([ABSENT, &[number]].concat());
+            let _ = database.flush();
+        };
+        let spawned = thread::Builder::new()
+            .name("sled-end".to_owned())
+            .spawn(attempt);
+        spawned.map_err(|source| Error::io("start a thread for", Path::new(DB))(source))?;
+        thread::sleep(pause);
+        pause *= 2;
+    }
+    Err(Error::NoSpace)
+}
+
+/// Returns when sled has closed its files. It does so when the calls have ended that its threads are in.
+fn wait_for_close(dir: &Path) -> Result<(), Error> {
+    let path = dir.join(DB);
+    let file = File::open(&path).map_err(Error::io("open", &path))?;
+    file.lock().map_err(Error::io("lock", &path))
+}
