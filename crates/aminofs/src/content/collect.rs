@@ -23,6 +23,9 @@ use crate::{Volume, errno};
 /// Bytes that are collected at a cut without having been looked at before.
 const COLLECT_BYTES: usize = 256 << 10;
 
+/// Pages that are read by one call. A few, because pages of a hole behind the first one are read, too.
+const READ_PAGES: u64 = 8;
+
 impl DirtySource for Volume {
     fn prepare(&self) {
         if self.dirty_bytes() < COLLECT_BYTES {
@@ -164,7 +167,7 @@ fn store_content(inode: &Inode, state: &mut State, out: &mut Changes) -> Result<
     if state.meta.inline.is_some() {
         cache.pages_mut().change(0, 1);
     }
-    let mut buf = vec![0; PAGE as usize];
+    let mut buf = vec![0; size.min(READ_PAGES * PAGE) as usize];
     let end = size.div_ceil(PAGE);
     let pages = cache.pages().clone();
     // Without a look at the content: what a mapping has put there since is not reserved, and found later.
@@ -181,18 +184,21 @@ fn store_content(inode: &Inode, state: &mut State, out: &mut Changes) -> Result<
                 page = data;
                 continue;
             }
-            let len = (size - page * PAGE).min(PAGE) as usize;
-            let Some(content) = buf.get_mut(..len) else {
+            let stop = end.min(page + READ_PAGES);
+            let len = size.min(stop * PAGE) - page * PAGE;
+            let Some(content) = buf.get_mut(..len as usize) else {
                 break;
             };
             cache.read_at(page * PAGE, content)?;
-            if is_zero(content) {
-                delete_pages(inode, state, page, page + 1, out);
-            } else {
-                out.put(key::page_key(inode.ino, page), record::encode_page(content));
-                state.stored.insert(page, page + 1);
+            for (page, content) in (page..stop).zip(content.chunks(PAGE as usize)) {
+                if is_zero(content) {
+                    delete_pages(inode, state, page, page + 1, out);
+                } else {
+                    out.put(key::page_key(inode.ino, page), record::encode_page(content));
+                    state.stored.insert(page, page + 1);
+                }
             }
-            page += 1;
+            page = stop;
         }
     }
     // Only now: had reading failed, everything would still be dirty.
