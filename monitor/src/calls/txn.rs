@@ -99,9 +99,9 @@ impl Request {
             Op::Abort => members.abort(&tids).map(|()| 0)?,
             Op::Status => {
                 let tid = tids.first().copied().unwrap_or(self.caller);
-                self.put_text(&members.describe(tid))?
+                self.put_text(&members.describe(tid)?)?
             }
-            Op::List => self.put_text(&members.list(self.uid))?,
+            Op::List => self.put_text(&members.list(self.uid)?)?,
             Op::Suspend => {
                 let id = members.suspend(&tids)?;
                 self.put(id.to_string().as_bytes())?;

@@ -5,51 +5,15 @@
 //! at the end of the run it is aborted. A participant of one that was aborted by name does not continue outside: it keeps the
 //! identifier of the transaction as its current one, and the back end answers ECANCELED to each of its calls.
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use goanna_vfs::{Errno, Result, TxnId};
 
-use super::{AfterAbort, Offset, Open, Participants, Registry, describe_one};
-
-/// How many notes of aborted transactions there are at most.
-const NOTES_MAX: usize = 20;
-
-/// What keeps a transaction open without participants.
-#[derive(Debug)]
-pub(super) struct Held {
-    pub name: Arc<str>,
-    /// When it is aborted, and how long it was to be held.
-    expires: Option<(Instant, u32)>,
-    /// It is being committed, so no thread can join it any more.
-    ending: bool,
-}
-
-impl Registry {
-    /// The open transaction of this user and name.
-    pub(super) fn named(&self, uid: u32, name: &str) -> Option<TxnId> {
-        let is_it = |open: &Open| {
-            open.uid == uid && open.held.as_ref().is_some_and(|held| &*held.name == name)
-        };
-        let mut open = self.open.iter();
-        open.find(|(_, open)| is_it(open)).map(|(id, _)| *id)
-    }
-
-    /// The names of transactions that are open inside `id`.
-    pub(super) fn held_inside(&self, id: TxnId) -> Vec<Arc<str>> {
-        let inside = self.open.iter().filter(|(inner, open)| {
-            open.held.is_some() && **inner != id && self.chain(Some(**inner)).any(|at| at == id)
-        });
-        let held = inside.filter_map(|(_, open)| open.held.as_ref());
-        held.map(|held| Arc::clone(&held.name)).collect()
-    }
-
-    fn held_mut(&mut self, id: TxnId) -> Option<&mut Held> {
-        self.open.get_mut(&id)?.held.as_mut()
-    }
-}
+use super::Participants;
+use super::offsets::Offset;
+use super::registry::{AfterAbort, Held, Open};
 
 impl Participants {
     /// Begins a transaction that the run holds as `name`, in the current one of the first of `tids`, for `seconds` if that
@@ -130,17 +94,6 @@ impl Participants {
         Ok(())
     }
 
-    /// The threads leave a current transaction that was aborted by its name.
-    pub(super) fn leave_ended(&self, tids: &[i32]) {
-        let mut registry = self.registry.lock();
-        let Registry { threads, open } = &mut *registry;
-        for tid in tids {
-            if let Some(member) = threads.get_mut(tid) {
-                member.current = member.current.filter(|id| open.contains_key(id));
-            }
-        }
-    }
-
     /// Aborts the transactions whose time has passed.
     pub fn expire(&self) {
         if !self.used.load(Relaxed) {
@@ -188,117 +141,5 @@ impl Participants {
                 "the transaction {name} was still open at the end of the run, and was aborted"
             ));
         }
-    }
-
-    /// Reports transactions whose calls have failed because of their size, each once.
-    pub fn note_refused(&self) {
-        let Ok(transactions) = self.transactions() else {
-            return;
-        };
-        let mut outermost: Vec<_> = self.run.get().copied().into_iter().collect();
-        if self.used.load(Relaxed) {
-            let registry = self.registry.lock();
-            let open = registry.open.iter();
-            outermost.extend(
-                open.filter(|(_, open)| open.parent.is_none())
-                    .map(|(id, _)| *id),
-            );
-        }
-        for limit in outermost
-            .into_iter()
-            .filter_map(|id| transactions.take_refused(id))
-        {
-            if let Some(note) = &self.note {
-                let limit = limit >> 20;
-                note.line(&format!(
-                    "a transaction has reached its limit of {limit} MiB of changes: what would add to it fails \
-                     (No space left on device), the disk is not full; smaller transactions have room"
-                ));
-            }
-        }
-    }
-
-    /// A transaction was aborted because it has no participants any more.
-    pub(super) fn note_deserted(&self, id: TxnId, last: &str) {
-        let first = self.noted.load(Relaxed) == 0;
-        let hint = match first {
-            true => "; amino txn begin --name NAME begins one that no process has to stay for",
-            false => "",
-        };
-        self.note_abort(&format!(
-            "the transaction {id} was aborted, because the last process that took part in it, {last}{hint}"
-        ));
-    }
-
-    /// Transactions were aborted with the one around them.
-    pub(super) fn note_ended_inside(&self, names: &[Arc<str>]) {
-        for name in names {
-            self.note_abort(&format!(
-                "the transaction {name} was aborted with the one around it"
-            ));
-        }
-    }
-
-    fn note_abort(&self, text: &str) {
-        let Some(note) = &self.note else {
-            return;
-        };
-        match self.noted.fetch_add(1, Relaxed) {
-            before if before < NOTES_MAX => note.line(text),
-            NOTES_MAX => note.line("further transactions were aborted"),
-            _ => {}
-        }
-    }
-
-    /// The open transactions of a user, of all users for root, as JSON, outermost first.
-    pub fn list(&self, uid: u32) -> String {
-        let now = Instant::now();
-        let mut listed: Vec<_> = {
-            let registry = self.registry.lock();
-            let open = registry.open.iter();
-            let own = open.filter(|(_, open)| uid == 0 || open.uid == uid);
-            own.map(|(id, open)| {
-                let held = open.held.as_ref();
-                let name = held.map(|held| Arc::clone(&held.name));
-                let at = held.and_then(|held| held.expires).map(|(at, _)| at);
-                let left = at.map(|at| at.saturating_duration_since(now).as_secs());
-                let depth = registry.depth(Some(*id));
-                (
-                    depth,
-                    name,
-                    *id,
-                    open.parent,
-                    left,
-                    registry.participants(*id),
-                )
-            })
-            .collect()
-        };
-        listed.sort_unstable();
-        let mut text = String::from("{\"transactions\":[");
-        for (index, (depth, name, id, parent, left, tids)) in listed.into_iter().enumerate() {
-            text.push_str(if index > 0 { ",{" } else { "{" });
-            let quoted = |text: String| format!("\"{text}\"");
-            let or_null = |text: Option<String>| text.unwrap_or_else(|| "null".to_owned());
-            // A name has no character that JSON escapes.
-            let name = or_null(name.map(|name| quoted(name.to_string())));
-            let parent = or_null(parent.map(|parent| quoted(parent.to_string())));
-            let left = or_null(left.map(|seconds| seconds.to_string()));
-            let _ = write!(
-                text,
-                "\"name\":{name},\"parent\":{parent},\"expires_s\":{left},"
-            );
-            describe_one(&mut text, id, depth, &self.figures(id), tids);
-            text.push('}');
-        }
-        text.push_str("]}");
-        text
-    }
-}
-
-impl Registry {
-    fn name(&self, id: TxnId) -> Option<Arc<str>> {
-        let held = self.open.get(&id)?.held.as_ref();
-        held.map(|held| Arc::clone(&held.name))
     }
 }

@@ -1,0 +1,167 @@
+//! How transactions end: by the call of a participant, without participants, or when a transaction that was begun for a program has
+//! nothing open inside it any more.
+
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use goanna_vfs::{Errno, TxnId};
+
+use super::Participants;
+use super::offsets::restore;
+use super::registry::{AfterAbort, Deferred, Participant, Registry};
+
+impl Participants {
+    /// Commits the current transaction. ENODATA, EBUSY; after any other failure it is aborted.
+    pub fn commit(&self, tids: &[i32]) -> Result<(), Errno> {
+        let id = self.current_of(tids)?;
+        let around = self.registry.lock().around(id);
+        self.commit_one(id, None)?;
+        self.commit_deferred(around);
+        Ok(())
+    }
+
+    /// Aborts the current transaction. ENODATA.
+    pub fn abort(&self, tids: &[i32]) -> Result<(), Errno> {
+        let id = self.current_of(tids)?;
+        self.abort_one(id);
+        self.leave_ended(tids);
+        Ok(())
+    }
+
+    /// Ends transactions without participants, innermost first: by a commit those whose profile commits. `last` says
+    /// which participant was the last, and what it did.
+    pub(super) fn end_deserted(&self, ids: &[TxnId], last: &str) {
+        for id in ids {
+            let (deferred, around) = {
+                let registry = self.registry.lock();
+                (registry.deferred(*id), registry.around(*id))
+            };
+            if deferred.is_some() {
+                self.commit_deferred(Some(*id));
+                continue;
+            }
+            self.abort_one(*id);
+            if !around.is_some_and(|around| ids.contains(&around)) {
+                self.note_deserted(*id, last);
+            }
+        }
+    }
+
+    /// Aborts a transaction, if it is open.
+    pub fn abort_one(&self, id: TxnId) {
+        self.abort_with(id, AfterAbort::GoOn);
+    }
+
+    pub(super) fn abort_with(&self, id: TxnId, after: AfterAbort) {
+        let Ok(transactions) = self.transactions() else {
+            return;
+        };
+        let (around, held) = {
+            let registry = self.registry.lock();
+            (registry.around(id), registry.held_inside(id))
+        };
+        self.note_refused();
+        transactions.abort(id);
+        restore(self.registry.lock().end(id, after));
+        self.note_ended_inside(&held);
+        self.commit_deferred(around);
+    }
+
+    /// Process `tid`, of which this is the last thread, ends what it began inside `id`, which was begun for it.
+    pub fn retreat(&self, tid: i32, id: TxnId) {
+        let deserted = {
+            let mut registry = self.registry.lock();
+            if !registry.open.contains_key(&id) {
+                return;
+            }
+            let member = Participant {
+                current: Some(id),
+                ..Participant::default()
+            };
+            let Some(former) = registry.threads.insert(tid, member) else {
+                return;
+            };
+            let open = registry.of(&former);
+            registry.deserted(open)
+        };
+        self.end_deserted(&deserted, &format!("process {tid}, ended"));
+    }
+
+    /// Commits a transaction that was begun for a program, if it is open: at once, or when the last one inside it has
+    /// ended. A failure is reported.
+    pub fn commit_when_free(&self, id: TxnId, how: Deferred) {
+        if let Some(open) = self.registry.lock().open.get_mut(&id) {
+            open.deferred = Some(how);
+        }
+        self.commit_free(id);
+    }
+
+    /// From now on the run is being killed: what waits for a transaction inside it is aborted.
+    pub fn end_run(&self) {
+        self.is_ending.store(true, SeqCst);
+    }
+
+    /// Something inside the transaction has ended. Commits it if it waits for that and nothing else inside it is open; then what
+    /// waited for it. In a run that is being killed the part inside has not ended by itself, so the rest of the work is aborted, too.
+    pub(super) fn commit_deferred(&self, id: Option<TxnId>) {
+        let Some(id) = id else { return };
+        if !self.is_ending.load(SeqCst) {
+            self.commit_free(id);
+        } else if self.registry.lock().deferred(id).is_some() {
+            self.abort_one(id);
+        }
+    }
+
+    /// Commits the transaction if it waits for that and nothing inside it is open; then what waited for it.
+    fn commit_free(&self, id: TxnId) {
+        let (deferred, around) = {
+            let registry = self.registry.lock();
+            (registry.deferred(id), registry.around(id))
+        };
+        let Some(Deferred { durable, program }) = deferred else {
+            return;
+        };
+        match self.commit_one(id, durable) {
+            Ok(()) => {}
+            // Something inside it is open; another thread was faster.
+            Err(Errno::EBUSY | Errno::ENOENT) => return,
+            Err(errno) => {
+                self.lost.fetch_add(1, Relaxed);
+                if let Some(report) = &self.report {
+                    let why = errno.desc();
+                    report.line(&format!(
+                        "{program}: its transaction could not be committed: {why}"
+                    ));
+                }
+            }
+        }
+        self.commit_deferred(around);
+    }
+
+    pub(super) fn commit_one(&self, id: TxnId, durable: Option<bool>) -> Result<(), Errno> {
+        let transactions = self.transactions()?;
+        self.note_refused();
+        let outcome = transactions.commit(id);
+        match outcome {
+            Err(Errno::EBUSY) => {}
+            // ENOENT: another thread has ended it.
+            Ok(_) | Err(Errno::ENOENT) => drop(self.registry.lock().end(id, AfterAbort::GoOn)),
+            Err(_) => restore(self.registry.lock().end(id, AfterAbort::GoOn)),
+        }
+        // Its participants have left it by then: the disk takes long.
+        if outcome? {
+            transactions.harden(durable)?;
+        }
+        Ok(())
+    }
+
+    /// The threads leave a current transaction that was aborted by its name.
+    fn leave_ended(&self, tids: &[i32]) {
+        let mut registry = self.registry.lock();
+        let Registry { threads, open } = &mut *registry;
+        for tid in tids {
+            if let Some(member) = threads.get_mut(tid) {
+                member.current = member.current.filter(|id| open.contains_key(id));
+            }
+        }
+    }
+}

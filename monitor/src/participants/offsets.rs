@@ -1,0 +1,68 @@
+//! The file offsets of a process's descriptors when a transaction begins; an abort sets them back.
+
+use std::os::fd::AsFd;
+
+use goanna_sys::{pidfd, procfs};
+use goanna_vfs::Result;
+use nix::sys::stat::fstat;
+use nix::unistd::{Whence, lseek};
+
+/// A descriptor, and where it stood when the transaction began.
+#[derive(Debug, Clone)]
+pub struct Offset {
+    pid: i32,
+    fd: i32,
+    object: (u64, u64),
+    at: i64,
+}
+
+impl Offset {
+    /// Whether `other`, of the process that started ours, is likely the same open file description.
+    pub fn is_twin(&self, other: &Self) -> bool {
+        (self.fd, self.object, self.at) == (other.fd, other.object, other.at)
+    }
+}
+
+/// The offsets of those descriptors of process `pid` whose objects are, according to `is_ours`, of a mount.
+pub fn offsets(pid: i32, is_ours: impl Fn((u64, u64)) -> bool) -> Vec<Offset> {
+    let Ok(process) = pidfd::open(pid) else {
+        return Vec::new();
+    };
+    let offset = |fd: i32| {
+        let ofd = pidfd::getfd(process.as_fd(), fd).ok()?;
+        let stat = fstat(&ofd).ok()?;
+        let object = (stat.st_dev, stat.st_ino);
+        let at = lseek(&ofd, 0, Whence::SeekCur).ok()?;
+        is_ours(object).then_some(Offset {
+            pid,
+            fd,
+            object,
+            at,
+        })
+    };
+    let fds = procfs::fds(pid).unwrap_or_default();
+    fds.into_iter().filter_map(offset).collect()
+}
+
+/// Sets descriptors back to where they stood. Those that are closed, or something else by now, are left alone.
+pub(super) fn restore(offsets: Vec<Offset>) {
+    for Offset {
+        pid,
+        fd,
+        object,
+        at,
+    } in offsets
+    {
+        let back = || -> Result<()> {
+            let process = pidfd::open(pid)?;
+            let ofd = pidfd::getfd(process.as_fd(), fd)?;
+            let stat = fstat(&ofd)?;
+            if (stat.st_dev, stat.st_ino) == object {
+                lseek(&ofd, at, Whence::SeekSet)?;
+            }
+            Ok(())
+        };
+        // The process may have gone.
+        let _ = back();
+    }
+}
