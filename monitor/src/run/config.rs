@@ -1,0 +1,92 @@
+//! What a run is: its mounts, its rules, and where its messages go.
+
+use std::sync::Arc;
+
+use goanna_vfs::Mounts;
+
+use crate::observe::Observer;
+use crate::participants::outside::Outside;
+use crate::participants::profile::Profile;
+
+/// How calls reach the monitor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Interception {
+    /// By notification where the kernel gives it, else by ptrace stops.
+    #[default]
+    Auto,
+    /// By seccomp user notification.
+    Notify,
+    /// By ptrace stops.
+    Ptrace,
+}
+
+/// Tells the user something, a line at a time.
+#[derive(Clone)]
+pub struct Reporter(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl Reporter {
+    /// By `tell`, which any thread may call.
+    pub fn new(report: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(report))
+    }
+
+    /// Tells one line.
+    pub fn line(&self, text: &str) {
+        (self.0)(text);
+    }
+}
+
+impl std::fmt::Debug for Reporter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reporter")
+    }
+}
+
+/// The mounts and rules of a run.
+pub struct Config {
+    /// What is mounted where.
+    pub mounts: Mounts,
+    /// Receives notes about the run.
+    pub note: Reporter,
+    /// Receives failures for which there is no caller to return them to.
+    pub fail: Reporter,
+    /// Where transactions are inserted into programs.
+    pub profile: Option<Profile>,
+    /// What becomes of changes that transactions do not cover.
+    pub outside: Outside,
+    /// The whole run is one transaction. It belongs to the first mount, in mount order, that has transactions and can be
+    /// changed.
+    pub one_transaction: bool,
+    /// What is done about calls that concern no mount.
+    pub stubs: Stubs,
+    /// What sees the calls of the run's programs. Their filter must stop these calls ([`Start::interest`]).
+    pub observers: Vec<Arc<dyn Observer>>,
+}
+
+impl Config {
+    /// A run with these mounts and no rules; `report` receives notes and failures.
+    pub fn new(mounts: Mounts, report: Reporter) -> Self {
+        Self {
+            mounts,
+            note: report.clone(),
+            fail: report,
+            profile: None,
+            outside: Outside::default(),
+            one_transaction: false,
+            stubs: Stubs::default(),
+            observers: Vec::new(),
+        }
+    }
+}
+
+/// Whether calls that concern no mount are answered in the process, by stubs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stubs {
+    /// They come to the monitor.
+    #[default]
+    Unused,
+    /// Where that is possible.
+    Used,
+    /// As `Used`, and they are counted.
+    Counted,
+}

@@ -1,0 +1,173 @@
+//! The state that all threads of a run share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use goanna_sys::limits;
+use goanna_vfs::{Errno, Mounts};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::calls::outgrow::Reluctant;
+use crate::calls::socket::Names;
+use crate::inprocess::{InProcess, Unused};
+use crate::intercept::executor::Executor;
+use crate::intercept::in_flight::InFlight;
+use crate::intercept::waiting::WaitingCalls;
+use crate::observe::Observers;
+use crate::participants::delegate::Gate;
+use crate::participants::outside::{Outside, Policy};
+use crate::participants::profiled::Profiled;
+use crate::participants::{Participants, run_end};
+use crate::process::living::Alive;
+use crate::process::task::Tasks;
+use crate::ptracer::mailbox::Mailbox;
+use crate::ptracer::pause::Pause;
+use crate::ptracer::program::Programs;
+use crate::run::config::{Config, Reporter, Stubs};
+use crate::shadow::Shadows;
+use crate::shadow::run_directory::RunDir;
+use crate::stats::Counters;
+
+/// The state all threads of a run share.
+#[derive(Debug)]
+pub struct Monitor {
+    /// The mount table.
+    pub mounts: Mounts,
+    /// Known tracees.
+    pub(crate) tasks: Tasks,
+    /// Calls being answered.
+    pub(crate) in_flight: InFlight,
+    /// Descriptors being installed.
+    pub(crate) installs: InFlight,
+    /// Which threads participate in which transaction.
+    pub(crate) participants: Participants,
+    pub(crate) outside: Policy,
+    /// Processes for which transactions are begun.
+    pub(crate) profiled: Profiled,
+    /// Shadow objects.
+    pub(crate) shadows: Shadows,
+    /// Calls that are answered in the process.
+    pub(crate) in_process: InProcess,
+    /// What programs called their sockets.
+    pub(crate) socket_names: Names,
+    /// Programs executed from mounts.
+    pub(crate) programs: Programs,
+    /// Some file has been mapped shared and writable.
+    pub(crate) mapped: AtomicBool,
+    /// Large files that stay where they are for now.
+    pub(crate) reluctant: Reluctant,
+    pub(crate) stats: Counters,
+    /// What sees calls.
+    pub(crate) observers: Observers,
+    /// What the supervisor is to do.
+    pub(crate) mailbox: Mailbox,
+    /// Calls whose answer takes long.
+    pub(crate) waiting: WaitingCalls,
+    /// The threads for these, and for what is due later.
+    pub(crate) executor: Executor,
+    /// Threads that end with the run.
+    pub(crate) alive: Alive,
+    /// Closed when the run has ended.
+    pub(crate) gate: Gate,
+    /// How its processes end.
+    pub(crate) ending: run_end::Ending,
+    /// Whether threads are stopped for a commit.
+    pub(crate) pause: Pause,
+    pub(crate) note: Reporter,
+    pub(crate) fail: Reporter,
+    noted: AtomicBool,
+    /// The user knows that processes outside of the run get copies of files.
+    pub(crate) passed_out: AtomicBool,
+    /// The user knows that descriptors have run out.
+    short: AtomicBool,
+}
+
+impl Monitor {
+    /// The state of a run by `config`, whose shadow objects are in `run_dir`.
+    pub(crate) fn new(config: Config, run_dir: RunDir) -> Self {
+        let unused = unused(&config);
+        Self {
+            participants: Participants::new(
+                &config.mounts,
+                config.note.clone(),
+                config.fail.clone(),
+            ),
+            profiled: Profiled::new(config.profile),
+            outside: Policy::new(config.outside, config.one_transaction, config.note.clone()),
+            in_process: InProcess::new(
+                &config.mounts,
+                run_dir.path(),
+                unused,
+                config.stubs == Stubs::Counted,
+            ),
+            mounts: config.mounts,
+            tasks: Tasks::default(),
+            in_flight: InFlight::default(),
+            installs: InFlight::default(),
+            shadows: Shadows::new(run_dir),
+            socket_names: Names::default(),
+            programs: Programs::default(),
+            mapped: AtomicBool::new(false),
+            reluctant: Reluctant::default(),
+            stats: Counters::default(),
+            observers: Observers::new(config.observers),
+            mailbox: Mailbox::default(),
+            waiting: WaitingCalls::default(),
+            executor: Executor::default(),
+            alive: Alive::default(),
+            gate: Gate::default(),
+            ending: run_end::Ending::new(config.one_transaction),
+            pause: Pause::default(),
+            note: config.note,
+            fail: config.fail,
+            noted: AtomicBool::new(false),
+            passed_out: AtomicBool::new(false),
+            short: AtomicBool::new(false),
+        }
+    }
+
+    /// Tells the user once.
+    pub(crate) fn note_once(&self, text: &str) {
+        if !self.noted.swap(true, Ordering::Relaxed) {
+            self.note.line(text);
+        }
+    }
+
+    /// Tells a failure for want of descriptors in this process from one in the tracee's: the program has not reached its own
+    /// limit (EMFILE), so it gets ENFILE, and the user is notified once.
+    pub(crate) fn report_shortage<T>(
+        &self,
+        outcome: goanna_vfs::Result<T>,
+    ) -> goanna_vfs::Result<T> {
+        if !outcome.as_ref().is_err_and(|error| *error == Errno::EMFILE) {
+            return outcome;
+        }
+        let Some(limit) = limits::exhausted_nofile() else {
+            return outcome;
+        };
+        if !self.short.swap(true, Ordering::Relaxed) {
+            self.fail.line(&format!(
+                "the monitor has no descriptors left (its limit is {limit}): calls fail with ENFILE; raise the hard limit \
+                 (ulimit -Hn) before the next run"
+            ));
+        }
+        Err(Errno::ENFILE.into())
+    }
+
+    /// Sends a tracee the signal the kernel would have sent.
+    pub(crate) fn signal(&self, tid: i32, signal: i32) {
+        // It may have died meanwhile.
+        let _ = kill(Pid::from_raw(tid), Signal::try_from(signal).ok());
+    }
+}
+
+/// Why no call is answered in the process under `config`.
+fn unused(config: &Config) -> Option<Unused> {
+    if config.stubs == Stubs::Unused {
+        return Some(Unused::Option);
+    }
+    let is_watched = config.profile.is_some()
+        || config.outside != Outside::Allow
+        || !config.observers.is_empty();
+    is_watched.then_some(Unused::Watched)
+}
