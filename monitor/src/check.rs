@@ -1,13 +1,12 @@
 //! Which of the kernel's facilities are there, and what their absence means.
 
 use std::ffi::CString;
+use std::os::fd::AsFd;
 
-use goanna_sys::launch::Launch;
-use goanna_sys::launch::{LaunchError, launch};
+use goanna_sys::launch::{Launch, LaunchError, Launched, launch};
 use goanna_sys::notify::Listener;
 use goanna_sys::{cred, memfile, procfs, ptrace};
 use goanna_syscalls::SysnoSet;
-use std::os::fd::AsFd;
 
 use crate::shadow::run_directory::RunDir;
 use crate::table::filter::{Delivery, Purpose, compile};
@@ -27,7 +26,10 @@ pub struct Facility {
     pub detail: String,
 }
 
-fn probe(delivery: Delivery) -> Result<goanna_sys::launch::Launched, LaunchError> {
+/// A process that waits at its gate, with a filter that delivers calls in one of two ways.
+type Probe = Result<Launched, LaunchError>;
+
+fn probe(delivery: Delivery) -> Probe {
     launch(&Launch {
         path: CString::from(c"/proc/self/exe"),
         argv: vec![CString::from(c"probe")],
@@ -49,126 +51,143 @@ fn probe(delivery: Delivery) -> Result<goanna_sys::launch::Launched, LaunchError
 
 /// Tries every facility the monitor uses, as the user it runs as.
 pub fn check() -> Vec<Facility> {
-    let mut found = Vec::new();
-    let mut add = |name, required, purpose, result: Result<String, String>| {
-        let present = result.is_ok();
-        let detail = result.unwrap_or_else(|why| why);
-        found.push(Facility {
-            name,
-            present,
-            required,
-            purpose,
-            detail,
-        });
-    };
     let notify = probe(Delivery::Notify);
-    let wake = notify.as_ref().ok().and_then(|launched| {
-        let fd = launched
-            .listener
-            .as_ref()?
-            .as_fd()
-            .try_clone_to_owned()
-            .ok()?;
-        Some(Listener::from_fd(fd).set_sync_wake_up(true))
-    });
-    add(
-        "seccomp notification",
-        false,
-        "answers a call in one round trip; without it every call is a ptrace stop",
-        notify
-            .as_ref()
-            .map(|_| "in use".into())
-            .map_err(|error| match error {
-                LaunchError::TakeListener(_) => to_allow(&error.to_string(), "pidfd_getfd"),
-                error => error.to_string(),
-            }),
-    );
-    add(
-        "synchronous wake-up",
-        false,
-        "makes an answer about five times faster (Linux 6.6)",
-        match wake {
-            Some(Ok(())) => Ok("in use".into()),
-            Some(Err(errno)) => Err(errno.desc().into()),
-            None => Err("needs seccomp notification".into()),
-        },
-    );
-    let stopped = match &notify {
-        Ok(_) => None,
-        Err(_) => Some(probe(Delivery::Stop)),
-    };
-    add(
-        "seccomp filters",
-        true,
-        "select the calls that concern the monitor",
-        match &stopped {
-            Some(Err(error)) => Err(error.to_string()),
-            _ => Ok("in use".into()),
-        },
-    );
+    let stopped = notify.is_err().then(|| probe(Delivery::Stop));
     let launched = stopped.as_ref().unwrap_or(&notify);
-    let seized = launched.as_ref().ok().map(|launched| {
-        ptrace::seize(launched.pid, ptrace::Options::MONITOR)
-            .map_err(|errno| to_allow(errno.desc(), "ptrace"))
+    vec![
+        facility(
+            "seccomp notification",
+            false,
+            "answers a call in one round trip; without it every call is a ptrace stop",
+            notification(&notify),
+        ),
+        facility(
+            "synchronous wake-up",
+            false,
+            "makes an answer about five times faster (Linux 6.6)",
+            wake_up(&notify),
+        ),
+        facility(
+            "seccomp filters",
+            true,
+            "select the calls that concern the monitor",
+            match &stopped {
+                Some(Err(error)) => Err(error.to_string()),
+                _ => Ok("in use".into()),
+            },
+        ),
+        facility(
+            "ptrace",
+            true,
+            "follows the process tree and executes programs from mounts",
+            seizing(launched),
+        ),
+        facility(
+            "calls in the process",
+            false,
+            "answer calls that concern no mount about ten times faster",
+            stubs(launched),
+        ),
+        facility(
+            "other users",
+            false,
+            "serves programs that root starts and that become another user",
+            may_serve_others(),
+        ),
+        facility(
+            "umasks of threads",
+            false,
+            "let calls that create files run at the same time; without them they take turns",
+            umasks(),
+        ),
+        facility(
+            "memfd and write leases",
+            true,
+            "hold files in use and notice their last close",
+            leases(),
+        ),
+        facility(
+            "run-time directory",
+            true,
+            "holds backing directories, and copies of programs that are executed from mounts",
+            run_directory().map(|dir| dir.path().display().to_string()),
+        ),
+        facility(
+            "yama",
+            false,
+            "restricts who may trace; 0 and 1 are fine, 2 needs root, 3 forbids it",
+            yama(),
+        ),
+    ]
+}
+
+/// `result`: how it is used, or why it is not there.
+fn facility(
+    name: &'static str,
+    required: bool,
+    purpose: &'static str,
+    result: Result<String, String>,
+) -> Facility {
+    let present = result.is_ok();
+    Facility {
+        name,
+        present,
+        required,
+        purpose,
+        detail: result.unwrap_or_else(|why| why),
+    }
+}
+
+fn notification(notify: &Probe) -> Result<String, String> {
+    match notify {
+        Ok(_) => Ok("in use".into()),
+        Err(error @ LaunchError::TakeListener(_)) => {
+            Err(to_allow(&error.to_string(), "pidfd_getfd"))
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn wake_up(notify: &Probe) -> Result<String, String> {
+    let listener = notify.as_ref().ok();
+    let listener = listener.and_then(|launched| {
+        let listener = launched.listener.as_ref()?;
+        listener.as_fd().try_clone_to_owned().ok()
     });
-    add(
-        "ptrace",
-        true,
-        "follows the process tree and executes programs from mounts",
-        seized
-            .unwrap_or(Ok(()))
-            .map(|()| "PTRACE_SEIZE works".into()),
-    );
-    let waits = launched.as_ref().ok().map(|launched| launched.pid);
-    add(
-        "calls in the process",
-        false,
-        "answer calls that concern no mount about ten times faster",
-        match (waits, RunDir::create()) {
-            (Some(pid), Ok(dir)) => crate::inprocess::check(dir.path(), pid),
-            (None, _) => Err("needs ptrace".into()),
-            (_, Err(error)) => Err(error.to_string()),
-        },
-    );
-    add(
-        "other users",
-        false,
-        "serves programs that root starts and that become another user",
-        may_serve_others(),
-    );
-    add(
-        "umasks of threads",
-        false,
-        "let calls that create files run at the same time; without them they take turns",
-        std::thread::Builder::new()
-            .spawn(cred::thread_owns_fs)
-            .ok()
-            .and_then(|thread| thread.join().ok())
-            .unwrap_or(Err(nix::errno::Errno::EAGAIN))
-            .map(|()| "in use".into())
-            .map_err(|errno| format!("unshare: {}", errno.desc())),
-    );
-    add(
-        "memfd and write leases",
-        true,
-        "hold files in use and notice their last close",
-        leases(),
-    );
-    add(
-        "run-time directory",
-        true,
-        "holds backing directories, and copies of programs that are executed from mounts",
-        RunDir::create()
-            .map(|dir| dir.path().display().to_string())
-            .map_err(|error| error.to_string()),
-    );
-    add(
-        "yama",
-        false,
-        "restricts who may trace; 0 and 1 are fine, 2 needs root, 3 forbids it",
-        yama(),
-    );
-    found
+    let listener = listener.ok_or("needs seccomp notification")?;
+    match Listener::from_fd(listener).set_sync_wake_up(true) {
+        Ok(()) => Ok("in use".into()),
+        Err(errno) => Err(errno.desc().into()),
+    }
+}
+
+fn seizing(launched: &Probe) -> Result<String, String> {
+    let Ok(launched) = launched else {
+        // The line for filters says why.
+        return Ok("PTRACE_SEIZE works".into());
+    };
+    match ptrace::seize(launched.pid, ptrace::Options::MONITOR) {
+        Ok(()) => Ok("PTRACE_SEIZE works".into()),
+        Err(errno) => Err(to_allow(errno.desc(), "ptrace")),
+    }
+}
+
+fn stubs(launched: &Probe) -> Result<String, String> {
+    let launched = launched.as_ref().map_err(|_| "needs ptrace")?;
+    crate::inprocess::check(run_directory()?.path(), launched.pid)
+}
+
+fn umasks() -> Result<String, String> {
+    let thread = std::thread::Builder::new().spawn(cred::thread_owns_fs);
+    let outcome = thread.ok().and_then(|thread| thread.join().ok());
+    match outcome.unwrap_or(Err(nix::errno::Errno::EAGAIN)) {
+        Ok(()) => Ok("in use".into()),
+        Err(errno) => Err(format!("unshare: {}", errno.desc())),
+    }
+}
+
+fn run_directory() -> Result<RunDir, String> {
+    RunDir::create().map_err(|error| error.to_string())
 }
 
 /// What to do where `call` has failed, for which `why` is the reason.

@@ -1,0 +1,254 @@
+//! The calls that run instead of those that programs make: their registers, and the strings and structures they point to.
+
+use std::os::fd::OwnedFd;
+
+use goanna_sys::filter::Insn;
+
+use crate::ptracer::program::Arg;
+
+/// Registers of a stopped tracee.
+pub type Registers = libc::user_regs_struct;
+
+/// The kernel's own result for a wait that a signal has ended.
+const ERESTARTSYS: i64 = -512;
+
+/// The call that is to run instead.
+pub enum Rewrite {
+    /// chdir(2) to a host path.
+    Chdir(Vec<u8>),
+    /// execve(2) of a host path.
+    Execve {
+        /// Program.
+        program: Vec<u8>,
+        /// Arguments, where they change.
+        argv: Option<Vec<Arg>>,
+        /// Address of the vector given.
+        old_argv: u64,
+        /// Address of the environment.
+        envp: u64,
+    },
+    /// open(2) of a host path: how a descriptor gets into a tracee without notification.
+    Open {
+        /// The path, of the monitor's own descriptor or another host object.
+        path: Vec<u8>,
+        /// Flags.
+        flags: i32,
+        /// Kept until the tracee has opened it.
+        source: Option<OwnedFd>,
+    },
+    /// The call itself, a sending or connecting one, to other addresses.
+    Addressed(Addressed),
+    /// mmap(2) of memory that then gets this content, instead of a private mapping of a file.
+    MapCopy(Vec<u8>),
+    /// No call: the kernel finds that a signal has ended it, and restarts it or makes it EINTR.
+    Interrupted,
+    /// seccomp(2): a further filter for all threads of the program, which then makes its own call again.
+    Filter(Vec<Insn>),
+}
+
+/// A sending or connecting call with addresses of ours.
+pub struct Addressed {
+    /// What goes to the scratch area: the structures the call takes, and the addresses.
+    pub image: Vec<u8>,
+    /// Positions of offsets in it that become pointers.
+    pub pointers: Vec<usize>,
+    /// Which call.
+    pub kind: AddressedKind,
+}
+
+/// What the image of a [`Addressed`] begins with.
+#[derive(Debug, Clone, Copy)]
+pub enum AddressedKind {
+    /// connect(2): the address, of this length.
+    Connect(u64),
+    /// sendto(2): the address, of this length.
+    To(u64),
+    /// sendmsg(2): a `struct msghdr`.
+    Message,
+    /// sendmmsg(2): this many `struct mmsghdr`, whose lengths the kernel sets.
+    Messages(u64),
+}
+
+/// Size of a `struct msghdr`.
+pub const MSGHDR: usize = 56;
+/// Size of a `struct mmsghdr`, and where in it the length is that the kernel sets.
+pub const MMSGHDR: (usize, usize) = (64, 56);
+
+/// What to do when a rewritten call returns, besides restoring the registers.
+pub(super) enum Then {
+    Nothing,
+    /// The descriptor was kept open for the tracee to open again, by the path at `scratch`.
+    Opened {
+        source: OwnedFd,
+        cloexec: bool,
+        scratch: u64,
+    },
+    /// The program's own call is made.
+    Again,
+    /// The memory that was mapped gets this content.
+    Fill(Vec<u8>),
+    /// The lengths in the messages go from our copy to the program's.
+    Lengths {
+        from: u64,
+        to: u64,
+    },
+}
+
+impl Rewrite {
+    /// `saved`: the registers of the call as the program made it.
+    pub(super) fn then(self, base: u64, saved: &Registers) -> Then {
+        match self {
+            Self::Open {
+                source: Some(source),
+                flags,
+                ..
+            } => Then::Opened {
+                source,
+                cloexec: flags & libc::O_CLOEXEC != 0,
+                scratch: base,
+            },
+            Self::Addressed(Addressed {
+                kind: AddressedKind::Messages(_),
+                ..
+            }) => Then::Lengths {
+                from: base,
+                to: saved.rsi,
+            },
+            Self::Filter(_) => Then::Again,
+            Self::MapCopy(content) => Then::Fill(content),
+            _ => Then::Nothing,
+        }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        let strings = match self {
+            Self::Chdir(path) | Self::Open { path, .. } => path.len() + 1,
+            Self::Execve { program, argv, .. } => {
+                let args = argv.as_deref().unwrap_or_default();
+                let new: usize = args
+                    .iter()
+                    .map(|arg| {
+                        if let Arg::New(bytes) = arg {
+                            bytes.len() + 1
+                        } else {
+                            0
+                        }
+                    })
+                    .sum();
+                program.len() + 1 + new + 8 * (args.len() + 2)
+            }
+            Self::Addressed(send) => send.image.len(),
+            Self::MapCopy(_) | Self::Interrupted => 0,
+            Self::Filter(program) => FPROG + program.len() * size_of::<Insn>(),
+        };
+        strings as u64
+    }
+
+    /// Sets the registers for the call, whose strings are to be at `base`; what is to be there.
+    pub(super) fn apply(&self, base: u64, regs: &mut Registers) -> Vec<u8> {
+        match self {
+            Self::Chdir(path) => {
+                regs.rdi = base;
+                with_nul(path)
+            }
+            Self::Open { path, flags, .. } => {
+                regs.orig_rax = libc::SYS_open as u64;
+                regs.rdi = base;
+                regs.rsi = *flags as u64;
+                regs.rdx = 0;
+                with_nul(path)
+            }
+            Self::Execve {
+                program,
+                argv,
+                old_argv,
+                envp,
+            } => {
+                regs.orig_rax = libc::SYS_execve as u64;
+                regs.rdi = base;
+                regs.rsi = *old_argv;
+                regs.rdx = *envp;
+                let mut image = with_nul(program);
+                if let Some(argv) = argv {
+                    let mut pointers = Vec::with_capacity(argv.len() + 1);
+                    for arg in argv {
+                        match arg {
+                            Arg::Old(address) => pointers.push(*address),
+                            Arg::New(bytes) => {
+                                pointers.push(base + image.len() as u64);
+                                image.extend_from_slice(bytes);
+                                image.push(0);
+                            }
+                        }
+                    }
+                    pointers.push(0);
+                    image.resize(image.len().next_multiple_of(8), 0);
+                    regs.rsi = base + image.len() as u64;
+                    image.extend(pointers.into_iter().flat_map(u64::to_ne_bytes));
+                }
+                image
+            }
+            Self::Addressed(send) => send.apply(base, regs),
+            Self::Filter(program) => {
+                regs.orig_rax = libc::SYS_seccomp as u64;
+                regs.rdi = u64::from(libc::SECCOMP_SET_MODE_FILTER);
+                regs.rsi = libc::SECCOMP_FILTER_FLAG_TSYNC;
+                regs.rdx = base;
+                filter_image(program, base)
+            }
+            Self::Interrupted => {
+                regs.orig_rax = u64::MAX;
+                regs.rax = ERESTARTSYS.cast_unsigned();
+                Vec::new()
+            }
+            Self::MapCopy(_) => {
+                regs.r10 = regs.r10 & !(libc::MAP_SHARED as u64) | MAP_MEMORY;
+                regs.r8 = u64::MAX;
+                regs.r9 = 0;
+                Vec::new()
+            }
+        }
+    }
+}
+
+/// Flags of a mapping of memory instead of a file.
+const MAP_MEMORY: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+
+/// A `struct sock_fprog` of the program, to lie at `base`, and the program behind it.
+pub fn filter_image(program: &[Insn], base: u64) -> Vec<u8> {
+    let mut image = (program.len() as u64).to_ne_bytes().to_vec();
+    image.extend((base + FPROG as u64).to_ne_bytes());
+    for insn in program {
+        image.extend(insn.code.to_ne_bytes());
+        image.extend([insn.jt, insn.jf]);
+        image.extend(insn.k.to_ne_bytes());
+    }
+    image
+}
+
+/// Size of a `struct sock_fprog`: a count in the first bytes of eight, a pointer.
+const FPROG: usize = 16;
+
+impl Addressed {
+    fn apply(&self, base: u64, regs: &mut Registers) -> Vec<u8> {
+        match self.kind {
+            AddressedKind::Connect(len) => (regs.rsi, regs.rdx) = (base, len),
+            AddressedKind::To(len) => (regs.r8, regs.r9) = (base, len),
+            AddressedKind::Message => regs.rsi = base,
+            AddressedKind::Messages(count) => (regs.rsi, regs.rdx) = (base, count),
+        }
+        let mut image = self.image.clone();
+        for &at in &self.pointers {
+            if let Some(pointer) = image.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<8>) {
+                *pointer = (base + u64::from_ne_bytes(*pointer)).to_ne_bytes();
+            }
+        }
+        image
+    }
+}
+
+fn with_nul(path: &[u8]) -> Vec<u8> {
+    let mut bytes = path.to_vec();
+    bytes.push(0);
+    bytes
+}
