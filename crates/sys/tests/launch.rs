@@ -15,7 +15,7 @@ use goanna_sys::Errno;
 use goanna_sys::filter::Insn;
 use goanna_sys::launch::{Launch, LaunchError, launch};
 use goanna_sys::ptrace::{Event, Options, Status, Stopped, seize, wait};
-use goanna_sys::{limits, stat};
+use goanna_sys::{limits, procfs, stat};
 
 /// Waits for the only child's end.
 fn end() -> Status {
@@ -203,10 +203,10 @@ fn to_exec(request: &Launch) -> Stopped {
     }
 }
 
-fn procfs_thread_mask() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("SigBlk:"));
-    u64::from_str_radix(line.unwrap().trim(), 16).unwrap()
+fn own_mask() -> u64 {
+    // SAFETY: takes nothing.
+    let tid = unsafe { libc::gettid() };
+    procfs::status(tid).unwrap().signals.blocked
 }
 
 #[test]
@@ -225,14 +225,14 @@ fn signals_are_as_the_caller_found_them() {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut());
         }
         let stopped = to_exec(&program(c"/bin/true"));
-        let set = |key| u64::from_str_radix(&proc_line(stopped.tid(), "status", key), 16).unwrap();
+        let signals = procfs::status(stopped.tid()).unwrap().signals;
         let bit = |signal: i32| 1u64 << (signal - 1);
-        assert_eq!(set("SigBlk:"), bit(libc::SIGUSR1));
-        assert_eq!(set("SigIgn:") & 0x7fff_ffff, bit(libc::SIGHUP));
+        assert_eq!(signals.blocked, bit(libc::SIGUSR1));
+        assert_eq!(signals.ignored & 0x7fff_ffff, bit(libc::SIGHUP));
         assert_eq!(proc_line(stopped.tid(), "status", "NoNewPrivs:"), "1");
         stopped.cont(0).unwrap();
         assert_eq!(end(), Status::Exited(0));
-        let own = procfs_thread_mask();
+        let own = own_mask();
         assert_eq!(own, bit(libc::SIGUSR1), "launching leaves our mask alone");
     });
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use amino_schema::replay::{Command, Place, Target};
 use goanna_sys::escape::escape;
+use goanna_sys::procfs;
 use goanna_sys::replay::{Mapping, View};
 use parking_lot::{Mutex, RwLock};
 
@@ -190,11 +191,8 @@ impl Shared {
 
 /// Whether another process traces this one.
 fn is_watched() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let tracer = status
-        .lines()
-        .find_map(|line| line.strip_prefix("TracerPid:"));
-    tracer.is_some_and(|pid| pid.trim() != "0")
+    let status = procfs::status(std::process::id().cast_signed());
+    status.is_ok_and(|status| status.tracer != 0)
 }
 
 /// Pseudorandom bytes, which do not compress; the same in each run.

@@ -4,10 +4,9 @@
     reason = "signal handlers, and signals to single threads, have no safe interface"
 )]
 
-use std::fs;
 use std::sync::OnceLock;
 
-use crate::Errno;
+use crate::{Errno, procfs};
 
 extern "C" fn nothing(_: libc::c_int) {}
 
@@ -145,20 +144,15 @@ struct Masks {
 
 impl Masks {
     fn of(tid: i32) -> Result<Self, Errno> {
-        let text = fs::read_to_string(format!("/proc/{tid}/status")).map_err(|_| Errno::ESRCH)?;
-        let mask = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-            u64::from_str_radix(line.trim(), 16).ok()
-        };
-        let field = |name: &str| mask(name).ok_or(Errno::EIO);
+        let signals = procfs::status(tid)?.signals;
         let harmless = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT]
             .into_iter()
             .fold(0, |set, signal| set | bit(signal));
         Ok(Self {
-            pending: field("SigPnd:")? | field("ShdPnd:")?,
-            blocked: field("SigBlk:")?,
-            without_effect: field("SigIgn:")? | (harmless & !field("SigCgt:")?),
-            handled_or_ignored: field("SigIgn:")? | field("SigCgt:")?,
+            pending: signals.pending,
+            blocked: signals.blocked,
+            without_effect: signals.ignored | (harmless & !signals.caught),
+            handled_or_ignored: signals.ignored | signals.caught,
         })
     }
 }

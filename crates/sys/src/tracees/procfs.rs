@@ -30,12 +30,27 @@ pub struct TaskStatus {
     pub cap_eff: u64,
     /// File mode creation mask; 0 for a zombie, which creates nothing.
     pub umask: u32,
+    /// Signals, one bit each.
+    pub signals: SignalSets,
     /// Whether execve can no longer grant privileges.
     pub no_new_privs: bool,
     /// Seccomp mode: 0 none, 1 strict, 2 filter.
     pub seccomp: u32,
     /// Seccomp filters in force; 0 where the kernel does not say (before Linux 5.9).
     pub seccomp_filters: u32,
+}
+
+/// Signals of a thread, as sets: signal N is bit N-1.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SignalSets {
+    /// For the thread or its process, and not delivered yet.
+    pub pending: u64,
+    /// Blocked by the thread.
+    pub blocked: u64,
+    /// Ignored.
+    pub ignored: u64,
+    /// That have a handler.
+    pub caught: u64,
 }
 
 /// Reads /proc/TID/status. `EIO`: a line this kernel must have is missing or not a number.
@@ -58,6 +73,7 @@ fn parse(text: &[u8]) -> Option<TaskStatus> {
         cap_prm: 0,
         cap_eff: 0,
         umask: 0,
+        signals: SignalSets::default(),
         no_new_privs: false,
         seccomp: 0,
         seccomp_filters: 0,
@@ -73,6 +89,7 @@ fn parse(text: &[u8]) -> Option<TaskStatus> {
             Ok(value) => value.trim_ascii(),
             Err(_) => continue,
         };
+        let set = || u64::from_str_radix(value, 16).ok();
         match key {
             b"Tgid" => status.tgid = value.parse().ok()?,
             b"PPid" => status.ppid = value.parse().ok()?,
@@ -84,9 +101,13 @@ fn parse(text: &[u8]) -> Option<TaskStatus> {
                 status.groups = groups.ok()?;
                 status.groups.sort_unstable();
             }
-            b"CapPrm" => status.cap_prm = u64::from_str_radix(value, 16).ok()?,
-            b"CapEff" => status.cap_eff = u64::from_str_radix(value, 16).ok()?,
+            b"CapPrm" => status.cap_prm = set()?,
+            b"CapEff" => status.cap_eff = set()?,
             b"Umask" => status.umask = u32::from_str_radix(value, 8).ok()?,
+            b"SigPnd" | b"ShdPnd" => status.signals.pending |= set()?,
+            b"SigBlk" => status.signals.blocked = set()?,
+            b"SigIgn" => status.signals.ignored = set()?,
+            b"SigCgt" => status.signals.caught = set()?,
             b"NoNewPrivs" => status.no_new_privs = value != "0",
             b"Seccomp" => status.seccomp = value.parse().ok()?,
             b"Seccomp_filters" => status.seccomp_filters = value.parse().ok()?,
@@ -94,12 +115,23 @@ fn parse(text: &[u8]) -> Option<TaskStatus> {
         }
         if matches!(
             key,
-            b"Tgid" | b"PPid" | b"Uid" | b"Gid" | b"Groups" | b"CapPrm" | b"CapEff"
+            b"Tgid"
+                | b"PPid"
+                | b"Uid"
+                | b"Gid"
+                | b"Groups"
+                | b"CapPrm"
+                | b"CapEff"
+                | b"SigPnd"
+                | b"ShdPnd"
+                | b"SigBlk"
+                | b"SigIgn"
+                | b"SigCgt"
         ) {
             required += 1;
         }
     }
-    (required == 7).then_some(status)
+    (required == 12).then_some(status)
 }
 
 fn four(value: &str) -> Option<[u32; 4]> {
