@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use goanna_vfs::{CachedContent, Errno, FileKind, Node, Opened};
+use nix::fcntl::copy_file_range;
+use nix::sys::sendfile::sendfile;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::Result;
@@ -236,17 +238,22 @@ impl<S: FileSource> FileCache<S> {
     /// copy_file_range(2), which shares blocks where a file system can. How many bytes are done.
     fn copy_in_kernel(&self, file: &Node, size: u64, writer: BorrowedFd<'_>, on_disk: bool) -> u64 {
         let source = self.source.in_host_file(file).filter(|_| size > SMALL);
-        let Some((source, mut from)) = source else {
+        let Some((source, from)) = source else {
             return 0;
         };
-        let mut done = 0;
+        let Ok(mut from) = i64::try_from(from) else {
+            return 0;
+        };
+        let mut done: u64 = 0;
         while done < size {
             let len = usize::try_from(size - done).unwrap_or(usize::MAX);
+            let Ok(mut to) = i64::try_from(done) else {
+                break;
+            };
             let copied = if on_disk {
-                let mut to = done;
-                rustix::fs::copy_file_range(source, Some(&mut from), writer, Some(&mut to), len)
+                copy_file_range(source, Some(&mut from), writer, Some(&mut to), len)
             } else {
-                rustix::fs::sendfile(writer, source, Some(&mut from), len)
+                sendfile(writer, source, Some(&mut from), len)
             };
             match copied {
                 Ok(0) | Err(_) => break,

@@ -2,10 +2,11 @@
 
 use std::env;
 use std::ffi::{CString, OsString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 
 use goanna_monitor::Status;
+use goanna_sys::pidfd;
 use goanna_vfs::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawnp};
@@ -13,7 +14,6 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
-use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use crate::Error;
 
@@ -118,7 +118,7 @@ fn attributes(mask: SigSet) -> Result<PosixSpawnAttr, Errno> {
 
 /// Returns when `pid` has ended; it is not reaped before. Signals that a terminal does not send to it are sent on.
 fn watch(pid: Pid, signals: &mut Signals) -> Result<(), Errno> {
-    let process = pidfd(pid)?;
+    let process = pidfd::open_process(pid.as_raw())?;
     loop {
         let (arrived, ended) = wait(signals.arrived.as_fd(), process.as_fd())?;
         if arrived {
@@ -132,28 +132,20 @@ fn watch(pid: Pid, signals: &mut Signals) -> Result<(), Errno> {
     }
 }
 
-fn pidfd(pid: Pid) -> Result<OwnedFd, Errno> {
-    let pid = rustix::process::Pid::from_raw(pid.as_raw()).ok_or(Errno::ESRCH)?;
-    pidfd_open(pid, PidfdFlags::empty()).map_err(errno)
-}
-
 fn send_on(process: BorrowedFd<'_>, signal: Signal, by_terminal: bool) -> Result<(), Errno> {
-    let signal = match signal {
-        Signal::SIGTERM => rustix::process::Signal::TERM,
-        Signal::SIGHUP => rustix::process::Signal::HUP,
-        Signal::SIGINT if !by_terminal => rustix::process::Signal::INT,
-        Signal::SIGQUIT if !by_terminal => rustix::process::Signal::QUIT,
-        _ => return Ok(()),
+    let is_sent_on = match signal {
+        Signal::SIGTERM | Signal::SIGHUP => true,
+        Signal::SIGINT | Signal::SIGQUIT => !by_terminal,
+        _ => false,
     };
-    match pidfd_send_signal(process, signal) {
-        // It has ended meanwhile.
-        Err(rustix::io::Errno::SRCH) => Ok(()),
-        sent => sent.map_err(errno),
+    if !is_sent_on {
+        return Ok(());
     }
-}
-
-fn errno(errno: rustix::io::Errno) -> Errno {
-    Errno::from_raw(errno.raw_os_error())
+    match pidfd::send_signal(process, signal as i32) {
+        // It has ended meanwhile.
+        Err(Errno::ESRCH) => Ok(()),
+        sent => sent,
+    }
 }
 
 /// Waits until one of the two can be read, and returns which.

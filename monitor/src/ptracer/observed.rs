@@ -8,13 +8,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use goanna_sys::clock::monotonic_ns;
 use goanna_sys::interrupt::has_effect;
 use goanna_sys::procfs;
 use goanna_sys::ptrace::{self, Stopped};
 use goanna_syscalls::{DecodedCall, Outcome, Subject, Treatment, Value, decode};
 use goanna_vfs::{Errno, Result};
 use nix::unistd::Pid;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::Supervisor;
 use super::calls::{Next, call_of};
@@ -91,7 +91,7 @@ impl Supervisor {
             }
         }
         let monitor = Arc::clone(&self.monitor);
-        let entered_ns = now_ns();
+        let entered_ns = monotonic_ns();
         let Ok(task) = monitor.tasks.get(tid) else {
             return;
         };
@@ -130,7 +130,7 @@ impl Supervisor {
     pub(super) fn observe_exit(&mut self, tid: i32, result: i64) {
         let is_interrupted = result == EINTR || RESTARTS.contains(&result);
         match self.observed.open.get_mut(&tid) {
-            Some(open) if is_interrupted => open.interrupted = Some((result, now_ns())),
+            Some(open) if is_interrupted => open.interrupted = Some((result, monotonic_ns())),
             Some(_) => self.observe_end(tid, result, Treatment::Kernel),
             None => {}
         }
@@ -139,7 +139,7 @@ impl Supervisor {
     /// The call of `tid` has ended with this result.
     pub(super) fn observe_end(&mut self, tid: i32, result: i64, treatment: Treatment) {
         if let Some(open) = self.observed.open.remove(&tid) {
-            self.end(tid, open, Some((result, now_ns())), treatment);
+            self.end(tid, open, Some((result, monotonic_ns())), treatment);
         }
     }
 
@@ -246,7 +246,7 @@ impl Supervisor {
         let Some(subject) = self.subject(child) else {
             return;
         };
-        let now = now_ns();
+        let now = monotonic_ns();
         for observer in self.monitor.observers.iter() {
             observer.began(&subject, parent, now);
         }
@@ -279,7 +279,7 @@ impl Supervisor {
         let (Some(subject), Some(program)) = (self.subject(tid), program) else {
             return;
         };
-        let now = now_ns();
+        let now = monotonic_ns();
         for observer in self.monitor.observers.iter() {
             observer.executed(&subject, &program, now);
         }
@@ -293,7 +293,7 @@ impl Supervisor {
         let Some(subject) = self.observed.threads.remove(&tid) else {
             return;
         };
-        let now = now_ns();
+        let now = monotonic_ns();
         for observer in self.monitor.observers.iter() {
             observer.ended(&subject, status.raw(), now);
         }
@@ -303,13 +303,4 @@ impl Supervisor {
 /// Whether a call may change the name of its thread.
 fn may_rename(call: &DecodedCall) -> bool {
     call.nr == libc::SYS_prctl as u32 && call.raw[0] as i32 == libc::PR_SET_NAME
-}
-
-/// Now, in nanoseconds of `CLOCK_MONOTONIC`.
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds
-        .saturating_mul(1_000_000_000)
-        .saturating_add(now.tv_nsec.unsigned_abs())
 }
