@@ -1,0 +1,79 @@
+//! `--reads` says which reads a replay performs.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod workload;
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use goanna_tracer::assemble::DataMode;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use rustix::io::{IoSliceMut, ReadWriteFlags, preadv2};
+use workload::Workload;
+
+/// Bytes of the file that is read, in reads of 4096 bytes.
+const SIZE: usize = 64 << 10;
+const READS: u64 = 16;
+
+fn reading() -> Workload {
+    let script = "dd if=in of=out bs=4096 status=none; exec 3<>both; dd bs=4 count=1 status=none <&3 >/dev/null; echo end >&3";
+    let fill = |directory: &Path| {
+        fs::write(directory.join("in"), vec![b'x'; SIZE]).unwrap();
+        fs::write(directory.join("both"), "01234567").unwrap();
+    };
+    Workload::new(&["sh", "-c", script], DataMode::Full, fill)
+}
+
+/// The reads of the trace, and those of its replay.
+fn reads(workload: &Workload) -> (u64, u64) {
+    let comparison = workload.compare();
+    comparison.counts.get("read").copied().unwrap_or_default()
+}
+
+#[test]
+fn a_replay_without_reads_moves_offsets_as_reads_do() {
+    let workload = reading();
+    workload.replay_traced(&["--reads", "none"]);
+    let (original, replayed) = reads(&workload);
+    assert!(original > READS, "{original}");
+    assert_eq!(replayed, 0);
+    workload.assert_same_trees();
+    let both = fs::read_to_string(workload.path("replayed/both")).unwrap();
+    assert_eq!(both, "0123end\n");
+}
+
+/// Whether the page cache has all pages of the file.
+fn is_cached(file: &File) -> bool {
+    let mut page = [0; 4096];
+    (0..SIZE as u64).step_by(4096).all(|offset| {
+        let mut buffers = [IoSliceMut::new(&mut page)];
+        preadv2(file, &mut buffers, offset, ReadWriteFlags::NOWAIT).is_ok()
+    })
+}
+
+#[test]
+fn cached_reads_are_left_out_and_others_are_made() {
+    let workload = reading();
+    workload.replay_traced(&["--reads", "cached"]);
+    assert_eq!(reads(&workload).1, 0, "prepare has just written all of it");
+    workload.assert_same_trees();
+    let file = File::open(workload.path("replayed/in")).unwrap();
+    file.sync_all().unwrap();
+    posix_fadvise(file.as_fd(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+    // A file system in memory keeps them.
+    let kept = is_cached(&file);
+    let output = workload.replay(&["--reads", "cached"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let left_out = text
+        .lines()
+        .find_map(|line| line.strip_suffix(" reads were left out"));
+    let left_out: u64 = left_out.unwrap_or("0").parse().unwrap();
+    let (original, _) = reads(&workload);
+    let made = original - left_out;
+    assert_eq!(made == 0, kept, "{made} of {original}: {text}");
+}
