@@ -1,4 +1,4 @@
-//! What becomes of a call.
+//! Answers: how the monitor has a call end.
 
 use std::os::fd::OwnedFd;
 
@@ -6,7 +6,7 @@ use goanna_vfs::{Result, Wait};
 
 use crate::ptracer::pause::Delivery;
 
-/// What answers a call on a thread that may wait. Where the result is a lock or [`Answer::Readable`], it is called again after the wait.
+/// A closure that answers a call on a thread that may wait. Where the result is a lock or [`Answer::Readable`], it is called again after the wait.
 pub type Attempt = Box<dyn FnMut() -> Result<Answer> + Send>;
 
 /// The work of a call that could not be answered at once.
@@ -35,7 +35,7 @@ impl Work {
     }
 }
 
-/// What becomes of a call.
+/// How a call ends.
 pub enum Answer {
     /// It returns this value.
     Value(i64),
@@ -43,13 +43,13 @@ pub enum Answer {
     PassOn,
     /// As [`Answer::PassOn`]; when it succeeds it has changed this path outside of the caller's transaction.
     Watched(Vec<u8>),
-    /// It returns a new descriptor of this.
+    /// It returns a new descriptor.
     Install {
-        /// What the tracee gets.
+        /// The descriptor that the tracee gets a copy of.
         fd: OwnedFd,
         /// Close-on-exec.
         cloexec: bool,
-        /// Ours must be closed before the tracee continues: it is an end of a fifo, and counts.
+        /// The monitor's descriptor must be closed before the tracee continues: it is an end of a fifo, and counts as a reader or writer.
         counts: bool,
         /// For a file's object: it is on its way until this is dropped.
         delivery: Option<Delivery>,

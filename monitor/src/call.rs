@@ -16,9 +16,9 @@ use crate::intercept::waiting;
 use crate::process::task::{Cwd, Task};
 use crate::shadow::Shadow;
 
-/// What a descriptor of the tracee is.
+/// What a descriptor of the tracee refers to.
 pub enum Descriptor {
-    /// Nothing of ours.
+    /// Not a virtual object.
     Native,
     /// A shadow object, and the tracee's own open file description of it.
     Shadow(Arc<Shadow>, OwnedFd),
@@ -26,9 +26,9 @@ pub enum Descriptor {
 
 /// Where a path leads.
 pub enum Target {
-    /// To the host, by a path the kernel understands as we do.
+    /// To the host, by a path that the kernel resolves in the same way.
     PassOn,
-    /// Here; on the host's own mount when the kernel cannot use the path unchanged.
+    /// To this place; on the host's own mount when the kernel cannot use the path unchanged.
     At(Place),
 }
 
@@ -54,7 +54,7 @@ impl Entry {
     }
 }
 
-/// The end of a walk, before it is decided whether the kernel or the monitor performs the call.
+/// The result of a walk, from which the caller decides whether the kernel or the monitor performs the call.
 #[derive(Clone)]
 pub struct Resolved<T> {
     /// Where it ended.
@@ -199,7 +199,7 @@ impl<'m> Call<'m> {
     /// What descriptor `fd` is. EBADF.
     pub fn descriptor(&self, fd: i32) -> Result<Descriptor> {
         Ok(match self.descriptor_of_any(fd) {
-            // It need not be brought when it is none of ours.
+            // A descriptor of the host need not be sent to the monitor.
             Err(FsError::Errno(Errno::EPERM)) if self.shadow(fd)?.is_none() => {
                 self.task.wanted();
                 Descriptor::Native
@@ -227,7 +227,7 @@ impl<'m> Call<'m> {
             if let Some(shadow) = self.monitor.shadows.of_link(identity, link)? {
                 return Ok((Pos::Mounted(shadow.place().clone()), false));
             }
-            // Deeper than a path can say: the link stands for it.
+            // Deeper than the longest path: the link in /proc is used instead.
             let path = procfs::cwd(tid).unwrap_or_else(|_| format!("/proc/{tid}/cwd").into_bytes());
             Ok((host_pos(path), true))
         })
@@ -275,7 +275,7 @@ impl<'m> Call<'m> {
         })
     }
 
-    /// What the walk asks about this task's /proc.
+    /// The part of a walk that depends on this task: links in its /proc, and its ids.
     pub fn process_view(&self) -> Result<TaskView<'m>, Errno> {
         let pid = self.caller()?.pid;
         Ok(TaskView {
@@ -391,7 +391,7 @@ pub struct TaskView<'m> {
 impl ProcessView for TaskView<'_> {
     fn magic_link(&self, path: &[u8]) -> Option<Pos> {
         if path.ends_with(b"/root") {
-            // No tracee has another root than ours: chroot is refused.
+            // Every tracee has the monitor's root: chroot is refused.
             return Some(Pos::root());
         }
         if is_mapping(path) && !self.may_open_mappings() {

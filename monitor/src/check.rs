@@ -1,4 +1,4 @@
-//! Which of the kernel's facilities are there, and what their absence means.
+//! `goanna check`: tries the kernel facilities that the monitor uses, and describes the effect of missing ones.
 
 use std::ffi::CString;
 use std::os::fd::AsFd;
@@ -18,11 +18,11 @@ pub struct Facility {
     pub name: &'static str,
     /// Whether it works here.
     pub present: bool,
-    /// Whether nothing runs without it.
+    /// Whether it is required: nothing runs without it.
     pub required: bool,
     /// What it is for.
     pub purpose: &'static str,
-    /// What was found, or why it does not work.
+    /// The result, or why it does not work.
     pub detail: String,
 }
 
@@ -115,7 +115,7 @@ pub fn check() -> Vec<Facility> {
         facility(
             "yama",
             false,
-            "restricts who may trace; 0 and 1 are fine, 2 needs root, 3 forbids it",
+            "restricts which processes may trace others; 0 and 1 are fine, 2 needs root, 3 forbids it",
             yama(),
         ),
     ]

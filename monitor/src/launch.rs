@@ -1,4 +1,4 @@
-//! Finding the command and starting it under a filter.
+//! Finds the program of a command, and starts it under a filter.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

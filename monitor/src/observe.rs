@@ -17,7 +17,7 @@ use goanna_syscalls::{DecodedCall, File, Limits, Memory, Outcome, Subject, Sysno
 
 pub(crate) use names::{Files, TaskNames};
 
-/// Sees calls. Its methods run on the supervisor's thread, while the thread that calls stands still: what takes long slows the run.
+/// Receives the calls of a run. Its methods run on the supervisor's thread while the calling thread is stopped, so slow methods slow the run.
 pub trait Observer: Send + Sync {
     /// The calls that it wants to see. It is asked once, before the run begins.
     fn interest(&self) -> SysnoSet;

@@ -37,7 +37,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Holds them from now on, in this thread and all it starts.
+    /// Holds these signals in this thread and in all threads that it starts.
     pub(crate) fn hold() -> io::Result<Self> {
         let held: SigSet = HELD.into_iter().collect();
         let before = SigSet::thread_get_mask()?;
@@ -45,7 +45,7 @@ impl Signals {
         Ok(Self { before, held })
     }
 
-    /// Those the command is not to have blocked.
+    /// The signals that must not be blocked in the command.
     pub fn of_command(&self) -> Vec<i32> {
         let ours = |signal: &Signal| !self.before.contains(*signal);
         HELD.into_iter()
@@ -89,7 +89,7 @@ impl Signals {
 /// Ends a run.
 pub type End = Box<dyn Fn() + Send>;
 
-/// Whether the command is sent this signal, whose code tells the origin. A terminal has sent it to the command, too.
+/// Whether to forward this signal, whose code shows the origin. A terminal sends it to the command, too.
 fn is_forwarded(signal: Signal, code: i32) -> bool {
     match signal {
         Signal::SIGIO => false,

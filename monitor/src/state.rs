@@ -48,7 +48,7 @@ pub struct Monitor {
     pub(crate) shadows: Shadows,
     /// Calls that are answered in the process.
     pub(crate) in_process: InProcess,
-    /// What programs called their sockets.
+    /// The names that programs gave to their sockets.
     pub(crate) socket_names: Names,
     /// Programs executed from mounts.
     pub(crate) programs: Programs,
@@ -57,15 +57,15 @@ pub struct Monitor {
     /// Large files that stay where they are for now.
     pub(crate) reluctant: Reluctant,
     pub(crate) stats: Counters,
-    /// What sees calls.
+    /// The observers.
     pub(crate) observers: Observers,
-    /// What the supervisor is to do.
+    /// The messages to the supervisor.
     pub(crate) mailbox: Mailbox,
-    /// Calls whose answer takes long.
+    /// The calls that wait.
     pub(crate) waiting: WaitingCalls,
-    /// The threads for these, and for what is due later.
+    /// The threads that run attempts to answer these calls, and timers.
     pub(crate) executor: Executor,
-    /// Threads that end with the run.
+    /// The threads that end with the run.
     pub(crate) alive: Alive,
     /// Closed when the run has ended.
     pub(crate) gate: Gate,
@@ -76,9 +76,9 @@ pub struct Monitor {
     pub(crate) note: Reporter,
     pub(crate) fail: Reporter,
     noted: AtomicBool,
-    /// The user knows that processes outside of the run get copies of files.
+    /// Whether the user was notified that processes outside of the run get copies of files.
     pub(crate) passed_out: AtomicBool,
-    /// The user knows that descriptors have run out.
+    /// Whether the user was notified that descriptors have run out.
     short: AtomicBool,
 }
 
@@ -126,15 +126,15 @@ impl Monitor {
         }
     }
 
-    /// Tells the user once.
+    /// Notifies the user once.
     pub(crate) fn note_once(&self, text: &str) {
         if !self.noted.swap(true, Ordering::Relaxed) {
             self.note.line(text);
         }
     }
 
-    /// Tells a failure for want of descriptors in this process from one in the tracee's: the program has not reached its own
-    /// limit (EMFILE), so it gets ENFILE, and the user is notified once.
+    /// Distinguishes a lack of descriptors in this process from one in the tracee's process. In the first case the program has not
+    /// reached its own limit (EMFILE), so it gets ENFILE, and the user is notified once.
     pub(crate) fn report_shortage<T>(
         &self,
         outcome: goanna_vfs::Result<T>,

@@ -1,4 +1,4 @@
-//! What the monitor did, for `--stats`.
+//! The figures of the monitor, for `--stats`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -63,12 +63,12 @@ impl Counters {
     }
 }
 
-/// What the monitor did in a run.
+/// The figures of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
     /// Calls answered with a value.
     pub answered: u64,
-    /// Calls looked at and left to the kernel.
+    /// Calls that were examined and passed on to the kernel.
     pub passed_on: u64,
     /// Calls answered with an errno.
     pub failed: u64,

@@ -276,7 +276,7 @@ static void directories(void)
 	lseek(fd, 0, SEEK_SET);
 	entries = 0;
 	while ((got = syscall(SYS_getdents, fd, bytes, 100)) > 0) {
-		/* The length stands behind two longs. */
+		/* The length follows two longs. */
 		for (long at = 0; at < got; entries++)
 			at += *(unsigned short *)(bytes + at + 16);
 	}

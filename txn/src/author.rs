@@ -1,4 +1,4 @@
-//! Whose changes a frame of the log has: the process that made the first one.
+//! The author of a frame of the log: the process that made its first change.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -24,7 +24,7 @@ impl Actor {
         }
     }
 
-    /// With the name of the process's program, if it still lives.
+    /// Adds the name of the process's program, if the process still exists.
     pub(crate) fn author(self) -> Author {
         let Self { uid, pid } = self;
         let comm = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -41,7 +41,7 @@ impl Actor {
     }
 }
 
-/// Collects whose changes belong to one frame. Costs nothing while one process makes them all.
+/// Collects the processes whose changes belong to one frame. Costs nothing while one process makes all of them.
 #[derive(Debug, Default)]
 pub struct Authors {
     /// The process that made the first change; 0: none yet.
@@ -51,7 +51,7 @@ pub struct Authors {
 }
 
 impl Authors {
-    /// `actor` makes a change.
+    /// Records that `actor` makes a change.
     pub fn note(&self, actor: Actor) {
         let me = actor.packed();
         match self.first.load(SeqCst) {
@@ -69,7 +69,7 @@ impl Authors {
         }
     }
 
-    /// Adds those of a nested transaction, whose changes come later.
+    /// Adds the processes of a nested transaction, whose changes come later.
     pub fn add(&self, (author, others): (Author, bool)) {
         let Author { uid, pid, .. } = author;
         let mut own = self.author.lock();

@@ -49,7 +49,7 @@ impl Changes {
         self.bytes += added;
     }
 
-    /// What these changes say about `key`: nothing, its deletion (`Some(None)`), or its value.
+    /// The change to `key`: none, its deletion (`Some(None)`), or its value.
     pub fn get(&self, key: &[u8]) -> Option<Option<&Bytes>> {
         self.map.get(key).map(Option::as_ref)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use amino_schema::DecodeError;
 use nix::errno::Errno;
 
-/// Why a store could not do what it was asked.
+/// An error of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The directory exists and is something else; it was not touched.
@@ -55,7 +55,7 @@ pub enum Error {
     /// The log cannot grow: the host's file system is full or a limit is reached. Nothing was changed.
     #[error("no space left for the log")]
     NoSpace,
-    /// Stored bytes are not what was written.
+    /// The store is damaged: bytes are not what was written.
     #[error("damaged: {place}: {why}")]
     Damaged {
         /// The file and offset, or the record.
@@ -80,7 +80,7 @@ pub enum Error {
         engine: &'static str,
         /// What was tried, as a verb.
         what: &'static str,
-        /// The engine's own words.
+        /// The engine's message.
         why: String,
     },
     /// An earlier write or sync failed. What was submitted since the last successful sync may be lost; the store

@@ -1,5 +1,5 @@
-//! What has been submitted and is not yet in the engine: the active layer, which takes changes, above sealed ones, which
-//! wait for the log or are in it, and are applied one by one. Readers look at the newest first.
+//! The overlay: changes that were submitted and are not in the engine yet. The active layer takes changes. The sealed layers
+//! below it wait for the log or are in it, and are applied one by one. Readers look in the newest layer first.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -13,7 +13,7 @@ use crate::Changes;
 /// More sealed layers than this are merged: each costs a reader a look-up.
 const SEALED_MAX: usize = 4;
 
-/// What a frame of the log says beside its changes.
+/// The header fields of a frame of the log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) author: Author,
@@ -77,7 +77,7 @@ impl Layers {
         self.active.merge(changes);
     }
 
-    /// What the layers say about `key`: nothing, its deletion, or its value.
+    /// The newest change to `key` in the layers: none, its deletion, or its value.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Option<Bytes>> {
         let sealed = self
             .sealed
@@ -180,7 +180,7 @@ impl Layers {
         Some((seq, oldest.changes.clone()))
     }
 
-    /// The oldest layer is in the engine.
+    /// Removes the oldest layer, which is in the engine now.
     pub(crate) fn applied(&mut self) -> Option<Arc<Changes>> {
         self.sealed.pop_front().map(|layer| layer.changes)
     }

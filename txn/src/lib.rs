@@ -1,9 +1,9 @@
 //! The storage half of Amino: a redo log that makes changes durable, an engine that indexes them, and an overlay of what
 //! is not yet in the engine.
 //!
-//! A [`Store`] takes [`Changes`], each set of them one atomic step. They are visible at once and reach the disk in
-//! order, in the background or when somebody calls [`Store::sync`]; so a crash leaves a prefix of the steps, and at
-//! least those before the last sync. A transaction ([`Store::begin`]) has a frame of the log to itself, the steps between
+//! A [`Store`] takes [`Changes`]; each set is one atomic step. Changes are visible at once and reach the disk in
+//! order, in the background or when a thread calls [`Store::sync`]. So a crash leaves a prefix of the steps, and at
+//! least those before the last sync. A transaction ([`Store::begin`]) has a frame of the log of its own; the steps between
 //! two transactions share one.
 
 mod author;

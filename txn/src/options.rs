@@ -1,4 +1,4 @@
-//! What a store is opened with, what it says of itself, and the component that keeps dirty data above it.
+//! The options and the properties of a store, and the interface of the component that keeps dirty data above it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -92,7 +92,7 @@ impl Stats {
     }
 }
 
-/// What a store is, and its state.
+/// The properties of a store, and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Info {
     /// Its directory.

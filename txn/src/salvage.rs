@@ -1,4 +1,4 @@
-//! Reading what is left of a damaged store.
+//! Salvage: reads what is left of a damaged store.
 //!
 //! Nothing in the store is changed. What can be read of engine and log goes into a sound store in a directory of its own,
 //! which exists as long as [`Salvaged`]. What could not be read is listed.
@@ -48,7 +48,7 @@ impl Loss {
     }
 }
 
-/// What was saved of a damaged store: a sound one, which goes with this value.
+/// The readable part of a damaged store: a sound store, which is removed with this value.
 #[derive(Debug)]
 pub struct Salvaged {
     scratch: Scratch,
@@ -63,7 +63,7 @@ impl Salvaged {
     }
 }
 
-/// A directory that goes with this value.
+/// A directory that is removed with this value.
 #[derive(Debug)]
 struct Scratch(PathBuf);
 

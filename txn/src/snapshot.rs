@@ -1,5 +1,4 @@
-//! Records, whatever holds them: the trait that all who read them use; the store as it was at one moment; and how layers
-//! and engine are read as one.
+//! The trait [`Records`], by which all readers read records; snapshots of the store; and the merge of layers and engine.
 
 use std::iter::Peekable;
 use std::ops::{Bound, ControlFlow};
@@ -17,7 +16,7 @@ use crate::{Error, engine};
 const SCAN_CHUNK: usize = 128;
 const SCAN_CHUNK_MAX: usize = 8192;
 
-/// What a scan calls with each record: its key and its value. `Break` ends the scan.
+/// The closure that a scan calls with each record: its key and its value. `Break` ends the scan.
 pub type Visit<'a> = dyn FnMut(&[u8], &Bytes) -> ControlFlow<()> + 'a;
 
 /// Records by their keys, in key order: those of the store as it is now ([`crate::Store`]), of one moment ([`Snapshot`]), or

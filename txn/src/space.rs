@@ -1,6 +1,6 @@
-//! Space on the host's disk. A change is refused before it is made when the disk could become too full to log it, to
-//! hand it to the engine and to let the engine tidy up; and a ballast file is there to be given up when others have
-//! filled the disk nevertheless.
+//! Space on the host's disk. A change is refused before it is made if the disk could become too full to log it, to apply it to
+//! the engine, and to let the engine rewrite its files. A ballast file is deleted when other programs have filled the disk
+//! nevertheless.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,19 +13,19 @@ use parking_lot::Mutex;
 use crate::Error;
 use crate::host::allocate;
 
-/// Bytes granted between two looks at the disk.
+/// Bytes granted between two checks of the disk.
 const GRANT: u64 = 1 << 20;
 /// The ballast is made when less than this is left.
 const NEARLY_FULL: u64 = 1 << 30;
 const BALLAST: u64 = 16 << 20;
-/// What a removal leaves: for the log's and the engine's own metadata.
+/// Space that a removal leaves free, for the log's and the engine's own metadata.
 const REMOVAL_FLOOR: u64 = 256 << 10;
-/// What is asked for room.
+/// The purpose of a reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Something that stays.
+    /// A change that keeps its space.
     Growth,
-    /// Something that makes room in the end: it may use what is kept free from the others.
+    /// A change that frees space in the end: it may use space that is kept free from other changes.
     Removal,
 }
 
@@ -62,7 +62,7 @@ impl Disk {
         })
     }
 
-    /// What stays free after everything that is to stay.
+    /// Space that stays free after a change that keeps its space.
     pub(crate) fn headroom(self) -> u64 {
         (self.total / 32)
             .clamp(16 << 20, 256 << 20)

@@ -1,4 +1,4 @@
-//! The store: what others call. What happens behind it, and the order of locks, is in [`crate::commit`].
+//! The store: the crate's interface. [`crate::commit`] has the implementation and the order of locks.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -42,7 +42,7 @@ pub struct TransactionGuard<'a> {
 }
 
 impl<'a> TransactionGuard<'a> {
-    /// What [`Store::submit`] takes.
+    /// The value that [`Store::submit`] takes.
     pub const fn operation(&self) -> &OpGuard<'a> {
         &self.guard
     }
@@ -175,18 +175,18 @@ impl Store {
         })
     }
 
-    /// `actor` makes a single operation, which submits changes or leaves some to the dirty source. Called within it.
+    /// Records that `actor` makes a single operation, which submits changes or leaves some to the dirty source. Called within it.
     pub fn note_author(&self, actor: Actor) {
         self.shared.authors.note(actor);
     }
 
-    /// From now on segments of the log are kept that the store does not need any more, or not. Those that were kept stay.
+    /// Sets whether segments of the log are kept that the store does not need any more. Those that were kept stay.
     pub fn keep_log(&self, keep: bool) -> Result<(), Error> {
         self.shared.check()?;
         self.shared.log.set_keep(keep)
     }
 
-    /// What the segments that were kept have; with `payloads` everything in them is read and checked.
+    /// The content of the segments that were kept; with `payloads` everything in them is read and checked.
     pub fn kept_log(&self, payloads: bool) -> Result<KeptLog, Error> {
         self.shared.log.kept(payloads)
     }
@@ -209,8 +209,8 @@ impl Store {
         disk.map_or(0, |disk| disk.available)
     }
 
-    /// As [`Store::reserve`], for an operation that makes room in the end: it may use space of the host's disk that is
-    /// kept free for such.
+    /// As [`Store::reserve`], for an operation that frees space in the end: it may use space of the host's disk that is
+    /// kept free for such operations.
     pub fn reserve_removal(&self, bytes: usize) -> Result<(), Error> {
         self.shared.check()?;
         self.shared.reserve(bytes, Purpose::Removal)
@@ -481,7 +481,7 @@ fn open_engine(
 struct CatchUp<'a> {
     engine: &'a Counted,
     disk_space: &'a DiskSpace,
-    /// What there was no room for, and what came after it.
+    /// The changes that did not fit on the disk, and all later ones.
     behind: Changes,
 }
 

@@ -1,4 +1,4 @@
-//! What can only be seen from inside: failures of the host that cannot be had on demand.
+//! Tests with access to private items: failures of the host that cannot be produced from outside.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

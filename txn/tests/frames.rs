@@ -1,4 +1,4 @@
-//! Frames of the log: one for each transaction, with who made it and when; and segments that are kept.
+//! Frames of the log: one for each transaction, with its author and time; and segments that are kept.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
 mod common;

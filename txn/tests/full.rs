@@ -94,7 +94,7 @@ fn what_is_accepted_on_a_filling_disk_is_kept_and_removals_free_space() {
     }
 }
 
-/// The store keeps its promises when others take the space that it counted on.
+/// The store keeps its guarantees when other programs take the space that it counted on.
 #[test]
 fn others_fill_the_disk_of_a_store_on_fjall() {
     others_fill_the_disk(EngineKind::Fjall);

@@ -152,7 +152,7 @@ fn a_child_takes_what_only_its_ancestors_hold() {
     }
     take(&locks, top, &B, Shared);
     take(&locks, stranger, &B, Shared);
-    // The stranger is in the way, the ancestor is not.
+    // The unrelated owner blocks it, the ancestor does not.
     conflict(&locks, child, &B, Exclusive);
     locks.end(stranger);
     take(&locks, child, &B, Exclusive);

@@ -27,7 +27,7 @@ fn change(number: u32) -> Changes {
     changes
 }
 
-/// No test by itself: the process that other tests start. Submits forever and tells what is durable.
+/// Not a test by itself: the process that other tests start. Submits forever and prints what is durable.
 #[test]
 fn child_that_submits() {
     let (Some(path), Ok(engine)) = (std::env::var_os(STORE), std::env::var(ENGINE)) else {
@@ -161,7 +161,7 @@ fn sled_without_threads_stops_the_store_and_loses_nothing() {
     store.close().unwrap();
 }
 
-/// Who comes while it is being made finds a store, or its holder; never something else.
+/// A process that opens a store while another one makes it finds a store, or the holder's lock; never anything else.
 #[test]
 fn several_may_make_a_store_at_once() {
     for _ in 0..300 {

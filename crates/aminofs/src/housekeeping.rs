@@ -1,5 +1,5 @@
-//! What happens without a caller: what files without names left is removed, and what programs write through mappings is
-//! picked up. One thread, which sleeps when there is nothing of the kind.
+//! The housekeeper: a thread that deletes the content of files without names, and finds what programs have written through
+//! mappings. It sleeps when there is no such work.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
@@ -188,14 +188,14 @@ impl Volume {
         }
     }
 
-    /// From now on the file's content is looked at from time to time.
+    /// Has the file's content checked from time to time.
     pub(crate) fn watch_mapped(&self, inode: &Arc<Inode>) {
         self.mapped.lock().insert(inode.ino, Arc::downgrade(inode));
         self.table.chores.lock().mapped = true;
         self.table.wake.notify_one();
     }
 
-    /// Picks up what was written through mappings of any file. No lock is held.
+    /// Finds what was written through mappings of any file. No lock is held.
     pub(crate) fn pick_up_all(&self) -> Result<(), Errno> {
         let mapped: Vec<_> = self
             .mapped
@@ -211,7 +211,7 @@ impl Volume {
         result
     }
 
-    /// Picks up what was written through mappings of the file. No lock is held.
+    /// Finds what was written through mappings of the file. No lock is held.
     pub(crate) fn pick_up(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
         self.pick_up_pages(inode, 0, u64::MAX)
     }

@@ -120,8 +120,8 @@ pub(crate) struct Inode {
     pub changed: AtomicBool,
 }
 
-/// What an inode left in the store when it went. Its orphan record is stored (an inode whose state is newer than the
-/// store is in the dirty set and does not go), so it can be reaped in several steps.
+/// The content that an inode without names left in the store. Its orphan record is stored (an inode whose state is newer than
+/// the store is in the dirty set and stays in memory), so the content can be deleted in several steps.
 pub(crate) struct ReapJob {
     pub ino: u64,
     pub stored: RangeSet,
@@ -134,7 +134,7 @@ pub(crate) struct Table {
     shards: [Mutex<HashMap<u64, Weak<Inode>>>; SHARDS as usize],
     /// Counts inodes that left, see [`Table::load`].
     drops: AtomicU64,
-    /// What inodes without names left, for the housekeeper.
+    /// The jobs of the housekeeper: content that inodes without names have left.
     pub chores: Mutex<Chores>,
     /// Held while jobs of the reaper are done, before everything that an operation takes.
     pub reaping: Mutex<()>,
@@ -144,7 +144,7 @@ pub(crate) struct Table {
     pub wake: Condvar,
 }
 
-/// What the housekeeper has to do.
+/// The work of the housekeeper.
 #[derive(Default)]
 pub(crate) struct Chores {
     pub reap_jobs: Vec<ReapJob>,

@@ -5,7 +5,7 @@
 //! write, stay in memory (`collect`) and are handed over whenever the store cuts a batch, while no operation is in the
 //! middle. A file written and removed between two cuts costs the store nothing.
 //!
-//! What differs from ext4 and is meant to: the access time changes only by utimensat(2) (as `noatime`);
+//! Intended differences from ext4: the access time changes only by utimensat(2) (as `noatime`);
 //! `fallocate` reserves nothing, it only sets the size; a directory's size is 32 bytes an entry, rounded up; of
 //! a file that is not in use, `st_blocks` counts holes.
 //!
@@ -65,7 +65,7 @@ pub use salvage::salvage;
 /// How much an operation waits for the disk before it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// Atomic, consistent, isolated: nothing waits but fsync and its like.
+    /// Atomic, consistent, isolated: only fsync(2) and similar calls wait.
     Aci,
     /// As `Aci`; explicit transactions wait for the disk when they commit.
     #[default]
@@ -248,7 +248,7 @@ pub struct Volume {
     housekeeper: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The errno a program sees for what the store says.
+/// The errno that a program gets for an error of the store.
 fn errno(error: &amino_txn::Error) -> Errno {
     Errno::from_raw(error.errno())
 }
@@ -434,7 +434,7 @@ impl Volume {
         loop {
             match self.reap_queued() {
                 Ok(true) => {}
-                // With no room to log even that, the housekeeper tries again until there is.
+                // If there is no space to log even that, the housekeeper tries again later.
                 Ok(false) | Err(Errno::ENOSPC) => return Ok(()),
                 Err(errno) => {
                     let what = "cannot remove orphans";
@@ -460,7 +460,7 @@ impl Volume {
         Ok(())
     }
 
-    /// As [`Volume::reserve`], for what makes room in the end: possible when the disk is full for everything else.
+    /// As [`Volume::reserve`], for an operation that frees space in the end: possible when the disk is full for all others.
     fn reserve_removal(&self, bytes: usize) -> Result<(), Errno> {
         self.store.reserve_removal(bytes).map_err(|e| errno(&e))?;
         self.reserved.fetch_add(bytes, Ordering::Relaxed);

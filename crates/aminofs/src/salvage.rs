@@ -1,4 +1,4 @@
-//! What is left of a damaged store, as a store that opens.
+//! Makes a store that can be opened from the readable part of a damaged one.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use amino_txn::{Changes, Loss, Records, Salvaged, Store};
 
 use crate::{Error, Options, open_store, root_record, superblock};
 
-/// Lower than no inode number that a store comes to give out.
+/// An upper bound of the inode numbers that a store allocates.
 const BEYOND_INOS: u64 = 1 << 62;
 
 /// Saves what can be read of the store in `store_dir`, which no process may have open and which is not changed. The store that

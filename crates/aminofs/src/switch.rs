@@ -1,4 +1,4 @@
-//! The operations vector: one line each, to where the work is done.
+//! The operations of `FileSystem` on a store: one short method each, which calls the function with the work.
 
 use std::ops::Range;
 

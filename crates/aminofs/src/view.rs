@@ -1,4 +1,4 @@
-//! What one operation sees and changes: the committed state, or that below a transaction's overlays.
+//! Views: the state that one operation sees and changes. It is the committed state, below the overlays of the operation's transaction.
 //!
 //! Every operation of the file system runs in a view. Reads come by [`View::inode`] and [`View::find`], which give a
 //! transaction's copy of an inode where it has one; before an inode changes, [`View::for_change`] gives what may
@@ -407,7 +407,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// As [`View::reserve`], for what makes room in the end: possible when the disk is full for everything else.
+    /// As [`View::reserve`], for an operation that frees space in the end: possible when the disk is full for all others.
     pub(crate) fn reserve_removal(&self, bytes: usize) -> Result<()> {
         match self.within {
             Some(txn) => {

@@ -179,7 +179,7 @@ fn a_commit_is_reported_as_a_whole_and_an_abort_never() {
         user.put(name, b"x").unwrap();
         user.commit(Some(outer)).unwrap();
         let own = |node| fs.getattr(&user.caller, node).unwrap().version;
-        // The transaction sees versions of what it changed; they are nobody else's.
+        // The transaction sees versions of what it changed; no other caller sees them.
         let now = (own(&f), own(&d));
         assert!(now.0 > before.0 && now.1 > before.1, "{now:?} {before:?}");
         inside.extend([own(&f), own(&d)]);

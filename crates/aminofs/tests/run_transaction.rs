@@ -21,7 +21,7 @@ fn native(handle: &Handle) -> Vec<u8> {
 }
 
 /// A child has our descriptors from its fork to its exec, so that a content whose last one was closed meanwhile still counts
-/// as in use. Written by who starts one, read by who counts what is released.
+/// as in use. Locked for writing by a test that starts a child, for reading by one that counts released contents.
 static CHILDREN: RwLock<()> = RwLock::new(());
 
 /// Writes through a shared mapping: a child does it, since `unsafe` is for `crates/sys` only.

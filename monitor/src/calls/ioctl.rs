@@ -106,7 +106,7 @@ fn of_file(call: &Call<'_>, place: &Place, ofd: &OwnedFd) -> Result<Answer> {
         FS_IOC_RESVSP | FS_IOC_RESVSP64 => reserve(call, ofd, 0),
         FS_IOC_UNRESVSP | FS_IOC_UNRESVSP64 => reserve(call, ofd, libc::FALLOC_FL_PUNCH_HOLE),
         FS_IOC_ZERO_RANGE => reserve(call, ofd, libc::FALLOC_FL_ZERO_RANGE),
-        // They tell of the cache object, and change nothing.
+        // They report properties of the cache object, and change nothing.
         FIBMAP | FS_IOC_FIEMAP => Ok(Answer::PassOn),
         _ => of_inode(call, place),
     }
@@ -145,7 +145,7 @@ fn of_inode(call: &Call<'_>, place: &Place) -> Result<Answer> {
         FS_IOC_FSSETXATTR => set_extended_flags(call, place),
         FIFREEZE | FITHAW if !call.caller()?.capable(caps::SYS_ADMIN) => Err(Errno::EPERM.into()),
         FIFREEZE | FITHAW => Err(Errno::EOPNOTSUPP.into()),
-        // They tell of the cache object or the backing directory, and change nothing.
+        // They report properties of the cache object or the backing directory, and change nothing.
         FIGETBSZ | FS_IOC_GETVERSION => Ok(Answer::PassOn),
         _ => Err(Errno::ENOTTY.into()),
     }

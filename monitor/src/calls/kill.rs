@@ -1,5 +1,5 @@
-//! Calls by which processes of a run kill each other. The kernel performs them; the end of the run's transaction must
-//! know that it was the run's own doing (`run_transaction::ending`).
+//! Calls by which processes of a run kill each other. The kernel performs them. They are recorded for the end of the run's
+//! transaction, which distinguishes them from kills by processes outside (`participants::run_end`).
 
 use std::fs;
 

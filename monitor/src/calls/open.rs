@@ -99,7 +99,7 @@ pub fn openat2(call: &mut Call<'_>) -> Result<Answer> {
     request.answer(call)
 }
 
-/// What openat2 refuses and its elders ignore.
+/// Flags that openat2(2) refuses and open(2) and openat(2) ignore.
 fn validate(flags: u64, mode: u64, resolve: u64) -> Result<(i32, u32)> {
     const RESOLVE_ALL: u64 = 0x3f;
     let contained = libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT;
@@ -153,7 +153,7 @@ impl Request {
     fn answer(&self, call: &Call<'_>) -> Result<Answer> {
         loop {
             match self.attempt(call) {
-                // Somebody else took the name after it was looked up; what he made is there to be opened.
+                // Another process created the name after the look-up; its file is opened.
                 Err(FsError::Errno(Errno::EEXIST)) if self.flags & libc::O_EXCL == 0 => {}
                 answer => return answer,
             }
@@ -374,7 +374,7 @@ impl Request {
         Ok(Answer::Install {
             fd: opened.fd,
             cloexec: self.cloexec(),
-            // What has waited for a lease may soon be asked whether anybody else has the file open.
+            // An open that has waited for a lease holds no descriptor any more that a later check would count.
             counts: call.may_wait,
             delivery: Some(delivery),
         })

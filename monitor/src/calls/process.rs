@@ -1,4 +1,4 @@
-//! Calls about the process itself that change how its later calls are judged, and odds and ends.
+//! Calls that change the credentials or the umask of the process, and a few calls that belong to no other family.
 
 use goanna_vfs::{Errno, Result, ops};
 
@@ -16,7 +16,7 @@ pub fn credentials(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::PassOn)
 }
 
-/// inotify_add_watch(2): nothing tells the kernel of changes in a mount; ENOSPC makes programs poll.
+/// inotify_add_watch(2): the kernel does not see changes in a mount; ENOSPC makes programs poll.
 pub fn inotify_add_watch(call: &mut Call<'_>) -> Result<Answer> {
     let mask = call.uint(2);
     if mask == 0 {

@@ -1,4 +1,4 @@
-//! What a file is: stat(2), statx(2), access(2), statfs(2) and their variants.
+//! Metadata of files: stat(2), statx(2), access(2), statfs(2) and their variants.
 
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -100,7 +100,7 @@ pub fn statx(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::DONE)
 }
 
-/// What statx(2) with `mask` reports of `place` beside its attributes.
+/// The fields that statx(2) with `mask` reports of `place` besides its attributes.
 fn more(call: &Call<'_>, place: &Place, mask: u32) -> StatxMore {
     let (mounts, mount) = (&call.monitor.mounts, &place.mount);
     let of_host = |path: Vec<u8>| goanna_sys::stat::statx(&CString::new(path).ok()?, mask).ok();
@@ -134,7 +134,7 @@ fn more(call: &Call<'_>, place: &Place, mask: u32) -> StatxMore {
     }
 }
 
-/// What access(2) is to ask for; EINVAL for more than can be asked, before the path is looked at.
+/// The mode that access(2) checks. EINVAL for unknown bits, before the path is resolved.
 fn asked(mode: i32) -> Result<i32> {
     if mode & !(libc::R_OK | libc::W_OK | libc::X_OK) != 0 {
         return Err(Errno::EINVAL.into());
@@ -155,7 +155,7 @@ fn check(call: &Call<'_>, target: Target, mode: i32, effective: bool) -> Result<
     Ok(Answer::DONE)
 }
 
-/// access(2): judged by the real ids.
+/// access(2), with the real ids.
 pub fn access(call: &mut Call<'_>) -> Result<Answer> {
     let mode = asked(call.int(1))?;
     let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;

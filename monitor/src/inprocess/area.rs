@@ -1,10 +1,10 @@
-//! The bytes of stubs, for one library at one address.
+//! Makes the code and data of stubs for one library at one address.
 
 use goanna_sys::stub::{self, flag};
 
 use super::sites::{SITE, Site};
 
-/// What stubs compare with; the same in all processes of a run.
+/// The values that stubs compare with; the same in all processes of a run.
 #[derive(Debug)]
 pub struct Constants {
     /// A call whose r9 is the next instruction's address XOR this passes the filter.

@@ -47,7 +47,7 @@ const LIBRARIES_MAX: usize = 64;
 /// Notified calls of a process before anything is patched in it. Most processes make fewer, and never pay for patches.
 const CALLS_BEFORE: u32 = 64;
 
-/// Why no call of a run is answered in the process.
+/// The reason why no call of a run is answered in the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unused {
     /// The user does not want it.
@@ -181,7 +181,7 @@ impl InProcess {
         self.spaces.lock().insert(child, inherited);
     }
 
-    /// Nobody knows what `tid` has inherited, which has not run: its parent was killed. If there are stubs, they notify.
+    /// Thread `tid` has not run, and its parent was killed, so what it has inherited is not known. If it has stubs, they notify.
     pub fn orphaned(&self, tid: i32) {
         let Some(constants) = &self.constants else {
             return;
@@ -215,7 +215,7 @@ impl InProcess {
         }
     }
 
-    /// Calls that stubs have answered, by the programs' own words.
+    /// Calls that stubs have answered, as the programs have counted them.
     pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }

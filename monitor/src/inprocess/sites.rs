@@ -1,4 +1,4 @@
-//! Which system calls of a library can be made to go through a stub.
+//! Finds the system calls of a library that can be patched to go through a stub.
 //!
 //! A site is `mov $nr,%eax` with `syscall` behind it: five bytes that become a jump, and two that stay. It is taken only where a
 //! decoder that starts at the function's first byte comes to both instructions, and nothing branches between them.
@@ -18,7 +18,7 @@ pub const PAGE: u64 = 4096;
 pub const MOV: u64 = 5;
 /// The bytes of a site, with its `syscall`.
 pub const SITE: u64 = 7;
-/// How far a short branch reaches.
+/// Reach of a short branch, in bytes.
 const SHORT: u64 = 130;
 /// The libraries that are looked into, by their own names.
 const NAMES: [&[u8]; 2] = [LIBC, b"ld-linux-x86-64.so.2"];

@@ -1,4 +1,4 @@
-//! What is patched in one address space.
+//! The patches in one address space.
 //!
 //! Patches are written while the only thread that can run there waits in the kernel. From when a second one is started, all calls
 //! notify again. fork(2) copies the patches with the memory, execve(2) drops them.

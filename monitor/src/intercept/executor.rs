@@ -179,7 +179,7 @@ impl Shared {
         }
     }
 
-    /// Sees to it that there is a thread for each job, and for `more` of them; false where one could not be started.
+    /// Makes sure that there is a thread for each job, and for `more` of them; false where one could not be started.
     fn staff(self: &Arc<Self>, jobs: &mut Jobs, more: usize) -> bool {
         if jobs.queue.len() + more <= jobs.idle + jobs.starting {
             return true;
@@ -218,7 +218,7 @@ impl Shared {
         }
     }
 
-    /// The clock, whose thread is started by the first one who needs it.
+    /// The clock. Its thread is started at the first use.
     fn clock(self: &Arc<Self>) -> Result<Arc<Clock>, Errno> {
         let mut clock = self.clock.lock();
         if let Some(clock) = &*clock {

@@ -28,7 +28,7 @@ struct Calls {
     under_way: Vec<(u64, i32)>,
 }
 
-/// A call is being answered as long as this lives.
+/// A call that is being answered, as long as this value exists.
 #[derive(Debug)]
 pub struct Guard<'a> {
     all: &'a InFlight,

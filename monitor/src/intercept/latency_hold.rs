@@ -91,7 +91,7 @@ impl LatencyHold {
         })
     }
 
-    /// A descriptor is about to be installed.
+    /// Records that a descriptor is about to be installed.
     pub fn keep(&self) {
         let now = self.shared.now();
         let last = self.shared.last.swap(now, Ordering::Relaxed);

@@ -106,7 +106,7 @@ fn answer(pool: &Pool, crowded: bool, notification: &Notification) {
     if installs && !crowded {
         pool.latency_hold.keep();
     }
-    // Where other tracees want this CPU, too, the kernel is to look for another one.
+    // If other tracees need this CPU, too, the kernel should choose another one.
     let spread = crowded && !installs && listener.set_sync_wake_up(false).is_ok();
     let installing = installs.then(|| monitor.installs.enter(notification.tid));
     reply(monitor, listener, notification, outcome);

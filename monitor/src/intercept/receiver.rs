@@ -1,4 +1,4 @@
-//! Which thread of the pool receives the next notification.
+//! Receiver slots: which thread of the pool receives the next notification.
 //!
 //! Every thread that waits for a notification is woken by each, on the CPU of the tracee that calls: measured 20 us a call
 //! with four waiting threads, 14 with two, 11 with one. So there is one slot for a receiver, and a standby takes it when
@@ -6,7 +6,7 @@
 //!
 //! One receiver also draws all tracees to one CPU: it finds the call of a second one while it is still on the CPU of the
 //! first, and wakes it there. Where tracees call at the same time there is a second slot, and those they serve are woken
-//! where there is room: two tracees that do nothing but call get 13 us a call each instead of 22.
+//! on idle CPUs: two tracees that do nothing but call get 13 us a call each instead of 22.
 
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ struct State {
     standbys: usize,
     /// No call will come any more.
     closed: bool,
-    /// The last call: whose and when.
+    /// The last call: its thread and time.
     called: Option<(i32, Instant)>,
     score: u32,
 }
@@ -195,7 +195,7 @@ mod tests {
         }
         assert!(
             taken.recv_timeout(PATIENCE * 10).is_err(),
-            "taken from one who only waits"
+            "taken from a thread that only waits"
         );
         slot.begin(first, 1);
         let long = Duration::from_secs(10);

@@ -55,7 +55,7 @@ pub struct Waiting {
 /// The mutex around it is taken after that of `parked`, and before those of locks and of the executor.
 #[derive(Default)]
 struct Progress {
-    /// The thread that works the call out now.
+    /// The thread that runs an attempt now.
     worker: Option<Waiter>,
     /// The lock that the work waits for.
     lock: Option<Wait>,
@@ -121,7 +121,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// The caller has waited long enough in its call.
+    /// Called when the caller has waited long enough in its call.
     fn park(self: &Arc<Self>) {
         let mut parked = self.parked.lock();
         // Without it the answer is being delivered.

@@ -1,4 +1,4 @@
-//! What the arguments of an observed call name, in the tracee's view: paths in mounts are those that the program knows.
+//! Resolves the arguments of an observed call to files, in the tracee's view: paths in mounts are those that the program knows.
 
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;

@@ -95,7 +95,7 @@ impl Participants {
         self.commit_free(id);
     }
 
-    /// From now on the run is being killed: what waits for a transaction inside it is aborted.
+    /// Records that the run is being killed: transactions that wait for one inside them are aborted.
     pub fn end_run(&self) {
         self.is_ending.store(true, SeqCst);
     }

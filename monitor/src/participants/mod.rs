@@ -158,7 +158,7 @@ impl Participants {
         self.registry.lock().threads.get(&tid)?.current
     }
 
-    /// `parent` has started `child`.
+    /// Lets `child`, which `parent` has started, inherit its transactions.
     pub fn inherit(&self, parent: i32, child: i32) {
         if !self.used.load(Relaxed) {
             return;
@@ -173,7 +173,7 @@ impl Participants {
         }
     }
 
-    /// Thread `former` continues as `tid`: it has executed a program.
+    /// Records that thread `former` has executed a program and continues as `tid`.
     pub fn rename(&self, former: i32, tid: i32) {
         if former != tid && self.used.load(Relaxed) {
             let mut registry = self.registry.lock();
@@ -246,7 +246,7 @@ impl Participants {
         self.used.store(true, Relaxed);
         let mut registry = self.registry.lock();
         let refused = if parent.is_some_and(|parent| !registry.open.contains_key(&parent)) {
-            // Another member has ended the one around it meanwhile.
+            // Another participant has ended the enclosing transaction meanwhile.
             Some(Errno::ECANCELED)
         } else {
             let name = open.held.as_ref().map(|held| &*held.name);

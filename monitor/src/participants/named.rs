@@ -1,5 +1,5 @@
-//! Transactions with a name: the run holds them, so that they outlive the process that has begun them, and programs that start
-//! a new shell for each step find them again.
+//! Named transactions: the run holds them, so that they outlive the process that has begun them, and tools that start a new shell
+//! for each step can use them.
 //!
 //! A name belongs to a user of the run. A named transaction stays open until it is committed, aborted, or its time has passed;
 //! at the end of the run it is aborted. A participant of one that was aborted by name does not continue outside: it keeps the

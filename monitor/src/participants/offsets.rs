@@ -7,7 +7,7 @@ use goanna_vfs::Result;
 use nix::sys::stat::fstat;
 use nix::unistd::{Whence, lseek};
 
-/// A descriptor, and where it stood when the transaction began.
+/// A descriptor, and its offset when the transaction began.
 #[derive(Debug, Clone)]
 pub struct Offset {
     pid: i32,
@@ -44,7 +44,7 @@ pub fn offsets(pid: i32, is_ours: impl Fn((u64, u64)) -> bool) -> Vec<Offset> {
     fds.into_iter().filter_map(offset).collect()
 }
 
-/// Sets descriptors back to where they stood. Those that are closed, or something else by now, are left alone.
+/// Restores the offsets of descriptors. Leaves out those that were closed, or refer to another file by now.
 pub(super) fn restore(offsets: Vec<Offset>) {
     for Offset {
         pid,

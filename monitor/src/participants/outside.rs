@@ -1,8 +1,8 @@
-//! What a transaction does not cover: changes of the host, and of further mounts, by its participants. They happen at
-//! once, and no abort takes them back.
+//! Changes that a transaction does not cover: those of the host, and of further mounts, by its participants. They take effect at
+//! once, and an abort does not undo them.
 //!
-//! Of a change that the monitor performs it knows the result. Of one that the kernel performs the supervisor sees it: the
-//! caller stops on its way out of the call ([`Answer::Watched`]).
+//! The monitor knows the result of a change that it performs. When the kernel performs the change, the caller stops at the exit of
+//! the call, and the supervisor sees the result ([`Answer::Watched`]).
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -19,19 +19,19 @@ use parking_lot::Mutex;
 use crate::Reporter;
 use crate::call::{Answer, Call};
 
-/// What becomes of such a change.
+/// The treatment of such a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Outside {
-    /// It happens.
+    /// It is allowed.
     #[default]
     Allow,
-    /// It happens, and the user is notified of the path.
+    /// It is allowed, and the user is notified of the path.
     Warn,
     /// It fails with EROFS.
     Deny,
 }
 
-/// Paths that the user is notified of at most.
+/// Maximum number of paths that the user is notified of.
 const TOLD_MAX: usize = 20;
 
 /// The policy of one run.

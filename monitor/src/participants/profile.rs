@@ -1,4 +1,4 @@
-//! Profiles: where transactions are inserted into programs that know nothing of them.
+//! Profiles: rules that insert transactions into unmodified programs.
 
 use std::fmt;
 use std::sync::Arc;

@@ -48,12 +48,12 @@ pub(super) struct Held {
     pub(super) ending: bool,
 }
 
-/// What becomes of the participants of a transaction that ends.
+/// What happens to the participants of a transaction that ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterAbort {
-    /// They continue in the one around it, or outside of all.
+    /// They continue in the enclosing transaction, or outside of all.
     GoOn,
-    /// What they do on the store fails, so that no half of their work happens outside.
+    /// Their operations on the store fail, so that no part of their work takes effect outside of the transaction.
     Fail,
 }
 
@@ -99,7 +99,7 @@ impl Registry {
         ids.into_iter().filter(alone).collect()
     }
 
-    /// What a member has open: by its current transaction, and those it suspended.
+    /// The open transactions of a participant: the current one, and those it suspended.
     pub(super) fn of(&self, member: &Participant) -> Vec<TxnId> {
         let roots = member.suspended.iter().copied().chain(member.current);
         roots
@@ -116,7 +116,7 @@ impl Registry {
             .copied()
             .filter(|at| self.chain(Some(*at)).any(|x| x == id))
             .collect();
-        // What stood first is set back last.
+        // Offsets are restored in reverse order.
         ended.sort_by_key(|at| Reverse(self.depth(Some(*at))));
         for member in self.threads.values_mut() {
             if after == AfterAbort::GoOn

@@ -1,12 +1,12 @@
 //! How the processes of a run end: by themselves, or killed.
 //!
-//! The exit status of the command says whether its work is done. Nothing judges the processes that the command leaves
+//! The exit status of the command shows whether its work is done. There is no such status for processes that the command leaves
 //! running: when one of them is killed, its work is half-finished, and the run's transaction must not be committed. A
 //! process counts as killed when a signal from outside of the run has ended it. Signals that processes of the run
 //! send to each other, and those that the kernel sends for what a process did itself (SIGSEGV, SIGPIPE, SIGXCPU), are the
 //! run's own.
 //!
-//! The stop for the delivery of a signal tells the sender. SIGKILL has no such stop. So the filter notifies the monitor
+//! The stop for the delivery of a signal shows the sender. SIGKILL has no such stop. So the filter notifies the monitor
 //! of each SIGKILL that a process of the run sends ([`crate::calls::kill`]), before the kernel sends it.
 //!
 //! The mutex in here is a leaf in the lock order.
@@ -42,7 +42,7 @@ pub enum Abort {
 
 /// How long after the command's end the user is notified of processes that continue. Most of them end sooner.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// So many names of them are shown to the user at most.
+/// Maximum number of their names that are shown to the user.
 const NAMED_MAX: usize = 10;
 /// Ended processes that are remembered as possible senders of signals.
 const PAST_MAX: usize = 4096;
@@ -88,7 +88,7 @@ impl Ending {
         self.state.lock().abort.get_or_insert(Abort::Ended);
     }
 
-    /// What keeps a run from being committed whose command exited with 0.
+    /// The reason why a run is not committed although its command exited with 0.
     pub fn abort(&self) -> Option<Abort> {
         self.state.lock().abort.clone()
     }
@@ -105,7 +105,7 @@ impl Ending {
         if !self.is_transaction || self.state.lock().ended.is_none() {
             return;
         }
-        // A thread that was killed meanwhile has nothing to tell.
+        // A thread that was killed meanwhile reports nothing.
         let (Ok(origin), Ok(status)) = (stopped.signal_origin(), procfs::status(stopped.tid()))
         else {
             return;
@@ -150,7 +150,7 @@ impl Ending {
         }
     }
 
-    /// Tells the user once which processes continue after the command's end.
+    /// Notifies the user once which processes continue after the command's end.
     pub fn report_left_processes(&self, alive: &Alive, report: &Reporter) {
         let status = match self.state.lock().ended {
             Some((status, at)) if at.elapsed() >= PATIENCE => status,
@@ -190,7 +190,7 @@ fn bit(signal: i32) -> u64 {
         .unwrap_or(0)
 }
 
-/// Whether a process outside of the run has sent `signal`; `is_own` tells the run's processes.
+/// Whether a process outside of the run has sent `signal`; `is_own` recognises the run's processes.
 fn is_from_outside(signal: i32, origin: SignalOrigin, is_own: impl Fn(i32) -> bool) -> bool {
     match origin {
         SignalOrigin::Process(pid) => !is_own(pid),

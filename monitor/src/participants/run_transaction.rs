@@ -11,14 +11,14 @@ use goanna_vfs::{Errno, Result};
 pub use crate::participants::run_end::Abort;
 use crate::{Monitor, Status};
 
-/// What became of the transaction of a whole run.
+/// The outcome of the transaction of a whole run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
     /// It is committed, and on the disk.
     Committed,
-    /// It has left no trace, for this reason.
+    /// It was aborted, for this reason.
     Aborted(Abort),
-    /// Its commit failed: ENOSPC, and it has left no trace; or EIO, and the next opening of the store will tell.
+    /// Its commit failed: with ENOSPC it was aborted; with EIO the next opening of the store shows whether it took effect.
     Failed(Errno),
 }
 

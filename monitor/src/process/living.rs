@@ -1,4 +1,4 @@
-//! The threads of a run, whether they have made a call or not.
+//! The set of all followed threads of a run.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! What the monitor knows of processes and threads: credentials, working directory, and which of them live.
+//! The monitor's knowledge of processes and threads: credentials, working directories, and which threads exist.
 //!
 //! Start with [`task`].
 

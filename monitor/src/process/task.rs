@@ -1,4 +1,4 @@
-//! What the monitor knows of each tracee: how to reach it, its credentials, and its working directory.
+//! Tasks: for each tracee a descriptor of it, its credentials, and its working directory.
 //!
 //! Credentials, umask and working directory are the kernel's knowledge; what is kept here is a copy, valid
 //! until a call that changes them. Such a call is passed on, so it takes effect after we saw it: from then until
@@ -265,7 +265,7 @@ impl Tasks {
         self.get_if(tid, || true)
     }
 
-    /// As [`Tasks::get`]; `alive` tells of a task that is not known whether it has died and not been reaped. ESRCH then.
+    /// As [`Tasks::get`]; for an unknown task, `alive` returns whether it still runs. ESRCH if it has died.
     pub fn get_if(&self, tid: i32, alive: impl FnOnce() -> bool) -> Result<Arc<Task>, Errno> {
         let known = self.by_tid.read().get(&tid).cloned();
         if let Some(task) = known {

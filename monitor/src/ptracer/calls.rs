@@ -466,7 +466,7 @@ fn on_own_thread(
     }))
 }
 
-/// Which filter of participants a tracee has that is stopped where the message tells: [`MEMBER`], [`CLOSER`], or 0.
+/// The filter of participants that a tracee has, from the event message of its stop: [`MEMBER`], [`CLOSER`], or 0.
 fn member_filter(stopped: &Stopped) -> Result<u32, Errno> {
     let message = stopped.event_message()?.cast_unsigned();
     Ok(if matches!(message, MEMBER | CLOSER) {

@@ -1,5 +1,5 @@
-//! A panic in the supervisor is a defect of ours. It must not end the run: the user is notified, the call fails with EIO, and the
-//! tracee continues.
+//! Catches panics in the supervisor, which are defects of the monitor. They must not end the run: the user is notified, the call
+//! fails with EIO, and the tracee continues.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -39,7 +39,7 @@ pub struct Park {
     pub at_stop: Option<(u64, Registers)>,
 }
 
-/// What the supervisor is to do.
+/// A request to the supervisor.
 pub enum Message {
     /// To let the caller continue with its answer.
     Late(Box<Late>),
@@ -70,7 +70,7 @@ pub struct Mailbox {
 struct State {
     messages: Vec<Message>,
     posted: u64,
-    /// So many messages have been dealt with.
+    /// Number of messages that have been handled.
     done: u64,
     supervisor: Option<Waiter>,
     /// The supervisor has ended.
@@ -87,7 +87,7 @@ impl std::fmt::Debug for Mailbox {
 const REPEAT: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(50));
 
 impl Mailbox {
-    /// The calling thread is the supervisor.
+    /// Makes the calling thread the supervisor.
     pub fn open(&self) -> Result<(), Errno> {
         let supervisor = Waiter::with_own_mask()?;
         self.state.lock().supervisor = Some(supervisor);
@@ -123,7 +123,7 @@ impl Mailbox {
         }
     }
 
-    /// Deals with the messages there are by `deal`. For the supervisor.
+    /// Handles the present messages by `deal`. Called by the supervisor.
     pub fn read(&self, mut deal: impl FnMut(Message)) {
         if !self.filled.swap(false, Ordering::Acquire) {
             return;

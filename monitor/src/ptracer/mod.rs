@@ -2,7 +2,7 @@
 //! whose arguments must change, `signals.rs` the delivery of signals, `parking.rs` the callers that wait.
 //!
 //! A stop comes as a [`Stopped`]. The code that handles the stop either continues the thread, which consumes the value, or keeps the
-//! value in the state that tells why the thread waits.
+//! value in the state that records why the thread waits.
 
 mod calls;
 mod guard;
@@ -55,7 +55,7 @@ pub struct Supervisor {
     last_late: u64,
     /// Tracees that are followed.
     known: HashSet<i32>,
-    /// New threads that stopped before the stop of the thread that started them, which tells what they inherit.
+    /// New threads that stopped before the stop of the thread that started them, which shows what they inherit.
     early: HashMap<i32, Stopped>,
     /// Those that have the filter of participants.
     filtered: HashSet<i32>,
@@ -260,7 +260,7 @@ impl Supervisor {
         }
         let entered = self.entering.remove(&former);
         self.monitor.profiled.executed(&self.monitor, tid, entered);
-        // A thread may have gone before it could tell of its child.
+        // A thread may have ended before it could report its child.
         self.release_orphans(tid);
         // What was to be injected is of the former program's memory.
         let mut waiting = self.injector.forget(tid);
@@ -392,7 +392,7 @@ impl Supervisor {
         }
     }
 
-    /// New tracees whose parent was killed before it could tell of them inherit nothing; nor do those of a thread of
+    /// New tracees whose parent was killed before it could report them inherit nothing; nor do those of a thread of
     /// process `executed`, which has lost all its threads.
     fn release_orphans(&mut self, executed: i32) {
         let known = &self.known;

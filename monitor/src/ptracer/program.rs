@@ -1,4 +1,4 @@
-//! Programs in a mount: what the kernel is given to execute in their place.
+//! Programs in a mount: the host file that the kernel executes in their place.
 //!
 //! The kernel executes host files only. A program of a back end without host files is copied, under its own
 //! name, into the run-time directory (docs/decisions/0002), once for each content; `#!` scripts become a call

@@ -26,9 +26,9 @@ use nix::sys::socket::{
 use nix::sys::time::TimeValLike;
 
 const EINTR: i64 = -(Errno::EINTR as i64);
-/// The kernel's own result for what is restarted unless a handler runs.
+/// The kernel's internal result of a call that it restarts unless a signal handler runs (ERESTARTNOHAND).
 const ERESTARTNOHAND: i64 = -514;
-/// All its results by which it restarts calls.
+/// All internal results by which the kernel restarts calls.
 const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
 /// The state of a restarted call.

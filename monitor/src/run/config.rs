@@ -20,17 +20,17 @@ pub enum Interception {
     Ptrace,
 }
 
-/// Tells the user something, a line at a time.
+/// Reports to the user, a line at a time.
 #[derive(Clone)]
 pub struct Reporter(Arc<dyn Fn(&str) + Send + Sync>);
 
 impl Reporter {
-    /// By `tell`, which any thread may call.
+    /// Reports by `report`, which any thread may call.
     pub fn new(report: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self(Arc::new(report))
     }
 
-    /// Tells one line.
+    /// Reports one line.
     pub fn line(&self, text: &str) {
         (self.0)(text);
     }
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Reporter {
 
 /// The mounts and rules of a run.
 pub struct Config {
-    /// What is mounted where.
+    /// The mounts.
     pub mounts: Mounts,
     /// Receives notes about the run.
     pub note: Reporter,
@@ -52,14 +52,14 @@ pub struct Config {
     pub fail: Reporter,
     /// Where transactions are inserted into programs.
     pub profile: Option<Profile>,
-    /// What becomes of changes that transactions do not cover.
+    /// The treatment of changes that transactions do not cover.
     pub outside: Outside,
     /// The whole run is one transaction. It belongs to the first mount, in mount order, that has transactions and can be
     /// changed.
     pub one_transaction: bool,
-    /// What is done about calls that concern no mount.
+    /// Whether calls that concern no mount are answered in the process.
     pub stubs: Stubs,
-    /// What sees the calls of the run's programs. Their filter must stop these calls ([`Start::interest`]).
+    /// Observers of the calls of the run's programs. The filter must stop these calls ([`Start::interest`]).
     pub observers: Vec<Arc<dyn Observer>>,
 }
 

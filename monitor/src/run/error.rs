@@ -23,7 +23,7 @@ pub enum Error {
     /// No directory for the run-time objects.
     #[error("no run-time directory: {0}")]
     RunDir(#[source] io::Error),
-    /// The kernel does not let us intercept.
+    /// The kernel does not allow interception.
     #[error("cannot intercept system calls: {0}")]
     Launch(#[from] LaunchError),
     /// The tracee could not be seized.
@@ -38,7 +38,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// 127 for a missing command, 126 for one that cannot be executed, 125 for our own failures.
+    /// 127 for a missing command, 126 for one that cannot be executed, 125 for failures of the monitor.
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::NotFound(_) => 127,

@@ -35,7 +35,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// What a shell would report: the exit status, or 128 and the signal.
+    /// The status that a shell would report: the exit status, or 128 plus the signal.
     pub fn exit_code(self) -> u8 {
         match self {
             // The kernel keeps eight bits of an exit status.
@@ -50,11 +50,11 @@ impl Status {
 pub struct Outcome {
     /// How the command ended.
     pub status: Status,
-    /// What the monitor did.
+    /// Figures of the monitor.
     pub stats: Stats,
-    /// What became of the transaction of [`Config::one_transaction`].
+    /// The outcome of the transaction of [`Config::one_transaction`].
     pub transaction: Option<Ending>,
-    /// Transactions of the profile whose commit failed, as [`Config::fail`] has been told.
+    /// Number of transactions of the profile whose commit failed; [`Config::fail`] has received each.
     pub lost: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Host objects that no process needs any more: backing directories that no thread holds, and what stands behind fifos, sockets and
-//! devices that have lost their last name.
+//! Removes host objects that no process needs any more: backing directories that no thread holds, and backing objects of fifos,
+//! sockets and devices that have lost their last name.
 
 use std::collections::HashSet;
 use std::fs;
@@ -24,7 +24,7 @@ struct Idle {
 }
 
 impl Shadows {
-    /// Nothing tells when a descriptor is closed, so the threads are asked, and seldom.
+    /// No event reports the close of a descriptor, so the descriptors of all threads are examined, at long intervals.
     pub(super) fn sweep_others(&self, threads: impl FnOnce() -> Vec<i32>) {
         let removed = self.removed();
         let idle = self.idle_directories();
@@ -102,7 +102,7 @@ impl Shadows {
             // A socket that was not bound in this run has none.
             let _ = fs::remove_file(&backing_object.path);
         }
-        // The last reference to the inode, perhaps: its back end hears of it with no lock held.
+        // Perhaps the last reference to the inode: its back end is called with no lock held.
         drop((gone, shadow));
     }
 
@@ -159,7 +159,7 @@ impl Shadows {
             table.retired.add(identity, former);
         }
         drop(table);
-        // The last reference to the directory, perhaps: its back end hears of it with no lock held.
+        // Perhaps the last reference to the directory: its back end is called with no lock held.
         drop((gone, backing_object));
     }
 }

@@ -34,7 +34,7 @@ use retired::Retired;
 /// `(st_dev, st_ino)` of a host object.
 pub type Identity = (u64, u64);
 
-/// What a host object stands for.
+/// The virtual object that a host object stands for.
 #[derive(Debug, Clone)]
 pub enum Shadow {
     /// A regular file: the object is its back end's cache object.
@@ -139,18 +139,18 @@ pub struct Shadows {
 
 /// Backing directories below this number are never looked for in /proc.
 const DIRS_BEFORE_SWEEP: usize = 1024;
-/// So many sweeps after a directory was removed look whether its backing directory is still held: the first few, since most are
-/// let go of at once, and then each tenth.
+/// Number of sweeps after the removal of a directory that check whether its backing directory is still held: the first few, since
+/// most are released at once, and then each tenth.
 const RESTLESS_SWEEPS: u64 = 60;
 const FIRST_SWEEPS: u64 = 4;
-/// So many sweeps after a name was removed look for fifos, sockets and devices without names. A transaction may remove the
-/// name much later for everybody: at its commit.
+/// Number of sweeps after the removal of a name that look for fifos, sockets and devices without names. In the committed state a
+/// transaction removes the name much later: at its commit.
 const REMOVAL_SWEEPS: u64 = 120;
 
 impl Shadows {
     /// None yet; objects are made in `rundir`.
     pub fn new(rundir: RunDir) -> Self {
-        // It has been raised before; this tells what it is.
+        // The limit has been raised before; this reads it.
         let limit = limits::raise_nofile().unwrap_or(1024);
         let crowd_min = usize::try_from(limit / 2).unwrap_or(usize::MAX);
         Self {
@@ -217,8 +217,8 @@ impl Shadows {
         }
     }
 
-    /// The directory whose backing directory had this identity. It has no links any more, which tells it from a younger object
-    /// of the host with its inode number.
+    /// The directory whose backing directory had this identity. It has no links any more, which distinguishes it from a younger
+    /// object of the host with its inode number.
     fn find_retired(
         &self,
         identity: Identity,
@@ -426,7 +426,7 @@ impl Shadows {
         Ok(path)
     }
 
-    /// Lets go of objects no tracee holds any more and tells their back ends. `threads` lists the tracees.
+    /// Drops objects that no tracee holds any more, and notifies their back ends. `threads` lists the tracees.
     pub fn sweep(&self, threads: impl FnOnce() -> Vec<i32>) {
         self.sweep_files();
         self.sweep_others(threads);

@@ -11,7 +11,7 @@ use goanna_vfs::{Caller, Place, Result};
 
 use super::Identity;
 
-/// At most so many are kept, the youngest.
+/// Maximum number of retired directories; the oldest one is dropped first.
 const MAX: usize = 1 << 16;
 
 #[derive(Debug, Default)]

@@ -165,7 +165,7 @@ fn remove_if_stale(base: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
 }
 
 /// Opens for reading what `name` in `dir` is, if it is of this type and belongs to this user: EPERM if not. A symbolic
-/// link is not followed, and nothing is waited for: an `O_PATH` descriptor tells what it is before it is opened.
+/// link is not followed, and the open never waits: an `O_PATH` descriptor shows the type before the file is opened.
 fn open_own(dir: BorrowedFd<'_>, name: &CStr, file_type: FileType) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = rustix::fs::openat(dir, name, flags, Mode::empty())?;

@@ -1,4 +1,4 @@
-//! Tests on argument registers that the filter itself makes.
+//! Conditions on argument registers that the seccomp filter tests.
 
 /// A test on one argument register that the filter itself can make: whether `args[arg] & mask == value`, on the
 /// low 32 bits, is what `holds` says.

@@ -104,7 +104,7 @@ pub fn shadow_files(mounts: &Mounts) -> bool {
     mounts.iter().any(|mount| !mount.fs.opens_host_files())
 }
 
-/// What becomes of a call.
+/// The verdict on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Verdict {
     /// Where it depends on arguments.
@@ -288,7 +288,7 @@ pub fn compile(purpose: Purpose) -> Vec<Insn> {
 }
 
 /// A further filter for a program that may have the Unix sockets of `watch`: it stops calls that connect or send. The kernel
-/// takes the stricter verdict of all filters, and the younger filter's of two that are alike: so a stop tells whether the
+/// takes the stricter verdict of all filters, and the younger filter's of two that are alike: so a stop shows whether the
 /// program has this filter ([`Watch::of_message`]), which it hands on to its children as it does the first.
 pub fn compile_watch(watch: Watch) -> Vec<Insn> {
     assemble(RET_ALLOW, |entry| Verdict::watching(&entry.rule, watch))

@@ -48,7 +48,7 @@ pub enum Rule {
     ReadIf(&'static [Condition], Handler),
     /// Allowed; in programs whose transactions end with the last close of a file stopped by ptrace.
     Close,
-    /// Stopped by ptrace; the event message tells whether the program has the filter of participants.
+    /// Stopped by ptrace; the event message shows whether the program has the filter of participants.
     Transaction,
     /// Stopped by ptrace, because registers must change.
     Trace,

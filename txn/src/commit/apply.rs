@@ -1,4 +1,4 @@
-//! The committer and the engine: applying what the log has, checkpoints, and what is done on a full disk.
+//! The committer's work with the engine: it applies what the log has, makes checkpoints, and handles a full disk.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use super::{DELETED_MIN, LOW, Shared};
 use crate::space::Purpose;
 use crate::{Changes, Error, dir};
 
-/// How long the committer leaves an engine alone that could not apply on a full disk.
+/// How long the committer waits before it applies again to an engine that met a full disk.
 const FULL_PAUSE: Duration = Duration::from_millis(500);
 /// On a full disk the engine is opened again when that gives back more than this.
 const RETURNABLE_LOW: u64 = 4 << 20;
@@ -70,7 +70,7 @@ impl Shared {
         }
     }
 
-    /// Notes whether the engine cannot continue for want of space.
+    /// Records whether the engine cannot continue because of a full disk.
     fn note_full(&self, full: bool) {
         *self.engine_full.lock() = full.then(Instant::now);
         self.full.store(full, SeqCst);
@@ -171,7 +171,7 @@ impl Shared {
         if closing {
             self.closed.store(true, SeqCst);
         } else {
-            // Before others take what was released.
+            // Before other programs take the released space.
             self.log.keep_for_removals();
         }
         drop((line, writer));
@@ -200,11 +200,11 @@ impl Shared {
                 self.deleted.store(0, SeqCst);
                 let rewritten = self.engine.files().reclaim(disk.available);
                 if !matches!(rewritten, Ok(false)) {
-                    // Files that were replaced go at the latest now.
+                    // Replaced files are deleted at the latest now.
                     self.reopen_if_space()?;
                 }
                 if matches!(rewritten, Ok(true)) && self.engine.files().changes_by_itself() {
-                    // Those of the copy that the last checkpoint relies on go with the next one.
+                    // Files of the copy that the last checkpoint relies on are deleted with the next checkpoint.
                     self.unsynced.store(true, SeqCst);
                     self.sync_engine(false, false)?;
                 }

@@ -1,4 +1,4 @@
-//! Flush points, and how what lies before them reaches the log.
+//! Flush points: seals the changes before a flush point, and appends them to the log.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;

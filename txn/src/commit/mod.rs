@@ -1,18 +1,18 @@
 //! How submitted changes reach the log and the engine.
 //!
-//! What lies between two flush points becomes a frame of the log: an explicit transaction, or the single operations that came
-//! meanwhile. A flush point lies between operations. A commit chooses one, appends the frames that wait, by one write, and
-//! leaves them to the committer thread to apply to the engine. The thread that holds the writer lock makes it: the committer
-//! thread from time to time, or a caller of `sync`, so that no other thread must be woken. Threads that call `sync` meanwhile
-//! wait; then their changes are durable, or one of them commits for all.
+//! A flush point lies between operations. The changes between two flush points become a frame of the log: an explicit
+//! transaction, or the single operations between two. A commit chooses a flush point and appends the waiting frames with one
+//! write; the committer thread applies them to the engine later. The thread that holds the writer lock makes the commit: the
+//! committer thread from time to time, or a caller of `sync`, so that it need not wake another thread. Threads that call `sync`
+//! meanwhile wait; then their changes are durable, or one of them commits for all.
 //!
 //! Lock order, first to last: `writer`, `barrier`, `source` and the locks of the source, `layers`, the engine's, the
 //! log's `space`, `signals`. `leading` is held alone. An operation holds the barrier shared and never takes `writer`.
 //! The committer thread is the only one that applies to the engine, and holds none of these while it does, except in
 //! [`Shared::stop_the_world`].
 //!
-//! When the host's disk is full and the engine cannot take a layer, the layer stays: readers find it, the log has it, and
-//! the committer tries again. Only a failed write or sync of the log stops the store.
+//! When the host's disk is full and the engine cannot take a layer, the layer stays in memory: readers find it, the log has
+//! it, and the committer tries again. Only a failed write or sync of the log stops the store.
 
 mod apply;
 mod flush;
@@ -34,18 +34,18 @@ use crate::options::{DirtySource, Info, Options, Stats};
 use crate::space::{DiskSpace, Needed, Purpose};
 use crate::{Changes, Error, dir};
 
-/// How long a throttled thread sleeps before it looks again by itself.
+/// How long a throttled thread sleeps before it checks again by itself.
 const THROTTLE_RECHECK: Duration = Duration::from_millis(50);
 
-/// With room for less than this on the disk, a log longer than `LOW_LOG` is released.
+/// With less free space than this on the disk, a log longer than `LOW_LOG` is released.
 const LOW: u64 = 24 << 20;
 const LOW_LOG: u64 = 8 << 20;
-/// With less than this on the disk, room is taken to be little when a store is opened.
+/// When a store is opened: with less free space than this, the disk counts as nearly full.
 const LOW_AT_OPEN: u64 = 256 << 20;
-/// So many deleted keys, of pages mostly, make it worth the while to rewrite the engine's files without them.
+/// Number of deleted keys, mostly of pages, from which on the engine's files are rewritten without them.
 const DELETED_MIN: u64 = 64;
 
-/// What only the thread that commits needs.
+/// The state that only the committing thread uses.
 #[derive(Default)]
 pub(crate) struct Writer {
     /// Last frame appended.
@@ -70,16 +70,16 @@ pub(crate) struct Counters {
     checkpoints: AtomicU64,
 }
 
-/// All that the clones of a store and its committer share.
+/// The state that the clones of a store and its committer share.
 pub(crate) struct Shared {
     path: PathBuf,
     store_id: [u8; 16],
     created: bool,
     options: Options,
     replayed: u64,
-    /// Who made the changes that are not sealed.
+    /// The processes that made the changes which are not sealed.
     pub(crate) authors: Authors,
-    /// This process, which makes those that no program makes.
+    /// This process, the author of changes that no program makes.
     owner: Author,
     pub(crate) engine: Counted,
     pub(crate) log: Log,
@@ -93,15 +93,15 @@ pub(crate) struct Shared {
     durable_flush_point: AtomicU64,
     appended_seq: AtomicU64,
     durable_seq: AtomicU64,
-    /// Bytes in `layers`, kept aside so that it can be looked at without a lock.
+    /// Bytes in `layers`, also readable without a lock.
     pending: AtomicUsize,
-    /// As `pending`, without what the log has only reserved.
+    /// As `pending`, without bytes that are only reserved in the log.
     sealed: AtomicUsize,
     kick_sent: AtomicBool,
     /// The log could not grow: a checkpoint may help.
     log_full: AtomicBool,
     pub(crate) disk_space: DiskSpace,
-    /// There was little room left at the last look.
+    /// The disk was nearly full at the last check.
     low: AtomicBool,
     /// Last frame applied; the engine must not forget it when it is opened again.
     applied_seq: AtomicU64,
@@ -125,14 +125,14 @@ pub(crate) struct Shared {
     _lock: dir::Lock,
 }
 
-/// What opening has found.
+/// The result of opening the parts of a store.
 pub(crate) struct Found {
     pub(crate) store_id: [u8; 16],
     pub(crate) created: bool,
     pub(crate) engine: Counted,
     pub(crate) log: Log,
     pub(crate) disk_space: DiskSpace,
-    /// What the log has and the engine could not take: the disk is full.
+    /// Changes that the log has and the engine could not take, since the disk is full.
     pub(crate) layers: Layers,
     /// Last frame in the log.
     pub(crate) seq: u64,
@@ -189,7 +189,7 @@ impl Shared {
             engine_full: Mutex::new(behind.then(Instant::now)),
             full: AtomicBool::new(behind),
             unsynced: AtomicBool::new(replayed > 0 || frozen),
-            // What earlier processes have deleted is not known.
+            // The number of keys that earlier processes have deleted is not known.
             deleted: AtomicU64::new(DELETED_MIN),
             closed: AtomicBool::new(false),
             failed: OnceLock::new(),
@@ -202,7 +202,7 @@ impl Shared {
         }
     }
 
-    /// Fails when the store takes no more changes.
+    /// Fails when the store accepts no more changes.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if let Some(why) = self.failed.get() {
             return Err(Error::Stopped { why: why.clone() });

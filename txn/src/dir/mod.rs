@@ -1,4 +1,4 @@
-//! The directory of a store: telling it from other directories, creating it, and holding it alone.
+//! The directory of a store: recognises, creates and locks it.
 //!
 //! The header `AMINO` makes a directory a store and is the last thing that creation writes. Until then `AMINO.new` says
 //! that the files beside it are an incomplete store, so that an interrupted creation can be done again. How the header
@@ -160,7 +160,7 @@ pub(crate) fn lock(dir: &Path) -> Result<Lock, Error> {
         std::process::id(),
         command.join(" ").replace('\n', " ")
     );
-    // In place, because a full disk may have no block for a file that was emptied; and it only tells others.
+    // Written in place, because a full disk may have no block for a file that was emptied. It is only information for other processes.
     let written = file
         .write_all_at(text.as_bytes(), 0)
         .and_then(|()| file.set_len(text.len() as u64))
@@ -214,7 +214,7 @@ pub(crate) fn begin(dir: &Path, engine: EngineKind) -> Result<Header, Error> {
     Ok(header)
 }
 
-/// Clears away what says that a store is being made. Its header is on disk, so it is opened from now on and never created
+/// Removes the mark of a store that is being made. Its header is on disk, so from now on the store is opened and never created
 /// again.
 pub(crate) fn finish(dir: &Path) {
     let _ = fs::remove_file(dir.join(NEW_HEADER));
@@ -243,7 +243,7 @@ mod tests {
         }
         named.join().unwrap();
 
-        // Or to go.
+        // Or to end.
         file.set_len(0).unwrap();
         let leaves = std::thread::spawn(move || {
             sleep(Duration::from_millis(100));

@@ -1,4 +1,4 @@
-//! What must be checked in fjall's files before fjall reads them.
+//! Checks fjall's files before fjall reads them: it does not detect some kinds of damage itself.
 //!
 //! A version file names the tables of a keyspace. fjall keeps its checksum and does not compare it: with a flipped bit in that file it
 //! shows other entries than were written.

@@ -1,5 +1,5 @@
-//! An engine together with what it holds: each batch brings the number and the sum of the entries up to date, and the
-//! engine keeps them in the same batch. So an engine that went back to a former state, or lost entries, is detected.
+//! An engine that counts its entries: each batch updates the number and the sum of the entries, which the engine stores in the
+//! same batch. So an engine that went back to a former state, or lost entries, is detected.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -20,14 +20,14 @@ pub(crate) struct Counted {
     holdings: Mutex<Holdings>,
 }
 
-/// What an engine says of itself when it is opened.
+/// The state of the count when an engine is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Nothing was ever applied to it.
+    /// The engine is new: nothing was ever applied to it.
     Empty,
-    /// It did not count yet; its entries were counted now.
+    /// An older version of the program has written it, without a count; its entries were counted now.
     Uncounted,
-    /// It has counted.
+    /// It has a count.
     Counted,
 }
 

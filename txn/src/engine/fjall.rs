@@ -1,6 +1,6 @@
 //! The engine fjall: log-structured merge trees.
 //!
-//! Its journal is written with every batch and never synced for a batch: our log has what it may lose. A checkpoint has
+//! Its journal is written with every batch and never synced for a batch: the store's log has what it may lose. A checkpoint has
 //! everything in tables, or, where little was changed, in journals that are synced and whose length and sum it keeps. When
 //! the engine is opened, what the journals have beyond that is dropped: fjall refuses a journal with a damaged tail, and
 //! the log applies it all again.
@@ -40,11 +40,11 @@ const TABLES: &str = "tables";
 
 /// One thread flushes while another compacts.
 const WORKERS: usize = 2;
-/// A compaction rewrites at most about so much at a time: level 0 and what it overlaps of a level of that size.
+/// A compaction rewrites at most about this many bytes at a time: level 0 and what it overlaps of a level of that size.
 const COMPACTION_MAX: u64 = 512 << 20;
 /// A journal that the engine has to read at every start is emptied by the last checkpoint when it is longer than this.
 const UNSETTLED_MAX: u64 = 512 << 10;
-/// Tables in level 0 from which on no more are made for the sake of a short start. (At 30 fjall stops.)
+/// Number of tables in level 0 from which on no more are made for a short start. (At 30 fjall stops writes.)
 const L0_RUNS: usize = 12;
 /// With less space than this beside that for what was applied, a checkpoint relies on journals.
 const FLUSH_ROOM: u64 = 8 << 20;
@@ -381,7 +381,7 @@ impl FjallEngine {
         let sealed = opened.entries.rotate_memtable();
         sealed.map_err(self.error("seal a memtable"))?;
         while opened.entries.tree.sealed_memtable_count() > 0 {
-            // Fails when the thread that should flush it has.
+            // Fails when the flush has failed in its thread.
             let alive = opened.database.persist(PersistMode::Buffer);
             alive.map_err(self.error("flush a memtable"))?;
             std::thread::sleep(FLUSH_POLL);

@@ -1,7 +1,7 @@
-//! A panic inside an engine is an error of its store, and not the end of the process that has it.
+//! Turns a panic inside an engine into an error of its store, so that the process continues.
 //!
-//! Engines are other people's code and read files that may be damaged. After a panic the engine's memory can no longer be
-//! trusted: every later call fails.
+//! Engines are third-party code and read files that may be damaged. After a panic the state of the engine's memory is not
+//! known, so every later call fails.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -29,7 +29,7 @@ thread_local! {
     static HALT: RefCell<Option<Report>> = const { RefCell::new(None) };
 }
 
-/// What a panic without a message says.
+/// The message for a panic without one.
 const UNKNOWN: &str = "for an unknown reason";
 
 /// An engine whose panics are errors.
@@ -117,7 +117,7 @@ fn halt_at_panic<T: Send + 'static>(
     Ok(result.recv().unwrap_or_else(|_| Err(UNKNOWN.to_owned())))
 }
 
-/// The result of `call`, or the words of its panic.
+/// The result of `call`, or the message of its panic.
 fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     inside(call).map_err(|panic| words(&*panic))
 }

@@ -1,5 +1,5 @@
-//! Storage engines: an ordered map that applies batches whole and in order. Durability is the log's business; an engine
-//! is asked to be on disk only at a checkpoint.
+//! Storage engines: an ordered map that applies batches whole and in order. The log provides durability; an engine
+//! must be on disk only at a checkpoint.
 //!
 //! The store uses an engine through `Counted`, which knows what the engine must hold.
 
@@ -66,7 +66,7 @@ impl EngineKind {
         })
     }
 
-    /// Opens the engine in `dir`, creating it where there is none. `files` is what the last checkpoint said of its files;
+    /// Opens the engine in `dir`, creating it where there is none. `files` is what the last checkpoint recorded of its files;
     /// files that are not as they were then are an error, and what came after it may be dropped.
     pub fn open(self, dir: &Path, files: Option<&[FileSum]>) -> Result<Box<dyn Engine>, Error> {
         let name = self.name();
@@ -84,7 +84,7 @@ impl EngineKind {
 /// An entry of a range read.
 pub type Entry = Result<(Bytes, Bytes), Error>;
 
-/// An ordered map of bytes to bytes. Keys that start with a zero byte are the adapter's own and never seen outside.
+/// An ordered map of bytes to bytes. Keys that start with a zero byte belong to the adapter and are not visible outside.
 pub trait Engine: Send + Sync {
     /// The value of `key`.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error>;
@@ -112,7 +112,7 @@ pub trait Engine: Send + Sync {
     /// Whether what was synced is still there when the engine is opened again.
     fn is_persistent(&self) -> bool;
 
-    /// What concerns its files on the store's disk; `None` for an engine without any.
+    /// Its files on the store's disk; `None` for an engine without files.
     fn files(&self) -> Option<&dyn Files> {
         None
     }
@@ -124,7 +124,7 @@ pub trait Files {
     /// space that is not there, the engine cannot be read until a later call succeeds.
     fn reopen(&self) -> Result<(), Error>;
 
-    /// Bytes of disk that the engine may take before all it holds, and `pending` bytes more, have found their place.
+    /// Bytes of disk that the engine may still need until its present content and `pending` more bytes are in its files.
     fn space_needed(&self, pending: u64) -> u64;
 
     /// By how much [`Files::space_needed`] grows at most with each pending byte.

@@ -1,22 +1,22 @@
 //! The lock manager of transactions: strict two-phase locking with nesting (DESIGN 7).
 //!
-//! Owners form a forest: a nested transaction's owner has its parent's as parent. A lock is in the way of everybody but
-//! its holder and the holder's descendants; so a child takes what its ancestors hold, and a parent waits for its child.
-//! What a child holds becomes its parent's when it commits.
+//! Owners form a forest: the owner of a nested transaction is a child of its parent's owner. A lock blocks all owners but
+//! its holder and the holder's descendants; so a child can lock what its ancestors hold, and a parent waits for its child.
+//! When a child commits, its locks become its parent's.
 //!
-//! Nothing waits while it takes a lock: [`Locks::acquire`] says what is in the way, the caller undoes its operation, lets go of
-//! everything that others could need, and begins a wait ([`Locks::notify`], or [`Locks::wait`] for a thread that blocks). While a wait lasts, its
-//! owner depends on those that hold what it waits for, and so do the owner's ancestors, which cannot end before it. When these
-//! dependencies form a circle none of its transactions would ever continue, and the wait that completes it fails with [`Deadlock`].
-//! Dependencies are derived from what is held at that moment and never stored, so there are no stale ones.
+//! [`Locks::acquire`] never waits: it returns the conflict. The caller undoes its operation, releases everything that others could
+//! need, and begins a wait ([`Locks::notify`], or [`Locks::wait`] for a thread that blocks). While a wait lasts, its owner depends on
+//! the owners that hold the lock, and so do the owner's ancestors, which cannot end before it. When these dependencies form a cycle,
+//! none of its transactions could continue, and the wait that completes the cycle fails with [`Deadlock`]. Dependencies are derived
+//! from the locks held at that moment and never stored, so there are no stale ones.
 //!
-//! A thread that waits in slices has a wait only within one. A circle is found all the same when the gaps are short
-//! against the slices: by the thread that comes back when the others are there.
+//! A thread that waits in slices has a wait only during a slice. A deadlock is found all the same if the gaps between slices are
+//! short: by the thread that returns while the others wait.
 //!
-//! There is no queue: of the waiting owners the one that comes back first gets the lock, and new readers get in while others read. A
-//! stream of readers that overlap can so keep a writer waiting up to the caller's limit. The reverse, to stop new readers while a
-//! writer waits, would let one transaction that stays open for minutes, and one writer behind it, stop everybody else's reads;
-//! and a single operation comes back as another owner, so it could not keep a place in a queue.
+//! There is no queue: the first waiting owner that returns gets the lock, and new readers are admitted while others read. So a
+//! stream of overlapping readers can delay a writer up to the caller's limit. If a waiting writer stopped new readers instead, one
+//! transaction that stays open for minutes, and one writer that waits for it, would stop all other reads. Moreover, a single operation
+//! returns as another owner, so it could not keep a place in a queue.
 //!
 //! Lock order: the one mutex in here is a leaf; nothing else is taken while it is held. The thread that ends a wait reports it after it has
 //! released the mutex.
@@ -58,7 +58,7 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner(u64);
 
-/// A lock that was not to be had; [`Locks::wait`] takes it. Clones are the same conflict.
+/// A conflict: a lock that is not free. [`Locks::wait`] takes it. Clones are the same conflict.
 #[derive(Debug, Clone)]
 pub struct Conflict {
     owner: Owner,
@@ -68,7 +68,7 @@ pub struct Conflict {
     cancelled: Arc<AtomicBool>,
 }
 
-/// Owners wait for each other in a circle. One of them has to end without having got what it waits for.
+/// A deadlock: owners wait for each other. One of them has to end without the lock that it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("transactions wait for each other in a circle")]
 pub struct Deadlock;
@@ -94,10 +94,10 @@ impl Locks {
         self.state.lock().begin(parent)
     }
 
-    /// Takes a lock, or says what is in the way; it never waits. The owner keeps it until it ends. Several modes of one
-    /// owner on one resource add up: with Shared and Intent it keeps out both of others.
+    /// Takes a lock, or returns the conflict; it never waits. The owner keeps the lock until it ends. Several modes of one
+    /// owner on one resource add up: Shared and Intent together exclude both modes of other owners.
     ///
-    /// Locks of the owner's ancestors are never in its way; those of its descendants are. An owner that has ended gets nothing.
+    /// Locks of the owner's ancestors do not conflict; those of its descendants do. An owner that has ended gets no lock.
     pub fn acquire(&self, owner: Owner, resource: &Resource, mode: Mode) -> Result<(), Conflict> {
         if self.change(|state| state.acquire(owner, resource, mode)) {
             return Ok(());
@@ -167,13 +167,12 @@ impl Locks {
         });
     }
 
-    /// The owner has ended, and its descendants before it: its locks are released, and the waits for them looked at.
+    /// Ends an owner, whose descendants have ended before: releases its locks, and checks the waits for them.
     pub fn end(&self, owner: Owner) {
         self.change(|state| state.end(owner));
     }
 
-    /// A nested transaction has committed: its locks become its parent's, and its owner has ended. Of one without a
-    /// parent they go.
+    /// Ends the owner of a nested transaction that has committed: its locks become its parent's. Without a parent they are released.
     pub fn pass_to_parent(&self, owner: Owner) {
         self.change(|state| state.pass_to_parent(owner));
     }

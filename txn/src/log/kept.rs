@@ -22,7 +22,7 @@ const KEPT: &str = ".kept";
 
 const WINDOW: usize = 256 << 10;
 
-/// What the segments that were kept have.
+/// The content of the segments that were kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeptLog {
     /// Whether more are kept from now on.
@@ -35,7 +35,7 @@ pub struct KeptLog {
     pub transactions: u64,
     /// The times of the first and the last one, nanoseconds since 1970.
     pub times: Option<(u64, u64)>,
-    /// What should be there and cannot be read.
+    /// The gaps: transactions that should be there and cannot be read.
     pub losses: Vec<Loss>,
 }
 

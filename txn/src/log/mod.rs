@@ -139,7 +139,7 @@ impl Former {
         }
     }
 
-    /// Puts aside a segment that is kept, and gives back the disk behind its last frame. Both can be done later, or not at
+    /// Renames a segment that is kept, and frees the disk space after its last frame. Both can be done later, or not at
     /// all: only the frames count.
     fn put_aside(&self) {
         let trimmed = OpenOptions::new().write(true).open(&self.path);
@@ -465,7 +465,7 @@ impl Log {
         self.note.write(seq);
     }
 
-    /// Brings that note to the disk, where it tells damage of the log from a torn tail after a power cut, too.
+    /// Syncs that note. It distinguishes damage of the log from a torn tail after a power cut, too.
     pub(crate) fn sync_note(&self) {
         self.note.sync();
     }
@@ -511,12 +511,12 @@ impl Log {
         Ok(())
     }
 
-    /// From now on segments are kept, or not.
+    /// Sets whether segments are kept.
     pub(crate) fn set_keep(&self, keep: bool) -> Result<(), Error> {
         self.header.update(|header| header.keep_log = keep)
     }
 
-    /// What the segments that were kept have; with `payloads` everything in them is read.
+    /// The content of the segments that were kept; with `payloads` everything in them is read.
     pub(crate) fn kept(&self, payloads: bool) -> Result<KeptLog, Error> {
         // While the lock is held, no segment is released.
         let _space = self.space.lock();

@@ -1,4 +1,4 @@
-//! The note `synced` in the store's directory, which says up to which transaction the log is on disk.
+//! The file `synced` in the store's directory: the last transaction up to which the log is on disk.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};

@@ -1,10 +1,10 @@
-//! Reading the log back after a crash.
+//! Recovery: reads the log after a crash.
 //!
 //! A crash may lose any of the frames that were not synced, whole or in part and in any order, and nothing else. So
-//! reading continues behind a hole, but what follows it is not replayed; if a frame behind the hole says that the hole
-//! had been on disk, the log is damaged, and that is reported instead of dropping durable transactions. So it is when the
-//! log ends before what the note beside it says was synced, and when a segment that the header lists is missing or shorter
-//! than its room.
+//! reading continues after a hole, but later frames are not replayed. If a frame after the hole records that the hole had
+//! been on disk, the log is damaged; recovery reports that, and does not drop durable transactions. The log is also damaged
+//! when it ends before the point that the file `synced` names, and when a segment that the header lists is missing or
+//! shorter than listed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use super::{Former, kept, read_synced};
 use crate::dir::LOG;
 use crate::{Changes, Error};
 
-/// What recovery found.
+/// The result of recovery.
 #[derive(Debug, Default)]
 pub(crate) struct Recovered {
     /// Frames handed over.

@@ -1,4 +1,4 @@
-//! Handing the store what has changed in memory only.
+//! Hands the store the changes that are only in memory.
 //!
 //! Called by the store at each cut, while no operation is in progress: the state then is the result of all operations
 //! before and of none after. What is collected was reserved by the operations that caused it, and collecting calls
@@ -36,7 +36,7 @@ impl DirtySource for Volume {
             let guard = self.store.enter();
             let _names = self.names.read();
             let mut state = inode.state.lock();
-            // What becomes of an orphan is decided at the cut; what fails stays for it.
+            // The cut decides about orphans; a failed collection stays for it.
             if state.dirty && !state.gone && state.home != Home::Orphan {
                 let _ = self.hand_over(&guard, &inode, &mut state);
             }

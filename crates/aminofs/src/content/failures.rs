@@ -1,9 +1,9 @@
 //! Contents that could not be read when they were to be stored.
 //!
 //! While a large file is in use, its content is in a host file, which the host may fail to read. Then a flush point omits that
-//! file: it stays as it was in the store, and dirty, so the next flush point retries. A caller that waits for it to be durable must be
-//! told. The kernel keeps such an error once for each open file description (errseq), because it gives the data up; here
-//! they are kept, so every fsync(2) fails until one of them has stored them.
+//! file: it stays as it was in the store, and dirty, so the next flush point retries. A caller that waits for the file to be durable
+//! must get the error. The kernel reports such an error once for each open file description (errseq), because it drops the data. Here
+//! the data are kept, so every fsync(2) fails until they are stored.
 
 use std::collections::HashMap;
 
@@ -149,7 +149,7 @@ mod tests {
             write(&fs, &caller(), file).unwrap();
         }
         let object = exchange_object(&broken.0, unreadable);
-        // Not only the first to ask is told, and a cut in the background in between is none of the answers.
+        // Not only the first caller gets the error, and a cut in the background in between does not consume it.
         for _ in 0..3 {
             assert_eq!(fs.sync(Some(&broken.0)), Err(Errno::EISDIR.into()));
             assert_eq!(fs.sync(None), Err(Errno::EISDIR.into()));
@@ -174,7 +174,7 @@ mod tests {
         write(&fs, &caller(), &file).unwrap();
         fs.map_shared(&caller(), &file.0).unwrap();
         let object = exchange_object(&file.0, unreadable(dir.path()));
-        // Each caller of each descriptor is told, until the content is stored.
+        // Each caller of each descriptor gets the error, until the content is stored.
         for _ in 0..3 {
             assert_eq!(
                 fs.sync_mapped(&file.0, 0..1, true),

@@ -1,4 +1,4 @@
-//! Bringing a file's content into its cache object, and reading without one.
+//! Fills a file's cache object with its content, and reads content without a cache object.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,4 @@
-//! The content of files: reading and writing by way of cache objects, and what of it the store does not have yet.
+//! The content of files: reads and writes through cache objects, and tracks which content the store does not have yet.
 
 pub(crate) mod collect;
 pub(crate) mod cost;

@@ -19,7 +19,7 @@ use crate::view::View;
 const FULL_RETRIES: u32 = 10;
 const FULL_PAUSE: Duration = Duration::from_millis(20);
 
-/// What becomes of an inode that loses a name.
+/// What happens to an inode that loses a name.
 pub(crate) struct Dropped {
     nlink: u32,
     home: Home,
@@ -247,7 +247,7 @@ impl View<'_> {
 impl Volume {
     /// A table's inode has lost its last name.
     pub(crate) fn forget_orphan(&self, inode: &Inode) {
-        // Its references would keep the inode from going.
+        // Its references would keep the inode in memory.
         let idle = self.idle.lock().remove(inode.ino);
         drop(idle);
         if inode.kind == FileKind::Directory {

@@ -1,4 +1,4 @@
-//! One function for each constraint.
+//! The integrity constraints that `amino fsck` checks, one function each.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! What a store holds, as far as the constraints look at it.
+//! The survey: the content of a store, as far as the constraints need it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Bound, ControlFlow};
@@ -70,7 +70,7 @@ pub(super) struct Pages {
     pub(super) last_len: u64,
 }
 
-/// What a store holds.
+/// The content of a store.
 #[derive(Default)]
 pub struct Survey {
     pub(super) records: u64,

@@ -1,5 +1,5 @@
-//! The attributes of POSIX access control lists, as on a file system mounted with `noacl` whose programs still ask: no file has
-//! a list, one that is well formed cannot be set, and taking away what is not there works.
+//! The attributes of POSIX access control lists, which the store does not support: no file has a list, setting a well-formed one is
+//! EOPNOTSUPP, and removing a missing one succeeds, as on a file system mounted with `noacl`.
 
 use goanna_vfs::{Errno, Result};
 
@@ -23,7 +23,7 @@ pub(crate) fn is_acl(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
 
-/// What setting the attribute to `value` answers: EINVAL for what is no list, EOPNOTSUPP for a list. An empty one removes the list.
+/// The result of setting the attribute to `value`: EINVAL for a malformed list, EOPNOTSUPP for a list, success for an empty one.
 pub(crate) fn check(value: &[u8]) -> Result<(), Errno> {
     if value.is_empty() {
         return Ok(());

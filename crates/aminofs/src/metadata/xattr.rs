@@ -133,7 +133,7 @@ impl View<'_> {
         })
     }
 
-    /// Takes away an access control list, which is not there. EPERM for others than the owner.
+    /// Removes an access control list, which does not exist. EPERM for others than the owner.
     fn remove_acl(caller: &Caller, inode: &Inode) -> Result<()> {
         if inode.kind == FileKind::Symlink {
             return Err(Errno::EOPNOTSUPP.into());

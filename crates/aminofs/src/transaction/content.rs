@@ -1,4 +1,4 @@
-//! How a commit gives a file its new content.
+//! Commits of content: gives a file the content of a transaction's copy.
 //!
 //! All that can fail comes first, in [`Volume::plan`]: descriptors, memory, room on the disk. Nothing has changed by then.
 //! [`Volume::merge`] follows the plan and does not fail, because the log has the commit already.
@@ -17,7 +17,7 @@ use crate::Volume;
 use crate::content::cost::REAP_PAGES;
 use crate::inode::{Home, Inode, PAGE, State};
 
-/// What becomes of a file's content when a transaction's copy of it is committed.
+/// How a file gets its content when a transaction's copy of it is committed.
 pub(super) enum Plan {
     /// It stays; or the copy around takes the object, because it has no content of its own.
     Keep,

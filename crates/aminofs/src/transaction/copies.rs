@@ -1,5 +1,5 @@
-//! Which content the descriptors of a transaction's programs show, and what becomes of a copy when the last of them is
-//! closed.
+//! The copies of files that a transaction's programs have open: which content their descriptors show, and what happens at the
+//! last close.
 //!
 //! Descriptors can be older than an explicit transaction and outlive it, so they show the content outside of it, and its
 //! own lies in an object that no program holds. All descriptors of a run transaction's programs are younger than it, and none

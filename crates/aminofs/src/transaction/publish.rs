@@ -1,4 +1,4 @@
-//! Commits: what a transaction changed goes to the one around it, or becomes everybody's.
+//! Commits: merges a transaction's changes into the enclosing transaction, or into the committed state.
 //!
 //! A commit of an outermost transaction is one transaction of the store, a frame of its log: it holds the barrier alone, and
 //! the namespace lock, so a look at names finds all of it or nothing. All that can fail comes first: space in the log is
@@ -20,7 +20,7 @@ use crate::inode::{Home, Inode, PAGE, State};
 use crate::{Volume, errno};
 
 impl Volume {
-    /// Gives what a nested transaction changed to the one around it.
+    /// Merges the changes of a nested transaction into the enclosing one.
     pub(super) fn merge_into(&self, txn: &Txn, parent: &Txn) -> Result<(), Errno> {
         let _names = self.names.write();
         let copies: Vec<_> = txn.level.lock().inodes.values().cloned().collect();
@@ -58,8 +58,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes what an outermost transaction changed everybody's. An error comes before the commit's record: nothing has
-    /// changed then.
+    /// Merges the changes of an outermost transaction into the committed state. An error comes before the commit's record:
+    /// nothing has changed then.
     pub(super) fn publish(&self, txn: &Txn) -> Result<(), Errno> {
         let level = Mutex::new(std::mem::take(&mut *txn.level.lock()));
         let attempt = || {
@@ -208,7 +208,7 @@ impl Volume {
         }
     }
 
-    /// An inode that the transaction made comes into being.
+    /// Puts an inode that the transaction made into the table.
     fn materialise(&self, state: &mut State, into: &Arc<Inode>, target: &mut State) {
         let kind = into.kind;
         let seen = state.seen.clone();
@@ -233,7 +233,7 @@ impl Volume {
         self.mark_dirty(into, target);
     }
 
-    /// Entries that the transaction changed are everybody's.
+    /// Merges the changed entries of a directory into the committed ones.
     fn publish_entries(&self, delta: DirDelta) {
         let dir = &delta.base;
         let mut state = dir.state.lock();
@@ -247,7 +247,7 @@ impl Volume {
             state.meta.mtime = state.meta.mtime.max(time);
             state.meta.ctime = state.meta.ctime.max(time);
         }
-        // Names in a directory that was removed itself would keep it from going.
+        // Names in a directory that was removed itself would keep the directory in memory.
         for (name, entry) in delta.names.into_iter().filter(|_| !removed) {
             if let Some(order) = &mut state.dir {
                 match &entry.target {

@@ -40,8 +40,8 @@ pub struct Launch {
     pub listener: bool,
     /// Signals that the caller has blocked and the program is not to have blocked.
     pub unblock: Vec<i32>,
-    /// The process that is to trace the program, when it is not the caller: Yama's ptrace_scope 1 lets only those be
-    /// traced by others than their ancestors who ask for it.
+    /// The process that is to trace the program, when it is not the caller: with Yama's ptrace_scope 1, a program must
+    /// ask for it to be traced by a process other than its ancestors.
     pub tracer: Option<i32>,
 }
 

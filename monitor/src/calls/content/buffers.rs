@@ -1,4 +1,4 @@
-//! Where in its memory a caller has the bytes that it writes, or wants those that it reads.
+//! The buffers of reads and writes in the caller's memory.
 
 use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};

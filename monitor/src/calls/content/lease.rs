@@ -1,5 +1,5 @@
-//! Leases (fcntl(2), `F_SETLEASE`): a process has the kernel tell it when another one opens its file, and that one waits until
-//! the lease is given back, 45 s at most.
+//! Leases (fcntl(2), `F_SETLEASE`): the kernel signals the holder when another process opens the file, and that process waits until
+//! the lease is released, 45 s at most.
 //!
 //! A file of the host has the host's leases. An open that meets one waits on a thread of the executor, not in the pool. Files in
 //! a store can have none: their cache objects are opened for work that must not wait, such as a commit.
@@ -34,7 +34,7 @@ pub fn set(call: &mut Call<'_>) -> Result<Answer> {
     Err(Errno::EAGAIN.into())
 }
 
-/// Opens the regular file `place`, which exists. `None`: another process has a lease on it, which the kernel has told of this, and
+/// Opens the existing regular file `place`. `None`: another process has a lease on it, which the kernel has signalled, and
 /// the call may not wait here.
 pub fn open(call: &Call<'_>, caller: &Caller, place: &Place, flags: i32) -> Result<Option<Opened>> {
     let may_meet_lease = place.mount.fs.opens_host_files();

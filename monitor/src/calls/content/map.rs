@@ -18,7 +18,7 @@ use crate::shadow::Shadow;
 /// The largest changed content that is mapped, bytes: it is copied into the tracee.
 const COPY_MAX: usize = 1 << 30;
 
-/// mmap(2) of a file: with MAP_SHARED, and any by a member of a transaction.
+/// mmap(2) of a file: with MAP_SHARED, and any by a participant of a transaction.
 pub fn mmap(call: &mut Call<'_>) -> Result<Answer> {
     // A bad descriptor is the kernel's to report, among the other errors of mmap in their order.
     let Ok(Descriptor::Shadow(shadow, ofd)) = call.descriptor(call.int(4)) else {
@@ -47,7 +47,7 @@ fn unless_append_only(call: &Call<'_>, place: &Place) -> Result<()> {
     Ok(())
 }
 
-/// Whether the caller changes the file as a member of a transaction.
+/// Whether the caller changes the file as a participant of a transaction.
 fn is_inside(call: &Call<'_>, place: &Place) -> Result<bool> {
     Ok(call.monitor.participants.cover(&place.mount) && call.caller()?.txn.is_some())
 }

@@ -24,7 +24,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// `None`: the kernel's business (nothing of ours, or a fifo or device of ours, which is the real one).
+    /// `None`: the kernel performs the call (on a host file, or on the real fifo or device that a virtual one stands for).
     /// EBADF for what cannot be written.
     pub fn of(call: &Call<'_>, fd: i32) -> Result<Option<Self>> {
         let Descriptor::Shadow(shadow, ofd) = call.descriptor(fd)? else {

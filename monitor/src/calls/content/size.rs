@@ -46,7 +46,7 @@ pub fn truncate(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::DONE)
 }
 
-/// ftruncate(2): judged by the descriptor's access mode, not by permissions. EINVAL, as Linux has it, for one
+/// ftruncate(2): the descriptor's access mode decides, not the file's permissions. EINVAL, as in Linux, for a descriptor
 /// that is not open for writing.
 pub fn ftruncate(call: &mut Call<'_>) -> Result<Answer> {
     let size = u64::try_from(call.arg(1) as i64).map_err(|_| Errno::EINVAL)?;

@@ -38,7 +38,7 @@ fn sync_inode(call: &Call<'_>) -> Result<Answer> {
             }
             Ok(Answer::DONE)
         }
-        // The kernel knows best what a fifo answers.
+        // The kernel answers for a fifo.
         Shadow::Special { .. } => Ok(Answer::PassOn),
         Shadow::Snapshot { .. } => Err(Errno::EINVAL.into()),
         Shadow::Reference { .. } => Err(Errno::EBADF.into()),

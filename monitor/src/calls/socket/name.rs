@@ -4,7 +4,7 @@
 //! So a socket is bound, where possible, by the very bytes the program gave: in directories of the same names, which are made in
 //! the run-time directory for that moment, by a thread whose working directory or root they are. The object then moves to its
 //! place, where the kernel finds it by its inode. A root of its own needs CAP_SYS_CHROOT; without it a socket with an absolute
-//! name is bound by the path of its host object, and [`Names`] tells what the program called it.
+//! name is bound by the path of its host object, and [`Names`] has the name that the program gave.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -23,10 +23,10 @@ use super::{PATH_MAX, apart, bind_by, bind_from, may_be_apart};
 use crate::errno::errno;
 use crate::shadow::run_directory::{RunDir, make_passage};
 
-/// So many names are kept; a program that binds more sockets is shown host paths for the older ones.
+/// Maximum number of names that are kept; a program that binds more sockets sees host paths for the older ones.
 const NAMES_MAX: usize = 1 << 16;
 
-/// What programs called the sockets that were bound by another name.
+/// The names that programs gave to sockets which were bound by another name.
 #[derive(Debug, Default)]
 pub struct Names {
     by_kept: RwLock<HashMap<Vec<u8>, Vec<u8>>>,

@@ -19,9 +19,9 @@ use crate::call::{Answer, Call, Target};
 use crate::ptracer::rewrite::{MMSGHDR, MSGHDR};
 use crate::shadow::Shadow;
 
-/// More control data no message has: `net.core.optmem_max` is 128 KiB.
+/// Maximum size of a message's control data: `net.core.optmem_max` is 128 KiB.
 const CONTROL_MAX: u64 = 1 << 20;
-/// So much of a message is sent at once; of a stream's the program sends the rest.
+/// Maximum number of bytes of a message that are sent at once; of a stream the program sends the rest.
 const DATA_MAX: usize = 16 << 20;
 /// More parts Linux does not take in one message (`UIO_MAXIOV`).
 const MAX_PARTS: u64 = 1024;

@@ -1,4 +1,4 @@
-//! The filter for programs that may have Unix sockets ([`compile_watch`]). No register tells whether a connect(2) or a sendmsg(2)
+//! The filter for programs that may have Unix sockets ([`compile_watch`]). No register shows whether a connect(2) or a sendmsg(2)
 //! is on a Unix socket, so all of them are stopped, but only in these programs.
 //!
 //! A program gets the filter before it makes its first Unix socket. What it inherits from outside of the run is looked at when

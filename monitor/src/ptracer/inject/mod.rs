@@ -1,5 +1,5 @@
-//! Making a tracee call what it did not ask for: seccomp(2), when a shell waits for the `amino txn begin` that begins a
-//! transaction and must have the filter of participants when it continues; or what brings a descriptor to it.
+//! Injects system calls into a tracee: seccomp(2), when a shell waits for the `amino txn begin` that begins a transaction and
+//! must have the filter of participants when it continues; or the calls that bring a descriptor to the tracee.
 //!
 //! The tracee is stopped, is made to run the calls of a script, by a syscall instruction of its vDSO, and then continues where
 //! it was; a call that an interruption ended is restarted.
@@ -29,7 +29,7 @@ enum Step {
     Done,
 }
 
-/// The calls that a tracee is to make.
+/// A script: the calls that a tracee is made to perform.
 enum Script {
     /// Of one that was interrupted somewhere.
     InstallFilter(InstallFilter),

@@ -13,7 +13,7 @@ Exit status:
   125  the command line is wrong, or replayer failed
 
 Examples:
-  replayer prepare job.grp --root copy";
+  mkdir copy && replayer prepare job.grp --root copy";
 
 /// Create the files that must exist before a replay starts
 ///

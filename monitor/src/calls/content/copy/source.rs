@@ -1,4 +1,4 @@
-//! What a copying call reads from. A source keeps what the destination does not take.
+//! Sources of copying calls. Data that the destination does not accept stay in the source.
 
 use std::os::fd::{AsFd, OwnedFd};
 
