@@ -1,7 +1,7 @@
 //! The client's part: connects to the owner of a store, and sends requests.
 //!
-//! [`Connection`] is the way to the owner. [`run`] has it follow a command. [`RemoteFs`] is the tree of its store. [`reach`] is
-//! for commands that can open the store themselves where it has no owner.
+//! [`Connection`] is a connection to the owner. [`run`] asks the owner to run a command. [`RemoteFs`] is the tree of the
+//! owner's store. [`reach()`] serves commands that can open the store themselves when it has no owner.
 
 mod connection;
 mod launch;
