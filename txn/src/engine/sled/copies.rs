@@ -1,4 +1,4 @@
-//! The two copies: which one is open, which one rests, and whether their files are as a checkpoint left them.
+//! The two copies: which one is open, which one rests, and whether a checkpoint's sums match their files.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -63,14 +63,14 @@ impl Opened {
     }
 }
 
-/// Which copies there are to read from.
+/// Which copies can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// No copy rests before the first checkpoint.
+    /// Before the first checkpoint: no copy rests.
     None,
-    /// This one does.
+    /// This copy rests.
     One(Side),
-    /// The last checkpoint was made: both do.
+    /// The last checkpoint was made: both copies rest.
     Both,
 }
 

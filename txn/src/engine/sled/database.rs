@@ -1,4 +1,4 @@
-//! One sled database: it is opened, written, and closed, also where the disk is full.
+//! Opens, writes and closes one sled database, also when the disk is full.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;

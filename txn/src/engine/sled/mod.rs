@@ -1,16 +1,16 @@
 //! The engine sled: a lock-free tree over a log of its own.
 //!
-//! sled rewrites its files in any order, so a synced state does not stay one: after a crash a file may be of no use. So there
-//! are two copies, in the directories `a` and `b`. One rests: it is synced, closed and untouched, and the checkpoint has the
-//! sums of all its files. The other one is open for readers.
+//! sled rewrites its files in any order, so a synced state does not stay valid: after a crash a file may be unusable. Therefore
+//! there are two copies, in the directories `a` and `b`. One rests: it is synced, closed and not changed, and the checkpoint has
+//! the sums of all its files. The other one is open for readers.
 //!
 //! Batches stay in memory, where readers look first, until a checkpoint puts them into the open copy. That copy then rests,
-//! and the other one gets the batches, too, and is opened. So sled writes during a checkpoint only; when the disk is full
-//! then, the batches are still in memory, and what has become of the open copy is overwritten with the one that rests.
+//! and the other one gets the batches, too, and is opened. So sled writes only during a checkpoint. If the disk is full then,
+//! the batches are still in memory, and the open copy is overwritten with the resting one.
 //! After a crash the copy that was open is overwritten in the same way.
 //!
 //! sled has no snapshots. A snapshot here shares the batches in memory, and reads the open copy. Before a checkpoint
-//! overwrites entries there, it keeps what they were for the snapshots that are left ([`Former`]).
+//! overwrites entries there, it keeps their former values for the snapshots that still exist ([`Former`]).
 //!
 //! Read `database.rs` next, then `copies.rs` and `snapshot.rs`.
 

@@ -13,7 +13,7 @@ use crate::engine::overlaid::Overlaid;
 use crate::engine::{Entry, Snapshot, visible_from};
 use crate::{Changes, Error};
 
-/// What was applied since the last checkpoint, and what the last batch has left.
+/// The changes since the last checkpoint, and the state after the last batch.
 #[derive(Clone, Default)]
 pub(super) struct Recent {
     pub(super) changes: Changes,
@@ -21,7 +21,7 @@ pub(super) struct Recent {
 }
 
 impl Recent {
-    /// What the batches in memory say about `key`: nothing, its deletion, or its value.
+    /// The change of `key` in the batches in memory: none, its deletion, or its new value.
     pub(super) fn change(&self, key: &[u8]) -> Option<Option<Bytes>> {
         match &self.applied {
             Some(applied) if key == APPLIED => Some(Some(Bytes::copy_from_slice(applied))),
