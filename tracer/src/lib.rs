@@ -14,10 +14,12 @@ mod pipeline;
 pub mod read;
 pub mod receive;
 pub mod select;
+mod selection;
 mod sink;
 pub mod tools;
 
 pub use error::Error;
 pub use event::Event;
 pub use pipeline::{OutputFilter, Pipeline, PipelineOptions, Summary};
+pub use selection::Selection;
 pub use sink::Sink;

@@ -6,7 +6,8 @@ use parking_lot::Mutex;
 use crate::assemble::{Assembly, Writer, WriterOptions};
 use crate::codec::{Authenticate, Encrypt, Key, Transform, Zstd};
 use crate::output::{Asynchronous, Guard, OnFailure, Output, Transformed};
-use crate::select::{Facts, Filter, NameCache};
+use crate::select::Filter;
+use crate::selection::Selection;
 use crate::{Error, Event, Sink};
 
 /// An output filter.
@@ -88,23 +89,10 @@ pub struct Pipeline {
 }
 
 struct Inner {
-    select: Option<(Filter, NameCache)>,
+    select: Option<Selection>,
     assembly: Box<dyn Assembly>,
     writer: Writer,
     ended: bool,
-}
-
-impl Inner {
-    fn selects(&mut self, event: &Event) -> bool {
-        let Some((filter, cache)) = &mut self.select else {
-            return true;
-        };
-        match (event, event.subject()) {
-            (Event::Call(call), _) => filter.selects(&Facts::of(call), cache),
-            (_, Some(subject)) => filter.selects_subject(subject),
-            (_, None) => true,
-        }
-    }
 }
 
 impl Pipeline {
@@ -118,12 +106,10 @@ impl Pipeline {
         for (name, value) in assembly.describe() {
             context.push((name, value.into_bytes()));
         }
-        let select = options.select.map(|filter| {
-            let cache = filter.name_cache();
-            (filter, cache)
-        });
-        if let Some((filter, _)) = &select {
-            context.push(("filter".to_owned(), filter.text().as_bytes().to_vec()));
+        let select = options.select.map(Selection::new);
+        if let Some(selection) = &select {
+            let text = selection.filter().text();
+            context.push(("filter".to_owned(), text.as_bytes().to_vec()));
         }
         let names = options
             .filters
@@ -180,7 +166,8 @@ impl Sink for Pipeline {
     fn take(&self, event: &Event) -> Result<(), Error> {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
-        if inner.ended || !inner.selects(event) {
+        let is_selected = |selection: &mut Selection| selection.selects(event);
+        if inner.ended || !inner.select.as_mut().is_none_or(is_selected) {
             return Ok(());
         }
         inner.assembly.event(event, &mut inner.writer)

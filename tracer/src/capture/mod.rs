@@ -10,7 +10,7 @@ pub mod ptrace;
 mod wanted;
 
 pub use error::CaptureError;
-pub use wanted::{Data, Details, Selecting, Wanted};
+pub use wanted::{Data, Details, Wanted};
 
 use crate::Sink;
 

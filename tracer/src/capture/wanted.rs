@@ -1,11 +1,10 @@
-//! What tracers want of a source, and the sink that passes on only that.
+//! What tracers want of a source.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use goanna_syscalls::{Limits, Subject};
 
-use crate::select::{CallSet, Facts, Filter, NameCache, Verdict};
-use crate::{Error, Event, Sink};
+use crate::select::{CallSet, Filter, Verdict};
 
 /// How much of the data that programs read and write is captured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -108,61 +107,5 @@ impl Wanted {
             },
             ..Limits::default()
         }
-    }
-}
-
-/// Passes on the calls that a filter selects, and other events of threads whose calls it could select.
-#[derive(Debug)]
-pub struct Selecting<S> {
-    filter: Arc<Filter>,
-    calls: CallSet,
-    names: Mutex<NameCache>,
-    inner: S,
-}
-
-impl<S: Sink> Selecting<S> {
-    /// A sink that passes events on to `inner`.
-    pub fn new(filter: Arc<Filter>, inner: S) -> Self {
-        Self {
-            calls: filter.traced_calls(),
-            names: Mutex::new(filter.name_cache()),
-            filter,
-            inner,
-        }
-    }
-
-    /// The sink behind it.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
-
-    fn selects(&self, event: &Event) -> bool {
-        match event {
-            Event::Call(call) => {
-                let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-                self.calls.contains(call.call.nr)
-                    && self.filter.selects(&Facts::of(call), &mut names)
-            }
-            Event::Began { subject, .. }
-            | Event::Executed { subject, .. }
-            | Event::Ended { subject, .. }
-            | Event::Descriptor { subject, .. }
-            | Event::Mapping { subject, .. }
-            | Event::Touched { subject, .. } => self.filter.selects_subject(subject),
-            Event::Lost { .. } => true,
-        }
-    }
-}
-
-impl<S: Sink> Sink for Selecting<S> {
-    fn take(&self, event: &Event) -> Result<(), Error> {
-        if self.selects(event) {
-            self.inner.take(event)?;
-        }
-        Ok(())
-    }
-
-    fn flush(&self) -> Result<(), Error> {
-        self.inner.flush()
     }
 }

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use goanna_syscalls::{Returns, Value};
 use goanna_tracer::capture::ptrace::{Ptrace, Target};
-use goanna_tracer::capture::{CaptureError, Data, Ending, Selecting, Source, Wanted};
+use goanna_tracer::capture::{CaptureError, Data, Ending, Source, Wanted};
 use goanna_tracer::event::Call;
 use goanna_tracer::select::Filter;
-use goanna_tracer::{Error, Event, Sink};
+use goanna_tracer::{Error, Event, Selection, Sink};
 
 /// Keeps what it gets.
 #[derive(Default)]
@@ -27,6 +27,22 @@ impl Sink for Kept {
     }
 }
 
+/// Keeps what a filter selects.
+struct Selected(Mutex<Selection>, Kept);
+
+impl Sink for Selected {
+    fn take(&self, event: &Event) -> Result<(), Error> {
+        if self.0.lock().unwrap().selects(event) {
+            self.1.take(event)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
 /// Captures from a source what a filter selects.
 pub fn capture(
     mut source: Ptrace,
@@ -35,9 +51,9 @@ pub fn capture(
 ) -> (Result<Ending, CaptureError>, Vec<Event>) {
     let filter = Arc::new(Filter::parse(filter).unwrap());
     let wanted = Wanted::new(vec![Arc::clone(&filter)], data);
-    let sink = Selecting::new(filter, Kept::default());
+    let sink = Selected(Mutex::new(Selection::new(filter)), Kept::default());
     let ending = source.capture(&wanted, &sink);
-    (ending, sink.into_inner().0.into_inner().unwrap())
+    (ending, sink.1.0.into_inner().unwrap())
 }
 
 /// Captures a command.
