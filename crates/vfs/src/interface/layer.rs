@@ -124,404 +124,153 @@ macro_rules! forward {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! forward_method {
-    (root $lower:ident $($check:tt)*) => {
-        fn root(&self) -> $crate::Node {
+    (@ [$lower:ident $($check:tt)*] $name:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
+        fn $name(&self, $($arg: $type),*) -> $result {
             $($check)*
-            self.$lower.root()
+            self.$lower.$name($($arg),*)
         }
     };
-    (kind $lower:ident $($check:tt)*) => {
-        fn kind(&self) -> &'static str {
-            $($check)*
-            self.$lower.kind()
-        }
+    (root $($of:tt)*) => { $crate::forward_method! { @ [$($of)*] root() -> $crate::Node } };
+    (kind $($of:tt)*) => { $crate::forward_method! { @ [$($of)*] kind() -> &'static str } };
+    (checks_access $($of:tt)*) => { $crate::forward_method! { @ [$($of)*] checks_access() -> bool } };
+    (is_read_only $($of:tt)*) => { $crate::forward_method! { @ [$($of)*] is_read_only() -> bool } };
+    (opens_host_files $($of:tt)*) => { $crate::forward_method! { @ [$($of)*] opens_host_files() -> bool } };
+    (largest_file $($of:tt)*) => { $crate::forward_method! { @ [$($of)*] largest_file() -> u64 } };
+    (transactions $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            transactions() -> ::std::option::Option<&dyn $crate::Transactions> }
     };
-    (checks_access $lower:ident $($check:tt)*) => {
-        fn checks_access(&self) -> bool {
-            $($check)*
-            self.$lower.checks_access()
-        }
+    (content $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            content() -> ::std::option::Option<&dyn $crate::CachedContent> }
     };
-    (is_read_only $lower:ident $($check:tt)*) => {
-        fn is_read_only(&self) -> bool {
-            $($check)*
-            self.$lower.is_read_only()
-        }
+    (identity $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            identity() -> ::std::option::Option<&dyn $crate::Identity> }
     };
-    (opens_host_files $lower:ident $($check:tt)*) => {
-        fn opens_host_files(&self) -> bool {
-            $($check)*
-            self.$lower.opens_host_files()
-        }
+    (lookup $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            lookup(caller: &$crate::Caller, dir: &$crate::Node, name: &[u8]) -> $crate::Result<$crate::Node> }
     };
-    (largest_file $lower:ident $($check:tt)*) => {
-        fn largest_file(&self) -> u64 {
-            $($check)*
-            self.$lower.largest_file()
-        }
+    (parent $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            parent(caller: &$crate::Caller, dir: &$crate::Node) -> $crate::Result<$crate::Node> }
     };
-    (transactions $lower:ident $($check:tt)*) => {
-        fn transactions(&self) -> ::std::option::Option<&dyn $crate::Transactions> {
-            $($check)*
-            self.$lower.transactions()
-        }
+    (path $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            path(caller: &$crate::Caller, node: &$crate::Node) -> $crate::Result<(::std::vec::Vec<u8>, bool)> }
     };
-    (content $lower:ident $($check:tt)*) => {
-        fn content(&self) -> ::std::option::Option<&dyn $crate::CachedContent> {
-            $($check)*
-            self.$lower.content()
-        }
+    (getattr $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            getattr(caller: &$crate::Caller, node: &$crate::Node) -> $crate::Result<$crate::Attr> }
     };
-    (identity $lower:ident $($check:tt)*) => {
-        fn identity(&self) -> ::std::option::Option<&dyn $crate::Identity> {
-            $($check)*
-            self.$lower.identity()
-        }
+    (readlink $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            readlink(caller: &$crate::Caller, node: &$crate::Node) -> $crate::Result<::std::vec::Vec<u8>> }
     };
-    (lookup $lower:ident $($check:tt)*) => {
-        fn lookup(
-            &self,
-            caller: &$crate::Caller,
-            dir: &$crate::Node,
-            name: &[u8],
-        ) -> $crate::Result<$crate::Node> {
-            $($check)*
-            self.$lower.lookup(caller, dir, name)
-        }
+    (readdir $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            readdir(caller: &$crate::Caller, dir: &$crate::Node, cookie: u64, sink: &mut dyn FnMut($crate::DirEntry<'_>) -> bool) -> $crate::Result<()> }
     };
-    (parent $lower:ident $($check:tt)*) => {
-        fn parent(
-            &self,
-            caller: &$crate::Caller,
-            dir: &$crate::Node,
-        ) -> $crate::Result<$crate::Node> {
-            $($check)*
-            self.$lower.parent(caller, dir)
-        }
+    (open $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            open(caller: &$crate::Caller, node: &$crate::Node, flags: i32) -> $crate::Result<$crate::Opened> }
     };
-    (path $lower:ident $($check:tt)*) => {
-        fn path(
-            &self,
-            caller: &$crate::Caller,
-            node: &$crate::Node,
-        ) -> $crate::Result<(::std::vec::Vec<u8>, bool)> {
-            $($check)*
-            self.$lower.path(caller, node)
-        }
+    (read_at $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            read_at(caller: &$crate::Caller, node: &$crate::Node, offset: u64, buf: &mut [u8]) -> $crate::Result<usize> }
     };
-    (getattr $lower:ident $($check:tt)*) => {
-        fn getattr(
-            &self,
-            caller: &$crate::Caller,
-            node: &$crate::Node,
-        ) -> $crate::Result<$crate::Attr> {
-            $($check)*
-            self.$lower.getattr(caller, node)
-        }
+    (create $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            create(caller: &$crate::Caller, dir: &$crate::Node, name: &[u8], mode: u32, flags: i32) -> $crate::Result<($crate::Node, $crate::Opened)> }
     };
-    (readlink $lower:ident $($check:tt)*) => {
-        fn readlink(
-            &self,
-            caller: &$crate::Caller,
-            node: &$crate::Node,
-        ) -> $crate::Result<::std::vec::Vec<u8>> {
-            $($check)*
-            self.$lower.readlink(caller, node)
-        }
+    (tmpfile $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            tmpfile(caller: &$crate::Caller, dir: &$crate::Node, mode: u32, flags: i32) -> $crate::Result<($crate::Node, $crate::Opened)> }
     };
-    (readdir $lower:ident $($check:tt)*) => {
-        fn readdir(
-            &self,
-            caller: &$crate::Caller,
-            dir: &$crate::Node,
-            cookie: u64,
-            sink: &mut dyn FnMut($crate::DirEntry<'_>) -> bool,
-        ) -> $crate::Result<()> {
-            $($check)*
-            self.$lower.readdir(caller, dir, cookie, sink)
-        }
+    (mknod $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            mknod(caller: &$crate::Caller, dir: &$crate::Node, name: &[u8], mode: u32, rdev: u64) -> $crate::Result<$crate::Node> }
     };
-    (open $lower:ident $($check:tt)*) => {
-        fn open(
-            &self,
-            caller: &$crate::Caller,
-            node: &$crate::Node,
-            flags: i32,
-        ) -> $crate::Result<$crate::Opened> {
-            $($check)*
-            self.$lower.open(caller, node, flags)
-        }
+    (mkdir $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            mkdir(caller: &$crate::Caller, dir: &$crate::Node, name: &[u8], mode: u32) -> $crate::Result<$crate::Node> }
     };
-    (read_at $lower:ident $($check:tt)*) => {
-        fn read_at(
-            &self,
-            caller: &$crate::Caller,
-            node: &$crate::Node,
-            offset: u64,
-            buf: &mut [u8],
-        ) -> $crate::Result<usize> {
-            $($check)*
-            self.$lower.read_at(caller, node, offset, buf)
-        }
+    (symlink $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            symlink(caller: &$crate::Caller, dir: &$crate::Node, name: &[u8], target: &[u8]) -> $crate::Result<$crate::Node> }
     };
-    (create $lower:ident $($check:tt)*) => {
-        fn create(
-            &self,
-            caller: &$crate::Caller,
-            dir: &$crate::Node,
-            name: &[u8],
-            mode: u32,
-            flags: i32,
-        ) -> $crate::Result<($crate::Node, $crate::Opened)> {
-            $($check)*
-            self.$lower.create(caller, dir, name, mode, flags)
-        }
+    (link $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            link(caller: &$crate::Caller, node: &$crate::Node, dir: &$crate::Node, name: &[u8]) -> $crate::Result<()> }
     };
-    (tmpfile $lower:ident $($check:tt)*) => {
-        fn tmpfile(
-            &self,
-            caller: &$crate::Caller,
-            dir: &$crate::Node,
-            mode: u32,
-            flags: i32,
-        ) -> $crate::Result<($crate::Node, $crate::Opened)> {
-            $($check)*
-            self.$lower.tmpfile(caller, dir, mode, flags)
-        }
+    (link_open $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            link_open(caller: &$crate::Caller, file: ::std::os::fd::BorrowedFd<'_>, dir: &$crate::Node, name: &[u8]) -> $crate::Result<()> }
     };
-    (mknod $lower:ident $($check:tt)*) => {
-        fn mknod(
-            &self,
-            caller: &$crate::Caller,
-            dir: &$crate::Node,
-            name: &[u8],
-            mode: u32,
-            rdev: u64,
-        ) -> $crate::Result<$crate::Node> {
-            $($check)*
-            self.$lower.mknod(caller, dir, name, mode, rdev)
-        }
+    (unlink $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            unlink(caller: &$crate::Caller, dir: &$crate::Node, name: &[u8]) -> $crate::Result<()> }
     };
-    (mkdir $lower:ident $($check:tt)*) => {
-        fn mkdir(
-            &self,
-            caller: &$crate::Caller,
-            dir: &$crate::Node,
-            name: &[u8],
-            mode: u32,
-        ) -> $crate::Result<$crate::Node> {
-            $($check)*
-            self.$lower.mkdir(caller, dir, name, mode)
-        }
+    (rmdir $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            rmdir(caller: &$crate::Caller, dir: &$crate::Node, name: &[u8]) -> $crate::Result<()> }
     };
-    (symlink $lower:ident $($check:tt)*) => {
-        fn symlink(
-            &self,
-            caller: &$crate::Caller,
-            dir: &$crate::Node,
-            name: &[u8],
-            target: &[u8],
-        ) -> $crate::Result<$crate::Node> {
-            $($check)*
-            self.$lower.symlink(caller, dir, name, target)
-        }
+    (rename $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            rename(caller: &$crate::Caller, from_dir: &$crate::Node, from: &[u8], to_dir: &$crate::Node, to: &[u8], flags: u32) -> $crate::Result<()> }
     };
-    (link $lower:ident $($check:tt)*) => {
-        fn link(
-            &self,
-            caller: &$crate::Caller,
-            node: &$crate::Node,
-            dir: &$crate::Node,
-            name: &[u8],
-        ) -> $crate::Result<()> {
-            $($check)*
-            self.$lower.link(caller, node, dir, name)
-        }
+    (write $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            write(caller: &$crate::Caller, file: $crate::OpenFile<'_>, spot: $crate::WritePosition, data: &[u8]) -> $crate::Result<usize> }
     };
-    (link_open $lower:ident $($check:tt)*) => {
-        fn link_open(
-            &self,
-            caller: &$crate::Caller,
-            file: ::std::os::fd::BorrowedFd<'_>,
-            dir: &$crate::Node,
-            name: &[u8],
-        ) -> $crate::Result<()> {
-            $($check)*
-            self.$lower.link_open(caller, file, dir, name)
-        }
+    (write_at $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            write_at(caller: &$crate::Caller, node: &$crate::Node, offset: u64, data: &[u8]) -> $crate::Result<usize> }
     };
-    (unlink $lower:ident $($check:tt)*) => {
-        fn unlink(
-            &self,
-            caller: &$crate::Caller,
-            dir: &$crate::Node,
-            name: &[u8],
-        ) -> $crate::Result<()> {
-            $($check)*
-            self.$lower.unlink(caller, dir, name)
-        }
+    (truncate $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            truncate(caller: &$crate::Caller, node: &$crate::Node, size: u64) -> $crate::Result<()> }
     };
-    (rmdir $lower:ident $($check:tt)*) => {
-        fn rmdir(
-            &self,
-            caller: &$crate::Caller,
-            dir: &$crate::Node,
-            name: &[u8],
-        ) -> $crate::Result<()> {
-            $($check)*
-            self.$lower.rmdir(caller, dir, name)
-        }
+    (fallocate $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            fallocate(caller: &$crate::Caller, node: &$crate::Node, mode: i32, offset: u64, len: u64) -> $crate::Result<()> }
     };
-    (rename $lower:ident $($check:tt)*) => {
-        fn rename(
-            &self,
-            caller: &$crate::Caller,
-            from_dir: &$crate::Node,
-            from: &[u8],
-            to_dir: &$crate::Node,
-            to: &[u8],
-            flags: u32,
-        ) -> $crate::Result<()> {
-            $($check)*
-            self.$lower
-                .rename(caller, from_dir, from, to_dir, to, flags)
-        }
+    (sync $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            sync(node: ::std::option::Option<&$crate::Node>) -> $crate::Result<()> }
     };
-    (write $lower:ident $($check:tt)*) => {
-        fn write(
-            &self,
-            caller: &$crate::Caller,
-            file: $crate::OpenFile<'_>,
-            spot: $crate::WritePosition,
-            data: &[u8],
-        ) -> $crate::Result<usize> {
-            $($check)*
-            self.$lower.write(caller, file, spot, data)
-        }
+    (host_path $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            host_path(node: &$crate::Node) -> ::std::option::Option<::std::path::PathBuf> }
     };
-    (write_at $lower:ident $($check:tt)*) => {
-        fn write_at(
-            &self,
-            caller: &$crate::Caller,
-            node: &$crate::Node,
-            offset: u64,
-            data: &[u8],
-        ) -> $crate::Result<usize> {
-            $($check)*
-            self.$lower.write_at(caller, node, offset, data)
-        }
+    (setattr $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            setattr(caller: &$crate::Caller, node: &$crate::Node, set: &$crate::SetAttr) -> $crate::Result<()> }
     };
-    (truncate $lower:ident $($check:tt)*) => {
-        fn truncate(
-            &self,
-            caller: &$crate::Caller,
-            node: &$crate::Node,
-            size: u64,
-        ) -> $crate::Result<()> {
-            $($check)*
-            self.$lower.truncate(caller, node, size)
-        }
+    (flags $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            flags(caller: &$crate::Caller, node: &$crate::Node) -> $crate::Result<u32> }
     };
-    (fallocate $lower:ident $($check:tt)*) => {
-        fn fallocate(
-            &self,
-            caller: &$crate::Caller,
-            node: &$crate::Node,
-            mode: i32,
-            offset: u64,
-            len: u64,
-        ) -> $crate::Result<()> {
-            $($check)*
-            self.$lower.fallocate(caller, node, mode, offset, len)
-        }
+    (statfs $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            statfs(caller: &$crate::Caller, node: &$crate::Node) -> $crate::Result<$crate::StatFs> }
     };
-    (sync $lower:ident $($check:tt)*) => {
-        fn sync(&self, node: ::std::option::Option<&$crate::Node>) -> $crate::Result<()> {
-            $($check)*
-            self.$lower.sync(node)
-        }
+    (getxattr $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            getxattr(caller: &$crate::Caller, node: &$crate::Node, name: &[u8]) -> $crate::Result<::std::vec::Vec<u8>> }
     };
-    (host_path $lower:ident $($check:tt)*) => {
-        fn host_path(&self, node: &$crate::Node) -> ::std::option::Option<::std::path::PathBuf> {
-            $($check)*
-            self.$lower.host_path(node)
-        }
+    (setxattr $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            setxattr(caller: &$crate::Caller, node: &$crate::Node, name: &[u8], value: &[u8], flags: i32) -> $crate::Result<()> }
     };
-    (setattr $lower:ident $($check:tt)*) => {
-        fn setattr(
-            &self,
-            caller: &$crate::Caller,
-            node: &$crate::Node,
-            set: &$crate::SetAttr,
-        ) -> $crate::Result<()> {
-            $($check)*
-            self.$lower.setattr(caller, node, set)
-        }
+    (listxattr $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            listxattr(caller: &$crate::Caller, node: &$crate::Node) -> $crate::Result<::std::vec::Vec<::std::vec::Vec<u8>>> }
     };
-    (flags $lower:ident $($check:tt)*) => {
-        fn flags(
-            &self,
-            caller: &$crate::Caller,
-            node: &$crate::Node,
-        ) -> $crate::Result<u32> {
-            $($check)*
-            self.$lower.flags(caller, node)
-        }
-    };
-    (statfs $lower:ident $($check:tt)*) => {
-        fn statfs(
-            &self,
-            caller: &$crate::Caller,
-            node: &$crate::Node,
-        ) -> $crate::Result<$crate::StatFs> {
-            $($check)*
-            self.$lower.statfs(caller, node)
-        }
-    };
-    (getxattr $lower:ident $($check:tt)*) => {
-        fn getxattr(
-            &self,
-            caller: &$crate::Caller,
-            node: &$crate::Node,
-            name: &[u8],
-        ) -> $crate::Result<::std::vec::Vec<u8>> {
-            $($check)*
-            self.$lower.getxattr(caller, node, name)
-        }
-    };
-    (setxattr $lower:ident $($check:tt)*) => {
-        fn setxattr(
-            &self,
-            caller: &$crate::Caller,
-            node: &$crate::Node,
-            name: &[u8],
-            value: &[u8],
-            flags: i32,
-        ) -> $crate::Result<()> {
-            $($check)*
-            self.$lower.setxattr(caller, node, name, value, flags)
-        }
-    };
-    (listxattr $lower:ident $($check:tt)*) => {
-        fn listxattr(
-            &self,
-            caller: &$crate::Caller,
-            node: &$crate::Node,
-        ) -> $crate::Result<::std::vec::Vec<::std::vec::Vec<u8>>> {
-            $($check)*
-            self.$lower.listxattr(caller, node)
-        }
-    };
-    (removexattr $lower:ident $($check:tt)*) => {
-        fn removexattr(
-            &self,
-            caller: &$crate::Caller,
-            node: &$crate::Node,
-            name: &[u8],
-        ) -> $crate::Result<()> {
-            $($check)*
-            self.$lower.removexattr(caller, node, name)
-        }
+    (removexattr $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            removexattr(caller: &$crate::Caller, node: &$crate::Node, name: &[u8]) -> $crate::Result<()> }
     };
 }
 
