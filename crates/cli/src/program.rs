@@ -7,7 +7,9 @@ use clap::{CommandFactory, Parser};
 use goanna_daemon::Program;
 
 use crate::args::{Amino, Common, Goanna, amino, goanna};
-use crate::commands::{aes, compact, copy, daemon, dump, fsck, info, inspect, iso, list, run, txn};
+use crate::commands::store::{compact, dump, fsck, info};
+use crate::commands::tree::{copy, list};
+use crate::commands::{aes, daemon, inspect, iso, run, txn};
 use crate::error::{self, Error, FAILED};
 use crate::mount_types::MOUNT_TYPES;
 use crate::report::messages::{self, show_failure};

@@ -11,10 +11,10 @@ use goanna_offline::{ErrorDetails, Tree};
 use goanna_session::credentials;
 use goanna_vfs::caps;
 
-use super::copy::{self, Extraction};
-use super::list;
 use crate::args::Loudness;
 use crate::args::iso::{self, Command, Image, Names};
+use crate::commands::tree::copy::{self, Extraction};
+use crate::commands::tree::list;
 use crate::error::Error;
 
 /// `goanna iso`.

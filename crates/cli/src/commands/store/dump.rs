@@ -15,8 +15,8 @@ use indicatif::ProgressBar;
 use serde_json::{Map, json};
 use tempfile::NamedTempFile;
 
-use super::open::{EXISTING, store_dir};
 use crate::args::{Loudness, amino};
+use crate::commands::open::{EXISTING, store_dir};
 use crate::error::Error;
 use crate::report::copy::{show_count, spinner};
 use crate::report::messages::note;

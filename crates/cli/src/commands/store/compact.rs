@@ -8,8 +8,8 @@ use goanna_session::{credentials, store};
 use indicatif::HumanBytes;
 use serde_json::{Map, json};
 
-use super::open::{EXISTING, store_dir};
 use crate::args::{Loudness, amino};
+use crate::commands::open::{EXISTING, store_dir};
 use crate::error::Error;
 use crate::report::messages::note;
 use crate::report::names;

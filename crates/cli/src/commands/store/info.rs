@@ -8,8 +8,8 @@ use goanna_session::store;
 use goanna_session::{Error as SessionError, StoreError, credentials};
 use serde_json::{Value, json};
 
-use super::open::{EXISTING, store_dir};
 use crate::args::amino;
+use crate::commands::open::{EXISTING, store_dir};
 use crate::error::Error;
 use crate::report::lines::Lines;
 use crate::report::metadata::time_text;

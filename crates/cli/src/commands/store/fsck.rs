@@ -10,8 +10,8 @@ use goanna_offline::salvage::{Loss, Salvage};
 use goanna_session::{Error as SessionError, store};
 use serde_json::{Map, Value, json};
 
-use super::open::{loss_status, loss_text, salvaged, store_dir};
 use crate::args::{Loudness, amino};
+use crate::commands::open::{loss_status, loss_text, salvaged, store_dir};
 use crate::error::Error;
 use crate::report::copy::{show_count, spinner};
 use crate::report::names;

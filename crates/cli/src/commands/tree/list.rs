@@ -8,8 +8,8 @@ use goanna_offline::list::{self, FileInfo, ListOptions, Listed, WalkOptions, Wal
 use goanna_vfs::FileKind;
 use serde_json::{Value, json};
 
-use super::open::StoreHandle;
 use crate::args::{Listing, amino};
+use crate::commands::open::StoreHandle;
 use crate::error::Error;
 use crate::report::messages::{show_error, show_failure};
 use crate::report::metadata::{self, Owners};

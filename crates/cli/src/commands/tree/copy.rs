@@ -9,8 +9,8 @@ use goanna_session::mounts;
 use goanna_session::store::Create;
 use goanna_vfs::Errno;
 
-use super::open::StoreHandle;
 use crate::args::{Loudness, amino};
+use crate::commands::open::StoreHandle;
 use crate::error::Error;
 use crate::report::copy::CopyReport;
 

@@ -1,0 +1,6 @@
+//! Commands on a store as a whole.
+
+pub mod compact;
+pub mod dump;
+pub mod fsck;
+pub mod info;

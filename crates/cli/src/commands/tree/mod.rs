@@ -1,0 +1,4 @@
+//! Commands on the files of a store: they list, show and copy them.
+
+pub mod copy;
+pub mod list;
