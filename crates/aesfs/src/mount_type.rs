@@ -7,11 +7,10 @@ use std::sync::Arc;
 
 use goanna_passfs::PassFs;
 use goanna_vfs::{
-    Backend, FileSystem, MountOption, MountOptions, Node, OpenError, escape, escape_path,
+    Backend, Caller, FileSystem, MountOption, MountOptions, Node, OpenError, escape, escape_path,
 };
 
-use crate::fs::own_caller;
-use crate::password::{Ask, source};
+use crate::password::{Ask, PasswordSource};
 use crate::{AesFs, Damage, Error, Volume};
 
 /// `aes=/cipher/dir:/plain[,passfile=F][,extpass=COMMAND][,config=F]`: shows an encrypted directory in plain. The directory may be in another
@@ -71,7 +70,7 @@ impl Backend for AesBackend {
         options: &MountOptions,
     ) -> Option<Result<Arc<dyn FileSystem>, OpenError>> {
         let volume = match config_elsewhere(options) {
-            None => Volume::open_in(&**lower, &own_caller(), dir),
+            None => Volume::open_in(&**lower, &Caller::own(), dir),
             config => Volume::open(source, config),
         };
         let opened = volume.and_then(|volume| {
@@ -104,8 +103,9 @@ impl AesBackend {
         dir: &Path,
         options: &MountOptions,
     ) -> Result<Arc<dyn FileSystem>, Error> {
-        let password = source(path(options, "passfile"), options.value("extpass"));
-        let password = password.read(&format!("Password of {}: ", escape_path(dir)), self.ask)?;
+        let source = PasswordSource::named(path(options, "passfile"), options.value("extpass"));
+        let source = source.unwrap_or(PasswordSource::Terminal);
+        let password = source.read(&format!("Password of {}: ", escape_path(dir)), self.ask)?;
         // The process now holds keys, and programs of the run have the same user: they must not be able to trace it.
         goanna_sys::secret::forbid_reading().map_err(|errno| Error::Memory(errno.into()))?;
         let master = volume.unlock(&password)?;

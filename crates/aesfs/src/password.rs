@@ -31,6 +31,12 @@ pub enum PasswordSource {
 }
 
 impl PasswordSource {
+    /// The source that options name: a file or else a command.
+    pub fn named(file: Option<&Path>, command: Option<&[u8]>) -> Option<Self> {
+        let file = file.map(|file| Self::File(file.to_owned()));
+        file.or_else(|| command.map(|command| Self::Command(command.to_vec())))
+    }
+
     /// Reads the password; `ask` gets `prompt` if the user is to be asked.
     pub fn read(&self, prompt: &str, ask: Ask) -> Result<Secret, Error> {
         let secret = match self {
@@ -114,15 +120,6 @@ fn next_line_of_stdin() -> io::Result<Secret> {
         return Err(io::Error::other("longer than 2048 bytes"));
     }
     Ok(secret)
-}
-
-/// The source that options name: a file or a command, else the terminal.
-pub(crate) fn source(file: Option<&Path>, command: Option<&[u8]>) -> PasswordSource {
-    match (file, command) {
-        (Some(file), _) => PasswordSource::File(file.to_owned()),
-        (None, Some(command)) => PasswordSource::Command(command.to_vec()),
-        (None, None) => PasswordSource::Terminal,
-    }
 }
 
 #[cfg(test)]

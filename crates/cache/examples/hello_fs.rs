@@ -148,20 +148,7 @@ impl FileSystem for HelloFs {
 pub fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     use goanna_vfs::{Mount, MountFlags, Place, ops};
 
-    let caller = Caller {
-        tid: 1,
-        pid: 1,
-        uid: 1000,
-        gid: 1000,
-        real_uid: 1000,
-        real_gid: 1000,
-        groups: Arc::from([]),
-        caps: 0,
-        real_caps: 0,
-        user_ns: None,
-        umask: 0o022,
-        txn: None,
-    };
+    let caller = Caller::with_ids(1000, 1000);
     let fs: Arc<dyn FileSystem> = Arc::new(HelloFs::default());
     let root = Place {
         node: fs.root(),

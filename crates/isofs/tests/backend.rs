@@ -21,20 +21,7 @@ use support::tools::{Work, bytes, genisoimage, open, xorriso};
 use support::{FREE, Image, Rec};
 
 fn root() -> Caller {
-    Caller {
-        tid: 1,
-        pid: 1,
-        uid: 0,
-        gid: 0,
-        real_uid: 0,
-        real_gid: 0,
-        groups: Arc::from([]),
-        caps: u64::MAX,
-        real_caps: u64::MAX,
-        user_ns: None,
-        umask: 0o022,
-        txn: None,
-    }
+    Caller::with_ids(0, 0)
 }
 
 struct Mounted {

@@ -27,16 +27,10 @@ fn tree(dir: &Path) -> Tree {
     let caller = Caller {
         tid: pid,
         pid,
-        uid,
-        gid,
-        real_uid: uid,
-        real_gid: gid,
-        groups: Arc::default(),
         caps,
         real_caps: caps,
-        user_ns: None,
         umask: 0,
-        txn: None,
+        ..Caller::with_ids(uid, gid)
     };
     Tree::new(Arc::new(PassFs::new(dir).unwrap()), caller)
 }

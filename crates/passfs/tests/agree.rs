@@ -183,18 +183,10 @@ impl Side {
 
 fn caller(uid: u32, groups: &[u32], caps: u64) -> Caller {
     Caller {
-        tid: 1,
-        pid: 1,
-        uid,
-        gid: uid,
-        real_uid: uid,
-        real_gid: uid,
         groups: Arc::from(groups),
         caps,
         real_caps: caps,
-        user_ns: None,
-        umask: 0o022,
-        txn: None,
+        ..Caller::with_ids(uid, uid)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use goanna_sys::cred;
+
 use crate::{Attr, TxnId, UserNamespace};
 
 /// Capability bit numbers (capabilities(7)).
@@ -61,6 +63,40 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// This process, as it was started, with a umask of 022.
+    pub fn own() -> Self {
+        let own = cred::own_ids();
+        let pid = std::process::id() as i32;
+        Self {
+            tid: pid,
+            pid,
+            groups: own.groups.as_slice().into(),
+            caps: own.cap_eff,
+            real_caps: own.cap_eff,
+            ..Self::with_ids(own.uid, own.gid)
+        }
+    }
+
+    /// Process 1 with these ids, no further group and a umask of 022. User 0 has all capabilities, any other user none. A
+    /// start for callers that differ in a few fields.
+    pub fn with_ids(uid: u32, gid: u32) -> Self {
+        let caps = if uid == 0 { u64::MAX } else { 0 };
+        Self {
+            tid: 1,
+            pid: 1,
+            uid,
+            gid,
+            real_uid: uid,
+            real_gid: gid,
+            groups: Arc::default(),
+            caps,
+            real_caps: caps,
+            user_ns: None,
+            umask: 0o022,
+            txn: None,
+        }
+    }
+
     /// Whether the caller has capability `cap` (a number of [`caps`]) over the mounts: in the monitor's user namespace
     /// (the kernel's `capable`).
     pub fn capable(&self, cap: u32) -> bool {

@@ -13,18 +13,10 @@ use memfs::MemFs;
 
 fn caller(uid: u32, caps: u64) -> Caller {
     Caller {
-        tid: 1,
-        pid: 1,
-        uid,
-        gid: uid,
-        real_uid: uid,
-        real_gid: uid,
-        groups: Arc::from([]),
         caps,
         real_caps: caps,
-        user_ns: None,
         umask: 0,
-        txn: None,
+        ..Caller::with_ids(uid, uid)
     }
 }
 

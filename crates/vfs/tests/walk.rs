@@ -12,18 +12,8 @@ use memfs::MemFs;
 
 fn root() -> Caller {
     Caller {
-        tid: 1,
-        pid: 1,
-        uid: 0,
-        gid: 0,
-        real_uid: 0,
-        real_gid: 0,
-        groups: Arc::from([]),
-        caps: u64::MAX,
-        real_caps: u64::MAX,
-        user_ns: None,
         umask: 0,
-        txn: None,
+        ..Caller::with_ids(0, 0)
     }
 }
 

@@ -89,16 +89,10 @@ fn caller(tid: i32, txn: Option<TxnId>) -> Caller {
     Caller {
         tid,
         pid: tid,
-        uid: 0,
-        gid: 0,
-        real_uid: 0,
-        real_gid: 0,
         groups: [0].into(),
-        caps: u64::MAX,
-        real_caps: u64::MAX,
-        user_ns: None,
         umask: 0,
         txn,
+        ..Caller::with_ids(0, 0)
     }
 }
 

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use goanna_sys::cred;
 use goanna_vfs::{
     Caller, DirEntry, Errno, FileKind, FileSystem, FsError, Node, SetAttr, file_flags,
 };
@@ -53,7 +52,8 @@ impl Dirs {
             lower,
             cipher,
             root,
-            own: own_caller(),
+            // Transactions are the caller's.
+            own: Caller::own(),
             ivs: Mutex::default(),
             long_names: Mutex::default(),
             temporary: AtomicU64::new(0),
@@ -544,25 +544,5 @@ impl Dirs {
             let _ = exchange();
         }
         removed
-    }
-}
-
-/// This process, as it was started. Transactions are the caller's.
-pub(crate) fn own_caller() -> Caller {
-    let own = cred::own_ids();
-    let pid = std::process::id() as i32;
-    Caller {
-        tid: pid,
-        pid,
-        uid: own.uid,
-        gid: own.gid,
-        real_uid: own.uid,
-        real_gid: own.gid,
-        groups: own.groups.as_slice().into(),
-        caps: own.cap_eff,
-        real_caps: own.cap_eff,
-        user_ns: None,
-        umask: 0o022,
-        txn: None,
     }
 }

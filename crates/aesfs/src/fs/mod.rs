@@ -24,7 +24,6 @@ use crate::format::names::NameCipher;
 pub use check::{Checked, Finding, Problem};
 
 use dirs::Dirs;
-pub(crate) use dirs::own_caller;
 use files::Files;
 use state::{PAGE, decrypt_read, plain_size};
 

@@ -15,7 +15,7 @@ use goanna_aesfs::format::keys::MasterKey;
 use goanna_aesfs::format::names::NameKind;
 use goanna_aesfs::{AesFs, Damage, Finding, Secret, Volume};
 use goanna_passfs::PassFs;
-use goanna_sys::{cred, memfile};
+use goanna_sys::memfile;
 use goanna_vfs::{Caller, FileSystem, Node, OpenFile, Opened, Result, WritePosition};
 use tempfile::TempDir;
 
@@ -206,19 +206,5 @@ impl Mounted {
 }
 
 pub fn caller() -> Caller {
-    let own = cred::own_ids();
-    Caller {
-        tid: 0,
-        pid: 0,
-        uid: own.uid,
-        gid: own.gid,
-        real_uid: own.uid,
-        real_gid: own.gid,
-        groups: own.groups.as_slice().into(),
-        caps: own.cap_eff,
-        real_caps: own.cap_eff,
-        user_ns: None,
-        umask: 0o022,
-        txn: None,
-    }
+    Caller::own()
 }

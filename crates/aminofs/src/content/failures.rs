@@ -75,18 +75,8 @@ mod tests {
 
     fn caller() -> Caller {
         Caller {
-            tid: 1,
-            pid: 1,
-            uid: 0,
-            gid: 0,
-            real_uid: 0,
-            real_gid: 0,
             groups: Arc::from([0]),
-            caps: u64::MAX,
-            real_caps: u64::MAX,
-            user_ns: None,
-            umask: 0o022,
-            txn: None,
+            ..Caller::with_ids(0, 0)
         }
     }
 

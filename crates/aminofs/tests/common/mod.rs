@@ -18,18 +18,8 @@ use goanna_vfs::{
 
 pub fn caller() -> Caller {
     Caller {
-        tid: 1,
-        pid: 1,
-        uid: 1000,
-        gid: 1000,
-        real_uid: 1000,
-        real_gid: 1000,
         groups: Arc::from([1000]),
-        caps: 0,
-        real_caps: 0,
-        user_ns: None,
-        umask: 0o022,
-        txn: None,
+        ..Caller::with_ids(1000, 1000)
     }
 }
 

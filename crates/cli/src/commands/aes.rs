@@ -36,12 +36,11 @@ pub fn aes(args: &aes::Aes) -> Result<u8, Error> {
 
 /// Where a password comes from, by the options; without one the terminal, or standard input where that is no terminal, as for gocryptfs.
 fn source(file: Option<&Path>, command: Option<&std::ffi::OsString>) -> PasswordSource {
-    match (file, command) {
-        (Some(path), _) if path == Path::new("-") => PasswordSource::Stdin,
-        (Some(path), _) => PasswordSource::File(path.to_owned()),
-        (None, Some(command)) => PasswordSource::Command(command.as_bytes().to_vec()),
-        (None, None) if std::io::stdin().is_terminal() => PasswordSource::Terminal,
-        (None, None) => PasswordSource::Stdin,
+    match PasswordSource::named(file, command.map(|command| command.as_bytes())) {
+        Some(PasswordSource::File(path)) if path == Path::new("-") => PasswordSource::Stdin,
+        Some(named) => named,
+        None if std::io::stdin().is_terminal() => PasswordSource::Terminal,
+        None => PasswordSource::Stdin,
     }
 }
 

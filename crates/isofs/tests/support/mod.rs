@@ -253,20 +253,7 @@ pub fn content(iso: &Iso, path: &str) -> Result<Vec<u8>, Error> {
 
 /// A user without privileges.
 pub fn caller(uid: u32, gid: u32) -> Caller {
-    Caller {
-        tid: 1,
-        pid: 1,
-        uid,
-        gid,
-        real_uid: uid,
-        real_gid: gid,
-        groups: Arc::from([]),
-        caps: 0,
-        real_caps: 0,
-        user_ns: None,
-        umask: 0o022,
-        txn: None,
-    }
+    Caller::with_ids(uid, gid)
 }
 
 /// Fails unless `text` starts with `with`.

@@ -16,20 +16,10 @@ use goanna_sys::cred;
 use goanna_vfs::{Caller, FileSystem, Native, Node, Opened, Result, Stamp};
 
 pub fn me() -> Caller {
-    let own = cred::own_ids();
     Caller {
         tid: 4321,
         pid: 1234,
-        uid: own.uid,
-        gid: own.gid,
-        real_uid: own.uid,
-        real_gid: own.gid,
-        groups: Arc::from(own.groups.as_slice()),
-        caps: own.cap_eff,
-        real_caps: own.cap_eff,
-        user_ns: None,
-        umask: 0o022,
-        txn: None,
+        ..Caller::own()
     }
 }
 

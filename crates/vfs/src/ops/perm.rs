@@ -242,18 +242,11 @@ mod tests {
 
     fn caller(uid: u32, caps: u64) -> Caller {
         Caller {
-            tid: 1,
-            pid: 1,
-            uid,
-            gid: uid,
-            real_uid: uid,
-            real_gid: uid,
             groups: Arc::from([50, 60]),
             caps,
             real_caps: caps,
-            user_ns: None,
             umask: 0,
-            txn: None,
+            ..Caller::with_ids(uid, uid)
         }
     }
 
