@@ -274,6 +274,16 @@ impl State {
         Ok(())
     }
 
+    /// ESTALE once the inode is removed. The call found it by a name that was removed or given to another file since; a lookup finds
+    /// that file.
+    pub fn check_there(&self) -> Result<(), Errno> {
+        if self.gone {
+            Err(Errno::ESTALE)
+        } else {
+            Ok(())
+        }
+    }
+
     /// Whether entries may be made in this directory: ENOENT once it was removed.
     pub fn check_alive(&self) -> Result<(), Errno> {
         if self.home == Home::Orphan {

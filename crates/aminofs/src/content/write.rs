@@ -7,8 +7,7 @@ use std::sync::atomic::Ordering;
 use amino_schema::INLINE_MAX;
 use goanna_sys::memfile;
 use goanna_vfs::{
-    Caller, Errno, FileKind, FsError, Node, OpenFile, Opened, Result, WritePosition, caps,
-    file_flags,
+    Caller, Errno, FileKind, Node, OpenFile, Opened, Result, WritePosition, caps, file_flags,
 };
 use nix::unistd::Whence;
 
@@ -98,11 +97,7 @@ impl Volume {
 
 impl View<'_> {
     pub(crate) fn do_open(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Opened> {
-        let inode = self.inode_to_read(node).map_err(|errno| match errno {
-            // Made by this transaction, and removed after the name was looked up.
-            FsError::Errno(Errno::ESTALE) if self.in_transaction() => Errno::ENOENT.into(),
-            other => other,
-        })?;
+        let inode = self.inode_to_read(node)?;
         match inode.kind {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Errno::EISDIR.into()),
@@ -138,9 +133,7 @@ impl View<'_> {
         inode: &Arc<Inode>,
         state: &mut State,
     ) -> Result<()> {
-        if state.gone {
-            return Err(Errno::ENOENT.into());
-        }
+        state.check_there()?;
         self.resize(caller, inode, state, 0)
     }
 
@@ -149,9 +142,7 @@ impl View<'_> {
         let _names = self.names.read();
         let anchor = self.anchor_to_open(inode);
         let mut state = anchor.state.lock();
-        if state.gone {
-            return Err(Errno::ENOENT.into());
-        }
+        state.check_there()?;
         self.ensure_cache(&anchor, &mut state)?;
         Ok(state.open_content(flags)?)
     }
@@ -299,9 +290,7 @@ impl View<'_> {
                 self.change(|_| {
                     let inode = self.for_change(&inode)?;
                     let mut state = inode.state.lock();
-                    if state.gone {
-                        return Err(Errno::ENOENT.into());
-                    }
+                    state.check_there()?;
                     state.unless_flagged(file_flags::PROTECTED)?;
                     self.resize(caller, &inode, &mut state, size)
                 })

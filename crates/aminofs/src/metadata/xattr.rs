@@ -172,9 +172,7 @@ impl View<'_> {
         self.change_once(|guard| {
             let inode = &self.for_change(inode)?;
             let mut state = inode.state.lock();
-            if state.gone {
-                return Err(Errno::ENOENT.into());
-            }
+            state.check_there()?;
             let exists = state.meta.flags.contains(MetaFlags::HAS_XATTR)
                 && self.get(&key::xattr_key(inode.ino, name))?.is_some();
             let mut changes = Changes::new();
