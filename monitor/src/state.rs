@@ -1,5 +1,6 @@
 //! The state that all threads of a run share.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use goanna_sys::limits;
@@ -23,6 +24,7 @@ use crate::process::task::Tasks;
 use crate::ptracer::mailbox::Mailbox;
 use crate::ptracer::pause::Pause;
 use crate::ptracer::program::Programs;
+use crate::ptracer::undisturbed::Sleeps;
 use crate::run::config::{Config, Reporter, Stubs};
 use crate::shadow::Shadows;
 use crate::shadow::run_directory::RunDir;
@@ -67,6 +69,8 @@ pub struct Monitor {
     pub(crate) executor: Executor,
     /// The threads that end with the run.
     pub(crate) alive: Alive,
+    /// Since when threads sleep for which a signal may follow.
+    pub(crate) sleeps: Arc<Sleeps>,
     /// Closed when the run has ended.
     pub(crate) gate: Gate,
     /// How its processes end.
@@ -115,6 +119,7 @@ impl Monitor {
             waiting: WaitingCalls::default(),
             executor: Executor::default(),
             alive: Alive::default(),
+            sleeps: Arc::default(),
             gate: Gate::default(),
             ending: run_end::Ending::new(config.one_transaction),
             pause: Pause::default(),

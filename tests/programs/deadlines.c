@@ -1,4 +1,4 @@
-/* Waits with a timeout end at their deadline, though a child ends meanwhile and the kernel would drop its SIGCHLD. */
+/* Waits with a timeout end at their deadline, though a child ends meanwhile, or sends a signal, and the kernel would drop the signal. */
 #include "step.h"
 #include <sys/epoll.h>
 #include <sys/sem.h>
@@ -76,12 +76,15 @@ static const struct {
 	{"read", reads}, {"write", writes}, {"accept", accepts}, {"poll", polls},
 };
 
-enum { COUNT = sizeof waits / sizeof *waits };
+/* The end of a child sends the first one. SIGCONT stops a traced thread once more. */
+static const int sent[] = {SIGCHLD, SIGWINCH, SIGCONT};
+
+enum { COUNT = sizeof waits / sizeof *waits, SENT = sizeof sent / sizeof *sent };
 
 static void steps(void)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	struct { long result; int error; double took; } *outcomes;
+	struct { long result; int error; double took; } (*outcomes)[SENT];
 	char block[4096] = "";
 
 	outcomes = mmap(NULL, COUNT * sizeof *outcomes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -98,27 +101,37 @@ static void steps(void)
 	MUST(bind(listening, (struct sockaddr *)&address, sizeof address.sun_family));
 	MUST(listen(listening, 1));
 	MUST(setsockopt(listening, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
-	for (int i = 0; i < COUNT; i++) {
+	for (int i = 0; i < SENT * COUNT; i++) {
+		int wait = i / SENT, by = i % SENT;
+		pid_t waiting;
+
 		if (MUST(fork()))
 			continue;
+		waiting = getpid();
 		if (MUST(fork()) == 0) {
 			usleep(3000000);
+			if (sent[by] != SIGCHLD) {
+				MUST(kill(waiting, sent[by]));
+				usleep(4000000);
+			}
 			_exit(0);
 		}
 		double begun = now();
 		errno = 0;
-		outcomes[i].result = waits[i].wait();
-		outcomes[i].error = errno;
-		outcomes[i].took = now() - begun;
+		outcomes[wait][by].result = waits[wait].wait();
+		outcomes[wait][by].error = errno;
+		outcomes[wait][by].took = now() - begun;
 		_exit(0);
 	}
 	while (wait(NULL) > 0)
 		;
 	/* Seven seconds with a whole timeout again. */
-	for (int i = 0; i < COUNT; i++) {
-		say(__LINE__, waits[i].name, outcomes[i].result, outcomes[i].error);
-		if (outcomes[i].took < 3.9 || outcomes[i].took > 6)
-			note("%s took %.1f s", waits[i].name, outcomes[i].took);
+	for (int i = 0; i < SENT * COUNT; i++) {
+		int wait = i / SENT, by = i % SENT;
+
+		say(__LINE__, waits[wait].name, outcomes[wait][by].result, outcomes[wait][by].error);
+		if (outcomes[wait][by].took < 3.9 || outcomes[wait][by].took > 6)
+			note("%s took %.1f s after %s", waits[wait].name, outcomes[wait][by].took, strsignal(sent[by]));
 	}
 	semctl(sem, 0, IPC_RMID);
 }

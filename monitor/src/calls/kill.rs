@@ -1,5 +1,6 @@
-//! Calls by which processes of a run kill each other. The kernel performs them. They are recorded for the end of the run's
-//! transaction, which distinguishes them from kills by processes outside (`participants::run_end`).
+//! Calls by which processes of a run send each other signals. The kernel performs them. Before, the monitor notes since when the
+//! receiver sleeps, because a signal without effect interrupts that sleep (`ptracer::undisturbed`). A SIGKILL is recorded for the end of the
+//! run's transaction, which distinguishes it from kills by processes outside (`participants::run_end`).
 
 use std::fs;
 
@@ -9,12 +10,27 @@ use nix::unistd::{Pid, getpgid};
 
 use crate::call::{Answer, Call};
 
-/// kill(2) and its relatives, with SIGKILL.
+/// kill(2) and its relatives.
 pub fn send(call: &mut Call<'_>) -> Result<Answer> {
-    if call.monitor.participants.is_run() {
-        call.monitor.ending.condemn(targets(call));
+    let monitor = call.monitor;
+    if signal(call) == libc::SIGKILL {
+        if monitor.participants.is_run() {
+            monitor.ending.condemn(targets(call));
+        }
+    } else {
+        // The kernel wakes the first thread of a process, unless that one blocks the signal.
+        let of_run = |pid: &i32| monitor.alive.contains(*pid);
+        let targets = targets(call).into_iter().filter(of_run);
+        targets.for_each(|pid| monitor.sleeps.note(pid));
     }
     Ok(Answer::PassOn)
+}
+
+fn signal(call: &Call<'_>) -> i32 {
+    match i64::from(call.nr) {
+        libc::SYS_tgkill | libc::SYS_rt_tgsigqueueinfo => call.int(2),
+        _ => call.int(1),
+    }
 }
 
 /// prctl(2) with PR_SET_DUMPABLE, which has no effect where it would make the process unreadable for the monitor, or

@@ -2,7 +2,7 @@
 //!
 //! In the kernel a call ends before its caller does: after a wait for a killed child nothing changes any more.
 //! A notification's caller dies at once, while its call is still being answered here. So the supervisor, whose wait
-//! comes before the parent's, lets the call end before it reaps the caller.
+//! comes before the parent's, lets the call end before it reaps the caller. It does not wait for that itself (`ptracer/dying.rs`).
 //!
 //! The descriptor that a tracee gets is ours for a moment longer. Where it was opened for writing, the file may be
 //! executed next; so an exec waits until the threads that install descriptors have closed theirs, or it would fail with ETXTBSY.
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 /// A call that takes longer (a failing disk) no longer keeps the end of its caller from being known.
-const LIMIT: Duration = Duration::from_secs(10);
+pub const LIMIT: Duration = Duration::from_secs(10);
 
 /// See the module.
 #[derive(Debug, Default)]

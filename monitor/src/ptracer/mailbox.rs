@@ -55,6 +55,8 @@ pub enum Message {
     Watch(i32, Vec<u8>),
     /// To let the thread exit, whose core files are where they belong.
     CoreMoved(i32),
+    /// To look for threads that have ended, while others cannot be reaped yet.
+    Look,
 }
 
 /// See the module's documentation.

@@ -5,6 +5,7 @@
 //! value in the state that records why the thread waits.
 
 mod calls;
+mod dying;
 mod guard;
 pub mod inject;
 pub mod mailbox;
@@ -15,7 +16,7 @@ pub mod program;
 pub mod restart;
 pub mod rewrite;
 mod signals;
-mod undisturbed;
+pub mod undisturbed;
 
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,6 +37,7 @@ use crate::ptracer::mailbox::Message;
 use crate::ptracer::rewrite::{Registers, Rewriter, clone_flags};
 use crate::table::filter::shadow_files;
 use crate::{Monitor, Status};
+use dying::Dying;
 use observed::Observed;
 use parking::Parking;
 use undisturbed::Waits;
@@ -49,6 +51,7 @@ pub struct Supervisor {
     shadow_files: bool,
     rewriter: Rewriter,
     waits: Waits,
+    dying: Dying,
     parking: Parking,
     /// Threads at the stops of calls whose answers are being worked out, and the numbers of these answers.
     late: HashMap<i32, (u64, Stopped)>,
@@ -89,10 +92,11 @@ impl Supervisor {
     pub fn new(monitor: Arc<Monitor>, notified: bool) -> Self {
         Self {
             shadow_files: shadow_files(&monitor.mounts),
+            waits: Waits::new(Arc::clone(&monitor.sleeps)),
             monitor,
             notified,
             rewriter: Rewriter::default(),
-            waits: Waits::default(),
+            dying: Dying::default(),
             parking: Parking::default(),
             late: HashMap::new(),
             last_late: 0,
@@ -133,20 +137,7 @@ impl Supervisor {
         monitor.mailbox.open()?;
         let mut status = None;
         loop {
-            let (waits, known) = (&mut self.waits, &self.known);
-            let leaving = |tid, how| {
-                guard::leaving(&monitor, tid, || {
-                    leave(&monitor, tid, how);
-                    // Its parent gets SIGCHLD when it is reaped.
-                    if let Ok(status) = procfs::status(tid)
-                        && status.tgid == tid
-                        && known.contains(&status.ppid)
-                    {
-                        waits.note_sleep(status.ppid);
-                    }
-                });
-            };
-            match ptrace::wait_leaving(0, leaving) {
+            match self.next_event() {
                 Ok(Some(event)) => {
                     let tid = event.tid();
                     if let Some(end) = self.event(event)
@@ -188,6 +179,7 @@ impl Supervisor {
             Message::Interrupt(tid) => drop(ptrace::interrupt(tid)),
             Message::Watch(tid, path) => drop(self.watch(tid, path)),
             Message::CoreMoved(tid) => self.core_moved(tid),
+            Message::Look => self.dying.look(),
         }
     }
 
@@ -380,6 +372,7 @@ impl Supervisor {
             self.monitor.alive.add(tid);
             return Ok(());
         }
+        self.monitor.sleeps.stopped(tid);
         self.seen(&stopped);
         if self.injector.has(tid) {
             self.leave_parking(&stopped)?;
@@ -486,19 +479,6 @@ impl Drop for Supervisor {
 fn living_thread(pid: i32) -> Option<i32> {
     let threads = procfs::threads(pid).ok()?;
     threads.into_iter().find(|tid| !procfs::has_ended(*tid))
-}
-
-/// Thread `tid` is about to be reaped: nothing of it is in progress when its parent learns of its end.
-fn leave(monitor: &Arc<Monitor>, tid: i32, how: ptrace::Status) {
-    monitor.tasks.remove(tid);
-    monitor.waiting.abandon(tid);
-    monitor.in_flight.settle(tid);
-    if let Some(status) = end_of(how) {
-        monitor.ending.leave(tid, status);
-        monitor.alive.remove(tid);
-        monitor.participants.leaving(tid);
-        monitor.profiled.exited(monitor, tid, status);
-    }
 }
 
 /// How a task ended, if it did.

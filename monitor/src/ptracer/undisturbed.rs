@@ -9,11 +9,13 @@
 //!
 //! The kernel would give the restarted call its whole timeout again. So the supervisor ends it at the first one's deadline: it
 //! interrupts the thread then, and the call returns as at its timeout. When the first
-//! one began is known where the end of a child interrupts it: the child is reaped by us, and before that we look since when
-//! its parent sleeps. Otherwise the time counts from the first interruption. See docs/decisions/0037.
+//! one began is known ([`Sleeps`]) where the end of a child interrupts it, and where a process of the run sends the signal: before the
+//! supervisor reaps the child, or the monitor passes on kill(2), it looks since when the receiver sleeps. Otherwise the time counts from
+//! the first interruption. See docs/decisions/0037 and 0078.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use goanna_sys::interrupt::{ends_with_eintr, has_effect};
@@ -24,6 +26,7 @@ use nix::sys::socket::{
     AddressFamily, SockaddrLike, SockaddrStorage, getsockname, getsockopt, sockopt,
 };
 use nix::sys::time::TimeValLike;
+use parking_lot::Mutex;
 
 const EINTR: i64 = -(Errno::EINTR as i64);
 /// The kernel's internal result of a call that it restarts unless a signal handler runs (ERESTARTNOHAND).
@@ -54,11 +57,43 @@ struct Wait {
 /// A call, and the sleep in it that is about to be interrupted.
 type Noted = ((u32, [u64; 6]), Sleep);
 
+/// Sleeps that a signal may interrupt soon. The mutex is a leaf in the lock order.
+#[derive(Debug, Default)]
+pub struct Sleeps(Mutex<HashMap<i32, Noted>>);
+
+impl Sleeps {
+    /// A signal for thread `tid` may follow: notes since when it sleeps in a wait with a timeout.
+    pub fn note(&self, tid: i32) {
+        let Ok(Some(call)) = procfs::sleeping_call_with_args(tid) else {
+            return;
+        };
+        if ends_with_eintr(call.0)
+            && timeout(tid, call.0, call.1).is_some()
+            && let Ok(sleep) = sched::sleep(tid)
+        {
+            self.0.lock().insert(tid, (call, sleep));
+        }
+    }
+
+    /// Thread `tid` is at a stop that may precede the one for the delivery of the signal, as of SIGCONT. That is one more sleep.
+    pub fn stopped(&self, tid: i32) {
+        if let Some((_, sleep)) = self.0.lock().get_mut(&tid)
+            && sched::sleeps(tid) == Ok(sleep.number + 1)
+        {
+            sleep.number += 1;
+        }
+    }
+
+    fn take(&self, tid: i32) -> Option<Noted> {
+        self.0.lock().remove(&tid)
+    }
+}
+
 /// All waits that continue after an interruption.
 #[derive(Default)]
 pub struct Waits {
     by_tid: HashMap<i32, Wait>,
-    noted: HashMap<i32, Noted>,
+    sleeps: Arc<Sleeps>,
     last_number: u64,
 }
 
@@ -82,28 +117,24 @@ pub enum Instead {
 }
 
 impl Waits {
-    /// A signal for thread `tid` may follow: notes since when it sleeps in a wait with a timeout.
-    pub fn note_sleep(&mut self, tid: i32) {
-        if self.by_tid.contains_key(&tid) {
-            return;
+    /// For threads whose sleeps are noted in `sleeps`.
+    pub fn new(sleeps: Arc<Sleeps>) -> Self {
+        Self {
+            sleeps,
+            ..Self::default()
         }
-        let Ok(Some(call)) = procfs::sleeping_call_with_args(tid) else {
-            return;
-        };
-        if ends_with_eintr(call.0)
-            && timeout(tid, call.0, call.1).is_some()
-            && let Ok(sleep) = sched::sleep(tid)
-        {
-            self.noted.insert(tid, (call, sleep));
+    }
+
+    /// A signal for thread `tid` may follow: notes since when it sleeps in a wait with a timeout, if it does not do so again.
+    pub fn note_sleep(&mut self, tid: i32) {
+        if !self.by_tid.contains_key(&tid) {
+            self.sleeps.note(tid);
         }
     }
 
     /// When the call that `tid` was interrupted in began to wait, if that was noted and it has slept but once since.
     fn noted(&mut self, tid: i32, call: (u32, [u64; 6])) -> Option<Instant> {
-        let (_, sleep) = self
-            .noted
-            .remove(&tid)
-            .filter(|(noted, _)| *noted == call)?;
+        let (_, sleep) = self.sleeps.take(tid).filter(|(noted, _)| *noted == call)?;
         // The stop that it is in now is the next sleep.
         (sched::sleeps(tid) == Ok(sleep.number + 1)).then_some(sleep.began)
     }
@@ -136,7 +167,7 @@ impl Waits {
         let known = self.by_tid.remove(&tid);
         let is_ended = result == EINTR || result == ERESTARTNOHAND && known.is_some();
         if !is_ended || !ends_with_eintr(nr) {
-            self.noted.remove(&tid);
+            self.sleeps.take(tid);
             return None;
         }
         let began = self.noted(tid, (nr, args));
@@ -199,7 +230,7 @@ impl Waits {
     /// Thread `tid` is at the seccomp stop of a call: whether that is a restarted wait whose end the supervisor must see. Others
     /// are over.
     pub fn seccomp_stop(&mut self, tid: i32) -> bool {
-        self.noted.remove(&tid);
+        self.sleeps.take(tid);
         if self.is_inside(tid) {
             return true;
         }
@@ -216,7 +247,7 @@ impl Waits {
     /// The thread has ended, or does something else.
     pub fn forget(&mut self, tid: i32) {
         self.by_tid.remove(&tid);
-        self.noted.remove(&tid);
+        self.sleeps.take(tid);
     }
 }
 

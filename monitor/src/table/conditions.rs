@@ -86,6 +86,16 @@ pub const fn sigkill(arg: u8) -> Condition {
         holds: true,
     }
 }
+/// A call that sends the signal in argument `arg`: with 0 it only asks whether it could.
+pub const fn any_signal(arg: u8) -> Condition {
+    Condition {
+        arg,
+        high: false,
+        mask: u32::MAX,
+        value: 0,
+        holds: false,
+    }
+}
 /// clone(2) with CLONE_UNTRACED.
 pub const CLONE_UNTRACED: Condition = Condition {
     arg: 0,

@@ -4,7 +4,7 @@ use nix::errno::Errno;
 
 use super::{
     CLONE_UNTRACED, DEVICE_REQUEST, DUMPABLE_OR_PDEATHSIG, Entry, FAR, INSTALL_FILTER,
-    INSTALL_FILTER_BY_PRCTL, Rule, SET_LEASE, TO_ADDRESS, UNIX_SOCKETS, row, sigkill,
+    INSTALL_FILTER_BY_PRCTL, Rule, SET_LEASE, TO_ADDRESS, UNIX_SOCKETS, any_signal, row, sigkill,
 };
 use crate::calls::{
     attr, copy, dir, ioctl, kill, lease, link, map, open, process, read, size, socket, stat, sync,
@@ -76,7 +76,7 @@ pub static ROWS: &[Entry] = &[
     row(59, "execve", Rule::Trace, "stopped: programs and #! scripts in a mount, and interpreters there"),
     row(60, "exit", Rule::Allow, ""),
     row(61, "wait4", Rule::Allow, ""),
-    row(62, "kill", Rule::NotifyIf(sigkill(1), kill::send), "SIGKILL is passed on when the monitor has noted the target: a process that the run itself kills does not abort its transaction"),
+    row(62, "kill", Rule::NotifyIf(any_signal(1), kill::send), "signals are passed on when the monitor has noted since when the target sleeps in a call with a timeout, and, of SIGKILL, the target: a process that the run itself kills does not abort its transaction"),
     row(63, "uname", Rule::Allow, ""),
     row(64, "semget", Rule::Allow, ""),
     row(65, "semop", Rule::Allow, ""),
@@ -143,7 +143,7 @@ pub static ROWS: &[Entry] = &[
     row(126, "capset", Rule::Notify(process::credentials), "noted, then passed on: later checks see the new ids"),
     row(127, "rt_sigpending", Rule::Allow, ""),
     row(128, "rt_sigtimedwait", Rule::Allow, ""),
-    row(129, "rt_sigqueueinfo", Rule::NotifyIf(sigkill(1), kill::send), "SIGKILL: as kill"),
+    row(129, "rt_sigqueueinfo", Rule::NotifyIf(any_signal(1), kill::send), "as kill"),
     row(130, "rt_sigsuspend", Rule::Allow, ""),
     row(131, "sigaltstack", Rule::Allow, ""),
     row(132, "utime", Rule::Notify(attr::utime), ""),
@@ -351,7 +351,7 @@ pub static ROWS: &[Entry] = &[
     row(334, "rseq", Rule::Allow, ""),
     row(335, "uretprobe", Rule::Allow, ""),
     row(336, "uprobe", Rule::Allow, ""),
-    row(424, "pidfd_send_signal", Rule::NotifyIf(sigkill(1), kill::send), "SIGKILL: as kill"),
+    row(424, "pidfd_send_signal", Rule::NotifyIf(any_signal(1), kill::send), "as kill"),
     row(425, "io_uring_setup", Rule::Refuse(Errno::ENOSYS), "an in-kernel ring would bypass the monitor"),
     row(426, "io_uring_enter", Rule::Refuse(Errno::ENOSYS), "an in-kernel ring would bypass the monitor"),
     row(427, "io_uring_register", Rule::Refuse(Errno::ENOSYS), "an in-kernel ring would bypass the monitor"),

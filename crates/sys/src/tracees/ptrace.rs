@@ -268,7 +268,7 @@ impl Event {
 /// `None`. `ECHILD`: none is left. Interruptions by signals are not reported.
 pub fn wait(flags: i32) -> Result<Option<Event>, Errno> {
     loop {
-        let report = wait_leaving(flags, |_, _| {})?;
+        let report = wait_leaving(flags, |_, _| true)?;
         if report.is_some() || flags & libc::WNOHANG != 0 {
             return Ok(report);
         }
@@ -276,10 +276,11 @@ pub fn wait(flags: i32) -> Result<Option<Event>, Errno> {
 }
 
 /// As [`wait`], but `None` also when a signal ends the wait. `leaving` gets the end of a task, and how it ended, before
-/// the task is reaped: until it returns nobody learns of that end, not even the task's parent.
+/// the task is reaped: until then nobody learns of that end, not even the task's parent. Where it returns false the task is not
+/// reaped, and the result is `None`; [`reap`] must follow. Until then [`wait_stopped`] and [`ended`] report on other tasks.
 pub fn wait_leaving(
     flags: i32,
-    mut leaving: impl FnMut(i32, Status),
+    mut leaving: impl FnMut(i32, Status) -> bool,
 ) -> Result<Option<Event>, Errno> {
     let any = libc::WEXITED | libc::WSTOPPED;
     loop {
@@ -287,8 +288,10 @@ pub fn wait_leaving(
             return Ok(None);
         };
         let kind = if seen.is_end {
-            if let Some(status) = decode(seen.tid, seen.raw)? {
-                leaving(seen.tid, status);
+            if let Some(status) = decode(seen.tid, seen.raw)?
+                && !leaving(seen.tid, status)
+            {
+                return Ok(None);
             }
             libc::WEXITED
         } else {
@@ -304,16 +307,37 @@ pub fn wait_leaving(
     }
 }
 
+/// The next stop of any tracee of this thread; ends are not reported. `None` also when a signal ends the wait. `ECHILD`: all have ended.
+pub fn wait_stopped() -> Result<Option<Event>, Errno> {
+    decoded(wait_id(None, libc::WSTOPPED)?)
+}
+
+/// How tracee `tid` has ended, if it has and is not reaped.
+pub fn ended(tid: i32) -> Result<Option<Status>, Errno> {
+    let flags = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
+    match wait_id(Some(tid), flags)? {
+        Some(report) => decode(report.tid, report.raw),
+        None => Ok(None),
+    }
+}
+
+/// Reaps tracee `tid`, which has ended.
+pub fn reap(tid: i32) -> Result<Option<Event>, Errno> {
+    decoded(wait_id(Some(tid), libc::WEXITED | libc::WNOHANG)?)
+}
+
+fn decoded(report: Option<Report>) -> Result<Option<Event>, Errno> {
+    let Some(report) = report else {
+        return Ok(None);
+    };
+    let status = decode(report.tid, report.raw)?;
+    Ok(status.map(|status| Event::new(report.tid, status)))
+}
+
 /// The next report of any child or tracee of this thread, whose end is reaped. `None` also when a signal ends the wait. One call to the
 /// kernel, where [`wait`] needs two. `ECHILD`: none is left.
 pub fn wait_once() -> Result<Option<Event>, Errno> {
-    match wait_id(None, libc::WEXITED | libc::WSTOPPED)? {
-        Some(report) => {
-            let status = decode(report.tid, report.raw)?;
-            Ok(status.map(|status| Event::new(report.tid, status)))
-        }
-        None => Ok(None),
-    }
+    decoded(wait_id(None, libc::WEXITED | libc::WSTOPPED)?)
 }
 
 /// The next report of tracee `tid`, whose end is reaped. `None`: it is gone, or the event's message is lost because it was killed.

@@ -1,0 +1,166 @@
+//! Threads that have been killed in a call that the monitor still answers.
+//!
+//! The supervisor does not reap them until the call has ended ([`crate::intercept::in_flight`]), which may take long, for example on a
+//! file of a server that does not answer. Meanwhile it serves all other threads. The kernel would report the end of such a thread
+//! again and again, so the supervisor then waits for stops only, and looks for the ends of the other threads at intervals.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use goanna_sys::procfs;
+use goanna_sys::ptrace::{self, Event};
+use goanna_vfs::Errno;
+
+use super::mailbox::Message;
+use super::{Supervisor, end_of, guard};
+use crate::Monitor;
+use crate::intercept::in_flight::LIMIT;
+
+/// The first interval at which the supervisor looks for ends, and the longest.
+const INTERVALS: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(10));
+
+/// A thread that is not reaped.
+struct Unreaped {
+    tid: i32,
+    how: ptrace::Status,
+    /// When it is reaped at the latest.
+    until: Instant,
+}
+
+/// All threads that are not reaped, and when the supervisor looks for the ends of others.
+pub struct Dying {
+    threads: Vec<Unreaped>,
+    interval: Duration,
+    is_look_due: bool,
+}
+
+impl Default for Dying {
+    fn default() -> Self {
+        Self {
+            threads: Vec::new(),
+            interval: INTERVALS.0,
+            is_look_due: true,
+        }
+    }
+}
+
+impl Dying {
+    /// The supervisor looks for the ends of other threads next.
+    pub fn look(&mut self) {
+        self.is_look_due = true;
+    }
+
+    fn has(&self, tid: i32) -> bool {
+        self.threads.iter().any(|thread| thread.tid == tid)
+    }
+
+    /// Takes a thread out that can be reaped.
+    fn take(&mut self, monitor: &Monitor) -> Option<Unreaped> {
+        let now = Instant::now();
+        let can_go = |thread: &Unreaped| thread.until <= now || !monitor.in_flight.has(thread.tid);
+        let at = self.threads.iter().position(can_go)?;
+        let thread = self.threads.swap_remove(at);
+        if self.threads.is_empty() {
+            *self = Self::default();
+        }
+        Some(thread)
+    }
+}
+
+impl Supervisor {
+    /// The next stop or end of a tracee. `None` also when a signal ends the wait.
+    pub(super) fn next_event(&mut self) -> Result<Option<Event>, Errno> {
+        let monitor = Arc::clone(&self.monitor);
+        if let Some(thread) = self.dying.take(&monitor) {
+            self.leaving(thread.tid, thread.how);
+            return ptrace::reap(thread.tid);
+        }
+        let Some(first) = self.dying.threads.first() else {
+            return ptrace::wait_leaving(0, |tid, how| self.may_leave(tid, how));
+        };
+        let first = first.tid;
+        if std::mem::take(&mut self.dying.is_look_due) {
+            if let Some(tid) = self.find_end()? {
+                self.dying.is_look_due = true;
+                return ptrace::reap(tid);
+            }
+            if self.look_later().is_err() {
+                monitor.in_flight.settle(first);
+                return Ok(None);
+            }
+        }
+        match ptrace::wait_stopped() {
+            // Nothing else is left to do.
+            Err(Errno::ECHILD) => {
+                monitor.in_flight.settle(first);
+                Ok(None)
+            }
+            event => event,
+        }
+    }
+
+    /// A thread that has ended and may be reaped, beside those that are dying.
+    fn find_end(&mut self) -> Result<Option<i32>, Errno> {
+        let all = self.known.iter().chain(self.early.keys()).copied();
+        let others: Vec<i32> = all.filter(|tid| !self.dying.has(*tid)).collect();
+        for tid in others {
+            if let Some(how) = ptrace::ended(tid)?
+                && self.may_leave(tid, how)
+            {
+                return Ok(Some(tid));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has the supervisor get [`Message::Look`] after the interval.
+    fn look_later(&mut self) -> Result<(), Errno> {
+        let monitor = Arc::downgrade(&self.monitor);
+        let wake = Box::new(move || {
+            if let Some(monitor) = monitor.upgrade() {
+                monitor.mailbox.post(Message::Look);
+            }
+        });
+        let interval = self.dying.interval;
+        self.dying.interval = (interval * 2).min(INTERVALS.1);
+        let executor = &self.monitor.executor;
+        executor.at(Instant::now() + interval, wake).map(drop)
+    }
+
+    /// Thread `tid` has ended: whether it may be reaped now. If not, it is dying.
+    fn may_leave(&mut self, tid: i32, how: ptrace::Status) -> bool {
+        let monitor = Arc::clone(&self.monitor);
+        // Before the check: a call that finds its caller is in flight by then.
+        guard::leaving(&monitor, tid, || {
+            monitor.tasks.remove(tid);
+            monitor.waiting.abandon(tid);
+        });
+        if monitor.in_flight.has(tid) {
+            let until = Instant::now() + LIMIT;
+            self.dying.threads.push(Unreaped { tid, how, until });
+            return false;
+        }
+        self.leaving(tid, how);
+        true
+    }
+
+    /// Thread `tid` is about to be reaped: nothing of it is in progress when its parent learns of its end.
+    fn leaving(&mut self, tid: i32, how: ptrace::Status) {
+        let monitor = Arc::clone(&self.monitor);
+        guard::leaving(&monitor, tid, || {
+            if let Some(status) = end_of(how) {
+                monitor.ending.leave(tid, status);
+                monitor.alive.remove(tid);
+                monitor.participants.leaving(tid);
+                monitor.profiled.exited(&monitor, tid, status);
+            }
+            // Its parent gets SIGCHLD when it is reaped.
+            if let Ok(status) = procfs::status(tid)
+                && status.tgid == tid
+                && self.known.contains(&status.ppid)
+            {
+                self.waits.note_sleep(status.ppid);
+            }
+        });
+    }
+}
