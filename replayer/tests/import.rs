@@ -64,7 +64,7 @@ impl Imported {
         (imported, output)
     }
 
-    /// Replays what [`Imported::compile`] has made.
+    /// Replays the output of [`Imported::compile`].
     fn replay(&self) -> Output {
         Command::new(REPLAYER)
             .arg("run")

@@ -104,11 +104,12 @@ impl std::error::Error for MountError {}
 
 /// Mount IDs of a run's mounts begin here. The kernel gives its own the lowest free numbers.
 const FIRST_ID: u64 = 1 << 30;
-/// What a mount ID has to be added to, to be unique for ever. The kernel counts its own such numbers from 2^31.
+/// Added to a mount ID, gives its unique ID (`STATX_MNT_ID_UNIQUE`), which is never used again. The kernel's own unique IDs
+/// begin at 2^31.
 const UNIQUE: u64 = 1 << 62;
 /// Inode numbers of synthetic directories, which have the device number of the directory they are shown in, begin here.
 const SYNTHETIC_INODES: u64 = 1 << 62;
-/// The major number of device numbers that the switch makes; stores have the one before it. No real device has it.
+/// The major number of device numbers that the switch assigns; stores use the preceding number. No real device has it.
 const MAJOR: u32 = 0xa31;
 
 /// All mounts of one run. Built before the first process starts, never changed after.

@@ -1,7 +1,7 @@
 //! The lists of mounts in /proc (proc_pid_mountinfo(5), proc_pid_mounts(5)), with a run's mounts added.
 //!
 //! The lines have the kernel's form. A mount that shows a directory of the host is described as a bind mount of that directory, and any
-//! other one as a file system of its own.
+//! other mount as a separate file system.
 
 /// A list of mounts that a process has in /proc.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct ListedMount<'a> {
     pub target: &'a [u8],
     /// Type of the file system.
     pub kind: &'a str,
-    /// What was mounted.
+    /// The source of the mount, for example a device or a store.
     pub source: &'a [u8],
     /// The directory of the host that it shows under its own device number, if it does.
     pub host_path: Option<Vec<u8>>,
@@ -59,8 +59,8 @@ pub struct ListedMount<'a> {
     pub flags: u64,
 }
 
-/// The list `list` of a process with `mounts`, in the order in which they were mounted. `native` is what the kernel shows in that list, and `mountinfo`
-/// what it shows in the process's `mountinfo`.
+/// The list `list` of a process, with `mounts` added in the order in which they were mounted. `native` is the kernel's text of
+/// this list, and `mountinfo` the kernel's text of the process's `mountinfo`.
 pub fn with_mounts(
     list: MountList,
     native: &[u8],
@@ -90,7 +90,8 @@ pub fn with_mounts(
     out
 }
 
-/// What is mounted at the end of the list lies above what was mounted there before.
+/// The ID of the mount that `mount` is mounted on: the one with the longest mount point that contains it. Of several mounts with
+/// the same mount point, the last one hides the others.
 fn parent(above: &[(&[u8], u64)], mount: &ListedMount<'_>) -> u64 {
     let holds = above
         .iter()
@@ -107,7 +108,7 @@ fn innermost<'h, 'a>(hosts: &'h [HostMount<'a>], path: &[u8]) -> Option<&'h Host
     holds.max_by_key(|host| host.target.len())
 }
 
-/// What follows the directory `dir` in the path of something in it: empty, or beginning with a slash.
+/// The rest of `path` after the directory `dir`: empty, or beginning with a slash. `None` if `path` is not in `dir`.
 fn below<'p>(dir: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     if dir == b"/" {
         return Some(if path == b"/" { b"" } else { path });
@@ -116,7 +117,7 @@ fn below<'p>(dir: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     (rest.is_empty() || rest.first() == Some(&b'/')).then_some(rest)
 }
 
-/// A line of mountinfo; what is not unescaped is as the kernel shows it.
+/// A line of mountinfo. Fields are in the kernel's escaped form unless marked otherwise.
 struct HostMount<'a> {
     id: u64,
     device: &'a [u8],
@@ -262,9 +263,9 @@ fn own_options(flags: u64) -> String {
     set.map(|(_, name)| *name).collect()
 }
 
-/// What the kernel escapes in a path.
+/// The bytes that the kernel escapes in a path.
 const PATH: &[u8] = b" \t\n\\";
-/// What it escapes in names of devices and types.
+/// The bytes that the kernel escapes in names of devices and types.
 const WORD: &[u8] = b" \t\n\\#";
 
 /// `text` with the bytes of `special` in octal.

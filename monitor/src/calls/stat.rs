@@ -195,7 +195,7 @@ fn put_statfs(call: &Call<'_>, target: Target) -> Result<Answer> {
     Ok(Answer::DONE)
 }
 
-/// The place whose file system `place` is in: another one for a synthetic directory.
+/// A place in the file system that statfs(2) describes for `place`: for a synthetic directory, the one that contains it.
 fn file_system(call: &Call<'_>, place: Place) -> Result<Place> {
     if !place.mount.is_synthetic() {
         return Ok(place);

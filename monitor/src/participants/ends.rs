@@ -1,5 +1,5 @@
-//! How transactions end: by the call of a participant, without participants, or when a transaction that was begun for a program has
-//! nothing open inside it any more.
+//! The end of transactions: by a call of a participant, when no participants are left, or, for a transaction that was begun for a
+//! program, when nothing inside it is open any more.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -100,8 +100,8 @@ impl Participants {
         self.is_ending.store(true, SeqCst);
     }
 
-    /// Something inside the transaction has ended. Commits it if it waits for that and nothing else inside it is open; then what
-    /// waited for it. In a run that is being killed the part inside has not ended by itself, so the rest of the work is aborted, too.
+    /// Something inside the transaction has ended. Commits it if it waits for that and nothing else inside it is open; then those
+    /// that waited for it. In a run that is being killed the part inside has not ended by itself, so the rest of the work is aborted, too.
     pub(super) fn commit_deferred(&self, id: Option<TxnId>) {
         let Some(id) = id else { return };
         if !self.is_ending.load(SeqCst) {
@@ -111,7 +111,7 @@ impl Participants {
         }
     }
 
-    /// Commits the transaction if it waits for that and nothing inside it is open; then what waited for it.
+    /// Commits the transaction if it waits for that and nothing inside it is open; then those that waited for it.
     fn commit_free(&self, id: TxnId) {
         let (deferred, around) = {
             let registry = self.registry.lock();

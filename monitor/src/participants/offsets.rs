@@ -1,4 +1,4 @@
-//! The file offsets of a process's descriptors when a transaction begins; an abort sets them back.
+//! The file offsets of a process's descriptors when a transaction begins; an abort restores them.
 
 use std::os::fd::AsFd;
 

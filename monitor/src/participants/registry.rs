@@ -38,7 +38,7 @@ pub(super) struct Open {
     pub(super) held: Option<Held>,
 }
 
-/// What keeps a transaction open without participants.
+/// The name and the deadline of a transaction that stays open without participants.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) name: Arc<str>,
@@ -107,7 +107,7 @@ impl Registry {
             .collect()
     }
 
-    /// The transaction has ended, and those in it.
+    /// Removes a transaction that has ended, and those inside it. Returns the offsets to restore after an abort.
     pub(super) fn end(&mut self, id: TxnId, after: AfterAbort) -> Vec<Offset> {
         let parent = self.open.get(&id).and_then(|open| open.parent);
         let mut ended: Vec<_> = self

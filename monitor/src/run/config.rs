@@ -1,4 +1,4 @@
-//! What a run is: its mounts, its rules, and where its messages go.
+//! The configuration of a run: its mounts, its rules, and the receivers of its messages.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::participants::profile::Profile;
 /// How calls reach the monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Interception {
-    /// By notification where the kernel gives it, else by ptrace stops.
+    /// By notification where the kernel supports it, else by ptrace stops.
     #[default]
     Auto,
     /// By seccomp user notification.
@@ -59,7 +59,7 @@ pub struct Config {
     pub one_transaction: bool,
     /// Whether calls that concern no mount are answered in the process.
     pub stubs: Stubs,
-    /// Observers of the calls of the run's programs. The filter must stop these calls ([`Start::interest`]).
+    /// Observers of the calls of the run's programs. The filter must stop these calls ([`Start::interest`](crate::Start::interest)).
     pub observers: Vec<Arc<dyn Observer>>,
 }
 
@@ -82,10 +82,10 @@ impl Config {
 /// Whether calls that concern no mount are answered in the process, by stubs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Stubs {
-    /// They come to the monitor.
+    /// No: the monitor answers them.
     #[default]
     Unused,
-    /// Where that is possible.
+    /// Yes, where that is possible.
     Used,
     /// As `Used`, and they are counted.
     Counted,

@@ -1,4 +1,4 @@
-//! A run: follows a command from its gate to the end of its last process. `config.rs` says what a run is.
+//! A run: follows a command from its gate to the end of its last process. `config.rs` has its configuration.
 
 pub mod config;
 pub mod error;
@@ -104,18 +104,18 @@ impl Run {
         Ok(program)
     }
 
-    /// What ends the run early.
+    /// A handle that ends the run early.
     pub fn killer(&self) -> Killer {
         Killer(Arc::clone(&self.monitor))
     }
 
-    /// What performs operations for the run's tracees.
+    /// A handle that performs operations for the run's tracees.
     pub fn delegate(&self) -> Delegate {
         Delegate(Arc::clone(&self.monitor))
     }
 
-    /// Runs the command `argv` until it and all its children have ended. `signals` are from [`prepare`], called before the
-    /// back ends of the mounts started their threads.
+    /// Runs the command `argv` until it and all its children have ended. `signals` are from
+    /// [`prepare`](crate::prepare), called before the back ends of the mounts started their threads.
     ///
     /// The calling thread must have no other children.
     pub fn command(

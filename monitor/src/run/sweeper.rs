@@ -1,4 +1,4 @@
-//! The thread that looks, twice a second, for what has to be cleaned up or reported.
+//! The thread that cleans up and reports, twice a second.
 
 use std::io;
 use std::sync::Arc;

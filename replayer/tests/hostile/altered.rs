@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use crate::scene::{command, index, write};
 
 proptest! {
-    /// Whatever stands in a block with the right checksum: it is refused, or gives commands that stay in their bounds.
+    /// A block with a correct checksum and any content is refused, or gives commands within its bounds.
     #[test]
     fn any_block_gives_commands_within_bounds_or_an_error(
         payload in prop::collection::vec(any::<u8>(), 0..300),

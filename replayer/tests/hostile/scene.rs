@@ -85,7 +85,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// A root with links that lead out of it, and what they lead to.
+    /// A root with links that lead out of it, and the files outside that they lead to.
     pub fn new() -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let outside = scratch.path().join("outside");

@@ -19,7 +19,7 @@ fn commands_that_wait_for_each_other_are_refused() {
             .contains("waits for itself or a later command"),
         "{why}"
     );
-    // A lane that never comes so far, and one that does not exist.
+    // A lane that ends before that command, and one that does not exist.
     let lanes = [vec![waiting(9, 1, 8)], vec![command(2, Call::Begin)]];
     scene.run(index(&[""]), &lanes).unwrap();
     let why = scene

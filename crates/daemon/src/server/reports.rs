@@ -16,7 +16,7 @@ use crate::protocol::operation::Acknowledged;
 
 /// Longest time that a change waits for a client.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Most changes in one message.
+/// Maximum number of changes in one message.
 const CHANGES_MAX: usize = 10_000;
 
 /// Forwards the reports to one client, until it is dropped.
@@ -55,12 +55,12 @@ impl Reports {
         Ok(Self(forwarder))
     }
 
-    /// What the store reports to.
+    /// The subscriber to register with the store.
     pub fn subscriber(&self) -> Arc<dyn Subscriber> {
         Arc::clone(&self.0) as Arc<dyn Subscriber>
     }
 
-    /// Whether the client receives reports no more.
+    /// Whether the client no longer receives reports.
     pub fn is_lost(&self) -> bool {
         self.0.received.lock().is_lost
     }

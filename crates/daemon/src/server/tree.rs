@@ -36,7 +36,7 @@ use crate::protocol::operation::{
 const ENTRIES_MAX: usize = 1000;
 /// How much of a file is copied between two answers that report it, bytes.
 const REPORT_EVERY: u64 = 8 << 20;
-/// Most subscriptions of one client.
+/// Maximum number of subscriptions of one client.
 const SUBSCRIPTIONS_MAX: usize = 16;
 
 /// What the server keeps for one client.

@@ -1,6 +1,6 @@
 //! Opens of the lists of mounts in /proc: programs of the run see its mounts in them.
 //!
-//! The program gets the list as it is at the open, in a memfd. The kernel makes a list anew at each read, which only
+//! The program gets the list as it is at the open, in a memfd. The kernel makes a new list at each read, which only
 //! matters to a program that waits for changes of the host's mounts: it is never notified (docs/decisions/0085).
 
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ use crate::call::Call;
 use crate::errno::errno;
 use crate::process::task::{acting_as, credentials};
 
-/// Longest list that is read; a host with 100,000 mounts has a shorter one.
+/// Maximum length of a list in bytes. The list of a host with 100,000 mounts is shorter.
 const LIST_MAX: u64 = 64 << 20;
 
 /// A list of a process of the run.
@@ -30,7 +30,7 @@ pub struct ListOfMounts {
 }
 
 impl ListOfMounts {
-    /// The list at `at`, if it is one whose owner sees the run's mounts.
+    /// The list at `at`; `None` for other files, and for lists of processes outside of the run.
     pub fn at(call: &Call<'_>, at: &Pos) -> Option<Self> {
         let path = match at {
             Pos::Host(path) => path.clone(),
@@ -83,7 +83,7 @@ fn read(caller: &Caller, path: &[u8], flags: i32) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// What lists show of `mount`, as the monitor sees it; `None` for one whose back end fails.
+/// The entry of `mount` in lists, with the monitor's own credentials; `None` if its back end fails.
 fn listed<'m>(call: &Call<'m>, own: &Caller, mount: &'m Arc<Mount>) -> Option<ListedMount<'m>> {
     let (mounts, fs) = (&call.monitor.mounts, &mount.fs);
     let root = Place {

@@ -94,7 +94,7 @@ impl Copies {
     }
 }
 
-/// What was listed of `side`, and why it is not as it was then, if so.
+/// Compares the files of `side` with the checkpoint's list. Returns the first difference as an error to report.
 fn check_side(dir: &Path, side: Side, listed: &[FileSum]) -> Result<Option<Error>, Error> {
     let prefix = format!("{}/", side.name());
     let of_side = || listed.iter().filter(|file| file.name.starts_with(&prefix));
@@ -148,7 +148,8 @@ pub(super) fn adopt(dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The copy to use, beside one that rests and is as the checkpoint left it.
+/// The copy to open. It is replaced with the other copy if only that one matches the checkpoint's list; fails if neither
+/// does.
 pub(super) fn choose(dir: &Path, listed: &[FileSum]) -> Result<Side, Error> {
     let (a, b) = (
         check_side(dir, Side::A, listed)?,

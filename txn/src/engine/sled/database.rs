@@ -34,7 +34,7 @@ const WRITE_PAUSE: Duration = Duration::from_millis(500);
 const ABSENT: &[u8] = b"\0absent";
 /// sled's log, which it holds locked while it is open.
 pub(super) const DB: &str = "db";
-/// The file where sled says how its files are laid out, and the line there that has the size of a segment.
+/// The file in which sled records the layout of its files, and the key of its line with the size of a segment.
 const LAYOUT: &str = "conf";
 const SEGMENT_LINE: &str = "segment_size: ";
 
@@ -61,7 +61,7 @@ pub(super) fn owned(value: &sled::IVec) -> Bytes {
     Bytes::copy_from_slice(value)
 }
 
-/// The size of the segments of the copy in `dir`: that cannot be changed later.
+/// The size of the segments of the copy in `dir`, which cannot be changed later.
 fn segment_size(dir: &Path) -> usize {
     let layout = fs::read_to_string(dir.join(LAYOUT)).unwrap_or_default();
     let size = layout
@@ -71,7 +71,7 @@ fn segment_size(dir: &Path) -> usize {
 }
 
 pub(super) fn open_database(dir: &Path) -> Result<sled::Db, Error> {
-    // Its own periodic flush would be a second, pointless durability: the log has it all until a checkpoint.
+    // sled's periodic flush is not needed: the log has all changes until a checkpoint.
     let config = sled::Config::new()
         .path(dir)
         .segment_size(segment_size(dir))
@@ -96,7 +96,7 @@ pub(super) fn write(database: &sled::Db, recent: &Recent) -> Result<Result<(), E
         return Ok(Ok(()));
     };
     write_by(database, || {
-        // Not as sled's batch, which blocks all other operations: no reader sees a part of it, and no crash leaves one.
+        // sled's batches block all other operations, and are not needed: no reader sees a part of the change, and no crash leaves one.
         for (key, value) in recent.changes.iter() {
             match value {
                 Some(value) => database.insert(&key[..], &value[..])?,
@@ -108,7 +108,7 @@ pub(super) fn write(database: &sled::Db, recent: &Recent) -> Result<Result<(), E
 }
 
 /// Makes `put` change `database`, and returns when the changes are in its files. Fails without a change when there is no thread to
-/// do so; the inner result tells whether the change was made.
+/// do so; the inner result is that of the change.
 fn write_by(
     database: &sled::Db,
     put: impl FnOnce() -> sled::Result<()> + Send,
@@ -155,7 +155,7 @@ pub(super) fn grown(bytes: u64) -> u64 {
     bytes.saturating_mul(GROWTH).saturating_add(BEGUN_SEGMENTS)
 }
 
-/// Returns when no thread of sled has the files any more, and they are on disk.
+/// Returns when no thread of sled has the files open any more, and they are on disk.
 pub(super) fn close(dir: &Path, database: sled::Db) -> Result<(), Error> {
     if let Err(error) = write_by(&database, || Ok(()))? {
         abandon(dir, database)?;
@@ -168,11 +168,11 @@ pub(super) fn close(dir: &Path, database: sled::Db) -> Result<(), Error> {
     tree::sync_tree(dir).map_err(Error::io("sync", dir))
 }
 
-/// Closes a database that could not write, whose files are of no use any more.
+/// Closes a database that could not write, and whose files are therefore unusable.
 ///
 /// sled flushes when it is closed. It waits forever then if a file that it makes for a large node could not be written: the
 /// buffer of its log that refers to this file stays incomplete, and sled records no error. It records one when a write of its log fails, and
-/// from then on nothing in it waits. So the log is made read-only first, and sled to write there.
+/// from then on nothing in it waits. Therefore the log is made read-only first, and then sled is made to write to it.
 pub(super) fn abandon(dir: &Path, database: sled::Db) -> Result<(), Error> {
     let path = dir.join(DB);
     let log = File::open(&path).map_err(Error::io("open", &path))?;
@@ -195,7 +195,7 @@ pub(super) fn abandon(dir: &Path, database: sled::Db) -> Result<(), Error> {
     })
 }
 
-/// Has sled write to its log, where it cannot, until it has recorded the error.
+/// Makes sled try to write to its read-only log until it has recorded the error.
 fn fail(database: &sled::Db) -> Result<(), Error> {
     let mut pause = FAIL_PAUSE;
     for number in 0..FAIL_ATTEMPTS {
@@ -221,7 +221,7 @@ fn fail(database: &sled::Db) -> Result<(), Error> {
     Err(Error::NoSpace)
 }
 
-/// Returns when sled has closed its files. It does so when the calls have ended that its threads are in.
+/// Returns when sled has closed its files, which it does after its threads' current calls.
 fn wait_for_close(dir: &Path) -> Result<(), Error> {
     let path = dir.join(DB);
     let file = File::open(&path).map_err(Error::io("open", &path))?;

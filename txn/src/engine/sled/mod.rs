@@ -73,7 +73,7 @@ impl SledEngine {
         self.copies.opened()
     }
 
-    /// Keeps what `recent` will overwrite in `opened` for the snapshots that are left, if any are.
+    /// Keeps the values that `recent` will overwrite in `opened`, if a snapshot exists.
     fn keep_former(&self, recent: &Recent, opened: &Opened) -> Result<(), Error> {
         let mut last = self.former.lock();
         if Arc::strong_count(&last) == 1 {
@@ -101,8 +101,8 @@ impl SledEngine {
         grown(recent.saturating_add(pending))
     }
 
-    /// Allocates what a checkpoint needs behind the end of both copies, which does not change what is in them: sled must not
-    /// meet a full disk.
+    /// Allocates the space for a checkpoint beyond the end of both copies, which does not change their content: the disk must not
+    /// be full when sled writes.
     fn allocate(&self) -> Result<(), Error> {
         let growth = self.growth(0);
         let log = |side| self.copy(side).join(DB);
@@ -111,7 +111,7 @@ impl SledEngine {
         let allocated = Side::BOTH
             .into_iter()
             .try_for_each(|side| tree::allocate_behind(&log(side), end));
-        // The open copy, which sled may change, keeps what it has got for the next time.
+        // The open copy, which sled may change, keeps the allocated space for the next time.
         if allocated.is_err()
             && let Rest::One(side) = *self.copies.rest.lock()
         {
@@ -137,7 +137,7 @@ impl SledEngine {
         written
     }
 
-    /// Closes the open copy, which is of no use any more.
+    /// Closes the open copy, which is unusable.
     fn lose(&self) -> Result<(), Error> {
         match self.copies.opened.write().take() {
             Some(Opened { side, database, .. }) => abandon(&self.copy(side), database),
@@ -145,7 +145,7 @@ impl SledEngine {
         }
     }
 
-    /// Opens the copy beside the one of `rested`, which has everything recent, with everything that one has.
+    /// Brings the copy other than `rested` up to date, by copying `rested` or by writing `recent` to it, and opens it.
     fn catch_up(&self, rested: Side, recent: &Recent, by_copying: bool) -> Result<Opened, Error> {
         let side = rested.other();
         if by_copying {
@@ -159,7 +159,7 @@ impl SledEngine {
         Ok(opened)
     }
 
-    /// Whether the open copy has much that was deleted, and how many bytes were not.
+    /// Whether much of the open copy is deleted entries, and how many bytes of it are not.
     fn is_worth_rewriting(&self, available: u64) -> Result<Option<u64>, Error> {
         let opened = self.opened()?;
         let mut live = 0_u64;

@@ -30,13 +30,13 @@ impl Recent {
     }
 }
 
-/// What a checkpoint overwrote in the files, for the snapshots that are older than it. A chain, oldest first: each snapshot
-/// holds the link that was the last one when it was taken, so what no snapshot needs is freed.
+/// Former values of the entries that a checkpoint overwrote in the files, for older snapshots. A chain, oldest first: each
+/// snapshot holds the link that was the last one when it was taken, so values that no snapshot needs are freed.
 #[derive(Default)]
 pub(super) struct Former(pub(super) OnceLock<(Changes, Arc<Former>)>);
 
 impl Former {
-    /// What this link and those behind it have, oldest first.
+    /// The former values in this link and those after it, oldest first.
     fn chain(&self) -> impl Iterator<Item = &Changes> {
         let link = std::iter::successors(self.0.get(), |(_, next)| next.0.get());
         link.map(|(changes, _)| changes)
@@ -55,7 +55,8 @@ impl Drop for Former {
 
 pub(super) struct SledSnapshot {
     pub(super) recent: Arc<Recent>,
-    /// What checkpoints have overwritten since. To be looked at after the copy was read: it is there before the copy changes.
+    /// Former values that checkpoints have overwritten since. Must be read after the copy: a checkpoint records them before it
+    /// changes the copy.
     pub(super) former: Arc<Former>,
     pub(super) copies: Arc<Copies>,
 }
@@ -83,7 +84,7 @@ impl SledSnapshot {
         let complete_to = last.map(|(key, _)| key.clone());
         let to = complete_to.as_deref().map_or(to, Bound::Included);
         let former: Vec<_> = self.former.chain().collect();
-        // What comes later counts: the oldest of what was overwritten, and above it what was in memory.
+        // Later maps take precedence: the oldest former value over newer ones, and changes in memory over all of them.
         let above = former.into_iter().rev().chain([&self.recent.changes]);
         let changes: Changes = above
             .flat_map(|changes| changes.range(from, to))
