@@ -14,7 +14,7 @@ use crate::Monitor;
 pub use crate::answer::{Answer, Work};
 use crate::intercept::waiting;
 use crate::process::task::{Cwd, Task};
-use crate::shadow::Shadow;
+use crate::shadow::{Shadow, names_only};
 
 /// What a descriptor of the tracee refers to.
 pub enum Descriptor {
@@ -216,6 +216,20 @@ impl<'m> Call<'m> {
         let identity = self.task.identity(fd)?;
         let link = || format!("/proc/{}/fd/{fd}", self.task.tid);
         self.monitor.shadows.of_link(identity, link)
+    }
+
+    /// As [`Call::shadow`], for a call that Linux does not perform on an O_PATH descriptor (EBADF).
+    pub fn open_shadow(&self, fd: i32) -> Result<Option<Arc<Shadow>>> {
+        let shadow = self.shadow(fd)?;
+        let names_only = match shadow.as_deref() {
+            Some(Shadow::Reference { .. }) => true,
+            Some(Shadow::Dir { .. }) => names_only(&self.task.descriptor(fd)?)?,
+            _ => false,
+        };
+        if names_only {
+            return Err(Errno::EBADF.into());
+        }
+        Ok(shadow)
     }
 
     /// The working directory, and whether it is the host's.

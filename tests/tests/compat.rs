@@ -64,6 +64,7 @@ in_every_place! {
     open => |place| check(&place, "open", false);
     o_path => |place| check(&place, "opath", false);
     stat => |place| check(&place, "stat", false);
+    rules_of_paths => |place| check(&place, "pathrules", false);
     rw => |place| check(&place, "rw", false);
     dirs => |place| check(&place, "dirs", false);
     the_directory_above_a_mount => |place| check(&place, "above", false);

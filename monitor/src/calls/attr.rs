@@ -3,15 +3,13 @@
 use goanna_vfs::{Errno, Result, Stamp, TimeSet, ops};
 
 use crate::call::{Answer, Call, Target};
-use crate::shadow::Shadow;
 
 /// The object of a call on a descriptor; an O_PATH one is refused (EBADF).
 pub(super) fn by_descriptor(call: &Call<'_>, fd: i32) -> Result<Target> {
-    match call.shadow(fd)?.as_deref() {
-        None => Ok(Target::PassOn),
-        Some(Shadow::Reference { .. }) => Err(Errno::EBADF.into()),
-        Some(shadow) => Ok(Target::At(shadow.place().clone())),
-    }
+    Ok(match call.open_shadow(fd)? {
+        None => Target::PassOn,
+        Some(shadow) => Target::At(shadow.place().clone()),
+    })
 }
 
 fn set_mode(call: &Call<'_>, target: Target, mode: u32) -> Result<Answer> {

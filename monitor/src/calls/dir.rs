@@ -14,7 +14,7 @@ use nix::unistd::{Whence, lseek};
 use crate::abi::{DirentLayout, Dirents};
 use crate::call::{Answer, Call, Descriptor};
 use crate::inprocess::is_plain;
-use crate::shadow::Shadow;
+use crate::shadow::{Shadow, names_only};
 
 /// Positions of a shadow directory: 0 before `.`, 1 before `..`, 2 plus the back end's cookie, and from here
 /// on the mount points in it. The kernel keeps the position in the backing directory's open file description.
@@ -27,6 +27,9 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
     let Shadow::Dir { place, .. } = &*shadow else {
         return Err(Errno::ENOTDIR.into());
     };
+    if names_only(&ofd)? {
+        return Err(Errno::EBADF.into());
+    }
     let caller = call.caller()?;
     let start = lseek(ofd.as_fd(), 0, Whence::SeekCur)? as u64;
     // A negative count has room for nothing.

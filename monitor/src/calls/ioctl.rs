@@ -15,7 +15,7 @@ use super::read::Content;
 use super::size::allocate;
 use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
-use crate::shadow::Shadow;
+use crate::shadow::{Shadow, names_only};
 
 /// The bits of a request that say which driver it belongs to (`_IOC_TYPE`).
 pub const TYPE_BITS: u32 = 0xff00;
@@ -83,6 +83,7 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Answer> {
         Descriptor::Native => of_host(call),
         Descriptor::Shadow(shadow, ofd) => match &*shadow {
             Shadow::File { place, .. } => of_file(call, place, &ofd),
+            Shadow::Dir { .. } if names_only(&ofd)? => Err(Errno::EBADF.into()),
             Shadow::Dir { place, .. } => of_directory(call, place, &ofd),
             // A device answers for itself, but its inode is ours.
             Shadow::Special { place, .. } if call.uint(1) == FS_IOC_SETFLAGS => {

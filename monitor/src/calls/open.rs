@@ -18,6 +18,7 @@ use super::lease;
 use crate::call::{Answer, Call, Resolved, Work};
 use crate::process::task::acting_as;
 use crate::ptracer::pause::Delivery;
+use crate::table::filter::shadow_files;
 use mount_lists::ListOfMounts;
 
 /// The arguments of an open, whichever call brought them.
@@ -328,7 +329,7 @@ impl Request {
                 if self.flags & libc::O_DIRECT != 0 {
                     return Err(Errno::EINVAL.into());
                 }
-                let fd = directory(call, caller, place, self.flags & libc::O_NOATIME)?;
+                let fd = directory(call, caller, place, self.flags)?;
                 Ok(Answer::Install {
                     fd,
                     cloexec: self.cloexec(),
@@ -382,11 +383,12 @@ impl Request {
 
     fn reference(&self, call: &Call<'_>, place: &Place) -> Result<Answer> {
         let fd = if place.node.is_dir() {
-            directory(call, &*call.caller()?, place, 0)?
+            directory(call, &*call.caller()?, place, self.flags)?
         } else if self.flags & libc::O_DIRECTORY != 0 {
             return Err(Errno::ENOTDIR.into());
         } else {
-            call.monitor.shadows.reference(place)?
+            let sees_writes = shadow_files(&call.monitor.mounts);
+            call.monitor.shadows.reference(place, sees_writes)?
         };
         Ok(Answer::Install {
             fd,
@@ -453,14 +455,20 @@ fn may_get_descriptor(call: &Call<'_>) -> Result<()> {
 }
 
 /// A directory's backing directory; of the host's own tree the directory itself, from which walks continue by its path.
-fn directory(call: &Call<'_>, caller: &Caller, place: &Place, more: i32) -> Result<OwnedFd> {
+fn directory(call: &Call<'_>, caller: &Caller, place: &Place, flags: i32) -> Result<OwnedFd> {
     match place.mount.fs.host_path(&place.node) {
         Some(path) if place.mount.is_host() => open_as(
             caller,
             &path,
-            OFlag::from_bits_retain(more) | OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+            OFlag::from_bits_retain(flags & libc::O_NOATIME)
+                | OFlag::O_RDONLY
+                | OFlag::O_DIRECTORY
+                | OFlag::O_CLOEXEC,
         ),
-        _ => call.monitor.shadows.open_directory(place),
+        _ => {
+            let names_only = flags & libc::O_PATH != 0;
+            call.monitor.shadows.open_directory(place, names_only)
+        }
     }
 }
 

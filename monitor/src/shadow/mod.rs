@@ -137,6 +137,17 @@ pub struct Shadows {
     removals: AtomicU64,
 }
 
+/// A flag that has no effect on a directory and that no program can change: it marks descriptors of backing directories that stand for
+/// `O_PATH` ones.
+const NAMES_ONLY: OFlag = OFlag::O_DSYNC;
+
+/// Whether this description of a backing directory stands for an `O_PATH` one.
+pub fn names_only(directory: &OwnedFd) -> Result<bool, Errno> {
+    use nix::fcntl::{FcntlArg, fcntl};
+    let flags = fcntl(directory.as_fd(), FcntlArg::F_GETFL)?;
+    Ok(OFlag::from_bits_retain(flags).contains(NAMES_ONLY))
+}
+
 /// Backing directories below this number are never looked for in /proc.
 const DIRS_BEFORE_SWEEP: usize = 1024;
 /// Number of sweeps after the removal of a directory that check whether its backing directory is still held: the first few, since
@@ -276,13 +287,17 @@ impl Shadows {
         Ok(())
     }
 
-    /// A fresh descriptor standing for an `O_PATH` one of `place`.
-    pub fn reference(&self, place: &Place) -> Result<OwnedFd> {
+    /// A fresh descriptor standing for an `O_PATH` one of `place`. Where calls that write come to the monitor (`sees_writes`), it is
+    /// open for writing to a file that cannot be written: the kernel answers EBADF to calls that would read.
+    pub fn reference(&self, place: &Place, sees_writes: bool) -> Result<OwnedFd> {
         let place = place.clone();
-        self.open_registered(memfile::create(c"path")?, |handle| Shadow::Reference {
-            place,
-            handle,
-        })
+        let made = memfile::sealed(c"path", |_| Ok::<_, Errno>(()))?;
+        let access = if sees_writes {
+            libc::O_WRONLY
+        } else {
+            libc::O_RDONLY
+        };
+        self.open_registered(made, access, |handle| Shadow::Reference { place, handle })
     }
 
     /// A fresh descriptor for reading `content` instead of the host's file at `place`.
@@ -291,18 +306,22 @@ impl Shadows {
             let file = fs::File::from(file.try_clone_to_owned().map_err(errno)?);
             file.write_all_at(content, 0).map_err(errno)
         })?;
-        self.open_registered(made, |handle| Shadow::Snapshot { place, handle })
+        self.open_registered(made, libc::O_RDONLY, |handle| Shadow::Snapshot {
+            place,
+            handle,
+        })
     }
 
-    /// Registers the memfd `made`, and opens it for a tracee.
+    /// Registers the memfd `made`, and opens it for a tracee with the access mode `access`.
     fn open_registered(
         &self,
         made: OwnedFd,
+        access: i32,
         shadow: impl FnOnce(Arc<ObjectHandle>) -> Shadow,
     ) -> Result<OwnedFd> {
-        let open = || memfile::reopen(made.as_fd(), libc::O_RDONLY);
-        let handle = Arc::new(ObjectHandle::new(open()?)?);
-        let (identity, fd) = (handle.identity(), open()?);
+        let open = |access| memfile::reopen(made.as_fd(), access);
+        let handle = Arc::new(ObjectHandle::new(open(libc::O_RDONLY)?)?);
+        let (identity, fd) = (handle.identity(), open(access)?);
         let shadow = Arc::new(shadow(handle));
         self.table.write().by_identity.insert(identity, shadow);
         Ok(fd)
@@ -325,10 +344,15 @@ impl Shadows {
         self.directory(place)
     }
 
-    /// A descriptor of a virtual directory's backing directory.
-    pub fn open_directory(&self, place: &Place) -> Result<OwnedFd> {
+    /// A descriptor of a virtual directory's backing directory; `names_only`: it stands for an `O_PATH` one.
+    pub fn open_directory(&self, place: &Place, names_only: bool) -> Result<OwnedFd> {
         let path = self.directory(place)?;
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let mark = if names_only {
+            NAMES_ONLY
+        } else {
+            OFlag::empty()
+        };
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | mark;
         Ok(nix::fcntl::open(&*path, flags, Mode::empty())?)
     }
 

@@ -19,8 +19,10 @@ pub fn set(call: &mut Call<'_>) -> Result<Answer> {
         call.monitor.installs.settle_all();
         return Ok(Answer::PassOn);
     };
-    let Shadow::File { place, .. } = &*shadow else {
-        return Ok(Answer::PassOn);
+    let place = match &*shadow {
+        Shadow::File { place, .. } => place,
+        Shadow::Reference { .. } => return Err(Errno::EBADF.into()),
+        _ => return Ok(Answer::PassOn),
     };
     if !matches!(call.int(2), libc::F_RDLCK | libc::F_WRLCK) {
         return Ok(Answer::PassOn);

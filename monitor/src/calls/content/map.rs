@@ -25,6 +25,9 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Answer> {
         return Ok(Answer::PassOn);
     };
     let shared = call.int(3) & libc::MAP_SHARED != 0;
+    if shared && matches!(&*shadow, Shadow::Reference { .. }) {
+        return Err(Errno::EBADF.into());
+    }
     if is_inside(call, shadow.place())? {
         return map_inside(call, &shadow, &ofd, shared);
     }

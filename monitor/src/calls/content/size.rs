@@ -6,6 +6,7 @@ use super::lease;
 use super::outgrow::after_growth;
 use super::output::{Output, within_limit};
 use crate::call::{Answer, Call, Descriptor, Target};
+use crate::shadow::Shadow;
 
 /// The limit bounds growth only: a file that is too large already may stay so.
 fn may_become(call: &Call<'_>, place: &Place, size: u64) -> Result<()> {
@@ -47,14 +48,17 @@ pub fn truncate(call: &mut Call<'_>) -> Result<Answer> {
 }
 
 /// ftruncate(2): the descriptor's access mode decides, not the file's permissions. EINVAL, as in Linux, for a descriptor
-/// that is not open for writing.
+/// that is not open for writing, but EBADF for an O_PATH one.
 pub fn ftruncate(call: &mut Call<'_>) -> Result<Answer> {
     let size = u64::try_from(call.arg(1) as i64).map_err(|_| Errno::EINVAL)?;
     let output = match Output::of(call, call.int(0)) {
         Ok(Some(output)) => output,
         Ok(None) => return Ok(Answer::PassOn),
-        Err(FsError::Errno(Errno::EBADF)) if call.descriptor(call.int(0)).is_ok() => {
-            return Err(Errno::EINVAL.into());
+        Err(FsError::Errno(Errno::EBADF)) => {
+            return Err(match call.shadow(call.int(0))?.as_deref() {
+                Some(Shadow::Reference { .. }) => Errno::EBADF.into(),
+                _ => Errno::EINVAL.into(),
+            });
         }
         Err(errno) => return Err(errno),
     };

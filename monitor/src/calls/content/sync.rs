@@ -28,7 +28,7 @@ pub fn with_commit(call: &Call<'_>, place: &Place) -> Result<bool> {
 }
 
 fn sync_inode(call: &Call<'_>) -> Result<Answer> {
-    let Some(shadow) = call.shadow(call.int(0))? else {
+    let Some(shadow) = call.open_shadow(call.int(0))? else {
         return Ok(Answer::PassOn);
     };
     match &*shadow {
