@@ -14,7 +14,7 @@ use goanna_vfs::{Errno, Native, Opened};
 use crate::Result;
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::stat::{Mode, fstat};
+use nix::sys::stat::{Mode, fchmod, fstat};
 use nix::unistd::{Whence, lseek};
 
 /// Bytes copied at once.
@@ -42,7 +42,7 @@ impl CacheObject {
     pub fn create(size: u64, large_dir: Option<&Path>) -> Result<(Self, OwnedFd)> {
         let first = match large_dir {
             // Without seals: a program could forbid the cache to write.
-            None => memfile::create(c"amino")?,
+            None => marked(memfile::create(c"amino")?),
             Some(dir) => nameless_file(dir, 0o700)?,
         };
         if size > 0 {
@@ -205,6 +205,16 @@ pub fn write_all_at(fd: impl AsFd, offset: u64, data: &[u8]) -> Result<()> {
 fn nameless_file(dir: &Path, mode: libc::mode_t) -> Result<OwnedFd> {
     let flags = OFlag::O_TMPFILE | OFlag::O_RDWR | OFlag::O_CLOEXEC;
     nix::fcntl::open(dir, flags, Mode::from_bits_truncate(mode))
+}
+
+/// Sets the bit by which a stub in a program tells a cache object from a memfd of the program's own (docs/decisions/0079).
+/// Without it, where memfds may not be executable, the stub leaves calls to the monitor.
+fn marked(file: OwnedFd) -> OwnedFd {
+    let _ = fchmod(
+        &file,
+        Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO | Mode::S_ISVTX,
+    );
+    file
 }
 
 /// As [`memfile::create`], but one that can be sealed.

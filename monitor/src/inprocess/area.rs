@@ -19,6 +19,8 @@ pub struct Constants {
     pub calls_before: u32,
     /// [`hash`] of each name that leads from the host into a mount, or into /proc.
     pub names: Vec<u64>,
+    /// The inode of the only host directory that mount points are in, where no other directory can take its place; else 0.
+    pub list_inode: u64,
 }
 
 /// What the stub computes of a component of a path. Other names with the same hash only cost time.
@@ -41,6 +43,7 @@ pub fn common(constants: &Constants, counter: u64, flags: u8) -> Vec<u8> {
     put(layout.key, &[constants.key]);
     put(layout.devices, &constants.devices);
     put(layout.names, &constants.names);
+    put(layout.list_inode, &[constants.list_inode]);
     put(layout.counter, &[counter]);
     put(layout.flags, &[flags.into()]);
     code

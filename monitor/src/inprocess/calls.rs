@@ -9,6 +9,7 @@ const KINDS: &[(i64, u32)] = &[
     (libc::SYS_stat, 0),
     (libc::SYS_fstat, kind::STAT_RSI),
     (libc::SYS_lstat, kind::NO_FOLLOW),
+    (libc::SYS_ioctl, kind::REQUEST),
     (libc::SYS_pwrite64, kind::DESCRIPTOR),
     (libc::SYS_writev, kind::DESCRIPTOR),
     (libc::SYS_access, 0),
@@ -29,6 +30,7 @@ const KINDS: &[(i64, u32)] = &[
     (libc::SYS_llistxattr, kind::NO_FOLLOW),
     (libc::SYS_flistxattr, kind::DESCRIPTOR),
     (libc::SYS_fremovexattr, kind::DESCRIPTOR),
+    (libc::SYS_getdents64, kind::LIST),
     (libc::SYS_openat, kind::IN_RSI | kind::OPEN),
     (
         libc::SYS_newfstatat,
@@ -39,6 +41,7 @@ const KINDS: &[(i64, u32)] = &[
     (libc::SYS_utimensat, kind::DESCRIPTOR | kind::NO_PATH),
     (libc::SYS_fallocate, kind::DESCRIPTOR),
     (libc::SYS_pwritev, kind::DESCRIPTOR),
+    (libc::SYS_copy_file_range, kind::COPY),
     (libc::SYS_statx, kind::IN_RSI | kind::FLAGS_RDX),
     (libc::SYS_faccessat2, kind::IN_RSI | kind::FLAGS_R10),
 ];
@@ -51,9 +54,10 @@ pub fn kind_of(nr: u32) -> Option<u32> {
     KINDS.get(found).map(|(_, kind)| *kind)
 }
 
-/// Whether stubs make call `nr` natively: those they answer, and openat2(2), by which they look for symbolic links.
+/// Whether stubs make call `nr` natively: those they answer, and openat2(2), by which they look for symbolic links. They never make
+/// copy_file_range(2), whose sixth argument is in the cookie's register.
 pub fn admits_cookie(nr: u32) -> bool {
-    i64::from(nr) == libc::SYS_openat2 || kind_of(nr).is_some()
+    i64::from(nr) == libc::SYS_openat2 || kind_of(nr).is_some_and(|kind| kind != kind::COPY)
 }
 
 #[cfg(test)]

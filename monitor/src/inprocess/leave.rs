@@ -173,9 +173,9 @@ fn leave_site(
 
 /// Whether the stub keeps this result of the call itself. One that it does not keep has had no effect.
 fn keeps(site: &Site, result: i64) -> bool {
-    use stub::kind::{CWD, DESCRIPTOR, OPEN};
+    use stub::kind::{CWD, DESCRIPTOR, LIST, OPEN, REQUEST};
     let is_any = |errnos: &[i32]| errnos.iter().any(|errno| result == -i64::from(*errno));
-    if site.kind & (DESCRIPTOR | CWD) != 0 {
+    if site.kind & (DESCRIPTOR | CWD | REQUEST | LIST) != 0 {
         return true;
     }
     if site.kind & OPEN != 0 {

@@ -365,7 +365,17 @@ fn constants(mounts: &Mounts, run_dir: &Path, counts: bool) -> Result<Constants,
         counts,
         calls_before: calls_before(),
         names,
+        list_inode: list_inode(mounts)?,
     })
+}
+
+/// The inode of the root directory, where all mount points on the host are in it: its path never leads elsewhere. Else 0.
+fn list_inode(mounts: &Mounts) -> Result<u64, Errno> {
+    if mounts.on_host().any(|(dir, ..)| !dir.is_empty()) {
+        return Ok(0);
+    }
+    let root = std::fs::metadata("/").map_err(crate::errno::errno)?;
+    Ok(root.ino())
 }
 
 /// See [`CALLS_BEFORE`]. The tests of a debug build choose another number, for most of their programs make few calls.

@@ -107,6 +107,8 @@ pub fn shadow_files(mounts: &Mounts) -> bool {
 /// The verdict on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Verdict {
+    /// The key of a cookie that lets the call pass: the sixth argument is then the instruction pointer XOR this.
+    key: Option<u64>,
     /// Where it depends on arguments.
     test: Test,
     /// In all other cases.
@@ -131,16 +133,12 @@ enum Test {
         any: &'static AnyOf,
         then: u32,
     },
-    /// `then` unless the sixth argument is the instruction pointer XOR `key`.
-    UnlessCookie {
-        key: u64,
-        then: u32,
-    },
 }
 
 impl Verdict {
     const fn always(value: u32) -> Self {
         Self {
+            key: None,
             test: Test::None,
             otherwise: value,
         }
@@ -148,6 +146,7 @@ impl Verdict {
 
     const fn tested(test: Test) -> Self {
         Self {
+            key: None,
             test,
             otherwise: RET_ALLOW,
         }
@@ -163,13 +162,14 @@ impl Verdict {
 
     fn of(entry: &'static Entry, purpose: Purpose) -> Self {
         let verdict = Self::of_rule(&entry.rule, purpose);
-        let is_notified = verdict == Self::always(RET_NOTIFY);
-        match purpose.key {
-            Some(key) if is_notified && admits_cookie(entry.nr) => {
-                let then = RET_NOTIFY;
-                Self::tested(Test::UnlessCookie { key, then })
-            }
-            _ => verdict,
+        let then = match verdict.test {
+            Test::Unless { then, .. } => then,
+            _ => verdict.otherwise,
+        };
+        let admits = then == RET_NOTIFY && admits_cookie(entry.nr);
+        Self {
+            key: purpose.key.filter(|_| admits),
+            ..verdict
         }
     }
 
@@ -236,6 +236,7 @@ impl Verdict {
 
     /// The same, but stopped in every case.
     fn observed(mut self) -> Self {
+        self.key = None;
         let stopped = |value: u32| match value {
             RET_ALLOW => RET_TRACE | OBSERVED,
             RET_NOTIFY => RET_TRACE,
@@ -245,9 +246,7 @@ impl Verdict {
         self.otherwise = stopped(self.otherwise);
         match &mut self.test {
             Test::None => {}
-            Test::If { then, .. } | Test::Unless { then, .. } | Test::UnlessCookie { then, .. } => {
-                *then = stopped(*then);
-            }
+            Test::If { then, .. } | Test::Unless { then, .. } => *then = stopped(*then),
             Test::Either { then, second, .. } => {
                 *then = stopped(*then);
                 *second = stopped(*second);
@@ -264,8 +263,6 @@ impl Verdict {
             Test::If { all, then } | Test::Either { all, then, .. } if hold(all) => then,
             Test::Either { others, second, .. } if hold(others) => second,
             Test::Unless { any, then } if !any.is_met(args) => then,
-            // The instruction pointer is none of the arguments.
-            Test::UnlessCookie { then, .. } => then,
             _ => self.otherwise,
         }
     }
@@ -371,8 +368,27 @@ fn return_if(all: &[Condition], then: u32) -> Vec<Insn> {
     program
 }
 
+/// Lets a call with the cookie of `key` pass, and otherwise continues after it.
+fn pass_with_cookie(key: u64) -> Vec<Insn> {
+    let sixth = OFFSET_ARGS + 8 * 5;
+    let half = |half: u32, no_match: u8| {
+        [
+            insn(LD_W_ABS, 0, 0, OFFSET_IP + 4 * half),
+            insn(XOR, 0, 0, (key >> (32 * half)) as u32),
+            insn(TAX, 0, 0, 0),
+            insn(LD_W_ABS, 0, 0, sixth + 4 * half),
+            insn(JEQ_X, 0, no_match, 0),
+        ]
+    };
+    let mut program = Vec::from(half(0, 6));
+    program.extend(half(1, 1));
+    program.push(insn(RET, 0, 0, RET_ALLOW));
+    program
+}
+
 fn leaf(verdict: Verdict) -> Vec<Insn> {
-    let mut program = match verdict.test {
+    let mut program = verdict.key.map_or_else(Vec::new, pass_with_cookie);
+    program.extend(match verdict.test {
         Test::None => Vec::new(),
         Test::If { all, then } => return_if(all, then),
         Test::Either {
@@ -396,23 +412,7 @@ fn leaf(verdict: Verdict) -> Vec<Insn> {
             program.push(insn(RET, 0, 0, then));
             program
         }
-        Test::UnlessCookie { key, then } => {
-            let sixth = OFFSET_ARGS + 8 * 5;
-            let half = |half: u32, no_match: u8| {
-                [
-                    insn(LD_W_ABS, 0, 0, OFFSET_IP + 4 * half),
-                    insn(XOR, 0, 0, (key >> (32 * half)) as u32),
-                    insn(TAX, 0, 0, 0),
-                    insn(LD_W_ABS, 0, 0, sixth + 4 * half),
-                    insn(JEQ_X, 0, no_match, 0),
-                ]
-            };
-            let mut program = Vec::from(half(0, 6));
-            program.extend(half(1, 1));
-            program.extend([insn(JA, 0, 0, 1), insn(RET, 0, 0, then)]);
-            program
-        }
-    };
+    });
     program.push(insn(RET, 0, 0, verdict.otherwise));
     program
 }

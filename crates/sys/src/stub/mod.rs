@@ -22,6 +22,7 @@ unsafe extern "C" {
     static goanna_stub_key: u8;
     static goanna_stub_devices: u8;
     static goanna_stub_names: u8;
+    static goanna_stub_list_inode: u8;
     static goanna_stub_counter: u8;
     static goanna_stub_flags: u8;
     static goanna_stub_end: u8;
@@ -57,6 +58,12 @@ pub mod kind {
     pub const STAT_RSI: u32 = 1024;
     /// As [`DESCRIPTOR`] if the second argument is NULL.
     pub const NO_PATH: u32 = 2048;
+    /// ioctl(2).
+    pub const REQUEST: u32 = 4096;
+    /// copy_file_range(2).
+    pub const COPY: u32 = 8192;
+    /// getdents64(2).
+    pub const LIST: u32 = 16384;
 }
 
 /// Bits of the data at [`Layout::flags`].
@@ -92,6 +99,8 @@ pub struct Layout {
     pub devices: usize,
     /// [`NAMES_MAX`] hashes of names, and a zero.
     pub names: usize,
+    /// The inode of the only host directories whose lists show mount points, or zero where that is not known.
+    pub list_inode: usize,
     /// The address of the counter, or zero.
     pub counter: usize,
     /// [`flag`].
@@ -164,6 +173,7 @@ pub fn layout() -> Layout {
         key: at(&raw const goanna_stub_key),
         devices: at(&raw const goanna_stub_devices),
         names: at(&raw const goanna_stub_names),
+        list_inode: at(&raw const goanna_stub_list_inode),
         counter: at(&raw const goanna_stub_counter),
         flags: at(&raw const goanna_stub_flags),
     }
@@ -201,12 +211,13 @@ mod tests {
             layout.key,
             layout.devices,
             layout.names,
+            layout.list_inode,
             layout.counter,
             layout.flags,
             common().len(),
         ];
         assert!(order.is_sorted() && order[0] == 0);
-        assert_eq!(layout.counter - layout.names, 8 * (NAMES_MAX + 1));
+        assert_eq!(layout.list_inode - layout.names, 8 * (NAMES_MAX + 1));
         let parts = site_layout();
         for field in [parts.return_address, parts.kind, parts.number, parts.jump] {
             assert_eq!(site()[field - 4..field], 0x7fff_ffff_u32.to_le_bytes());

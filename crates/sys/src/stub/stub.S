@@ -28,6 +28,9 @@
 .set CWD, 512          # depends on the working directory alone
 .set STAT_RSI, 1024    # fstat(2)
 .set NO_PATH, 2048     # as DESCRIPTOR, if the second argument is NULL
+.set REQUEST, 4096     # ioctl(2)
+.set COPY, 8192        # copy_file_range(2)
+.set LIST, 16384       # getdents64(2)
 
 .set OFF, 1            # bits of `flags`
 .set CWD_UNKNOWN, 2
@@ -40,8 +43,24 @@
 # O_NOCTTY, O_NONBLOCK, O_LARGEFILE, O_DIRECTORY, O_NOFOLLOW, O_NOATIME, O_CLOEXEC
 .set O_HARMLESS, 0xf8900
 .set RESOLVE_NO_SYMLINKS, 4
+.set ST_INO, 8                 # offsets in struct stat
+.set ST_MODE, 24
+.set ST_SIZE, 48
+.set S_IFMT, 0xf000
+.set S_IFREG, 0x8000
+.set S_ISVTX, 0x200
+.set O_ACCMODE, 3
+.set O_WRONLY, 1
+.set O_APPEND, 0x400
+.set O_DIRECT, 0x4000
+.set O_PATH, 0x200000
+.set SEEK_CUR, 1
+.set F_GETFL, 3
+.set FICLONE, 0x40049409
 .set SYS_fstat, 5
+.set SYS_lseek, 8
 .set SYS_rt_sigprocmask, 14
+.set SYS_fcntl, 72
 .set SYS_openat2, 437
 
 # Labels begin with .Lstub_: with link-time optimisation all code of the program is one assembly, where a label `open` hides libc's.
@@ -51,7 +70,8 @@
 	.globl goanna_stub_slow_jump, goanna_stub_done_jump, goanna_stub_enter
 	.globl goanna_stub_site, goanna_stub_site_return, goanna_stub_site_kind, goanna_stub_site_number, goanna_stub_site_jump
 	.globl goanna_stub_site_framed, goanna_stub_site_saved, goanna_stub_site_end
-	.globl goanna_stub_magic, goanna_stub_key, goanna_stub_devices, goanna_stub_names, goanna_stub_counter, goanna_stub_flags
+	.globl goanna_stub_magic, goanna_stub_key, goanna_stub_devices, goanna_stub_names, goanna_stub_list_inode, goanna_stub_counter
+	.globl goanna_stub_flags
 
 # The call in rax, natively: the filter lets it pass for the cookie in r9.
 .macro native
@@ -61,8 +81,8 @@
 77:
 .endm
 
-# Goes to `slow` unless descriptor edi is the host's: not in the run-time directory, no memfd, nothing without a name, not of /proc.
-.macro host_descriptor
+# Puts the struct stat of descriptor edi into the frame, and its address into r11. Goes to `slow` if it is not open.
+.macro stat_of_descriptor
 	lea STAT(%rsp),%rsi
 	mov $SYS_fstat,%eax
 	native
@@ -70,7 +90,20 @@
 	test %eax,%eax
 	jnz .Lstub_slow
 	lea STAT(%rsp),%r11
+.endm
+
+# Goes to `slow` unless descriptor edi is the host's: not in the run-time directory, no memfd, nothing without a name, not of /proc.
+.macro host_descriptor
+	stat_of_descriptor
 	host_object
+.endm
+
+# The flags of descriptor edi in eax, as fcntl(2) gives them.
+.macro status_flags
+	mov $F_GETFL,%esi
+	mov $SYS_fcntl,%eax
+	syscall
+	mov RSI(%rsp),%rsi
 .endm
 
 # Goes to `slow` unless the struct stat at r11 is of the host's.
@@ -141,6 +174,12 @@ goanna_stub_saved:
 	jnz .Lstub_stat_of_descriptor
 	test $CWD,%ecx
 	jnz .Lstub_working_directory
+	test $REQUEST,%ecx
+	jnz .Lstub_request
+	test $COPY,%ecx
+	jnz .Lstub_copy
+	test $LIST,%ecx
+	jnz .Lstub_list
 
 # A path. rt_sigprocmask(2) without an operation tells whether its first page can be read; the stub reads no other. Nothing is called that
 # writes where the program wants its answer: it may want it in the path's place, and the site's `syscall` may have to read that yet.
@@ -267,6 +306,88 @@ goanna_stub_saved:
 	mov NR(%rsp),%eax
 	jmp .Lstub_final
 
+# Entries of a host directory. Mount points are shown with the first entries of the directory that they are in: what follows is the
+# kernel's, and so is all of a directory that has none.
+.Lstub_list:
+	host_descriptor
+	mov .Lstub_list_inode(%rip),%rcx
+	test %rcx,%rcx
+	jz 1f
+	cmp ST_INO(%r11),%rcx
+	jne 2f
+1:	xor %esi,%esi
+	mov $SEEK_CUR,%edx
+	mov $SYS_lseek,%eax
+	syscall
+	mov RSI(%rsp),%rsi
+	mov RDX(%rsp),%rdx
+	test %rax,%rax
+	jle .Lstub_slow
+2:	mov NR(%rsp),%eax
+	jmp .Lstub_final
+
+# FICLONE of a host file. The kernel refuses it for a memfd, whose file system clones nothing: EXDEV, as the monitor answers.
+.Lstub_request:
+	cmp $FICLONE,%esi
+	jne .Lstub_slow
+	stat_of_descriptor
+	mov (%r11),%rcx
+	cmp .Lstub_devices+8(%rip),%rcx
+	je 1f
+	host_object
+1:	mov %edx,%edi
+	host_descriptor
+	mov RDI(%rsp),%rdi
+	mov NR(%rsp),%eax
+	jmp .Lstub_final
+
+# A copy from the end of a host file into a cache object copies nothing. Its sixth argument is in the cookie's register, so this
+# is found out without the call.
+.Lstub_copy:
+	cmpl $0,R9(%rsp)
+	jne .Lstub_slow
+	test %rsi,%rsi
+	jnz .Lstub_slow
+	test %r10,%r10
+	jnz .Lstub_slow
+	test %r8,%r8
+	js .Lstub_slow
+	host_descriptor
+	mov ST_MODE(%r11),%eax
+	and $S_IFMT,%eax
+	cmp $S_IFREG,%eax
+	jne .Lstub_slow
+	mov ST_SIZE(%r11),%rax
+	test %rax,%rax
+	jle .Lstub_slow
+	mov %rax,HOW(%rsp)
+	xor %esi,%esi
+	mov $SEEK_CUR,%edx
+	mov $SYS_lseek,%eax
+	syscall
+	cmp HOW(%rsp),%rax
+	jl .Lstub_slow
+	status_flags
+	test $(O_DIRECT | O_PATH),%eax
+	jnz .Lstub_slow
+	and $O_ACCMODE,%eax
+	cmp $O_WRONLY,%eax
+	je .Lstub_slow
+	mov RDX(%rsp),%edi
+	stat_of_descriptor
+	mov (%r11),%rcx
+	cmp .Lstub_devices+8(%rip),%rcx
+	jne .Lstub_slow
+	testl $S_ISVTX,ST_MODE(%r11)
+	jz .Lstub_slow
+	status_flags
+	test $(O_APPEND | O_PATH),%eax
+	jnz .Lstub_slow
+	test $O_ACCMODE,%eax
+	jz .Lstub_slow
+	xor %eax,%eax
+	jmp .Lstub_done
+
 # The call is made as if this had not been there: the site's `syscall` notifies.
 .Lstub_slow_unsaved:
 	mov NR(%rsp),%eax
@@ -289,7 +410,7 @@ goanna_stub_slow_jump:
 	native
 goanna_stub_final:
 	mov KIND(%rsp),%ecx
-	test $(DESCRIPTOR | CWD),%ecx
+	test $(DESCRIPTOR | CWD | REQUEST | LIST),%ecx
 	jnz .Lstub_done
 	test $OPEN,%ecx
 	jnz 1f
@@ -336,6 +457,8 @@ goanna_stub_devices:
 .Lstub_devices:	.quad 0, 0, 0
 goanna_stub_names:
 .Lstub_names:	.quad 0, 0, 0, 0, 0, 0, 0, 0, 0
+goanna_stub_list_inode:
+.Lstub_list_inode:	.quad 0
 goanna_stub_counter:
 .Lstub_counter:	.quad 0
 goanna_stub_flags:

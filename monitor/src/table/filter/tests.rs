@@ -68,13 +68,24 @@ fn calls_of_a_stub_pass_by_their_cookie_and_no_others_do() {
         let args = [1, 2, 3, 4, 5, sixth];
         run_at(&program, AUDIT_ARCH_X86_64, nr as u32, args, ip)
     };
-    for nr in [libc::SYS_openat2, libc::SYS_newfstatat, libc::SYS_write] {
+    for nr in [
+        libc::SYS_openat2,
+        libc::SYS_newfstatat,
+        libc::SYS_write,
+        libc::SYS_ioctl,
+    ] {
         assert_eq!(verdict(nr, ip ^ key), RET_ALLOW);
         for wrong in [0, key, ip, ip ^ key ^ 1, ip ^ key ^ 1 << 32] {
             assert_eq!(verdict(nr, wrong), RET_NOTIFY);
         }
     }
-    for nr in [libc::SYS_unlink, libc::SYS_mkdir, libc::SYS_fchdir] {
+    // The sixth argument of copy_file_range(2) is its own.
+    for nr in [
+        libc::SYS_unlink,
+        libc::SYS_mkdir,
+        libc::SYS_fchdir,
+        libc::SYS_copy_file_range,
+    ] {
         assert_eq!(verdict(nr, ip ^ key), RET_NOTIFY);
     }
     assert_eq!(verdict(libc::SYS_execve, ip ^ key), RET_TRACE);
