@@ -128,6 +128,37 @@ static void users(void)
 	LIST("h");
 }
 
+/* An access control list that says no more than a mode is one. */
+static void modes(void)
+{
+	struct { unsigned version; struct { unsigned short tag, bits; unsigned id; } entries[3]; } list =
+		{ 2, { { 1, 7, -1 }, { 4, 5, -1 }, { 32, 1, -1 } } };
+	static const char access_list[] = "system.posix_acl_access";
+	char value[100];
+	struct stat meta;
+	int fd;
+
+	make("modes", "x");
+	MUST(chmod("modes", 04600));
+	T("set a list", setxattr("modes", access_list, &list, sizeof list, 0));
+	MUST(stat("modes", &meta));
+	note("mode %o", meta.st_mode);
+	T("get it", getxattr("modes", access_list, value, sizeof value));
+	fd = MUST(open("modes", O_RDONLY));
+	list.entries[2].bits = 0;
+	T("by descriptor", fsetxattr(fd, access_list, &list, sizeof list, XATTR_CREATE));
+	T("again", fsetxattr(fd, access_list, &list, sizeof list, XATTR_REPLACE));
+	MUST(fstat(fd, &meta));
+	note("mode %o", meta.st_mode);
+	close(fd);
+	list.entries[2].bits = 8;
+	T("no bits", setxattr("modes", access_list, &list, sizeof list, 0));
+	T("no list", setxattr("modes", access_list, &list, sizeof list - 1, 0));
+	list.entries[2].bits = 0;
+	drop();
+	T("somebody else", setxattr("modes", access_list, &list, sizeof list, 0));
+}
+
 static void permissions(void)
 {
 	char value[16];
@@ -156,4 +187,5 @@ static void steps(void)
 {
 	users();
 	CHILD("permissions", permissions());
+	CHILD("modes", modes());
 }

@@ -195,6 +195,32 @@ fn calls_in_the_process_are_counted() {
     }
 }
 
+/// cp -a makes eight calls that concern a new file in a store. The refused clone, the copy of nothing at the end, and fchmod(2), which
+/// follows only where an access control list cannot be set, once came to the monitor, too.
+#[test]
+fn a_copied_file_takes_five_notifications() {
+    const FILES: u64 = 300;
+    let place = Place::amino();
+    let source = place.make_dir("source");
+    for index in 0..FILES {
+        std::fs::write(source.join(format!("f{index}")), format!("file {index}")).unwrap();
+    }
+    let mut run = place.run_with(&["--stats=json"]);
+    run.args(["cp", "-a"]).arg(&source);
+    let ended = finish(run.arg(format!("{}/copy", place.top()))).expect(0);
+    let errors = ended.errors();
+    let figures: serde_json::Value = serde_json::from_str(errors.trim()).unwrap();
+    let figure = |name: &str| figures[name].as_u64().unwrap_or(0);
+    let per_file = if uses_stubs(&place) { 5 } else { 14 };
+    let calls = figure("answered") + figure("passed_on");
+    assert!(calls < FILES * per_file + 200, "{errors}");
+    assert_eq!(
+        figures["calls"]["fchmod"],
+        serde_json::Value::Null,
+        "{errors}"
+    );
+}
+
 /// The same programs in an encrypted directory, as root and as an ordinary user.
 mod aes {
     use super::*;

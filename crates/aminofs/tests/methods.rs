@@ -190,19 +190,13 @@ fn attributes_take_up_to_a_block() {
 }
 
 #[test]
-fn access_control_lists_are_not_there_and_cannot_be_set() {
+fn access_control_lists_are_not_there_and_only_those_that_are_modes_can_be_set() {
     let (_dir, fs) = fresh();
     write_file(&fs, "f", b"x").unwrap();
     let node = walk(&fs, "f").unwrap();
-    let list = [
-        &[2, 0, 0, 0, 1, 0, 6, 0][..],
-        &[255; 4],
-        &[4, 0, 4, 0],
-        &[255; 4],
-        &[32, 0, 4, 0],
-        &[255; 4],
-    ]
-    .concat();
+    let entry = |tag: u8, bits: u8| [tag, 0, bits, 0, 255, 255, 255, 255];
+    let least = [&[2, 0, 0, 0][..], &entry(1, 6), &entry(4, 0), &entry(32, 1)].concat();
+    let masked = [&least[..20], &entry(16, 7), &entry(32, 1)].concat();
     for name in [b"system.posix_acl_access", &b"system.posix_acl_default"[..]] {
         assert_eq!(
             fs.getxattr(&caller(), &node, name),
@@ -210,14 +204,40 @@ fn access_control_lists_are_not_there_and_cannot_be_set() {
         );
         let set = |value: &[u8]| fs.setxattr(&caller(), &node, name, value, 0);
         assert_eq!(set(b"x"), Err(Errno::EINVAL.into()));
-        assert_eq!(set(&list[..12]), Err(Errno::EINVAL.into()));
-        assert_eq!(set(&list), Err(Errno::EOPNOTSUPP.into()));
+        assert_eq!(set(&least[..12]), Err(Errno::EINVAL.into()));
+        assert_eq!(set(&masked), Err(Errno::EOPNOTSUPP.into()));
         assert_eq!(set(b""), Ok(()));
         assert_eq!(fs.removexattr(&caller(), &node, name), Ok(()));
         let stranger = Caller { uid: 7, ..caller() };
         let removed = fs.removexattr(&stranger, &node, name);
         assert_eq!(removed, Err(Errno::EPERM.into()));
     }
+    let set = |caller: &Caller, name: &[u8]| fs.setxattr(caller, &node, name, &least, 0);
+    let default = set(&caller(), b"system.posix_acl_default");
+    assert_eq!(default, Err(Errno::EOPNOTSUPP.into()));
+    let access = b"system.posix_acl_access";
+    let mode = |mode| SetAttr {
+        mode: Some(mode),
+        ..SetAttr::default()
+    };
+    fs.setattr(&caller(), &node, &mode(0o6644)).unwrap();
+    let stranger = Caller { uid: 7, ..caller() };
+    assert_eq!(set(&stranger, access), Err(Errno::EPERM.into()));
+    assert_eq!(set(&caller(), access), Ok(()));
+    let attr = fs.getattr(&caller(), &node).unwrap();
+    assert_eq!(attr.mode & 0o7777, 0o6601);
+    let outside_of_the_group = Caller {
+        gid: attr.gid + 1,
+        groups: std::sync::Arc::from([]),
+        ..caller()
+    };
+    assert_eq!(set(&outside_of_the_group, access), Ok(()));
+    let attr = fs.getattr(&caller(), &node).unwrap();
+    assert_eq!(attr.mode & 0o7777, 0o4601);
+    assert_eq!(
+        fs.getxattr(&caller(), &node, access),
+        Err(Errno::ENODATA.into())
+    );
 }
 
 #[test]

@@ -66,7 +66,12 @@ fn set(call: &Call<'_>, find: Find) -> Result<Answer> {
     let Target::At(place) = find(call)? else {
         return Ok(Answer::PassOn);
     };
-    ops::setxattr(&*call.caller()?, &place, &name, &value, call.int(4))?;
+    let caller = call.caller()?;
+    ops::setxattr(&caller, &place, &name, &value, call.int(4))?;
+    // Such a list can be a mode.
+    if name == b"system.posix_acl_access" {
+        call.monitor.shadows.guard_anew(&caller, &place)?;
+    }
     Ok(Answer::DONE)
 }
 

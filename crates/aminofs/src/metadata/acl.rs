@@ -1,5 +1,6 @@
 //! The attributes of POSIX access control lists, which the store does not support: no file has a list, setting a well-formed one is
-//! EOPNOTSUPP, and removing a missing one succeeds, as on a file system mounted with `noacl`.
+//! EOPNOTSUPP, and removing a missing one succeeds. A list for owner, group and others alone is a mode, on Linux, too: setting it
+//! changes the mode (docs/decisions/0080).
 
 use goanna_vfs::{Errno, Result};
 
@@ -23,17 +24,18 @@ pub(crate) fn is_acl(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
 
-/// The result of setting the attribute to `value`: EINVAL for a malformed list, EOPNOTSUPP for a list, success for an empty one.
-pub(crate) fn check(value: &[u8]) -> Result<(), Errno> {
+/// The permission bits that setting attribute `name` to `value` sets; `None` for an empty list, which removes the list. EINVAL for
+/// a malformed list, EOPNOTSUPP for one that says more than a mode.
+pub(crate) fn mode(name: &[u8], value: &[u8]) -> Result<Option<u32>, Errno> {
     if value.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let (version, entries) = value.split_first_chunk::<4>().ok_or(Errno::EINVAL)?;
     if u32::from_le_bytes(*version) != VERSION {
         return Err(Errno::EOPNOTSUPP);
     }
     if entries.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let word = |entry: &[u8], at: usize| match entry.get(at..at + 2) {
         Some(&[low, high]) => u16::from_le_bytes([low, high]),
@@ -46,7 +48,7 @@ pub(crate) fn check(value: &[u8]) -> Result<(), Errno> {
     {
         return Err(Errno::EINVAL);
     }
-    let tags: Vec<u16> = entries.map(|entry| word(entry, 0)).collect();
+    let tags: Vec<u16> = entries.clone().map(|entry| word(entry, 0)).collect();
     let count = |tag: u16| tags.iter().filter(|&&found| found == tag).count();
     let known = [USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER];
     let masks = usize::from(count(USER) + count(GROUP) > 0);
@@ -56,11 +58,15 @@ pub(crate) fn check(value: &[u8]) -> Result<(), Errno> {
             .iter()
             .all(|&tag| count(tag) == 1)
         && (masks..=1).contains(&count(MASK));
-    Err(if valid {
-        Errno::EOPNOTSUPP
-    } else {
-        Errno::EINVAL
-    })
+    if !valid {
+        return Err(Errno::EINVAL);
+    }
+    if name != ACCESS || tags != [USER_OBJ, GROUP_OBJ, OTHER] {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(Some(entries.fold(0, |mode, entry| {
+        mode << 3 | u32::from(word(entry, 2))
+    })))
 }
 
 #[cfg(test)]
@@ -77,15 +83,24 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_distinguished_from_other_values() {
+    fn lists_are_distinguished_from_other_values_and_from_modes() {
         let valid = [
-            &[USER_OBJ, GROUP_OBJ, OTHER][..],
-            &[USER_OBJ, USER, USER, GROUP_OBJ, GROUP, MASK, OTHER],
+            &[USER_OBJ, USER, USER, GROUP_OBJ, GROUP, MASK, OTHER][..],
             &[USER_OBJ, GROUP_OBJ, MASK, OTHER],
         ];
         for tags in valid {
-            assert_eq!(check(&list(tags)), Err(Errno::EOPNOTSUPP), "{tags:?}");
+            assert_eq!(
+                mode(ACCESS, &list(tags)),
+                Err(Errno::EOPNOTSUPP),
+                "{tags:?}"
+            );
         }
+        let mut least = list(&[USER_OBJ, GROUP_OBJ, OTHER]);
+        assert_eq!(mode(ACCESS, &least), Ok(Some(0o666)));
+        assert_eq!(mode(DEFAULT, &least), Err(Errno::EOPNOTSUPP));
+        least[6] = 7;
+        least[22] = 0;
+        assert_eq!(mode(ACCESS, &least), Ok(Some(0o760)));
         let invalid = [
             &[USER_OBJ, GROUP_OBJ][..],
             &[USER_OBJ, USER, GROUP_OBJ, OTHER],
@@ -94,11 +109,14 @@ mod tests {
             &[USER_OBJ, GROUP_OBJ, OTHER, 0x40],
         ];
         for tags in invalid {
-            assert_eq!(check(&list(tags)), Err(Errno::EINVAL), "{tags:?}");
+            assert_eq!(mode(ACCESS, &list(tags)), Err(Errno::EINVAL), "{tags:?}");
         }
-        assert_eq!(check(b"x"), Err(Errno::EINVAL));
-        assert_eq!(check(&list(&[USER_OBJ])[..11]), Err(Errno::EINVAL));
-        assert_eq!(check(&[1, 0, 0, 0]), Err(Errno::EOPNOTSUPP));
-        assert_eq!((check(b""), check(&list(&[]))), (Ok(()), Ok(())));
+        assert_eq!(mode(ACCESS, b"x"), Err(Errno::EINVAL));
+        assert_eq!(mode(ACCESS, &list(&[USER_OBJ])[..11]), Err(Errno::EINVAL));
+        assert_eq!(mode(ACCESS, &[1, 0, 0, 0]), Err(Errno::EOPNOTSUPP));
+        assert_eq!(
+            (mode(ACCESS, b""), mode(ACCESS, &list(&[]))),
+            (Ok(None), Ok(None))
+        );
     }
 }

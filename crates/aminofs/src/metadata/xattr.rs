@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use amino_schema::{MetaFlags, ParsedKey, key, record};
 use amino_txn::Changes;
-use goanna_vfs::{Caller, Errno, FileKind, Node, Result, caps};
+use goanna_vfs::{Caller, Errno, FileKind, Node, Result, SetAttr, caps};
 
 use crate::damaged;
 use crate::inode::{Inode, now};
@@ -101,8 +101,8 @@ impl View<'_> {
         }
         let inode = self.inode(node)?;
         if acl::is_acl(name) {
-            acl::check(value)?;
-            return Self::remove_acl(caller, &inode);
+            let bits = acl::mode(name, value)?;
+            return self.set_acl(caller, node, bits);
         }
         check(&inode, name, true)?;
         self.edit_xattr(&inode, name, |exists, changes| {
@@ -121,7 +121,7 @@ impl View<'_> {
     pub(crate) fn do_removexattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<()> {
         let inode = self.inode(node)?;
         if acl::is_acl(name) {
-            return Self::remove_acl(caller, &inode);
+            return self.set_acl(caller, node, None);
         }
         check(&inode, name, true)?;
         self.edit_xattr(&inode, name, |exists, changes| {
@@ -133,16 +133,30 @@ impl View<'_> {
         })
     }
 
-    /// Removes an access control list, which does not exist. EPERM for others than the owner.
-    fn remove_acl(caller: &Caller, inode: &Inode) -> Result<()> {
-        if inode.kind == FileKind::Symlink {
+    /// Replaces the access control list by the permission bits `bits`, or removes it, which does not exist. EPERM for others than
+    /// the owner.
+    fn set_acl(&self, caller: &Caller, node: &Node, bits: Option<u32>) -> Result<()> {
+        let attr = self.do_getattr(node)?;
+        if node.kind() == FileKind::Symlink {
             return Err(Errno::EOPNOTSUPP.into());
         }
-        if caller.uid == inode.state.lock().meta.uid || caller.capable(caps::FOWNER) {
-            Ok(())
-        } else {
-            Err(Errno::EPERM.into())
+        if !caller.owns(&attr) {
+            return Err(Errno::EPERM.into());
         }
+        let Some(bits) = bits else { return Ok(()) };
+        let old = attr.mode & 0o7777;
+        let mut mode = old & !0o777 | bits;
+        if !caller.in_group(attr.gid) && !caller.capable_over(caps::FSETID, &attr) {
+            mode &= !libc::S_ISGID;
+        }
+        if mode == old {
+            return Ok(());
+        }
+        let set = SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
+        self.do_setattr(node, &set)
     }
 
     /// ENOSPC where all attributes of the inode would take more than [`ROOM`] with this value, and more than now.
