@@ -184,7 +184,8 @@ impl<'m> Call<'m> {
         self.read_array(address).map(u32::from_ne_bytes)
     }
 
-    fn read_array<const LEN: usize>(&self, address: u64) -> Result<[u8; LEN], Errno> {
+    /// `LEN` bytes at `address`. EFAULT.
+    pub fn read_array<const LEN: usize>(&self, address: u64) -> Result<[u8; LEN], Errno> {
         let mut bytes = [0; LEN];
         tracee::read_exact(self.task.tid, address, &mut bytes)?;
         Ok(bytes)

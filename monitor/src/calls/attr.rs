@@ -100,13 +100,15 @@ fn set_times(call: &Call<'_>, target: Target, times: Times) -> Result<Answer> {
     Ok(Answer::DONE)
 }
 
-/// `count` pairs of 64-bit words at `address`.
+/// Two pairs of 64-bit words at `address`.
 fn pairs(call: &Call<'_>, address: u64) -> Result<[(i64, i64); 2]> {
-    let word = |index: u64| {
-        call.read_u64(address.wrapping_add(8 * index))
-            .map(|w| w as i64)
-    };
-    Ok([(word(0)?, word(1)?), (word(2)?, word(3)?)])
+    let bytes: [u8; 32] = call.read_array(address)?;
+    let mut words = bytes.chunks_exact(8).map(|word| {
+        let word: [u8; 8] = word.try_into().unwrap_or_default();
+        i64::from_ne_bytes(word)
+    });
+    let mut pair = || (words.next().unwrap_or(0), words.next().unwrap_or(0));
+    Ok([pair(), pair()])
 }
 
 const NOW: Times = (Some(TimeSet::Now), Some(TimeSet::Now));

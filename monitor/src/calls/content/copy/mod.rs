@@ -217,7 +217,7 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Answer> {
         return Err(Errno::EOVERFLOW.into());
     }
     // Only what the source has counts, and what the limit on file sizes leaves.
-    let mut len = source.left()?.min(len);
+    let mut len = source.left_from(begin_from)?.min(len);
     if len > 0 {
         let spot = to.map_or(WritePosition::Cursor, WritePosition::At);
         len = len.min(output.room(call, spot)?);

@@ -15,6 +15,8 @@ use crate::shadow::Shadow;
 
 /// Bytes that are read and written at once.
 pub const PIECE: usize = 4 << 20;
+/// A buffer of this size costs less than to ask how much there is to read.
+const SMALL: usize = 16 << 10;
 
 /// A source. Where the program gave no offset, the description's own advances.
 pub struct Source {
@@ -113,13 +115,18 @@ impl Source {
 
     /// What can be read from here to the end, by the file's size.
     pub fn left(&self) -> Result<u64> {
+        self.left_from(self.position()?)
+    }
+
+    /// As [`Source::left`], from `position` on.
+    pub fn left_from(&self, position: u64) -> Result<u64> {
         let size = match &self.kind {
             Kind::File(ofd) | Kind::Other { ofd, .. } | Kind::Pipe { ofd, .. } => {
                 stat::fstat(ofd.as_fd())?.st_size.cast_unsigned()
             }
             Kind::Changed(content) => content.size()?,
         };
-        Ok(size.saturating_sub(self.position()?))
+        Ok(size.saturating_sub(position))
     }
 
     /// Where the next read begins, of a source that has offsets.
@@ -137,10 +144,10 @@ impl Source {
     pub fn read(&self, len: usize, data: &mut Vec<u8>) -> Result<()> {
         data.clear();
         let len = match self.kind {
-            Kind::File(_) | Kind::Changed(_) => {
+            Kind::File(_) | Kind::Changed(_) if len > SMALL => {
                 len.min(usize::try_from(self.left()?).unwrap_or(usize::MAX))
             }
-            Kind::Other { .. } | Kind::Pipe { .. } => len,
+            _ => len,
         };
         if len == 0 {
             return Ok(());
