@@ -187,6 +187,15 @@ impl Drop for Volume {
             }
         }
         let _ = output(Command::new("losetup").args(["--detach", &self.device]));
+        // The kernel detaches later where another process looks at the device, and the FUSE mount is busy until then.
+        let name = self.device.trim_start_matches("/dev/");
+        let attached = Path::new("/sys/block").join(name).join("loop");
+        for _ in 0..200 {
+            if !attached.exists() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
         if let Some(session) = self.session.take() {
             let _ = session.umount_and_join();
         }
