@@ -86,7 +86,8 @@ impl Lane {
     fn block(&mut self, at: Located, after: u64) -> Result<Option<u64>, Error> {
         let shared = Arc::clone(&self.shared);
         let raw = shared.bytes(at.offset, at.length as usize);
-        let raw = raw.ok_or_else(|| shared.damaged("a block does not stand in the file"))?;
+        let raw =
+            raw.ok_or_else(|| shared.damaged("a block extends beyond the end of the file"))?;
         let damaged = |why| shared.stored.damaged(why);
         let mut commands = Block::commands(raw, self.number, after).map_err(damaged)?;
         let mut last = after;

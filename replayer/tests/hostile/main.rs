@@ -169,7 +169,11 @@ fn numbers_that_name_nothing_are_refused_or_fail() {
         ..on(1, Call::Write, slot(0), &[])
     };
     let why = scene.run(index(&[""]), &[vec![write]]).unwrap_err();
-    assert!(why.to_string().contains("a buffer does not stand"), "{why}");
+    assert!(
+        why.to_string()
+            .contains("a buffer extends beyond the start of the index"),
+        "{why}"
+    );
     // Sizes and offsets that are negative, or as large as numbers are.
     let mut commands = vec![Command {
         result: Some(0),
