@@ -240,6 +240,12 @@ fn the_running_kernel_agrees_with_the_recorded_list() {
         .release()
         .to_bytes()
         .starts_with(b"6.18.");
+    if !same_kernel {
+        skip(
+            Facility::RecordedKernel,
+            "the names of arguments are those of Linux 6.18",
+        );
+    }
     let recorded = recorded();
     let mut seen = 0;
     for call in text.split("call:").skip(1) {

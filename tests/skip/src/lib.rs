@@ -24,6 +24,12 @@ pub enum Facility {
     Mounts,
     /// A user namespace can be made.
     UserNamespaces,
+    /// The directory for temporary files keeps attributes `user.*`.
+    UserAttributes,
+    /// A program can be executed from a memfd (the sysctl `vm.memfd_noexec`).
+    ExecutableMemory,
+    /// The kernel is the one whose lists are recorded.
+    RecordedKernel,
     /// A program that `.ci/run` installs.
     Program,
 }
@@ -37,6 +43,9 @@ impl Facility {
             Self::Fuse => "fuse",
             Self::Mounts => "mounts",
             Self::UserNamespaces => "userns",
+            Self::UserAttributes => "xattr",
+            Self::ExecutableMemory => "memfd-exec",
+            Self::RecordedKernel => "kernel",
             Self::Program => "program",
         }
     }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use goanna_passfs::PassFs;
+use goanna_skip::{Facility, skip};
 use goanna_sys::cred;
 use goanna_vfs::{Caller, FileSystem, Native, Node, Opened, Result, Stamp};
 
@@ -25,7 +26,11 @@ pub fn me() -> Caller {
 
 /// An ordinary user, where we may act as one.
 pub fn nobody() -> Option<Caller> {
-    cred::may_change_user().then(|| Caller {
+    if !cred::may_change_user() {
+        skip(Facility::Root, "only root can act as another user");
+        return None;
+    }
+    Some(Caller {
         uid: 65534,
         gid: 65534,
         groups: Arc::from([]),
