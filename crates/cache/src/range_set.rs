@@ -1,12 +1,9 @@
 //! Sets of page indexes, kept as disjoint ranges: a file written from start to end is one range, not 65,536 entries.
 
-use std::collections::BTreeMap;
-
 /// A set of page indexes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RangeSet {
-    /// Start to end (exclusive); ranges neither touch nor overlap.
-    ranges: BTreeMap<u64, u64>,
+    ranges: rangemap::RangeSet<u64>,
 }
 
 impl RangeSet {
@@ -24,26 +21,20 @@ impl RangeSet {
 
     /// How many pages are in the set.
     pub fn len(&self) -> u64 {
-        self.ranges.iter().map(|(start, end)| end - start).sum()
+        self.ranges().map(|(start, end)| end - start).sum()
     }
 
     /// Whether the set has this page.
     pub fn contains(&self, page: u64) -> bool {
-        self.ranges
-            .range(..=page)
-            .next_back()
-            .is_some_and(|(_, &end)| page < end)
+        self.ranges.contains(&page)
     }
 
     /// The parts of the set that lie in `start..end`.
     pub fn intersect(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let first = match self.ranges.range(..=start).next_back() {
-            Some((&s, &e)) if e > start => s,
-            _ => start,
-        };
         self.ranges
-            .range(first..end.max(first))
-            .map(move |(&s, &e)| (s.max(start), e.min(end)))
+            .overlapping(start..end)
+            .map(move |range| (range.start.max(start), range.end.min(end)))
+            .filter(|(start, end)| start < end)
     }
 
     /// How many pages of `start..end` are not in the set.
@@ -52,60 +43,33 @@ impl RangeSet {
         end.saturating_sub(start) - had
     }
 
-    /// The ranges of the set, ascending.
-    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.ranges.iter().map(|(&start, &end)| (start, end))
+    /// The ranges of the set, ascending; they neither touch nor overlap.
+    pub fn ranges(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
+        self.ranges.iter().map(|range| (range.start, range.end))
     }
 
     /// Adds `start..end`; returns how many pages were new.
     pub fn insert(&mut self, start: u64, end: u64) -> u64 {
+        // An empty range would panic.
         if start >= end {
             return 0;
         }
-        let (mut from, mut to, mut had) = (start, end, 0);
-        // The range that begins before `start`, if it reaches it, and all that begin up to `end`, are merged.
-        if let Some((&s, &e)) = self.ranges.range(..start).next_back()
-            && e >= start
-        {
-            from = s;
-            had += e.min(end) - start;
-            to = to.max(e);
-            self.ranges.remove(&s);
-        }
-        while let Some((&s, &e)) = self.ranges.range(start..=end).next() {
-            had += e.min(end) - s;
-            to = to.max(e);
-            self.ranges.remove(&s);
-        }
-        self.ranges.insert(from, to);
-        (end - start) - had
+        let new = self.missing(start, end);
+        self.ranges.insert(start..end);
+        new
     }
 
     /// Removes `start..end`.
     pub fn remove(&mut self, start: u64, end: u64) {
-        if start >= end {
-            return;
-        }
-        if let Some((&s, &e)) = self.ranges.range(..start).next_back()
-            && e > start
-        {
-            self.ranges.insert(s, start);
-            if e > end {
-                self.ranges.insert(end, e);
-            }
-        }
-        while let Some((&s, &e)) = self.ranges.range(start..end).next() {
-            self.ranges.remove(&s);
-            if e > end {
-                self.ranges.insert(end, e);
-            }
+        if start < end {
+            self.ranges.remove(start..end);
         }
     }
 
     /// The first of the last `limit` pages of the set; 0 when it has fewer.
     pub fn start_of_last(&self, limit: u64) -> u64 {
         let mut left = limit;
-        for (&start, &end) in self.ranges.iter().rev() {
+        for (start, end) in self.ranges().rev() {
             if end - start >= left {
                 return end - left;
             }
@@ -116,7 +80,7 @@ impl RangeSet {
 
     /// The pages of the set, ascending.
     pub fn pages(&self) -> impl Iterator<Item = u64> + '_ {
-        self.ranges.iter().flat_map(|(&start, &end)| start..end)
+        self.ranges().flat_map(|(start, end)| start..end)
     }
 }
 
@@ -153,7 +117,7 @@ mod tests {
                     prop_assert_eq!(ranges.contains(page), model.contains(&page));
                 }
                 // Ranges that touch were merged.
-                prop_assert!(ranges.ranges.iter().zip(ranges.ranges.iter().skip(1)).all(|(a, b)| a.1 < b.0));
+                prop_assert!(ranges.ranges().zip(ranges.ranges().skip(1)).all(|(a, b)| a.1 < b.0));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Compares sequence numbers: which blocks are missing, repeated, or out of order.
 
 use amino_schema::trace::{BlockHeader, Kind};
+use rangemap::RangeSet;
 
 use super::Problem;
 
@@ -12,7 +13,7 @@ pub(super) struct Order {
     /// The first block of the file, if it was not number 0, until a context block says where the file begins.
     unexplained: Option<(u64, u64)>,
     /// Ranges of sequence numbers that were missing, in which a block that comes later is out of order.
-    missing: Vec<(u64, u64)>,
+    missing: RangeSet<u64>,
 }
 
 /// Maximum number of ranges that are remembered. Later ones count as repeated.
@@ -41,21 +42,12 @@ impl Order {
         };
         self.explain(header, start, &mut find);
         if sequence < next {
-            let gap = self
-                .missing
-                .iter()
-                .position(|&(first, last)| (first..=last).contains(&sequence));
-            let Some(gap) = gap else {
+            if !self.missing.contains(&sequence) {
                 find(Problem::Repeated { sequence });
                 return false;
-            };
-            let (first, last) = self.missing.swap_remove(gap);
-            if first < sequence {
-                self.missing.push((first, sequence - 1));
             }
-            if sequence < last {
-                self.missing.push((sequence + 1, last));
-            }
+            // Below `next`, so its successor is a number, too.
+            self.missing.remove(sequence..sequence + 1);
             find(Problem::OutOfOrder { sequence });
             return true;
         }
@@ -87,7 +79,7 @@ impl Order {
     fn gap(&mut self, first: u64, end: u64, records: u64, find: &mut impl FnMut(Problem)) {
         let last = end - 1;
         if self.missing.len() < MAX_MISSING {
-            self.missing.push((first, last));
+            self.missing.insert(first..end);
         }
         find(Problem::Missing {
             first,
