@@ -32,6 +32,7 @@ mod signals;
 mod state;
 mod stats;
 pub mod table;
+pub mod watches;
 
 use std::io;
 

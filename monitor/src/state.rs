@@ -29,6 +29,7 @@ use crate::run::config::{Config, Reporter, Stubs};
 use crate::shadow::Shadows;
 use crate::shadow::run_directory::RunDir;
 use crate::stats::Counters;
+use crate::watches::Watches;
 
 /// The state all threads of a run share.
 #[derive(Debug)]
@@ -48,6 +49,8 @@ pub struct Monitor {
     pub(crate) profiled: Profiled,
     /// Shadow objects.
     pub(crate) shadows: Shadows,
+    /// What tracees watch by inotify.
+    pub(crate) watches: Arc<Watches>,
     /// Calls that are answered in the process.
     pub(crate) in_process: InProcess,
     /// The names that programs gave to their sockets.
@@ -109,6 +112,7 @@ impl Monitor {
             in_flight: InFlight::default(),
             installs: InFlight::default(),
             shadows: Shadows::new(run_dir),
+            watches: Arc::default(),
             socket_names: Names::default(),
             programs: Programs::default(),
             mapped: AtomicBool::new(false),

@@ -3,6 +3,7 @@
 use goanna_vfs::{Errno, Result, Stamp, TimeSet, ops};
 
 use crate::call::{Answer, Call, Target};
+use crate::watches::report::{self, Touch};
 
 /// The object of a call on a descriptor; an O_PATH one is refused (EBADF).
 pub(super) fn by_descriptor(call: &Call<'_>, fd: i32) -> Result<Target> {
@@ -18,6 +19,7 @@ fn set_mode(call: &Call<'_>, target: Target, mode: u32) -> Result<Answer> {
     };
     let caller = call.caller()?;
     ops::chmod(&caller, &place, mode & 0o7777)?;
+    report::touched(call, &place, Touch::Attrib);
     call.monitor.shadows.guard_anew(&caller, &place)?;
     Ok(Answer::DONE)
 }
@@ -57,6 +59,9 @@ fn set_owner(call: &Call<'_>, target: Target, uid: u32, gid: u32) -> Result<Answ
     let given = |id: u32| (id != u32::MAX).then_some(id);
     let caller = call.caller()?;
     ops::chown(&caller, &place, given(uid), given(gid))?;
+    if given(uid).or(given(gid)).is_some() {
+        report::touched(call, &place, Touch::Attrib);
+    }
     call.monitor.shadows.guard_anew(&caller, &place)?;
     Ok(Answer::DONE)
 }
@@ -97,6 +102,12 @@ fn set_times(call: &Call<'_>, target: Target, times: Times) -> Result<Answer> {
         return Ok(Answer::PassOn);
     };
     ops::utimens(&*call.caller()?, &place, times.0, times.1)?;
+    let touch = match times {
+        (Some(_), None) => Touch::Access,
+        (None, Some(_)) => Touch::Modify,
+        _ => Touch::Attrib,
+    };
+    report::touched(call, &place, touch);
     Ok(Answer::DONE)
 }
 

@@ -15,6 +15,7 @@ use crate::abi::{DirentLayout, Dirents};
 use crate::call::{Answer, Call, Descriptor};
 use crate::inprocess::is_plain;
 use crate::shadow::{Shadow, names_only};
+use crate::watches::report::{self, Removal, Touch};
 
 /// Positions of a shadow directory: 0 before `.`, 1 before `..`, 2 plus the back end's cookie, and from here
 /// on the mount points in it. The kernel keeps the position in the backing directory's open file description.
@@ -79,6 +80,7 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
         }
     }
     lseek(ofd.as_fd(), out.position as i64, Whence::SeekSet)?;
+    report::touched(call, place, Touch::Access);
     Ok(Answer::Value(out.bytes.len() as i64))
 }
 
@@ -170,7 +172,9 @@ fn make(call: &Call<'_>, dirfd: i32, path: &[u8], mode: u32) -> Result<Answer> {
     if entry.covered {
         return Err(Errno::EEXIST.into());
     }
-    ops::mkdir(&*call.caller()?, &entry.dir, name, mode & 0o1777)?;
+    let names = report::begin(call);
+    let node = ops::mkdir(&*call.caller()?, &entry.dir, name, mode & 0o1777)?;
+    report::created(call, names, &entry.dir, name, &node);
     Ok(Answer::DONE)
 }
 
@@ -204,7 +208,11 @@ pub fn remove(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<Answer> {
     if entry.covered {
         return Err(Errno::EBUSY.into());
     }
+    let removal = Removal::begin(call, &entry.dir, name)?;
     ops::rmdir(&*call.caller()?, &entry.dir, name)?;
+    if let Some(removal) = removal {
+        removal.done(call);
+    }
     call.monitor.shadows.directory_removed();
     Ok(Answer::DONE)
 }
@@ -231,7 +239,9 @@ fn make_node(
             .map_or(Errno::ENOENT.into(), |_| Errno::EEXIST.into()));
     }
     let rdev = libc::makedev((dev >> 8) & 0xfff, (dev & 0xff) | ((dev >> 12) & 0xfff00));
-    ops::mknod(&caller, &entry.dir, name, mode, rdev)?;
+    let names = report::begin(call);
+    let node = ops::mknod(&caller, &entry.dir, name, mode, rdev)?;
+    report::created(call, names, &entry.dir, name, &node);
     Ok(Answer::DONE)
 }
 

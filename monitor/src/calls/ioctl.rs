@@ -16,6 +16,7 @@ use super::size::allocate;
 use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::{Shadow, names_only};
+use crate::watches::report::{self, Touch};
 
 /// The bits of a request that say which driver it belongs to (`_IOC_TYPE`).
 pub const TYPE_BITS: u32 = 0xff00;
@@ -155,6 +156,7 @@ fn of_inode(call: &Call<'_>, place: &Place) -> Result<Answer> {
 fn set_flags(call: &Call<'_>, place: &Place) -> Result<Answer> {
     let flags = call.read_u32(call.arg(2))?;
     ops::set_flags(&*call.caller()?, place, flags)?;
+    report::touched(call, place, Touch::Attrib);
     Ok(Answer::DONE)
 }
 
@@ -192,6 +194,7 @@ fn set_extended_flags(call: &Call<'_>, place: &Place) -> Result<Answer> {
     let named = EXTENDED.iter().fold(0, |all, (_, flag)| all | flag);
     let kept = place.mount.fs.flags(&caller, &place.node)? & !named;
     ops::set_flags(&caller, place, wanted | kept)?;
+    report::touched(call, place, Touch::Attrib);
     Ok(Answer::DONE)
 }
 

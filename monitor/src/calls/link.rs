@@ -10,6 +10,7 @@ use goanna_vfs::walk::{Last, Pos, is_magic_link};
 use goanna_vfs::{Errno, FileKind, FsError, Place, Result, caps, ops};
 
 use crate::call::{Answer, Call, Entry, Resolved, Target};
+use crate::watches::report::{self, Move, Removal};
 
 fn remove_name(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<Answer> {
     let Some(entry) = call.entry(dirfd, path)? else {
@@ -29,7 +30,11 @@ fn remove_name(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<Answer> {
             Errno::ENOTDIR.into()
         });
     }
+    let removal = Removal::begin(call, &entry.dir, name)?;
     ops::unlink(&caller, &entry.dir, name)?;
+    if let Some(removal) = removal {
+        removal.done(call);
+    }
     call.monitor.shadows.name_removed();
     Ok(Answer::DONE)
 }
@@ -94,7 +99,11 @@ fn move_name(
             return Err(Errno::ENOTDIR.into());
         }
     }
+    let moved = Move::begin(call, (&from_dir, from), (&to_dir, to))?;
     ops::rename(&caller, &from_dir, from, &to_dir, to, flags)?;
+    if let Some(moved) = moved {
+        moved.done(call, flags & libc::RENAME_EXCHANGE != 0);
+    }
     call.monitor.shadows.name_removed();
     Ok(Answer::DONE)
 }
@@ -156,9 +165,14 @@ fn add_name(
         return Err(Errno::EXDEV.into());
     };
     let name = new_name(call, &entry)?;
+    let names = report::begin(call);
     match ops::link(&*call.caller()?, &source, &entry.dir, name) {
         Err(FsError::Errno(Errno::EXDEV)) if is_procfs(&entry.dir) => Err(Errno::ENOENT.into()),
-        linked => linked.map(|()| Answer::DONE),
+        linked => {
+            linked?;
+            report::linked(call, names, &entry.dir, name, &source.node);
+            Ok(Answer::DONE)
+        }
     }
 }
 
@@ -260,7 +274,9 @@ fn make_link(call: &Call<'_>, target: &[u8], (dirfd, path): Name) -> Result<Answ
         return Ok(Answer::PassOn);
     };
     let name = new_name(call, &entry)?;
-    ops::symlink(&*call.caller()?, &entry.dir, name, target)?;
+    let names = report::begin(call);
+    let node = ops::symlink(&*call.caller()?, &entry.dir, name, target)?;
+    report::created(call, names, &entry.dir, name, &node);
     Ok(Answer::DONE)
 }
 

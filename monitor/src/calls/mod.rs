@@ -3,6 +3,7 @@
 pub mod attr;
 mod content;
 pub mod dir;
+pub mod inotify;
 pub mod ioctl;
 pub mod kill;
 pub mod link;

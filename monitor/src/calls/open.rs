@@ -19,6 +19,7 @@ use crate::call::{Answer, Call, Resolved, Work};
 use crate::process::task::acting_as;
 use crate::ptracer::pause::Delivery;
 use crate::table::filter::shadow_files;
+use crate::watches::report::{self, Touch};
 use mount_lists::ListOfMounts;
 
 /// The arguments of an open, whichever call brought them.
@@ -192,7 +193,9 @@ impl Request {
             End::Existing(place) => self.open(call, &caller, &place, delivery),
             End::Missing { dir, name } => {
                 may_get_descriptor(call)?;
+                let names = report::begin(call);
                 let (node, opened) = ops::create(&caller, &dir, &name, mode, self.flags)?;
+                report::created(call, names, &dir, &name, &node);
                 self.install(
                     call,
                     &Place {
@@ -330,6 +333,7 @@ impl Request {
                     return Err(Errno::EINVAL.into());
                 }
                 let fd = directory(call, caller, place, self.flags)?;
+                report::opened(call, place, &fd, self.flags);
                 Ok(Answer::Install {
                     fd,
                     cloexec: self.cloexec(),
@@ -348,7 +352,13 @@ impl Request {
                     may_get_descriptor(call)?;
                 }
                 match lease::open(call, caller, place, self.flags)? {
-                    Some(opened) => self.install(call, place, opened, delivery),
+                    Some(opened) => {
+                        let answer = self.install(call, place, opened, delivery);
+                        if self.flags & libc::O_TRUNC != 0 {
+                            report::touched(call, place, Touch::Modify);
+                        }
+                        answer
+                    }
                     None => Ok(Answer::Wait),
                 }
             }
@@ -371,6 +381,7 @@ impl Request {
     ) -> Result<Answer> {
         if let Native::Reads { handle } = opened.native {
             call.monitor.shadows.register_file(place, handle)?;
+            report::opened(call, place, &opened.fd, self.flags);
         }
         Ok(Answer::Install {
             fd: opened.fd,

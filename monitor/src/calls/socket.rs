@@ -22,6 +22,7 @@ use nix::sys::stat::fstat;
 use crate::call::{Answer, Call, Entry, Resolved, Target};
 use crate::process::task::acting_as;
 use crate::ptracer::rewrite::{Addressed, AddressedKind, Rewrite};
+use crate::watches::report;
 pub use name::Names;
 
 /// `sun_path` is 108 bytes, after a 2-byte family.
@@ -90,6 +91,7 @@ pub fn bind(call: &mut Call<'_>) -> Result<Answer> {
         }
     };
     let mode = libc::S_IFSOCK | fstat(&socket)?.st_mode & 0o777;
+    let names = report::begin(call);
     let node = ops::mknod(&caller, &entry.dir, name, mode, 0).map_err(in_use)?;
     let place = Place {
         node,
@@ -102,6 +104,7 @@ pub fn bind(call: &mut Call<'_>) -> Result<Answer> {
             Err(other) => Err(other),
         };
     }
+    report::created(call, names, &entry.dir, name, &place.node);
     Ok(Answer::DONE)
 }
 

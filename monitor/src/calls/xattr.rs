@@ -5,6 +5,7 @@ use goanna_vfs::{Errno, Result, ops};
 
 use super::attr::by_descriptor;
 use crate::call::{Answer, Call, Target};
+use crate::watches::report::{self, Touch};
 
 /// Longest attribute name, value and list (linux/limits.h).
 const NAME_MAX: usize = 255;
@@ -72,6 +73,7 @@ fn set(call: &Call<'_>, find: Find) -> Result<Answer> {
     if name == b"system.posix_acl_access" {
         call.monitor.shadows.guard_anew(&caller, &place)?;
     }
+    report::touched(call, &place, Touch::Attrib);
     Ok(Answer::DONE)
 }
 
@@ -96,6 +98,7 @@ fn remove(call: &Call<'_>, find: Find) -> Result<Answer> {
         return Ok(Answer::PassOn);
     };
     ops::removexattr(&*call.caller()?, &place, &name)?;
+    report::touched(call, &place, Touch::Attrib);
     Ok(Answer::DONE)
 }
 

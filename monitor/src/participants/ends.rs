@@ -60,7 +60,8 @@ impl Participants {
             (registry.around(id), registry.held_inside(id))
         };
         self.note_refused();
-        transactions.abort(id);
+        self.during(|| transactions.abort(id));
+        self.tell_ended(id, false);
         restore(self.registry.lock().end(id, after));
         self.note_ended_inside(&held);
         self.commit_deferred(around);
@@ -140,7 +141,11 @@ impl Participants {
     pub(super) fn commit_one(&self, id: TxnId, durable: Option<bool>) -> Result<(), Errno> {
         let transactions = self.transactions()?;
         self.note_refused();
-        let outcome = transactions.commit(id);
+        let commit = self.during(|| transactions.commit(id));
+        let outcome = commit.unwrap_or(Err(Errno::EIO));
+        if outcome != Err(Errno::EBUSY) {
+            self.tell_ended(id, outcome.is_ok());
+        }
         match outcome {
             Err(Errno::EBUSY) => {}
             // ENOENT: another thread has ended it.

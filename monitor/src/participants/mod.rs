@@ -18,6 +18,7 @@ use goanna_vfs::{Errno, Mount, MountFlags, Mounts, Result, TxnId, escape};
 use parking_lot::Mutex;
 
 pub mod delegate;
+pub mod end_observer;
 mod ends;
 mod named;
 mod offsets;
@@ -54,6 +55,7 @@ pub struct Participants {
     lost: AtomicUsize,
     /// The run is being killed.
     is_ending: AtomicBool,
+    observer: OnceLock<Arc<dyn end_observer::Ends>>,
 }
 
 impl std::fmt::Debug for Participants {
@@ -132,7 +134,8 @@ impl Participants {
                 return Err(errno);
             }
         }
-        if transactions.commit(id)? {
+        let commit = self.during(|| transactions.commit(id));
+        if commit.unwrap_or(Err(Errno::EIO))? {
             transactions.harden(Some(true))?;
         }
         Ok(())

@@ -297,6 +297,7 @@ fn look_up_again<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
 pub fn answer(call: &mut Call<'_>, handler: Handler) -> Result<Answer> {
     let handler = |call: &mut Call<'_>| look_up_again(|| handler(call));
     let profiled = &call.monitor.profiled;
+    let _answering = call.monitor.watches.answering();
     if profiled.profile.is_none() {
         return handler(call);
     }

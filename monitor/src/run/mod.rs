@@ -20,6 +20,7 @@ use crate::ptracer::Supervisor;
 use crate::shadow::run_directory::RunDir;
 use crate::signals::Signals;
 use crate::stats::Stats;
+use crate::watches::Watches;
 use crate::{Monitor, intercept};
 use config::{Config, Interception};
 use error::Error;
@@ -85,6 +86,8 @@ impl Run {
         let one_transaction = config.one_transaction;
         let run_dir = RunDir::create().map_err(Error::RunDir)?;
         let monitor = Arc::new(Monitor::new(config, run_dir));
+        let watches: Arc<Watches> = Arc::clone(&monitor.watches);
+        monitor.participants.observe(watches);
         let readers: Weak<Monitor> = Arc::downgrade(&monitor);
         for mount in monitor.mounts.iter() {
             if let Some(transactions) = mount.fs.transactions() {

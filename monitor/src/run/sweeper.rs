@@ -37,6 +37,7 @@ impl Sweeper {
                     monitor.participants.expire();
                     monitor.participants.note_refused();
                     monitor.shadows.sweep(|| monitor.alive.all());
+                    monitor.watches.sweep(|| monitor.alive.all());
                     monitor
                         .ending
                         .report_left_processes(&monitor.alive, &monitor.note);

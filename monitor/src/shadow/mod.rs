@@ -199,6 +199,22 @@ impl Shadows {
         exact.or_else(alike).cloned()
     }
 
+    /// The back end's hold on the cache object of a file that tracees have open.
+    pub fn open_file(&self, key: &PlaceKey) -> Option<Arc<ObjectHandle>> {
+        let table = self.table.read();
+        table
+            .by_identity
+            .values()
+            .find_map(|shadow| match &**shadow {
+                Shadow::File { place, handle, .. }
+                    if place.key() == *key && !handle.sole_opener() =>
+                {
+                    Some(Arc::clone(handle))
+                }
+                _ => None,
+            })
+    }
+
     /// What an open file description stands for.
     pub fn of_descriptor(&self, fd: &OwnedFd) -> Result<Option<Arc<Shadow>>> {
         let (dev, ino, _) = stat::identity(fd.as_fd())?;

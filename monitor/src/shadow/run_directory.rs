@@ -5,6 +5,7 @@
 //!   lock                flock'ed while the run lasts; without a holder the directory is stale
 //!   d/N                 backing directory of a virtual directory
 //!   s/RANDOM            backing object of a virtual fifo, socket or device
+//!   w/N                 mirror of a watched file or directory (0700)
 //!   x/RANDOM/NAME       host copy of a program that is executed from a mount
 //! ```
 //!

@@ -68,12 +68,12 @@ pub const DUMPABLE_OR_PDEATHSIG: Condition = Condition {
     value: 0,
     holds: true,
 };
-/// fcntl(2) with F_SETLEASE.
-pub const SET_LEASE: Condition = Condition {
+/// fcntl(2) with F_SETLEASE or F_NOTIFY, which differ in one bit.
+pub const LEASE_OR_NOTIFY: Condition = Condition {
     arg: 1,
     high: false,
-    mask: u32::MAX,
-    value: libc::F_SETLEASE as u32,
+    mask: !(libc::F_SETLEASE ^ libc::F_NOTIFY) as u32,
+    value: (libc::F_SETLEASE & libc::F_NOTIFY) as u32,
     holds: true,
 };
 /// A call whose argument `arg` is SIGKILL.

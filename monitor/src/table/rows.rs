@@ -4,11 +4,12 @@ use nix::errno::Errno;
 
 use super::{
     CLONE_UNTRACED, DEVICE_REQUEST, DUMPABLE_OR_PDEATHSIG, Entry, FAR, INSTALL_FILTER,
-    INSTALL_FILTER_BY_PRCTL, Rule, SET_LEASE, TO_ADDRESS, UNIX_SOCKETS, any_signal, row, sigkill,
+    INSTALL_FILTER_BY_PRCTL, LEASE_OR_NOTIFY, Rule, TO_ADDRESS, UNIX_SOCKETS, any_signal, row,
+    sigkill,
 };
 use crate::calls::{
-    attr, copy, dir, ioctl, kill, lease, link, map, open, process, read, size, socket, stat, sync,
-    write, xattr,
+    attr, copy, dir, inotify, ioctl, kill, lease, link, map, open, process, read, size, socket,
+    stat, sync, write, xattr,
 };
 
 /// Sorted by number.
@@ -86,7 +87,7 @@ pub static ROWS: &[Entry] = &[
     row(69, "msgsnd", Rule::Allow, ""),
     row(70, "msgrcv", Rule::Allow, ""),
     row(71, "msgctl", Rule::Allow, ""),
-    row(72, "fcntl", Rule::NotifyIf(SET_LEASE, lease::set), "the kernel keeps the descriptor table; F_SETLEASE: a file in a store can have no lease"),
+    row(72, "fcntl", Rule::NotifyIf(LEASE_OR_NOTIFY, lease::set), "the kernel keeps the descriptor table; F_SETLEASE: a file in a store can have no lease; F_NOTIFY: EINVAL for a directory in a mount"),
     row(73, "flock", Rule::Allow, "record locks and leases live on the cache object"),
     row(74, "fsync", Rule::Notify(sync::fsync), ""),
     row(75, "fdatasync", Rule::Notify(sync::fdatasync), ""),
@@ -268,7 +269,7 @@ pub static ROWS: &[Entry] = &[
     row(251, "ioprio_set", Rule::Allow, ""),
     row(252, "ioprio_get", Rule::Allow, ""),
     row(253, "inotify_init", Rule::Allow, ""),
-    row(254, "inotify_add_watch", Rule::Notify(process::inotify_add_watch), "in a mount: ENOSPC, on which programs fall back to polling"),
+    row(254, "inotify_add_watch", Rule::Notify(inotify::add_watch), "in a mount the watch lies on a host object, on which the monitor repeats what happens"),
     row(255, "inotify_rm_watch", Rule::Allow, ""),
     row(256, "migrate_pages", Rule::Allow, ""),
     row(257, "openat", Rule::Notify(open::openat), ""),
@@ -315,7 +316,7 @@ pub static ROWS: &[Entry] = &[
     row(298, "perf_event_open", Rule::Allow, ""),
     row(299, "recvmmsg", Rule::Allow, "descriptors of shadow files travel as they are"),
     row(300, "fanotify_init", Rule::Allow, ""),
-    row(301, "fanotify_mark", Rule::Allow, "host paths only"),
+    row(301, "fanotify_mark", Rule::Notify(inotify::fanotify_mark), "in a mount: EOPNOTSUPP"),
     row(302, "prlimit64", Rule::Allow, ""),
     row(303, "name_to_handle_at", Rule::Notify(process::name_to_handle_at), "in a mount: EOPNOTSUPP"),
     row(304, "open_by_handle_at", Rule::Allow, ""),

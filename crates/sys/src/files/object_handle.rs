@@ -88,6 +88,12 @@ impl ObjectHandle {
         }
     }
 
+    /// Whether [`ObjectHandle::sole_opener`] and [`ObjectHandle::open_for_write_elsewhere`] find out without opening the object,
+    /// which inotify(7) would report.
+    pub fn asks_silently(&self) -> bool {
+        matches!(self.kept, Kept::Here(_))
+    }
+
     /// Whether no one else has the object open or mapped. `false` when it cannot be known.
     pub fn sole_opener(&self) -> bool {
         // An O_PATH descriptor on a shelf does not count, so the one that is asked is the only one of ours.

@@ -10,10 +10,14 @@ use goanna_vfs::{Caller, Errno, FsError, Opened, Place, Result, caps, ops};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use crate::call::{Answer, Call, Descriptor};
+use crate::calls::inotify::notify_directory;
 use crate::shadow::Shadow;
 
 /// fcntl(2) with `F_SETLEASE`
 pub fn set(call: &mut Call<'_>) -> Result<Answer> {
+    if call.int(1) == libc::F_NOTIFY {
+        return notify_directory(call);
+    }
     let Descriptor::Shadow(shadow, _) = call.descriptor(call.int(0))? else {
         // The kernel grants none while we still have what a program is getting.
         call.monitor.installs.settle_all();

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use super::output::Output;
 use crate::call::Call;
 use crate::shadow::Identity;
+use crate::watches::report;
 
 /// Files that could not be exchanged, with the offset from which on it is tried again.
 #[derive(Debug, Default)]
@@ -126,6 +127,7 @@ fn exchange(call: &Call<'_>, fd: i32, output: &Output) -> Result<bool> {
         Whence::SeekSet,
     )?;
     if let Native::Reads { handle } = opened.native {
+        report::relocated(call, &output.ofd, &opened.fd, &handle);
         call.monitor.shadows.register_file(place, handle)?;
     }
     let (listener, id) = notification;

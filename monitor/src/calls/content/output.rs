@@ -10,6 +10,7 @@ use goanna_vfs::{Errno, OpenFile, Place, Result, WritePosition};
 use crate::Monitor;
 use crate::call::{Call, Descriptor};
 use crate::shadow::Shadow;
+use crate::watches::report::{self, Touch};
 
 /// The shadow file behind a descriptor that a call wants to write through.
 pub struct Output {
@@ -58,10 +59,12 @@ impl Output {
             ofd: self.ofd.as_fd(),
             flags: self.flags,
         };
-        self.place
-            .mount
-            .fs
-            .write(&*call.caller()?, file, spot, data)
+        let fs = &self.place.mount.fs;
+        let written = fs.write(&*call.caller()?, file, spot, data)?;
+        if written > 0 {
+            report::touched(call, &self.place, Touch::Modify);
+        }
+        Ok(written)
     }
 
     /// As much of `data` as RLIMIT_FSIZE lets in.

@@ -7,6 +7,7 @@ use super::outgrow::after_growth;
 use super::output::{Output, within_limit};
 use crate::call::{Answer, Call, Descriptor, Target};
 use crate::shadow::Shadow;
+use crate::watches::report::{self, Touch};
 
 /// The limit bounds growth only: a file that is too large already may stay so.
 fn may_become(call: &Call<'_>, place: &Place, size: u64) -> Result<()> {
@@ -44,6 +45,7 @@ pub fn truncate(call: &mut Call<'_>) -> Result<Answer> {
         return Ok(Answer::Wait);
     }
     ops::truncate(&caller, &place, size)?;
+    report::touched(call, &place, Touch::Modify);
     Ok(Answer::DONE)
 }
 
@@ -69,6 +71,7 @@ pub fn ftruncate(call: &mut Call<'_>) -> Result<Answer> {
         .mount
         .fs
         .truncate(&caller, &output.place.node, size)?;
+    report::touched(call, &output.place, Touch::Modify);
     ops::drop_set_id(&caller, &output.place)?;
     after_growth(call, call.int(0), &output, size);
     Ok(Answer::DONE)
@@ -110,6 +113,7 @@ pub fn allocate(call: &Call<'_>, mode: i32, offset: i64, len: i64) -> Result<Ans
         .mount
         .fs
         .fallocate(&*call.caller()?, &output.place.node, mode, offset, len)?;
+    report::touched(call, &output.place, Touch::Modify);
     after_growth(call, call.int(0), &output, len);
     Ok(Answer::DONE)
 }

@@ -1,0 +1,215 @@
+//! What happens to virtual files, and how the mirrors repeat it.
+
+use std::os::fd::OwnedFd;
+
+use goanna_vfs::PlaceKey;
+
+use super::mirrors::{Entry, MirrorId, Mirrors, Name, Touch, View};
+use super::openings::Openings;
+
+/// A change that watches report.
+#[derive(Debug, Clone)]
+pub(super) enum Event {
+    /// A name was made.
+    Created { name: Name, entry: Entry },
+    /// A name was removed.
+    Removed {
+        name: Name,
+        entry: Entry,
+        /// It was the last one.
+        is_gone: bool,
+    },
+    /// A name was moved.
+    Moved {
+        from: Name,
+        to: Name,
+        entry: Entry,
+        /// What the name led to before, and whether that was its last name.
+        replaced: Option<(Entry, bool)>,
+    },
+    /// Two names were exchanged.
+    Exchanged {
+        names: [Name; 2],
+        entries: [Entry; 2],
+    },
+    /// Something happened to a file without changing names.
+    Touched { node: PlaceKey, touch: Touch },
+    /// As `Touched` with [`Touch::Attrib`], reported by watches of the file itself only: its number of names has changed.
+    Relinked { node: PlaceKey },
+}
+
+impl Event {
+    /// The directories whose names it changes.
+    pub fn directories(&self) -> Vec<PlaceKey> {
+        match self {
+            Self::Created { name, .. } | Self::Removed { name, .. } => vec![name.0],
+            Self::Moved { from, to, .. } => vec![from.0, to.0],
+            Self::Exchanged { names, .. } => names.iter().map(|name| name.0).collect(),
+            Self::Touched { .. } | Self::Relinked { .. } => Vec::new(),
+        }
+    }
+}
+
+/// Repeats events in those mirrors whose views `sees` accepts.
+pub(super) struct Repeater<'a> {
+    pub mirrors: &'a mut Mirrors,
+    pub openings: Option<&'a Openings>,
+    pub sees: &'a dyn Fn(View) -> bool,
+    /// Mirrors of files that have gone: they stay until these descriptors are closed.
+    pub gone: Vec<(PlaceKey, OwnedFd)>,
+}
+
+impl Repeater<'_> {
+    /// The events of `event`, in the kernel's order.
+    pub fn repeat(&mut self, event: &Event) {
+        match event {
+            Event::Created { name, entry } => {
+                for id in self.of(&name.0) {
+                    self.mirrors.create(id, &name.1, *entry);
+                }
+            }
+            Event::Removed {
+                name,
+                entry,
+                is_gone,
+            } => self.removed(name, *entry, *is_gone),
+            Event::Moved {
+                from,
+                to,
+                entry,
+                replaced,
+            } => self.moved(from, to, *entry, *replaced),
+            Event::Exchanged { names, entries } => self.exchanged(names, *entries),
+            Event::Touched { node, touch } => self.touched(node, *touch),
+            Event::Relinked { node } => self.touched_itself(node, Touch::Attrib),
+        }
+    }
+
+    /// The mirrors of an inode that show the event.
+    fn of(&self, key: &PlaceKey) -> Vec<MirrorId> {
+        let mut ids = self.mirrors.of(key);
+        ids.retain(|id| self.shows(*id));
+        ids
+    }
+
+    fn shows(&self, id: MirrorId) -> bool {
+        self.mirrors
+            .get(id)
+            .is_some_and(|mirror| (self.sees)(mirror.view))
+    }
+
+    fn view(&self, id: MirrorId) -> View {
+        self.mirrors.get(id).and_then(|mirror| mirror.view)
+    }
+
+    fn removed(&mut self, name: &Name, entry: Entry, is_gone: bool) {
+        if !entry.is_dir {
+            self.unlinked(entry, is_gone);
+        }
+        for id in self.of(&name.0) {
+            self.mirrors.delete(id, &name.1);
+        }
+        if entry.is_dir {
+            self.unlinked(entry, is_gone);
+        }
+    }
+
+    /// The file itself has lost a name.
+    fn unlinked(&mut self, entry: Entry, is_gone: bool) {
+        for id in self.of(&entry.node) {
+            if !is_gone {
+                self.touch_mirror(id, Touch::Attrib);
+            } else if let Some(held) = self.mirrors.remove(id) {
+                self.gone.push((entry.node, held));
+            }
+        }
+    }
+
+    fn moved(&mut self, from: &Name, to: &Name, entry: Entry, replaced: Option<(Entry, bool)>) {
+        for (from, to) in self.pairs(from, to) {
+            self.mirrors.rename(from, to, entry);
+        }
+        if let Some((target, is_gone)) = replaced {
+            if target.is_dir {
+                self.touched_itself(&target.node, Touch::Attrib);
+            }
+            self.unlinked(target, is_gone);
+        }
+        self.moved_itself(&entry.node);
+    }
+
+    fn exchanged(&mut self, names: &[Name; 2], entries: [Entry; 2]) {
+        let [one, other] = names;
+        for (one, other) in self.pairs(one, other) {
+            self.mirrors
+                .exchange((one, entries[0]), (other, entries[1]));
+        }
+        for entry in entries {
+            self.moved_itself(&entry.node);
+        }
+    }
+
+    fn moved_itself(&mut self, node: &PlaceKey) {
+        for id in self.of(node) {
+            self.mirrors.move_self(id);
+        }
+    }
+
+    /// The mirrors of two directories, those of the same view together.
+    #[expect(clippy::type_complexity, reason = "two optional names")]
+    fn pairs<'n>(
+        &self,
+        one: &'n Name,
+        other: &'n Name,
+    ) -> Vec<(Option<(MirrorId, &'n [u8])>, Option<(MirrorId, &'n [u8])>)> {
+        let mut others = self.of(&other.0);
+        let mut pairs = Vec::new();
+        for id in self.of(&one.0) {
+            let view = self.view(id);
+            let twin = others.iter().position(|twin| self.view(*twin) == view);
+            let twin = twin.map(|at| (others.swap_remove(at), other.1.as_slice()));
+            pairs.push((Some((id, one.1.as_slice())), twin));
+        }
+        let alone = others
+            .into_iter()
+            .map(|id| (None, Some((id, other.1.as_slice()))));
+        pairs.extend(alone);
+        pairs
+    }
+
+    fn touched(&mut self, node: &PlaceKey, touch: Touch) {
+        let open = self.openings.map_or(&[][..], |openings| openings.of(node));
+        for (id, file) in open {
+            // That of a removed file is not found any more, but still watched.
+            if self.mirrors.get(*id).is_none() || self.shows(*id) {
+                touch.of(file);
+            }
+        }
+        let is_open = |id: MirrorId| open.iter().any(|(known, _)| *known == id);
+        for (id, name) in self.mirrors.names_of(node) {
+            if !is_open(id)
+                && self.shows(id)
+                && let Some(path) = self.mirrors.path_of(id, &name)
+            {
+                touch.at(&path);
+            }
+        }
+        for id in self.of(node) {
+            if !is_open(id) {
+                self.touch_mirror(id, touch);
+            }
+        }
+    }
+
+    fn touched_itself(&mut self, node: &PlaceKey, touch: Touch) {
+        for id in self.of(node) {
+            self.touch_mirror(id, touch);
+        }
+    }
+
+    fn touch_mirror(&self, id: MirrorId, touch: Touch) {
+        if let Some(mirror) = self.mirrors.get(id) {
+            touch.at(&mirror.path);
+        }
+    }
+}

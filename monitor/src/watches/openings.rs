@@ -1,0 +1,269 @@
+//! Opens of watched files: `IN_OPEN`, `IN_ACCESS` and `IN_CLOSE_*`.
+//!
+//! Programs read and close the cache object (or backing directory) without a call to the monitor. So for each open of a watched file the
+//! monitor opens the file's mirrors with the same access mode, and keeps these descriptors. Its own inotify watches the object: when
+//! a program has closed it, the monitor closes the mirrors.
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use goanna_sys::object_handle::ObjectHandle;
+use goanna_vfs::PlaceKey;
+use nix::errno::Errno;
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::fs::{CWD, Mode, OFlags};
+
+use super::mirrors::{MirrorId, Touch};
+
+/// At most so many descriptors of mirrors are held. Further opens raise no events.
+const HELD_MAX: usize = 2048;
+
+/// The open mirrors of one open of a file.
+#[derive(Debug)]
+struct Held {
+    reads: bool,
+    writes: bool,
+    files: Vec<(MirrorId, OwnedFd)>,
+}
+
+/// One object that programs have open.
+#[derive(Debug)]
+struct Opening {
+    place: PlaceKey,
+    held: Vec<Held>,
+    /// What the monitor watches.
+    mask: WatchFlags,
+    /// Tells whether a program has it open; none for a directory.
+    handle: Option<Arc<ObjectHandle>>,
+    /// Descriptors of the monitor that are about to be closed: for reading, for writing.
+    own: [usize; 2],
+}
+
+impl Opening {
+    /// Whether the one open that is known is still there: the back end, too, opens and closes the object, for its own purposes.
+    fn is_still_open(&self, for_writing: bool) -> bool {
+        let known = self.held.iter().filter(|held| !for_writing || held.writes);
+        let Some(handle) = self.handle.as_ref().filter(|handle| handle.asks_silently()) else {
+            return false;
+        };
+        known.count() == 1
+            && if for_writing {
+                handle.open_for_write_elsewhere()
+            } else {
+                !handle.sole_opener()
+            }
+    }
+}
+
+/// A file that is to be opened in the mirrors, too.
+pub(super) struct Open<'a> {
+    pub place: PlaceKey,
+    /// The tracee's open file description.
+    pub fd: BorrowedFd<'a>,
+    pub handle: Option<Arc<ObjectHandle>>,
+    /// `O_RDONLY`, `O_WRONLY` or `O_RDWR`.
+    pub access: i32,
+    /// The monitor closes one more description of the object: the tracee opens it anew.
+    pub twice: bool,
+    /// Whether reads are watched.
+    pub reads: bool,
+}
+
+impl Open<'_> {
+    fn writes(&self) -> bool {
+        self.access != libc::O_RDONLY
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Openings {
+    inotify: OwnedFd,
+    by_watch: HashMap<i32, Opening>,
+    /// Mirrors of removed files that a program has still open.
+    dying: Vec<(Arc<ObjectHandle>, OwnedFd)>,
+}
+
+impl Openings {
+    /// EMFILE, ENFILE: the user has no inotify instance left.
+    pub fn new() -> Result<Self, Errno> {
+        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC);
+        Ok(Self {
+            inotify: inotify.map_err(from_rustix)?,
+            by_watch: HashMap::new(),
+            dying: Vec::new(),
+        })
+    }
+
+    /// Becomes readable when a program has closed something.
+    pub fn inotify(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
+
+    /// `IN_OPEN` for the mirrors at `paths`.
+    pub fn open(&mut self, open: Open<'_>, paths: &[(MirrorId, impl AsRef<Path>)]) {
+        let held: usize = self
+            .by_watch
+            .values()
+            .map(|opening| opening.held.len())
+            .sum();
+        if held >= HELD_MAX {
+            return;
+        }
+        let access = if open.writes() {
+            OFlags::WRONLY
+        } else {
+            OFlags::RDONLY
+        };
+        let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mirror = |(id, path): &(MirrorId, _)| {
+            let path: &Path = AsRef::as_ref(path);
+            Some((
+                *id,
+                rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?,
+            ))
+        };
+        let files: Vec<_> = paths.iter().filter_map(mirror).collect();
+        let object = format!("/proc/self/fd/{}", open.fd.as_raw_fd());
+        let mut mask = WatchFlags::CLOSE_WRITE | WatchFlags::CLOSE_NOWRITE | WatchFlags::MASK_ADD;
+        mask.set(WatchFlags::ACCESS, open.reads);
+        let Ok(watch) = inotify::add_watch(&self.inotify, object.as_str(), mask) else {
+            return;
+        };
+        let writes = open.writes();
+        let opening = self.by_watch.entry(watch).or_insert_with(|| Opening {
+            place: open.place,
+            mask,
+            held: Vec::new(),
+            handle: open.handle,
+            own: [0, 0],
+        });
+        opening.own[usize::from(writes)] += usize::from(open.twice);
+        opening.held.push(Held {
+            reads: open.access != libc::O_WRONLY,
+            writes,
+            files,
+        });
+    }
+
+    /// The content of a file is in another object from now on, which the program that has it open gets instead.
+    pub fn relocate(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        handle: Arc<ObjectHandle>,
+    ) {
+        let object = |fd: BorrowedFd<'_>| format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let mask = WatchFlags::CLOSE_WRITE | WatchFlags::MASK_ADD;
+        let Ok(former) = inotify::add_watch(&self.inotify, object(from), mask) else {
+            return;
+        };
+        let opening = self.by_watch.remove(&former);
+        let _ = inotify::remove_watch(&self.inotify, former);
+        if let Some(opening) = opening
+            && let Ok(watch) = inotify::add_watch(&self.inotify, object(to), opening.mask)
+        {
+            let handle = Some(handle);
+            self.by_watch.insert(watch, Opening { handle, ..opening });
+        }
+    }
+
+    /// Whether a program has opened the file since it is watched.
+    pub fn is_open(&self, place: &PlaceKey) -> bool {
+        self.by_watch
+            .values()
+            .any(|opening| opening.place == *place)
+    }
+
+    /// The open mirrors of a file.
+    pub fn of(&self, place: &PlaceKey) -> &[(MirrorId, OwnedFd)] {
+        let mut all = self.by_watch.values();
+        let opening = all.find(|opening| opening.place == *place);
+        let held = opening.and_then(|opening| opening.held.last());
+        held.map_or(&[], |held| &held.files)
+    }
+
+    /// Keeps the mirror of a removed file until no program has the file open.
+    pub fn keep(&mut self, handle: Arc<ObjectHandle>, mirror: OwnedFd) {
+        self.dying.push((handle, mirror));
+    }
+
+    /// Repeats what programs have done since the last call.
+    pub fn repeat(&mut self) {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = Vec::new();
+        let mut reader = Reader::new(&self.inotify, &mut buffer);
+        while let Ok(event) = reader.next() {
+            events.push((event.wd(), event.events()));
+        }
+        for (watch, events) in events {
+            self.repeat_one(watch, events);
+        }
+    }
+
+    fn repeat_one(&mut self, watch: i32, events: ReadFlags) {
+        if events.contains(ReadFlags::IGNORED) {
+            self.by_watch.remove(&watch);
+            return;
+        }
+        let Some(opening) = self.by_watch.get_mut(&watch) else {
+            return;
+        };
+        // The back end reads, too, what programs have written.
+        let mut readers = opening.held.iter().filter(|held| held.reads);
+        if events.contains(ReadFlags::ACCESS)
+            && let Some(held) = readers.next_back()
+        {
+            for (_, file) in &held.files {
+                Touch::Access.of(file);
+            }
+        }
+        let writes = events.contains(ReadFlags::CLOSE_WRITE);
+        if !writes && !events.contains(ReadFlags::CLOSE_NOWRITE) {
+            return;
+        }
+        let own = &mut opening.own[usize::from(writes)];
+        if *own > 0 {
+            *own -= 1;
+            return;
+        }
+        if opening.is_still_open(writes) {
+            return;
+        }
+        if let Some(at) = opening.held.iter().position(|held| held.writes == writes) {
+            opening.held.remove(at);
+        }
+        if opening.held.is_empty() {
+            self.forget(watch);
+        }
+    }
+
+    fn forget(&mut self, watch: i32) {
+        self.by_watch.remove(&watch);
+        let _ = inotify::remove_watch(&self.inotify, watch);
+    }
+
+    /// Lets go of files that no program has open: the kernel merges equal events, and drops them when the queue is full.
+    pub fn sweep(&mut self) {
+        self.repeat();
+        let is_closed = |handle: &Option<Arc<ObjectHandle>>| {
+            handle.as_ref().is_some_and(|handle| handle.sole_opener())
+        };
+        let closed = self
+            .by_watch
+            .iter()
+            .filter(|(_, opening)| is_closed(&opening.handle));
+        let closed: Vec<i32> = closed.map(|(watch, _)| *watch).collect();
+        for watch in closed {
+            self.forget(watch);
+        }
+        self.dying.retain(|(handle, _)| !handle.sole_opener());
+    }
+}
+
+fn from_rustix(error: rustix::io::Errno) -> Errno {
+    Errno::from_raw(error.raw_os_error())
+}
