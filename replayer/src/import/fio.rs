@@ -363,100 +363,132 @@ impl Job<'_> {
         let Some(facts) = self.files.by_name.get_mut(&action.name) else {
             return Err("the log has changed while it was read");
         };
-        match action.what {
-            What::Add | What::Wait(_) => return Ok(None),
-            What::Open if facts.is_open => return Err("the file is open already"),
-            What::Open => {}
-            _ if !facts.is_open => return Err("the file is not open"),
-            _ => {}
-        }
-        let number = FIRST_DESCRIPTOR.saturating_add(facts.number);
-        let descriptor = || Value::Descriptor {
-            number,
-            file: Some(facts.path.clone()),
+        let Some(made) = facts.make(action)? else {
+            return Ok(None);
         };
-        let transfer = |range: Range| {
-            let buffer = Value::Bytes {
-                len: range.length,
-                data: Box::default(),
-            };
-            let (size, offset) = (
-                Value::Unsigned(range.length),
-                Value::Signed(range.offset as i64),
-            );
-            vec![descriptor(), buffer, size, offset]
-        };
-        let mut result = 0;
-        let mut files = Vec::new();
-        let (name, args) = match action.what {
-            What::Read(range) | What::Write(range) => {
-                result = range.length as i64;
-                let writes = matches!(action.what, What::Write(_));
-                (if writes { "pwrite64" } else { "pread64" }, transfer(range))
-            }
-            What::Trim(range) => {
-                const HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                let hole = Value::Unsigned(HOLE as u64);
-                let (offset, length) = (range.offset as i64, range.length as i64);
-                let args = vec![
-                    descriptor(),
-                    hole,
-                    Value::Signed(offset),
-                    Value::Signed(length),
-                ];
-                ("fallocate", args)
-            }
-            What::Sync => ("fsync", vec![descriptor()]),
-            What::DataSync => ("fdatasync", vec![descriptor()]),
-            What::Close => {
-                facts.is_open = false;
-                let number = descriptor();
-                ("close", vec![number])
-            }
-            What::Open | What::Add | What::Wait(_) => {
-                facts.is_open = true;
-                result = number.into();
-                let mode = if facts.is_changed {
-                    libc::O_RDWR
-                } else {
-                    libc::O_RDONLY
-                };
-                let inode = facts.number.unsigned_abs().into();
-                files.push((
-                    1,
-                    info(libc::S_IFREG | 0o644, facts.size, inode, &facts.path),
-                ));
-                let cwd = Value::Descriptor {
-                    number: libc::AT_FDCWD,
-                    file: None,
-                };
-                let path = Value::Path {
-                    given: action.name.clone().into(),
-                    resolved: Some(facts.path.clone()),
-                };
-                (
-                    "openat",
-                    vec![cwd, path, Value::Unsigned(mode as u64), Value::Absent],
-                )
-            }
-        };
-        let signature = by_name(name).ok_or("the table of calls lacks this one")?;
+        let signature = by_name(made.name).ok_or("the table of calls lacks this one")?;
         Ok(Some(Call {
             subject: subject(),
             call: DecodedCall {
                 signature: Some(signature),
                 nr: signature.nr,
                 raw: [0; 6],
-                args,
+                args: made.args,
             },
             entered_ns: self.at_ns,
             outcome: Some(Outcome {
-                result,
+                result: made.result,
                 left_ns: self.at_ns,
                 treatment: Treatment::Kernel,
             }),
-            files,
+            files: made.files,
         }))
+    }
+}
+
+/// A call, without its thread and time.
+struct Made {
+    name: &'static str,
+    args: Vec<Value>,
+    result: i64,
+    /// The files of its arguments, by index.
+    files: Vec<(u8, FileInfo)>,
+}
+
+impl Facts {
+    fn make(&mut self, action: &Action) -> Result<Option<Made>, &'static str> {
+        match action.what {
+            What::Add | What::Wait(_) => return Ok(None),
+            What::Open if self.is_open => return Err("the file is open already"),
+            What::Open => {}
+            _ if !self.is_open => return Err("the file is not open"),
+            _ => {}
+        }
+        Ok(Some(match action.what {
+            What::Read(range) => self.transfer("pread64", range),
+            What::Write(range) => self.transfer("pwrite64", range),
+            What::Trim(range) => self.trim(range),
+            What::Sync => self.plain("fsync"),
+            What::DataSync => self.plain("fdatasync"),
+            What::Close => {
+                self.is_open = false;
+                self.plain("close")
+            }
+            What::Open | What::Add | What::Wait(_) => {
+                self.is_open = true;
+                self.open(&action.name)
+            }
+        }))
+    }
+
+    fn descriptor_number(&self) -> i32 {
+        FIRST_DESCRIPTOR.saturating_add(self.number)
+    }
+
+    fn descriptor(&self) -> Value {
+        Value::Descriptor {
+            number: self.descriptor_number(),
+            file: Some(self.path.clone()),
+        }
+    }
+
+    /// A call with the descriptor only.
+    fn plain(&self, name: &'static str) -> Made {
+        Made {
+            name,
+            args: vec![self.descriptor()],
+            result: 0,
+            files: Vec::new(),
+        }
+    }
+
+    fn transfer(&self, name: &'static str, range: Range) -> Made {
+        let buffer = Value::Bytes {
+            len: range.length,
+            data: Box::default(),
+        };
+        let size = Value::Unsigned(range.length);
+        let offset = Value::Signed(range.offset.cast_signed());
+        Made {
+            args: vec![self.descriptor(), buffer, size, offset],
+            result: range.length.cast_signed(),
+            ..self.plain(name)
+        }
+    }
+
+    fn trim(&self, range: Range) -> Made {
+        const HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let hole = Value::Unsigned(HOLE as u64);
+        let offset = Value::Signed(range.offset.cast_signed());
+        let length = Value::Signed(range.length.cast_signed());
+        Made {
+            args: vec![self.descriptor(), hole, offset, length],
+            ..self.plain("fallocate")
+        }
+    }
+
+    fn open(&self, name: &[u8]) -> Made {
+        let cwd = Value::Descriptor {
+            number: libc::AT_FDCWD,
+            file: None,
+        };
+        let path = Value::Path {
+            given: name.into(),
+            resolved: Some(self.path.clone()),
+        };
+        let flags = if self.is_changed {
+            libc::O_RDWR
+        } else {
+            libc::O_RDONLY
+        };
+        let inode = self.number.unsigned_abs().into();
+        let file = info(libc::S_IFREG | 0o644, self.size, inode, &self.path);
+        Made {
+            name: "openat",
+            args: vec![cwd, path, Value::Unsigned(flags as u64), Value::Absent],
+            result: self.descriptor_number().into(),
+            files: vec![(1, file)],
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use amino_schema::key::APPLIED;
 use bytes::Bytes;
 use goanna_sys::withdraw::withdraw_writing;
 
-use super::snapshot::Recent;
+use super::recent::Recent;
 use crate::Error;
 use crate::engine::guard::{inside, open_files};
 use crate::engine::tree;

@@ -16,6 +16,7 @@
 
 mod copies;
 mod database;
+mod recent;
 mod snapshot;
 
 use std::fs;
@@ -29,7 +30,8 @@ use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock};
 
 use self::copies::{Copies, Opened, Rest, Side, adopt, choose, remove, replace};
 use self::database::{DB, GROWTH, abandon, close, error, grown, rewrite, write};
-use self::snapshot::{Former, Recent, SledSnapshot};
+use self::recent::Recent;
+use self::snapshot::{Former, SledSnapshot};
 use super::{Engine, Files, Snapshot, tree};
 use crate::{Changes, Error};
 

@@ -3,32 +3,15 @@
 use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
 
-use amino_schema::key::APPLIED;
 use bytes::Bytes;
 
 use super::copies::Copies;
 use super::database::{error, owned};
+use super::recent::Recent;
 use crate::changes::is_empty_range;
 use crate::engine::overlaid::Overlaid;
 use crate::engine::{Entry, Snapshot, visible_from};
 use crate::{Changes, Error};
-
-/// The changes since the last checkpoint, and the state after the last batch.
-#[derive(Clone, Default)]
-pub(super) struct Recent {
-    pub(super) changes: Changes,
-    pub(super) applied: Option<Vec<u8>>,
-}
-
-impl Recent {
-    /// The change of `key` in the batches in memory: none, its deletion, or its new value.
-    pub(super) fn change(&self, key: &[u8]) -> Option<Option<Bytes>> {
-        match &self.applied {
-            Some(applied) if key == APPLIED => Some(Some(Bytes::copy_from_slice(applied))),
-            _ => self.changes.get(key).map(Option::<&Bytes>::cloned),
-        }
-    }
-}
 
 /// Former values of the entries that a checkpoint overwrote in the files, for older snapshots. A chain, oldest first: each
 /// snapshot holds the link that was the last one when it was taken, so values that no snapshot needs are freed.
