@@ -58,13 +58,10 @@ struct State {
     openings: Option<Openings>,
     pending: HashMap<TxnId, Pending>,
     /// One for each mount with a watch.
-    foreign: HashMap<usize, Option<Arc<dyn ForeignChanges>>>,
+    foreign: HashMap<usize, Option<Arc<Foreign>>>,
     /// Ends the thread that repeats reads and closes, when it is dropped.
     _stop: Option<OwnedFd>,
 }
-
-trait ForeignChanges: Subscriber + std::fmt::Debug {}
-impl ForeignChanges for Foreign {}
 
 /// All watches of a run in its mounts.
 #[derive(Debug, Default)]
@@ -184,7 +181,7 @@ impl Watches {
             .fs
             .identity()
             .is_some_and(|identity| identity.subscribe(Arc::downgrade(&subscriber)).is_ok());
-        let foreign = reports.then_some(foreign as Arc<dyn ForeignChanges>);
+        let foreign = reports.then_some(foreign);
         self.state.lock().foreign.entry(mount).or_insert(foreign);
     }
 

@@ -5,15 +5,14 @@
 //! the run, of version 2 the pauses in between (`wait`).
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use goanna_syscalls::{DecodedCall, File as FileInfo, Outcome, Subject, Treatment, Value, by_name};
 use goanna_tracer::Event;
 use goanna_tracer::event::Call;
 
+use super::lines::Lines;
 use super::{Options, Summary, Trace};
 use crate::Error;
 
@@ -42,9 +41,9 @@ pub fn fio(
     let given = options.directory.map(|it| it.as_os_str().as_bytes());
     let cwd = given.unwrap_or(WORKING_DIRECTORY);
     let mut files = Files::default();
-    let mut lines = Lines::open(log)?;
-    while let Some(action) = lines.next()? {
-        progress(lines.read);
+    let mut actions = Log::open(log)?;
+    while let Some(action) = actions.next()? {
+        progress(actions.lines.read);
         files.note(cwd, &action);
     }
     let directory = match given {
@@ -60,7 +59,7 @@ pub fn fio(
         at_ns: 0,
         calls: 0,
     };
-    let first = lines.read;
+    let first = actions.lines.read;
     let filled = job.run(log, cwd, &mut |read| progress(first + read));
     let (calls, bytes) = trace.end(filled)?;
     Ok(Summary {
@@ -111,29 +110,20 @@ struct Action {
     what: What,
 }
 
-/// The lines of a log.
-struct Lines {
-    path: PathBuf,
-    file: BufReader<File>,
-    number: u64,
+/// A log.
+struct Log {
+    lines: Lines,
+    line: Vec<u8>,
     version: u64,
-    /// Bytes that were read.
-    read: u64,
 }
 
-impl Lines {
+impl Log {
     /// Reads the first line, which tells the version.
     fn open(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path).map_err(|why| Error::file(path, why))?;
-        let mut lines = Self {
-            path: path.to_owned(),
-            file: BufReader::with_capacity(1 << 20, file),
-            number: 0,
-            version: 0,
-            read: 0,
-        };
-        let first = lines.line()?.unwrap_or_default();
-        lines.version = match first.as_slice() {
+        let mut lines = Lines::open(path, MAX_LINE)?;
+        let mut line = Vec::new();
+        lines.next(&mut line)?;
+        let version = match line.trim_ascii_end() {
             b"fio version 2 iolog" => 2,
             b"fio version 3 iolog" => 3,
             _ => {
@@ -141,31 +131,22 @@ impl Lines {
                 return Err(lines.wrong(0, why));
             }
         };
-        Ok(lines)
+        Ok(Self {
+            lines,
+            line,
+            version,
+        })
     }
 
-    /// What the next line asks for; `None` at the end of the file.
+    /// The action of the next line; `None` at the end of the file.
     fn next(&mut self) -> Result<Option<Action>, Error> {
-        while let Some(line) = self.line()? {
+        while self.lines.next(&mut self.line)? {
+            let line = self.line.trim_ascii_end();
             if !line.is_empty() {
-                return self.action(&line).map(Some);
+                return self.action(line).map(Some);
             }
         }
         Ok(None)
-    }
-
-    fn line(&mut self) -> Result<Option<Vec<u8>>, Error> {
-        let mut line = Vec::new();
-        let mut limited = self.file.by_ref().take(MAX_LINE);
-        let read = limited.read_until(b'\n', &mut line);
-        let read = read.map_err(|why| Error::file(&self.path, why))? as u64;
-        self.read += read;
-        self.number += 1;
-        if read == MAX_LINE {
-            return Err(self.wrong(line.len(), "the line is too long"));
-        }
-        line.truncate(line.trim_ascii_end().len());
-        Ok((read > 0).then_some(line))
     }
 
     fn action(&self, line: &[u8]) -> Result<Action, Error> {
@@ -184,7 +165,7 @@ impl Lines {
                 Some(end) if i64::try_from(end).is_ok() && length <= MAX_TRANSFER => {
                     Ok(Range { offset, length })
                 }
-                _ => Err(self.wrong(column, "no file is that long")),
+                _ => Err(self.lines.wrong(column, "no file is that long")),
             }
         };
         let what = match verb {
@@ -203,7 +184,7 @@ impl Lines {
             }
             _ => {
                 let why = "here should be one of add, open, close, read, write, trim, sync, datasync, and wait in version 2";
-                return Err(self.wrong(at, why));
+                return Err(self.lines.wrong(at, why));
             }
         };
         Ok(Action { at_us, name, what })
@@ -214,16 +195,7 @@ impl Lines {
         let number = std::str::from_utf8(word)
             .ok()
             .and_then(|it| it.parse().ok());
-        number.ok_or_else(|| self.wrong(at, why))
-    }
-
-    fn wrong(&self, at: usize, why: &'static str) -> Error {
-        Error::Text {
-            path: self.path.clone(),
-            line: self.number,
-            column: at as u64 + 1,
-            why,
-        }
+        number.ok_or_else(|| self.lines.wrong(at, why))
     }
 }
 
@@ -319,9 +291,9 @@ impl Job<'_> {
     /// Reads the log for the second time; the number of calls.
     fn run(&mut self, log: &Path, cwd: &[u8], progress: &mut dyn FnMut(u64)) -> Result<u64, Error> {
         self.begin(cwd)?;
-        let mut lines = Lines::open(log)?;
-        while let Some(action) = lines.next()? {
-            progress(lines.read);
+        let mut actions = Log::open(log)?;
+        while let Some(action) = actions.next()? {
+            progress(actions.lines.read);
             let at_ns = action.at_us.unwrap_or(0).saturating_mul(1000);
             // Some versions of fio log in the order of completions.
             self.at_ns = self.at_ns.max(at_ns);
@@ -329,7 +301,9 @@ impl Job<'_> {
                 self.at_ns = self.at_ns.saturating_add(us.saturating_mul(1000));
                 continue;
             }
-            let call = self.call(&action).map_err(|why| lines.wrong(0, why))?;
+            let call = self
+                .call(&action)
+                .map_err(|why| actions.lines.wrong(0, why))?;
             if let Some(call) = call {
                 self.calls += 1;
                 self.trace.take(&Event::Call(Box::new(call)))?;

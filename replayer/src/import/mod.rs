@@ -1,6 +1,7 @@
 //! Makes traces of what other programs have recorded: the text of strace (`strace/`), the logs of fio (`fio.rs`).
 
 mod fio;
+mod lines;
 mod strace;
 
 pub use fio::fio;

@@ -1,12 +1,11 @@
 //! Reads calls from strace's text. A call has one line, or two: one that ends with `<unfinished ...>`, and one that begins with `<... resumed>`.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::line::{Line, Wrong};
 use crate::Error;
+use crate::import::lines::Lines;
 
 /// Longest line, in bytes.
 const MAX_LINE: u64 = 64 << 20;
@@ -44,43 +43,28 @@ pub struct Text {
 
 /// Reads a file of strace's text.
 pub struct Calls {
-    path: PathBuf,
-    file: BufReader<File>,
+    lines: Lines,
     line: Vec<u8>,
-    number: u64,
     pending: HashMap<i32, Text>,
-    /// Bytes that were read.
-    pub read: u64,
 }
 
 impl Calls {
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path).map_err(|why| Error::file(path, why))?;
         Ok(Self {
-            path: path.to_owned(),
-            file: BufReader::with_capacity(1 << 20, file),
+            lines: Lines::open(path, MAX_LINE)?,
             line: Vec::new(),
-            number: 0,
             pending: HashMap::new(),
-            read: 0,
         })
+    }
+
+    /// Bytes that were read.
+    pub fn read(&self) -> u64 {
+        self.lines.read
     }
 
     /// The content of the next line; `None` at the end of the file.
     pub fn next(&mut self) -> Result<Option<Item>, Error> {
-        loop {
-            self.line.clear();
-            let mut limited = self.file.by_ref().take(MAX_LINE);
-            let read = limited.read_until(b'\n', &mut self.line);
-            let read = read.map_err(|why| Error::file(&self.path, why))?;
-            if read == 0 {
-                return Ok(None);
-            }
-            self.read += read as u64;
-            self.number += 1;
-            if self.line.len() as u64 >= MAX_LINE {
-                return Err(self.wrong(MAX_LINE as usize, "the line is too long"));
-            }
+        while self.lines.next(&mut self.line)? {
             let line = std::mem::take(&mut self.line);
             let item = self.item(&line);
             self.line = line;
@@ -88,10 +72,11 @@ impl Calls {
                 return Ok(Some(item));
             }
         }
+        Ok(None)
     }
 
     fn item(&mut self, raw: &[u8]) -> Result<Option<Item>, Error> {
-        let line = Line::split(raw).map_err(|wrong| self.wrong(wrong.at, wrong.why))?;
+        let line = Line::split(raw).map_err(|wrong| self.lines.wrong(wrong.at, wrong.why))?;
         let Some(line) = line else {
             return Ok(None);
         };
@@ -104,7 +89,7 @@ impl Calls {
             // The beginning of a call may lie before that of the trace.
             match self.pending.remove(&tid) {
                 Some(mut text) => {
-                    let piece = (text.text.len(), self.number, line.start + skipped);
+                    let piece = (text.text.len(), self.lines.number, line.start + skipped);
                     text.pieces.push(piece);
                     text.text.extend_from_slice(rest);
                     What::Call(text)
@@ -115,7 +100,7 @@ impl Calls {
             let text = |text: &[u8]| Text {
                 text: text.to_vec(),
                 entered_ns: line.at_ns,
-                pieces: vec![(0, self.number, line.start)],
+                pieces: vec![(0, self.lines.number, line.start)],
             };
             match line.unfinished() {
                 Some(beginning) => {
@@ -130,25 +115,12 @@ impl Calls {
         Ok(Some(Item { tid, at_ns, what }))
     }
 
-    fn wrong(&self, at: usize, why: &'static str) -> Error {
-        Error::Text {
-            path: self.path.clone(),
-            line: self.number,
-            column: at as u64 + 1,
-            why,
-        }
-    }
-
     /// What is wrong with a call, as an error that names line and column.
     pub fn wrong_in(&self, text: &Text, wrong: Wrong) -> Error {
         let mut pieces = text.pieces.iter().rev();
         let piece = pieces.find(|(from, ..)| *from <= wrong.at);
         let (from, line, start) = piece.copied().unwrap_or_default();
-        Error::Text {
-            path: self.path.clone(),
-            line,
-            column: (start + wrong.at - from) as u64 + 1,
-            why: wrong.why,
-        }
+        let at = start + wrong.at - from;
+        self.lines.wrong_in(line, at, wrong.why)
     }
 }

@@ -71,7 +71,7 @@ fn read(
     };
     let mut calls = Calls::open(text)?;
     while let Some(item) = calls.next()? {
-        progress(before.read + calls.read);
+        progress(before.read + calls.read());
         importer.item(&calls, &item)?;
     }
     importer.summary.cut = importer.notes.cut;
@@ -98,7 +98,7 @@ impl Before {
         let mut before = Self::default();
         let mut calls = Calls::open(path)?;
         while let Some(item) = calls.next()? {
-            progress(calls.read);
+            progress(calls.read());
             let What::Call(text) = &item.what else {
                 continue;
             };
@@ -124,7 +124,7 @@ impl Before {
                 before.births.entry(child).or_default().push_back(birth);
             }
         }
-        before.read = calls.read;
+        before.read = calls.read();
         Ok(before)
     }
 }
