@@ -117,6 +117,12 @@ impl Caller {
         attr.uid == self.uid || self.has(caps::FOWNER) && self.user_ns.as_ref().is_none_or(over)
     }
 
+    /// Whether a change that leaves the inode in group `gid` may leave its set-group-id bit alone, too (the kernel's
+    /// `in_group_or_capable`).
+    pub fn in_group_or_capable(&self, attr: &Attr, gid: u32) -> bool {
+        self.in_group(gid) || self.capable_over(caps::FSETID, attr)
+    }
+
     fn has(&self, cap: u32) -> bool {
         self.caps & (1 << cap) != 0
     }

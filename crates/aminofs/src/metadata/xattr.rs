@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use amino_schema::{MetaFlags, ParsedKey, key, record};
 use amino_txn::Changes;
-use goanna_vfs::{Caller, Errno, FileKind, Node, Result, SetAttr, caps};
+use goanna_vfs::{Caller, Errno, FileKind, Node, Result, SetAttr};
 
 use crate::damaged;
 use crate::inode::{Inode, now};
@@ -146,7 +146,7 @@ impl View<'_> {
         let Some(bits) = bits else { return Ok(()) };
         let old = attr.mode & 0o7777;
         let mut mode = old & !0o777 | bits;
-        if !caller.in_group(attr.gid) && !caller.capable_over(caps::FSETID, &attr) {
+        if !caller.in_group_or_capable(&attr, attr.gid) {
             mode &= !libc::S_ISGID;
         }
         if mode == old {

@@ -1,6 +1,6 @@
 //! Changes of metadata and size.
 
-use super::perm::{check, file_system_permits, in_group_or_capable, permitted};
+use super::perm::{check, file_system_permits, permitted};
 use super::{checks_permissions, fs, unless_flagged, writable};
 use crate::{
     Attr, Caller, Errno, FileKind, MountFlags, Place, Result, SetAttr, StatFs, TimeSet, caps,
@@ -21,7 +21,7 @@ pub fn chmod(caller: &Caller, place: &Place, mode: u32) -> Result<()> {
         if !caller.owns(&attr) {
             return Err(Errno::EPERM.into());
         }
-        if !in_group_or_capable(caller, &attr, attr.gid) {
+        if !caller.in_group_or_capable(&attr, attr.gid) {
             mode &= !libc::S_ISGID;
         }
     }
@@ -115,7 +115,7 @@ pub fn chown(caller: &Caller, place: &Place, uid: Option<u32>, gid: Option<u32>)
 fn without_set_id(caller: &Caller, attr: &Attr, new_gid: Option<u32>) -> Option<u32> {
     let mut mode = attr.perm() & !libc::S_ISUID;
     if mode & libc::S_ISGID != 0
-        && (mode & libc::S_IXGRP != 0 || !in_group_or_capable(caller, attr, attr.gid))
+        && (mode & libc::S_IXGRP != 0 || !caller.in_group_or_capable(attr, attr.gid))
     {
         mode &= !libc::S_ISGID;
     }
@@ -123,7 +123,7 @@ fn without_set_id(caller: &Caller, attr: &Attr, new_gid: Option<u32>) -> Option<
         return None;
     }
     // The mode is being set, so the rule of chmod(2) applies to what is left of it.
-    if !in_group_or_capable(caller, attr, new_gid.unwrap_or(attr.gid)) {
+    if !caller.in_group_or_capable(attr, new_gid.unwrap_or(attr.gid)) {
         mode &= !libc::S_ISGID;
     }
     Some(mode)

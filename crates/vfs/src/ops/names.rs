@@ -59,8 +59,7 @@ pub(super) fn creation_mode(caller: &Caller, dir: &Place, mode: u32) -> Result<u
         return Ok(mode);
     }
     let attr = fs(dir).getattr(caller, &dir.node)?;
-    if attr.mode & libc::S_ISGID != 0 && !super::perm::in_group_or_capable(caller, &attr, attr.gid)
-    {
+    if attr.mode & libc::S_ISGID != 0 && !caller.in_group_or_capable(&attr, attr.gid) {
         return Ok(mode & !libc::S_ISGID);
     }
     Ok(mode)

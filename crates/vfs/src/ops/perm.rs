@@ -70,11 +70,6 @@ pub fn permitted(caller: &Caller, attr: &Attr, mask: i32) -> Result<(), Errno> {
     Err(Errno::EACCES)
 }
 
-/// Whether a change that leaves the inode in group `gid` may leave its set-group-id bit alone, too.
-pub(super) fn in_group_or_capable(caller: &Caller, attr: &Attr, gid: u32) -> bool {
-    caller.in_group(gid) || caller.capable_over(caps::FSETID, attr)
-}
-
 /// access(2): `mask` of `R_OK`, `W_OK`, `X_OK`, or 0. For access(2) and faccessat(2) without `AT_EACCESS`,
 /// `caller` is [`Caller::real`].
 ///
