@@ -106,7 +106,7 @@ fn an_operation_that_is_missing_in_one_trace_is_named() {
     let comparison = compare_traces(&traces[0], &traces[1]);
     assert_eq!(comparison.threads.len(), 1, "{comparison:#?}");
     let difference = &comparison.threads[0];
-    assert_eq!(difference.first.texts, ["mkdir b 0x1ed = 0"]);
+    assert_eq!(difference.first.texts, ["mkdir b 0x1e8 = 0"]);
     assert_eq!(difference.second.length, 0);
     assert!(compare_traces(&traces[0], &traces[0]).is_equal());
     let output = Command::new(REPLAYER)
@@ -116,7 +116,7 @@ fn an_operation_that_is_missing_in_one_trace_is_named() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("< mkdir b 0x1ed = 0"), "{text}");
+    assert!(text.contains("< mkdir b 0x1e8 = 0"), "{text}");
 }
 
 /// A replay at a speed takes as long as the trace did at that speed, at least, and says how exactly it issued its calls.

@@ -8,6 +8,7 @@
 mod workload;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use goanna_tracer::assemble::DataMode;
 use workload::{Workload, has, program};
@@ -109,6 +110,20 @@ fn the_initial_state_is_made_from_the_trace() {
         "{why}"
     );
     workload.assert_faithful();
+}
+
+/// Without the states of files, the modes of new files follow from what the calls asked for and from the mask of the command.
+#[test]
+fn files_get_the_modes_that_the_mask_of_the_command_leaves() {
+    let groups = "time,process,user,arguments,paths,results".parse().unwrap();
+    let script = "set -e; mkdir d; echo a > d/f; umask 002; echo b > d/g; mkfifo d/fifo; mkdir e";
+    let command = ["sh", "-c", script];
+    let workload = Workload::with_groups(&command, DataMode::Full, groups, |_| {});
+    workload.assert_faithful();
+    let mode = |name| fs::metadata(workload.path(name)).unwrap().mode() & 0o777;
+    assert_eq!(mode("replayed/d"), 0o750);
+    assert_eq!(mode("replayed/d/f"), 0o640);
+    assert_eq!(mode("replayed/d/g"), 0o664);
 }
 
 /// Without recorded data, sizes and names are the same, and writes write generated content.

@@ -31,8 +31,8 @@ impl Imported {
         let status = Command::new("strace")
             .args(["-f", "-ttt", "-T", "-y", "-s", "1000000", "-o"])
             .arg(imported.path("text"))
-            // As the tracer's tests do it.
-            .args(["sh", "-c", "cd \"$0\" && exec \"$@\""])
+            // With the mask that `record` sets.
+            .args(["sh", "-c", "umask 027; cd \"$0\" && exec \"$@\""])
             .arg(imported.path("original"))
             .args(command)
             .stdout(fs::File::create("/dev/null").unwrap())

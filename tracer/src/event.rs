@@ -16,6 +16,8 @@ pub enum Event {
         subject: Subject,
         /// The process that made it; 0 when the source did not see that.
         parent: i32,
+        /// Its file mode creation mask. `None`: the same as its parent's, or not known.
+        umask: Option<u32>,
         /// When, in nanoseconds of `CLOCK_MONOTONIC`.
         at_ns: u64,
     },

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use goanna_monitor::Reporter;
 use goanna_monitor::observe::{Ended, Observer};
+use goanna_sys::procfs;
 use goanna_syscalls::{Subject, SysnoSet};
 use goanna_tracer::assemble::{DataMode, Groups, StreamAssembly};
 use goanna_tracer::event::Call;
@@ -110,10 +111,13 @@ impl Observer for Recorder {
     }
 
     fn began(&self, subject: &Subject, parent: i32, at_ns: u64) {
-        let subject = subject.clone();
+        // Children inherit their parents' masks.
+        let status = (parent == 0).then(|| procfs::status(subject.tid));
+        let status = status.and_then(Result::ok);
         self.take(Event::Began {
-            subject,
+            subject: subject.clone(),
             parent,
+            umask: status.map(|status| status.umask),
             at_ns,
         });
     }

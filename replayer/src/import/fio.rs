@@ -321,6 +321,7 @@ impl Job<'_> {
         self.trace.take(&Event::Began {
             subject: subject(),
             parent: 0,
+            umask: None,
             at_ns: 0,
         })?;
         self.trace.take(&Event::Descriptor {

@@ -37,7 +37,7 @@ pub mod note {
     pub const AT_ONCE: u64 = 0x7265_706c_617c;
 }
 
-/// File mode creation mask that processes are taken to have as long as the trace does not tell.
+/// File mode creation mask of a process if the trace does not have it.
 const UMASK: u32 = 0o022;
 
 /// Receives the content of a trace, in its order.
@@ -174,7 +174,13 @@ impl Source {
         let at_ns = fields.number("time").unwrap_or(0);
         if name == "began" {
             let parent = fields.number("parent").unwrap_or(0) as i32;
-            return self.begin(tid, pid, parent, at_ns, visitor);
+            self.begin(tid, pid, parent, at_ns, visitor)?;
+            if let (Some(umask), Some(process)) =
+                (fields.number("umask"), self.processes.get_mut(&pid))
+            {
+                process.umask = umask as u32 & 0o777;
+            }
+            return Ok(());
         }
         if name == "ended" {
             return self.end(tid, at_ns, visitor);

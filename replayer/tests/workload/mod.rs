@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 
 use goanna_replayer::compare::{Comparison, Side, compare};
 use goanna_replayer::compile::{Options, Summary, compile};
@@ -61,8 +62,42 @@ pub fn program(name: &str) -> PathBuf {
     program
 }
 
+/// File mode creation mask of the commands that are recorded: not the usual one, so that a replay has to know it.
+const UMASK: u32 = 0o027;
+
 /// Records `command`, run in `directory`, into `trace`.
 pub fn record(trace: &Path, directory: &Path, command: &[&str], data: DataMode) {
+    record_groups(trace, directory, command, data, Groups::default());
+}
+
+/// Records these groups of fields.
+pub fn record_groups(
+    trace: &Path,
+    directory: &Path,
+    command: &[&str],
+    data: DataMode,
+    groups: Groups,
+) {
+    // The command inherits the mask of the thread that starts it.
+    let ended = thread::scope(|scope| {
+        let capture = || {
+            goanna_sys::replay::own_directory().unwrap();
+            goanna_sys::replay::umask(UMASK).unwrap();
+            capture(trace, directory, command, data, groups)
+        };
+        scope.spawn(capture).join()
+    });
+    assert_eq!(ended.unwrap(), 0, "{command:?}");
+}
+
+/// Records a command; its exit status.
+fn capture(
+    trace: &Path,
+    directory: &Path,
+    command: &[&str],
+    data: DataMode,
+    groups: Groups,
+) -> i32 {
     // The tracer has one working directory for all tests, so that a shell changes it.
     let mut words: Vec<OsString> = ["sh", "-c", "cd \"$0\" && exec \"$@\""]
         .map(Into::into)
@@ -88,13 +123,12 @@ pub fn record(trace: &Path, directory: &Path, command: &[&str], data: DataMode) 
         select: None,
         context: pairs,
     };
-    let assembly = Box::new(StreamAssembly::new(Groups::default(), data));
+    let assembly = Box::new(StreamAssembly::new(groups, data));
     let output = Box::new(FileOutput::new(trace, FileOptions::default()));
     let pipeline = Pipeline::start(options, assembly, output).unwrap();
     let ending = Ptrace::new(Target::Command(words)).capture(&wanted, &pipeline);
     pipeline.finish().unwrap();
-    let status = ending.unwrap().exit_status();
-    assert_eq!(status, 0, "{command:?}");
+    ending.unwrap().exit_status().into()
 }
 
 /// A workload that was recorded and compiled.
@@ -106,13 +140,23 @@ pub struct Workload {
 impl Workload {
     /// Records and compiles. `setup` fills the directory before.
     pub fn new(command: &[&str], data: DataMode, setup: impl FnOnce(&Path)) -> Self {
+        Self::with_groups(command, data, Groups::default(), setup)
+    }
+
+    /// Records these groups of fields.
+    pub fn with_groups(
+        command: &[&str],
+        data: DataMode,
+        groups: Groups,
+        setup: impl FnOnce(&Path),
+    ) -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let original = scratch.path().join("original");
         fs::create_dir(&original).unwrap();
         fs::create_dir(scratch.path().join("replayed")).unwrap();
         setup(&original);
         let trace = scratch.path().join("trace");
-        record(&trace, &original, command, data);
+        record_groups(&trace, &original, command, data, groups);
         let out = scratch.path().join("compiled");
         let summary = compile(&trace, &out, &Options::default(), &mut |_| {}).unwrap();
         assert_eq!(summary.findings, Vec::<String>::new());
@@ -163,6 +207,12 @@ impl Workload {
             assert_eq!(first, second, "{call}");
         }
         assert!(!comparison.counts.is_empty());
+    }
+
+    /// Replays what has been prepared: every result is that of the trace.
+    pub fn assert_faithful_results(&self) {
+        let output = self.replay(&[]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
     }
 
     pub fn assert_same_trees(&self) {

@@ -163,7 +163,11 @@ impl Builder {
             ]
         };
         let mut events = vec![
-            (id::BEGAN, "began", vec![("parent", "pid", "", I32)]),
+            (
+                id::BEGAN,
+                "began",
+                vec![("parent", "pid", "", I32), ("umask", "mode", "", U32)],
+            ),
             (
                 id::EXECUTED,
                 "executed",

@@ -297,14 +297,13 @@ impl Assembly for StreamAssembly {
                 Event::Began {
                     subject,
                     parent,
+                    umask,
                     at_ns,
-                } => (
-                    id::BEGAN,
-                    subject,
-                    *at_ns,
-                    vec![Number(*parent as u64)],
-                    None,
-                ),
+                } => {
+                    let umask = umask.map_or(Value::Absent, |umask| Number(umask.into()));
+                    let own = vec![Number(*parent as u64), umask];
+                    (id::BEGAN, subject, *at_ns, own, None)
+                }
                 Event::Executed {
                     subject,
                     program,

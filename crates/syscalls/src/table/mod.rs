@@ -20,7 +20,7 @@ pub fn by_name(name: &str) -> Option<&'static Signature> {
 }
 
 impl Signature {
-    /// Whether the call touches files, descriptors, mappings, sockets, the working directory or the process tree.
+    /// Whether the call concerns files, descriptors, mappings, sockets, the working directory, the file mode creation mask or the process tree.
     pub const fn concerns_files(&self) -> bool {
         !self.class.is_empty()
     }

@@ -130,7 +130,7 @@ pub static SIGNATURES: &[Signature] = &[
     row(92, "chown", Chown, METADATA, Returns::Zero, &[path("pathname"), uid("owner"), gid("group")]),
     row(93, "fchown", Chown, METADATA, Returns::Zero, &[fd("fd"), uid("owner"), gid("group")]),
     row(94, "lchown", Chown, METADATA, Returns::Zero, &[path_kept("pathname"), uid("owner"), gid("group")]),
-    row(95, "umask", Umask, NONE, Returns::Number, &[mode_int("mask")]),
+    row(95, "umask", Umask, DIRECTORY, Returns::Number, &[mode_int("mask")]),
     row(96, "gettimeofday", Time, NONE, Returns::Zero, &[output_time("tv", Timeval), addr("tz")]),
     row(97, "getrlimit", Limit, NONE, Returns::Zero, &[choice("resource", &RESOURCE_LIMITS), output_structure("rlim", &RLIMIT)]),
     row(98, "getrusage", Limit, NONE, Returns::Zero, &[int("who"), addr("usage")]),

@@ -202,6 +202,7 @@ impl Importer<'_> {
         self.trace.take(&Event::Began {
             subject: subject.clone(),
             parent: parent.unwrap_or(0),
+            umask: None,
             at_ns,
         })?;
         if parent.is_some() {

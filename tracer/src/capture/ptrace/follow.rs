@@ -15,7 +15,7 @@ use super::files::{self, Remote, ThreadNames, Tracer};
 use super::mapping::{self, Pages};
 use super::own::Own;
 use super::restart::restart_undisturbed;
-use super::thread::{Mode, Pending, Recorded, Thread, subject};
+use super::thread::{Mode, Pending, Recorded, Thread, subject, umask};
 use crate::capture::{CaptureError, Wanted};
 use crate::event::Call;
 use crate::select::CallSet;
@@ -308,6 +308,7 @@ impl<'a> Follower<'a> {
             self.send(&Event::Began {
                 subject,
                 parent: 0,
+                umask: umask(tid),
                 at_ns: now,
             });
         }
@@ -423,6 +424,8 @@ impl<'a> Follower<'a> {
         self.send(&Event::Began {
             subject: subject.clone(),
             parent,
+            // Children inherit their parents' masks.
+            umask: (parent == 0).then(|| umask(tid)).flatten(),
             at_ns: now,
         });
         self.threads.insert(tid, Thread::new(subject, mode));

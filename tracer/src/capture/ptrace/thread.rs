@@ -101,6 +101,11 @@ impl Thread {
     }
 }
 
+/// The file mode creation mask of a thread; `None` if the thread is gone.
+pub fn umask(tid: i32) -> Option<u32> {
+    procfs::status(tid).ok().map(|status| status.umask)
+}
+
 /// What /proc says of a thread. `ESRCH`: it is gone.
 pub fn subject(tid: i32) -> Result<Subject, Errno> {
     let status = procfs::status(tid)?;
