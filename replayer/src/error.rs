@@ -74,6 +74,27 @@ pub enum Error {
         /// Their paths relative to the root, with what is wrong.
         missing: Vec<String>,
     },
+    /// A snapshot does not have files that the replay needs.
+    #[error(
+        "{directory}: the snapshot does not have what the replay needs: {}",
+        list(missing),
+        directory = directory.display()
+    )]
+    Snapshot {
+        /// The snapshot.
+        directory: PathBuf,
+        /// Paths relative to it, with what is wrong.
+        missing: Vec<String>,
+    },
+    /// Below the root are files where the initial state has files of other types.
+    #[error(
+        "the root has other files where the replay needs its own: {}",
+        list(conflicts)
+    )]
+    Conflict {
+        /// Their paths relative to the root, with what is wrong.
+        conflicts: Vec<String>,
+    },
     /// The initial state does not fit.
     #[error("the initial state has {needed} bytes, and there is room for {free}")]
     Space {

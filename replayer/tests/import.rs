@@ -85,7 +85,7 @@ impl Imported {
     /// The trace can be replayed on an empty directory: results and trees are those of the original.
     fn assert_replayed(&self) {
         self.compile();
-        prepare(&self.path("compiled"), &self.path("replayed")).unwrap();
+        prepare(&self.path("compiled"), &self.path("replayed"), None).unwrap();
         let output = self.replay();
         let text = String::from_utf8(output.stdout).unwrap();
         assert_eq!(output.status.code(), Some(0), "{text}");

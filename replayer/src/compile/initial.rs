@@ -2,11 +2,12 @@
 //!
 //! The first operation on a name shows whether the name existed. From then on the name's state follows from the operations.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use amino_schema::replay::{Extent, Initial, What};
+use amino_schema::replay::{Attribute, Extent, Initial, MAX_NAME, MAX_VALUE, What};
 
 use super::depend::Range;
+use crate::prepare::FILLER;
 use crate::source::Info;
 
 /// Number of a file: one of the initial state, or one that the trace has made.
@@ -19,6 +20,11 @@ struct File {
     initial: Option<Vec<u8>>,
     /// The ranges that were written: reads of them do not return the initial content.
     written: Vec<Range>,
+    /// Whether operations have changed its permission bits, and its owner or group.
+    has_new_mode: bool,
+    has_new_owner: bool,
+    /// Extended attributes that operations have changed.
+    new_attributes: HashSet<Vec<u8>>,
 }
 
 /// The initial state, as far as it is known.
@@ -37,12 +43,17 @@ pub struct State {
 
 /// Maximum number of ranges of a file that are kept; beyond, all of it counts as written.
 const MAX_WRITTEN: usize = 256;
+/// Maximum number of extended attributes of a file that are kept.
+const MAX_ATTRIBUTES: usize = 1024;
 
 impl State {
     fn make(&mut self, initial: Option<Vec<u8>>) -> FileId {
         self.next += 1;
-        let written = Vec::new();
-        self.files.insert(self.next, File { initial, written });
+        let file = File {
+            initial,
+            ..File::default()
+        };
+        self.files.insert(self.next, file);
         self.next
     }
 
@@ -67,8 +78,9 @@ impl State {
             },
             what,
             mode: info.map(|info| info.mode & 0o7777),
-            owner: None,
+            owner: info.and_then(|info| info.owner),
             extents: Vec::new(),
+            attributes: Vec::new(),
         };
         self.initial.insert(path.to_vec(), entry);
         let file = self.make(Some(path.to_vec()));
@@ -146,11 +158,7 @@ impl State {
         let mut within = within.take_while(|(name, _)| name.starts_with(&below));
         let has_entry = within.any(|(_, file)| file.is_some());
         if !has_entry && self.initial.contains_key(path) {
-            self.present(
-                &[&below, b"content".as_slice()].concat(),
-                None,
-                What::Regular,
-            );
+            self.present(&[&below, FILLER].concat(), None, What::Regular);
         }
     }
 
@@ -245,6 +253,82 @@ impl State {
         }
     }
 
+    /// The entry of an initial file.
+    fn entry(&mut self, file: FileId) -> Option<(&mut File, &mut Initial)> {
+        let file = self.files.get_mut(&file)?;
+        let entry = self.initial.get_mut(file.initial.as_ref()?)?;
+        Some((file, entry))
+    }
+
+    /// Records that a call has shown these attributes of a file.
+    pub fn showed(&mut self, file: FileId, info: Info) {
+        let Some((file, entry)) = self.entry(file) else {
+            return;
+        };
+        if !file.has_new_mode && !matches!(entry.what, What::Symlink(_)) {
+            entry.mode.get_or_insert(info.mode & 0o7777);
+        }
+        if !file.has_new_owner && entry.owner.is_none() {
+            entry.owner = info.owner;
+        }
+    }
+
+    /// Records that the trace changes permission bits.
+    pub fn changed_mode(&mut self, file: FileId) {
+        if let Some(file) = self.files.get_mut(&file) {
+            file.has_new_mode = true;
+        }
+    }
+
+    /// Records that the trace changes owner or group, which changes the permission bits, too.
+    pub fn changed_owner(&mut self, file: FileId) {
+        if let Some(file) = self.files.get_mut(&file) {
+            file.has_new_owner = true;
+            file.has_new_mode = true;
+        }
+    }
+
+    /// Records that a file has an extended attribute of `length` bytes, with this value where it is known. The attribute is part of the
+    /// initial state unless the trace has changed it before.
+    pub fn has_attribute(
+        &mut self,
+        file: FileId,
+        name: &[u8],
+        length: u64,
+        buffer: Option<(u64, u32, u32)>,
+    ) {
+        let is_sound = (1..=MAX_NAME).contains(&name.len()) && !name.contains(&0);
+        let Some((file, entry)) = self.entry(file).filter(|_| is_sound) else {
+            return;
+        };
+        if file.new_attributes.contains(name) {
+            return;
+        }
+        let attribute = Attribute {
+            name: name.to_vec(),
+            length: length.min(MAX_VALUE.into()) as u32,
+            buffer: buffer.filter(|buffer| buffer.1 <= MAX_VALUE),
+        };
+        match entry.attributes.iter_mut().find(|it| it.name == name) {
+            Some(known) if known.buffer.is_none() => *known = attribute,
+            Some(_) => {}
+            None => {
+                if entry.attributes.len() < MAX_ATTRIBUTES {
+                    entry.attributes.push(attribute);
+                }
+            }
+        }
+    }
+
+    /// Records that the trace sets or removes an extended attribute.
+    pub fn changed_attribute(&mut self, file: FileId, name: &[u8]) {
+        if let Some(file) = self.files.get_mut(&file)
+            && file.new_attributes.len() < MAX_ATTRIBUTES
+        {
+            file.new_attributes.insert(name.to_vec());
+        }
+    }
+
     /// The file that `path` names.
     pub fn file_of(&self, path: &[u8]) -> Option<FileId> {
         self.names.get(path).copied().flatten()
@@ -266,6 +350,7 @@ impl State {
                 owner: None,
                 size: 0,
                 extents: Vec::new(),
+                attributes: Vec::new(),
             });
         }
         files

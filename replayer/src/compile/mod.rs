@@ -236,7 +236,11 @@ impl Compiler<'_> {
             numbers: step.numbers.clone(),
             result: step.opened,
             text: step.text.clone().filter(|_| step.call != Call::Readlink),
-            data: step.data.as_ref().map(|data| self.data(step, data)),
+            data: step
+                .data
+                .as_ref()
+                .filter(|_| step.call.reads() || step.call.writes())
+                .map(|data| self.data(step, data)),
         };
         self.observe(step);
         if !step.call.is_own() {

@@ -19,6 +19,7 @@ impl Compiler<'_> {
                 self.observe_path(step, target, path);
             }
         }
+        self.observe_attributes(step);
         self.observe_names(step);
         self.observe_content(step);
         self.observe_descriptors(step);
@@ -76,6 +77,59 @@ impl Compiler<'_> {
             self.state.absent(path);
         } else if self.state.is_present(parent(path)).is_none() {
             self.state.absent(parent(path));
+        }
+    }
+
+    /// What a call shows and changes of the attributes of its file.
+    fn observe_attributes(&mut self, step: &Step) {
+        let target = step.targets.first();
+        let file = match target.map(|target| &target.name) {
+            Some(Name::Path { path, .. }) => self.state.file_of(path),
+            Some(Name::Slot(_)) => self.file_of_slot(step, 0),
+            None => None,
+        };
+        let Some(file) = file else {
+            return;
+        };
+        let name = step.text.as_deref().unwrap_or_default();
+        let result = step.result.unwrap_or(0);
+        match (step.call, step.errno()) {
+            (Call::Stat, None) => {
+                if let Some(info) = target.and_then(|target| target.info) {
+                    self.state.showed(file, info);
+                }
+            }
+            (Call::Chmod, None) => self.state.changed_mode(file),
+            (Call::Chown, None) => self.state.changed_owner(file),
+            (Call::Getxattr, None) => {
+                // A call without room for the value returns its length only.
+                let has_value = step.number(0) > 0;
+                let hashes = step.data.as_ref().map(|data| data.hashes.as_slice());
+                let buffer = match hashes {
+                    Some([hash]) if has_value => self.output.find(hash),
+                    _ => None,
+                };
+                let length = result.max(0).unsigned_abs();
+                self.state.has_attribute(file, name, length, buffer);
+            }
+            (Call::Getxattr, Some(libc::ERANGE)) => {
+                let length = step.number(0).saturating_add(1);
+                self.state.has_attribute(file, name, length, None);
+            }
+            (Call::Setxattr, None) => {
+                if step.number(0) & libc::XATTR_REPLACE as u64 != 0 {
+                    self.state.has_attribute(file, name, 0, None);
+                }
+                self.state.changed_attribute(file, name);
+            }
+            (Call::Setxattr, Some(libc::EEXIST)) => {
+                self.state.has_attribute(file, name, 0, None);
+            }
+            (Call::Removexattr, None) => {
+                self.state.has_attribute(file, name, 0, None);
+                self.state.changed_attribute(file, name);
+            }
+            _ => {}
         }
     }
 

@@ -66,6 +66,7 @@ impl<'a> Fields<'a> {
             mode: self.member(name, "mode")? as u32,
             links: self.member(name, "links").unwrap_or(1),
             size: self.member(name, "size").unwrap_or(0),
+            owner: None,
         })
     }
 

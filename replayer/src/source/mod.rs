@@ -368,6 +368,7 @@ impl Source {
             mode: fields.number("mode").unwrap_or(0) as u32,
             links: fields.number("links").unwrap_or(1),
             size: fields.number("size").unwrap_or(0),
+            owner: None,
         };
         step.targets = vec![Subject {
             name: Name::Path {

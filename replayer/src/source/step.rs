@@ -107,6 +107,8 @@ pub struct Info {
     pub links: u64,
     /// Bytes.
     pub size: u64,
+    /// Owner and group, which only stat(2) and its like show.
+    pub owner: Option<(u32, u32)>,
 }
 
 impl Info {

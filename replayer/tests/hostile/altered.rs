@@ -51,6 +51,7 @@ proptest! {
             owner: Some((1, 2)),
             size: 10,
             extents: Vec::new(),
+            attributes: Vec::new(),
         }];
         write(&path, Index { initial, ..index(&["", "a"]) }, &[vec![command(1, Call::Begin)]]);
         let mut raw = fs::read(&path).unwrap();

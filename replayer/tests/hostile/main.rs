@@ -99,6 +99,7 @@ fn names_and_paths_that_leave_the_root_are_refused() {
             owner: None,
             size: 0,
             extents: Vec::new(),
+            attributes: Vec::new(),
         };
         assert!(scene.prepare(vec![initial]).is_err());
         scene.assert_untouched();
@@ -115,6 +116,7 @@ fn an_initial_state_below_a_link_is_made_in_the_root() {
         owner: None,
         size: 3,
         extents: Vec::new(),
+        attributes: Vec::new(),
     };
     let initial = vec![
         entry("absolute/new", What::Regular),
@@ -229,6 +231,7 @@ fn an_initial_file_that_exceeds_the_disk_is_refused_first() {
         owner: None,
         size: u64::MAX,
         extents: Vec::new(),
+        attributes: Vec::new(),
     }];
     let why = scene.prepare(initial).unwrap_err();
     assert!(why.to_string().contains("there is room for"), "{why}");

@@ -128,7 +128,7 @@ impl Scene {
             initial,
             ..index(&[])
         };
-        prepare(&self.compiled(index, &[]), &self.root())
+        prepare(&self.compiled(index, &[]), &self.root(), None)
     }
 
     pub fn assert_untouched(&self) {

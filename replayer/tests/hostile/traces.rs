@@ -158,7 +158,7 @@ fn a_hostile_trace_stays_below_the_root() {
     let summary = compile(&trace, &compiled, &Default::default(), &mut |_| {}).unwrap();
     assert!(summary.skipped.contains_key("outside of the directory"));
     // Whether it is refused or replayed with differences: nothing outside changes.
-    let _ = prepare(&compiled, &scene.root());
+    let _ = prepare(&compiled, &scene.root(), None);
     let _ = run(&compiled, options(&scene.root()));
     scene.assert_untouched();
 }

@@ -169,7 +169,7 @@ impl Workload {
 
     /// Makes the initial state and replays, while another trace is recorded. The replay must give every result of the trace.
     pub fn replay_traced(&self, options: &[&str]) {
-        prepare(&self.path("compiled"), &self.path("replayed")).unwrap();
+        prepare(&self.path("compiled"), &self.path("replayed"), None).unwrap();
         let compiled = self.path("compiled");
         let mut command = vec![REPLAYER, "run", compiled.to_str().unwrap(), "--root", "."];
         command.extend(options);

@@ -5,15 +5,16 @@
 //! start u64 | end u64: times of the trace | slots | mapping slots
 //! directories:  number | for each: path
 //! lanes:        number | for each: number of blocks | for each: offset - end of that before , length
-//! initial:      number | for each: path | sort u8, its fields | permission bits | owner | group | size | extents
+//! initial:      number | for each: path | sort u8, its fields | permission bits | owner | group | size | extents | attributes
 //! extents:      number | for each: offset in the file | offset, length, CRC-32C u32 of the buffer
+//! attributes:   number | for each: name | length | 0   or   1 | offset, length, CRC-32C u32 of the buffer
 //! counts:       number | for each: name, number
 //! ```
 //!
 //! Sorts of initial files: 1 regular, 2 directory, 3 symbolic link with its target, 4 another name of the file with this number, 5 FIFO.
 
 use super::command::{bounded, bytes, index, put_bytes};
-use super::{MAX_BLOCK, MAX_LANES, MAX_PATH, MAX_SLOTS};
+use super::{MAX_BLOCK, MAX_LANES, MAX_NAME, MAX_PATH, MAX_SLOTS};
 use crate::DecodeError;
 use crate::trace::pairs::{self, Pairs};
 use crate::wire::{Reader, put_varint};
@@ -73,6 +74,8 @@ pub struct Initial {
     pub size: u64,
     /// Content that is known.
     pub extents: Vec<Extent>,
+    /// Extended attributes that are known.
+    pub attributes: Vec<Attribute>,
 }
 
 /// What a file is.
@@ -99,6 +102,19 @@ pub struct Extent {
     pub buffer: (u64, u32, u32),
 }
 
+/// An extended attribute of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attribute {
+    /// Its name, without NUL bytes.
+    pub name: Vec<u8>,
+    /// Bytes of its value, at most [`MAX_VALUE`].
+    pub length: u32,
+    /// Its value in the compiled replay: offset, length, CRC-32C. `None` when not known.
+    pub buffer: Option<(u64, u32, u32)>,
+}
+
+/// Longest value of an extended attribute, in bytes (`XATTR_SIZE_MAX`).
+pub const MAX_VALUE: u32 = 64 << 10;
 const MAX_ENTRIES: u64 = 1 << 28;
 
 impl Index {
@@ -207,6 +223,17 @@ impl Initial {
             put_varint(out, extent.buffer.1.into());
             out.extend_from_slice(&extent.buffer.2.to_le_bytes());
         }
+        put_varint(out, self.attributes.len() as u64);
+        for attribute in &self.attributes {
+            put_bytes(out, &attribute.name);
+            put_varint(out, attribute.length.into());
+            out.push(attribute.buffer.is_some().into());
+            if let Some((offset, length, sum)) = attribute.buffer {
+                put_varint(out, offset);
+                put_varint(out, length.into());
+                out.extend_from_slice(&sum.to_le_bytes());
+            }
+        }
     }
 
     fn decode(reader: &mut Reader<'_>, number: u64, end: u64) -> Result<Self, DecodeError> {
@@ -234,14 +261,12 @@ impl Initial {
         let mut extents = Vec::new();
         for _ in 0..count {
             let at = reader.varint()?;
-            let place = reader.at();
-            let buffer = (reader.varint()?, index(reader, u32::MAX)?, reader.u32()?);
-            let fits = buffer.0.checked_add(buffer.1.into());
-            if fits.is_none_or(|it| it > end) {
-                return Err(reader.error(place, "a buffer extends beyond the start of the index"));
-            }
+            let buffer = buffer(reader, end)?;
             extents.push(Extent { at, buffer });
         }
+        let count = bounded(reader, MAX_ENTRIES)?;
+        let attributes = (0..count).map(|_| Attribute::decode(reader, end));
+        let attributes = attributes.collect::<Result<_, _>>()?;
         Ok(Self {
             path,
             what,
@@ -249,7 +274,44 @@ impl Initial {
             owner,
             size,
             extents,
+            attributes,
         })
+    }
+}
+
+impl Attribute {
+    fn decode(reader: &mut Reader<'_>, end: u64) -> Result<Self, DecodeError> {
+        let at = reader.at();
+        let name = bytes(reader, MAX_NAME)?.to_vec();
+        if name.is_empty() || name.contains(&0) {
+            return Err(reader.error(at, "an attribute has no name, or a NUL byte in it"));
+        }
+        let length = index(reader, MAX_VALUE + 1)?;
+        let at = reader.at();
+        let buffer = match reader.u8()? {
+            0 => None,
+            1 => Some(buffer(reader, end)?),
+            _ => return Err(reader.error(at, "a value is of no known sort")),
+        };
+        if buffer.is_some_and(|it| it.1 > MAX_VALUE) {
+            return Err(reader.error(at, "a value is too long"));
+        }
+        Ok(Self {
+            name,
+            length,
+            buffer,
+        })
+    }
+}
+
+/// The position of a buffer, which ends before `end`.
+fn buffer(reader: &mut Reader<'_>, end: u64) -> Result<(u64, u32, u32), DecodeError> {
+    let at = reader.at();
+    let buffer = (reader.varint()?, index(reader, u32::MAX)?, reader.u32()?);
+    let fits = buffer.0.checked_add(buffer.1.into());
+    match fits {
+        Some(last) if last <= end => Ok(buffer),
+        _ => Err(reader.error(at, "a buffer extends beyond the start of the index")),
     }
 }
 

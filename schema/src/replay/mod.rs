@@ -16,10 +16,10 @@ mod index;
 pub use call::Call;
 pub use command::{Command, Content, Data, Place, Target, Wait};
 pub use file::{Block, Commands, HEAD_LEN, Head, MAGIC, MAX_BLOCK};
-pub use index::{Counts, Extent, Index, Initial, Lane, Located, What};
+pub use index::{Attribute, Counts, Extent, Index, Initial, Lane, Located, MAX_VALUE, What};
 
 /// Major version that this program writes and reads.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Maximum number of descriptors of a trace that may be open at the same time, and of its mappings.
 pub const MAX_SLOTS: u32 = 1 << 20;
 /// Maximum number of lanes.

@@ -30,7 +30,7 @@ Exit status:
 Examples:
   goanna-trace --data full -o job.gtr -- ./job.sh
   replayer compile job.gtr -o job.grp
-  mkdir copy && replayer prepare job.grp --root copy
+  replayer prepare job.grp --root copy
   replayer run job.grp --root copy";
 
 #[derive(Debug, clap::Subcommand)]

@@ -13,24 +13,30 @@ Exit status:
   125  the command line is wrong, or replayer failed
 
 Examples:
-  mkdir copy && replayer prepare job.grp --root copy";
+  replayer prepare job.grp --root copy
+  replayer prepare job.grp --root copy --snapshot before";
 
 /// Create the files that must exist before a replay starts
 ///
-/// Files get the sizes, types and permissions of the trace, and the content that its reads returned, else generated content. Existing files stay.
+/// Files get the types, sizes, permissions, owners and extended attributes that the trace shows, and the content that its reads returned,
+/// else generated content. With --snapshot they are copied. Existing files stay. Everything is checked before the first file is made; what is
+/// missing or in the way is named. Only root can set owners: others are counted.
 #[derive(Debug, Args)]
 #[command(after_help = PREPARE_HELP)]
 pub struct Prepare {
     /// The compiled replay
     replay: PathBuf,
-    /// Create them below DIR
+    /// Create them below DIR, which is made if its parent exists
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
+    /// Copy everything from DIR, which is as the traced directory was before the trace; devices and sockets are left out
+    #[arg(long, value_name = "DIR")]
+    snapshot: Option<PathBuf>,
 }
 
 impl Prepare {
     pub fn run(self) -> Result<u8, Failure> {
-        let made = prepare(&self.replay, &self.root)?;
+        let made = prepare(&self.replay, &self.root, self.snapshot.as_deref())?;
         print(&format!(
             "made {} files with {} ({} of them as in the trace); {} were there",
             made.files,
@@ -38,6 +44,15 @@ impl Prepare {
             bytes(made.known),
             made.present
         ))?;
+        for (number, what) in [
+            (made.skipped_owners, "owners"),
+            (made.skipped_attributes, "extended attributes"),
+            (made.skipped_files, "devices and sockets"),
+        ] {
+            if number > 0 {
+                print(&format!("{number} {what} were left out"))?;
+            }
+        }
         Ok(0)
     }
 }

@@ -25,12 +25,14 @@ impl Look<'_, '_> {
             let member = |part: &str| self.fields.member(buffer, &format!("{prefix}_{part}"));
             if let (Some(mode), Some(size)) = (member("mode"), member("size")) {
                 let before = target.info.unwrap_or_default();
+                let id = |part| member(part).map(|id| id as u32);
                 target.info = Some(Info {
                     mode: mode as u32,
                     size,
                     inode: member("ino").unwrap_or(before.inode),
                     links: member("nlink").unwrap_or(before.links),
                     device: member("dev").unwrap_or(before.device),
+                    owner: id("uid").zip(id("gid")),
                 });
             }
         }
@@ -90,6 +92,10 @@ impl Look<'_, '_> {
                 step.data = Some(self.payload("value", size));
             }
             Call::Removexattr => {}
+            Call::Getxattr => {
+                step.numbers = vec![size];
+                step.data = Some(self.payload("value", size));
+            }
             _ => step.numbers = vec![size],
         }
         self.steps.push(step);
