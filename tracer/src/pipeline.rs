@@ -53,7 +53,7 @@ pub struct PipelineOptions {
     pub on_failure: OnFailure,
     /// Called for errors after which the trace continues.
     pub report: Box<dyn Fn(&Error) + Send>,
-    /// The input filter; all events without one.
+    /// The input filter. Without one the trace has all events, also calls that only another tracer of the same capture has asked for.
     pub select: Option<Filter>,
     /// What the context block says. [`crate::context::of_machine`] has what is known without the command.
     pub context: pairs::Pairs,
@@ -107,8 +107,8 @@ impl Pipeline {
             context.push((name, value.into_bytes()));
         }
         let select = options.select.map(Selection::new);
-        if let Some(selection) = &select {
-            let text = selection.filter().text();
+        let text = select.as_ref().map(|selection| selection.filter().text());
+        if let Some(text) = text.filter(|text| !text.trim().is_empty()) {
             context.push(("filter".to_owned(), text.as_bytes().to_vec()));
         }
         let names = options

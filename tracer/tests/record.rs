@@ -241,6 +241,30 @@ fn several_tracers_run_at_once_from_a_configuration_file() {
     assert!(of_context(&context, "command").contains("sh"));
 }
 
+/// A tracer without a filter records the calls that concern files. One beside it that asks for getpid(2) made it record those, too.
+#[test]
+fn a_tracer_without_a_filter_records_no_calls_that_another_one_asks_for() {
+    const TRACERS: &str = "[[tracer]]\nfilter = 'call == getpid'\n[tracer.outputs]\nfile = \"pids\"\n\
+        [[tracer]]\n[tracer.outputs]\nfile = \"files\"\n";
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    std::fs::write(directory.join("tracers.toml"), TRACERS).unwrap();
+    let script = "cat /dev/null";
+    for before in [&["--config", "tracers.toml"][..], &["-o", "alone"]] {
+        let command = [before, &["--", "sh", "-c", script]].concat();
+        assert_eq!(goanna_trace(directory, &command).status.code(), Some(0));
+    }
+    let calls = |file: &str| calls_and_context(directory, &[file]);
+    let (pids, context) = calls("pids");
+    assert!(pids.contains(&"getpid".to_owned()), "{pids:?}");
+    assert!(!pids.contains(&"openat".to_owned()), "{pids:?}");
+    assert_eq!(of_context(&context, "filter"), "call == getpid");
+    let (files, context) = calls("files");
+    assert!(!files.contains(&"getpid".to_owned()), "{files:?}");
+    assert_eq!(files, calls("alone").0);
+    assert_eq!(of_context(&context, "filter"), "");
+}
+
 #[test]
 fn errors_of_a_configuration_file_name_the_line_and_what_is_known() {
     let directory = tempfile::tempdir().unwrap();

@@ -114,10 +114,8 @@ impl Tracer {
             filters.push(OutputFilter::Asynchronous(QUEUE));
         }
         filters.extend(self.output_filters.read()?);
-        let select = match self.filter.trim() {
-            "" => None,
-            text => Filter::parse(text).ok(),
-        };
+        // Also without an expression: the capture may see calls that only another tracer has asked for.
+        let select = Filter::parse(&self.filter).ok();
         let options = PipelineOptions {
             writer: WriterOptions {
                 block: self.block.and_then(|bytes| usize::try_from(bytes).ok()),
