@@ -16,6 +16,7 @@ use rustix::fs::{Access, access};
 
 use super::follow::Follower;
 use super::mapping::Pages;
+use super::one_cpu::OneCpu;
 use super::signals::Signals;
 use super::thread::{Mode, Thread, subject};
 use crate::Sink;
@@ -49,6 +50,7 @@ pub fn run(
             continue;
         }
         let mut follower = Follower::new(wanted, sink, Arc::new(AtomicBool::new(false)));
+        follower.one_cpu = OneCpu::new();
         launch.filter_behind_gate = with_filter;
         launch.privileges = privileges;
         launch.filter = match with_filter {

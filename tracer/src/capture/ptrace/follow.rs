@@ -13,6 +13,7 @@ use goanna_syscalls::{DecodedCall, Outcome, Treatment, decode};
 
 use super::files::{self, Remote, ThreadNames, Tracer};
 use super::mapping::{self, Pages};
+use super::one_cpu::OneCpu;
 use super::own::Own;
 use super::restart::restart_undisturbed;
 use super::thread::{Mode, Pending, Recorded, Thread, subject, umask};
@@ -41,6 +42,8 @@ pub struct Follower<'a> {
     pub(super) ends: Arc<AtomicBool>,
     /// What is known of mapped files, where their pages are wanted.
     pub(super) pages: Option<Pages>,
+    /// The threads that share the tracer's CPU.
+    pub(super) one_cpu: OneCpu,
     /// Stops that came while a thread was to perform a call for the tracer; still to be handled.
     pub(super) preempted: VecDeque<ptrace::Event>,
     /// The error of the sink, which takes no more events.
@@ -65,6 +68,7 @@ impl<'a> Follower<'a> {
             command: None,
             ends,
             pages: None,
+            one_cpu: OneCpu::never(),
             preempted: VecDeque::new(),
             failure: None,
         }
@@ -123,6 +127,7 @@ impl<'a> Follower<'a> {
             });
             // Its filters are not known.
             self.add(tid, Mode::EachCall, parent.unwrap_or(0), monotonic_ns());
+            self.one_cpu.has_found(tid);
             // One that was killed reports its end.
             let _ = self.keep(stopped).and_then(|()| self.resume(tid, 0));
         }
@@ -169,6 +174,9 @@ impl<'a> Follower<'a> {
             Status::Seccomp | Status::SyscallStop => stopped.call()?,
             _ => CallStop::Other,
         };
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            self.one_cpu.stopped(tid, &mut thread.pace, now);
+        }
         let is_entry = matches!(call, CallStop::Entry { .. });
         // Any stop takes the place of a requested one. After a stop at a call's entry, the call is interrupted.
         let thread = self.threads.get_mut(&tid).filter(|_| !is_entry);
@@ -232,11 +240,19 @@ impl<'a> Follower<'a> {
         let Some(stopped) = thread.stopped.take() else {
             return Ok(());
         };
-        if thread.mode == Mode::Filtered && thread.pending.is_none() {
-            thread.is_inside = false;
-            return stopped.cont(signal);
+        let to_exit = thread.mode == Mode::EachCall || thread.pending.is_some();
+        thread.is_inside &= to_exit;
+        let mut pace = std::mem::take(&mut thread.pace);
+        let asks = pace.asks;
+        let is_asked = || asks || self.threads.values().any(|thread| thread.pace.asks);
+        self.one_cpu.continues(tid, &mut pace, is_asked);
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            thread.pace = pace;
         }
-        stopped.cont_syscall(signal)
+        match to_exit {
+            true => stopped.cont_syscall(signal),
+            false => stopped.cont(signal),
+        }
     }
 
     fn call_stop(&mut self, tid: i32, stop: CallStop, now: u64) {
@@ -280,6 +296,10 @@ impl<'a> Follower<'a> {
             return;
         };
         let own = Own::of(nr, &args);
+        if own == Own::Cpus {
+            thread.pace.asks = true;
+            self.one_cpu.release_all();
+        }
         let recorded = wanted.may_want(nr, &thread.subject).then(|| {
             let call = decode(nr, args, &Remote(tid), &wanted.limits());
             let names = ThreadNames::new(&self.tracer, thread, wanted.details());
@@ -319,6 +339,7 @@ impl<'a> Follower<'a> {
             return;
         };
         thread.is_inside = false;
+        thread.pace.asks = false;
         let Some(pending) = thread.pending.take() else {
             return;
         };
@@ -347,7 +368,7 @@ impl<'a> Follower<'a> {
         let pid = self.threads.get(&tid).map(|thread| thread.subject.pid);
         let of_process = |thread: &Thread| Some(thread.subject.pid) == pid;
         match own {
-            Own::Nothing => {}
+            Own::Nothing | Own::Cpus => {}
             Own::Subject => self.look_anew(tid),
             Own::Namespaces => {
                 self.look_anew(tid);
@@ -402,11 +423,14 @@ impl<'a> Follower<'a> {
             && !self.threads.contains_key(&child)
         {
             let (pid, mode) = (parent.subject.pid, parent.mode);
+            let pace = parent.pace.of_child();
+            self.one_cpu.has_child(&parent.pace, child);
             self.add(child, mode, pid, now);
             // The parent may change its mappings before the child comes to its first stop.
             let inherited = self.mappings_for_copy(child, pid);
             if let Some(child) = self.threads.get_mut(&child) {
                 child.inherited = inherited;
+                child.pace = pace;
             }
         }
         if let Some(stopped) = early {
@@ -437,6 +461,9 @@ impl<'a> Follower<'a> {
             // The thread that called execve continues under its process's id; the former leader is gone without a report.
             if let Some(leader) = self.threads.remove(&tid) {
                 self.abandon(leader.pending);
+            }
+            if let Some(thread) = self.threads.get(&former_tid) {
+                self.one_cpu.is_renamed(former_tid, tid, &thread.pace);
             }
             // Its call has succeeded; reported now, before the end of the thread that made it.
             self.finish(former_tid, 0, now);
@@ -470,6 +497,7 @@ impl<'a> Follower<'a> {
     }
 
     fn ended(&mut self, tid: i32, status: Status, now: u64) {
+        self.one_cpu.has_ended(tid);
         if let Some(thread) = self.threads.remove(&tid) {
             if thread.subject.pid == tid {
                 self.mappings_are_gone(tid);

@@ -1,5 +1,5 @@
 //! Calls that the tracer must see for its own sake, whether they are wanted or not: those that change the user, the session or the name that
-//! it reports of a thread, and those by which a program gets a seccomp filter of its own.
+//! it reports of a thread, those by which a program gets a seccomp filter of its own, and those that ask for CPUs or set some.
 
 use crate::capture::filter::PRCTL_SEEN;
 use crate::select::CallSet;
@@ -17,6 +17,8 @@ pub enum Own {
     Root,
     /// Read again the user, session and name of each thread of the process.
     Process,
+    /// Nothing; but before the call all threads must have their own CPUs.
+    Cpus,
     /// Stop each call of the thread: its own filter may decide about a call before ours.
     Filtered,
     /// Stop each call of the process's threads.
@@ -34,12 +36,14 @@ const SUBJECT: [i64; 6] = [
 
 const NAMESPACES: [i64; 2] = [libc::SYS_unshare, libc::SYS_setns];
 
+const CPUS: [i64; 2] = [libc::SYS_sched_getaffinity, libc::SYS_sched_setaffinity];
+
 const ROOT: [i64; 2] = [libc::SYS_chroot, libc::SYS_pivot_root];
 
 /// The calls for which [`Own::of`] can return more than `Nothing`, except prctl(2).
 pub fn calls() -> CallSet {
     let others = [libc::SYS_setsid, libc::SYS_seccomp];
-    let all = [&SUBJECT[..], &NAMESPACES, &ROOT, &others].concat();
+    let all = [&SUBJECT[..], &NAMESPACES, &ROOT, &CPUS, &others].concat();
     all.into_iter().map(|nr| nr as u32).collect()
 }
 
@@ -51,6 +55,7 @@ impl Own {
             nr if SUBJECT.contains(&nr) => Self::Subject,
             nr if NAMESPACES.contains(&nr) => Self::Namespaces,
             nr if ROOT.contains(&nr) => Self::Root,
+            nr if CPUS.contains(&nr) => Self::Cpus,
             libc::SYS_setsid => Self::Process,
             libc::SYS_seccomp => match operation as u32 {
                 libc::SECCOMP_SET_MODE_FILTER if flags & libc::SECCOMP_FILTER_FLAG_TSYNC != 0 => {
