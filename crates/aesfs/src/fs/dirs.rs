@@ -417,7 +417,8 @@ impl Dirs {
         })
     }
 
-    /// Moves the IV out of the way, removes the directory, and moves the IV back if that fails.
+    /// Removes a directory that has nothing but an IV in it. It goes under a temporary name first: a crash leaves the directory as it was, or no
+    /// entry and the temporary name, never an entry without an IV.
     fn rmdir_with_iv(&self, caller: &Caller, dir: &Node, entry: &[u8]) -> Result<()> {
         let own = self.own(caller);
         let node = self.lower.lookup(caller, dir, entry)?;
@@ -427,38 +428,23 @@ impl Dirs {
         }
         let mode = self.make_accessible(&own, &node)?;
         let removed = self.is_empty(caller, &node).and_then(|is_empty| {
-            if !is_empty {
+            let temporary = self.temporary_name()?;
+            let flags = libc::RENAME_NOREPLACE;
+            let moved = match is_empty {
+                true => self
+                    .lower
+                    .rename(caller, dir, entry, dir, &temporary, flags),
+                false => Err(Errno::ENOTEMPTY.into()),
+            };
+            if moved.is_err() {
                 // ENOTEMPTY, or an error that the kernel checks for earlier.
                 return Ok(self.lower.rmdir(caller, dir, entry)?);
             }
-            let temporary = self.temporary_name()?;
-            let moved = self.lower.rename(
-                &own,
-                &node,
-                DIR_IV_FILE,
-                dir,
-                &temporary,
-                libc::RENAME_NOREPLACE,
-            );
-            match moved {
-                Ok(()) | Err(FsError::Errno(Errno::ENOENT)) => {}
-                Err(ref error) => return Err(error.clone().into()),
+            let removed = self.rmdir_moved(caller, dir, &temporary, &node);
+            if removed.is_err() {
+                let _ = self.lower.rename(&own, dir, &temporary, dir, entry, flags);
             }
-            match self.lower.rmdir(caller, dir, entry) {
-                Ok(()) => {
-                    let _ = self.lower.unlink(&own, dir, &temporary);
-                    self.ivs.lock().remove(&node.ino());
-                    Ok(())
-                }
-                Err(errno) => {
-                    if moved.is_ok() {
-                        let _ = self
-                            .lower
-                            .rename(&own, dir, &temporary, &node, DIR_IV_FILE, 0);
-                    }
-                    Err(errno.into())
-                }
-            }
+            removed
         });
         if removed.is_err()
             && let Some(mode) = mode
@@ -470,6 +456,33 @@ impl Dirs {
             let _ = self.lower.setattr(&own, &node, &set);
         }
         removed
+    }
+
+    /// Moves the IV out of the directory `name`, removes the directory, and moves the IV back if that fails.
+    fn rmdir_moved(&self, caller: &Caller, dir: &Node, name: &[u8], node: &Node) -> Result<()> {
+        let own = self.own(caller);
+        let iv = self.temporary_name()?;
+        let flags = libc::RENAME_NOREPLACE;
+        let moved = self
+            .lower
+            .rename(&own, node, DIR_IV_FILE, dir, &iv, flags);
+        match moved {
+            Ok(()) | Err(FsError::Errno(Errno::ENOENT)) => {}
+            Err(ref error) => return Err(error.clone().into()),
+        }
+        match self.lower.rmdir(caller, dir, name) {
+            Ok(()) => {
+                let _ = self.lower.unlink(&own, dir, &iv);
+                self.ivs.lock().remove(&node.ino());
+                Ok(())
+            }
+            Err(errno) => {
+                if moved.is_ok() {
+                    let _ = self.lower.rename(&own, dir, &iv, node, DIR_IV_FILE, 0);
+                }
+                Err(errno.into())
+            }
+        }
     }
 
     /// Lets this process change the entries of a directory that it removes. Returns the former mode if it was changed.

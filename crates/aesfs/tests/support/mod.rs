@@ -5,6 +5,8 @@
     reason = "a test fails by panicking; each test file uses a part of this"
 )]
 
+pub mod dying;
+
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -57,9 +59,17 @@ impl Place {
     }
 
     pub fn mount(&self) -> Mounted {
+        self.mount_over(self.host())
+    }
+
+    /// The encrypted directory.
+    pub fn host(&self) -> Arc<dyn FileSystem> {
+        Arc::new(PassFs::new(self.dir.path()).unwrap())
+    }
+
+    pub fn mount_over(&self, lower: Arc<dyn FileSystem>) -> Mounted {
         let reports = Reports::default();
         let log = Arc::clone(&reports);
-        let lower: Arc<dyn FileSystem> = Arc::new(PassFs::new(self.dir.path()).unwrap());
         let report = Box::new(move |path: &[u8], damage| {
             log.lock().unwrap().push((path.to_vec(), damage));
         });
