@@ -26,7 +26,8 @@ unsafe impl<T: Send> Send for Locked<T> {}
 unsafe impl<T: Sync> Sync for Locked<T> {}
 
 impl<T> Locked<T> {
-    /// Puts what `make` returns into locked memory. ENOMEM, EPERM or EAGAIN where the kernel does not lock it: the limit
+    /// Puts what `make` returns into locked memory, and overwrites the part of the stack that `make` has used: the value was there before it was
+    /// moved. ENOMEM, EPERM or EAGAIN where the kernel does not lock it: the limit
     /// `RLIMIT_MEMLOCK` is too low.
     pub fn new(make: impl FnOnce() -> T) -> Result<Self, Errno> {
         const {
@@ -56,8 +57,8 @@ impl<T> Locked<T> {
         let value = NonNull::new(start.cast::<T>());
         match value {
             Some(value) if locked => {
-                // SAFETY: the mapping is writable, aligned and large enough for a `T`.
-                unsafe { value.as_ptr().write(make()) };
+                put(value, make);
+                overwrite_stack();
                 Ok(Self { value, len })
             }
             _ => {
@@ -68,6 +69,19 @@ impl<T> Locked<T> {
             }
         }
     }
+}
+
+/// Writes what `make` returns to `place`. A function of its own, so that what it leaves on the stack is below its caller's frame.
+#[inline(never)]
+fn put<T>(place: NonNull<T>, make: impl FnOnce() -> T) {
+    // SAFETY: the only caller passes a mapping that is writable, aligned and large enough for a `T`.
+    unsafe { place.as_ptr().write(make()) };
+}
+
+/// Overwrites the stack below the caller's frame, as deep as the derivation of a key goes.
+#[inline(never)]
+fn overwrite_stack() {
+    std::hint::black_box(&mut [0_u8; 64 << 10]);
 }
 
 impl<T> Deref for Locked<T> {
