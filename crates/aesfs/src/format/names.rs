@@ -289,12 +289,11 @@ impl NameCipher {
 
     /// The length of a symbolic link's text, from that in the lower file system.
     pub fn link_len(&self, encrypted: u64, cipher: &ContentCipher) -> u64 {
-        let NameKind::Encrypted { is_padded, .. } = self.kind else {
+        if self.kind == NameKind::Plain {
             return encrypted;
-        };
+        }
         // The length does not show how much padding there is: with padding the text must be read.
-        let bytes = encrypted * 3 / 4;
-        debug_assert!(!is_padded || encrypted.is_multiple_of(4));
+        let bytes = encrypted.saturating_mul(3) / 4;
         bytes.saturating_sub(cipher.cipher().overhead() as u64)
     }
 
