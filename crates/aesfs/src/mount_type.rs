@@ -13,7 +13,7 @@ use goanna_vfs::{
 use crate::password::{Ask, PasswordSource};
 use crate::{AesFs, Damage, Error, Volume};
 
-/// `aes=/cipher/dir:/plain[,passfile=F][,extpass=COMMAND][,config=F]`: shows an encrypted directory in plain. The directory may be in another
+/// `aes=/cipher/dir:/plain[,passfile=F][,extpass=COMMAND][,config=F][,memory=SIZE]`: shows an encrypted directory in plain. The directory may be in another
 /// mount of the run, such as a store's.
 pub struct AesBackend {
     /// Asks for the password if no option names its source.
@@ -34,10 +34,11 @@ impl Backend for AesBackend {
                 value: Some(value),
             }
         }
-        const OPTIONS: [MountOption; 3] = [
+        const OPTIONS: [MountOption; 4] = [
             option("passfile", "FILE"),
             option("extpass", "COMMAND"),
             option("config", "FILE"),
+            option("memory", "SIZE"),
         ];
         &OPTIONS
     }
@@ -45,6 +46,14 @@ impl Backend for AesBackend {
     fn check(&self, options: &MountOptions) -> Result<(), String> {
         if options.has("passfile") && options.has("extpass") {
             return Err("passfile and extpass both".into());
+        }
+        if let Some(text) = options.value("memory")
+            && size(text).is_none()
+        {
+            let text = escape(text);
+            return Err(format!(
+                "memory={text}: not a number of bytes, or of K, M, G or T"
+            ));
         }
         for name in ["passfile", "config"] {
             if let Some(path) = options.value(name).filter(|path| !path.starts_with(b"/")) {
@@ -115,6 +124,7 @@ impl AesBackend {
             root,
             &volume.config().features()?,
             &master,
+            options.value("memory").and_then(size),
             Box::new(move |path, damage| report(&source, path, damage)),
         )?;
         Ok(Arc::new(fs))
@@ -124,6 +134,21 @@ impl AesBackend {
 fn path<'a>(options: &'a MountOptions, name: &str) -> Option<&'a Path> {
     let value = options.value(name);
     value.map(|path| Path::new(OsStr::from_bytes(path)))
+}
+
+/// A number of bytes, perhaps with a unit of 1024 bytes, its square and so on: `512M`.
+fn size(text: &[u8]) -> Option<u64> {
+    let (digits, shift) = match text {
+        [digits @ .., b'K'] => (digits, 10),
+        [digits @ .., b'M'] => (digits, 20),
+        [digits @ .., b'G'] => (digits, 30),
+        [digits @ .., b'T'] => (digits, 40),
+        digits => (digits, 0),
+    };
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    is_number.then_some(())?;
+    number.checked_mul(1 << shift)
 }
 
 fn config_elsewhere(options: &MountOptions) -> Option<&Path> {

@@ -158,9 +158,7 @@ const CONTENTS: [(&str, Operation); 19] = [
 const ENTRIES: [(&str, Operation); 23] = [
     ("create", |m| create(m, b"new", &content(90, 5000))),
     ("create long", |m| create(m, &OTHER_LONG, b"long")),
-    ("unlink", |m| {
-        m.fs.unlink(&m.caller, &m.fs.root(), b"f")
-    }),
+    ("unlink", |m| m.fs.unlink(&m.caller, &m.fs.root(), b"f")),
     ("unlink long", |m| {
         m.fs.unlink(&m.caller, &m.fs.root(), &LONG)
     }),
@@ -267,7 +265,12 @@ fn is_between(old: &[u8], new: &[u8], now: &[u8]) -> bool {
     let (least, most) = (old.len().min(new.len()), old.len().max(new.len()));
     let mut over = [new, old.get(new.len()..).unwrap_or_default()].concat();
     over.resize(most, 0);
-    let old: Vec<u8> = old.iter().copied().chain(std::iter::repeat(0)).take(most).collect();
+    let old: Vec<u8> = old
+        .iter()
+        .copied()
+        .chain(std::iter::repeat(0))
+        .take(most)
+        .collect();
     (least..=most).contains(&now.len())
         && now.chunks(4096).enumerate().all(|(number, block)| {
             let at = number * 4096;
@@ -277,11 +280,11 @@ fn is_between(old: &[u8], new: &[u8], now: &[u8]) -> bool {
 }
 
 fn files(tree: &Tree) -> BTreeSet<&[u8]> {
-    let file = |entry| match entry {
-        &Entry::File(ref data) if !data.is_empty() => Some(&data[..]),
+    let contents = tree.values().filter_map(|entry| match entry {
+        Entry::File(data) if !data.is_empty() => Some(&data[..]),
         _ => None,
-    };
-    tree.values().filter_map(file).collect()
+    });
+    contents.collect()
 }
 
 /// The tree after the process died is between those before and after the operation.
@@ -317,7 +320,10 @@ fn judge(old: &Tree, new: &Tree, now: &Tree, findings: &[Finding], at: &str) {
     for (path, entry) in old {
         let stays = new.get(path) == Some(entry);
         let name = String::from_utf8_lossy(path);
-        assert!(!stays || now.get(path) == Some(entry), "{at}: {name} is lost");
+        assert!(
+            !stays || now.get(path) == Some(entry),
+            "{at}: {name} is lost"
+        );
     }
 }
 
@@ -383,10 +389,7 @@ fn killed_at_every_step(what: &str, operation: Operation, kind: (Cipher, NameKin
 
 #[test]
 fn a_kill_at_every_step_leaves_old_or_new_content_or_an_error() {
-    for kind in [
-        (Cipher::Gcm, NAMES),
-        (Cipher::XChaCha, NameKind::Plain),
-    ] {
+    for kind in [(Cipher::Gcm, NAMES), (Cipher::XChaCha, NameKind::Plain)] {
         for (what, operation) in CONTENTS {
             let steps = killed_at_every_step(what, operation, kind);
             assert!(steps > 0, "{what} changes something");

@@ -358,3 +358,22 @@ fn random_damage_is_never_shown_as_content() {
         }
     }
 }
+
+/// Another process damages a file that a program has open: each later open is refused, not only the first.
+#[test]
+fn a_damaged_block_of_an_open_file_is_refused_again() {
+    let (place, a, _) = two_files();
+    let mounted = place.mount();
+    let file = mounted.open(b"a", libc::O_RDONLY).unwrap();
+    let mut altered = block(&a, 1);
+    altered[100] ^= 1;
+    // A new size, so that the change is seen whatever the granularity of times is.
+    writable(&a).set_len(HEADER as u64 + 2 * BLOCK).unwrap();
+    set_block(&a, 1, &altered);
+    for _ in 0..3 {
+        let opened = mounted.open(b"a", libc::O_RDONLY).map(drop);
+        assert_eq!(opened, Err(Errno::EIO.into()));
+        assert_eq!(mounted.reported(), [(b"a".to_vec(), Damage::Block(1))]);
+    }
+    mounted.close(file);
+}

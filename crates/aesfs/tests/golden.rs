@@ -21,7 +21,15 @@ fn open(dir: &Path) -> AesFs {
     let lower: Arc<dyn FileSystem> = Arc::new(PassFs::new(dir).unwrap());
     let features = volume.config().features().unwrap();
     let report = Box::new(|path: &[u8], damage| panic!("{}: {damage}", path.escape_ascii()));
-    AesFs::new(Arc::clone(&lower), lower.root(), &features, &master, report).unwrap()
+    AesFs::new(
+        Arc::clone(&lower),
+        lower.root(),
+        &features,
+        &master,
+        None,
+        report,
+    )
+    .unwrap()
 }
 
 fn find(fs: &AesFs, path: &str) -> Node {

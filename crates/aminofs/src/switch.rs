@@ -247,6 +247,10 @@ impl CachedContent for AminoFs {
     }
 
     fn relocate(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Option<Opened>> {
-        self.view(caller, |view| view.do_relocate(node, flags))
+        self.view(caller, |view| view.do_relocate(node, flags, false))
+    }
+
+    fn relocate_unused(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Option<Opened>> {
+        self.view(caller, |view| view.do_relocate(node, flags, true))
     }
 }

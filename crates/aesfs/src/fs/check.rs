@@ -2,14 +2,16 @@
 //! something.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use goanna_vfs::{Caller, Errno, FileKind, Node};
 
 use super::dirs::TEMPORARY;
 use super::lower::LowerFile;
-use super::state::{PAGE, plain_size, read_id};
+use super::state::{PAGE, encrypted_blocks, plain_size, read_id};
 use super::{AesFs, decrypt_read};
 use crate::error::{Damage, Failure};
+use crate::format::content::FileId;
 use crate::format::names::{LONG_SUFFIX, LowerName};
 
 /// Something that is wrong with a volume.
@@ -197,19 +199,46 @@ impl Check<'_> {
             self.report(path.to_vec(), failure);
         }
         self.checked.bytes += size;
-        let blocks = size.div_ceil(PAGE);
+        let end = size.div_ceil(PAGE);
+        let all = |_| vec![(0, encrypted)];
+        let mut next = 0;
+        for (start, len) in lower.data_segments(encrypted).unwrap_or_else(all) {
+            let blocks = encrypted_blocks(cipher.cipher(), start, start + len);
+            self.blocks(
+                &lower,
+                &id,
+                size,
+                blocks.start.max(next)..blocks.end.min(end),
+                path,
+            );
+            next = next.max(blocks.end);
+        }
+        if !size.is_multiple_of(PAGE) && next < end {
+            // A hole is a whole block: this one is refused.
+            self.blocks(&lower, &id, size, end - 1..end, path);
+        }
+    }
+
+    /// Blocks of a file of `size` plain bytes.
+    fn blocks(
+        &mut self,
+        lower: &LowerFile,
+        id: &FileId,
+        size: u64,
+        blocks: Range<u64>,
+        path: &[u8],
+    ) {
+        let cipher = self.fs.files.cipher();
         let read = |offset, buf: &mut [u8]| lower.read_at(offset, buf);
-        let mut first = 0;
-        while first < blocks {
-            let end = blocks.min(first + 64);
-            let Err(_) = decrypt_read(cipher, &id, size, first..end, read) else {
-                first = end;
-                continue;
-            };
-            for block in first..end {
-                let checked = decrypt_read(cipher, &id, size, block..block + 1, read);
-                if let Err(failure) = checked {
-                    self.report(path.to_vec(), failure);
+        let mut first = blocks.start;
+        while first < blocks.end {
+            let end = blocks.end.min(first + 64);
+            if decrypt_read(cipher, id, size, first..end, read).is_err() {
+                for block in first..end {
+                    let checked = decrypt_read(cipher, id, size, block..block + 1, read);
+                    if let Err(failure) = checked {
+                        self.report(path.to_vec(), failure);
+                    }
                 }
             }
             first = end;

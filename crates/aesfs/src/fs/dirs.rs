@@ -463,9 +463,7 @@ impl Dirs {
         let own = self.own(caller);
         let iv = self.temporary_name()?;
         let flags = libc::RENAME_NOREPLACE;
-        let moved = self
-            .lower
-            .rename(&own, node, DIR_IV_FILE, dir, &iv, flags);
+        let moved = self.lower.rename(&own, node, DIR_IV_FILE, dir, &iv, flags);
         match moved {
             Ok(()) | Err(FsError::Errno(Errno::ENOENT)) => {}
             Err(ref error) => return Err(error.clone().into()),

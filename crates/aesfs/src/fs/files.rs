@@ -13,6 +13,7 @@ use goanna_vfs::{Attr, Caller, Errno, FileSystem, FsError, Node, Opened};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::lower::LowerFile;
+use super::memory::{Memory, Share};
 use super::state::{Content, State, Version, read_id};
 use crate::error::Failure;
 use crate::format::content::ContentCipher;
@@ -32,7 +33,6 @@ const STORE_SHARE: u32 = 20;
 type Result<T> = std::result::Result<T, Failure>;
 
 /// A file in the table.
-#[derive(Default)]
 pub(crate) struct File {
     state: Mutex<State>,
 }
@@ -43,17 +43,24 @@ pub(crate) struct Files {
     cipher: Arc<ContentCipher>,
     table: Mutex<HashMap<u64, Arc<File>>>,
     idle: Mutex<IdleList<(u64, Arc<File>)>>,
+    /// What contents that programs have open may take.
+    memory: Arc<Memory>,
     /// Whether the thread runs that stores what is written through mappings.
     has_storer: AtomicBool,
 }
 
 impl Files {
-    pub fn new(lower: Arc<dyn FileSystem>, cipher: Arc<ContentCipher>) -> Self {
+    pub fn new(
+        lower: Arc<dyn FileSystem>,
+        cipher: Arc<ContentCipher>,
+        memory: Option<u64>,
+    ) -> Self {
         Self {
             lower,
             cipher,
             table: Mutex::default(),
             idle: Mutex::default(),
+            memory: Arc::new(Memory::new(memory)),
             has_storer: AtomicBool::new(false),
         }
     }
@@ -65,12 +72,19 @@ impl Files {
     /// Runs `op` on the state of the file, which is made if it is not in the table.
     fn with_state<T>(&self, node: &Node, op: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         loop {
-            let file = Arc::clone(self.table.lock().entry(node.ino()).or_default());
+            let new = || {
+                let state = Mutex::new(State::new(Share::new(&self.memory)));
+                Arc::new(File { state })
+            };
+            let file = Arc::clone(self.table.lock().entry(node.ino()).or_insert_with(new));
             let mut state = file.state.lock();
             if state.is_removed {
                 continue;
             }
             let result = op(&mut state);
+            if state.content.is_none() {
+                state.share.set(0);
+            }
             if state.lower.is_none() && state.content.is_none() {
                 self.remove(node.ino(), &mut state);
             }
@@ -83,6 +97,11 @@ impl Files {
         let file = self.table.lock().get(&ino).map(Arc::clone)?;
         let mut state = file.state.lock();
         (!state.is_removed && state.lower.is_some()).then(|| op(&mut state))
+    }
+
+    /// Bytes of contents that no program has open.
+    fn idle_bytes(&self) -> u64 {
+        IDLE_BYTES.min(self.memory.limit() / 4)
     }
 
     fn remove(&self, ino: u64, state: &mut State) {
@@ -180,19 +199,25 @@ impl Files {
     fn load(&self, state: &mut State, node: &Node, truncates: bool) -> Result<()> {
         if truncates {
             state.clear()?;
-            return match &state.content {
-                Some(content) => Ok(content.resize(0)?),
-                None => {
-                    state.content = Some(Content::create(0, None)?.0);
-                    Ok(())
-                }
-            };
-        }
-        if state.content.is_some() && !self.has_changed(state, node)? {
+            match &state.content {
+                Some(content) => content.resize(0)?,
+                None => state.content = Some(Content::create(0, None)?.0),
+            }
+            state.count_memory();
             return Ok(());
         }
-        state.version = None;
+        if let Some(content) = &state.content
+            && !self.has_changed(state, node)?
+        {
+            if !content.is_in_use() {
+                // It was kept for this open, and did not count.
+                let blocks = content.blocks().unwrap_or(0);
+                state.share.reserve(blocks.saturating_mul(512))?;
+            }
+            return Ok(());
+        }
         let version = self.version(state.lower()?.caller(), node)?;
+        // If it fails, the version stays the old one, so that the next open tries again.
         state.fill(&self.cipher)?;
         state.version = Some(version);
         Ok(())
@@ -313,7 +338,7 @@ impl Files {
     /// Handles the last close of a file. Its content is kept for the next open if it is small.
     pub fn released(&self, node: &Node) -> Result<()> {
         let result = self.with_open(node.ino(), |state| self.release(state, node));
-        self.shrink_idle(IDLE_FILES, IDLE_BYTES);
+        self.shrink_idle(IDLE_FILES, self.idle_bytes());
         result.unwrap_or(Ok(()))
     }
 
@@ -327,7 +352,8 @@ impl Files {
         let lower = state.lower.take();
         drop(lower);
         let keeps = |attr: &Attr| {
-            attr.nlink > 0 && stored.is_ok() && state.size <= IDLE_BYTES / 4 && caller.txn.is_none()
+            let is_small = state.size <= self.idle_bytes() / 4;
+            attr.nlink > 0 && stored.is_ok() && is_small && caller.txn.is_none()
         };
         match attr {
             Ok(attr) if keeps(&attr) => {
@@ -337,6 +363,7 @@ impl Files {
                 state.version = Some(Version { size, mtime, ctime });
                 let size = state.size;
                 state.content_mut()?.release();
+                state.share.set(0);
                 if let Some(file) = self.table.lock().get(&node.ino()) {
                     let entry = (node.ino(), Arc::clone(file));
                     self.idle.lock().put(node.ino(), entry, size);
@@ -347,6 +374,7 @@ impl Files {
                 if let Some(content) = state.content.take() {
                     let _ = content.resize(0);
                 }
+                state.share.set(0);
                 self.remove(node.ino(), state);
             }
         }
@@ -422,6 +450,9 @@ impl Files {
 
     fn store_all_mapped(&self, state: &mut State) -> Result<()> {
         let result = self.store_mapped_in(state, 0..u64::MAX);
+        if state.content()?.is_mapped() {
+            state.count_memory();
+        }
         if let Err(failure) = &result {
             state.failed = Some(failure.errno().unwrap_or(Errno::EIO));
         }

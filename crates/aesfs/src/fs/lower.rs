@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use goanna_cache::write_all_at;
@@ -18,6 +19,9 @@ const LOCK_WAIT: Duration = Duration::from_secs(10);
 /// How often a waiting change tries again.
 const LOCK_POLL: Duration = Duration::from_micros(200);
 
+/// Bytes written between two questions whether the file has outgrown memory in the lower file system.
+const VOLUME_TO_ASK: u64 = 256 << 10;
+
 /// An open file of the lower file system. Later changes of the file's permissions do not affect it.
 pub(crate) struct LowerFile {
     fs: Arc<dyn FileSystem>,
@@ -26,6 +30,8 @@ pub(crate) struct LowerFile {
     opened: Option<Opened>,
     caller: Caller,
     access: i32,
+    /// Bytes written since it was last asked whether the file has outgrown memory.
+    volume: AtomicU64,
 }
 
 impl LowerFile {
@@ -54,6 +60,7 @@ impl LowerFile {
             opened: Some(opened),
             caller: caller.clone(),
             access: access & libc::O_ACCMODE,
+            volume: AtomicU64::new(0),
         }
     }
 
@@ -144,7 +151,37 @@ impl LowerFile {
                 count => done += count,
             }
         }
+        self.volume.fetch_add(done as u64, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Lets a lower file system with a content cache move a file that has outgrown memory to a host file. Programs may have the encrypted file
+    /// open as well: then it stays in memory until they close it.
+    pub fn leave_memory(&mut self) {
+        if self.volume.load(Ordering::Relaxed) < VOLUME_TO_ASK {
+            return;
+        }
+        self.volume.store(0, Ordering::Relaxed);
+        let Some(content) = self.fs.content() else {
+            return;
+        };
+        let Some(Native::Reads { handle }) = self.opened.as_ref().map(|it| &it.native) else {
+            return;
+        };
+        if !content.outgrown(&self.caller, &self.node) {
+            return;
+        }
+        let handle = Arc::clone(handle);
+        // Closed, since it would count as a program's.
+        self.opened = None;
+        let moved = content.relocate_unused(&self.caller, &self.node, self.access);
+        self.opened = match moved {
+            Ok(Some(opened)) => Some(opened),
+            _ => handle.open(self.access).ok().map(|fd| Opened {
+                fd,
+                native: Native::Reads { handle },
+            }),
+        };
     }
 
     /// Sets the file's size.

@@ -7,6 +7,7 @@ mod check;
 mod dirs;
 mod files;
 mod lower;
+mod memory;
 mod state;
 mod switch;
 
@@ -44,18 +45,20 @@ pub struct AesFs {
 struct Pin(Node);
 
 impl AesFs {
-    /// The volume whose top directory is `root` in `lower`.
+    /// The volume whose top directory is `root` in `lower`. Contents that programs have open take at most `memory` bytes together; by default
+    /// half of the machine's memory.
     pub fn new(
         lower: Arc<dyn FileSystem>,
         root: Node,
         features: &Features,
         master: &MasterKey,
+        memory: Option<u64>,
         report: Report,
     ) -> std::result::Result<Self, Error> {
         let content = ContentCipher::new(features.cipher, master, features.hkdf)?;
         let names = NameCipher::new(features.names, master, features.hkdf)?;
         Ok(Self {
-            files: Arc::new(Files::new(Arc::clone(&lower), Arc::new(content))),
+            files: Arc::new(Files::new(Arc::clone(&lower), Arc::new(content), memory)),
             dirs: Dirs::new(Arc::clone(&lower), root.clone(), names),
             lower,
             root,

@@ -7,9 +7,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use goanna_cache::{Content as CachedContent, RangeSet, write_all_at};
+use goanna_sys::memfile;
 use goanna_vfs::{Errno, Stamp};
 
 use super::lower::LowerFile;
+use super::memory::Share;
 use crate::error::{Damage, Failure};
 use crate::format::content::{
     BLOCK, Cipher, ContentCipher, FileId, HEADER, blocks_of, header, is_zero, parse_header,
@@ -37,12 +39,13 @@ pub(crate) struct Version {
 }
 
 /// A file that programs have open, or whose decrypted content is kept for the next open.
-#[derive(Default)]
 pub(crate) struct State {
     /// The encrypted file, while programs have the file open.
     pub lower: Option<LowerFile>,
     /// The decrypted content.
     pub content: Option<Content>,
+    /// The memory that `content` takes, at least.
+    pub share: Share,
     /// The file's id; `None` for an empty file, which has no header.
     pub id: Option<FileId>,
     /// The plain size.
@@ -56,6 +59,20 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// The state of a file that is not open.
+    pub fn new(share: Share) -> Self {
+        Self {
+            lower: None,
+            content: None,
+            share,
+            id: None,
+            size: 0,
+            version: None,
+            failed: None,
+            is_removed: false,
+        }
+    }
+
     pub fn lower(&self) -> Result<&LowerFile> {
         Ok(self.lower.as_ref().ok_or(Errno::EBADF)?)
     }
@@ -87,10 +104,47 @@ impl State {
     ) -> Result<T> {
         self.lower()?.lock()?;
         let result = self.catch_up(cipher).and_then(|()| change(self));
-        if let Ok(lower) = self.lower() {
+        if let Some(lower) = &mut self.lower {
             lower.unlock();
+            lower.leave_memory();
         }
         result
+    }
+
+    /// Takes memory for a write of `len` bytes at `start`. ENOSPC if there is none, as by a full file system.
+    pub fn reserve(&mut self, start: u64, len: u64) -> Result<()> {
+        let end = start.saturating_add(len);
+        let pages = blocks_of(start..end);
+        // A file without holes takes its size. One with holes takes at most what is written to it.
+        let whole = self.size.max(end).next_multiple_of(PAGE);
+        let more = (pages.end - pages.start).saturating_mul(PAGE);
+        let wanted = self.share.bytes().saturating_add(more).min(whole);
+        let wanted = wanted.max(self.share.bytes());
+        if self.share.reserve(wanted).is_ok() {
+            return Ok(());
+        }
+        // The share is an upper bound: what the object takes may be less, and what is written may replace something.
+        let content = self.content()?;
+        let range = pages.start * PAGE..pages.end.saturating_mul(PAGE);
+        let present = content
+            .handle()
+            .with(|fd| memfile::data_segments(fd, range.start, range.end))?;
+        let present = present.iter().map(|(_, len)| len).sum();
+        let taken = content.blocks().unwrap_or(0).saturating_mul(512);
+        self.share.set(taken);
+        let wanted = taken.saturating_add(more.saturating_sub(present));
+        Ok(self.share.reserve(wanted).map_err(|_| Errno::ENOSPC)?)
+    }
+
+    /// Corrects the share of a content that programs may change through mappings.
+    pub fn count_memory(&mut self) {
+        match &self.content {
+            Some(content) => {
+                let blocks = content.blocks().unwrap_or(0);
+                self.share.set(blocks.saturating_mul(512));
+            }
+            None => self.share.set(0),
+        }
     }
 
     /// Reads the file's size and id again if another process has changed them: blocks encrypted for the old ones would be damaged. If programs
@@ -137,6 +191,15 @@ impl State {
     /// Decrypts the whole content into the cache object, which is made if there is none.
     pub fn fill(&mut self, cipher: &ContentCipher) -> Result<()> {
         self.read_header(cipher.cipher())?;
+        let encrypted = cipher.cipher().encrypted_size(self.size);
+        let segments = match self.id {
+            Some(_) => self.lower()?.data_segments(encrypted)?,
+            None => Vec::new(),
+        };
+        let blocks =
+            |(start, len): &(u64, u64)| encrypted_blocks(cipher.cipher(), *start, start + len);
+        let data = segments.iter().map(blocks).map(|it| it.end - it.start);
+        self.share.reserve(data.sum::<u64>().saturating_mul(PAGE))?;
         let lower = self.lower()?;
         let (created, writer) = match &self.content {
             None => {
@@ -162,9 +225,7 @@ impl State {
                 let data = decrypt_blocks(lower, cipher, id, self.size, blocks.clone())?;
                 Ok(write_all_at(&writer, blocks.start * PAGE, &data)?)
             };
-            let encrypted = cipher.cipher().encrypted_size(self.size);
-            for (start, len) in lower.data_segments(encrypted)? {
-                let blocks = encrypted_blocks(cipher.cipher(), start, start + len);
+            for blocks in segments.iter().map(blocks) {
                 let blocks = blocks.start.max(next)..blocks.end.min(end);
                 leave_hole(next..blocks.start)?;
                 next = next.max(blocks.end);
@@ -457,7 +518,7 @@ impl State {
 }
 
 /// The blocks that the bytes `start..end` of an encrypted file touch.
-fn encrypted_blocks(cipher: Cipher, start: u64, end: u64) -> Range<u64> {
+pub(crate) fn encrypted_blocks(cipher: Cipher, start: u64, end: u64) -> Range<u64> {
     let block = cipher.block() as u64;
     let content = |offset: u64| offset.saturating_sub(HEADER as u64);
     content(start) / block..content(end).div_ceil(block)

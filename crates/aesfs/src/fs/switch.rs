@@ -472,6 +472,7 @@ impl AesFs {
         if data.is_empty() {
             return Err(Errno::EFBIG.into());
         }
+        state.reserve(start, data.len() as u64)?;
         if start > state.size {
             state.resize(cipher, start)?;
         }

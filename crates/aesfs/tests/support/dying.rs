@@ -49,7 +49,10 @@ impl Dying {
             0 => Some(u64::MAX),
             left => Some(left - 1),
         };
-        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+        match self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+        {
             Ok(0) => Fate::Last,
             Ok(_) => Fate::Done,
             Err(_) => Fate::Never,
@@ -162,8 +165,7 @@ impl FileSystem for Dying {
         flags: u32,
     ) -> Result<()> {
         self.step()?;
-        self.lower
-            .rename(caller, from_dir, from, to_dir, to, flags)
+        self.lower.rename(caller, from_dir, from, to_dir, to, flags)
     }
 
     fn write(

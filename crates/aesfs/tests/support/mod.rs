@@ -28,6 +28,8 @@ pub struct Place {
     pub dir: TempDir,
     pub features: Features,
     pub master: MasterKey,
+    /// The bound on the memory of contents.
+    pub memory: Option<u64>,
 }
 
 pub const NAMES: NameKind = NameKind::Encrypted {
@@ -51,6 +53,7 @@ impl Place {
             dir,
             features,
             master,
+            memory: None,
         }
     }
 
@@ -78,6 +81,7 @@ impl Place {
             lower.root(),
             &self.features,
             &self.master,
+            self.memory,
             report,
         )
         .unwrap();

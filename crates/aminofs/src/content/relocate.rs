@@ -24,8 +24,14 @@ impl View<'_> {
         Ok(in_memory && state.meta.size > self.options.large_file_bytes)
     }
 
-    /// The state's lock is held throughout, so nothing is written meanwhile.
-    pub(crate) fn do_relocate(&self, node: &Node, flags: i32) -> Result<Option<Opened>> {
+    /// The state's lock is held throughout, so nothing is written meanwhile, and the file is not opened. `if_unused`: only if nobody has a
+    /// descriptor of the object.
+    pub(crate) fn do_relocate(
+        &self,
+        node: &Node,
+        flags: i32,
+        if_unused: bool,
+    ) -> Result<Option<Opened>> {
         let inode = self.anchor(&self.inode(node)?);
         // A commit that is publishing may have the object in hand.
         let _names = self.names.read();
@@ -34,6 +40,9 @@ impl View<'_> {
         let Some(cache) = state.cache.as_mut().filter(|cache| !cache.is_on_disk()) else {
             return Ok(None);
         };
+        if if_unused && !cache.is_unused() {
+            return Ok(None);
+        }
         let dir = cache_dir(&self.dir);
         Ok(cache.relocate(size, &dir, flags).map(Some)?)
     }

@@ -227,11 +227,12 @@ Mount specifications (SPEC):
     iso=/image.iso:/cd[,rockridge|joliet|plain][,session=N][,noexec]
         shows the ISO 9660 image at /cd, always read-only; by default
         with its best kind of names, and its last session
-    aes=/cipher/dir:/plain[,passfile=FILE|extpass=COMMAND][,config=FILE][,ro]
+    aes=/cipher/dir:/plain[,passfile=FILE|extpass=COMMAND][,config=FILE][,memory=SIZE][,ro]
         shows an encrypted directory in gocryptfs's format in plain; the
         password is asked for on the terminal, or the first line of FILE
         or of what the shell command COMMAND prints (`goanna aes init`);
-        /cipher/dir may lie in a mount that precedes this one
+        /cipher/dir may lie in a mount that precedes this one; open files
+        take at most SIZE bytes of memory (512M, 8G), by default half of it
   TARGET is an absolute path and need not exist on the host. A backslash
   before a colon, comma or backslash makes it part of the path. ro refuses
   changes (EROFS), noexec refuses to execute programs (EACCES).

@@ -194,7 +194,7 @@ fn fsck(args: &aes::Fsck) -> Result<u8, Error> {
     let features = opened.config().features().map_err(wrong)?;
     let quiet = Box::new(|_: &[u8], _| {});
     let root = lower.root();
-    let fs = AesFs::new(Arc::new(lower), root, &features, &master, quiet).map_err(wrong)?;
+    let fs = AesFs::new(Arc::new(lower), root, &features, &master, None, quiet).map_err(wrong)?;
     let mut findings: Vec<Finding> = Vec::new();
     let checked = fs.check(&credentials::current(), &mut |finding| {
         findings.push(finding);

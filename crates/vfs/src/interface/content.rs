@@ -64,4 +64,10 @@ pub trait CachedContent: Send + Sync {
     fn relocate(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Option<Opened>> {
         Ok(None)
     }
+
+    /// As [`CachedContent::relocate`], if nobody has a descriptor of the old object: `None` otherwise. For a layer, which has closed its own
+    /// descriptor and does not know those of others. Opens of the file wait until the object is moved.
+    fn relocate_unused(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Option<Opened>> {
+        Ok(None)
+    }
 }
