@@ -289,6 +289,41 @@ fn ranges_are_cut_out_and_inserted() {
 }
 
 #[test]
+fn cutting_and_inserting_in_a_sparse_file_costs_what_its_data_cost() {
+    const TIB: u64 = 1 << 40;
+    let (dir, fs) = fresh();
+    write_file(&fs, "f", b"first").unwrap();
+    let node = walk(&fs, "f").unwrap();
+    fs.truncate(&caller(), &node, 8 * TIB).unwrap();
+    fs.write_at(&caller(), &node, 4 * TIB, b"middle").unwrap();
+    fs.write_at(&caller(), &node, 8 * TIB - 4, b"last").unwrap();
+    fs.sync(None).unwrap();
+    let fallocate = |mode, offset, len| fs.fallocate(&caller(), &node, mode, offset, len);
+    assert_eq!(
+        fallocate(libc::FALLOC_FL_INSERT_RANGE, TIB, 2 * TIB),
+        Ok(())
+    );
+    assert_eq!(fallocate(libc::FALLOC_FL_COLLAPSE_RANGE, 4096, TIB), Ok(()));
+    fs.sync(None).unwrap();
+    drop(node);
+    let fs = reopen(&dir, fs);
+    let node = walk(&fs, "f").unwrap();
+    assert_eq!(fs.getattr(&caller(), &node).unwrap().size, 9 * TIB);
+    let read = |offset, len| {
+        let mut buf = vec![1; len];
+        let read = fs.read_at(&caller(), &node, offset, &mut buf).unwrap();
+        buf.truncate(read);
+        buf
+    };
+    assert_eq!(read(0, 8), b"first\0\0\0");
+    assert_eq!(read(5 * TIB - 2, 10), b"\0\0middle\0\0");
+    assert_eq!(read(9 * TIB - 6, 10), b"\0\0last");
+    // Where the data were before, there is nothing.
+    assert_eq!(read(4 * TIB, 6), [0; 6]);
+    assert_eq!(read(8 * TIB - 4, 4), [0; 4]);
+}
+
+#[test]
 fn holes_are_not_stored() {
     let (dir, fs) = fresh();
     let file = create(&fs, "f").unwrap();

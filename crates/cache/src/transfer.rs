@@ -1,5 +1,6 @@
 //! Copying content from one cache object to another, and moving it within one.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
 use goanna_sys::{memfile, stat};
@@ -56,25 +57,57 @@ impl Transfer {
         copy_range(read, self.writer.as_fd(), start, end)
     }
 
-    /// Copies `len` bytes from the offset `from` to the offset `to`, where the two may overlap. Pieces of zeros become holes.
+    /// Moves the `len` bytes at the offset `from` to the offset `to`, where the two ranges may overlap. Holes stay holes, and
+    /// cost nothing however long they are. What `from..from+len` holds outside of `to..to+len` stays.
     pub fn shift(&self, from: u64, to: u64, len: u64) -> Result<()> {
-        let mut done = 0;
-        while done < len {
-            let piece = PIECE.min(len - done);
-            // Towards the end of the file from the last piece on, so that none is overwritten before it is read.
-            let at = if to > from { len - done - piece } else { done };
-            self.shift_piece(from + at, to + at, piece)?;
-            done += piece;
+        let mut at = 0;
+        let mut parts = Vec::new();
+        for (start, data) in memfile::data_segments(self.reader.as_fd(), from, from + len)? {
+            let start = start - from;
+            if at < start {
+                parts.push(Part::Hole(at..start));
+            }
+            at = start + data;
+            parts.push(Part::Data(start..at));
+        }
+        if at < len {
+            parts.push(Part::Hole(at..len));
+        }
+        if to > from {
+            // From the last part on, so that none is overwritten before it is read.
+            parts.reverse();
+        }
+        for part in parts {
+            match part {
+                Part::Hole(range) => self.punch(to + range.start, range.end - range.start)?,
+                Part::Data(range) => {
+                    self.shift_data(
+                        from + range.start,
+                        to + range.start,
+                        range.end - range.start,
+                    )?;
+                }
+            }
         }
         Ok(())
     }
 
-    fn shift_piece(&self, from: u64, to: u64, len: u64) -> Result<()> {
-        let mut data = vec![0; usize::try_from(len).map_err(|_| Errno::ENOMEM)?];
-        memfile::pread(self.reader.as_fd(), &mut data, from)?;
-        if data.iter().all(|&byte| byte == 0) {
-            return self.punch(to, len);
+    fn shift_data(&self, from: u64, to: u64, len: u64) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            let piece = PIECE.min(len - done);
+            let at = if to > from { len - done - piece } else { done };
+            let mut data = vec![0; usize::try_from(piece).map_err(|_| Errno::ENOMEM)?];
+            memfile::pread(self.reader.as_fd(), &mut data, from + at)?;
+            write_all_at(&self.writer, to + at, &data)?;
+            done += piece;
         }
-        write_all_at(&self.writer, to, &data)
+        Ok(())
     }
+}
+
+/// A part of the bytes that are moved, in offsets from their start.
+enum Part {
+    Hole(Range<u64>),
+    Data(Range<u64>),
 }

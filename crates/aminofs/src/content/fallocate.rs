@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use goanna_cache::Transfer;
+use goanna_cache::{RangeSet, Transfer};
 use goanna_vfs::{Caller, Errno, FileKind, Node, Result, file_flags};
 
 use crate::content::cost::{PAGE_COST, deletes};
@@ -139,13 +139,21 @@ impl View<'_> {
             Shift::Insert if offset >= size => return Err(Errno::EINVAL.into()),
             Shift::Insert => size + len,
         };
-        let (first, last) = (offset / PAGE, new_size.div_ceil(PAGE));
-        let pages = usize::try_from(last - first).unwrap_or(usize::MAX);
-        let cut = deletes(size.div_ceil(PAGE).saturating_sub(last));
-        self.reserve(pages.saturating_mul(PAGE_COST).saturating_add(cut))?;
-        let transfer = Transfer::within(state.cache.as_ref().ok_or(Errno::EIO)?)?;
+        let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
+        let affected = affected_pages(&cache.data_pages(size)?, shift, offset / PAGE, len / PAGE);
+        let pages = usize::try_from(affected.len()).unwrap_or(usize::MAX);
+        let last = new_size.div_ceil(PAGE);
+        let cut: u64 = state
+            .stored
+            .intersect(last, u64::MAX)
+            .map(|(start, end)| end - start)
+            .sum();
+        self.reserve(pages.saturating_mul(PAGE_COST).saturating_add(deletes(cut)))?;
+        let transfer = Transfer::within(cache)?;
         // Before anything moves: a failure half way leaves a content that is stored as it is.
-        self.dirty_pages(state, first, last);
+        for (start, end) in affected.intersect(0, last) {
+            self.dirty_pages(state, start, end);
+        }
         match shift {
             Shift::Collapse => {
                 transfer.shift(offset + len, offset, size - offset - len)?;
@@ -160,4 +168,25 @@ impl View<'_> {
         self.mark_dirty(inode, state);
         Ok(())
     }
+}
+
+/// The pages that a shift changes of a file with data in the pages `data`: those that hold data before, and those that hold data
+/// afterwards. The range begins at page `first` and has `len` pages.
+fn affected_pages(data: &[(u64, u64)], shift: Shift, first: u64, len: u64) -> RangeSet {
+    let mut affected = RangeSet::default();
+    let source = match shift {
+        Shift::Collapse => first + len,
+        Shift::Insert => first,
+    };
+    for &(start, end) in data {
+        affected.insert(start.max(first), end);
+        let start = start.max(source);
+        if start < end {
+            match shift {
+                Shift::Collapse => affected.insert(start - len, end - len),
+                Shift::Insert => affected.insert(start + len, end + len),
+            };
+        }
+    }
+    affected
 }
