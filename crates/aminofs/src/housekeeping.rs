@@ -17,8 +17,8 @@ use crate::content::cost::{PAGE_COST, REAP_PAGES};
 use crate::inode::{Home, Inode, PAGE, ReapJob, State, now};
 use crate::{Volume, damaged};
 
-/// Longest time that a change through a mapping stays unseen.
-const PERIOD: Duration = Duration::from_millis(500);
+/// How long to wait after a failure before the next attempt.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Pages compared in one operation.
 const COMPARE_PAGES: u64 = 256;
@@ -34,6 +34,7 @@ enum Reaped {
 
 pub(crate) fn start(fs: &Arc<Volume>) -> std::io::Result<JoinHandle<()>> {
     let (weak, table) = (Arc::downgrade(fs), Arc::clone(&fs.table));
+    let interval = fs.options.flush_interval;
     let run = move || {
         loop {
             {
@@ -41,7 +42,7 @@ pub(crate) fn start(fs: &Arc<Volume>) -> std::io::Result<JoinHandle<()>> {
                 while !chores.stop && chores.reap_jobs.is_empty() {
                     if !chores.mapped {
                         table.wake.wait(&mut chores);
-                    } else if table.wake.wait_for(&mut chores, PERIOD).timed_out() {
+                    } else if table.wake.wait_for(&mut chores, interval).timed_out() {
                         break;
                     }
                 }
@@ -57,7 +58,7 @@ pub(crate) fn start(fs: &Arc<Volume>) -> std::io::Result<JoinHandle<()>> {
             let picked_up = fs.pick_up_all();
             drop(fs);
             if reaped.is_err() || picked_up.is_err() {
-                std::thread::sleep(PERIOD);
+                std::thread::sleep(RETRY_DELAY);
             }
         }
     };

@@ -42,6 +42,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use amino_schema::{Meta, MetaFlags, ParsedKey, PathRecord, ROOT_INO, Super, key};
 use amino_txn::{Changes, DirtySource, OpGuard, Records, Store};
@@ -101,6 +102,8 @@ pub struct Options {
     pub log_limit_bytes: u64,
     /// Largest transaction, in bytes of log: it is kept in memory until it is committed.
     pub transaction_bytes: u64,
+    /// Longest time that a change stays in memory only, and that a change through a mapping stays unseen.
+    pub flush_interval: Duration,
 }
 
 impl Default for Options {
@@ -119,6 +122,7 @@ impl Default for Options {
             dentries: 1 << 16,
             log_limit_bytes: u64::MAX,
             transaction_bytes: 1 << 30,
+            flush_interval: amino_txn::Options::default().flush_interval,
         }
     }
 }
@@ -527,6 +531,7 @@ fn open_store(dir: &Path, options: &Options) -> std::result::Result<Store, Error
         engine: options.engine.or(found).unwrap_or(defaults.engine),
         create: options.create,
         log_limit_bytes: options.log_limit_bytes,
+        flush_interval: options.flush_interval,
         ..defaults
     };
     Ok(Store::open(dir, store_options)?)
