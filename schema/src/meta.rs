@@ -102,6 +102,10 @@ pub struct MetaFlags(pub u32);
 impl MetaFlags {
     /// The file has at least one extended attribute; without it no look-up is needed.
     pub const HAS_XATTR: Self = Self(1);
+    /// One of the attributes is an access control list.
+    pub const HAS_ACL: Self = Self(2);
+    /// One of the attributes is the list that new entries of a directory inherit.
+    pub const HAS_DEFAULT_ACL: Self = Self(4);
     /// The flags of chattr(1), which have the values of linux/fs.h: immutable, append-only, no dump, no access time.
     pub const FILE_FLAGS: Self = Self(0xf0);
 

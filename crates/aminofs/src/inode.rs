@@ -388,6 +388,7 @@ impl Inode {
             ctime: stamp(meta.ctime),
             btime: Some(stamp(meta.btime)),
             flags: meta.flags.file_flags(),
+            may_have_acl: meta.flags.contains(MetaFlags::HAS_ACL),
             version: meta.version,
         }
     }

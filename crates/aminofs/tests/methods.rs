@@ -8,7 +8,7 @@ use common::*;
 
 use amino_fs::{AminoFs, EngineKind, Options};
 use goanna_vfs::{
-    Caller, Errno, FileKind, FileSystem, SetAttr, Stamp, TimeSet, WritePosition, file_flags,
+    Acl, Caller, Errno, FileKind, FileSystem, SetAttr, Stamp, TimeSet, WritePosition, file_flags,
 };
 
 fn fresh() -> (tempfile::TempDir, std::sync::Arc<AminoFs>) {
@@ -190,54 +190,59 @@ fn attributes_take_up_to_a_block() {
 }
 
 #[test]
-fn access_control_lists_are_not_there_and_only_those_that_are_modes_can_be_set() {
+fn access_control_lists_set_the_mode_and_follow_it() {
     let (_dir, fs) = fresh();
     write_file(&fs, "f", b"x").unwrap();
     let node = walk(&fs, "f").unwrap();
     let entry = |tag: u8, bits: u8| [tag, 0, bits, 0, 255, 255, 255, 255];
+    let ann = [2, 0, 6, 0, 0xd1, 7, 0, 0];
     let least = [&[2, 0, 0, 0][..], &entry(1, 6), &entry(4, 0), &entry(32, 1)].concat();
-    let masked = [&least[..20], &entry(16, 7), &entry(32, 1)].concat();
-    for name in [b"system.posix_acl_access", &b"system.posix_acl_default"[..]] {
-        assert_eq!(
-            fs.getxattr(&caller(), &node, name),
-            Err(Errno::ENODATA.into())
-        );
-        let set = |value: &[u8]| fs.setxattr(&caller(), &node, name, value, 0);
-        assert_eq!(set(b"x"), Err(Errno::EINVAL.into()));
-        assert_eq!(set(&least[..12]), Err(Errno::EINVAL.into()));
-        assert_eq!(set(&masked), Err(Errno::EOPNOTSUPP.into()));
-        assert_eq!(set(b""), Ok(()));
+    let masked = |mask| {
+        [
+            &least[..12],
+            &ann,
+            &entry(4, 4),
+            &entry(16, mask),
+            &entry(32, 1),
+        ]
+        .concat()
+    };
+    let get = |name: &[u8]| fs.getxattr(&caller(), &node, name);
+    let mode = || fs.getattr(&caller(), &node).unwrap().mode & 0o7777;
+    let stranger = Caller { uid: 7, ..caller() };
+    for name in [Acl::ACCESS, Acl::DEFAULT] {
+        assert_eq!(get(name), Err(Errno::ENODATA.into()));
         assert_eq!(fs.removexattr(&caller(), &node, name), Ok(()));
-        let stranger = Caller { uid: 7, ..caller() };
-        let removed = fs.removexattr(&stranger, &node, name);
-        assert_eq!(removed, Err(Errno::EPERM.into()));
     }
-    let set = |caller: &Caller, name: &[u8]| fs.setxattr(caller, &node, name, &least, 0);
-    let default = set(&caller(), b"system.posix_acl_default");
-    assert_eq!(default, Err(Errno::EOPNOTSUPP.into()));
-    let access = b"system.posix_acl_access";
-    let mode = |mode| SetAttr {
-        mode: Some(mode),
+    let set = |caller: &Caller, value: &[u8]| fs.setxattr(caller, &node, Acl::ACCESS, value, 0);
+    assert_eq!(set(&caller(), b"x"), Err(Errno::EINVAL.into()));
+    assert_eq!(set(&stranger, &masked(7)), Err(Errno::EPERM.into()));
+    let default = fs.setxattr(&caller(), &node, Acl::DEFAULT, &masked(7), 0);
+    assert_eq!(default, Err(Errno::EACCES.into()));
+    assert_eq!(set(&caller(), &masked(7)), Ok(()));
+    assert_eq!((mode(), get(Acl::ACCESS)), (0o671, Ok(masked(7))));
+    let bits = SetAttr {
+        mode: Some(0o6641),
         ..SetAttr::default()
     };
-    fs.setattr(&caller(), &node, &mode(0o6644)).unwrap();
-    let stranger = Caller { uid: 7, ..caller() };
-    assert_eq!(set(&stranger, access), Err(Errno::EPERM.into()));
-    assert_eq!(set(&caller(), access), Ok(()));
-    let attr = fs.getattr(&caller(), &node).unwrap();
-    assert_eq!(attr.mode & 0o7777, 0o6601);
+    fs.setattr(&caller(), &node, &bits).unwrap();
+    assert_eq!((mode(), get(Acl::ACCESS)), (0o6641, Ok(masked(4))));
+    assert_eq!(
+        fs.listxattr(&caller(), &node),
+        Ok(vec![Acl::ACCESS.to_vec()])
+    );
     let outside_of_the_group = Caller {
-        gid: attr.gid + 1,
+        gid: caller().gid + 1,
         groups: std::sync::Arc::from([]),
+        caps: 0,
         ..caller()
     };
-    assert_eq!(set(&outside_of_the_group, access), Ok(()));
-    let attr = fs.getattr(&caller(), &node).unwrap();
-    assert_eq!(attr.mode & 0o7777, 0o4601);
+    assert_eq!(set(&outside_of_the_group, &least), Ok(()));
     assert_eq!(
-        fs.getxattr(&caller(), &node, access),
-        Err(Errno::ENODATA.into())
+        (mode(), get(Acl::ACCESS)),
+        (0o4601, Err(Errno::ENODATA.into()))
     );
+    assert_eq!(fs.listxattr(&caller(), &node), Ok(Vec::new()));
 }
 
 #[test]

@@ -102,6 +102,7 @@ impl FileSystem for HelloFs {
             ctime: self.made,
             btime: Some(self.made),
             flags: 0,
+            may_have_acl: false,
             version: 0,
         })
     }

@@ -60,6 +60,7 @@ impl PassFs {
             // The attributes of statx(2) have the values of the flags.
             flags: stat.stx_attributes.bits() as u32
                 & (file_flags::PROTECTED | file_flags::NO_DUMP),
+            may_have_acl: true,
             version: nanoseconds(stat.stx_ctime),
         })
     }

@@ -10,6 +10,7 @@
 //! An operation that fails says why in an [`FsError`]: the errno that a program would see from the kernel, or the lock to wait for.
 //! This crate never prints.
 
+mod acl;
 mod caller;
 mod interface;
 mod mount;
@@ -21,6 +22,7 @@ pub mod walk;
 pub use interface::layer;
 use interface::{backend, content, error, fs, identity, linkfree, synth, txn, types};
 
+pub use acl::{Acl, AclEntry, Tag};
 pub use backend::{Backend, MountOption, MountOptions, OpenError};
 pub use caller::{Caller, caps};
 pub use content::CachedContent;

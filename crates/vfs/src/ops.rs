@@ -22,7 +22,7 @@ pub use names::{
 pub use open::{
     check_sticky_create, create, may_open_other, open_existing, readdir_check, tmpfile,
 };
-pub use perm::{access, may_follow, may_search, permitted};
+pub use perm::{access, acl, may_follow, may_search};
 pub use xattr::{check_xattr_name, getxattr, listxattr, removexattr, setxattr};
 
 use crate::{Attr, Errno, FileSystem, MountFlags, Place, Result};

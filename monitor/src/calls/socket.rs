@@ -90,7 +90,8 @@ pub fn bind(call: &mut Call<'_>) -> Result<Answer> {
             error
         }
     };
-    let mode = libc::S_IFSOCK | fstat(&socket)?.st_mode & 0o777;
+    // As Linux has it, the umask counts here even where a default access control list takes its place.
+    let mode = libc::S_IFSOCK | fstat(&socket)?.st_mode & 0o777 & !caller.umask;
     let names = report::begin(call);
     let node = ops::mknod(&caller, &entry.dir, name, mode, 0).map_err(in_use)?;
     let place = Place {

@@ -1,7 +1,7 @@
 //! Extended attributes.
 
 use goanna_sys::tracee;
-use goanna_vfs::{Errno, Result, ops};
+use goanna_vfs::{Acl, Errno, Result, ops};
 
 use super::attr::by_descriptor;
 use crate::call::{Answer, Call, Target};
@@ -69,8 +69,7 @@ fn set(call: &Call<'_>, find: Find) -> Result<Answer> {
     };
     let caller = call.caller()?;
     ops::setxattr(&caller, &place, &name, &value, call.int(4))?;
-    // Such a list can be a mode.
-    if name == b"system.posix_acl_access" {
+    if name == Acl::ACCESS {
         call.monitor.shadows.guard_anew(&caller, &place)?;
     }
     report::touched(call, &place, Touch::Attrib);
@@ -97,7 +96,11 @@ fn remove(call: &Call<'_>, find: Find) -> Result<Answer> {
     let Target::At(place) = find(call)? else {
         return Ok(Answer::PassOn);
     };
-    ops::removexattr(&*call.caller()?, &place, &name)?;
+    let caller = call.caller()?;
+    ops::removexattr(&caller, &place, &name)?;
+    if name == Acl::ACCESS {
+        call.monitor.shadows.guard_anew(&caller, &place)?;
+    }
     report::touched(call, &place, Touch::Attrib);
     Ok(Answer::DONE)
 }

@@ -85,7 +85,7 @@ impl Programs {
         make_passage(&dir).map_err(errno)?;
         let path = dir.join(name);
         copy_out(caller, place, &path)?;
-        guard(&path, &attr)?;
+        guard(caller, place, &path)?;
         self.remember(&path, place)?;
         if let Some(old) = copies.insert(
             place.key(),

@@ -6,22 +6,23 @@
 //! Lock order: the table's lock is a leaf but for the write lease test (a system call on our own
 //! descriptor); no back end is called under it.
 
+mod guard;
 mod idle;
 mod retired;
 pub mod run_directory;
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder};
-use std::io;
+
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt, lchown, symlink};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use goanna_sys::object_handle::ObjectHandle;
-use goanna_sys::{cred, limits, memfile, stat};
-use goanna_vfs::{Attr, Caller, Errno, FileKind, Place, PlaceKey, Result};
+use goanna_sys::{limits, memfile, stat};
+use goanna_vfs::{Caller, Errno, FileKind, Place, PlaceKey, Result};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use parking_lot::{Mutex, RwLock};
@@ -30,6 +31,8 @@ use crate::errno::errno;
 use crate::process::task::credentials;
 use crate::shadow::run_directory::RunDir;
 use retired::Retired;
+
+pub(crate) use guard::guard;
 
 /// `(st_dev, st_ino)` of a host object.
 pub type Identity = (u64, u64);
@@ -389,7 +392,7 @@ impl Shadows {
             Ok(path)
         })?;
         self.rundir.admit(caller.uid).map_err(errno)?;
-        guard(&path, &attr)?;
+        guard(caller, place, &path)?;
         Ok(path)
     }
 
@@ -419,9 +422,7 @@ impl Shadows {
             return Ok(());
         }
         let known = self.table.read().known(&place.key());
-        known.map_or(Ok(()), |path| {
-            Ok(guard(&path, &fs.getattr(caller, &place.node)?)?)
-        })
+        known.map_or(Ok(()), |path| guard(caller, place, &path))
     }
 
     fn backing_object(
@@ -508,38 +509,4 @@ impl Shadows {
             content.released(&place.node);
         }
     }
-}
-
-/// Gives a host object the owner and the permissions of what it stands for. An unprivileged monitor's tracees are all of
-/// its own user, and no other user passes the run-time directory: this user's own permissions suffice there.
-pub(crate) fn guard(path: &Path, attr: &Attr) -> Result<(), Errno> {
-    let meta = match fs::symlink_metadata(path) {
-        Ok(meta) => meta,
-        // A socket that is not bound in this run.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(errno(error)),
-    };
-    if !cred::may_change_user() {
-        return set_mode(path, &meta, 0o700);
-    }
-    if (meta.uid(), meta.gid()) != (attr.uid, attr.gid) {
-        // Closed while its owner is one and its permissions are another's.
-        set_mode(path, &meta, 0)?;
-        lchown(path, Some(attr.uid), Some(attr.gid)).map_err(errno)?;
-        return set_mode(
-            path,
-            &fs::symlink_metadata(path).map_err(errno)?,
-            attr.perm(),
-        );
-    }
-    set_mode(path, &meta, attr.perm())
-}
-
-fn set_mode(path: &Path, meta: &fs::Metadata, mode: u32) -> Result<(), Errno> {
-    // Tracees have no_new_privs: set-id bits mean nothing here.
-    let mode = mode & 0o777;
-    if meta.mode() & 0o7777 == mode {
-        return Ok(());
-    }
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(errno)
 }

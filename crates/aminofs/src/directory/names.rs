@@ -14,6 +14,7 @@ use crate::content::cost::META_COST;
 use crate::damaged;
 use crate::directory::order::DirOrder;
 use crate::inode::{Content, Home, Inode, Seen, State, kind_of, now, schema_kind};
+use crate::metadata::acl::Inherited;
 use crate::view::View;
 
 /// Maximum number of names of one file, and of subdirectories of a directory plus 2.
@@ -32,6 +33,14 @@ struct Template {
 }
 
 impl Template {
+    /// The permission bits that the caller asked for.
+    fn perm(&self) -> u32 {
+        match self.kind {
+            FileKind::Directory => self.mode & 0o1777,
+            _ => self.mode & 0o7777,
+        }
+    }
+
     fn new(kind: FileKind, mode: u32) -> Self {
         Self {
             kind,
@@ -43,12 +52,18 @@ impl Template {
     }
 
     /// The metadata of what `caller` makes in the directory `parent`, as `inode_init_owner` has it.
-    /// `version` is a new one.
-    fn meta(&self, caller: &Caller, parent: &Meta, time: Timestamp, version: u64) -> Meta {
+    /// `perm` are the permission bits that it inherits, if so; `version` is a new one.
+    fn meta(
+        &self,
+        caller: &Caller,
+        parent: &Meta,
+        perm: Option<u32>,
+        time: Timestamp,
+        version: u64,
+    ) -> Meta {
         let mut perm = match self.kind {
             FileKind::Symlink => 0o777,
-            FileKind::Directory => self.mode & 0o1777 & !caller.umask,
-            _ => self.mode & 0o7777 & !caller.umask,
+            _ => perm.unwrap_or(self.perm() & !caller.umask),
         };
         let mut gid = caller.gid;
         if parent.mode & libc::S_ISGID != 0 {
@@ -223,22 +238,25 @@ impl View<'_> {
             return Err(Errno::EEXIST.into());
         }
         let time = now();
-        let meta = {
+        let (mut meta, inherited) = {
             let state = dir.state.lock();
             state.check_alive()?;
             if what.kind == FileKind::Directory && self.dir_meta(dir, &state).nlink >= LINK_MAX {
                 return Err(Errno::EMLINK.into());
             }
-            what.meta(caller, &state.meta, time, self.versions.next())
+            self.meta_in(caller, dir, &state.meta, &what, time)?
         };
         self.reserve(META_COST)?;
         let ino = self.new_ino(guard)?;
+        let mut changes = Changes::new();
+        if let Some(lists) = inherited {
+            lists.put(&mut changes, ino, &mut meta);
+        }
         let record = PathRecord {
             ino,
             kind: schema_kind(what.kind),
             meta: Some(meta),
         };
-        let mut changes = Changes::new();
         changes.put(key::path_key(dir.ino, name), record.encode());
         self.submit(guard, changes)?;
         let Some(meta) = record.meta else {
@@ -257,6 +275,21 @@ impl View<'_> {
         let inode = self.new_inode(ino, what.kind, state);
         self.entry_added(dir, &name, &inode, time);
         Ok(inode)
+    }
+
+    /// The metadata of what `caller` makes in `dir`, whose metadata is `parent`, and the access control lists that it inherits.
+    fn meta_in(
+        &self,
+        caller: &Caller,
+        dir: &Inode,
+        parent: &Meta,
+        what: &Template,
+        time: Timestamp,
+    ) -> Result<(Meta, Option<Inherited>)> {
+        let lists = self.inherited(dir.ino, parent, what.kind, what.perm())?;
+        let perm = lists.as_ref().map(|lists| lists.perm);
+        let meta = what.meta(caller, parent, perm, time, self.versions.next());
+        Ok((meta, lists))
     }
 
     /// Locks a name in a directory to be made, removed or given to something else.
@@ -352,21 +385,26 @@ impl View<'_> {
         let what = Template::new(FileKind::Regular, mode);
         self.change(|guard| {
             let _names = self.names.read();
-            let mut meta = {
+            let (mut meta, inherited) = {
                 let state = dir.state.lock();
                 state.check_alive()?;
-                what.meta(caller, &state.meta, now(), self.versions.next())
+                self.meta_in(caller, &dir, &state.meta, &what, now())?
             };
             meta.nlink = 0;
             let mut cache = self.new_cache(0)?.0;
             self.reserve(META_COST)?;
             let ino = self.new_ino(guard)?;
+            let opened = cache.open(flags)?;
+            if let Some(lists) = inherited {
+                let mut changes = Changes::new();
+                lists.put(&mut changes, ino, &mut meta);
+                self.submit(guard, changes)?;
+            }
             let seen = Seen {
                 deleted: true,
                 ..Seen::at(&dir, &Arc::from(format!("#{ino}").as_bytes()))
             };
             let mut state = State::stored(meta, Home::Orphan, seen);
-            let opened = cache.open(flags)?;
             state.cache = Some(cache);
             state.linkable = flags & libc::O_EXCL == 0;
             let inode = self.new_inode(ino, FileKind::Regular, state);

@@ -1,122 +1,173 @@
-//! The attributes of POSIX access control lists, which the store does not support: no file has a list, setting a well-formed one is
-//! EOPNOTSUPP, and removing a missing one succeeds. A list for owner, group and others alone is a mode, on Linux, too: setting it
-//! changes the mode (docs/decisions/0080).
+//! POSIX access control lists: attributes that decide about access and are inherited, as ext4 keeps them.
+//!
+//! The records are those of extended attributes ([`crate::metadata::xattr`]), in the kernel's layout. Two flags of the metadata tell
+//! whether there is one. A list for owner, group and others alone is a mode, on Linux, too: setting it changes the mode
+//! (docs/decisions/0080). [`goanna_vfs::ops`] judges by lists.
 
-use goanna_vfs::{Errno, Result};
+use std::sync::Arc;
 
-const ACCESS: &[u8] = b"system.posix_acl_access";
-const DEFAULT: &[u8] = b"system.posix_acl_default";
+use amino_schema::{Meta, MetaFlags, key, record};
+use amino_txn::Changes;
+use goanna_vfs::{Acl, Caller, Errno, FileKind, FsError, Node, Result, Tag};
 
-/// Version of the attribute's layout: a 32-bit word, before entries of 8 bytes (tag, permissions, id).
-const VERSION: u32 = 2;
-const ENTRY: usize = 8;
+use crate::damaged;
+use crate::inode::{Inode, now};
+use crate::view::View;
 
-/// Tags of entries, in the order that a list must have.
-const USER_OBJ: u16 = 0x01;
-const USER: u16 = 0x02;
-const GROUP_OBJ: u16 = 0x04;
-const GROUP: u16 = 0x08;
-const MASK: u16 = 0x10;
-const OTHER: u16 = 0x20;
-
-/// Whether the attribute holds an access control list.
-pub(crate) fn is_acl(name: &[u8]) -> bool {
-    name == ACCESS || name == DEFAULT
-}
-
-/// The permission bits that setting attribute `name` to `value` sets; `None` for an empty list, which removes the list. EINVAL for
-/// a malformed list, EOPNOTSUPP for one that says more than a mode.
-pub(crate) fn mode(name: &[u8], value: &[u8]) -> Result<Option<u32>, Errno> {
-    if value.is_empty() {
-        return Ok(None);
-    }
-    let (version, entries) = value.split_first_chunk::<4>().ok_or(Errno::EINVAL)?;
-    if u32::from_le_bytes(*version) != VERSION {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    if entries.is_empty() {
-        return Ok(None);
-    }
-    let word = |entry: &[u8], at: usize| match entry.get(at..at + 2) {
-        Some(&[low, high]) => u16::from_le_bytes([low, high]),
-        _ => 0,
+/// What a list takes of the space for attributes, as on ext4, which stores ids only where there are any.
+pub(crate) fn cost(list: &Acl) -> usize {
+    let entry = |tag: Tag| {
+        if matches!(tag, Tag::User | Tag::Group) {
+            8
+        } else {
+            4
+        }
     };
-    let entries = entries.chunks(ENTRY);
-    if entries
-        .clone()
-        .any(|entry| entry.len() != ENTRY || word(entry, 2) > 7)
-    {
-        return Err(Errno::EINVAL);
-    }
-    let tags: Vec<u16> = entries.clone().map(|entry| word(entry, 0)).collect();
-    let count = |tag: u16| tags.iter().filter(|&&found| found == tag).count();
-    let known = [USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER];
-    let masks = usize::from(count(USER) + count(GROUP) > 0);
-    let valid = tags.is_sorted()
-        && tags.iter().all(|tag| known.contains(tag))
-        && [USER_OBJ, GROUP_OBJ, OTHER]
-            .iter()
-            .all(|&tag| count(tag) == 1)
-        && (masks..=1).contains(&count(MASK));
-    if !valid {
-        return Err(Errno::EINVAL);
-    }
-    if name != ACCESS || tags != [USER_OBJ, GROUP_OBJ, OTHER] {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    Ok(Some(entries.fold(0, |mode, entry| {
-        mode << 3 | u32::from(word(entry, 2))
-    })))
+    let entries: usize = list.entries().iter().map(|each| entry(each.tag)).sum();
+    16 + 4 + entries
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn list(tags: &[u16]) -> Vec<u8> {
-        let mut value = VERSION.to_le_bytes().to_vec();
-        for tag in tags {
-            value.extend(tag.to_le_bytes());
-            value.extend([6, 0, 0xff, 0xff, 0xff, 0xff]);
+/// Puts the list that attribute `name` of an inode holds into `changes`, and into the flags of its metadata.
+fn put(changes: &mut Changes, ino: u64, meta: &mut Meta, name: &[u8], list: Option<&Acl>) {
+    let flag = if name == Acl::ACCESS {
+        MetaFlags::HAS_ACL
+    } else {
+        MetaFlags::HAS_DEFAULT_ACL
+    };
+    match list {
+        Some(list) => {
+            let value = record::encode_xattr(&list.encode());
+            changes.put(key::xattr_key(ino, name), value);
+            meta.flags.set(MetaFlags::HAS_XATTR, true);
         }
-        value
+        None if meta.flags.contains(flag) => changes.delete(key::xattr_key(ino, name)),
+        None => {}
+    }
+    meta.flags.set(flag, list.is_some());
+}
+
+/// The lists that a new inode inherits from its directory.
+pub(crate) struct Inherited {
+    access: Option<Acl>,
+    default: Option<Acl>,
+    /// The permission bits that the inode gets, instead of those that the umask leaves.
+    pub perm: u32,
+}
+
+impl Inherited {
+    /// Gives the lists to the inode `ino`, whose metadata is `meta`.
+    pub(crate) fn put(&self, changes: &mut Changes, ino: u64, meta: &mut Meta) {
+        put(changes, ino, meta, Acl::ACCESS, self.access.as_ref());
+        put(changes, ino, meta, Acl::DEFAULT, self.default.as_ref());
+    }
+}
+
+impl View<'_> {
+    /// The list that attribute `name` of an inode holds.
+    fn list(&self, ino: u64, name: &[u8]) -> Result<Option<Acl>> {
+        let Some(raw) = self.get(&key::xattr_key(ino, name))? else {
+            return Ok(None);
+        };
+        let value = record::decode_xattr(&raw).map_err(damaged)?;
+        Ok(Acl::parse(&value).map_err(|_| Errno::EUCLEAN)?)
     }
 
-    #[test]
-    fn lists_are_distinguished_from_other_values_and_from_modes() {
-        let valid = [
-            &[USER_OBJ, USER, USER, GROUP_OBJ, GROUP, MASK, OTHER][..],
-            &[USER_OBJ, GROUP_OBJ, MASK, OTHER],
-        ];
-        for tags in valid {
-            assert_eq!(
-                mode(ACCESS, &list(tags)),
-                Err(Errno::EOPNOTSUPP),
-                "{tags:?}"
-            );
+    /// What a new inode of `kind`, for which a program asked for `mode`, inherits from the directory `dir` with
+    /// metadata `meta`; `None` from one without a default list.
+    pub(crate) fn inherited(
+        &self,
+        dir: u64,
+        meta: &Meta,
+        kind: FileKind,
+        mode: u32,
+    ) -> Result<Option<Inherited>> {
+        if kind == FileKind::Symlink || !meta.flags.contains(MetaFlags::HAS_DEFAULT_ACL) {
+            return Ok(None);
         }
-        let mut least = list(&[USER_OBJ, GROUP_OBJ, OTHER]);
-        assert_eq!(mode(ACCESS, &least), Ok(Some(0o666)));
-        assert_eq!(mode(DEFAULT, &least), Err(Errno::EOPNOTSUPP));
-        least[6] = 7;
-        least[22] = 0;
-        assert_eq!(mode(ACCESS, &least), Ok(Some(0o760)));
-        let invalid = [
-            &[USER_OBJ, GROUP_OBJ][..],
-            &[USER_OBJ, USER, GROUP_OBJ, OTHER],
-            &[OTHER, GROUP_OBJ, USER_OBJ],
-            &[USER_OBJ, GROUP_OBJ, MASK, MASK, OTHER],
-            &[USER_OBJ, GROUP_OBJ, OTHER, 0x40],
-        ];
-        for tags in invalid {
-            assert_eq!(mode(ACCESS, &list(tags)), Err(Errno::EINVAL), "{tags:?}");
+        let Some(default) = self.list(dir, Acl::DEFAULT)? else {
+            return Ok(None);
+        };
+        let access = default.clone().inherited(mode);
+        Ok(Some(Inherited {
+            perm: mode & 0o7000 | access.mode(),
+            access: (!access.is_mode()).then_some(access),
+            default: (kind == FileKind::Directory).then_some(default),
+        }))
+    }
+
+    /// What a change of its mode to `mode` changes in the list of the inode `ino`, whose metadata is `meta`.
+    pub(crate) fn list_of_mode(&self, ino: u64, meta: &Meta, mode: u32) -> Result<Option<Changes>> {
+        if !meta.flags.contains(MetaFlags::HAS_ACL) {
+            return Ok(None);
         }
-        assert_eq!(mode(ACCESS, b"x"), Err(Errno::EINVAL));
-        assert_eq!(mode(ACCESS, &list(&[USER_OBJ])[..11]), Err(Errno::EINVAL));
-        assert_eq!(mode(ACCESS, &[1, 0, 0, 0]), Err(Errno::EOPNOTSUPP));
-        assert_eq!(
-            (mode(ACCESS, b""), mode(ACCESS, &list(&[]))),
-            (Ok(None), Ok(None))
-        );
+        let Some(list) = self.list(ino, Acl::ACCESS)? else {
+            return Ok(None);
+        };
+        let value = record::encode_xattr(&list.with_mode(mode).encode());
+        let mut changes = Changes::new();
+        changes.put(key::xattr_key(ino, Acl::ACCESS), value);
+        Ok(Some(changes))
+    }
+
+    /// Sets the list that attribute `name` holds to `value`, or removes it. EOPNOTSUPP of a symbolic link, EACCES for a default list of
+    /// what is no directory, EPERM for others than the owner, EINVAL for a malformed list.
+    pub(crate) fn set_acl(
+        &self,
+        caller: &Caller,
+        inode: &Arc<Inode>,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        let list = Acl::parse(value)?;
+        match inode.kind {
+            FileKind::Symlink => return Err(Errno::EOPNOTSUPP.into()),
+            FileKind::Directory => {}
+            _ if name != Acl::DEFAULT => {}
+            _ if list.is_some() => return Err(Errno::EACCES.into()),
+            _ => return Ok(()),
+        }
+        self.change_once(|guard| {
+            let inode = &self.for_change(inode)?;
+            let mut state = inode.state.lock();
+            state.check_there()?;
+            let attr = inode.attr(&state, self.dev);
+            if !caller.owns(&attr) {
+                return Err(Errno::EPERM.into());
+            }
+            let mut meta = state.meta.clone();
+            if let Some(list) = &list {
+                list.check()?;
+                self.must_fit(inode, name, cost(list))?;
+                if name == Acl::ACCESS {
+                    meta.mode = meta.mode & !0o777 | list.mode();
+                    if !caller.in_group_or_capable(&attr, attr.gid) {
+                        meta.mode &= !libc::S_ISGID;
+                    }
+                }
+            }
+            let kept = list.filter(|list| name != Acl::ACCESS || !list.is_mode());
+            let mut changes = Changes::new();
+            put(&mut changes, inode.ino, &mut meta, name, kept.as_ref());
+            self.reserve(state.meta_cost())?;
+            self.submit(guard, changes)?;
+            meta.ctime = now();
+            state.meta = meta;
+            self.mark_dirty(inode, &mut state);
+            Ok(())
+        })
+    }
+
+    /// The value of attribute `name`, which holds a list; EOPNOTSUPP of a symbolic link, ENODATA where there is none.
+    pub(crate) fn get_acl(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        let inode = self.inode_to_read(node)?;
+        if inode.kind == FileKind::Symlink {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        let state = inode.state.lock();
+        if !state.meta.flags.contains(MetaFlags::HAS_XATTR) {
+            return Err(Errno::ENODATA.into());
+        }
+        let list = self.list(inode.ino, name)?;
+        Ok(list.ok_or(Errno::ENODATA)?.encode())
     }
 }

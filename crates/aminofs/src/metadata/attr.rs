@@ -27,10 +27,15 @@ impl View<'_> {
 
     pub(crate) fn do_setattr(&self, node: &Node, set: &SetAttr) -> Result<()> {
         let inode = self.inode(node)?;
-        self.change(|_| {
+        self.change(|guard| {
             let inode = self.for_change(&inode)?;
             let mut state = inode.state.lock();
             self.reserve(state.meta_cost())?;
+            if let Some(mode) = set.mode
+                && let Some(changes) = self.list_of_mode(inode.ino, &state.meta, mode)?
+            {
+                self.submit(guard, changes)?;
+            }
             let time = now();
             let at = |set: TimeSet| match set {
                 TimeSet::Now => time,

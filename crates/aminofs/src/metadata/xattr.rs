@@ -1,13 +1,13 @@
 //! Extended attributes.
 //!
-//! Name spaces as on Linux's disk file systems: `user.` on regular files and directories, `trusted.`, `security.`. Of `system.`
-//! there are only the names of access control lists ([`crate::metadata::acl`]). [`goanna_vfs::ops`] checks the permission to read and change them.
+//! Name spaces as on Linux's disk file systems: `user.` on regular files and directories, `trusted.`, `security.`, and of `system.`
+//! access control lists ([`crate::metadata::acl`]). [`goanna_vfs::ops`] checks the permission to read and change them.
 
 use std::sync::Arc;
 
 use amino_schema::{MetaFlags, ParsedKey, key, record};
 use amino_txn::Changes;
-use goanna_vfs::{Caller, Errno, FileKind, Node, Result, SetAttr};
+use goanna_vfs::{Acl, Caller, Errno, FileKind, Node, Result};
 
 use crate::damaged;
 use crate::inode::{Inode, now};
@@ -23,9 +23,14 @@ const SIZE_MAX: usize = 65536;
 const ROOM: usize = 4096 - 32 - 4;
 
 /// What an attribute takes of [`ROOM`], as on ext4: an entry, the name without its namespace, and the value.
-fn cost(name: &[u8], value_len: usize) -> usize {
+fn cost(name: &[u8], value: &[u8]) -> usize {
+    if Acl::is_name(name)
+        && let Ok(Some(list)) = Acl::parse(value)
+    {
+        return acl::cost(&list);
+    }
     let own = name.splitn(2, |&byte| byte == b'.').nth(1).unwrap_or(name);
-    16 + own.len().next_multiple_of(4) + value_len.next_multiple_of(4)
+    16 + own.len().next_multiple_of(4) + value.len().next_multiple_of(4)
 }
 
 /// Whether there can be an attribute of this name, as the handlers' tables say.
@@ -53,13 +58,10 @@ fn check(inode: &Inode, name: &[u8], write: bool) -> Result<(), Errno> {
 
 impl View<'_> {
     pub(crate) fn do_getxattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
-        let inode = self.inode_to_read(node)?;
-        if acl::is_acl(name) {
-            return Err(match inode.kind {
-                FileKind::Symlink => Errno::EOPNOTSUPP.into(),
-                _ => Errno::ENODATA.into(),
-            });
+        if Acl::is_name(name) {
+            return self.get_acl(node, name);
         }
+        let inode = self.inode_to_read(node)?;
         check(&inode, name, false)?;
         let state = inode.state.lock();
         if !state.meta.flags.contains(MetaFlags::HAS_XATTR) {
@@ -100,9 +102,8 @@ impl View<'_> {
             return Err(Errno::E2BIG.into());
         }
         let inode = self.inode(node)?;
-        if acl::is_acl(name) {
-            let bits = acl::mode(name, value)?;
-            return self.set_acl(caller, node, bits);
+        if Acl::is_name(name) {
+            return self.set_acl(caller, &inode, name, value);
         }
         check(&inode, name, true)?;
         self.edit_xattr(&inode, name, |exists, changes| {
@@ -112,7 +113,7 @@ impl View<'_> {
             if !exists && flags & libc::XATTR_REPLACE != 0 {
                 return Err(Errno::ENODATA.into());
             }
-            self.must_fit(&inode, name, value)?;
+            self.must_fit(&inode, name, cost(name, value))?;
             changes.put(key::xattr_key(inode.ino, name), record::encode_xattr(value));
             Ok(())
         })
@@ -120,8 +121,8 @@ impl View<'_> {
 
     pub(crate) fn do_removexattr(&self, caller: &Caller, node: &Node, name: &[u8]) -> Result<()> {
         let inode = self.inode(node)?;
-        if acl::is_acl(name) {
-            return self.set_acl(caller, node, None);
+        if Acl::is_name(name) {
+            return self.set_acl(caller, &inode, name, b"");
         }
         check(&inode, name, true)?;
         self.edit_xattr(&inode, name, |exists, changes| {
@@ -133,43 +134,16 @@ impl View<'_> {
         })
     }
 
-    /// Replaces the access control list by the permission bits `bits`, or removes it, which does not exist. EPERM for others than
-    /// the owner.
-    fn set_acl(&self, caller: &Caller, node: &Node, bits: Option<u32>) -> Result<()> {
-        let attr = self.do_getattr(node)?;
-        if node.kind() == FileKind::Symlink {
-            return Err(Errno::EOPNOTSUPP.into());
-        }
-        if !caller.owns(&attr) {
-            return Err(Errno::EPERM.into());
-        }
-        let Some(bits) = bits else { return Ok(()) };
-        let old = attr.mode & 0o7777;
-        let mut mode = old & !0o777 | bits;
-        if !caller.in_group_or_capable(&attr, attr.gid) {
-            mode &= !libc::S_ISGID;
-        }
-        if mode == old {
-            return Ok(());
-        }
-        let set = SetAttr {
-            mode: Some(mode),
-            ..SetAttr::default()
-        };
-        self.do_setattr(node, &set)
-    }
-
-    /// ENOSPC where all attributes of the inode would take more than [`ROOM`] with this value, and more than now.
-    fn must_fit(&self, inode: &Inode, name: &[u8], value: &[u8]) -> Result<()> {
+    /// ENOSPC where all attributes of the inode would take more than [`ROOM`] with one that takes `new`, and more than now.
+    pub(crate) fn must_fit(&self, inode: &Inode, name: &[u8], new: usize) -> Result<()> {
         let (mut others, mut old) = (0, 0);
         self.scan(&key::xattr_prefix(inode.ino), |raw, stored| {
             if let ParsedKey::Xattr { name: found, .. } = ParsedKey::parse(raw)? {
-                let cost = cost(found, record::decode_xattr(stored)?.len());
+                let cost = cost(found, &record::decode_xattr(stored)?);
                 *(if found == name { &mut old } else { &mut others }) += cost;
             }
             Ok(true)
         })?;
-        let new = cost(name, value.len());
         if new > old && others + new > ROOM {
             return Err(Errno::ENOSPC.into());
         }

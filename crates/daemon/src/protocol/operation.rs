@@ -246,6 +246,7 @@ mod tests {
             ctime: stamp,
             btime: None,
             flags: 0,
+            may_have_acl: true,
             version: u64::MAX,
         };
         let entry = Entry {

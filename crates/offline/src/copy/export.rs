@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use goanna_vfs::{Attr, FileKind, Place, caps, escape};
+use goanna_vfs::{Acl, Attr, FileKind, Place, caps, escape};
 use rustix::fs::{AtFlags, OFlags};
 
 use super::content::Copied;
@@ -69,6 +69,8 @@ pub struct Export<'a> {
     top: OwnedFd,
     /// The first name of each file with several names: components below `top`.
     first_names: HashMap<u64, Vec<CString>>,
+    /// A directory that was there before has a default access control list, so what the copy makes may have inherited lists.
+    inherits: bool,
     progress: Progress<'a>,
     buffer: Vec<u8>,
 }
@@ -148,6 +150,7 @@ impl<'a> Export<'a> {
             entered: HashSet::new(),
             top,
             first_names: HashMap::new(),
+            inherits: false,
             progress: Progress::new(observer),
             buffer: vec![0; CHUNK],
         }
@@ -186,6 +189,7 @@ impl<'a> Export<'a> {
         self.entered.insert(place.node.ino());
         let host = rustix::io::fcntl_dupfd_cloexec(&self.top, 0)
             .map_err(|errno| Error::host(Path::new("."), errno))?;
+        self.inherits = host::has_default_list(&host);
         self.progress.counts().directories += 1;
         let mut stack = vec![Level {
             host,
@@ -316,6 +320,7 @@ impl<'a> Export<'a> {
             rustix::fs::unlinkat(at.dir, at.name, AtFlags::empty())?;
         }
         let (host, made) = at.make_dir(self.merge)?;
+        self.inherits |= !made && host::has_default_list(&host);
         self.progress.counts().directories += 1;
         Ok(Some(Level {
             host,
@@ -431,7 +436,15 @@ impl<'a> Export<'a> {
                 mode &= !nix::libc::S_ISGID;
             }
         }
-        for (name, value) in self.tree.xattrs(place)? {
+        let xattrs = self.tree.xattrs(place)?;
+        if self.inherits && self.modes == Modes::Recorded && attr.kind() != FileKind::Symlink {
+            for list in [Acl::ACCESS, Acl::DEFAULT] {
+                if !xattrs.iter().any(|(name, _)| name == list) {
+                    at.remove_xattr(list)?;
+                }
+            }
+        }
+        for (name, value) in xattrs {
             match at.set_xattr(&name, &value) {
                 Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::PERM) => {
                     let what = format!("{} not kept: the host refuses it", escape(&name));

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use goanna_vfs::{Attr, FileKind, Stamp};
+use goanna_vfs::{Acl, Attr, FileKind, Stamp};
 use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::{Errno, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -48,6 +48,11 @@ pub fn list(dir: &OwnedFd) -> Result<Vec<CString>> {
     }
     names.sort_unstable();
     Ok(names)
+}
+
+/// Whether new entries of a directory inherit access control lists.
+pub fn has_default_list(dir: &OwnedFd) -> bool {
+    fs::fgetxattr(dir, Acl::DEFAULT, &mut [0_u8; 0]).is_ok()
 }
 
 /// The kind of file that `st_mode` names.
@@ -155,6 +160,11 @@ impl At<'_> {
     /// Sets an extended attribute of the name itself.
     pub fn set_xattr(self, name: &[u8], value: &[u8]) -> Result<()> {
         fs::lsetxattr(&self.path()[..], name, value, fs::XattrFlags::empty())
+    }
+
+    /// Removes an extended attribute of the name itself.
+    pub fn remove_xattr(self, name: &[u8]) -> Result<()> {
+        fs::lremovexattr(&self.path()[..], name)
     }
 
     /// Sets owner and group.

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use goanna_vfs::{Caller, Errno, FileKind, Place, TimeSet, caps, escape, ops};
+use goanna_vfs::{Acl, Caller, Errno, FileKind, Place, TimeSet, caps, escape, ops};
 use rustix::fs::Stat;
 
 use super::content::ContentWriter;
@@ -24,6 +24,8 @@ pub struct Import<'a> {
     leave_out: Option<(u64, u64)>,
     /// Copies of files with several names, by the originals' device and inode number.
     copies: HashMap<(u64, u64), Place>,
+    /// A directory that was there before has a default access control list, so what the copy makes may have inherited lists.
+    inherits: bool,
     progress: Progress<'a>,
 }
 
@@ -87,6 +89,7 @@ impl<'a> Import<'a> {
             force,
             leave_out: leave_out.map(|stat| (stat.st_dev, stat.st_ino)),
             copies: HashMap::new(),
+            inherits: false,
             progress: Progress::new(observer),
         }
     }
@@ -102,6 +105,7 @@ impl<'a> Import<'a> {
         }
         .xattrs();
         let dir = self.make_path(to)?;
+        self.inherits = self.has_default_list(&dir);
         let names = host::list(&fd).map_err(host_error)?.into_iter();
         self.progress.counts().directories += 1;
         let mut stack = vec![Level {
@@ -228,6 +232,7 @@ impl<'a> Import<'a> {
                     self.unlink(&level.dir, name)?;
                     self.tree.place(self.tree.retry_while_locked(mkdir)?)
                 } else if place.node.is_dir() {
+                    self.inherits |= self.has_default_list(&place);
                     place
                 } else {
                     return Err(CopyError::text(IN_THE_WAY));
@@ -244,6 +249,11 @@ impl<'a> Import<'a> {
             xattrs,
             path: path.to_vec(),
         }))
+    }
+
+    fn has_default_list(&self, dir: &Place) -> bool {
+        let get = || ops::getxattr(self.caller(), dir, Acl::DEFAULT);
+        self.tree.retry_while_locked(get).is_ok()
     }
 
     fn unlink(&self, dir: &Place, name: &[u8]) -> Result<(), Errno> {
@@ -338,6 +348,13 @@ impl<'a> Import<'a> {
         if caller.capable(caps::CHOWN) {
             let chown = || ops::chown(caller, place, Some(stat.st_uid), Some(stat.st_gid));
             tree.retry_while_locked(chown)?;
+        }
+        if self.inherits && place.node.kind() != FileKind::Symlink {
+            for list in [Acl::ACCESS, Acl::DEFAULT] {
+                if !xattrs.iter().any(|(name, _)| name == list) {
+                    tree.retry_while_locked(|| ops::removexattr(caller, place, list))?;
+                }
+            }
         }
         for (name, value) in xattrs {
             let set = || ops::setxattr(caller, place, name, value, 0);

@@ -69,6 +69,7 @@ impl FileSystem for SynthFs {
             ctime: self.made,
             btime: Some(self.made),
             flags: 0,
+            may_have_acl: false,
             version: 0,
         })
     }

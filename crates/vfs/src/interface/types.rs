@@ -191,6 +191,9 @@ pub struct Attr {
     pub btime: Option<Stamp>,
     /// See [`file_flags`].
     pub flags: u32,
+    /// Whether the inode may have an access control list that says more than the mode: the attribute [`crate::Acl::ACCESS`]. False
+    /// spares the look.
+    pub may_have_acl: bool,
     /// Another number after each change of content, attributes or, of a directory, names; a larger one where the back end has
     /// versions of its own. What is written through a mapping counts from the moment at which the back end finds it, at the latest at
     /// msync(2), fsync(2) and the last close. 0 in a file system that never changes.
@@ -216,6 +219,7 @@ impl Attr {
             ctime: time,
             btime: None,
             flags: 0,
+            may_have_acl: false,
             version: 0,
         }
     }

@@ -1,6 +1,6 @@
 //! Changes of metadata and size.
 
-use super::perm::{check, file_system_permits, permitted};
+use super::perm::{check, file_system_permits, rights};
 use super::{checks_permissions, fs, unless_flagged, writable};
 use crate::{
     Attr, Caller, Errno, FileKind, MountFlags, Place, Result, SetAttr, StatFs, TimeSet, caps,
@@ -164,19 +164,20 @@ pub fn utimens(
     }
     writable(place)?;
     if checks_permissions(place) {
-        let attr = fs(place).getattr(caller, &place.node)?;
+        let rights = rights(caller, place)?;
+        let attr = &rights.attr;
         let touches = (atime, mtime) == (Some(TimeSet::Now), Some(TimeSet::Now));
         let objecting = if touches {
             file_flags::IMMUTABLE
         } else {
             file_flags::PROTECTED
         };
-        unless_flagged(&attr, objecting)?;
-        if !caller.owns(&attr) {
+        unless_flagged(attr, objecting)?;
+        if !caller.owns(attr) {
             if !touches {
                 return Err(Errno::EPERM.into());
             }
-            permitted(caller, &attr, libc::W_OK)?;
+            rights.permit(caller, libc::W_OK)?;
         }
     }
     let set = SetAttr {
@@ -198,8 +199,7 @@ pub fn truncate(caller: &Caller, place: &Place, size: i64) -> Result<()> {
     }
     if let Err(errno) = writable(place) {
         file_system_permits(place, libc::W_OK)?;
-        let attr = fs(place).getattr(caller, &place.node)?;
-        permitted(caller, &attr, libc::W_OK)?;
+        rights(caller, place)?.permit(caller, libc::W_OK)?;
         return Err(errno);
     }
     check(caller, place, libc::W_OK)?;

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::perm::{Protections, check, may_link, permitted, sticky_for};
+use super::perm::{Protections, Rights, check, may_link, rights, sticky_for};
 use super::{check_name, checks_permissions, fs, may_search, unless_flagged, writable};
 use crate::{Caller, Errno, FileKind, FsError, Node, PATH_MAX, Place, Result, caps, file_flags};
 
@@ -130,10 +130,10 @@ pub fn link(caller: &Caller, place: &Place, dir: &Place, name: &[u8]) -> Result<
         if !checks_permissions(dir) {
             return Ok(());
         }
-        let attr = fs(place).getattr(caller, &place.node)?;
-        may_link(Protections::of_kernel(), caller, &attr)?;
+        let rights = rights(caller, place)?;
+        may_link(Protections::of_kernel(), caller, &rights)?;
         check(caller, dir, libc::W_OK | libc::X_OK)?;
-        unless_flagged(&attr, file_flags::PROTECTED)?;
+        unless_flagged(&rights.attr, file_flags::PROTECTED)?;
         if place.node.is_dir() {
             return Err(Errno::EPERM.into());
         }
@@ -182,10 +182,10 @@ fn may_delete(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     if !checks_permissions(dir) {
         return Ok(());
     }
-    let attr = fs(dir).getattr(caller, &dir.node)?;
-    let verdict = permitted(caller, &attr, libc::W_OK | libc::X_OK);
-    let sticky = sticky_for(caller, &attr);
-    let growing = unless_flagged(&attr, file_flags::APPEND_ONLY);
+    let rights = rights(caller, dir)?;
+    let verdict = rights.permit(caller, libc::W_OK | libc::X_OK);
+    let sticky = sticky_for(caller, &rights.attr);
+    let growing = unless_flagged(&rights.attr, file_flags::APPEND_ONLY);
     if verdict.is_ok() && !sticky && growing.is_ok() {
         return Ok(());
     }
@@ -301,10 +301,13 @@ impl Rename<'_> {
         let rename_mask = libc::W_OK | libc::X_OK;
         let fs = fs(self.from_dir);
         let same_dir = self.from_dir.node.ino() == self.to_dir.node.ino();
-        let attr = fs.getattr(self.caller, &self.from_dir.node)?;
-        let from_verdict = permitted(self.caller, &attr, rename_mask);
-        let from_sticky = sticky_for(self.caller, &attr);
-        let from_growing = unless_flagged(&attr, file_flags::APPEND_ONLY);
+        let judge = |dir: &Place| -> Result<_> {
+            let rights = rights(self.caller, dir)?;
+            let growing = unless_flagged(&rights.attr, file_flags::APPEND_ONLY);
+            let sticky = sticky_for(self.caller, &rights.attr);
+            Ok((rights.permit(self.caller, rename_mask), growing, sticky))
+        };
+        let (from_verdict, from_growing, from_sticky) = judge(self.from_dir)?;
         // The usual case, a new version put in the old one's place, needs no look at either.
         if same_dir && from_verdict.is_ok() && from_growing.is_ok() && !from_sticky {
             return Ok(());
@@ -312,10 +315,7 @@ impl Rename<'_> {
         let (to_verdict, to_growing, to_sticky) = if same_dir {
             (from_verdict, from_growing, from_sticky)
         } else {
-            let attr = fs.getattr(self.caller, &self.to_dir.node)?;
-            let verdict = permitted(self.caller, &attr, rename_mask);
-            let growing = unless_flagged(&attr, file_flags::APPEND_ONLY);
-            (verdict, growing, sticky_for(self.caller, &attr))
+            judge(self.to_dir)?
         };
         let ends = Ends {
             source: fs.lookup(self.caller, &self.from_dir.node, self.from)?,
@@ -373,8 +373,8 @@ impl Rename<'_> {
         let moved_target = ends.target.iter().filter(|_| exchange);
         for moved in std::iter::once(&ends.source).chain(moved_target) {
             if moved.is_dir() {
-                let attr = fs(self.from_dir).getattr(self.caller, moved)?;
-                permitted(self.caller, &attr, libc::W_OK)?;
+                let rights = Rights::of(self.caller, fs(self.from_dir), moved)?;
+                rights.permit(self.caller, libc::W_OK)?;
             }
         }
         Ok(())

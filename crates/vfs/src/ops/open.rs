@@ -1,9 +1,7 @@
 //! Opening and creating files.
 
 use super::names::{creation_mode, made, may_create};
-use super::perm::{
-    Protections, access, check, file_system_permits, may_create_in_sticky, permitted,
-};
+use super::perm::{Protections, access, check, file_system_permits, may_create_in_sticky, rights};
 use super::{checks_permissions, fs, unless_flagged, writable};
 use crate::{Caller, Errno, FileKind, Node, Opened, Place, Result, file_flags};
 
@@ -31,8 +29,9 @@ fn may_open(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
     file_system_permits(place, open_mask(flags))?;
     // On a read-only mount a back end that judges is never asked, and its EACCES comes before EROFS.
     if checks_permissions(place) || writable(place).is_err() {
-        let attr = fs(place).getattr(caller, &place.node)?;
-        permitted(caller, &attr, open_mask(flags))?;
+        let rights = rights(caller, place)?;
+        rights.permit(caller, open_mask(flags))?;
+        let attr = rights.attr;
         let appends = flags & libc::O_ACCMODE == libc::O_RDONLY || flags & libc::O_APPEND != 0;
         if !appends || flags & libc::O_TRUNC != 0 {
             unless_flagged(&attr, file_flags::APPEND_ONLY)?;

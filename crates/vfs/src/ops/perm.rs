@@ -1,9 +1,12 @@
-//! Permission: mode bits, capabilities, and the protections of `/proc/sys/fs`.
+//! Permission: mode bits, access control lists, capabilities, and the protections of `/proc/sys/fs`.
 
 use std::sync::LazyLock;
 
 use super::{checks_permissions, fs};
-use crate::{Attr, Caller, Errno, FileKind, MountFlags, Place, Result, caps, file_flags};
+use crate::{
+    Acl, Attr, Caller, Errno, FileKind, FileSystem, FsError, MountFlags, Node, Place, Result, caps,
+    file_flags,
+};
 
 /// The hardening switches of the running kernel, read once: what it enforces natively holds under us too.
 #[derive(Debug, Clone, Copy)]
@@ -35,23 +38,55 @@ impl Protections {
     }
 }
 
-/// Whether `caller` may access an inode with attributes `attr` in all the ways of `mask` (`R_OK`, `W_OK`,
-/// `X_OK`; the kernel's `inode_permission`). EACCES if not, EPERM for writing an immutable one.
-pub fn permitted(caller: &Caller, attr: &Attr, mask: i32) -> Result<(), Errno> {
-    let mask = (mask & 7) as u32;
-    if mask & libc::W_OK as u32 != 0 && attr.flags & file_flags::IMMUTABLE != 0 {
-        return Err(Errno::EPERM);
+/// What decides whether a certain caller may access an inode.
+pub(super) struct Rights {
+    /// The inode's attributes.
+    pub attr: Attr,
+    /// Its access control list, where the caller is not the owner.
+    acl: Option<Acl>,
+}
+
+impl Rights {
+    /// What decides about `caller`'s access to an inode of `fs`.
+    pub fn of(caller: &Caller, fs: &dyn FileSystem, node: &Node) -> Result<Self> {
+        let attr = fs.getattr(caller, node)?;
+        // The kernel does not look at a list that grants the group class nothing, either.
+        let acl = if attr.uid == caller.uid || attr.mode & libc::S_IRWXG == 0 {
+            None
+        } else {
+            acl(caller, fs, node, &attr)?
+        };
+        Ok(Self { attr, acl })
     }
-    let class = if attr.uid == caller.uid {
-        attr.mode >> 6
-    } else if caller.in_group(attr.gid) {
-        attr.mode >> 3
-    } else {
-        attr.mode
-    };
-    if mask & !class & 7 == 0 {
-        return Ok(());
+
+    /// Whether `caller` may access the inode in all the ways of `mask` (`R_OK`, `W_OK`, `X_OK`; the kernel's
+    /// `inode_permission`). EACCES if not, EPERM for writing an immutable one.
+    pub fn permit(&self, caller: &Caller, mask: i32) -> Result<(), Errno> {
+        let attr = &self.attr;
+        let mask = (mask & 7) as u32;
+        if mask & libc::W_OK as u32 != 0 && attr.flags & file_flags::IMMUTABLE != 0 {
+            return Err(Errno::EPERM);
+        }
+        let class = if attr.uid == caller.uid {
+            attr.mode >> 6
+        } else if caller.in_group(attr.gid) {
+            attr.mode >> 3
+        } else {
+            attr.mode
+        };
+        let granted = match &self.acl {
+            Some(acl) => acl.grants(caller, attr, mask),
+            None => mask & !class & 7 == 0,
+        };
+        if granted || is_overridden(caller, attr, mask) {
+            return Ok(());
+        }
+        Err(Errno::EACCES)
     }
+}
+
+/// Whether the capabilities of `caller` give it access to an inode in all the ways of `mask`, whatever the inode's permissions are.
+fn is_overridden(caller: &Caller, attr: &Attr, mask: u32) -> bool {
     let (write, exec) = (libc::W_OK as u32, libc::X_OK as u32);
     let is_dir = attr.mode & libc::S_IFMT == libc::S_IFDIR;
     // Reading a file, reading and searching a directory.
@@ -61,21 +96,30 @@ pub fn permitted(caller: &Caller, attr: &Attr, mask: i32) -> Result<(), Errno> {
         mask == libc::R_OK as u32
     };
     if read_search && caller.capable_over(caps::DAC_READ_SEARCH, attr) {
-        return Ok(());
+        return true;
     }
     let overridable = is_dir || mask & exec == 0 || attr.mode & 0o111 != 0;
-    if overridable && caller.capable_over(caps::DAC_OVERRIDE, attr) {
-        return Ok(());
+    overridable && caller.capable_over(caps::DAC_OVERRIDE, attr)
+}
+
+/// The access control list of an inode with attributes `attr`; `None` where its mode says all.
+pub fn acl(caller: &Caller, fs: &dyn FileSystem, node: &Node, attr: &Attr) -> Result<Option<Acl>> {
+    if !attr.may_have_acl {
+        return Ok(None);
     }
-    Err(Errno::EACCES)
+    match fs.getxattr(caller, node, Acl::ACCESS) {
+        Ok(value) => Ok(Acl::parse(&value)?),
+        Err(FsError::Errno(Errno::ENODATA | Errno::EOPNOTSUPP)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// access(2): `mask` of `R_OK`, `W_OK`, `X_OK`, or 0. For access(2) and faccessat(2) without `AT_EACCESS`,
 /// `caller` is [`Caller::real`].
 ///
-/// EROFS for `W_OK` on a read-only file system, EACCES by mode bits and capabilities, or `X_OK` of a regular file on a `NO_EXEC` mount; then EROFS for
-/// `W_OK` on a read-only mount, fifos, sockets and devices excepted. The mode bits decide for every back end,
-/// also for one that checks access itself: the switch has no method to ask (an ACL of the host is not seen).
+/// EROFS for `W_OK` on a read-only file system, EACCES by permissions and capabilities, or `X_OK` of a regular file on a `NO_EXEC` mount; then EROFS for
+/// `W_OK` on a read-only mount, fifos, sockets and devices excepted. Mode bits and access control lists decide for every back end,
+/// also for one that checks access itself: the switch has no method to ask.
 pub fn access(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
     let kind = place.node.kind();
     if mask & libc::X_OK != 0
@@ -86,8 +130,7 @@ pub fn access(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
     }
     if mask != 0 {
         file_system_permits(place, mask)?;
-        let attr = fs(place).getattr(caller, &place.node)?;
-        permitted(caller, &attr, mask)?;
+        rights(caller, place)?.permit(caller, mask)?;
     }
     if mask & libc::W_OK != 0 && is_stored(kind) {
         super::writable(place)?;
@@ -112,14 +155,18 @@ pub(super) fn file_system_permits(place: &Place, mask: i32) -> Result<(), Errno>
     Ok(())
 }
 
-/// Permission by mode bits, where this module checks it.
+/// [`Rights::of`] the inode at a place.
+pub(super) fn rights(caller: &Caller, place: &Place) -> Result<Rights> {
+    Rights::of(caller, fs(place), &place.node)
+}
+
+/// Permission by mode bits and access control lists, where this module checks it.
 pub(super) fn check(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
     if !checks_permissions(place) {
         return Ok(());
     }
     file_system_permits(place, mask)?;
-    let attr = fs(place).getattr(caller, &place.node)?;
-    Ok(permitted(caller, &attr, mask)?)
+    Ok(rights(caller, place)?.permit(caller, mask)?)
 }
 
 /// Whether `caller` may look names up in directory `dir`: ENOTDIR, EACCES. A back end that checks access
@@ -191,7 +238,8 @@ pub(super) fn may_create_in_sticky(
 
 /// `may_linkat`: whether `caller` may make a further name for a file it does not own
 /// (`fs.protected_hardlinks`). EPERM if not.
-pub(super) fn may_link(rules: Protections, caller: &Caller, file: &Attr) -> Result<(), Errno> {
+pub(super) fn may_link(rules: Protections, caller: &Caller, rights: &Rights) -> Result<(), Errno> {
+    let file = &rights.attr;
     if rules.hardlinks == 0 || caller.owns(file) {
         return Ok(());
     }
@@ -199,7 +247,7 @@ pub(super) fn may_link(rules: Protections, caller: &Caller, file: &Attr) -> Resu
     let safe = file.kind() == FileKind::Regular
         && file.mode & libc::S_ISUID == 0
         && file.mode & group_exec != group_exec
-        && permitted(caller, file, libc::R_OK | libc::W_OK).is_ok();
+        && rights.permit(caller, libc::R_OK | libc::W_OK).is_ok();
     if safe { Ok(()) } else { Err(Errno::EPERM) }
 }
 
@@ -231,8 +279,13 @@ mod tests {
             ctime: Stamp::default(),
             btime: None,
             flags: 0,
+            may_have_acl: false,
             version: 0,
         }
+    }
+
+    fn by_mode(attr: Attr) -> Rights {
+        Rights { attr, acl: None }
     }
 
     fn caller(uid: u32, caps: u64) -> Caller {
@@ -268,7 +321,7 @@ mod tests {
             (dir, 0, 0, over, 7, true),
         ];
         for &(mode, uid, gid, caps, mask, granted) in table {
-            let result = permitted(&caller(1000, caps), &attr(mode, uid, gid), mask);
+            let result = by_mode(attr(mode, uid, gid)).permit(&caller(1000, caps), mask);
             assert_eq!(
                 result.is_ok(),
                 granted,
@@ -308,8 +361,8 @@ mod tests {
         assert_eq!(create(on, &group_tmp, &file), Err(Errno::EACCES));
         assert_eq!(create(on, &group_tmp, &fifo), Ok(()));
 
-        assert_eq!(may_link(on, &me, &file), Ok(()));
-        let set_id = attr(libc::S_IFREG | 0o4666, 7, 7);
+        assert_eq!(may_link(on, &me, &by_mode(file)), Ok(()));
+        let set_id = by_mode(attr(libc::S_IFREG | 0o4666, 7, 7));
         assert_eq!(may_link(on, &me, &set_id), Err(Errno::EPERM));
         assert_eq!(may_link(off, &me, &set_id), Ok(()));
         assert_eq!(

@@ -1,8 +1,10 @@
 //! Extended attributes and their name spaces.
 
-use super::perm::permitted;
+use std::borrow::Cow;
+
+use super::perm::Rights;
 use super::{checks_permissions, fs, unless_flagged, writable};
-use crate::{Caller, Errno, FileKind, Place, Result, caps, file_flags};
+use crate::{Acl, Caller, Errno, FileKind, Place, Result, caps, file_flags};
 
 /// Longest attribute name in bytes (`XATTR_NAME_MAX`).
 const NAME_MAX: usize = 255;
@@ -59,19 +61,49 @@ fn may(caller: &Caller, place: &Place, name: &[u8], mask: i32) -> Result<()> {
     if user && !matches!(kind, FileKind::Regular | FileKind::Directory) {
         return Err(refused.into());
     }
-    let attr = fs(place).getattr(caller, &place.node)?;
-    let sticky_dir = kind == FileKind::Directory && attr.mode & libc::S_ISVTX != 0;
-    if user && write && sticky_dir && !caller.owns(&attr) {
+    let rights = Rights::of(caller, fs(place), &place.node)?;
+    let sticky_dir = kind == FileKind::Directory && rights.attr.mode & libc::S_ISVTX != 0;
+    if user && write && sticky_dir && !caller.owns(&rights.attr) {
         return Err(Errno::EPERM.into());
     }
-    Ok(permitted(caller, &attr, mask)?)
+    Ok(rights.permit(caller, mask)?)
 }
 
 /// getxattr(2): the whole value; the program's buffer size (ERANGE) is the caller's matter.
 pub fn getxattr(caller: &Caller, place: &Place, name: &[u8]) -> Result<Vec<u8>> {
     check_xattr_name(name)?;
     may(caller, place, name, libc::R_OK)?;
-    fs(place).getxattr(caller, &place.node, name)
+    let value = fs(place).getxattr(caller, &place.node, name)?;
+    Ok(inside_namespace(caller, name, value))
+}
+
+/// The value of an attribute as `caller` sees it: an access control list has the ids of the caller's user namespace, -1 for one that
+/// it does not have.
+fn inside_namespace(caller: &Caller, name: &[u8], value: Vec<u8>) -> Vec<u8> {
+    let Some(ns) = caller.user_ns.as_ref().filter(|_| Acl::is_name(name)) else {
+        return value;
+    };
+    let shown = |id: Option<u32>| Some(id.unwrap_or(u32::MAX));
+    let (uid, gid) = (
+        |id| shown(ns.uids.inside(id)),
+        |id| shown(ns.gids.inside(id)),
+    );
+    let list = Acl::parse(&value).ok().flatten();
+    let list = list.and_then(|list| list.mapped(uid, gid));
+    list.map_or(value, |list| list.encode())
+}
+
+/// The value that a caller gives to an attribute, with the monitor's ids: EINVAL for an access control list that is malformed or has
+/// an id that the caller's user namespace does not have.
+fn outside_namespace<'a>(caller: &Caller, name: &[u8], value: &'a [u8]) -> Result<Cow<'a, [u8]>> {
+    let Some(ns) = caller.user_ns.as_ref().filter(|_| Acl::is_name(name)) else {
+        return Ok(value.into());
+    };
+    let Some(list) = Acl::parse(value)? else {
+        return Ok(value.into());
+    };
+    let list = list.mapped(|id| ns.uids.outside(id), |id| ns.gids.outside(id));
+    Ok(list.ok_or(Errno::EINVAL)?.encode().into())
 }
 
 /// setxattr(2): EINVAL for unknown `flags`, ERANGE for the name, E2BIG above 64 KiB, EROFS, EPERM, EACCES.
@@ -90,8 +122,9 @@ pub fn setxattr(
         return Err(Errno::E2BIG.into());
     }
     writable(place)?;
+    let value = outside_namespace(caller, name, value)?;
     may(caller, place, name, libc::W_OK)?;
-    fs(place).setxattr(caller, &place.node, name, value, flags)
+    fs(place).setxattr(caller, &place.node, name, &value, flags)
 }
 
 /// listxattr(2): all names, `trusted.*` only for callers that may read them.

@@ -270,6 +270,7 @@ impl FileSystem for MemFs {
             ctime: Stamp::default(),
             btime: None,
             flags: 0,
+            may_have_acl: false,
             version: 0,
         })
     }
