@@ -42,12 +42,16 @@ struct Storing {
     next: u64,
     footer: Footer,
     ended: bool,
+    /// The index is written: the file is complete.
+    is_closed: bool,
 }
 
 /// Maximum number of connections at a time. Further ones wait.
 const MAX_CONNECTIONS: usize = 256;
 /// Maximum number of streams in the life of a receiver.
 const MAX_STREAMS: usize = 1 << 16;
+/// Maximum number of blocks of a stream that its index names.
+const MAX_INDEXED: usize = 1 << 20;
 
 impl Receiver {
     /// Writes the first stream to `path`, and others to `path.1`, `path.2` and so on. With a key for HMAC, takes authenticated blocks only.
@@ -181,7 +185,8 @@ impl Receiver {
                 .map_err(broken)?;
         }
         let mut stored = stored.lock();
-        if stored.ended {
+        // A sender that has missed the confirmation of its last block connects again to a complete stream.
+        if stored.ended && !stored.is_closed {
             stored.close()?;
             (self.report)(format!("{from}: {} is complete", stored.path.display()));
             self.streams.lock().ended += 1;
@@ -224,6 +229,7 @@ impl Receiver {
             next: 0,
             footer: Footer::default(),
             ended: false,
+            is_closed: false,
         }));
         streams.by_serial.insert(serial, Arc::clone(&stored));
         Ok(stored)
@@ -236,17 +242,22 @@ impl Storing {
         if header.sequence < self.next {
             return Ok(self.next);
         }
+        if self.ended {
+            return Err(Error::NoTrace("a block follows the end of the trace"));
+        }
         let written = self
             .file
             .write_all(head)
             .and_then(|()| self.file.write_all(payload));
         written.map_err(|why| Error::output(&self.path, why))?;
-        self.footer.blocks.push(Indexed {
-            kind: header.kind,
-            offset: self.bytes,
-            sequence: header.sequence,
-            first_ns: header.first_ns,
-        });
+        if self.footer.blocks.len() < MAX_INDEXED {
+            self.footer.blocks.push(Indexed {
+                kind: header.kind,
+                offset: self.bytes,
+                sequence: header.sequence,
+                first_ns: header.first_ns,
+            });
+        }
         self.bytes += (head.len() + payload.len()) as u64;
         self.next = header.sequence.saturating_add(1);
         self.ended = header.kind == Kind::End;
@@ -258,6 +269,8 @@ impl Storing {
         let footer = self.footer.encode(self.bytes);
         self.file
             .write_all(&footer)
-            .map_err(|why| Error::output(&self.path, why))
+            .map_err(|why| Error::output(&self.path, why))?;
+        self.is_closed = true;
+        Ok(())
     }
 }

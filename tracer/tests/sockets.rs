@@ -5,14 +5,18 @@
 mod postmark;
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use amino_schema::trace::{FILE_HEADER_LEN, Footer};
 use goanna_tracer::assemble::{DataMode, Groups, StreamAssembly, WriterOptions};
 use goanna_tracer::codec::Key;
-use goanna_tracer::output::{Address, OnFailure, SocketOptions, SocketOutput};
+use goanna_tracer::output::{
+    Address, FileOptions, FileOutput, OnFailure, SocketOptions, SocketOutput,
+};
 use goanna_tracer::read::{Item, Keys, Reader};
 use goanna_tracer::{Error, Event, OutputFilter, Pipeline, PipelineOptions, Sink};
 use postmark::Workload;
@@ -236,4 +240,82 @@ fn addresses_that_are_none_are_refused() {
             "{error}"
         );
     }
+}
+
+/// The bytes that a sender of a small trace sends.
+fn stream(dir: &Path) -> Vec<u8> {
+    let path = dir.join("stream");
+    let options = FileOptions::default();
+    let assembly = Box::new(StreamAssembly::new(Groups::default(), DataMode::None));
+    let driver = Box::new(FileOutput::new(&path, options));
+    let pipeline = Pipeline::start(PipelineOptions::default(), assembly, driver).unwrap();
+    let events = Workload::postmark(1, 5, 5);
+    events
+        .iter()
+        .for_each(|event| pipeline.take(event).unwrap());
+    pipeline.finish().unwrap();
+    let mut bytes = std::fs::read(path).unwrap();
+    let index = bytes.windows(8).rposition(|it| it == Footer::MAGIC);
+    bytes.truncate(index.unwrap());
+    bytes
+}
+
+/// Sends bytes and closes that direction; waits until the receiver has closed the other one.
+fn send_bytes(address: &Address, bytes: &[u8]) {
+    let Address::Tcp(host) = address else {
+        return;
+    };
+    let mut connection = TcpStream::connect(host).unwrap();
+    // The receiver may refuse the rest.
+    let _ = connection.write_all(bytes);
+    let _ = connection.shutdown(Shutdown::Write);
+    let _ = connection.read_to_end(&mut Vec::new());
+}
+
+/// The sender has missed the confirmation of its last block, and connects again. The receiver wrote a second index then, and counted the
+/// stream twice.
+#[test]
+fn a_stream_that_is_complete_stays_so_when_its_sender_connects_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (receiver, address) = listen(dir.path(), "tcp://127.0.0.1:0", &["--streams", "2"]);
+    let bytes = stream(dir.path());
+    send_bytes(&address, &bytes);
+    let complete = std::fs::read(dir.path().join("trace")).unwrap();
+    assert!(complete.ends_with(&Footer::END));
+    for again in [&bytes[..FILE_HEADER_LEN], &bytes[..]] {
+        send_bytes(&address, again);
+        let stored = std::fs::read(dir.path().join("trace")).unwrap();
+        assert!(
+            stored == complete,
+            "{} bytes more",
+            stored.len() - complete.len()
+        );
+    }
+    // The second stream is awaited still.
+    send(&address, &Workload::postmark(2, 5, 5), vec![]).unwrap();
+    assert!(receiver.ends_well());
+    assert!(records(&dir.path().join("trace.1")) > 0);
+}
+
+#[test]
+fn a_receiver_survives_whatever_senders_send() {
+    let dir = tempfile::tempdir().unwrap();
+    let (receiver, address) = listen(dir.path(), "tcp://127.0.0.1:0", &["--streams", "1"]);
+    let bytes = stream(dir.path());
+    let mut random = fastrand::Rng::with_seed(12);
+    for _ in 0..60 {
+        let mut damaged = bytes.clone();
+        // Another serial number, so that no damaged stream is taken for the one below.
+        damaged[12..28].fill_with(|| random.u8(..));
+        let sum = crc32c::crc32c(&damaged[..28]);
+        damaged[28..32].copy_from_slice(&sum.to_le_bytes());
+        for _ in 0..random.usize(..3) {
+            let at = random.usize(..damaged.len());
+            damaged[at] = random.u8(..);
+        }
+        damaged.truncate(random.usize(1..=damaged.len()));
+        send_bytes(&address, &damaged);
+    }
+    send(&address, &Workload::postmark(2, 5, 5), vec![]).unwrap();
+    assert!(receiver.ends_well());
 }
