@@ -8,31 +8,52 @@
 mod capturing;
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use capturing::{Kept, of_command, program};
+use goanna_skip::{Facility, skip};
 use goanna_tracer::Event;
-use goanna_tracer::capture::ptrace::Ptrace;
+use goanna_tracer::capture::ptrace::{Ptrace, Target};
 use goanna_tracer::capture::{Data, Ending, Source, Wanted};
 use goanna_tracer::select::Filter;
 
 /// What was touched: for each process, the first of them first, the pages read and the pages written, each as often as reported.
 type Touched = Vec<[Vec<u64>; 2]>;
 
+/// Captures pages only.
+fn pages() -> Wanted {
+    let filter = Arc::new(Filter::parse("call == mount").unwrap());
+    Wanted::new(vec![filter], Data::None).with_pages()
+}
+
 fn capture(what: &str, change: fn(Ptrace) -> Ptrace) -> (Ending, Touched, Vec<Event>) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().canonicalize().unwrap().join("file");
+    capture_on(&file, what, change)
+}
+
+fn capture_on(
+    file: &Path,
+    what: &str,
+    change: fn(Ptrace) -> Ptrace,
+) -> (Ending, Touched, Vec<Event>) {
     let program = program("mapped");
     let command = [program.to_str().unwrap(), what, file.to_str().unwrap()];
-    let filter = Arc::new(Filter::parse("call == mount").unwrap());
-    let wanted = Wanted::new(vec![filter], Data::None).with_pages();
     let kept = Kept::default();
-    let ending = change(of_command(&command)).capture(&wanted, &kept);
+    let ending = change(of_command(&command)).capture(&pages(), &kept);
     let events = kept.0.into_inner().unwrap();
-    let inode = std::fs::metadata(&file).unwrap().ino();
+    (ending.unwrap(), of_file(&events, file), events)
+}
+
+/// What was touched of a file.
+fn of_file(events: &[Event], file: &Path) -> Touched {
+    let inode = std::fs::metadata(file).unwrap().ino();
     let mut processes: BTreeMap<i32, [Vec<u64>; 2]> = BTreeMap::new();
-    for event in &events {
+    for event in events {
         let Event::Touched {
             subject,
             file: touched,
@@ -51,17 +72,23 @@ fn capture(what: &str, change: fn(Ptrace) -> Ptrace) -> (Ending, Touched, Vec<Ev
             process[usize::from(*written)].extend(first..first + pages);
         }
     }
-    let lost = events
-        .iter()
-        .filter(|one| matches!(one, Event::Lost { .. }));
-    assert_eq!(lost.count(), 0, "{events:?}");
-    (ending.unwrap(), processes.into_values().collect(), events)
+    processes.into_values().collect()
+}
+
+/// What the capture says is missing.
+fn lost(events: &[Event]) -> Vec<String> {
+    let reasons = events.iter().filter_map(|event| match event {
+        Event::Lost { reason, .. } => Some(reason.to_string()),
+        _ => None,
+    });
+    reasons.collect()
 }
 
 /// With a filter of the tracer, and without one.
 fn touched(what: &str) -> [(Ending, Touched); 2] {
     [|source| source, Ptrace::without_filter].map(|change: fn(Ptrace) -> Ptrace| {
-        let (ending, touched, _) = capture(what, change);
+        let (ending, touched, events) = capture(what, change);
+        assert_eq!(lost(&events), [""; 0]);
         (ending, touched)
     })
 }
@@ -119,5 +146,131 @@ fn signals_do_not_disturb_the_watch_nor_the_program() {
     for (ending, touched) in touched("signals") {
         assert_eq!(ending, Ending::Ended(0));
         assert_eq!(touched, [[vec![1; 100], vec![0; 100]]]);
+    }
+}
+
+#[test]
+fn a_program_that_is_killed_is_looked_at_before() {
+    for (ending, touched) in touched("killed") {
+        assert_eq!(ending.exit_status(), 128 + libc::SIGKILL as u8);
+        assert_eq!(touched, [[vec![6], vec![5]]]);
+    }
+}
+
+#[test]
+fn a_program_that_is_watched_already_when_it_gets_a_filter_of_its_own_stays_so() {
+    for (ending, touched) in touched("filtered") {
+        assert_eq!(ending, Ending::Ended(0));
+        assert_eq!(touched, [[vec![3], vec![7]]]);
+    }
+}
+
+/// An inherited filter might kill the program for the call that makes a watch. The trace says that pages are missing.
+#[test]
+fn a_program_with_an_inherited_filter_runs_and_the_trace_says_what_is_missing() {
+    for change in [|source| source, Ptrace::without_filter] as [fn(Ptrace) -> Ptrace; 2] {
+        let (ending, touched, events) = capture("inherits", change);
+        assert_eq!(ending, Ending::Ended(0));
+        assert_eq!(touched, Touched::new());
+        let lost = lost(&events);
+        assert_eq!(lost.len(), 1, "{lost:?}");
+        assert!(
+            lost[0].starts_with("pages that process ") && lost[0].contains("are not recorded"),
+            "{lost:?}"
+        );
+    }
+}
+
+/// Killed when the test fails. Otherwise it has ended, and the tracer, which is in the same process here, has reaped it.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+#[test]
+fn pages_of_a_process_that_was_attached_to_are_recorded_from_its_next_mapping_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().canonicalize().unwrap().join("file");
+    let server = Command::new(program("mapped"))
+        .args(["serves".as_ref(), file.as_os_str()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut server = Server(server.unwrap());
+    let pid = server.0.id().cast_signed();
+    let (input, output) = (server.0.stdin.take(), server.0.stdout.take());
+    let (mut input, mut output) = (input.unwrap(), output.unwrap());
+    let mut answer = [0];
+    output.read_exact(&mut answer).unwrap();
+    let kept = Kept::default();
+    std::thread::scope(|scope| {
+        let capturing = scope.spawn(|| {
+            let mut source = Ptrace::new(Target::Processes(vec![pid]));
+            source.capture(&pages(), &kept)
+        });
+        let is_attached = || {
+            let events = kept.0.lock().unwrap();
+            let mut events = events.iter();
+            events.any(|event| matches!(event, Event::Mapping { .. }))
+        };
+        while !is_attached() {
+            assert!(!capturing.is_finished());
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        for _ in 0..2 {
+            input.write_all(b"x").unwrap();
+            output.read_exact(&mut answer).unwrap();
+        }
+        // The server ends with its input.
+        drop(input);
+        assert_eq!(capturing.join().unwrap().unwrap(), Ending::Detached);
+    });
+    let events = kept.0.into_inner().unwrap();
+    assert_eq!(lost(&events), [""; 0]);
+    assert_eq!(of_file(&events, &file), [[vec![9, 9], vec![7, 7]]]);
+}
+
+/// Unmounts at the end.
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount")
+            .args(["-l".as_ref(), self.0])
+            .status();
+    }
+}
+
+/// Where a file lies in pages of 2 MiB, a read may be reported for the page of 2 MiB around it, a write for its own page.
+#[test]
+fn pages_of_two_mebibytes_are_recorded_as_one_or_by_their_parts() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().canonicalize().unwrap();
+    let options = ["-t", "tmpfs", "-o", "huge=always", "none"];
+    let mounted = Command::new("mount").args(options).arg(&place).output();
+    if !mounted.is_ok_and(|output| output.status.success()) {
+        return skip(Facility::Mounts, "no tmpfs with huge pages can be mounted");
+    }
+    let _mounted = Mounted(&place);
+    for change in [|source| source, Ptrace::without_filter] as [fn(Ptrace) -> Ptrace; 2] {
+        let (ending, touched, events) = capture_on(&place.join("file"), "huge", change);
+        assert_eq!(ending, Ending::Ended(0));
+        assert_eq!(lost(&events), [""; 0]);
+        let [[read, written]] = &touched[..] else {
+            panic!("{touched:?}");
+        };
+        println!("{} {}", read.len(), written.len());
+        // First the whole file is written, then read and written in parts.
+        let [first, second] = [&written[..1024], &written[1024..]];
+        assert!(first.iter().copied().eq(0..1024), "{written:?}");
+        assert!(second.contains(&100), "{written:?}");
+        assert!(second.iter().all(|page| *page < 512), "{written:?}");
+        assert!(read.contains(&600), "{read:?}");
     }
 }

@@ -1,10 +1,15 @@
 // Touches known pages of files through mappings. Arguments: what to do, a file of 64 pages that the program makes.
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -105,6 +110,71 @@ static void dies(int file)
 	abort();
 }
 
+// Writes 5, reads 6, and sends itself SIGKILL.
+static void killed(int file)
+{
+	char *at = map(file, 8, MAP_SHARED, 0);
+	writes(at, 5);
+	reads(at, 6);
+	raise(SIGKILL);
+}
+
+// Has a filter of its own from now on: a userfaultfd kills it.
+static void filter(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof code / sizeof *code, code };
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+		_exit(85);
+}
+
+// With that filter, reads 3 and writes 7.
+static void filtered(int file)
+{
+	filter();
+	char *at = map(file, 8, MAP_SHARED, 0);
+	reads(at, 3);
+	writes(at, 7);
+	munmap(at, 8 * PAGE);
+}
+
+// For a tracer that attaches: has a mapping already and writes 1 of it; makes another one for each byte of its input, writes 7 and reads 9.
+static void serves(int file)
+{
+	char byte, *old = map(file, 4, MAP_SHARED, 0);
+	writes(old, 1);
+	if (write(1, "r", 1) != 1)
+		_exit(86);
+	while (read(0, &byte, 1) == 1) {
+		char *at = map(file, PAGES, MAP_SHARED, 0);
+		writes(at, 7);
+		reads(at, 9);
+		munmap(at, PAGES * PAGE);
+		if (write(1, &byte, 1) != 1)
+			_exit(87);
+	}
+}
+
+// The file lies on a file system with huge pages: the first 4 MiB of it are made, and then 600 is read and 100 written.
+static void huge(int file)
+{
+	size_t size = 4 << 20;
+	if (ftruncate(file, size) != 0)
+		_exit(88);
+	char *at = map(file, size / PAGE, MAP_SHARED, 0);
+	memset(at, 1, size);
+	munmap(at, size);
+	at = map(file, size / PAGE, MAP_SHARED, 0);
+	reads(at, 600);
+	writes(at, 100);
+	munmap(at, size);
+}
+
 // Maps the file again and again while an alarm interrupts it: each time 0 is written, and 1 read.
 static void handler(int signal)
 {
@@ -153,6 +223,18 @@ int main(int argc, char **argv)
 		executes(file);
 	else if (!strcmp(what, "dies"))
 		dies(file);
+	else if (!strcmp(what, "killed"))
+		killed(file);
+	else if (!strcmp(what, "filtered"))
+		filtered(file);
+	else if (!strcmp(what, "inherits")) {
+		filter();
+		execl(argv[0], argv[0], "shared", argv[2], NULL);
+		return 3;
+	} else if (!strcmp(what, "serves"))
+		serves(file);
+	else if (!strcmp(what, "huge"))
+		huge(file);
 	else if (!strcmp(what, "signals"))
 		signals(file);
 	else
