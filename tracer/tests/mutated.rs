@@ -7,11 +7,11 @@ mod postmark;
 use std::io::Cursor;
 use std::path::Path;
 
-use amino_schema::trace::{BlockHeader, FILE_HEADER_LEN, SYNC, Stored};
+use amino_schema::trace::{BlockHeader, FILE_HEADER_LEN, Footer, SYNC, Stored};
 use goanna_syscalls::Value;
 use goanna_tracer::assemble::{DataMode, Groups, StreamAssembly};
 use goanna_tracer::output::{FileOptions, FileOutput};
-use goanna_tracer::read::{Keys, Reader};
+use goanna_tracer::read::{Finding, Keys, Reader};
 use goanna_tracer::select::Filter;
 use goanna_tracer::tools::anonymize::{Anonymize, DataRule, FieldKeys, anonymize, deanonymize};
 use goanna_tracer::tools::{
@@ -129,6 +129,77 @@ fn no_tool_panics_on_a_mutated_trace() {
         let mut random = fastrand::Rng::with_seed(seed.wrapping_add(round));
         let trace = mutated(&traces[round as usize % 2], &mut random);
         tools(&trace, dir.path(), &keys);
+    }
+}
+
+/// An index whose checksum is right is compared with the blocks: what it names may be anything.
+#[test]
+fn no_index_makes_the_reader_panic_or_hides_a_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = plain(&dir.path().join("t"));
+    let start = trace.windows(8).rposition(|it| it == Footer::MAGIC);
+    let (blocks, index) = trace.split_at(start.unwrap());
+    let entries = &index[Footer::HEAD..index.len() - Footer::TAIL];
+    let read = |trace: Vec<u8>| {
+        let mut reader = Reader::new(Cursor::new(trace), &Keys::default()).unwrap();
+        let mut statistics = Statistics::default();
+        let mut findings = Vec::new();
+        let found = &mut |finding: &Finding| findings.push(finding.what.clone());
+        let records = consume(&mut reader, &mut statistics, found).unwrap();
+        (records, findings)
+    };
+    let (records, findings) = read(trace.clone());
+    assert!(records > 20 && findings.is_empty(), "{findings:?}");
+    let mut random = fastrand::Rng::with_seed(3);
+    for _ in 0..400 {
+        let mut entries = entries.to_vec();
+        for _ in 0..random.usize(1..5) {
+            let place = random.usize(..entries.len());
+            match random.u8(..3) {
+                0 => entries[place] = random.u8(..),
+                1 => entries.insert(place, *random.choice([0, 0x80, 0xff].iter()).unwrap()),
+                _ => drop(entries.drain(place..)),
+            }
+            if entries.is_empty() {
+                break;
+            }
+        }
+        let mut damaged = blocks.to_vec();
+        damaged.extend_from_slice(&Footer::MAGIC);
+        damaged.extend_from_slice(&(entries.len() as u32).to_le_bytes());
+        damaged.extend_from_slice(&entries);
+        damaged.extend_from_slice(&crc32c::crc32c(&entries).to_le_bytes());
+        damaged.extend_from_slice(&(blocks.len() as u64).to_le_bytes());
+        damaged.extend_from_slice(&Footer::END);
+        let is_same = damaged == trace;
+        let (read, findings) = read(damaged);
+        assert_eq!(read, records);
+        assert_eq!(findings.is_empty(), is_same, "{findings:?}");
+    }
+}
+
+#[test]
+fn no_file_of_keys_makes_its_reader_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys");
+    FieldKeys::create(&path).unwrap();
+    let original = std::fs::read(&path).unwrap();
+    let mut random = fastrand::Rng::with_seed(8);
+    for _ in 0..500 {
+        let mut text = original.clone();
+        for _ in 0..random.usize(1..6) {
+            let place = random.usize(..text.len());
+            match random.u8(..4) {
+                0 => text[place] = random.u8(..),
+                1 => text[place] = *random.choice(b" \n#\xff\0".iter()).unwrap(),
+                2 => text.truncate(place.max(1)),
+                _ => text.insert(place, random.u8(..)),
+            }
+        }
+        std::fs::write(&path, &text).unwrap();
+        if let Err(error) = FieldKeys::read(&path) {
+            assert!(error.to_string().contains("keys"), "{error}");
+        }
     }
 }
 

@@ -337,6 +337,47 @@ fn errors_of_a_configuration_file_name_the_line_and_what_is_known() {
 }
 
 #[test]
+fn no_configuration_file_makes_its_reader_panic() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    std::fs::write(directory.join("key"), [1; 32]).unwrap();
+    let words = [
+        "[[tracer]]",
+        "[tracer",
+        "=",
+        "\"",
+        "'",
+        "{",
+        "[",
+        "-",
+        "99999999999999999999",
+        "\u{0}",
+        "\n",
+        "é",
+    ];
+    let mut random = fastrand::Rng::with_seed(2);
+    for _ in 0..120 {
+        let mut text = CONFIG.to_owned();
+        for _ in 0..random.usize(1..6) {
+            let places: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
+            let place = *random.choice(&places).unwrap();
+            match random.u8(..3) {
+                0 => text.insert_str(place, random.choice(words).unwrap()),
+                1 => drop(text.remove(place)),
+                _ => text.truncate(place.max(1)),
+            }
+        }
+        std::fs::write(directory.join("c"), &text).unwrap();
+        let output = goanna_trace(directory, &["--config", "c", "--", "no-such-command"]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            matches!(output.status.code(), Some(125 | 127)) && !errors.contains("panicked"),
+            "{text}: {errors}"
+        );
+    }
+}
+
+#[test]
 fn verbose_reports_what_was_written_and_quiet_leaves_notes_out() {
     let directory = tempfile::tempdir().unwrap();
     let errors = |args: &[&str]| {
