@@ -3,9 +3,11 @@
 
 use std::fs;
 
+use goanna_tests::held::Held;
 use goanna_tests::{
     Ended, Facility, Place, binary, differences, finish, program, skip, tools::has,
 };
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A store with an empty volume in it.
 struct Vault {
@@ -122,6 +124,27 @@ fn a_transaction_of_the_run_covers_the_volume() {
         .expect(0);
     assert_eq!(vault.listed(), inside.text());
     vault.check();
+}
+
+/// The launcher, or the process that owns the store, is killed within the transaction of the run.
+#[test]
+fn a_kill_takes_back_the_transaction() {
+    for kills_owner in [false, true] {
+        let vault = Vault::new();
+        vault.run(&[], MAKE).expect(0);
+        let before = vault.listed();
+        let script = format!("cd /secret; {CHANGE} && %GO%");
+        let options = ["--txn", "--mount", &vault.spec];
+        let held = Held::new(&vault.place, "killed", &options, &script);
+        let launcher = i32::try_from(held.id()).unwrap();
+        let owner = vault.place.owner().map(|(pid, _)| pid);
+        let killed = if kills_owner { owner } else { Some(launcher) };
+        let killed = killed.and_then(Pid::from_raw).unwrap();
+        kill_process(killed, Signal::KILL).unwrap();
+        drop(held);
+        assert_eq!(vault.listed(), before);
+        vault.check();
+    }
 }
 
 /// Nothing tells the monitor of a write through a mapping: it is found at the commit.

@@ -506,6 +506,9 @@ fn programs_and_large_files_are_checked_by_its_own_content() {
     }
     assert!(fs.outgrown(&inside.caller, &writer.node));
     assert!(!fs.outgrown(&outside.caller, &writer.node));
+    // The writer's descriptor is there.
+    let unused = fs.relocate_unused(&inside.caller, &writer.node, libc::O_RDWR);
+    assert!(matches!(unused, Ok(None)));
     let moved = fs.relocate(&inside.caller, &writer.node, libc::O_RDWR);
     let moved = Handle {
         fd: moved.unwrap().unwrap().fd,
