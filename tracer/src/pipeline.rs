@@ -99,7 +99,7 @@ impl Pipeline {
     /// Begins a trace.
     pub fn start(
         mut options: PipelineOptions,
-        assembly: Box<dyn Assembly>,
+        mut assembly: Box<dyn Assembly>,
         driver: Box<dyn Output>,
     ) -> Result<Self, Error> {
         let mut context = std::mem::take(&mut options.context);

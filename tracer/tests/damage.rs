@@ -24,7 +24,7 @@ use postmark::Workload;
 struct Small;
 
 impl Assembly for Small {
-    fn schema(&self) -> Schema {
+    fn schema(&mut self) -> Schema {
         Definitions::counters("call", &["number", "time"])
     }
 

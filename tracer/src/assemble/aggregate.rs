@@ -182,7 +182,7 @@ fn extension(path: &[u8]) -> &[u8] {
 }
 
 impl Assembly for Aggregate {
-    fn schema(&self) -> Schema {
+    fn schema(&mut self) -> Schema {
         const U64: (Type, u8) = (Type::Unsigned, 8);
         const BYTES: (Type, u8) = (Type::Bytes, 0);
         let mut definitions = Definitions::default();

@@ -8,9 +8,10 @@ use amino_schema::trace::{Argument, Message, Schema, Symbols, Type};
 #[derive(Debug, Default)]
 pub struct Definitions {
     schema: Schema,
-    arguments: HashMap<Argument, u32>,
-    symbols: HashMap<String, u32>,
+    /// The index of each cell, by its name.
     cells: HashMap<String, u32>,
+    /// Of each cell, the arguments that use it. There are few.
+    users: Vec<Vec<u32>>,
 }
 
 impl Definitions {
@@ -47,9 +48,31 @@ impl Definitions {
         cell: &str,
         symbols: Option<u32>,
     ) -> u32 {
-        let cells = self.cells.len() as u32;
-        let cell = *self.cells.entry(cell.to_owned()).or_insert(cells);
-        let argument = Argument {
+        // Each start of a tracer comes here thousands of times: no allocation for what is known.
+        let cell = match self.cells.get(cell) {
+            Some(cell) => *cell,
+            None => {
+                let new = self.users.len() as u32;
+                self.cells.insert(cell.to_owned(), new);
+                self.users.push(Vec::new());
+                new
+            }
+        };
+        let arguments = &self.schema.arguments;
+        let is_equal = |index: &&u32| {
+            arguments.get(**index as usize).is_some_and(|it| {
+                (it.kind, it.size, it.symbols) == (kind, size, symbols)
+                    && it.name == name
+                    && it.role == role
+                    && it.unit == unit
+            })
+        };
+        let users = self.users.get(cell as usize);
+        if let Some(known) = users.and_then(|users| users.iter().find(is_equal)) {
+            return *known;
+        }
+        let index = self.schema.arguments.len() as u32;
+        self.schema.arguments.push(Argument {
             name: name.to_owned(),
             kind,
             size,
@@ -58,12 +81,11 @@ impl Definitions {
             symbols,
             cell,
             hidden: None,
-        };
-        let index = self.schema.arguments.len() as u32;
-        *self.arguments.entry(argument.clone()).or_insert_with(|| {
-            self.schema.arguments.push(argument);
-            index
-        })
+        });
+        if let Some(users) = self.users.get_mut(cell as usize) {
+            users.push(index);
+        }
+        index
     }
 
     /// Adds a set of names of values, and returns its index.
@@ -74,17 +96,18 @@ impl Definitions {
         field: u64,
         values: impl Iterator<Item = (u64, String)>,
     ) -> u32 {
-        let key = format!("{name} {bits}");
-        let index = self.schema.symbols.len() as u32;
-        *self.symbols.entry(key).or_insert_with(|| {
-            self.schema.symbols.push(Symbols {
-                name: name.to_owned(),
-                bits,
-                field,
-                values: values.collect(),
-            });
-            index
-        })
+        let sets = &mut self.schema.symbols;
+        let is_equal = |set: &Symbols| set.bits == bits && set.name == name;
+        if let Some(known) = sets.iter().position(is_equal) {
+            return known as u32;
+        }
+        sets.push(Symbols {
+            name: name.to_owned(),
+            bits,
+            field,
+            values: values.collect(),
+        });
+        sets.len() as u32 - 1
     }
 
     /// Appends a message, and returns its position in the schema, as [`super::Writer::put`] takes it. Ids must ascend.

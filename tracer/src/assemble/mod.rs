@@ -34,7 +34,7 @@ use crate::{Error, Event};
 /// }
 ///
 /// impl Assembly for Counter {
-///     fn schema(&self) -> Schema {
+///     fn schema(&mut self) -> Schema {
 ///         Definitions::counters("files", &["creates", "unlinks"])
 ///     }
 ///
@@ -54,7 +54,7 @@ use crate::{Error, Event};
 /// ```
 pub trait Assembly: Send {
     /// The messages that it writes. The pipeline calls this once, before the first event.
-    fn schema(&self) -> Schema;
+    fn schema(&mut self) -> Schema;
 
     /// Takes an event.
     fn event(&mut self, event: &Event, out: &mut Writer) -> Result<(), Error>;

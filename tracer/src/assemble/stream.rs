@@ -285,8 +285,8 @@ fn file_part(file: &File, part: FilePart) -> Value<'_> {
 }
 
 impl Assembly for StreamAssembly {
-    fn schema(&self) -> Schema {
-        self.plans.schema.clone()
+    fn schema(&mut self) -> Schema {
+        std::mem::take(&mut self.plans.schema)
     }
 
     fn event(&mut self, event: &Event, out: &mut Writer) -> Result<(), Error> {
