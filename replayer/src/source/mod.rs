@@ -68,6 +68,8 @@ pub struct Source {
     own: HashSet<i32>,
     /// The directories that threads' own calls did not find.
     not_found: HashMap<i32, Vec<u8>>,
+    /// The descriptors that threads' own calls have opened last, and the paths that these calls gave.
+    examined: HashMap<i32, (i32, Vec<u8>)>,
     stand_in: HashSet<i32>,
     /// Threads whose next call has an `O_NONBLOCK` of the replayer.
     at_once: HashSet<i32>,
@@ -88,6 +90,7 @@ impl Source {
             aliases: HashMap::new(),
             own: HashSet::new(),
             not_found: HashMap::new(),
+            examined: HashMap::new(),
             stand_in: HashSet::new(),
             at_once: HashSet::new(),
             slots: Slots::default(),
@@ -410,6 +413,7 @@ impl Source {
             note: None,
             waited: None,
             stand_in: not_found,
+            examined: self.examined.get(&tid).cloned(),
         };
         let done = look.call();
         let missed = look.steps.first().filter(|step| own && step.failed());
@@ -418,6 +422,15 @@ impl Source {
             .map(|target| &target.name)
         {
             self.not_found.insert(tid, path.clone());
+        }
+        if let Some(step) = look
+            .steps
+            .first()
+            .filter(|step| own && step.opened.is_some())
+            && let (Some(target), Some(number)) = (step.targets.first(), step.result)
+            && let Name::Path { path, .. } = &target.name
+        {
+            self.examined.insert(tid, (number as i32, path.clone()));
         }
         let (steps, noted, waited) = (look.steps, look.note, look.waited);
         match noted {

@@ -47,6 +47,8 @@ pub struct Look<'a, 'f> {
     pub waited: Option<i32>,
     /// In the trace of a replay: path of the directory that was replaced.
     pub stand_in: Option<Vec<u8>>,
+    /// In the trace of a replay: the descriptor that the thread has opened for its next call, and the path that it gave.
+    pub examined: Option<(i32, Vec<u8>)>,
 }
 
 impl Look<'_, '_> {
@@ -171,6 +173,17 @@ impl Look<'_, '_> {
             let path = [path, b"/".as_slice(), name].concat();
             let slash = name.len() < given.len();
             return Ok(subject(Name::Path { path, slash }));
+        }
+        if let Some((number, path)) = &self.examined
+            && given.strip_prefix(b"/proc/self/fd/") == Some(number.to_string().as_bytes())
+        {
+            // A file with several names may be resolved to another one.
+            let path = path.clone();
+            let slash = false;
+            return Ok(Subject {
+                name: Name::Path { path, slash },
+                info: self.fields.info(name),
+            });
         }
         let path = match self.fields.text(name, "resolved") {
             Some(resolved) if resolved.first() == Some(&b'/') => absolute(b"/", resolved),
