@@ -232,9 +232,9 @@ impl Compiler<'_> {
             _ => description.offset,
         };
         match step.call {
-            Call::Read => description.offset = start.map(|start| start + moved),
+            Call::Read => description.offset = start.map(|start| start.saturating_add(moved)),
             Call::Write if description.appends => description.offset = None,
-            Call::Write => description.offset = start.map(|start| start + moved),
+            Call::Write => description.offset = start.map(|start| start.saturating_add(moved)),
             Call::Seek if !step.failed() => description.offset = Some(moved),
             Call::Copy => description.offset = None,
             Call::Fcntl if step.number(0) == libc::F_SETFL as u64 => {
@@ -250,7 +250,8 @@ impl Compiler<'_> {
                 let hashes = step.data.iter().flat_map(|data| &data.hashes);
                 for (number, hash) in (0..).zip(hashes) {
                     if let (Some(start), Some(buffer)) = (start, self.output.find(hash)) {
-                        self.state.saw(file, start + number * CHUNK, buffer);
+                        self.state
+                            .saw(file, start.saturating_add(number * CHUNK), buffer);
                     }
                 }
             }

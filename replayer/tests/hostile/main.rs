@@ -6,6 +6,7 @@
 )]
 
 mod altered;
+mod mutated;
 mod scene;
 mod traces;
 mod waits;

@@ -59,7 +59,7 @@ fn names_in_messages_control_no_terminal() {
 }
 
 /// Records calls of one process as a trace whose directory is `/work`.
-fn record(path: &Path, calls: Vec<(&str, Vec<Value>, i64)>) {
+pub fn record(path: &Path, calls: Vec<(&str, Vec<Value>, i64)>) {
     let options = PipelineOptions {
         writer: WriterOptions::default(),
         filters: Vec::new(),

@@ -8,6 +8,11 @@ use crate::source::process::Mapped;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
+/// Bytes of the pages that `length` bytes take.
+fn whole_pages(length: u64) -> u64 {
+    length.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
+}
+
 impl Look<'_, '_> {
     pub(super) fn map(&mut self) -> Result<(), Skip> {
         if self.number("flags") & libc::MAP_ANONYMOUS as u64 != 0 {
@@ -25,7 +30,7 @@ impl Look<'_, '_> {
                 .ok_or(NOT_REPLAYED)?;
             let mapped = Mapped {
                 slot: taken,
-                length: length.next_multiple_of(PAGE),
+                length: whole_pages(length),
                 offset: self.number("offset"),
                 path: self.fields.text("fd", "path").unwrap_or_default().to_vec(),
             };
@@ -60,7 +65,7 @@ impl Look<'_, '_> {
             return Err(NOT_REPLAYED);
         }
         let start = self.number("addr");
-        let end = start.saturating_add(self.number("length").next_multiple_of(PAGE));
+        let end = start.saturating_add(whole_pages(self.number("length")));
         let within = self.process.mappings.range(start..end);
         let whole = within.filter(|(at, mapped)| at.saturating_add(mapped.length) <= end);
         let whole: Vec<u64> = whole.map(|(at, _)| *at).collect();
