@@ -77,3 +77,16 @@ fn cached_reads_are_left_out_and_others_are_made() {
     let made = original - left_out;
     assert_eq!(made == 0, kept, "{made} of {original}: {text}");
 }
+
+/// Long reads without recorded content are performed without a copy: results, offsets and the end of the file are as with one.
+#[test]
+fn long_reads_without_a_copy_have_the_results_of_reads() {
+    let script = "dd if=in of=out bs=40000 status=none; exec 3<in; dd bs=30000 count=1 status=none <&3 >/dev/null; dd bs=20000 status=none <&3 >rest; ! dd if=. bs=40000 status=none 2>/dev/null";
+    let fill = |directory: &Path| fs::write(directory.join("in"), vec![b'x'; SIZE]).unwrap();
+    let workload = Workload::new(&["sh", "-c", script], DataMode::None, fill);
+    goanna_replayer::prepare::prepare(&workload.path("compiled"), &workload.path("replayed"), None)
+        .unwrap();
+    workload.assert_faithful_results();
+    let rest = fs::metadata(workload.path("replayed/rest")).unwrap();
+    assert_eq!(rest.len(), (SIZE - 30000) as u64);
+}

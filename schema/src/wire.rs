@@ -68,21 +68,34 @@ impl<'a> Reader<'a> {
         self.array()
     }
 
+    #[inline]
     pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {
-        let start = self.at;
+        // Most numbers are small.
+        if let Some(byte) = self.raw.get(self.at).filter(|byte| **byte < 0x80) {
+            self.at += 1;
+            return Ok((*byte).into());
+        }
+        self.long_varint()
+    }
+
+    fn long_varint(&mut self) -> Result<u64, DecodeError> {
+        let rest = self.raw.get(self.at..).unwrap_or_default();
         let mut value = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.u8()?;
+        for (byte, shift) in rest.iter().zip((0..64).step_by(7)) {
             let bits = u64::from(byte & 0x7f);
             if shift == 63 && bits > 1 {
-                break;
+                return Err(self.error(self.at, "a number does not fit 64 bits"));
             }
             value |= bits << shift;
             if byte & 0x80 == 0 {
+                self.at += shift / 7 + 1;
                 return Ok(value);
             }
         }
-        Err(self.error(start, "a number does not fit 64 bits"))
+        match rest.len() {
+            0..10 => Err(self.error(self.raw.len(), "the bytes end early")),
+            _ => Err(self.error(self.at, "a number does not fit 64 bits")),
+        }
     }
 
     pub(crate) fn version(&mut self, newest: u8) -> Result<u8, DecodeError> {

@@ -1,6 +1,5 @@
 //! A lane: reads its commands one after the other, waits for their dependencies and for their times, performs and checks them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,7 +19,8 @@ use crate::Error;
 #[derive(Debug, Default)]
 pub struct Done {
     pub commands: u64,
-    pub by_call: BTreeMap<Call, u64>,
+    /// How many commands of each call, in the order of [`Call::ALL`].
+    pub by_call: Vec<u64>,
     /// Commands that `--only` leaves out.
     pub left_out: u64,
     pub skipped_reads: u64,
@@ -45,7 +45,10 @@ pub fn run(shared: &Arc<Shared>, number: u32) -> Done {
         performer: Performer::new(Arc::clone(shared)),
         pace: Pace::new(shared.options.speed, shared.start_ns),
         tid: 0,
-        done: Done::default(),
+        done: Done {
+            by_call: vec![0; Call::ALL.len()],
+            ..Done::default()
+        },
     };
     if let Err(error) = lane.all() {
         shared.fail(error);
@@ -91,8 +94,9 @@ impl Lane {
         let damaged = |why| shared.stored.damaged(why);
         let mut commands = Block::commands(raw, self.number, after).map_err(damaged)?;
         let mut last = after;
-        let mut next = commands.next().map_err(damaged)?;
-        while let Some(command) = next.take() {
+        let (mut command, mut following) = (Command::default(), Command::default());
+        let mut is_there = commands.read(&mut command).map_err(damaged)?;
+        while is_there {
             if self.shared.is_stopped() || self.is_beyond(&command) {
                 return Ok(None);
             }
@@ -110,7 +114,7 @@ impl Lane {
             if let Some(due) = due {
                 // Reads the data of the next command while this one waits for its time.
                 Pace::wait(due, || {
-                    decoded = Some(commands.next());
+                    decoded = Some(commands.read(&mut following));
                     self.touch(&command);
                 });
                 let now = monotonic_ns();
@@ -123,11 +127,12 @@ impl Lane {
             if let Some(own) = shared.lanes.get(self.number as usize) {
                 own.advance(last);
             }
-            next = match decoded {
-                Some(next) => next,
-                None => commands.next(),
+            is_there = match decoded {
+                Some(is_there) => is_there,
+                None => commands.read(&mut following),
             }
             .map_err(damaged)?;
+            std::mem::swap(&mut command, &mut following);
         }
         Ok(Some(last))
     }
@@ -191,7 +196,9 @@ impl Lane {
             return Ok(());
         }
         self.done.commands += 1;
-        *self.done.by_call.entry(command.call).or_default() += 1;
+        if let Some(count) = self.done.by_call.get_mut(command.call as usize) {
+            *count += 1;
+        }
         let returned = match outcome {
             Outcome::Result(returned) => returned,
             Outcome::SkippedRead => {

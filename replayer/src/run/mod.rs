@@ -23,6 +23,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
+use amino_schema::replay::Call;
 use goanna_sys::clock::monotonic_ns;
 use goanna_sys::replay::View;
 
@@ -83,8 +84,10 @@ pub fn run(path: &Path, options: Options) -> Result<Report, Error> {
         report.left_out += lane.left_out;
         report.skipped_reads += lane.skipped_reads;
         report.skipped_owners += lane.skipped_owners;
-        for (call, number) in lane.by_call {
-            *report.by_call.entry(call.name()).or_default() += number;
+        for (call, number) in Call::ALL.iter().zip(lane.by_call) {
+            if number > 0 {
+                *report.by_call.entry(call.name()).or_default() += number;
+            }
         }
         accuracy.merge(&lane.accuracy);
     }

@@ -2,6 +2,7 @@
 //! below the root.
 
 use std::ffi::{CStr, CString};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use goanna_sys::Errno;
 use goanna_sys::clock::monotonic_ns;
 use goanna_sys::replay::{self as sys, Attribute, Mapping, PLAIN, Returned, Sync};
 
-use super::options::Reads;
+use super::options::{Reads, Verify};
 use super::places::Places;
 use super::shared::Shared;
 use crate::Error;
@@ -39,6 +40,9 @@ pub struct Performer {
 const BUFFER: usize = 1 << 20;
 /// Bytes of the smallest buffer.
 const FIRST_BUFFER: usize = 64 << 10;
+/// Bytes from which a read costs less without a copy: on Linux 6.18, 1 KiB take 270 ns with a copy and 375 without, 8 KiB 420 and 375,
+/// 64 KiB 2500 and 660.
+const WITHOUT_COPY: usize = 16 << 10;
 /// How long a command waits for a lock.
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// Pauses between attempts to get a lock.
@@ -100,8 +104,8 @@ impl Performer {
 
     /// The handle of a place's directory.
     fn directory(&mut self, place: &Place) -> Result<i32, Errno> {
-        let shared = Arc::clone(&self.shared);
-        let path = shared
+        let path = self
+            .shared
             .stored
             .index
             .directories
@@ -288,8 +292,32 @@ impl Performer {
             return Outcome::Result(Err(Errno::EINVAL));
         }
         let length = asked.min(MAX_LENGTH) as usize;
+        if let Some(returned) = self.read_without_copy(command, descriptor, length, offset) {
+            return Outcome::Result(returned);
+        }
         self.room(length);
         Outcome::Result(sys::read(descriptor, &mut self.buffer, length, offset))
+    }
+
+    /// Performs a long read whose content is not compared: sendfile(2) finds the same pages in the page cache, and copies none. `None` where the
+    /// kernel refuses, and where a copy costs less.
+    fn read_without_copy(
+        &self,
+        command: &Command,
+        descriptor: i32,
+        length: usize,
+        offset: Option<i64>,
+    ) -> Option<Returned> {
+        let content = command.data.as_ref().map(|data| &data.content);
+        let is_compared = self.shared.options.verify != Verify::Off
+            && !matches!(content, None | Some(Content::Unknown));
+        if length < WITHOUT_COPY || is_compared {
+            return None;
+        }
+        let sink = self.shared.sink.as_ref()?;
+        // An error may be that of sendfile(2): a read shows its own.
+        let sent = sys::send(descriptor, offset, sink.as_raw_fd(), length);
+        sent.ok().map(Ok)
     }
 
     fn room(&mut self, length: usize) {
@@ -322,7 +350,7 @@ impl Performer {
     }
 
     fn writing(&mut self, command: &Command) -> Result<Returned, Error> {
-        let shared = Arc::clone(&self.shared);
+        let shared = &self.shared;
         let Some(data) = &command.data else {
             return Ok(Err(Errno::EFAULT));
         };
@@ -345,7 +373,8 @@ impl Performer {
             pieces.push(bytes);
         }
         if command.call == Call::Setxattr {
-            return Ok(self.set_attribute(command, &pieces.concat()));
+            let value = pieces.concat();
+            return Ok(self.set_attribute(command, &value));
         }
         if pieces.is_empty() {
             pieces.push(&[]);

@@ -1,5 +1,6 @@
 //! The state that the lanes of a replay share.
 
+use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use amino_schema::replay::{Command, Place, Target};
@@ -44,6 +45,9 @@ pub struct Shared {
     touched: AtomicU64,
     /// Content of writes whose content is not known.
     pub generated: Vec<u8>,
+    /// `/dev/null`, to which the kernel sends what long reads return, without copying it. `None` where copies are wanted: a tracer
+    /// must see the reads.
+    pub sink: Option<File>,
 }
 
 /// Bytes of the compiled file that may be in memory at the same time.
@@ -63,6 +67,8 @@ impl Shared {
         let slots = stored.index.slots as usize;
         let mappings = stored.index.mappings as usize;
         let lanes = stored.index.lanes.len();
+        let is_watched = is_watched();
+        let sink = File::options().write(true).open("/dev/null").ok();
         Self {
             slots: (0..slots).map(|_| AtomicI32::new(-1)).collect(),
             names: (0..slots).map(|_| Mutex::default()).collect(),
@@ -74,7 +80,8 @@ impl Shared {
             view,
             root,
             handles,
-            is_watched: is_watched(),
+            is_watched,
+            sink: sink.filter(|_| !is_watched),
             may_chown: goanna_sys::cred::own_ids().uid == 0,
             start_ns: goanna_sys::clock::monotonic_ns(),
             stop: AtomicBool::new(false),

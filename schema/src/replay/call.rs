@@ -9,7 +9,7 @@ macro_rules! calls {
         }
 
         impl Call {
-            /// All of them.
+            /// All of them, in the order of their discriminants.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             /// The name in reports.

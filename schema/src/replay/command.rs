@@ -104,6 +104,26 @@ const TEXT: u8 = 8;
 const RESULT: u8 = 16;
 const TARGETS: u8 = 5;
 
+impl Default for Command {
+    /// A command that does nothing, for [`Commands::read`](super::Commands::read) to read into.
+    fn default() -> Self {
+        Self {
+            call: Call::Begin,
+            order: 0,
+            start_ns: 0,
+            duration_ns: 0,
+            expected: None,
+            is_racy: false,
+            waits: Vec::new(),
+            targets: Vec::new(),
+            numbers: Vec::new(),
+            result: None,
+            text: None,
+            data: None,
+        }
+    }
+}
+
 impl Command {
     /// Appends the command. `before` is the one before it in the block: its order and start.
     pub(super) fn encode(&self, before: (u64, u64), out: &mut Vec<u8>) {
@@ -157,12 +177,13 @@ impl Command {
         }
     }
 
-    /// Reads a command; `lane` is its own.
+    /// Reads a command into this one, whose memory is used again; `lane` is its own. After an error, the command has no meaning.
     pub(super) fn decode(
+        &mut self,
         reader: &mut Reader<'_>,
         before: (u64, u64),
         lane: u32,
-    ) -> Result<Self, DecodeError> {
+    ) -> Result<(), DecodeError> {
         let at = reader.at();
         let call = Call::from_byte(reader.u8()?);
         let call =
@@ -173,45 +194,37 @@ impl Command {
             step => before.0.checked_add(step),
         };
         let order = order.ok_or_else(|| reader.error(at, "the order is too large"))?;
-        let start_ns = before.1.wrapping_add(unzigzag(reader.varint()?));
-        let duration_ns = reader.varint()?;
-        let expected = match flags & EXPECTED {
+        self.call = call;
+        self.order = order;
+        self.start_ns = before.1.wrapping_add(unzigzag(reader.varint()?));
+        self.duration_ns = reader.varint()?;
+        self.expected = match flags & EXPECTED {
             0 => None,
             _ => Some(unzigzag(reader.varint()?) as i64),
         };
-        let waits = waits(reader, order, lane)?;
-        let targets = (0..flags >> TARGETS & 3).map(|_| target(reader));
-        let targets = targets.collect::<Result<Vec<_>, _>>()?;
-        let count = bounded(reader, MAX_NUMBERS)?;
-        let numbers = (0..count).map(|_| reader.varint());
-        let numbers = numbers.collect::<Result<_, _>>()?;
-        let result = match flags & RESULT {
+        waits(reader, order, lane, &mut self.waits)?;
+        self.targets.clear();
+        for _ in 0..flags >> TARGETS & 3 {
+            self.targets.push(target(reader)?);
+        }
+        self.numbers.clear();
+        for _ in 0..bounded(reader, MAX_NUMBERS)? {
+            self.numbers.push(reader.varint()?);
+        }
+        self.result = match flags & RESULT {
             0 => None,
             _ => Some(slot(reader)?),
         };
-        let text = match flags & TEXT {
+        self.text = match flags & TEXT {
             0 => None,
             _ => Some(bytes(reader, MAX_PATH)?.to_vec()),
         };
-        let data = match flags & DATA {
+        self.data = match flags & DATA {
             0 => None,
             _ => Some(Data::decode(reader)?),
         };
-        let is_racy = flags & RACY != 0;
-        Ok(Self {
-            call,
-            order,
-            start_ns,
-            duration_ns,
-            expected,
-            is_racy,
-            waits,
-            targets,
-            numbers,
-            result,
-            text,
-            data,
-        })
+        self.is_racy = flags & RACY != 0;
+        Ok(())
     }
 
     /// Whether the call failed, and with which error number.
@@ -263,9 +276,14 @@ impl Data {
     }
 }
 
-fn waits(reader: &mut Reader<'_>, order: u64, lane: u32) -> Result<Vec<Wait>, DecodeError> {
+fn waits(
+    reader: &mut Reader<'_>,
+    order: u64,
+    lane: u32,
+    waits: &mut Vec<Wait>,
+) -> Result<(), DecodeError> {
     let count = bounded(reader, MAX_LANES.into())?;
-    let mut waits = Vec::new();
+    waits.clear();
     for _ in 0..count {
         let at = reader.at();
         let other = index(reader, MAX_LANES)?;
@@ -282,7 +300,7 @@ fn waits(reader: &mut Reader<'_>, order: u64, lane: u32) -> Result<Vec<Wait>, De
         }
         waits.push(Wait { lane: other, order });
     }
-    Ok(waits)
+    Ok(())
 }
 
 fn target(reader: &mut Reader<'_>) -> Result<Target, DecodeError> {

@@ -160,12 +160,20 @@ impl Commands<'_> {
     /// The next command; `None` at the end. After an error there is nothing further.
     #[allow(clippy::should_implement_trait)] // an iterator would have to end after an error
     pub fn next(&mut self) -> Result<Option<Command>, DecodeError> {
+        let mut command = Command::default();
+        let is_there = self.read(&mut command)?;
+        Ok(is_there.then_some(command))
+    }
+
+    /// Reads the next command into `command`, whose memory is used again; false at the end. After an error there is nothing further, and
+    /// `command` has no meaning.
+    pub fn read(&mut self, command: &mut Command) -> Result<bool, DecodeError> {
         if self.left == 0 {
-            return self.reader.end().map(|()| None);
+            return self.reader.end().map(|()| false);
         }
-        let command = Command::decode(&mut self.reader, self.before, self.lane)?;
+        command.decode(&mut self.reader, self.before, self.lane)?;
         self.before = (command.order, command.start_ns);
         self.left -= 1;
-        Ok(Some(command))
+        Ok(true)
     }
 }
