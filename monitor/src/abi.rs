@@ -2,26 +2,6 @@
 
 use goanna_vfs::{Attr, DirEntry, Stamp, StatFs, file_flags};
 
-/// `struct stat`.
-pub fn stat(attr: &Attr) -> [u8; 144] {
-    let mut out = Layout([0; 144]);
-    out.u64(0, attr.dev);
-    out.u64(8, attr.ino);
-    out.u64(16, u64::from(attr.nlink));
-    out.u32(24, attr.mode);
-    out.u32(28, attr.uid);
-    out.u32(32, attr.gid);
-    out.u64(40, attr.rdev);
-    out.u64(48, attr.size);
-    out.u64(56, u64::from(attr.blksize));
-    out.u64(64, attr.blocks);
-    for (at, time) in [(72, attr.atime), (88, attr.mtime), (104, attr.ctime)] {
-        out.u64(at, time.sec as u64);
-        out.u64(at + 8, u64::from(time.nsec));
-    }
-    out.0
-}
-
 /// What statx(2) reports beside the attributes.
 #[derive(Debug)]
 pub struct StatxMore {

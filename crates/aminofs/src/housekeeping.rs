@@ -185,6 +185,7 @@ impl Volume {
             return;
         };
         if cache.map_shared() {
+            self.unshare(inode.ino);
             self.watch_mapped(&inode);
         }
     }

@@ -57,6 +57,7 @@ use crate::content::failures::Failures;
 use crate::directory::dentry::DentryCache;
 use crate::identity::{Subscribers, Versions};
 use crate::inode::{Home, Inode, PAGE, ReapJob, Seen, State, Table};
+use crate::metadata::shared::Shared;
 use crate::transaction::Transactions;
 
 pub use amino_txn::{EngineKind, Loss, Salvaged};
@@ -248,6 +249,7 @@ pub struct Volume {
     id: u128,
     versions: Versions,
     subscribers: Subscribers,
+    shared: Shared,
     inos: Mutex<InoPool>,
     housekeeper: Mutex<Option<JoinHandle<()>>>,
 }
@@ -344,6 +346,7 @@ impl Volume {
             id: u128::from_be_bytes(superblock.store_id),
             versions: Versions::of(&superblock),
             subscribers: Subscribers::default(),
+            shared: Shared::default(),
             inos: Mutex::new(InoPool {
                 next: superblock.next_ino,
                 superblock,
@@ -492,6 +495,7 @@ impl Volume {
     /// The state is newer than the store's: the next flush point collects it, and the inode stays in memory until then. Space in
     /// the log was reserved in the same operation ([`State::meta_cost`]). It gets another version.
     fn mark_dirty(&self, inode: &Arc<Inode>, state: &mut State) {
+        self.unshare(inode.ino);
         if !state.gone {
             state.meta.version = self.versions.next();
         }

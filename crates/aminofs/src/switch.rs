@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use goanna_vfs::{
     Attr, CachedContent, Caller, DirEntry, FileSystem, Identity, Node, OpenFile, Opened, Result,
-    SetAttr, StatFs, Transactions, WritePosition,
+    SetAttr, SharedAttributes, StatFs, Transactions, WritePosition,
 };
 
 use crate::AminoFs;
@@ -210,6 +210,10 @@ impl FileSystem for AminoFs {
 }
 
 impl CachedContent for AminoFs {
+    fn shared_attributes(&self) -> Option<&dyn SharedAttributes> {
+        Some(self)
+    }
+
     fn released(&self, node: &Node) {
         self.do_released(node);
     }

@@ -25,7 +25,7 @@ use interface::{backend, content, error, fs, identity, linkfree, synth, txn, typ
 pub use acl::{Acl, AclEntry, Tag};
 pub use backend::{Backend, MountOption, MountOptions, OpenError};
 pub use caller::{Caller, caps};
-pub use content::CachedContent;
+pub use content::{CachedContent, SharedAttributes};
 pub use error::{Blocker, Done, FsError, Result, Wait, wait_for_locks};
 pub use fs::{FileSystem, Native, OpenFile, Opened, WritePosition};
 pub use goanna_sys::escape::{escape, escape_invalid, escape_message, escape_path, io_error_text};

@@ -38,7 +38,7 @@ fn put_stat(call: &Call<'_>, target: Target, buffer: usize) -> Result<Answer> {
     let Target::At(place) = target else {
         return Ok(Answer::PassOn);
     };
-    call.put(call.arg(buffer), &abi::stat(&attr(call, &place)?))?;
+    call.put(call.arg(buffer), &attr(call, &place)?.to_stat())?;
     Ok(Answer::DONE)
 }
 

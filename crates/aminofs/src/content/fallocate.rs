@@ -73,6 +73,7 @@ impl View<'_> {
             };
             state.unless_flagged(objecting)?;
             self.ensure_cache(&inode, &mut state)?;
+            self.unshare(inode.ino);
             if let Some(shift) = shift {
                 return self.shift(caller, &inode, &mut state, shift, offset, len);
             }

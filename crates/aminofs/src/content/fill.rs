@@ -46,6 +46,7 @@ impl Volume {
         if state.cache.is_some() {
             return Ok(());
         }
+        self.unshare(inode.ino);
         match &inode.under {
             None => state.cache = Some(self.filled_cache(inode, state)?),
             Some(_) if self.unpack(state)? => {}

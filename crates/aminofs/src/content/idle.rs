@@ -81,6 +81,7 @@ impl Volume {
         if state.dirty {
             self.hand_over(&guard, inode, &mut state)?;
         }
+        self.unshare(inode.ino);
         state.cache = None;
         Ok(())
     }

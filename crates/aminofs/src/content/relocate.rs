@@ -44,6 +44,7 @@ impl View<'_> {
             return Ok(None);
         }
         let dir = cache_dir(&self.dir);
+        self.unshare(inode.ino);
         Ok(cache.relocate(size, &dir, flags).map(Some)?)
     }
 }

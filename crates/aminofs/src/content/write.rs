@@ -118,7 +118,9 @@ impl View<'_> {
                     let _names = self.names.read();
                     let mut state = inode.state.lock();
                     self.truncate_to_open(caller, inode, &mut state)?;
-                    return Ok(state.open_content(flags)?);
+                    let opened = state.open_content(flags)?;
+                    self.share_opened(inode, &state);
+                    return Ok(opened);
                 }
                 self.truncate_to_open(caller, inode, &mut inode.state.lock())?;
                 self.open_anchor(inode, flags)
@@ -144,7 +146,9 @@ impl View<'_> {
         let mut state = anchor.state.lock();
         state.check_there()?;
         self.ensure_cache(&anchor, &mut state)?;
-        Ok(state.open_content(flags)?)
+        let opened = state.open_content(flags)?;
+        self.share_opened(&anchor, &state);
+        Ok(opened)
     }
 
     pub(crate) fn do_write(
@@ -216,6 +220,7 @@ impl View<'_> {
         let pages = new_pages.saturating_add(usize::from(was_inline));
         let meta = if state.dirty { 0 } else { state.meta_cost() };
         self.reserve(pages.saturating_mul(PAGE_COST).saturating_add(meta))?;
+        self.unshare(inode.ino);
         // At `start`, whatever else happens to the description meanwhile: these pages count as changed.
         let written = if shown {
             memfile::pwrite_at(file.ofd, data, start)?
@@ -262,6 +267,7 @@ impl View<'_> {
         } else {
             self.reserve(bytes)?;
         }
+        self.unshare(inode.ino);
         if size == 0 && state.cache.is_none() {
             // Nothing of the content is needed any more.
             self.empty_cache(state)?;

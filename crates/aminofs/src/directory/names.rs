@@ -371,6 +371,7 @@ impl View<'_> {
         })?;
         what.cache = Some(cache);
         let inode = self.make(caller, dir, name, what)?;
+        self.share_opened(&inode, &inode.state.lock());
         Ok((inode.node(), opened))
     }
 

@@ -2,4 +2,5 @@
 
 pub(crate) mod acl;
 pub(crate) mod attr;
+pub(crate) mod shared;
 pub(crate) mod xattr;

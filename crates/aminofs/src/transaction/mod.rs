@@ -191,6 +191,7 @@ impl Volume {
         let low = random().map_err(|_| Errno::EIO)?;
         let id = TxnId(u128::from(all.tag) << 64 | u128::from(low));
         all.count.fetch_add(1, SeqCst);
+        self.settle_map();
         // Operations that saw none open take no locks: they end before this one takes its first.
         self.store.wait_for_operations();
         let txn = Arc::new(Txn {
@@ -257,6 +258,7 @@ impl goanna_vfs::Transactions for AminoFs {
             discard(&txn.level.lock());
         }
         self.transactions.forget(&txn);
+        self.settle_map();
         drop(using);
         result.map(|()| txn.parent.is_none() && !is_empty)
     }
@@ -289,6 +291,7 @@ impl goanna_vfs::Transactions for AminoFs {
         let level = std::mem::take(&mut *txn.level.lock());
         discard(&level);
         self.transactions.forget(&txn);
+        self.settle_map();
         self.transactions.locks.end(txn.owner);
         drop(using);
         drop(level);

@@ -7,7 +7,13 @@
 
 use std::arch::global_asm;
 
-global_asm!(include_str!("stub.S"), options(att_syntax));
+pub mod map;
+
+global_asm!(
+    include_str!("stub.S"),
+    include_str!("map.S"),
+    options(att_syntax)
+);
 
 unsafe extern "C" {
     static goanna_stub_start: u8;
@@ -25,6 +31,8 @@ unsafe extern "C" {
     static goanna_stub_list_inode: u8;
     static goanna_stub_counter: u8;
     static goanna_stub_flags: u8;
+    static goanna_stub_map: u8;
+    static goanna_stub_run: u8;
     static goanna_stub_end: u8;
     static goanna_stub_site: u8;
     static goanna_stub_site_framed: u8;
@@ -34,6 +42,8 @@ unsafe extern "C" {
     static goanna_stub_site_number: u8;
     static goanna_stub_site_jump: u8;
     static goanna_stub_site_end: u8;
+    static goanna_map_start: u8;
+    static goanna_map_end: u8;
 }
 
 /// What a stub must look at for a call: the constants of `stub.S` of the same names.
@@ -48,6 +58,8 @@ pub mod kind {
     pub const FLAGS_RDX: u32 = 8;
     /// The third argument points to a `struct stat`.
     pub const STAT_RDX: u32 = 16;
+    /// access(2) and its variants.
+    pub const ACCESS: u32 = 32;
     /// openat(2).
     pub const OPEN: u32 = 128;
     /// The first argument is a descriptor, and there is no path.
@@ -105,6 +117,10 @@ pub struct Layout {
     pub counter: usize,
     /// [`flag`].
     pub flags: usize,
+    /// The address of the map of attributes ([`map`]), or zero.
+    pub map: usize,
+    /// The number of the run in the map.
+    pub run: usize,
 }
 
 /// Where the parts of a site's code are, in bytes from its start.
@@ -157,6 +173,12 @@ pub fn site() -> &'static [u8] {
     unsafe { between(&raw const goanna_stub_site, &raw const goanna_stub_site_end) }
 }
 
+/// The code of the map of attributes.
+fn map_code() -> &'static [u8] {
+    // SAFETY: the symbols are in this order.
+    unsafe { between(&raw const goanna_map_start, &raw const goanna_map_end) }
+}
+
 /// The parts of [`common`].
 pub fn layout() -> Layout {
     let start = (&raw const goanna_stub_start).addr();
@@ -176,6 +198,8 @@ pub fn layout() -> Layout {
         list_inode: at(&raw const goanna_stub_list_inode),
         counter: at(&raw const goanna_stub_counter),
         flags: at(&raw const goanna_stub_flags),
+        map: at(&raw const goanna_stub_map),
+        run: at(&raw const goanna_stub_run),
     }
 }
 
@@ -214,6 +238,8 @@ mod tests {
             layout.list_inode,
             layout.counter,
             layout.flags,
+            layout.map,
+            layout.run,
             common().len(),
         ];
         assert!(order.is_sorted() && order[0] == 0);
@@ -222,6 +248,7 @@ mod tests {
         for field in [parts.return_address, parts.kind, parts.number, parts.jump] {
             assert_eq!(site()[field - 4..field], 0x7fff_ffff_u32.to_le_bytes());
         }
+        assert_eq!(layout.run - layout.map, 8);
         println!("{} + {} bytes", common().len(), site().len());
     }
 
@@ -229,13 +256,14 @@ mod tests {
     /// called, and release builds died of SIGSEGV.
     #[test]
     fn labels_of_the_stub_hide_no_function() {
-        let text = include_str!("stub.S");
+        let text = concat!(include_str!("stub.S"), include_str!("map.S"));
         let labels = text.lines().filter_map(|line| line.split_once(':'));
         let labels = labels.filter(|(label, _)| !label.contains([' ', '\t', '#', '"']));
         let mut count = 0;
         for (label, _) in labels {
             let is_number = label.bytes().all(|byte| byte.is_ascii_digit());
-            let is_own = label.starts_with(".Lstub_") || label.starts_with("goanna_stub_");
+            let own = [".Lstub_", "goanna_stub_", "goanna_map_"];
+            let is_own = own.iter().any(|prefix| label.starts_with(prefix));
             assert!(is_number || is_own, "{label}");
             count += 1;
         }

@@ -23,6 +23,7 @@
 .set FLAGS_R10, 4      # AT_* flags are in r10
 .set FLAGS_RDX, 8      # AT_* flags are in rdx
 .set STAT_RDX, 16      # a struct stat is at rdx
+.set ACCESS, 32        # access(2) and its variants: the mode is in rsi, or behind a directory in rdx
 .set OPEN, 128         # an open
 .set DESCRIPTOR, 256   # the first argument is a descriptor, and there is no path
 .set CWD, 512          # depends on the working directory alone
@@ -61,6 +62,7 @@
 .set SYS_lseek, 8
 .set SYS_rt_sigprocmask, 14
 .set SYS_fcntl, 72
+.set SYS_newfstatat, 262
 .set SYS_openat2, 437
 
 # Labels begin with .Lstub_: with link-time optimisation all code of the program is one assembly, where a label `open` hides libc's.
@@ -71,7 +73,7 @@
 	.globl goanna_stub_site, goanna_stub_site_return, goanna_stub_site_kind, goanna_stub_site_number, goanna_stub_site_jump
 	.globl goanna_stub_site_framed, goanna_stub_site_saved, goanna_stub_site_end
 	.globl goanna_stub_magic, goanna_stub_key, goanna_stub_devices, goanna_stub_names, goanna_stub_list_inode, goanna_stub_counter
-	.globl goanna_stub_flags
+	.globl goanna_stub_flags, goanna_stub_map, goanna_stub_run
 
 # The call in rax, natively: the filter lets it pass for the cookie in r9.
 .macro native
@@ -119,7 +121,7 @@
 	je .Lstub_slow
 .endm
 
-# Goes to `slow` if the path at r11 has one of the names as a component, or goes on in another page.
+# Goes to `in_mount` if the path at r11 has one of the names as a component, and to `slow` if it goes on in another page.
 .macro no_name
 	xor %eax,%eax
 70:	movzbl (%r11),%ecx
@@ -137,7 +139,7 @@
 72:	cmpq $0,(%r9)
 	je 73f
 	cmp (%r9),%rax
-	je .Lstub_slow
+	je .Lstub_in_mount
 	add $8,%r9
 	jmp 72b
 73:	test %cl,%cl
@@ -212,9 +214,14 @@ goanna_stub_saved:
 	cmp $AT_FDCWD,%edi
 	jne 2f
 1:	testb $CWD_UNKNOWN,.Lstub_flags(%rip)
-	jnz .Lstub_slow
-	jmp .Lstub_named
-2:	host_descriptor
+	jz .Lstub_named
+	mov $AT_FDCWD,%edi
+	jmp .Lstub_in_directory
+2:	stat_of_descriptor
+	mov (%r11),%rcx
+	cmp .Lstub_devices(%rip),%rcx
+	je .Lstub_in_directory
+	host_object
 .Lstub_named:
 	mov PATH(%rsp),%r11
 	no_name
@@ -279,8 +286,7 @@ goanna_stub_saved:
 	test %eax,%eax
 	jnz .Lstub_slow
 	mov %rdx,%r11
-	host_object
-	jmp .Lstub_done
+	jmp .Lstub_stat_made
 
 .Lstub_stat_of_descriptor:
 	mov NR(%rsp),%eax
@@ -288,8 +294,57 @@ goanna_stub_saved:
 	test %eax,%eax
 	jnz .Lstub_slow
 	mov %rsi,%r11
+# The struct stat at r11 is of a descriptor. What stands for a file in a mount may be in the map.
+.Lstub_stat_made:
+	xor %r10d,%r10d
+	mov (%r11),%rcx
+	cmp .Lstub_devices(%rip),%rcx
+	je .Lstub_mapped
+	cmp .Lstub_devices+8(%rip),%rcx
+	je .Lstub_mapped
 	host_object
 	jmp .Lstub_done
+
+# A path with the name of a mount point; as a relative one it begins at a directory of the host.
+.Lstub_in_mount:
+	mov PATH(%rsp),%r11
+	cmpb $'/',(%r11)
+	jne .Lstub_slow
+	mov $AT_FDCWD,%edi
+# A path that begins at directory edi in a mount, or at the root. newfstatat(2) of that directory says which one it is, and that
+# the program's buffer can be written: the path must not be there.
+.Lstub_in_directory:
+	cmpq $0,.Lstub_map(%rip)
+	je .Lstub_slow
+	mov KIND(%rsp),%ecx
+	lea STAT(%rsp),%r11
+	test $ACCESS,%ecx
+	jnz 1f
+	test $STAT_RDX,%ecx
+	jz .Lstub_slow
+	mov PATH(%rsp),%rax
+	sub %rdx,%rax
+	add $0x1000,%rax
+	cmp $0x1000 + 144,%rax
+	jb .Lstub_slow
+	mov %rdx,%r11
+1:	mov %r11,HOW(%rsp)
+	mov %r11,%rdx
+	lea .Lstub_flags+4(%rip),%rsi    # ""
+	mov $AT_EMPTY_PATH,%r10d
+	mov $SYS_newfstatat,%eax
+	native
+	mov HOW(%rsp),%r11
+	mov $1,%r10d
+	test %eax,%eax
+	jnz .Lstub_slow
+# To the code of the map, if there is one (map.S).
+.Lstub_mapped:
+	mov .Lstub_map(%rip),%rax
+	test %rax,%rax
+	jz .Lstub_slow
+	lea .Lstub_slow(%rip),%r9
+	jmp *%rax
 
 .Lstub_working_directory:
 	testb $CWD_UNKNOWN,.Lstub_flags(%rip)
@@ -463,6 +518,10 @@ goanna_stub_counter:
 .Lstub_counter:	.quad 0
 goanna_stub_flags:
 .Lstub_flags:	.quad 0
+goanna_stub_map:
+.Lstub_map:	.quad 0
+goanna_stub_run:
+.Lstub_run:	.quad 0
 	.balign 16
 goanna_stub_end:
 

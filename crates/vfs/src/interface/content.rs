@@ -1,6 +1,9 @@
 //! The interface of a back end whose open files are descriptors of cache objects ([`crate::Native::Reads`]).
 
 use std::ops::Range;
+use std::sync::Arc;
+
+use goanna_sys::stub::map::AttributeMap;
 
 use crate::{Caller, Node, Opened, Result};
 
@@ -70,4 +73,25 @@ pub trait CachedContent: Send + Sync {
     fn relocate_unused(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Option<Opened>> {
         Ok(None)
     }
+
+    /// The attributes of files as programs read them without the monitor, where the back end shares them.
+    fn shared_attributes(&self) -> Option<&dyn SharedAttributes> {
+        None
+    }
+}
+
+/// A back end that keeps the attributes of files in a map, which programs read themselves (docs/decisions/0098).
+///
+/// The back end takes attributes out of the map before a read of the file system, or of a cache object, can see another state, and closes the map
+/// while a transaction is open. The map has what the methods below put into it, and cache objects that were opened.
+pub trait SharedAttributes: Send + Sync {
+    /// The map; the first call makes it. `None` where there is none.
+    fn map(&self) -> Option<Arc<AttributeMap>>;
+
+    /// Puts a host object into the map that stands for `node`: a cache object in space 0, a backing directory in the space of its run.
+    fn share_object(&self, node: &Node, space: u64, ino: u64);
+
+    /// Puts `path` into the map: what `rest` leads to from the directory `from`, if every user may go there, by no symbolic link and no `..`.
+    /// It begins at the run `run`, or at `from` itself.
+    fn share_path(&self, run: Option<u64>, path: &[u8], from: &Node, rest: &[u8]);
 }

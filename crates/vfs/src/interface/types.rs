@@ -201,6 +201,37 @@ pub struct Attr {
 }
 
 impl Attr {
+    /// A `struct stat` of x86-64.
+    pub fn to_stat(&self) -> [u8; 144] {
+        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let time = |time: Stamp| [time.sec.cast_unsigned(), u64::from(time.nsec)];
+        let [atime, mtime, ctime] = [self.atime, self.mtime, self.ctime].map(time);
+        let head = [
+            self.dev,
+            self.ino,
+            u64::from(self.nlink),
+            two(self.mode, self.uid),
+        ];
+        let size = [
+            two(self.gid, 0),
+            self.rdev,
+            self.size,
+            u64::from(self.blksize),
+            self.blocks,
+        ];
+        let mut out = [0; 144];
+        let words = head
+            .into_iter()
+            .chain(size)
+            .chain(atime)
+            .chain(mtime)
+            .chain(ctime);
+        for (field, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *field = word.to_ne_bytes();
+        }
+        out
+    }
+
     /// An inode of root with one link, all of whose times are `time`. `mode` has the type and the permission bits.
     pub fn new(ino: u64, mode: u32, size: u64, time: Stamp) -> Self {
         Self {

@@ -1,0 +1,185 @@
+//! The attributes that programs read themselves, from a map in shared memory (docs/decisions/0098).
+//!
+//! # Order
+//!
+//! An inode's attributes are put into the map under the lock of its state, and taken out ([`Volume::unshare`]) under the same lock before they, or
+//! content that programs read natively, change. Names change under the namespace lock: the directory leaves the map before that lock is released,
+//! which a look at names needs. So attributes and paths in the map are never older than what a read of the file system finds.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, OnceLock};
+
+use amino_schema::MetaFlags;
+use goanna_sys::stub::map::{AttributeMap, DIRS_MAX, PATH_MAX, Slot};
+use goanna_vfs::{Caller, FileKind, NAME_MAX, Node, Result, SharedAttributes};
+use parking_lot::Mutex;
+
+use crate::inode::{Inode, State};
+use crate::view::View;
+use crate::{AminoFs, Volume};
+
+/// The bits with which every user may search a directory, and read a file.
+const SEARCHABLE: u32 = 0o111;
+const READABLE: u32 = 0o444;
+
+/// The map of one open store, from when the first program wants it.
+#[derive(Default)]
+pub(crate) struct Shared {
+    map: OnceLock<Arc<AttributeMap>>,
+    /// Held while the map is opened or closed.
+    closing: Mutex<()>,
+}
+
+impl Shared {
+    fn map(&self) -> Option<&Arc<AttributeMap>> {
+        self.map.get()
+    }
+}
+
+impl Volume {
+    /// Closes the map while a transaction is open, and opens it afterwards. Called whenever the number of transactions has changed.
+    pub(crate) fn settle_map(&self) {
+        let _alone = self.shared.closing.lock();
+        if let Some(map) = self.shared.map() {
+            map.set_closed(self.transactions.count.load(SeqCst) > 0);
+        }
+    }
+
+    /// Takes the attributes of an inode out of the map, and all paths that lead through it as a directory.
+    pub(crate) fn unshare(&self, ino: u64) {
+        if let Some(map) = self.shared.map() {
+            map.invalidate(ino);
+        }
+    }
+
+    /// Puts the attributes of an inode of the table into the map. `None` for one that is not to be there: its
+    /// allocated blocks change without a call while programs have it mapped.
+    fn share(&self, inode: &Inode, state: &State) -> Option<Slot> {
+        let map = self.shared.map()?;
+        let is_mapped = state.cache.as_ref().is_some_and(|cache| cache.is_mapped());
+        if inode.under.is_some() || state.gone || state.uncommitted || is_mapped {
+            return None;
+        }
+        let known = map.slot_of(inode.ino);
+        known.or_else(|| {
+            let attr = inode.attr(state, self.dev);
+            let readable = attr.mode & READABLE == READABLE && !has_xattr(state);
+            Some(map.put(inode.ino, &attr.to_stat(), readable))
+        })
+    }
+
+    /// Puts the attributes of a file that a program has just opened into the map, with its cache object.
+    pub(crate) fn share_opened(&self, inode: &Inode, state: &State) {
+        let Some(map) = self.shared.map() else { return };
+        let object = state.cache.as_ref().filter(|cache| !cache.is_on_disk());
+        if let Some(object) = object
+            && let Some(slot) = self.share(inode, state)
+        {
+            map.put_object(0, object.handle().identity().1, slot);
+        }
+    }
+}
+
+/// An ACL is an extended attribute.
+fn has_xattr(state: &State) -> bool {
+    state.meta.flags.contains(MetaFlags::HAS_XATTR)
+}
+
+impl View<'_> {
+    /// The slot of a directory that every user may search.
+    fn share_searchable(&self, dir: &Inode) -> Option<Slot> {
+        let state = dir.state.lock();
+        let is_open = state.meta.mode & SEARCHABLE == SEARCHABLE && !has_xattr(&state);
+        (dir.kind == FileKind::Directory && is_open && state.check_alive().is_ok())
+            .then(|| self.share(dir, &state))
+            .flatten()
+    }
+
+    /// See [`SharedAttributes::share_path`].
+    fn do_share_path(&self, run: Option<u64>, path: &[u8], from: &Node, rest: &[u8]) -> Result<()> {
+        let Some(map) = self.shared.map() else {
+            return Ok(());
+        };
+        if path.len() > PATH_MAX || path.ends_with(b"/") {
+            return Ok(());
+        }
+        let _names = self.names.read();
+        let mut at = self.inode(from)?;
+        let mut dirs = Vec::with_capacity(DIRS_MAX);
+        let mut is_there = true;
+        for name in rest
+            .split(|&byte| byte == b'/')
+            .filter(|name| !name.is_empty())
+        {
+            let dir = self.share_searchable(&at);
+            let (Some(dir), true) = (dir, dirs.len() < DIRS_MAX && is_plain(name)) else {
+                return Ok(());
+            };
+            dirs.push(dir);
+            match self.find(&at, name)? {
+                Some(next) => at = next,
+                None => {
+                    is_there = false;
+                    break;
+                }
+            }
+        }
+        let target = if is_there {
+            let Some(slot) = self.share(&at, &at.state.lock()) else {
+                return Ok(());
+            };
+            Some(slot)
+        } else {
+            None
+        };
+        let start = run.or_else(|| dirs.first().map(Slot::id));
+        if let Some(start) = start {
+            map.put_path(start, path, &dirs, target);
+        }
+        Ok(())
+    }
+}
+
+/// Whether a walk looks the name up in a directory.
+fn is_plain(name: &[u8]) -> bool {
+    name != b"." && name != b".." && name.len() <= NAME_MAX
+}
+
+impl SharedAttributes for AminoFs {
+    fn map(&self) -> Option<Arc<AttributeMap>> {
+        if self.is_snapshot {
+            return None;
+        }
+        if self.shared.map().is_none() {
+            // Closed until the transactions have been counted.
+            let _ = self.shared.map.set(Arc::new(AttributeMap::new().ok()?));
+            self.settle_map();
+        }
+        self.shared.map().cloned()
+    }
+
+    fn share_object(&self, node: &Node, space: u64, ino: u64) {
+        let (Some(map), Some(inode)) = (self.shared.map(), node.pin_arc::<Inode>()) else {
+            return;
+        };
+        let state = inode.state.lock();
+        let shown = state
+            .cache
+            .as_ref()
+            .map(|cache| cache.handle().identity().1);
+        // The object of another content, such as that of an aborted transaction, is none of this inode's.
+        if node.is_dir() || shown == Some(ino) {
+            match self.share(&inode, &state) {
+                Some(slot) => map.put_object(space, ino, slot),
+                None => map.forget_object(space, ino),
+            }
+        }
+    }
+
+    fn share_path(&self, run: Option<u64>, path: &[u8], from: &Node, rest: &[u8]) {
+        // As the committed state is. What fails is not shared.
+        let _: Result<()> = self.view(&Caller::with_ids(0, 0), |view| {
+            view.do_share_path(run, path, from, rest)
+        });
+    }
+}

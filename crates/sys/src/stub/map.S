@@ -1,0 +1,190 @@
+# The code at the start of the shared map of attributes (map.rs), which programs map with it. A stub jumps here with its frame on the stack,
+# and with
+#   r9   the address of `.Lstub_slow`
+#   r10d 0 for the attributes of a descriptor, 1 for a path
+#   r11  a struct stat: of the descriptor, which is the program's buffer; or of the directory that a relative path starts at.
+# It makes no calls, and goes back to `.Lstub_slow`, or to `.Lstub_done` with the answer in rax. Until then only the program's buffer has
+# changed. Each id in the map is given once. So an entry was valid while it was read if its id is the same before and afterwards.
+.set MAP_CLOSED, 4096          # the layout of the map, in bytes
+.set MAP_OBJECTS, 8192
+.set OBJECTS, 16384            # entries
+.set OBJECT_SHIFT, 6           # log2 of an entry's size
+.set MAP_SLOTS, 1056768
+.set SLOT_STAT, 32
+.set MAP_PATHS, 5251072
+.set PATHS, 16384
+.set PATH_SHIFT, 9
+.set ENTRY_DIRS, 56
+.set DIRS_MAX, 12
+.set ENTRY_PATH, 248
+.set READABLE, 1
+.set SPREAD, 0x61c88647
+.set S_IFLNK, 0xa000
+.set AT_NO_AUTOMOUNT, 0x800
+.set AT_EACCESS, 0x200
+.set R_OK, 4
+
+.macro spread_into reg         # an index from rax, not yet bounded
+	imul $SPREAD,%rax,\reg
+	shr $20,\reg
+.endm
+
+	.section .rodata.goanna_stub, "a", @progbits
+	.balign 16
+	.globl goanna_map_start, goanna_map_end
+goanna_map_start:
+	lea goanna_map_start(%rip),%rdi
+	cmpq $0,MAP_CLOSED(%rdi)
+	jne .Lstub_map_slow
+	mov (.Lstub_run - .Lstub_slow)(%r9),%rsi
+	test %r10d,%r10d
+	jz 1f
+	mov PATH(%rsp),%rax
+	cmpb $'/',(%rax)
+	je .Lstub_map_path
+# By its identity: memfds, or the backing directories of this run.
+1:	mov (%r11),%rax
+	cmp (.Lstub_devices - .Lstub_slow)(%r9),%rax
+	je 2f
+	cmp (.Lstub_devices + 8 - .Lstub_slow)(%r9),%rax
+	jne .Lstub_map_slow
+	xor %esi,%esi
+	jmp 3f
+2:	cmpq $0,16(%r11)
+	je .Lstub_map_slow
+3:	mov ST_INO(%r11),%rax
+	add %rsi,%rax
+	spread_into %rdx
+	and $(OBJECTS - 1),%edx
+	shl $OBJECT_SHIFT,%rdx
+	lea MAP_OBJECTS(%rdi,%rdx),%rdx
+	mov (%rdx),%rcx
+	test %rcx,%rcx
+	jz .Lstub_map_slow
+	cmp %rsi,8(%rdx)
+	jne .Lstub_map_slow
+	mov ST_INO(%r11),%rax
+	cmp %rax,16(%rdx)
+	jne .Lstub_map_slow
+	mov 24(%rdx),%rsi
+	mov 32(%rdx),%rax
+	cmp %rcx,(%rdx)
+	jne .Lstub_map_slow
+	test %r10d,%r10d
+	jz .Lstub_map_stat
+	mov %rax,%rsi
+
+# The path, from the directory with the id rsi.
+.Lstub_map_path:
+	mov PATH(%rsp),%rdx
+	mov %rsi,%rax
+4:	movzbl (%rdx),%ecx
+	test %cl,%cl
+	jz 5f
+	rol $7,%rax
+	xor %rcx,%rax
+	inc %rdx
+	test $0xfff,%edx
+	jnz 4b
+	jmp .Lstub_map_slow
+5:	sub PATH(%rsp),%rdx
+	spread_into %rcx
+	and $(PATHS - 1),%ecx
+	shl $PATH_SHIFT,%rcx
+	lea MAP_PATHS(%rdi,%rcx),%rcx
+	mov (%rcx),%r10
+	test %r10,%r10
+	jz .Lstub_map_slow
+	cmp %rsi,8(%rcx)
+	jne .Lstub_map_slow
+	cmp %rax,16(%rcx)
+	jne .Lstub_map_slow
+	cmp %rdx,24(%rcx)
+	jne .Lstub_map_slow
+	mov PATH(%rsp),%r11
+6:	dec %rdx
+	js 7f
+	movzbl (%r11,%rdx),%eax
+	cmp %al,ENTRY_PATH(%rcx,%rdx)
+	jne .Lstub_map_slow
+	jmp 6b
+# Are all directories of the way as they were?
+7:	mov 32(%rcx),%rdx
+	cmp $DIRS_MAX,%rdx
+	ja .Lstub_map_slow
+8:	dec %rdx
+	js 9f
+	mov %rdx,%rax
+	shl $4,%rax
+	mov ENTRY_DIRS(%rcx,%rax),%rsi
+	mov ENTRY_DIRS+8(%rcx,%rax),%rax
+	cmp %rax,(%rdi,%rsi)
+	jne .Lstub_map_slow
+	jmp 8b
+9:	mov 40(%rcx),%rsi
+	mov 48(%rcx),%rax
+	cmp %r10,(%rcx)
+	jne .Lstub_map_slow
+	mov KIND(%rsp),%ecx
+	mov R10(%rsp),%edx
+	test $ACCESS,%ecx
+	jnz .Lstub_map_access
+	test $~(AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT),%edx
+	jnz .Lstub_map_slow
+	test %rax,%rax
+	jz .Lstub_map_absent
+	mov RDX(%rsp),%r11
+	test $AT_SYMLINK_NOFOLLOW,%edx
+	jnz .Lstub_map_stat
+	mov SLOT_STAT+ST_MODE(%rdi,%rsi),%edx
+	and $S_IFMT,%edx
+	cmp $S_IFLNK,%edx
+	je .Lstub_map_slow
+
+# The attributes in slot rsi, while it has id rax, into the buffer at r11.
+.Lstub_map_stat:
+	lea (%rdi,%rsi),%rdx
+	lea SLOT_STAT(%rdx),%rsi
+	mov %r11,%rdi
+	mov $18,%ecx
+	cmp %rax,(%rdx)
+	jne .Lstub_map_slow
+	rep movsq
+	cmp %rax,(%rdx)
+	jne .Lstub_map_slow
+	xor %eax,%eax
+	jmp .Lstub_map_done
+
+.Lstub_map_access:
+	test $FLAGS_R10,%ecx
+	jz 1f
+	test $~AT_EACCESS,%edx
+	jnz .Lstub_map_slow
+1:	mov RSI(%rsp),%edx
+	test $IN_RSI,%ecx
+	cmovnz RDX(%rsp),%edx
+	test $~R_OK,%edx
+	jnz .Lstub_map_slow
+	test %rax,%rax
+	jz .Lstub_map_absent
+	mov SLOT_STAT+ST_MODE(%rdi,%rsi),%ecx
+	and $S_IFMT,%ecx
+	cmp $S_IFLNK,%ecx
+	je .Lstub_map_slow
+	test %edx,%edx
+	jz 2f
+	testb $READABLE,8(%rdi,%rsi)
+	jz .Lstub_map_slow
+2:	cmp %rax,(%rdi,%rsi)
+	jne .Lstub_map_slow
+	xor %eax,%eax
+	jmp .Lstub_map_done
+
+.Lstub_map_absent:
+	mov $-2,%rax            # ENOENT
+.Lstub_map_done:
+	add $(.Lstub_done - .Lstub_slow),%r9
+.Lstub_map_slow:
+	jmp *%r9
+goanna_map_end:
+	.previous

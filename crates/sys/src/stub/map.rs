@@ -1,0 +1,436 @@
+//! A map of attributes in shared memory, from which stubs answer stat(2) and access(2) in the process (`map.S`, docs/decisions/0098).
+//!
+//! The memory is a sealed memfd: this process alone can write to it. It begins with the code that reads it. Behind that are three
+//! tables, in which a key's hash gives the only entry that it can have, so a new entry may replace another one.
+//!
+//! * *Slots* have the attributes of inodes. A slot's content is valid while the slot has the same *id*. An id is given once.
+//! * *Objects* say which slot a descriptor's object stands for.
+//! * *Paths* say to which slot a path leads, and have the slots of all directories on the way. A path leads there while they and their target
+//!   have the ids that they had when the entry was made.
+//!
+//! So the owner of an inode calls [`AttributeMap::invalidate`] before somebody can see a change of its attributes or, of a directory, of its
+//! entries; every path through it is invalid from then on. A reader compares ids before and after it has read, and never waits.
+#![allow(unsafe_code, reason = "mmap(2), and atomic access to what it maps")]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU64, fence};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::memfile;
+
+/// Size of the memory, bytes.
+pub const LEN: usize = PATHS_AT + ENTRIES * PATH_SIZE;
+/// Longest path that has an entry, bytes.
+pub const PATH_MAX: usize = PATH_SIZE - PATH_BYTES;
+/// Most directories on the way of a path that has an entry.
+pub const DIRS_MAX: usize = 12;
+/// Size of a `struct stat`.
+pub const STAT_SIZE: usize = 144;
+
+// The layout, as in `map.S`. Offsets and sizes in bytes.
+const CODE_SIZE: usize = 4096;
+const CLOSED_AT: usize = CODE_SIZE;
+const OBJECTS_AT: usize = 8192;
+const OBJECT_SIZE: usize = 64;
+const SLOTS_AT: usize = OBJECTS_AT + ENTRIES * OBJECT_SIZE;
+const SLOT_SIZE: usize = 256;
+const SLOT_STAT: usize = 32;
+const SLOT_INO: usize = SLOT_STAT + 8;
+const PATHS_AT: usize = SLOTS_AT + ENTRIES * SLOT_SIZE;
+const PATH_SIZE: usize = 512;
+const PATH_DIRS: usize = 56;
+const PATH_BYTES: usize = 248;
+/// Entries of each table.
+const ENTRIES: usize = 16384;
+const SPREAD: u64 = 0x61c8_8647;
+const READABLE: u64 = 1;
+const _: () = assert!(SLOTS_AT == 1_056_768 && PATHS_AT == 5_251_072);
+const _: () = assert!(PATH_DIRS + 16 * DIRS_MAX == PATH_BYTES);
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct AttributeMap {
+    file: OwnedFd,
+    start: NonNull<AtomicU64>,
+    next_id: AtomicU64,
+    /// Held while an entry is written.
+    writer: std::sync::Mutex<()>,
+}
+
+// SAFETY: the memory belongs to the value alone and to no thread; all access to it is atomic.
+unsafe impl Send for AttributeMap {}
+// SAFETY: as above.
+unsafe impl Sync for AttributeMap {}
+
+/// Attributes in the map: valid while the slot has the id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// In bytes from the start of the map.
+    offset: u64,
+    id: u64,
+}
+
+impl Slot {
+    /// The id, which no other entry of the map has or will have.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+impl AttributeMap {
+    /// An empty map, which is closed. EINVAL, EACCES: the system has no such memfds, or does not let programs map them with code.
+    pub fn new() -> Result<Self, Errno> {
+        /// Programs in it can be executed (Linux 6.3); not in every version of the bindings.
+        const MFD_EXEC: libc::c_uint = 0x10;
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let with_code = flags | MFdFlags::from_bits_retain(MFD_EXEC);
+        let made = match memfd_create("attributes", with_code) {
+            Err(Errno::EINVAL) => memfd_create("attributes", flags)?,
+            made => made?,
+        };
+        memfile::pwrite(made.as_fd(), super::map_code(), 0)?;
+        memfile::set_len(made.as_fd(), LEN as u64)?;
+        // SAFETY: a new shared mapping at an address that the kernel chooses.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                LEN,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                made.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        let start = NonNull::new(start.cast()).ok_or(Errno::ENOMEM)?;
+        let mut map = Self {
+            start,
+            next_id: AtomicU64::new(1),
+            writer: std::sync::Mutex::default(),
+            file: made,
+        };
+        // This mapping stays the only one that can be written.
+        let seals = SealFlag::F_SEAL_SHRINK
+            | SealFlag::F_SEAL_GROW
+            | SealFlag::from_bits_retain(libc::F_SEAL_FUTURE_WRITE)
+            | SealFlag::F_SEAL_SEAL;
+        fcntl(&map.file, FcntlArg::F_ADD_SEALS(seals))?;
+        map.file = memfile::reopen(map.file.as_fd(), libc::O_RDONLY)?;
+        map.set_closed(true);
+        Ok(map)
+    }
+
+    /// A descriptor to map the memory by, with `PROT_READ | PROT_EXEC` and `MAP_SHARED`.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at.is_multiple_of(8) && at < LEN);
+        // SAFETY: the mapping is LEN bytes long and aligned to a page, and lives as long as `self`. Each offset is of a word of the tables.
+        unsafe { self.start.add(at % LEN / 8).as_ref() }
+    }
+
+    /// While the map is closed no answer is taken from it. It can be written all the same.
+    pub fn set_closed(&self, closed: bool) {
+        self.word(CLOSED_AT).store(closed.into(), SeqCst);
+    }
+
+    /// A number that is no id of an entry, and that no other call returns.
+    pub fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Relaxed)
+    }
+
+    /// Rewrites the entry at `at`, which begins with its id: there is none while `write` writes the words behind it.
+    fn write(&self, at: usize, id: u64, write: impl FnOnce(&dyn Fn(usize, u64))) {
+        let _alone = self.writer.lock();
+        let own = self.word(at);
+        own.store(0, Relaxed);
+        fence(Release);
+        write(&|offset, value| self.word(at + offset).store(value, Relaxed));
+        own.store(id, Release);
+    }
+
+    fn slot_at(ino: u64) -> usize {
+        SLOTS_AT + spread(ino) * SLOT_SIZE
+    }
+
+    /// Puts the attributes of inode `ino` into its slot. `readable`: every user may read the file. The caller keeps them from
+    /// changing meanwhile.
+    pub fn put(&self, ino: u64, stat: &[u8; STAT_SIZE], readable: bool) -> Slot {
+        let at = Self::slot_at(ino);
+        let id = self.new_id();
+        self.write(at, id, |word| {
+            word(8, if readable { READABLE } else { 0 });
+            for (bytes, offset) in stat.as_chunks::<8>().0.iter().zip((SLOT_STAT..).step_by(8)) {
+                word(offset, u64::from_ne_bytes(*bytes));
+            }
+        });
+        let offset = at as u64;
+        Slot { offset, id }
+    }
+
+    /// The attributes of inode `ino` are about to change, or the names of the directory that it is.
+    pub fn invalidate(&self, ino: u64) {
+        let _alone = self.writer.lock();
+        let at = Self::slot_at(ino);
+        if self.word(at + SLOT_INO).load(Relaxed) == ino {
+            self.word(at).store(0, SeqCst);
+        }
+    }
+
+    /// The slot with the attributes of inode `ino`, if they are in the map. The caller keeps them from changing meanwhile.
+    pub fn slot_of(&self, ino: u64) -> Option<Slot> {
+        let _alone = self.writer.lock();
+        let at = Self::slot_at(ino);
+        let id = self.word(at).load(Relaxed);
+        let is_there = id != 0 && self.word(at + SLOT_INO).load(Relaxed) == ino;
+        let offset = at as u64;
+        is_there.then_some(Slot { offset, id })
+    }
+
+    fn object_at(space: u64, ino: u64) -> usize {
+        OBJECTS_AT + spread(space.wrapping_add(ino)) * OBJECT_SIZE
+    }
+
+    /// The object with inode number `ino` stands for `slot`: a memfd in space 0, a backing directory in that of its run, which is a
+    /// number from [`AttributeMap::new_id`].
+    pub fn put_object(&self, space: u64, ino: u64, slot: Slot) {
+        self.write(Self::object_at(space, ino), self.new_id(), |word| {
+            word(8, space);
+            word(16, ino);
+            word(24, slot.offset);
+            word(32, slot.id);
+        });
+    }
+
+    /// That object stands for something else from now on.
+    pub fn forget_object(&self, space: u64, ino: u64) {
+        self.write(Self::object_at(space, ino), 0, |_| {});
+    }
+
+    /// `path` leads from `start` to `target`; `None`: to nothing (ENOENT). `start` is the id of a directory's slot, or of a run where the path begins with
+    /// a slash. `dirs` are all directories in which the walk looked for a name, which every user may search. No link is on the way.
+    /// Paths that are too long, or have too many directories, get no entry.
+    pub fn put_path(&self, start: u64, path: &[u8], dirs: &[Slot], target: Option<Slot>) {
+        if path.is_empty() || path.len() > PATH_MAX || dirs.len() > DIRS_MAX {
+            return;
+        }
+        let hash = hash(start, path);
+        self.write(path_at(hash), self.new_id(), |word| {
+            word(8, start);
+            word(16, hash);
+            word(24, path.len() as u64);
+            word(32, dirs.len() as u64);
+            word(40, target.map_or(SLOTS_AT as u64, |slot| slot.offset));
+            word(48, target.map_or(0, |slot| slot.id));
+            for (slot, offset) in dirs.iter().zip((PATH_DIRS..).step_by(16)) {
+                word(offset, slot.offset);
+                word(offset + 8, slot.id);
+            }
+            for (bytes, offset) in path.chunks(8).zip((PATH_BYTES..).step_by(8)) {
+                let mut whole = [0; 8];
+                let (part, _) = whole.split_at_mut(bytes.len());
+                part.copy_from_slice(bytes);
+                word(offset, u64::from_ne_bytes(whole));
+            }
+        });
+    }
+}
+
+/// Reads as `map.S` does, for tests.
+impl AttributeMap {
+    /// The attributes in a slot, while they are valid.
+    pub fn read(&self, slot: Slot) -> Option<[u8; STAT_SIZE]> {
+        let at = usize::try_from(slot.offset).ok()?;
+        if self.word(at).load(Acquire) != slot.id {
+            return None;
+        }
+        let mut stat = [0; STAT_SIZE];
+        let offsets = (at + SLOT_STAT..).step_by(8);
+        for (bytes, offset) in stat.as_chunks_mut::<8>().0.iter_mut().zip(offsets) {
+            *bytes = self.word(offset).load(Relaxed).to_ne_bytes();
+        }
+        fence(Acquire);
+        (self.word(at).load(Relaxed) == slot.id).then_some(stat)
+    }
+
+    /// Where a path leads: to a slot, or nowhere. `None` where the map does not say, or is closed.
+    pub fn find(&self, start: u64, path: &[u8]) -> Option<Option<Slot>> {
+        let at = path_at(hash(start, path));
+        let word = |offset: usize| self.word(at + offset).load(Acquire);
+        let (is_closed, id) = (self.word(CLOSED_AT).load(Acquire) != 0, word(0));
+        let key = (word(8), word(16), word(24));
+        if is_closed || id == 0 || key != (start, hash(start, path), path.len() as u64) {
+            return None;
+        }
+        for (bytes, offset) in path.chunks(8).zip((PATH_BYTES..).step_by(8)) {
+            if !word(offset).to_ne_bytes().starts_with(bytes) {
+                return None;
+            }
+        }
+        for dir in (PATH_DIRS..)
+            .step_by(16)
+            .take((word(32) as usize).min(DIRS_MAX))
+        {
+            let slot = usize::try_from(word(dir)).ok()?;
+            if self.word(slot).load(Acquire) != word(dir + 8) {
+                return None;
+            }
+        }
+        let (offset, target) = (word(40), word(48));
+        let found = (target != 0).then_some(Slot { offset, id: target });
+        (word(0) == id).then_some(found)
+    }
+
+    /// The slot that an object stands for.
+    pub fn object(&self, space: u64, ino: u64) -> Option<Slot> {
+        let at = Self::object_at(space, ino);
+        let word = |offset: usize| self.word(at + offset).load(Acquire);
+        let id = word(0);
+        let is_it = id != 0 && (word(8), word(16)) == (space, ino);
+        let (offset, slot) = (word(24), word(32));
+        (is_it && word(0) == id).then_some(Slot { offset, id: slot })
+    }
+}
+
+impl Drop for AttributeMap {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made in `new`, and nothing refers to it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), LEN) };
+    }
+}
+
+fn spread(key: u64) -> usize {
+    (key.wrapping_mul(SPREAD) >> 20) as usize % ENTRIES
+}
+
+fn path_at(hash: u64) -> usize {
+    PATHS_AT + spread(hash) * PATH_SIZE
+}
+
+fn hash(start: u64, path: &[u8]) -> u64 {
+    let add = |hash: u64, &byte: &u8| hash.rotate_left(7) ^ u64::from(byte);
+    path.iter().fold(start, add)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::{Arc, Mutex};
+    use std::thread;
+
+    use super::*;
+
+    fn stat(value: u64) -> [u8; STAT_SIZE] {
+        let mut words = [value; STAT_SIZE / 8];
+        words[1] = value >> 32;
+        words.map(u64::to_ne_bytes).concat().try_into().unwrap()
+    }
+
+    #[test]
+    fn the_code_fits_and_nobody_else_can_write() {
+        let map = AttributeMap::new().unwrap();
+        let code = super::super::map_code();
+        assert!((200..CODE_SIZE).contains(&code.len()), "{}", code.len());
+        let mut there = vec![0; code.len()];
+        memfile::pread(map.file(), &mut there, 0).unwrap();
+        assert_eq!(there, code);
+        let path = format!("/proc/self/fd/{}", map.file().as_raw_fd());
+        let again = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        assert_eq!(memfile::pwrite(again.as_fd(), b"x", 0), Err(Errno::EPERM));
+        assert!(memfile::set_len(again.as_fd(), 0).is_err());
+    }
+
+    #[test]
+    fn a_path_is_invalid_as_soon_as_something_on_its_way_changes() {
+        let map = AttributeMap::new().unwrap();
+        map.set_closed(false);
+        let run = map.new_id();
+        let put = |ino: u64| map.put(ino, &stat(ino << 32), true);
+        let (root, dir, file) = (put(1), put(2), put(3));
+        map.put_path(run, b"/amino/d/f", &[root, dir], Some(file));
+        map.put_path(dir.id(), b"f", &[dir], Some(file));
+        map.put_path(run, b"/amino/d/no", &[root, dir], None);
+        assert_eq!(map.find(run, b"/amino/d/f"), Some(Some(file)));
+        assert_eq!(map.find(dir.id(), b"f"), Some(Some(file)));
+        assert_eq!(map.find(run, b"/amino/d/no"), Some(None));
+        assert_eq!(map.find(run + 1000, b"/amino/d/f"), None, "another run's");
+        assert_eq!(map.read(file), Some(stat(3 << 32)));
+        assert_eq!(map.slot_of(3), Some(file));
+        map.invalidate(3);
+        assert_eq!((map.read(file), map.slot_of(3)), (None, None));
+        let changed = 3 << 32 | 1;
+        let file = map.put(3, &stat(changed), true);
+        assert_eq!(map.read(file), Some(stat(changed)));
+        map.invalidate(2);
+        assert_eq!(map.find(run, b"/amino/d/f"), None);
+        assert_eq!(map.find(run, b"/amino/d/no"), None);
+        assert_eq!(map.find(dir.id(), b"f"), None);
+        assert_eq!((map.slot_of(1), map.slot_of(2)), (Some(root), None));
+        map.put_path(run, &[b'a'; PATH_MAX + 1], &[root], None);
+        map.put_path(run, b"deep", &[root; DIRS_MAX + 1], None);
+        assert_eq!(map.find(run, b"deep"), None);
+    }
+
+    /// Writers replace attributes, each with all words alike. A reader sees words of one of them, and never one older than what was complete before
+    /// it began.
+    #[test]
+    fn readers_see_whole_attributes_and_none_that_were_replaced_before() {
+        let map = Arc::new(AttributeMap::new().unwrap());
+        // Of each inode: its slot, as last published, and the value of that.
+        let published = Arc::new([1u64, 2, 3].map(|ino| {
+            let value = ino << 32;
+            Mutex::new((map.put(ino, &stat(value), true), value))
+        }));
+        let over = Arc::new(AtomicBool::new(false));
+        let writer = |seed: u64| {
+            let (map, published) = (Arc::clone(&map), Arc::clone(&published));
+            thread::spawn(move || {
+                for round in 0..40_000 {
+                    let ino = 1 + (round * 7 + seed) % 3;
+                    let mut state = published[ino as usize - 1].lock().unwrap();
+                    map.invalidate(ino);
+                    let value = state.1 + 1;
+                    *state = (map.put(ino, &stat(value), true), value);
+                }
+            })
+        };
+        let reader = |index: usize| {
+            let (map, published, over) =
+                (Arc::clone(&map), Arc::clone(&published), Arc::clone(&over));
+            thread::spawn(move || {
+                let (mut whole, mut torn) = (0u64, 0u64);
+                while !over.load(Relaxed) || whole == 0 {
+                    let (slot, value) = *published[index].lock().unwrap();
+                    match map.read(slot) {
+                        Some(read) => {
+                            assert_eq!(read, stat(value));
+                            whole += 1;
+                        }
+                        None => torn += 1,
+                    }
+                }
+                (whole, torn)
+            })
+        };
+        let readers: Vec<_> = (0..3).map(reader).collect();
+        let writers: Vec<_> = (0..2).map(writer).collect();
+        writers
+            .into_iter()
+            .for_each(|writer| writer.join().unwrap());
+        over.store(true, Relaxed);
+        for reader in readers {
+            let (whole, _) = reader.join().unwrap();
+            assert!(whole > 0);
+        }
+    }
+}
