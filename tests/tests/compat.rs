@@ -114,13 +114,14 @@ in_every_place! {
     programs_that_make_stubs_hard => |place| check(&place, "stubs", false);
     programs_that_are_patched_in_between => |place| check(&place, "patches", false);
     random_paths => |place| check(&place, "path_fuzz", false);
+    attributes_that_change => |place| check(&place, "attributes", false);
 }
 
 /// Programs get the same answers where no call is answered in the process: with `GOANNA_TEST_FAST_PATH=0` all tests run so.
 #[test]
 fn calls_that_all_notify() {
     for place in [Place::amino, Place::pass] {
-        for name in ["stubs", "patches", "path_fuzz"] {
+        for name in ["stubs", "patches", "path_fuzz", "attributes"] {
             check_with(&place(), name, false, &["--no-fast-path"]);
         }
     }

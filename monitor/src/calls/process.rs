@@ -13,6 +13,9 @@ pub fn umask(call: &mut Call<'_>) -> Result<Answer> {
 /// setuid(2) and all others that change ids, capabilities or namespaces.
 pub fn credentials(call: &mut Call<'_>) -> Result<Answer> {
     call.monitor.tasks.about_to_change_credentials(&call.task);
+    if matches!(i64::from(call.nr), libc::SYS_unshare | libc::SYS_setns) {
+        call.monitor.in_process.leaves_namespaces(call.task.tid);
+    }
     Ok(Answer::PassOn)
 }
 

@@ -42,6 +42,24 @@ fn put_stat(call: &Call<'_>, target: Target, buffer: usize) -> Result<Answer> {
     Ok(Answer::DONE)
 }
 
+/// The answer of `answer`; the process can find what it says of `path` from `dirfd` in the map of attributes afterwards.
+fn sharing(
+    call: &Call<'_>,
+    dirfd: i32,
+    path: &[u8],
+    answer: impl FnOnce(&Call<'_>) -> Result<Answer>,
+) -> Result<Answer> {
+    let answer = answer(call);
+    let is_known = match &answer {
+        Ok(answer) => !matches!(answer, Answer::PassOn),
+        Err(error) => *error == Errno::ENOENT,
+    };
+    if is_known {
+        call.monitor.in_process.share(call, dirfd, path);
+    }
+    answer
+}
+
 /// stat(2)
 pub fn stat(call: &mut Call<'_>) -> Result<Answer> {
     let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;
@@ -56,8 +74,10 @@ pub fn lstat(call: &mut Call<'_>) -> Result<Answer> {
 
 /// fstat(2)
 pub fn fstat(call: &mut Call<'_>) -> Result<Answer> {
-    let target = call.object_at(call.int(0), b"", libc::AT_EMPTY_PATH)?;
-    put_stat(call, target, 1)
+    sharing(call, call.int(0), b"", |call| {
+        let target = call.object_at(call.int(0), b"", libc::AT_EMPTY_PATH)?;
+        put_stat(call, target, 1)
+    })
 }
 
 /// The path at argument `index`, where Linux 6.11 and later take NULL for "" under AT_EMPTY_PATH.
@@ -75,8 +95,11 @@ pub fn newfstatat(call: &mut Call<'_>) -> Result<Answer> {
     if flags & !known != 0 {
         return Err(Errno::EINVAL.into());
     }
-    let target = call.object_at(call.int(0), &path_or_null(call, 1, flags)?, flags)?;
-    put_stat(call, target, 2)
+    let path = path_or_null(call, 1, flags)?;
+    sharing(call, call.int(0), &path, |call| {
+        let target = call.object_at(call.int(0), &path, flags)?;
+        put_stat(call, target, 2)
+    })
 }
 
 /// statx(2)
@@ -158,15 +181,21 @@ fn check(call: &Call<'_>, target: Target, mode: i32, effective: bool) -> Result<
 /// access(2), with the real ids.
 pub fn access(call: &mut Call<'_>) -> Result<Answer> {
     let mode = asked(call.int(1))?;
-    let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;
-    check(call, target, mode, false)
+    let path = call.path(0)?;
+    sharing(call, libc::AT_FDCWD, &path, |call| {
+        let target = call.object(libc::AT_FDCWD, &path, true)?;
+        check(call, target, mode, false)
+    })
 }
 
 /// faccessat(2), which takes no flags.
 pub fn faccessat(call: &mut Call<'_>) -> Result<Answer> {
     let mode = asked(call.int(2))?;
-    let target = call.object(call.int(0), &call.path(1)?, true)?;
-    check(call, target, mode, false)
+    let path = call.path(1)?;
+    sharing(call, call.int(0), &path, |call| {
+        let target = call.object(call.int(0), &path, true)?;
+        check(call, target, mode, false)
+    })
 }
 
 /// faccessat2(2)
@@ -177,8 +206,11 @@ pub fn faccessat2(call: &mut Call<'_>) -> Result<Answer> {
         return Err(Errno::EINVAL.into());
     }
     let mode = asked(call.int(2))?;
-    let target = call.object_at(call.int(0), &call.path(1)?, flags)?;
-    check(call, target, mode, flags & libc::AT_EACCESS != 0)
+    let path = call.path(1)?;
+    sharing(call, call.int(0), &path, |call| {
+        let target = call.object_at(call.int(0), &path, flags)?;
+        check(call, target, mode, flags & libc::AT_EACCESS != 0)
+    })
 }
 
 fn put_statfs(call: &Call<'_>, target: Target) -> Result<Answer> {

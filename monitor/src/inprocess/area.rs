@@ -17,6 +17,8 @@ pub struct Constants {
     pub counts: bool,
     /// Notified calls of a process before anything is patched in it.
     pub calls_before: u32,
+    /// Calls of patched sites that come to the monitor all the same, before a process gets the map of attributes.
+    pub map_after: u32,
     /// [`hash`] of each name that leads from the host into a mount, or into /proc.
     pub names: Vec<u64>,
     /// The inode of the only host directory that mount points are in, where no other directory can take its place; else 0.
@@ -29,8 +31,11 @@ pub fn hash(name: &[u8]) -> u64 {
         .fold(0u64, |hash, &byte| hash.rotate_left(7) ^ u64::from(byte))
 }
 
+/// Where a process has the map of attributes, and the number of the run in it: the two words at [`stub::Layout::map`].
+pub type MapWords = [u64; 2];
+
 /// The common code and its data.
-pub fn common(constants: &Constants, counter: u64, flags: u8) -> Vec<u8> {
+pub fn common(constants: &Constants, counter: u64, flags: u8, map: MapWords) -> Vec<u8> {
     let layout = stub::layout();
     let mut code = stub::common().to_vec();
     let mut put = |at: usize, words: &[u64]| {
@@ -46,6 +51,7 @@ pub fn common(constants: &Constants, counter: u64, flags: u8) -> Vec<u8> {
     put(layout.list_inode, &[constants.list_inode]);
     put(layout.counter, &[counter]);
     put(layout.flags, &[flags.into()]);
+    put(layout.map, &map);
     code
 }
 

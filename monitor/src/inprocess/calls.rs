@@ -12,7 +12,7 @@ const KINDS: &[(i64, u32)] = &[
     (libc::SYS_ioctl, kind::REQUEST),
     (libc::SYS_pwrite64, kind::DESCRIPTOR),
     (libc::SYS_writev, kind::DESCRIPTOR),
-    (libc::SYS_access, 0),
+    (libc::SYS_access, kind::ACCESS),
     (libc::SYS_fsync, kind::DESCRIPTOR),
     (libc::SYS_fdatasync, kind::DESCRIPTOR),
     (libc::SYS_ftruncate, kind::DESCRIPTOR),
@@ -37,13 +37,16 @@ const KINDS: &[(i64, u32)] = &[
         kind::IN_RSI | kind::FLAGS_R10 | kind::STAT_RDX,
     ),
     (libc::SYS_readlinkat, kind::IN_RSI | kind::NO_FOLLOW),
-    (libc::SYS_faccessat, kind::IN_RSI),
+    (libc::SYS_faccessat, kind::IN_RSI | kind::ACCESS),
     (libc::SYS_utimensat, kind::DESCRIPTOR | kind::NO_PATH),
     (libc::SYS_fallocate, kind::DESCRIPTOR),
     (libc::SYS_pwritev, kind::DESCRIPTOR),
     (libc::SYS_copy_file_range, kind::COPY),
     (libc::SYS_statx, kind::IN_RSI | kind::FLAGS_RDX),
-    (libc::SYS_faccessat2, kind::IN_RSI | kind::FLAGS_R10),
+    (
+        libc::SYS_faccessat2,
+        kind::IN_RSI | kind::FLAGS_R10 | kind::ACCESS,
+    ),
 ];
 
 /// What a stub must look at for call `nr`; `None` for a call that has none.

@@ -8,7 +8,7 @@ use goanna_vfs::Errno;
 
 use super::InProcess;
 use super::sites::{SITE, Site};
-use super::space::Area;
+use super::space::{Area, Space};
 use crate::ptracer::rewrite::Registers;
 
 /// The results by which the kernel restarts calls.
@@ -32,8 +32,23 @@ impl InProcess {
         let is_refused = signal == libc::SIGSYS;
         let at = regs.rip;
         let left = |area: &Area| leave(area, tid, is_refused, regs).ok().flatten();
-        self.space(tid)?.area(at, left).flatten()
+        let space = self.space(tid)?;
+        if let Some(left) = space.area(at, left) {
+            return left;
+        }
+        leave_map(&space, tid, regs)
     }
+}
+
+/// As [`leave`], of a thread in the code of the map of attributes, which makes no call and has a frame.
+fn leave_map(space: &Space, tid: i32, regs: &mut Registers) -> Option<Left> {
+    if !space.is_in_map(regs.rip) {
+        return None;
+    }
+    let frame = Frame::read(tid, regs).ok()?;
+    let (base, site) = space.site_returning_to(frame.ret)?;
+    frame.put_back(regs, true);
+    Some(before(regs, base, &site))
 }
 
 fn word(tid: i32, address: u64) -> Result<u64, Errno> {
@@ -78,9 +93,9 @@ impl Frame {
     }
 }
 
-/// Before the `syscall` of `site`, which is then made.
-fn before(regs: &mut Registers, area: &Area, site: &Site) -> Left {
-    regs.rip = area.base + site.at + SITE - 2;
+/// Before the `syscall` of `site` of a library at `base`, which is then made.
+fn before(regs: &mut Registers, base: u64, site: &Site) -> Left {
+    regs.rip = base + site.at + SITE - 2;
     regs.rax = site.nr.into();
     regs.orig_rax = NO_CALL;
     Left::Before
@@ -101,11 +116,11 @@ fn leave(
     if offset == layout.slow_jump || offset == layout.done_jump {
         let made = offset == layout.done_jump;
         let behind = if made { 0 } else { 2 };
-        let Some(site) = site_returning_to(area, regs.r11.wrapping_add(behind)) else {
+        let Some(site) = area.site_returning_to(regs.r11.wrapping_add(behind)) else {
             return Ok(None);
         };
         if !made {
-            return Ok(Some(before(regs, area, &site)));
+            return Ok(Some(before(regs, area.base, &site)));
         }
         regs.rip = regs.r11;
         regs.orig_rax = NO_CALL;
@@ -116,7 +131,7 @@ fn leave(
     }
     let frame = Frame::read(tid, regs)?;
     // What the program itself has written over its stack is its own affair.
-    let Some(site) = site_returning_to(area, frame.ret) else {
+    let Some(site) = area.site_returning_to(frame.ret) else {
         return Ok(None);
     };
     let result = regs.rax.cast_signed();
@@ -129,7 +144,7 @@ fn leave(
             && (is_interrupted || keeps(&site, result));
     frame.put_back(regs, offset >= layout.saved);
     if !is_made {
-        return Ok(Some(before(regs, area, &site)));
+        return Ok(Some(before(regs, area.base, &site)));
     }
     regs.rip = frame.ret;
     // In the call itself: with its number, the kernel restarts it at the site, or makes it EINTR.
@@ -141,11 +156,6 @@ fn leave(
         };
     }
     Ok(Some(Left::After))
-}
-
-fn site_returning_to(area: &Area, address: u64) -> Option<Site> {
-    let at = address.checked_sub(area.base)?.checked_sub(SITE)?;
-    area.patched.iter().find(|site| site.at == at).copied()
 }
 
 /// In the code of a site, before the common code.
@@ -168,7 +178,7 @@ fn leave_site(
     if inside >= parts.framed {
         regs.rsp = regs.rsp.wrapping_add(stub::FRAME);
     }
-    Ok(Some(before(regs, area, &site)))
+    Ok(Some(before(regs, area.base, &site)))
 }
 
 /// Whether the stub keeps this result of the call itself. One that it does not keep has had no effect.

@@ -8,12 +8,14 @@
 //! * `calls` says which calls have stubs, and what each must look at.
 //! * `elf` and `sites` look into a library, once in a run.
 //! * `area` makes the bytes, and `space` keeps what is in an address space.
+//! * `shared` has the map of attributes, from which stubs answer for files in a store.
 //! * `leave` takes a thread out of a stub before a signal's handler runs, so that a handler never sees one.
 
 mod area;
 pub mod calls;
 mod elf;
 mod leave;
+mod shared;
 mod sites;
 mod space;
 
@@ -24,19 +26,24 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use goanna_sys::mappings::{self, Mapping};
+use goanna_sys::notify::Listener;
 use goanna_sys::{memfile, stat, stub};
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, Mounts};
 use parking_lot::Mutex;
 
+use crate::Monitor;
 use crate::call::Call;
+use crate::ptracer::inject::map;
+use crate::ptracer::mailbox::{MapRequest, Message};
 use crate::shadow::Identity;
 use area::Constants;
 pub use leave::Left;
+pub use shared::RunMap;
 use sites::{Library, Refusal};
 use space::Space;
 
@@ -46,6 +53,9 @@ const LIBRARY_MAX: u64 = 64 << 20;
 const LIBRARIES_MAX: usize = 64;
 /// Notified calls of a process before anything is patched in it. Most processes make fewer, and never pay for patches.
 const CALLS_BEFORE: u32 = 64;
+
+/// Calls of patched sites that come to the monitor all the same, before a process gets the map of attributes.
+const MAP_AFTER: u32 = 32;
 
 /// The reason why no call of a run is answered in the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +93,8 @@ pub struct InProcess {
     libraries: Mutex<HashMap<Identity, Examined>>,
     /// By thread.
     spaces: Mutex<HashMap<i32, Arc<Space>>>,
+    /// The map of attributes, once a process has asked for it.
+    shared: OnceLock<Option<Arc<RunMap>>>,
     answered: AtomicU64,
 }
 
@@ -98,6 +110,7 @@ impl InProcess {
             constants,
             libraries: Mutex::default(),
             spaces: Mutex::default(),
+            shared: OnceLock::new(),
             answered: AtomicU64::new(0),
         }
     }
@@ -178,6 +191,10 @@ impl InProcess {
             parent.turn_off(constants, tid);
             inherited.turn_off(constants, child);
         }
+        if flags & libc::CLONE_NEWUSER as u64 != 0 {
+            // Owners of files look different there.
+            inherited.forget_map(constants, child);
+        }
         self.spaces.lock().insert(child, inherited);
     }
 
@@ -232,6 +249,61 @@ impl InProcess {
         if let (Some(constants), Some(space)) = (&self.constants, self.space(tid)) {
             space.set_own_filters();
             space.turn_off(constants, tid);
+        }
+    }
+
+    /// Thread `tid` is about to enter other name spaces, perhaps one of users, in which owners of files look different.
+    pub fn leaves_namespaces(&self, tid: i32) {
+        if let (Some(constants), Some(space)) = (&self.constants, self.space(tid)) {
+            space.forget_map(constants, tid);
+        }
+    }
+
+    /// Gives the process of `tid` the map of attributes if it is due. The thread waits in call `id`, which is answered next, and returns to its program when
+    /// it has mapped the memory.
+    pub fn offer_map(&self, monitor: &Arc<Monitor>, listener: &Listener, tid: i32, id: u64) {
+        let Some(constants) = &self.constants else {
+            return;
+        };
+        if !self
+            .space(tid)
+            .is_some_and(|space| space.takes_map(constants, tid))
+        {
+            return;
+        }
+        let caller = monitor.tasks.get(tid).and_then(|task| task.caller());
+        let is_usual = caller.is_ok_and(|caller| caller.user_ns.is_none());
+        if !is_usual || monitor.participants.current(tid).is_some() {
+            return;
+        }
+        let shared = self.shared.get_or_init(|| {
+            let made = RunMap::of(&monitor.mounts).map(Arc::new);
+            if let Some(made) = &made {
+                monitor.shadows.share_attributes(made);
+            }
+            made
+        });
+        let Some(shared) = shared else { return };
+        let (number, accepted) = (map::Number::default(), Arc::new(AtomicBool::new(false)));
+        let (of, run) = (Arc::clone(monitor), shared.run());
+        let mapped = Box::new(move |tid, address| {
+            let inside = &of.in_process;
+            if let (Some(constants), Some(space)) = (&inside.constants, inside.space(tid)) {
+                space.mapped(constants, tid, [address, run]);
+            }
+        });
+        let request = MapRequest {
+            tid,
+            script: map::MapAttributes::new(Arc::clone(&number), mapped),
+            accepted: Arc::clone(&accepted),
+        };
+        monitor
+            .mailbox
+            .post(Message::MapAttributes(Box::new(request)));
+        if accepted.load(Ordering::Acquire)
+            && let Ok(installed) = listener.install_keep(id, shared.map().file(), true, None)
+        {
+            let _ = number.set(installed);
         }
     }
 
@@ -363,7 +435,8 @@ fn constants(mounts: &Mounts, run_dir: &Path, counts: bool) -> Result<Constants,
         magic: [random()?, random()?],
         devices: [run, memory, processes],
         counts,
-        calls_before: calls_before(),
+        calls_before: calls_before(CALLS_BEFORE),
+        map_after: calls_before(MAP_AFTER),
         names,
         list_inode: list_inode(mounts)?,
     })
@@ -379,10 +452,10 @@ fn list_inode(mounts: &Mounts) -> Result<u64, Errno> {
 }
 
 /// See [`CALLS_BEFORE`]. The tests of a debug build choose another number, for most of their programs make few calls.
-fn calls_before() -> u32 {
+fn calls_before(usual: u32) -> u32 {
     let asked = std::env::var("GOANNA_TEST_CALLS_BEFORE").unwrap_or_default();
     let asked = asked.parse().ok().filter(|_| cfg!(debug_assertions));
-    asked.unwrap_or(CALLS_BEFORE)
+    asked.unwrap_or(usual)
 }
 
 /// Whether the caller's working directory is one of the host's from which the kernel's walk is ours.

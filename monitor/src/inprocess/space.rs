@@ -12,7 +12,7 @@ use goanna_sys::tracee;
 use goanna_vfs::Errno;
 use parking_lot::Mutex;
 
-use super::area::{self, Constants};
+use super::area::{self, Constants, MapWords};
 use super::sites::{Library, PAGE, Refusal, SITE, Site};
 
 /// Calls at a site before it is patched: a patch costs about as much as two.
@@ -40,6 +40,23 @@ struct State {
     areas: Vec<Area>,
     /// Code that has no sites.
     looked: Vec<Range<u64>>,
+    map: Map,
+}
+
+/// The map of attributes in an address space.
+#[derive(Debug, Clone, Copy)]
+enum Map {
+    /// Not there; that many calls have come to the monitor all the same, from patched sites.
+    Missed(u32),
+    /// It was asked for, or the process is not to have it.
+    Never,
+    At(MapWords),
+}
+
+impl Default for Map {
+    fn default() -> Self {
+        Self::Missed(0)
+    }
 }
 
 /// From where a call came.
@@ -137,7 +154,7 @@ impl Area {
         constants: &Constants,
         tid: i32,
         site: Site,
-        flags: u8,
+        (flags, map): (u8, MapWords),
     ) -> Result<(), Errno> {
         let at = self.base + site.at;
         let mut found = [0; SITE as usize];
@@ -154,7 +171,7 @@ impl Area {
         } else {
             self.verify(tid)?;
             let counter = self.counter().filter(|_| constants.counts);
-            let mut common = area::common(constants, counter.unwrap_or(0), flags);
+            let mut common = area::common(constants, counter.unwrap_or(0), flags, map);
             // The first site's code lies behind it.
             common.extend_from_slice(&code);
             tracee::write_all_forced(tid, &[(self.start(), &common), (at, &jump)])?;
@@ -178,6 +195,12 @@ impl Area {
         Ok(())
     }
 
+    /// The patched site whose `syscall` ends at `address`.
+    pub fn site_returning_to(&self, address: u64) -> Option<Site> {
+        let at = address.checked_sub(self.base)?.checked_sub(SITE)?;
+        self.patched.iter().find(|site| site.at == at).copied()
+    }
+
     fn counter(&self) -> Option<u64> {
         self.library.counter.map(|counter| self.base + counter)
     }
@@ -196,6 +219,11 @@ impl Area {
 
     /// Sets the flags, if the area is still there.
     fn set_flags(&self, constants: &Constants, tid: i32, flags: u8) {
+        self.set(constants, tid, stub::layout().flags, &[flags]);
+    }
+
+    /// Writes the data at `at`, if the area is still there.
+    fn set(&self, constants: &Constants, tid: i32, at: usize, data: &[u8]) {
         let layout = stub::layout();
         let mut magic = [0; 16];
         let [first, second] = constants.magic.map(u64::to_le_bytes);
@@ -203,13 +231,28 @@ impl Area {
             && tracee::read_exact(tid, self.start() + layout.magic as u64, &mut magic).is_ok()
             && magic == *[first, second].as_flattened();
         if is_there {
-            // A process that has died needs no flags.
-            let _ = tracee::write_forced(tid, self.start() + layout.flags as u64, &[flags]);
+            // A process that has died needs no data.
+            let _ = tracee::write_forced(tid, self.start() + at as u64, data);
         }
     }
 }
 
 impl State {
+    fn map_words(&self) -> MapWords {
+        match self.map {
+            Map::At(words) => words,
+            _ => [0; 2],
+        }
+    }
+
+    fn set_map(&mut self, constants: &Constants, tid: i32, map: Map) {
+        self.map = map;
+        let words = self.map_words().map(u64::to_le_bytes);
+        for area in &self.areas {
+            area.set(constants, tid, stub::layout().map, words.as_flattened());
+        }
+    }
+
     fn flags(&self) -> u8 {
         let off = if self.is_off { flag::OFF } else { 0 };
         off | area::flags(self.host_directory)
@@ -281,6 +324,48 @@ impl Space {
         }
     }
 
+    /// Whether the process has the map of attributes.
+    pub fn has_map(&self) -> bool {
+        matches!(self.state.lock().map, Map::At(_))
+    }
+
+    /// Whether the process, whose thread `tid` waits in a call, is to get the map of attributes: once.
+    pub fn takes_map(&self, constants: &Constants, tid: i32) -> bool {
+        let mut state = self.state.lock();
+        let is_due = matches!(state.map, Map::Missed(calls) if calls > constants.map_after);
+        let takes = is_due && !state.is_off && tid == self.owner;
+        if takes {
+            state.map = Map::Never;
+        }
+        takes
+    }
+
+    /// Thread `tid`, which is stopped and alone in this memory, has mapped the attributes.
+    pub fn mapped(&self, constants: &Constants, tid: i32, words: MapWords) {
+        let mut state = self.state.lock();
+        state.set_map(constants, tid, Map::At(words));
+    }
+
+    /// Takes the map from the process of thread `tid` for good. Nothing runs in this memory.
+    pub fn forget_map(&self, constants: &Constants, tid: i32) {
+        let mut state = self.state.lock();
+        state.set_map(constants, tid, Map::Never);
+    }
+
+    /// Whether the instruction at `ip` is in the map of attributes.
+    pub fn is_in_map(&self, ip: u64) -> bool {
+        let end = |start: u64| start.saturating_add(stub::map::CODE_SIZE as u64);
+        let map = self.state.lock().map;
+        matches!(map, Map::At([start, _]) if (start..end(start)).contains(&ip))
+    }
+
+    /// The patched site whose `syscall` ends at `address`, and where its library begins.
+    pub fn site_returning_to(&self, address: u64) -> Option<(u64, Site)> {
+        let state = self.state.lock();
+        let mut areas = state.areas.iter();
+        areas.find_map(|area| Some((area.base, area.site_returning_to(address)?)))
+    }
+
     /// Thread `tid` waits in call `nr` at the instruction before `ip`. See [`super::InProcess::observe`].
     pub fn observe(
         &self,
@@ -326,12 +411,17 @@ impl Space {
             state.host_directory = true;
             state.set_flags(constants, tid);
         }
+        if matches!(used, Use::Patched)
+            && let Map::Missed(calls) = &mut state.map
+        {
+            *calls = calls.saturating_add(1);
+        }
         let Use::Due(site) = used else { return };
-        let flags = state.flags();
+        let data = (state.flags(), state.map_words());
         let patched = state
             .areas
             .get_mut(index)
-            .map(|area| area.patch(constants, tid, site, flags));
+            .map(|area| area.patch(constants, tid, site, data));
         if patched.is_some_and(|patched| patched.is_err()) {
             // Whatever it is, it would happen again.
             state.is_off = true;

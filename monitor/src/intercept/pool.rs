@@ -102,6 +102,13 @@ fn answer(pool: &Pool, crowded: bool, notification: &Notification) {
         None => treat(monitor, listener, notification),
     };
     monitor.stats.count(nr, &outcome);
+    if matches!(
+        outcome,
+        Ok(Answer::Value(_)) | Err(FsError::Errno(Errno::ENOENT))
+    ) {
+        let (tid, id) = (notification.tid, notification.id);
+        monitor.in_process.offer_map(monitor, listener, tid, id);
+    }
     let installs = matches!(outcome, Ok(Answer::Install { .. }));
     if installs && !crowded {
         pool.latency_hold.keep();

@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::call::Answer;
 use crate::intercept::waiting::Waiting;
+use crate::ptracer::inject::map::MapAttributes;
 use crate::ptracer::rewrite::Registers;
 
 /// The answer to a call at a ptrace stop, which took long.
@@ -39,6 +40,16 @@ pub struct Park {
     pub at_stop: Option<(u64, Registers)>,
 }
 
+/// A request to map the attributes of a store into a process.
+pub struct MapRequest {
+    /// The thread, which waits in a call.
+    pub tid: i32,
+    /// What it is to do.
+    pub script: MapAttributes,
+    /// Set where it will be done.
+    pub accepted: Arc<AtomicBool>,
+}
+
 /// A request to the supervisor.
 pub enum Message {
     /// To let the caller continue with its answer.
@@ -51,6 +62,8 @@ pub enum Message {
     Due(i32, u64),
     /// To send PTRACE_INTERRUPT to the thread.
     Interrupt(i32),
+    /// To have the thread map the attributes of a store before it returns from its call.
+    MapAttributes(Box<MapRequest>),
     /// To see the result of the call that the thread is in, which is about to change the path.
     Watch(i32, Vec<u8>),
     /// To let the thread exit, whose core files are where they belong.

@@ -21,6 +21,7 @@ pub mod undisturbed;
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use goanna_sys::descriptor_inbox::DescriptorInbox;
@@ -177,6 +178,10 @@ impl Supervisor {
             }
             // It may have been killed.
             Message::Interrupt(tid) => drop(ptrace::interrupt(tid)),
+            Message::MapAttributes(request) => {
+                let begun = self.injector.map_attributes(request.tid, request.script);
+                request.accepted.store(begun.is_ok(), Ordering::Release);
+            }
             Message::Watch(tid, path) => drop(self.watch(tid, path)),
             Message::CoreMoved(tid) => self.core_moved(tid),
             Message::Look => self.dying.look(),

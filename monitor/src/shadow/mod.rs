@@ -17,8 +17,8 @@ use std::fs::{self, DirBuilder};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use goanna_sys::object_handle::ObjectHandle;
 use goanna_sys::{limits, memfile, stat};
@@ -28,6 +28,7 @@ use nix::sys::stat::Mode;
 use parking_lot::{Mutex, RwLock};
 
 use crate::errno::errno;
+use crate::inprocess::RunMap;
 use crate::process::task::credentials;
 use crate::shadow::run_directory::RunDir;
 use retired::Retired;
@@ -134,6 +135,8 @@ pub struct Shadows {
     crowd: AtomicUsize,
     crowd_min: usize,
     sweeping: Mutex<()>,
+    /// The map of attributes, where backing directories are objects.
+    attributes: OnceLock<Arc<RunMap>>,
     /// Sweeps that are still to look for removed directories.
     restless: AtomicU64,
     /// Sweeps that are still to look for removed fifos, sockets and devices.
@@ -173,9 +176,15 @@ impl Shadows {
             crowd: AtomicUsize::new(crowd_min),
             crowd_min,
             sweeping: Mutex::default(),
+            attributes: OnceLock::new(),
             restless: AtomicU64::new(0),
             removals: AtomicU64::new(0),
         }
+    }
+
+    /// Backing directories are objects of this map from now on.
+    pub fn share_attributes(&self, map: &Arc<RunMap>) {
+        let _ = self.attributes.set(Arc::clone(map));
     }
 
     /// The run-time directory.
@@ -454,6 +463,10 @@ impl Shadows {
             .ok()
             .map(|meta| (meta.dev(), meta.ino()));
         if let Some(identity) = identity {
+            // The host may have given it the inode number of a former one.
+            if let Some(map) = self.attributes.get() {
+                map.forget_backing(identity.1);
+            }
             table.by_identity.insert(identity, Arc::new(shadow));
         }
         let asked = AtomicU64::new(table.sweeps);

@@ -33,7 +33,8 @@ pub const DIRS_MAX: usize = 12;
 pub const STAT_SIZE: usize = 144;
 
 // The layout, as in `map.S`. Offsets and sizes in bytes.
-const CODE_SIZE: usize = 4096;
+/// Size of the code at the start of the memory, with what is unused behind it, bytes.
+pub const CODE_SIZE: usize = 4096;
 const CLOSED_AT: usize = CODE_SIZE;
 const OBJECTS_AT: usize = 8192;
 const OBJECT_SIZE: usize = 64;

@@ -322,12 +322,20 @@ goanna_stub_saved:
 	jnz 1f
 	test $STAT_RDX,%ecx
 	jz .Lstub_slow
-	mov PATH(%rsp),%rax
-	sub %rdx,%rax
-	add $0x1000,%rax
-	cmp $0x1000 + 144,%rax
+	mov PATH(%rsp),%r11
+	mov %r11,%rax
+2:	cmpb $0,(%rax)
+	je 3f
+	inc %rax
+	test $0xfff,%eax
+	jnz 2b
+	jmp .Lstub_slow
+3:	cmp %rdx,%rax
+	jb 4f
+	lea 144(%rdx),%rcx
+	cmp %rcx,%r11
 	jb .Lstub_slow
-	mov %rdx,%r11
+4:	mov %rdx,%r11
 1:	mov %r11,HOW(%rsp)
 	mov %r11,%rdx
 	lea .Lstub_flags+4(%rip),%rsi    # ""

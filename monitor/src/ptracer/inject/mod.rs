@@ -6,6 +6,7 @@
 
 mod fetch;
 mod filter;
+pub mod map;
 mod receive;
 
 use std::collections::HashMap;
@@ -19,6 +20,7 @@ use nix::unistd::Pid;
 use crate::ptracer::rewrite::Registers;
 pub use fetch::Fetch;
 use filter::InstallFilter;
+use map::MapAttributes;
 pub use receive::Receive;
 
 /// What a script says.
@@ -33,6 +35,8 @@ enum Step {
 enum Script {
     /// Of one that was interrupted somewhere.
     InstallFilter(InstallFilter),
+    /// Of one that was interrupted in a call which the monitor has answered.
+    MapAttributes(MapAttributes),
     /// Of one whose own call has failed, which then has this script's result.
     Receive(Box<Receive>),
     /// Of one that then makes its own call.
@@ -49,6 +53,7 @@ impl Script {
     ) -> Result<Step, Errno> {
         match self {
             Self::InstallFilter(script) => script.next(stopped, result),
+            Self::MapAttributes(script) => script.next(stopped, result),
             Self::Receive(script) => script.next(stopped, result, saved),
             Self::Fetch(script) => script.next(stopped, result),
         }
@@ -106,12 +111,25 @@ impl Injector {
             injection.waiting.push(waiting);
             return Ok(());
         }
-        self.interrupt(target, vec![waiting])
+        self.interrupt_to_filter(target, vec![waiting])
     }
 
-    fn interrupt(&mut self, target: i32, waiting: Vec<i32>) -> Result<(), Errno> {
+    /// Begins to have `target` run `script`, when it is about to return from its call. EBUSY where another script is on its way. ESRCH.
+    pub fn map_attributes(&mut self, target: i32, script: MapAttributes) -> Result<(), Errno> {
+        if self.by_tid.contains_key(&target) {
+            return Err(Errno::EBUSY);
+        }
+        self.interrupt(target, Script::MapAttributes(script), Vec::new())
+    }
+
+    fn interrupt_to_filter(&mut self, target: i32, waiting: Vec<i32>) -> Result<(), Errno> {
+        let script = Script::InstallFilter(InstallFilter::default());
+        self.interrupt(target, script, waiting)
+    }
+
+    fn interrupt(&mut self, target: i32, script: Script, waiting: Vec<i32>) -> Result<(), Errno> {
         let injection = Injection {
-            script: Script::InstallFilter(InstallFilter::default()),
+            script,
             stage: Stage::Interrupted,
             saved: None,
             instruction: syscall_instruction(target)?,
@@ -254,12 +272,12 @@ impl Injector {
         let received = match injection.script {
             Script::InstallFilter(_) => return Stop::Filtered(outcome.map(drop), waiting),
             Script::Receive(_) => injection.saved.map(|saved| saved.rax.cast_signed()),
-            Script::Fetch(_) => None,
+            Script::Fetch(_) | Script::MapAttributes(_) => None,
         };
         let then = if waiting.is_empty() {
             Stop::Taken
         } else {
-            match self.interrupt(tid, waiting.clone()) {
+            match self.interrupt_to_filter(tid, waiting.clone()) {
                 Ok(()) => Stop::Taken,
                 Err(errno) => Stop::Filtered(Err(errno), waiting),
             }
