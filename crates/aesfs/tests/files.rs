@@ -170,3 +170,50 @@ fn writes_of_ordinary_users_clear_set_id_bits() {
     mounted.fs.truncate(&nobody, &node, 3).unwrap();
     assert_eq!(perm(), 0o777);
 }
+
+/// ftruncate(2) and fallocate(2) through a descriptor ask for no permission: pjdfstest creates a file without any rights and changes it so. By its
+/// path the file cannot be changed.
+#[test]
+fn a_descriptor_needs_no_permissions() {
+    let place = Place::usual();
+    let mounted = place.mount();
+    mounted.put(b"f", &[b'x'; 9000]);
+    let file = mounted.open(b"f", libc::O_RDWR).unwrap();
+    let set = SetAttr {
+        mode: Some(0),
+        ..SetAttr::default()
+    };
+    mounted
+        .fs
+        .setattr(&mounted.caller, &file.node, &set)
+        .unwrap();
+    if mounted.caller.uid != 0 {
+        return goanna_skip::skip(goanna_skip::Facility::Root, "acts as another user");
+    }
+    let nobody = Caller {
+        uid: 65534,
+        gid: 65534,
+        real_uid: 65534,
+        real_gid: 65534,
+        groups: [].into(),
+        caps: 0,
+        real_caps: 0,
+        ..mounted.caller.clone()
+    };
+    let (fs, node) = (&mounted.fs, &file.node);
+    for size in [0, 5000] {
+        let refused = fs.truncate(&nobody, node, size);
+        assert_eq!(refused, Err(Errno::EACCES.into()));
+    }
+    let cache = fs.content().unwrap();
+    for size in [5000, 0, 6000] {
+        assert_eq!(cache.truncate_open(&nobody, node, size), Some(Ok(())));
+        assert_eq!(mounted.size(node), size);
+    }
+    fs.fallocate(&nobody, node, 0, 0, 10_000).unwrap();
+    assert_eq!(mounted.read(&file), [0; 10_000]);
+    mounted.close(file);
+    // No program has it open.
+    let closed = cache.truncate_open(&nobody, &mounted.lookup(b"f").unwrap(), 0);
+    assert_eq!(closed, Some(Err(Errno::EACCES.into())));
+}

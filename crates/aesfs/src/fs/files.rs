@@ -32,6 +32,15 @@ const STORE_SHARE: u32 = 20;
 
 type Result<T> = std::result::Result<T, Failure>;
 
+/// What gives a caller the right to change a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// The file's permissions as they are now.
+    Permissions,
+    /// A descriptor that is open for writing; without one, the permissions.
+    Descriptor,
+}
+
 /// A file in the table.
 pub(crate) struct File {
     state: Mutex<State>,
@@ -281,10 +290,11 @@ impl Files {
         &self,
         caller: &Caller,
         node: &Node,
+        right: Right,
         is_loaded: bool,
         change: impl FnOnce(&mut State) -> Result<()>,
     ) -> Result<()> {
-        self.with_writable(caller, node, false, |state| {
+        self.with_writable(caller, node, right, false, |state| {
             if is_loaded || state.content.is_some() {
                 self.load(state, node, false)?;
             }
@@ -293,8 +303,10 @@ impl Files {
     }
 
     /// Sets the size of a file to nothing, which takes no more than the right to write.
-    pub fn clear(&self, caller: &Caller, node: &Node) -> Result<()> {
-        self.with_writable(caller, node, true, |state| self.load(state, node, true))
+    pub fn clear(&self, caller: &Caller, node: &Node, right: Right) -> Result<()> {
+        self.with_writable(caller, node, right, true, |state| {
+            self.load(state, node, true)
+        })
     }
 
     /// Runs `op` on a file that is open for writing at least until `op` has ended.
@@ -302,14 +314,18 @@ impl Files {
         &self,
         caller: &Caller,
         node: &Node,
+        right: Right,
         truncates: bool,
         op: impl FnOnce(&mut State) -> Result<()>,
     ) -> Result<()> {
         self.with_state(node, |state| {
             let was_open = state.lower.is_some();
-            let is_readable = truncates || state.content.is_some();
-            let lower = self.open_lower(caller, node, libc::O_WRONLY, is_readable)?;
-            self.exchange_lower(state, lower);
+            let is_writable = state.lower.as_ref().is_some_and(LowerFile::can_write);
+            if right == Right::Permissions || !is_writable {
+                let is_readable = truncates || state.content.is_some();
+                let lower = self.open_lower(caller, node, libc::O_WRONLY, is_readable)?;
+                self.exchange_lower(state, lower);
+            }
             let result = op(state);
             if !was_open {
                 state.lower = None;

@@ -208,9 +208,15 @@ impl LowerFile {
 
     /// Allocates space for `offset..offset + len`; the size stays.
     pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
-        let mode = libc::FALLOC_FL_KEEP_SIZE;
-        self.fs
-            .fallocate(&self.caller, &self.node, mode, offset, len)
+        let opened = self.opened()?;
+        match opened.native {
+            Native::All => Ok(memfile::allocate(opened.fd.as_fd(), offset, len)?),
+            Native::Reads { .. } => {
+                let mode = libc::FALLOC_FL_KEEP_SIZE;
+                self.fs
+                    .fallocate(&self.caller, &self.node, mode, offset, len)
+            }
+        }
     }
 
     /// The parts of the first `size` bytes that are no holes: offsets and lengths.

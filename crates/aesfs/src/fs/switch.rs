@@ -11,6 +11,7 @@ use goanna_vfs::{
 };
 use nix::unistd::{Whence, lseek};
 
+use super::files::Right;
 use super::state::State;
 use super::{AesFs, PAGE};
 use crate::error::{Damage, Failure};
@@ -253,17 +254,7 @@ impl FileSystem for AesFs {
     }
 
     fn truncate(&self, caller: &Caller, node: &Node, size: u64) -> Result<()> {
-        let inner = self.inner_for(caller, node)?;
-        Self::regular(inner, Errno::EINVAL)?;
-        let changed = if size == 0 {
-            self.files.clear(caller, inner)
-        } else {
-            let cipher = self.files.cipher();
-            let resize = |state: &mut State| state.resize(cipher, size);
-            self.files.change(caller, inner, false, resize)
-        };
-        self.on(caller, inner, changed)?;
-        self.drop_set_id(caller, inner)
+        self.truncate_by(caller, node, size, Right::Permissions)
     }
 
     fn fallocate(
@@ -284,9 +275,11 @@ impl FileSystem for AesFs {
             return Err(Errno::EFBIG.into());
         }
         let is_loaded = mode & !libc::FALLOC_FL_KEEP_SIZE != 0;
-        let changed = self.files.change(caller, inner, is_loaded, |state| {
-            self.allocate_in(state, mode, offset..end)
-        });
+        let allocate = |state: &mut State| self.allocate_in(state, mode, offset..end);
+        // fallocate(2) has a descriptor.
+        let changed = self
+            .files
+            .change(caller, inner, Right::Descriptor, is_loaded, allocate);
         self.on(caller, inner, changed)?;
         self.drop_set_id(caller, inner)
     }
@@ -394,6 +387,20 @@ impl FileSystem for AesFs {
 }
 
 impl AesFs {
+    fn truncate_by(&self, caller: &Caller, node: &Node, size: u64, right: Right) -> Result<()> {
+        let inner = self.inner_for(caller, node)?;
+        Self::regular(inner, Errno::EINVAL)?;
+        let changed = if size == 0 {
+            self.files.clear(caller, inner, right)
+        } else {
+            let cipher = self.files.cipher();
+            let resize = |state: &mut State| state.resize(cipher, size);
+            self.files.change(caller, inner, right, false, resize)
+        };
+        self.on(caller, inner, changed)?;
+        self.drop_set_id(caller, inner)
+    }
+
     /// The result of an operation on the entry `name` of `dir`.
     fn in_dir<T>(
         &self,
@@ -618,6 +625,10 @@ impl CachedContent for AesFs {
             self.files.store_mapped(inner, range)
         };
         stored.map_err(Failure::unreported)
+    }
+
+    fn truncate_open(&self, caller: &Caller, node: &Node, size: u64) -> Option<Result<()>> {
+        Some(self.truncate_by(caller, node, size, Right::Descriptor))
     }
 
     fn open_for_writing(&self, _: &Caller, node: &Node) -> bool {

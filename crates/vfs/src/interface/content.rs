@@ -38,6 +38,12 @@ pub trait CachedContent: Send + Sync {
         false
     }
 
+    /// ftruncate(2) of a file that a program has open for writing: the descriptor allows it, whatever the file's permissions are now. `None`:
+    /// [`crate::FileSystem::truncate`] does not look at them.
+    fn truncate_open(&self, caller: &Caller, node: &Node, size: u64) -> Option<Result<()>> {
+        None
+    }
+
     /// Whether the caller's transaction has given the file another content than its descriptors show. The caller then
     /// reads and maps what [`crate::FileSystem::read_at`] returns. The answer holds until other transactions change the
     /// file, which they cannot before the caller's ends.

@@ -66,11 +66,11 @@ pub fn ftruncate(call: &mut Call<'_>) -> Result<Answer> {
     };
     may_become(call, &output.place, size)?;
     let caller = call.caller()?;
-    output
-        .place
-        .mount
-        .fs
-        .truncate(&caller, &output.place.node, size)?;
+    let (fs, node) = (&output.place.mount.fs, &output.place.node);
+    let truncated = fs
+        .content()
+        .and_then(|content| content.truncate_open(&caller, node, size));
+    truncated.unwrap_or_else(|| fs.truncate(&caller, node, size))?;
     report::touched(call, &output.place, Touch::Modify);
     ops::drop_set_id(&caller, &output.place)?;
     after_growth(call, call.int(0), &output, size);
