@@ -47,6 +47,13 @@ impl ChangedPages {
         self.changed.insert(start, end)
     }
 
+    /// The changed page `page` was stored. Whether it had changed.
+    pub fn stored(&mut self, page: u64) -> bool {
+        let had_changed = self.changed.contains(page);
+        self.changed.remove(page, page + 1);
+        had_changed
+    }
+
     /// The pages `start..end` were erased, and the back end may have stored those in `stored`.
     pub fn erase(&mut self, start: u64, end: u64, stored: &RangeSet) {
         self.changed.remove(start, end);

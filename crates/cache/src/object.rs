@@ -231,7 +231,7 @@ fn sealable_memory() -> Result<OwnedFd> {
 
 /// Copies the bytes `start..end` of what `read` reads to the same place of `to`, up to the end of what there is.
 pub(crate) fn copy_range(
-    read: impl Fn(u64, &mut [u8]) -> Result<usize>,
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<usize>,
     to: BorrowedFd<'_>,
     start: u64,
     end: u64,

@@ -51,10 +51,14 @@ impl Transfer {
         memfile::punch(self.writer.as_fd(), offset, len)
     }
 
-    /// Copies the bytes `start..end` to the same place.
-    pub fn copy(&self, start: u64, end: u64) -> Result<()> {
-        let read = |at, buf: &mut [u8]| memfile::pread(self.reader.as_fd(), buf, at);
-        copy_range(read, self.writer.as_fd(), start, end)
+    /// Copies the bytes `start..end` to the same place, and gives them to `copied` in pieces, each with its offset.
+    pub fn copy(&self, start: u64, end: u64, mut copied: impl FnMut(u64, &[u8])) -> Result<()> {
+        let mut read = |at, buf: &mut [u8]| {
+            let len = memfile::pread(self.reader.as_fd(), buf, at)?;
+            copied(at, buf.get(..len).unwrap_or_default());
+            Ok(len)
+        };
+        copy_range(&mut read, self.writer.as_fd(), start, end)
     }
 
     /// Moves the `len` bytes at the offset `from` to the offset `to`, where the two ranges may overlap. Holes stay holes, and

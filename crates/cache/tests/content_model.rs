@@ -187,7 +187,9 @@ impl<'a> Store<'a> {
             transfer
                 .allocate(start * PAGE, (end - start) * PAGE)
                 .unwrap();
-            transfer.copy(start * PAGE, (end * PAGE).min(size)).unwrap();
+            transfer
+                .copy(start * PAGE, (end * PAGE).min(size), |_, _| {})
+                .unwrap();
         }
         self.change(at, end);
         self.size = size;

@@ -220,7 +220,8 @@ fn delete_pages(inode: &Inode, state: &mut State, start: u64, end: u64, out: &mu
     state.stored.remove(start, end);
 }
 
-fn is_zero(content: &[u8]) -> bool {
+/// Whether there is nothing but zeros: such a page has no record.
+pub(crate) fn is_zero(content: &[u8]) -> bool {
     // Whole chunks at a time, which the compiler turns into wide instructions.
     content
         .chunks(256)

@@ -6,6 +6,8 @@
 //! Where no program has the file's object open, the copy's object takes its place. Where programs have it open, it changes
 //! in place: descriptors, locks and mappings are the kernel's, and belong to the object.
 
+use std::sync::atomic::Ordering::SeqCst;
+
 use amino_schema::{INLINE_MAX, key, record};
 use amino_txn::Changes;
 use bytes::Bytes;
@@ -14,6 +16,7 @@ use goanna_vfs::{Errno, Result};
 
 use super::copies::take_mapped;
 use crate::Volume;
+use crate::content::collect::is_zero;
 use crate::content::cost::REAP_PAGES;
 use crate::inode::{Home, Inode, PAGE, State};
 
@@ -82,6 +85,43 @@ impl StoredContent {
     }
 }
 
+/// The part of a commit's record that has the pages of file `ino`.
+pub(super) struct PageRecords<'a> {
+    pub ino: u64,
+    pub changes: &'a mut Changes,
+}
+
+/// The pages that [`change_in_place`] has copied, as their records hold them; `None` for a page of zeros, which has no record.
+struct CopiedPages {
+    size: u64,
+    is_wanted: bool,
+    values: Vec<(u64, Option<Bytes>)>,
+}
+
+impl CopiedPages {
+    /// Of a content of `size` bytes. Tiny contents lie with the metadata, which the cut stores.
+    fn of(size: u64, is_wanted: bool) -> Self {
+        Self {
+            size,
+            is_wanted: is_wanted && size > INLINE_MAX as u64,
+            values: Vec::new(),
+        }
+    }
+
+    /// Takes the whole pages of `data`, which stands at the offset `at`. The last page ends with the content.
+    fn take(&mut self, at: u64, data: &[u8]) {
+        if !self.is_wanted || !at.is_multiple_of(PAGE) {
+            return;
+        }
+        for (page, content) in (at / PAGE..).zip(data.chunks(PAGE as usize)) {
+            if content.len() as u64 == PAGE.min(self.size - page * PAGE) {
+                let value = (!is_zero(content)).then(|| record::encode_page(content));
+                self.values.push((page, value));
+            }
+        }
+    }
+}
+
 /// Whether programs have the content's object open, or mapped, or may have written to it through a mapping.
 fn is_held(state: &State) -> bool {
     let cache = state.cache.as_ref();
@@ -143,7 +183,13 @@ impl Volume {
     }
 
     /// Gives `into` the content of its copy `from`, by `plan`.
-    pub(super) fn merge_content(&self, plan: Plan, from: &mut State, into: &mut State) {
+    pub(super) fn merge_content(
+        &self,
+        plan: Plan,
+        from: &mut State,
+        into: &mut State,
+        record: Option<PageRecords<'_>>,
+    ) {
         match plan {
             Plan::Keep => move_content(from, into),
             Plan::Withhold => {
@@ -156,8 +202,12 @@ impl Volume {
             }
             Plan::Replace => self.replace(from, into),
             Plan::InPlace(transfer) => {
-                if change_in_place(from, into, &transfer).is_ok() {
+                let mut copied = CopiedPages::of(from.meta.size, record.is_some());
+                if change_in_place(from, into, &transfer, &mut copied).is_ok() {
                     self.note_content(from, into);
+                    if let Some(record) = record {
+                        self.store_copied(copied, into, record);
+                    }
                 } else {
                     // Only the host's disk fails here: of an object in memory all pages are allocated. Whoever has the
                     // file open keeps a content that is lost; whoever opens it gets the one that was committed.
@@ -202,6 +252,30 @@ impl Volume {
         }
     }
 
+    /// Puts the pages that were copied to the object of `into` into the commit's record: the cut need not read them again.
+    fn store_copied(&self, copied: CopiedPages, into: &mut State, record: PageRecords<'_>) {
+        let mut settled = 0;
+        for (page, value) in copied.values {
+            let key = key::page_key(record.ino, page);
+            match value {
+                Some(value) => {
+                    record.changes.put(key, value);
+                    into.stored.insert(page, page + 1);
+                }
+                None if into.stored.contains(page) => {
+                    record.changes.delete(key);
+                    into.stored.remove(page, page + 1);
+                }
+                None => {}
+            }
+            if let Some(cache) = &mut into.cache {
+                settled += u64::from(cache.pages_mut().stored(page));
+            }
+        }
+        let less = |all: u64| Some(all.saturating_sub(settled * PAGE));
+        let _ = self.dirty_bytes.fetch_update(SeqCst, SeqCst, less);
+    }
+
     fn note_changes(&self, from: &State, into: &mut State, changed: &RangeSet) {
         let low = from.copy.as_ref().map_or(0, |copy| copy.low);
         self.note_content_size(into, low.min(into.meta.size));
@@ -226,7 +300,12 @@ fn move_content(from: &mut State, into: &mut State) {
 }
 
 /// Makes the object of `into` like that of the copy `from`. The size changes once, from the old to the new one.
-fn change_in_place(from: &State, into: &State, transfer: &Transfer) -> Result<(), Errno> {
+fn change_in_place(
+    from: &State,
+    into: &State,
+    transfer: &Transfer,
+    copied: &mut CopiedPages,
+) -> Result<(), Errno> {
     let (Some(content), Some(copy)) = (&from.cache, &from.copy) else {
         return Ok(());
     };
@@ -242,7 +321,8 @@ fn change_in_place(from: &State, into: &State, transfer: &Transfer) -> Result<()
     for (start, stop) in changed.intersect(0, new.div_ceil(PAGE)) {
         punch(cleared, start.min(end))?;
         cleared = cleared.max(stop);
-        transfer.copy(start * PAGE, (stop * PAGE).min(new))?;
+        let end = (stop * PAGE).min(new);
+        transfer.copy(start * PAGE, end, |at, data| copied.take(at, data))?;
     }
     punch(cleared, end)?;
     if new < old {

@@ -13,7 +13,7 @@ use goanna_vfs::{Errno, FileKind, Result, TxnId};
 use parking_lot::Mutex;
 
 use super::Txn;
-use super::content::Plan;
+use super::content::{PageRecords, Plan};
 use super::level::{DirDelta, Level};
 use crate::content::cost::{META_COST, PAGE_COST, REAP_PAGES, deletes};
 use crate::inode::{Home, Inode, PAGE, State};
@@ -44,7 +44,7 @@ impl Volume {
         } = std::mem::take(&mut *txn.level.lock());
         for (ino, copy) in inodes {
             match around.remove(&ino) {
-                Some((outer, plan)) => self.merge(&copy, &outer, plan),
+                Some((outer, plan)) => self.merge(&copy, &outer, plan, None),
                 None => {
                     parent.level.lock().inodes.insert(ino, copy);
                 }
@@ -96,6 +96,7 @@ impl Volume {
         let objects: Vec<_> = plans.values().filter_map(Plan::object).collect();
         let paused = self.pause_readers(&objects);
         let mut touched = Vec::new();
+        let mut pages = Changes::new();
         for (ino, copy) in std::mem::take(&mut level.inodes) {
             let base = Arc::clone(copy.base());
             let mut plan = plans.remove(&ino).unwrap_or(Plan::Keep);
@@ -105,13 +106,16 @@ impl Volume {
             {
                 plan = Plan::Withhold;
             }
-            self.merge(&copy, &base, plan);
+            self.merge(&copy, &base, plan, Some(&mut pages));
             touched.push(base);
         }
         for delta in std::mem::take(&mut level.dirs).into_values() {
             touched.push(Arc::clone(&delta.base));
             self.publish_entries(delta);
         }
+        // Only a store that has failed meanwhile refuses them, and nothing of this commit reaches its log then.
+        let submitted = self.store.submit_reserved(guard, pages);
+        submitted.map_err(|error| errno(&error))?;
         Ok(touched)
     }
 
@@ -175,8 +179,9 @@ impl Volume {
         }
     }
 
-    /// Gives `into` the state of its copy `from`, and by `plan` the content where that is another.
-    fn merge(&self, from: &Inode, into: &Arc<Inode>, plan: Plan) {
+    /// Gives `into` the state of its copy `from`, and by `plan` the content where that is another. The record `changes` of an outermost
+    /// commit gets the pages that are copied.
+    fn merge(&self, from: &Inode, into: &Arc<Inode>, plan: Plan, changes: Option<&mut Changes>) {
         let mut state = from.state.lock();
         let mut target = into.state.lock();
         if target.uncommitted {
@@ -186,7 +191,11 @@ impl Volume {
             self.materialise(&mut state, into, &mut target);
             return;
         }
-        self.merge_content(plan, &mut state, &mut target);
+        let record = changes.map(|changes| PageRecords {
+            ino: into.ino,
+            changes,
+        });
+        self.merge_content(plan, &mut state, &mut target, record);
         let is_orphan = state.home == Home::Orphan;
         let was_orphan = target.home == Home::Orphan;
         merge_meta(from.kind, &state, &mut target);
