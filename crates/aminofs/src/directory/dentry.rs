@@ -123,3 +123,72 @@ impl Shard {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::ops::Bound;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use amino_txn::{Records, Store, Visit};
+    use bytes::Bytes;
+    use goanna_vfs::{Caller, Errno, FileSystem};
+
+    use crate::{AminoFs, Durability, Options, Volume};
+
+    /// Counts the records that are read by their keys.
+    struct Counted {
+        lower: Store,
+        gets: Arc<AtomicUsize>,
+    }
+
+    impl Records for Counted {
+        fn get(&self, key: &[u8]) -> Result<Option<Bytes>, amino_txn::Error> {
+            self.gets.fetch_add(1, SeqCst);
+            self.lower.get(key)
+        }
+
+        fn scan(
+            &self,
+            from: Bound<&[u8]>,
+            prefix: &[u8],
+            visit: &mut Visit<'_>,
+        ) -> Result<(), amino_txn::Error> {
+            self.lower.scan(from, prefix, visit)
+        }
+    }
+
+    /// An open with `O_CREAT` looks a name up, checks what only creating needs, and creates the file. The store is asked once.
+    #[test]
+    fn a_name_that_is_looked_up_and_created_is_read_from_the_store_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
+            create: true,
+            ..Options::default()
+        };
+        let store = crate::open_store(dir.path(), &options).unwrap();
+        crate::make_root(&store, &options).unwrap();
+        let gets = Arc::new(AtomicUsize::new(0));
+        let counted = Box::new(Counted {
+            lower: store.clone(),
+            gets: Arc::clone(&gets),
+        });
+        let volume = Volume::over(dir.path(), options, store, counted, false).unwrap();
+        let fs = AminoFs {
+            volume: Arc::new(volume),
+            durability: Durability::default(),
+        };
+        let (caller, top) = (Caller::own(), fs.root());
+        gets.store(0, SeqCst);
+        let missing = fs.lookup(&caller, &top, b"new").map(drop);
+        assert_eq!(missing, Err(Errno::ENOENT.into()));
+        assert_eq!(gets.load(SeqCst), 1);
+        let created = fs.create(&caller, &top, b"new", 0o644, libc::O_RDWR);
+        created.unwrap();
+        assert_eq!(gets.load(SeqCst), 1);
+        fs.lookup(&caller, &top, b"new").unwrap();
+        assert_eq!(gets.load(SeqCst), 1);
+    }
+}
