@@ -14,6 +14,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use goanna_isofs::read_everything;
+use nix::sys::resource::{UsageWho, getrusage};
 use proptest::prelude::*;
 use support::tools::{Work, genisoimage, xorriso};
 
@@ -187,8 +188,6 @@ proptest! {
 
 /// The most memory this process has needed so far, in bytes.
 fn highest_memory() -> usize {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    kib.unwrap().trim().parse::<usize>().unwrap() << 10
+    let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
+    usize::try_from(usage.max_rss()).unwrap() << 10
 }
