@@ -16,6 +16,7 @@ pub mod compare;
 pub mod finish;
 pub mod held;
 pub mod isolation;
+mod once;
 pub mod place;
 pub mod power;
 pub mod program;
@@ -27,6 +28,7 @@ pub use self::binaries::binary;
 pub use self::compare::{differences, same_tree, tree};
 pub use self::finish::{Ended, finish, finish_within};
 pub use self::held::{Held, command_in_path};
+pub use self::once::OnceEach;
 pub use self::place::{Backend, Engine, Intercept, Place, User};
 pub use self::program::{go_program, program};
 

@@ -16,7 +16,7 @@ use crate::binary;
 pub const NOBODY: u32 = 65534;
 
 /// The user that runs the command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum User {
     /// The user that runs the tests.
     Own,

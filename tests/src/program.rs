@@ -1,21 +1,54 @@
 //! Compiles the tracee programs. They are written in C, the language of the kernel's interface.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-/// Compiles `programs/NAME.c` to `dir/NAME`, a static executable when `is_static`.
+use crate::once::OnceEach;
+
+/// Compiles `programs/NAME.c` to `dir/NAME`, a static executable when `is_static`. A test process runs the compiler once for each
+/// program, and copies the executable afterwards.
 ///
 /// # Panics
 ///
 /// When there is no C compiler, or it finds an error.
 #[track_caller]
 pub fn program(name: &str, dir: &Path, is_static: bool) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("programs/{name}.c"));
+    static COMPILED: OnceEach<(String, bool), Vec<u8>> = OnceEach::new();
     let out = dir.join(name);
+    let mut is_there = false;
+    let executable = COMPILED.get((name.to_owned(), is_static), || {
+        compile(name, &out, is_static);
+        is_there = true;
+        std::fs::read(&out).expect("the executable")
+    });
+    if !is_there {
+        copy(&executable, &out);
+    }
+    out
+}
+
+/// Writes an executable in a process of its own: a child that another test starts meanwhile would inherit the open file, and the
+/// kernel refuses to execute what is open for writing.
+fn copy(executable: &[u8], out: &Path) {
+    let mut install = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(out)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("install(1)");
+    let mut input = install.stdin.take().expect("a pipe");
+    input.write_all(executable).expect("its input");
+    drop(input);
+    assert!(install.wait().expect("its end").success());
+}
+
+fn compile(name: &str, out: &Path, is_static: bool) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("programs/{name}.c"));
     let output = Command::new("cc")
         // -w: wrong pointers and sizes are passed on purpose.
         .args(["-std=gnu17", "-O1", "-w", "-pthread", "-o"])
-        .arg(&out)
+        .arg(out)
         .arg(&source)
         .args(is_static.then_some("-static"))
         .output()
@@ -26,7 +59,6 @@ pub fn program(name: &str, dir: &Path, is_static: bool) -> PathBuf {
         source.display(),
         String::from_utf8_lossy(&output.stderr)
     );
-    out
 }
 
 /// Compiles the Go program `source` to the static executable `out`.

@@ -6,10 +6,11 @@
 )]
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use goanna_tests::{
-    Backend, Engine, Intercept, Place, User, binary, differences, finish, finish_within,
+    Backend, Engine, Intercept, OnceEach, Place, User, binary, differences, finish, finish_within,
     in_every_place, program,
 };
 
@@ -18,6 +19,29 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// The differences that docs/compatibility.md explains.
 const KNOWN: &str = include_str!("../known.txt");
+
+/// What the program `name`, which is there as `program`, prints natively. Each user runs it twice, for all places.
+fn expected(place: &Place, name: &str, is_static: bool, program: &Path) -> Arc<String> {
+    static NATIVE: OnceEach<(String, bool, User), String> = OnceEach::new();
+    NATIVE.get((name.to_owned(), is_static, place.user()), || {
+        let expected = natively(place, program);
+        let again = differences(&expected, &natively(place, program));
+        assert!(
+            again.is_empty(),
+            "the program is no good: two native runs differ:\n{again}"
+        );
+        without_places(place, &expected)
+    })
+}
+
+/// `text` without names that differ from one place to the next.
+fn without_places(place: &Place, text: &str) -> String {
+    let dir = place.path("");
+    let dir = dir.to_string_lossy();
+    place
+        .without_names(text)
+        .replace(dir.trim_end_matches('/'), "PLACE")
+}
 
 /// What `program` prints natively, in a fresh directory.
 fn natively(place: &Place, program: &Path) -> String {
@@ -45,17 +69,11 @@ fn check_watches(place: &Place) {
 /// The same under options of the run.
 fn check_with(place: &Place, name: &str, is_static: bool, options: &[&str]) {
     let program = program(name, &place.path("."), is_static);
-    let expected = natively(place, &program);
-    let again = differences(&expected, &natively(place, &program));
-    assert!(
-        again.is_empty(),
-        "the program is no good: two native runs differ:\n{again}"
-    );
-
+    let expected = expected(place, name, is_static, &program);
     let host = place.make_dir("host");
     let mut run = place.run_with(options);
     let ended = finish_within(run.arg(&program).arg(place.top()).arg(host), LIMIT);
-    let found = place.without_names(&differences(&expected, &ended.text()));
+    let found = differences(&expected, &without_places(place, &ended.text()));
     let surprises = differences(&place.known(KNOWN, name), &found);
     assert!(
         surprises.is_empty() && ended.status == 0,
