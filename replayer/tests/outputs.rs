@@ -76,3 +76,21 @@ fn links_and_special_files_stay_what_they_are() {
     assert_eq!(fs::metadata("/dev/null").unwrap().rdev(), before);
     assert_eq!(names(directory), ["link", "log", "trace"]);
 }
+
+#[test]
+fn one_file_is_said_to_be_one() {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path();
+    let read = "fio version 3 iolog\n0 /d/a add\n1 /d/a open\n2 /d/a read 0 4096\n3 /d/a close\n";
+    fs::write(directory.join("log"), read).unwrap();
+    for arguments in [
+        ["import", "--format=fio", "log", "-o", "trace"].as_slice(),
+        &["compile", "trace", "-o", "compiled"],
+    ] {
+        let output = replayer(directory, arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+    }
+    let output = replayer(directory, &["prepare", "compiled", "--root", "made"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("made 1 file with "), "{text}");
+}

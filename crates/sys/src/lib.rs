@@ -5,7 +5,7 @@
 //! values as the kernel gave them, so that the monitor can hand them to a tracee unchanged.
 //! What an ordinary user may do works as an ordinary user; what needs privilege fails with `EPERM`.
 //!
-//! [`escape`] is the exception: text for terminals, which every program of the project needs.
+//! [`escape`] and [`plural`] are the exceptions: text for people, which every program of the project needs.
 //!
 //! Modules are grouped in directories, which their paths leave out: `goanna_sys::ptrace` is `tracees/ptrace.rs`.
 
@@ -21,6 +21,7 @@ compile_error!(
 pub mod escape;
 mod files;
 mod intercept;
+pub mod plural;
 mod process;
 pub mod replay;
 pub mod stub;

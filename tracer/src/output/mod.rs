@@ -12,6 +12,7 @@ mod socket;
 mod stream;
 mod transformed;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -115,4 +116,12 @@ pub trait Output: Send {
 /// The first bytes of a file or connection of a stream.
 fn file_header(serial: [u8; 16]) -> Vec<u8> {
     FileHeader { serial }.encode()
+}
+
+/// Whether two paths lead to the same file, which is there. A program that read the one and wrote the other would destroy its input.
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    match (one.canonicalize(), other.canonicalize()) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
+    }
 }

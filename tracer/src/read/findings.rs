@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use goanna_sys::plural::counted;
+
 /// Something that is lost or altered, or that a reader should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
@@ -99,94 +101,58 @@ pub enum Problem {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use Problem as P;
-        let offset = self.offset;
-        match &self.what {
-            P::Garbage { bytes } => {
-                write!(f, "byte {offset}: {bytes} bytes are no part of a trace")
+        // What the writer says that it lost has no place in the file.
+        if !matches!(self.what, Problem::Lost { .. }) {
+            write!(f, "byte {}: ", self.offset)?;
+        }
+        self.what.fmt(f)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Garbage { bytes } => {
+                write!(f, "no part of a trace: {}", counted(*bytes, "byte"))
             }
-            P::Missing {
-                first,
-                last,
-                records,
-            } if first == last => {
-                write!(
-                    f,
-                    "byte {offset}: block {first} is missing; lost: {records} records"
-                )
+            Self::Missing { first, last, .. } if first == last => {
+                write!(f, "block {first} is missing")
             }
-            P::Missing {
-                first,
-                last,
-                records,
-            } => {
-                write!(
-                    f,
-                    "byte {offset}: blocks {first} to {last} are missing; lost: {records} records"
-                )
-            }
-            P::Broken { sequence, records } => {
-                write!(
-                    f,
-                    "byte {offset}: block {sequence} is damaged; lost: {records} records"
-                )
-            }
-            P::Cut {
+            Self::Missing { first, last, .. } => write!(f, "blocks {first} to {last} are missing"),
+            Self::Broken { sequence, .. } => write!(f, "block {sequence} is damaged"),
+            Self::Cut {
                 sequence,
                 recovered,
-                records,
+                ..
             } => write!(
                 f,
-                "byte {offset}: the file ends within block {sequence}; recovered: {recovered} records; lost: {records} records"
+                "the file ends within block {sequence}; recovered: {}",
+                counted(*recovered, "record")
             ),
-            P::Repeated { sequence } => {
-                write!(
-                    f,
-                    "byte {offset}: block {sequence} stands here a second time; its records are not read again"
-                )
-            }
-            P::OutOfOrder { sequence } => {
-                write!(
-                    f,
-                    "byte {offset}: block {sequence} stands behind blocks that follow it"
-                )
-            }
-            P::Unauthenticated { sequence, records } => {
-                write!(
-                    f,
-                    "byte {offset}: block {sequence} has no HMAC; not read: {records} records"
-                )
-            }
-            P::Codec {
-                sequence,
-                records,
-                why,
-            } => {
-                write!(
-                    f,
-                    "byte {offset}: block {sequence}: {why}; lost: {records} records"
-                )
-            }
-            P::NoSchema { sequence, records } => write!(
+            Self::Repeated { sequence } => write!(
                 f,
-                "byte {offset}: no schema describes block {sequence}; lost: {records} records"
+                "block {sequence} stands here a second time; its records are not read again"
             ),
-            P::Malformed {
-                sequence,
-                records,
-                why,
-            } => {
-                write!(
-                    f,
-                    "byte {offset}: block {sequence}: {why}; lost: {records} records"
-                )
+            Self::OutOfOrder { sequence } => {
+                write!(f, "block {sequence} stands behind blocks that follow it")
             }
-            P::NoEnd => write!(
-                f,
-                "byte {offset}: the trace has no end: it was cut, or its writer has not ended; what is missing is not known"
+            Self::Unauthenticated { sequence, records } => {
+                let records = counted(*records, "record");
+                return write!(f, "block {sequence} has no HMAC; not read: {records}");
+            }
+            Self::Codec { sequence, why, .. } | Self::Malformed { sequence, why, .. } => {
+                write!(f, "block {sequence}: {why}")
+            }
+            Self::NoSchema { sequence, .. } => write!(f, "no schema describes block {sequence}"),
+            Self::NoEnd => f.write_str(
+                "the trace has no end: it was cut, or its writer has not ended; what is missing is not known",
             ),
-            P::WrongIndex => write!(f, "byte {offset}: the index does not fit the blocks"),
-            P::Lost { events } => write!(f, "the writer lost {events} events"),
+            Self::WrongIndex => f.write_str("the index does not fit the blocks"),
+            Self::Lost { events } => write!(f, "the writer lost {}", counted(*events, "event")),
+        }?;
+        match self.lost() {
+            Some(records) => write!(f, "; lost: {}", counted(records, "record")),
+            None => Ok(()),
         }
     }
 }
@@ -194,6 +160,11 @@ impl fmt::Display for Finding {
 impl Problem {
     /// Records that are lost by it, as far as that is known.
     pub fn lost_records(&self) -> u64 {
+        self.lost().unwrap_or(0)
+    }
+
+    /// As [`Problem::lost_records`], `None` for a problem by which none are.
+    fn lost(&self) -> Option<u64> {
         match self {
             Self::Missing { records, .. }
             | Self::Broken { records, .. }
@@ -201,8 +172,8 @@ impl Problem {
             | Self::Unauthenticated { records, .. }
             | Self::Codec { records, .. }
             | Self::NoSchema { records, .. }
-            | Self::Malformed { records, .. } => *records,
-            _ => 0,
+            | Self::Malformed { records, .. } => Some(*records),
+            _ => None,
         }
     }
 }

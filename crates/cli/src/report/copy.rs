@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 
 use goanna_offline::copy::{Copied, Counts, Observer, Summary, Total};
+use goanna_sys::plural::counted;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
 
@@ -86,11 +87,23 @@ impl CopyReport {
         } else if shows_progress(self.loud) || self.loud.verbose > 0 {
             let done = &summary.counts;
             self.line(&format!(
-                "{} files, {} directories, {} symbolic links, {} hard links, {} special files; {} bytes of data",
-                done.files, done.directories, done.symlinks, done.hard_links, done.special, done.bytes
+                "{}, {}, {}, {}, {}; {} of data",
+                counted(done.files, "file"),
+                directories(done.directories),
+                counted(done.symlinks, "symbolic link"),
+                counted(done.hard_links, "hard link"),
+                counted(done.special, "special file"),
+                counted(done.bytes, "byte")
             ));
         }
         Ok(u8::from(!summary.skipped.is_empty()))
+    }
+}
+
+fn directories(number: u64) -> String {
+    match number {
+        1 => "1 directory".to_owned(),
+        number => format!("{number} directories"),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use goanna_replayer::Error;
 use goanna_sys::escape::escape_message;
 use goanna_tracer::codec::Key;
+use goanna_tracer::output::is_same_file;
 use goanna_tracer::read::Keys;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -68,11 +69,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
 
 /// Refuses to replace the file that is read.
 pub fn require_different(input: &Path, output: &Path) -> Result<(), Failure> {
-    let is_same = match (input.canonicalize(), output.canonicalize()) {
-        (Ok(input), Ok(output)) => input == output,
-        _ => false,
-    };
-    if is_same {
+    if is_same_file(input, output) {
         let why = format!("--output: {} is the file that is read", output.display());
         return Err(Failure(why));
     }

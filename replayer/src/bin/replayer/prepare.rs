@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use goanna_replayer::prepare::prepare;
+use goanna_sys::plural::counted;
 
 use crate::common::{Failure, bytes, print};
 
@@ -38,11 +39,11 @@ impl Prepare {
     pub fn run(self) -> Result<u8, Failure> {
         let made = prepare(&self.replay, &self.root, self.snapshot.as_deref())?;
         print(&format!(
-            "made {} files with {} ({} of them as in the trace); {} were there",
-            made.files,
+            "made {} with {} ({} of them as in the trace); {} there before",
+            counted(made.files, "file"),
             bytes(made.bytes),
             bytes(made.known),
-            made.present
+            counted(made.present, "file")
         ))?;
         for (number, what) in [
             (made.skipped_owners, "owners"),

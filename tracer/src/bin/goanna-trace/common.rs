@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use goanna_sys::escape::{escape_message, escape_path};
 use goanna_tracer::Error;
 use goanna_tracer::codec::Key;
+use goanna_tracer::output::is_same_file;
 use goanna_tracer::read::{Finding, Keys, Reader};
 
 /// Exit status when the program itself fails, or the file is no trace.
@@ -64,14 +65,14 @@ impl Source {
 
     /// Fails when `output` is the trace itself.
     pub fn differs_from(&self, output: &Path) -> Result<(), Failure> {
-        let same = |path: &Path| path.canonicalize().ok();
-        match same(output) {
-            Some(new) if Some(&new) == same(&self.file).as_ref() => Err(Failure::Usage(format!(
-                "--output: {} is the trace that is read",
-                escape_path(output)
-            ))),
-            _ => Ok(()),
+        if !is_same_file(output, &self.file) {
+            return Ok(());
         }
+        let why = format!(
+            "--output: {} is the trace that is read",
+            escape_path(output)
+        );
+        Err(Failure::Usage(why))
     }
 
     /// Length of the file in bytes, if it is one.

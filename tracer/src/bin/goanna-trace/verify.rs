@@ -3,8 +3,10 @@
 use std::io::Write;
 
 use amino_schema::trace::record::Record;
+use goanna_sys::plural::counted;
 use goanna_tracer::Error;
 use goanna_tracer::tools::{Consumer, consume};
+use serde_json::json;
 
 use crate::common::{Failure, Findings, Source, output};
 
@@ -49,15 +51,24 @@ impl Verify {
             None => "checksums only, without an HMAC key",
         };
         let text = match self.json {
-            true => format!(
-                "{{\"records\": {records}, \"lost\": {lost}, \"findings\": {found}, \"authenticated\": {}}}\n",
-                self.source.keys.hmac_key.is_some()
-            ),
-            false if found == 0 => {
-                format!("{records} records, nothing lost or altered ({checked})\n")
+            true => {
+                let figures = json!({
+                    "records": records,
+                    "lost": lost,
+                    "findings": found,
+                    "authenticated": self.source.keys.hmac_key.is_some(),
+                });
+                format!("{figures}\n")
             }
+            false if found == 0 => format!(
+                "{}, nothing lost or altered ({checked})\n",
+                counted(records, "record")
+            ),
             false => format!(
-                "{records} records, {found} findings, {lost} records known to be lost ({checked})\n"
+                "{}, {}, {} known to be lost ({checked})\n",
+                counted(records, "record"),
+                counted(found, "finding"),
+                counted(lost, "record")
             ),
         };
         let mut out = output(None)?;

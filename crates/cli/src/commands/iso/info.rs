@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use goanna_isofs::{BootImage, Entry, Error as IsoError, Info, Iso, Namespace, Visit, Volume};
 use goanna_offline::join;
+use goanna_sys::plural::counted;
 use goanna_vfs::{FileKind, Stamp, io_error_text};
 use serde_json::{Map, Value, json};
 
@@ -254,7 +255,10 @@ fn contents(lines: &mut Lines, info: &Info, scan: Scan) {
     // Writers count the volume of a later session from different places, so this is a lower bound of what is missing.
     let missing = bytes(&info.primary).saturating_sub(info.size);
     if missing > 0 {
-        let text = format!("the image is {missing} bytes shorter than its volume");
+        let text = format!(
+            "the image is {} shorter than its volume",
+            counted(missing, "byte")
+        );
         lines.put_text("note", text);
     }
     lines.put_json("missing_bytes", missing);

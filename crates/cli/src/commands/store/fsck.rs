@@ -8,6 +8,7 @@ use goanna_offline::absolute;
 use goanna_offline::check::{Constraint, Finding, Report, check_closed};
 use goanna_offline::salvage::{Loss, Salvage};
 use goanna_session::{Error as SessionError, store};
+use goanna_sys::plural::counted;
 use serde_json::{Map, Value, json};
 
 use crate::args::{Loudness, amino};
@@ -103,8 +104,8 @@ fn print(
             report.bytes,
         ))?;
         if report.kept_transactions > 0 {
-            let count = report.kept_transactions;
-            out.line(&format!("kept log: {count} transactions"))?;
+            let count = counted(report.kept_transactions, "transaction");
+            out.line(&format!("kept log: {count}"))?;
         }
     }
     out.finish()
