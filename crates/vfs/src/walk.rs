@@ -265,11 +265,7 @@ impl<'a> Walk<'a> {
             if cursor == rest.len() {
                 return Ok(match goal {
                     Goal::Object { .. } => Found::Object(at),
-                    Goal::Parent => Found::Parent(Parent {
-                        dir: at,
-                        last: Last::Root,
-                        must_be_dir: true,
-                    }),
+                    Goal::Parent => parent(at, Last::Root, true),
                 });
             }
             let tail = rest.get(cursor..).unwrap_or_default();
@@ -284,24 +280,10 @@ impl<'a> Walk<'a> {
                     name => Last::Name(name.to_vec()),
                 };
                 self.may_search(&at)?;
-                return Ok(Found::Parent(Parent {
-                    dir: at,
-                    last,
-                    must_be_dir,
-                }));
+                return Ok(parent(at, last, must_be_dir));
             }
             let follow = !is_last || must_be_dir || !matches!(goal, Goal::Object { follow: false });
-            let (next, link) = match name {
-                b"." => {
-                    self.may_search(&at)?;
-                    (at.clone(), None)
-                }
-                b".." => (self.up(&at)?, None),
-                name => {
-                    self.depth += 1;
-                    self.step(&at, name, follow)?
-                }
-            };
+            let (next, link) = self.component(&at, name, follow)?;
             match link {
                 Some(target) => {
                     if is_last {
@@ -322,6 +304,21 @@ impl<'a> Walk<'a> {
                     }
                     at = next;
                 }
+            }
+        }
+    }
+
+    /// Where the component `name` of a path leads from `at`, and the target if that is a symbolic link to `follow`.
+    fn component(&mut self, at: &Pos, name: &[u8], follow: bool) -> Result<(Pos, Option<Vec<u8>>)> {
+        match name {
+            b"." => {
+                self.may_search(at)?;
+                Ok((at.clone(), None))
+            }
+            b".." => Ok((self.up(at)?, None)),
+            name => {
+                self.depth += 1;
+                self.step(at, name, follow)
             }
         }
     }
@@ -567,6 +564,14 @@ impl<'a> Walk<'a> {
         let link = link.map(|target| target.into_encoded_bytes());
         Ok((Pos::Host(path), link))
     }
+}
+
+fn parent(dir: Pos, last: Last, must_be_dir: bool) -> Found {
+    Found::Parent(Parent {
+        dir,
+        last,
+        must_be_dir,
+    })
 }
 
 /// Whether `path` leads to a directory and the host's kernel meets no symbolic link on the way.

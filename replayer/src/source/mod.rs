@@ -433,31 +433,44 @@ impl Source {
             self.examined.insert(tid, (number as i32, path.clone()));
         }
         let (steps, noted, waited) = (look.steps, look.note, look.waited);
-        match noted {
-            Some((note::OWN, _)) => {
-                self.own.insert(tid);
-                return Ok(());
-            }
-            Some((note::STAND_IN, _)) => {
-                self.stand_in.insert(tid);
-                return Ok(());
-            }
-            Some((note::AT_ONCE, _)) => {
-                self.at_once.insert(tid);
-                return Ok(());
-            }
-            Some((_, thread)) => {
-                self.aliases.insert(tid, thread as i32);
-                return Ok(());
-            }
-            None => {
-                self.own.remove(&tid);
-                self.stand_in.remove(&tid);
-            }
+        if let Some((kind, thread)) = noted {
+            self.note(tid, kind, thread as i32);
+            return Ok(());
         }
+        self.own.remove(&tid);
+        self.stand_in.remove(&tid);
         if let Some(child) = waited {
             visitor.see(Seen::Waited { tid, child })?;
         }
+        self.see_steps(tid, own, steps, visitor)?;
+        match done {
+            Err(why) if !own => visitor.see(Seen::Skipped { why }),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a note in the trace says of the thread that made it, and of its next call.
+    fn note(&mut self, tid: i32, kind: u64, thread: i32) {
+        let threads = match kind {
+            note::OWN => &mut self.own,
+            note::STAND_IN => &mut self.stand_in,
+            note::AT_ONCE => &mut self.at_once,
+            _ => {
+                self.aliases.insert(tid, thread);
+                return;
+            }
+        };
+        threads.insert(tid);
+    }
+
+    /// Hands on the steps of a call of thread `tid`. A replayer's `own` calls only restore state.
+    fn see_steps(
+        &mut self,
+        tid: i32,
+        own: bool,
+        steps: Vec<Step>,
+        visitor: &mut dyn Visitor,
+    ) -> Result<(), Error> {
         let alias = self.aliases.get(&tid).copied();
         let at_once = self.at_once.remove(&tid);
         for mut step in steps {
@@ -480,10 +493,7 @@ impl Source {
             }
             visitor.see(Seen::Step(Box::new(step)))?;
         }
-        match done {
-            Err(why) if !own => visitor.see(Seen::Skipped { why }),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }
 

@@ -138,94 +138,110 @@ const I32: (Type, u8) = (Type::Signed, 4);
 const I64: (Type, u8) = (Type::Signed, 8);
 const BYTES: (Type, u8) = (Type::Bytes, 0);
 
+/// Name, role, unit and type of a message's field.
+type PlainField = (&'static str, &'static str, &'static str, (Type, u8));
+
+/// The thread of an event.
+const THREAD: &[PlainField] = &[
+    ("time", "time", "ns", U64),
+    ("tid", "tid", "", I32),
+    ("pid", "pid", "", I32),
+    ("uid", "uid", "", U32),
+    ("gid", "gid", "", U32),
+    ("sid", "sid", "", I32),
+    ("comm", "comm", "", BYTES),
+];
+
+/// The file of an event.
+const FILE: &[PlainField] = &[
+    ("file.path", "file.path", "", BYTES),
+    ("file.device", "file.device", "", U64),
+    ("file.inode", "file.inode", "", U64),
+    ("file.mode", "file.mode", "", U32),
+    ("file.links", "file.links", "", U64),
+    ("file.size", "file.size", "bytes", U64),
+];
+
+const LOST: &[PlainField] = &[
+    ("time", "time", "ns", U64),
+    ("events", "count", "", U64),
+    ("reason", "text", "", BYTES),
+];
+
+const BLOB: &[PlainField] = &[
+    ("hash", "hash", "", BYTES),
+    ("data", "data", "", (Type::Data, 0)),
+];
+
+/// Events of threads that are no calls: id, name, and the fields between thread and file.
+const OF_THREADS: &[(u32, &str, &[PlainField])] = &[
+    (
+        id::BEGAN,
+        "began",
+        &[("parent", "pid", "", I32), ("umask", "mode", "", U32)],
+    ),
+    (
+        id::EXECUTED,
+        "executed",
+        &[("program", "resolved", "", BYTES)],
+    ),
+    (id::ENDED, "ended", &[("status", "number", "", I32)]),
+    (
+        id::DESCRIPTOR,
+        "descriptor",
+        &[
+            ("fd", "fd", "", I32),
+            ("flags", "flags", "", U32),
+            ("offset", "offset", "bytes", U64),
+        ],
+    ),
+    (
+        id::MAPPING,
+        "mapping",
+        &[
+            ("start", "address", "", U64),
+            ("length", "size", "bytes", U64),
+            ("protection", "flags", "", U32),
+            ("flags", "flags", "", U32),
+            ("offset", "offset", "bytes", U64),
+        ],
+    ),
+    (
+        id::TOUCHED,
+        "touched",
+        &[
+            ("offset", "offset", "bytes", U64),
+            ("pages", "count", "", U64),
+            ("written", "number", "", (Type::Unsigned, 1)),
+        ],
+    ),
+];
+
 impl Builder {
     /// The messages that are no calls, in ascending order of their ids. `stream.rs` puts their values in the same order.
     fn events(&mut self) -> Vec<Vec<Source>> {
-        let file = |builder: &mut Self| {
-            vec![
-                builder.plain("file.path", "file.path", "", BYTES),
-                builder.plain("file.device", "file.device", "", U64),
-                builder.plain("file.inode", "file.inode", "", U64),
-                builder.plain("file.mode", "file.mode", "", U32),
-                builder.plain("file.links", "file.links", "", U64),
-                builder.plain("file.size", "file.size", "bytes", U64),
-            ]
-        };
-        let thread = |builder: &mut Self| {
-            vec![
-                builder.plain("time", "time", "ns", U64),
-                builder.plain("tid", "tid", "", I32),
-                builder.plain("pid", "pid", "", I32),
-                builder.plain("uid", "uid", "", U32),
-                builder.plain("gid", "gid", "", U32),
-                builder.plain("sid", "sid", "", I32),
-                builder.plain("comm", "comm", "", BYTES),
-            ]
-        };
-        let mut events = vec![
-            (
-                id::BEGAN,
-                "began",
-                vec![("parent", "pid", "", I32), ("umask", "mode", "", U32)],
-            ),
-            (
-                id::EXECUTED,
-                "executed",
-                vec![("program", "resolved", "", BYTES)],
-            ),
-            (id::ENDED, "ended", vec![("status", "number", "", I32)]),
-            (
-                id::DESCRIPTOR,
-                "descriptor",
-                vec![
-                    ("fd", "fd", "", I32),
-                    ("flags", "flags", "", U32),
-                    ("offset", "offset", "bytes", U64),
-                ],
-            ),
-            (
-                id::MAPPING,
-                "mapping",
-                vec![
-                    ("start", "address", "", U64),
-                    ("length", "size", "bytes", U64),
-                    ("protection", "flags", "", U32),
-                    ("flags", "flags", "", U32),
-                    ("offset", "offset", "bytes", U64),
-                ],
-            ),
-            (
-                id::TOUCHED,
-                "touched",
-                vec![
-                    ("offset", "offset", "bytes", U64),
-                    ("pages", "count", "", U64),
-                    ("written", "number", "", (Type::Unsigned, 1)),
-                ],
-            ),
-        ];
-        for (id, name, own) in events.drain(..) {
-            let mut arguments = thread(self);
-            for (field, role, unit, kind) in own {
+        for (id, name, own) in OF_THREADS {
+            let mut arguments = self.all_plain(THREAD);
+            for (field, role, unit, kind) in *own {
                 let cell = format!("{name}.{field}");
-                arguments.push(self.definitions.argument(field, role, unit, kind, &cell));
+                arguments.push(self.definitions.argument(field, role, unit, *kind, &cell));
             }
-            if matches!(id, id::DESCRIPTOR | id::MAPPING | id::TOUCHED) {
-                arguments.extend(file(self));
+            if matches!(*id, id::DESCRIPTOR | id::MAPPING | id::TOUCHED) {
+                arguments.extend(self.all_plain(FILE));
             }
-            self.definitions.message(id, name, None, arguments);
+            self.definitions.message(*id, name, None, arguments);
         }
-        let lost = vec![
-            self.plain("time", "time", "ns", U64),
-            self.plain("events", "count", "", U64),
-            self.plain("reason", "text", "", BYTES),
-        ];
+        let lost = self.all_plain(LOST);
         self.definitions.message(id::LOST, "lost", None, lost);
-        let blob = vec![
-            self.plain("hash", "hash", "", BYTES),
-            self.plain("data", "data", "", (Type::Data, 0)),
-        ];
+        let blob = self.all_plain(BLOB);
         self.definitions.message(id::BLOB, "blob", None, blob);
+        let mut sources = vec![Vec::new(); 8];
+        sources.push(self.unknown_call());
+        sources
+    }
+
+    /// The message of a call that the table does not know: its number and registers.
+    fn unknown_call(&mut self) -> Vec<Source> {
         self.message = "unknown_call".to_owned();
         self.thread();
         for register in [6, 0, 1, 2, 3, 4, 5] {
@@ -236,12 +252,15 @@ impl Builder {
             self.own(&name, "number", "", U64, Source::Register(register));
         }
         self.outcome(Returns::Number);
-        let (arguments, unknown) = std::mem::take(&mut self.fields).into_iter().unzip();
+        let (arguments, sources) = std::mem::take(&mut self.fields).into_iter().unzip();
         self.definitions
             .message(id::UNKNOWN_CALL, "unknown_call", None, arguments);
-        let mut sources = vec![Vec::new(); 8];
-        sources.push(unknown);
         sources
+    }
+
+    fn all_plain(&mut self, fields: &[PlainField]) -> Vec<u32> {
+        let plain = |(name, role, unit, kind): &PlainField| self.plain(name, role, unit, *kind);
+        fields.iter().map(plain).collect()
     }
 
     /// An argument whose cell has its name.

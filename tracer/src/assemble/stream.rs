@@ -284,121 +284,152 @@ fn file_part(file: &File, part: FilePart) -> Value<'_> {
     })
 }
 
+/// An event of a thread that is no call, as a message: thread, own values, file.
+struct OfThread<'e> {
+    id: u32,
+    subject: &'e Subject,
+    at_ns: u64,
+    own: Vec<Value<'e>>,
+    file: Option<&'e File>,
+}
+
+impl<'e> OfThread<'e> {
+    /// `None` for calls and lost events, which are of another form. The values have the order of `plan.rs`.
+    fn of(event: &'e Event) -> Option<Self> {
+        use Value::{Bytes, Number};
+        let (id, subject, at_ns, own, file) = match event {
+            Event::Call(_) | Event::Lost { .. } => return None,
+            Event::Began {
+                subject,
+                parent,
+                umask,
+                at_ns,
+            } => {
+                let umask = umask.map_or(Value::Absent, |umask| Number(umask.into()));
+                let own = vec![Number(*parent as u64), umask];
+                (id::BEGAN, subject, *at_ns, own, None)
+            }
+            Event::Executed {
+                subject,
+                program,
+                at_ns,
+            } => (id::EXECUTED, subject, *at_ns, vec![Bytes(program)], None),
+            Event::Ended {
+                subject,
+                status,
+                at_ns,
+            } => {
+                let own = vec![Number(*status as u64)];
+                (id::ENDED, subject, *at_ns, own, None)
+            }
+            Event::Descriptor {
+                subject,
+                number,
+                file,
+                flags,
+                offset,
+            } => {
+                let (number, flags) = (*number as u64, (*flags).into());
+                let own = [number, flags, *offset].map(Number).to_vec();
+                (id::DESCRIPTOR, subject, 0, own, Some(file))
+            }
+            Event::Mapping {
+                subject,
+                start,
+                length,
+                protection,
+                flags,
+                offset,
+                file,
+            } => {
+                let (protection, flags) = ((*protection).into(), (*flags).into());
+                let own = [*start, *length, protection, flags, *offset];
+                let own = own.map(Number).to_vec();
+                (id::MAPPING, subject, 0, own, Some(file))
+            }
+            Event::Touched {
+                subject,
+                file,
+                offset,
+                pages,
+                written,
+                at_ns,
+            } => {
+                let own = [*offset, *pages, (*written).into()];
+                let own = own.map(Number).to_vec();
+                (id::TOUCHED, subject, *at_ns, own, Some(file))
+            }
+        };
+        Some(Self {
+            id,
+            subject,
+            at_ns,
+            own,
+            file,
+        })
+    }
+
+    fn put(self, out: &mut Writer) -> Result<(), Error> {
+        let mut values = thread_values(self.subject, self.at_ns);
+        values.extend(self.own);
+        values.extend(self.file.into_iter().flat_map(file_values));
+        let tid = self.subject.tid as u64;
+        out.put(self.id as usize - 1, tid, self.at_ns, &values)
+    }
+}
+
+/// Time and thread. An event at time 0 has no time of its own.
+fn thread_values(subject: &Subject, at_ns: u64) -> Vec<Value<'_>> {
+    use Value::{Absent, Bytes, Number};
+    vec![
+        if at_ns == 0 { Absent } else { Number(at_ns) },
+        Number(subject.tid as u64),
+        Number(subject.pid as u64),
+        Number(subject.uid.into()),
+        Number(subject.gid.into()),
+        Number(subject.sid as u64),
+        Bytes(subject.comm.as_bytes()),
+    ]
+}
+
+fn file_values(file: &File) -> [Value<'_>; 6] {
+    [
+        FilePart::Path,
+        FilePart::Device,
+        FilePart::Inode,
+        FilePart::Mode,
+        FilePart::Links,
+        FilePart::Size,
+    ]
+    .map(|part| file_part(file, part))
+}
+
 impl Assembly for StreamAssembly {
     fn schema(&mut self) -> Schema {
         std::mem::take(&mut self.plans.schema)
     }
 
     fn event(&mut self, event: &Event, out: &mut Writer) -> Result<(), Error> {
-        use Value::{Bytes, Number};
-        let (id, subject, at_ns, own, file): (u32, &Subject, u64, Vec<Value<'_>>, Option<&File>) =
-            match event {
-                Event::Call(call) => return self.call(call, out),
-                Event::Began {
-                    subject,
-                    parent,
-                    umask,
-                    at_ns,
-                } => {
-                    let umask = umask.map_or(Value::Absent, |umask| Number(umask.into()));
-                    let own = vec![Number(*parent as u64), umask];
-                    (id::BEGAN, subject, *at_ns, own, None)
-                }
-                Event::Executed {
-                    subject,
-                    program,
-                    at_ns,
-                } => (id::EXECUTED, subject, *at_ns, vec![Bytes(program)], None),
-                Event::Ended {
-                    subject,
-                    status,
-                    at_ns,
-                } => (
-                    id::ENDED,
-                    subject,
-                    *at_ns,
-                    vec![Number(*status as u64)],
-                    None,
-                ),
-                Event::Descriptor {
-                    subject,
-                    number,
-                    file,
-                    flags,
-                    offset,
-                } => {
-                    let own = vec![
-                        Number(*number as u64),
-                        Number((*flags).into()),
-                        Number(*offset),
-                    ];
-                    (id::DESCRIPTOR, subject, 0, own, Some(file))
-                }
-                Event::Mapping {
-                    subject,
-                    start,
-                    length,
-                    protection,
-                    flags,
-                    offset,
-                    file,
-                } => {
-                    let own = vec![
-                        Number(*start),
-                        Number(*length),
-                        Number((*protection).into()),
-                        Number((*flags).into()),
-                        Number(*offset),
-                    ];
-                    (id::MAPPING, subject, 0, own, Some(file))
-                }
-                Event::Touched {
-                    subject,
-                    file,
-                    offset,
-                    pages,
-                    written,
-                    at_ns,
-                } => {
-                    let own = vec![Number(*offset), Number(*pages), Number((*written).into())];
-                    (id::TOUCHED, subject, *at_ns, own, Some(file))
-                }
-                Event::Lost {
-                    events,
-                    reason,
-                    at_ns,
-                } => {
-                    out.count_lost(*events);
-                    let values = [Number(*at_ns), Number(*events), Bytes(reason.as_bytes())];
-                    return out.put(id::LOST as usize - 1, 0, *at_ns, &values);
-                }
-            };
-        let mut values = vec![
-            if at_ns == 0 {
-                Value::Absent
-            } else {
-                Number(at_ns)
+        match event {
+            Event::Call(call) => self.call(call, out),
+            Event::Lost {
+                events,
+                reason,
+                at_ns,
+            } => {
+                out.count_lost(*events);
+                let values = [
+                    Value::Number(*at_ns),
+                    Value::Number(*events),
+                    Value::Bytes(reason.as_bytes()),
+                ];
+                out.put(id::LOST as usize - 1, 0, *at_ns, &values)
+            }
+            event => match OfThread::of(event) {
+                Some(message) => message.put(out),
+                None => Ok(()),
             },
-            Number(subject.tid as u64),
-            Number(subject.pid as u64),
-            Number(subject.uid.into()),
-            Number(subject.gid.into()),
-            Number(subject.sid as u64),
-            Bytes(subject.comm.as_bytes()),
-        ];
-        values.extend(own);
-        if let Some(file) = file {
-            let parts = [
-                FilePart::Path,
-                FilePart::Device,
-                FilePart::Inode,
-                FilePart::Mode,
-                FilePart::Links,
-                FilePart::Size,
-            ];
-            values.extend(parts.map(|part| file_part(file, part)));
         }
-        out.put(id as usize - 1, subject.tid as u64, at_ns, &values)
     }
 
     fn describe(&self) -> Vec<(String, String)> {
