@@ -17,7 +17,7 @@ use crate::intercept::waiting::WaitingCalls;
 use crate::observe::Observers;
 use crate::participants::delegate::Gate;
 use crate::participants::outside::{Outside, Policy};
-use crate::participants::profiled::Profiled;
+use crate::participants::profile::profiled::Profiled;
 use crate::participants::{Participants, run_end};
 use crate::process::living::Alive;
 use crate::process::task::Tasks;

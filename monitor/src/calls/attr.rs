@@ -1,5 +1,7 @@
 //! Permissions, owners and times.
 
+pub mod xattr;
+
 use goanna_vfs::{Errno, Result, Stamp, TimeSet, ops};
 
 use crate::call::{Answer, Call, Target};

@@ -12,6 +12,5 @@ pub mod process;
 pub mod socket;
 pub mod stat;
 pub mod txn;
-pub mod xattr;
 
 pub use content::{copy, lease, map, outgrow, read, size, sync, write};

@@ -15,7 +15,7 @@ use crate::call::{Answer, Call, Work};
 use crate::intercept::latency_hold::LatencyHold;
 use crate::intercept::receiver::{ReceiverSlots, Ticket};
 use crate::intercept::waiting::{Rejoined, Waiting};
-use crate::participants::profiled;
+use crate::participants::profile::profiled;
 use crate::ptracer::mailbox::{Message, Park};
 use crate::ptracer::restart::is_interruptible;
 use crate::table::entry;

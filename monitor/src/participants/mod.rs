@@ -24,7 +24,6 @@ mod named;
 mod offsets;
 pub mod outside;
 pub mod profile;
-pub mod profiled;
 mod registry;
 mod report;
 pub mod run_end;

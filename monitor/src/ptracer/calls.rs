@@ -21,7 +21,7 @@ use crate::calls::txn::Request;
 use crate::inprocess::is_plain;
 use crate::intercept::waiting::Rejoined;
 use crate::participants::profile::End;
-use crate::participants::profiled;
+use crate::participants::profile::profiled;
 use crate::process::task::Task;
 use crate::ptracer::inject::Fetch;
 use crate::ptracer::mailbox::{Late, Message, Park};

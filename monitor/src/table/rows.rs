@@ -7,9 +7,10 @@ use super::{
     INSTALL_FILTER_BY_PRCTL, LEASE_OR_NOTIFY, Rule, TO_ADDRESS, UNIX_SOCKETS, any_signal, row,
     sigkill,
 };
+use crate::calls::attr::xattr;
 use crate::calls::{
     attr, copy, dir, inotify, ioctl, kill, lease, link, map, open, process, read, size, socket,
-    stat, sync, write, xattr,
+    stat, sync, write,
 };
 
 /// Sorted by number.

@@ -3,7 +3,7 @@
 use goanna_sys::tracee;
 use goanna_vfs::{Acl, Errno, Result, ops};
 
-use super::attr::by_descriptor;
+use super::by_descriptor;
 use crate::call::{Answer, Call, Target};
 use crate::watches::report::{self, Touch};
 

@@ -15,8 +15,8 @@ use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, FsError, Result, TxnId};
 use parking_lot::Mutex;
 
+use super::{Begin, End, Profile, Rule};
 use crate::call::{Answer, Call, Work};
-use crate::participants::profile::{Begin, End, Profile, Rule};
 use crate::participants::{Deferred, Offset, offsets};
 use crate::shadow::{Identity, Shadow};
 use crate::table::Handler;

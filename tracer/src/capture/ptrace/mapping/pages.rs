@@ -15,17 +15,22 @@ use goanna_sys::page_watch::{CREATE_FLAGS, PageWatch};
 use goanna_sys::{Errno, pidfd, procfs};
 use goanna_syscalls::{Names, Subject};
 
-use super::files::{ThreadNames, is_regular};
-use super::follow::Follower;
-use super::inject::{Injected, Site};
-use super::mapping::{Change, Mapped, PAGE};
+use super::super::files::{ThreadNames, is_regular};
+use super::super::follow::Follower;
+use super::super::inject::{Injected, Site};
+use super::{Change, Mapped, PAGE};
 use crate::Event;
 use crate::capture::Details;
 use crate::event::File;
 
 impl Follower<'_> {
     /// Handles the entry of a call of thread `tid`. Returns what to do when the call has succeeded.
-    pub(super) fn mapping_begins(&mut self, tid: i32, nr: u32, args: [u64; 6]) -> Option<Change> {
+    pub(in crate::capture::ptrace) fn mapping_begins(
+        &mut self,
+        tid: i32,
+        nr: u32,
+        args: [u64; 6],
+    ) -> Option<Change> {
         self.pages.as_ref()?;
         let change = Change::of(nr, args)?;
         if change.may_end_mappings()
@@ -37,7 +42,12 @@ impl Follower<'_> {
     }
 
     /// Handles the exit of a call of thread `tid` that has succeeded.
-    pub(super) fn mapping_changed(&mut self, tid: i32, change: Change, result: i64) {
+    pub(in crate::capture::ptrace) fn mapping_changed(
+        &mut self,
+        tid: i32,
+        change: Change,
+        result: i64,
+    ) {
         let Some(subject) = self.subject_of(tid) else {
             return;
         };
@@ -89,7 +99,11 @@ impl Follower<'_> {
     }
 
     /// The mappings that thread `tid` begins with, whose process has just been made as a copy of process `parent`. None if it belongs to `parent`.
-    pub(super) fn mappings_for_copy(&self, tid: i32, parent: i32) -> Vec<Mapped> {
+    pub(in crate::capture::ptrace) fn mappings_for_copy(
+        &self,
+        tid: i32,
+        parent: i32,
+    ) -> Vec<Mapped> {
         let is_process = self
             .subject_of(tid)
             .is_some_and(|subject| subject.pid == tid);
@@ -103,7 +117,7 @@ impl Follower<'_> {
     }
 
     /// Handles the first stop of thread `tid`.
-    pub(super) fn watch_inherited(&mut self, tid: i32) {
+    pub(in crate::capture::ptrace) fn watch_inherited(&mut self, tid: i32) {
         let Some(thread) = self.threads.get_mut(&tid) else {
             return;
         };
@@ -219,7 +233,7 @@ impl Follower<'_> {
     }
 
     /// Reports the pages that a process has touched since the last examination.
-    pub(super) fn look_at_pages(&mut self, subject: &Subject) {
+    pub(in crate::capture::ptrace) fn look_at_pages(&mut self, subject: &Subject) {
         let at_ns = monotonic_ns();
         let Some(pages) = &mut self.pages else { return };
         let Some(process) = pages.processes.get_mut(&subject.pid) else {
@@ -249,7 +263,7 @@ impl Follower<'_> {
     }
 
     /// Reports the pages that all processes have touched, and ends the watch.
-    pub(super) fn end_watch(&mut self) {
+    pub(in crate::capture::ptrace) fn end_watch(&mut self) {
         let mut subjects: Vec<Subject> = Vec::new();
         for thread in self.threads.values() {
             if !subjects.iter().any(|one| one.pid == thread.subject.pid) {
@@ -263,13 +277,13 @@ impl Follower<'_> {
     }
 
     /// Forgets process `pid`, which has ended.
-    pub(super) fn mappings_are_gone(&mut self, pid: i32) {
+    pub(in crate::capture::ptrace) fn mappings_are_gone(&mut self, pid: i32) {
         if let Some(pages) = &mut self.pages {
             pages.processes.remove(&pid);
         }
     }
 
-    pub(super) fn subject_of(&self, tid: i32) -> Option<Subject> {
+    pub(in crate::capture::ptrace) fn subject_of(&self, tid: i32) -> Option<Subject> {
         self.threads.get(&tid).map(|thread| thread.subject.clone())
     }
 }

@@ -1,5 +1,7 @@
 //! The mappings of files that the followed processes have, and the calls that change them.
 
+mod pages;
+
 use std::collections::{BTreeSet, HashMap};
 
 use goanna_sys::page_watch::PageWatch;

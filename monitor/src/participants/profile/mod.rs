@@ -1,5 +1,7 @@
 //! Profiles: rules that insert transactions into unmodified programs.
 
+pub mod profiled;
+
 use std::fmt;
 use std::sync::Arc;
 
