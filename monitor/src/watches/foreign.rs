@@ -1,4 +1,4 @@
-//! What other runs and commands change in a watched mount.
+//! Changes that other runs and commands make in a watched mount.
 //!
 //! The back end reports which files have changed, and not how. So a directory is compared with its mirror, and a file's times tell
 //! whether its content has changed or something else.
@@ -80,7 +80,7 @@ fn observer(view: View) -> Option<Caller> {
 }
 
 impl Watches {
-    /// Others than this run's calls have changed these files.
+    /// Something other than this run's calls has changed these files.
     fn changed(&self, nodes: &[PlaceKey]) {
         let (mut dirs, files) = self.watched_among(nodes);
         // A transaction that is committing right now would wait for itself if its view were read.
@@ -132,7 +132,7 @@ impl Watches {
                 let (id, name) = mirrors.names_of(node).into_iter().next()?;
                 let mirror = mirrors.get(id)?;
                 let is_dir = mirror.names.get(&name)?.is_dir;
-                // A directory's report is of its names.
+                // A report about a directory concerns its names.
                 (!is_dir).then(|| Handle::Name(mirror.place.clone(), name))
             };
             let handle = itself.map(|mirror| Handle::Itself(mirror.place.clone()));

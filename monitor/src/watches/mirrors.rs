@@ -22,7 +22,7 @@ use crate::errno::errno;
 /// The transaction whose changes a mirror shows before they are committed; `None`: what is committed.
 pub(super) type View = Option<TxnId>;
 
-/// Tells mirrors apart, also when one has gone.
+/// Identifies a mirror, also after it has gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct MirrorId(u64);
 
@@ -105,7 +105,7 @@ impl Mirror {
     }
 }
 
-/// All mirrors of a run. What the host refuses is an event less; nothing else depends on it.
+/// All mirrors of a run. If the host refuses an operation, an event is missing; nothing else depends on it.
 #[derive(Debug, Default)]
 pub(super) struct Mirrors {
     all: HashMap<MirrorId, Mirror>,

@@ -39,8 +39,8 @@ use foreign::Foreign;
 use mirrors::{Entry, Listing, MirrorId, Mirrors, View};
 use openings::Openings;
 
-/// At most so many changes of a transaction are kept for watches outside of it. What has changed in directories beyond that is found by
-/// comparing them.
+/// The limit on changes of a transaction that are kept for watches outside of it. Beyond it the monitor finds the changes in directories by
+/// comparing them with their mirrors.
 const PENDING_MAX: usize = 1 << 16;
 /// Sweeps between two looks for mirrors that no program watches any more.
 const SWEEPS_BETWEEN_LOOKS: u64 = 20;
@@ -79,7 +79,7 @@ thread_local! {
     static ANSWERING: Cell<usize> = const { Cell::new(0) };
 }
 
-/// While it lives, what the thread changes is none of the changes that the back end reports.
+/// While it lives, the back end's reports of what the thread changes are ignored: the handler reports them itself.
 #[derive(Debug)]
 pub struct Answering(usize);
 
@@ -168,7 +168,7 @@ impl Watches {
         Ok(())
     }
 
-    /// Has the back end report what others than this run's calls change.
+    /// Subscribes to the back end's reports of changes that this run's calls have not made.
     fn watch_foreign(self: &Arc<Self>, place: &Place) {
         let mount = Arc::as_ptr(&place.mount) as usize;
         if self.state.lock().foreign.contains_key(&mount) {
@@ -215,7 +215,7 @@ impl Watches {
         }
     }
 
-    /// Removes mirrors that no process of `threads` watches, and forgets files that none has open.
+    /// Removes mirrors that no process of `threads` watches, and forgets files that none of them has open.
     pub fn sweep(&self, threads: impl FnOnce() -> Vec<i32>) {
         if !self.in_use() {
             return;

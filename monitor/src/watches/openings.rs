@@ -18,7 +18,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use super::mirrors::{MirrorId, Touch};
 
-/// At most so many descriptors of mirrors are held. Further opens raise no events.
+/// The limit on open descriptors of mirrors. Further opens raise no events.
 const HELD_MAX: usize = 2048;
 
 /// The open mirrors of one open of a file.
@@ -43,7 +43,7 @@ struct Opening {
 }
 
 impl Opening {
-    /// Whether the one open that is known is still there: the back end, too, opens and closes the object, for its own purposes.
+    /// Whether the one known open still exists. The back end opens and closes the object for its own purposes, too.
     fn is_still_open(&self, for_writing: bool) -> bool {
         let known = self.held.iter().filter(|held| !for_writing || held.writes);
         let Some(handle) = self.handle.as_ref().filter(|handle| handle.asks_silently()) else {
@@ -149,7 +149,7 @@ impl Openings {
         });
     }
 
-    /// The content of a file is in another object from now on, which the program that has it open gets instead.
+    /// From now on the content of a file is in another object. The program that has the file open gets that object.
     pub fn relocate(
         &mut self,
         from: BorrowedFd<'_>,
@@ -171,7 +171,7 @@ impl Openings {
         }
     }
 
-    /// Whether a program has opened the file since it is watched.
+    /// Whether a program has opened the file since the watch was added.
     pub fn is_open(&self, place: &PlaceKey) -> bool {
         self.by_watch
             .values()
@@ -212,7 +212,7 @@ impl Openings {
         let Some(opening) = self.by_watch.get_mut(&watch) else {
             return;
         };
-        // The back end reads, too, what programs have written.
+        // The back end, too, reads what programs have written.
         let mut readers = opening.held.iter().filter(|held| held.reads);
         if events.contains(ReadFlags::ACCESS)
             && let Some(held) = readers.next_back()

@@ -158,7 +158,7 @@ impl<'m> Move<'m> {
         }))
     }
 
-    /// The name has been moved; `is_exchange` tells that the other one has been, too.
+    /// The name has been moved; With `is_exchange` the other name has been moved, too.
     pub fn done(self, call: &Call<'_>, is_exchange: bool) {
         let source = entry(&self.dir, &self.source);
         let target = self.target.as_ref().map(|node| entry(&self.dir, node));
@@ -180,7 +180,7 @@ impl<'m> Move<'m> {
     }
 }
 
-/// What a name leads to; `None` for none, and where the call is going to fail by the same error.
+/// The inode that a name leads to. `None` if there is none, or if the call is going to fail with the same error.
 fn look(call: &Call<'_>, dir: &Place, name: &[u8]) -> Result<Option<Node>> {
     let caller = call.caller()?;
     match dir.mount.fs.lookup(&caller, &dir.node, name) {
