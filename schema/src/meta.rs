@@ -106,6 +106,8 @@ impl MetaFlags {
     pub const HAS_ACL: Self = Self(2);
     /// One of the attributes is the list that new entries of a directory inherit.
     pub const HAS_DEFAULT_ACL: Self = Self(4);
+    /// One of the attributes is, or was, `security.capability`, which a change of content or owner removes.
+    pub const HAS_CAPABILITY: Self = Self(8);
     /// The flags of chattr(1), which have the values of linux/fs.h: immutable, append-only, no dump, no access time.
     pub const FILE_FLAGS: Self = Self(0xf0);
 

@@ -102,6 +102,8 @@ in_every_place! {
     capabilities => |place| check(&place, "capabilities", false);
     xattr => |place| check(&place, "xattr", false);
     access_control_lists => |place| check(&place, "acl", false);
+    file_capabilities => |place| check(&place, "filecaps", false);
+    ranges_and_controls => |place| check(&place, "ranges", false);
     mmap => |place| check(&place, "mmap", false);
     msync => |place| check(&place, "msync", false);
     cwd => |place| check(&place, "cwd", false);
@@ -272,7 +274,7 @@ mod aes {
     }
 
     programs! {
-        open opath stat rw dirs above names attr flags chattr ioctls dropped capabilities xattr acl mmap msync cwd process
+        open opath stat rw dirs above names attr flags chattr ioctls dropped capabilities xattr acl ranges mmap msync cwd process
         killed eintr descend execname fifos interrupt restarted abandoned sockets socknames leases sandboxed locks copy copies
         ignored cores deadlines edges waits
     }
@@ -339,7 +341,7 @@ mod inside {
     }
 
     programs! { check:
-        open opath stat rw dirs names attr flags ioctls dropped xattr acl mmap cwd process eintr fifos interrupt sockets socknames locks copy
+        open opath stat rw dirs names attr flags ioctls dropped xattr acl ranges mmap cwd process eintr fifos interrupt sockets socknames locks copy
         copies waits edges ignored
     }
 }
@@ -357,7 +359,7 @@ mod whole {
     }
 
     programs! { check:
-        open opath stat rw dirs names attr flags ioctls dropped xattr acl mmap cwd process killed eintr execname fifos interrupt sockets locks copy copies waits edges ignored
+        open opath stat rw dirs names attr flags ioctls dropped xattr acl ranges mmap cwd process killed eintr execname fifos interrupt sockets locks copy copies waits edges ignored
     }
 }
 

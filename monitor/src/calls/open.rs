@@ -476,10 +476,7 @@ fn directory(call: &Call<'_>, caller: &Caller, place: &Place, flags: i32) -> Res
                 | OFlag::O_DIRECTORY
                 | OFlag::O_CLOEXEC,
         ),
-        _ => {
-            let names_only = flags & libc::O_PATH != 0;
-            call.monitor.shadows.open_directory(place, names_only)
-        }
+        _ => call.monitor.shadows.open_directory(place, flags),
     }
 }
 

@@ -372,15 +372,21 @@ impl Shadows {
         self.directory(place)
     }
 
-    /// A descriptor of a virtual directory's backing directory; `names_only`: it stands for an `O_PATH` one.
-    pub fn open_directory(&self, place: &Place, names_only: bool) -> Result<OwnedFd> {
+    /// A descriptor of a virtual directory's backing directory, for a program that has opened the directory with `flags`.
+    pub fn open_directory(&self, place: &Place, flags: i32) -> Result<OwnedFd> {
+        /// Flags that F_GETFL(2) shows and that mean nothing for the backing directory.
+        const SHOWN: i32 = libc::O_APPEND
+            | libc::O_DIRECTORY
+            | libc::O_NOATIME
+            | libc::O_NOFOLLOW
+            | libc::O_NONBLOCK;
         let path = self.directory(place)?;
-        let mark = if names_only {
-            NAMES_ONLY
+        let status = if flags & libc::O_PATH != 0 {
+            OFlag::O_DIRECTORY | NAMES_ONLY
         } else {
-            OFlag::empty()
+            OFlag::from_bits_retain(flags & SHOWN)
         };
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | mark;
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | status;
         Ok(nix::fcntl::open(&*path, flags, Mode::empty())?)
     }
 

@@ -68,12 +68,12 @@ pub const DUMPABLE_OR_PDEATHSIG: Condition = Condition {
     value: 0,
     holds: true,
 };
-/// fcntl(2) with F_SETLEASE or F_NOTIFY, which differ in one bit.
-pub const LEASE_OR_NOTIFY: Condition = Condition {
+/// fcntl(2) with F_SETLEASE, F_NOTIFY, F_ADD_SEALS, F_GET_SEALS, and a few operations that are as rare.
+pub const LEASE_NOTIFY_OR_SEALS: Condition = Condition {
     arg: 1,
     high: false,
-    mask: !(libc::F_SETLEASE ^ libc::F_NOTIFY) as u32,
-    value: (libc::F_SETLEASE & libc::F_NOTIFY) as u32,
+    mask: !((libc::F_SETLEASE ^ libc::F_ADD_SEALS) | (libc::F_SETLEASE ^ libc::F_GET_SEALS)) as u32,
+    value: libc::F_SETLEASE as u32,
     holds: true,
 };
 /// A call whose argument `arg` is SIGKILL.

@@ -4,8 +4,8 @@ use nix::errno::Errno;
 
 use super::{
     CLONE_UNTRACED, DEVICE_REQUEST, DUMPABLE_OR_PDEATHSIG, Entry, FAR, INSTALL_FILTER,
-    INSTALL_FILTER_BY_PRCTL, LEASE_OR_NOTIFY, Rule, TO_ADDRESS, UNIX_SOCKETS, any_signal, row,
-    sigkill,
+    INSTALL_FILTER_BY_PRCTL, LEASE_NOTIFY_OR_SEALS, Rule, TO_ADDRESS, UNIX_SOCKETS, any_signal,
+    row, sigkill,
 };
 use crate::calls::attr::xattr;
 use crate::calls::{
@@ -88,7 +88,7 @@ pub static ROWS: &[Entry] = &[
     row(69, "msgsnd", Rule::Allow, ""),
     row(70, "msgrcv", Rule::Allow, ""),
     row(71, "msgctl", Rule::Allow, ""),
-    row(72, "fcntl", Rule::NotifyIf(LEASE_OR_NOTIFY, lease::set), "the kernel keeps the descriptor table; F_SETLEASE: a file in a store can have no lease; F_NOTIFY: EINVAL for a directory in a mount"),
+    row(72, "fcntl", Rule::NotifyIf(LEASE_NOTIFY_OR_SEALS, lease::control), "the kernel keeps the descriptor table; F_SETLEASE: a file in a store can have no lease; F_NOTIFY: EINVAL for a directory in a mount; F_ADD_SEALS, F_GET_SEALS: EINVAL for a file in a mount"),
     row(73, "flock", Rule::Allow, "record locks and leases live on the cache object"),
     row(74, "fsync", Rule::Notify(sync::fsync), ""),
     row(75, "fdatasync", Rule::Notify(sync::fdatasync), ""),

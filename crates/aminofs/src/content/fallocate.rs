@@ -59,7 +59,7 @@ impl View<'_> {
         if end > MAX_FILE {
             return Err(Errno::EFBIG.into());
         }
-        self.change(|_| {
+        self.change(|guard| {
             let inode = self.for_change(&inode)?;
             let mut state = inode.state.lock();
             if state.gone {
@@ -72,6 +72,7 @@ impl View<'_> {
                 file_flags::PROTECTED
             };
             state.unless_flagged(objecting)?;
+            self.drop_capabilities(guard, inode.ino, &mut state)?;
             self.ensure_cache(&inode, &mut state)?;
             self.unshare(inode.ino);
             if let Some(shift) = shift {

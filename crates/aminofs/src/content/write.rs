@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use amino_schema::INLINE_MAX;
+use amino_txn::OpGuard;
 use goanna_sys::memfile;
 use goanna_vfs::{
     Caller, Errno, FileKind, Node, OpenFile, Opened, Result, WritePosition, caps, file_flags,
@@ -112,17 +113,17 @@ impl View<'_> {
 
     fn open_once(&self, caller: &Caller, inode: &Arc<Inode>, flags: i32) -> Result<Opened> {
         if flags & libc::O_TRUNC != 0 {
-            return self.change(|_| {
+            return self.change(|guard| {
                 let inode = &self.for_change(inode)?;
                 if inode.under.is_none() {
                     let _names = self.names.read();
                     let mut state = inode.state.lock();
-                    self.truncate_to_open(caller, inode, &mut state)?;
+                    self.truncate_to_open(guard, caller, inode, &mut state)?;
                     let opened = state.open_content(flags)?;
                     self.share_opened(inode, &state);
                     return Ok(opened);
                 }
-                self.truncate_to_open(caller, inode, &mut inode.state.lock())?;
+                self.truncate_to_open(guard, caller, inode, &mut inode.state.lock())?;
                 self.open_anchor(inode, flags)
             });
         }
@@ -131,11 +132,13 @@ impl View<'_> {
 
     fn truncate_to_open(
         &self,
+        guard: &OpGuard<'_>,
         caller: &Caller,
         inode: &Arc<Inode>,
         state: &mut State,
     ) -> Result<()> {
         state.check_there()?;
+        self.drop_capabilities(guard, inode.ino, state)?;
         self.resize(caller, inode, state, 0)
     }
 
@@ -162,10 +165,11 @@ impl View<'_> {
         if data.is_empty() {
             return Ok(0);
         }
-        let written = self.change(|_| {
+        let written = self.change(|guard| {
             let inode = self.for_change(&inode)?;
             let shown = Arc::ptr_eq(&inode, &self.anchor(&inode));
             let mut state = inode.state.lock();
+            self.drop_capabilities(guard, inode.ino, &mut state)?;
             self.write_locked(caller, (&inode, shown), &mut state, file, spot, data)
         })?;
         // O_SYNC contains O_DSYNC's bit.
@@ -293,11 +297,12 @@ impl View<'_> {
         }
         let resize = || {
             self.with_descriptors(|| {
-                self.change(|_| {
+                self.change(|guard| {
                     let inode = self.for_change(&inode)?;
                     let mut state = inode.state.lock();
                     state.check_there()?;
                     state.unless_flagged(file_flags::PROTECTED)?;
+                    self.drop_capabilities(guard, inode.ino, &mut state)?;
                     self.resize(caller, &inode, &mut state, size)
                 })
             })

@@ -36,6 +36,11 @@ impl View<'_> {
             {
                 self.submit(guard, changes)?;
             }
+            // chown(2), which may leave both ids as they are.
+            let owns_anew = set.uid.is_some() || set.gid.is_some() || *set == SetAttr::default();
+            if owns_anew && !node.is_dir() {
+                self.drop_capabilities(guard, inode.ino, &mut state)?;
+            }
             let time = now();
             let at = |set: TimeSet| match set {
                 TimeSet::Now => time,

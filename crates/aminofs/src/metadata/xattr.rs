@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use amino_schema::{MetaFlags, ParsedKey, key, record};
-use amino_txn::Changes;
+use amino_txn::{Changes, OpGuard};
 use goanna_vfs::{Acl, Caller, Errno, FileKind, Node, Result};
 
 use crate::damaged;
-use crate::inode::{Inode, now};
+use crate::inode::{Inode, State, now};
 use crate::metadata::acl;
 use crate::view::View;
 
@@ -18,6 +18,9 @@ use crate::view::View;
 const NAME_MAX: usize = 255;
 /// `XATTR_SIZE_MAX`.
 const SIZE_MAX: usize = 65536;
+
+/// The capabilities that a program gets when it is executed.
+const CAPABILITY: &[u8] = b"security.capability";
 
 /// What all attributes of a file may take, bytes: ext4's block of 4 KiB, without its header and end mark.
 const ROOM: usize = 4096 - 32 - 4;
@@ -150,6 +153,24 @@ impl View<'_> {
         Ok(())
     }
 
+    /// Removes the capabilities of a file whose content or owner is about to change, whoever changes it (the kernel's
+    /// `cap_inode_killpriv`).
+    pub(crate) fn drop_capabilities(
+        &self,
+        guard: &OpGuard<'_>,
+        ino: u64,
+        state: &mut State,
+    ) -> Result<()> {
+        if !state.meta.flags.contains(MetaFlags::HAS_CAPABILITY) {
+            return Ok(());
+        }
+        let mut changes = Changes::new();
+        changes.delete(key::xattr_key(ino, CAPABILITY));
+        self.submit(guard, changes)?;
+        state.meta.flags.set(MetaFlags::HAS_CAPABILITY, false);
+        Ok(())
+    }
+
     /// The flag that the inode has attributes stays when the last one goes: it only spares look-ups.
     fn edit_xattr(
         &self,
@@ -168,6 +189,9 @@ impl View<'_> {
             self.reserve(state.meta_cost())?;
             self.submit(guard, changes)?;
             state.meta.flags.set(MetaFlags::HAS_XATTR, true);
+            if name == CAPABILITY {
+                state.meta.flags.set(MetaFlags::HAS_CAPABILITY, true);
+            }
             state.meta.ctime = now();
             self.mark_dirty(inode, &mut state);
             Ok(())

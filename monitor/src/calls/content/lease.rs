@@ -1,4 +1,6 @@
-//! Leases (fcntl(2), `F_SETLEASE`): the kernel signals the holder when another process opens the file, and that process waits until
+//! Operations of fcntl(2) that the kernel would answer for a cache object.
+//!
+//! Leases (`F_SETLEASE`): the kernel signals the holder when another process opens the file, and that process waits until
 //! the lease is released, 45 s at most.
 //!
 //! A file of the host has the host's leases. An open that meets one waits on a thread of the executor, not in the pool. Files in
@@ -9,15 +11,40 @@ use std::os::fd::AsFd;
 use goanna_vfs::{Caller, Errno, FsError, Opened, Place, Result, caps, ops};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
+use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
 use crate::calls::inotify::notify_directory;
 use crate::shadow::Shadow;
 
-/// fcntl(2) with `F_SETLEASE`
-pub fn set(call: &mut Call<'_>) -> Result<Answer> {
-    if call.int(1) == libc::F_NOTIFY {
-        return notify_directory(call);
+/// fcntl(2) with `F_SETLEASE`, `F_NOTIFY`, `F_ADD_SEALS` and `F_GET_SEALS`
+pub fn control(call: &mut Call<'_>) -> Result<Answer> {
+    match call.int(1) {
+        libc::F_SETLEASE => set(call),
+        libc::F_NOTIFY => notify_directory(call),
+        libc::F_ADD_SEALS | libc::F_GET_SEALS => seals(call),
+        _ => Ok(Answer::PassOn),
     }
+}
+
+/// Seals are of files in memory. Those of a cache object are the monitor's affair.
+fn seals(call: &Call<'_>) -> Result<Answer> {
+    let Descriptor::Shadow(shadow, ofd) = call.descriptor(call.int(0))? else {
+        return Ok(Answer::PassOn);
+    };
+    match &*shadow {
+        Shadow::Reference { .. } => Err(Errno::EBADF.into()),
+        Shadow::File { .. } => {
+            let adds = call.int(1) == libc::F_ADD_SEALS;
+            if adds && Monitor::access_mode(&ofd)? == libc::O_RDONLY {
+                return Err(Errno::EPERM.into());
+            }
+            Err(Errno::EINVAL.into())
+        }
+        _ => Ok(Answer::PassOn),
+    }
+}
+
+fn set(call: &Call<'_>) -> Result<Answer> {
     let Descriptor::Shadow(shadow, _) = call.descriptor(call.int(0))? else {
         // The kernel grants none while we still have what a program is getting.
         call.monitor.installs.settle_all();

@@ -88,13 +88,20 @@ pub fn fallocate(call: &mut Call<'_>) -> Result<Answer> {
 /// fallocate(2) of the call's first argument, which is a shadow's descriptor.
 pub fn allocate(call: &Call<'_>, mode: i32, offset: i64, len: i64) -> Result<Answer> {
     // Linux looks at these before it asks whether the descriptor may write.
-    const KNOWN: i32 = 0x7f;
+    const KEEP_SIZE: i32 = libc::FALLOC_FL_KEEP_SIZE;
+    const SHIFTS: i32 = libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE;
     let offset = u64::try_from(offset).map_err(|_| Errno::EINVAL)?;
     let len = u64::try_from(len).map_err(|_| Errno::EINVAL)?;
     if len == 0 {
         return Err(Errno::EINVAL.into());
     }
-    if mode & !KNOWN != 0 {
+    let possible = match mode & !KEEP_SIZE {
+        libc::FALLOC_FL_PUNCH_HOLE => mode & KEEP_SIZE != 0,
+        libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE => mode & KEEP_SIZE == 0,
+        0 | libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_UNSHARE_RANGE => true,
+        _ => false,
+    };
+    if !possible {
         return Err(Errno::EOPNOTSUPP.into());
     }
     let Some(output) = Output::of(call, call.int(0))? else {
@@ -104,7 +111,6 @@ pub fn allocate(call: &Call<'_>, mode: i32, offset: i64, len: i64) -> Result<Ans
         .checked_add(len)
         .filter(|&end| end <= i64::MAX as u64)
         .ok_or(Errno::EFBIG)?;
-    const SHIFTS: i32 = libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE;
     if mode & (libc::FALLOC_FL_KEEP_SIZE | SHIFTS) == 0 {
         may_become(call, &output.place, end)?;
     }

@@ -108,11 +108,18 @@ pub fn pwritev(call: &mut Call<'_>) -> Result<Answer> {
 }
 
 /// pwritev2(2): offset -1 means the description's own; RWF_APPEND, RWF_SYNC and RWF_DSYNC are honoured,
-/// RWF_HIPRI and RWF_NOWAIT are hints here.
+/// RWF_HIPRI, RWF_NOWAIT, RWF_DONTCACHE and RWF_NOSIGNAL are hints here.
 pub fn pwritev2(call: &mut Call<'_>) -> Result<Answer> {
     let flags = call.int(5);
-    let known =
-        libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND;
+    const RWF_DONTCACHE: i32 = 0x80;
+    const RWF_NOSIGNAL: i32 = 0x100;
+    let known = libc::RWF_HIPRI
+        | libc::RWF_DSYNC
+        | libc::RWF_SYNC
+        | libc::RWF_NOWAIT
+        | libc::RWF_APPEND
+        | RWF_DONTCACHE
+        | RWF_NOSIGNAL;
     let spot = match call.arg(3) {
         _ if flags & libc::RWF_APPEND != 0 => WritePosition::End,
         u64::MAX => WritePosition::Cursor,
