@@ -151,7 +151,8 @@ impl Performer {
         Ok(descriptor.into())
     }
 
-    /// Opens a file without waiting: the other end of a FIFO may never be opened. FIFOs stay non-blocking.
+    /// Opens a file without waiting: the other end of a FIFO may never be opened. The descriptor stays non-blocking, which means nothing for
+    /// files and directories; asking whether it is a FIFO would be a further call for each open.
     fn open_at_once(
         &self,
         directory: i32,
@@ -165,14 +166,7 @@ impl Performer {
         }
         self.places.announce_at_once();
         let at_once = flags | libc::O_NONBLOCK as u64;
-        let descriptor = sys::open(directory, name, at_once, mode, PLAIN)? as i32;
-        if !self.is_fifo(descriptor) {
-            self.places.announce();
-            let kept = flags & SETTABLE_FLAGS;
-            // The descriptor has been opened just now: it has flags.
-            let _ = sys::flags(descriptor, libc::F_SETFL, kept as i32);
-        }
-        Ok(descriptor)
+        Ok(sys::open(directory, name, at_once, mode, PLAIN)? as i32)
     }
 
     fn is_fifo(&self, descriptor: i32) -> bool {
@@ -628,10 +622,6 @@ const KNOWN_FLAGS: u64 = (libc::O_ACCMODE
     | libc::O_NOATIME
     | libc::O_PATH
     | libc::O_TMPFILE) as u64;
-
-/// The flags that F_SETFL sets.
-const SETTABLE_FLAGS: u64 =
-    (libc::O_APPEND | libc::O_DIRECT | libc::O_NOATIME | libc::O_NONBLOCK) as u64;
 
 fn number(command: &Command, index: usize) -> u64 {
     command.numbers.get(index).copied().unwrap_or(0)

@@ -91,7 +91,8 @@ fn agrees(command: &Command, expected: i64, got: i64) -> bool {
         Call::Readdir => (expected == 0) == (got == 0),
         // Flags that the kernel or the replayer adds.
         Call::Fcntl => {
-            let added = i64::from(libc::O_LARGEFILE | 0x8000 | libc::FD_CLOEXEC);
+            let added = libc::O_LARGEFILE | 0x8000 | libc::FD_CLOEXEC | libc::O_NONBLOCK;
+            let added = i64::from(added);
             match command.numbers.first().map(|it| *it as i32) {
                 Some(libc::F_GETFD) => true,
                 _ => (expected | added) == (got | added),
