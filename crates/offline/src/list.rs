@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use goanna_vfs::{Attr, Errno, FileKind, Place};
+use goanna_vfs::{Attr, Errno, FileKind, Place, look_up_again};
 
 use crate::{Error, Tree, absolute, join};
 
@@ -185,23 +185,29 @@ pub fn read<E: From<Error>>(
     visit: &mut dyn FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
     let fail = |errno| E::from(tree.error(path, errno));
-    let place = tree.resolve(&absolute(path), true).map_err(fail)?;
-    match place.node.kind() {
-        FileKind::Regular => {}
-        FileKind::Directory => return Err(fail(Errno::EISDIR)),
-        _ => return Err(fail(Errno::ENXIO)),
-    }
-    tree.may_read(&place).map_err(fail)?;
     let mut buffer = vec![0; CHUNK];
+    // Another process may replace the file before the first piece is read.
+    let opened = look_up_again(|| {
+        let place = tree.resolve(&absolute(path), true)?;
+        match place.node.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::ENXIO),
+        }
+        tree.may_read(&place)?;
+        let count = tree.read(&place, 0, &mut buffer)?;
+        Ok((place, count))
+    });
+    let (place, mut count) = opened.map_err(fail)?;
     let mut offset = 0;
     loop {
-        let count = tree.read(&place, offset, &mut buffer).map_err(fail)?;
         visit(buffer.get(..count).unwrap_or_default())?;
         // Short only at the end.
         if count < buffer.len() {
             return Ok(());
         }
         offset += count as u64;
+        count = tree.read(&place, offset, &mut buffer).map_err(fail)?;
     }
 }
 

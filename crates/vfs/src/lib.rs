@@ -26,7 +26,7 @@ pub use acl::{Acl, AclEntry, Tag};
 pub use backend::{Backend, MountOption, MountOptions, OpenError};
 pub use caller::{Caller, caps};
 pub use content::{CachedContent, SharedAttributes};
-pub use error::{Blocker, Done, FsError, Result, Wait, wait_for_locks};
+pub use error::{Blocker, Done, FsError, Result, Wait, look_up_again, wait_for_locks};
 pub use fs::{FileSystem, Native, OpenFile, Opened, WritePosition};
 pub use goanna_sys::escape::{escape, escape_invalid, escape_message, escape_path, io_error_text};
 pub use identity::{Change, FileId, Identity, Subscriber};

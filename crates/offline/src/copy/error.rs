@@ -26,6 +26,12 @@ impl CopyError {
     }
 }
 
+impl PartialEq<Errno> for CopyError {
+    fn eq(&self, errno: &Errno) -> bool {
+        matches!(self, Self::Tree(found) if found == errno)
+    }
+}
+
 impl From<rustix::io::Errno> for CopyError {
     fn from(errno: rustix::io::Errno) -> Self {
         Self::Host(errno)

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use goanna_vfs::{Acl, Attr, FileKind, Place, caps, escape};
+use goanna_vfs::{Acl, Attr, FileKind, Place, caps, escape, look_up_again};
 use rustix::fs::{AtFlags, OFlags};
 
 use super::content::Copied;
@@ -212,7 +212,20 @@ impl<'a> Export<'a> {
                 continue;
             }
             self.progress.begin(&path);
-            match self.entry(&mut stack, entry, &path) {
+            let (dir, name) = (level.place.clone(), entry.name.clone());
+            let mut listed = Some(entry);
+            // Another process may replace the file before its content is read; then nothing was copied.
+            let copied = look_up_again(|| {
+                let entry = match listed.take() {
+                    Some(entry) => entry,
+                    None => Entry {
+                        name: name.clone(),
+                        place: self.tree.lookup(&dir, &name)?,
+                    },
+                };
+                self.entry(&mut stack, entry, &path)
+            });
+            match copied {
                 Ok(Some(below)) => stack.push(below),
                 Ok(None) => {}
                 Err(error) => self.skip(&path, error),

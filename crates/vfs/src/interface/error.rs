@@ -144,6 +144,23 @@ pub fn wait_for_locks<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T, Er
     }
 }
 
+/// How often [`look_up_again`] looks a path up that keeps leading to a file which has been removed in the meantime.
+const LOOKUPS: usize = 8;
+
+/// Restarts `attempt`, which looks a file up and opens or reads it, where the file was removed in between (ESTALE). So a program that
+/// opens a file always finds the old file or the new one while another program replaces it by rename(2), as on Linux.
+pub fn look_up_again<T, E: PartialEq<Errno>>(
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    for _ in 1..LOOKUPS {
+        match attempt() {
+            Err(error) if error == Errno::ESTALE => {}
+            outcome => return outcome,
+        }
+    }
+    attempt()
+}
+
 impl PartialEq for Wait {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -155,5 +172,30 @@ impl Eq for Wait {}
 impl fmt::Debug for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Wait")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program that opened a file while another one replaced it got ENOENT, although the name was there all the time.
+    #[test]
+    fn a_file_that_was_replaced_after_its_lookup_is_looked_up_again() {
+        let mut lookups = 0;
+        let mut open = |stale: usize| {
+            lookups = 0;
+            look_up_again(|| {
+                lookups += 1;
+                if lookups <= stale {
+                    Err(FsError::from(Errno::ESTALE))
+                } else {
+                    Ok(lookups)
+                }
+            })
+        };
+        assert_eq!(open(0).unwrap(), 1);
+        assert_eq!(open(3).unwrap(), 4);
+        assert_eq!(open(LOOKUPS).unwrap_err(), Errno::ESTALE, "not forever");
     }
 }

@@ -12,7 +12,7 @@ use std::thread;
 use goanna_sys::procfs;
 use goanna_syscalls::Named;
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Errno, FsError, Result, TxnId};
+use goanna_vfs::{Errno, FsError, Result, TxnId, look_up_again};
 use parking_lot::Mutex;
 
 use super::{Begin, End, Profile, Rule};
@@ -278,21 +278,6 @@ impl Begun {
 /// How often is tried again what fails because its transaction is ending, which takes but an instant.
 const REPEATS: usize = 1000;
 
-/// How often a call looks a path up that keeps leading to a file which has been removed in the meantime.
-const LOOKUPS: usize = 8;
-
-/// The result of `attempt`, which is made again where the file was removed after its name was looked up (ESTALE). So a program that
-/// opens a file always finds the old file or the new one while another program replaces it by rename(2), as on Linux.
-fn look_up_again<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    for _ in 1..LOOKUPS {
-        match attempt() {
-            Err(FsError::Errno(Errno::ESTALE)) => {}
-            outcome => return outcome,
-        }
-    }
-    attempt()
-}
-
 /// Has `handler` answer a call, in a transaction that begins with it where a rule says so.
 pub fn answer(call: &mut Call<'_>, handler: Handler) -> Result<Answer> {
     let handler = |call: &mut Call<'_>| look_up_again(|| handler(call));
@@ -451,33 +436,5 @@ fn leads_into_store(call: &Call<'_>, dirfd: Option<usize>, path: usize) -> bool 
             let parent = call.resolve_parent(dirfd, &path);
             parent.is_ok_and(|parent| is_ours(&parent.at.dir))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A program that opened a file while another one replaced it got ENOENT, although the name was there all the time.
-    #[test]
-    fn a_file_that_was_replaced_after_its_lookup_is_looked_up_again() {
-        let mut lookups = 0;
-        let mut open = |stale: usize| {
-            lookups = 0;
-            look_up_again(|| {
-                lookups += 1;
-                if lookups <= stale {
-                    Err(Errno::ESTALE.into())
-                } else {
-                    Ok(lookups)
-                }
-            })
-        };
-        assert_eq!(open(0).unwrap(), 1);
-        assert_eq!(open(3).unwrap(), 4);
-        assert!(
-            matches!(open(LOOKUPS), Err(FsError::Errno(Errno::ESTALE))),
-            "not forever"
-        );
     }
 }
