@@ -101,6 +101,7 @@ fn detach() -> io::Result<()> {
 }
 
 /// Has panics written to a log in the store: this process has no terminal.
+#[expect(clippy::disallowed_methods, reason = "before the store is opened")]
 fn log_panics(dir: &Path) {
     let log = dir.join("aminod.log");
     std::panic::set_hook(Box::new(move |panic| {
