@@ -58,6 +58,28 @@ fn a_failed_sync_stops_the_store_for_good() {
     assert_eq!(store.get(b"c").unwrap(), None);
 }
 
+/// The engine got nothing before 8 MiB waited for it, or half a second had passed. So the end of a short run waited for all of it.
+#[test]
+fn the_engine_takes_changes_while_others_are_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("s"), options()).unwrap();
+    let value = "x".repeat(1 << 10);
+    for number in 0..3 << 10 {
+        put(&store, &format!("A{number}"), &value).unwrap();
+    }
+    // The flush interval is a minute.
+    let begun = std::time::Instant::now();
+    while store.info().applied_seq == 0 {
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "{:?}",
+            store.stats()
+        );
+        std::thread::yield_now();
+    }
+    assert_eq!(store.stats().syncs, 0);
+}
+
 #[derive(Default)]
 struct Pages {
     dirty: Mutex<Vec<u8>>,
@@ -166,7 +188,10 @@ fn the_last_reference_to_the_source_may_be_the_commits_own() {
             owner.pages.dirty.lock().unwrap().push(1);
         }
         let syncing = std::thread::spawn(move || if by_sync { store.sync() } else { Ok(()) });
-        std::thread::sleep(Duration::from_millis(15));
+        // The commit has collected what there is, and is not done.
+        while owner.pages.dirty_bytes() > 0 {
+            std::thread::yield_now();
+        }
         drop(owner);
         syncing.join().unwrap().unwrap();
         // Closing continues in the committer when it was the one to drop the store.

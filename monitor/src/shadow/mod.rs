@@ -6,6 +6,7 @@
 //! Lock order: the table's lock is a leaf but for the write lease test (a system call on our own
 //! descriptor); no back end is called under it.
 
+mod alarm;
 mod guard;
 mod idle;
 mod retired;
@@ -31,6 +32,8 @@ use crate::errno::errno;
 use crate::inprocess::RunMap;
 use crate::process::task::credentials;
 use crate::shadow::run_directory::RunDir;
+use alarm::Alarm;
+pub(crate) use alarm::Alarmed;
 use retired::Retired;
 
 pub(crate) use guard::guard;
@@ -137,6 +140,11 @@ pub struct Shadows {
     sweeping: Mutex<()>,
     /// The map of attributes, where backing directories are objects.
     attributes: OnceLock<Arc<RunMap>>,
+    /// Files registered since the last sweep, and the number of them after which the sweeper does not wait for its time.
+    new_files: AtomicUsize,
+    many: AtomicUsize,
+    /// Wakes the sweeper.
+    pub(crate) alarm: Alarm,
     /// Sweeps that are still to look for removed directories.
     restless: AtomicU64,
     /// Sweeps that are still to look for removed fifos, sockets and devices.
@@ -154,6 +162,8 @@ pub fn names_only(directory: &OwnedFd) -> Result<bool, Errno> {
     Ok(OFlag::from_bits_retain(flags).contains(NAMES_ONLY))
 }
 
+/// Number of new files after which they are looked through before the next sweep, unless half as many as there are files is more.
+const MANY_FILES: usize = 1024;
 /// Backing directories below this number are never looked for in /proc.
 const DIRS_BEFORE_SWEEP: usize = 1024;
 /// Number of sweeps after the removal of a directory that check whether its backing directory is still held: the first few, since
@@ -177,6 +187,9 @@ impl Shadows {
             crowd_min,
             sweeping: Mutex::default(),
             attributes: OnceLock::new(),
+            new_files: AtomicUsize::new(0),
+            many: AtomicUsize::new(MANY_FILES),
+            alarm: Alarm::default(),
             restless: AtomicU64::new(0),
             removals: AtomicU64::new(0),
         }
@@ -304,6 +317,9 @@ impl Shadows {
             table.by_identity.entry(identity).or_insert(shadow);
             table.by_identity.len()
         };
+        if self.new_files.fetch_add(1, Ordering::Relaxed) + 1 == self.many.load(Ordering::Relaxed) {
+            self.alarm.ring();
+        }
         if objects > self.crowd.load(Ordering::Relaxed)
             && let Some(_alone) = self.sweeping.try_lock()
         {
@@ -492,7 +508,10 @@ impl Shadows {
         self.sweep_others(threads);
     }
 
-    fn sweep_files(&self) {
+    /// Drops the files that no tracee has open any more. The sweeper does so during the run, on a CPU that the tracees may leave idle,
+    /// so that the end of the run does not wait for it.
+    pub(crate) fn sweep_files(&self) {
+        self.new_files.store(0, Ordering::Relaxed);
         let candidates: Vec<(Identity, Arc<ObjectHandle>)> = self
             .table
             .read()
@@ -510,6 +529,8 @@ impl Shadows {
                 self.release(identity, &handle);
             }
         }
+        let kept = self.table.read().by_identity.len();
+        self.many.store(MANY_FILES.max(kept / 2), Ordering::Relaxed);
     }
 
     /// An open that races with us made its description before the test (then we are not alone) or registers

@@ -37,6 +37,9 @@ use crate::{Changes, Error, dir};
 /// How long a throttled thread sleeps before it checks again by itself.
 const THROTTLE_RECHECK: Duration = Duration::from_millis(50);
 
+/// Bytes of changes that wait for the engine at most, before the committer applies them.
+const BATCH_BYTES: usize = 2 << 20;
+
 /// With less free space than this on the disk, a log longer than `LOW_LOG` is released.
 const LOW: u64 = 24 << 20;
 const LOW_LOG: u64 = 8 << 20;
@@ -301,9 +304,10 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Bytes pending from which on the committer does not wait for its time.
+    /// Bytes pending from which on the committer does not wait for its time. Few, so that the engine has nearly everything when the
+    /// store is closed (docs/decisions/0089).
     fn batch_bytes(&self) -> usize {
-        (self.options.max_pending_bytes / 4).min(8 << 20)
+        (self.options.max_pending_bytes / 4).min(BATCH_BYTES)
     }
 
     pub(crate) fn submit(&self, changes: Changes) {

@@ -79,6 +79,8 @@ pub fn serve(dir: Option<OsString>, program: Program) -> Result<(), Error> {
     let (dir, fs) = &registry.store;
     // The changes of each run were brought to the disk before its client received the end.
     store::close(dir, fs)?;
+    // The last clients wait until the registry is dropped.
+    fs.leak_caches();
     Ok(())
 }
 
