@@ -565,7 +565,8 @@ fn changes_outside_of_the_store_are_reported_or_refused() {
         // Without --outside the first change is reported, once.
         let told = run("allow", &script).expect(0).errors();
         assert_eq!(told.matches("outside of the store").count(), 1, "{told}");
-        assert!(told.contains(&format!("{} ", in_host("old/new"))), "{told}");
+        // The directories are there from the run before.
+        assert!(told.contains(&format!("{},", in_host("f"))), "{told}");
         let told = run("allow", &looks).expect(0).errors();
         assert!(!told.contains("outside of the store"), "{told}");
 
