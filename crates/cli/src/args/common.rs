@@ -227,7 +227,8 @@ Mount specifications (SPEC):
     iso=/image.iso:/cd[,rockridge|joliet|plain][,session=N][,noexec]
         shows the ISO 9660 image at /cd, always read-only; by default
         with its best kind of names, and its last session
-    aes=/cipher/dir:/plain[,passfile=FILE|extpass=COMMAND][,config=FILE][,memory=SIZE][,ro]
+    aes=/cipher/dir:/plain[,passfile=FILE|extpass=COMMAND][,config=FILE]
+        [,memory=SIZE][,ro]
         shows an encrypted directory in gocryptfs's format in plain; the
         password is asked for on the terminal, or the first line of FILE
         or of what the shell command COMMAND prints (`goanna aes init`);
