@@ -7,7 +7,7 @@ use goanna_cache::Transfer;
 use goanna_sys::memfile;
 use goanna_vfs::{
     Attr, CachedContent, Caller, DirEntry, Errno, FileKind, FileSystem, FsError, NAME_MAX, Node,
-    OpenFile, Opened, Result, SetAttr, StatFs, WritePosition, caps, forward,
+    OpenFile, Opened, Result, SetAttr, StatFs, WritePosition, caps, file_flags, forward,
 };
 use nix::unistd::{Whence, lseek};
 
@@ -275,6 +275,13 @@ impl FileSystem for AesFs {
             return Err(Errno::EFBIG.into());
         }
         let is_loaded = mode & !libc::FALLOC_FL_KEEP_SIZE != 0;
+        // What is appended may get its space before.
+        let objecting = if is_loaded {
+            file_flags::PROTECTED
+        } else {
+            file_flags::IMMUTABLE
+        };
+        self.unless_flagged(caller, inner, objecting)?;
         let allocate = |state: &mut State| self.allocate_in(state, mode, offset..end);
         // fallocate(2) has a descriptor.
         let changed = self
@@ -399,6 +406,15 @@ impl AesFs {
         };
         self.on(caller, inner, changed)?;
         self.drop_set_id(caller, inner)
+    }
+
+    /// EPERM for a file with one of these [`file_flags`]. Writes to the lower file by a descriptor that is older than the flag would
+    /// not meet it.
+    fn unless_flagged(&self, caller: &Caller, inner: &Node, flags: u32) -> Result<()> {
+        if self.lower.getattr(caller, inner)?.flags & flags != 0 {
+            return Err(Errno::EPERM.into());
+        }
+        Ok(())
     }
 
     /// The result of an operation on the entry `name` of `dir`.
@@ -628,7 +644,10 @@ impl CachedContent for AesFs {
     }
 
     fn truncate_open(&self, caller: &Caller, node: &Node, size: u64) -> Option<Result<()>> {
-        Some(self.truncate_by(caller, node, size, Right::Descriptor))
+        let permitted = self
+            .inner_for(caller, node)
+            .and_then(|inner| self.unless_flagged(caller, inner, file_flags::PROTECTED));
+        Some(permitted.and_then(|()| self.truncate_by(caller, node, size, Right::Descriptor)))
     }
 
     fn open_for_writing(&self, _: &Caller, node: &Node) -> bool {
