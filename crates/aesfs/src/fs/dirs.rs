@@ -3,7 +3,7 @@
 //! An operation that takes several steps in the lower file system is ordered so that a crash between two of them leaves at most a
 //! file of the format that belongs to no entry, or an empty directory under a temporary name. `goanna aes fsck` finds both.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,7 +44,13 @@ pub(crate) struct Dirs {
     /// Held while an entry with a long name comes or goes, so that its two files agree.
     long_names: Mutex<()>,
     temporary: AtomicU64,
+    /// The temporary names under which the last [`REMEMBERED`] directories were removed, each with the entry that it had before. The lower file
+    /// system shows the temporary name of a removed directory that is still open.
+    removed: Mutex<VecDeque<(Vec<u8>, Vec<u8>)>>,
 }
+
+/// Of how many removed directories the entries are remembered.
+const REMEMBERED: usize = 1024;
 
 impl Dirs {
     pub fn new(lower: Arc<dyn FileSystem>, root: Node, cipher: NameCipher) -> Self {
@@ -55,6 +61,7 @@ impl Dirs {
             // Transactions are the caller's.
             own: Caller::own(),
             ivs: Mutex::default(),
+            removed: Mutex::default(),
             long_names: Mutex::default(),
             temporary: AtomicU64::new(0),
         }
@@ -238,13 +245,30 @@ impl Dirs {
             if entry.is_empty() {
                 continue;
             }
-            let name = self.decrypt(caller, &dir, entry)?;
+            let former = self.former_entry(entry);
+            let name = self.decrypt(caller, &dir, former.as_deref().unwrap_or(entry))?;
             names.push(name.ok_or(Errno::ENOENT)?);
             if entries.peek().is_some() {
                 dir = self.lower.lookup(&own, &dir, entry)?;
             }
         }
         Ok(names.join(&b'/'))
+    }
+
+    /// The entry that a directory had before it was removed under the temporary name `name`.
+    fn former_entry(&self, name: &[u8]) -> Option<Vec<u8>> {
+        if !name.starts_with(TEMPORARY) {
+            return None;
+        }
+        let removed = self.removed.lock();
+        let found = removed.iter().find(|(temporary, _)| temporary == name);
+        found.map(|(_, entry)| entry.clone())
+    }
+
+    fn remember_removed(&self, temporary: Vec<u8>, entry: &[u8]) {
+        let mut removed = self.removed.lock();
+        removed.truncate(REMEMBERED - 1);
+        removed.push_front((temporary, entry.to_vec()));
     }
 
     /// Makes an entry by `make`, which gets the entry's name, and before it the file of a long name.
@@ -443,6 +467,8 @@ impl Dirs {
             let removed = self.rmdir_moved(caller, dir, &temporary, &node);
             if removed.is_err() {
                 let _ = self.lower.rename(&own, dir, &temporary, dir, entry, flags);
+            } else {
+                self.remember_removed(temporary, entry);
             }
             removed
         });
