@@ -217,3 +217,15 @@ fn a_descriptor_needs_no_permissions() {
     let closed = cache.truncate_open(&nobody, &mounted.lookup(b"f").unwrap(), 0);
     assert_eq!(closed, Some(Err(Errno::EACCES.into())));
 }
+
+/// It goes under another name before it is removed, and /proc/PID/fd shows its path while a program has it open.
+#[test]
+fn a_removed_directory_keeps_its_name() {
+    let place = Place::usual();
+    let mounted = place.mount();
+    let (fs, caller, root) = (&mounted.fs, &mounted.caller, mounted.fs.root());
+    let outer = fs.mkdir(caller, &root, b"outer", 0o755).unwrap();
+    let inner = fs.mkdir(caller, &outer, b"inner", 0o755).unwrap();
+    fs.rmdir(caller, &outer, b"inner").unwrap();
+    assert_eq!(fs.path(caller, &inner), Ok((b"outer/inner".to_vec(), true)));
+}
