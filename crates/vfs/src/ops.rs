@@ -25,7 +25,7 @@ pub use open::{
 pub use perm::{access, acl, may_follow, may_search};
 pub use xattr::{check_xattr_name, getxattr, listxattr, removexattr, setxattr};
 
-use crate::{Attr, Errno, FileSystem, MountFlags, Place, Result};
+use crate::{Errno, FileSystem, MountFlags, Place, Result};
 
 /// EROFS on a read-only mount.
 fn writable(place: &Place) -> Result<()> {
@@ -43,14 +43,6 @@ fn fs(place: &Place) -> &dyn FileSystem {
 /// Whether this module checks permissions at this place: the back end does not.
 fn checks_permissions(place: &Place) -> bool {
     !place.mount.fs.checks_access()
-}
-
-/// EPERM for an inode with one of these [`crate::file_flags`].
-fn unless_flagged(attr: &Attr, flags: u32) -> Result<(), Errno> {
-    if attr.flags & flags != 0 {
-        return Err(Errno::EPERM);
-    }
-    Ok(())
 }
 
 /// ENAMETOOLONG as `simple_lookup` and every disk file system answer it.

@@ -411,10 +411,7 @@ impl AesFs {
     /// EPERM for a file with one of these [`file_flags`]. Writes to the lower file by a descriptor that is older than the flag would
     /// not meet it.
     fn unless_flagged(&self, caller: &Caller, inner: &Node, flags: u32) -> Result<()> {
-        if self.lower.getattr(caller, inner)?.flags & flags != 0 {
-            return Err(Errno::EPERM.into());
-        }
-        Ok(())
+        Ok(self.lower.getattr(caller, inner)?.unless_flagged(flags)?)
     }
 
     /// The result of an operation on the entry `name` of `dir`.

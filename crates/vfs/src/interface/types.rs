@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Errno;
+
 /// What an inode is (the `S_IFMT` part of its mode).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FileKind {
@@ -201,6 +203,14 @@ pub struct Attr {
 }
 
 impl Attr {
+    /// EPERM for an inode with one of these [`file_flags`].
+    pub fn unless_flagged(&self, flags: u32) -> Result<(), Errno> {
+        if self.flags & flags != 0 {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    }
+
     /// A `struct stat` of x86-64.
     pub fn to_stat(&self) -> [u8; 144] {
         let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;

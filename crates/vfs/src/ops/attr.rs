@@ -1,7 +1,7 @@
 //! Changes of metadata and size.
 
 use super::perm::{check, file_system_permits, rights};
-use super::{checks_permissions, fs, unless_flagged, writable};
+use super::{checks_permissions, fs, writable};
 use crate::{
     Attr, Caller, Errno, FileKind, MountFlags, Place, Result, SetAttr, StatFs, TimeSet, caps,
     file_flags,
@@ -17,7 +17,7 @@ pub fn chmod(caller: &Caller, place: &Place, mode: u32) -> Result<()> {
     let mut mode = mode & 0o7777;
     if checks_permissions(place) {
         let attr = fs(place).getattr(caller, &place.node)?;
-        unless_flagged(&attr, file_flags::PROTECTED)?;
+        attr.unless_flagged(file_flags::PROTECTED)?;
         if !caller.owns(&attr) {
             return Err(Errno::EPERM.into());
         }
@@ -91,7 +91,7 @@ pub fn chown(caller: &Caller, place: &Place, uid: Option<u32>, gid: Option<u32>)
     };
     if checks_permissions(place) {
         let attr = fs(place).getattr(caller, &place.node)?;
-        unless_flagged(&attr, file_flags::PROTECTED)?;
+        attr.unless_flagged(file_flags::PROTECTED)?;
         if !place.node.is_dir() {
             set.mode = without_set_id(caller, &attr, gid);
         }
@@ -172,7 +172,7 @@ pub fn utimens(
         } else {
             file_flags::PROTECTED
         };
-        unless_flagged(attr, objecting)?;
+        attr.unless_flagged(objecting)?;
         if !caller.owns(attr) {
             if !touches {
                 return Err(Errno::EPERM.into());

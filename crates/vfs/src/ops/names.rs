@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::perm::{Protections, Rights, check, may_link, rights, sticky_for};
-use super::{check_name, checks_permissions, fs, may_search, unless_flagged, writable};
+use super::{check_name, checks_permissions, fs, may_search, writable};
 use crate::{Caller, Errno, FileKind, FsError, Node, PATH_MAX, Place, Result, caps, file_flags};
 
 /// The entry `name` of `dir`: ENOTDIR, EACCES without search permission, ENAMETOOLONG above 255 bytes, ENOENT.
@@ -133,7 +133,7 @@ pub fn link(caller: &Caller, place: &Place, dir: &Place, name: &[u8]) -> Result<
         let rights = rights(caller, place)?;
         may_link(Protections::of_kernel(), caller, &rights)?;
         check(caller, dir, libc::W_OK | libc::X_OK)?;
-        unless_flagged(&rights.attr, file_flags::PROTECTED)?;
+        rights.attr.unless_flagged(file_flags::PROTECTED)?;
         if place.node.is_dir() {
             return Err(Errno::EPERM.into());
         }
@@ -185,7 +185,7 @@ fn may_delete(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     let rights = rights(caller, dir)?;
     let verdict = rights.permit(caller, libc::W_OK | libc::X_OK);
     let sticky = sticky_for(caller, &rights.attr);
-    let growing = unless_flagged(&rights.attr, file_flags::APPEND_ONLY);
+    let growing = rights.attr.unless_flagged(file_flags::APPEND_ONLY);
     if verdict.is_ok() && !sticky && growing.is_ok() {
         return Ok(());
     }
@@ -303,7 +303,7 @@ impl Rename<'_> {
         let same_dir = self.from_dir.node.ino() == self.to_dir.node.ino();
         let judge = |dir: &Place| -> Result<_> {
             let rights = rights(self.caller, dir)?;
-            let growing = unless_flagged(&rights.attr, file_flags::APPEND_ONLY);
+            let growing = rights.attr.unless_flagged(file_flags::APPEND_ONLY);
             let sticky = sticky_for(self.caller, &rights.attr);
             Ok((rights.permit(self.caller, rename_mask), growing, sticky))
         };

@@ -2,7 +2,7 @@
 
 use super::names::{creation_mode, made, may_create};
 use super::perm::{Protections, access, check, file_system_permits, may_create_in_sticky, rights};
-use super::{checks_permissions, fs, unless_flagged, writable};
+use super::{checks_permissions, fs, writable};
 use crate::{Caller, Errno, FileKind, Node, Opened, Place, Result, file_flags};
 
 /// The permissions an open with `flags` asks for (the kernel's `ACC_MODE`).
@@ -34,7 +34,7 @@ fn may_open(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
         let attr = rights.attr;
         let appends = flags & libc::O_ACCMODE == libc::O_RDONLY || flags & libc::O_APPEND != 0;
         if !appends || flags & libc::O_TRUNC != 0 {
-            unless_flagged(&attr, file_flags::APPEND_ONLY)?;
+            attr.unless_flagged(file_flags::APPEND_ONLY)?;
         }
         if flags & libc::O_NOATIME != 0 && !caller.owns(&attr) {
             return Err(Errno::EPERM.into());

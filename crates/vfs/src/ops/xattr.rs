@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::perm::Rights;
-use super::{checks_permissions, fs, unless_flagged, writable};
+use super::{checks_permissions, fs, writable};
 use crate::{Acl, Caller, Errno, FileKind, Place, Result, caps, file_flags};
 
 /// Longest attribute name in bytes (`XATTR_NAME_MAX`).
@@ -33,7 +33,7 @@ fn may(caller: &Caller, place: &Place, name: &[u8], mask: i32) -> Result<()> {
     let write = mask == libc::W_OK;
     if write {
         let attr = fs(place).getattr(caller, &place.node)?;
-        unless_flagged(&attr, file_flags::PROTECTED)?;
+        attr.unless_flagged(file_flags::PROTECTED)?;
     }
     let refused = if write { Errno::EPERM } else { Errno::ENODATA };
     if name.starts_with(SYSTEM) {
