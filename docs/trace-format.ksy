@@ -25,6 +25,7 @@ enums:
     2: context
     3: records
     4: end
+    5: columns
   codec:
     0: none
     1: zstd

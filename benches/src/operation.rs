@@ -1,13 +1,19 @@
-//! The measured calls. They run in the tracee, in its working directory, and time themselves.
+//! The measured calls. They run in the tracee, in its working directory, and time themselves. They are those of the C library, as
+//! in most programs: the monitor's stubs replace its calls, and not those that a program makes by itself.
 
 use std::ffi::CString;
 use std::fmt;
 use std::io::{self, Error, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{self, Dir, Mode, OFlags};
-use rustix::io::{Errno, pread, pwrite, write};
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, open, renameat};
+use nix::sys::stat::{Mode, fstat, stat};
+use nix::sys::uio::{pread, pwrite};
+use nix::unistd::{getppid, mkdir, write};
 
 /// A read or write: one page.
 const PAGE: usize = 4096;
@@ -120,27 +126,27 @@ impl Operation {
     pub fn run(self, iterations: u64) -> io::Result<Duration> {
         match self {
             Self::Getppid => timed(iterations, |_| {
-                std::hint::black_box(rustix::process::getppid());
+                std::hint::black_box(getppid());
                 Ok(())
             }),
             Self::Stat => {
                 file()?;
-                timed(iterations, |_| Ok(fs::stat(c"file").map(drop)?))
+                timed(iterations, |_| Ok(stat(c"file").map(drop)?))
             }
-            Self::StatMissing => timed(iterations, |_| match fs::stat(c"missing") {
-                Err(Errno::NOENT) => Ok(()),
+            Self::StatMissing => timed(iterations, |_| match stat(c"missing") {
+                Err(Errno::ENOENT) => Ok(()),
                 Err(errno) => Err(errno.into()),
                 Ok(_) => Err(wrong("a name that is not there was found")),
             }),
-            Self::StatHost => timed(iterations, |_| Ok(fs::stat(c"/etc/passwd").map(drop)?)),
+            Self::StatHost => timed(iterations, |_| Ok(stat(c"/etc/passwd").map(drop)?)),
             Self::Fstat => {
                 let fd = file()?;
-                timed(iterations, |_| Ok(fs::fstat(&fd).map(drop)?))
+                timed(iterations, |_| Ok(fstat(&fd).map(drop)?))
             }
             Self::Open => {
                 file()?;
                 timed(iterations, |_| {
-                    Ok(fs::open(c"file", OFlags::RDONLY, Mode::empty()).map(drop)?)
+                    Ok(open(c"file", OFlag::O_RDONLY, Mode::empty()).map(drop)?)
                 })
             }
             Self::Create => chunked(iterations, |names| {
@@ -209,8 +215,8 @@ fn create(names: &[CString]) -> io::Result<Duration> {
     let page = [0xa5; PAGE];
     let start = Instant::now();
     for name in names {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let fd = fs::open(name, flags, Mode::from_raw_mode(0o644))?;
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
+        let fd = open(name.as_c_str(), flags, Mode::from_bits_truncate(0o644))?;
         whole(write(&fd, &page)?)?;
     }
     Ok(start.elapsed())
@@ -219,14 +225,14 @@ fn create(names: &[CString]) -> io::Result<Duration> {
 fn unlink(names: &[CString]) -> io::Result<Duration> {
     let start = Instant::now();
     for name in names {
-        fs::unlink(name)?;
+        nix::unistd::unlink(name.as_c_str())?;
     }
     Ok(start.elapsed())
 }
 
 fn preads(iterations: u64) -> io::Result<Duration> {
     file()?;
-    let fd = fs::open(c"file", OFlags::RDONLY, Mode::empty())?;
+    let fd = open(c"file", OFlag::O_RDONLY, Mode::empty())?;
     let mut page = [0; PAGE];
     for i in 0..FILE_PAGES {
         whole(pread(&fd, &mut page, offset(i))?)?;
@@ -235,20 +241,24 @@ fn preads(iterations: u64) -> io::Result<Duration> {
 }
 
 fn readdirs(iterations: u64) -> io::Result<Duration> {
-    match fs::mkdir(c"many", Mode::from_raw_mode(0o755)) {
+    match mkdir(c"many", Mode::from_bits_truncate(0o755)) {
         Ok(()) => {
             for i in 0..ENTRIES {
-                let flags = OFlags::WRONLY | OFlags::CREATE;
-                fs::open(format!("many/entry{i}"), flags, Mode::from_raw_mode(0o644))?;
+                let flags = OFlag::O_WRONLY | OFlag::O_CREAT;
+                open(
+                    format!("many/entry{i}").as_str(),
+                    flags,
+                    Mode::from_bits_truncate(0o644),
+                )?;
             }
         }
-        Err(Errno::EXIST) => {}
+        Err(Errno::EEXIST) => {}
         Err(errno) => return Err(errno.into()),
     }
     timed(iterations, |_| {
-        let fd = fs::open(c"many", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        let fd = open(c"many", OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
         let mut count = 0;
-        for entry in Dir::new(fd)? {
+        for entry in Dir::from_fd(fd)?.iter() {
             entry?;
             count += 1;
         }
@@ -264,30 +274,30 @@ fn readdirs(iterations: u64) -> io::Result<Duration> {
 fn renames(iterations: u64) -> io::Result<Duration> {
     let names = [c"name0", c"name1"];
     for name in names {
-        match fs::unlink(name) {
-            Ok(()) | Err(Errno::NOENT) => {}
+        match nix::unistd::unlink(name) {
+            Ok(()) | Err(Errno::ENOENT) => {}
             Err(errno) => return Err(errno.into()),
         }
     }
-    fs::open(
+    open(
         names[0],
-        OFlags::WRONLY | OFlags::CREATE,
-        Mode::from_raw_mode(0o644),
+        OFlag::O_WRONLY | OFlag::O_CREAT,
+        Mode::from_bits_truncate(0o644),
     )?;
     timed(iterations, |i| {
         let (from, to) = if i % 2 == 0 { (0, 1) } else { (1, 0) };
-        Ok(fs::rename(names[from], names[to])?)
+        Ok(renameat(AT_FDCWD, names[from], AT_FDCWD, names[to])?)
     })
 }
 
 /// The file that is read and written, with all its pages, open for both.
-fn file() -> io::Result<rustix::fd::OwnedFd> {
-    let fd = fs::open(
+fn file() -> io::Result<OwnedFd> {
+    let fd = open(
         c"file",
-        OFlags::RDWR | OFlags::CREATE,
-        Mode::from_raw_mode(0o644),
+        OFlag::O_RDWR | OFlag::O_CREAT,
+        Mode::from_bits_truncate(0o644),
     )?;
-    if fs::fstat(&fd)?.st_size == 0 {
+    if fstat(&fd)?.st_size == 0 {
         for _ in 0..FILE_PAGES {
             whole(write(&fd, &[1; PAGE])?)?;
         }
@@ -295,8 +305,8 @@ fn file() -> io::Result<rustix::fd::OwnedFd> {
     Ok(fd)
 }
 
-const fn offset(i: u64) -> u64 {
-    i % FILE_PAGES * PAGE as u64
+const fn offset(i: u64) -> i64 {
+    (i % FILE_PAGES * PAGE as u64) as i64
 }
 
 fn whole(transferred: usize) -> io::Result<()> {

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use rustix::process::{Pid, Signal, kill_process};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::{Binaries, Error, Operation};
 
@@ -303,10 +304,11 @@ impl FuseMount {
 impl Drop for FuseMount {
     fn drop(&mut self) {
         // On SIGTERM libfuse unmounts; a kill would leave a dead mount behind.
-        if let Ok(None) = self.daemon.try_wait()
-            && let Some(pid) = Pid::from_raw(self.daemon.id().cast_signed())
-        {
-            let _ = kill_process(pid, Signal::TERM);
+        if let Ok(None) = self.daemon.try_wait() {
+            let _ = kill(
+                Pid::from_raw(self.daemon.id().cast_signed()),
+                Signal::SIGTERM,
+            );
         }
         let _ = self.daemon.wait();
     }

@@ -1,6 +1,6 @@
 //! Kernel structures as x86-64 programs expect them in memory.
 
-use goanna_vfs::{Attr, DirEntry, Stamp, StatFs, file_flags};
+use goanna_vfs::{Attr, DirEntry, StatFs};
 
 /// What statx(2) reports beside the attributes.
 #[derive(Debug)]
@@ -9,14 +9,18 @@ pub struct StatxMore {
     pub is_mount_root: bool,
     /// The mount's ID, and the bit of the mask that says which kind of ID it is.
     pub mount_id: Option<(u32, u64)>,
+    /// The alignment in bytes that reads and writes under O_DIRECT need, where programs ask for it and the host has no such object.
+    pub direct_alignment: Option<u32>,
     /// A `struct statx` of the host's object, whose further fields are to be shown.
     pub host: Option<[u8; 256]>,
 }
 
 /// `STATX_MNT_ID_UNIQUE`
 pub const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
+/// `STATX_DIOALIGN`
+pub const STATX_DIOALIGN: u32 = 0x2000;
 /// `STATX_DIOALIGN`, `STATX_SUBVOL`, `STATX_WRITE_ATOMIC` and `STATX_DIO_READ_ALIGN`: the fields behind the mount's ID.
-pub const STATX_BEHIND_MOUNT_ID: u32 = 0x2000 | 0x8000 | 0x1_0000 | 0x2_0000;
+pub const STATX_BEHIND_MOUNT_ID: u32 = STATX_DIOALIGN | 0x8000 | 0x1_0000 | 0x2_0000;
 
 /// The mount's ID in a `struct statx`, and its bit of the mask.
 pub fn mount_id(statx: &[u8; 256]) -> Option<(u32, u64)> {
@@ -31,44 +35,13 @@ const MOUNT_ID: usize = 144;
 /// `struct statx`: the basic fields, the creation time where known, and `more`. Like Linux since 6.13, it claims the change
 /// times only when `mask` asks for one of them.
 pub fn statx(attr: &Attr, mask: u32, more: &StatxMore) -> [u8; 256] {
-    let mut out = Layout([0; 256]);
-    let birth = if attr.btime.is_some() {
-        libc::STATX_BTIME
-    } else {
-        0
-    };
+    let whole = attr.to_statx(more.is_mount_root);
+    let known = whole
+        .first_chunk()
+        .map_or(0, |mask| u32::from_ne_bytes(*mask));
+    let mut out = Layout(whole);
     let times = libc::STATX_CTIME | libc::STATX_MTIME;
     let unasked = if mask & times == 0 { times } else { 0 };
-    out.u32(4, attr.blksize);
-    out.u32(16, attr.nlink);
-    out.u32(20, attr.uid);
-    out.u32(24, attr.gid);
-    out.bytes(28, &(attr.mode as u16).to_ne_bytes());
-    let root = libc::STATX_ATTR_MOUNT_ROOT as u64;
-    // The attributes have the values of the flags.
-    let shown = u64::from(file_flags::PROTECTED | file_flags::NO_DUMP);
-    out.u64(
-        8,
-        if more.is_mount_root { root } else { 0 } | u64::from(attr.flags) & shown,
-    );
-    out.u64(32, attr.ino);
-    out.u64(40, attr.size);
-    out.u64(48, attr.blocks);
-    out.u64(56, root | shown);
-    let times = [
-        (64, attr.atime),
-        (80, attr.btime.unwrap_or_default()),
-        (96, attr.ctime),
-        (112, attr.mtime),
-    ];
-    for (at, Stamp { sec, nsec }) in times {
-        out.u64(at, sec as u64);
-        out.u32(at + 8, nsec);
-    }
-    out.u32(128, libc::major(attr.rdev));
-    out.u32(132, libc::minor(attr.rdev));
-    out.u32(136, libc::major(attr.dev));
-    out.u32(140, libc::minor(attr.dev));
     let mut further = 0;
     if let Some(host) = &more.host {
         out.bytes(MOUNT_ID + 8, host.get(MOUNT_ID + 8..).unwrap_or_default());
@@ -77,11 +50,16 @@ pub fn statx(attr: &Attr, mask: u32, more: &StatxMore) -> [u8; 256] {
             .map_or(0, |mask| u32::from_ne_bytes(*mask));
         further |= host_mask & STATX_BEHIND_MOUNT_ID;
     }
+    if let Some(alignment) = more.direct_alignment {
+        out.u32(MOUNT_ID + 8, alignment);
+        out.u32(MOUNT_ID + 12, alignment);
+        further |= STATX_DIOALIGN;
+    }
     if let Some((bit, id)) = more.mount_id {
         out.u64(MOUNT_ID, id);
         further |= bit;
     }
-    out.u32(0, (libc::STATX_BASIC_STATS & !unasked) | birth | further);
+    out.u32(0, (known & !unasked) | further);
     out.0
 }
 

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use goanna_vfs::{Result, Wait};
 
-use crate::ptracer::pause::Delivery;
+use crate::process::deliveries::Delivery;
 
 /// A closure that answers a call on a thread that may wait. Where the result is a lock or [`Answer::Readable`], it is called again after the wait.
 pub type Attempt = Box<dyn FnMut() -> Result<Answer> + Send>;
@@ -49,7 +49,7 @@ pub enum Answer {
         fd: OwnedFd,
         /// Close-on-exec.
         cloexec: bool,
-        /// The monitor's descriptor must be closed before the tracee continues: it is an end of a fifo, and counts as a reader or writer.
+        /// The monitor's descriptor must be closed before the tracee continues: it counts as a reader or writer, or its close is reported.
         counts: bool,
         /// For a file's object: it is on its way until this is dropped.
         delivery: Option<Delivery>,

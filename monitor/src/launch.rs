@@ -13,7 +13,7 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::calls::socket::watch;
 use crate::process::task::credentials;
-use crate::table::filter::{Delivery, Purpose, compile, shadow_files};
+use crate::table::filter::{Delivery, Purpose, compile};
 use crate::{Error, Interception};
 
 /// Marks the environment of everything that runs under a monitor.
@@ -81,7 +81,7 @@ pub fn find(mounts: &Mounts, command: &Command) -> std::result::Result<Program, 
             Ok(()) => {
                 return Ok(Program {
                     file: CString::new(candidate).map_err(|_| Error::BadCommand)?,
-                    shadow_files: shadow_files(mounts),
+                    shadow_files: mounts.any_caches_content(),
                     key: None,
                 });
             }

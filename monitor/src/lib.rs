@@ -8,8 +8,12 @@
 //! * `run` follows a command to its end; `state` is what the threads of a run share.
 //! * [`shadow`] maps host objects to virtual ones; it keeps nothing that the kernel keeps.
 //!
+//! Files depend on each other in one direction, with one exception: [`Monitor`] (`state`) holds the state of every module, and the
+//! functions of those modules get it as an argument. So `state` and the modules form one family; apart from `Monitor` there is no cycle.
+//!
 //! Threads of a run: one supervisor (the thread that calls [`Run::follow`]; ptrace belongs to a thread), a small pool, one
-//! sweeper, one for signals; two for each call that waits, one of them for 10 ms, and one for the deadlines of waits. Lock order: the table of `profiled` comes first; `tasks` and `shadows` tables and
+//! sweeper, one for signals, and those of the executor: a clock, and threads that run attempts. A call that waits holds none
+//! ([ADR 0067](../../docs/decisions/0067-calls-that-wait-hold-no-thread.md)). Lock order: the table of `profiled` comes first; `tasks` and `shadows` tables and
 //! `programs` are leaves, as are the registry of `participants` and the supervisor's `mailbox`; none is held while a tracee or a back end is waited for, but
 //! `programs` while a program is copied, and that of `profiled` while a transaction begins.
 
@@ -18,6 +22,7 @@ pub mod answer;
 pub mod call;
 pub mod calls;
 mod check;
+mod defect;
 mod errno;
 pub mod inprocess;
 mod intercept;
@@ -26,6 +31,7 @@ pub mod observe;
 pub mod participants;
 mod process;
 mod ptracer;
+mod reporter;
 mod run;
 pub mod shadow;
 mod signals;
@@ -47,9 +53,11 @@ pub use participants::delegate::Delegate;
 pub use participants::outside::Outside;
 pub use participants::run_transaction::{Abort, Ending};
 pub use process::task::credentials;
-pub use run::config::{Config, Interception, Reporter, Stubs};
+pub use reporter::Reporter;
+pub use run::config::{Config, Interception, Stubs};
 pub use run::error::Error;
-pub use run::{Killer, Outcome, Run, Status, not_executed};
+pub use run::status::Status;
+pub use run::{Killer, Outcome, Run, not_executed};
 pub use signals::{End, Signals};
 pub use state::Monitor;
 pub use stats::Stats;

@@ -1,9 +1,9 @@
-//! Signals sent to the monitor.
+//! Signals to the monitor or the launcher: which of them it blocks and passes on to the command (`HELD`), and which end the run.
 //!
-//! Those that would end the monitor are blocked in all its threads, those of back ends included, so they must be held
-//! before the first thread is started: a monitor that dies of Ctrl-C closes no store. Signals meant for the command
-//! are sent on to it; those that a terminal sends to the whole foreground group reach it anyway. Where the run is one
-//! transaction, a second request to end ends it.
+//! Signals that would end the monitor are blocked in all its threads, those of back ends included, so they must be held
+//! before the first thread is started: a monitor that dies of Ctrl-C closes no store. The command gets the signals that
+//! were meant for it; those that a terminal sends to the whole foreground group reach it anyway. Where the run is one
+//! transaction, a second request to end ends it. `amino txn run` has signals of its own (`crates/session/src/subprocess.rs`).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

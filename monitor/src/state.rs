@@ -7,6 +7,7 @@ use goanna_sys::limits;
 use goanna_vfs::{Errno, Mounts};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 
 use crate::calls::outgrow::Reluctant;
 use crate::calls::socket::Names;
@@ -25,7 +26,8 @@ use crate::ptracer::mailbox::Mailbox;
 use crate::ptracer::pause::Pause;
 use crate::ptracer::program::Programs;
 use crate::ptracer::undisturbed::Sleeps;
-use crate::run::config::{Config, Reporter, Stubs};
+use crate::reporter::Reporter;
+use crate::run::config::{Config, Stubs};
 use crate::shadow::Shadows;
 use crate::shadow::run_directory::RunDir;
 use crate::stats::Counters;
@@ -61,6 +63,8 @@ pub struct Monitor {
     pub(crate) mapped: AtomicBool,
     /// Large files that stay where they are for now.
     pub(crate) reluctant: Reluctant,
+    /// Held while a call moves data out of a pipe into a file. The locks of the back ends come after it.
+    pub(crate) pipe_reader: Mutex<()>,
     pub(crate) stats: Counters,
     /// The observers.
     pub(crate) observers: Observers,
@@ -117,6 +121,7 @@ impl Monitor {
             programs: Programs::default(),
             mapped: AtomicBool::new(false),
             reluctant: Reluctant::default(),
+            pipe_reader: Mutex::default(),
             stats: Counters::default(),
             observers: Observers::new(config.observers),
             mailbox: Mailbox::default(),

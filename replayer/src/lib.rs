@@ -11,7 +11,6 @@ pub mod compile;
 mod error;
 pub mod import;
 pub mod prepare;
-mod replacement;
 pub mod run;
 pub mod source;
 pub mod stored;

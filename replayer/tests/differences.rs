@@ -10,7 +10,8 @@ mod workload;
 use std::fs;
 use std::process::Command;
 
-use goanna_tracer::assemble::DataMode;
+use goanna_tracer::Event;
+use goanna_tracer::assemble::{DataMode, Groups};
 use serde_json::Value;
 use workload::{REPLAYER, Workload, compare_traces, has};
 
@@ -34,6 +35,60 @@ fn a_result_that_differs_is_reported_with_call_and_file() {
     assert_eq!(report["different"], 1);
     assert_eq!(report["differences"][0]["file"], "d");
     assert_eq!(report["differences"][0]["got"], "EEXIST");
+}
+
+/// Whether the event is this call with this result.
+fn is_call(event: &Event, name: &str, result: i64) -> bool {
+    let Event::Call(call) = event else {
+        return false;
+    };
+    let called = call.call.signature.map(|signature| signature.name);
+    called == Some(name) && call.outcome.is_some_and(|it| it.result == result)
+}
+
+const RENAMING: &str = "import os\nos.mkdir('d')\nos.mkdir('d/e')\nos.chmod('d/e', 0o700)\nos.rename('d/e', 'd/f')\nos.mkdir('d/e')";
+
+/// Records a program while `alter` changes its events; the report of the replay on an empty directory.
+fn replay_of_altered(alter: impl Fn(&mut Event) -> bool + Send + Sync) -> (i32, String) {
+    let command = ["python3", "-S", "-c", RENAMING];
+    let what = (DataMode::Full, Groups::default());
+    let workload = Workload::altered(&command, what, |_| {}, alter);
+    let output = workload.replay(&[]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    (output.status.code().unwrap(), text)
+}
+
+#[test]
+fn a_result_that_was_altered_in_the_trace_is_reported() {
+    if !has("python3") {
+        return;
+    }
+    let (status, text) = replay_of_altered(|_| true);
+    assert_eq!(status, 0, "{text}");
+    let (status, text) = replay_of_altered(|event| {
+        let is_chmod = is_call(event, "chmod", 0);
+        if let (true, Event::Call(call)) = (is_chmod, event) {
+            call.outcome.as_mut().unwrap().result = -i64::from(libc::EPERM);
+        }
+        true
+    });
+    assert_eq!(status, 1);
+    let expected = "chmod d/e: expected EPERM, got 0";
+    assert!(text.contains(expected), "{text}");
+    assert!(text.contains("1 result differs"), "{text}");
+}
+
+/// Without the call that moves `d/e` away, a later call finds it.
+#[test]
+fn a_command_that_was_removed_from_the_trace_is_reported() {
+    if !has("python3") {
+        return;
+    }
+    let (status, text) = replay_of_altered(|event| !is_call(event, "rename", 0));
+    assert_eq!(status, 1);
+    let expected = "mkdir d/e: expected 0, got EEXIST";
+    assert!(text.contains(expected), "{text}");
+    assert!(text.contains("1 result differs"), "{text}");
 }
 
 #[test]

@@ -87,6 +87,31 @@ fn processes_with_inherited_descriptors_are_replayed_faithfully() {
     of_script(script).assert_faithful();
 }
 
+/// cat(1) tries copy_file_range(2) with the largest length, which fails where the destination is open with `O_APPEND`. The replay wrote
+/// that many bytes instead: 2 GiB.
+#[test]
+fn a_failed_copy_from_outside_of_the_directory_writes_nothing() {
+    if !has("python3") {
+        return;
+    }
+    let script = "
+import os
+outside = os.open('/etc/passwd', os.O_RDONLY)
+log = os.open('log', os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+for length in (10, 1 << 62):
+    try:
+        os.copy_file_range(outside, log, length)
+        os._exit(1)
+    except OSError:
+        pass
+os.write(log, b'text')";
+    let command = ["python3", "-S", "-c", script];
+    let workload = Workload::new(&command, DataMode::Full, |_| {});
+    let reason = "failed copies from files outside of the directory";
+    assert_eq!(workload.summary.skipped[reason], 2);
+    workload.assert_faithful();
+}
+
 /// What the trace needs and did not make stands in the compiled replay.
 #[test]
 fn the_initial_state_is_made_from_the_trace() {

@@ -1,4 +1,4 @@
-//! The files that `compile` and `import` write get their names when they are complete.
+//! The files that `compile` and `import` write get their names when they are complete, and messages are written whole.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -8,7 +8,9 @@
 mod workload;
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -93,4 +95,26 @@ fn one_file_is_said_to_be_one() {
     let output = replayer(directory, &["prepare", "compiled", "--root", "made"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("made 1 file with "), "{text}");
+}
+
+/// Each part of a line was a write(2) of its own, so lines of several processes mixed. A datagram holds what one write(2) wrote.
+#[test]
+fn a_message_is_written_at_once() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (ours, theirs) = UnixDatagram::pair().unwrap();
+    let mut command = Command::new(REPLAYER);
+    command.args(["compile", "none", "-o", "out"]);
+    command
+        .current_dir(scratch.path())
+        .stderr(OwnedFd::from(theirs));
+    assert_eq!(command.status().unwrap().code(), Some(125));
+    ours.set_nonblocking(true).unwrap();
+    let mut bytes = [0; 1000];
+    let length = ours.recv(&mut bytes).unwrap();
+    let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+    assert!(
+        text.starts_with("replayer: ") && text.ends_with('\n'),
+        "{text:?}"
+    );
+    assert!(ours.recv(&mut bytes).is_err(), "more after {text:?}");
 }

@@ -1,3 +1,5 @@
+//! The error of all decoders.
+
 /// Bytes that are not what the layout says they must be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("damaged {record}: {why} at byte {offset}")]

@@ -13,7 +13,7 @@
 //! Names are bytes: anything but `/` and NUL. Only the root directory's entry (parent 0) and no other has an empty
 //! name. Keys whose first byte is 0 belong to the storage engine's adapter and are never seen above it.
 
-use crate::{DecodeError, ROOT_PARENT};
+use crate::{DecodeError, PAGE_SIZE, ROOT_PARENT, SIZE_MAX};
 
 const PAGE: u8 = b'B';
 const DATA: u8 = b'D';
@@ -249,6 +249,13 @@ impl<'a> ParsedKey<'a> {
             PAGE => {
                 let (index, rest) = split_id(raw, 9)?;
                 no_more(raw, rest)?;
+                if index > SIZE_MAX / u64::from(PAGE_SIZE) {
+                    return Err(DecodeError {
+                        record: "key",
+                        offset: 9,
+                        why: "a page lies behind the largest offset",
+                    });
+                }
                 Ok(Self::Page { ino, index })
             }
             LINK => {

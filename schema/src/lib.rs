@@ -28,6 +28,10 @@ pub use record::{DataRecord, OrphanRecord, PathRecord, Super};
 /// Bytes of a data page in a newly created store; [`Super::page_size`] holds what a given store uses.
 pub const PAGE_SIZE: u32 = 16 * 1024;
 
+/// The largest size of a file: the largest offset that the system calls have. Readers refuse larger ones, and pages behind it, so that
+/// sums and products of the numbers in a store fit into 64 bits.
+pub const SIZE_MAX: u64 = i64::MAX as u64;
+
 /// A regular file of at most this many bytes is stored inside its metadata and has no pages.
 pub const INLINE_MAX: usize = 512;
 

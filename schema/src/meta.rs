@@ -9,7 +9,7 @@
 //! | 8      | uid u32                                                           |
 //! | 12     | gid u32                                                           |
 //! | 16     | rdev u64: device number as in `st_rdev`, 0 unless a device        |
-//! | 24     | size u64, bytes                                                   |
+//! | 24     | size u64, bytes, at most 2^63 - 1                                 |
 //! | 32     | atime: seconds i64, nanoseconds u32 (below 10^9)                  |
 //! | 44     | mtime, 56 ctime, 68 btime: likewise                               |
 //! | 80     | flags u32, [`MetaFlags`]                                          |
@@ -21,7 +21,7 @@
 use bytes::Bytes;
 
 use crate::wire::{Reader, share};
-use crate::{DecodeError, SYMLINK_MAX};
+use crate::{DecodeError, SIZE_MAX, SYMLINK_MAX};
 
 const NO_INLINE: u16 = 0xffff;
 const NANOS_PER_SEC: u32 = 1_000_000_000;
@@ -229,7 +229,7 @@ impl Meta {
             uid: reader.u32()?,
             gid: reader.u32()?,
             rdev: reader.u64()?,
-            size: reader.u64()?,
+            size: size(reader)?,
             atime: time(reader)?,
             mtime: time(reader)?,
             ctime: time(reader)?,
@@ -239,6 +239,14 @@ impl Meta {
             version: number(reader)?,
             inline: inline(raw, reader)?,
         })
+    }
+}
+
+fn size(reader: &mut Reader<'_>) -> Result<u64, DecodeError> {
+    let start = reader.at();
+    match reader.u64()? {
+        size if size <= SIZE_MAX => Ok(size),
+        _ => Err(reader.error(start, "the size is larger than any offset")),
     }
 }
 

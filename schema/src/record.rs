@@ -143,7 +143,7 @@ pub struct Super {
     pub format: u32,
     /// Bytes of a page; a power of two from 512 to 1 MiB.
     pub page_size: u32,
-    /// Lowest inode number that was never allocated.
+    /// Lowest inode number that was never allocated; at most 2^63 - 1.
     pub next_ino: u64,
     /// Creation time, nanoseconds since 1970.
     pub created_ns: u64,
@@ -160,6 +160,9 @@ pub struct Super {
     /// The session has ended without a crash, and all its changes are durable.
     pub closed: bool,
 }
+
+/// The largest inode number, which no store reaches.
+const INO_MAX: u64 = i64::MAX as u64;
 
 impl Super {
     const NAME: &'static str = "superblock";
@@ -211,7 +214,11 @@ impl Super {
         if !page_size.is_power_of_two() || !(512..=1 << 20).contains(&page_size) {
             return Err(reader.error(5, "the page size is no power of two from 512 to 1048576"));
         }
+        let at = reader.at();
         let next_ino = reader.u64()?;
+        if next_ino > INO_MAX {
+            return Err(reader.error(at, "no store has had that many files"));
+        }
         let created_ns = reader.u64()?;
         let store_id = reader.bytes()?;
         let at = reader.at();

@@ -17,6 +17,7 @@ impl<'a> Reader<'a> {
         Self { record, raw, at: 0 }
     }
 
+    #[inline]
     pub(crate) fn at(&self) -> usize {
         self.at
     }
@@ -29,6 +30,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         let rest = self.raw.get(self.at..).unwrap_or_default();
         let Some(field) = rest.get(..len) else {
@@ -38,12 +40,14 @@ impl<'a> Reader<'a> {
         Ok(field)
     }
 
+    #[inline]
     fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         let mut field = [0; N];
         field.copy_from_slice(self.take(N)?);
         Ok(field)
     }
 
+    #[inline]
     pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
         Ok(u8::from_le_bytes(self.array()?))
     }
@@ -52,6 +56,7 @@ impl<'a> Reader<'a> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
+    #[inline]
     pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
         Ok(u32::from_le_bytes(self.array()?))
     }
@@ -68,16 +73,24 @@ impl<'a> Reader<'a> {
         self.array()
     }
 
+    /// Reads an LEB128 number. Nearly all end within the next eight bytes: these are read as one word, without a loop over its bytes.
     #[inline]
     pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {
-        // Most numbers are small.
-        if let Some(byte) = self.raw.get(self.at).filter(|byte| **byte < 0x80) {
-            self.at += 1;
-            return Ok((*byte).into());
+        let rest = self.raw.get(self.at..).unwrap_or_default();
+        let word = rest
+            .first_chunk()
+            .map_or(u64::MAX, |raw| u64::from_le_bytes(*raw));
+        let ends = !word & 0x8080_8080_8080_8080;
+        if ends == 0 {
+            return self.long_varint();
         }
-        self.long_varint()
+        self.at += (ends.trailing_zeros() / 8 + 1) as usize;
+        // The bits up to the end of the first byte that ends a number.
+        Ok(without_top_bits(word & (ends ^ (ends - 1))))
     }
 
+    /// The same for any length, and at the end of the bytes.
+    #[cold]
     fn long_varint(&mut self) -> Result<u64, DecodeError> {
         let rest = self.raw.get(self.at..).unwrap_or_default();
         let mut value = 0u64;
@@ -124,6 +137,15 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The seven lower bits of each byte, one after the other.
+#[inline]
+fn without_top_bits(word: u64) -> u64 {
+    let by_byte = word & 0x7f7f_7f7f_7f7f_7f7f;
+    let by_two = by_byte & 0x007f_007f_007f_007f | (by_byte & 0x7f00_7f00_7f00_7f00) >> 1;
+    let by_four = by_two & 0x0000_3fff_0000_3fff | (by_two & 0x3fff_0000_3fff_0000) >> 2;
+    by_four & 0x0fff_ffff | (by_four & 0x0fff_ffff_0000_0000) >> 4
+}
+
 /// Appends `value` as LEB128.
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -164,5 +186,33 @@ pub(crate) fn share(raw: &Bytes, field: &[u8]) -> Bytes {
         Bytes::new()
     } else {
         raw.slice_ref(field)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    /// A number near the end of the bytes, or a long one, is not read as a word. The loop that reads it must give the same.
+    #[test]
+    fn a_number_of_any_length_is_read_at_any_distance_from_the_end() {
+        let of_bits = |bits: u32| {
+            let ones = u64::MAX >> (64 - bits);
+            [ones, 1 << (bits - 1), ones & 0x5555_5555_5555_5555]
+        };
+        for number in (1..=64).flat_map(of_bits).chain([0]) {
+            for further in 0..12 {
+                let mut raw = Vec::new();
+                put_varint(&mut raw, number);
+                let length = raw.len();
+                raw.resize(length + further, 0xff);
+                let mut reader = Reader::new("test", &raw);
+                assert_eq!(reader.varint().unwrap(), number);
+                assert_eq!(reader.at(), length, "{number:x}");
+                let cut_short = &raw[..length - 1];
+                assert!(Reader::new("test", cut_short).varint().is_err());
+            }
+        }
     }
 }

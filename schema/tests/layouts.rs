@@ -12,7 +12,8 @@ use amino_schema::log::{
 use amino_schema::record::{decode_page, decode_xattr, encode_page, encode_xattr};
 use amino_schema::synced::{NOTE_LEN, SLOT_LEN, encode_slot, read_note};
 use amino_schema::{
-    DataRecord, FileKind, Meta, MetaFlags, OrphanRecord, PAGE_SIZE, PathRecord, Super, Timestamp,
+    DataRecord, FileKind, Meta, MetaFlags, OrphanRecord, PAGE_SIZE, PathRecord, SIZE_MAX, Super,
+    Timestamp,
 };
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -33,7 +34,7 @@ fn meta() -> impl Strategy<Value = Meta> {
     );
     let rest = (
         any::<u64>(),
-        any::<u64>(),
+        0..=SIZE_MAX,
         any::<u32>(),
         any::<(u64, u64)>(),
         prop::option::of(vec(any::<u8>(), 0..600)),
@@ -162,7 +163,7 @@ proptest! {
     }
 
     #[test]
-    fn superblocks_survive(id in any::<[u8; 16]>(), next in any::<u64>(), engine in "[a-z]{0,200}", shift in 9..21) {
+    fn superblocks_survive(id in any::<[u8; 16]>(), next in 0..=u64::MAX >> 1, engine in "[a-z]{0,200}", shift in 9..21) {
         let mut superblock = Super::new(id, &engine, 77);
         superblock.next_ino = next;
         superblock.page_size = 1u32 << shift;
@@ -227,7 +228,7 @@ proptest! {
     }
 
     #[test]
-    fn keys_parse_back(ino in any::<u64>(), parent in 1..=u64::MAX, index in any::<u64>(), name in name()) {
+    fn keys_parse_back(ino in any::<u64>(), parent in 1..=u64::MAX, index in 0..=SIZE_MAX / u64::from(PAGE_SIZE), name in name()) {
         let keys = [
             ParsedKey::Path { parent, name: &name },
             ParsedKey::Path { parent: 0, name: b"" },
@@ -280,6 +281,32 @@ proptest! {
         prop_assert!(reread(&segment(3), &damaged).is_none());
         prop_assert!(reread(&segment(3), &whole[..at.index(used)]).is_none());
     }
+}
+
+/// Sums and products of such numbers would not fit into 64 bits.
+#[test]
+fn numbers_that_no_store_reaches_are_refused() {
+    let key = key::page_key(2, SIZE_MAX / u64::from(PAGE_SIZE) + 1);
+    assert_eq!(
+        ParsedKey::parse(&key).unwrap_err().why,
+        "a page lies behind the largest offset"
+    );
+    let mut superblock = Super::new([0; 16], "memory", 1);
+    superblock.next_ino = 1 << 63;
+    let error = Super::decode(&superblock.encode()).unwrap_err();
+    assert_eq!(
+        (error.offset, error.why),
+        (9, "no store has had that many files")
+    );
+    let meta = Meta {
+        size: SIZE_MAX + 1,
+        ..sample_meta()
+    };
+    let error = OrphanRecord::decode(&OrphanRecord { meta }.encode()).unwrap_err();
+    assert_eq!(
+        (error.offset, error.why),
+        (25, "the size is larger than any offset")
+    );
 }
 
 fn one() -> Given {
@@ -518,16 +545,9 @@ fn an_error_names_the_record_and_the_place() {
     );
 }
 
-/// Stores that were made before files had generations and versions are read: both are 0, and nothing was lost by a crash.
-#[test]
-fn records_of_version_1_have_no_generation_and_no_version() {
-    let seal = |body: &[u8]| {
-        let mut raw = body.to_vec();
-        raw.extend(crc32c::crc32c(body).to_le_bytes());
-        Bytes::from(raw)
-    };
+fn sample_meta() -> Meta {
     let time = Timestamp { secs: 5, nanos: 6 };
-    let meta = Meta {
+    Meta {
         mode: 0o100_644,
         nlink: 1,
         uid: 2,
@@ -542,7 +562,18 @@ fn records_of_version_1_have_no_generation_and_no_version() {
         generation: 8,
         version: 9,
         inline: Some(Bytes::from_static(b"content")),
+    }
+}
+
+/// Stores that were made before files had generations and versions are read: both are 0, and nothing was lost by a crash.
+#[test]
+fn records_of_version_1_have_no_generation_and_no_version() {
+    let seal = |body: &[u8]| {
+        let mut raw = body.to_vec();
+        raw.extend(crc32c::crc32c(body).to_le_bytes());
+        Bytes::from(raw)
     };
+    let meta = sample_meta();
     let raw = DataRecord { meta: meta.clone() }.encode();
     let (head, tail) = (&raw[1..85], &raw[101..raw.len() - 4]);
     let old = seal(&[&[1], head, tail].concat());

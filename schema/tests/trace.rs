@@ -137,7 +137,14 @@ fn record() -> impl Strategy<Value = Made> {
 }
 
 fn encode(records: &[Made], elide: bool) -> Vec<u8> {
-    let mut encoder = Encoder::new(schema(), elide);
+    fill(Encoder::new(schema(), elide), records)
+}
+
+fn encode_in_columns(records: &[Made]) -> Vec<u8> {
+    fill(Encoder::with_columns(schema()), records)
+}
+
+fn fill(mut encoder: Encoder, records: &[Made]) -> Vec<u8> {
     // What an earlier block left behind must not matter.
     encoder.put(
         1,
@@ -153,8 +160,17 @@ fn encode(records: &[Made], elide: bool) -> Vec<u8> {
     encoder.finish()
 }
 
-fn decode(payload: Vec<u8>) -> Result<Vec<(String, Vec<Owned>)>, amino_schema::DecodeError> {
-    let mut records = Records::new(schema(), payload);
+type Found = Vec<(String, Vec<Owned>)>;
+
+fn decode(payload: Vec<u8>) -> Result<Found, amino_schema::DecodeError> {
+    all(Records::new(schema(), payload))
+}
+
+fn decode_columns(payload: Vec<u8>) -> Result<Found, amino_schema::DecodeError> {
+    all(Records::in_columns(schema(), payload)?)
+}
+
+fn all(mut records: Records) -> Result<Found, amino_schema::DecodeError> {
     let mut found = Vec::new();
     while let Some(record) = records.next()? {
         let fields = record.fields().map(|(_, value)| Owned::of(value));
@@ -173,6 +189,25 @@ proptest! {
     #[test]
     fn records_come_back_whatever_came_before_them(records in vec(record(), 0..120), elide: bool) {
         prop_assert_eq!(decode(encode(&records, elide)).unwrap(), expected(&records));
+    }
+
+    #[test]
+    fn records_come_back_from_columns_whatever_came_before_them(records in vec(record(), 0..120)) {
+        prop_assert_eq!(decode_columns(encode_in_columns(&records)).unwrap(), expected(&records));
+    }
+
+    #[test]
+    fn records_of_columns_that_were_cut_are_true(records in vec(record(), 1..30), cut in 0..4000usize) {
+        let mut payload = encode_in_columns(&records);
+        payload.truncate(cut);
+        if let Ok(mut reader) = Records::in_columns(schema(), payload) {
+            let mut found = Vec::new();
+            while let Ok(Some(record)) = reader.next() {
+                let fields = record.fields().map(|(_, value)| Owned::of(value));
+                found.push((record.message.name.clone(), fields.collect::<Vec<_>>()));
+            }
+            prop_assert_eq!(&found[..], &expected(&records)[..found.len()]);
+        }
     }
 
     #[test]
@@ -196,11 +231,16 @@ proptest! {
         let at = at.index(payload.len());
         payload[at] ^= 1 << bit;
         let _ = decode(payload);
+        let mut payload = encode_in_columns(&records);
+        let at = at % payload.len();
+        payload[at] ^= 1 << bit;
+        let _ = decode_columns(payload);
     }
 
     #[test]
     fn random_bytes_give_errors_but_no_panic(bytes in vec(any::<u8>(), 0..400)) {
         let _ = decode(bytes.clone());
+        let _ = decode_columns(bytes.clone());
         let _ = Schema::decode(&bytes);
         let _ = Stored::decode(&bytes);
         let _ = FileHeader::decode(&bytes);
@@ -227,6 +267,30 @@ fn a_schema_comes_back_and_later_additions_are_skipped() {
     for cut in 0..raw.len() {
         assert!(Schema::decode(&raw[..cut]).is_err());
     }
+}
+
+#[test]
+fn a_path_in_the_directory_of_the_path_before_takes_one_byte_in_columns() {
+    let sizes = [false, true].map(|resolved| {
+        let mut encoder = Encoder::with_columns(schema());
+        for round in 0..100u64 {
+            let given = format!("file{round}");
+            let whole = format!("/some/directory/file{round}");
+            let path = Value::Bytes(given.as_bytes());
+            let whole = match resolved {
+                true => Value::Bytes(whole.as_bytes()),
+                false => Value::Absent,
+            };
+            encoder.put(1, 1, &[Value::Number(7), Value::Number(3), path, whole]);
+        }
+        let len = encoder.len();
+        let found = decode_columns(encoder.finish()).unwrap();
+        let last = Owned::Bytes(b"/some/directory/file99".to_vec());
+        assert_eq!(found.len(), 100);
+        assert_eq!(found[99].1[3] == last, resolved);
+        len
+    });
+    assert!(sizes[1] <= sizes[0] + 130, "{sizes:?}");
 }
 
 #[test]
@@ -312,7 +376,7 @@ fn a_file_header_comes_back_and_a_newer_version_is_named() {
     let header = FileHeader { serial: [7; 16] };
     let mut raw = header.encode();
     assert_eq!(FileHeader::decode(&raw).unwrap(), header);
-    assert_eq!(claimed_version(&raw), Some((1, 1)));
+    assert_eq!(claimed_version(&raw), Some((1, 2)));
     raw[8] = 2;
     assert!(FileHeader::decode(&raw).is_err());
     assert_eq!(claimed_version(&raw), None);

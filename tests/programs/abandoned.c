@@ -1,7 +1,33 @@
-/* A process is killed while its call waits: afterwards the pipe that it read has no reader any more. */
+/* A process is killed while its call waits, or is about to: afterwards its call does nothing more. */
 #include "step.h"
 
-static void steps(void)
+/* Killed at any moment of its call, it takes nothing that comes into the pipe after its end. */
+static void takes_nothing(void)
+{
+	enum { ROUNDS = 50 };
+	int file = MUST(open("g", O_WRONLY | O_CREAT, 0644));
+	int ends[2], whole = 0;
+
+	MUST(pipe2(ends, O_NONBLOCK));
+	for (int round = 0; round < ROUNDS; round++) {
+		pid_t child = MUST(fork());
+		if (child == 0) {
+			fcntl(ends[0], F_SETFL, 0);
+			splice(ends[0], NULL, file, NULL, 4, 0);
+			_exit(1);
+		}
+		usleep(round * 200);
+		kill(child, SIGKILL);
+		MUST(waitpid(child, NULL, 0));
+		fcntl(ends[0], F_SETFL, O_NONBLOCK);
+		MUST(write(ends[1], "rest", 4));
+		whole += splice(ends[0], NULL, file, NULL, 4, 0) == 4;
+	}
+	T("rounds in which nothing was missing", whole);
+	T("size", lseek(file, 0, SEEK_END));
+}
+
+static void reads_no_more(void)
 {
 	signal(SIGPIPE, SIG_IGN);
 	for (int round = 0; round < 3; round++) {
@@ -26,4 +52,10 @@ static void steps(void)
 		IS("that is", pipe_end.revents & POLLERR);
 		close(ends[1]);
 	}
+}
+
+static void steps(void)
+{
+	reads_no_more();
+	takes_nothing();
 }

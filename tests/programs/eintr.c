@@ -19,8 +19,7 @@ static void steps(void)
 	make("f", "x");
 	MUST(sigaction(SIGALRM, &action, NULL));
 	setitimer(ITIMER_REAL, &often, NULL);
-	/* Where each signal stops the program, as for a tracer, the signals take most of the time: 2,000 of them are enough. */
-	for (int i = 0; i < 20000 && (i < 2000 || signals < 2000); i++) {
+	for (int i = 0; i < 2000 || signals < 400; i++) {
 		if (stat("f", &status) < 0)
 			*(errno == EINTR ? &interrupted : &failed) += 1;
 		int fd = open("f", O_RDWR | O_CREAT, 0644);
@@ -30,7 +29,6 @@ static void steps(void)
 			close(fd);
 	}
 	setitimer(ITIMER_REAL, &(struct itimerval){{0, 0}, {0, 0}}, NULL);
-	IS("many signals came", signals > 100);
 	IS("no call was interrupted", interrupted == 0);
 	IS("no call failed", failed == 0);
 	CONTENT("f");

@@ -199,9 +199,36 @@ static void descriptions(void)
 	close(b);
 }
 
+static const char *held(int fd)
+{
+	struct flock asked = {.l_type = F_RDLCK};
+
+	MUST(fcntl(fd, F_OFD_GETLK, &asked));
+	return asked.l_type == F_WRLCK ? "held" : "released";
+}
+
+/* Only a close releases a process's locks on a file, not an open. */
+static void held_while_opened(const char *name)
+{
+	int a = MUST(open(name, O_RDWR | O_CREAT, 0600));
+
+	MUST(record(a, F_SETLK, F_WRLCK, 0, 4));
+	int b = MUST(open(name, O_RDWR | O_CLOEXEC)), c = MUST(open(name, O_RDONLY));
+	note("%s: %d %d, close-on-exec %d %d", name, b - a, c - a, fcntl(b, F_GETFD), fcntl(c, F_GETFD));
+	note("%s: %s", name, held(b));
+	close(c);
+	note("%s: %s after a close", name, held(b));
+	close(b);
+	close(a);
+}
+
 static void steps(void)
 {
 	whole_files();
 	records();
 	descriptions();
+	held_while_opened("opened");
+	MUST(chmod(".", 0777));
+	if (geteuid() == 0)
+		CHILD("another user", MUST(setgid(NOBODY)); MUST(setuid(NOBODY)); held_while_opened("opened by another"));
 }

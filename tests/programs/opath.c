@@ -1,6 +1,28 @@
 /* Descriptors that only name a file: O_PATH. */
 #include "step.h"
 
+/* The monitor looks twice a second for objects that no process holds any more. */
+static void held_for_long(void)
+{
+	int named, unnamed, directory;
+
+	make("named", "text");
+	make("unnamed", "longer text");
+	MUST(mkdir("directory", 0700));
+	named = MUST(open("named", O_PATH));
+	unnamed = MUST(open("unnamed", O_PATH));
+	directory = MUST(open("directory", O_PATH));
+	MUST(unlink("unnamed"));
+	MUST(rmdir("directory"));
+	MUST(usleep(1600000));
+	SHOW_FD("named", named);
+	SHOW_FD("unnamed", unnamed);
+	SHOW_FD("directory", directory);
+	close(named);
+	close(unnamed);
+	close(directory);
+}
+
 static void steps(void)
 {
 	int fd, dir, other;
@@ -56,4 +78,5 @@ static void steps(void)
 	close(dir);
 	O("O_PATH on file as directory", open("pfile", O_PATH | O_DIRECTORY));
 	O("O_PATH with slash", open("pfile/", O_PATH));
+	held_for_long();
 }

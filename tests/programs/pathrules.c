@@ -141,11 +141,11 @@ static void paths_only(void)
 	struct sockaddr_un address;
 	socklen_t length = sizeof address;
 	char buffer[16];
-	int polling = MUST(epoll_create1(0));
+	int fd, polling = MUST(epoll_create1(0)), other = MUST(open("other", O_RDWR | O_CREAT, 0600));
 
 	MUST(pipe(out));
 	for (int i = 0; i < 2; i++) {
-		int fd = i ? dir : file;
+		fd = i ? dir : file;
 		note(i ? "directory" : "file");
 		T("write", write(fd, "x", 1));
 		T("pwrite", pwrite(fd, "x", 1, 0));
@@ -161,6 +161,8 @@ static void paths_only(void)
 		T("sendfile from", sendfile(out[1], fd, NULL, 10));
 		T("splice from", splice(fd, NULL, out[1], NULL, 10, 0));
 		T("splice to", splice(out[0], NULL, fd, NULL, 10, SPLICE_F_NONBLOCK));
+		T("splice of a file", splice(other, NULL, fd, NULL, 10, 0));
+		T("splice to a file", splice(fd, NULL, other, NULL, 10, 0));
 		T("copy_file_range", copy_file_range(fd, NULL, fd, NULL, 10, 0));
 		T("readahead", readahead(fd, 0, 10));
 		T("fadvise", syscall(SYS_fadvise64, fd, 0, 10, POSIX_FADV_NORMAL));
@@ -173,6 +175,11 @@ static void paths_only(void)
 		T("pread", pread(fd, buffer, 4, 0));
 		T("poll", poll(&(struct pollfd){fd, POLLIN}, 1, 0));
 	}
+	T("splice between files", splice(other, NULL, other, NULL, 10, 0));
+	fd = MUST(open("dir", O_RDONLY));
+	T("splice to a directory", splice(other, NULL, fd, NULL, 10, 0));
+	close(fd);
+	close(other);
 	close(file);
 	close(dir);
 	close(polling);

@@ -107,6 +107,34 @@ static void writes(void)
 	}
 	SHOW("v");
 	close(fd);
+	fd = MUST(open("v", O_RDWR | O_APPEND));
+	T("not at the end", syscall(SYS_pwritev2, fd, &vec, 1, 3, 0, 0x20));
+	T("at the end and not", syscall(SYS_pwritev2, fd, &vec, 1, 3, 0, 0x30));
+	T("without waiting", syscall(SYS_pwritev2, fd, &vec, 1, 3, 0, 8));
+	SHOW("v");
+	SUM(fd);
+	close(fd);
+}
+
+/* RWF_HIPRI, RWF_NOWAIT, RWF_APPEND, RWF_ATOMIC, RWF_DONTCACHE, and one that no kernel knows. */
+static void reads(void)
+{
+	static const unsigned flags[] = { 1, 8, 0x10, 0x40, 0x80, 0x88, 0x40000000 };
+	char text[64] = "", name[50];
+	struct iovec vec[2] = { { text, 3 }, { text + 3, 20 } };
+	int fd = MUST(open("v", O_RDONLY)), writer = MUST(open("v", O_WRONLY));
+
+	for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+		memset(text, '-', sizeof text);
+		snprintf(name, sizeof name, "preadv2 %x", flags[i]);
+		T(name, syscall(SYS_preadv2, fd, vec, 2, 90, 0, flags[i]));
+		T("at its own offset", syscall(SYS_preadv2, fd, vec, 2, -1L, -1L, flags[i]));
+		T("offset", lseek(fd, 0, SEEK_CUR));
+		T("beyond the end", syscall(SYS_preadv2, fd, vec, 2, 9000, 0, flags[i]));
+		T("of a writer", syscall(SYS_preadv2, writer, vec, 2, 0, 0, flags[i]));
+	}
+	close(writer);
+	close(fd);
 }
 
 static void steps(void)
@@ -114,4 +142,5 @@ static void steps(void)
 	ranges();
 	controls();
 	writes();
+	reads();
 }

@@ -51,8 +51,7 @@ static void tell(const char *call, const char *where, const char *label, long lo
 #define EACH(call, expression) \
 	for (size_t i_ = 0; i_ < LENGTH(paths); i_++) { \
 		const char *p = paths[i_].path; \
-		errno = 0; \
-		long long result_ = (long long)(expression); \
+		long long result_ = AGAIN_AFTER_ELOOP(expression); \
 		tell((call), "", paths[i_].label, result_); \
 	}
 
@@ -68,8 +67,7 @@ static struct {
 		for (size_t i_ = 0; i_ < LENGTH(paths); i_++) { \
 			const char *p = paths[i_].path; \
 			int fd = dirs[j_].fd; \
-			errno = 0; \
-			long long result_ = (long long)(expression); \
+			long long result_ = AGAIN_AFTER_ELOOP(expression); \
 			tell((call), dirs[j_].label, paths[i_].label, result_); \
 		} \
 	}

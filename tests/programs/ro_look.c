@@ -27,8 +27,7 @@ static void shown_stat(const char *call, const char *where, size_t i, int result
 #define STATS(call, where, expression) \
 	for (size_t i_ = 0; i_ < LENGTH(paths); i_++) { \
 		const char *p = paths[i_].path; \
-		errno = 0; \
-		shown_stat(call, where, i_, expression); \
+		shown_stat(call, where, i_, AGAIN_AFTER_ELOOP(expression)); \
 	}
 
 static void stats(void)

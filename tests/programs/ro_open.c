@@ -45,8 +45,7 @@ static bool no_devices;
 		const char *p = paths[i_].path; \
 		if (no_devices && (!strcmp(paths[i_].label, "null") || !strcmp(paths[i_].label, "nodevice"))) \
 			continue; \
-		errno = 0; \
-		int fd_ = (int)(expression); \
+		int fd_ = (int)AGAIN_AFTER_ELOOP(expression); \
 		opened((call), (where), paths[i_].label, fd_, (is_path)); \
 	}
 

@@ -105,6 +105,19 @@ static void say(int line, const char *name, long long result, int error)
 /* Whether something holds. */
 #define IS(name, condition) note("%d %s: %s", __LINE__, (name), (condition) ? "yes" : "no")
 
+/* The result of a call that changes nothing, made again after ELOOP. A path walk that the kernel begins anew, as it does when it meets a change on
+ * its way, goes on counting links, so 40 of them are then too many. */
+#define AGAIN_AFTER_ELOOP(expression) \
+	({ \
+		long long again_; \
+		int attempts_ = 3; \
+		do { \
+			errno = 0; \
+			again_ = (long long)(expression); \
+		} while (again_ == -1 && errno == ELOOP && --attempts_ > 0); \
+		again_; \
+	})
+
 /* Must work for the program to make sense at all. */
 #define MUST(expression) \
 	({ \

@@ -1,5 +1,5 @@
-/* Children that make no call after fork: the monitor knows them only from the fork. Meanwhile their parent moves or reuses objects
-* that the children hold, too. */
+/* Objects that nobody holds whom the monitor has seen in a call: children that make no call after fork, and sockets. Meanwhile the
+ * parent moves or reuses these objects. The argument chooses the part: growing, mapped, standing, flying. */
 #include "step.h"
 
 #define MIB (1 << 20)
@@ -101,17 +101,28 @@ static int passed(int socket)
 	return fd;
 }
 
-/* More directories are opened than are kept forever, while one is a child's working directory and one is in a socket. */
+/* Opens more directories than are kept forever. Those that nobody holds go when there are more than 1,024, and then again when there are
+ * twice as many as at that time: the first time only shows which are used. */
+static void crowd(void)
+{
+	for (int part = 0; part < 8; part++) {
+		for (int i = 0; i < 700; i++) {
+			char path[40];
+			sprintf(path, "d%d.%d", part, i);
+			MUST(mkdir(path, 0755));
+			close(MUST(open(path, O_RDONLY)));
+		}
+		/* What nobody holds is noticed twice a second. */
+		usleep(700000);
+	}
+}
+
+/* A directory is a child's working directory and nothing else. */
 static void standing(void)
 {
-	int status, pair[2], fd;
+	int status;
 	pid_t child;
 
-	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
-	MUST(mkdir("flying", 0755));
-	fd = MUST(open("flying", O_RDONLY | O_DIRECTORY));
-	pass(pair[0], fd);
-	close(fd);
 	MUST(mkdir("here", 0755));
 	MUST(chdir("here"));
 	*go = 0;
@@ -122,19 +133,25 @@ static void standing(void)
 		_exit(0);
 	}
 	MUST(chdir(".."));
-	for (int part = 0; part < 4; part++) {
-		for (int i = 0; i < 700; i++) {
-			char path[40];
-			sprintf(path, "d%d.%d", part, i);
-			MUST(mkdir(path, 0755));
-			close(MUST(open(path, O_RDONLY)));
-		}
-		/* What nobody holds is noticed twice a second. */
-		usleep(700000);
-	}
+	crowd();
+	/* By its former path it would not be found. */
+	MUST(rename("here", "there"));
 	*go = 1;
 	MUST(waitpid(child, &status, 0));
-	SHOW("here/made");
+	SHOW("there/made");
+}
+
+/* A directory's only descriptor is in a socket. */
+static void flying(void)
+{
+	int pair[2], fd;
+
+	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	MUST(mkdir("flying", 0755));
+	fd = MUST(open("flying", O_RDONLY | O_DIRECTORY));
+	pass(pair[0], fd);
+	close(fd);
+	crowd();
 	fd = passed(pair[1]);
 	SHOW_FD("passed", fd);
 	T("make in the passed directory", mkdirat(fd, "arrived", 0755));
@@ -148,8 +165,13 @@ static void standing(void)
 
 static void steps(void)
 {
+	static const struct {
+		const char *name;
+		void (*play)(void);
+	} parts[] = {{"growing", growing}, {"mapped", mapped}, {"standing", standing}, {"flying", flying}};
+
 	go = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	growing();
-	mapped();
-	standing();
+	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+		if (arguments[0] && !strcmp(arguments[0], parts[i].name))
+			parts[i].play();
 }

@@ -151,7 +151,12 @@ static void refused(int file)
 	close(pipe_[1]);
 }
 
-/* More waiting calls than a monitor would have threads for: others are answered meanwhile. */
+static int by_value(const void *a, const void *b)
+{
+	return *(const char *)a - *(const char *)b;
+}
+
+/* More waiting calls than a monitor would have threads for: others are answered meanwhile, and each waiter gets a byte of its own. */
 static void crowd(int file)
 {
 	enum { WAITERS = 20 };
@@ -168,8 +173,10 @@ static void crowd(int file)
 		if (waiters[i] == 0) {
 			MUST(write(begun[1], "", 1));
 			if (sendfile(file, nothing[0], NULL, 1) != -1 || errno != EINVAL)
-				_exit(1);
-			_exit(splice(pipe_[0], NULL, file, &(off_t){i}, 1, 0) == 1 ? 0 : 2);
+				_exit(255);
+			ssize_t moved = splice(pipe_[0], NULL, file, &(off_t){i}, 1, 0);
+			/* Otherwise the status is the errno, or 254 for another count. */
+			_exit(moved == 1 ? 0 : moved == -1 ? errno : 254);
 		}
 	}
 	for (int i = 0; i < WAITERS; i++)
@@ -177,15 +184,23 @@ static void crowd(int file)
 	for (int i = 0; i < 100; i++)
 		make("while-waiting", "x");
 	CONTENT("while-waiting");
+	static const char bytes[WAITERS] = "abcdefghijklmnopqrst";
+	char got[WAITERS];
 	int good = 0;
-	MUST(write(pipe_[1], "12345678901234567890", WAITERS));
+	MUST(write(pipe_[1], bytes, WAITERS));
 	for (int i = 0; i < WAITERS; i++) {
 		int status;
 		MUST(waitpid(waiters[i], &status, 0));
-		good += WIFEXITED(status) && WEXITSTATUS(status) == 0;
+		if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+			good++;
+		else
+			note("waiter %d ended with status %#x", i, status);
 	}
 	T("waiters that got a byte", good);
 	SHOW("file");
+	T("bytes of the waiters", pread(file, got, WAITERS, 0));
+	qsort(got, WAITERS, 1, by_value);
+	note("%.*s", WAITERS, got);
 	close(pipe_[0]);
 	close(pipe_[1]);
 }

@@ -193,7 +193,10 @@ fn explicit_transactions_are_refused() {
 /// Programs find no difference but those that stores and encrypted directories have anyway.
 #[test]
 fn programs_answer_as_natively() {
-    for name in ["rw", "mmap", "dirs", "copy", "cwd"] {
+    const NAMES: [&str; 9] = [
+        "rw", "mmap", "dirs", "copy", "cwd", "attr", "stat", "ranges", "msync",
+    ];
+    for name in NAMES {
         for options in [&[][..], &["--txn"]] {
             let vault = Vault::new();
             let program = program(name, &vault.place.path("."), false);

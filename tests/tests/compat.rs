@@ -89,26 +89,34 @@ in_every_place! {
     open => |place| check(&place, "open", false);
     o_path => |place| check(&place, "opath", false);
     stat => |place| check(&place, "stat", false);
+    statx => |place| check(&place, "statx", false);
     rules_of_paths => |place| check(&place, "pathrules", false);
+    roots => |place| check(&place, "roots", false);
     rw => |place| check(&place, "rw", false);
     dirs => |place| check(&place, "dirs", false);
     the_directory_above_a_mount => |place| check(&place, "above", false);
     names => |place| check(&place, "names", false);
+    mounting => |place| check(&place, "mounting", false);
     attr => |place| check(&place, "attr", false);
     flags => |place| check(&place, "flags", false);
     file_flags => |place| check(&place, "chattr", false);
+    file_attributes => |place| check(&place, "fileattr", false);
     ioctls => |place| check(&place, "ioctls", false);
     dropped => |place| check(&place, "dropped", false);
     capabilities => |place| check(&place, "capabilities", false);
     xattr => |place| check(&place, "xattr", false);
+    xattr_at => |place| check(&place, "xattrat", false);
     access_control_lists => |place| check(&place, "acl", false);
     file_capabilities => |place| check(&place, "filecaps", false);
     ranges_and_controls => |place| check(&place, "ranges", false);
     mmap => |place| check(&place, "mmap", false);
     msync => |place| check(&place, "msync", false);
     cwd => |place| check(&place, "cwd", false);
+    getcwd_beyond_path_max => |place| check(&place, "deepcwd", false);
+    what_a_process_inherits => |place| check(&place, "inherited", false);
     process => |place| check(&place, "process", false);
     killed => |place| check(&place, "killed", false);
+    turns => |place| check(&place, "turns", false);
     eintr => |place| check(&place, "eintr", false);
     process_static => |place| check(&place, "process", true);
     descendants => |place| check(&place, "descend", false);
@@ -201,11 +209,8 @@ fn behind_code(elf: &[u8]) -> usize {
 fn calls_in_the_process_are_counted() {
     let place = Place::pass();
     let script = "for i in {1..500}; do test -e /etc/passwd; done";
-    let counted = |options: &[&str], command: &[&str]| {
-        let options = [&["--stats=json"], options].concat();
-        let mut run = place.run_with(&options);
-        run.env_remove("GOANNA_TEST_CALLS_BEFORE");
-        let ended = finish(run.args(command));
+    let counted = |mut run: std::process::Command| {
+        let ended = finish(&mut run);
         let figure = |name: &str| -> u64 {
             let errors = ended.errors();
             let (_, rest) = errors.split_once(&format!("\"{name}\":")).unwrap();
@@ -214,14 +219,66 @@ fn calls_in_the_process_are_counted() {
         };
         (figure("in_process"), figure("passed_on"))
     };
-    let (without, all) = counted(&["--no-fast-path"], &["/bin/bash", "-c", script]);
+    let run = |options: &[&str], command: &[&str]| {
+        let mut run = place.run_with(&[&["--stats=json"], options].concat());
+        run.args(command);
+        run
+    };
+    let command = ["/bin/bash", "-c", script];
+    let (without, all) = counted(run(&["--no-fast-path"], &command));
     assert_eq!(without, 0);
     assert!(all >= 500, "{all}");
-    // A process that makes few calls does not pay for patches.
-    assert_eq!(counted(&[], &["/bin/true"]).0, 0);
+    // A run that makes few calls does not pay for patches.
+    let mut few = run(&[], &command);
+    few.env_remove("GOANNA_TEST_CALLS_BEFORE");
+    assert_eq!(counted(few).0, 0);
     if uses_stubs(&place) {
-        let (within, rest) = counted(&[], &["/bin/bash", "-c", script]);
+        let (within, rest) = counted(run(&[], &command));
         assert!(within >= 400 && rest < 500, "{within} {rest}");
+    }
+}
+
+/// Runs `repeated CALL` on `path`, and checks that most calls are answered in the process: all but the first ones, and those of the time before mount
+/// points are watched for.
+fn check_in_process(place: &Place, call: &str, path: &str) {
+    const CALLS: u64 = 20_000;
+    let program = program("repeated", &place.path("."), false);
+    let mut run = place.run_with(&["--stats=json"]);
+    run.arg(&program).args([call, &CALLS.to_string(), path]);
+    let ended = finish(&mut run).expect(0);
+    let errors = ended.errors();
+    let figures: serde_json::Value = serde_json::from_str(errors.trim()).unwrap();
+    let within = figures["in_process"].as_u64().unwrap_or(0);
+    assert!(within >= CALLS / 2, "{call} {path}: {errors}");
+}
+
+/// Where no mount point exists on the host, links of the host are followed in the process, also by access(2), readlink(2) and statx(2).
+#[test]
+fn links_of_the_host_are_followed_in_the_process() {
+    let place = Place::amino();
+    if !uses_stubs(&place) {
+        return;
+    }
+    let host = place.make_dir("host");
+    std::fs::write(host.join("file"), "").unwrap();
+    std::os::unix::fs::symlink(".", host.join("link")).unwrap();
+    std::os::unix::fs::symlink("file", host.join("other")).unwrap();
+    let path = host.join("link/other");
+    for call in ["access", "readlink", "stat", "statx", "fstat", "fstatx"] {
+        check_in_process(&place, call, path.to_str().unwrap());
+    }
+}
+
+/// Attributes of files in a store come from the map.
+#[test]
+fn attributes_in_a_store_are_answered_in_the_process() {
+    let place = Place::amino();
+    if !uses_stubs(&place) {
+        return;
+    }
+    finish(&mut place.shell("mkdir -p d; echo text > d/file")).expect(0);
+    for call in ["access", "stat", "statx", "fstat", "fstatx"] {
+        check_in_process(&place, call, &format!("{}/d/file", place.top()));
     }
 }
 
@@ -274,16 +331,10 @@ mod aes {
     }
 
     programs! {
-        open opath stat rw dirs above names attr flags chattr ioctls dropped capabilities xattr acl ranges mmap msync cwd process
+        open opath stat statx rw dirs above names attr flags chattr fileattr xattrat ioctls dropped capabilities xattr acl ranges mmap msync cwd process
         killed eintr descend execname fifos interrupt restarted abandoned sockets socknames leases sandboxed locks copy copies
         ignored cores deadlines edges waits
     }
-}
-
-/// Processes that have made no call hold files and directories, too.
-#[test]
-fn unseen_children() {
-    check(&Place::amino(), "unseen", false);
 }
 
 /// The same, each program in a transaction.
@@ -341,7 +392,7 @@ mod inside {
     }
 
     programs! { check:
-        open opath stat rw dirs names attr flags ioctls dropped xattr acl ranges mmap cwd process eintr fifos interrupt sockets socknames locks copy
+        open opath stat statx rw dirs names attr flags ioctls dropped xattr acl ranges mmap cwd process eintr fifos interrupt sockets socknames locks copy
         copies waits edges ignored
     }
 }
@@ -359,7 +410,7 @@ mod whole {
     }
 
     programs! { check:
-        open opath stat rw dirs names attr flags ioctls dropped xattr acl ranges mmap cwd process killed eintr execname fifos interrupt sockets locks copy copies waits edges ignored
+        open opath stat statx rw dirs names attr flags ioctls dropped xattr acl ranges mmap cwd process killed eintr execname fifos interrupt sockets locks copy copies waits edges ignored
     }
 }
 

@@ -280,3 +280,38 @@ fn durability_is_each_runs_own() {
     assert!(acid >= 8 && aci <= 2, "acid: {acid} syncs, aci: {aci}");
     assert_eq!(lazy.go(), 0);
 }
+
+/// How often the threads of process `pid` have gone to sleep so far.
+fn sleeps(pid: i32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of_thread = |task: fs::DirEntry| {
+        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.map_or(0, |count| count.trim().parse::<u64>().unwrap())
+    };
+    tasks.flatten().map(of_thread).sum()
+}
+
+/// A thread of the monitor once woke every 3 ms to look for calls that take long, though there were none.
+#[test]
+fn an_owner_whose_commands_do_nothing_sleeps() {
+    let place = Place::amino();
+    let mut run = place.run();
+    let mut child = run.args(["sleep", "60"]).spawn().unwrap();
+    let mut owner = None;
+    until("the command runs", || {
+        owner = place.owner().filter(|(_, runs)| *runs == 1);
+        owner.is_some()
+    });
+    let (pid, _) = owner.unwrap();
+    // Timers run, but few.
+    std::thread::sleep(Duration::from_secs(1));
+    let before = sleeps(pid);
+    std::thread::sleep(Duration::from_secs(2));
+    let often = sleeps(pid) - before;
+    let _ = child.kill();
+    child.wait().unwrap();
+    assert!(often < 60, "{often} times in two seconds");
+}

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use goanna_tests::held::{Held, LIMIT};
+use goanna_tests::held::{Held, LIMIT, until};
 use goanna_tests::{
     Ended, Place, User, binary, finish, finish::wait, is_long, may_become_another_user,
     place::NOBODY, tools::has,
@@ -329,8 +329,14 @@ fn the_death_of_the_owner_is_reported() {
         .arg("/")
         .stderr(Stdio::piped());
     let mut import = import.process_group(0).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(200));
     let (pid, _) = place.owner().unwrap();
+    let clients = || {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let names = threads.filter_map(|thread| fs::read(thread.ok()?.path().join("comm")).ok());
+        names.filter(|name| name == b"client\n").count()
+    };
+    until("the import is a client beside the run", || clients() == 2);
+    std::thread::sleep(Duration::from_millis(200));
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     assert_eq!(wait(&mut import, LIMIT), Some(125));
     let mut told = String::new();

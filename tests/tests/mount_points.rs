@@ -7,9 +7,12 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use goanna_tests::{
-    Backend, Engine, Intercept, Place, User, binary, finish, finish_within,
+    Backend, Ended, Engine, Intercept, Place, User, binary, finish, finish_within,
     may_become_another_user, tools::has,
 };
 
@@ -36,7 +39,7 @@ fn a_mount_below_an_unsearchable_directory_is_out_of_reach() {
             user() {{ setpriv --reuid=65534 --regid=65534 --clear-groups /bin/sh -c "$1" 2>&1; }}
             user 'cat {at}/f'; user 'cd {at}'; user 'cat {host}/link/f'; user '> {at}/g'
             cd {at} && user 'cat f'; cd /
-            chmod 711 {private}; sleep 0.2; user 'cat {at}/f'"#,
+            chmod 711 {private}; for i in $(seq 100); do user 'cat {at}/f' | grep -qx text && break; sleep 0.1; done; user 'cat {at}/f'"#,
             at = at.display(),
             host = place.path("host").display(),
             private = private.display(),
@@ -59,6 +62,30 @@ fn a_mount_below_an_unsearchable_directory_is_out_of_reach() {
     }
 }
 
+/// Runs `script` with a store at `at`. When the script has made `begun` in `around`, the mount point is made on the host, with a file `hidden`,
+/// and then `around/go`.
+fn while_it_appears(place: &Place, at: &Path, around: &Path, script: &str) -> Ended {
+    let mut run = place.native(binary("amino"));
+    run.args(["run", "-q", "--store"]).arg(place.path("store"));
+    run.arg("--at")
+        .arg(at)
+        .args(["--", "/bin/bash", "-c", script]);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..20_000 {
+                if around.join("begun").exists() {
+                    fs::create_dir(at).unwrap();
+                    fs::write(at.join("hidden"), "host").unwrap();
+                    break;
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+            fs::write(around.join("go"), "").unwrap();
+        });
+        finish_within(&mut run, Duration::from_secs(100))
+    })
+}
+
 /// A mount point need not exist on the host. Where it appears there while programs run, they go on seeing the store: those that look at it
 /// by its path, from its parent, and from other directories, and those that ask for what the host has there.
 #[test]
@@ -77,31 +104,41 @@ fn a_mount_point_that_appears_on_the_host_stays_the_stores() {
         at = at.display(),
         around = around.display(),
     );
-    let mut run = place.native(binary("amino"));
-    run.args(["run", "-q", "--store"]).arg(place.path("store"));
-    run.arg("--at")
-        .arg(&at)
-        .args(["--", "/bin/bash", "-c", &script]);
-    let appears = {
-        let around = around.clone();
-        std::thread::spawn(move || {
-            for _ in 0..20_000 {
-                if around.join("begun").exists() {
-                    fs::create_dir(around.join("point")).unwrap();
-                    fs::write(around.join("point/hidden"), "host").unwrap();
-                    break;
-                }
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
-            fs::write(around.join("go"), "").unwrap();
-        })
-    };
-    let ended = finish_within(&mut run, std::time::Duration::from_secs(100));
-    appears.join().unwrap();
+    let ended = while_it_appears(&place, &at, &around, &script);
     let text = ended.text();
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     assert_eq!(lines, ["60 ynynnntext"; 2], "{}", ended.errors());
     assert!(at.join("hidden").exists());
+}
+
+/// The kernel finds no file by a symbolic link into a mount whose mount point does not exist, so that what it finds for a path is right as
+/// long as it does not. One that appears in the root directory is noticed.
+#[test]
+fn links_into_a_mount_point_that_appears_on_the_host_lead_into_the_store() {
+    if !may_become_another_user() {
+        return;
+    }
+    let place = Place::amino();
+    let around = place.path("host");
+    let at = PathBuf::from(format!("/goanna-appears-{}", std::process::id()));
+    std::os::unix::fs::symlink(&at, around.join("link")).unwrap();
+    fs::write(around.join("plain"), "host").unwrap();
+    std::os::unix::fs::symlink("plain", around.join("other")).unwrap();
+    let script = format!(
+        r#"cd {around}; echo text > link/f
+        look() {{ for path in link/f link/hidden {around}/link/hidden {at}/hidden other /dev/fd/0 none; do
+            for test in -s -r; do test $test "$path" && printf y || printf n; done; done; echo; }} < /dev/null
+        for i in $(seq 60); do look; done | sort | uniq -c
+        : > begun; until test -e go; do :; done; sleep 0.5
+        for i in $(seq 60); do look; done | sort | uniq -c"#,
+        at = at.display(),
+        around = around.display(),
+    );
+    let ended = while_it_appears(&place, &at, &around, &script);
+    fs::remove_dir_all(&at).unwrap();
+    let text = ended.text();
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    assert_eq!(lines, ["60 yynnnnnnyynynn"; 2], "{}", ended.errors());
 }
 
 /// The path that /proc shows of a file is the one by which the innermost mount has it.

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -60,15 +60,26 @@ fn the_next_run_sees_what_the_last_one_wrote(place: Place) {
     if place.backend() == Backend::Pass {
         return;
     }
-    let export = place.make_dir("export");
-    finish(
-        place
-            .amino_command("export")
-            .arg("/tree")
-            .arg(export.join("tree")),
-    )
-    .expect(0);
-    same_tree(&expected, &tree(&export.join("tree")));
+    let exported = export(&place);
+    same_tree(&expected, &tree(&exported));
+    commands_show_the_tree(&place);
+    place.fsck();
+    // And in again, into another store.
+    let other = Place::new(place.backend(), Intercept::Notify, place.user());
+    finish(other.amino_command("import").arg(&exported).arg("/tree")).expect(0);
+    same_tree(&expected, &tree(&export(&other)));
+    other.fsck();
+}
+
+/// Copies `/tree` out of the store by `amino export`, and returns where it is then.
+fn export(place: &Place) -> PathBuf {
+    let to = place.make_dir("export").join("tree");
+    finish(place.amino_command("export").arg("/tree").arg(&to)).expect(0);
+    to
+}
+
+/// `amino cat` and `amino ls` find in the tree what the host has in its own one.
+fn commands_show_the_tree(place: &Place) {
     for name in [
         "small",
         "empty",
@@ -106,26 +117,6 @@ fn the_next_run_sees_what_the_last_one_wrote(place: Place) {
         names
     };
     assert_eq!(names(&listed.stdout), names(&natively.stdout));
-    place.fsck();
-    // And in again, into another store.
-    let other = Place::new(place.backend(), Intercept::Notify, place.user());
-    finish(
-        other
-            .amino_command("import")
-            .arg(export.join("tree"))
-            .arg("/tree"),
-    )
-    .expect(0);
-    let again = other.make_dir("again");
-    finish(
-        other
-            .amino_command("export")
-            .arg("/tree")
-            .arg(again.join("tree")),
-    )
-    .expect(0);
-    same_tree(&expected, &tree(&again.join("tree")));
-    other.fsck();
 }
 
 /// Kills the monitor in the middle of a loop that makes numbered files; a prefix must be there.
@@ -169,6 +160,29 @@ fn prefix_after_kill(engine: Engine, intercept: Intercept, durable: bool, after:
     let acknowledged = done();
 
     place.fsck();
+    let last = prefix_length(&place);
+    assert!(
+        last <= acknowledged + 1,
+        "{last} files, {acknowledged} were made"
+    );
+    // The next file may have been begun when the last old one was reported.
+    assert!(
+        last >= old,
+        "{old} files were made long before, {last} are there"
+    );
+    if durable {
+        assert!(
+            last >= acknowledged,
+            "{acknowledged} were synced, {last} are there"
+        );
+    }
+    // It continues from there.
+    finish(&mut place.shell("echo more > more; cat more")).expect(0);
+    place.fsck();
+}
+
+/// How many of the numbered files there are. They must be a prefix, each but the last one as the loop leaves it.
+fn prefix_length(place: &Place) -> u64 {
     let out = place.make_dir("out");
     finish(place.amino_command("export").arg("/").arg(out.join("all"))).expect(0);
     let (mut there, mut incomplete) = (Vec::<u64>::new(), Vec::new());
@@ -200,24 +214,7 @@ fn prefix_after_kill(engine: Engine, intercept: Intercept, durable: bool, after:
             );
         }
     }
-    assert!(
-        last <= acknowledged + 1,
-        "{last} files, {acknowledged} were made"
-    );
-    // The next file may have been begun when the last old one was reported.
-    assert!(
-        last >= old,
-        "{old} files were made long before, {last} are there"
-    );
-    if durable {
-        assert!(
-            last >= acknowledged,
-            "{acknowledged} were synced, {last} are there"
-        );
-    }
-    // It continues from there.
-    finish(&mut place.shell("echo more > more; cat more")).expect(0);
-    place.fsck();
+    last
 }
 
 #[test]

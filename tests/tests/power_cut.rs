@@ -73,3 +73,24 @@ fn what_is_acknowledged_is_on_the_disk() {
         Workload::record(setting, operations).check_acknowledged();
     }
 }
+
+/// The power fails before the first operation: there is no store, or a sound one. `amino fsck` found no root directory in a store that
+/// was as sound as an empty one.
+#[test]
+fn a_store_that_was_being_made_is_sound_or_made_again() {
+    if let Some((facility, why)) = missing() {
+        skip(facility, why);
+        return;
+    }
+    let cuts = if is_long() { 60 } else { 12 };
+    for engine in [Engine::Fjall, Engine::Sled] {
+        let setting = Setting {
+            kind: Kind::Ext4,
+            engine,
+            level: "aci",
+            is_bulky: false,
+            seed: 3,
+        };
+        Workload::record(setting, 3).check_making(cuts);
+    }
+}

@@ -329,23 +329,24 @@ fn a_mail_delivery_that_is_killed_leaves_nothing() {
         let before = (names(&place), content(&place, "/alice"));
         assert_eq!(before.0, ["alice", "alice.quota"]);
         // It waits for a record lock on the mailbox, with its dot-lock and its files made, and is killed there.
-        let script = format!(
-            "true; python3 -I -c 'import fcntl, time
+        let killed = |when: &str| {
+            format!(
+                "true; python3 -I -c 'import fcntl, time
 mbox = open(\"alice\", \"r+\"); fcntl.lockf(mbox, fcntl.LOCK_EX); open(\"{host}/locked\", \"w\"); time.sleep(600)' & holder=$!
-            while test ! -e {host}/locked; do sleep 0.02; done
-            echo two > {host}/message; {deliver} < {host}/message 2> {host}/said & agent=$!
-            sleep 1; kill -9 $agent; wait $agent; result=$?
-            rm {host}/locked; kill $holder; ls -A; cat {host}/said; exit $result",
-            host = place.path("host").display()
-        );
-        let ended = finish(&mut place.shell_with(&options, &script)).expect(137);
+                while test ! -e {host}/locked; do sleep 0.02; done
+                echo two > {host}/message; {deliver} < {host}/message 2> {host}/said & agent=$!
+                {when}; kill -9 $agent; wait $agent; result=$?
+                rm {host}/locked; kill $holder; ls -A; cat {host}/said; exit $result",
+                host = place.path("host").display()
+            )
+        };
+        // Only the agent sees its files.
+        let ended = finish(&mut place.shell_with(&options, &killed("sleep 1"))).expect(137);
         assert_eq!(ended.text(), "alice\nalice.quota\n");
         assert_eq!((names(&place), content(&place, "/alice")), before);
-        let without = finish(&mut place.shell(&script)).expect(137);
-        assert!(
-            without.text().contains("alice.lock"),
-            "the killed agent had made nothing yet"
-        );
+        let made = "until test -e alice.lock; do sleep 0.02; done";
+        let without = finish(&mut place.shell(&killed(made))).expect(137);
+        assert!(without.text().contains("alice.lock"), "{}", without.text());
     }
 }
 

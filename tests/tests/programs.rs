@@ -377,3 +377,20 @@ fn go(place: &Place) {
     let once = format!("20 120000 mapped by go\ntrue\n{}\n", place.top());
     assert_eq!(text, once.repeat(2));
 }
+
+/// `chattr +i` failed with EPERM, though the caller was the superuser. Files that have the flag are protected, and shown by `lsattr`.
+#[test]
+fn chattr_protects_a_file_until_the_flag_is_removed() {
+    if !has("chattr") || !has("lsattr") || !goanna_tests::is_root() {
+        return;
+    }
+    let place = Place::amino();
+    let told = script(
+        &place,
+        "echo a >f; chattr +i f && lsattr f | grep -q '^[^ ]*i' && echo immutable; \
+         (echo b >>f) 2>/dev/null || echo kept; rm -f f 2>/dev/null || echo named; \
+         chattr -i f && echo b >>f && cat f && rm f && echo removed",
+    );
+    assert_eq!(told, "immutable\nkept\nnamed\na\nb\nremoved\n");
+    place.fsck();
+}

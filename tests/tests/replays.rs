@@ -204,3 +204,38 @@ fn sqlite_with_mapped_files_is_replayed_on_mounts() {
         sqlite3 t.db 'pragma mmap_size=1000000; select sum(length(b)) from t; vacuum;' > /dev/null";
     Original::of(|_| script(text)).assert_replayed_everywhere();
 }
+
+/// The context of the trace lacked the working directory, so that relative paths began at `/`, and every program that the command
+/// started was part of the initial state.
+#[test]
+fn a_trace_of_a_run_is_replayed_below_the_working_directory_of_its_command() {
+    for backend in [Backend::Amino(Engine::Fjall), Backend::Pass] {
+        let place = Place::new(backend, Intercept::Notify, User::Own);
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name);
+        let (trace, compiled, root) = (path("trace"), path("compiled"), path("root"));
+        for directory in [path("original"), root.clone()] {
+            fs::create_dir(directory).unwrap();
+        }
+        let mut run = place.run_with(&["--trace", trace.to_str().unwrap()]);
+        run.current_dir(path("original")).args(["/bin/sh", "-c"]);
+        let script =
+            "mkdir d && echo content > d/f && ln -s f d/link && cd d && mv f g && echo > h";
+        finish(run.arg(script)).expect(0);
+        let mut compile = Command::new(tool("replayer"));
+        compile.arg("compile").arg(&trace).arg("-o").arg(&compiled);
+        finish(&mut compile).expect(0);
+        let mut replay = Command::new(tool("replayer"));
+        replay.arg("run").arg(&compiled).arg("--root").arg(&root);
+        finish(&mut replay).expect(0);
+        // The trace has no data: only sizes are the same.
+        let tree = |top: &str| {
+            let files = tree(&path(top)).into_iter();
+            let sizes =
+                files.map(|(name, text)| (name, text.split(',').next().unwrap().to_owned()));
+            sizes.collect::<Vec<_>>()
+        };
+        assert_eq!(tree("original").len(), 4, "{backend:?}");
+        assert_eq!(tree("root"), tree("original"), "{backend:?}");
+    }
+}

@@ -10,7 +10,7 @@
 use std::fs;
 
 use goanna_tests::held::command_in_path;
-use goanna_tests::{Ended, Held, Place, finish, same_tree, tree};
+use goanna_tests::{Ended, Held, Place, binary, finish, same_tree, tree};
 
 /// Runs `script` in the mount, in a shell for which `amino` means the place's store.
 fn inside(place: &Place, options: &[&str], script: &str) -> Ended {
@@ -232,4 +232,28 @@ fn a_command_that_is_killed_leaves_no_half_file() {
     }
     assert_eq!(held.go(), 0);
     place.fsck();
+}
+
+/// As `amino --help` says of dump, fsck and info; compact has nothing to do with what is uncommitted, and load makes another store.
+#[test]
+fn commands_on_whole_stores_see_the_committed_state() {
+    for place in Place::stores() {
+        inside(&place, &[], "echo old > old").expect(0);
+        let script = "echo new > new; rm old
+            amino dump > $HOSTDIR/dump; amino info --json > $HOSTDIR/info; amino fsck; amino compact
+            ! amino load $HOSTDIR/dump
+            amino load --store $HOSTDIR/loaded $HOSTDIR/dump; test -e new -a ! -e old; exit 3";
+        let ended = inside(&place, &["--txn"], script).expect(3);
+        let refused = "exists and is not empty, and a dump is loaded into a new store";
+        assert!(ended.errors().contains(refused), "{}", ended.errors());
+        let info = fs::read_to_string(place.path("host/info")).unwrap();
+        let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+        assert_eq!(info["files"], 1, "{info}");
+        let loaded = place.path("host/loaded");
+        let mut ls = place.native(binary("amino"));
+        ls.args(["ls", "/", "--store"]).arg(&loaded);
+        assert_eq!(finish(&mut ls).expect(0).text(), "old\n");
+        assert_eq!(outside(&place, &["cat", "/old"]).1, "old\n");
+        place.fsck();
+    }
 }

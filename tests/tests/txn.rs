@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use goanna_tests::finish::wait;
 use goanna_tests::held::{LIMIT, until};
@@ -85,7 +85,13 @@ fn a_monitor_that_is_killed_leaves_no_trace() {
         Some(Duration::from_millis(900)),
         None,
     ];
-    for (moment, owner_too) in moments.into_iter().flat_map(|at| [(at, false), (at, true)]) {
+    const LAUNCHER: (bool, bool) = (true, false);
+    const OWNER: (bool, bool) = (false, true);
+    const BOTH: (bool, bool) = (true, true);
+    for (moment, killed) in moments
+        .into_iter()
+        .flat_map(|at| [(at, LAUNCHER), (at, OWNER), (at, BOTH)])
+    {
         let place = Place::amino();
         finish(&mut place.shell(BEFORE)).expect(0);
         let before = exported(&place, "before");
@@ -99,21 +105,27 @@ fn a_monitor_that_is_killed_leaves_no_trace() {
             .unwrap();
         match moment {
             Some(after) => std::thread::sleep(after),
-            None => {
-                let limit = Instant::now() + Duration::from_secs(60);
-                while !done.exists() {
-                    assert!(Instant::now() < limit, "the command did not get through");
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-            }
+            None => until("the command gets through", || done.exists()),
         }
-        let owner = place.owner().filter(|_| owner_too);
-        if let Some(owner) = owner.and_then(|(pid, _)| Pid::from_raw(pid)) {
-            rustix::process::kill_process(owner, Signal::KILL).unwrap();
+        let (launcher, owner) = killed;
+        if owner {
+            let mut found = None;
+            until("there is an owner", || {
+                found = place.owner();
+                found.is_some()
+            });
+            let (pid, _) = found.unwrap();
+            kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
         }
-        kill_process_group(Pid::from_child(&child), Signal::KILL).unwrap();
-        child.wait().unwrap();
+        if launcher {
+            kill_process_group(Pid::from_child(&child), Signal::KILL).unwrap();
+        }
+        // Long before the command's sleep ends: a launcher without an owner ends its command.
+        let ended = wait(&mut child, Duration::from_secs(30));
+        let expected = if launcher { 128 + libc::SIGKILL } else { 125 };
+        assert_eq!(ended, Some(expected));
         same_tree(&before, &exported(&place, "after"));
+        place.fsck();
     }
 }
 
@@ -417,7 +429,8 @@ fn explicit_transactions_nest_in_the_runs() {
 #[test]
 fn unused_files_take_no_descriptor_of_the_monitor() {
     let place = Place::amino();
-    let count = "pid=$PPID; for i in $(seq 3000); do echo $i > f$i; done; sleep 1.2; ls /proc/$pid/fd | wc -l; \
+    let count = "pid=$PPID; for i in $(seq 3000); do echo $i > f$i; done; \
+        for i in $(seq 100); do test $(ls /proc/$pid/fd | wc -l) -ge 1500 || break; sleep 0.2; done; ls /proc/$pid/fd | wc -l; \
         cat f2999; for i in $(seq 3000); do echo more >> f$i; done";
     let ended = finish(&mut place.transaction(count)).expect(0);
     let lines: Vec<_> = ended.text().lines().map(str::to_owned).collect();

@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 FILE_MAGIC, SYNC = b"\x89GTR\r\n\x1a\n", bytes.fromhex("f3475452b10c9de7")
-SCHEMA, CONTEXT, RECORDS, END = 1, 2, 3, 4
+SCHEMA, CONTEXT, RECORDS, END, COLUMNS = 1, 2, 3, 4, 5
 U64 = (1 << 64) - 1
 
 CRC_TABLE = []
@@ -83,13 +83,19 @@ class Schema:
 class Records:
     """The records of one block. What elision needs lives as long as this object."""
 
-    def __init__(self, schema, payload):
-        self.schema, self.data = schema, Bytes(payload)
+    def __init__(self, schema, payload, has_columns=False):
+        self.schema, self.data, self.columns = schema, Bytes(payload), None
+        if has_columns:
+            bodies, count = self.data.varint(), self.data.varint()
+            lengths = [(self.data.varint(), self.data.varint()) for _ in range(count)]
+            bodies = self.data.take(bodies)
+            self.columns = {cell: Bytes(self.data.take(length)) for cell, length in lengths}
+            self.data = Bytes(bodies)
         self.shapes, self.table, self.lanes, self.lane = [], [], [{}], 0
 
     def __iter__(self):
         while self.data.at < len(self.data.data):
-            record = self.record(Bytes(self.data.text()))
+            record = self.record(self.data if self.columns is not None else Bytes(self.data.text()))
             if record:
                 yield record
 
@@ -116,7 +122,8 @@ class Records:
             return None
         record, earlier = {"message": message["name"]}, {}
         for argument, code in zip(message["arguments"], codes):
-            value = self.field(argument, code, body, earlier)
+            column = body if self.columns is None else self.columns.get(argument["cell"], Bytes(b""))
+            value = self.field(argument, code, column, earlier)
             if code != 0:
                 record[argument["name"]] = value
         return record
@@ -163,6 +170,9 @@ class Records:
             value = self.table[-1 - body.varint()]
         elif code == 6:
             value = cell[2][:body.varint()] + body.text()
+            self.table.append(value)
+        elif code == 10:
+            value = cell[2][:body.varint()] + earlier["string"][0]
             self.table.append(value)
         elif code == 7:
             value, in_table = earlier["string"]
@@ -224,8 +234,8 @@ class Trace:
         for kind, schema_id, payload in self.blocks():
             if kind == SCHEMA:
                 self.schemas[crc32c(payload)] = Schema(payload)
-            elif kind == RECORDS:
-                yield from Records(self.schemas[schema_id], payload)
+            elif kind in (RECORDS, COLUMNS):
+                yield from Records(self.schemas[schema_id], payload, kind == COLUMNS)
             ended = kind == END
         if not ended:
             raise ValueError("the trace has no end")

@@ -20,20 +20,23 @@ const MEDIUM: [&str; 5] = ["openat", "close", "read", "write", "unlink"];
 /// A way to run the program: its name, and the command that precedes the program.
 type Way = (&'static str, Vec<String>);
 
+/// The command that traces a program into `trace` by goanna-trace.
+fn goanna_trace(trace: &str, filter: &str, more: &[&str]) -> Vec<String> {
+    let mut all = vec![
+        env!("CARGO_BIN_EXE_goanna-trace").into(),
+        "-o".into(),
+        trace.into(),
+    ];
+    if !filter.is_empty() {
+        all.extend(["--filter".into(), filter.into()]);
+    }
+    all.extend(more.iter().map(|more| more.to_string()));
+    all.push("--".into());
+    all
+}
+
 fn ways(trace: &str, key: &str) -> Vec<Way> {
-    let ours = |filter: &str, more: &[&str]| {
-        let mut all = vec![
-            env!("CARGO_BIN_EXE_goanna-trace").into(),
-            "-o".into(),
-            trace.into(),
-        ];
-        if !filter.is_empty() {
-            all.extend(["--filter".into(), filter.into()]);
-        }
-        all.extend(more.iter().map(|more| more.to_string()));
-        all.push("--".into());
-        all
-    };
+    let ours = |filter: &str, more: &[&str]| goanna_trace(trace, filter, more);
     let selecting = |calls: &[&str]| format!("call in {{{}}}", calls.join(", "));
     let strace = |more: &[&str]| {
         let all = [&["strace", "-f", "-o", trace], more].concat();
@@ -129,10 +132,29 @@ fn run(way: &[String], program: &[&str], directory: &Path) -> Option<Cost> {
     status.success().then_some(Cost { clock, cpu })
 }
 
-/// The median of `of` over some runs.
-fn median(costs: &[Cost], of: fn(&Cost) -> Duration) -> Option<Duration> {
-    let mut all: Vec<Duration> = costs.iter().map(of).collect();
-    all.sort();
+/// The runs of a way, one a round; `None` for a run that failed.
+type Runs = Vec<Option<Cost>>;
+
+/// A part of [`Cost`].
+type Part = fn(&Cost) -> Duration;
+
+const CLOCK: Part = |it| it.clock;
+const CPU: Part = |it| it.cpu;
+
+/// The median time of some runs in milliseconds, and their median ratio to the native run of the same round. What disturbs the machine for
+/// longer than a round disturbs both, and leaves the ratio.
+fn medians(runs: &Runs, native: &Runs, part: Part) -> Option<(f64, f64)> {
+    let times = runs.iter().flatten();
+    let times = times.map(|it| part(it).as_secs_f64() * 1e3).collect();
+    let pairs = runs.iter().zip(native).filter_map(|(run, native)| {
+        let (run, native) = (run.as_ref()?, native.as_ref()?);
+        Some(part(run).as_secs_f64() / part(native).as_secs_f64())
+    });
+    Some((median(times)?, median(pairs.collect())?))
+}
+
+fn median(mut all: Vec<f64>) -> Option<f64> {
+    all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).copied()
 }
 
@@ -144,29 +166,22 @@ fn table(
     rounds: usize,
     prepare: &dyn Fn() -> Option<()>,
 ) {
-    let mut costs = vec![Vec::new(); ways.len()];
+    let mut all: Vec<Runs> = vec![Vec::new(); ways.len()];
     for _ in 0..rounds {
-        for ((_, way), costs) in ways.iter().zip(&mut costs) {
-            costs.extend(prepare().and_then(|()| run(way, program, directory)));
+        for ((_, way), runs) in ways.iter().zip(&mut all) {
+            runs.push(prepare().and_then(|()| run(way, program, directory)));
         }
     }
     println!("| | clock | to native | CPU | to native |\n|---|---|---|---|---|");
-    let mut native = None;
-    for ((name, _), costs) in ways.iter().zip(&costs) {
-        let of_both = (median(costs, |it| it.clock), median(costs, |it| it.cpu));
-        let (Some(clock), Some(cpu)) = of_both else {
-            println!("| {name} | not run | | | |");
-            continue;
-        };
-        let base = *native.get_or_insert(Cost { clock, cpu });
-        let ratio = |one: Duration, other: Duration| one.as_secs_f64() / other.as_secs_f64();
-        println!(
-            "| {name} | {:.1} ms | {:.2} | {:.1} ms | {:.2} |",
-            clock.as_secs_f64() * 1e3,
-            ratio(clock, base.clock),
-            cpu.as_secs_f64() * 1e3,
-            ratio(cpu, base.cpu)
-        );
+    let Some(native) = all.first() else { return };
+    for ((name, _), runs) in ways.iter().zip(&all) {
+        let both = (medians(runs, native, CLOCK), medians(runs, native, CPU));
+        match both {
+            (Some((clock, to_clock)), Some((cpu, to_cpu))) => {
+                println!("| {name} | {clock:.0} ms | {to_clock:.2} | {cpu:.0} ms | {to_cpu:.2} |")
+            }
+            _ => println!("| {name} | not run | | | |"),
+        }
     }
 }
 
@@ -227,26 +242,46 @@ fn measure() -> Option<()> {
     Some(())
 }
 
-/// A long run of calls that the filter does not select: what is left is the start of the tracer.
+/// Programs of which nothing is selected. What is left: the start and the end of the tracer, the kernel's check of the seccomp filter at each
+/// call, and the stops at the begin and the end of processes.
 fn unselected(program: &str, trace: &str, place: &Path, rounds: usize) {
-    let work = [program, "1", "100000", "only"];
-    let ours: Vec<String> = [env!("CARGO_BIN_EXE_goanna-trace"), "-o", trace, "--"]
-        .map(String::from)
-        .to_vec();
-    let mut costs = [Vec::new(), Vec::new()];
-    for _ in 0..rounds {
-        costs[0].extend(run(&[], &work, place));
-        costs[1].extend(run(&ours, &work, place));
-    }
-    for (name, of) in [
-        ("clock", (|it| it.clock) as fn(&Cost) -> Duration),
-        ("CPU", |it| it.cpu),
-    ] {
-        if let [Some(native), Some(traced)] = [median(&costs[0], of), median(&costs[1], of)] {
-            let ratio = traced.as_secs_f64() / native.as_secs_f64();
-            println!(
-                "\n10,000,000 calls that are not selected, {name}: {native:.2?} native, {traced:.2?} traced, {ratio:.3}"
-            );
+    let ours = [
+        env!("CARGO_BIN_EXE_goanna-trace"),
+        "-o",
+        trace,
+        "--filter",
+        "call == mount",
+        "--",
+    ];
+    let ours: Vec<String> = ours.map(String::from).to_vec();
+    let processes = "i=0; while [ $i -lt 1000 ]; do /bin/true; i=$((i+1)); done";
+    let programs: [(&str, &[&str]); 4] = [
+        ("/bin/true", &["/bin/true"]),
+        (
+            "Postmark, 500 files, 40,000 transactions",
+            &[program, "500", "40000"],
+        ),
+        ("10,000,000 getppid(2)", &[program, "1", "100000", "only"]),
+        ("1,000 processes one by one", &["sh", "-c", processes]),
+    ];
+    println!("\nNothing selected, {rounds} rounds:\n");
+    println!("| | native | traced | ratio | CPU, native | traced | ratio |");
+    println!("|---|---|---|---|---|---|---|");
+    for (name, work) in programs {
+        let mut native = Runs::new();
+        let mut traced = Runs::new();
+        for _ in 0..rounds {
+            native.push(run(&[], work, place));
+            traced.push(run(&ours, work, place));
+        }
+        let cell = |part| {
+            let (before, _) = medians(&native, &native, part)?;
+            let (after, ratio) = medians(&traced, &native, part)?;
+            Some(format!("{before:.1} ms | {after:.1} ms | {ratio:.3}"))
+        };
+        match (cell(CLOCK), cell(CPU)) {
+            (Some(clock), Some(cpu)) => println!("| {name} | {clock} | {cpu} |"),
+            _ => println!("| {name} | not run | | | | | |"),
         }
     }
 }

@@ -1,13 +1,18 @@
 //! The other end of [`crate::output::SocketOutput`]: receives the streams of many senders at once, each into a file.
+//!
+//! Anyone who reaches the address can connect. A peer is trusted from its first block on that has been checked, with the key where there is one.
+//! Before that block it gets no file and no entry in the table of streams, it has a limited time, and all such peers share a limited memory.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use amino_schema::trace::{
-    BlockHeader, FILE_HEADER_LEN, FileHeader, Footer, Indexed, Kind, Stored,
+    BlockHeader, FILE_HEADER_LEN, FileHeader, Footer, Indexed, Kind, MAX_BLOCK, Stored,
 };
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -24,6 +29,9 @@ pub struct Receiver {
     keys: Keys,
     streams: Mutex<Streams>,
     ended: Notify,
+    /// Bytes that first blocks may still take.
+    unchecked: Semaphore,
+    first_block_within: Duration,
     report: Box<dyn Fn(String) + Send + Sync>,
 }
 
@@ -37,13 +45,19 @@ struct Streams {
 /// A stream that is being stored.
 struct Storing {
     path: PathBuf,
-    file: File,
+    /// `None` once the index is written: the file is complete.
+    file: Option<File>,
     bytes: u64,
     next: u64,
     footer: Footer,
     ended: bool,
-    /// The index is written: the file is complete.
-    is_closed: bool,
+}
+
+/// A block that has been checked.
+struct Received {
+    head: [u8; BlockHeader::LEN],
+    header: BlockHeader,
+    payload: Vec<u8>,
 }
 
 /// Maximum number of connections at a time. Further ones wait.
@@ -52,18 +66,35 @@ const MAX_CONNECTIONS: usize = 256;
 const MAX_STREAMS: usize = 1 << 16;
 /// Maximum number of blocks of a stream that its index names.
 const MAX_INDEXED: usize = 1 << 20;
+/// How long a connection may take until its first block is checked.
+const FIRST_BLOCK_WITHIN: Duration = Duration::from_secs(30);
+/// Maximum number of bytes of first blocks that are not checked yet, of all connections together.
+const UNCHECKED_BYTES: usize = 2 * MAX_BLOCK as usize;
+/// First blocks up to this size do not count. A new stream begins with such a one, so that strangers with large ones do not hold it up.
+const SMALL_BLOCK: u32 = 64 << 10;
+/// Time until the next attempt to accept a connection, after one failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 impl Receiver {
     /// Writes the first stream to `path`, and others to `path.1`, `path.2` and so on. With a key for HMAC, takes authenticated blocks only.
     /// `report` gets lines about connections.
-    pub fn new(path: &Path, keys: Keys, report: Box<dyn Fn(String) + Send + Sync>) -> Arc<Self> {
-        Arc::new(Self {
+    pub fn new(path: &Path, keys: Keys, report: Box<dyn Fn(String) + Send + Sync>) -> Self {
+        Self {
             path: path.to_owned(),
             keys,
             streams: Mutex::default(),
             ended: Notify::new(),
+            unchecked: Semaphore::new(UNCHECKED_BYTES),
+            first_block_within: FIRST_BLOCK_WITHIN,
             report,
-        })
+        }
+    }
+
+    /// Closes connections whose first block takes longer than `time` instead of 30 s. A sender connects again when it has a block.
+    #[must_use]
+    pub fn with_first_block_within(mut self, time: Duration) -> Self {
+        self.first_block_within = time;
+        self
     }
 
     /// Listens on `address` until `most` streams have ended, or forever. `ready` is called once the address is bound, with the port.
@@ -85,12 +116,20 @@ impl Receiver {
                         let listener = TcpListener::bind(host).await.map_err(error)?;
                         let bound = listener.local_addr().map_err(error)?;
                         ready(&Address::Tcp(bound.to_string()));
-                        self.serve_tcp(listener).await.map_err(error)
+                        let accept = async || {
+                            let (stream, from) = listener.accept().await?;
+                            Ok((stream, from.to_string()))
+                        };
+                        match self.serve(accept).await {}
                     }
                     Address::Unix(path) => {
                         let listener = UnixListener::bind(path).map_err(error)?;
                         ready(address);
-                        self.serve_unix(listener).await.map_err(error)
+                        let accept = async || {
+                            let (stream, _) = listener.accept().await?;
+                            Ok((stream, "unix".to_owned()))
+                        };
+                        match self.serve(accept).await {}
                     }
                 }
             };
@@ -116,29 +155,31 @@ impl Receiver {
         }
     }
 
-    async fn serve_tcp(self: &Arc<Self>, listener: TcpListener) -> std::io::Result<()> {
+    /// Receives from all that connect.
+    async fn serve<S>(
+        self: &Arc<Self>,
+        mut accept: impl AsyncFnMut() -> std::io::Result<(S, String)>,
+    ) -> Infallible
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
             let slot = Arc::clone(&slots).acquire_owned().await;
-            let (stream, from) = listener.accept().await?;
-            let receiver = Arc::clone(self);
-            tokio::spawn(async move {
-                receiver.connection(stream, &from.to_string()).await;
-                drop(slot);
-            });
-        }
-    }
-
-    async fn serve_unix(self: &Arc<Self>, listener: UnixListener) -> std::io::Result<()> {
-        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        loop {
-            let slot = Arc::clone(&slots).acquire_owned().await;
-            let (stream, _) = listener.accept().await?;
-            let receiver = Arc::clone(self);
-            tokio::spawn(async move {
-                receiver.connection(stream, "unix").await;
-                drop(slot);
-            });
+            match accept().await {
+                Ok((stream, from)) => {
+                    let receiver = Arc::clone(self);
+                    tokio::spawn(async move {
+                        receiver.connection(stream, &from).await;
+                        drop(slot);
+                    });
+                }
+                // The peer has left already, or there is no descriptor for it now. Other streams go on.
+                Err(why) => {
+                    (self.report)(format!("a connection was not accepted: {why}"));
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
         }
     }
 
@@ -153,40 +194,62 @@ impl Receiver {
         mut stream: impl AsyncRead + AsyncWrite + Unpin,
         from: &str,
     ) -> Result<(), Error> {
+        let mut checker = Checker::new(&self.keys);
+        let begins = self.begin(&mut stream, &mut checker, from);
+        let begun = tokio::time::timeout(self.first_block_within, begins).await;
+        let is_late = |_| Error::input(from, ErrorKind::TimedOut);
+        let (serial, mut received) = begun.map_err(is_late)??;
+        while let Some(block) = received {
+            let stored = self.stream(serial, from)?;
+            let next = stored.lock().append(&block)?;
+            answer(&mut stream, next, from).await?;
+            received = match read_head(&mut stream, from).await? {
+                Some(head) => {
+                    Some(read_block(&mut stream, head, serial, &mut checker, from).await?)
+                }
+                None => None,
+            };
+        }
+        self.complete(serial, from)
+    }
+
+    /// Answers the header of a connection, and reads its first block. Returns the serial of the stream; no block if the sender closes before one.
+    async fn begin(
+        &self,
+        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+        checker: &mut Checker,
+        from: &str,
+    ) -> Result<([u8; 16], Option<Received>), Error> {
         let broken = |why| Error::input(from, why);
         let mut head = [0; FILE_HEADER_LEN];
         stream.read_exact(&mut head).await.map_err(broken)?;
         let serial = FileHeader::decode(&head)?.serial;
-        let mut checker = Checker::new(&self.keys);
-        let stored = self.stream(serial, from)?;
-        let next = stored.lock().next;
-        stream
-            .write_all(&next.to_le_bytes())
-            .await
-            .map_err(broken)?;
-        let mut head = [0; BlockHeader::LEN];
-        loop {
-            match stream.read_exact(&mut head).await {
-                Ok(_) => {}
-                Err(why) if why.kind() == std::io::ErrorKind::UnexpectedEof => break,
-                Err(why) => return Err(broken(why)),
-            }
-            let block = Stored::decode(&head)?;
-            let mut payload = vec![0; block.stored_len as usize];
-            stream.read_exact(&mut payload).await.map_err(broken)?;
-            if block.header.serial != serial || !block.matches(&payload) {
-                return Err(Error::NoTrace("a block was damaged on its way"));
-            }
-            checker.check(&block.header, &payload)?;
-            let next = stored.lock().append(&block.header, &head, &payload)?;
-            stream
-                .write_all(&next.to_le_bytes())
-                .await
-                .map_err(broken)?;
-        }
+        let known = self.known(serial);
+        let next = known.map_or(0, |stored| stored.lock().next);
+        answer(stream, next, from).await?;
+        let Some(head) = read_head(stream, from).await? else {
+            return Ok((serial, None));
+        };
+        let len = Stored::decode(&head)?.stored_len;
+        let counted = if len > SMALL_BLOCK { len } else { 0 };
+        // Nobody closes the semaphore.
+        let _taken = self.unchecked.acquire_many(counted).await.ok();
+        let block = read_block(stream, head, serial, checker, from).await?;
+        Ok((serial, Some(block)))
+    }
+
+    fn known(&self, serial: [u8; 16]) -> Option<Arc<Mutex<Storing>>> {
+        self.streams.lock().by_serial.get(&serial).map(Arc::clone)
+    }
+
+    /// Writes the index of a stream whose last block has come. A sender that has missed the confirmation of that block connects again to a
+    /// stream that may be complete.
+    fn complete(&self, serial: [u8; 16], from: &str) -> Result<(), Error> {
+        let Some(stored) = self.known(serial) else {
+            return Ok(());
+        };
         let mut stored = stored.lock();
-        // A sender that has missed the confirmation of its last block connects again to a complete stream.
-        if stored.ended && !stored.is_closed {
+        if stored.ended && stored.file.is_some() {
             stored.close()?;
             (self.report)(format!("{from}: {} is complete", stored.path.display()));
             self.streams.lock().ended += 1;
@@ -224,31 +287,76 @@ impl Receiver {
         streams.count += 1;
         let stored = Arc::new(Mutex::new(Storing {
             path,
-            file,
+            file: Some(file),
             bytes: header.len() as u64,
             next: 0,
             footer: Footer::default(),
             ended: false,
-            is_closed: false,
         }));
         streams.by_serial.insert(serial, Arc::clone(&stored));
         Ok(stored)
     }
 }
 
+/// Tells the sender which block is expected next.
+async fn answer(
+    stream: &mut (impl AsyncWrite + Unpin),
+    next: u64,
+    from: &str,
+) -> Result<(), Error> {
+    let written = stream.write_all(&next.to_le_bytes()).await;
+    written.map_err(|why| Error::input(from, why))
+}
+
+/// The head of the next block; `None` if the sender has closed the connection.
+async fn read_head(
+    stream: &mut (impl AsyncRead + Unpin),
+    from: &str,
+) -> Result<Option<[u8; BlockHeader::LEN]>, Error> {
+    let mut head = [0; BlockHeader::LEN];
+    match stream.read_exact(&mut head).await {
+        Ok(_) => Ok(Some(head)),
+        Err(why) if why.kind() == ErrorKind::UnexpectedEof => Ok(None),
+        Err(why) => Err(Error::input(from, why)),
+    }
+}
+
+/// Reads the rest of a block, and checks it.
+async fn read_block(
+    stream: &mut (impl AsyncRead + Unpin),
+    head: [u8; BlockHeader::LEN],
+    serial: [u8; 16],
+    checker: &mut Checker,
+    from: &str,
+) -> Result<Received, Error> {
+    let block = Stored::decode(&head)?;
+    let mut payload = vec![0; block.stored_len as usize];
+    let read = stream.read_exact(&mut payload).await;
+    read.map_err(|why| Error::input(from, why))?;
+    if block.header.serial != serial || !block.matches(&payload) {
+        return Err(Error::NoTrace("a block was damaged on its way"));
+    }
+    checker.check(&block.header, &payload)?;
+    Ok(Received {
+        head,
+        header: block.header,
+        payload,
+    })
+}
+
 impl Storing {
     /// Appends a block, unless the file has it already. Returns the number of the next block.
-    fn append(&mut self, header: &BlockHeader, head: &[u8], payload: &[u8]) -> Result<u64, Error> {
+    fn append(&mut self, block: &Received) -> Result<u64, Error> {
+        let header = &block.header;
         if header.sequence < self.next {
             return Ok(self.next);
         }
-        if self.ended {
+        let Some(file) = self.file.as_mut().filter(|_| !self.ended) else {
             return Err(Error::NoTrace("a block follows the end of the trace"));
-        }
-        let written = self
-            .file
-            .write_all(head)
-            .and_then(|()| self.file.write_all(payload));
+        };
+        let written = file
+            .write_all(&block.head)
+            .and_then(|()| file.write_all(&block.payload));
         written.map_err(|why| Error::output(&self.path, why))?;
         if self.footer.blocks.len() < MAX_INDEXED {
             self.footer.blocks.push(Indexed {
@@ -258,7 +366,7 @@ impl Storing {
                 first_ns: header.first_ns,
             });
         }
-        self.bytes += (head.len() + payload.len()) as u64;
+        self.bytes += (block.head.len() + block.payload.len()) as u64;
         self.next = header.sequence.saturating_add(1);
         self.ended = header.kind == Kind::End;
         Ok(self.next)
@@ -267,10 +375,10 @@ impl Storing {
     /// Writes the index.
     fn close(&mut self) -> Result<(), Error> {
         let footer = self.footer.encode(self.bytes);
-        self.file
-            .write_all(&footer)
-            .map_err(|why| Error::output(&self.path, why))?;
-        self.is_closed = true;
+        let written = self.file.as_mut().map(|file| file.write_all(&footer));
+        let written = written.unwrap_or(Ok(()));
+        written.map_err(|why| Error::output(&self.path, why))?;
+        self.file = None;
         Ok(())
     }
 }

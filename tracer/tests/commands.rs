@@ -4,6 +4,8 @@
 
 mod postmark;
 
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -318,6 +320,33 @@ fn names_in_messages_control_no_terminal() {
     }
 }
 
+/// Each part of a line was a write(2) of its own, so lines of several processes mixed; further lines of an error had no prefix. A
+/// datagram holds what one write(2) wrote.
+#[test]
+fn a_message_is_written_at_once_and_each_line_has_its_prefix() {
+    let place = Place::new();
+    let filter = "uid == 0 and nmae == x";
+    for (words, lines) in [
+        (&["cat", "none"][..], 1),
+        (&["--filter", filter, "-o", "t", "--", "true"], 3),
+    ] {
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_goanna-trace"));
+        command.args(words).current_dir(place.dir.path());
+        let status = command.stderr(OwnedFd::from(theirs)).status().unwrap();
+        assert_eq!(status.code(), Some(125));
+        ours.set_nonblocking(true).unwrap();
+        let mut bytes = [0; 1000];
+        let length = ours.recv(&mut bytes).unwrap();
+        let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+        assert!(text.ends_with('\n'), "{text:?}");
+        let has_prefix = |line: &str| line.starts_with("goanna-trace: ");
+        assert!(text.lines().all(has_prefix), "{text:?}");
+        assert_eq!(text.lines().count(), lines, "{text:?}");
+        assert!(ours.recv(&mut bytes).is_err(), "more after {text:?}");
+    }
+}
+
 #[test]
 fn a_trace_comes_through_a_pipe_and_a_reader_that_leaves_is_no_error() {
     let place = Place::new();
@@ -433,6 +462,14 @@ fn the_report_is_one_page_that_shows_what_the_trace_has() {
     assert!(page.contains("The trace has no calls.") && page.contains("</html>"));
 }
 
+/// The lines of a man page that keep their layout, between `.nf` and `.fi`.
+fn as_written(page: &str) -> Vec<String> {
+    let sections = page.split("\n.nf\n").skip(1);
+    let lines = sections.flat_map(|section| section.split("\n.fi\n").next().unwrap().lines());
+    let plain = |line: &str| line.replace("\\-", "-").replace("\\*(Aq", "'");
+    lines.map(plain).collect()
+}
+
 #[test]
 fn man_pages_and_completions_are_made_for_every_command() {
     let place = Place::new();
@@ -451,6 +488,13 @@ fn man_pages_and_completions_are_made_for_every_command() {
         "{names:?}"
     );
     let overview = std::fs::read_to_string(place.path("pages/goanna-trace.1")).unwrap();
+    for page in std::fs::read_dir(place.path("pages")).unwrap() {
+        let page = page.unwrap().path();
+        // Help would break these lines at 80 columns, and with them the examples.
+        for line in as_written(&std::fs::read_to_string(&page).unwrap()) {
+            assert!(line.chars().count() <= 80, "{}: {line}", page.display());
+        }
+    }
     for name in &names {
         let page = place.path(&format!("pages/goanna-trace-{name}.1"));
         let text = std::fs::read_to_string(&page).unwrap();

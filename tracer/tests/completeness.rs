@@ -176,7 +176,8 @@ fn has(program: &str) -> bool {
     found
 }
 
-/// Compares two runs of a script in a new directory each.
+/// Compares two runs of a script in a new directory each, at the same addresses: a compiler makes one more brk(2) in some runs, by
+/// where its heap begins.
 fn compare(script: &str, filter: &str, per_thread: bool) {
     let names: Vec<&str> = {
         let wanted = Filter::parse(filter).unwrap().traced_calls();
@@ -187,6 +188,8 @@ fn compare(script: &str, filter: &str, per_thread: bool) {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().to_str().unwrap().to_string();
         run(&[
+            "setarch",
+            "-R",
             "/bin/sh",
             "-c",
             &format!("cd {place} && exec </dev/null >out 2>err && {script}"),

@@ -387,7 +387,7 @@ fn a_trace_of_a_newer_version_and_other_files_are_refused_by_name() {
     let error = read(&newer, &Keys::default()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the trace has format version 2.1, this program reads version 1"
+        "the trace has format version 2.2, this program reads version 1"
     );
     for other in [
         &b""[..],

@@ -6,19 +6,21 @@ mod postmark;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
-use amino_schema::trace::{FILE_HEADER_LEN, Footer};
+use amino_schema::trace::{BlockHeader, FILE_HEADER_LEN, FileHeader, Footer, Kind};
 use goanna_tracer::assemble::{DataMode, Groups, StreamAssembly, WriterOptions};
 use goanna_tracer::codec::Key;
 use goanna_tracer::output::{
     Address, FileOptions, FileOutput, OnFailure, SocketOptions, SocketOutput,
 };
 use goanna_tracer::read::{Item, Keys, Reader};
-use goanna_tracer::{Error, Event, OutputFilter, Pipeline, PipelineOptions, Sink};
+use goanna_tracer::{Error, Event, OutputFilter, Pipeline, PipelineOptions, Sink, receive};
+use nix::unistd::Pid;
 use postmark::Workload;
 
 fn pipeline(
@@ -202,7 +204,118 @@ fn a_receiver_with_a_key_takes_authenticated_blocks_only() {
     )
     .unwrap();
     assert!(receiver.ends_well());
-    assert_eq!(records(&dir.path().join("trace.2")), events.len() as u64);
+    // The refused streams have left no files.
+    assert_eq!(records(&dir.path().join("trace")), events.len() as u64);
+    assert!(!dir.path().join("trace.1").exists());
+}
+
+/// The first bytes of a stream with this number: its header, and the head of a block of `len` bytes that does not come.
+fn beginning(number: u8, len: u32) -> Vec<u8> {
+    let serial = [number; 16];
+    let header = BlockHeader {
+        kind: Kind::Context,
+        raw_len: len,
+        codecs: [0; 8],
+        serial,
+        sequence: 0,
+        records_before: 0,
+        records: 0,
+        schema_id: 0,
+        first_ns: 0,
+        last_ns: 0,
+        lost: 0,
+    };
+    let mut bytes = FileHeader { serial }.encode().to_vec();
+    let begin = bytes.len();
+    header.encode(&vec![0; len as usize], &mut bytes);
+    // One byte is missing.
+    bytes.truncate(begin + BlockHeader::LEN + len as usize - 1);
+    bytes
+}
+
+/// Anyone can connect. The receiver opened a file for each header that it got, kept all of them open, and ended when it could open no more
+/// (100 here); and it kept 16 MiB for each stranger that announced a block of that size.
+#[test]
+fn strangers_take_neither_files_nor_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("key"), [4; 32]).unwrap();
+    let words = ["--streams", "1", "--hmac-key", "key"];
+    let (receiver, address) = listen(dir.path(), "tcp://127.0.0.1:0", &words);
+    let pid = Pid::from_raw(receiver.0.id().cast_signed());
+    setrlimit_of(pid, 100);
+    let Address::Tcp(host) = &address else {
+        return;
+    };
+    for number in 0..150 {
+        send_bytes(&address, &beginning(number, 1000)[..FILE_HEADER_LEN]);
+    }
+    let strangers = (150..162).map(|number| {
+        let host = host.clone();
+        std::thread::spawn(move || {
+            let mut connection = TcpStream::connect(host).unwrap();
+            let patience = Duration::from_millis(500);
+            connection.set_write_timeout(Some(patience)).unwrap();
+            // What the receiver does not want to keep stays in the buffers of the socket.
+            let _ = connection.write_all(&beginning(number, 15 << 20));
+            connection
+        })
+    });
+    let strangers: Vec<_> = strangers.collect();
+    let strangers: Vec<TcpStream> = strangers.into_iter().map(|it| it.join().unwrap()).collect();
+    let events = Workload::postmark(1, 10, 10);
+    let filters = vec![OutputFilter::Authenticate(Key::new([4; 32]))];
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    send(&address, &events, filters).unwrap();
+    assert!(receiver.ends_well());
+    drop(strangers);
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let peak = peak.unwrap().trim().trim_end_matches(" kB");
+    assert!(peak.parse::<u64>().unwrap() < 80 << 10, "{peak} kB");
+    assert_eq!(records(&dir.path().join("trace")), events.len() as u64);
+    let files = std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(files, 2, "the key and the trace");
+}
+
+/// Limits the open files of a process.
+fn setrlimit_of(pid: Pid, files: u64) {
+    let pid = rustix::process::Pid::from_raw(pid.as_raw());
+    let limit = rustix::process::Rlimit {
+        current: Some(files),
+        maximum: Some(files),
+    };
+    rustix::process::prlimit(pid, rustix::process::Resource::Nofile, limit).unwrap();
+}
+
+/// Connections that do not send anything held their places for ever.
+#[test]
+fn a_connection_without_a_block_is_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
+    let address = Address::Unix(socket.clone());
+    let receiver =
+        receive::Receiver::new(&dir.path().join("trace"), Keys::default(), Box::new(|_| {}));
+    let receiver = receiver.with_first_block_within(Duration::from_millis(50));
+    let (on, (bound, is_bound)) = (address.clone(), std::sync::mpsc::channel());
+    let listens = std::thread::spawn(move || {
+        let receiver = Arc::new(receiver);
+        receiver.listen(&on, Some(1), |_| bound.send(()).unwrap())
+    });
+    is_bound.recv().unwrap();
+    for bytes in [&[][..], &beginning(1, 1000)] {
+        let mut silent = UnixStream::connect(&socket).unwrap();
+        silent.write_all(bytes).unwrap();
+        let timeout = Some(Duration::from_secs(60));
+        silent.set_read_timeout(timeout).unwrap();
+        silent.read_to_end(&mut Vec::new()).unwrap();
+    }
+    // A sender that pauses for longer connects again.
+    let events = Workload::postmark(1, 10, 10);
+    let sender = pipeline(&address, SocketOptions::default(), vec![]).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    events.iter().for_each(|event| sender.take(event).unwrap());
+    sender.finish().unwrap();
+    listens.join().unwrap().unwrap();
+    assert_eq!(records(&dir.path().join("trace")), events.len() as u64);
 }
 
 #[test]

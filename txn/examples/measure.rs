@@ -11,6 +11,8 @@ use amino_schema::key;
 use amino_txn::{Changes, EngineKind, Options, Records, Store};
 
 const FILES: u64 = 100_000;
+/// Pages of 16 KiB.
+const PAGES: u64 = 16_384;
 
 fn one(number: u64, len: usize) -> Changes {
     let mut changes = Changes::new();
@@ -35,18 +37,38 @@ fn measure(dir: &Path, engine: EngineKind) -> Result<(), Box<dyn Error>> {
         create: true,
         ..Options::default()
     };
-    let start = Instant::now();
-    let store = Store::open(dir, options.clone())?;
-    report("create a store", 1, start);
-
-    (0..100).try_for_each(|number| store.submit(&store.enter(), one(number, 100)))?;
-    let start = Instant::now();
-    store.close()?;
-    report("close a small store", 1, start);
+    open_and_close(dir, &options)?;
     let start = Instant::now();
     let store = Store::open(dir, options.clone())?;
     report("open a small store", 1, start);
 
+    small_records(&store)?;
+    synced_records(&store)?;
+    pages(&store)?;
+
+    println!("  {:?}", store.stats());
+    let start = Instant::now();
+    store.close()?;
+    report("close", 1, start);
+    let start = Instant::now();
+    let store = Store::open(dir, options)?;
+    report("open", 1, start);
+    println!("  {} MB on disk", store.info().engine_bytes_on_disk >> 20);
+    Ok(())
+}
+
+fn open_and_close(dir: &Path, options: &Options) -> Result<(), Box<dyn Error>> {
+    let start = Instant::now();
+    let store = Store::open(dir, options.clone())?;
+    report("create a store", 1, start);
+    (0..100).try_for_each(|number| store.submit(&store.enter(), one(number, 100)))?;
+    let start = Instant::now();
+    store.close()?;
+    report("close a small store", 1, start);
+    Ok(())
+}
+
+fn small_records(store: &Store) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     for number in 0..FILES {
         store.throttle();
@@ -73,7 +95,10 @@ fn measure(dir: &Path, engine: EngineKind) -> Result<(), Box<dyn Error>> {
         ControlFlow::Continue(())
     })?;
     report("scan, per entry", seen, start);
+    Ok(())
+}
 
+fn synced_records(store: &Store) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     for number in 0..2000 {
         store.submit(&store.enter(), one(number, 100))?;
@@ -83,7 +108,6 @@ fn measure(dir: &Path, engine: EngineKind) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     std::thread::scope(|scope| {
         for thread in 0..8u64 {
-            let store = &store;
             scope.spawn(move || -> Result<(), amino_txn::Error> {
                 for number in 0..500 {
                     store.submit(&store.enter(), one(thread * 1000 + number, 100))?;
@@ -94,41 +118,31 @@ fn measure(dir: &Path, engine: EngineKind) -> Result<(), Box<dyn Error>> {
         }
     });
     report("submit and sync, each of 8 threads", 4000, start);
+    Ok(())
+}
 
+fn pages(store: &Store) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
-    let pages = 16_384;
-    for index in 0..pages {
+    for index in 0..PAGES {
         store.throttle();
         let mut changes = Changes::new();
         changes.put(key::page_key(9, index), vec![(index % 251) as u8; 16 << 10]);
         store.submit(&store.enter(), changes)?;
     }
     store.sync()?;
-    let secs = start.elapsed().as_secs_f64();
-    println!(
-        "  {:<40} {:>9.0} MB/s",
-        "write pages of 16 KiB and sync",
-        pages as f64 * 16_384e-6 / secs
-    );
+    report_throughput("write pages of 16 KiB and sync", start);
     let start = Instant::now();
-    for index in 0..pages {
+    for index in 0..PAGES {
         store.get(&key::page_key(9, index))?;
     }
-    let secs = start.elapsed().as_secs_f64();
-    println!(
-        "  {:<40} {:>9.0} MB/s",
-        "read them",
-        pages as f64 * 16_384e-6 / secs
-    );
-    println!("  {:?}", store.stats());
-    let start = Instant::now();
-    store.close()?;
-    report("close", 1, start);
-    let start = Instant::now();
-    let store = Store::open(dir, options)?;
-    report("open", 1, start);
-    println!("  {} MB on disk", store.info().engine_bytes_on_disk >> 20);
+    report_throughput("read them", start);
     Ok(())
+}
+
+fn report_throughput(what: &str, start: Instant) {
+    let megabytes = PAGES as f64 * 16_384e-6;
+    let seconds = start.elapsed().as_secs_f64();
+    println!("  {what:<40} {:>9.0} MB/s", megabytes / seconds);
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,3 +1,5 @@
+//! A set of changes that is applied as a whole, and the bytes of log that it takes.
+
 use std::collections::BTreeMap;
 use std::ops::Bound;
 

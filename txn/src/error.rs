@@ -1,3 +1,5 @@
+//! The errors of a store.
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

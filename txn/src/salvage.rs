@@ -14,39 +14,10 @@ use amino_schema::holdings::{Holdings, Sum};
 
 use crate::engine::{Engine, Snapshot, differences, link_tree, mend_journals};
 use crate::log::recover;
-use crate::{Changes, EngineKind, Error, Options, Store, dir};
+use crate::{Changes, EngineKind, Error, Loss, Options, Store, dir};
 
 /// What goes into the new store at a time, bytes.
 const BATCH: usize = 4 << 20;
-
-/// Something that could not be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Loss {
-    /// The file and offset, or the records.
-    pub place: String,
-    /// What is wrong, or what is missing.
-    pub what: String,
-}
-
-impl Loss {
-    fn new(place: impl Into<String>, what: impl Into<String>) -> Self {
-        Self {
-            place: place.into(),
-            what: what.into(),
-        }
-    }
-
-    fn of(path: &Path, error: &Error) -> Self {
-        match error {
-            Error::Damaged { place, why } => Self::new(place.clone(), why.clone()),
-            Error::Io { what, path, source } => {
-                let place = path.display().to_string();
-                Self::new(place, format!("cannot {what} it: {source}"))
-            }
-            other => Self::new(path.display().to_string(), other.to_string()),
-        }
-    }
-}
 
 /// The readable part of a damaged store: a sound store, which is removed with this value.
 #[derive(Debug)]

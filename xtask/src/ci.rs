@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use thiserror::Error;
 
+use crate::failures::Failures;
 use crate::tally::Tally;
 
 /// One named step of `cargo xtask ci`.
@@ -190,7 +191,8 @@ impl Step {
         self.outcome(typed, status)
     }
 
-    /// Runs test runners: every line they print is copied to stdout, and their closing lines are counted.
+    /// Runs test runners: every line they print is copied to stdout, and their closing lines are counted. What failed tests have
+    /// printed goes to stderr at the end once more.
     fn counted(self, command: &mut Command, tally: &mut Tally) -> Result<(), Error> {
         let typed = typed(command);
         eprintln!("    {typed}");
@@ -204,7 +206,9 @@ impl Step {
         let (sender, lines) = mpsc::channel();
         // Not joined: what a failed test has left running may hold the output open forever.
         thread::spawn(move || send_lines(BufReader::new(output), &sender));
-        let copied = copy_counted(&lines, tally, || !matches!(child.try_wait(), Ok(None)));
+        let mut failures = Failures::default();
+        let has_ended = || !matches!(child.try_wait(), Ok(None));
+        let copied = copy_counted(&lines, tally, &mut failures, has_ended);
         // Waited for in any case: otherwise the child would continue to build into the target directory.
         let status = child.wait().map_err(|source| self.io(&typed, source))?;
         let is_closed = copied.map_err(|source| self.io(&typed, source))?;
@@ -212,6 +216,9 @@ impl Step {
             eprintln!(
                 "    a process that a test has started still runs, and holds the output open"
             );
+        }
+        for line in failures.lines() {
+            eprintln!("    {line}");
         }
         self.outcome(typed, status)
     }
@@ -277,6 +284,7 @@ fn send_lines(mut from: impl BufRead, to: &mpsc::Sender<io::Result<Vec<u8>>>) {
 fn copy_counted(
     lines: &mpsc::Receiver<io::Result<Vec<u8>>>,
     tally: &mut Tally,
+    failures: &mut Failures,
     mut has_ended: impl FnMut() -> bool,
 ) -> io::Result<bool> {
     const PAUSE: Duration = Duration::from_secs(2);
@@ -287,7 +295,9 @@ fn copy_counted(
             Err(RecvTimeoutError::Timeout) if has_ended() => return Ok(false),
             Err(RecvTimeoutError::Timeout) => continue,
         };
-        tally.add_line(&String::from_utf8_lossy(&line));
+        let text = String::from_utf8_lossy(&line);
+        tally.add_line(&text);
+        failures.add_line(&text);
         let mut stdout = io::stdout().lock();
         stdout.write_all(&line)?;
         stdout.flush()?;
@@ -350,12 +360,14 @@ mod tests {
         sender
             .send(Ok(closing.into()))
             .expect("the receiver is there");
-        let mut tally = Tally::default();
-        let is_closed = copy_counted(&lines, &mut tally, || true).expect("stdout is open");
+        let (mut tally, mut failures) = (Tally::default(), Failures::default());
+        let is_closed =
+            copy_counted(&lines, &mut tally, &mut failures, || true).expect("stdout is open");
         assert!(!is_closed);
         assert_eq!(tally.ran(), 1);
         drop(sender);
-        let is_closed = copy_counted(&lines, &mut tally, || false).expect("stdout is open");
+        let is_closed =
+            copy_counted(&lines, &mut tally, &mut failures, || false).expect("stdout is open");
         assert!(is_closed);
     }
 

@@ -5,7 +5,13 @@
 #[cfg(test)]
 mod architecture;
 mod ci;
+mod failures;
 mod install;
+mod judge;
+#[cfg(test)]
+mod limits;
+#[cfg(test)]
+mod modules;
 mod mutants;
 mod tally;
 
@@ -57,6 +63,18 @@ enum Task {
         #[arg(default_value = "", value_name = "TEXT")]
         only: String,
     },
+    /// Run suites of tests from outside natively and in every back end, and print the differences
+    ///
+    /// `cargo xtask judge --help` shows its arguments.
+    #[command(disable_help_flag = true)]
+    Judge {
+        #[arg(
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "ARGUMENT"
+        )]
+        arguments: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -64,6 +82,7 @@ fn main() -> ExitCode {
         Task::Ci { steps } => ci::run(&steps),
         Task::InstallClient { prefix } => install::run(&prefix),
         Task::IsolationMutants { only } => mutants::run(&only),
+        Task::Judge { arguments } => judge::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

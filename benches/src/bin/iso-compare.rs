@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use goanna_benches::{Binaries, Error, Page};
+use goanna_manual::HELP_COLUMNS;
 use serde_json::json;
 
 /// Read ISO images through goanna, through fuseiso and as a native tree, and print seconds and ratios
@@ -19,7 +20,7 @@ use serde_json::json;
 /// made in a fresh mount (first) and once more in the same one (again); the settings alternate within a round. Making the
 /// mount is not counted, starting the shell, find, ls and cat is.
 #[derive(Debug, Parser)]
-#[command(name = "iso-compare", version, max_term_width = 110, after_help = HELP)]
+#[command(name = "iso-compare", version, max_term_width = HELP_COLUMNS, after_help = HELP)]
 struct Cli {
     /// Where trees and images are made and kept; needs 2 GiB
     #[arg(long, value_name = "DIR", default_value = "/tmp/goanna-iso-compare")]

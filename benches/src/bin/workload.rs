@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser};
 use goanna_benches::{Binaries, Error, Kind, Page, Row, Setting, Unit};
+use goanna_manual::HELP_COLUMNS;
 
 /// Run a workload phase by phase natively, on passfs, on amino and on FUSE, and print seconds and ratios
 ///
@@ -13,7 +14,7 @@ use goanna_benches::{Binaries, Error, Kind, Page, Row, Setting, Unit};
 /// before the next phase begins, so that the machine's load affects all settings alike. Starting and ending the monitor and the
 /// store are not counted.
 #[derive(Debug, Parser)]
-#[command(name = "workload", version, max_term_width = 110, after_help = HELP)]
+#[command(name = "workload", version, max_term_width = HELP_COLUMNS, after_help = HELP)]
 struct Cli {
     #[command(flatten)]
     what: What,

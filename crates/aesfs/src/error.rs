@@ -48,6 +48,9 @@ pub enum Error {
     /// The kernel does not lock memory for keys.
     #[error("cannot lock memory for keys: {0}")]
     Memory(io::Error),
+    /// There is no memory to derive the key: so many bytes.
+    #[error("there is no memory to derive the key from the password: that takes {} MiB", .0 >> 20)]
+    NoMemory(u64),
     /// The kernel gives no random numbers.
     #[error("cannot get random numbers: {0}")]
     Random(String),

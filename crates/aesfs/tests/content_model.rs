@@ -97,6 +97,36 @@ impl<'a> Model<'a> {
             .is_ok()
     }
 
+    /// Writes as the kernel does for a mapping: the object changes without a call.
+    fn write_mapped(&mut self, at: u64, len: u64, byte: u8) {
+        let node = self.file().node.clone();
+        let content = self.mounted.fs.content().unwrap();
+        content.map_shared(&self.mounted.caller, &node).unwrap();
+        let len = len.min((self.data.len() as u64).saturating_sub(at));
+        let data = vec![byte; len as usize];
+        if len > 0 {
+            memfile::pwrite(self.file().opened.fd.as_fd(), &data, at).unwrap();
+            self.put(at, &data);
+        }
+        if byte == 1 {
+            let content = self.mounted.fs.content().unwrap();
+            content.sync_mapped(&node, at..at + len, true).unwrap();
+        }
+    }
+
+    fn zero(&mut self, at: u64, len: u64, keeps_size: bool) {
+        let size = self.data.len() as u64;
+        let zero = libc::FALLOC_FL_ZERO_RANGE;
+        if keeps_size {
+            assert!(self.fallocate(zero | libc::FALLOC_FL_KEEP_SIZE, at, len));
+            let len = len.min(size.saturating_sub(at));
+            self.put(at.min(size), &vec![0; len as usize]);
+        } else {
+            assert!(self.fallocate(zero, at, len));
+            self.put(at, &vec![0; len as usize]);
+        }
+    }
+
     fn run(&mut self, step: &Step) {
         let size = self.data.len() as u64;
         match *step {
@@ -111,22 +141,7 @@ impl<'a> Model<'a> {
                 len,
                 byte,
             }),
-            Step::Mapped { at, len, byte } => {
-                // As the kernel does for a mapping: the object changes without a call.
-                let node = self.file().node.clone();
-                let content = self.mounted.fs.content().unwrap();
-                content.map_shared(&self.mounted.caller, &node).unwrap();
-                let len = len.min(size.saturating_sub(at));
-                let data = vec![byte; len as usize];
-                if len > 0 {
-                    memfile::pwrite(self.file().opened.fd.as_fd(), &data, at).unwrap();
-                    self.put(at, &data);
-                }
-                if byte == 1 {
-                    let content = self.mounted.fs.content().unwrap();
-                    content.sync_mapped(&node, at..at + len, true).unwrap();
-                }
-            }
+            Step::Mapped { at, len, byte } => self.write_mapped(at, len, byte),
             Step::Truncate(to) => {
                 let (fs, caller) = (&self.mounted.fs, &self.mounted.caller);
                 fs.truncate(caller, &self.file().node, to).unwrap();
@@ -149,19 +164,7 @@ impl<'a> Model<'a> {
                 let len = len.min(size.saturating_sub(at));
                 self.put(at.min(size), &vec![0; len as usize]);
             }
-            Step::Zero { at, len, keeps } => {
-                let keep = if keeps { libc::FALLOC_FL_KEEP_SIZE } else { 0 };
-                assert!(self.fallocate(libc::FALLOC_FL_ZERO_RANGE | keep, at, len));
-                let len = if keeps {
-                    len.min(size.saturating_sub(at))
-                } else {
-                    len
-                };
-                self.put(
-                    at.min(if keeps { size } else { at }),
-                    &vec![0; len as usize],
-                );
-            }
+            Step::Zero { at, len, keeps } => self.zero(at, len, keeps),
             Step::Allocate { at, len } => {
                 assert!(self.fallocate(0, at, len));
                 let end = (at + len) as usize;

@@ -171,6 +171,57 @@ fn writes_of_ordinary_users_clear_set_id_bits() {
     assert_eq!(perm(), 0o777);
 }
 
+/// `file_remove_privs` and `cap_inode_killpriv` of the kernel: for root, too.
+#[test]
+fn a_change_removes_the_capabilities_of_a_file() {
+    const NAME: &[u8] = b"security.capability";
+    let place = Place::usual();
+    let mounted = place.mount();
+    if mounted.caller.uid != 0 {
+        return goanna_skip::skip(goanna_skip::Facility::Root, "sets capabilities");
+    }
+    let (fs, caller) = (&mounted.fs, &mounted.caller);
+    mounted.put(b"f", &[b'x'; 9000]);
+    let node = mounted.lookup(b"f").unwrap();
+    let file = mounted.open(b"f", libc::O_RDWR).unwrap();
+    let has_it = || fs.getxattr(caller, &node, NAME).is_ok();
+    let owner = SetAttr {
+        uid: Some(caller.uid),
+        ..SetAttr::default()
+    };
+    let mode = SetAttr {
+        mode: Some(0o755),
+        ..SetAttr::default()
+    };
+    let changes: [(&str, &dyn Fn()); 4] = [
+        ("write", &|| {
+            assert_eq!(mounted.write(&file, 5, b"y"), Ok(1))
+        }),
+        ("truncate", &|| fs.truncate(caller, &node, 5000).unwrap()),
+        ("fallocate", &|| {
+            fs.fallocate(caller, &node, libc::FALLOC_FL_ZERO_RANGE, 0, 10)
+                .unwrap();
+        }),
+        ("chown", &|| fs.setattr(caller, &node, &owner).unwrap()),
+    ];
+    for (name, change) in changes {
+        // Twice, since the mount remembers that a file has none.
+        for _ in 0..2 {
+            fs.setxattr(caller, &node, NAME, b"1", 0).unwrap();
+            assert!(has_it(), "{name}");
+            change();
+            assert!(!has_it(), "{name}");
+        }
+    }
+    fs.setxattr(caller, &node, NAME, b"1", 0).unwrap();
+    fs.setattr(caller, &node, &mode).unwrap();
+    assert!(has_it());
+    mounted.close(file);
+    let file = mounted.open(b"f", libc::O_WRONLY | libc::O_TRUNC).unwrap();
+    assert!(!has_it());
+    mounted.close(file);
+}
+
 /// ftruncate(2) and fallocate(2) through a descriptor ask for no permission: pjdfstest creates a file without any rights and changes it so. By its
 /// path the file cannot be changed.
 #[test]
@@ -216,6 +267,63 @@ fn a_descriptor_needs_no_permissions() {
     // No program has it open.
     let closed = cache.truncate_open(&nobody, &mounted.lookup(b"f").unwrap(), 0);
     assert_eq!(closed, Some(Err(Errno::EACCES.into())));
+}
+
+/// One user may only write a file, and another one only read it. The second one gets the content that a third process has changed.
+#[test]
+fn a_reader_beside_a_user_that_may_only_write() {
+    let place = Place::usual();
+    let (mounted, theirs) = (place.mount(), place.mount());
+    mounted.put(b"f", b"first");
+    if mounted.caller.uid != 0 {
+        return goanna_skip::skip(goanna_skip::Facility::Root, "acts as other users");
+    }
+    let user = |id: u32| Caller {
+        uid: id,
+        gid: id,
+        real_uid: id,
+        real_gid: id,
+        groups: [].into(),
+        caps: 0,
+        real_caps: 0,
+        ..mounted.caller.clone()
+    };
+    let (writer, reader) = (user(65533), user(65534));
+    let (fs, node) = (&mounted.fs, mounted.lookup(b"f").unwrap());
+    let set = SetAttr {
+        mode: Some(0o642),
+        gid: Some(65534),
+        ..SetAttr::default()
+    };
+    fs.setattr(&mounted.caller, &node, &set).unwrap();
+    fs::set_permissions(
+        place.dir.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    for order in [[true, false], [false, true]] {
+        let mut opened = Vec::new();
+        // The content must be there for an open to write.
+        drop(mounted.get(b"f").unwrap());
+        for writes in order {
+            let (caller, flags) = if writes {
+                (&writer, libc::O_WRONLY)
+            } else {
+                (&reader, libc::O_RDONLY)
+            };
+            opened.push(fs.open(caller, &node, flags).unwrap());
+            let changed = theirs.open(b"f", libc::O_RDWR | libc::O_TRUNC).unwrap();
+            let text = format!("changed after {flags}");
+            theirs.write(&changed, 0, text.as_bytes()).unwrap();
+            theirs.close(changed);
+        }
+        opened.push(fs.open(&reader, &node, libc::O_RDONLY).unwrap());
+        let refused = fs.open(&reader, &node, libc::O_WRONLY);
+        assert_eq!(refused.map(drop), Err(Errno::EACCES.into()));
+        drop(opened);
+        fs.content().unwrap().released(&node);
+        assert!(mounted.get(b"f").unwrap().starts_with(b"changed after "));
+    }
 }
 
 /// It goes under another name before it is removed, and /proc/PID/fd shows its path while a program has it open.

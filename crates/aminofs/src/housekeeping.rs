@@ -2,6 +2,7 @@
 //! mappings. It sleeps when there is no such work.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -53,11 +54,14 @@ pub(crate) fn start(fs: &Arc<Volume>) -> std::io::Result<JoinHandle<()>> {
             let Some(fs) = Weak::upgrade(&weak) else {
                 return;
             };
-            // Failures: the store has stopped, or is full. Everything stays unchanged, and callers get the error.
-            let reaped = fs.reap_queued();
-            let picked_up = fs.pick_up_all();
+            // Failures: the store has stopped, or is full. Everything stays unchanged, and callers get the error. A panic is a defect, and must not
+            // leave the store without a housekeeper.
+            let done = catch_unwind(AssertUnwindSafe(|| {
+                let reaped = fs.reap_queued();
+                fs.pick_up_all().and(reaped)
+            }));
             drop(fs);
-            if reaped.is_err() || picked_up.is_err() {
+            if !matches!(done, Ok(Ok(_))) {
                 std::thread::sleep(RETRY_DELAY);
             }
         }

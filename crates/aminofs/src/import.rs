@@ -20,40 +20,41 @@ const CHUNK_PAGES: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The source could not be read.
-    #[error("cannot read the source of {name}")]
-    Source {
-        /// The file's name.
-        name: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    #[error("cannot read the source: {0}")]
+    Source(std::io::Error),
     /// The store refused it.
     #[error(transparent)]
     Store(#[from] FsError),
 }
 
 impl AminoFs {
-    /// Makes the regular file `name` in `dir` and fills it from `reader`: in steps of 1 MiB, as a program would that
-    /// writes the file, but straight into the store. Times and owner are set by
-    /// [`setattr`](goanna_vfs::FileSystem::setattr) afterwards. After an error the file is there with what was
-    /// written. Bytes read are reported to `progress` after each step.
-    pub fn import_file(
+    /// Makes the regular file `name` in `dir`, without a content object, to be filled by [`AminoFs::import`]. Waits for locks, unlike that.
+    pub fn import_new(
         &self,
         caller: &Caller,
         dir: &Node,
         name: &[u8],
         mode: u32,
+    ) -> goanna_vfs::Result<Node> {
+        let made = self.view(caller, |view| view.make_file(caller, dir, name, mode))?;
+        Ok(made.node())
+    }
+
+    /// Fills `file`, which is empty, from `reader`: in steps of 1 MiB, as a program would that writes the file, but straight into the
+    /// store. Times and owner are set by [`setattr`](goanna_vfs::FileSystem::setattr) afterwards. After an error the file has
+    /// what was written. Bytes read are reported to `progress` after each step.
+    pub fn import(
+        &self,
+        caller: &Caller,
+        file: &Node,
         reader: &mut dyn Read,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Node, ImportError> {
-        let inode = self.view(caller, |view| view.make_file(caller, dir, name, mode))?;
+    ) -> Result<(), ImportError> {
+        let inode = self.view(caller, |view| view.inode(file))?;
         let mut buf = vec![0; CHUNK_PAGES * PAGE as usize];
         let mut offset = 0;
         loop {
-            let len = fill(reader, &mut buf).map_err(|source| ImportError::Source {
-                name: String::from_utf8_lossy(name).into_owned(),
-                source,
-            })?;
+            let len = fill(reader, &mut buf).map_err(ImportError::Source)?;
             let data = buf.get(..len).unwrap_or_default();
             if !data.is_empty() {
                 self.view(caller, |view| view.import_chunk(&inode, offset, data))?;
@@ -61,7 +62,7 @@ impl AminoFs {
                 progress(len as u64);
             }
             if len < buf.len() {
-                return Ok(inode.node());
+                return Ok(());
             }
         }
     }

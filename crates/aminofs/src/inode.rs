@@ -396,8 +396,8 @@ impl Inode {
 
 /// Size in bytes and blocks of a directory: an entry counts as 32 bytes, so that the size says how full it is.
 fn dir_size(meta: &Meta) -> (u64, u64) {
-    let size = meta.size.saturating_mul(32).max(1).next_multiple_of(4096);
-    (size, size / 512)
+    let pages = meta.size.div_ceil(4096 / 32).max(1);
+    (pages.saturating_mul(4096), pages.saturating_mul(4096 / 512))
 }
 
 impl ReapJob {

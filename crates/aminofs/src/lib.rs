@@ -22,12 +22,14 @@
 
 mod content;
 mod directory;
+mod error;
 pub mod fsck;
 mod housekeeping;
 mod identity;
 mod import;
 mod inode;
 mod metadata;
+mod options;
 mod records;
 mod salvage;
 mod snapshot;
@@ -42,14 +44,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use amino_schema::{Meta, MetaFlags, ParsedKey, PathRecord, ROOT_INO, Super, key};
 use amino_txn::{Changes, DirtySource, OpGuard, Records, Store};
 use bytes::Bytes;
 use goanna_cache::{IdleList, RangeSet};
 use goanna_vfs::{Errno, FileKind, Node, Result};
-use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::{Mutex, RwLock};
 
 use crate::content::cost::META_COST;
@@ -61,111 +61,10 @@ use crate::metadata::shared::Shared;
 use crate::transaction::Transactions;
 
 pub use amino_txn::{EngineKind, Loss, Salvaged};
+pub use error::Error;
 pub use import::ImportError;
+pub use options::{Durability, Options};
 pub use salvage::salvage;
-
-/// How much an operation waits for the disk before it is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Durability {
-    /// Atomic, consistent, isolated: only fsync(2) and similar calls wait.
-    Aci,
-    /// As `Aci`; explicit transactions wait for the disk when they commit.
-    #[default]
-    Commit,
-    /// Every operation that changes something waits for the disk; those that wait together share one sync.
-    Acid,
-}
-
-/// How a store is opened.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The storage engine; `None`: what the store was made with, and the default for a new one.
-    pub engine: Option<EngineKind>,
-    /// How much an operation waits for the disk.
-    pub durability: Durability,
-    /// Make the store when there is none.
-    pub create: bool,
-    /// Owner of a new store's root directory: user and group id.
-    pub root_owner: (u32, u32),
-    /// Permission bits of a new store's root directory.
-    pub root_mode: u32,
-    /// Files of more bytes than this are kept in a host file while in use, not in memory. A file that grows past it
-    /// while open stays in memory until its last user has left.
-    pub large_file_bytes: u64,
-    /// Keeps at most about this many contents of unused files; each takes a descriptor. By default a
-    /// quarter of what the process may open when the options are made, at most 4096.
-    pub idle_files: usize,
-    /// At most this many bytes of them.
-    pub idle_bytes: u64,
-    /// At most about this many names are kept.
-    pub dentries: usize,
-    /// The store's log takes at most this many bytes of the host's disk; beyond that, ENOSPC.
-    pub log_limit_bytes: u64,
-    /// Largest transaction, in bytes of log: it is kept in memory until it is committed.
-    pub transaction_bytes: u64,
-    /// Longest time that a change stays in memory only, and that a change through a mapping stays unseen.
-    pub flush_interval: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-        let descriptors = usize::try_from(limit.min(4 * 4096)).unwrap_or(1024);
-        Self {
-            engine: None,
-            durability: Durability::default(),
-            create: false,
-            root_owner: (0, 0),
-            root_mode: 0o755,
-            large_file_bytes: 64 << 20,
-            idle_files: descriptors / 4,
-            idle_bytes: 256 << 20,
-            dentries: 1 << 16,
-            log_limit_bytes: u64::MAX,
-            transaction_bytes: 1 << 30,
-            flush_interval: amino_txn::Options::default().flush_interval,
-        }
-    }
-}
-
-/// Why a store could not be opened, closed or checked.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The store itself.
-    #[error(transparent)]
-    Store(#[from] amino_txn::Error),
-    /// A record that cannot be read.
-    #[error("the store is damaged: {0}")]
-    Damaged(#[from] amino_schema::DecodeError),
-    /// A store written with other parameters than this program supports.
-    #[error("the store has {what} {found}; this program supports {supported}")]
-    Unsupported {
-        /// Which parameter.
-        what: &'static str,
-        /// The store's.
-        found: u64,
-        /// Ours.
-        supported: u64,
-    },
-    /// The host refused something in the store's directory.
-    #[error("cannot {what} {path}", path = path.display())]
-    Host {
-        /// What was tried.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The host's error.
-        source: io::Error,
-    },
-    /// An operation of the file system failed.
-    #[error("{what}: {errno}")]
-    Operation {
-        /// What was tried.
-        what: &'static str,
-        /// The result.
-        errno: Errno,
-    },
-}
 
 /// Figures for people.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -291,21 +190,8 @@ impl Volume {
         records: Box<dyn Records + Send + Sync>,
         is_snapshot: bool,
     ) -> std::result::Result<Self, Error> {
-        let superblock = match records.get(&key::super_key())? {
-            Some(raw) => Super::decode(&raw)?,
-            None => return Err(damage("superblock", "there is none")),
-        };
-        check_super(&superblock)?;
-        let record = match records.get(&key::root_key())? {
-            Some(raw) => PathRecord::decode(&raw)?,
-            None => return Err(damage("path record", "the root directory is missing")),
-        };
-        let Some(meta) = record.meta.filter(|_| record.ino == ROOT_INO) else {
-            return Err(damage(
-                "path record",
-                "the root directory's entry is another's",
-            ));
-        };
+        let superblock = superblock_of(&*records)?;
+        let meta = root_of(&*records)?;
         let transactions = Transactions::new()
             .map(Arc::new)
             .map_err(|source| Error::Host {
@@ -555,6 +441,26 @@ fn damage(record: &'static str, why: &'static str) -> Error {
         why,
     }
     .into()
+}
+
+/// The superblock, if it is one of this version.
+fn superblock_of(records: &dyn Records) -> std::result::Result<Super, Error> {
+    let superblock = match records.get(&key::super_key())? {
+        Some(raw) => Super::decode(&raw)?,
+        None => return Err(damage("superblock", "there is none")),
+    };
+    check_super(&superblock)?;
+    Ok(superblock)
+}
+
+/// The attributes of the root directory.
+fn root_of(records: &dyn Records) -> std::result::Result<Meta, Error> {
+    let record = match records.get(&key::root_key())? {
+        Some(raw) => PathRecord::decode(&raw)?,
+        None => return Err(damage("path record", "the root directory is missing")),
+    };
+    let meta = record.meta.filter(|_| record.ino == ROOT_INO);
+    meta.ok_or_else(|| damage("path record", "the root directory's entry is another's"))
 }
 
 fn check_super(superblock: &Super) -> std::result::Result<(), Error> {

@@ -18,7 +18,7 @@ use goanna_vfs::{Caller, Errno, FileKind, FsError, Node, Result};
 
 use crate::inode::{Home, Inode, State, now};
 use crate::transaction::Txn;
-use crate::transaction::level::{DirDelta, Entry};
+use crate::transaction::level::DirDelta;
 use crate::{AminoFs, Durability, Volume, errno, records};
 
 /// See the module's documentation.
@@ -278,26 +278,58 @@ impl View<'_> {
 
     /// What the transaction has made of `name` in a directory: nothing said, nothing there, or an inode.
     pub(crate) fn overlaid(&self, dir: u64, name: &[u8]) -> Option<Option<Arc<Inode>>> {
-        let entry = |txn: &Arc<Txn>| {
-            let level = txn.level.lock();
-            Some(level.dirs.get(&dir)?.names.get(name)?.target.clone())
-        };
-        let target = self.within?.chain().find_map(entry)?;
+        let (_, target) = self.overlaid_entry(dir, name)?;
         Some(target.map(|base| self.current(base)))
     }
 
-    /// The names that the transaction changed in a directory.
-    pub(crate) fn overlaid_names(&self, dir: u64) -> BTreeMap<Arc<[u8]>, Entry> {
-        let mut all = BTreeMap::new();
-        let Some(txn) = self.within else { return all };
-        for txn in txn.chain() {
-            if let Some(delta) = txn.level.lock().dirs.get(&dir) {
-                for (name, entry) in &delta.names {
-                    all.entry(Arc::clone(name)).or_insert_with(|| entry.clone());
+    /// The same with its place in listings, and the table's inode.
+    pub(crate) fn overlaid_entry(
+        &self,
+        dir: u64,
+        name: &[u8],
+    ) -> Option<(u64, Option<Arc<Inode>>)> {
+        self.within?.chain().find_map(|txn| {
+            let level = txn.level.lock();
+            let entry = level.dirs.get(&dir)?.names().get(name)?;
+            Some((entry.cookie, entry.target.clone()))
+        })
+    }
+
+    /// Up to `most` of the names that the transaction made stand for something in a directory, by cookie from `start` on: those that
+    /// `is_wanted` is true of.
+    pub(crate) fn names_made(
+        &self,
+        dir: u64,
+        start: u64,
+        most: usize,
+        is_wanted: impl Fn(&[u8]) -> bool,
+    ) -> Vec<(u64, Arc<[u8]>, Arc<Inode>)> {
+        let mut made = Vec::new();
+        for txn in self.within.into_iter().flat_map(|txn| txn.chain()) {
+            let mut start = start;
+            let mut left = most;
+            while left > 0 {
+                let level = txn.level.lock();
+                let listed = level.dirs.get(&dir).map(|delta| delta.listed(start, left));
+                drop(level);
+                let listed = listed.unwrap_or_default();
+                let Some((last, _)) = listed.last() else {
+                    break;
+                };
+                start = last + 1;
+                for (cookie, name) in listed.into_iter().filter(|(_, name)| is_wanted(name)) {
+                    // A transaction inside that one may have changed the name, too.
+                    match self.overlaid_entry(dir, &name) {
+                        Some((at, Some(inode))) if at == cookie => made.push((cookie, name, inode)),
+                        _ => continue,
+                    }
+                    left -= 1;
                 }
             }
         }
-        all
+        made.sort_unstable_by_key(|(cookie, ..)| *cookie);
+        made.truncate(most);
+        made
     }
 
     /// Notes in the transaction that a directory's entry changed; false outside of one, where the directory itself changes.
@@ -317,15 +349,7 @@ impl View<'_> {
         delta.nlink += nlink;
         delta.time = Some(time);
         delta.version = self.versions.next();
-        match delta.names.get_mut(name) {
-            Some(entry) => entry.target = target,
-            None => {
-                let cookie = txn.next_cookie();
-                delta
-                    .names
-                    .insert(Arc::clone(name), Entry { target, cookie });
-            }
-        }
+        delta.set(name, target, || txn.next_cookie());
         true
     }
 

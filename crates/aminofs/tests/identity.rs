@@ -104,32 +104,7 @@ fn every_change_has_a_version_and_is_reported() {
     changes(&[&f], "removexattr", &|| {
         fs.removexattr(&user, &f, b"user.a").unwrap()
     });
-    changes(&[&f, &d], "link", &|| fs.link(&user, &f, &d, b"g").unwrap());
-    changes(&[&f, &d], "rename", &|| {
-        fs.rename(&user, &d, b"g", &d, b"h", 0).unwrap()
-    });
-    changes(&[&f, &d, &top], "rename across", &|| {
-        fs.rename(&user, &d, b"h", &top, b"h", 0).unwrap();
-    });
-    changes(&[&f, &d, &top], "exchange", &|| {
-        fs.rename(&user, &top, b"h", &top, b"d", libc::RENAME_EXCHANGE)
-            .unwrap();
-    });
-    changes(&[&f, &top], "unlink", &|| {
-        fs.unlink(&user, &top, b"d").unwrap()
-    });
-    changes(&[&top], "create", &|| write_new(&fs, "n"));
-    changes(&[&top], "mkdir", &|| {
-        fs.mkdir(&user, &top, b"e", 0o755).map(drop).unwrap()
-    });
-    changes(&[&top], "symlink", &|| {
-        fs.symlink(&user, &top, b"s", b"t").map(drop).unwrap()
-    });
-    changes(&[&top], "mknod", &|| {
-        fs.mknod(&user, &top, b"p", libc::S_IFIFO | 0o600, 0)
-            .map(drop)
-            .unwrap();
-    });
+    names(&fs, &reports, &f, &d);
     let n = walk(&fs, "n").unwrap();
     changes(&[&n], "O_TRUNC", &|| {
         fs.open(&user, &n, libc::O_RDWR | libc::O_TRUNC)
@@ -154,6 +129,40 @@ fn every_change_has_a_version_and_is_reported() {
     open.close(&fs);
     drop((f, d, n, top));
     close_and_check(fs, &store);
+}
+
+/// Changes of names: of the file `f`, which is "/f", in the directory `d`, which is "/d", and in the root directory.
+fn names(fs: &AminoFs, reports: &Reports, f: &Node, d: &Node) {
+    let (user, top) = (root(), fs.root());
+    let changes = |nodes: &[&Node], what: &str, change: &dyn Fn()| {
+        changes(fs, reports, nodes, what, change);
+    };
+    changes(&[f, d], "link", &|| fs.link(&user, f, d, b"g").unwrap());
+    changes(&[f, d], "rename", &|| {
+        fs.rename(&user, d, b"g", d, b"h", 0).unwrap()
+    });
+    changes(&[f, d, &top], "rename across", &|| {
+        fs.rename(&user, d, b"h", &top, b"h", 0).unwrap();
+    });
+    changes(&[f, d, &top], "exchange", &|| {
+        fs.rename(&user, &top, b"h", &top, b"d", libc::RENAME_EXCHANGE)
+            .unwrap();
+    });
+    changes(&[f, &top], "unlink", &|| {
+        fs.unlink(&user, &top, b"d").unwrap()
+    });
+    changes(&[&top], "create", &|| write_new(fs, "n"));
+    changes(&[&top], "mkdir", &|| {
+        fs.mkdir(&user, &top, b"e", 0o755).map(drop).unwrap()
+    });
+    changes(&[&top], "symlink", &|| {
+        fs.symlink(&user, &top, b"s", b"t").map(drop).unwrap()
+    });
+    changes(&[&top], "mknod", &|| {
+        fs.mknod(&user, &top, b"p", libc::S_IFIFO | 0o600, 0)
+            .map(drop)
+            .unwrap();
+    });
 }
 
 fn write_new(fs: &AminoFs, path: &str) {

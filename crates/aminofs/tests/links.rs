@@ -238,17 +238,12 @@ fn large_files_go_in_steps() {
     let (dir, fs) = fresh();
     let data = vec![1; 40 << 20];
     let mut source = &data[..];
-    fs.import_file(
-        &caller(),
-        &fs.root(),
-        b"big",
-        0o644,
-        &mut source,
-        &mut |_| {},
-    )
-    .unwrap();
+    let big = fs.import_new(&caller(), &fs.root(), b"big", 0o644).unwrap();
+    fs.import(&caller(), &big, &mut source, &mut |_| {})
+        .unwrap();
     fs.sync(None).unwrap();
     assert_eq!(keys(&fs), [0, 0, 0, 2560, 0, 2]);
+    drop(big);
     fs.unlink(&caller(), &fs.root(), b"big").unwrap();
     wait_for(&fs, [0, 0, 0, 0, 0, 1]);
     close_and_check(fs, &dir.path().join("store"));

@@ -580,15 +580,12 @@ fn imports_stream() {
         let mut told = 0;
         let name = format!("i{size}");
         let mut source = &data[..size];
-        fs.import_file(
-            &caller(),
-            &fs.root(),
-            name.as_bytes(),
-            0o600,
-            &mut source,
-            &mut |n| told += n,
-        )
-        .unwrap();
+        let user = caller();
+        let file = fs
+            .import_new(&user, &fs.root(), name.as_bytes(), 0o600)
+            .unwrap();
+        fs.import(&user, &file, &mut source, &mut |n| told += n)
+            .unwrap();
         assert_eq!(told, size as u64);
     }
     let fs = reopen(&dir, fs);

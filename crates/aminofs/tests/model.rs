@@ -41,6 +41,9 @@ struct Open {
     theirs: File,
 }
 
+/// An operation: what it was, what it returned here and on the host.
+type Step = (String, Result<u64>, Result<u64>);
+
 struct World {
     rng: fastrand::Rng,
     store: PathBuf,
@@ -91,163 +94,167 @@ impl World {
     }
 
     /// One random operation on both sides; the description and both results.
-    fn step(&mut self) -> (String, Result<u64>, Result<u64>) {
-        let caller = root();
+    fn step(&mut self) -> Step {
         let path = self.path();
-        let there = self.host_path(&path);
-        let kind = self.rng.u8(..100);
-        match kind {
-            0..12 => {
-                let ours = create(&self.fs, &path);
-                let theirs = host(
-                    File::options()
-                        .read(true)
-                        .write(true)
-                        .create_new(true)
-                        .open(&there),
-                );
-                self.opened(format!("create {path}"), ours, theirs)
-            }
-            12..22 => {
-                let flags = match self.rng.u8(..4) {
-                    0 => libc::O_TRUNC,
-                    1 => libc::O_APPEND,
-                    _ => 0,
-                } | libc::O_RDWR;
-                let ours = open_file(&self.fs, &path, flags);
-                let theirs = nix::fcntl::open(
-                    &there,
-                    OFlag::from_bits_retain(
-                        flags | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK,
-                    ),
-                    nix::sys::stat::Mode::empty(),
-                );
-                // A symbolic link is followed by the layer above.
-                let theirs = match theirs {
-                    Err(Errno::ELOOP) => Err(Errno::ENXIO.into()),
-                    Err(errno) => Err(errno.into()),
-                    Ok(fd) => Ok(File::from(fd)),
-                };
-                self.opened(format!("open {path} {flags:o}"), ours, theirs)
-            }
+        match self.rng.u8(..100) {
+            0..12 => self.create(&path),
+            12..22 => self.open(&path),
             22..42 => self.write(),
-            42..45 => {
-                if self.open.is_empty() {
-                    return ("no file".to_owned(), Ok(0), Ok(0));
-                }
-                let index = self.rng.usize(..self.open.len());
-                let file = self.open.swap_remove(index);
-                file.ours.close(&self.fs);
-                (format!("close {index}"), Ok(0), Ok(0))
-            }
-            45..55 => {
-                let ours = parent(&self.fs, &path)
-                    .and_then(|(dir, name)| self.fs.mkdir(&caller, &dir, name, 0o755));
-                (
-                    format!("mkdir {path}"),
-                    ours.map(|_| 0),
-                    host(fs::create_dir(there)).map(|()| 0),
-                )
-            }
-            55..60 => {
-                let ours = parent(&self.fs, &path)
-                    .and_then(|(dir, name)| self.fs.symlink(&caller, &dir, name, b"/dev/null"));
-                let theirs = host(std::os::unix::fs::symlink("/dev/null", there));
-                (
-                    format!("symlink {path}"),
-                    ours.map(|_| 0),
-                    theirs.map(|()| 0),
-                )
-            }
-            60..68 => {
-                let ours = parent(&self.fs, &path)
-                    .and_then(|(dir, name)| self.fs.unlink(&caller, &dir, name));
-                let theirs = nix::unistd::unlink(&there);
-                (format!("unlink {path}"), ours.map(|()| 0), done(theirs))
-            }
-            68..73 => {
-                let ours = parent(&self.fs, &path)
-                    .and_then(|(dir, name)| self.fs.rmdir(&caller, &dir, name));
-                (
-                    format!("rmdir {path}"),
-                    ours.map(|()| 0),
-                    host(fs::remove_dir(there)).map(|()| 0),
-                )
-            }
-            73..81 => {
-                let to = self.path();
-                let ours = walk(&self.fs, &path).and_then(|node| {
-                    let (dir, name) = parent(&self.fs, &to)?;
-                    self.fs.link(&caller, &node, &dir, name)
-                });
-                let theirs = nix::unistd::linkat(
-                    nix::fcntl::AT_FDCWD,
-                    &there,
-                    nix::fcntl::AT_FDCWD,
-                    &self.host_path(&to),
-                    AtFlags::empty(),
-                );
-                // Which of two applicable errors comes first is the layer's above.
-                let both = match (ours, theirs) {
-                    (Err(_), Err(_)) => (Ok(0), Ok(0)),
-                    (ours, theirs) => (ours.map(|()| 0), done(theirs)),
-                };
-                (format!("link {path} {to}"), both.0, both.1)
-            }
+            42..45 => self.close(),
+            45..55 => self.mkdir(&path),
+            55..60 => self.symlink(&path),
+            60..68 => self.unlink(&path),
+            68..73 => self.rmdir(&path),
+            73..81 => self.link(&path),
             81..92 => self.rename(&path),
-            92..96 => {
-                let size = self.offset();
-                let ours =
-                    walk(&self.fs, &path).and_then(|node| self.fs.truncate(&caller, &node, size));
-                let theirs = if fs::symlink_metadata(&there).is_ok_and(|m| m.is_symlink()) {
-                    Err(Errno::EINVAL)
-                } else {
-                    nix::unistd::truncate(&there, size as i64)
-                };
-                (
-                    format!("truncate {path} {size}"),
-                    ours.map(|()| 0),
-                    done(theirs),
-                )
-            }
-            96..98 => {
-                let mode = self.rng.u32(..0o1000) | 0o600;
-                let link = fs::symlink_metadata(&there).is_ok_and(|m| m.is_symlink());
-                let is_dir = there.is_dir();
-                if link {
-                    return ("chmod of a link".to_owned(), Ok(0), Ok(0));
-                }
-                let mode = if is_dir { mode | 0o700 } else { mode };
-                let set = SetAttr {
-                    mode: Some(mode),
-                    ..SetAttr::default()
-                };
-                let ours =
-                    walk(&self.fs, &path).and_then(|node| self.fs.setattr(&caller, &node, &set));
-                let theirs = host(fs::set_permissions(
-                    &there,
-                    fs::Permissions::from_mode(mode),
-                ));
-                (
-                    format!("chmod {path} {mode:o}"),
-                    ours.map(|()| 0),
-                    theirs.map(|()| 0),
-                )
-            }
-            98 => {
-                let ours = self.fs.sync(None);
-                ("sync".to_owned(), ours.map(|()| 0), Ok(0))
-            }
+            92..96 => self.truncate(&path),
+            96..98 => self.chmod(&path),
+            98 => ("sync".to_owned(), self.fs.sync(None).map(|()| 0), Ok(0)),
             _ => self.allocate(),
         }
     }
 
-    fn opened(
-        &mut self,
-        what: String,
-        ours: Result<Handle>,
-        theirs: Result<File>,
-    ) -> (String, Result<u64>, Result<u64>) {
+    fn create(&mut self, path: &str) -> Step {
+        let ours = create(&self.fs, path);
+        let theirs = host(
+            File::options()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .open(self.host_path(path)),
+        );
+        self.opened(format!("create {path}"), ours, theirs)
+    }
+
+    fn open(&mut self, path: &str) -> Step {
+        let flags = match self.rng.u8(..4) {
+            0 => libc::O_TRUNC,
+            1 => libc::O_APPEND,
+            _ => 0,
+        } | libc::O_RDWR;
+        let ours = open_file(&self.fs, path, flags);
+        let theirs = nix::fcntl::open(
+            &self.host_path(path),
+            OFlag::from_bits_retain(flags | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK),
+            nix::sys::stat::Mode::empty(),
+        );
+        // A symbolic link is followed by the layer above.
+        let theirs = match theirs {
+            Err(Errno::ELOOP) => Err(Errno::ENXIO.into()),
+            Err(errno) => Err(errno.into()),
+            Ok(fd) => Ok(File::from(fd)),
+        };
+        self.opened(format!("open {path} {flags:o}"), ours, theirs)
+    }
+
+    fn close(&mut self) -> Step {
+        if self.open.is_empty() {
+            return ("no file".to_owned(), Ok(0), Ok(0));
+        }
+        let index = self.rng.usize(..self.open.len());
+        let file = self.open.swap_remove(index);
+        file.ours.close(&self.fs);
+        (format!("close {index}"), Ok(0), Ok(0))
+    }
+
+    fn mkdir(&self, path: &str) -> Step {
+        let ours = parent(&self.fs, path)
+            .and_then(|(dir, name)| self.fs.mkdir(&root(), &dir, name, 0o755));
+        let theirs = host(fs::create_dir(self.host_path(path)));
+        (format!("mkdir {path}"), ours.map(|_| 0), theirs.map(|()| 0))
+    }
+
+    fn symlink(&self, path: &str) -> Step {
+        let ours = parent(&self.fs, path)
+            .and_then(|(dir, name)| self.fs.symlink(&root(), &dir, name, b"/dev/null"));
+        let theirs = host(std::os::unix::fs::symlink(
+            "/dev/null",
+            self.host_path(path),
+        ));
+        (
+            format!("symlink {path}"),
+            ours.map(|_| 0),
+            theirs.map(|()| 0),
+        )
+    }
+
+    fn unlink(&self, path: &str) -> Step {
+        let ours =
+            parent(&self.fs, path).and_then(|(dir, name)| self.fs.unlink(&root(), &dir, name));
+        let theirs = nix::unistd::unlink(&self.host_path(path));
+        (format!("unlink {path}"), ours.map(|()| 0), done(theirs))
+    }
+
+    fn rmdir(&self, path: &str) -> Step {
+        let ours =
+            parent(&self.fs, path).and_then(|(dir, name)| self.fs.rmdir(&root(), &dir, name));
+        let theirs = host(fs::remove_dir(self.host_path(path)));
+        (
+            format!("rmdir {path}"),
+            ours.map(|()| 0),
+            theirs.map(|()| 0),
+        )
+    }
+
+    fn link(&mut self, path: &str) -> Step {
+        let to = self.path();
+        let ours = walk(&self.fs, path).and_then(|node| {
+            let (dir, name) = parent(&self.fs, &to)?;
+            self.fs.link(&root(), &node, &dir, name)
+        });
+        let theirs = nix::unistd::linkat(
+            nix::fcntl::AT_FDCWD,
+            &self.host_path(path),
+            nix::fcntl::AT_FDCWD,
+            &self.host_path(&to),
+            AtFlags::empty(),
+        );
+        // Which of two applicable errors comes first is the layer's above.
+        let both = match (ours, theirs) {
+            (Err(_), Err(_)) => (Ok(0), Ok(0)),
+            (ours, theirs) => (ours.map(|()| 0), done(theirs)),
+        };
+        (format!("link {path} {to}"), both.0, both.1)
+    }
+
+    fn truncate(&mut self, path: &str) -> Step {
+        let size = self.offset();
+        let there = self.host_path(path);
+        let ours = walk(&self.fs, path).and_then(|node| self.fs.truncate(&root(), &node, size));
+        let theirs = if fs::symlink_metadata(&there).is_ok_and(|m| m.is_symlink()) {
+            Err(Errno::EINVAL)
+        } else {
+            nix::unistd::truncate(&there, size as i64)
+        };
+        (
+            format!("truncate {path} {size}"),
+            ours.map(|()| 0),
+            done(theirs),
+        )
+    }
+
+    fn chmod(&mut self, path: &str) -> Step {
+        let mode = self.rng.u32(..0o1000) | 0o600;
+        let there = self.host_path(path);
+        if fs::symlink_metadata(&there).is_ok_and(|m| m.is_symlink()) {
+            return ("chmod of a link".to_owned(), Ok(0), Ok(0));
+        }
+        let mode = if there.is_dir() { mode | 0o700 } else { mode };
+        let set = SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
+        let ours = walk(&self.fs, path).and_then(|node| self.fs.setattr(&root(), &node, &set));
+        let permissions = fs::Permissions::from_mode(mode);
+        let theirs = host(fs::set_permissions(&there, permissions));
+        (
+            format!("chmod {path} {mode:o}"),
+            ours.map(|()| 0),
+            theirs.map(|()| 0),
+        )
+    }
+
+    fn opened(&mut self, what: String, ours: Result<Handle>, theirs: Result<File>) -> Step {
         match (ours, theirs) {
             (Ok(ours), Ok(theirs)) => {
                 self.open.push(Open { ours, theirs });
@@ -260,7 +267,7 @@ impl World {
         }
     }
 
-    fn write(&mut self) -> (String, Result<u64>, Result<u64>) {
+    fn write(&mut self) -> Step {
         let (data, offset) = (self.data(), self.offset());
         if self.open.is_empty() {
             return ("no file".to_owned(), Ok(0), Ok(0));
@@ -283,7 +290,7 @@ impl World {
         (what, ours.map(|n| n as u64), host(theirs).map(|n| n as u64))
     }
 
-    fn allocate(&mut self) -> (String, Result<u64>, Result<u64>) {
+    fn allocate(&mut self) -> Step {
         if self.open.is_empty() {
             return ("no file".to_owned(), Ok(0), Ok(0));
         }
@@ -329,7 +336,7 @@ impl World {
         (what, ours.map(|()| 0), done(theirs))
     }
 
-    fn rename(&mut self, from: &str) -> (String, Result<u64>, Result<u64>) {
+    fn rename(&mut self, from: &str) -> Step {
         let to = self.path();
         let flags = match self.rng.u8(..6) {
             0 => libc::RENAME_NOREPLACE,

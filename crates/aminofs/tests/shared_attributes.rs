@@ -3,14 +3,14 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use amino_fs::AminoFs;
+use amino_schema::ROOT_INO;
 use common::*;
-use goanna_sys::stub::map::AttributeMap;
+use goanna_sys::stub::map::{AttributeMap, Attributes, STATX_SIZE};
 use goanna_vfs::{
-    Errno, FileSystem, Node, Result, SetAttr, SharedAttributes, Transactions, WritePosition,
+    Attr, Errno, FileSystem, Node, Result, SetAttr, SharedAttributes, Transactions, WritePosition,
 };
 
 const SIZE: usize = 48;
@@ -22,16 +22,26 @@ fn shared(fs: &AminoFs) -> &dyn SharedAttributes {
     fs.content().unwrap().shared_attributes().unwrap()
 }
 
-/// What stat(2) says, for a walk that meets no link. Blocks depend on whether the content is in memory.
-fn truth(fs: &AminoFs, path: &str) -> Result<[u8; 144], Errno> {
+/// What programs are shown of a file. The ID of the mount is another one in each run.
+fn shown(attr: &Attr) -> Attributes {
+    let statx = attr.to_statx(attr.ino == ROOT_INO);
+    let mut statx: [u8; STATX_SIZE] = *statx.first_chunk().unwrap();
+    let mask = u32::from_ne_bytes(*statx.first_chunk().unwrap()) | libc::STATX_MNT_ID;
+    statx[..4].copy_from_slice(&mask.to_ne_bytes());
+    let stat = attr.to_stat();
+    Attributes { stat, statx }
+}
+
+/// What stat(2) and statx(2) say, for a walk that meets no link. Blocks depend on whether the content is in memory.
+fn truth(fs: &AminoFs, path: &str) -> Result<Attributes, Errno> {
     let found = walk(fs, path).and_then(|node| fs.getattr(&caller(), &node));
     found
-        .map(|attr| attr.to_stat())
+        .map(|attr| shown(&attr))
         .map_err(|error| error.errno().unwrap())
 }
 
 /// What the map says.
-fn mapped(map: &AttributeMap, run: u64, path: &str) -> Option<Result<[u8; 144], Errno>> {
+fn mapped(map: &AttributeMap, run: u64, path: &str) -> Option<Result<Attributes, Errno>> {
     match map.find(run, format!("/amino/{path}").as_bytes())? {
         Some(slot) => map.read(slot).map(Ok),
         None => Some(Err(Errno::ENOENT)),
@@ -163,13 +173,122 @@ fn the_map_says_what_the_file_system_says() {
             let ino = nix::sys::stat::fstat(&file.fd).unwrap().st_ino;
             shared(&fs).share_object(&file.node, 0, ino);
             if let Some(stat) = map.object(0, ino).and_then(|slot| map.read(slot)) {
-                assert_eq!(stat, fs.getattr(&root(), &file.node).unwrap().to_stat());
+                assert_eq!(stat, shown(&fs.getattr(&root(), &file.node).unwrap()));
             }
             file.close(&fs);
         }
     }
     assert!(known > 5000, "{known}");
     close_and_check(fs, dir.path());
+}
+
+/// What readers that run beside changes ask: the file system, and the map of attributes.
+struct Asked<'a> {
+    fs: &'a AminoFs,
+    map: &'a AttributeMap,
+    run: u64,
+    over: &'a AtomicBool,
+}
+
+impl Asked<'_> {
+    fn size(&self, path: &str) -> u64 {
+        word(&truth(self.fs, path).unwrap().stat, SIZE)
+    }
+
+    fn mapped_size(&self, path: &str) -> Option<u64> {
+        mapped(self.map, self.run, path).map(|stat| word(&stat.unwrap().stat, SIZE))
+    }
+
+    /// Counts the times that `look` compared something, until the changes are over.
+    fn count(&self, look: impl Fn() -> bool) -> u64 {
+        let mut hits = 0;
+        while !self.over.load(Ordering::Relaxed) {
+            hits += u64::from(look());
+        }
+        hits
+    }
+
+    /// Asks the file system, the map and the file system again for the size of `path`; `other` is shared beside it.
+    fn in_turn(&self, path: &str, other: &str) -> u64 {
+        self.count(|| {
+            share(self.fs, self.run, path);
+            share(self.fs, self.run, other);
+            let first = self.size(path);
+            let Some(said) = self.mapped_size(path) else {
+                return false;
+            };
+            assert!(first <= said, "{first} {said}");
+            let last = self.size(path);
+            assert!(said <= last, "{said} {last}");
+            true
+        })
+    }
+
+    /// `behind` is never larger than `ahead`.
+    fn pairs(&self, ahead: &str, behind: &str) -> u64 {
+        self.count(|| {
+            share(self.fs, self.run, ahead);
+            let behind = self.size(behind);
+            let ahead = self.mapped_size(ahead);
+            assert!(
+                ahead.is_none_or(|ahead| behind <= ahead),
+                "{behind} {ahead:?}"
+            );
+            ahead.is_some()
+        })
+    }
+
+    /// What a program reads natively from a cache object is never ahead of the map.
+    fn natively(&self, path: &str) -> u64 {
+        let file = open_file(self.fs, path, libc::O_RDONLY).unwrap();
+        let stat = || nix::sys::stat::fstat(&file.fd).unwrap();
+        let hits = self.count(|| {
+            shared(self.fs).share_object(&file.node, 0, stat().st_ino);
+            let now = stat().st_size as u64;
+            let slot = self.map.object(0, stat().st_ino);
+            let said = slot.and_then(|slot| self.map.read(slot));
+            if let Some(said) = &said {
+                assert!(
+                    now <= word(&said.stat, SIZE),
+                    "{now} {}",
+                    word(&said.stat, SIZE)
+                );
+            }
+            said.is_some()
+        });
+        file.close(self.fs);
+        hits
+    }
+}
+
+/// Lets "d/a" and "d/b" grow: both in one transaction, "d/a" by itself, or by a larger file that takes its name.
+fn grow(fs: &AminoFs, round: u64) {
+    let folder = walk(fs, "d").unwrap();
+    let data = vec![1; round as usize];
+    match round % 3 {
+        0 => {
+            let txn = fs.begin(None).unwrap();
+            let inside = goanna_vfs::Caller {
+                txn: Some(txn),
+                ..root()
+            };
+            for name in [b"a", b"b"] {
+                let node = fs.lookup(&inside, &folder, name).unwrap();
+                fs.truncate(&inside, &node, round).unwrap();
+            }
+            fs.commit(txn).unwrap();
+        }
+        1 => {
+            let file = open_file(fs, "d/a", libc::O_RDWR).unwrap();
+            file.write(fs, WritePosition::At(0), &data).unwrap();
+            file.close(fs);
+        }
+        _ => {
+            write_file(fs, "d/new", &data).unwrap();
+            fs.rename(&root(), &folder, b"new", &folder, b"a", 0)
+                .unwrap();
+        }
+    }
 }
 
 /// A file's size only grows: by appends, by a larger file that takes its name, and in transactions together with another file's. A reader
@@ -183,106 +302,27 @@ fn readers_of_the_map_and_of_the_file_system_see_time_go_forward() {
         write_file(&fs, path, b"x").unwrap();
     }
     let map = shared(&fs).map().unwrap();
-    let run = map.new_id();
-    let over = Arc::new(AtomicBool::new(false));
-    let size = |stat: &[u8; 144]| word(stat, SIZE);
-    let reader = |fs: Arc<AminoFs>,
-                  map: Arc<AttributeMap>,
-                  over: Arc<AtomicBool>,
-                  paths: [&'static str; 2]| {
-        let mut hits = 0u64;
-        while !over.load(Ordering::Relaxed) {
-            // Both files have the same size after a commit; "a" may be ahead by itself.
-            share(&fs, run, paths[0]);
-            share(&fs, run, paths[1]);
-            let first = size(&truth(&fs, paths[0]).unwrap());
-            let Some(said) = mapped(&map, run, paths[0]) else {
-                continue;
-            };
-            let said = size(&said.unwrap());
-            assert!(first <= said, "{first} {said}");
-            let last = size(&truth(&fs, paths[0]).unwrap());
-            assert!(said <= last, "{said} {last}");
-            hits += 1;
-        }
-        hits
-    };
-    // "b" is never ahead of "a".
-    let pairs = |fs: Arc<AminoFs>, map: Arc<AttributeMap>, over: Arc<AtomicBool>| {
-        let mut hits = 0u64;
-        while !over.load(Ordering::Relaxed) {
-            share(&fs, run, "d/a");
-            let b = size(&truth(&fs, "d/b").unwrap());
-            if let Some(a) = mapped(&map, run, "d/a") {
-                let a = size(&a.unwrap());
-                assert!(b <= a, "{b} {a}");
-                hits += 1;
-            }
-        }
-        hits
-    };
-    // What a program reads natively from a cache object is never ahead of the map.
-    let natively = |fs: Arc<AminoFs>, map: Arc<AttributeMap>, over: Arc<AtomicBool>| {
-        let file = open_file(&fs, "d/c", libc::O_RDONLY).unwrap();
-        let mut hits = 0u64;
-        while !over.load(Ordering::Relaxed) {
-            let now = nix::sys::stat::fstat(&file.fd).unwrap();
-            shared(&fs).share_object(&file.node, 0, now.st_ino);
-            let now = nix::sys::stat::fstat(&file.fd).unwrap().st_size as u64;
-            if let Some(said) = map
-                .object(0, nix::sys::stat::fstat(&file.fd).unwrap().st_ino)
-                .and_then(|slot| map.read(slot))
-            {
-                assert!(now <= size(&said), "{now} {}", size(&said));
-                hits += 1;
-            }
-        }
-        hits
+    let over = AtomicBool::new(false);
+    let asked = Asked {
+        fs: &fs,
+        map: &map,
+        run: map.new_id(),
+        over: &over,
     };
     std::thread::scope(|scope| {
-        let both = || (Arc::clone(&fs), Arc::clone(&map), Arc::clone(&over));
-        let mut readers = Vec::new();
-        for paths in [["d/a", "d/b"], ["d/b", "d/a"]] {
-            let (fs, map, over) = both();
-            readers.push(scope.spawn(move || reader(fs, map, over, paths)));
-        }
-        let (of, map_of, over_of) = both();
-        readers.push(scope.spawn(move || pairs(of, map_of, over_of)));
-        let (of, map_of, over_of) = both();
-        readers.push(scope.spawn(move || natively(of, map_of, over_of)));
+        let readers = [
+            scope.spawn(|| asked.in_turn("d/a", "d/b")),
+            scope.spawn(|| asked.in_turn("d/b", "d/a")),
+            scope.spawn(|| asked.pairs("d/a", "d/b")),
+            scope.spawn(|| asked.natively("d/c")),
+        ];
         let c = open_file(&fs, "d/c", libc::O_RDWR).unwrap();
-        let user = root();
-        let folder = walk(&fs, "d").unwrap();
         for round in 2..80u64 {
-            let data = vec![1; round as usize];
             for step in 0..50 {
                 c.write(&fs, WritePosition::At(round * 50 + step), b"x")
                     .unwrap();
             }
-            match round % 3 {
-                0 => {
-                    // In one transaction: "a" and "b" become alike.
-                    let txn = fs.begin(None).unwrap();
-                    let inside = goanna_vfs::Caller {
-                        txn: Some(txn),
-                        ..root()
-                    };
-                    for name in [b"a", b"b"] {
-                        let node = fs.lookup(&inside, &folder, name).unwrap();
-                        fs.truncate(&inside, &node, round).unwrap();
-                    }
-                    fs.commit(txn).unwrap();
-                }
-                1 => {
-                    let file = open_file(&fs, "d/a", libc::O_RDWR).unwrap();
-                    file.write(&fs, WritePosition::At(0), &data).unwrap();
-                    file.close(&fs);
-                }
-                _ => {
-                    write_file(&fs, "d/new", &data).unwrap();
-                    fs.rename(&user, &folder, b"new", &folder, b"a", 0).unwrap();
-                }
-            }
+            grow(&fs, round);
             for _ in 0..20 {
                 std::thread::yield_now();
             }

@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use amino_fs::EngineKind;
+use amino_fs::{AminoFs, EngineKind};
 use common::user::User;
 use common::{check, close_and_check, is_blocked, lock_of, open, open_with, options};
 use goanna_vfs::{
@@ -378,4 +378,90 @@ fn a_committed_transaction_is_on_the_disk_whole_and_an_open_one_is_not() {
     assert_eq!(user.get("done99").unwrap(), vec![1; 6000]);
     close_and_check(fs, crashed.path());
     check(crashed.path());
+}
+
+/// Reads a directory in pieces of `piece` entries, as getdents64(2) does with a small buffer, and checks that cookies grow.
+fn listed(fs: &AminoFs, caller: &goanna_vfs::Caller, piece: usize) -> Vec<String> {
+    let (mut names, mut cookie) = (Vec::new(), 0);
+    loop {
+        let mut taken = 0;
+        fs.readdir(caller, &fs.root(), cookie, &mut |entry| {
+            if taken == piece {
+                return false;
+            }
+            assert!(entry.cookie > cookie || taken == 0, "cookies grow");
+            cookie = entry.cookie;
+            names.push(String::from_utf8_lossy(entry.name).into_owned());
+            taken += 1;
+            true
+        })
+        .unwrap();
+        if taken == 0 {
+            return names;
+        }
+    }
+}
+
+/// More entries than one step of a listing takes, of which each transaction has added, removed and renamed some.
+#[test]
+fn nested_transactions_list_each_name_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = open(dir.path());
+    let mut user = User::new(&fs, 1);
+    let mut expected: Vec<String> = Vec::new();
+    for n in 0..300 {
+        user.put(&format!("committed{n}"), b"").unwrap();
+        expected.push(format!("committed{n}"));
+    }
+    let mut levels = Vec::new();
+    for level in 0..3 {
+        let outer = user.caller.txn;
+        levels.push((outer, expected.clone()));
+        user.begin();
+        for n in 0..1500 {
+            user.put(&format!("made{level}-{n}"), b"").unwrap();
+            expected.push(format!("made{level}-{n}"));
+        }
+        for name in expected.clone().iter().step_by(7) {
+            user.unlink(name).unwrap();
+        }
+        expected = expected
+            .into_iter()
+            .enumerate()
+            .filter_map(|(at, name)| (at % 7 != 0).then_some(name))
+            .collect();
+        // A name that was removed further outside, and one that is there already.
+        for again in ["committed0".to_owned(), format!("made{level}-5")] {
+            user.put(&again, b"").unwrap();
+            if !expected.contains(&again) {
+                expected.push(again);
+            }
+        }
+        let last = expected.pop().unwrap();
+        user.rename(&last, &format!("renamed{level}")).unwrap();
+        expected.push(format!("renamed{level}"));
+    }
+    expected.sort();
+    for piece in [97, 1366, usize::MAX] {
+        let mut found = listed(&fs, &user.caller, piece);
+        found.sort();
+        assert_eq!(found, expected, "in pieces of {piece}");
+    }
+    let (outer, before) = levels.pop().unwrap();
+    user.abort(outer);
+    let mut found = listed(&fs, &user.caller, 64);
+    let mut before = before;
+    found.sort();
+    before.sort();
+    assert_eq!(found, before, "without the aborted one");
+    user.commit(levels.pop().unwrap().0).unwrap();
+    let inside = listed(&fs, &user.caller, 64);
+    user.commit(None).unwrap();
+    assert_eq!(
+        listed(&fs, &user.caller, 64),
+        inside,
+        "and in the same order after the commit"
+    );
+    drop(user);
+    close_and_check(fs, dir.path());
 }

@@ -350,6 +350,51 @@ impl Held {
     }
 }
 
+/// Compares the kind of file that `path` names, and a directory's links.
+fn stat(user: &User<'_>, seen: &Model, path: &str, at: usize) {
+    let links = user.walk(path).map(|node| {
+        let attr = user.fs.getattr(&user.caller, &node).unwrap();
+        node.is_dir().then_some(attr.nlink)
+    });
+    let expected = seen.walk(path).map(|file| match file {
+        Some(_) => None,
+        None => Some(seen.links(path)),
+    });
+    assert_eq!(links, expected, "{at}: stat {path}");
+}
+
+/// A step outside of the open transactions: it waits for what they have touched, and else happens before all of them.
+fn perform_outside(
+    outside: &User<'_>,
+    step: &Step,
+    committed: &mut Model,
+    stack: &mut [Open],
+    at: usize,
+) {
+    let result = perform(outside, step);
+    let mut expected = committed.clone();
+    let theirs = expected.apply(step);
+    if !matches!(result, Err(FsError::Blocked(_))) {
+        assert_eq!(result, theirs, "{at}: outside {step:?}");
+        *committed = expected;
+        replay(stack, committed);
+    }
+}
+
+/// Begins a transaction inside those of `stack`; an outermost one is that of a whole run with `as_run`.
+fn begin(inside: &mut User<'_>, stack: &mut Vec<Open>, committed: &Model, as_run: bool) {
+    let seen = stack.last().map_or(committed, |open| &open.seen).clone();
+    let id = if as_run && stack.is_empty() {
+        let id = inside.fs.begin_run().unwrap();
+        inside.caller.txn = Some(id);
+        id
+    } else {
+        inside.begin()
+    };
+    let steps = Vec::new();
+    stack.push(Open { id, seen, steps });
+}
+
 /// `as_run`: the outermost transactions are of whole runs.
 fn play(engine: EngineKind, acts: &[Act], as_run: bool) {
     let dir = tempfile::tempdir().unwrap();
@@ -361,18 +406,7 @@ fn play(engine: EngineKind, acts: &[Act], as_run: bool) {
     let mut held = Held::default();
     for (at, act) in acts.iter().enumerate() {
         match act {
-            Act::Begin => {
-                let seen = stack.last().map_or(&committed, |open| &open.seen).clone();
-                let id = if as_run && stack.is_empty() {
-                    let id = fs.begin_run().unwrap();
-                    inside.caller.txn = Some(id);
-                    id
-                } else {
-                    inside.begin()
-                };
-                let steps = Vec::new();
-                stack.push(Open { id, seen, steps });
-            }
+            Act::Begin => begin(&mut inside, &mut stack, &committed, as_run),
             Act::Commit | Act::Abort => {
                 let Some(open) = stack.pop() else {
                     continue;
@@ -403,29 +437,9 @@ fn play(engine: EngineKind, acts: &[Act], as_run: bool) {
             }
             Act::Stat(path) => {
                 let seen = stack.last().map_or(&committed, |open| &open.seen);
-                let links = inside.walk(path).map(|node| {
-                    let attr = fs.getattr(&inside.caller, &node).unwrap();
-                    node.is_dir().then_some(attr.nlink)
-                });
-                let expected = seen.walk(path).map(|file| match file {
-                    Some(_) => None,
-                    None => Some(seen.links(path)),
-                });
-                assert_eq!(links, expected, "{at}: stat {path}");
+                stat(&inside, seen, path, at);
             }
-            Act::Outside(step) => {
-                // What the transactions have touched waits. The rest happens before all of them.
-                let result = perform(&outside, step);
-                let mut expected = committed.clone();
-                match (&result, expected.apply(step)) {
-                    (Err(FsError::Blocked(_)), _) => {}
-                    (_, theirs) => {
-                        assert_eq!(result, theirs, "{at}: outside {step:?}");
-                        committed = expected;
-                        replay(&mut stack, &committed);
-                    }
-                }
-            }
+            Act::Outside(step) => perform_outside(&outside, step, &mut committed, &mut stack, at),
         }
         if let Some(outermost) = stack.first() {
             let mut run = User::new(&fs, 3);
@@ -449,13 +463,10 @@ fn play(engine: EngineKind, acts: &[Act], as_run: bool) {
     }
     assert_eq!(tree_of(&outside), committed.tree(), "at the end");
     close_and_check(fs, dir.path());
-    let fs = open_with(dir.path(), &options(engine));
     if engine != EngineKind::Memory {
-        assert_eq!(
-            tree_of(&User::new(&fs, 3)),
-            committed.tree(),
-            "opened again"
-        );
+        let fs = open_with(dir.path(), &options(engine));
+        let opened_again = tree_of(&User::new(&fs, 3));
+        assert_eq!(opened_again, committed.tree(), "opened again");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The content cache of files that do not change while they are mounted.
+//! The content cache of files that do not change while they are mounted, within limits of memory and descriptors ([`Limits`]).
 //!
 //! Up to [`Limits::large_file_bytes`] an object is a sealed memfd. Beyond that it is a nameless file in a directory for
 //! temporary files, which the kernel can write back and evict; see docs/decisions/0016. Objects that no program has open

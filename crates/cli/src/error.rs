@@ -1,5 +1,6 @@
 //! The errors of the commands: their texts, what the user can do about them, and the exit statuses they mean. The errors of the
-//! crates below say what happened; only this file turns them into hints and exit statuses.
+//! crates below say what happened; only this file turns them into exit statuses. A hint about a crate's own subject is given by its
+//! `Error::hint`, any other one here.
 
 use std::borrow::Cow;
 use std::io;
@@ -233,7 +234,9 @@ fn volume_exit_code(error: &AesError) -> u8 {
         AesError::ReadConfig(_) => 23,
         AesError::WriteConfig(_) => 24,
         AesError::Version(_) | AesError::Feature(_) => 27,
-        AesError::Host(_) | AesError::Memory(_) | AesError::Random(_) => FAILED,
+        AesError::Host(_) | AesError::Memory(_) | AesError::NoMemory(_) | AesError::Random(_) => {
+            FAILED
+        }
     }
 }
 

@@ -174,79 +174,81 @@ fn run_help_names_statuses_defaults_and_examples() {
     }
 }
 
+/// Wrong command lines: the program, its arguments, and how its message begins.
+const WRONG: &[(&str, &[&str], &str)] = &[
+    ("amino", &["run"], "amino: the following required arguments"),
+    (
+        "amino",
+        &["run", "--durability", "max", "true"],
+        "amino: invalid value 'max'",
+    ),
+    (
+        "amino",
+        &["run", "--transaction", "true"],
+        "amino: unexpected argument '--transaction'",
+    ),
+    ("amino", &["frobnicate"], "amino: unrecognized subcommand"),
+    ("amino", &["txn"], "Begin and end transactions"),
+    ("amino", &["txn", "end"], "amino: unrecognized subcommand"),
+    ("amino", &["txn", "attach"], "amino: the following required"),
+    (
+        "amino",
+        &["txn", "resume", "0123"],
+        "amino: invalid value '0123' for '<ID>': a transaction's identifier has 32",
+    ),
+    (
+        "amino",
+        &["txn", "run", "--retry", "-1", "true"],
+        "amino: unexpected argument '-1'",
+    ),
+    ("amino", &["txn", "run"], "amino: the following required"),
+    (
+        "amino",
+        &["ls", "-q", "-v", "/"],
+        "amino: the argument '--quiet'",
+    ),
+    ("goanna", &["run", "--", "true"], "goanna: no mounts"),
+    (
+        "goanna",
+        &["run", "--mount", "aes=/nonexistent:/b", "true"],
+        "goanna: /nonexistent: No such file",
+    ),
+    (
+        "goanna",
+        &["run", "--mount", "pass=/nonexistent:/b", "true"],
+        "goanna: /nonexistent: No such file",
+    ),
+    (
+        "goanna",
+        &["run", "--config", "/nonexistent", "true"],
+        "goanna: /nonexistent: No such file",
+    ),
+    (
+        "amino",
+        &["run", "--at", "here", "true"],
+        "amino: --at here: not an absolute path\namino: hint: ",
+    ),
+    ("amino", &["run", "--at", "/", "true"], "amino: --at /: "),
+    (
+        "amino",
+        &["run", "--store", "/tmp/s", "--at", "/tmp/s/x", "true"],
+        "amino: --at /tmp/s/x: lies inside",
+    ),
+    (
+        "amino",
+        &["run", "--store", "/tmp/s", "--at", "/tmp", "true"],
+        "amino: --at /tmp: would hide",
+    ),
+    (
+        "amino",
+        &["ls", "--store", "/nonexistent"],
+        "amino: /nonexistent: there is no store here\namino: hint: ",
+    ),
+];
+
 #[test]
 fn wrong_command_lines_end_with_125() {
-    let cases: &[(&str, &[&str], &str)] = &[
-        ("amino", &["run"], "amino: the following required arguments"),
-        (
-            "amino",
-            &["run", "--durability", "max", "true"],
-            "amino: invalid value 'max'",
-        ),
-        (
-            "amino",
-            &["run", "--transaction", "true"],
-            "amino: unexpected argument '--transaction'",
-        ),
-        ("amino", &["frobnicate"], "amino: unrecognized subcommand"),
-        ("amino", &["txn"], "Begin and end transactions"),
-        ("amino", &["txn", "end"], "amino: unrecognized subcommand"),
-        ("amino", &["txn", "attach"], "amino: the following required"),
-        (
-            "amino",
-            &["txn", "resume", "0123"],
-            "amino: invalid value '0123' for '<ID>': a transaction's identifier has 32",
-        ),
-        (
-            "amino",
-            &["txn", "run", "--retry", "-1", "true"],
-            "amino: unexpected argument '-1'",
-        ),
-        ("amino", &["txn", "run"], "amino: the following required"),
-        (
-            "amino",
-            &["ls", "-q", "-v", "/"],
-            "amino: the argument '--quiet'",
-        ),
-        ("goanna", &["run", "--", "true"], "goanna: no mounts"),
-        (
-            "goanna",
-            &["run", "--mount", "aes=/nonexistent:/b", "true"],
-            "goanna: /nonexistent: No such file",
-        ),
-        (
-            "goanna",
-            &["run", "--mount", "pass=/nonexistent:/b", "true"],
-            "goanna: /nonexistent: No such file",
-        ),
-        (
-            "goanna",
-            &["run", "--config", "/nonexistent", "true"],
-            "goanna: /nonexistent: No such file",
-        ),
-        (
-            "amino",
-            &["run", "--at", "here", "true"],
-            "amino: --at here: not an absolute path\namino: hint: ",
-        ),
-        ("amino", &["run", "--at", "/", "true"], "amino: --at /: "),
-        (
-            "amino",
-            &["run", "--store", "/tmp/s", "--at", "/tmp/s/x", "true"],
-            "amino: --at /tmp/s/x: lies inside",
-        ),
-        (
-            "amino",
-            &["run", "--store", "/tmp/s", "--at", "/tmp", "true"],
-            "amino: --at /tmp: would hide",
-        ),
-        (
-            "amino",
-            &["ls", "--store", "/nonexistent"],
-            "amino: /nonexistent: there is no store here\namino: hint: ",
-        ),
-    ];
-    for (name, args, message) in cases {
+    for (name, args, message) in WRONG {
         let output = program(name).args(*args).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(125), "{name} {args:?}: {text}");

@@ -330,10 +330,8 @@ fn fsck_finds_damage() {
     assert_eq!(output.status.code(), Some(125), "{output:?}");
 }
 
-/// A store that cannot be opened: its readable part is listed, checked and copied, and the store stays unchanged.
-#[test]
-fn what_is_left_of_a_damaged_store_can_be_read() {
-    let fixture = Fixture::new();
+/// Imports a tree three times, in a batch each, and damages one of these in the engine's journal; returns its path and content.
+fn damage_one_import(fixture: &Fixture) -> (PathBuf, Vec<u8>) {
     fs::create_dir(fixture.path("source")).unwrap();
     for n in 0..40 {
         fs::write(
@@ -342,7 +340,6 @@ fn what_is_left_of_a_damaged_store_can_be_read() {
         )
         .unwrap();
     }
-    // A batch of its own each time.
     fixture.good(&["import", "source", "/first"]);
     fixture.good(&["import", "source", "/second"]);
     fixture.good(&["import", "source", "/third"]);
@@ -358,7 +355,14 @@ fn what_is_left_of_a_damaged_store_can_be_read() {
     let places = content(&bytes);
     bytes[places[places.len() / 2]] ^= 1;
     fs::write(&journal, &bytes).unwrap();
+    (journal, bytes)
+}
 
+/// A store that cannot be opened: its readable part is listed, checked and copied, and the store stays unchanged.
+#[test]
+fn what_is_left_of_a_damaged_store_can_be_read() {
+    let fixture = Fixture::new();
+    let (journal, bytes) = damage_one_import(&fixture);
     let refused = fixture.amino(&["fsck"]);
     assert_eq!(refused.status.code(), Some(125), "{refused:?}");
     let hint = String::from_utf8_lossy(&refused.stderr).into_owned();

@@ -1,3 +1,5 @@
+//! The messages of error codes, for `amino_strerror`.
+
 use std::ffi::CStr;
 
 use amino_client::Errno;

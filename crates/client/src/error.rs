@@ -1,3 +1,5 @@
+//! The errors of the transaction calls, and the errnos that they come from.
+
 use goanna_sys::Errno;
 use goanna_sys::txncall::{DEPTH_MAX, NAME_MAX, Op};
 

@@ -1,3 +1,5 @@
+//! Identifiers of transactions: checked text.
+
 use std::fmt;
 use std::str::FromStr;
 

@@ -1,3 +1,5 @@
+//! Transactions that the run holds by name: their names, which are checked text, and the list of all open transactions.
+
 use std::fmt;
 use std::str::FromStr;
 

@@ -1,3 +1,5 @@
+//! The open transactions of a thread, decoded from the monitor's answer.
+
 use crate::{Error, Id};
 
 /// The transactions of a thread or process.

@@ -1,3 +1,5 @@
+//! The transaction calls themselves, on the calling thread or another process.
+
 use goanna_sys::Errno;
 #[cfg(not(test))]
 use goanna_sys::txncall::call_with;

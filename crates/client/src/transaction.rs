@@ -1,3 +1,5 @@
+//! A transaction as a value: dropping it aborts. Retries after conflicts are here, too.
+
 use std::fmt::Display;
 use std::marker::PhantomData;
 use std::thread;

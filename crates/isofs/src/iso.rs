@@ -1,4 +1,4 @@
-//! An open image: lookup, listing, walk, content. Read `reader.rs` next.
+//! An open image: which session and name space are used; lookup, listing, walk, content. Read `reader.rs` next.
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -10,7 +10,7 @@
 //! | `record`, `reader` | directory records, made into names with attributes |
 //! | `susp`, `rockridge` | System Use areas and their continuations, POSIX attributes |
 //! | `attributes` | extended attribute records, where there is no Rock Ridge |
-//! | `names` | which name is shown: Rock Ridge, Joliet, plain |
+//! | `names` | a record's name as UTF-8, in each name space: Rock Ridge, Joliet, plain |
 //! | `zisofs` | compressed files |
 //! | `iso`, `entry`, `cache` | the tree: lookup, listing, walk, content |
 //! | `backend`, `content` | the switch's operations; how the content cache (`goanna-cache`) reads files |
@@ -56,7 +56,7 @@ pub use backend::IsoFs;
 pub use entry::{Entry, Meta};
 pub use error::{Error, Record, Result};
 pub use format::boot::BootImage;
-pub use format::names::Namespace;
+pub use format::namespace::Namespace;
 pub use format::volume::Volume;
 pub use iso::{Info, Iso, Namespaces, Options, SECTOR_BYTES, SessionInfo, Visit};
 pub use mount_type::IsoBackend;

@@ -31,8 +31,8 @@ fn walk(iso: &Iso) -> (usize, usize) {
     (sound, damaged)
 }
 
-#[test]
-fn sound_names_beside_a_damaged_one() {
+/// An image with three files and one directory entry that are sound, and what is wrong with each of six others.
+fn sound_and_damaged() -> Image {
     let sound = |name: &[u8], shown: &[u8]| {
         Rec::file(name, FREE, 5).with(&[px(0o100_644, 1, None), nm(shown)])
     };
@@ -59,7 +59,12 @@ fn sound_names_beside_a_damaged_one() {
     ]);
     image.put_block(FREE, b"hello");
     image.put_block(26, &directory(26, ROOT, &[], &[sound(b"IN", b"in")]));
-    let iso = image.open().unwrap();
+    image
+}
+
+#[test]
+fn sound_names_beside_a_damaged_one() {
+    let iso = sound_and_damaged().open().unwrap();
     let shown = [
         "first",
         "Late",
@@ -78,7 +83,11 @@ fn sound_names_beside_a_damaged_one() {
         assert_eq!(find(&iso, name).mode, 0o100_644);
     }
     assert_eq!(walk(&iso), (1 + good.len(), 6));
+    used_through_the_file_system(iso, &shown, &good);
+}
 
+/// Each of `shown` is found; those that are not in `good` cannot be asked about or used, and the listener is told why.
+fn used_through_the_file_system(iso: Iso, shown: &[&str], good: &[&str]) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let listener = Arc::clone(&told);
     let fs =
@@ -91,7 +100,7 @@ fn sound_names_beside_a_damaged_one() {
         source: "i.iso".into(),
     });
     let caller = caller(0, 0);
-    for name in shown {
+    for &name in shown {
         let node = fs.lookup(&caller, &fs.root(), name.as_bytes()).unwrap();
         let place = Place {
             node,

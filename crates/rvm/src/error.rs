@@ -1,3 +1,5 @@
+//! The errors of recoverable memory, and their errnos.
+
 use goanna_sys::Errno;
 use thiserror::Error;
 

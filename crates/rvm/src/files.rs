@@ -1,3 +1,5 @@
+//! The file transactions that begin and end together with those of memory.
+
 use goanna_sys::Errno;
 use goanna_sys::txncall::{self, ID_LEN, Op, VERSION};
 

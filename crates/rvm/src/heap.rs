@@ -1,3 +1,5 @@
+//! An allocator over a region.
+
 use std::alloc::Layout;
 use std::ptr::NonNull;
 

@@ -1,3 +1,5 @@
+//! Recoverable memory: regions, and the transactions over all of them. The interface of the crate.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::process;
 use std::ptr::NonNull;

@@ -1,4 +1,5 @@
-//! The options of a run: durability, engine, treatment of changes outside. They are sent to the process that performs the run.
+//! The values that options of a run can have: durability, engine, treatment of changes outside. The options together are
+//! [`Plan`](crate::Plan), in `plan.rs`.
 
 use amino_fs::{Durability, EngineKind};
 use serde::{Deserialize, Serialize};

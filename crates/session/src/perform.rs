@@ -1,8 +1,10 @@
 //! Performs a run: makes the mounts, has the command run, and brings the changes to the disk.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use amino_fs::AminoFs;
 use goanna_monitor::observe::Observer;
 use goanna_monitor::{Abort, Config, Ending, Outcome, Reporter, Run, Status, Stubs};
 use goanna_vfs::Caller;
@@ -74,11 +76,7 @@ pub fn perform(
         profile,
         outside: plan.outside.into(),
         one_transaction: plan.one_transaction,
-        stubs: match (plan.in_process, plan.figures) {
-            (false, _) => Stubs::Unused,
-            (true, false) => Stubs::Used,
-            (true, true) => Stubs::Counted,
-        },
+        stubs: stubs(plan),
         observers,
     })
     .map_err(Error::from)
@@ -86,13 +84,8 @@ pub fn perform(
     let elapsed = begun.elapsed();
     let traced = recorder.map_or(Ok(()), |recorder| recorder.finish());
     // Also after a failure. Every store is brought to the disk, even if one fails.
-    let flushed: Vec<Result<(), Error>> = stores
-        .iter()
-        .map(|(dir, fs)| match owned {
-            Some((own, _)) if mounts::real(own) == mounts::real(dir) => store::flush(dir, fs),
-            _ => store::close(dir, fs),
-        })
-        .collect();
+    let bring = |(dir, fs): &(PathBuf, Arc<AminoFs>)| bring_to_disk(dir, fs, owned);
+    let flushed: Vec<Result<(), Error>> = stores.iter().map(bring).collect();
     let outcome = outcome?;
     let figures = plan
         .figures
@@ -104,6 +97,23 @@ pub fn perform(
     flushed.into_iter().collect::<Result<Vec<()>, Error>>()?;
     traced?;
     Ok(result(outcome, figures))
+}
+
+/// Whether calls are answered in the process, as the plan asks.
+fn stubs(plan: &Plan) -> Stubs {
+    match (plan.in_process, plan.figures) {
+        (false, _) => Stubs::Unused,
+        (true, false) => Stubs::Used,
+        (true, true) => Stubs::Counted,
+    }
+}
+
+/// Makes a store durable. It stays open only where it is the one that its owner has open.
+fn bring_to_disk(dir: &Path, fs: &Arc<AminoFs>, owned: Option<&OpenStore>) -> Result<(), Error> {
+    match owned {
+        Some((own, _)) if mounts::real(own) == mounts::real(dir) => store::flush(dir, fs),
+        _ => store::close(dir, fs),
+    }
 }
 
 fn result(outcome: Outcome, figures: Option<Figures>) -> RunResult {

@@ -1,5 +1,6 @@
 //! `--trace`: an observer that passes the calls that it sees to the trace pipeline.
 
+use std::env::current_dir;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStringExt;
@@ -31,16 +32,19 @@ pub struct TraceFile {
     pub file: File,
     /// The command that is traced.
     pub argv: Vec<OsString>,
+    /// The working directory that the command starts in: relative paths in the trace begin there. Empty when it is not known.
+    pub directory: PathBuf,
 }
 
 impl TraceFile {
-    /// Makes the file `name` for a trace of the command `argv`, or empties it.
+    /// Makes the file `name` for a trace of the command `argv` in this process's working directory, or empties it.
     pub fn create(name: &Path, argv: &[OsString]) -> Result<Self, Error> {
         let file = File::create(name).map_err(|why| Error::host(name, why))?;
         Ok(Self {
             name: name.to_owned(),
             file,
             argv: argv.to_vec(),
+            directory: current_dir().unwrap_or_default(),
         })
     }
 }
@@ -63,6 +67,10 @@ impl Recorder {
         let mut context = context::of_machine();
         for arg in trace.argv {
             context.push(("command".to_owned(), arg.into_vec()));
+        }
+        let directory = trace.directory.into_os_string().into_vec();
+        if !directory.is_empty() {
+            context.push(("directory".to_owned(), directory));
         }
         let report = fail.clone();
         let options = PipelineOptions {

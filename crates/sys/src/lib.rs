@@ -27,11 +27,11 @@ pub mod replay;
 pub mod stub;
 mod tracees;
 
-pub use files::{entries, memfile, object_handle, socket, stat, withdraw};
+pub use files::{entries, file_attr, memfile, object_handle, replacement, socket, stat, withdraw};
 pub use intercept::{filter, inherited, launch, notify};
 pub use nix::errno::Errno;
 pub use process::{clock, cred, limits, pagemap, region, sched, secret};
 pub use tracees::{
-    descriptor_inbox, interrupt, mappings, page_watch, pause, pidfd, procfs, ptrace, tracee,
-    txncall,
+    descriptor_inbox, interrupt, mappings, page_watch, pause, pidfd, procfs, ptrace, reports,
+    tracee, txncall,
 };

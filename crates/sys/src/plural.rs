@@ -11,3 +11,8 @@ pub fn counted(number: u64, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {what}{plural}")
 }
+
+/// `1 directory`, `2 directories`: for words whose plural has more than an `s`.
+pub fn counted_as(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}

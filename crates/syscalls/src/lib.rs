@@ -6,6 +6,9 @@
 //! [`Names`].
 //!
 //! Read next: `signature.rs` defines a call, `table/rows.rs` lists all calls, `decode/` turns registers into [`Value`]s.
+//!
+//! Files that depend on each other: `signature.rs`, `structures.rs`, `operation.rs` and `value.rs`, because a signature names the
+//! operation of its call, and the operation of a decoded call is read from its values, by the signatures of structures.
 
 mod decode;
 mod named;

@@ -20,6 +20,8 @@ pub mod caps {
     pub const FSETID: u32 = 4;
     /// Set the immutable and append-only flags.
     pub const LINUX_IMMUTABLE: u32 = 9;
+    /// Change the root directory.
+    pub const SYS_CHROOT: u32 = 18;
     /// Trusted extended attributes, among much else.
     pub const SYS_ADMIN: u32 = 21;
     /// Make device nodes.

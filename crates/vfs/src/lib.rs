@@ -9,6 +9,9 @@
 //!
 //! An operation that fails says why in an [`FsError`]: the errno that a program would see from the kernel, or the lock to wait for.
 //! This crate never prints.
+//!
+//! Files that depend on each other: `mount.rs`, `ops` and `walk.rs`, because a place is in a mount, a walk checks each directory by
+//! `ops`, and a mount resolves its symbolic links by a walk.
 
 mod acl;
 mod caller;
@@ -20,18 +23,19 @@ mod userns;
 pub mod walk;
 
 pub use interface::layer;
-use interface::{backend, content, error, fs, identity, linkfree, synth, txn, types};
+use interface::{backend, content, error, fs, identity, linkfree, opened, synth, txn, types};
 
 pub use acl::{Acl, AclEntry, Tag};
 pub use backend::{Backend, MountOption, MountOptions, OpenError};
 pub use caller::{Caller, caps};
 pub use content::{CachedContent, SharedAttributes};
 pub use error::{Blocker, Done, FsError, Result, Wait, look_up_again, wait_for_locks};
-pub use fs::{FileSystem, Native, OpenFile, Opened, WritePosition};
+pub use fs::FileSystem;
 pub use goanna_sys::escape::{escape, escape_invalid, escape_message, escape_path, io_error_text};
 pub use identity::{Change, FileId, Identity, Subscriber};
 pub use linkfree::LinkFree;
 pub use mount::{Around, Mount, MountError, MountFlags, Mounts, Place, PlaceKey};
+pub use opened::{Native, OpenFile, Opened, WritePosition};
 pub use synth::SynthFs;
 pub use txn::{Holder, Readers, Transactions, TxnId, TxnStatus};
 pub use types::{Attr, DirEntry, FileKind, Node, SetAttr, Stamp, StatFs, TimeSet, file_flags};

@@ -297,6 +297,11 @@ impl Mounts {
         }
     }
 
+    /// Whether any of them gives programs descriptors of cache objects, and not of host files.
+    pub fn any_caches_content(&self) -> bool {
+        self.iter().any(|mount| !mount.fs.opens_host_files())
+    }
+
     /// Whether a mount point lies inside another mount, so that every step must look for one.
     pub fn nested(&self) -> bool {
         self.nested

@@ -96,148 +96,152 @@ fn a_read_only_file_system_comes_before_permissions() {
     assert_eq!(made.err(), Some(Errno::EEXIST.into()));
 }
 
+/// A call on what is in a directory.
+type Call = fn(&Caller, &Place) -> Result<()>;
+
+fn on(c: &Caller, dir: &Place, name: &str) -> Result<Place> {
+    Ok(at(dir, ops::lookup(c, dir, name.as_bytes())?))
+}
+
+/// What changes something, and its errors on a read-only mount: in directories that the caller may enter, and in one that it may not.
+const CHANGES: &[(&str, Call, [Errno; 2])] = &[
+    (
+        "mkdir",
+        |c, d| ops::mkdir(c, d, b"new", 0).map(drop),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "mkdir of a file",
+        |c, d| ops::mkdir(c, d, b"f", 0).map(drop),
+        [Errno::EEXIST, Errno::EACCES],
+    ),
+    (
+        "mknod",
+        |c, d| ops::mknod(c, d, b"new", 0, 0).map(drop),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "mknod of a device",
+        |c, d| ops::mknod(c, d, b"new", libc::S_IFCHR, 0x103).map(drop),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "symlink",
+        |c, d| ops::symlink(c, d, b"new", b"x").map(drop),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "link",
+        |c, d| ops::link(c, &on(c, d, "f")?, d, b"new"),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "link to a name",
+        |c, d| ops::link(c, &on(c, d, "f")?, d, b"dir"),
+        [Errno::EEXIST, Errno::EACCES],
+    ),
+    (
+        "unlink of nothing",
+        |c, d| ops::unlink(c, d, b"none"),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "rmdir of a file",
+        |c, d| ops::rmdir(c, d, b"f"),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "rename of nothing",
+        |c, d| ops::rename(c, d, b"none", d, b"x", 0),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "create",
+        |c, d| ops::create(c, d, b"new", 0, libc::O_RDONLY).map(drop),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "exclusive create",
+        |c, d| ops::create(c, d, b"f", 0, libc::O_EXCL).map(drop),
+        [Errno::EEXIST, Errno::EACCES],
+    ),
+    (
+        "open for writing",
+        |c, d| ops::open_existing(c, &on(c, d, "f")?, libc::O_WRONLY).map(drop),
+        [Errno::EACCES, Errno::EACCES],
+    ),
+    (
+        "open of a writable file for writing",
+        |c, d| ops::open_existing(c, &on(c, d, "w")?, libc::O_RDWR).map(drop),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "truncating open",
+        |c, d| ops::open_existing(c, &on(c, d, "f")?, libc::O_TRUNC).map(drop),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "tmpfile",
+        |c, d| ops::tmpfile(c, d, 0, libc::O_RDWR).map(drop),
+        [Errno::EROFS, Errno::EROFS],
+    ),
+    (
+        "chmod",
+        |c, d| ops::chmod(c, &on(c, d, "f")?, 0),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "chown",
+        |c, d| ops::chown(c, &on(c, d, "f")?, Some(0), None),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "utimens",
+        |c, d| ops::utimens(c, &on(c, d, "f")?, None, Some(TimeSet::Now)),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "truncate",
+        |c, d| ops::truncate(c, &on(c, d, "f")?, 0),
+        [Errno::EACCES, Errno::EACCES],
+    ),
+    (
+        "truncate, writable",
+        |c, d| ops::truncate(c, &on(c, d, "w")?, 0),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "truncate of a directory",
+        |c, d| ops::truncate(c, &on(c, d, "dir")?, 0),
+        [Errno::EISDIR, Errno::EACCES],
+    ),
+    (
+        "setxattr",
+        |c, d| ops::setxattr(c, &on(c, d, "f")?, b"user.a", b"x", 0),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "removexattr",
+        |c, d| ops::removexattr(c, &on(c, d, "f")?, b"user.a"),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+    (
+        "access",
+        |c, d| ops::access(c, &on(c, d, "f")?, libc::W_OK),
+        [Errno::EACCES, Errno::EACCES],
+    ),
+    (
+        "access, writable",
+        |c, d| ops::access(c, &on(c, d, "w")?, libc::W_OK),
+        [Errno::EROFS, Errno::EACCES],
+    ),
+];
+
 #[test]
 fn read_only_mounts_answer_in_the_order_of_the_kernel() {
     let top = mount(&tree(), MountFlags::READ_ONLY);
     let me = caller(65534, 0);
-    type Call = fn(&Caller, &Place) -> Result<()>;
-    fn on(c: &Caller, dir: &Place, name: &str) -> Result<Place> {
-        Ok(at(dir, ops::lookup(c, dir, name.as_bytes())?))
-    }
-    // The call, and what it answers in a directory one may write, read, not enter.
-    let table: &[(&str, Call, [Errno; 2])] = &[
-        (
-            "mkdir",
-            |c, d| ops::mkdir(c, d, b"new", 0).map(drop),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "mkdir of a file",
-            |c, d| ops::mkdir(c, d, b"f", 0).map(drop),
-            [Errno::EEXIST, Errno::EACCES],
-        ),
-        (
-            "mknod",
-            |c, d| ops::mknod(c, d, b"new", 0, 0).map(drop),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "mknod of a device",
-            |c, d| ops::mknod(c, d, b"new", libc::S_IFCHR, 0x103).map(drop),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "symlink",
-            |c, d| ops::symlink(c, d, b"new", b"x").map(drop),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "link",
-            |c, d| ops::link(c, &on(c, d, "f")?, d, b"new"),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "link to a name",
-            |c, d| ops::link(c, &on(c, d, "f")?, d, b"dir"),
-            [Errno::EEXIST, Errno::EACCES],
-        ),
-        (
-            "unlink of nothing",
-            |c, d| ops::unlink(c, d, b"none"),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "rmdir of a file",
-            |c, d| ops::rmdir(c, d, b"f"),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "rename of nothing",
-            |c, d| ops::rename(c, d, b"none", d, b"x", 0),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "create",
-            |c, d| ops::create(c, d, b"new", 0, libc::O_RDONLY).map(drop),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "exclusive create",
-            |c, d| ops::create(c, d, b"f", 0, libc::O_EXCL).map(drop),
-            [Errno::EEXIST, Errno::EACCES],
-        ),
-        (
-            "open for writing",
-            |c, d| ops::open_existing(c, &on(c, d, "f")?, libc::O_WRONLY).map(drop),
-            [Errno::EACCES, Errno::EACCES],
-        ),
-        (
-            "open of a writable file for writing",
-            |c, d| ops::open_existing(c, &on(c, d, "w")?, libc::O_RDWR).map(drop),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "truncating open",
-            |c, d| ops::open_existing(c, &on(c, d, "f")?, libc::O_TRUNC).map(drop),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "tmpfile",
-            |c, d| ops::tmpfile(c, d, 0, libc::O_RDWR).map(drop),
-            [Errno::EROFS, Errno::EROFS],
-        ),
-        (
-            "chmod",
-            |c, d| ops::chmod(c, &on(c, d, "f")?, 0),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "chown",
-            |c, d| ops::chown(c, &on(c, d, "f")?, Some(0), None),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "utimens",
-            |c, d| ops::utimens(c, &on(c, d, "f")?, None, Some(TimeSet::Now)),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "truncate",
-            |c, d| ops::truncate(c, &on(c, d, "f")?, 0),
-            [Errno::EACCES, Errno::EACCES],
-        ),
-        (
-            "truncate, writable",
-            |c, d| ops::truncate(c, &on(c, d, "w")?, 0),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "truncate of a directory",
-            |c, d| ops::truncate(c, &on(c, d, "dir")?, 0),
-            [Errno::EISDIR, Errno::EACCES],
-        ),
-        (
-            "setxattr",
-            |c, d| ops::setxattr(c, &on(c, d, "f")?, b"user.a", b"x", 0),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "removexattr",
-            |c, d| ops::removexattr(c, &on(c, d, "f")?, b"user.a"),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-        (
-            "access",
-            |c, d| ops::access(c, &on(c, d, "f")?, libc::W_OK),
-            [Errno::EACCES, Errno::EACCES],
-        ),
-        (
-            "access, writable",
-            |c, d| ops::access(c, &on(c, d, "w")?, libc::W_OK),
-            [Errno::EROFS, Errno::EACCES],
-        ),
-    ];
-    for (what, call, [open, locked]) in table {
+    for (what, call, [open, locked]) in CHANGES {
         for dir in ["pub", "priv"] {
             assert_eq!(
                 call(&me, &get(&top, dir)),

@@ -1,15 +1,16 @@
 //! Requests of ioctl(2) that could change a cache object behind the back end.
 //!
 //! A file system has requests that clone, punch, exchange and freeze files, and more with each release of Linux. So nothing
-//! of a shadow file reaches its cache object but what is listed here as harmless; the rest answers what a file system
+//! of a virtual file reaches its cache object but what is listed here as harmless; the rest answers what a file system
 //! without such requests answers. The filter lets requests pass that no file system has ([`DEVICE_TYPES`]).
 
 use std::os::fd::OwnedFd;
 
-use goanna_vfs::{Errno, Place, Result, caps, file_flags, ops};
+use goanna_vfs::{Errno, Place, Result, caps, ops};
 use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::{Whence, lseek};
 
+use super::attr::flags::{self, Attributes};
 use super::map::share;
 use super::read::Content;
 use super::size::allocate;
@@ -136,15 +137,14 @@ fn of_inode(call: &Call<'_>, place: &Place) -> Result<Answer> {
         }
         FS_IOC_SETFLAGS => set_flags(call, place),
         FS_IOC_FSGETXATTR => {
-            let flags = place.mount.fs.flags(&*call.caller()?, &place.node)?;
             let mut attributes = [0; FSXATTR];
             if let Some(field) = attributes.first_chunk_mut() {
-                *field = to_extended(flags).to_ne_bytes();
+                *field = flags::get(call, place)?.to_ne_bytes();
             }
             call.put(call.arg(2), &attributes)?;
             Ok(Answer::DONE)
         }
-        FS_IOC_FSSETXATTR => set_extended_flags(call, place),
+        FS_IOC_FSSETXATTR => set_attributes(call, place),
         FIFREEZE | FITHAW if !call.caller()?.capable(caps::SYS_ADMIN) => Err(Errno::EPERM.into()),
         FIFREEZE | FITHAW => Err(Errno::EOPNOTSUPP.into()),
         // They report properties of the cache object or the backing directory, and change nothing.
@@ -160,45 +160,22 @@ fn set_flags(call: &Call<'_>, place: &Place) -> Result<Answer> {
     Ok(Answer::DONE)
 }
 
-/// The flags of ioctl_xfs_fsgetxattr(2), each with that of chattr(1).
-const EXTENDED: [(u32, u32); 4] = [
-    (8, file_flags::IMMUTABLE),
-    (16, file_flags::APPEND_ONLY),
-    (64, file_flags::NO_ATIME),
-    (128, file_flags::NO_DUMP),
-];
-
-fn to_extended(flags: u32) -> u32 {
-    let set = EXTENDED.iter().filter(|(_, flag)| flags & flag != 0);
-    set.fold(0, |all, (extended, _)| all | extended)
-}
-
-/// The flags of chattr(1) in their other form (ioctl_xfs_fssetxattr(2)), with a project and hints about extents, which no
-/// back end keeps.
-fn set_extended_flags(call: &Call<'_>, place: &Place) -> Result<Answer> {
+/// The flags of chattr(1) in their other form (ioctl_xfs_fssetxattr(2)).
+fn set_attributes(call: &Call<'_>, place: &Place) -> Result<Answer> {
     let given = call.read(call.arg(2), FSXATTR)?;
     let word = |index: usize| {
         let bytes = given.chunks_exact(4).nth(index);
         bytes.map_or(0, |word| word.try_into().map_or(0, u32::from_ne_bytes))
     };
     // The flags, hints about the sizes of extents, and the project; the number of extents, in the third word, is only read.
-    let (extended, others) = (word(0), word(1) | word(3) | word(4));
-    let set = EXTENDED.iter().filter(|(bit, _)| extended & bit != 0);
-    let wanted = set.fold(0, |all, (_, flag)| all | flag);
-    let caller = call.caller()?;
-    ops::may_set_flags(&caller, place, wanted)?;
-    if extended != to_extended(wanted) || others != 0 {
-        return Err(Errno::EOPNOTSUPP.into());
-    }
-    // The request says nothing about the other flags of chattr(1). Without the one for extents, ext4 stores a file in another way.
-    let named = EXTENDED.iter().fold(0, |all, (_, flag)| all | flag);
-    let kept = place.mount.fs.flags(&caller, &place.node)? & !named;
-    ops::set_flags(&caller, place, wanted | kept)?;
-    report::touched(call, place, Touch::Attrib);
-    Ok(Answer::DONE)
+    let attributes = Attributes {
+        flags: word(0),
+        others: word(1) | word(3) | word(4),
+    };
+    flags::set(call, place, attributes)
 }
 
-/// FICLONE to a shadow file or directory: refused as by ext4, whose programs then copy.
+/// FICLONE to a virtual file or directory: refused as by ext4, whose programs then copy.
 fn clone(call: &Call<'_>, place: &Place, ofd: &OwnedFd, from: i32) -> Result<Answer> {
     let Descriptor::Shadow(shadow, source) = call.descriptor(from)? else {
         return Err(Errno::EXDEV.into());
@@ -265,7 +242,7 @@ fn of_host(call: &Call<'_>) -> Result<Answer> {
     }
 }
 
-/// FICLONE from a shadow file to the host's: not of content that is another for the caller's transaction.
+/// FICLONE from a virtual file to a host file: not of content that is another for the caller's transaction.
 fn clone_out(call: &Call<'_>, from: i32) -> Result<Answer> {
     if call.descriptor(from).is_ok() && Content::of(call, from)?.is_some() {
         return Err(Errno::EXDEV.into());

@@ -3,6 +3,7 @@
 pub mod attr;
 mod content;
 pub mod dir;
+pub mod host_mounts;
 pub mod inotify;
 pub mod ioctl;
 pub mod kill;

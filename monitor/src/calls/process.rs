@@ -1,6 +1,7 @@
 //! Calls that change the credentials or the umask of the process, and a few calls that belong to no other family.
 
-use goanna_vfs::{Errno, Result};
+use goanna_vfs::walk::Pos;
+use goanna_vfs::{Errno, Result, caps, ops};
 
 use crate::call::{Answer, Call, Target};
 
@@ -40,4 +41,19 @@ pub fn name_to_handle_at(call: &mut Call<'_>) -> Result<Answer> {
         Target::PassOn => Ok(Answer::PassOn),
         Target::At(_) => Err(Errno::EOPNOTSUPP.into()),
     }
+}
+
+/// chroot(2): to the root directory that every tracee has. To another directory EPERM, after the errors of its path.
+pub fn chroot(call: &mut Call<'_>) -> Result<Answer> {
+    let at = call.resolve(libc::AT_FDCWD, &call.path(0)?, true)?.at;
+    let is_root = matches!(&at, Pos::Host(path) if path.is_empty());
+    let (caller, place) = (call.caller()?, call.place(at)?);
+    if !place.node.is_dir() {
+        return Err(Errno::ENOTDIR.into());
+    }
+    ops::access(&caller, &place, libc::X_OK)?;
+    if is_root && caller.capable(caps::SYS_CHROOT) {
+        return Ok(Answer::DONE);
+    }
+    Err(Errno::EPERM.into())
 }

@@ -3,9 +3,9 @@
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use goanna_vfs::{Around, Attr, Errno, Place, Result, ops};
+use goanna_vfs::{Around, Attr, Errno, FileKind, Place, Result, ops};
 
-use crate::abi::{self, STATX_BEHIND_MOUNT_ID, STATX_MNT_ID_UNIQUE, StatxMore};
+use crate::abi::{self, STATX_BEHIND_MOUNT_ID, STATX_DIOALIGN, STATX_MNT_ID_UNIQUE, StatxMore};
 use crate::call::{Answer, Call, Target};
 
 fn attr(call: &Call<'_>, place: &Place) -> Result<Attr> {
@@ -81,7 +81,7 @@ pub fn fstat(call: &mut Call<'_>) -> Result<Answer> {
 }
 
 /// The path at argument `index`, where Linux 6.11 and later take NULL for "" under AT_EMPTY_PATH.
-fn path_or_null(call: &Call<'_>, index: usize, flags: i32) -> Result<Vec<u8>> {
+pub(super) fn path_or_null(call: &Call<'_>, index: usize, flags: i32) -> Result<Vec<u8>> {
     if call.arg(index) == 0 && flags & libc::AT_EMPTY_PATH != 0 {
         return Ok(Vec::new());
     }
@@ -114,14 +114,21 @@ pub fn statx(call: &mut Call<'_>) -> Result<Answer> {
     if flags & !known != 0 || contradicts || mask & libc::STATX__RESERVED as u32 != 0 {
         return Err(Errno::EINVAL.into());
     }
-    let target = call.object_at(call.int(0), &path_or_null(call, 1, flags)?, flags)?;
-    let Target::At(place) = target else {
-        return Ok(Answer::PassOn);
-    };
-    let bytes = abi::statx(&attr(call, &place)?, mask, &more(call, &place, mask));
-    call.put(call.arg(4), &bytes)?;
-    Ok(Answer::DONE)
+    let path = path_or_null(call, 1, flags)?;
+    sharing(call, call.int(0), &path, |call| {
+        let target = call.object_at(call.int(0), &path, flags)?;
+        let Target::At(place) = target else {
+            return Ok(Answer::PassOn);
+        };
+        let bytes = abi::statx(&attr(call, &place)?, mask, &more(call, &place, mask));
+        call.put(call.arg(4), &bytes)?;
+        Ok(Answer::DONE)
+    })
 }
+
+/// What reads and writes under O_DIRECT are told to be aligned to. Those of a cache object need no alignment, but programs allocate
+/// their buffers by it.
+const SECTOR: u32 = 512;
 
 /// The fields that statx(2) with `mask` reports of `place` besides its attributes.
 fn more(call: &Call<'_>, place: &Place, mask: u32) -> StatxMore {
@@ -149,10 +156,13 @@ fn more(call: &Call<'_>, place: &Place, mask: u32) -> StatxMore {
     } else {
         Some(own_id(mount))
     };
+    let asks_direct =
+        mask & STATX_DIOALIGN != 0 && host.is_none() && place.node.kind() == FileKind::Regular;
     let is_root = place.node.is_dir() && place.node.ino() == mount.fs.root().ino();
     StatxMore {
         is_mount_root: is_root && !mount.is_synthetic(),
         mount_id,
+        direct_alignment: asks_direct.then_some(SECTOR),
         host,
     }
 }

@@ -1,7 +1,8 @@
 //! Makes the code and data of stubs for one library at one address.
 
-use goanna_sys::stub::{self, flag};
+use goanna_sys::stub;
 
+use super::mount_points::MountPoints;
 use super::sites::{SITE, Site};
 
 /// The values that stubs compare with; the same in all processes of a run.
@@ -17,12 +18,18 @@ pub struct Constants {
     pub counts: bool,
     /// Notified calls of a process before anything is patched in it.
     pub calls_before: u32,
+    /// The same of all processes of the run, before a library is looked into.
+    pub calls_of_run_before: u32,
     /// Calls of patched sites that come to the monitor all the same, before a process gets the map of attributes.
     pub map_after: u32,
+    /// Libraries are looked into at once, and not while the process goes on.
+    pub examines_at_once: bool,
     /// [`hash`] of each name that leads from the host into a mount, or into /proc.
     pub names: Vec<u64>,
     /// The inode of the only host directory that mount points are in, where no other directory can take its place; else 0.
     pub list_inode: u64,
+    /// Whether mount points exist on the host.
+    pub mount_points: MountPoints,
 }
 
 /// What the stub computes of a component of a path. Other names with the same hash only cost time.
@@ -31,8 +38,9 @@ pub fn hash(name: &[u8]) -> u64 {
         .fold(0u64, |hash, &byte| hash.rotate_left(7) ^ u64::from(byte))
 }
 
-/// Where a process has the map of attributes, and the number of the run in it: the two words at [`stub::Layout::map`].
-pub type MapWords = [u64; 2];
+/// Where a process has the map of attributes, the number of the run in it, and the ID of the mount: the three words at
+/// [`stub::Layout::map`].
+pub type MapWords = [u64; 3];
 
 /// The common code and its data.
 pub fn common(constants: &Constants, counter: u64, flags: u8, map: MapWords) -> Vec<u8> {
@@ -53,11 +61,6 @@ pub fn common(constants: &Constants, counter: u64, flags: u8, map: MapWords) -> 
     put(layout.flags, &[flags.into()]);
     put(layout.map, &map);
     code
-}
-
-/// The first flags of an area.
-pub fn flags(host_directory: bool) -> u8 {
-    if host_directory { 0 } else { flag::CWD_UNKNOWN }
 }
 
 /// The distance from `from` to `to`, where a jump can have it.

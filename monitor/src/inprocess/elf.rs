@@ -16,6 +16,9 @@ const SHT_NOBITS: u32 = 8;
 const SHF_ALLOC: u64 = 2;
 const PF_X: u32 = 1;
 const PF_W: u32 = 2;
+/// The end of the addresses that a program can have. No segment that is mapped has a larger address, offset or size, and sums of some
+/// smaller ones do not overflow.
+const ADDRESSES_END: u64 = 1 << 47;
 /// Maximum number of program headers, of section headers, and of entries of the dynamic section and of the table of functions that are read.
 const HEADERS_MAX: usize = 256;
 const FUNCTIONS_MAX: usize = 1 << 17;
@@ -80,13 +83,15 @@ impl<'d> Elf<'d> {
         let mut segments = Vec::with_capacity(count);
         for index in 0..count as u64 {
             let at = start.checked_add(index * size)?;
+            let header = data.get(usize::try_from(at).ok()?..)?;
+            let number = |at: u64| u64_at(header, at).filter(|number| *number < ADDRESSES_END);
             segments.push(Segment {
-                kind: u32_at(data, at)?,
-                flags: u32_at(data, at + 4)?,
-                offset: u64_at(data, at + 8)?,
-                address: u64_at(data, at + 16)?,
-                file_size: u64_at(data, at + 32)?,
-                memory_size: u64_at(data, at + 40)?,
+                kind: u32_at(header, 0)?,
+                flags: u32_at(header, 4)?,
+                offset: number(8)?,
+                address: number(16)?,
+                file_size: number(32)?,
+                memory_size: number(40)?,
             });
         }
         Some(Self { data, segments })
@@ -184,9 +189,10 @@ impl<'d> Elf<'d> {
         let count = usize::from(u16_at(self.data, 60)?).min(HEADERS_MAX);
         for index in 0..count as u64 {
             let at = table.checked_add(index * size)?;
-            let (kind, flags) = (u32_at(self.data, at + 4)?, u64_at(self.data, at + 8)?);
-            let offset = u64_at(self.data, at + 24)?;
-            let section_end = offset.checked_add(u64_at(self.data, at + 32)?)?;
+            let header = self.data.get(usize::try_from(at).ok()?..)?;
+            let (kind, flags) = (u32_at(header, 4)?, u64_at(header, 8)?);
+            let offset = u64_at(header, 24)?;
+            let section_end = offset.checked_add(u64_at(header, 32)?)?;
             let loaded = flags & SHF_ALLOC != 0 && kind != SHT_NOBITS;
             if loaded && offset < end && section_end > start {
                 return Some(true);

@@ -8,26 +8,31 @@
 //! * `calls` says which calls have stubs, and what each must look at.
 //! * `elf` and `sites` look into a library, once in a run.
 //! * `area` makes the bytes, and `space` keeps what is in an address space.
-//! * `shared` has the map of attributes, from which stubs answer for files in a store.
+//! * [`run_map`] is the map of attributes from which stubs answer for files in a store; `shared` fills it.
+//! * `mount_points` learns whether mount points exist on the host, because a link may lead into one then.
 //! * `leave` takes a thread out of a stub before a signal's handler runs, so that a handler never sees one.
 
 mod area;
 pub mod calls;
 mod elf;
 mod leave;
+mod mount_points;
+pub mod run_map;
 mod shared;
 mod sites;
 mod space;
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use goanna_sys::mappings::{self, Mapping};
 use goanna_sys::notify::Listener;
@@ -43,7 +48,8 @@ use crate::ptracer::mailbox::{MapRequest, Message};
 use crate::shadow::Identity;
 use area::Constants;
 pub use leave::Left;
-pub use shared::RunMap;
+use mount_points::MountPoints;
+use run_map::RunMap;
 use sites::{Library, Refusal};
 use space::Space;
 
@@ -54,6 +60,12 @@ const LIBRARIES_MAX: usize = 64;
 /// Notified calls of a process before anything is patched in it. Most processes make fewer, and never pay for patches.
 const CALLS_BEFORE: u32 = 64;
 
+/// The same of all processes of a run before a library is looked into. That takes 2 to 3 ms of CPU time, of which a run of fewer calls gets little back.
+const CALLS_OF_RUN_BEFORE: u32 = 1024;
+
+/// Time from the first stubs of a run to the watch for mount points on the host. The end of an inotify(7) instance that has watched something takes some
+/// milliseconds, which the end of the run waits for: too long for a run that ends soon.
+const WATCH_AFTER: Duration = Duration::from_millis(20);
 /// Calls of patched sites that come to the monitor all the same, before a process gets the map of attributes.
 const MAP_AFTER: u32 = 32;
 
@@ -81,16 +93,27 @@ impl Unused {
     }
 }
 
-/// A library that was looked into, or why it is left as it is.
-type Examined = Result<Arc<Library>, Refusal>;
+/// What is known of a library.
+#[derive(Debug, Clone)]
+enum Examined {
+    /// A thread looks into it, or the run has made too few calls so far.
+    NotYet,
+    Is(Arc<Library>),
+    /// It is left as it is.
+    Refused,
+}
+
+/// By device and inode.
+type Libraries = Arc<Mutex<HashMap<Identity, Examined>>>;
 
 /// The stubs of a run.
 #[derive(Debug)]
 pub struct InProcess {
     /// `None`: not used.
     constants: Option<Constants>,
-    /// By device and inode.
-    libraries: Mutex<HashMap<Identity, Examined>>,
+    libraries: Libraries,
+    /// Notified calls that stubs could have looked at.
+    calls: AtomicU32,
     /// By thread.
     spaces: Mutex<HashMap<i32, Arc<Space>>>,
     /// The map of attributes, once a process has asked for it.
@@ -108,7 +131,8 @@ impl InProcess {
         };
         Self {
             constants,
-            libraries: Mutex::default(),
+            libraries: Libraries::default(),
+            calls: AtomicU32::new(0),
             spaces: Mutex::default(),
             shared: OnceLock::new(),
             answered: AtomicU64::new(0),
@@ -129,12 +153,67 @@ impl InProcess {
         if calls::kind_of(call.nr).is_none() {
             return;
         }
+        self.calls.fetch_add(1, Ordering::Relaxed);
         let Some(space) = self.space(call.task.tid) else {
             return;
         };
         let is_host = || has_host_directory(call);
-        let library = |mapping: &Mapping| self.library(call.task.tid, mapping);
+        let library = |mapping: &Mapping| self.library(constants, call, mapping);
         space.observe(constants, (call.task.tid, call.nr, ip), library, is_host);
+        if !constants.mount_points.is_asked() && space.is_patched() {
+            constants.mount_points.ask();
+        }
+    }
+
+    /// Looks for the mount points on the host, and watches for them, a while after the first process has got stubs. `tid` is a thread of the run.
+    pub fn watch_mount_points(&self, monitor: &Arc<Monitor>, tid: i32) {
+        let Some(constants) = &self.constants else {
+            return;
+        };
+        if !constants.mount_points.take_request() || !constants.mount_points.can_be_watched(tid) {
+            return;
+        }
+        let weak = Arc::downgrade(monitor);
+        let watch = Box::new(move || {
+            if let Some(monitor) = weak.upgrade()
+                && let Some(constants) = &monitor.in_process.constants
+                && constants.mount_points.watch(&monitor)
+            {
+                monitor.in_process.refresh_flags(constants);
+            }
+        });
+        // Without threads it is not known.
+        let _ = monitor
+            .executor
+            .at(Instant::now() + WATCH_AFTER, watch)
+            .map(drop);
+    }
+
+    /// Something was made in the directory of the mount points. Whether none of them exists yet.
+    fn mount_points_are_absent(&self) -> bool {
+        let Some(constants) = &self.constants else {
+            return false;
+        };
+        let absent = constants.mount_points.look();
+        if !absent {
+            self.refresh_flags(constants);
+        }
+        absent
+    }
+
+    /// A mount point may exist on the host from now on.
+    fn forget_mount_points(&self) {
+        if let Some(constants) = &self.constants {
+            constants.mount_points.forget();
+            self.refresh_flags(constants);
+        }
+    }
+
+    fn refresh_flags(&self, constants: &Constants) {
+        let spaces: Vec<_> = self.spaces.lock().values().cloned().collect();
+        for space in spaces {
+            space.refresh_flags(constants);
+        }
     }
 
     fn space(&self, tid: i32) -> Option<Arc<Space>> {
@@ -156,12 +235,7 @@ impl InProcess {
         }
         let mut spaces = self.spaces.lock();
         let old = spaces.remove(&former);
-        let has_filters = old.is_none_or(|old| old.has_own_filters());
-        let new = if has_filters {
-            Space::with_own_filters(tid)
-        } else {
-            Space::new(tid)
-        };
+        let new = old.map_or_else(|| Space::with_own_filters(tid), |old| old.executed(tid));
         spaces.insert(tid, Arc::new(new));
     }
 
@@ -195,7 +269,14 @@ impl InProcess {
             // Owners of files look different there.
             inherited.forget_map(constants, child);
         }
-        self.spaces.lock().insert(child, inherited);
+        if flags & (libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as u64 != 0 {
+            inherited.forget_mounts(constants, child);
+        }
+        self.spaces.lock().insert(child, Arc::clone(&inherited));
+        if constants.mount_points.have_appeared() {
+            // Perhaps after the child's memory was copied, and before this space was known.
+            inherited.refresh_flags(constants);
+        }
     }
 
     /// Thread `tid` has not run, and its parent was killed, so what it has inherited is not known. If it has stubs, they notify.
@@ -209,7 +290,7 @@ impl InProcess {
                 .lock()
                 .get(&(mapping.dev, mapping.ino))
                 .cloned();
-            if let Some(Ok(library)) = known {
+            if let Some(Examined::Is(library)) = known {
                 space::turn_off_unknown(constants, tid, &mapping, library);
             }
         }
@@ -252,10 +333,12 @@ impl InProcess {
         }
     }
 
-    /// Thread `tid` is about to enter other name spaces, perhaps one of users, in which owners of files look different.
+    /// Thread `tid` is about to enter other name spaces: perhaps one of users, in which owners of files look different, or one of mounts,
+    /// in which other directories have the paths of the mount points.
     pub fn leaves_namespaces(&self, tid: i32) {
         if let (Some(constants), Some(space)) = (&self.constants, self.space(tid)) {
             space.forget_map(constants, tid);
+            space.forget_mounts(constants, tid);
         }
     }
 
@@ -286,10 +369,11 @@ impl InProcess {
         let Some(shared) = shared else { return };
         let (number, accepted) = (map::Number::default(), Arc::new(AtomicBool::new(false)));
         let (of, run) = (Arc::clone(monitor), shared.run());
+        let mount = monitor.mounts.id(&shared.mount);
         let mapped = Box::new(move |tid, address| {
             let inside = &of.in_process;
             if let (Some(constants), Some(space)) = (&inside.constants, inside.space(tid)) {
-                space.mapped(constants, tid, [address, run]);
+                space.mapped(constants, tid, [address, run, mount]);
             }
         });
         let request = MapRequest {
@@ -314,22 +398,44 @@ impl InProcess {
         }
     }
 
-    /// The library that `tid` maps there.
-    fn library(&self, tid: i32, mapping: &Mapping) -> Examined {
+    /// The library that the caller maps there. That takes some milliseconds, which another thread spends: the process makes its calls meanwhile.
+    fn library(&self, constants: &Constants, call: &Call<'_>, mapping: &Mapping) -> Examined {
         let mut libraries = self.libraries.lock();
         let key = (mapping.dev, mapping.ino);
         if let Some(known) = libraries.get(&key) {
             return known.clone();
         }
-        if libraries.len() >= LIBRARIES_MAX {
-            return Err("too many libraries");
+        if self.calls.load(Ordering::Relaxed) < constants.calls_of_run_before {
+            return Examined::NotYet;
         }
-        let content = mappings::path_at(tid, mapping.start)
-            .map_err(|_| "no path")
-            .and_then(|path| content(Path::new(std::ffi::OsStr::from_bytes(&path)), Some(key)));
-        let found = content.and_then(|content| Library::analyse(&content).map(Arc::new));
-        libraries.insert(key, found.clone());
-        found
+        let Ok(path) = mappings::path_at(call.task.tid, mapping.start) else {
+            return Examined::Refused;
+        };
+        if libraries.len() >= LIBRARIES_MAX {
+            return Examined::Refused;
+        }
+        libraries.insert(key, Examined::NotYet);
+        drop(libraries);
+        let all = Arc::clone(&self.libraries);
+        let examine = Box::new(move || {
+            let found = examined(Path::new(OsStr::from_bytes(&path)), key);
+            all.lock().insert(key, found);
+        });
+        if constants.examines_at_once {
+            examine();
+        } else {
+            call.monitor.executor.run_later(examine);
+        }
+        let libraries = self.libraries.lock();
+        libraries.get(&key).cloned().unwrap_or(Examined::NotYet)
+    }
+}
+
+fn examined(path: &Path, key: Identity) -> Examined {
+    let library = content(path, Some(key)).and_then(|content| Library::analyse(&content));
+    match library {
+        Ok(library) => Examined::Is(Arc::new(library)),
+        Err(_) => Examined::Refused,
     }
 }
 
@@ -385,7 +491,7 @@ pub fn check(run_dir: &Path, tid: i32) -> Result<String, String> {
 /// The content of the library at `path`, which must be this file.
 fn content(path: &Path, key: Option<Identity>) -> Result<Vec<u8>, Refusal> {
     let unreadable = |_| "it cannot be read";
-    let mut file: File = OpenOptions::new()
+    let file: File = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)
@@ -397,8 +503,12 @@ fn content(path: &Path, key: Option<Identity>) -> Result<Vec<u8>, Refusal> {
     if key.is_some_and(|key| key != (meta.dev(), meta.ino())) {
         return Err("its path leads to another file");
     }
-    let mut content = Vec::new();
-    file.read_to_end(&mut content).map_err(unreadable)?;
+    let size = usize::try_from(meta.len()).unwrap_or(0);
+    let mut content = Vec::with_capacity(size);
+    // It may have grown since.
+    file.take(LIBRARY_MAX)
+        .read_to_end(&mut content)
+        .map_err(unreadable)?;
     Ok(content)
 }
 
@@ -429,22 +539,26 @@ fn constants(mounts: &Mounts, run_dir: &Path, counts: bool) -> Result<Constants,
     if names.len() > stub::NAMES_MAX || names.contains(&0) {
         return Err(Errno::EBUSY);
     }
+    let asked = calls_before_in_tests();
     let random = || getrandom::u64().map_err(|_| Errno::EAGAIN);
     Ok(Constants {
         key: random()?,
         magic: [random()?, random()?],
         devices: [run, memory, processes],
         counts,
-        calls_before: calls_before(CALLS_BEFORE),
-        map_after: calls_before(MAP_AFTER),
+        calls_before: asked.unwrap_or(CALLS_BEFORE),
+        calls_of_run_before: asked.unwrap_or(CALLS_OF_RUN_BEFORE),
+        map_after: asked.unwrap_or(MAP_AFTER),
+        examines_at_once: asked.is_some(),
         names,
         list_inode: list_inode(mounts)?,
+        mount_points: MountPoints::of(mounts),
     })
 }
 
 /// The inode of the root directory, where all mount points on the host are in it: its path never leads elsewhere. Else 0.
 fn list_inode(mounts: &Mounts) -> Result<u64, Errno> {
-    if mounts.on_host().any(|(dir, ..)| !dir.is_empty()) {
+    if !mount_points::are_in_root(mounts) {
         return Ok(0);
     }
     let root = std::fs::metadata("/").map_err(crate::errno::errno)?;
@@ -452,10 +566,9 @@ fn list_inode(mounts: &Mounts) -> Result<u64, Errno> {
 }
 
 /// See [`CALLS_BEFORE`]. The tests of a debug build choose another number, for most of their programs make few calls.
-fn calls_before(usual: u32) -> u32 {
+fn calls_before_in_tests() -> Option<u32> {
     let asked = std::env::var("GOANNA_TEST_CALLS_BEFORE").unwrap_or_default();
-    let asked = asked.parse().ok().filter(|_| cfg!(debug_assertions));
-    asked.unwrap_or(usual)
+    asked.parse().ok().filter(|_| cfg!(debug_assertions))
 }
 
 /// Whether the caller's working directory is one of the host's from which the kernel's walk is ours.

@@ -18,6 +18,8 @@ pub const PAGE: u64 = 4096;
 pub const MOV: u64 = 5;
 /// The bytes of a site, with its `syscall`.
 pub const SITE: u64 = 7;
+/// The bytes of `syscall`.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// Reach of a short branch, in bytes.
 const SHORT: u64 = 130;
 /// The libraries that are looked into, by their own names.
@@ -122,19 +124,16 @@ fn padding(elf: &Elf<'_>, end: u64, offset: u64) -> Result<Range<u64>, Refusal> 
 
 /// The sites in `text`, which begins at address `base`.
 fn sites(text: &[u8], base: u64, functions: &[Range<u64>]) -> Vec<Site> {
-    let mut candidates: Vec<Site> = text
-        .windows(SITE as usize)
-        .zip(base..)
-        .filter_map(|(bytes, at)| match bytes {
-            [0xb8, number @ .., 0x0f, 0x05] => {
-                let nr = u32::from_le_bytes(number.try_into().ok()?);
-                Some(Site {
-                    at,
-                    nr,
-                    kind: kind_of(nr)?,
-                })
-            }
-            _ => None,
+    let mut candidates: Vec<Site> = memchr::memmem::find_iter(text, &SYSCALL)
+        .filter_map(|call| {
+            let start = call.checked_sub(MOV as usize)?;
+            let [0xb8, number @ ..] = text.get(start..call)?.first_chunk::<{ MOV as usize }>()?
+            else {
+                return None;
+            };
+            let nr = u32::from_le_bytes(*number);
+            let at = base + start as u64;
+            kind_of(nr).map(|kind| Site { at, nr, kind })
         })
         .collect();
     candidates.retain(|site| is_decoded(text, base, functions, site));
@@ -143,7 +142,11 @@ fn sites(text: &[u8], base: u64, functions: &[Range<u64>]) -> Vec<Site> {
         let site = starts.range(..target).next_back()?;
         (target < site + MOV).then_some(*site)
     };
-    let mut branched: BTreeSet<u64> = long_branches(text, base).filter_map(hit).collect();
+    let blocks = Blocks::around(&starts, text.len(), base);
+    let mut branched: BTreeSet<u64> = long_branches(text, base)
+        .filter(|target| blocks.has(*target))
+        .filter_map(hit)
+        .collect();
     for site in &starts {
         let near = site.saturating_sub(SHORT)..site + SHORT;
         for function in functions
@@ -213,18 +216,56 @@ fn is_branch(instruction: &Instruction) -> bool {
     ) && instruction.near_branch_target() != 0
 }
 
+/// The blocks of a code segment that sites are in, a bit for each: most branches lead elsewhere, and need no search.
+struct Blocks {
+    base: u64,
+    bits: Vec<u64>,
+}
+
+impl Blocks {
+    /// log2 of a block's size in bytes.
+    const SHIFT: u32 = 4;
+
+    fn around(sites: &BTreeSet<u64>, len: usize, base: u64) -> Self {
+        let words = (len >> Self::SHIFT) / 64 + 1;
+        let mut blocks = Self {
+            base,
+            bits: vec![0; words],
+        };
+        for at in sites.iter().flat_map(|site| [*site, site + MOV]) {
+            let (word, bit) = blocks.place(at);
+            if let Some(word) = blocks.bits.get_mut(word) {
+                *word |= bit;
+            }
+        }
+        blocks
+    }
+
+    fn place(&self, address: u64) -> (usize, u64) {
+        let block = address.wrapping_sub(self.base) >> Self::SHIFT;
+        let word = usize::try_from(block / 64).unwrap_or(usize::MAX);
+        (word, 1 << (block % 64))
+    }
+
+    fn has(&self, address: u64) -> bool {
+        let (word, bit) = self.place(address);
+        self.bits.get(word).is_some_and(|word| word & bit != 0)
+    }
+}
+
 /// Where bytes lead that may be a near jump or call, whether they are instructions or not.
 fn long_branches(text: &[u8], base: u64) -> impl Iterator<Item = u64> {
-    let targets = text.windows(6).zip(base..).map(|(bytes, at)| match bytes {
-        [0xe8 | 0xe9, a, b, c, d, _] => {
-            Some(relative(at + 5, i32::from_le_bytes([*a, *b, *c, *d])))
-        }
-        [0x0f, 0x80..=0x8f, a, b, c, d] => {
-            Some(relative(at + 6, i32::from_le_bytes([*a, *b, *c, *d])))
-        }
-        _ => None,
+    let target = move |at: usize, opcode: usize| {
+        let distance = text.get(at + opcode..)?.first_chunk::<4>()?;
+        let next = base + (at + opcode + 4) as u64;
+        Some(relative(next, i32::from_le_bytes(*distance)))
+    };
+    let calls = memchr::memchr2_iter(0xe8, 0xe9, text).filter_map(move |at| target(at, 1));
+    let conditional = memchr::memchr_iter(0x0f, text).filter_map(move |at| {
+        let is_branch = matches!(text.get(at + 1), Some(0x80..=0x8f));
+        is_branch.then(|| target(at, 2)).flatten()
     });
-    targets.flatten()
+    calls.chain(conditional)
 }
 
 #[cfg(test)]
@@ -273,5 +314,70 @@ mod tests {
         let text = function(&[]);
         let elsewhere = 0x2000..0x2008;
         assert_eq!(sites(&text, 0x1000, std::slice::from_ref(&elsewhere)), []);
+    }
+
+    /// A C library of one function, with everything that [`Library::analyse`] looks at. Addresses are offsets in the file, but of the data.
+    fn library() -> Vec<u8> {
+        const CODE: u64 = 0x1000;
+        let mut file = vec![0; 0x2008];
+        let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, b"\x7fELF\x02\x01");
+        for (at, half) in [(18, 62), (54, 56), (56, 6), (58, 64), (60, 1)] {
+            put(at, &u16::to_le_bytes(half));
+        }
+        put(32, &64_u64.to_le_bytes());
+        put(40, &0x3c0_u64.to_le_bytes());
+        // Kind, rights, offset, address, size.
+        for (index, (kind, rights, offset, address, size)) in [
+            (1, 4, 0, 0, 0x1000),
+            (1, 5, CODE, CODE, 8),
+            (1, 6, 0x2000, 0x3000, 8),
+            (2, 4, 0x200, 0x200, 48),
+            (4, 4, 0x2c0, 0x2c0, 32),
+            (0x6474_e550, 4, 0x300, 0x300, 20),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let at = 64 + 56 * index;
+            put(at, &u32::to_le_bytes(kind));
+            put(at + 4, &u32::to_le_bytes(rights));
+            for (field, value) in [(8, offset), (16, address), (32, size), (40, size)] {
+                put(at + field, &u64::to_le_bytes(value));
+            }
+        }
+        let dynamic = [14, 1, 5, 0x280].map(u64::to_le_bytes);
+        put(0x200, dynamic.as_flattened());
+        put(0x281, LIBC);
+        put(0x2c0, [4, 16, 3].map(u32::to_le_bytes).as_flattened());
+        put(0x2cc, b"GNU\0an identifier!!");
+        put(0x300, &[1, 0, 3, 0x3b]);
+        let unwound = [1, 0x1000 - 0x300, 0x360 - 0x300].map(u32::to_le_bytes);
+        put(0x308, unwound.as_flattened());
+        put(0x348, b"\x01zR\0\x01\x01\x01\x01\x1b");
+        let description = [0, 0x24, 0, 8].map(u32::to_le_bytes);
+        put(0x360, description.as_flattened());
+        put(0x1000, &function(&[]));
+        file
+    }
+
+    /// Numbers in a file that a program maps are the program's own: with an address near the end of 64 bits, sums overflowed.
+    #[test]
+    fn a_library_with_any_numbers_is_refused_or_taken() {
+        let whole = library();
+        let sites = Library::analyse(&whole).unwrap().sites;
+        assert_eq!(
+            sites.iter().map(|site| site.at).collect::<Vec<_>>(),
+            [0x1000]
+        );
+        let mut taken = 0;
+        for at in (0..0x400).step_by(4) {
+            for number in [u64::MAX, u64::MAX - 3, u64::MAX << 12, 1 << 63, 1 << 31, 0] {
+                let mut file = whole.clone();
+                file[at..at + 8].copy_from_slice(&number.to_le_bytes());
+                taken += usize::from(Library::analyse(&file).is_ok());
+            }
+        }
+        assert!(taken > 0);
     }
 }

@@ -12,8 +12,9 @@ use goanna_sys::tracee;
 use goanna_vfs::Errno;
 use parking_lot::Mutex;
 
+use super::Examined;
 use super::area::{self, Constants, MapWords};
-use super::sites::{Library, PAGE, Refusal, SITE, Site};
+use super::sites::{Library, PAGE, SITE, Site};
 
 /// Calls at a site before it is patched: a patch costs about as much as two.
 const CALLS_AT_SITE: u32 = 2;
@@ -33,6 +34,8 @@ struct State {
     /// Nothing is patched any more, and stubs notify.
     is_off: bool,
     own_filters: bool,
+    /// The process may see other mounts than the one that the run began with.
+    other_mounts: bool,
     /// The working directory is the host's.
     host_directory: bool,
     /// Notified calls that a stub could have looked at, until there were enough of them.
@@ -40,6 +43,8 @@ struct State {
     areas: Vec<Area>,
     /// Code that has no sites.
     looked: Vec<Range<u64>>,
+    /// A library that was not looked into yet.
+    awaited: Option<Mapping>,
     map: Map,
 }
 
@@ -241,7 +246,7 @@ impl State {
     fn map_words(&self) -> MapWords {
         match self.map {
             Map::At(words) => words,
-            _ => [0; 2],
+            _ => [0; 3],
         }
     }
 
@@ -253,14 +258,23 @@ impl State {
         }
     }
 
-    fn flags(&self) -> u8 {
-        let off = if self.is_off { flag::OFF } else { 0 };
-        off | area::flags(self.host_directory)
+    fn flags(&self, constants: &Constants) -> u8 {
+        let bits = [
+            (self.is_off, flag::OFF),
+            (!self.host_directory, flag::CWD_UNKNOWN),
+            (
+                constants.mount_points.are_absent() && !self.other_mounts,
+                flag::NO_MOUNT_POINT,
+            ),
+        ];
+        bits.iter()
+            .filter(|(is_set, _)| *is_set)
+            .fold(0, |flags, (_, bit)| flags | bit)
     }
 
     fn set_flags(&self, constants: &Constants, tid: i32) {
         for area in &self.areas {
-            area.set_flags(constants, tid, self.flags());
+            area.set_flags(constants, tid, self.flags(constants));
         }
     }
 }
@@ -286,6 +300,18 @@ impl Space {
         space
     }
 
+    /// That of a program which `owner` has executed in the place of this one's.
+    pub fn executed(&self, owner: i32) -> Self {
+        let old = self.state.lock();
+        let new = if old.own_filters {
+            Self::with_own_filters(owner)
+        } else {
+            Self::new(owner)
+        };
+        new.state.lock().other_mounts = old.other_mounts;
+        new
+    }
+
     /// The copy that a new process has.
     pub fn copied(&self, owner: i32) -> Self {
         let mut state = self.state.lock().clone();
@@ -299,11 +325,6 @@ impl Space {
     /// See [`Space::with_own_filters`].
     pub fn set_own_filters(&self) {
         self.state.lock().own_filters = true;
-    }
-
-    /// See [`Space::with_own_filters`].
-    pub fn has_own_filters(&self) -> bool {
-        self.state.lock().own_filters
     }
 
     /// Lets all calls notify for good. `tid` uses this memory, and nothing runs in it.
@@ -322,6 +343,25 @@ impl Space {
             state.host_directory = false;
             state.set_flags(constants, tid);
         }
+    }
+
+    /// The process, of which `tid` is a thread, may see other mounts than the one that the run began with.
+    pub fn forget_mounts(&self, constants: &Constants, tid: i32) {
+        let mut state = self.state.lock();
+        state.other_mounts = true;
+        state.set_flags(constants, tid);
+    }
+
+    /// Writes the flags again, after [`Constants::mount_points`] has changed. A thread that runs in this memory sees the old ones or
+    /// the new ones.
+    pub fn refresh_flags(&self, constants: &Constants) {
+        self.state.lock().set_flags(constants, self.owner);
+    }
+
+    /// Whether something is patched.
+    pub fn is_patched(&self) -> bool {
+        let state = self.state.lock();
+        state.areas.iter().any(|area| area.is_written)
     }
 
     /// Whether the process has the map of attributes.
@@ -356,7 +396,7 @@ impl Space {
     pub fn is_in_map(&self, ip: u64) -> bool {
         let end = |start: u64| start.saturating_add(stub::map::CODE_SIZE as u64);
         let map = self.state.lock().map;
-        matches!(map, Map::At([start, _]) if (start..end(start)).contains(&ip))
+        matches!(map, Map::At([start, ..]) if (start..end(start)).contains(&ip))
     }
 
     /// The patched site whose `syscall` ends at `address`, and where its library begins.
@@ -371,7 +411,7 @@ impl Space {
         &self,
         constants: &Constants,
         (tid, nr, ip): (i32, u32, u64),
-        library: impl FnOnce(&Mapping) -> Result<Arc<Library>, Refusal>,
+        library: impl FnOnce(&Mapping) -> Examined,
         has_host_directory: impl FnOnce() -> bool,
     ) {
         let mut state = self.state.lock();
@@ -389,12 +429,16 @@ impl Space {
         let index = match known {
             Some(index) => index,
             None if state.looked.iter().any(|code| code.contains(&ip)) => return,
-            None => match look(tid, ip, library) {
-                Ok(area) => {
+            None => match look(tid, ip, state.awaited.take(), library) {
+                Looked::Area(area) => {
                     state.areas.push(area);
                     state.areas.len() - 1
                 }
-                Err(code) => {
+                Looked::Awaited(mapping) => {
+                    state.awaited = Some(mapping);
+                    return;
+                }
+                Looked::NoSites(code) => {
                     if state.looked.len() >= LOOKED_MAX {
                         state.looked.clear();
                     }
@@ -417,7 +461,7 @@ impl Space {
             *calls = calls.saturating_add(1);
         }
         let Use::Due(site) = used else { return };
-        let data = (state.flags(), state.map_words());
+        let data = (state.flags(constants), state.map_words());
         let patched = state
             .areas
             .get_mut(index)
@@ -455,15 +499,36 @@ pub fn turn_off_unknown(constants: &Constants, tid: i32, mapping: &Mapping, libr
     }
 }
 
-/// The library of `tid` that has the instruction before `ip`; otherwise the code that has no sites, if that is known.
+/// What is around an instruction.
+enum Looked {
+    Area(Area),
+    /// A library that was not looked into yet.
+    Awaited(Mapping),
+    /// Code without sites, if it is known where that is.
+    NoSites(Option<Range<u64>>),
+}
+
+/// What has the instruction before `ip` in the process of `tid`; perhaps `awaited`.
 fn look(
     tid: i32,
     ip: u64,
-    library: impl FnOnce(&Mapping) -> Result<Arc<Library>, Refusal>,
-) -> Result<Area, Option<Range<u64>>> {
-    let mappings = mappings::of_range(tid, ip - 1, ip).unwrap_or_default();
-    let mapping = mappings.first().ok_or(None)?;
-    let code = || Some(mapping.start..mapping.end);
-    let library = library(mapping).map_err(|_| code())?;
-    Area::mapped(library, mapping).ok_or_else(code)
+    awaited: Option<Mapping>,
+    library: impl FnOnce(&Mapping) -> Examined,
+) -> Looked {
+    let is_awaited = |mapping: &Mapping| (mapping.start..mapping.end).contains(&(ip - 1));
+    let mapping = awaited.filter(is_awaited).or_else(|| {
+        let mappings = mappings::of_range(tid, ip - 1, ip).ok()?;
+        mappings.into_iter().next()
+    });
+    let Some(mapping) = mapping else {
+        return Looked::NoSites(None);
+    };
+    let code = Some(mapping.start..mapping.end);
+    match library(&mapping) {
+        Examined::NotYet => Looked::Awaited(mapping),
+        Examined::Is(library) => {
+            Area::mapped(library, &mapping).map_or(Looked::NoSites(code), Looked::Area)
+        }
+        Examined::Refused => Looked::NoSites(code),
+    }
 }

@@ -1,7 +1,6 @@
 //! The pool that answers notifications: any thread may take any call, one at a time receives (`receiver`).
 
 use std::os::fd::AsFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
@@ -10,7 +9,6 @@ use goanna_sys::notify::{Listener, Notification, Ready, Reply};
 use goanna_vfs::{Errno, FsError, Result};
 use nix::sys::signal::SigSet;
 
-use crate::Monitor;
 use crate::call::{Answer, Call, Work};
 use crate::intercept::latency_hold::LatencyHold;
 use crate::intercept::receiver::{ReceiverSlots, Ticket};
@@ -19,6 +17,7 @@ use crate::participants::profile::profiled;
 use crate::ptracer::mailbox::{Message, Park};
 use crate::ptracer::restart::is_interruptible;
 use crate::table::entry;
+use crate::{Monitor, defect};
 
 /// Threads that are kept for the next call that takes long.
 const STANDBYS_MAX: usize = 7;
@@ -85,7 +84,17 @@ fn receive(pool: &Pool, ticket: Ticket) -> bool {
             Err(_) => return false,
         };
         let crowded = pool.receivers.begin(ticket, notification.tid);
-        answer(pool, crowded, &notification);
+        let call = (notification.nr as u32, notification.tid);
+        let answered = defect::guarded(&pool.monitor, call, || {
+            answer(pool, crowded, &notification);
+            Ok(())
+        });
+        if answered.is_err() {
+            // Unless it was answered before the panic.
+            let _ = pool
+                .listener
+                .reply(notification.id, Reply::Error(Errno::EIO));
+        }
         if !pool.receivers.end(ticket) {
             return true;
         }
@@ -96,12 +105,16 @@ fn answer(pool: &Pool, crowded: bool, notification: &Notification) {
     let (monitor, listener) = (&pool.monitor, &pool.listener);
     let nr = notification.nr as u32;
     let call = (nr, notification.args);
+    defect::panic_if_asked(nr);
     let outcome = match monitor.waiting.rejoin(notification.tid, call) {
         Some(Rejoined::Answered(outcome)) => outcome,
         Some(Rejoined::Waits(waiting)) => return park(monitor, listener, notification, waiting),
         None => treat(monitor, listener, notification),
     };
     monitor.stats.count(nr, &outcome);
+    monitor
+        .in_process
+        .watch_mount_points(monitor, notification.tid);
     if matches!(
         outcome,
         Ok(Answer::Value(_)) | Err(FsError::Errno(Errno::ENOENT))
@@ -145,7 +158,7 @@ fn treat(
     }))
 }
 
-/// The handler's verdict. A defect in one handler must not take the tracees down with it: EIO.
+/// The handler's verdict. EIO where it panics: the effects of the call so far are counted and reported as of any call.
 fn attempt(
     monitor: &Monitor,
     listener: &Arc<Listener>,
@@ -166,11 +179,10 @@ fn attempt(
     if !may_wait {
         monitor.in_process.observe(&call, notification.ip);
     }
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
+    let outcome = defect::guarded(monitor, (nr, notification.tid), || {
         let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
         monitor.outside.around(&mut call, answer)
-    }))
-    .unwrap_or(Err(Errno::EIO.into()));
+    });
     let waits = may_wait
         || matches!(
             outcome,

@@ -14,6 +14,8 @@ use parking_lot::{Condvar, Mutex};
 
 /// A call that takes longer than this no longer keeps others waiting.
 const PATIENCE: Duration = Duration::from_millis(3);
+/// How often in a row a standby finds no call that is being answered before it stops to look.
+const IDLE_LOOKS: u32 = 32;
 /// Calls of two tracees that follow each other closer than this are made at the same time: between parent and child lie
 /// a fork or an exit, which take longer.
 const CLOSE: Duration = Duration::from_micros(250);
@@ -48,6 +50,8 @@ struct State {
     slots: Vec<Slot>,
     /// A standby looks after slow holders; one is enough.
     watched: bool,
+    /// No standby looks after them until the next call.
+    resting: bool,
     /// Threads that wait for a slot.
     standbys: usize,
     /// No call will come any more.
@@ -60,6 +64,10 @@ struct State {
 impl State {
     fn crowded(&self) -> bool {
         self.score >= CROWD
+    }
+
+    fn is_idle(&self) -> bool {
+        self.slots.iter().all(|slot| slot.answering.is_none())
     }
 
     fn slots_wanted(&self) -> usize {
@@ -86,6 +94,7 @@ impl ReceiverSlots {
     pub fn take(&self) -> Option<Ticket> {
         let mut state = self.state.lock();
         let mut watching = false;
+        let mut idle_looks = 0;
         state.standbys += 1;
         while !state.closed {
             let slow = |slot: &Slot| slot.answering.is_some_and(|at| at.elapsed() >= PATIENCE);
@@ -95,10 +104,15 @@ impl ReceiverSlots {
             if state.slots.len() < state.slots_wanted() {
                 break;
             }
-            if watching || !state.watched {
+            if (watching || !state.watched) && !state.resting {
                 state.watched = true;
                 watching = true;
                 self.free.wait_for(&mut state, PATIENCE);
+                idle_looks = if state.is_idle() { idle_looks + 1 } else { 0 };
+                if idle_looks == IDLE_LOOKS {
+                    (watching, state.watched, state.resting) = (false, false, true);
+                    idle_looks = 0;
+                }
             } else {
                 self.free.wait(&mut state);
             }
@@ -140,7 +154,8 @@ impl ReceiverSlots {
         if let Some(slot) = state.slot(ticket) {
             slot.answering = Some(now);
         }
-        if state.slots.len() < state.slots_wanted() {
+        let is_resting = std::mem::take(&mut state.resting);
+        if is_resting || state.slots.len() < state.slots_wanted() {
             self.free.notify_one();
         }
         state.crowded()
@@ -203,6 +218,22 @@ mod tests {
         assert!(!slot.end(first));
         let third = taken.recv_timeout(long).unwrap();
         assert_ne!(second, third);
+    }
+
+    #[test]
+    fn a_standby_rests_while_there_are_no_calls_and_sees_a_slow_one_afterwards() {
+        let slot = Arc::new(ReceiverSlots::default());
+        let first = slot.take().unwrap();
+        let other = Arc::clone(&slot);
+        let taker = thread::spawn(move || other.take());
+        let end = Instant::now() + Duration::from_secs(60);
+        while !slot.state.lock().resting {
+            assert!(Instant::now() < end, "it looks for ever");
+            thread::sleep(PATIENCE);
+        }
+        slot.begin(first, 1);
+        assert!(taker.join().unwrap().is_some());
+        assert!(!slot.end(first));
     }
 
     #[test]

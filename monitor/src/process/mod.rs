@@ -3,5 +3,6 @@
 //! Start with [`task`].
 
 pub mod core_files;
+pub mod deliveries;
 pub mod living;
 pub mod task;

@@ -51,7 +51,7 @@ pub type Received = (u32, [u64; 6]);
 pub struct Task {
     /// Thread id.
     pub tid: i32,
-    pidfd: OwnedFd,
+    pidfd: Arc<OwnedFd>,
     process: Arc<Process>,
     caller: Copied<Arc<Caller>>,
     cwd: Copied<Cwd>,
@@ -255,6 +255,8 @@ fn user_namespace(tid: i32) -> Result<Option<Arc<UserNamespace>>, Errno> {
 pub struct Tasks {
     by_tid: RwLock<HashMap<i32, Arc<Task>>>,
     by_pid: Mutex<HashMap<i32, Weak<Process>>>,
+    /// The credentials of new processes that have made no call yet: their parents' at fork(2). A leaf in the lock order.
+    inherited: Mutex<HashMap<i32, Arc<Caller>>>,
     /// Whether a thread has ever been about to change its credentials.
     changed_credentials: AtomicBool,
 }
@@ -277,13 +279,17 @@ impl Tasks {
             drop(state);
             return Ok(task);
         }
-        let caller = Arc::new(credentials(tid)?);
+        let inherited = self.inherited.lock().remove(&tid);
+        let caller = match inherited {
+            Some(caller) => caller,
+            None => Arc::new(credentials(tid)?),
+        };
         let process = self.process(caller.pid);
         let epoch = process.stable_epoch().filter(|_| is_settled(&caller));
         let copied = epoch.map(|epoch| (epoch, caller));
         let task = Arc::new(Task {
             tid,
-            pidfd: pidfd::open(tid)?,
+            pidfd: Arc::new(pidfd::open(tid)?),
             process,
             caller: Mutex::new(copied),
             cwd: Mutex::default(),
@@ -313,6 +319,49 @@ impl Tasks {
         process
     }
 
+    /// `child` is a new process that has copies of what `parent` has. Until its first call, which [`Tasks::get`] precedes, it can
+    /// change none of them. So the kernel is not asked for them if those of the parent are known.
+    pub fn inherit(&self, parent: i32, child: i32) {
+        let Some(parent) = self.by_tid.read().get(&parent).cloned() else {
+            return;
+        };
+        // Another thread of the parent may have changed its umask since the fork.
+        if Arc::strong_count(&parent.process) > 1 {
+            return;
+        }
+        let epoch = parent.process.stable_epoch();
+        let copy = parent.caller.lock().clone();
+        if let Some((made, caller)) = copy
+            && epoch == Some(made)
+        {
+            let caller = Caller {
+                tid: child,
+                pid: child,
+                ..Caller::clone(&caller)
+            };
+            self.inherited.lock().insert(child, Arc::new(caller));
+        }
+    }
+
+    /// Thread `tid` has executed a program as the only thread of its process. Its credentials may have changed.
+    pub fn executed(&self, tid: i32) {
+        let Some(former) = self.by_tid.read().get(&tid).cloned() else {
+            self.inherited.lock().remove(&tid);
+            return;
+        };
+        self.remove(tid);
+        let task = Task {
+            tid,
+            pidfd: Arc::clone(&former.pidfd),
+            process: Arc::clone(&former.process),
+            caller: Mutex::default(),
+            cwd: Mutex::default(),
+            left_to_wait: Mutex::default(),
+            brought: Mutex::default(),
+        };
+        self.by_tid.write().insert(tid, Arc::new(task));
+    }
+
     /// `child` is a new process that has umask and working directory in common with `parent`: a change by either makes the
     /// copies of both stale.
     pub fn share_fs(&self, parent: i32, child: i32) -> Result<(), Errno> {
@@ -324,6 +373,7 @@ impl Tasks {
 
     /// Forgets a thread that exited or became another program.
     pub fn remove(&self, tid: i32) {
+        self.inherited.lock().remove(&tid);
         let removed = self.by_tid.write().remove(&tid);
         if let Some(task) = removed {
             let mut state = task.process.state.lock();

@@ -14,7 +14,6 @@ use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, FsError, Place, Result, escape, ops};
 
 use super::{Joining, Supervisor, living_thread};
-use crate::Monitor;
 use crate::call::{Answer, Call, Work};
 use crate::calls::socket::{self, datagram, rights, watch};
 use crate::calls::txn::Request;
@@ -29,15 +28,29 @@ use crate::ptracer::program::{Exec, Plan};
 use crate::ptracer::rewrite::{Registers, Rewrite};
 use crate::table::filter::{CLOSER, MEMBER, compile_participant};
 use crate::table::{Handler, entry};
+use crate::{Monitor, defect};
 
 /// Flags with which a description is opened again; the others were about finding the file.
 const REOPEN_FLAGS: i32 = libc::O_ACCMODE
+    | libc::O_PATH
+    | libc::O_DIRECTORY
     | libc::O_APPEND
     | libc::O_NONBLOCK
     | libc::O_SYNC
     | libc::O_DSYNC
     | libc::O_DIRECT
     | libc::O_NOATIME;
+
+/// With which flags a description that has these is opened again.
+const fn reopen_flags(status: i32) -> i32 {
+    const UNNAMED: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
+    // O_TMPFILE has the bit of O_DIRECTORY, and opens no directory.
+    if status & UNNAMED != 0 {
+        status & REOPEN_FLAGS & !libc::O_DIRECTORY
+    } else {
+        status & REOPEN_FLAGS
+    }
+}
 
 /// How a stopped call continues.
 pub(super) enum Next {
@@ -59,6 +72,26 @@ impl Next {
     fn of(rewrite: Option<Rewrite>) -> Self {
         rewrite.map_or(Self::Run, Self::Instead)
     }
+}
+
+/// What execve(2) or execveat(2) is to execute, and the address of the environment.
+fn exec_of(call: &Call<'_>, nr: u32, args: [u64; 6]) -> Result<(Exec, u64)> {
+    if i64::from(nr) == libc::SYS_execve {
+        let exec = Exec {
+            dirfd: libc::AT_FDCWD,
+            path: call.path(0)?,
+            argv: args[1],
+            flags: 0,
+        };
+        return Ok((exec, args[2]));
+    }
+    let exec = Exec {
+        dirfd: call.int(0),
+        path: call.path(1)?,
+        argv: args[2],
+        flags: call.int(4),
+    };
+    Ok((exec, args[3]))
 }
 
 impl Supervisor {
@@ -269,8 +302,7 @@ impl Supervisor {
     ) -> Result<Next> {
         let tid = stopped.tid();
         let (nr, args) = call_of(regs);
-        #[cfg(debug_assertions)]
-        panic_if_asked(nr);
+        defect::panic_if_asked(nr);
         let monitor = Arc::clone(&self.monitor);
         let mut call = Call::new(&monitor, Arc::clone(task), nr, args);
         match (
@@ -301,24 +333,9 @@ impl Supervisor {
                 datagram::redirect(&call).map(Next::of)
             }
             (libc::SYS_connect, _) => socket::connect(&call).map(Next::of),
-            (libc::SYS_execve, _) => {
-                let path = call.path(0)?;
-                let exec = Exec {
-                    dirfd: libc::AT_FDCWD,
-                    path,
-                    argv: args[1],
-                    flags: 0,
-                };
-                self.execute(&call, stopped, &exec, args[2])
-            }
-            (libc::SYS_execveat, _) => {
-                let exec = Exec {
-                    dirfd: call.int(0),
-                    path: call.path(1)?,
-                    argv: args[2],
-                    flags: call.int(4),
-                };
-                self.execute(&call, stopped, &exec, args[3])
+            (libc::SYS_execve | libc::SYS_execveat, _) => {
+                let (exec, environment) = exec_of(&call, nr, args)?;
+                self.execute(&call, stopped, &exec, environment)
             }
             (libc::SYS_close | libc::SYS_close_range | libc::SYS_dup2 | libc::SYS_dup3, _) => {
                 let answer = profiled::close(&monitor, &call);
@@ -366,7 +383,7 @@ impl Supervisor {
                 use std::os::fd::AsRawFd;
                 let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
                 let cloexec = if cloexec { libc::O_CLOEXEC } else { 0 };
-                let flags = fcntl(fd.as_fd(), FcntlArg::F_GETFL)? & REOPEN_FLAGS | cloexec;
+                let flags = reopen_flags(fcntl(fd.as_fd(), FcntlArg::F_GETFL)?) | cloexec;
                 Ok(Next::Instead(Rewrite::Open {
                     path: path.into_bytes(),
                     flags,
@@ -391,29 +408,32 @@ impl Supervisor {
                 flags,
                 source: None,
             })),
-            Answer::Block(work) => {
-                self.last_late += 1;
-                let (monitor, number) = (Arc::clone(&self.monitor), self.last_late);
-                let (waiting, shared) = (&self.monitor.waiting, Arc::clone(&self.monitor));
-                let deliver = move |waiting, answer| {
-                    let message = match answer {
-                        Some(answer) => Message::Late(Box::new(Late {
-                            tid,
-                            number,
-                            regs,
-                            answer,
-                        })),
-                        None => Message::Park(Box::new(Park {
-                            waiting,
-                            at_stop: Some((number, regs)),
-                        })),
-                    };
-                    shared.mailbox.post(message);
-                };
-                waiting.begin(&monitor, tid, call_of(&regs), work, Box::new(deliver))?;
-                Ok(Next::Late(number))
-            }
+            Answer::Block(work) => self.answer_late(tid, regs, work),
         }
+    }
+
+    /// Has the executor work the answer out. Its result, or that the caller must be parked, comes to the mailbox.
+    fn answer_late(&mut self, tid: i32, regs: Registers, work: Work) -> Result<Next> {
+        self.last_late += 1;
+        let (monitor, number) = (Arc::clone(&self.monitor), self.last_late);
+        let (waiting, shared) = (&self.monitor.waiting, Arc::clone(&self.monitor));
+        let deliver = move |waiting, answer| {
+            let message = match answer {
+                Some(answer) => Message::Late(Box::new(Late {
+                    tid,
+                    number,
+                    regs,
+                    answer,
+                })),
+                None => Message::Park(Box::new(Park {
+                    waiting,
+                    at_stop: Some((number, regs)),
+                })),
+            };
+            shared.mailbox.post(message);
+        };
+        waiting.begin(&monitor, tid, call_of(&regs), work, Box::new(deliver))?;
+        Ok(Next::Late(number))
     }
 
     /// The thread whose call has the answer `number`, if it still waits for that.
@@ -459,6 +479,8 @@ fn on_own_thread(
 ) -> Answer {
     let again = Arc::clone(monitor);
     Answer::Block(Work::new(move || {
+        // Entered before the task is looked up: the supervisor forgets the task of a dead tracee before it looks here.
+        let _in_flight = again.in_flight.enter(tid);
         let mut call = Call::new(&again, again.tasks.get(tid)?, nr, args);
         call.may_wait = true;
         let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
@@ -538,14 +560,4 @@ fn execute(call: &Call<'_>, exec: &Exec, envp: u64) -> Result<Next> {
             envp,
         }),
     })
-}
-
-/// A panic at the calls that `GOANNA_TEST_PANIC` names, for tests.
-#[cfg(debug_assertions)]
-#[allow(clippy::panic, reason = "the point of it; not in release builds")]
-fn panic_if_asked(nr: u32) {
-    let asked = std::env::var("GOANNA_TEST_PANIC").unwrap_or_default();
-    if entry(nr).is_some_and(|entry| entry.name == asked) {
-        std::panic::panic_any("asked for");
-    }
 }

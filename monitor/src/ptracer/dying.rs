@@ -11,6 +11,7 @@ use goanna_sys::procfs;
 use goanna_sys::ptrace::{self, Event};
 use goanna_vfs::Errno;
 
+use super::lineage::Parent;
 use super::mailbox::Message;
 use super::{Supervisor, end_of, guard};
 use crate::Monitor;
@@ -70,13 +71,36 @@ impl Dying {
 impl Supervisor {
     /// The next stop or end of a tracee. `None` also when a signal ends the wait.
     pub(super) fn next_event(&mut self) -> Result<Option<Event>, Errno> {
-        let monitor = Arc::clone(&self.monitor);
-        if let Some(thread) = self.dying.take(&monitor) {
+        if let Some(thread) = self.dying.take(&self.monitor) {
             self.leaving(thread.tid, thread.how);
             return ptrace::reap(thread.tid);
         }
+        if let Some(event) = self.reports.take() {
+            return Ok(Some(event));
+        }
+        let Some(event) = self.wait()? else {
+            return Ok(None);
+        };
+        if self.known.len() + self.early.len() < 2 {
+            return Ok(Some(event));
+        }
+        let mut reports = std::mem::take(&mut self.reports);
+        let oldest = reports.gather(event, || match self.dying.threads.is_empty() {
+            true => self.wait_leaving(libc::WEXITED | libc::WNOHANG),
+            false => Ok(None),
+        });
+        self.reports = reports;
+        Ok(oldest)
+    }
+
+    fn wait_leaving(&mut self, flags: i32) -> Result<Option<Event>, Errno> {
+        ptrace::wait_leaving(flags, |tid, how| self.may_leave(tid, how))
+    }
+
+    fn wait(&mut self) -> Result<Option<Event>, Errno> {
+        let monitor = Arc::clone(&self.monitor);
         let Some(first) = self.dying.threads.first() else {
-            return ptrace::wait_leaving(0, |tid, how| self.may_leave(tid, how));
+            return self.wait_leaving(ptrace::ANY);
         };
         let first = first.tid;
         if std::mem::take(&mut self.dying.is_look_due) {
@@ -89,7 +113,7 @@ impl Supervisor {
                 return Ok(None);
             }
         }
-        match ptrace::wait_stopped() {
+        match ptrace::wait_stopped(0) {
             // Nothing else is left to do.
             Err(Errno::ECHILD) => {
                 monitor.in_flight.settle(first);
@@ -130,6 +154,7 @@ impl Supervisor {
     /// Thread `tid` has ended: whether it may be reaped now. If not, it is dying.
     fn may_leave(&mut self, tid: i32, how: ptrace::Status) -> bool {
         let monitor = Arc::clone(&self.monitor);
+        self.lineage.ended(tid);
         // Before the check: a call that finds its caller is in flight by then.
         guard::leaving(&monitor, tid, || {
             monitor.tasks.remove(tid);
@@ -155,12 +180,22 @@ impl Supervisor {
                 monitor.profiled.exited(&monitor, tid, status);
             }
             // Its parent gets SIGCHLD when it is reaped.
-            if let Ok(status) = procfs::status(tid)
-                && status.tgid == tid
-                && self.known.contains(&status.ppid)
-            {
-                self.waits.note_sleep(status.ppid);
+            if let Some(parent) = self.notified_parent(tid) {
+                self.waits.note_sleep(parent);
             }
         });
+    }
+
+    /// The traced process that gets SIGCHLD for the end of thread `tid`. `None`: no process, or one that is not traced.
+    fn notified_parent(&self, tid: i32) -> Option<i32> {
+        let parent = match self.lineage.parent(tid) {
+            Parent::Process(parent) => Some(parent),
+            Parent::None => None,
+            Parent::Unknown => {
+                let status = procfs::status(tid).ok()?;
+                (status.tgid == tid).then_some(status.ppid)
+            }
+        };
+        parent.filter(|parent| self.known.contains(parent))
     }
 }

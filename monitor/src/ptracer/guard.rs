@@ -1,7 +1,5 @@
-//! Catches panics in the supervisor, which are defects of the monitor. They must not end the run: the user is notified, the call
-//! fails with EIO, and the tracee continues.
+//! Catches panics in the supervisor. See `defect.rs`.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use goanna_sys::ptrace::{self, Stopped};
@@ -10,24 +8,12 @@ use goanna_vfs::{Errno, Result};
 
 use super::Supervisor;
 use super::calls::{call_of, skip};
-use crate::Monitor;
 use crate::ptracer::rewrite::Registers;
-use crate::table::entry;
+use crate::{Monitor, defect};
 
 /// Runs `f` for thread `tid`, which is about to be reaped.
 pub fn leaving(monitor: &Monitor, tid: i32, f: impl FnOnce()) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(f)) {
-        report(monitor, &format!("the end of thread {tid}"), &*panic);
-    }
-}
-
-fn report(monitor: &Monitor, what: &str, panic: &(dyn Any + Send)) {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let text = text.unwrap_or("no reason given");
-    monitor.fail.line(&format!(
-        "a defect in the monitor, at {what}: {text}; the run goes on, please report it"
-    ));
+    defect::contained(monitor, &format!("the end of thread {tid}"), f);
 }
 
 impl Supervisor {
@@ -46,10 +32,10 @@ impl Supervisor {
         let regs = stopped.regs().ok();
         let is_call = event == ptrace::Status::Seccomp;
         let what = match regs.filter(|_| is_call) {
-            Some(regs) => call_name(tid, &regs),
+            Some(regs) => name_of(tid, &regs),
             None => format!("a stop of thread {tid} ({event:?})"),
         };
-        report(&self.monitor, &what, &*panic);
+        defect::report(&self.monitor, &what, &*panic);
         self.give_up(tid);
         match event {
             ptrace::Status::Seccomp => self.fail(stopped, regs),
@@ -79,10 +65,10 @@ impl Supervisor {
             return;
         };
         let what = match &regs {
-            Some(regs) => call_name(tid, regs),
+            Some(regs) => name_of(tid, regs),
             None => format!("a call of thread {tid}"),
         };
-        report(&self.monitor, &what, &*panic);
+        defect::report(&self.monitor, &what, &*panic);
         self.give_up(tid);
         // It may have been killed, or continue already.
         let _ = self.fail(Stopped::recover(tid), regs);
@@ -101,7 +87,7 @@ impl Supervisor {
             self.joined(&joining, Err(Errno::EIO));
         }));
         if let Err(panic) = answered {
-            report(
+            defect::report(
                 &self.monitor,
                 &format!("calls that wait for thread {tid}"),
                 &*panic,
@@ -119,10 +105,6 @@ impl Supervisor {
     }
 }
 
-fn call_name(tid: i32, regs: &Registers) -> String {
-    let (nr, _) = call_of(regs);
-    match entry(nr) {
-        Some(entry) => format!("{} of thread {tid}, which fails with EIO", entry.name),
-        None => format!("call {nr} of thread {tid}, which fails with EIO"),
-    }
+fn name_of(tid: i32, regs: &Registers) -> String {
+    defect::of_call(call_of(regs).0, tid)
 }

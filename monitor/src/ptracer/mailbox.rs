@@ -14,7 +14,7 @@ use goanna_sys::interrupt::Waiter;
 use goanna_vfs::{Errno, Result};
 use parking_lot::{Condvar, Mutex};
 
-use crate::call::Answer;
+use crate::answer::Answer;
 use crate::intercept::waiting::Waiting;
 use crate::ptracer::inject::map::MapAttributes;
 use crate::ptracer::rewrite::Registers;

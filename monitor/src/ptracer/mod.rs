@@ -3,11 +3,15 @@
 //!
 //! A stop comes as a [`Stopped`]. The code that handles the stop either continues the thread, which consumes the value, or keeps the
 //! value in the state that records why the thread waits.
+//!
+//! The directory has one file for each reason why a thread stops or must stay stopped. They are not grouped further: this file calls
+//! all of them, and none calls this one but by methods of [`Supervisor`].
 
 mod calls;
 mod dying;
 mod guard;
 pub mod inject;
+mod lineage;
 pub mod mailbox;
 mod observed;
 mod parking;
@@ -26,7 +30,8 @@ use std::thread;
 
 use goanna_sys::descriptor_inbox::DescriptorInbox;
 use goanna_sys::ptrace::{self, Event, Options, Stopped};
-use goanna_sys::{cred, procfs};
+use goanna_sys::reports::Reports;
+use goanna_sys::{cred, interrupt, procfs};
 use goanna_syscalls::Treatment;
 use goanna_vfs::{Errno, Result};
 
@@ -36,9 +41,9 @@ use crate::process::core_files::CoreFiles;
 use crate::ptracer::inject::{Injector, Stop};
 use crate::ptracer::mailbox::Message;
 use crate::ptracer::rewrite::{Registers, Rewriter, clone_flags};
-use crate::table::filter::shadow_files;
 use crate::{Monitor, Status};
 use dying::Dying;
+use lineage::Lineage;
 use observed::Observed;
 use parking::Parking;
 use undisturbed::Waits;
@@ -53,12 +58,14 @@ pub struct Supervisor {
     rewriter: Rewriter,
     waits: Waits,
     dying: Dying,
+    reports: Reports,
     parking: Parking,
     /// Threads at the stops of calls whose answers are being worked out, and the numbers of these answers.
     late: HashMap<i32, (u64, Stopped)>,
     last_late: u64,
     /// Tracees that are followed.
     known: HashSet<i32>,
+    lineage: Lineage,
     /// New threads that stopped before the stop of the thread that started them, which shows what they inherit.
     early: HashMap<i32, Stopped>,
     /// Those that have the filter of participants.
@@ -92,16 +99,18 @@ impl Supervisor {
     /// For the tracees of `monitor`.
     pub fn new(monitor: Arc<Monitor>, notified: bool) -> Self {
         Self {
-            shadow_files: shadow_files(&monitor.mounts),
+            shadow_files: monitor.mounts.any_caches_content(),
             waits: Waits::new(Arc::clone(&monitor.sleeps)),
             monitor,
             notified,
             rewriter: Rewriter::default(),
             dying: Dying::default(),
+            reports: Reports::default(),
             parking: Parking::default(),
             late: HashMap::new(),
             last_late: 0,
             known: HashSet::new(),
+            lineage: Lineage::default(),
             early: HashMap::new(),
             filtered: HashSet::new(),
             first_filters: 1,
@@ -118,6 +127,7 @@ impl Supervisor {
     /// Seizes `pid`, which waits at its gate.
     pub fn seize(&mut self, pid: i32) -> Result<(), Errno> {
         self.know(pid);
+        self.lineage.command(pid);
         self.monitor.in_process.add(pid);
         ptrace::seize(pid, Options::MONITOR)?;
         self.observe_gate(pid);
@@ -138,7 +148,8 @@ impl Supervisor {
         monitor.mailbox.open()?;
         let mut status = None;
         loop {
-            match self.next_event() {
+            // A message that comes while a call is answered here does not interrupt what that does.
+            match interrupt::while_interruptible(|| self.next_event()) {
                 Ok(Some(event)) => {
                     let tid = event.tid();
                     if let Some(end) = self.event(event)
@@ -236,10 +247,14 @@ impl Supervisor {
             self.rewriter.forget(tid);
             self.waits.forget(tid);
             self.parking.forget(tid);
-            self.monitor.tasks.remove(tid);
             self.monitor.waiting.abandon(tid);
         }
-        if former != tid {
+        if former == tid {
+            self.monitor.tasks.executed(tid);
+        } else {
+            self.monitor.tasks.remove(tid);
+            self.monitor.tasks.remove(former);
+            self.lineage.forget(former);
             self.known.remove(&former);
             self.monitor.alive.remove(former);
             self.joining.remove(&tid);
@@ -315,6 +330,7 @@ impl Supervisor {
         self.monitor.outside.left(tid);
         self.rewriter.forget(tid);
         self.monitor.tasks.remove(tid);
+        self.lineage.forget(tid);
         self.known.remove(&tid);
         self.early.remove(&tid);
         self.filtered.remove(&tid);
@@ -352,9 +368,12 @@ impl Supervisor {
         self.monitor.in_process.forked(tid, child, flags.ok());
         if let Ok(flags) = flags {
             self.rewriter.inherit(tid, child, flags);
-            let apart = flags & libc::CLONE_THREAD as u64 == 0;
-            if apart && flags & libc::CLONE_FS as u64 != 0 {
+            self.lineage.born(tid, child, flags);
+            let has = |flag: i32| flags & flag as u64 != 0;
+            if has(libc::CLONE_FS) && !has(libc::CLONE_THREAD) {
                 let _ = self.monitor.tasks.share_fs(tid, child);
+            } else if !has(libc::CLONE_FS | libc::CLONE_THREAD | libc::CLONE_NEWUSER) {
+                self.monitor.tasks.inherit(tid, child);
             }
         }
         self.monitor.participants.inherit(tid, child);

@@ -14,7 +14,6 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,6 +23,7 @@ use goanna_vfs::{Holder, Readers};
 use parking_lot::{Condvar, Mutex};
 
 use crate::Monitor;
+use crate::process::deliveries::Deliveries;
 use crate::shadow::Identity;
 
 /// A thread that does not stop for so long is hung in the kernel. The commit, which is in the log by then, does not wait for it any
@@ -38,25 +38,8 @@ const LOOK: Duration = Duration::from_micros(50);
 pub struct Pause {
     under_way: Mutex<usize>,
     over: Condvar,
-    /// The threads that are about to get a descriptor, each as often as it was noted.
-    deliveries: Arc<Mutex<Vec<i32>>>,
-}
-
-/// As long as this lives, a descriptor of a file's object may be on its way to a thread, which a commit then stops as if it
-/// had it.
-#[derive(Debug)]
-pub struct Delivery {
-    all: Arc<Mutex<Vec<i32>>>,
-    tid: i32,
-}
-
-impl Drop for Delivery {
-    fn drop(&mut self) {
-        let mut all = self.all.lock();
-        if let Some(index) = all.iter().position(|tid| *tid == self.tid) {
-            all.swap_remove(index);
-        }
-    }
+    /// Threads that are about to get a descriptor of an object.
+    pub deliveries: Deliveries,
 }
 
 impl Pause {
@@ -70,13 +53,6 @@ impl Pause {
         if *under_way == 0 {
             self.over.notify_all();
         }
-    }
-
-    /// Thread `tid` is about to get a descriptor.
-    pub fn deliver(&self, tid: i32) -> Delivery {
-        self.deliveries.lock().push(tid);
-        let all = Arc::clone(&self.deliveries);
-        Delivery { all, tid }
     }
 
     /// Waits until no commit needs the threads of the run stopped.
@@ -98,7 +74,7 @@ impl Readers for Monitor {
         loop {
             let before = stopped.len();
             // Before the descriptors are looked at: a thread that is not among these has got its own by now.
-            let deliveries = self.pause.deliveries.lock().clone();
+            let deliveries = self.pause.deliveries.threads();
             let mut left: HashSet<i32> = self.alive.all().into_iter().collect();
             while let Some(tid) = left.iter().next().copied() {
                 let threads = procfs::threads(tid).unwrap_or_default();

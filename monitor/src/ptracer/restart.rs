@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(
             instead(splice, args, false, -512, || None),
             None,
-            "not seen without shadow files"
+            "not seen without virtual files"
         );
         let ioctl = libc::SYS_ioctl as u32;
         let of_terminal = [1, libc::TCGETS, 3, 4, 5, 6];

@@ -13,7 +13,14 @@ use crate::inprocess::Left;
 use crate::ptracer::inject::{Receive, Stop};
 use crate::ptracer::mailbox::Message;
 use crate::ptracer::restart;
-use crate::ptracer::rewrite::Boundary;
+use crate::ptracer::rewrite::{Boundary, Registers};
+
+/// Whether a stub has raised the signal, at a check before its call. The program must not get it: the call, which the thread makes
+/// again, reports what is wrong with its arguments, or is dispatched to the program's handler (PR_SET_SYSCALL_USER_DISPATCH).
+fn is_of_stub(stopped: &Stopped, signal: i32) -> Result<bool, Errno> {
+    let can_be = matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGSYS);
+    Ok(can_be && !matches!(stopped.signal_origin()?, SignalOrigin::Process(_)))
+}
 
 impl Supervisor {
     /// Lets a signal be delivered, but for the stop that a commit asks for. A call that it took back from us unseen is made
@@ -42,12 +49,7 @@ impl Supervisor {
         let left = self.monitor.in_process.leave(tid, signal, &mut regs);
         if let Some(left) = left {
             stopped.set_regs(&regs)?;
-            let is_own = matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGSYS)
-                && left == Left::Before
-                && !matches!(stopped.signal_origin()?, SignalOrigin::Process(_));
-            if is_own {
-                // The stub's own: the call itself says what is wrong with its arguments, or is the one that the program has dispatched to its
-                // handler (PR_SET_SYSCALL_USER_DISPATCH).
+            if left == Left::Before && is_of_stub(&stopped, signal)? {
                 return stopped.cont(0);
             }
         }
@@ -82,6 +84,14 @@ impl Supervisor {
         if is_ours || !self.notified || left.is_some() || is_stopped {
             return stopped.cont(delivered);
         }
+        self.restart(stopped, signal, regs)
+    }
+
+    /// Delivers a signal that has interrupted a notified call, and has the kernel restart the call where it would otherwise return
+    /// EINTR unseen by the monitor.
+    fn restart(&self, stopped: Stopped, signal: i32, mut regs: Registers) -> Result<(), Errno> {
+        let tid = stopped.tid();
+        let (nr, args) = call_of(&regs);
         let received = || {
             let monitor = &self.monitor;
             let is_repeated = monitor.waiting.has(tid);
@@ -89,6 +99,7 @@ impl Supervisor {
                 .then(|| monitor.tasks.left_to_wait(tid))
                 .flatten()
         };
+        let result = regs.rax.cast_signed();
         if let Some(instead) = restart::instead(nr, args, self.shadow_files, result, received) {
             regs.rax = instead.cast_unsigned();
             stopped.set_regs(&regs)?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use goanna_vfs::Mounts;
 
+use crate::Reporter;
 use crate::observe::Observer;
 use crate::participants::outside::Outside;
 use crate::participants::profile::Profile;
@@ -18,28 +19,6 @@ pub enum Interception {
     Notify,
     /// By ptrace stops.
     Ptrace,
-}
-
-/// Reports to the user, a line at a time.
-#[derive(Clone)]
-pub struct Reporter(Arc<dyn Fn(&str) + Send + Sync>);
-
-impl Reporter {
-    /// Reports by `report`, which any thread may call.
-    pub fn new(report: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(report))
-    }
-
-    /// Reports one line.
-    pub fn line(&self, text: &str) {
-        (self.0)(text);
-    }
-}
-
-impl std::fmt::Debug for Reporter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Reporter")
-    }
 }
 
 /// The mounts and rules of a run.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::Monitor;
 use crate::shadow::Alarmed;
+use crate::{Monitor, defect};
 
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -38,17 +38,25 @@ fn sweep_until_stopped(monitor: &Monitor) {
     loop {
         match monitor.shadows.alarm.wait_until(due_at) {
             Alarmed::Stopped => return,
-            Alarmed::Rang => monitor.shadows.sweep_files(),
+            Alarmed::Rang => {
+                defect::contained(monitor, "the sweep of files", || {
+                    monitor.shadows.sweep_files();
+                });
+            }
             Alarmed::TimedOut => {
-                monitor.participants.expire();
-                monitor.participants.note_refused();
-                monitor.shadows.sweep(|| monitor.alive.all());
-                monitor.watches.sweep(|| monitor.alive.all());
-                monitor
-                    .ending
-                    .report_left_processes(&monitor.alive, &monitor.note);
+                defect::contained(monitor, "the sweep", || sweep(monitor));
                 due_at = Instant::now() + SWEEP_INTERVAL;
             }
         }
     }
+}
+
+fn sweep(monitor: &Monitor) {
+    monitor.participants.expire();
+    monitor.participants.note_refused();
+    monitor.shadows.sweep(|| monitor.alive.all());
+    monitor.watches.sweep(|| monitor.alive.all());
+    monitor
+        .ending
+        .report_left_processes(&monitor.alive, &monitor.note);
 }

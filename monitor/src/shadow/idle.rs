@@ -23,12 +23,22 @@ struct Idle {
     all: bool,
 }
 
+/// See [`Shadows::references`].
+#[derive(Default)]
+struct References {
+    seen: Vec<(Identity, Place)>,
+    /// Not only those of objects without a name are to go.
+    all: bool,
+}
+
 impl Shadows {
     /// No event reports the close of a descriptor, so the descriptors of all threads are examined, at long intervals.
     pub(super) fn sweep_others(&self, threads: impl FnOnce() -> Vec<i32>) {
+        let is_after_removal = self.removals.load(Ordering::Relaxed) > 0;
         let removed = self.removed();
+        let mut references = self.references(is_after_removal);
         let idle = self.idle_directories();
-        if removed.is_empty() && idle.is_none() {
+        if removed.is_empty() && references.seen.is_empty() && idle.is_none() {
             return;
         }
         let Ok(own) = credentials(std::process::id().cast_signed()) else {
@@ -36,12 +46,16 @@ impl Shadows {
         };
         let mut without_names = removed;
         without_names.retain(|place| has_no_name(&own, place));
+        let may_go = |(_, place): &(Identity, Place)| references.all || has_no_name(&own, place);
+        references.seen.retain(may_go);
         // No descriptor leads to the host object of a socket.
-        let held = if idle.is_none() && without_names.iter().all(is_socket) {
+        let only_sockets = without_names.iter().all(is_socket);
+        let held = if idle.is_none() && references.seen.is_empty() && only_sockets {
             HashSet::new()
         } else {
             held_by(threads())
         };
+        self.forget_references(&references, &held);
         for place in without_names {
             self.remove_without_name(&place, &held);
         }
@@ -59,6 +73,44 @@ impl Shadows {
         }
         let mut table = self.table.write();
         table.dirs_kept = table.backing_objects.len();
+    }
+
+    /// The objects of `O_PATH` descriptors that a sweep has seen before, after the removal of a name or where there are many.
+    fn references(&self, is_after_removal: bool) -> References {
+        let mut table = self.table.write();
+        let all = table.references.len() >= DIRS_BEFORE_SWEEP.max(2 * table.references_kept);
+        if !all && !is_after_removal {
+            return References::default();
+        }
+        let table = &mut *table;
+        let seen_before = table.references.iter_mut().filter_map(|(identity, seen)| {
+            // One that is new may be on its way to the tracee.
+            let before = std::mem::replace(seen, true);
+            let shadow = table.by_identity.get(identity).filter(|_| before)?;
+            Some((*identity, shadow.place().clone()))
+        });
+        References {
+            seen: seen_before.collect(),
+            all,
+        }
+    }
+
+    /// Drops those that no thread holds.
+    fn forget_references(&self, references: &References, held: &HashSet<Identity>) {
+        let mut table = self.table.write();
+        let mut gone = Vec::new();
+        for (identity, _) in &references.seen {
+            if !held.contains(identity) {
+                table.references.remove(identity);
+                gone.extend(table.by_identity.remove(identity));
+            }
+        }
+        if references.all && !references.seen.is_empty() {
+            table.references_kept = table.references.len();
+        }
+        drop(table);
+        // Perhaps the last references to inodes: their back ends are called with no lock held.
+        drop(gone);
     }
 
     /// What is no directory and may have lost its names, while it is time to look for that.

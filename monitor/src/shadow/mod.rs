@@ -29,7 +29,7 @@ use nix::sys::stat::Mode;
 use parking_lot::{Mutex, RwLock};
 
 use crate::errno::errno;
-use crate::inprocess::RunMap;
+use crate::inprocess::run_map::RunMap;
 use crate::process::task::credentials;
 use crate::shadow::run_directory::RunDir;
 use alarm::Alarm;
@@ -112,6 +112,10 @@ struct BackingObject {
 struct Table {
     by_identity: HashMap<Identity, Arc<Shadow>>,
     backing_objects: HashMap<PlaceKey, BackingObject>,
+    /// The objects of `O_PATH` descriptors that no lease shows to be in use, and whether a sweep has seen them.
+    references: HashMap<Identity, bool>,
+    /// References found held by the last sweep of all; the next one waits until there are twice as many.
+    references_kept: usize,
     /// Counts sweeps of backing directories.
     sweeps: u64,
     /// What backing directories stood for that are no more.
@@ -155,11 +159,11 @@ pub struct Shadows {
 /// `O_PATH` ones.
 const NAMES_ONLY: OFlag = OFlag::O_DSYNC;
 
-/// Whether this description of a backing directory stands for an `O_PATH` one.
+/// Whether this description of a backing directory is an `O_PATH` one, or stands for one.
 pub fn names_only(directory: &OwnedFd) -> Result<bool, Errno> {
     use nix::fcntl::{FcntlArg, fcntl};
     let flags = fcntl(directory.as_fd(), FcntlArg::F_GETFL)?;
-    Ok(OFlag::from_bits_retain(flags).contains(NAMES_ONLY))
+    Ok(OFlag::from_bits_retain(flags).intersects(NAMES_ONLY | OFlag::O_PATH))
 }
 
 /// Number of new files after which they are looked through before the next sweep, unless half as many as there are files is more.
@@ -331,12 +335,15 @@ impl Shadows {
         Ok(())
     }
 
-    /// A fresh descriptor standing for an `O_PATH` one of `place`. Where calls that write come to the monitor (`sees_writes`), it is
-    /// open for writing to a file that cannot be written: the kernel answers EBADF to calls that would read.
-    pub fn reference(&self, place: &Place, sees_writes: bool) -> Result<OwnedFd> {
+    /// A fresh `O_PATH` descriptor of `place`. One that a notification is to install (`installed`) stands for such a descriptor. Where
+    /// calls that write come to the monitor (`sees_writes`), it is open for writing to a file that cannot be written: the kernel
+    /// answers EBADF to calls that would read.
+    pub fn reference(&self, place: &Place, sees_writes: bool, installed: bool) -> Result<OwnedFd> {
         let place = place.clone();
         let made = memfile::sealed(c"path", |_| Ok::<_, Errno>(()))?;
-        let access = if sees_writes {
+        let access = if !installed {
+            libc::O_PATH
+        } else if sees_writes {
             libc::O_WRONLY
         } else {
             libc::O_RDONLY
@@ -367,7 +374,11 @@ impl Shadows {
         let handle = Arc::new(ObjectHandle::new(open(libc::O_RDONLY)?)?);
         let (identity, fd) = (handle.identity(), open(access)?);
         let shadow = Arc::new(shadow(handle));
-        self.table.write().by_identity.insert(identity, shadow);
+        let mut table = self.table.write();
+        table.by_identity.insert(identity, shadow);
+        if access & libc::O_PATH != 0 {
+            table.references.insert(identity, false);
+        }
         Ok(fd)
     }
 
@@ -389,7 +400,8 @@ impl Shadows {
     }
 
     /// A descriptor of a virtual directory's backing directory, for a program that has opened the directory with `flags`.
-    pub fn open_directory(&self, place: &Place, flags: i32) -> Result<OwnedFd> {
+    /// `installed`: by a notification, which can install one without `O_PATH` only.
+    pub fn open_directory(&self, place: &Place, flags: i32, installed: bool) -> Result<OwnedFd> {
         /// Flags that F_GETFL(2) shows and that mean nothing for the backing directory.
         const SHOWN: i32 = libc::O_APPEND
             | libc::O_DIRECTORY
@@ -397,7 +409,9 @@ impl Shadows {
             | libc::O_NOFOLLOW
             | libc::O_NONBLOCK;
         let path = self.directory(place)?;
-        let status = if flags & libc::O_PATH != 0 {
+        let status = if flags & libc::O_PATH != 0 && !installed {
+            OFlag::O_DIRECTORY | OFlag::O_PATH
+        } else if flags & libc::O_PATH != 0 {
             OFlag::O_DIRECTORY | NAMES_ONLY
         } else {
             OFlag::from_bits_retain(flags & SHOWN)
@@ -512,11 +526,12 @@ impl Shadows {
     /// so that the end of the run does not wait for it.
     pub(crate) fn sweep_files(&self) {
         self.new_files.store(0, Ordering::Relaxed);
-        let candidates: Vec<(Identity, Arc<ObjectHandle>)> = self
-            .table
-            .read()
+        let table = self.table.read();
+        let with_lease = table
             .by_identity
             .iter()
+            .filter(|(identity, _)| !table.references.contains_key(identity));
+        let candidates: Vec<(Identity, Arc<ObjectHandle>)> = with_lease
             .filter_map(|(identity, shadow)| match &**shadow {
                 Shadow::File { handle, .. }
                 | Shadow::Snapshot { handle, .. }
@@ -524,6 +539,7 @@ impl Shadows {
                 _ => None,
             })
             .collect();
+        drop(table);
         for (identity, handle) in candidates {
             if handle.sole_opener() {
                 self.release(identity, &handle);

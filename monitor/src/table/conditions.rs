@@ -44,6 +44,16 @@ impl AnyOf {
     }
 }
 
+/// An open with `O_PATH` in the flags, which are argument `arg`.
+pub const fn o_path(arg: u8) -> [Condition; 1] {
+    [Condition {
+        arg,
+        high: false,
+        mask: libc::O_PATH as u32,
+        value: libc::O_PATH as u32,
+        holds: true,
+    }]
+}
 /// mmap(2) of a file, shared.
 pub const MAP_SHARED_FILE: Condition = Condition {
     arg: 3,
@@ -137,6 +147,14 @@ pub const INSTALL_FILTER_BY_PRCTL: [Condition; 2] = [
         holds: true,
     },
 ];
+/// preadv2(2) with `RWF_NOWAIT` or `RWF_DONTCACHE`.
+pub const HINTS: [Condition; 1] = [Condition {
+    arg: 5,
+    high: false,
+    mask: 0x88,
+    value: 0,
+    holds: false,
+}];
 /// sendto(2) with an address.
 pub const TO_ADDRESS: Condition = Condition {
     arg: 5,

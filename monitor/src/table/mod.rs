@@ -31,6 +31,8 @@ pub enum Rule {
     Allow,
     /// Comes to the monitor, which answers it or passes it on.
     Notify(Handler),
+    /// As [`Rule::Notify`]; where all conditions hold, stopped by ptrace and answered there, so that the tracee opens an object itself.
+    NotifyOrStop(&'static [Condition], Handler),
     /// As [`Rule::Notify`] when the condition holds, else allowed.
     NotifyIf(Condition, Handler),
     /// As [`Rule::NotifyIf`]; when it does not and all of the others hold, as [`Rule::Trace`].
@@ -91,12 +93,12 @@ impl Entry {
     pub fn treatment(&self) -> String {
         match self.rule {
             Rule::Allow => "allowed".into(),
-            Rule::Notify(_) => "answered".into(),
+            Rule::Notify(_) | Rule::NotifyOrStop(..) => "answered".into(),
             Rule::NotifyIf(..) | Rule::NotifyUnless(..) | Rule::NotifyOrTrace(..) => {
                 "answered in part".into()
             }
-            Rule::Data(_) => "answered for shadow files".into(),
-            Rule::MapFile(_) => "answered in part for shadow files".into(),
+            Rule::Data(_) => "answered for virtual files".into(),
+            Rule::MapFile(_) => "answered in part for virtual files".into(),
             Rule::Read(_) => "allowed; answered in transactions".into(),
             Rule::ReadIf(..) => "allowed; answered in part, and in transactions".into(),
             Rule::Close => "allowed; stopped under profiles".into(),
@@ -115,6 +117,7 @@ impl Rule {
     pub fn notifies(&self, args: &[u64; 6], shadow_files: bool) -> bool {
         match self {
             Self::Notify(_) => true,
+            Self::NotifyOrStop(all, _) => !all.iter().all(|one| one.is_met(args)),
             Self::NotifyIf(condition, _) | Self::NotifyOrTrace(condition, ..) => {
                 condition.is_met(args)
             }
@@ -130,6 +133,7 @@ impl Rule {
     pub fn handler(&self) -> Option<Handler> {
         match self {
             Self::Notify(handler)
+            | Self::NotifyOrStop(_, handler)
             | Self::NotifyIf(_, handler)
             | Self::NotifyOrTrace(_, handler, _)
             | Self::Data(handler)

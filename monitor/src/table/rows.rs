@@ -1,16 +1,17 @@
-//! The rows of the system-call table: every call of Linux 6.18 on x86-64, by number.
+//! How each call of Linux 6.18 on x86-64 is treated, one row each, by number. What its arguments mean is in
+//! `crates/syscalls/src/table/rows.rs`.
 
 use nix::errno::Errno;
 
 use super::{
-    CLONE_UNTRACED, DEVICE_REQUEST, DUMPABLE_OR_PDEATHSIG, Entry, FAR, INSTALL_FILTER,
+    CLONE_UNTRACED, DEVICE_REQUEST, DUMPABLE_OR_PDEATHSIG, Entry, FAR, HINTS, INSTALL_FILTER,
     INSTALL_FILTER_BY_PRCTL, LEASE_NOTIFY_OR_SEALS, Rule, TO_ADDRESS, UNIX_SOCKETS, any_signal,
-    row, sigkill,
+    o_path, row, sigkill,
 };
-use crate::calls::attr::xattr;
+use crate::calls::attr::{flags, xattr};
 use crate::calls::{
-    attr, copy, dir, inotify, ioctl, kill, lease, link, map, open, process, read, size, socket,
-    stat, sync, write,
+    attr, copy, dir, host_mounts, inotify, ioctl, kill, lease, link, map, open, process, read,
+    size, socket, stat, sync, write,
 };
 
 /// Sorted by number.
@@ -18,7 +19,7 @@ use crate::calls::{
 pub static ROWS: &[Entry] = &[
     row(0, "read", Rule::Read(read::read), "a virtual file's cache object answers natively, but for what a transaction has changed"),
     row(1, "write", Rule::Data(write::write), "one write is one operation of the back end"),
-    row(2, "open", Rule::Notify(open::open), ""),
+    row(2, "open", Rule::NotifyOrStop(&o_path(1), open::open), "O_PATH: the process opens the object at a stop, since a notification cannot install such a descriptor"),
     row(3, "close", Rule::Close, "the kernel keeps the descriptor table"),
     row(4, "stat", Rule::Notify(stat::stat), ""),
     row(5, "fstat", Rule::Notify(stat::fstat), ""),
@@ -177,12 +178,12 @@ pub static ROWS: &[Entry] = &[
     row(158, "arch_prctl", Rule::Allow, ""),
     row(159, "adjtimex", Rule::Allow, ""),
     row(160, "setrlimit", Rule::Allow, ""),
-    row(161, "chroot", Rule::Refuse(Errno::EPERM), "absolute paths would mean another tree than the monitor walks"),
+    row(161, "chroot", Rule::Notify(process::chroot), "to the root that the process has; to other directories EPERM: absolute paths would mean another tree than the monitor walks"),
     row(162, "sync", Rule::Notify(sync::sync), "every back end, then the kernel"),
     row(163, "acct", Rule::Allow, "host paths only"),
     row(164, "settimeofday", Rule::Allow, ""),
-    row(165, "mount", Rule::Allow, "host paths only"),
-    row(166, "umount2", Rule::Allow, "host paths only"),
+    row(165, "mount", Rule::Notify(host_mounts::mount), "onto a directory in a mount: EOPNOTSUPP"),
+    row(166, "umount2", Rule::Notify(host_mounts::umount2), "of a mount of the run: EBUSY"),
     row(167, "swapon", Rule::Allow, "host paths only"),
     row(168, "swapoff", Rule::Allow, "host paths only"),
     row(169, "reboot", Rule::Allow, ""),
@@ -273,7 +274,7 @@ pub static ROWS: &[Entry] = &[
     row(254, "inotify_add_watch", Rule::Notify(inotify::add_watch), "in a mount the watch lies on a host object, on which the monitor repeats what happens"),
     row(255, "inotify_rm_watch", Rule::Allow, ""),
     row(256, "migrate_pages", Rule::Allow, ""),
-    row(257, "openat", Rule::Notify(open::openat), ""),
+    row(257, "openat", Rule::NotifyOrStop(&o_path(2), open::openat), "as open"),
     row(258, "mkdirat", Rule::Notify(dir::mkdirat), ""),
     row(259, "mknodat", Rule::Notify(dir::mknodat), ""),
     row(260, "fchownat", Rule::Notify(attr::fchownat), ""),
@@ -343,7 +344,7 @@ pub static ROWS: &[Entry] = &[
     row(324, "membarrier", Rule::Allow, ""),
     row(325, "mlock2", Rule::Allow, ""),
     row(326, "copy_file_range", Rule::Data(copy::copy_file_range), ""),
-    row(327, "preadv2", Rule::Read(read::preadv2), "a virtual file's cache object answers natively, but for what a transaction has changed"),
+    row(327, "preadv2", Rule::ReadIf(&HINTS, read::preadv2), "a virtual file's cache object answers natively, but for what a transaction has changed, and for RWF_NOWAIT and RWF_DONTCACHE, which it does not know"),
     row(328, "pwritev2", Rule::Data(write::pwritev2), ""),
     row(329, "pkey_mprotect", Rule::Allow, ""),
     row(330, "pkey_alloc", Rule::Allow, ""),
@@ -358,7 +359,7 @@ pub static ROWS: &[Entry] = &[
     row(426, "io_uring_enter", Rule::Refuse(Errno::ENOSYS), "an in-kernel ring would bypass the monitor"),
     row(427, "io_uring_register", Rule::Refuse(Errno::ENOSYS), "an in-kernel ring would bypass the monitor"),
     row(428, "open_tree", Rule::Allow, "host paths only"),
-    row(429, "move_mount", Rule::Allow, "host paths only"),
+    row(429, "move_mount", Rule::Notify(host_mounts::move_mount), "as mount"),
     row(430, "fsopen", Rule::Allow, "host paths only"),
     row(431, "fsconfig", Rule::Allow, "host paths only"),
     row(432, "fsmount", Rule::Allow, "host paths only"),
@@ -392,12 +393,12 @@ pub static ROWS: &[Entry] = &[
     row(460, "lsm_set_self_attr", Rule::Allow, ""),
     row(461, "lsm_list_modules", Rule::Allow, ""),
     row(462, "mseal", Rule::Allow, ""),
-    row(463, "setxattrat", Rule::Refuse(Errno::EOPNOTSUPP), "not offered yet; libraries fall back to the calls without at"),
-    row(464, "getxattrat", Rule::Refuse(Errno::EOPNOTSUPP), "not offered yet; libraries fall back to the calls without at"),
-    row(465, "listxattrat", Rule::Refuse(Errno::EOPNOTSUPP), "not offered yet; libraries fall back to the calls without at"),
-    row(466, "removexattrat", Rule::Refuse(Errno::EOPNOTSUPP), "not offered yet; libraries fall back to the calls without at"),
+    row(463, "setxattrat", Rule::Notify(xattr::setxattrat), ""),
+    row(464, "getxattrat", Rule::Notify(xattr::getxattrat), ""),
+    row(465, "listxattrat", Rule::Notify(xattr::listxattrat), ""),
+    row(466, "removexattrat", Rule::Notify(xattr::removexattrat), ""),
     row(467, "open_tree_attr", Rule::Allow, "host paths only"),
-    row(468, "file_getattr", Rule::Refuse(Errno::EOPNOTSUPP), "not offered yet; libraries fall back to the calls without at"),
-    row(469, "file_setattr", Rule::Refuse(Errno::EOPNOTSUPP), "not offered yet; libraries fall back to the calls without at"),
+    row(468, "file_getattr", Rule::Notify(flags::file_getattr), ""),
+    row(469, "file_setattr", Rule::Notify(flags::file_setattr), ""),
     row(goanna_sys::txncall::NUMBER as u32, "amino_txn", Rule::Transaction, "not a call of Linux: begins and ends transactions"),
 ];

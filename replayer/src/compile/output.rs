@@ -6,9 +6,9 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use amino_schema::replay::{Block, Command, HEAD_LEN, Head, Index, Lane, Located};
+use goanna_sys::replacement::Replacement;
 
 use crate::Error;
-use crate::replacement::Replacement;
 
 /// Bytes of commands of a lane that are collected before they are written.
 const BLOCK: usize = 64 << 10;

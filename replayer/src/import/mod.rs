@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use amino_schema::trace::pairs::Pairs;
+use goanna_sys::replacement::Replacement;
 use goanna_tracer::assemble::{DataMode, Groups, StreamAssembly};
 use goanna_tracer::output::{FileOptions, FileOutput};
 use goanna_tracer::{Event, OutputFilter, Pipeline, PipelineOptions, Sink};
 
 use crate::Error;
-use crate::replacement::Replacement;
 
 /// How to import.
 #[derive(Debug, Default)]

@@ -177,8 +177,8 @@ fn fill(stored: &Stored, fd: i32, file: &Initial, made: &mut Made) -> Result<(),
         .iter()
         .map(|extent| u64::from(extent.buffer.1))
         .sum();
-    made.bytes += file.size;
-    made.known += known.min(file.size);
+    made.bytes = made.bytes.saturating_add(file.size);
+    made.known = made.known.saturating_add(known.min(file.size));
     if known < file.size {
         let piece: Vec<u8> = (0..PIECE).map(|at| (at * 31 + at / 251) as u8).collect();
         let mut at = 0;

@@ -137,29 +137,31 @@ impl Shared {
 
     /// Refuses a command that refers to a slot, directory or lane that does not exist.
     pub fn check(&self, command: &Command) -> Result<(), Error> {
-        let slots = command.targets.iter().filter_map(|target| match target {
-            Target::Slot(slot) => Some(*slot),
-            Target::Place(_) => None,
-        });
-        let directories = command.targets.iter().filter_map(|target| match target {
-            Target::Place(place) => Some(place.directory),
-            Target::Slot(_) => None,
-        });
         let known = |number: u32, length: usize| (number as usize) < length;
-        let mut slots = slots.chain(command.result);
-        if !slots.all(|slot| known(slot, self.slots.len())) {
-            return Err(self.damaged("a command names a slot that does not exist"));
+        let slot = |slot: u32| known(slot, self.slots.len());
+        for target in &command.targets {
+            match target {
+                Target::Slot(number) if !slot(*number) => return Err(self.unknown_slot()),
+                Target::Place(place)
+                    if !known(place.directory, self.stored.index.directories.len()) =>
+                {
+                    return Err(self.damaged("a command names a directory that does not exist"));
+                }
+                Target::Slot(_) | Target::Place(_) => {}
+            }
         }
-        let mut directories = directories.into_iter();
-        let paths = &self.stored.index.directories;
-        if !directories.all(|number| known(number, paths.len())) {
-            return Err(self.damaged("a command names a directory that does not exist"));
+        if command.result.is_some_and(|number| !slot(number)) {
+            return Err(self.unknown_slot());
         }
         let mut waits = command.waits.iter();
         if !waits.all(|wait| known(wait.lane, self.lanes.len())) {
             return Err(self.damaged("a command waits for a lane that does not exist"));
         }
         Ok(())
+    }
+
+    fn unknown_slot(&self) -> Error {
+        self.damaged("a command names a slot that does not exist")
     }
 
     /// The descriptor in a slot; -1 where there is none.

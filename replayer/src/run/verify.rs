@@ -32,7 +32,7 @@ pub fn check(
         return Ok(None);
     }
     let got = returned.unwrap_or_else(|errno| -(errno as i64));
-    if !agrees(command, expected, got) {
+    if got != expected && !agrees(command, expected, got) {
         return Ok(Some(Mismatch {
             expected: text(expected),
             got: text(got),

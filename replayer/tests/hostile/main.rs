@@ -177,7 +177,12 @@ fn numbers_that_name_nothing_are_refused_or_fail() {
             .contains("a buffer extends beyond the start of the index"),
         "{why}"
     );
-    // Sizes and offsets that are negative, or as large as numbers are.
+}
+
+/// Sizes and offsets that are negative, or as large as numbers are.
+#[test]
+fn extreme_numbers_fail() {
+    let scene = Scene::new();
     let mut commands = vec![Command {
         result: Some(0),
         ..on(1, Call::Open, place(0, "f"), &[CREATE, 0o600])
@@ -213,7 +218,7 @@ fn numbers_that_name_nothing_are_refused_or_fail() {
             let order = commands.len() as u64 + 1;
             commands.push(Command {
                 data,
-                ..on(order, call, slot(0), &[number; 5])
+                ..on(order, call, Target::Slot(0), &[number; 5])
             });
         }
     }

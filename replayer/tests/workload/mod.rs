@@ -27,7 +27,7 @@ use goanna_tracer::capture::{Data, Source, Wanted};
 use goanna_tracer::output::{FileOptions, FileOutput, OnFailure};
 use goanna_tracer::read::Keys;
 use goanna_tracer::select::Filter;
-use goanna_tracer::{Pipeline, PipelineOptions, context};
+use goanna_tracer::{Error, Event, Pipeline, PipelineOptions, Sink, context};
 
 /// The binary under test.
 pub const REPLAYER: &str = env!("CARGO_BIN_EXE_replayer");
@@ -78,12 +78,23 @@ pub fn record_groups(
     data: DataMode,
     groups: Groups,
 ) {
+    record_altered(trace, directory, command, (data, groups), |_| true);
+}
+
+/// Records the events as `alter` leaves them: a trace with changed records. An event for which it returns false is left out.
+pub fn record_altered(
+    trace: &Path,
+    directory: &Path,
+    command: &[&str],
+    what: (DataMode, Groups),
+    alter: impl Fn(&mut Event) -> bool + Send + Sync,
+) {
     // The command inherits the mask of the thread that starts it.
     let ended = thread::scope(|scope| {
         let capture = || {
             goanna_sys::replay::own_directory().unwrap();
             goanna_sys::replay::umask(UMASK).unwrap();
-            capture(trace, directory, command, data, groups)
+            capture(trace, directory, command, what, alter)
         };
         scope.spawn(capture).join()
     });
@@ -95,8 +106,8 @@ fn capture(
     trace: &Path,
     directory: &Path,
     command: &[&str],
-    data: DataMode,
-    groups: Groups,
+    (data, groups): (DataMode, Groups),
+    alter: impl Fn(&mut Event) -> bool + Send + Sync,
 ) -> i32 {
     // The tracer has one working directory for all tests, so that a shell changes it.
     let mut words: Vec<OsString> = ["sh", "-c", "cd \"$0\" && exec \"$@\""]
@@ -126,9 +137,33 @@ fn capture(
     let assembly = Box::new(StreamAssembly::new(groups, data));
     let output = Box::new(FileOutput::new(trace, FileOptions::default()));
     let pipeline = Pipeline::start(options, assembly, output).unwrap();
-    let ending = Ptrace::new(Target::Command(words)).capture(&wanted, &pipeline);
+    let sink = Altering {
+        alter,
+        pipeline: &pipeline,
+    };
+    let ending = Ptrace::new(Target::Command(words)).capture(&wanted, &sink);
     pipeline.finish().unwrap();
     ending.unwrap().exit_status().into()
+}
+
+/// Passes events on as `alter` leaves them.
+struct Altering<'a, F> {
+    alter: F,
+    pipeline: &'a Pipeline,
+}
+
+impl<F: Fn(&mut Event) -> bool + Send + Sync> Sink for Altering<'_, F> {
+    fn take(&self, event: &Event) -> Result<(), Error> {
+        let mut event = event.clone();
+        match (self.alter)(&mut event) {
+            true => self.pipeline.take(&event),
+            false => Ok(()),
+        }
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.pipeline.flush()
+    }
 }
 
 /// A workload that was recorded and compiled.
@@ -150,13 +185,23 @@ impl Workload {
         groups: Groups,
         setup: impl FnOnce(&Path),
     ) -> Self {
+        Self::altered(command, (data, groups), setup, |_| true)
+    }
+
+    /// Records the events as `alter` leaves them.
+    pub fn altered(
+        command: &[&str],
+        what: (DataMode, Groups),
+        setup: impl FnOnce(&Path),
+        alter: impl Fn(&mut Event) -> bool + Send + Sync,
+    ) -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let original = scratch.path().join("original");
         fs::create_dir(&original).unwrap();
         fs::create_dir(scratch.path().join("replayed")).unwrap();
         setup(&original);
         let trace = scratch.path().join("trace");
-        record_groups(&trace, &original, command, data, groups);
+        record_altered(&trace, &original, command, what, alter);
         let out = scratch.path().join("compiled");
         let summary = compile(&trace, &out, &Options::default(), &mut |_| {}).unwrap();
         assert_eq!(summary.findings, Vec::<String>::new());

@@ -255,6 +255,7 @@ impl Data {
         }
     }
 
+    #[inline]
     fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let length = reader.varint()?;
         let at = reader.at();
@@ -276,6 +277,7 @@ impl Data {
     }
 }
 
+#[inline]
 fn waits(
     reader: &mut Reader<'_>,
     order: u64,
@@ -303,6 +305,7 @@ fn waits(
     Ok(())
 }
 
+#[inline]
 fn target(reader: &mut Reader<'_>) -> Result<Target, DecodeError> {
     let at = reader.at();
     match reader.u8()? {
@@ -333,11 +336,13 @@ fn buffer(reader: &mut Reader<'_>) -> Result<(u64, u32, u32), DecodeError> {
     Ok((offset, index(reader, u32::MAX)?, reader.u32()?))
 }
 
+#[inline]
 fn slot(reader: &mut Reader<'_>) -> Result<u32, DecodeError> {
     index(reader, MAX_SLOTS)
 }
 
 /// A number below `end`.
+#[inline]
 pub(super) fn index(reader: &mut Reader<'_>, end: u32) -> Result<u32, DecodeError> {
     let at = reader.at();
     match reader.varint()? {
@@ -346,6 +351,7 @@ pub(super) fn index(reader: &mut Reader<'_>, end: u32) -> Result<u32, DecodeErro
     }
 }
 
+#[inline]
 pub(super) fn bounded(reader: &mut Reader<'_>, most: u64) -> Result<u64, DecodeError> {
     let at = reader.at();
     match reader.varint()? {
@@ -354,6 +360,7 @@ pub(super) fn bounded(reader: &mut Reader<'_>, most: u64) -> Result<u64, DecodeE
     }
 }
 
+#[inline]
 pub(super) fn bytes<'a>(reader: &mut Reader<'a>, most: usize) -> Result<&'a [u8], DecodeError> {
     let len = bounded(reader, most as u64)?;
     reader.take(len as usize)

@@ -42,6 +42,8 @@ pub enum Kind {
     Records,
     /// The stream, or this file of it, ends here: [`super::pairs`].
     End,
+    /// Records in columns: [`super::record`].
+    Columns,
     /// A kind that this version does not know.
     Other(u8),
 }
@@ -53,6 +55,7 @@ impl Kind {
             2 => Self::Context,
             3 => Self::Records,
             4 => Self::End,
+            5 => Self::Columns,
             other => Self::Other(other),
         }
     }
@@ -63,6 +66,7 @@ impl Kind {
             Self::Context => 2,
             Self::Records => 3,
             Self::End => 4,
+            Self::Columns => 5,
             Self::Other(byte) => byte,
         }
     }

@@ -27,8 +27,8 @@ use crate::wire::{Reader, put_varint};
 pub const MAGIC: [u8; 8] = *b"\x89GTR\r\n\x1a\n";
 /// Bytes of a file header.
 pub const FILE_HEADER_LEN: usize = 32;
-/// 1: arguments may be hidden.
-const MINOR: u16 = 1;
+/// 1: arguments may be hidden. 2: blocks may have columns.
+const MINOR: u16 = 2;
 
 /// What a file says about itself before its first block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,10 +18,17 @@ use tempfile::TempDir;
 use super::image::{Image, Loss, Recording};
 use super::plan::{Node, Op, Plan, State, differences};
 use super::volume::{Kind, Volume};
-use crate::{Engine, binary, finish_within, program};
+use crate::{Engine, binary, finish_within, is_long, program};
 
 /// Longest time that a command may take.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// The same in a long campaign, which runs at a low priority beside other work: what takes longer is a hang.
+const LONG_LIMIT: Duration = Duration::from_secs(1200);
+
+fn limit() -> Duration {
+    if is_long() { LONG_LIMIT } else { LIMIT }
+}
 
 /// Runs on one store that a workload consists of: cuts meet the opening and the closing of the store, too.
 const RUNS: usize = 3;
@@ -105,7 +112,7 @@ impl Puppet {
     fn end(self) {
         let Self { mut run, to, from } = self;
         drop((to, from));
-        let status = crate::finish::wait(&mut run, LIMIT);
+        let status = crate::finish::wait(&mut run, limit());
         assert_eq!(status, Some(0), "the run failed");
     }
 }
@@ -120,7 +127,7 @@ fn amino(subcommand: &str, store: &Path) -> Command {
 fn stop_owner(store: &Path) {
     let mut command = Command::new(binary("amino"));
     command.args(["daemon", "stop", "--store"]).arg(store);
-    finish_within(&mut command, LIMIT);
+    finish_within(&mut command, limit());
 }
 
 /// Whether the level promises that `op`, which has led to the state of `plan`, is on the disk when it returns. `before` is the state
@@ -236,6 +243,20 @@ impl Workload {
     /// At the first violated guarantee; the message has what is needed to repeat it.
     pub fn check_cuts(&self, cuts: usize) {
         let end = self.disk.lock().position();
+        self.check_cuts_until(end, cuts);
+    }
+
+    /// Cuts the power at `cuts` random positions while the store is being made, and once more during the recovery from each.
+    ///
+    /// # Panics
+    ///
+    /// As [`Workload::check_cuts`].
+    pub fn check_making(&self, cuts: usize) {
+        let first = self.steps.get(1).map_or(self.start, |step| step.begun);
+        self.check_cuts_until(first, cuts);
+    }
+
+    fn check_cuts_until(&self, end: usize, cuts: usize) {
         for cut in 0..cuts {
             let seed = self
                 .setting
@@ -316,7 +337,7 @@ impl Workload {
             .rposition(|step| step.durable.is_some_and(|at| at <= position));
         if acknowledged.is_none() {
             // There need not be a store yet; then one can be made. What is there is sound.
-            let ended = finish_within(&mut amino("fsck", store), LIMIT);
+            let ended = finish_within(&mut amino("fsck", store), limit());
             if ended.status == 1 {
                 return Err(format!("fsck of a new store: {}", ended.text()));
             }
@@ -347,7 +368,7 @@ impl Workload {
 
 /// Runs a command that must succeed; else the error is what it printed.
 fn succeed(command: &mut Command) -> Result<(), String> {
-    let ended = finish_within(command, LIMIT);
+    let ended = finish_within(command, limit());
     if ended.status == 0 {
         return Ok(());
     }

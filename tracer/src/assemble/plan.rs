@@ -371,13 +371,7 @@ impl Builder {
     fn parameter(&mut self, index: u8, param: &'static Param, descriptors: usize) {
         let name = param.name;
         let whole = Source::Argument(index, Part::Whole);
-        let number = |signed: bool| match (param.bits, signed) {
-            (16, false) => U16,
-            (32, false) => U32,
-            (32, true) => I32,
-            (_, false) => U64,
-            (_, true) => I64,
-        };
+        let number = |is_signed| number_type(param.bits, is_signed);
         match param.kind {
             Kind::Signed => self.own(name, "number", "", number(true), whole),
             Kind::Unsigned | Kind::Device => self.own(name, "number", "", number(false), whole),
@@ -403,19 +397,11 @@ impl Builder {
             Kind::Pid => self.own(name, "pid", "", number(true), whole),
             Kind::Descriptor => {
                 let second = if descriptors > 1 { "#2" } else { "" };
-                self.descriptor(
-                    index,
-                    name,
-                    &format!("fd{second}"),
-                    &format!("file{second}"),
-                );
+                let (fd, file) = (format!("fd{second}"), format!("file{second}"));
+                self.descriptor(index, name, &fd, &file);
             }
             Kind::Directory => self.descriptor(index, name, "dirfd", "directory"),
-            Kind::Path(_) => {
-                self.shared((name, "path"), "path", "", BYTES, whole);
-                self.part(index, name, "resolved", Part::Resolved, BYTES);
-                self.file(name, index, "file", false);
-            }
+            Kind::Path(_) => self.path(index, name),
             Kind::Text | Kind::OutputText(_) => self.own(name, "text", "", BYTES, whole),
             Kind::Texts => self.own(name, "texts", "", BYTES, whole),
             Kind::InputSocketAddress(_) | Kind::OutputSocketAddress(_) => {
@@ -437,13 +423,7 @@ impl Builder {
             }
             Kind::Times(_, count) => self.times(index, name, count),
             Kind::OutputTime(_) => self.times(index, name, 1),
-            Kind::DescriptorPair => {
-                self.own(name, "address", "", U64, whole);
-                for number in 0..2u8 {
-                    let source = Source::Argument(index, Part::Paired(number));
-                    self.own(&format!("{name}.{number}"), "fd", "", I32, source);
-                }
-            }
+            Kind::DescriptorPair => self.descriptor_pair(index, name),
             Kind::PrctlArgument => {
                 self.own(name, "number", "", U64, Source::Register(index));
                 self.part(index, name, "text", Part::Text, BYTES);
@@ -454,10 +434,28 @@ impl Builder {
             Kind::InputMessage
             | Kind::OutputMessage
             | Kind::InputMessages(_)
-            | Kind::OutputMessages(_) => {
-                self.buffers(index, name);
-                self.part(index, name, "descriptors", Part::Descriptors, BYTES);
-            }
+            | Kind::OutputMessages(_) => self.message(index, name),
+        }
+    }
+
+    fn message(&mut self, index: u8, name: &str) {
+        self.buffers(index, name);
+        self.part(index, name, "descriptors", Part::Descriptors, BYTES);
+    }
+
+    fn path(&mut self, index: u8, name: &str) {
+        let whole = Source::Argument(index, Part::Whole);
+        self.shared((name, "path"), "path", "", BYTES, whole);
+        self.part(index, name, "resolved", Part::Resolved, BYTES);
+        self.file(name, index, "file", false);
+    }
+
+    fn descriptor_pair(&mut self, index: u8, name: &str) {
+        let whole = Source::Argument(index, Part::Whole);
+        self.own(name, "address", "", U64, whole);
+        for number in 0..2u8 {
+            let source = Source::Argument(index, Part::Paired(number));
+            self.own(&format!("{name}.{number}"), "fd", "", I32, source);
         }
     }
 
@@ -593,5 +591,16 @@ impl Builder {
                 nanoseconds,
             );
         }
+    }
+}
+
+/// The type of a number that has `bits` bits in its register.
+const fn number_type(bits: u8, is_signed: bool) -> (Type, u8) {
+    match (bits, is_signed) {
+        (16, false) => U16,
+        (32, false) => U32,
+        (32, true) => I32,
+        (_, false) => U64,
+        (_, true) => I64,
     }
 }

@@ -297,6 +297,7 @@ impl<'e> OfThread<'e> {
     /// `None` for calls and lost events, which are of another form. The values have the order of `plan.rs`.
     fn of(event: &'e Event) -> Option<Self> {
         use Value::{Bytes, Number};
+        let numbers = |values: &[u64]| values.iter().map(|it| Number(*it)).collect();
         let (id, subject, at_ns, own, file) = match event {
             Event::Call(_) | Event::Lost { .. } => return None,
             Event::Began {
@@ -318,10 +319,7 @@ impl<'e> OfThread<'e> {
                 subject,
                 status,
                 at_ns,
-            } => {
-                let own = vec![Number(*status as u64)];
-                (id::ENDED, subject, *at_ns, own, None)
-            }
+            } => (id::ENDED, subject, *at_ns, numbers(&[*status as u64]), None),
             Event::Descriptor {
                 subject,
                 number,
@@ -330,7 +328,7 @@ impl<'e> OfThread<'e> {
                 offset,
             } => {
                 let (number, flags) = (*number as u64, (*flags).into());
-                let own = [number, flags, *offset].map(Number).to_vec();
+                let own = numbers(&[number, flags, *offset]);
                 (id::DESCRIPTOR, subject, 0, own, Some(file))
             }
             Event::Mapping {
@@ -343,8 +341,7 @@ impl<'e> OfThread<'e> {
                 file,
             } => {
                 let (protection, flags) = ((*protection).into(), (*flags).into());
-                let own = [*start, *length, protection, flags, *offset];
-                let own = own.map(Number).to_vec();
+                let own = numbers(&[*start, *length, protection, flags, *offset]);
                 (id::MAPPING, subject, 0, own, Some(file))
             }
             Event::Touched {
@@ -355,8 +352,7 @@ impl<'e> OfThread<'e> {
                 written,
                 at_ns,
             } => {
-                let own = [*offset, *pages, (*written).into()];
-                let own = own.map(Number).to_vec();
+                let own = numbers(&[*offset, *pages, (*written).into()]);
                 (id::TOUCHED, subject, *at_ns, own, Some(file))
             }
         };

@@ -44,6 +44,8 @@ pub struct Writer {
     options: WriterOptions,
     block: usize,
     encoder: Encoder,
+    /// Whether the blocks have columns. zstd compresses columns better; without zstd, more is recovered of a torn block of records.
+    in_columns: bool,
     schema: Arc<Schema>,
     /// By position in the schema: whether the stream has records of the message.
     used: Vec<bool>,
@@ -78,6 +80,9 @@ const SCHEMA_EVERY: usize = 8 << 20;
 /// Largest block that a user may ask for, in bytes. A record that does not fit makes it longer.
 const LARGEST_BLOCK: usize = MAX_BLOCK as usize / 2;
 const SMALLEST_BLOCK: usize = 256;
+/// Smallest block with columns, in bytes, when the user does not choose: each block repeats its strings, and each column needs some bytes to
+/// compress well.
+const COLUMNS_BLOCK: usize = 512 << 10;
 
 impl Writer {
     /// Begins a stream: initialises the stages. The first block of records brings schema and context with it.
@@ -105,11 +110,17 @@ impl Writer {
             progress: Arc::default(),
         };
         out.initialise(&stream)?;
-        let block = options.block.unwrap_or_else(|| out.preferred_block());
+        let in_columns = options.elide && codecs.contains(&Codec::Zstd);
+        let preferred = match in_columns {
+            true => out.preferred_block().max(COLUMNS_BLOCK),
+            false => out.preferred_block(),
+        };
+        let block = options.block.unwrap_or(preferred);
         let schema = Arc::new(schema);
         Ok(Self {
             block: block.clamp(SMALLEST_BLOCK, LARGEST_BLOCK),
-            encoder: Encoder::new(Arc::clone(&schema), options.elide),
+            encoder: encoder(&schema, in_columns, options.elide),
+            in_columns,
             used: vec![false; schema.messages.len()],
             schema,
             grown: true,
@@ -150,7 +161,7 @@ impl Writer {
             known.is_ok_and(|at| self.used.get(at) == Some(&true))
         };
         self.used = self.schema.messages.iter().map(|it| used(it.id)).collect();
-        self.encoder = Encoder::new(Arc::clone(&self.schema), self.options.elide);
+        self.encoder = encoder(&self.schema, self.in_columns, self.options.elide);
         Ok(())
     }
 
@@ -243,7 +254,11 @@ impl Writer {
         }
         self.since_schema += payload.len();
         self.raw_bytes += payload.len() as u64;
-        self.send(Kind::Records, records, payload, false)?;
+        let kind = match self.in_columns {
+            true => Kind::Columns,
+            false => Kind::Records,
+        };
+        self.send(kind, records, payload, false)?;
         self.records += u64::from(records);
         (self.first_ns, self.last_ns) = (0, 0);
         let rotate = self.options.rotate;
@@ -343,5 +358,13 @@ impl Writer {
             payload,
             starts_file,
         })
+    }
+}
+
+fn encoder(schema: &Arc<Schema>, in_columns: bool, elide: bool) -> Encoder {
+    let schema = Arc::clone(schema);
+    match in_columns {
+        true => Encoder::with_columns(schema),
+        false => Encoder::new(schema, elide),
     }
 }

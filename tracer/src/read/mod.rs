@@ -13,6 +13,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
+use amino_schema::DecodeError;
 use amino_schema::trace::record::Records;
 use amino_schema::trace::{
     BlockHeader, FILE_HEADER_LEN, Footer, Indexed, Kind, Schema, Stored, VERSION, claimed_version,
@@ -45,7 +46,7 @@ pub enum Item {
     /// Definitions; again after each repetition.
     Schema(Arc<Schema>),
     /// The records of a block.
-    Records(BlockHeader, Records),
+    Records(BlockHeader, Box<Records>),
     /// The stream, or this file of it, ends here.
     End(pairs::Pairs),
     /// Something is not as it should be.
@@ -299,11 +300,13 @@ impl<R: Read> Reader<R> {
                 Some(context) => self.ready.push_back(Item::Context(context)),
                 None => self.find(offset, malformed(&"the context is malformed")),
             },
-            Kind::Records => match self.schemas.get(&header.schema_id) {
-                Some(schema) => {
-                    let found = Records::new(Arc::clone(schema), payload);
-                    self.ready.push_back(Item::Records(*header, found));
-                }
+            Kind::Records | Kind::Columns => match self.schemas.get(&header.schema_id) {
+                Some(schema) => match records_of(header.kind, schema, payload) {
+                    Ok(found) => self
+                        .ready
+                        .push_back(Item::Records(*header, Box::new(found))),
+                    Err(why) => self.find(offset, malformed(&why)),
+                },
                 None => {
                     if self.missing.len() < MAX_SCHEMAS {
                         self.missing.insert(header.schema_id);
@@ -329,20 +332,18 @@ impl<R: Read> Reader<R> {
         let schema = self.schemas.get(&header.schema_id).cloned();
         let mut recovered = 0;
         let fresh = self.place(offset, header, None);
-        if let (Kind::Records, Some(mut payload), Some(schema), true) =
-            (header.kind, whole, schema, fresh)
-        {
-            let mut trial = Records::new(Arc::clone(&schema), payload.clone());
-            let mut end = 0;
-            while let Ok(Some(_)) = trial.next() {
-                recovered += 1;
-                end = trial.offset();
+        let has_records = matches!(header.kind, Kind::Records | Kind::Columns);
+        if let (Some(payload), Some(schema), true) = (whole, schema, fresh && has_records) {
+            let records = |payload| records_of(header.kind, &schema, payload);
+            if let (Ok(mut trial), Ok(records)) = (records(payload.clone()), records(payload)) {
+                while let Ok(Some(_)) = trial.next() {
+                    recovered += 1;
+                }
+                let mut header = *header;
+                header.records = recovered;
+                let item = Item::Records(header, Box::new(records.limited(recovered)));
+                self.ready.push_back(item);
             }
-            payload.truncate(end);
-            let records = Records::new(schema, payload);
-            let mut header = *header;
-            header.records = recovered;
-            self.ready.push_back(Item::Records(header, records));
         }
         let recovered = u64::from(recovered);
         let records = u64::from(header.records).saturating_sub(recovered);
@@ -393,4 +394,13 @@ impl<R: Read> Reader<R> {
 pub fn number(pairs: &pairs::Pairs, name: &str) -> Option<u64> {
     let value = &pairs.iter().find(|(it, _)| it == name)?.1;
     std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+/// Reads the payload of a block of records, or of records in columns.
+fn records_of(kind: Kind, schema: &Arc<Schema>, payload: Vec<u8>) -> Result<Records, DecodeError> {
+    let schema = Arc::clone(schema);
+    match kind {
+        Kind::Columns => Records::in_columns(schema, payload),
+        _ => Ok(Records::new(schema, payload)),
+    }
 }

@@ -117,6 +117,20 @@ impl<W: Write> Parquet<W> {
         }
     }
 
+    /// Adds a row, and ends the group of rows when it is large.
+    fn push(&mut self, cells: &[Cell]) -> Result<(), Error> {
+        let row = self.rows;
+        for (column, cell) in self.columns.iter_mut().zip(cells) {
+            column.push(row, cell);
+        }
+        self.rows += 1;
+        let largest = self.columns.iter().map(|it| it.values.len()).max();
+        if self.rows >= GROUP_ROWS || largest >= Some(GROUP_BYTES) {
+            self.end_group()?;
+        }
+        Ok(())
+    }
+
     fn end_group(&mut self) -> Result<(), Error> {
         if self.rows == 0 {
             return Ok(());
@@ -260,6 +274,31 @@ impl Column {
     }
 }
 
+/// The first number with this role.
+fn number_of_role(record: &Record<'_>, role: &str) -> Cell {
+    let mut values = record
+        .fields()
+        .filter(|(argument, _)| argument.kind != Type::Data && argument.role == role)
+        .filter_map(|(_, value)| number(value));
+    Cell::Number(values.next().map(|it| it as i64))
+}
+
+/// The paths of a call as the kernel resolved them; where the trace has none, as the program gave them.
+fn paths(record: &Record<'_>, fields: &Fields<'_>) -> Vec<Vec<u8>> {
+    let resolved: Vec<_> = record
+        .fields()
+        .filter(|(argument, _)| argument.kind != Type::Data)
+        .filter(|(argument, _)| matches!(argument.role.as_str(), "resolved" | "file.path"))
+        .filter_map(|(_, value)| bytes(value).map(lossy))
+        .collect();
+    if !resolved.is_empty() {
+        return resolved;
+    }
+    let arguments = fields.arguments.iter();
+    let given = arguments.filter(|it| it.argument.role == "path");
+    given.filter_map(|it| bytes(it.value)).map(lossy).collect()
+}
+
 impl<W: Write> Consumer for Parquet<W> {
     fn context(&mut self, context: &Pairs) -> Result<(), Error> {
         self.offset_ns = clock_offset(context);
@@ -268,38 +307,9 @@ impl<W: Write> Consumer for Parquet<W> {
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), Error> {
         let fields = Fields::of(record);
-        let mut of_role = [
-            ("uid", None),
-            ("gid", None),
-            ("sid", None),
-            ("fd", None),
-            ("offset", None),
-        ];
-        let mut paths = Vec::new();
-        for (argument, value) in record.fields() {
-            if argument.kind == Type::Data {
-                continue;
-            }
-            for (role, found) in &mut of_role {
-                if argument.role == *role && found.is_none() {
-                    *found = number(value).map(|it| it as i64);
-                }
-            }
-            if matches!(argument.role.as_str(), "resolved" | "file.path") {
-                paths.extend(bytes(value).map(lossy));
-            }
-        }
-        if paths.is_empty() {
-            let given = fields
-                .arguments
-                .iter()
-                .filter(|it| it.argument.role == "path");
-            paths.extend(given.filter_map(|it| bytes(it.value)).map(lossy));
-        }
-        let mut paths = paths.into_iter();
-        let mut next = of_role.into_iter().map(|(_, found)| Cell::Number(found));
-        let mut of_role = || next.next().unwrap_or(Cell::Number(None));
-        let (uid, gid, sid, fd, offset) = (of_role(), of_role(), of_role(), of_role(), of_role());
+        let [uid, gid, sid, fd, offset] =
+            ["uid", "gid", "sid", "fd", "offset"].map(|role| number_of_role(record, role));
+        let mut paths = paths(record, &fields).into_iter();
         let moved = fields
             .result
             .filter(|it| fields.result_unit == "bytes" && *it >= 0);
@@ -333,16 +343,7 @@ impl<W: Write> Consumer for Parquet<W> {
             Cell::Number(moved),
             Cell::Text(Some(object)),
         ];
-        let row = self.rows;
-        for (column, cell) in self.columns.iter_mut().zip(&cells) {
-            column.push(row, cell);
-        }
-        self.rows += 1;
-        let largest = self.columns.iter().map(|it| it.values.len()).max();
-        if self.rows >= GROUP_ROWS || largest >= Some(GROUP_BYTES) {
-            self.end_group()?;
-        }
-        Ok(())
+        self.push(&cells)
     }
 
     fn finish(&mut self) -> Result<(), Error> {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use amino_schema::trace::record::Record;
+use goanna_sys::plural::counted;
 
 use super::Consumer;
 use super::fields::{Fields, bytes};
@@ -85,7 +86,7 @@ fn add(counts: &mut HashMap<Box<[u8]>, Count>, name: &[u8], nanoseconds: u64) {
 impl Counts {
     /// The summary as text, with this many lines of a sort.
     pub fn text(&self, lines: usize) -> String {
-        let mut text = format!("{} records\n", self.records);
+        let mut text = format!("{}\n", counted(self.records, "record"));
         let sorts = [
             ("calls", &self.calls),
             ("files", &self.files),

@@ -26,10 +26,10 @@ use std::time::{Duration, Instant};
 use amino_schema::log::{Author, Frames};
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use crate::author::{Actor, Authors};
 use crate::engine::Counted;
 use crate::layers::Layers;
 use crate::log::Log;
+use crate::log::author::{Actor, Authors};
 use crate::options::{DirtySource, Info, Options, Stats};
 use crate::space::{DiskSpace, Needed, Purpose};
 use crate::{Changes, Error, dir};

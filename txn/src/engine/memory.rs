@@ -1,3 +1,5 @@
+//! The engine in memory: the model for tests.
+
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;

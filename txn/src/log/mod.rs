@@ -9,6 +9,7 @@
 //! not list it any more: a segment that is missing or shorter is damage. [`note`] says up to where the log is synced. A
 //! store can keep the segments that it does not need any more ([`kept`]).
 
+pub mod author;
 mod kept;
 mod note;
 mod recover;

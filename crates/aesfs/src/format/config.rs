@@ -344,6 +344,15 @@ mod tests {
         );
     }
 
+    /// gocryptfs 1.2 and older encrypted the master key with another length of nonces.
+    #[test]
+    fn a_master_key_from_before_hkdf_is_refused_by_name() {
+        let config = Config::parse(&text_with("\"HKDF\",", "")).unwrap();
+        let unlocked = config.unlock(&Secret::new(b"pw".to_vec()));
+        let is_named = |error: &Error| matches!(error, Error::Feature(name) if name == "a master key from before HKDF");
+        assert!(unlocked.err().as_ref().is_some_and(is_named));
+    }
+
     #[test]
     fn other_versions_and_bad_fields_are_refused() {
         let version = Config::parse(&text_with("\"Version\": 2", "\"Version\": 3"));

@@ -1,4 +1,4 @@
-//! Contents: headers, blocks, and the relation between the sizes of plain and encrypted files.
+//! Contents: the ciphers, headers and blocks of files, and the relation between the sizes of plain and encrypted files.
 
 use std::ops::Range;
 

@@ -137,8 +137,7 @@ impl ScryptParams {
         if !(8..=64).contains(&self.r) || !(1..=16).contains(&self.p) {
             return wrong("R is not from 8 to 64, or P is not from 1 to 16");
         }
-        let bytes = self.n.saturating_mul(u64::from(self.r) * 128);
-        if bytes > 4 << 30 {
+        if self.memory_bytes() > 4 << 30 {
             return wrong("the password's key would take more than 4 GiB of memory");
         }
         if self.key_len != KEY || !(16..=1024).contains(&self.salt.len()) {
@@ -147,12 +146,22 @@ impl ScryptParams {
         Ok(())
     }
 
+    /// Bytes of memory that deriving the key takes, apart from some KiB.
+    fn memory_bytes(&self) -> u64 {
+        self.n.saturating_mul(u64::from(self.r) * 128)
+    }
+
     /// The key that encrypts the master key.
     pub fn derive(&self, password: &Secret) -> Result<Locked<[u8; KEY]>, Error> {
         self.check()?;
         let log_n = u8::try_from(self.n.trailing_zeros()).unwrap_or(0);
         let wrong = |what: &dyn std::fmt::Display| Error::Config(format!("ScryptObject: {what}"));
         let params = scrypt::Params::new(log_n, self.r, self.p).map_err(|error| wrong(&error))?;
+        // Without memory scrypt ends the process, which may be one that others' runs depend on. So it is allocated here first.
+        let bytes = self.memory_bytes();
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let reserved = Vec::<u8>::new().try_reserve_exact(len);
+        reserved.map_err(|_| Error::NoMemory(bytes))?;
         let mut key = Locked::new(|| [0; KEY]).map_err(memory)?;
         scrypt::scrypt(password.bytes(), &self.salt, &params, &mut *key)
             .map_err(|error| wrong(&error))?;

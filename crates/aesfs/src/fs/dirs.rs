@@ -362,6 +362,8 @@ impl Dirs {
             let made = self.finish_mkdir(caller, dir, (&node, mode), &temporary, entry);
             if made.is_err() {
                 let own = self.own(caller);
+                // The directory may have its mode already, which can forbid its owner to change it.
+                let _ = self.make_accessible(&own, &node);
                 let _ = self.lower.unlink(&own, &node, DIR_IV_FILE);
                 let _ = self.lower.rmdir(&own, dir, &temporary);
             }

@@ -12,17 +12,17 @@ use goanna_cache::IdleList;
 use goanna_vfs::{Attr, Caller, Errno, FileSystem, FsError, Node, Opened};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::lower::LowerFile;
+use super::lower::{LowerFile, Version};
 use super::memory::{Memory, Share};
-use super::state::{Content, State, Version, read_id};
+use super::state::{Content, State, read_id};
 use crate::error::Failure;
 use crate::format::content::ContentCipher;
 
 /// Bytes of decrypted contents that are kept though no program has the files open.
 const IDLE_BYTES: u64 = 128 << 20;
 
-/// How many such contents are kept.
-const IDLE_FILES: usize = 512;
+/// How many such contents are kept. Each is a page at least, and an inode of the kernel.
+const IDLE_FILES: usize = 4096;
 
 /// How often changes through shared mappings are looked for and stored; less often if that takes long.
 const STORE_MAPPED: Duration = Duration::from_secs(1);
@@ -160,10 +160,10 @@ impl Files {
         let was_open = state.lower.is_some();
         self.exchange_lower(state, lower);
         self.idle.lock().remove(node.ino());
-        let loaded = self.load(state, node, truncates);
+        let loaded = self.load(state, truncates);
         let opened = loaded.and_then(|()| Ok(state.content_mut()?.open(flags)?));
         if opened.is_err() && !was_open {
-            state.lower = None;
+            state.close_lower();
             state.content = None;
         }
         opened
@@ -191,7 +191,7 @@ impl Files {
         }
     }
 
-    /// Keeps that of two descriptors which allows more.
+    /// Keeps that of two descriptors which allows more, and the other one as well if only that can be read.
     fn exchange_lower(&self, state: &mut State, lower: LowerFile) {
         let worth =
             |lower: &LowerFile| 2 * u8::from(lower.can_write()) + u8::from(lower.can_read());
@@ -199,13 +199,21 @@ impl Files {
             .lower
             .as_ref()
             .is_none_or(|old| worth(&lower) > worth(old) || lower.caller().txn != old.caller().txn);
-        if is_better {
-            state.lower = Some(lower);
-        }
+        let other = if is_better {
+            state.lower.replace(lower)
+        } else {
+            Some(lower)
+        };
+        let Some(kept) = &state.lower else { return };
+        let is_of_use = |reader: &LowerFile| {
+            !kept.can_read() && reader.can_read() && reader.caller().txn == kept.caller().txn
+        };
+        let readers = [state.reader.take(), other];
+        state.reader = readers.into_iter().flatten().find(is_of_use);
     }
 
     /// Fills the cache object with the file's content, or empties it if the open truncates the file.
-    fn load(&self, state: &mut State, node: &Node, truncates: bool) -> Result<()> {
+    fn load(&self, state: &mut State, truncates: bool) -> Result<()> {
         if truncates {
             state.clear()?;
             match &state.content {
@@ -216,7 +224,7 @@ impl Files {
             return Ok(());
         }
         if let Some(content) = &state.content
-            && !self.has_changed(state, node)?
+            && !Self::has_changed(state)?
         {
             if !content.is_in_use() {
                 // It was kept for this open, and did not count.
@@ -225,22 +233,21 @@ impl Files {
             }
             return Ok(());
         }
-        let version = self.version(state.lower()?.caller(), node)?;
         // If it fails, the version stays the old one, so that the next open tries again.
-        state.fill(&self.cipher)?;
+        let version = state.fill(&self.cipher)?;
         state.version = Some(version);
         Ok(())
     }
 
     /// Whether another process has changed the encrypted file since its content was decrypted. Not checked while programs of this run write to it
     /// or map it.
-    fn has_changed(&self, state: &State, node: &Node) -> Result<bool> {
+    fn has_changed(state: &State) -> Result<bool> {
         let content = state.content()?;
         let Some(version) = state.version.filter(|_| !content.is_mapped()) else {
             return Ok(false);
         };
         let lower = state.lower()?;
-        let mut now = self.version(lower.caller(), node)?;
+        let mut now = lower.version()?;
         if content.is_in_use() {
             // Changed by a chmod(2) or link(2), too.
             now.ctime = version.ctime;
@@ -251,13 +258,6 @@ impl Files {
         // Times have a granularity; another file with the same number has another id.
         let is_same = version.size == 0 || !lower.can_read() || state.id == Some(read_id(lower)?);
         Ok(!is_same)
-    }
-
-    fn version(&self, caller: &Caller, node: &Node) -> Result<Version> {
-        let Attr {
-            size, mtime, ctime, ..
-        } = self.lower.getattr(caller, node)?;
-        Ok(Version { size, mtime, ctime })
     }
 
     /// A description of a file that was just created in the lower file system, where it is `created`. Another thread may have found the
@@ -296,7 +296,7 @@ impl Files {
     ) -> Result<()> {
         self.with_writable(caller, node, right, false, |state| {
             if is_loaded || state.content.is_some() {
-                self.load(state, node, false)?;
+                self.load(state, false)?;
             }
             state.change(&self.cipher, change)
         })
@@ -304,9 +304,7 @@ impl Files {
 
     /// Sets the size of a file to nothing, which takes no more than the right to write.
     pub fn clear(&self, caller: &Caller, node: &Node, right: Right) -> Result<()> {
-        self.with_writable(caller, node, right, true, |state| {
-            self.load(state, node, true)
-        })
+        self.with_writable(caller, node, right, true, |state| self.load(state, true))
     }
 
     /// Runs `op` on a file that is open for writing at least until `op` has ended.
@@ -328,7 +326,7 @@ impl Files {
             }
             let result = op(state);
             if !was_open {
-                state.lower = None;
+                state.close_lower();
                 state.content = None;
             }
             result
@@ -340,6 +338,22 @@ impl Files {
         self.with_open(node.ino(), |state| {
             Ok(state.content()?.read_at(offset, buf)?)
         })
+    }
+
+    /// Runs `remove`, which removes the file's `security.capability`, unless the file is known to have none.
+    pub fn without_capability(&self, node: &Node, remove: impl FnOnce()) {
+        let is_needed = |state: &mut State| !std::mem::replace(&mut state.has_no_capability, true);
+        if self.with_open(node.ino(), is_needed).unwrap_or(true) {
+            remove();
+        }
+    }
+
+    /// Records that the file may have a `security.capability`.
+    pub fn may_have_capability(&self, node: &Node) {
+        let Some(file) = self.table.lock().get(&node.ino()).map(Arc::clone) else {
+            return;
+        };
+        file.state.lock().has_no_capability = false;
     }
 
     /// Whether a program has the file open for writing.
@@ -365,18 +379,14 @@ impl Files {
         let stored = self.store_all_mapped(state);
         let caller = state.lower()?.caller().clone();
         let attr = self.lower.getattr(&caller, node);
-        let lower = state.lower.take();
-        drop(lower);
+        state.close_lower();
         let keeps = |attr: &Attr| {
             let is_small = state.size <= self.idle_bytes() / 4;
             attr.nlink > 0 && stored.is_ok() && is_small && caller.txn.is_none()
         };
         match attr {
             Ok(attr) if keeps(&attr) => {
-                let Attr {
-                    size, mtime, ctime, ..
-                } = attr;
-                state.version = Some(Version { size, mtime, ctime });
+                state.version = Some(Version::of(&attr));
                 let size = state.size;
                 state.content_mut()?.release();
                 state.share.set(0);

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use goanna_cache::write_all_at;
 use goanna_sys::memfile;
 use goanna_vfs::{
-    Caller, Errno, FileSystem, FsError, Native, Node, OpenFile, Opened, Result, WritePosition,
+    Attr, Caller, Errno, FileSystem, FsError, Native, Node, OpenFile, Opened, Result, Stamp,
+    WritePosition,
 };
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::fstat;
@@ -21,6 +22,24 @@ const LOCK_POLL: Duration = Duration::from_micros(200);
 
 /// Bytes written between two questions whether the file has outgrown memory in the lower file system.
 const VOLUME_TO_ASK: u64 = 256 << 10;
+
+/// The part of the lower file's metadata that changes with its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub size: u64,
+    pub mtime: Stamp,
+    pub ctime: Stamp,
+}
+
+impl Version {
+    pub fn of(attr: &Attr) -> Self {
+        Self {
+            size: attr.size,
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+        }
+    }
+}
 
 /// An open file of the lower file system. Later changes of the file's permissions do not affect it.
 pub(crate) struct LowerFile {
@@ -82,10 +101,22 @@ impl LowerFile {
 
     /// The file's size.
     pub fn size(&self) -> Result<u64> {
+        Ok(self.version()?.size)
+    }
+
+    /// The part of the file's metadata that changes with its content.
+    pub fn version(&self) -> Result<Version> {
         let opened = self.opened()?;
         match opened.native {
-            Native::All => Ok(fstat(&opened.fd)?.st_size.unsigned_abs()),
-            Native::Reads { .. } => Ok(self.fs.getattr(&self.caller, &self.node)?.size),
+            Native::All => {
+                let stat = fstat(&opened.fd)?;
+                Ok(Version {
+                    size: stat.st_size.unsigned_abs(),
+                    mtime: stamp(stat.st_mtime, stat.st_mtime_nsec),
+                    ctime: stamp(stat.st_ctime, stat.st_ctime_nsec),
+                })
+            }
+            Native::Reads { .. } => Ok(Version::of(&self.fs.getattr(&self.caller, &self.node)?)),
         }
     }
 
@@ -234,6 +265,13 @@ impl LowerFile {
             Err(FsError::Errno(Errno::ESTALE)) if self.caller.txn.is_some() => Ok(()),
             other => other,
         }
+    }
+}
+
+fn stamp(sec: i64, nsec: i64) -> Stamp {
+    Stamp {
+        sec,
+        nsec: u32::try_from(nsec).unwrap_or(0),
     }
 }
 

@@ -4,13 +4,14 @@
 //! write through shared mappings is stored later.
 
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use goanna_cache::{Content as CachedContent, RangeSet, write_all_at};
 use goanna_sys::memfile;
-use goanna_vfs::{Errno, Stamp};
+use goanna_vfs::Errno;
 
-use super::lower::LowerFile;
+use super::lower::{LowerFile, Version};
 use super::memory::Share;
 use crate::error::{Damage, Failure};
 use crate::format::content::{
@@ -30,18 +31,12 @@ const PARALLEL: u64 = 1024;
 pub(crate) type Content = CachedContent<PAGE>;
 type Result<T> = std::result::Result<T, Failure>;
 
-/// The part of the lower file's metadata that changes with its content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Version {
-    pub size: u64,
-    pub mtime: Stamp,
-    pub ctime: Stamp,
-}
-
 /// A file that programs have open, or whose decrypted content is kept for the next open.
 pub(crate) struct State {
     /// The encrypted file, while programs have the file open.
     pub lower: Option<LowerFile>,
+    /// The encrypted file to be read, where `lower` can only be written: some programs may only write the file, and others only read it.
+    pub reader: Option<LowerFile>,
     /// The decrypted content.
     pub content: Option<Content>,
     /// The memory that `content` takes, at least.
@@ -52,6 +47,8 @@ pub(crate) struct State {
     pub size: u64,
     /// The lower file's metadata when `content` was equal to it; `None` after changes of our own.
     pub version: Option<Version>,
+    /// The file has no `security.capability` that a change would have to remove, as far as this mount knows.
+    pub has_no_capability: bool,
     /// A change through a mapping could not be stored; the next fsync(2) reports it.
     pub failed: Option<Errno>,
     /// The state is no longer in the table.
@@ -63,11 +60,13 @@ impl State {
     pub fn new(share: Share) -> Self {
         Self {
             lower: None,
+            reader: None,
             content: None,
             share,
             id: None,
             size: 0,
             version: None,
+            has_no_capability: false,
             failed: None,
             is_removed: false,
         }
@@ -75,6 +74,20 @@ impl State {
 
     pub fn lower(&self) -> Result<&LowerFile> {
         Ok(self.lower.as_ref().ok_or(Errno::EBADF)?)
+    }
+
+    /// The encrypted file, to be read. EACCES if the programs that have the file open may only write it.
+    fn readable(&self) -> Result<&LowerFile> {
+        let lower = self.lower()?;
+        if lower.can_read() {
+            return Ok(lower);
+        }
+        Ok(self.reader.as_ref().ok_or(Errno::EACCES)?)
+    }
+
+    /// No program has the file open any more.
+    pub fn close_lower(&mut self) {
+        (self.lower, self.reader) = (None, None);
     }
 
     pub fn content(&self) -> Result<&Content> {
@@ -85,15 +98,22 @@ impl State {
         Ok(self.content.as_mut().ok_or(Errno::EIO)?)
     }
 
-    /// Reads the plain size and the file id from the encrypted file.
-    pub fn read_header(&mut self, cipher: Cipher) -> Result<()> {
-        let lower = self.lower()?;
-        let encrypted = lower.size()?;
-        (self.id, self.size) = match encrypted {
+    /// Reads the plain size and the file id from the encrypted file. Returns what was read for them: its first `len` bytes, of which the header is
+    /// a part, and its metadata before that.
+    fn read_header(&mut self, cipher: Cipher, len: usize) -> Result<(Vec<u8>, Version)> {
+        let version = self.lower()?.version()?;
+        let len = usize::try_from(version.size).map_or(len, |size| len.min(size));
+        let mut beginning = vec![0; len];
+        (self.id, self.size) = match version.size {
             0 => (None, 0),
-            _ => (Some(read_id(lower)?), plain_size(cipher, encrypted)?),
+            encrypted => {
+                let got = self.readable()?.read_at(0, &mut beginning)?;
+                beginning.truncate(got);
+                let header = beginning.get(..HEADER).unwrap_or(&beginning);
+                (Some(parse_header(header)?), plain_size(cipher, encrypted)?)
+            }
         };
-        Ok(())
+        Ok((beginning, version))
     }
 
     /// Runs `change` on the current content of the file, and keeps other runs from changing the file meanwhile.
@@ -151,7 +171,7 @@ impl State {
     /// map the file, their content is stored as a whole instead, because a mapping's content cannot be replaced.
     fn catch_up(&mut self, cipher: &ContentCipher) -> Result<()> {
         let Some(content) = &self.content else {
-            return self.read_header(cipher.cipher());
+            return self.read_header(cipher.cipher(), HEADER).map(drop);
         };
         let lower = self.lower()?;
         let encrypted = lower.size()?;
@@ -160,7 +180,10 @@ impl State {
             (0, Some(_)) | (_, None) => false,
             (_, Some(id)) => {
                 plain_size(cipher.cipher(), encrypted) == Ok(self.size)
-                    && (!lower.can_read() || read_id(lower)? == id)
+                    && match self.readable() {
+                        Ok(reader) => read_id(reader)? == id,
+                        Err(_) => true,
+                    }
             }
         };
         if is_same {
@@ -168,7 +191,7 @@ impl State {
         }
         if !content.is_mapped() {
             self.version = None;
-            return self.fill(cipher);
+            return self.fill(cipher).map(drop);
         }
         lower.set_len(0)?;
         (self.id, self.version) = (None, None);
@@ -185,14 +208,21 @@ impl State {
         lower.unlock();
         cleared?;
         (self.id, self.size, self.version) = (None, 0, None);
+        // The open that empties the file did not ask whether another process has changed it.
+        self.has_no_capability = false;
         Ok(())
     }
 
-    /// Decrypts the whole content into the cache object, which is made if there is none.
-    pub fn fill(&mut self, cipher: &ContentCipher) -> Result<()> {
-        self.read_header(cipher.cipher())?;
+    /// Decrypts the whole content into the cache object, which is made if there is none. Returns the encrypted file's metadata before that.
+    pub fn fill(&mut self, cipher: &ContentCipher) -> Result<Version> {
+        self.has_no_capability = false;
+        // A file of one block is read by one call.
+        let len = HEADER + cipher.cipher().block();
+        let (beginning, version) = self.read_header(cipher.cipher(), len)?;
         let encrypted = cipher.cipher().encrypted_size(self.size);
         let segments = match self.id {
+            // A hole is a whole block.
+            Some(_) if self.size < PAGE => vec![(0, encrypted)],
             Some(_) => self.lower()?.data_segments(encrypted)?,
             None => Vec::new(),
         };
@@ -200,18 +230,9 @@ impl State {
             |(start, len): &(u64, u64)| encrypted_blocks(cipher.cipher(), *start, start + len);
         let data = segments.iter().map(blocks).map(|it| it.end - it.start);
         self.share.reserve(data.sum::<u64>().saturating_mul(PAGE))?;
-        let lower = self.lower()?;
-        let (created, writer) = match &self.content {
-            None => {
-                let (content, writer) = Content::create(self.size, None)?;
-                (Some(content), writer)
-            }
-            Some(content) => {
-                // Programs have descriptors of this object, and another process has changed the file.
-                content.resize(self.size)?;
-                (None, content.writer()?)
-            }
-        };
+        // Of an empty file nothing is read.
+        let lower = self.readable().or_else(|_| self.lower())?;
+        let (created, writer) = self.object_to_fill()?;
         let leave_hole = |blocks: Range<u64>| match &self.content {
             Some(content) if !blocks.is_empty() => {
                 content.punch(blocks.start * PAGE, (blocks.end - blocks.start) * PAGE)
@@ -221,8 +242,18 @@ impl State {
         let end = self.size.div_ceil(PAGE);
         let mut next = 0;
         if let Some(id) = &self.id {
+            let read = |offset: u64, buf: &mut [u8]| {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                match beginning.get(start..start.saturating_add(buf.len())) {
+                    Some(bytes) => {
+                        buf.copy_from_slice(bytes);
+                        Ok(bytes.len())
+                    }
+                    None => lower.read_at(offset, buf),
+                }
+            };
             let piece = |blocks: Range<u64>| {
-                let data = decrypt_blocks(lower, cipher, id, self.size, blocks.clone())?;
+                let data = decrypt_read(cipher, id, self.size, blocks.clone(), read)?;
                 Ok(write_all_at(&writer, blocks.start * PAGE, &data)?)
             };
             for blocks in segments.iter().map(blocks) {
@@ -242,7 +273,22 @@ impl State {
         if let Some(content) = created {
             self.content = Some(content);
         }
-        Ok(())
+        Ok(version)
+    }
+
+    /// A writer of the cache object, of the file's size, and the object itself if it had to be made.
+    fn object_to_fill(&self) -> Result<(Option<Content>, OwnedFd)> {
+        match &self.content {
+            None => {
+                let (content, writer) = Content::create(self.size, None)?;
+                Ok((Some(content), writer))
+            }
+            Some(content) => {
+                // Programs have descriptors of this object, and another process has changed the file.
+                content.resize(self.size)?;
+                Ok((None, content.writer()?))
+            }
+        }
     }
 
     /// Block `number` as it is now: from the cache object, else decrypted.
@@ -252,7 +298,7 @@ impl State {
             let Some(id) = self.id.as_ref().filter(|_| len > 0) else {
                 return Ok(Vec::new());
             };
-            return decrypt_blocks(self.lower()?, cipher, id, self.size, number..number + 1);
+            return decrypt_blocks(self.readable()?, cipher, id, self.size, number..number + 1);
         };
         let mut data = vec![0; usize::try_from(len).unwrap_or(0)];
         let got = content.read_at(number * PAGE, &mut data)?;

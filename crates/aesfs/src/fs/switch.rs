@@ -1,4 +1,4 @@
-//! The operations of the switch.
+//! The operations of `FileSystem` on an encrypted directory, each of which calls the function that does the work.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,6 +16,9 @@ use super::state::State;
 use super::{AesFs, PAGE};
 use crate::error::{Damage, Failure};
 use crate::format::names::NameKind;
+
+/// The extended attribute with the capabilities that a program file gives (capabilities(7)).
+const CAPABILITY: &[u8] = b"security.capability";
 
 /// The longest name of a volume without long names: encrypted and in base64 it has 255 bytes.
 const SHORT_NAME_MAX: u64 = 175;
@@ -112,7 +115,7 @@ impl FileSystem for AesFs {
         Self::regular(inner, Errno::ENXIO)?;
         let opened = self.on(caller, inner, self.files.open(caller, inner, flags))?;
         if flags & libc::O_TRUNC != 0 {
-            self.drop_set_id(caller, inner)?;
+            self.drop_privileges(caller, inner)?;
         }
         Ok(opened)
     }
@@ -245,7 +248,7 @@ impl FileSystem for AesFs {
             .files
             .change_open(inner, |state| self.write_in(state, file, spot, data));
         let written = self.on(caller, inner, written)?;
-        self.drop_set_id(caller, inner)?;
+        self.drop_privileges(caller, inner)?;
         // O_SYNC contains O_DSYNC's bit.
         if file.flags & libc::O_DSYNC != 0 {
             self.on(caller, inner, self.files.sync(inner))?;
@@ -275,20 +278,14 @@ impl FileSystem for AesFs {
             return Err(Errno::EFBIG.into());
         }
         let is_loaded = mode & !libc::FALLOC_FL_KEEP_SIZE != 0;
-        // What is appended may get its space before.
-        let objecting = if is_loaded {
-            file_flags::PROTECTED
-        } else {
-            file_flags::IMMUTABLE
-        };
-        self.unless_flagged(caller, inner, objecting)?;
+        self.unless_flagged(caller, inner, file_flags::against_fallocate(mode))?;
         let allocate = |state: &mut State| self.allocate_in(state, mode, offset..end);
         // fallocate(2) has a descriptor.
         let changed = self
             .files
             .change(caller, inner, Right::Descriptor, is_loaded, allocate);
         self.on(caller, inner, changed)?;
-        self.drop_set_id(caller, inner)
+        self.drop_privileges(caller, inner)
     }
 
     fn sync(&self, node: Option<&Node>) -> Result<()> {
@@ -308,7 +305,11 @@ impl FileSystem for AesFs {
             let stored = self.files.store_mapped(inner, 0..u64::MAX);
             self.on(caller, inner, stored)?;
         }
-        self.lower.setattr(caller, inner, set)
+        self.lower.setattr(caller, inner, set)?;
+        if (set.uid.is_some() || set.gid.is_some()) && !inner.is_dir() {
+            self.drop_capability(caller, inner);
+        }
+        Ok(())
     }
 
     fn flags(&self, caller: &Caller, node: &Node) -> Result<u32> {
@@ -362,7 +363,11 @@ impl FileSystem for AesFs {
         let mut block = Vec::new();
         let encrypted = self.files.cipher().encrypt(value, 0, None, &mut block);
         self.on(caller, inner, encrypted.map_err(Failure::from))?;
-        self.lower.setxattr(caller, inner, &lower, &block, flags)
+        let set = self.lower.setxattr(caller, inner, &lower, &block, flags);
+        if name == CAPABILITY {
+            self.files.may_have_capability(inner);
+        }
+        set
     }
 
     fn listxattr(&self, caller: &Caller, node: &Node) -> Result<Vec<Vec<u8>>> {
@@ -405,7 +410,7 @@ impl AesFs {
             self.files.change(caller, inner, right, false, resize)
         };
         self.on(caller, inner, changed)?;
-        self.drop_set_id(caller, inner)
+        self.drop_privileges(caller, inner)
     }
 
     /// EPERM for a file with one of these [`file_flags`]. Writes to the lower file by a descriptor that is older than the flag would
@@ -432,9 +437,20 @@ impl AesFs {
         })
     }
 
-    /// Clears the set-id bits of a file whose content `caller` has changed, as the kernel does (`file_remove_privs`). The kernel sees
-    /// this process change it, which may be root where the caller is not.
-    fn drop_set_id(&self, caller: &Caller, node: &Node) -> Result<()> {
+    /// Removes the capabilities of a file whose content or owner has changed, as the kernel does (`cap_inode_killpriv`). A run gives programs no
+    /// capabilities by the attribute, so a host that refuses to remove it, from a file that its owner may not write, is no error.
+    fn drop_capability(&self, caller: &Caller, node: &Node) {
+        self.files.without_capability(node, || {
+            if let Ok(name) = self.xattr_name(CAPABILITY) {
+                let _ = self.lower.removexattr(&self.dirs.own(caller), node, &name);
+            }
+        });
+    }
+
+    /// Clears the set-id bits and the capabilities of a file whose content `caller` has changed, as the kernel does (`file_remove_privs`). The
+    /// kernel sees this process change it, which may be root where the caller is not.
+    fn drop_privileges(&self, caller: &Caller, node: &Node) -> Result<()> {
+        self.drop_capability(caller, node);
         let own = self.dirs.own(caller);
         let is_judged = self.lower.checks_access();
         if !is_judged || caller.capable(caps::FSETID) || !own.capable(caps::FSETID) {
@@ -606,7 +622,7 @@ fn is_privileged(name: &[u8]) -> Option<bool> {
 
 /// The rules of xattr(7) about the name, which the lower file system cannot know: there all attributes are the user's.
 fn may_change_xattr(caller: &Caller, name: &[u8]) -> Result<()> {
-    let cap = if name == b"security.capability" {
+    let cap = if name == CAPABILITY {
         caps::SETFCAP
     } else {
         caps::SYS_ADMIN

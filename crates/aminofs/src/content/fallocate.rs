@@ -65,13 +65,7 @@ impl View<'_> {
             if state.gone {
                 return Err(Errno::ENOENT.into());
             }
-            // What is appended may get its space before.
-            let objecting = if mode & !libc::FALLOC_FL_KEEP_SIZE == 0 {
-                file_flags::IMMUTABLE
-            } else {
-                file_flags::PROTECTED
-            };
-            state.unless_flagged(objecting)?;
+            state.unless_flagged(file_flags::against_fallocate(mode))?;
             self.drop_capabilities(guard, inode.ino, &mut state)?;
             self.ensure_cache(&inode, &mut state)?;
             self.unshare(inode.ino);
@@ -80,24 +74,28 @@ impl View<'_> {
             }
             let size = state.meta.size;
             if zero {
-                let (first, last) = pages_of(offset, end.min(size).saturating_sub(offset));
-                // Only the two pages at the edges can hold anything afterwards; of the others, those that are
-                // stored are deleted.
-                let stored: u64 = state
-                    .stored
-                    .intersect(first, last)
-                    .map(|(s, e)| e - s)
-                    .sum();
-                self.reserve(2 * PAGE_COST + deletes(stored) + state.meta_cost())?;
-                let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
-                cache.punch(offset, len)?;
-                self.erase_pages(&mut state, first, last);
-                self.mark_dirty(&inode, &mut state);
+                self.zero(&inode, &mut state, offset, len)?;
             }
             let size = if keep_size { size } else { size.max(end) };
             self.resize(caller, &inode, &mut state, size)
         })?;
         self.park(&inode);
+        Ok(())
+    }
+
+    /// Makes a range of a file zero, as far as the file reaches.
+    fn zero(&self, inode: &Arc<Inode>, state: &mut State, offset: u64, len: u64) -> Result<()> {
+        let end = (offset + len).min(state.meta.size);
+        let (first, last) = pages_of(offset, end.saturating_sub(offset));
+        // Only the two pages at the edges can hold anything afterwards; of the others, those that are
+        // stored are deleted.
+        let pages = state.stored.intersect(first, last);
+        let stored: u64 = pages.map(|(start, end)| end - start).sum();
+        self.reserve(2 * PAGE_COST + deletes(stored) + state.meta_cost())?;
+        let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
+        cache.punch(offset, len)?;
+        self.erase_pages(state, first, last);
+        self.mark_dirty(inode, state);
         Ok(())
     }
 
@@ -137,7 +135,7 @@ impl View<'_> {
         let new_size = match shift {
             Shift::Collapse if offset + len >= size => return Err(Errno::EINVAL.into()),
             Shift::Collapse => size - len,
-            Shift::Insert if len > MAX_FILE - size => return Err(Errno::EFBIG.into()),
+            Shift::Insert if len > MAX_FILE.saturating_sub(size) => return Err(Errno::EFBIG.into()),
             Shift::Insert if offset >= size => return Err(Errno::EINVAL.into()),
             Shift::Insert => size + len,
         };

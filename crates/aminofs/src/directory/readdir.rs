@@ -83,29 +83,19 @@ impl View<'_> {
 
     /// The next entries from cookie `start` on, up to [`BATCH`]: what was committed, and as the transaction changed it.
     fn fill_batch(&self, dir: u64, order: &DirOrder, start: u64, batch: &mut Vec<(u64, Entry)>) {
-        let changed = self.overlaid_names(dir);
         let committed = order.entries.range(start..).filter_map(|(&cookie, entry)| {
-            let (ino, kind) = match changed.get(&entry.name) {
+            let (ino, kind) = match self.overlaid_entry(dir, &entry.name) {
                 None => (entry.ino, entry.kind),
-                Some(change) => change
-                    .target
-                    .as_ref()
-                    .map(|inode| (inode.ino, inode.kind))?,
+                Some((_, target)) => target.map(|inode| (inode.ino, inode.kind))?,
             };
             let name = Arc::clone(&entry.name);
             Some((cookie, Entry { name, ino, kind }))
         });
         batch.extend(committed.take(BATCH));
-        let mut added: Vec<_> = changed
-            .iter()
-            .filter(|(name, change)| change.cookie >= start && !order.has(name))
-            .filter_map(|(name, change)| {
-                let (inode, name) = (change.target.as_ref()?, Arc::clone(name));
-                let (ino, kind) = (inode.ino, inode.kind);
-                Some((change.cookie, Entry { name, ino, kind }))
-            })
-            .collect();
-        added.sort_unstable_by_key(|(cookie, _)| *cookie);
-        batch.extend(added.into_iter().take(BATCH - batch.len()));
+        let made = self.names_made(dir, start, BATCH - batch.len(), |name| !order.has(name));
+        batch.extend(made.into_iter().map(|(cookie, name, inode)| {
+            let (ino, kind) = (inode.ino, inode.kind);
+            (cookie, Entry { name, ino, kind })
+        }));
     }
 }

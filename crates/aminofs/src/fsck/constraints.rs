@@ -1,4 +1,5 @@
-//! The integrity constraints that `amino fsck` checks, one function each.
+//! The integrity constraints over the survey of a store, one function each. `mod.rs` lists them, with those on the engine and on the
+//! kept log.
 
 use std::collections::HashSet;
 

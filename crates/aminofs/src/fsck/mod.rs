@@ -198,7 +198,11 @@ pub fn check(store: &Store, progress: &mut dyn FnMut(u64)) -> Result<Report, Err
         directories: survey.files.values().filter(|file| file.is_dir()).count() as u64,
         orphans: survey.files.values().filter(|file| file.orphan).count() as u64,
         pages: survey.pages.values().map(|pages| pages.count).sum(),
-        bytes: survey.files.values().map(survey::File::content_len).sum(),
+        bytes: survey
+            .files
+            .values()
+            .map(survey::File::content_len)
+            .fold(0, u64::saturating_add),
         kept_transactions: kept.transactions,
         findings,
     })

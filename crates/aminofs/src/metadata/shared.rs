@@ -9,9 +9,9 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock};
 
-use amino_schema::MetaFlags;
-use goanna_sys::stub::map::{AttributeMap, DIRS_MAX, PATH_MAX, Slot};
-use goanna_vfs::{Caller, FileKind, NAME_MAX, Node, Result, SharedAttributes};
+use amino_schema::{MetaFlags, ROOT_INO};
+use goanna_sys::stub::map::{AttributeMap, Attributes, DIRS_MAX, PATH_MAX, STATX_SIZE, Slot};
+use goanna_vfs::{Attr, Caller, FileKind, NAME_MAX, Node, Result, SharedAttributes};
 use parking_lot::Mutex;
 
 use crate::inode::{Inode, State};
@@ -64,7 +64,7 @@ impl Volume {
         known.or_else(|| {
             let attr = inode.attr(state, self.dev);
             let readable = attr.mode & READABLE == READABLE && !has_xattr(state);
-            Some(map.put(inode.ino, &attr.to_stat(), readable))
+            Some(map.put(inode.ino, &attributes(&attr), readable))
         })
     }
 
@@ -78,6 +78,19 @@ impl Volume {
             map.put_object(0, object.handle().identity().1, slot);
         }
     }
+}
+
+fn attributes(attr: &Attr) -> Attributes {
+    let mut whole = attr.to_statx(attr.ino == ROOT_INO);
+    let mut statx = [0; STATX_SIZE];
+    if let Some(mask) = whole.first_chunk_mut() {
+        *mask = (u32::from_ne_bytes(*mask) | libc::STATX_MNT_ID).to_ne_bytes();
+    }
+    for (to, from) in statx.iter_mut().zip(whole) {
+        *to = from;
+    }
+    let stat = attr.to_stat();
+    Attributes { stat, statx }
 }
 
 /// An ACL is an extended attribute.

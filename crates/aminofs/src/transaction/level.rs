@@ -37,12 +37,53 @@ pub(crate) struct DirDelta {
     pub time: Option<Timestamp>,
     /// The last change's version.
     pub version: u64,
+    names: HashMap<Arc<[u8]>, Entry>,
+    /// The changed names in the order of their cookies.
+    order: BTreeMap<u64, Arc<[u8]>>,
+}
+
+impl DirDelta {
     /// The names that changed.
-    pub names: BTreeMap<Arc<[u8]>, Entry>,
+    pub fn names(&self) -> &HashMap<Arc<[u8]>, Entry> {
+        &self.names
+    }
+
+    /// The names that changed, in the order of their cookies, and what each stands for.
+    pub fn into_names(mut self) -> impl Iterator<Item = (Arc<[u8]>, Option<Arc<Inode>>)> {
+        let names = self.order.into_values();
+        names.filter_map(move |name| {
+            let entry = self.names.remove(&name)?;
+            Some((name, entry.target))
+        })
+    }
+
+    /// Up to `most` of the names that changed, from cookie `start` on.
+    pub fn listed(&self, start: u64, most: usize) -> Vec<(u64, Arc<[u8]>)> {
+        let names = self.order.range(start..).take(most);
+        names
+            .map(|(&cookie, name)| (cookie, Arc::clone(name)))
+            .collect()
+    }
+
+    /// Has `name` stand for `target`. A name that has not changed before gets `new_cookie`.
+    pub fn set(
+        &mut self,
+        name: &Arc<[u8]>,
+        target: Option<Arc<Inode>>,
+        new_cookie: impl FnOnce() -> u64,
+    ) {
+        if let Some(entry) = self.names.get_mut(name) {
+            entry.target = target;
+            return;
+        }
+        let cookie = new_cookie();
+        self.order.insert(cookie, Arc::clone(name));
+        self.names
+            .insert(Arc::clone(name), Entry { target, cookie });
+    }
 }
 
 /// What a changed name stands for.
-#[derive(Clone)]
 pub(crate) struct Entry {
     /// The table's inode; `None` for nothing.
     pub target: Option<Arc<Inode>>,
@@ -70,7 +111,8 @@ impl Level {
             nlink: 0,
             time: None,
             version: 0,
-            names: BTreeMap::new(),
+            names: HashMap::new(),
+            order: BTreeMap::new(),
         })
     }
 
@@ -105,11 +147,7 @@ impl Level {
             outer.time = inner.time.or(outer.time);
             outer.version = outer.version.max(inner.version);
             for (name, entry) in inner.names {
-                let cookie = outer
-                    .names
-                    .get(&name)
-                    .map_or(entry.cookie, |old| old.cookie);
-                outer.names.insert(name, Entry { cookie, ..entry });
+                outer.set(&name, entry.target, || entry.cookie);
             }
         }
     }

@@ -15,24 +15,22 @@
 mod content;
 mod copies;
 pub(crate) mod level;
+mod lock_wait;
 mod paused;
 mod publish;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use amino_txn::Authors;
 use amino_txn::locks::{Conflict, Locks, Owner};
-use goanna_vfs::{Blocker, Done, Errno, Readers, Result, TxnId, TxnStatus, Wait};
+use goanna_vfs::{Errno, Readers, Result, TxnId, TxnStatus, Wait};
 use parking_lot::{Mutex, RwLock};
 
 use crate::{AminoFs, Volume};
 use level::Level;
-
-/// Longest time that a call waits for locks, all in all.
-const WAIT_LIMIT: Duration = Duration::from_secs(30);
+use lock_wait::LockWait;
 
 /// The first cookie of entries that a transaction has added; those of committed directories are counted from 1.
 const FIRST_COOKIE: u64 = 1 << 48;
@@ -307,7 +305,7 @@ impl goanna_vfs::Transactions for AminoFs {
         let locks = self.transactions.locks.counts(txn.owner);
         let level = txn.level.lock();
         Ok(TxnStatus {
-            names: level.dirs.values().map(|dir| dir.names.len()).sum(),
+            names: level.dirs.values().map(|dir| dir.names().len()).sum(),
             inodes: level.changed().count(),
             bytes: txn.bytes.load(SeqCst),
             shared_locks: locks.shared,
@@ -320,57 +318,5 @@ impl goanna_vfs::Transactions for AminoFs {
         let txn = self.transactions.find(id)?;
         let is_new = txn.refused.load(SeqCst) && !txn.reported.swap(true, SeqCst);
         is_new.then_some(self.options.transaction_bytes)
-    }
-}
-
-/// The wait for the lock that an operation met.
-struct LockWait {
-    transactions: Arc<Transactions>,
-    conflict: Conflict,
-    /// The operation's transaction.
-    txn: Option<TxnId>,
-}
-
-impl Blocker for LockWait {
-    fn wait(&self, waited: Duration, slice: Duration) -> Result<bool, Errno> {
-        let all = &self.transactions;
-        if self.txn.is_some_and(|id| all.find(id).is_none()) {
-            // It has ended meanwhile, as another attempt of the operation will find.
-            return Ok(true);
-        }
-        let outcome = match WAIT_LIMIT.checked_sub(waited) {
-            None | Some(Duration::ZERO) => Err(Errno::ETIMEDOUT),
-            Some(left) => {
-                let free = all.locks.wait(&self.conflict, slice.min(left));
-                free.map_err(|_| Errno::EDEADLK)
-            }
-        };
-        if outcome.is_err() {
-            all.count_conflict(self.txn);
-        }
-        outcome
-    }
-
-    fn notify(&self, done: Done) {
-        let (all, txn) = (Arc::clone(&self.transactions), self.txn);
-        if txn.is_some_and(|id| all.find(id).is_none()) {
-            return done(Ok(true));
-        }
-        self.transactions
-            .locks
-            .notify(&self.conflict, move |outcome| {
-                if outcome.is_err() {
-                    all.count_conflict(txn);
-                }
-                done(outcome.map_err(|_| Errno::EDEADLK));
-            });
-    }
-
-    fn limit(&self) -> Duration {
-        WAIT_LIMIT
-    }
-
-    fn cancel(&self) {
-        self.transactions.locks.cancel(&self.conflict);
     }
 }

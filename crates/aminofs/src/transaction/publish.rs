@@ -244,7 +244,7 @@ impl Volume {
 
     /// Merges the changed entries of a directory into the committed ones.
     fn publish_entries(&self, delta: DirDelta) {
-        let dir = &delta.base;
+        let dir = Arc::clone(&delta.base);
         let mut state = dir.state.lock();
         state.meta.size = state.meta.size.saturating_add_signed(delta.size);
         let removed = state.home == Home::Orphan;
@@ -257,17 +257,17 @@ impl Volume {
             state.meta.ctime = state.meta.ctime.max(time);
         }
         // Names in a directory that was removed itself would keep the directory in memory.
-        for (name, entry) in delta.names.into_iter().filter(|_| !removed) {
+        for (name, target) in delta.into_names().filter(|_| !removed) {
             if let Some(order) = &mut state.dir {
-                match &entry.target {
+                match &target {
                     Some(inode) => order.set(&name, inode.ino, inode.kind),
                     None => order.remove(&name),
                 }
             }
-            self.dentries.put(dir.ino, name, entry.target);
+            self.dentries.put(dir.ino, name, target);
         }
         if !state.gone {
-            self.mark_dirty(dir, &mut state);
+            self.mark_dirty(&dir, &mut state);
         }
     }
 }

@@ -58,7 +58,7 @@ Examples:
 pub enum Command {
     /// Make a volume in an empty directory
     Init(Init),
-    /// Print what a volume's config file says
+    /// Print the parameters in a volume's config file
     Info(Info),
     /// Change a volume's password
     Passwd(Passwd),

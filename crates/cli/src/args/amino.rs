@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use goanna_manual::HELP_COLUMNS;
 
 use super::common::{
     CommandLine, Common, Engine, Intercept, Keep, Level, Listing, Loudness, Outside, StatsFormat,
@@ -17,7 +18,7 @@ use super::txn::Txn;
 /// operation in it is atomic, isolated and checksummed. The files are kept in a store, an ordinary directory of
 /// yours. The other commands list, fill, export and check a store.
 #[derive(Debug, Parser)]
-#[command(name = "amino", version, max_term_width = 110, after_help = AMINO_HELP)]
+#[command(name = "amino", version, max_term_width = HELP_COLUMNS, after_help = AMINO_HELP)]
 pub struct Amino {
     /// How much to say.
     #[command(flatten)]
@@ -62,7 +63,7 @@ Environment:
 pub enum Command {
     /// Run a command that sees the store
     Run(Run),
-    /// Begin and end transactions, from a shell below `amino run`
+    /// Begin and end transactions, from a shell inside `amino run`
     Txn(Txn),
     /// List a directory of the store
     Ls(Ls),
@@ -80,7 +81,7 @@ pub enum Command {
     Dump(Dump),
     /// Make a store of the stream that dump has written
     Load(Load),
-    /// Give back the disk space of what was deleted from the store
+    /// Free the disk space of deleted data
     Compact(Compact),
     /// Check the store's integrity constraints and checksums
     Fsck(Fsck),
@@ -176,7 +177,7 @@ pub struct How {
         help_heading = "Advanced"
     )]
     pub intercept: Intercept,
-    /// No answers inside the process to calls that concern no mount; see `goanna check`
+    /// Send all intercepted calls to the monitor, also those that concern no mount; see `goanna check`
     #[arg(long, help_heading = "Advanced")]
     pub no_fast_path: bool,
     /// What is run.
@@ -224,7 +225,7 @@ Notes:
   --keep-log keeps the changes of each transaction, with time, user and
   program. It takes as much disk space as everything that is ever written.
   `amino run` inside `amino run` is not supported yet.
-  Neither of the store's directory and the --at path may contain the other.
+  The store's directory and the --at path must not contain each other.
 
 Examples:
   amino run -- cp -a /etc /amino/etc

@@ -126,9 +126,9 @@ impl From<Level> for goanna_session::Level {
 /// Whether segments of the log are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Keep {
-    /// They are kept, from now on
+    /// Keep the log, from now on
     On,
-    /// They are deleted when the store does not need them any more; those that were kept stay
+    /// Delete segments of the log that the store no longer needs; those kept so far stay
     Off,
 }
 
@@ -226,14 +226,15 @@ Mount specifications (SPEC):
         LEVEL is aci, commit (default) or acid
     iso=/image.iso:/cd[,rockridge|joliet|plain][,session=N][,noexec]
         shows the ISO 9660 image at /cd, always read-only; by default
-        with its best kind of names, and its last session
+        its last session, with Rock Ridge names, else Joliet, else plain
     aes=/cipher/dir:/plain[,passfile=FILE|extpass=COMMAND][,config=FILE]
         [,memory=SIZE][,ro]
-        shows an encrypted directory in gocryptfs's format in plain; the
-        password is asked for on the terminal, or the first line of FILE
-        or of what the shell command COMMAND prints (`goanna aes init`);
-        /cipher/dir may lie in a mount that precedes this one; open files
-        take at most SIZE bytes of memory (512M, 8G), by default half of it
+        shows a directory in gocryptfs's format decrypted; `goanna aes init`
+        makes such a directory. The password is the first line of FILE or of
+        the output of the shell command COMMAND; without both options it is
+        read from the terminal. /cipher/dir may lie in a mount that precedes
+        this one. Open files take at most SIZE of memory (512M, 8G); the
+        default is half of the machine's
   TARGET is an absolute path and need not exist on the host. A backslash
   before a colon, comma or backslash makes it part of the path. ro refuses
   changes (EROFS), noexec refuses to execute programs (EACCES).

@@ -1,6 +1,7 @@
 //! The command line of `goanna`.
 
 use clap::{Args, Parser, Subcommand};
+use goanna_manual::HELP_COLUMNS;
 
 use super::aes::Aes;
 use super::amino::How;
@@ -13,7 +14,7 @@ use super::iso::Iso;
 /// descendants see. `goanna check` reports whether this machine has what that needs; `goanna syscalls` lists how each
 /// system call is treated.
 #[derive(Debug, Parser)]
-#[command(name = "goanna", version, max_term_width = 110, after_help = GOANNA_HELP)]
+#[command(name = "goanna", version, max_term_width = HELP_COLUMNS, after_help = GOANNA_HELP)]
 pub struct Goanna {
     /// How much to say.
     #[command(flatten)]

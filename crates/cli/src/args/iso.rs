@@ -76,10 +76,10 @@ pub enum Names {
 /// Which image, and how it is read.
 #[derive(Debug, Args)]
 pub struct Image {
-    /// Which names [default: rockridge, else joliet, else plain]
+    /// The kind of names [default: rockridge, else joliet, else plain]
     #[arg(long, value_name = "NAMES", value_enum)]
     pub namespace: Option<Names>,
-    /// Which session, from 1 [default: the last]
+    /// The number of the session, from 1 [default: the last]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub session: Option<u32>,
     /// The image, a file or a block device

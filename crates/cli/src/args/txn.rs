@@ -17,7 +17,7 @@ pub struct Txn {
 const TXN_HELP: &str = "\
 Notes:
   All commands except run, list, and those with --name act on the process that
-  calls amino: a shell below `amino run`.
+  calls amino: a shell inside `amino run`.
   From begin to commit or abort, all changes that the shell and the programs
   that it starts make in the store belong to the transaction. They become
   visible to others at the commit, all at once. begin inside a transaction
@@ -61,7 +61,7 @@ pub enum Command {
     Status(Status),
     /// Print your open transactions in this run; for root, those of all users
     List(List),
-    /// Set aside the shell's current transaction and those that enclose it, and print its identifier
+    /// Suspend the shell's current transaction and those that enclose it, and print its identifier
     Suspend,
     /// Make a suspended transaction the shell's current one again
     Resume(Named),

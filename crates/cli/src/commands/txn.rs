@@ -6,6 +6,7 @@ use amino_client::{List, Name, Open, Target};
 use goanna_monitor::Status;
 use goanna_session::Error as SessionError;
 use goanna_session::subprocess::{self, Signals};
+use goanna_sys::plural::counted;
 
 use crate::args::Loudness;
 use crate::args::txn::{self, Command, Txn};
@@ -142,10 +143,10 @@ fn list(args: &txn::List) -> Result<(), Error> {
         let open = &listed.open;
         let left = listed.expires_s.map(|seconds| format!("{seconds} s"));
         out.line(&format!(
-            "{name}  {}  depth {}  {} bytes  {}  {}",
+            "{name}  {}  depth {}  {}  {}  {}",
             open.id,
             open.depth,
-            open.bytes,
+            counted(open.bytes, "byte"),
             left.as_deref().unwrap_or("-"),
             processes(open)
         ))?;

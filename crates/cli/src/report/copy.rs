@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 
 use goanna_offline::copy::{Copied, Counts, Observer, Summary, Total};
-use goanna_sys::plural::counted;
+use goanna_sys::plural::{counted, counted_as};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
 
@@ -101,17 +101,14 @@ impl CopyReport {
 }
 
 fn directories(number: u64) -> String {
-    match number {
-        1 => "1 directory".to_owned(),
-        number => format!("{number} directories"),
-    }
+    counted_as(number, "directory", "directories")
 }
 
 fn progress_bar(total: Total) -> ProgressBar {
     let bar = ProgressBar::new(total.bytes.max(1));
     let style = ProgressStyle::with_template(&format!(
-        "{{msg}} of {} files  {{bytes}} of {{total_bytes}}  {{wide_bar}} {{bytes_per_sec}}",
-        total.files
+        "{{msg}} of {}  {{bytes}} of {{total_bytes}}  {{wide_bar}} {{bytes_per_sec}}",
+        counted(total.files, "file")
     ));
     if let Ok(style) = style {
         bar.set_style(style);

@@ -1,23 +1,23 @@
 //! The connection to the owner of a store, which is started where there is none.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::thread::sleep;
-use std::time::Duration;
 
 use goanna_session::Error as SessionError;
+use nix::poll::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::Error;
 use crate::protocol::message::{Answer, Hello, NAME, Request, VERSION};
 use crate::protocol::{Link, socket};
 
-/// How often the end of an owner is waited for after it has closed the connection, milliseconds apart.
-const REAP_TRIES: u32 = 5;
+/// How long the end of an owner is waited for after it has closed the connection, milliseconds.
+const REAP_LIMIT: u8 = 5;
 
 /// A connection to the owner of a store.
 pub struct Connection {
@@ -103,12 +103,13 @@ impl Connection {
         while let Ok(Some(_)) = self.link.receive::<Answer>() {}
         // The kernel closes its connections a moment before it can be reaped. If it cannot be reaped then, it serves other
         // clients, and the reaper of orphans gets it later.
-        for _ in 0..REAP_TRIES {
-            match self.child.as_mut().map(Child::try_wait) {
-                Some(Ok(None)) => sleep(Duration::from_millis(1)),
-                _ => return,
-            }
+        let Some(child) = &mut self.child else { return };
+        let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty());
+        if let Ok(process) = process {
+            let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut ended, REAP_LIMIT);
         }
+        let _ = child.try_wait();
     }
 }
 

@@ -54,6 +54,7 @@ fn perform_run(
         name,
         file: file.into(),
         argv: command.argv.clone(),
+        directory: command.directory.clone(),
     });
     let environment = Environment {
         types: client.registry.program.types,

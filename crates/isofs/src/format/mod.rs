@@ -4,6 +4,7 @@ pub(crate) mod attributes;
 pub(crate) mod boot;
 pub(crate) mod fields;
 pub(crate) mod names;
+pub(crate) mod namespace;
 pub(crate) mod record;
 pub(crate) mod rockridge;
 pub(crate) mod session;

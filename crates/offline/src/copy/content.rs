@@ -147,21 +147,26 @@ pub fn write_content(
     copied: &mut dyn FnMut(Copied),
 ) -> Result<Place, CopyError> {
     let (size, has_holes) = from.measure(tree)?;
-    let result = match (store, from) {
+    match (store, from) {
         (Some(store), ContentSource::Host(from)) if !has_holes => {
             write_to_store(tree, store, dir, name, from, size, copied)
         }
         (_, from) => write_through_calls(tree, dir, name, &from, size, copied),
-    };
-    result.inspect_err(|error| {
-        // A reader could take a partial copy for the whole file. An older file is not removed.
-        if !matches!(error, CopyError::Tree(Errno::EEXIST)) {
-            let _ = tree.retry_while_locked(|| ops::unlink(&tree.caller, dir, name));
-        }
-    })
+    }
 }
 
-/// Makes the file by the store's import, which takes a file as a whole.
+/// Removes a file that could not be copied as a whole, since a reader could take it for the whole one; not what has its name by now.
+fn remove_part(tree: &Tree, dir: &Place, name: &[u8], part: &Place) {
+    let _ = tree.retry_while_locked(|| {
+        let found = ops::lookup(&tree.caller, dir, name)?;
+        match found.ino() == part.node.ino() {
+            true => ops::unlink(&tree.caller, dir, name),
+            false => Ok(()),
+        }
+    });
+}
+
+/// Makes the file by the store's import.
 fn write_to_store(
     tree: &Tree,
     store: &AminoFs,
@@ -183,20 +188,16 @@ fn write_to_store(
             holes: 0,
         });
     };
-    // The import meets a lock before it reads anything.
-    let node = tree.retry_while_locked(|| {
-        let imported =
-            store.import_file(caller, &dir.node, name, 0o600, &mut reader, &mut progress);
-        match imported {
-            Err(ImportError::Store(error)) => Err(error),
-            imported => Ok(imported),
-        }
-    })?;
-    let node = node.map_err(|error| CopyError::Other(error.to_string().into()))?;
-    if data < size {
-        return Err(CopyError::text(SHORTER));
-    }
-    Ok(tree.place(node))
+    let node = tree.retry_while_locked(|| store.import_new(caller, &dir.node, name, 0o600))?;
+    let done = match store.import(caller, &node, &mut reader, &mut progress) {
+        Ok(()) if data < size => Err(CopyError::text(SHORTER)),
+        Ok(()) => Ok(()),
+        Err(ImportError::Store(error)) => Err(error.errno().unwrap_or(Errno::EAGAIN).into()),
+        Err(error) => Err(CopyError::Other(error.to_string().into())),
+    };
+    let place = tree.place(node);
+    done.inspect_err(|_| remove_part(tree, dir, name, &place))?;
+    Ok(place)
 }
 
 /// Makes the file through the calls of the file system, with its holes.
@@ -218,7 +219,7 @@ fn write_through_calls(
     if let Some(content) = tree.fs().content().filter(|_| cached) {
         content.released(&place.node);
     }
-    done?;
+    done.inspect_err(|_| remove_part(tree, dir, name, &place))?;
     Ok(place)
 }
 

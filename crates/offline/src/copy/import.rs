@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use goanna_vfs::{Acl, Caller, Errno, FileKind, Place, TimeSet, caps, escape, ops};
+use goanna_vfs::{Acl, Caller, Errno, FileKind, Place, TimeSet, caps, escape, look_up_again, ops};
 use rustix::fs::Stat;
 
 use super::content::ContentWriter;
@@ -197,7 +197,8 @@ impl<'a> Import<'a> {
             return Ok(None);
         }
         let place = match kind {
-            FileKind::Regular => self.regular(level, at, path)?,
+            // Another process may replace a file of a mount before its content is read; then no copy is left.
+            FileKind::Regular => look_up_again(|| self.regular(level, at, path))?,
             FileKind::Symlink => self.symlink(level, at, &stat, path)?,
             _ => self.special(level, at, &stat, path)?,
         };
@@ -335,9 +336,23 @@ impl<'a> Import<'a> {
         }
     }
 
+    /// Gives a file that was just made its attributes. It needs none when another process has removed or replaced it since.
+    fn attributes(
+        &self,
+        path: &[u8],
+        place: &Place,
+        stat: &Stat,
+        xattrs: &[(Vec<u8>, Vec<u8>)],
+    ) -> Result<(), CopyError> {
+        match self.set_attributes(path, place, stat, xattrs) {
+            Err(error) if error == Errno::ESTALE => Ok(()),
+            done => done,
+        }
+    }
+
     /// Owner first, because a change of owner takes set-id bits and capabilities away; times last, because
     /// everything else changes them.
-    fn attributes(
+    fn set_attributes(
         &self,
         path: &[u8],
         place: &Place,

@@ -1,3 +1,5 @@
+//! The errors of dump and load.
+
 use std::io;
 use std::path::PathBuf;
 

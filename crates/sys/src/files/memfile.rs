@@ -116,11 +116,22 @@ fn lease_granted(fd: BorrowedFd<'_>, kind: libc::c_int) -> bool {
     reopen(fd, libc::O_RDONLY | libc::O_NONBLOCK).is_ok_and(|probe| try_lease(probe.as_fd(), kind))
 }
 
+/// As [`sole_opener`], for a description that is known to be read-only: without the question whether it is.
+pub(crate) fn sole_reader(fd: BorrowedFd<'_>) -> bool {
+    try_lease(fd, libc::F_WRLCK)
+}
+
+/// As [`open_for_write_elsewhere`], for a description that is known to be read-only.
+pub(crate) fn has_other_writer(fd: BorrowedFd<'_>) -> bool {
+    !try_lease(fd, libc::F_RDLCK)
+}
+
 fn try_lease(fd: BorrowedFd<'_>, kind: libc::c_int) -> bool {
     const F_SETSIG: libc::c_int = 10;
     let fd = fd.as_raw_fd();
     // An open of the file while we hold the lease makes the kernel signal us, by default with SIGIO, which
-    // kills; SIGURG is ignored unless handled. That opener waits until the lease is gone, at once.
+    // kills; SIGURG is ignored unless handled. That opener waits until the lease is gone, at once. The kernel forgets
+    // the signal when the lease is given back (lease_modify in fs/locks.c), so it is set before each one.
     // SAFETY: integers only.
     unsafe {
         if libc::fcntl(fd, F_SETSIG, libc::SIGURG) < 0 {
@@ -210,15 +221,17 @@ pub fn set_len(fd: BorrowedFd<'_>, len: u64) -> Result<(), Errno> {
     }
 }
 
-/// Reads at `offset` until `buf` is full or the file ends; the count. An error after some bytes is not reported.
-pub fn pread(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
+/// Transfers at `offset` until `len` bytes are transferred, or a call transfers none; the count. `transfer` is told how many
+/// bytes are done, and the position of the next one. An error after some bytes is not reported.
+fn transfer_all(
+    len: usize,
+    offset: u64,
+    mut transfer: impl FnMut(usize, i64) -> isize,
+) -> Result<usize, Errno> {
     let mut done = 0;
-    while done < buf.len() {
+    while done < len {
         let at = signed(offset.checked_add(done as u64).ok_or(Errno::EINVAL)?)?;
-        let rest = &mut buf[done..];
-        // SAFETY: `rest` is live and exclusively ours.
-        let n = unsafe { libc::pread(fd.as_raw_fd(), rest.as_mut_ptr().cast(), rest.len(), at) };
-        match Errno::result(n) {
+        match Errno::result(transfer(done, at)) {
             Ok(0) => break,
             Ok(n) => done += n.cast_unsigned(),
             Err(Errno::EINTR) => {}
@@ -227,51 +240,42 @@ pub fn pread(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Result<usize, E
         }
     }
     Ok(done)
+}
+
+/// Reads at `offset` until `buf` is full or the file ends; the count. An error after some bytes is not reported.
+pub fn pread(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    transfer_all(buf.len(), offset, |done, at| {
+        let rest = &mut buf[done..];
+        // SAFETY: `rest` is live and exclusively ours.
+        unsafe { libc::pread(fd.as_raw_fd(), rest.as_mut_ptr().cast(), rest.len(), at) }
+    })
 }
 
 /// As [`pwrite`], at `offset` also when the description appends (`RWF_NOAPPEND`, since Linux 6.9; before, a description
 /// that appends does).
 pub fn pwrite_at(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<usize, Errno> {
     const RWF_NOAPPEND: libc::c_int = 0x20;
-    let at = signed(offset)?;
-    let part = libc::iovec {
-        iov_base: data.as_ptr().cast_mut().cast(),
-        iov_len: data.len(),
-    };
-    loop {
-        // SAFETY: `data` is live, and only read.
-        let n = unsafe { libc::pwritev2(fd.as_raw_fd(), &raw const part, 1, at, RWF_NOAPPEND) };
-        match Errno::result(n) {
-            Ok(n) if n.cast_unsigned() < data.len() && n > 0 => {
-                let done = n.cast_unsigned();
-                let rest = data.get(done..).unwrap_or_default();
-                // An error after some bytes is not reported.
-                return Ok(done + pwrite_at(fd, rest, offset + done as u64).unwrap_or(0));
-            }
-            Ok(n) => return Ok(n.cast_unsigned()),
-            Err(Errno::EINTR) => {}
-            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => return pwrite(fd, data, offset),
-            Err(e) => return Err(e),
-        }
+    let written = transfer_all(data.len(), offset, |done, at| {
+        let rest = &data[done..];
+        let part = libc::iovec {
+            iov_base: rest.as_ptr().cast_mut().cast(),
+            iov_len: rest.len(),
+        };
+        // SAFETY: `rest` is live, and only read.
+        unsafe { libc::pwritev2(fd.as_raw_fd(), &raw const part, 1, at, RWF_NOAPPEND) }
+    });
+    match written {
+        Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => pwrite(fd, data, offset),
+        other => other,
     }
 }
 
 /// Writes at `offset` until all of `data` is written; the count is smaller only when an error (`ENOSPC`, `EFBIG`)
 /// came after some bytes.
 pub fn pwrite(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<usize, Errno> {
-    let mut done = 0;
-    while done < data.len() {
-        let at = signed(offset.checked_add(done as u64).ok_or(Errno::EINVAL)?)?;
+    transfer_all(data.len(), offset, |done, at| {
         let rest = &data[done..];
         // SAFETY: `rest` is live.
-        let n = unsafe { libc::pwrite(fd.as_raw_fd(), rest.as_ptr().cast(), rest.len(), at) };
-        match Errno::result(n) {
-            Ok(0) => break,
-            Ok(n) => done += n.cast_unsigned(),
-            Err(Errno::EINTR) => {}
-            Err(_) if done > 0 => break,
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(done)
+        unsafe { libc::pwrite(fd.as_raw_fd(), rest.as_ptr().cast(), rest.len(), at) }
+    })
 }

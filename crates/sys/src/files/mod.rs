@@ -1,8 +1,10 @@
 //! Files, sockets and directory entries, where they need more than a safe call.
 
 pub mod entries;
+pub mod file_attr;
 pub mod memfile;
 pub mod object_handle;
+pub mod replacement;
 pub mod socket;
 pub mod stat;
 pub mod withdraw;

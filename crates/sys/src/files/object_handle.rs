@@ -97,12 +97,12 @@ impl ObjectHandle {
     /// Whether no one else has the object open or mapped. `false` when it cannot be known.
     pub fn sole_opener(&self) -> bool {
         // An O_PATH descriptor on a shelf does not count, so the one that is asked is the only one of ours.
-        self.with(|fd| Ok(memfile::sole_opener(fd))) == Ok(true)
+        self.with(|fd| Ok(memfile::sole_reader(fd))) == Ok(true)
     }
 
     /// Whether someone has the object open for writing, or mapped from such a description. `true` when it cannot be known.
     pub fn open_for_write_elsewhere(&self) -> bool {
-        self.with(|fd| Ok(memfile::open_for_write_elsewhere(fd))) != Ok(false)
+        self.with(|fd| Ok(memfile::has_other_writer(fd))) != Ok(false)
     }
 }
 
@@ -254,6 +254,11 @@ fn serve(requests: &Receiver<Request>) {
     }
 }
 
+/// Held by tests that start a child, and by those that ask who has an object open: until its execve a child has copies of all
+/// descriptors.
+#[cfg(test)]
+pub(crate) static DESCRIPTORS: Mutex<()> = Mutex::new(());
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,6 +271,7 @@ mod tests {
 
     #[test]
     fn an_object_on_a_shelf_is_as_one_here() {
+        let _alone = DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner);
         for crowded in [u64::MAX, 0] {
             let (first, fd) = made();
             let handle = ObjectHandle::keep(fd, crowded).unwrap();
@@ -297,6 +303,7 @@ mod tests {
         if std::env::var_os(INSIDE).is_none() {
             let (_crate, module) = module_path!().split_once("::").unwrap();
             let name = format!("{module}::shelves_follow_when_one_is_full");
+            let _alone = DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner);
             let output = std::process::Command::new("/bin/sh")
                 .args(["-c", "ulimit -n 500 && exec \"$0\" --exact \"$1\""])
                 .arg(std::env::current_exe().unwrap())

@@ -365,22 +365,7 @@ fn child(prepared: &Prepared<'_>) -> ! {
             exit_now(125);
         }
     }
-    let mut byte = [0u8];
-    let begun = Instant::now();
-    loop {
-        // SAFETY: `byte` is live and one byte long.
-        let n = unsafe { libc::read(prepared.gate_child, byte.as_mut_ptr().cast(), 1) };
-        match n {
-            1 => break,
-            -1 if Errno::last() == Errno::EINTR => {}
-            // The filter has read(2) stopped, and nobody traces us yet.
-            -1 if Errno::last() == Errno::ENOSYS && begun.elapsed() < UNTRACED_MAX => {
-                // SAFETY: a live timespec. Where the filter has this stopped, too, we ask again at once.
-                unsafe { libc::nanosleep(&raw const UNTRACED_STEP, std::ptr::null_mut()) };
-            }
-            _ => exit_now(125),
-        }
-    }
+    wait_at_gate(prepared.gate_child);
     if prepared.launch.filter_behind_gate
         && let Err(errno) = install(prepared.launch)
     {
@@ -408,6 +393,26 @@ fn child(prepared: &Prepared<'_>) -> ! {
     let errno = Errno::last();
     shared.exec_errno.store(errno as i32, Ordering::Release);
     exit_now(if errno == Errno::ENOENT { 127 } else { 126 });
+}
+
+/// Waits until the parent lets the child go on. As [`child`], it must not allocate, lock or panic.
+fn wait_at_gate(gate: RawFd) {
+    let mut byte = [0u8];
+    let begun = Instant::now();
+    loop {
+        // SAFETY: `byte` is live and one byte long.
+        let n = unsafe { libc::read(gate, byte.as_mut_ptr().cast(), 1) };
+        match n {
+            1 => return,
+            -1 if Errno::last() == Errno::EINTR => {}
+            // The filter has read(2) stopped, and nobody traces us yet.
+            -1 if Errno::last() == Errno::ENOSYS && begun.elapsed() < UNTRACED_MAX => {
+                // SAFETY: a live timespec. Where the filter has this stopped, too, we ask again at once.
+                unsafe { libc::nanosleep(&raw const UNTRACED_STEP, std::ptr::null_mut()) };
+            }
+            _ => exit_now(125),
+        }
+    }
 }
 
 fn exit_now(status: i32) -> ! {

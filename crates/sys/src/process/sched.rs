@@ -29,7 +29,8 @@ pub struct Sleep {
 /// The scheduler notes when a thread last ran (`se.exec_start`), by a clock of the CPU it ran on. So the calling thread looks at
 /// that clock, on that CPU, by making the scheduler note when it runs itself.
 pub fn sleep(tid: i32) -> Result<Sleep, Errno> {
-    let stat = fs::read_to_string(format!("/proc/{tid}/stat")).map_err(|_| Errno::ESRCH)?;
+    let stat = fs::read(format!("/proc/{tid}/stat")).map_err(|_| Errno::ESRCH)?;
+    let stat = String::from_utf8_lossy(&stat);
     let theirs = Schedule::of(&tid.to_string())?;
     // The name, in parentheses, may hold anything; the CPU is the 37th field behind it.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
@@ -58,8 +59,10 @@ struct Schedule {
 
 impl Schedule {
     fn of(thread: &str) -> Result<Self, Errno> {
-        let text = fs::read_to_string(format!("/proc/{thread}/sched"));
+        let text = fs::read(format!("/proc/{thread}/sched"));
         let text = text.map_err(|_| Errno::EOPNOTSUPP)?;
+        // It begins with the name of the thread, which may be no UTF-8.
+        let text = String::from_utf8_lossy(&text);
         let field = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;
             line.trim_start().strip_prefix(':').map(str::trim)

@@ -2,7 +2,9 @@
 # and with
 #   r9   the address of `.Lstub_slow`
 #   r10d 0 for the attributes of a descriptor, 1 for a path
-#   r11  a struct stat: of the descriptor, which is the program's buffer; or of the directory that a relative path starts at.
+#   r11  a struct stat: of the descriptor, which is the program's buffer unless that is for a struct statx; or of the directory that a
+#        relative path starts at.
+#   r8   the program's buffer, if it is for a struct statx
 # It makes no calls, and goes back to `.Lstub_slow`, or to `.Lstub_done` with the answer in rax. Until then only the program's buffer has
 # changed. Each id in the map is given once. So an entry was valid while it was read if its id is the same before and afterwards.
 .set MAP_CLOSED, 4096          # the layout of the map, in bytes
@@ -11,7 +13,8 @@
 .set OBJECT_SHIFT, 6           # log2 of an entry's size
 .set MAP_SLOTS, 1056768
 .set SLOT_STAT, 32
-.set MAP_PATHS, 5251072
+.set SLOT_STATX, 176
+.set MAP_PATHS, 9445376
 .set PATHS, 16384
 .set PATH_SHIFT, 9
 .set ENTRY_DIRS, 56
@@ -23,6 +26,8 @@
 .set AT_NO_AUTOMOUNT, 0x800
 .set AT_EACCESS, 0x200
 .set R_OK, 4
+.set STATX_TIMES, 0xc0         # STATX_MTIME, STATX_CTIME
+.set STATX_ANSWERED, 0x1fff    # the basic fields, STATX_BTIME, STATX_MNT_ID
 
 .macro spread_into reg         # an index from rax, not yet bounded
 	imul $SPREAD,%rax,\reg
@@ -36,7 +41,11 @@ goanna_map_start:
 	lea goanna_map_start(%rip),%rdi
 	cmpq $0,MAP_CLOSED(%rdi)
 	jne .Lstub_map_slow
-	mov (.Lstub_run - .Lstub_slow)(%r9),%rsi
+	testl $STATX,KIND(%rsp)
+	jz 2f
+	testl $~STATX_ANSWERED,R10(%rsp)
+	jnz .Lstub_map_slow
+2:	mov (.Lstub_run - .Lstub_slow)(%r9),%rsi
 	test %r10d,%r10d
 	jz 1f
 	mov PATH(%rsp),%rax
@@ -129,6 +138,8 @@ goanna_map_start:
 	mov R10(%rsp),%edx
 	test $ACCESS,%ecx
 	jnz .Lstub_map_access
+	test $STATX,%ecx
+	cmovnz RDX(%rsp),%edx
 	test $~(AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT),%edx
 	jnz .Lstub_map_slow
 	test %rax,%rax
@@ -141,9 +152,11 @@ goanna_map_start:
 	cmp $S_IFLNK,%edx
 	je .Lstub_map_slow
 
-# The attributes in slot rsi, while it has id rax, into the buffer at r11.
+# The attributes in slot rsi, while it has id rax, into the buffer at r11, or as a struct statx into that at r8.
 .Lstub_map_stat:
 	lea (%rdi,%rsi),%rdx
+	testl $STATX,KIND(%rsp)
+	jnz .Lstub_map_statx
 	lea SLOT_STAT(%rdx),%rsi
 	mov %r11,%rdi
 	mov $18,%ecx
@@ -153,6 +166,27 @@ goanna_map_start:
 	cmp %rax,(%rdx)
 	jne .Lstub_map_slow
 	xor %eax,%eax
+	jmp .Lstub_map_done
+
+.Lstub_map_statx:
+	lea SLOT_STATX(%rdx),%rsi
+	mov %r8,%rdi
+	mov $20,%ecx
+	cmp %rax,(%rdx)
+	jne .Lstub_map_slow
+	rep movsq
+	cmp %rax,(%rdx)
+	jne .Lstub_map_slow
+	xor %eax,%eax
+	mov $12,%ecx
+	rep stosq
+	mov (.Lstub_mount - .Lstub_slow)(%r9),%rax
+	mov %rax,STX_MNT_ID(%r8)
+# Change times are claimed only where one of them is asked for, as by Linux since 6.13.
+	testl $STATX_TIMES,R10(%rsp)
+	jnz 1f
+	andl $~STATX_TIMES,(%r8)
+1:	xor %eax,%eax
 	jmp .Lstub_map_done
 
 .Lstub_map_access:

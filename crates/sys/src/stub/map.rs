@@ -1,4 +1,4 @@
-//! A map of attributes in shared memory, from which stubs answer stat(2) and access(2) in the process (`map.S`, docs/decisions/0098).
+//! A map of attributes in shared memory, from which stubs answer stat(2), statx(2) and access(2) in the process (`map.S`, docs/decisions/0098).
 //!
 //! The memory is a sealed memfd: this process alone can write to it. It begins with the code that reads it. Behind that are three
 //! tables, in which a key's hash gives the only entry that it can have, so a new entry may replace another one.
@@ -29,8 +29,10 @@ pub const LEN: usize = PATHS_AT + ENTRIES * PATH_SIZE;
 pub const PATH_MAX: usize = PATH_SIZE - PATH_BYTES;
 /// Most directories on the way of a path that has an entry.
 pub const DIRS_MAX: usize = 12;
-/// Size of a `struct stat`.
+/// Size of a `struct stat`, bytes.
 pub const STAT_SIZE: usize = 144;
+/// Size of what a `struct statx` has before the mount's ID and of the ID itself, rounded up, bytes. Behind that are zeros for the masks that are answered.
+pub const STATX_SIZE: usize = 160;
 
 // The layout, as in `map.S`. Offsets and sizes in bytes.
 /// Size of the code at the start of the memory, with what is unused behind it, bytes.
@@ -39,8 +41,9 @@ const CLOSED_AT: usize = CODE_SIZE;
 const OBJECTS_AT: usize = 8192;
 const OBJECT_SIZE: usize = 64;
 const SLOTS_AT: usize = OBJECTS_AT + ENTRIES * OBJECT_SIZE;
-const SLOT_SIZE: usize = 256;
+const SLOT_SIZE: usize = 512;
 const SLOT_STAT: usize = 32;
+const SLOT_STATX: usize = SLOT_STAT + STAT_SIZE;
 const SLOT_INO: usize = SLOT_STAT + 8;
 const PATHS_AT: usize = SLOTS_AT + ENTRIES * SLOT_SIZE;
 const PATH_SIZE: usize = 512;
@@ -50,7 +53,8 @@ const PATH_BYTES: usize = 248;
 const ENTRIES: usize = 16384;
 const SPREAD: u64 = 0x61c8_8647;
 const READABLE: u64 = 1;
-const _: () = assert!(SLOTS_AT == 1_056_768 && PATHS_AT == 5_251_072);
+const _: () = assert!(SLOTS_AT == 1_056_768 && SLOT_STATX == 176 && PATHS_AT == 9_445_376);
+const _: () = assert!(SLOT_STATX + STATX_SIZE <= SLOT_SIZE);
 const _: () = assert!(PATH_DIRS + 16 * DIRS_MAX == PATH_BYTES);
 
 /// See the module's documentation.
@@ -67,6 +71,15 @@ pub struct AttributeMap {
 unsafe impl Send for AttributeMap {}
 // SAFETY: as above.
 unsafe impl Sync for AttributeMap {}
+
+/// The attributes of an inode as programs get them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attributes {
+    /// A `struct stat`.
+    pub stat: [u8; STAT_SIZE],
+    /// The start of a `struct statx`. Its mask says that there is an ID of the mount, which is not here: it is another one in each run.
+    pub statx: [u8; STATX_SIZE],
+}
 
 /// Attributes in the map: valid while the slot has the id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,12 +178,15 @@ impl AttributeMap {
 
     /// Puts the attributes of inode `ino` into its slot. `readable`: every user may read the file. The caller keeps them from
     /// changing meanwhile.
-    pub fn put(&self, ino: u64, stat: &[u8; STAT_SIZE], readable: bool) -> Slot {
+    pub fn put(&self, ino: u64, attributes: &Attributes, readable: bool) -> Slot {
         let at = Self::slot_at(ino);
         let id = self.new_id();
         self.write(at, id, |word| {
             word(8, if readable { READABLE } else { 0 });
-            for (bytes, offset) in stat.as_chunks::<8>().0.iter().zip((SLOT_STAT..).step_by(8)) {
+            let stat = attributes.stat.as_chunks::<8>().0;
+            let statx = attributes.statx.as_chunks::<8>().0;
+            let words = stat.iter().chain(statx);
+            for (bytes, offset) in words.zip((SLOT_STAT..).step_by(8)) {
                 word(offset, u64::from_ne_bytes(*bytes));
             }
         });
@@ -249,18 +265,20 @@ impl AttributeMap {
 /// Reads as `map.S` does, for tests.
 impl AttributeMap {
     /// The attributes in a slot, while they are valid.
-    pub fn read(&self, slot: Slot) -> Option<[u8; STAT_SIZE]> {
+    pub fn read(&self, slot: Slot) -> Option<Attributes> {
         let at = usize::try_from(slot.offset).ok()?;
         if self.word(at).load(Acquire) != slot.id {
             return None;
         }
-        let mut stat = [0; STAT_SIZE];
+        let (mut stat, mut statx) = ([0; STAT_SIZE], [0; STATX_SIZE]);
         let offsets = (at + SLOT_STAT..).step_by(8);
-        for (bytes, offset) in stat.as_chunks_mut::<8>().0.iter_mut().zip(offsets) {
+        let words = stat.as_chunks_mut::<8>().0.iter_mut();
+        let words = words.chain(statx.as_chunks_mut::<8>().0.iter_mut());
+        for (bytes, offset) in words.zip(offsets) {
             *bytes = self.word(offset).load(Relaxed).to_ne_bytes();
         }
         fence(Acquire);
-        (self.word(at).load(Relaxed) == slot.id).then_some(stat)
+        (self.word(at).load(Relaxed) == slot.id).then_some(Attributes { stat, statx })
     }
 
     /// Where a path leads: to a slot, or nowhere. `None` where the map does not say, or is closed.
@@ -331,10 +349,17 @@ mod tests {
 
     use super::*;
 
-    fn stat(value: u64) -> [u8; STAT_SIZE] {
+    fn stat(value: u64) -> Attributes {
         let mut words = [value; STAT_SIZE / 8];
         words[1] = value >> 32;
-        words.map(u64::to_ne_bytes).concat().try_into().unwrap()
+        Attributes {
+            stat: words.map(u64::to_ne_bytes).concat().try_into().unwrap(),
+            statx: [value; STATX_SIZE / 8]
+                .map(u64::to_ne_bytes)
+                .concat()
+                .try_into()
+                .unwrap(),
+        }
     }
 
     #[test]

@@ -33,6 +33,7 @@ unsafe extern "C" {
     static goanna_stub_flags: u8;
     static goanna_stub_map: u8;
     static goanna_stub_run: u8;
+    static goanna_stub_mount: u8;
     static goanna_stub_end: u8;
     static goanna_stub_site: u8;
     static goanna_stub_site_framed: u8;
@@ -76,6 +77,10 @@ pub mod kind {
     pub const COPY: u32 = 8192;
     /// getdents64(2).
     pub const LIST: u32 = 16384;
+    /// readlink(2) and readlinkat(2).
+    pub const LINK: u32 = 32768;
+    /// The fifth argument points to a `struct statx`.
+    pub const STATX: u32 = 65536;
 }
 
 /// Bits of the data at [`Layout::flags`].
@@ -84,6 +89,8 @@ pub mod flag {
     pub const OFF: u8 = 1;
     /// The working directory may be another than the host's.
     pub const CWD_UNKNOWN: u8 = 2;
+    /// No mount point of the run exists on the host.
+    pub const NO_MOUNT_POINT: u8 = 4;
 }
 
 /// Where the parts of the common code begin, in bytes from its start.
@@ -121,6 +128,8 @@ pub struct Layout {
     pub map: usize,
     /// The number of the run in the map.
     pub run: usize,
+    /// The mount's ID, which statx(2) reports.
+    pub mount: usize,
 }
 
 /// Where the parts of a site's code are, in bytes from its start.
@@ -200,6 +209,7 @@ pub fn layout() -> Layout {
         flags: at(&raw const goanna_stub_flags),
         map: at(&raw const goanna_stub_map),
         run: at(&raw const goanna_stub_run),
+        mount: at(&raw const goanna_stub_mount),
     }
 }
 
@@ -240,6 +250,7 @@ mod tests {
             layout.flags,
             layout.map,
             layout.run,
+            layout.mount,
             common().len(),
         ];
         assert!(order.is_sorted() && order[0] == 0);
@@ -248,7 +259,10 @@ mod tests {
         for field in [parts.return_address, parts.kind, parts.number, parts.jump] {
             assert_eq!(site()[field - 4..field], 0x7fff_ffff_u32.to_le_bytes());
         }
-        assert_eq!(layout.run - layout.map, 8);
+        assert_eq!(
+            (layout.run - layout.map, layout.mount - layout.map),
+            (8, 16)
+        );
         println!("{} + {} bytes", common().len(), site().len());
     }
 

@@ -1,4 +1,4 @@
-# What answers system calls inside a tracee. The monitor copies it into the zero padding behind a library's code; see stub.rs for the
+# What answers system calls inside a tracee. The monitor copies it into the zero padding behind a library's code; see mod.rs for the
 # layout, and docs/decisions/0053 for the rules. It needs no stack of its own, and no state but the data at its end.
 #
 # A site, `mov $nr,%eax` before `syscall`, becomes a jump to a copy of `stub_site`, which ends in a jump to `stub_enter`. From the first
@@ -15,6 +15,7 @@
 .set PATH, 64          # the address of the path
 .set HOW, 72           # a struct open_how
 .set STAT, 96          # a struct stat
+.set FIRST, 96         # where no struct stat is needed: what the call failed with, or 0 if it was not made
 .set FRAME, 240 + 128
 
 # Kinds
@@ -32,9 +33,12 @@
 .set REQUEST, 4096     # ioctl(2)
 .set COPY, 8192        # copy_file_range(2)
 .set LIST, 16384       # getdents64(2)
+.set LINK, 32768       # readlink(2), readlinkat(2)
+.set STATX, 65536      # a struct statx is at r8
 
 .set OFF, 1            # bits of `flags`
 .set CWD_UNKNOWN, 2
+.set NO_MOUNT_POINT, 4
 
 .set AT_FDCWD, -100
 .set AT_SYMLINK_NOFOLLOW, 0x100
@@ -45,8 +49,16 @@
 .set O_HARMLESS, 0xf8900
 .set RESOLVE_NO_SYMLINKS, 4
 .set ST_INO, 8                 # offsets in struct stat
+.set ST_NLINK, 16
 .set ST_MODE, 24
 .set ST_SIZE, 48
+.set STAT_SIZE, 144
+.set STX_NLINK, 16             # offsets in struct statx
+.set STX_INO, 32
+.set STX_DEV_MAJOR, 136
+.set STX_DEV_MINOR, 140
+.set STX_MNT_ID, 144
+.set STATX_SIZE, 256
 .set S_IFMT, 0xf000
 .set S_IFREG, 0x8000
 .set S_ISVTX, 0x200
@@ -63,6 +75,8 @@
 .set SYS_rt_sigprocmask, 14
 .set SYS_fcntl, 72
 .set SYS_newfstatat, 262
+.set SYS_readlinkat, 267
+.set SYS_statx, 332
 .set SYS_openat2, 437
 
 # Labels begin with .Lstub_: with link-time optimisation all code of the program is one assembly, where a label `open` hides libc's.
@@ -73,7 +87,15 @@
 	.globl goanna_stub_site, goanna_stub_site_return, goanna_stub_site_kind, goanna_stub_site_number, goanna_stub_site_jump
 	.globl goanna_stub_site_framed, goanna_stub_site_saved, goanna_stub_site_end
 	.globl goanna_stub_magic, goanna_stub_key, goanna_stub_devices, goanna_stub_names, goanna_stub_list_inode, goanna_stub_counter
-	.globl goanna_stub_flags, goanna_stub_map, goanna_stub_run
+	.globl goanna_stub_flags, goanna_stub_map, goanna_stub_run, goanna_stub_mount
+
+# The caller's argument registers.
+.macro arguments
+	mov RDI(%rsp),%rdi
+	mov RSI(%rsp),%rsi
+	mov RDX(%rsp),%rdx
+	mov R10(%rsp),%r10
+.endm
 
 # The call in rax, natively: the filter lets it pass for the cookie in r9.
 .macro native
@@ -83,15 +105,12 @@
 77:
 .endm
 
-# Puts the struct stat of descriptor edi into the frame, and its address into r11. Goes to `slow` if it is not open.
+# Puts the struct stat of descriptor edi into the frame, and its address into r11. Goes to `slow` if it is not open. Room behind a library's code
+# is scarce, so the code of this and of `host_object` is there once.
 .macro stat_of_descriptor
-	lea STAT(%rsp),%rsi
-	mov $SYS_fstat,%eax
-	native
-	mov RSI(%rsp),%rsi
-	test %eax,%eax
-	jnz .Lstub_slow
-	lea STAT(%rsp),%r11
+	lea 76f(%rip),%r9
+	jmp .Lstub_stat_of_descriptor
+76:
 .endm
 
 # Goes to `slow` unless descriptor edi is the host's: not in the run-time directory, no memfd, nothing without a name, not of /proc.
@@ -110,15 +129,9 @@
 
 # Goes to `slow` unless the struct stat at r11 is of the host's.
 .macro host_object
-	mov (%r11),%rcx
-	cmp .Lstub_devices(%rip),%rcx
-	je .Lstub_slow
-	cmp .Lstub_devices+8(%rip),%rcx
-	je .Lstub_slow
-	cmp .Lstub_devices+16(%rip),%rcx
-	je .Lstub_slow
-	cmpq $0,16(%r11)
-	je .Lstub_slow
+	lea 78f(%rip),%r9
+	jmp .Lstub_host_object
+78:
 .endm
 
 # Goes to `in_mount` if the path at r11 has one of the names as a component, and to `slow` if it goes on in another page.
@@ -151,6 +164,15 @@
 74:
 .endm
 
+# The arguments of a call that takes a directory, edi, and a path, rsi, from those of the caller.
+.macro directory_and_path
+	test $IN_RSI,%ecx
+	jnz 79f
+	mov %rdi,%rsi
+	mov $AT_FDCWD,%edi
+79:
+.endm
+
 # The rest of an openat2(2) with the flags in HOW(%rsp), of the path at rsi from directory edi.
 .macro resolve_without_links
 	movq $0,HOW+8(%rsp)
@@ -158,6 +180,24 @@
 	lea HOW(%rsp),%rdx
 	mov $24,%r10d
 	mov $SYS_openat2,%eax
+.endm
+
+# The program's buffer for a struct stat, or a struct statx: from r9 to rax.
+.macro buffer
+	mov %rdx,%r9
+	lea STAT_SIZE(%rdx),%rax
+	test $STATX,%ecx
+	jz 69f
+	mov %r8,%r9
+	lea STATX_SIZE(%r8),%rax
+69:
+.endm
+
+# Puts what the struct statx at r8 says of the object's identity into the frame as a struct stat, and its address into r11. rax is 0.
+.macro stat_of_statx
+	lea 75f(%rip),%r11
+	jmp .Lstub_stat_of_statx
+75:
 .endm
 
 goanna_stub_start:
@@ -173,7 +213,7 @@ goanna_stub_saved:
 	test $DESCRIPTOR,%ecx
 	jnz .Lstub_descriptor
 	test $STAT_RSI,%ecx
-	jnz .Lstub_stat_of_descriptor
+	jnz .Lstub_fstat
 	test $CWD,%ecx
 	jnz .Lstub_working_directory
 	test $REQUEST,%ecx
@@ -183,6 +223,37 @@ goanna_stub_saved:
 	test $LIST,%ecx
 	jnz .Lstub_list
 
+# What newfstatat(2) and statx(2) find with an empty path, or with none, is of the descriptor. The kernel has read the path then, and it must not
+# be in the program's buffer.
+	test $(STAT_RDX | STATX),%ecx
+	jz .Lstub_path
+	buffer
+	mov %r10d,%r11d
+	test $STATX,%ecx
+	cmovnz %edx,%r11d
+	test $AT_EMPTY_PATH,%r11d
+	jz .Lstub_path
+	sub $4096,%r9
+	cmp %r9,%rsi
+	jb 1f
+	cmp %rax,%rsi
+	jb .Lstub_path
+1:	mov NR(%rsp),%eax
+	native
+	mov KIND(%rsp),%ecx
+	test %eax,%eax
+	jnz .Lstub_path
+	test %rsi,%rsi
+	jz 2f
+	cmpb $0,(%rsi)
+	jne .Lstub_path
+2:	mov %rdx,%r11
+	test $STATX,%ecx
+	jz .Lstub_stat_made
+	stat_of_statx
+	jmp .Lstub_stat_made
+
+.Lstub_path:
 # A path. rt_sigprocmask(2) without an operation tells whether its first page can be read; the stub reads no other. Nothing is called that
 # writes where the program wants its answer: it may want it in the path's place, and the site's `syscall` may have to read that yet.
 	mov %rdi,%r11
@@ -196,10 +267,7 @@ goanna_stub_saved:
 	mov $8,%r10d
 	mov $SYS_rt_sigprocmask,%eax
 	syscall
-	mov RDI(%rsp),%rdi
-	mov RSI(%rsp),%rsi
-	mov RDX(%rsp),%rdx
-	mov R10(%rsp),%r10
+	arguments
 	cmp $-22,%eax           # EINVAL
 	jne .Lstub_slow
 	mov KIND(%rsp),%ecx
@@ -228,7 +296,108 @@ goanna_stub_saved:
 	mov KIND(%rsp),%ecx
 	test $OPEN,%ecx
 	jnz .Lstub_open
+# Where no mount point exists on the host, no link leads the kernel into one: what it finds is the answer, if that is the host's. ENOENT
+# and ENOTDIR may be the answers for another path. newfstatat(2) and statx(2) say themselves what they have found. The path, which ends
+# before r11, must not be in the program's buffer.
+	movq $0,FIRST(%rsp)
+	testb $NO_MOUNT_POINT,.Lstub_flags(%rip)
+	jz .Lstub_links
+	test $ACCESS,%ecx
+	jnz .Lstub_access
+	test $LINK,%ecx
+	jnz .Lstub_link
+	test $(STAT_RDX | STATX),%ecx
+	jz .Lstub_links
+	buffer
+	cmp %r9,%r11
+	jbe 2f
+	cmp %rax,PATH(%rsp)
+	jb .Lstub_links
+2:	mov NR(%rsp),%eax
+	native
+	mov %rax,FIRST(%rsp)
+	mov KIND(%rsp),%ecx
+	test %eax,%eax
+	jnz .Lstub_links
+	mov %rdx,%r11
+	test $STATX,%ecx
+	jz 3f
+	stat_of_statx
+3:	host_object
+	jmp .Lstub_done
+
+# access(2) changes nothing, and so may come first. newfstatat(2) says what it has found.
+.Lstub_access:
+	mov NR(%rsp),%eax
+	native
+	mov %rax,FIRST(%rsp)
+	mov KIND(%rsp),%ecx
+	cmp $-2,%eax            # ENOENT
+	je .Lstub_links
+	cmp $-20,%eax           # ENOTDIR
+	je .Lstub_links
+	mov %rax,HOW(%rsp)
+	test $FLAGS_R10,%ecx
+	jnz 1f
+	xor %r10d,%r10d
+1:	and $AT_SYMLINK_NOFOLLOW,%r10d
+	directory_and_path
+# What the call with these arguments finds must be the host's. Then the answer of access(2) is in HOW, and the final readlink(2) is yet to come.
+.Lstub_found:
+	lea STAT(%rsp),%rdx
+	mov $SYS_newfstatat,%eax
+	native
+	test %eax,%eax
+	jnz .Lstub_slow
+	lea STAT(%rsp),%r11
+	host_object
+	testl $LINK,KIND(%rsp)
+	jnz .Lstub_read_link
+	mov HOW(%rsp),%rax
+	jmp .Lstub_done
+
+# readlink(2) into the frame tells what is no link. A program may count on bytes of its buffer behind the answer, so only the final call may
+# write there.
+.Lstub_link:
+	mov %edx,%eax
+	test $IN_RSI,%ecx
+	jz 1f
+	mov %r10d,%eax
+1:	test %eax,%eax
+	jle .Lstub_slow
+	directory_and_path
+	lea STAT(%rsp),%rdx
+	mov $STAT_SIZE,%r10d
+	mov $SYS_readlinkat,%eax
+	native
+	cmp $-22,%eax           # EINVAL
+	je .Lstub_done
+	test %eax,%eax
+	jle 4f
+# The links of /proc to what a process uses show a path, or have a colon; the monitor may show another path.
+	mov $AT_SYMLINK_NOFOLLOW,%r10d
+	lea STAT(%rsp),%r11
+	cmpb $'/',(%r11)
+	je .Lstub_found
+	cmpb $'(',(%r11)        # (unreachable)
+	je .Lstub_found
+	add %r11,%rax
+2:	cmpb $':',(%r11)
+	je .Lstub_found
+	inc %r11
+	cmp %rax,%r11
+	jb 2b
+# ENOENT and ENOTDIR are not to be kept: the link was there.
+.Lstub_read_link:
+	movq $0,HOW(%rsp)
+	arguments
+	mov NR(%rsp),%eax
+	jmp .Lstub_final
+4:	mov %rax,FIRST(%rsp)
+	mov KIND(%rsp),%ecx
+	arguments
 # Does the way there meet a symbolic link? An open that must fail, without following links, fails in one of three ways if not.
+.Lstub_links:
 	mov $O_CHECK,%eax
 	test $NO_FOLLOW,%ecx
 	jnz 1f
@@ -249,10 +418,10 @@ goanna_stub_saved:
 4:	resolve_without_links
 	native
 	mov %rax,HOW(%rsp)
-	mov RDI(%rsp),%rdi
-	mov RSI(%rsp),%rsi
-	mov RDX(%rsp),%rdx
-	mov R10(%rsp),%r10
+	arguments
+	mov FIRST(%rsp),%rcx
+	test %ecx,%ecx
+	jnz 5f
 	mov NR(%rsp),%ecx
 	xchg %ecx,%eax
 	cmp $-20,%ecx           # ENOTDIR
@@ -261,6 +430,14 @@ goanna_stub_saved:
 	je .Lstub_final
 	cmp $-2,%ecx            # ENOENT
 	je .Lstub_final
+	jmp .Lstub_slow
+# The call has failed already: in the same way?
+5:	cmp %eax,%ecx
+	jne .Lstub_slow
+	cmp $-2,%eax
+	je .Lstub_done
+	cmp $-20,%eax
+	je .Lstub_done
 	jmp .Lstub_slow
 
 # An open for reading.
@@ -288,7 +465,7 @@ goanna_stub_saved:
 	mov %rdx,%r11
 	jmp .Lstub_stat_made
 
-.Lstub_stat_of_descriptor:
+.Lstub_fstat:
 	mov NR(%rsp),%eax
 	native
 	test %eax,%eax
@@ -311,7 +488,7 @@ goanna_stub_saved:
 	cmpb $'/',(%r11)
 	jne .Lstub_slow
 	mov $AT_FDCWD,%edi
-# A path that begins at directory edi in a mount, or at the root. newfstatat(2) of that directory says which one it is, and that
+# A path that begins at directory edi in a mount, or at the root. newfstatat(2) or statx(2) of that directory says which one it is, and that
 # the program's buffer can be written: the path must not be there.
 .Lstub_in_directory:
 	cmpq $0,.Lstub_map(%rip)
@@ -319,33 +496,43 @@ goanna_stub_saved:
 	mov KIND(%rsp),%ecx
 	lea STAT(%rsp),%r11
 	test $ACCESS,%ecx
-	jnz 1f
-	test $STAT_RDX,%ecx
+	jnz 4f
+	test $(STAT_RDX | STATX),%ecx
 	jz .Lstub_slow
+	buffer
 	mov PATH(%rsp),%r11
-	mov %r11,%rax
-2:	cmpb $0,(%rax)
-	je 3f
-	inc %rax
-	test $0xfff,%eax
+	cmp %rax,%r11
+	jae 3f
+2:	cmpb $0,(%r11)
+	je 1f
+	inc %r11
+	test $0xfff,%r11d
 	jnz 2b
 	jmp .Lstub_slow
-3:	cmp %rdx,%rax
-	jb 4f
-	lea 144(%rdx),%rcx
-	cmp %rcx,%r11
-	jb .Lstub_slow
-4:	mov %rdx,%r11
-1:	mov %r11,HOW(%rsp)
+1:	cmp %r9,%r11
+	jae .Lstub_slow
+3:	test $STATX,%ecx
+	jnz 5f
+	mov %rdx,%r11
+4:	mov %r11,HOW(%rsp)
 	mov %r11,%rdx
 	lea .Lstub_flags+4(%rip),%rsi    # ""
 	mov $AT_EMPTY_PATH,%r10d
 	mov $SYS_newfstatat,%eax
 	native
 	mov HOW(%rsp),%r11
-	mov $1,%r10d
 	test %eax,%eax
 	jnz .Lstub_slow
+6:	mov $1,%r10d
+	jmp .Lstub_mapped
+5:	lea .Lstub_flags+4(%rip),%rsi
+	mov $AT_EMPTY_PATH,%edx
+	mov $SYS_statx,%eax
+	native
+	test %eax,%eax
+	jnz .Lstub_slow
+	stat_of_statx
+	jmp 6b
 # To the code of the map, if there is one (map.S).
 .Lstub_mapped:
 	mov .Lstub_map(%rip),%rax
@@ -451,16 +638,58 @@ goanna_stub_saved:
 	xor %eax,%eax
 	jmp .Lstub_done
 
+# See `stat_of_descriptor`.
+.Lstub_stat_of_descriptor:
+	mov %r9,HOW+8(%rsp)
+	lea STAT(%rsp),%rsi
+	mov $SYS_fstat,%eax
+	native
+	mov RSI(%rsp),%rsi
+	test %eax,%eax
+	jnz .Lstub_slow
+	lea STAT(%rsp),%r11
+	jmp *HOW+8(%rsp)
+
+# See `stat_of_statx`. The device as a struct stat has it.
+.Lstub_stat_of_statx:
+	mov STX_DEV_MAJOR(%r8),%eax
+	mov STX_DEV_MINOR(%r8),%ecx
+	movzbl %cl,%r9d
+	shl $8,%eax
+	or %r9d,%eax
+	and $~0xff,%ecx
+	shl $12,%ecx
+	or %ecx,%eax
+	mov %rax,STAT(%rsp)
+	mov STX_INO(%r8),%rax
+	mov %rax,STAT+ST_INO(%rsp)
+	mov STX_NLINK(%r8),%eax
+	mov %rax,STAT+ST_NLINK(%rsp)
+	mov %r11,%rcx
+	lea STAT(%rsp),%r11
+	xor %eax,%eax
+	jmp *%rcx
+
+# See `host_object`.
+.Lstub_host_object:
+	mov (%r11),%rcx
+	cmp .Lstub_devices(%rip),%rcx
+	je .Lstub_slow
+	cmp .Lstub_devices+8(%rip),%rcx
+	je .Lstub_slow
+	cmp .Lstub_devices+16(%rip),%rcx
+	je .Lstub_slow
+	cmpq $0,16(%r11)
+	je .Lstub_slow
+	jmp *%r9
+
 # The call is made as if this had not been there: the site's `syscall` notifies.
 .Lstub_slow_unsaved:
 	mov NR(%rsp),%eax
 	jmp 1f
 .Lstub_slow:
 	mov NR(%rsp),%eax
-	mov RDI(%rsp),%rdi
-	mov RSI(%rsp),%rsi
-	mov RDX(%rsp),%rdx
-	mov R10(%rsp),%r10
+	arguments
 1:	mov RET(%rsp),%r11
 	lea -2(%r11),%r11
 	mov R9(%rsp),%r9
@@ -500,10 +729,7 @@ goanna_stub_done:
 	test %r11,%r11
 	jz 1f
 	incq (%r11)
-1:	mov RDI(%rsp),%rdi
-	mov RSI(%rsp),%rsi
-	mov RDX(%rsp),%rdx
-	mov R10(%rsp),%r10
+1:	arguments
 	mov RET(%rsp),%r11
 	mov R9(%rsp),%r9
 	lea FRAME(%rsp),%rsp
@@ -530,6 +756,8 @@ goanna_stub_map:
 .Lstub_map:	.quad 0
 goanna_stub_run:
 .Lstub_run:	.quad 0
+goanna_stub_mount:
+.Lstub_mount:	.quad 0
 	.balign 16
 goanna_stub_end:
 

@@ -42,21 +42,12 @@ impl Waiter {
         Ok(Self { tid })
     }
 
-    /// Makes the calling thread interruptible, and leaves its other signals as they are.
+    /// Makes the calling thread interruptible, and leaves its other signals as they are. After its first
+    /// [`while_interruptible`] it is interruptible only there.
     pub fn with_own_mask() -> Result<Self, Errno> {
         static INSTALLED: OnceLock<Result<(), Errno>> = OnceLock::new();
         (*INSTALLED.get_or_init(install))?;
-        // SAFETY: a sigset_t is plain integers, and sigemptyset sets them all.
-        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the set is live; pthread_sigmask changes this thread only.
-        let r = unsafe {
-            libc::sigemptyset(&raw mut set);
-            libc::sigaddset(&raw mut set, poke_signal());
-            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut())
-        };
-        if r != 0 {
-            return Err(Errno::from_raw(r));
-        }
+        mask_pokes(libc::SIG_UNBLOCK);
         // SAFETY: no arguments.
         let tid = unsafe { libc::gettid() };
         Ok(Self { tid })
@@ -68,6 +59,27 @@ impl Waiter {
         // SAFETY: integers only; tgkill reaches threads of this process alone.
         let r = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.tid, poke_signal()) };
         Errno::result(r).map(drop)
+    }
+}
+
+/// Runs `wait`, which pokes interrupt. After it they are pending until the next one, so that no other call of the thread
+/// fails with EINTR.
+pub fn while_interruptible<T>(wait: impl FnOnce() -> T) -> T {
+    mask_pokes(libc::SIG_UNBLOCK);
+    let waited = wait();
+    mask_pokes(libc::SIG_BLOCK);
+    waited
+}
+
+/// Blocks or unblocks the signal of pokes in the calling thread.
+fn mask_pokes(how: libc::c_int) {
+    // SAFETY: a sigset_t is plain integers, and sigemptyset sets them all.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is live; pthread_sigmask changes this thread only. It fails for a wrong `how` alone.
+    unsafe {
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, poke_signal());
+        libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut());
     }
 }
 
@@ -165,21 +177,46 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_poke_ends_a_wait() {
+    /// Waits for nothing, for this time at most.
+    fn wait_ms(limit: libc::c_int) -> Result<libc::c_int, Errno> {
+        // SAFETY: no descriptors; the wait is bounded.
+        let r = unsafe { libc::poll(std::ptr::null_mut(), 0, limit) };
+        Errno::result(r)
+    }
+
+    /// The result of `waits` in a thread that is poked until it ends; `begin` makes the thread interruptible.
+    fn poked<T: Send + 'static>(
+        begin: fn() -> Result<Waiter, Errno>,
+        waits: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
         let (sender, receiver) = channel();
         let waiting = thread::spawn(move || {
-            sender.send(Waiter::this_thread().unwrap()).unwrap();
-            // SAFETY: no descriptors; the wait is bounded.
-            let r = unsafe { libc::poll(std::ptr::null_mut(), 0, 20_000) };
-            Errno::result(r)
+            sender.send(begin().unwrap()).unwrap();
+            waits()
         });
         let waiter = receiver.recv().unwrap();
         while !waiting.is_finished() {
             let _ = waiter.poke();
             thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(waiting.join().unwrap(), Err(Errno::EINTR));
+        waiting.join().unwrap()
+    }
+
+    #[test]
+    fn a_poke_ends_a_wait() {
+        let waited = poked(Waiter::this_thread, || wait_ms(20_000));
+        assert_eq!(waited, Err(Errno::EINTR));
+    }
+
+    /// The supervisor's own calls failed with EINTR when another thread had a message for it.
+    #[test]
+    fn a_poke_ends_no_other_call_than_the_interruptible_one() {
+        let waited = poked(Waiter::with_own_mask, || {
+            while_interruptible(|| ());
+            let other = wait_ms(200);
+            (other, while_interruptible(|| wait_ms(20_000)))
+        });
+        assert_eq!(waited, (Ok(0), Err(Errno::EINTR)));
     }
 
     #[test]

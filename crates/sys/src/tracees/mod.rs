@@ -8,5 +8,6 @@ pub mod pause;
 pub mod pidfd;
 pub mod procfs;
 pub mod ptrace;
+pub mod reports;
 pub mod tracee;
 pub mod txncall;

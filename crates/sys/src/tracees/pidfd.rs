@@ -72,6 +72,9 @@ mod tests {
 
     #[test]
     fn a_signal_reaches_the_process_until_it_is_reaped() {
+        let _alone = crate::object_handle::DESCRIPTORS
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
         let process = open_process(child.id().cast_signed()).unwrap();
         send_signal(process.as_fd(), libc::SIGTERM).unwrap();

@@ -55,12 +55,31 @@ pub struct SignalSets {
 
 /// Reads /proc/TID/status. `EIO`: a line this kernel must have is missing or not a number.
 pub fn status(tid: i32) -> Result<TaskStatus, Errno> {
-    let mut text = Vec::with_capacity(2048);
-    fs::File::open(format!("/proc/{tid}/status"))
-        .and_then(|mut file| file.read_to_end(&mut text))
-        .map_err(gone)?;
-    parse(&text).ok_or(Errno::EIO)
+    parse(&content(tid, "status")?).ok_or(Errno::EIO)
 }
+
+/// The content of /proc/TID/`name`, a file that the kernel writes in one piece. Such a file is at its end where a read returns less
+/// than it could. So this takes three system calls; [`fs::read`] also asks for the size, which is 0, and reads once more.
+fn content(tid: i32, name: &str) -> Result<Vec<u8>, Errno> {
+    const PIECE: usize = 4096;
+    let mut file = fs::File::open(format!("/proc/{tid}/{name}")).map_err(gone)?;
+    let mut text = Vec::new();
+    loop {
+        let end = text.len();
+        text.resize(end + PIECE, 0);
+        let got = file.read(&mut text[end..]).map_err(gone)?;
+        text.truncate(end + got);
+        if got < PIECE {
+            return Ok(text);
+        }
+    }
+}
+
+/// The lines that a status must have. Older kernels lack some of the others.
+const REQUIRED: [&[u8]; 12] = [
+    b"Tgid", b"PPid", b"Uid", b"Gid", b"Groups", b"CapPrm", b"CapEff", b"SigPnd", b"ShdPnd",
+    b"SigBlk", b"SigIgn", b"SigCgt",
+];
 
 fn parse(text: &[u8]) -> Option<TaskStatus> {
     let mut status = TaskStatus {
@@ -113,25 +132,9 @@ fn parse(text: &[u8]) -> Option<TaskStatus> {
             b"Seccomp_filters" => status.seccomp_filters = value.parse().ok()?,
             _ => continue,
         }
-        if matches!(
-            key,
-            b"Tgid"
-                | b"PPid"
-                | b"Uid"
-                | b"Gid"
-                | b"Groups"
-                | b"CapPrm"
-                | b"CapEff"
-                | b"SigPnd"
-                | b"ShdPnd"
-                | b"SigBlk"
-                | b"SigIgn"
-                | b"SigCgt"
-        ) {
-            required += 1;
-        }
+        required += usize::from(REQUIRED.contains(&key));
     }
-    (required == 12).then_some(status)
+    (required == REQUIRED.len()).then_some(status)
 }
 
 fn four(value: &str) -> Option<[u32; 4]> {
@@ -149,7 +152,7 @@ fn four(value: &str) -> Option<[u32; 4]> {
 
 /// The task's name, at most 15 bytes; a zombie keeps it.
 pub fn comm(tid: i32) -> Result<Vec<u8>, Errno> {
-    let mut name = fs::read(format!("/proc/{tid}/comm")).map_err(gone)?;
+    let mut name = content(tid, "comm")?;
     if name.last() == Some(&b'\n') {
         name.pop();
     }
@@ -195,7 +198,7 @@ pub enum Activity {
 
 /// The state that /proc/TID/stat shows.
 pub fn activity(tid: i32) -> Result<Activity, Errno> {
-    let text = fs::read(format!("/proc/{tid}/stat")).map_err(gone)?;
+    let text = content(tid, "stat")?;
     // The name of the program is in parentheses, and may itself contain some.
     let state = text.rsplit(|&byte| byte == b')').next();
     Ok(match state.and_then(|rest| rest.get(1)) {
@@ -209,15 +212,19 @@ pub fn activity(tid: i32) -> Result<Activity, Errno> {
 /// The number of the call that a thread sleeps in: -1 when it sleeps elsewhere in the kernel, as for a page. `None`: it
 /// runs. `EPERM` and the like: it may not be seen.
 pub fn sleeping_call(tid: i32) -> Result<Option<i64>, Errno> {
-    let text = fs::read_to_string(format!("/proc/{tid}/syscall")).map_err(gone)?;
-    let number = text.split_ascii_whitespace().next();
+    let text = content(tid, "syscall")?;
+    let number = str::from_utf8(&text)
+        .ok()
+        .and_then(|text| text.split_ascii_whitespace().next());
     Ok(number.and_then(|number| number.parse().ok()))
 }
 
 /// The number and the arguments of the call that a thread sleeps in. `None`: it runs, or sleeps elsewhere in the kernel.
 pub fn sleeping_call_with_args(tid: i32) -> Result<Option<(u32, [u64; 6])>, Errno> {
-    let text = fs::read_to_string(format!("/proc/{tid}/syscall")).map_err(gone)?;
-    let mut fields = text.split_ascii_whitespace();
+    let text = content(tid, "syscall")?;
+    let mut fields = str::from_utf8(&text)
+        .unwrap_or_default()
+        .split_ascii_whitespace();
     let Some(Ok(number)) = fields.next().map(str::parse) else {
         return Ok(None);
     };
@@ -314,25 +321,40 @@ pub fn threads(pid: i32) -> Result<Vec<i32>, Errno> {
 
 /// Whether thread `tid` has ended, reaped or not.
 pub fn has_ended(tid: i32) -> bool {
-    let stat = fs::read(format!("/proc/{tid}/stat")).unwrap_or_default();
+    let stat = content(tid, "stat").unwrap_or_default();
     // The name, in parentheses, may hold anything.
     let after_name = stat.iter().rposition(|&byte| byte == b')');
     let state = after_name.and_then(|at| stat.get(at + 2));
     state.is_none_or(|state| matches!(state, b'Z' | b'X'))
 }
 
+/// More bytes than any vDSO has.
+const VDSO_MAX: u64 = 1 << 20;
+
 /// Start and end of the vDSO in the address space. `EOPNOTSUPP`: it has none; `ESRCH`: the task is ending, and has no
 /// address space any more.
 pub fn vdso(tid: i32) -> Result<(u64, u64), Errno> {
-    let maps = fs::read_to_string(format!("/proc/{tid}/maps")).map_err(gone)?;
+    let maps = fs::read(format!("/proc/{tid}/maps")).map_err(gone)?;
     if maps.is_empty() {
         return Err(Errno::ESRCH);
     }
-    let line = maps.lines().find(|line| line.ends_with("[vdso]"));
-    let range = line.and_then(|line| line.split_once(' ')?.0.split_once('-'));
+    let mut lines = maps.split(|&byte| byte == b'\n');
+    lines.find_map(vdso_in).ok_or(Errno::EOPNOTSUPP)
+}
+
+/// Start and end of the vDSO, if this line of maps is about it. Names of files may be no UTF-8, and may end in anything. The path of a
+/// file has at least a slash before that.
+fn vdso_in(line: &[u8]) -> Option<(u64, u64)> {
+    // Addresses, rights, offset, device, inode.
+    let mut fields = line.splitn(6, |&byte| byte == b' ');
+    let range = fields.next()?;
+    if fields.nth(4)?.trim_ascii() != b"[vdso]" {
+        return None;
+    }
+    let (start, end) = str::from_utf8(range).ok()?.split_once('-')?;
     let parse = |text: &str| u64::from_str_radix(text, 16).ok();
-    let range = range.and_then(|(start, end)| Some((parse(start)?, parse(end)?)));
-    range.ok_or(Errno::EOPNOTSUPP)
+    let (start, end) = (parse(start)?, parse(end)?);
+    (end.checked_sub(start)? <= VDSO_MAX).then_some((start, end))
 }
 
 fn numbers(dir: &str) -> Result<Vec<i32>, Errno> {

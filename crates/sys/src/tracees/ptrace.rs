@@ -268,7 +268,7 @@ impl Event {
 /// `None`. `ECHILD`: none is left. Interruptions by signals are not reported.
 pub fn wait(flags: i32) -> Result<Option<Event>, Errno> {
     loop {
-        let report = wait_leaving(flags, |_, _| true)?;
+        let report = wait_leaving(flags | ANY, |_, _| true)?;
         if report.is_some() || flags & libc::WNOHANG != 0 {
             return Ok(report);
         }
@@ -277,14 +277,14 @@ pub fn wait(flags: i32) -> Result<Option<Event>, Errno> {
 
 /// As [`wait`], but `None` also when a signal ends the wait. `leaving` gets the end of a task, and how it ended, before
 /// the task is reaped: until then nobody learns of that end, not even the task's parent. Where it returns false the task is not
-/// reaped, and the result is `None`; [`reap`] must follow. Until then [`wait_stopped`] and [`ended`] report on other tasks.
+/// reaped, and the result is `None`; [`reap`] must follow. Until then [`wait_stopped`] and [`ended`] report on other tasks. `flags`
+/// say what is waited for: `WEXITED`, `WSTOPPED`, or both.
 pub fn wait_leaving(
     flags: i32,
     mut leaving: impl FnMut(i32, Status) -> bool,
 ) -> Result<Option<Event>, Errno> {
-    let any = libc::WEXITED | libc::WSTOPPED;
     loop {
-        let Some(seen) = wait_id(None, any | libc::WNOWAIT | flags)? else {
+        let Some(seen) = wait_id(None, libc::WNOWAIT | flags)? else {
             return Ok(None);
         };
         let kind = if seen.is_end {
@@ -307,9 +307,16 @@ pub fn wait_leaving(
     }
 }
 
-/// The next stop of any tracee of this thread; ends are not reported. `None` also when a signal ends the wait. `ECHILD`: all have ended.
-pub fn wait_stopped() -> Result<Option<Event>, Errno> {
-    decoded(wait_id(None, libc::WSTOPPED)?)
+/// The next stop of any tracee of this thread; ends are not reported. `flags` may hold `WNOHANG`. `None` also when a signal ends the wait.
+/// `ECHILD`: all have ended.
+pub fn wait_stopped(flags: i32) -> Result<Option<Event>, Errno> {
+    decoded(wait_id(None, libc::WSTOPPED | flags)?)
+}
+
+/// Whether there is a report of tracee `tid`: it has stopped again, or ended, since its last one was taken.
+pub fn has_report(tid: i32) -> bool {
+    let report = wait_id(Some(tid), ANY | libc::WNOWAIT | libc::WNOHANG);
+    report.is_ok_and(|report| report.is_some())
 }
 
 /// How tracee `tid` has ended, if it has and is not reaped.
@@ -337,16 +344,19 @@ fn decoded(report: Option<Report>) -> Result<Option<Event>, Errno> {
 /// The next report of any child or tracee of this thread, whose end is reaped. `None` also when a signal ends the wait. One call to the
 /// kernel, where [`wait`] needs two. `ECHILD`: none is left.
 pub fn wait_once() -> Result<Option<Event>, Errno> {
-    decoded(wait_id(None, libc::WEXITED | libc::WSTOPPED)?)
+    decoded(wait_id(None, ANY)?)
 }
 
 /// The next report of tracee `tid`, whose end is reaped. `None`: it is gone, or the event's message is lost because it was killed.
 pub fn wait_for(tid: i32) -> Result<Option<Event>, Errno> {
-    match wait_id(Some(tid), libc::WEXITED | libc::WSTOPPED)? {
+    match wait_id(Some(tid), ANY)? {
         Some(report) => Ok(decode(tid, report.raw)?.map(|status| Event::new(tid, status))),
         None => Ok(None),
     }
 }
+
+/// Ends and stops.
+pub const ANY: i32 = libc::WEXITED | libc::WSTOPPED;
 
 /// Tracees of any kind, of this thread only: others may be tracing, too.
 const THIS_THREADS: libc::c_int = libc::__WALL | libc::__WNOTHREAD;

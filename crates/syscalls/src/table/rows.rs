@@ -1,4 +1,5 @@
-//! The rows of the table: every call of Linux 6.18 on x86-64, by number. Numbers in a row are indices of arguments.
+//! The signatures of all calls of Linux 6.18 on x86-64, one row each, by number: what the arguments mean. Numbers in a row are
+//! indices of arguments. How the monitor treats a call is in `monitor/src/table/rows.rs`.
 //!
 //! `tests/kernel.rs` compares them with what the kernel itself says of its calls.
 

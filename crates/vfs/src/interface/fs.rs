@@ -1,62 +1,13 @@
-//! The trait [`FileSystem`], which every back end implements, and the types of open files.
+//! The trait [`FileSystem`], which every back end implements.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use goanna_sys::memfile;
-use goanna_sys::object_handle::ObjectHandle;
 
 use crate::{
-    Attr, CachedContent, Caller, DirEntry, Errno, Identity, Node, Result, SetAttr, StatFs,
-    Transactions,
+    Attr, CachedContent, Caller, DirEntry, Errno, Identity, Native, Node, OpenFile, Opened, Result,
+    SetAttr, StatFs, Transactions, WritePosition,
 };
-
-/// Which calls on a descriptor run in the kernel without the monitor.
-#[derive(Debug, Clone)]
-pub enum Native {
-    /// All of them: the descriptor is the file itself (passfs).
-    All,
-    /// Everything that reads: the descriptor is a filled cache object (memfd) that always holds the file's
-    /// whole content. Calls that change or describe the file come to the back end. `handle` is the back
-    /// end's own hold on that object, with which "does anybody else still have it
-    /// open?" is asked.
-    Reads {
-        /// See [`Native::Reads`].
-        handle: Arc<ObjectHandle>,
-    },
-}
-
-/// A fresh open file description for the tracee.
-#[derive(Debug)]
-pub struct Opened {
-    /// Installed in the tracee; carries the access mode and status flags the program asked for.
-    pub fd: OwnedFd,
-    /// The calls that the kernel performs on it without the monitor.
-    pub native: Native,
-}
-
-/// An open file of a [`Native::Reads`] back end, as a data call gets it.
-#[derive(Debug, Clone, Copy)]
-pub struct OpenFile<'a> {
-    /// The inode.
-    pub node: &'a Node,
-    /// The tracee's own open file description (shared by pidfd_getfd): offset and flags live there.
-    pub ofd: BorrowedFd<'a>,
-    /// `F_GETFL` of `ofd`; its access mode was checked to allow writing.
-    pub flags: i32,
-}
-
-/// Where a write goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WritePosition {
-    /// At the open file description's offset, which advances; at the end under `O_APPEND`.
-    Cursor,
-    /// At this offset, the description's own unchanged (pwrite(2)). Linux appends all the same under
-    /// `O_APPEND`.
-    At(u64),
-    /// At the end of the file (`RWF_APPEND`).
-    End,
-}
 
 /// A back end of the switch.
 ///

@@ -7,6 +7,7 @@ pub mod fs;
 pub mod identity;
 pub mod layer;
 pub mod linkfree;
+pub mod opened;
 pub mod synth;
 pub mod txn;
 pub mod types;

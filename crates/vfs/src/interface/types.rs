@@ -157,6 +157,15 @@ pub mod file_flags {
     pub const KEPT: u32 = PROTECTED | NO_DUMP | NO_ATIME;
     /// Those that a new inode takes over from its directory.
     pub const INHERITED: u32 = NO_DUMP | NO_ATIME;
+
+    /// Those that forbid fallocate(2) with this `mode`. A file that only grows may get space for its growth in advance.
+    pub const fn against_fallocate(mode: i32) -> u32 {
+        if mode & !libc::FALLOC_FL_KEEP_SIZE == 0 {
+            IMMUTABLE
+        } else {
+            PROTECTED
+        }
+    }
 }
 
 /// What stat(2) and statx(2) report.
@@ -202,6 +211,12 @@ pub struct Attr {
     pub version: u64,
 }
 
+fn put_words(out: &mut [u8], words: impl Iterator<Item = u64>) {
+    for (field, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *field = word.to_ne_bytes();
+    }
+}
+
 impl Attr {
     /// EPERM for an inode with one of these [`file_flags`].
     pub fn unless_flagged(&self, flags: u32) -> Result<(), Errno> {
@@ -230,15 +245,46 @@ impl Attr {
             self.blocks,
         ];
         let mut out = [0; 144];
-        let words = head
-            .into_iter()
-            .chain(size)
-            .chain(atime)
-            .chain(mtime)
-            .chain(ctime);
-        for (field, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-            *field = word.to_ne_bytes();
-        }
+        put_words(
+            &mut out,
+            head.into_iter()
+                .chain(size)
+                .chain(atime)
+                .chain(mtime)
+                .chain(ctime),
+        );
+        out
+    }
+
+    /// A `struct statx`, with the basic fields and the time of creation where it is known. The attributes have the values of the flags.
+    pub fn to_statx(&self, is_mount_root: bool) -> [u8; 256] {
+        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let time = |time: Stamp| [time.sec.cast_unsigned(), u64::from(time.nsec)];
+        let root = libc::STATX_ATTR_MOUNT_ROOT as u64;
+        let shown = u64::from(file_flags::PROTECTED | file_flags::NO_DUMP);
+        let birth = self.btime.map_or(0, |_| libc::STATX_BTIME);
+        let numbers = [
+            two(libc::STATX_BASIC_STATS | birth, self.blksize),
+            if is_mount_root { root } else { 0 } | u64::from(self.flags) & shown,
+            two(self.nlink, self.uid),
+            two(self.gid, self.mode & 0xffff),
+            self.ino,
+            self.size,
+            self.blocks,
+            root | shown,
+        ];
+        let birth = self.btime.unwrap_or_default();
+        let times = [self.atime, birth, self.ctime, self.mtime].map(time);
+        let devices =
+            [self.rdev, self.dev].map(|device| two(libc::major(device), libc::minor(device)));
+        let mut out = [0; 256];
+        put_words(
+            &mut out,
+            numbers
+                .into_iter()
+                .chain(times.into_iter().flatten())
+                .chain(devices),
+        );
         out
     }
 

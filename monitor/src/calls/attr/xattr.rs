@@ -1,15 +1,20 @@
 //! Extended attributes.
 
 use goanna_sys::tracee;
-use goanna_vfs::{Acl, Errno, Result, ops};
+use goanna_vfs::{Acl, Errno, Place, Result, ops};
 
 use super::by_descriptor;
 use crate::call::{Answer, Call, Target};
+use crate::calls::stat::path_or_null;
 use crate::watches::report::{self, Touch};
 
 /// Longest attribute name, value and list (linux/limits.h).
 const NAME_MAX: usize = 255;
 const SIZE_MAX: usize = 65536;
+
+/// The longest structure of arguments that a program may give, and its first version: value u64, size u32, flags u32.
+const PAGE: u64 = 4096;
+const ARGS: u64 = 16;
 
 /// How a call says which file it means. What else is wrong with its arguments comes first, as in Linux.
 type Find = fn(&Call<'_>) -> Result<Target>;
@@ -26,57 +31,136 @@ fn descriptor(call: &Call<'_>) -> Result<Target> {
     by_descriptor(call, call.int(0))
 }
 
-fn name(call: &Call<'_>) -> Result<Vec<u8>> {
-    match tracee::read_cstr(call.task.tid, call.arg(1), NAME_MAX + 1) {
+fn at(call: &Call<'_>) -> Result<Target> {
+    path_or_descriptor(call, call.int(2))
+}
+
+/// As [`at`]: listxattrat(2) and removexattrat(2) take `AT_FDCWD` for a descriptor where the path is empty (EBADF).
+fn at_descriptor(call: &Call<'_>) -> Result<Target> {
+    let is_empty = call.int(2) & libc::AT_EMPTY_PATH != 0
+        && path_or_null(call, 1, libc::AT_EMPTY_PATH)?.is_empty();
+    if is_empty && call.int(0) < 0 {
+        return Err(Errno::EBADF.into());
+    }
+    at(call)
+}
+
+/// The flags at argument `index` of a call that takes `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH`. EINVAL for others.
+pub(super) fn at_flags(call: &Call<'_>, index: usize) -> Result<i32> {
+    let flags = call.int(index);
+    if flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    Ok(flags)
+}
+
+/// What the directory descriptor and the path in the first two arguments mean. With an empty path, or NULL, under
+/// `AT_EMPTY_PATH` the descriptor is meant, which must not be an O_PATH one (EBADF).
+pub(super) fn path_or_descriptor(call: &Call<'_>, flags: i32) -> Result<Target> {
+    let path = path_or_null(call, 1, flags)?;
+    let is_empty = path.is_empty() && flags & libc::AT_EMPTY_PATH != 0;
+    if is_empty && call.int(0) >= 0 {
+        return by_descriptor(call, call.int(0));
+    }
+    call.object_at(call.int(0), &path, flags)
+}
+
+fn name(call: &Call<'_>, index: usize) -> Result<Vec<u8>> {
+    match tracee::read_cstr(call.task.tid, call.arg(index), NAME_MAX + 1) {
         Ok(name) if name.is_empty() => Err(Errno::ERANGE.into()),
         Err(Errno::ENAMETOOLONG) => Err(Errno::ERANGE.into()),
         other => Ok(other?),
     }
 }
 
-/// Size 0 asks for the length; a buffer too small is ERANGE.
-fn put(call: &Call<'_>, buffer: u64, size: u64, bytes: &[u8]) -> Result<Answer> {
-    if size > 0 {
-        if (size as usize) < bytes.len() {
-            return Err(Errno::ERANGE.into());
-        }
-        call.put(buffer, bytes)?;
-    }
-    Ok(Answer::Value(bytes.len() as i64))
+/// Where the program's value or list is, how long, and the flags of a change.
+struct Buffer {
+    address: u64,
+    size: u64,
+    flags: i32,
 }
 
-fn get(call: &Call<'_>, find: Find) -> Result<Answer> {
-    let name = name(call)?;
+impl Buffer {
+    /// In the arguments themselves.
+    fn of_arguments(call: &Call<'_>) -> Self {
+        Self {
+            address: call.arg(2),
+            size: call.arg(3),
+            flags: call.int(4),
+        }
+    }
+
+    /// In the `struct xattr_args` of setxattrat(2) and getxattrat(2). EINVAL, E2BIG, EFAULT.
+    fn of_structure(call: &Call<'_>) -> Result<Self> {
+        let size = call.arg(5);
+        if size < ARGS {
+            return Err(Errno::EINVAL.into());
+        }
+        if size > PAGE {
+            return Err(Errno::E2BIG.into());
+        }
+        let given = call.read(call.arg(4), size as usize)?;
+        let (words, _) = given.as_chunks::<8>();
+        let word = |index: usize| words.get(index).map_or(0, |word| u64::from_ne_bytes(*word));
+        if given.iter().skip(ARGS as usize).any(|&byte| byte != 0) {
+            return Err(Errno::E2BIG.into());
+        }
+        Ok(Self {
+            address: word(0),
+            size: word(1) & u64::from(u32::MAX),
+            flags: (word(1) >> 32) as i32,
+        })
+    }
+
+    /// Gives the program `bytes`. Size 0 asks for the length; a buffer too small is ERANGE.
+    fn put(&self, call: &Call<'_>, bytes: &[u8]) -> Result<Answer> {
+        if self.size > 0 {
+            if (self.size as usize) < bytes.len() {
+                return Err(Errno::ERANGE.into());
+            }
+            call.put(self.address, bytes)?;
+        }
+        Ok(Answer::Value(bytes.len() as i64))
+    }
+}
+
+fn get(call: &Call<'_>, find: Find, name: &[u8], buffer: &Buffer) -> Result<Answer> {
     let Target::At(place) = find(call)? else {
         return Ok(Answer::PassOn);
     };
-    let value = ops::getxattr(&*call.caller()?, &place, &name)?;
-    put(call, call.arg(2), call.arg(3), &value)
+    let value = ops::getxattr(&*call.caller()?, &place, name)?;
+    buffer.put(call, &value)
 }
 
-fn set(call: &Call<'_>, find: Find) -> Result<Answer> {
-    if call.int(4) & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 {
+fn set(call: &Call<'_>, find: Find, named: usize, given: &Buffer) -> Result<Answer> {
+    if given.flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 {
         return Err(Errno::EINVAL.into());
     }
-    let name = name(call)?;
-    let size = call.arg(3) as usize;
+    let name = name(call, named)?;
+    let size = given.size as usize;
     if size > SIZE_MAX {
         return Err(Errno::E2BIG.into());
     }
-    let value = call.read(call.arg(2), size)?;
+    let value = call.read(given.address, size)?;
     let Target::At(place) = find(call)? else {
         return Ok(Answer::PassOn);
     };
     let caller = call.caller()?;
-    ops::setxattr(&caller, &place, &name, &value, call.int(4))?;
+    ops::setxattr(&caller, &place, &name, &value, given.flags)?;
+    changed(call, &place, &name)
+}
+
+/// Tells of a changed attribute whoever must know.
+fn changed(call: &Call<'_>, place: &Place, name: &[u8]) -> Result<Answer> {
     if name == Acl::ACCESS {
-        call.monitor.shadows.guard_anew(&caller, &place)?;
+        let caller = call.caller()?;
+        call.monitor.shadows.guard_anew(&caller, place)?;
     }
-    report::touched(call, &place, Touch::Attrib);
+    report::touched(call, place, Touch::Attrib);
     Ok(Answer::DONE)
 }
 
-fn list(call: &Call<'_>, find: Find) -> Result<Answer> {
+fn list(call: &Call<'_>, find: Find, buffer: &Buffer) -> Result<Answer> {
     let Target::At(place) = find(call)? else {
         return Ok(Answer::PassOn);
     };
@@ -88,79 +172,117 @@ fn list(call: &Call<'_>, find: Find) -> Result<Answer> {
     if bytes.len() > SIZE_MAX {
         return Err(Errno::E2BIG.into());
     }
-    put(call, call.arg(1), call.arg(2), &bytes)
+    buffer.put(call, &bytes)
 }
 
-fn remove(call: &Call<'_>, find: Find) -> Result<Answer> {
-    let name = name(call)?;
+/// The buffer of a listxattr(2).
+fn list_buffer(call: &Call<'_>, index: usize) -> Buffer {
+    Buffer {
+        address: call.arg(index),
+        size: call.arg(index + 1),
+        flags: 0,
+    }
+}
+
+fn remove(call: &Call<'_>, find: Find, named: usize) -> Result<Answer> {
+    let name = name(call, named)?;
     let Target::At(place) = find(call)? else {
         return Ok(Answer::PassOn);
     };
-    let caller = call.caller()?;
-    ops::removexattr(&caller, &place, &name)?;
-    if name == Acl::ACCESS {
-        call.monitor.shadows.guard_anew(&caller, &place)?;
-    }
-    report::touched(call, &place, Touch::Attrib);
-    Ok(Answer::DONE)
+    ops::removexattr(&*call.caller()?, &place, &name)?;
+    changed(call, &place, &name)
 }
 
 /// getxattr(2)
 pub fn getxattr(call: &mut Call<'_>) -> Result<Answer> {
-    get(call, followed)
+    get(call, followed, &name(call, 1)?, &Buffer::of_arguments(call))
 }
 
 /// lgetxattr(2)
 pub fn lgetxattr(call: &mut Call<'_>) -> Result<Answer> {
-    get(call, itself)
+    get(call, itself, &name(call, 1)?, &Buffer::of_arguments(call))
 }
 
 /// fgetxattr(2)
 pub fn fgetxattr(call: &mut Call<'_>) -> Result<Answer> {
-    get(call, descriptor)
+    get(
+        call,
+        descriptor,
+        &name(call, 1)?,
+        &Buffer::of_arguments(call),
+    )
 }
 
 /// setxattr(2)
 pub fn setxattr(call: &mut Call<'_>) -> Result<Answer> {
-    set(call, followed)
+    set(call, followed, 1, &Buffer::of_arguments(call))
 }
 
 /// lsetxattr(2)
 pub fn lsetxattr(call: &mut Call<'_>) -> Result<Answer> {
-    set(call, itself)
+    set(call, itself, 1, &Buffer::of_arguments(call))
 }
 
 /// fsetxattr(2)
 pub fn fsetxattr(call: &mut Call<'_>) -> Result<Answer> {
-    set(call, descriptor)
+    set(call, descriptor, 1, &Buffer::of_arguments(call))
 }
 
 /// listxattr(2)
 pub fn listxattr(call: &mut Call<'_>) -> Result<Answer> {
-    list(call, followed)
+    list(call, followed, &list_buffer(call, 1))
 }
 
 /// llistxattr(2)
 pub fn llistxattr(call: &mut Call<'_>) -> Result<Answer> {
-    list(call, itself)
+    list(call, itself, &list_buffer(call, 1))
 }
 
 /// flistxattr(2)
 pub fn flistxattr(call: &mut Call<'_>) -> Result<Answer> {
-    list(call, descriptor)
+    list(call, descriptor, &list_buffer(call, 1))
 }
 
 /// removexattr(2)
 pub fn removexattr(call: &mut Call<'_>) -> Result<Answer> {
-    remove(call, followed)
+    remove(call, followed, 1)
 }
 
 /// lremovexattr(2)
 pub fn lremovexattr(call: &mut Call<'_>) -> Result<Answer> {
-    remove(call, itself)
+    remove(call, itself, 1)
 }
 
 /// fremovexattr(2)
 pub fn fremovexattr(call: &mut Call<'_>) -> Result<Answer> {
-    remove(call, descriptor)
+    remove(call, descriptor, 1)
+}
+
+/// setxattrat(2): dirfd, path, flags, name, structure of the other arguments, its size.
+pub fn setxattrat(call: &mut Call<'_>) -> Result<Answer> {
+    let given = Buffer::of_structure(call)?;
+    at_flags(call, 2)?;
+    set(call, at, 3, &given)
+}
+
+/// getxattrat(2): the arguments of [`setxattrat`].
+pub fn getxattrat(call: &mut Call<'_>) -> Result<Answer> {
+    let buffer = Buffer::of_structure(call)?;
+    at_flags(call, 2)?;
+    if buffer.flags != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    get(call, at, &name(call, 3)?, &buffer)
+}
+
+/// listxattrat(2): dirfd, path, flags, list, its size.
+pub fn listxattrat(call: &mut Call<'_>) -> Result<Answer> {
+    at_flags(call, 2)?;
+    list(call, at_descriptor, &list_buffer(call, 3))
+}
+
+/// removexattrat(2): dirfd, path, flags, name.
+pub fn removexattrat(call: &mut Call<'_>) -> Result<Answer> {
+    at_flags(call, 2)?;
+    remove(call, at_descriptor, 3)
 }

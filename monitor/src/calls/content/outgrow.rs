@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
 use goanna_sys::{procfs, stat};
-use goanna_vfs::{Native, Result};
+use goanna_vfs::{Errno, Native, Result};
 use nix::unistd::{Whence, lseek};
 use parking_lot::Mutex;
 
@@ -74,7 +74,7 @@ pub fn after_growth(call: &Call<'_>, fd: i32, output: &Output, volume: u64) -> b
 fn exclusive(call: &Call<'_>, fd: i32, identity: Identity) -> Result<bool> {
     let pid = call.caller()?.pid;
     let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
-    let inode = identity.1.to_string();
+    let inode = identity.1;
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let locked = locks
         .split_ascii_whitespace()
@@ -84,15 +84,18 @@ fn exclusive(call: &Call<'_>, fd: i32, identity: Identity) -> Result<bool> {
     }
     // Also of those that have made no call yet.
     let all = call.monitor.alive.all();
-    let elsewhere = |&tid: &i32| maps(tid, &inode) || holds(tid, identity, (pid, fd));
+    let elsewhere = |&tid: &i32| may_map(tid, inode) || holds(tid, identity, (pid, fd));
     Ok(!all.iter().any(elsewhere))
 }
 
-/// Whether the thread has a mapping of the object.
-fn maps(tid: i32, inode: &str) -> bool {
-    let maps = fs::read_to_string(format!("/proc/{tid}/maps")).unwrap_or_default();
-    maps.lines()
-        .any(|line| line.split_ascii_whitespace().nth(4) == Some(inode))
+/// Whether the thread may have a mapping of the object.
+fn may_map(tid: i32, inode: u64) -> bool {
+    match procfs::mapped_inodes(tid, &[inode]) {
+        Ok(mapped) => !mapped.is_empty(),
+        // It has ended.
+        Err(Errno::ESRCH) => false,
+        Err(_) => true,
+    }
 }
 
 /// Whether the thread has another descriptor of the object than `known`, of which the first part is a thread.
@@ -111,7 +114,7 @@ fn exchange(call: &Call<'_>, fd: i32, output: &Output) -> Result<bool> {
     let Some(notification) = &call.notification else {
         return Ok(false);
     };
-    let _delivery = call.monitor.pause.deliver(call.task.tid);
+    let _delivery = call.monitor.pause.deliveries.begin(call.task.tid);
     let cloexec = close_on_exec(call.caller()?.pid, fd);
     let place = &output.place;
     let caller = call.caller()?;

@@ -12,7 +12,7 @@ use crate::call::{Call, Descriptor};
 use crate::shadow::Shadow;
 use crate::watches::report::{self, Touch};
 
-/// The shadow file behind a descriptor that a call wants to write through.
+/// The virtual file behind a descriptor that a call wants to write through.
 pub struct Output {
     /// The file.
     pub place: Place,

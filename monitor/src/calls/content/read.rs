@@ -14,7 +14,7 @@ use super::buffers::{many, one};
 use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::Shadow;
-use crate::table::conditions::FAR;
+use crate::table::conditions::{FAR, HINTS};
 
 /// Read from the file system and written to the tracee at once.
 const PIECE: usize = 4 << 20;
@@ -42,10 +42,15 @@ impl Content {
 
     /// A readable file of a store, whose content the caller's transaction may have changed.
     fn perhaps(call: &Call<'_>, fd: i32) -> Result<Option<Self>> {
-        let caller = call.caller()?;
-        if caller.txn.is_none() {
+        if call.caller()?.txn.is_none() {
             return Ok(None);
         }
+        Self::readable(call, fd)
+    }
+
+    /// A readable file of a store.
+    fn readable(call: &Call<'_>, fd: i32) -> Result<Option<Self>> {
+        let caller = call.caller()?;
         // A bad descriptor is the kernel's to report.
         let Ok(Descriptor::Shadow(shadow, ofd)) = call.descriptor(fd) else {
             return Ok(None);
@@ -102,7 +107,7 @@ impl Content {
     }
 }
 
-/// Fills the tracee's `segments` from `offset`, or from the descriptor's own, which then advances.
+/// As [`fill_segments`], of what the caller's transaction has changed.
 fn read_segments(
     call: &Call<'_>,
     segments: impl FnOnce() -> Result<Vec<(u64, usize)>>,
@@ -111,11 +116,24 @@ fn read_segments(
     let Some(content) = Content::perhaps(call, call.int(0))? else {
         return Ok(Answer::PassOn);
     };
+    fill_segments(call, &content, segments, offset, |at, len| {
+        content.own_at(at, len)
+    })
+}
+
+/// Fills the tracee's `segments` from `offset`, or from the descriptor's own, which then advances, with what `data` has of `content`.
+fn fill_segments(
+    call: &Call<'_>,
+    content: &Content,
+    segments: impl FnOnce() -> Result<Vec<(u64, usize)>>,
+    offset: Option<u64>,
+    data: impl Fn(u64, usize) -> Result<Option<Vec<u8>>>,
+) -> Result<Answer> {
     let start = offset.map_or_else(|| content.offset(), Ok)?;
     let segments = segments()?;
     let first = segments.iter().map(|&(_, len)| len).find(|&len| len > 0);
     // Most reads are this one operation of the back end.
-    let mut first = content.own_at(start, first.unwrap_or(0).min(PIECE))?;
+    let mut first = data(start, first.unwrap_or(0).min(PIECE))?;
     if first.is_none() {
         return Ok(Answer::PassOn);
     }
@@ -124,20 +142,18 @@ fn read_segments(
         let mut filled = 0;
         while filled < len {
             let wanted = (len - filled).min(PIECE);
-            let data = match first.take() {
-                Some(data) => data,
-                None => content
-                    .own_at(start.saturating_add(done), wanted)?
-                    .unwrap_or_default(),
+            let piece = match first.take() {
+                Some(piece) => piece,
+                None => data(start.saturating_add(done), wanted)?.unwrap_or_default(),
             };
-            let put = match tracee::write(call.task.tid, address + filled as u64, &data) {
+            let put = match tracee::write(call.task.tid, address + filled as u64, &piece) {
                 Ok(put) => put,
-                Err(errno) if done == 0 && !data.is_empty() => return Err(errno.into()),
+                Err(errno) if done == 0 && !piece.is_empty() => return Err(errno.into()),
                 Err(_) => 0,
             };
             done += put as u64;
             filled += put;
-            if put == 0 || put < data.len() || data.len() < wanted {
+            if put == 0 || put < piece.len() || piece.len() < wanted {
                 break 'segments;
             }
         }
@@ -173,16 +189,30 @@ pub fn preadv(call: &mut Call<'_>) -> Result<Answer> {
     read_segments(call, || many(call), offset(call.arg(3))?)
 }
 
-/// preadv2(2): its flags are hints here; one that Linux does not know is the kernel's to refuse.
+/// preadv2(2): its flags are hints here; one that Linux does not know is the kernel's to refuse. The kernel refuses two more for a cache
+/// object, and so the monitor reads.
 pub fn preadv2(call: &mut Call<'_>) -> Result<Answer> {
-    let known = libc::RWF_HIPRI | libc::RWF_NOWAIT;
-    if call.int(5) & !known != 0 {
+    // All but RWF_ATOMIC, which is for direct writes.
+    const KNOWN: i32 = 0x1bf;
+    if call.int(5) & !KNOWN != 0 {
         return Ok(Answer::PassOn);
     }
     let at = match call.arg(3) {
         u64::MAX => None,
         value => offset(value)?,
     };
+    let is_refused = HINTS
+        .iter()
+        .all(|hint| hint.is_met(&[0, 0, 0, 0, 0, call.arg(5)]));
+    if is_refused && let Some(content) = Content::readable(call, call.int(0))? {
+        return fill_segments(
+            call,
+            &content,
+            || many(call),
+            at,
+            |at, len| content.at(at, len).map(Some),
+        );
+    }
     read_segments(call, || many(call), at)
 }
 

@@ -1,9 +1,9 @@
-//! Writes. Reads of shadow files run in the kernel, on the cache object, but for participants of transactions ([`super::read`]).
+//! Writes. Reads of virtual files run in the kernel, on the cache object, but for participants of transactions ([`super::read`]).
 
 use std::sync::Arc;
 
 use goanna_sys::tracee;
-use goanna_vfs::{Errno, Result, WritePosition};
+use goanna_vfs::{Errno, Result, WritePosition, file_flags};
 
 use super::buffers::{many, one};
 use super::output::Output;
@@ -25,6 +25,17 @@ fn write_segments(
     let Some(output) = Output::of(call, fd)? else {
         return Ok(Answer::PassOn);
     };
+    write_to(call, fd, &output, segments, spot)
+}
+
+/// Writes the tracee's `segments` to `output`, which is descriptor `fd`.
+fn write_to(
+    call: &Call<'_>,
+    fd: i32,
+    output: &Output,
+    segments: impl FnOnce() -> Result<Vec<(u64, usize)>>,
+    spot: WritePosition,
+) -> Result<Answer> {
     let segments = segments()?;
     let total: usize = segments.iter().map(|(_, len)| len).sum();
     let mut done = 0;
@@ -49,7 +60,7 @@ fn write_segments(
             Err(_) => break,
         }
     }
-    super::outgrow::after_growth(call, fd, &output, done as u64);
+    super::outgrow::after_growth(call, fd, output, done as u64);
     Ok(Answer::Value(done as i64))
 }
 
@@ -108,16 +119,17 @@ pub fn pwritev(call: &mut Call<'_>) -> Result<Answer> {
 }
 
 /// pwritev2(2): offset -1 means the description's own; RWF_APPEND, RWF_SYNC and RWF_DSYNC are honoured,
-/// RWF_HIPRI, RWF_NOWAIT, RWF_DONTCACHE and RWF_NOSIGNAL are hints here.
+/// so is RWF_NOAPPEND; RWF_HIPRI, RWF_DONTCACHE and RWF_NOSIGNAL are hints here. RWF_NOWAIT is EOPNOTSUPP, as of ext4 without O_DIRECT.
 pub fn pwritev2(call: &mut Call<'_>) -> Result<Answer> {
     let flags = call.int(5);
+    const RWF_NOAPPEND: i32 = 0x20;
     const RWF_DONTCACHE: i32 = 0x80;
     const RWF_NOSIGNAL: i32 = 0x100;
     let known = libc::RWF_HIPRI
         | libc::RWF_DSYNC
         | libc::RWF_SYNC
-        | libc::RWF_NOWAIT
         | libc::RWF_APPEND
+        | RWF_NOAPPEND
         | RWF_DONTCACHE
         | RWF_NOSIGNAL;
     let spot = match call.arg(3) {
@@ -125,13 +137,27 @@ pub fn pwritev2(call: &mut Call<'_>) -> Result<Answer> {
         u64::MAX => WritePosition::Cursor,
         value => offset(value)?,
     };
+    let Some(mut output) = Output::of(call, call.int(0))? else {
+        return Ok(Answer::PassOn);
+    };
     if flags & !known != 0 {
-        return match Output::of(call, call.int(0))? {
-            None => Ok(Answer::PassOn),
-            Some(_) => Err(Errno::EOPNOTSUPP.into()),
-        };
+        return Err(Errno::EOPNOTSUPP.into());
     }
-    let answer = write_segments(call, call.int(0), || many(call), spot)?;
+    if flags & RWF_NOAPPEND != 0 {
+        if flags & libc::RWF_APPEND != 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let flags = output
+            .place
+            .mount
+            .fs
+            .flags(&*call.caller()?, &output.place.node)?;
+        if flags & file_flags::APPEND_ONLY != 0 {
+            return Err(Errno::EPERM.into());
+        }
+        output.flags &= !libc::O_APPEND;
+    }
+    let answer = write_to(call, call.int(0), &output, || many(call), spot)?;
     if flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0 && matches!(answer, Answer::Value(1..)) {
         let shadow: Option<Arc<Shadow>> = call.shadow(call.int(0))?;
         if let Some(shadow) = shadow

@@ -1,8 +1,9 @@
 //! The calls that bring a descriptor to a tracee that may not open it by way of the monitor's `/proc` entry: it has become
 //! another user, has no `/proc`, or the file's mode does not let it in.
 //!
-//! The tracee makes a pair of sockets, the monitor sends by a copy of the second, and the tracee receives by the first, whose
-//! number, the lowest that was free, the descriptor gets.
+//! The tracee makes a pair of sockets, and the monitor sends by a copy of the second. The tracee moves the first one to the number of the second, closes the
+//! first number, the lowest that was free, and receives: the descriptor gets that number. No copy of it is closed, since that would
+//! release the process's record locks on the file (fcntl_locking(2)).
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -36,12 +37,16 @@ enum Stage {
         ends: [i32; 2],
         expected: Expected,
     },
-    Receive {
-        ends: [i32; 2],
-    },
+    /// The receiving socket gets the second number.
     Move {
         ends: [i32; 2],
-        received: i32,
+    },
+    /// The first number becomes free.
+    Free {
+        second: i32,
+    },
+    Receive {
+        second: i32,
     },
     Close {
         left: Vec<i32>,
@@ -103,55 +108,60 @@ impl Receive {
             }
             Stage::Pair => {
                 let ends = [self.int(tid, 0)?, self.int(tid, 4)?];
-                let [first, second] = ends;
-                match self.task.own_copy(second) {
+                match self.task.own_copy(ends[1]) {
                     Ok(socket) => self.pass(tid, ends, &socket),
-                    Err(_) => {
-                        let address = self.refused.scratch;
-                        let message = message(&self.descriptor_inbox, tid, second, address);
-                        tracee::write_all(tid, address, &message)?;
-                        self.descriptor_inbox.empty()?;
-                        let expected = self.descriptor_inbox.expect(self.pid, text(tid, second));
-                        self.stage = Stage::Send { ends, expected };
-                        let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u64;
-                        let args = [first as u64, address, flags, 0, 0, 0];
-                        Ok(Step::Call(libc::SYS_sendmsg, args))
-                    }
+                    Err(_) => self.fetch(tid, ends),
                 }
             }
             Stage::Send { ends, expected } => match expected.take() {
                 Ok(socket) => self.pass(tid, ends, &socket),
                 Err(_) => self.close(ends.to_vec()),
             },
-            Stage::Receive { ends } => {
-                let used = self.int(tid, MESSAGE + USED)?;
-                if result < 0 || used <= DESCRIPTOR as i32 {
-                    // The kernel leaves out what it has no number for.
-                    saved.rax = NO_NUMBERS as u64;
-                    return self.close(ends.to_vec());
-                }
-                let received = self.int(tid, CONTROL + DESCRIPTOR)?;
-                self.stage = Stage::Move { ends, received };
+            Stage::Move { ends } if result < 0 => self.close(ends.to_vec()),
+            Stage::Move {
+                ends: [first, second],
+            } => {
+                self.stage = Stage::Free { second };
+                Ok(Step::Call(libc::SYS_close, [first as u64, 0, 0, 0, 0, 0]))
+            }
+            Stage::Free { second } => {
+                self.stage = Stage::Receive { second };
                 let cloexec = if self.refused.cloexec {
-                    libc::O_CLOEXEC
+                    libc::MSG_CMSG_CLOEXEC
                 } else {
                     0
                 };
-                let [first, _] = ends;
-                let args = [received, first, cloexec].map(|arg| arg as u64);
-                let [from, to, flags] = args;
-                Ok(Step::Call(libc::SYS_dup3, [from, to, flags, 0, 0, 0]))
+                let flags = (cloexec | libc::MSG_DONTWAIT) as u64;
+                let message = self.refused.scratch + MESSAGE;
+                let args = [second as u64, message, flags, 0, 0, 0];
+                Ok(Step::Call(libc::SYS_recvmsg, args))
             }
-            Stage::Move { ends, received } => {
-                let [first, second] = ends;
-                if result < 0 {
-                    return self.close(vec![received, second, first]);
-                }
-                saved.rax = result as u64;
-                self.close(vec![received, second])
+            Stage::Receive { second } => {
+                let used = self.int(tid, MESSAGE + USED)?;
+                saved.rax = if result < 0 || used <= DESCRIPTOR as i32 {
+                    // The kernel leaves out what it has no number for: another thread has taken the last one.
+                    NO_NUMBERS as u64
+                } else {
+                    self.int(tid, CONTROL + DESCRIPTOR)? as u64
+                };
+                self.close(vec![second])
             }
             Stage::Close { left } => self.close(left),
         }
+    }
+
+    /// Has the tracee send us the second socket, which we may not copy.
+    fn fetch(&mut self, tid: i32, ends: [i32; 2]) -> Result<Step, Errno> {
+        let [first, second] = ends;
+        let address = self.refused.scratch;
+        let message = message(&self.descriptor_inbox, tid, second, address);
+        tracee::write_all(tid, address, &message)?;
+        self.descriptor_inbox.empty()?;
+        let expected = self.descriptor_inbox.expect(self.pid, text(tid, second));
+        self.stage = Stage::Send { ends, expected };
+        let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u64;
+        let args = [first as u64, address, flags, 0, 0, 0];
+        Ok(Step::Call(libc::SYS_sendmsg, args))
     }
 
     /// Sends the descriptor by `socket`, our copy of the second end, for the tracee to receive by the first.
@@ -163,11 +173,10 @@ impl Receive {
         {
             return self.close(ends.to_vec());
         }
-        self.stage = Stage::Receive { ends };
-        let flags = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as u64;
-        let [first, _] = ends.map(|fd| fd as u64);
-        let args = [first, self.refused.scratch + MESSAGE, flags, 0, 0, 0];
-        Ok(Step::Call(libc::SYS_recvmsg, args))
+        self.stage = Stage::Move { ends };
+        let [first, second] = ends.map(|fd| fd as u64);
+        let args = [first, second, libc::O_CLOEXEC as u64, 0, 0, 0];
+        Ok(Step::Call(libc::SYS_dup3, args))
     }
 
     fn close(&mut self, mut left: Vec<i32>) -> Result<Step, Errno> {

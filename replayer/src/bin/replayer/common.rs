@@ -55,10 +55,12 @@ impl Failure {
     }
 }
 
-/// Writes a line on stderr. Control characters are escaped: names come from traces and command lines, and must not control the terminal.
+/// Writes a line on stderr by one write(2), so that lines of several processes do not mix. Control characters are escaped: names come
+/// from traces and command lines, and must not control the terminal.
 pub fn message(text: &str) {
+    let line = format!("replayer: {}\n", escape_message(text));
     // An error on stderr cannot be reported anywhere.
-    let _ = writeln!(io::stderr(), "replayer: {}", escape_message(text));
+    let _ = io::stderr().write_all(line.as_bytes());
 }
 
 /// Lines on stdout.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use goanna_replayer::import::{Options, Summary, fio, strace};
+use goanna_sys::plural::counted;
 
 use crate::common::{Failure, bytes, message, print, progress, require_different};
 
@@ -32,7 +33,7 @@ pub struct Import {
     /// The format of FILE
     #[arg(long, value_name = "FORMAT")]
     format: Format,
-    /// What the other program has recorded
+    /// The recording
     file: PathBuf,
     /// Write the trace to TRACE
     #[arg(short, long, value_name = "TRACE")]
@@ -89,10 +90,10 @@ impl Import {
             ));
         }
         print(&format!(
-            "{} calls in {}; {} calls that concern no files were left out",
-            summary.calls,
+            "{} in {}; left out, because they concern no files: {}",
+            counted(summary.calls, "call"),
             bytes(summary.bytes),
-            summary.others
+            counted(summary.others, "call")
         ))?;
         Ok(0)
     }

@@ -10,12 +10,13 @@ mod run;
 use std::process::ExitCode;
 
 use clap::Parser;
+use goanna_manual::HELP_COLUMNS;
 
 use common::FAILED;
 
 /// Replay traces of goanna-trace on any directory, and compare traces
 #[derive(Debug, Parser)]
-#[command(name = "replayer", version, max_term_width = 100, after_help = MAIN_HELP)]
+#[command(name = "replayer", version, max_term_width = HELP_COLUMNS, after_help = MAIN_HELP)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -20,8 +20,9 @@ Examples:
 /// Create the files that must exist before a replay starts
 ///
 /// Files get the types, sizes, permissions, owners and extended attributes that the trace shows, and the content that its reads returned,
-/// else generated content. With --snapshot they are copied. Existing files stay. Everything is checked before the first file is made; what is
-/// missing or in the way is named. Only root can set owners: others are counted.
+/// else generated content. With --snapshot they are copied. Existing files stay. The command creates the first file after all checks have
+/// succeeded; errors name the paths that are missing or in the way. Only root can set owners; for other users the command prints how many files
+/// have another owner.
 #[derive(Debug, Args)]
 #[command(after_help = PREPARE_HELP)]
 pub struct Prepare {

@@ -40,7 +40,7 @@ pub struct Run {
     /// Results: check none (off), report differences (warn), or stop at the first difference (stop)
     #[arg(long, value_name = "POLICY", default_value = "warn")]
     verify: Verify,
-    /// Stop before calls this many seconds after the first one (1.5s), or after the command with this number
+    /// Stop before the first call that began TIME (1.5s) or more after the first one in the trace, or after command number N
     #[arg(long, value_name = "TIME|N")]
     until: Option<Until>,
     /// Replay only the calls that FILTER selects, and those that they depend on
@@ -52,7 +52,7 @@ pub struct Run {
     /// Write the report to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Draw into FILE, as SVG, how late calls were issued; not with --speed afap, where calls have no time
+    /// Write an SVG plot of how late calls were issued to FILE; not with --speed afap, where calls have no scheduled time
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }

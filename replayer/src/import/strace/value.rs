@@ -85,17 +85,22 @@ fn unescape(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A number as strace shows it: decimal, octal with a leading 0, hexadecimal with 0x, or a power of 2 as 1<<3.
+/// A number as strace shows it: decimal, octal with a leading 0, hexadecimal with 0x, a product as 8192*1024, or a power of 2 as 1<<3.
 pub fn number(text: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(text).ok()?.trim();
-    let text = text.split("/*").next().unwrap_or(text).trim();
-    if let Some((value, shift)) = text.split_once("<<") {
-        let shift: u32 = shift.parse().ok()?;
-        return number(value.as_bytes())?.checked_shl(shift);
+    let text = std::str::from_utf8(text).ok()?;
+    let text = text.split("/*").next().unwrap_or(text);
+    let (factors, shift) = match text.split_once("<<") {
+        Some((factors, shift)) => (factors, shift.trim().parse().ok()?),
+        None => (text, 0),
+    };
+    let mut product = 1_u64;
+    for factor in factors.split('*') {
+        product = product.checked_mul(plain_number(factor.trim())?)?;
     }
-    if let Some((first, second)) = text.split_once('*') {
-        return number(first.as_bytes())?.checked_mul(number(second.as_bytes())?);
-    }
+    product.checked_shl(shift)
+}
+
+fn plain_number(text: &str) -> Option<u64> {
     if let Some(digits) = text.strip_prefix('-') {
         return Some(digits.parse::<u64>().ok()?.wrapping_neg());
     }
@@ -500,6 +505,15 @@ mod tests {
             assert_eq!(number(text.as_bytes()), Some(value), "{text}");
         }
         assert_eq!(number(b"O_RDONLY"), None);
+    }
+
+    /// Each factor was once a level of recursion, and a long line ended the program.
+    #[test]
+    fn a_product_may_have_any_number_of_factors() {
+        let factors = "1*".repeat(1 << 20) + "7";
+        assert_eq!(number(factors.as_bytes()), Some(7));
+        assert_eq!(number(b"2*"), None);
+        assert_eq!(number(b"0x100000000*0x100000000"), None);
     }
 
     #[test]

@@ -5,6 +5,8 @@ use amino_schema::replay::Call;
 use super::{Look, Skip};
 use crate::source::note;
 
+const FAILED_COPY: Skip = "failed copies from files outside of the directory";
+
 impl Look<'_, '_> {
     /// Bytes that a read or write asked for, and the name of its buffer.
     fn asked(&self) -> (&'static str, u64) {
@@ -57,7 +59,7 @@ impl Look<'_, '_> {
         let length = self.number(length);
         let from = self.slot(source);
         let Ok(from) = from.map_err(|_| ()) else {
-            return self.copy_from_elsewhere(target, numbers.get(1).copied(), length);
+            return self.copy_from_elsewhere(target, numbers.get(1).copied());
         };
         let mut step = self.step(Call::Copy);
         step.targets = vec![from, target];
@@ -68,17 +70,17 @@ impl Look<'_, '_> {
         Ok(())
     }
 
-    /// The source is not below the directory: what it gave is written instead.
+    /// The source is not below the directory: what it gave is written instead. A copy that failed gave nothing. A write in its place could
+    /// succeed: `O_APPEND` makes only the copy fail.
     fn copy_from_elsewhere(
         &mut self,
         target: super::Subject,
         offset: Option<u64>,
-        length: u64,
     ) -> Result<(), Skip> {
+        let moved = self.result().and_then(|result| u64::try_from(result).ok());
+        let length = moved.ok_or(FAILED_COPY)?;
         let offset = offset.filter(|it| *it != u64::MAX);
         let mut step = self.step(offset.map_or(Call::Write, |_| Call::Pwrite));
-        let moved = self.result().filter(|it| *it >= 0);
-        let length = moved.map_or(length, i64::cast_unsigned);
         step.targets = vec![target];
         step.numbers.extend(offset);
         step.data = Some(super::Payload {

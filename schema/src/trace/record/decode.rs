@@ -1,11 +1,12 @@
 //! Reads records.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::strings::{Span, Strings};
 use super::{
-    ABSENT, Cell, DIFFERENCE, EARLIER, MAX_LANES, MAX_SHAPES, NULL, PLAIN, PREFIX, SAME, STEP,
-    TABLE, UNREAD, Value, unzigzag,
+    ABSENT, Cell, DIFFERENCE, EARLIER, JOINED, MAX_LANES, MAX_SHAPES, NULL, PLAIN, PREFIX, SAME,
+    STEP, TABLE, UNREAD, Value, unzigzag,
 };
 use crate::DecodeError;
 use crate::trace::{Argument, Message, Schema, Type};
@@ -17,6 +18,12 @@ pub struct Records {
     schema: Arc<Schema>,
     payload: Vec<u8>,
     at: usize,
+    /// Where the records end, or the bodies without fields of a block with columns.
+    end: usize,
+    /// By cell, what remains of its column.
+    columns: Option<Vec<Range<usize>>>,
+    /// How many more records are read.
+    most: u32,
     shapes: Vec<Arc<Shape>>,
     lanes: Vec<Vec<Cell>>,
     current: usize,
@@ -41,6 +48,13 @@ enum Field {
     Number(u64),
     Table(Span),
     Payload { start: usize, len: usize },
+}
+
+/// The nearest fields before the one that is read, within a record.
+#[derive(Default)]
+struct Earlier {
+    number: Option<u64>,
+    text: Option<Field>,
 }
 
 /// A record.
@@ -75,8 +89,11 @@ impl Records {
         let first = vec![Cell::default(); schema.cells()];
         Self {
             schema,
+            end: payload.len(),
             payload,
             at: 0,
+            columns: None,
+            most: u32::MAX,
             shapes: Vec::new(),
             lanes: vec![first],
             current: 0,
@@ -86,23 +103,61 @@ impl Records {
         }
     }
 
+    /// The records of a raw payload with columns, whose end may be missing.
+    pub fn in_columns(schema: Arc<Schema>, payload: Vec<u8>) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new("columns", &payload);
+        let bodies = length(&mut reader)?;
+        let count = length(&mut reader)?;
+        let mut columns = vec![0..0; schema.cells()];
+        let mut lengths = Vec::new();
+        for _ in 0..count {
+            let at = reader.at();
+            let (cell, len) = (length(&mut reader)?, length(&mut reader)?);
+            if lengths.last().is_some_and(|&(before, _)| before >= cell) || cell >= columns.len() {
+                return Err(reader.error(at, "a column has no cell of its own"));
+            }
+            lengths.push((cell, len));
+        }
+        // Where the payload was cut, the last columns are shorter than they say.
+        let bounded = |start: usize, len: usize| start.saturating_add(len).min(payload.len());
+        let at = reader.at();
+        let end = bounded(at, bodies);
+        let mut start = end;
+        for (cell, len) in lengths {
+            let column = start..bounded(start, len);
+            start = column.end;
+            if let Some(slot) = columns.get_mut(cell) {
+                *slot = column;
+            }
+        }
+        Ok(Self {
+            at,
+            end,
+            columns: Some(columns),
+            ..Self::new(schema, payload)
+        })
+    }
+
+    /// Ends after so many further records.
+    #[must_use]
+    pub fn limited(mut self, records: u32) -> Self {
+        self.most = records;
+        self
+    }
+
     /// Records of messages that the schema does not have, which were skipped so far.
     pub fn unknown(&self) -> u64 {
         self.unknown
-    }
-
-    /// Bytes of the payload before the next record.
-    pub fn offset(&self) -> usize {
-        self.at
     }
 
     /// The next record; `None` at the end of the payload. After an error nothing further can be read.
     #[allow(clippy::should_implement_trait)] // a record borrows from what reads it
     pub fn next(&mut self) -> Result<Option<Record<'_>>, DecodeError> {
         loop {
-            if self.at >= self.payload.len() {
+            if self.at >= self.end || self.most == 0 {
                 return Ok(None);
             }
+            self.most -= 1;
             let payload = std::mem::take(&mut self.payload);
             let message = self.record(&payload);
             self.payload = payload;
@@ -110,7 +165,7 @@ impl Records {
                 Ok(Some(message)) => return Ok(self.view(message)),
                 Ok(None) => self.unknown += 1,
                 Err(error) => {
-                    self.at = self.payload.len();
+                    self.at = self.end;
                     return Err(error);
                 }
             }
@@ -138,42 +193,79 @@ impl Records {
 
     /// Reads one record; the position of its message in the schema, or `None` when the schema has none.
     fn record(&mut self, payload: &[u8]) -> Result<Option<usize>, DecodeError> {
-        let mut outer = Reader::new("record", payload.get(self.at..).unwrap_or_default());
-        let len = usize::try_from(outer.varint()?).unwrap_or(usize::MAX);
-        let start = self.at + outer.at();
-        let body = outer.take(len)?;
-        self.at += outer.at();
+        let rest = payload.get(self.at..self.end).unwrap_or_default();
+        let mut outer = Reader::new("record", rest);
+        let has_columns = self.columns.is_some();
+        let (start, body) = match has_columns {
+            true => (self.at, rest),
+            false => {
+                let len = length(&mut outer)?;
+                (self.at + outer.at(), outer.take(len)?)
+            }
+        };
         let mut reader = Reader::new("record", body);
         let shape = self.shape(&mut reader)?;
         if shape.has_lane {
             self.enter_lane(&mut reader)?;
         }
+        self.at += if has_columns { reader.at() } else { outer.at() };
         let Some(message) = shape.message else {
-            return Ok(None);
+            // Without the definition, nobody knows which columns the record has fields in.
+            return match has_columns {
+                true => Err(reader.error(0, "a message is not in the schema")),
+                false => Ok(None),
+            };
         };
         let schema = Arc::clone(&self.schema);
         let Some(definition) = schema.messages.get(message) else {
             return Ok(None);
         };
         self.fields.clear();
-        let (mut number, mut text) = (None, None);
+        let mut earlier = Earlier::default();
         for (&index, &code) in definition.arguments.iter().zip(&shape.codes) {
             let Some(argument) = schema.argument(index) else {
                 return Err(reader.error(reader.at(), "an argument is not in the schema"));
             };
-            let field = match argument.kind {
-                Type::Unsigned | Type::Signed => {
-                    self.number(&mut reader, argument, code, &mut number)?
+            let column = self.columns.as_ref();
+            let column = column.and_then(|columns| columns.get(argument.cell as usize).cloned());
+            let field = match column {
+                None => self.field(&mut reader, start, argument, code, &mut earlier)?,
+                Some(column) => {
+                    let bytes = payload.get(column.clone()).unwrap_or_default();
+                    let mut reader = Reader::new("column", bytes);
+                    let start = column.start;
+                    let field = self.field(&mut reader, start, argument, code, &mut earlier)?;
+                    let columns = self.columns.as_mut();
+                    if let Some(left) = columns.and_then(|it| it.get_mut(argument.cell as usize)) {
+                        left.start += reader.at();
+                    }
+                    field
                 }
-                Type::Bytes => self.text(&mut reader, start, argument, code, &mut text)?,
-                Type::Data => match Self::special(code) {
-                    Some(field) => unread(&mut reader, field)?,
-                    None => plain(&mut reader, start, code)?,
-                },
             };
             self.fields.push(field);
         }
         Ok(Some(message))
+    }
+
+    /// Reads a field; `start` is where the reader's bytes start in the payload.
+    fn field(
+        &mut self,
+        reader: &mut Reader<'_>,
+        start: usize,
+        argument: &Argument,
+        code: u8,
+        earlier: &mut Earlier,
+    ) -> Result<Field, DecodeError> {
+        match argument.kind {
+            Type::Unsigned | Type::Signed => {
+                self.number(reader, argument, code, &mut earlier.number)
+            }
+            Type::Bytes => self.text(reader, start, argument, code, &mut earlier.text),
+            Type::Data => match Self::special(code) {
+                Some(field) => unread(reader, field),
+                None => plain(reader, start, code),
+            },
+        }
     }
 
     /// The fields that have no value of the argument's type.
@@ -278,7 +370,7 @@ impl Records {
             EARLIER => earlier.ok_or_else(|| nothing_earlier(reader))?,
             TABLE => {
                 let at = reader.at();
-                let back = usize::try_from(reader.varint()?).unwrap_or(usize::MAX);
+                let back = length(reader)?;
                 let index = self
                     .strings
                     .len()
@@ -290,14 +382,26 @@ impl Records {
             }
             PREFIX => {
                 let at = reader.at();
-                let shared = usize::try_from(reader.varint()?).unwrap_or(usize::MAX);
-                let rest = usize::try_from(reader.varint()?).unwrap_or(usize::MAX);
+                let shared = length(reader)?;
+                let rest = length(reader)?;
                 let rest = reader.take(rest)?;
                 let len = shared.saturating_add(rest.len());
                 if shared > old.len() || !self.strings.has_room(len) {
                     return Err(reader.error(at, "a string does not fit the table"));
                 }
                 Field::Table(self.strings.push(old, shared, rest))
+            }
+            JOINED => {
+                let at = reader.at();
+                let shared = length(reader)?;
+                let Some(Field::Table(end)) = *earlier else {
+                    return Err(nothing_earlier(reader));
+                };
+                let len = shared.saturating_add(end.len());
+                if shared > old.len() || !self.strings.has_room(len) {
+                    return Err(reader.error(at, "a string does not fit the table"));
+                }
+                Field::Table(self.strings.join(old, shared, end))
             }
             _ => return Err(bad_code(reader)),
         };
@@ -307,6 +411,11 @@ impl Records {
         *earlier = Some(field);
         Ok(field)
     }
+}
+
+/// A varint that counts bytes or definitions.
+fn length(reader: &mut Reader<'_>) -> Result<usize, DecodeError> {
+    Ok(usize::try_from(reader.varint()?).unwrap_or(usize::MAX))
 }
 
 fn nothing_earlier(reader: &Reader<'_>) -> DecodeError {
@@ -330,7 +439,7 @@ fn plain(reader: &mut Reader<'_>, start: usize, code: u8) -> Result<Field, Decod
     if code != PLAIN {
         return Err(bad_code(reader));
     }
-    let len = usize::try_from(reader.varint()?).unwrap_or(usize::MAX);
+    let len = length(reader)?;
     let at = reader.at();
     reader.take(len)?;
     let start = start + at;

@@ -8,8 +8,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::strings::{Span, Strings};
 use super::{
-    ABSENT, Cell, DIFFERENCE, EARLIER, MAX_LANES, MAX_SHAPES, NULL, PLAIN, PREFIX, SAME, STEP,
-    TABLE, UNREAD, Value, zigzag,
+    ABSENT, Cell, DIFFERENCE, EARLIER, JOINED, MAX_LANES, MAX_SHAPES, NULL, PLAIN, PREFIX, SAME,
+    STEP, TABLE, UNREAD, Value, zigzag,
 };
 use crate::trace::{Argument, Schema, Type};
 use crate::wire::put_varint;
@@ -32,6 +32,10 @@ pub struct Encoder {
     codes: Vec<u8>,
     fields: Vec<u8>,
     body: Vec<u8>,
+    /// The fields of each cell, if the block has columns.
+    columns: Option<Vec<Vec<u8>>>,
+    /// Bytes in the columns.
+    in_columns: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -70,12 +74,23 @@ impl Encoder {
             codes: Vec::new(),
             fields: Vec::new(),
             body: Vec::new(),
+            columns: None,
+            in_columns: 0,
+        }
+    }
+
+    /// An encoder of blocks with columns, which leaves out fields that follow from earlier ones.
+    pub fn with_columns(schema: Arc<Schema>) -> Self {
+        let columns = vec![Vec::new(); schema.cells()];
+        Self {
+            columns: Some(columns),
+            ..Self::new(schema, true)
         }
     }
 
     /// Bytes of the block so far.
     pub fn len(&self) -> usize {
-        self.out.len()
+        self.out.len() + self.in_columns
     }
 
     /// Whether the block has no record.
@@ -98,8 +113,13 @@ impl Encoder {
         self.defined_shapes = 0;
         self.strings.clear();
         self.known.clear();
+        self.in_columns = 0;
         let capacity = self.out.len();
-        std::mem::replace(&mut self.out, Vec::with_capacity(capacity))
+        let out = std::mem::replace(&mut self.out, Vec::with_capacity(capacity));
+        match &mut self.columns {
+            Some(columns) => join(&out, columns),
+            None => out,
+        }
     }
 
     /// Appends a record of the message with this position in the schema, of this thread. `values` are those of the message's
@@ -120,17 +140,34 @@ impl Encoder {
             .chain(std::iter::repeat(Value::Absent));
         for (&index, value) in message.arguments.iter().zip(padded) {
             let code = match schema.argument(index) {
-                Some(argument) => self.field(argument, value, &mut earlier),
+                Some(argument) => {
+                    let code = self.field(argument, value, &mut earlier);
+                    self.fill_column(argument);
+                    code
+                }
                 None => ABSENT,
             };
             self.codes.push(code);
         }
         self.put_shape(message.id, lane.is_some());
         self.body.extend(lane);
-        put_varint(&mut self.out, (self.body.len() + self.fields.len()) as u64);
+        if self.columns.is_none() {
+            put_varint(&mut self.out, (self.body.len() + self.fields.len()) as u64);
+        }
         self.out.extend_from_slice(&self.body);
         self.out.extend_from_slice(&self.fields);
         self.records += 1;
+    }
+
+    /// Moves the bytes of a field to the column of its cell, if the block has columns.
+    fn fill_column(&mut self, argument: &Argument) {
+        let Some(columns) = &mut self.columns else {
+            return;
+        };
+        if let Some(column) = columns.get_mut(argument.cell as usize) {
+            self.in_columns += self.fields.len();
+            column.append(&mut self.fields);
+        }
     }
 
     /// Makes the thread's lane the current one; its number, if that is another than before.
@@ -299,12 +336,19 @@ impl Encoder {
                         (TABLE, Some(span))
                     }
                     _ if self.strings.has_room(bytes.len()) => {
+                        self.known.insert(hash, self.strings.len() as u32);
+                        if let Some(span) = self.join(last, bytes, earlier) {
+                            if let Some(cell) = self.cell(argument) {
+                                cell.text = span;
+                            }
+                            return (JOINED, Some(span));
+                        }
+                        let old = self.strings.get(last);
                         let shared = old.iter().zip(bytes).take_while(|(a, b)| a == b).count();
                         let rest = bytes.get(shared..).unwrap_or_default();
                         put_varint(&mut self.fields, shared as u64);
                         put_varint(&mut self.fields, rest.len() as u64);
                         self.fields.extend_from_slice(rest);
-                        self.known.insert(hash, self.strings.len() as u32);
                         (PREFIX, Some(self.strings.push(last, shared, rest)))
                     }
                     _ => return (self.plain_bytes(bytes), None),
@@ -317,11 +361,50 @@ impl Encoder {
         (code, span)
     }
 
+    /// Stores a string that is the beginning of the cell's string and the whole of an earlier string: a path in the same directory as the
+    /// path before it. Only blocks with columns have such strings.
+    fn join(
+        &mut self,
+        last: Span,
+        bytes: &[u8],
+        earlier: Option<(&[u8], Option<Span>)>,
+    ) -> Option<Span> {
+        let (end, span) = earlier.filter(|(end, _)| self.columns.is_some() && !end.is_empty())?;
+        let beginning = bytes.strip_suffix(end)?;
+        if !self.strings.get(last).starts_with(beginning) {
+            return None;
+        }
+        let joined = self.strings.join(last, beginning.len(), span?);
+        put_varint(&mut self.fields, beginning.len() as u64);
+        Some(joined)
+    }
+
     fn plain_bytes(&mut self, bytes: &[u8]) -> u8 {
         put_varint(&mut self.fields, bytes.len() as u64);
         self.fields.extend_from_slice(bytes);
         PLAIN
     }
+}
+
+/// The payload of a block with columns. Empties the columns.
+fn join(heads: &[u8], columns: &mut [Vec<u8>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_varint(&mut out, heads.len() as u64);
+    let used = columns.iter().filter(|column| !column.is_empty());
+    put_varint(&mut out, used.clone().count() as u64);
+    for (cell, column) in columns.iter().enumerate() {
+        if !column.is_empty() {
+            put_varint(&mut out, cell as u64);
+            put_varint(&mut out, column.len() as u64);
+        }
+    }
+    out.reserve(heads.len() + used.map(Vec::len).sum::<usize>());
+    out.extend_from_slice(heads);
+    for column in columns {
+        out.extend_from_slice(column);
+        column.clear();
+    }
+    out
 }
 
 /// Whether the argument's size holds the number.

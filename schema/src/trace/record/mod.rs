@@ -27,12 +27,22 @@
 //! | 7    | that of the nearest field before it in the record, of numbers or of strings | none                    |
 //! | 8    | a NULL pointer                            | none                                                      |
 //! | 9    | memory that could not be read             | its address, LEB128                                       |
+//! | 10   | the first bytes of the cell's string, and the whole string of code 7 | their number (LEB128)          |
 //!
 //! Arithmetic is that of 64 bits with wrap-around. A number that codes 1, 3, 4 or 7 give goes into the cell, and its difference to the number
-//! that was there becomes the cell's last difference. A string that codes 5 and 6 give goes into the cell, and so does that of
-//! code 7 when it came from the table or went there. Code 6 appends its string to the table; a writer uses it for strings of at most
+//! that was there becomes the cell's last difference. A string that codes 5, 6 and 10 give goes into the cell, and so does that of
+//! code 7 when it came from the table or went there. Codes 6 and 10 append their string to the table; a writer uses them for strings of at most
 //! [`MAX_STRING`] bytes, while the table has fewer than [`MAX_STRINGS`] entries and its bytes with the new ones are at most
 //! [`MAX_STRING_BYTES`]. Arguments of type data know only codes 0, 1, 8 and 9.
+//!
+//! A block with *columns* has the same records in another order, which compresses better: first the bodies without their fields (shape and
+//! lane), then for each cell the fields of all arguments that have this cell. Only such blocks have code 10.
+//!
+//! | field                                                                     |
+//! |---------------------------------------------------------------------------|
+//! | length of the bodies (LEB128), number of columns (LEB128)                 |
+//! | for each column, by ascending cell: cell, length (LEB128)                 |
+//! | the bodies, then the columns                                              |
 
 mod decode;
 mod encode;
@@ -77,6 +87,7 @@ const PREFIX: u8 = 6;
 const EARLIER: u8 = 7;
 const NULL: u8 = 8;
 const UNREAD: u8 = 9;
+const JOINED: u8 = 10;
 
 /// What elision compares the next value of an argument with.
 #[derive(Debug, Clone, Copy, Default)]

@@ -50,6 +50,21 @@ impl Strings {
         let shared = shared.min(of.len as usize);
         self.bytes.extend_from_within(from..from + shared);
         self.bytes.extend_from_slice(rest);
+        self.end(start)
+    }
+
+    /// Appends the first `shared` bytes of `of`, then the whole of `last`. The caller has asked for room.
+    pub(super) fn join(&mut self, of: Span, shared: usize, last: Span) -> Span {
+        let start = self.bytes.len();
+        for (from, len) in [(of, shared.min(of.len())), (last, last.len())] {
+            let from = from.start as usize;
+            self.bytes.extend_from_within(from..from + len);
+        }
+        self.end(start)
+    }
+
+    /// Enters the string that starts there and ends with the last byte.
+    fn end(&mut self, start: usize) -> Span {
         let span = Span {
             start: start as u32,
             len: (self.bytes.len() - start) as u32,

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use goanna_sys::plural::counted;
 use goanna_tracer::tools::anonymize::{
     self, Anonymize, Anonymized, DataRule, FieldKeys, Fields, deanonymize,
 };
@@ -19,7 +20,7 @@ Examples:
   goanna-trace anonymize --keys keys build.gtr -o public.gtr
   goanna-trace anonymize --reverse --keys keys public.gtr -o build.gtr";
 
-/// Hide names, users and hashes in a new trace, each field with its own key; or show them again
+/// Encrypt names, users and hashes in a new trace, each field with its own key; or restore them
 ///
 /// Equal values stay equal, so that records of the same file, user or process can be matched. The structure of paths stays. The key of a field
 /// restores that field, with --reverse. Numbers of processes, devices and inodes, times, and lengths stay, unless --fields names them.
@@ -45,7 +46,7 @@ pub struct AnonymizeCommand {
     /// Keep the extensions of file names
     #[arg(long, conflicts_with = "reverse")]
     keep_extensions: bool,
-    /// What becomes of recorded content: remove, encrypt or keep
+    /// Treatment of recorded content: remove, encrypt or keep
     #[arg(
         long,
         value_name = "WHAT",
@@ -105,9 +106,9 @@ fn figures(output: &Path, done: &Anonymized, took: Duration) -> String {
         removed => format!(", {removed} of them content that was left out"),
     };
     format!(
-        "{}: {} records{removed}; {:.0} records and {:.1} MB a second; {before} bytes of records became {after}, {:.2} times as many",
+        "{}: {}{removed}; {:.0} records and {:.1} MB a second; {before} bytes of records became {after}, {:.2} times as many",
         output.display(),
-        done.records,
+        counted(done.records, "record"),
         done.records as f64 / seconds,
         before as f64 / seconds / 1e6,
         after as f64 / before.max(1) as f64,

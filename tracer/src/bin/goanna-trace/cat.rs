@@ -12,7 +12,7 @@ Exit status:
 
 Examples:
   goanna-trace cat build.gtr | less
-  goanna-trace cat --json build.gtr | jq -r 'select(.message == \"openat\") | .pathname'";
+  goanna-trace cat --json build.gtr | jq 'select(.message == \"openat\")'";
 
 /// Print the records, one per line, in the format of strace -f -ttt -T -y
 #[derive(Debug, clap::Args)]

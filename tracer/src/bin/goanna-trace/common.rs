@@ -142,14 +142,23 @@ impl Failure {
 
 /// Writes a message of several lines, such as an error in a filter with a mark below the place.
 pub fn message_of_lines(text: &str) {
-    let lines: Vec<_> = text.lines().map(escape_message).collect();
-    let _ = writeln!(io::stderr(), "goanna-trace: {}", lines.join("\n"));
+    write_lines(&text.lines().map(prefixed).collect::<String>());
 }
 
-/// Writes a line on stderr. Control characters are escaped: names come from traces and command lines, and must not control the terminal.
+/// Writes a line on stderr.
 pub fn message(text: &str) {
+    write_lines(&prefixed(text));
+}
+
+/// A line on stderr. Control characters are escaped: names come from traces and command lines, and must not control the terminal.
+fn prefixed(text: &str) -> String {
+    format!("goanna-trace: {}\n", escape_message(text))
+}
+
+/// Writes whole lines by one write(2), so that lines of several processes do not mix.
+fn write_lines(lines: &str) {
     // An error on stderr cannot be reported anywhere.
-    let _ = writeln!(io::stderr(), "goanna-trace: {}", escape_message(text));
+    let _ = io::stderr().write_all(lines.as_bytes());
 }
 
 /// Maximum number of findings that are shown one by one.

@@ -1,6 +1,7 @@
 //! `goanna-trace listen`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use goanna_tracer::output::Address;
 use goanna_tracer::receive::Receiver;
@@ -19,7 +20,7 @@ Examples:
 /// Receive the traces that goanna-trace --to sends, many at a time, each into a file
 ///
 /// The first stream goes to FILE, others to FILE.1, FILE.2 and so on. A sender whose connection breaks connects again and continues. With
-/// --hmac-key, blocks without a valid HMAC are refused.
+/// --hmac-key, blocks without a valid HMAC are refused, and a stream gets its file with its first valid block.
 #[derive(Debug, clap::Args)]
 #[command(after_help = LISTEN_HELP)]
 pub struct Listen {
@@ -40,6 +41,7 @@ impl Listen {
     pub fn run(&self) -> Result<u8, Failure> {
         let keys = self.keys.read()?;
         let receiver = Receiver::new(&self.output, keys, Box::new(|line| note(&line)));
+        let receiver = Arc::new(receiver);
         receiver.listen(&self.on, self.streams, |bound| {
             note(&format!("listening on {bound}"))
         })?;

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use goanna_manual::Shell;
+use goanna_manual::{HELP_COLUMNS, Shell};
 use goanna_tracer::Error;
 
 use common::{FAILED, Failure, output};
@@ -31,7 +31,7 @@ use common::{FAILED, Failure, output};
 #[command(
     name = "goanna-trace",
     version,
-    max_term_width = 100,
+    max_term_width = HELP_COLUMNS,
     args_conflicts_with_subcommands = true,
     after_help = MAIN_HELP
 )]
@@ -77,7 +77,7 @@ const MAIN_HELP: &str = "\
 Exit status:
   0    success
   3    of commands that read a trace: something was lost or altered
-  125  the command line is wrong, the file is not a trace, or goanna-trace failed
+  125  the command line is wrong, FILE is not a trace, or goanna-trace failed
   goanna-trace record exits with the status of its command; see its --help.
 
 Examples:
@@ -91,7 +91,7 @@ const COMPLETIONS_HELP: &str = "\
 Examples:
   bash: source <(goanna-trace completions bash)
   zsh:  goanna-trace completions zsh > \"${fpath[1]}/_goanna-trace\"
-  fish: goanna-trace completions fish > ~/.config/fish/completions/goanna-trace.fish";
+  fish: goanna-trace completions fish | source";
 
 fn completions(shell: Shell) -> Result<u8, Failure> {
     let script = goanna_manual::completions(shell, Arguments::command());
@@ -144,7 +144,8 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
     let text = error.render().to_string();
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        eprint!("{text}");
+        // An error on stderr cannot be reported anywhere.
+        let _ = write!(std::io::stderr(), "{text}");
         return ExitCode::from(FAILED);
     }
     let text = text.strip_prefix("error:").unwrap_or(&text);

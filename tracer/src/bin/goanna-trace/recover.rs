@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use goanna_sys::plural::counted;
 use goanna_tracer::tools::recover;
 
 use crate::common::{Failure, Findings, Source, note};
@@ -34,9 +35,9 @@ impl Recover {
         let recovered = recover(&mut reader, &self.output, &mut |it| findings.report(it));
         let recovered = recovered.map_err(|error| self.source.failure(error))?;
         note(&format!(
-            "{}: {} records recovered, {} known to be lost",
+            "{}: {} recovered, {} known to be lost",
             self.output.display(),
-            recovered.records,
+            counted(recovered.records, "record"),
             recovered.lost
         ));
         Ok(findings.status())

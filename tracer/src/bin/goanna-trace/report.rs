@@ -17,7 +17,7 @@ Exit status:
 Examples:
   goanna-trace report build.gtr -o build.html";
 
-/// Write a page for a browser: operations over time, busiest files and processes, latencies, sizes, errors
+/// Write an HTML page: operations over time, busiest files and processes, latencies, sizes, errors
 ///
 /// The page is one file without scripts, and needs nothing from outside.
 #[derive(Debug, clap::Args)]

@@ -19,7 +19,7 @@ Exit status:
 Examples:
   goanna-trace schema build.gtr";
 
-/// Print the messages and fields of which the trace has records
+/// Print the kinds of records in the trace, and their fields
 #[derive(Debug, clap::Args)]
 #[command(after_help = SCHEMA_HELP)]
 pub struct SchemaOf {

@@ -17,7 +17,7 @@ Examples:
   goanna-trace stat build.gtr
   goanna-trace stat --json build.gtr | jq .context";
 
-/// Print figures: records, errors, bytes and time by call
+/// Print statistics: records, errors, bytes and time by call
 #[derive(Debug, clap::Args)]
 #[command(after_help = STAT_HELP)]
 pub struct Stat {

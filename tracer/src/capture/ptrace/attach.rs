@@ -155,8 +155,8 @@ impl Follower<'_> {
             let _ = stopped.detach(0);
         }
         loop {
-            let preempted = self.preempted.pop_front();
-            let report = preempted.map_or_else(ptrace::wait_once, |report| Ok(Some(report)));
+            let taken = self.reports.take();
+            let report = taken.map_or_else(ptrace::wait_once, |report| Ok(Some(report)));
             let event = match report {
                 Ok(Some(event)) => event,
                 Ok(None) => continue,

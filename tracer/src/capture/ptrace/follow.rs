@@ -1,6 +1,6 @@
 //! The loop over the ptrace stops of all followed threads. Read `thread.rs` next.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use goanna_sys::clock::monotonic_ns;
 use goanna_sys::ptrace::{self, CallStop, Options, Status, Stopped};
+use goanna_sys::reports::Reports;
 use goanna_sys::{Errno, pidfd, procfs};
 use goanna_syscalls::{DecodedCall, Outcome, Treatment, decode};
 
@@ -44,8 +45,8 @@ pub struct Follower<'a> {
     pub(super) pages: Option<Pages>,
     /// The threads that share the tracer's CPU.
     pub(super) one_cpu: OneCpu,
-    /// Stops that came while a thread was to perform a call for the tracer; still to be handled.
-    pub(super) preempted: VecDeque<ptrace::Event>,
+    /// Reports still to be handled, for example of stops that came while a thread was to perform a call for the tracer.
+    pub(super) reports: Reports,
     /// The error of the sink, which takes no more events.
     pub(super) failure: Option<Error>,
 }
@@ -69,7 +70,7 @@ impl<'a> Follower<'a> {
             ends,
             pages: None,
             one_cpu: OneCpu::never(),
-            preempted: VecDeque::new(),
+            reports: Reports::default(),
             failure: None,
         }
     }
@@ -98,12 +99,23 @@ impl<'a> Follower<'a> {
     /// Waits for a report. The time is limited while a new thread waits for the report of its parent: a parent that was killed at the stop which
     /// announces the child does not report it.
     fn wait(&mut self) -> Result<Option<ptrace::Event>, Errno> {
-        if let Some(report) = self.preempted.pop_front() {
+        if let Some(report) = self.reports.take() {
             return Ok(Some(report));
         }
-        if self.early.is_empty() {
-            return ptrace::wait_once();
-        }
+        let report = match self.early.is_empty() {
+            true => ptrace::wait_once()?,
+            false => self.wait_for_parent()?,
+        };
+        Ok(match self.threads.len() {
+            0 | 1 => report,
+            _ => report.and_then(|report| {
+                let next_end = || ptrace::wait_leaving(libc::WEXITED | libc::WNOHANG, |_, _| true);
+                self.reports.gather(report, next_end)
+            }),
+        })
+    }
+
+    fn wait_for_parent(&mut self) -> Result<Option<ptrace::Event>, Errno> {
         for _ in 0..PARENT_TRIES {
             let report = ptrace::wait(libc::WNOHANG)?;
             if report.is_some() {

@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amino_schema::key::APPLIED;
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use super::recent::Recent;
 use crate::Error;
 use crate::engine::guard::{inside, open_files};
 use crate::engine::tree;
+use crate::space::Disk;
 
 const CACHE_BYTES: u64 = 64 << 20;
 /// How often sled is made to write where it cannot, and how long the first time takes at most; each further time it is twice as long.
@@ -30,6 +31,8 @@ pub(super) const GROWTH: u64 = 3;
 const BEGUN_SEGMENTS: u64 = 2 * SEGMENT as u64;
 /// How long sled may write before the store checks whether a write has failed.
 const WRITE_PAUSE: Duration = Duration::from_millis(500);
+/// How long a write may take on a full disk before it is ended. Those that end by themselves take less.
+const STALL: Duration = Duration::from_secs(5);
 /// A key that no entry has.
 const ABSENT: &[u8] = b"\0absent";
 /// sled's log, which it holds locked while it is open.
@@ -113,17 +116,42 @@ fn write_by(
     database: &sled::Db,
     put: impl FnOnce() -> sled::Result<()> + Send,
 ) -> Result<Result<(), Error>, Error> {
+    let dir = database.context.get_path();
+    let is_full = || Disk::of(&dir).is_ok_and(|disk| disk.available < BEGUN_SEGMENTS);
+    write_or_end(database, put, is_full)
+}
+
+/// The same, where `is_full` says whether the disk is full.
+///
+/// sled also makes files for large nodes when it moves old ones on threads of its own, which drop the error. The log's buffer that refers to such
+/// a file stays incomplete, and flush() waits for it forever (see [`abandon`]). So a write that takes long is ended if the disk was full meanwhile.
+fn write_or_end(
+    database: &sled::Db,
+    put: impl FnOnce() -> sled::Result<()> + Send,
+    is_full: impl Fn() -> bool,
+) -> Result<Result<(), Error>, Error> {
     let (done, ended) = mpsc::channel();
     let change = move || done.send(inside(|| put().and_then(|()| database.flush())));
     thread::scope(|scope| {
         let writer = thread::Builder::new().name("sled-write".to_owned());
         let spawned = writer.spawn_scoped(scope, change);
         spawned.map_err(Error::io("start a thread for", Path::new(DB)))?;
+        let begun = Instant::now();
+        let (mut was_full, mut is_ended) = (false, false);
         loop {
             match ended.recv_timeout(WRITE_PAUSE) {
-                // sled does not always wake a thread that waits for a write which fails. A change by another thread does.
-                Err(RecvTimeoutError::Timeout) => drop(database.remove(ABSENT)),
+                Err(RecvTimeoutError::Timeout) => {
+                    // sled does not always wake a thread that waits for a write which fails. A change by another thread does.
+                    drop(database.remove(ABSENT));
+                    was_full |= is_full();
+                    if was_full && !is_ended && begun.elapsed() >= STALL {
+                        is_ended = withdraw(&database.context.get_path(), database)
+                            .and_then(|()| fail(database))
+                            .is_ok();
+                    }
+                }
                 Err(RecvTimeoutError::Disconnected) => return Ok(Err(closed("write a batch"))),
+                Ok(Ok(Err(_))) if is_ended => return Ok(Err(Error::NoSpace)),
                 Ok(Ok(written)) => return Ok(written.map(drop).map_err(error("write a batch"))),
                 Ok(Err(panic)) => resume_unwind(panic),
             }
@@ -174,15 +202,7 @@ pub(super) fn close(dir: &Path, database: sled::Db) -> Result<(), Error> {
 /// buffer of its log that refers to this file stays incomplete, and sled records no error. It records one when a write of its log fails, and
 /// from then on nothing in it waits. Therefore the log is made read-only first, and then sled is made to write to it.
 pub(super) fn abandon(dir: &Path, database: sled::Db) -> Result<(), Error> {
-    let path = dir.join(DB);
-    let log = File::open(&path).map_err(Error::io("open", &path))?;
-    let withdrawn = withdraw_writing(&log).and_then(|descriptors| match descriptors {
-        0 => Err(ErrorKind::NotFound.into()),
-        _ => log.lock(),
-    });
-    withdrawn.map_err(Error::io("withdraw", &path))?;
-    // sled's descriptor shares the lock.
-    drop(log);
+    withdraw(dir, &database)?;
     if fail(&database).is_ok() {
         drop(database);
         return wait_for_close(dir);
@@ -193,6 +213,19 @@ pub(super) fn abandon(dir: &Path, database: sled::Db) -> Result<(), Error> {
         what: "close its files",
         why: "it does not notice that it cannot write".to_owned(),
     })
+}
+
+/// Makes the log of `database` read-only, unless it is already.
+fn withdraw(dir: &Path, database: &sled::Db) -> Result<(), Error> {
+    let path = dir.join(DB);
+    let log = File::open(&path).map_err(Error::io("open", &path))?;
+    let withdrawn = withdraw_writing(&log).and_then(|descriptors| match descriptors {
+        0 if database.context.global_error().is_err() => Ok(()),
+        0 => Err(ErrorKind::NotFound.into()),
+        // sled's descriptor shares the lock.
+        _ => log.lock(),
+    });
+    withdrawn.map_err(Error::io("withdraw", &path))
 }
 
 /// Makes sled try to write to its read-only log until it has recorded the error.
@@ -226,4 +259,30 @@ fn wait_for_close(dir: &Path) -> Result<(), Error> {
     let path = dir.join(DB);
     let file = File::open(&path).map_err(Error::io("open", &path))?;
     file.lock().map_err(Error::io("lock", &path))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    /// The write waited forever.
+    #[test]
+    fn a_write_behind_a_lost_file_of_a_large_node_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let copy = dir.path().join("copy");
+        let database = open_database(&copy).unwrap();
+        database.insert("small", "value").unwrap();
+        // No file can be made there.
+        let files = copy.join("blobs");
+        fs::remove_dir_all(&files).unwrap();
+        fs::write(&files, "").unwrap();
+        let large = vec![1; SEGMENT];
+        assert!(database.insert("large", large).is_err());
+        let begun = Instant::now();
+        let written = write_or_end(&database, || Ok(()), || true).unwrap();
+        assert!(matches!(written, Err(Error::NoSpace)), "{written:?}");
+        assert!(begun.elapsed() >= STALL);
+        abandon(&copy, database).unwrap();
+    }
 }

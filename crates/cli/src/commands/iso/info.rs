@@ -24,7 +24,7 @@ pub fn info(args: &iso::Info) -> Result<u8, Error> {
     let scan = Scan::of(&image);
     let mut lines = Lines::default();
     lines.put_path("image", "image", &args.image.image);
-    let size = format!("{} bytes", info.size);
+    let size = counted(info.size, "byte");
     lines.put("size", "image_bytes", size, info.size);
     volumes(&mut lines, &info);
     namespaces(&mut lines, &info);
@@ -79,7 +79,8 @@ fn volumes(lines: &mut Lines, info: &Info) {
         }
     }
     let (blocks, block_size, bytes) = (shown.blocks, shown.block_size, bytes(shown));
-    let text = format!("{blocks} blocks of {block_size} bytes, {bytes} bytes");
+    let blocks = counted(blocks.into(), "block");
+    let text = format!("{blocks} of {block_size} bytes, {bytes} bytes");
     lines.put_text("volume size", text);
     lines.put_json("volume", volume_json(&info.primary));
     lines.put_json(
@@ -167,10 +168,10 @@ fn sessions(lines: &mut Lines, info: &Info) {
         lines.put_text(
             "session",
             format!(
-                "{}: from sector {}, {} blocks, {}{in_use}",
+                "{}: from sector {}, {}, {}{in_use}",
                 session.number,
                 session.start,
-                session.blocks,
+                counted(session.blocks.into(), "block"),
                 names::escape(session.volume_id.as_bytes()),
             ),
         );
@@ -211,11 +212,11 @@ fn emulation(kind: u8) -> &'static str {
 fn boot(lines: &mut Lines, images: &[BootImage]) {
     for image in images {
         let mut text = format!(
-            "{}, emulation {}, block {}, loads {} bytes",
+            "{}, emulation {}, block {}, loads {}",
             platform(image.platform),
             emulation(image.emulation),
             image.block,
-            u32::from(image.load_sectors) * 512,
+            counted(u64::from(image.load_sectors) * 512, "byte"),
         );
         if !image.section_id.is_empty() {
             text += &format!(", {}", names::escape(image.section_id.as_bytes()));

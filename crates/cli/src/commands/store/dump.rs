@@ -11,9 +11,10 @@ use goanna_daemon::{Error as DaemonError, client};
 use goanna_offline::dump::{self, DumpError, DumpTotals};
 use goanna_session::store::{self, Create};
 use goanna_session::{Engine as StoreEngine, credentials};
+use goanna_sys::plural::counted;
+use goanna_sys::replacement::Replacement;
 use indicatif::ProgressBar;
 use serde_json::{Map, json};
-use tempfile::NamedTempFile;
 
 use crate::args::{Loudness, amino};
 use crate::commands::open::{EXISTING, store_dir};
@@ -29,10 +30,7 @@ const STANDARD: &str = "-";
 /// The destination of a dump.
 enum Target {
     Stdout(io::Stdout),
-    /// A device or a FIFO, which is written as it is.
-    Special(File),
-    /// A file that gets its name when it is complete.
-    New(NamedTempFile),
+    Named(File, Replacement),
 }
 
 impl Target {
@@ -44,37 +42,25 @@ impl Target {
             }
             return Ok(Self::Stdout(stdout));
         }
-        let is_special = path.metadata().is_ok_and(|meta| !meta.is_file());
-        if is_special {
-            let file = File::options().write(true).open(path);
-            return file
-                .map(Self::Special)
-                .map_err(|why| Error::host(path, why));
-        }
-        let parent = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty());
-        let parent = parent.unwrap_or(Path::new("."));
-        let file = NamedTempFile::new_in(parent);
-        file.map(Self::New).map_err(|why| Error::host(parent, why))
+        let failed = |why| Error::host(path, why);
+        let replacement = Replacement::begin_private(path).map_err(failed)?;
+        let file = File::options().write(true).open(replacement.file());
+        Ok(Self::Named(file.map_err(failed)?, replacement))
     }
 
     fn writer(&mut self) -> &mut dyn Write {
         match self {
             Self::Stdout(stdout) => stdout,
-            Self::Special(file) => file,
-            Self::New(file) => file,
+            Self::Named(file, _) => file,
         }
     }
 
     fn complete(self, path: &Path) -> Result<(), Error> {
         match self {
-            Self::Stdout(_) | Self::Special(_) => Ok(()),
-            Self::New(file) => {
-                let synced = file.as_file().sync_all();
-                synced.map_err(|why| Error::host(path, why))?;
-                let kept = file.persist(path);
-                kept.map(drop).map_err(|why| Error::host(path, why.error))
+            Self::Stdout(_) => Ok(()),
+            Self::Named(_, replacement) => {
+                let named = replacement.finish_synced();
+                named.map_err(|why| Error::host(path, why))
             }
         }
     }
@@ -176,10 +162,8 @@ fn print_totals(
         Output::new().json(&map.into())?;
     } else {
         let dir = names::escape_path(dir);
-        note(
-            &format!("{dir}: {done} {records} records, {bytes} bytes"),
-            loud,
-        );
+        let (records, bytes) = (counted(records, "record"), counted(bytes, "byte"));
+        note(&format!("{dir}: {done} {records}, {bytes}"), loud);
     }
     Ok(0)
 }

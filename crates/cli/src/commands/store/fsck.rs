@@ -89,19 +89,23 @@ fn print(
     let verdict = match report.findings.len() {
         0 if !missing.is_empty() => "what is left is clean".to_owned(),
         0 => "clean".to_owned(),
-        1 => "1 error found".to_owned(),
-        count => format!("{count} errors found"),
+        count => format!("{} found", counted(count as u64, "error")),
     };
     if !loud.quiet || !report.is_clean() || !missing.is_empty() {
         out.line(&format!(
-            "{}: {verdict}; {} records, {} files, {} of them directories, {} orphans, {} pages, {} bytes",
+            "{}: {verdict}; {}, {}, {} of them {}, {}, {}, {}",
             names::escape_path(dir),
-            report.records,
-            report.files,
+            counted(report.records, "record"),
+            counted(report.files, "file"),
             report.directories,
-            report.orphans,
-            report.pages,
-            report.bytes,
+            if report.directories == 1 {
+                "a directory"
+            } else {
+                "directories"
+            },
+            counted(report.orphans, "orphan"),
+            counted(report.pages, "page"),
+            counted(report.bytes, "byte"),
         ))?;
         if report.kept_transactions > 0 {
             let count = counted(report.kept_transactions, "transaction");

@@ -6,6 +6,7 @@ use goanna_daemon::{Error as DaemonError, NAME, client};
 use goanna_offline::facts::{Facts, Kept, disk_bytes};
 use goanna_session::store;
 use goanna_session::{Error as SessionError, StoreError, credentials};
+use goanna_sys::plural::counted;
 use serde_json::{Value, json};
 
 use crate::args::amino;
@@ -121,8 +122,10 @@ fn put_kept(lines: &mut Lines, kept: &Kept) {
         "transactions": kept.transactions, "gaps": kept.gaps, "first": null, "last": null});
     if kept.segments > 0 || kept.gaps > 0 {
         shown += &format!(
-            "; {} transactions in {} segments, {} bytes",
-            kept.transactions, kept.segments, kept.bytes
+            "; {} in {}, {}",
+            counted(kept.transactions, "transaction"),
+            counted(kept.segments, "segment"),
+            counted(kept.bytes, "byte")
         );
     }
     if let Some((first, last)) = kept.times {
@@ -147,7 +150,7 @@ fn time(ns: u64) -> (String, Value) {
 
 fn put_size(lines: &mut Lines, dir: &Path) {
     let bytes = disk_bytes(dir);
-    lines.put("on disk", "disk_bytes", format!("{bytes} bytes"), bytes);
+    lines.put("on disk", "disk_bytes", counted(bytes, "byte"), bytes);
 }
 
 fn print(lines: Lines, json: bool) -> Result<u8, Error> {

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use goanna_offline::Tree;
 use goanna_offline::list::{self, FileInfo, ListOptions, Listed, WalkOptions, Walked};
+use goanna_sys::plural::{counted, counted_as};
 use goanna_vfs::FileKind;
 use serde_json::{Value, json};
 
@@ -362,12 +363,8 @@ impl TreePrinter {
         match self {
             Self::Json(array) => array.finish(),
             Self::Text(mut out, directories, files) => {
-                let plural = |count, one, many| if count == 1 { one } else { many };
-                out.text(&format!(
-                    "\n{directories} {}, {files} {}\n",
-                    plural(directories, "directory", "directories"),
-                    plural(files, "file", "files"),
-                ))?;
+                let directories = counted_as(directories, "directory", "directories");
+                out.text(&format!("\n{directories}, {}\n", counted(files, "file")))?;
                 out.finish()
             }
         }

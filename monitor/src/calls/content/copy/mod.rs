@@ -1,4 +1,4 @@
-//! Copies between descriptors inside the kernel, where one end is a shadow file.
+//! Copies between descriptors inside the kernel, where one end is a virtual file.
 //!
 //! A shadow source needs nothing: the kernel reads its cache object. The back end must learn what a shadow destination
 //! gets, so the monitor reads the source and writes. Next: `source.rs`.
@@ -43,7 +43,7 @@ fn count(value: u64) -> Result<usize, Errno> {
     Ok(count.unsigned_abs().min(MAX_RW_COUNT))
 }
 
-/// A copy into a shadow file.
+/// A copy into a virtual file.
 struct Copy<'c, 'm> {
     call: &'c Call<'m>,
     source: Source,
@@ -82,14 +82,7 @@ impl Copy<'_, '_> {
     }
 
     fn piece(&mut self, count: usize, data: &mut Vec<u8>) -> Result<usize> {
-        self.source.read(count.min(PIECE), data)?;
-        if data.is_empty() {
-            return Ok(0);
-        }
-        let outcome = self.output.write(self.call, self.spot(), data);
-        let written = *outcome.as_ref().unwrap_or(&0);
-        self.source.advance(data.len(), written)?;
-        outcome?;
+        let written = self.transfer(count, data)?;
         if let Some(to) = &mut self.to {
             *to += written as u64;
         }
@@ -97,6 +90,20 @@ impl Copy<'_, '_> {
             self.output = Output::of(self.call, self.fd)?.ok_or(Errno::EBADF)?;
         }
         Ok(written)
+    }
+
+    /// Writes up to `count` bytes of the source, and takes what was written out of it.
+    fn transfer(&mut self, count: usize, data: &mut Vec<u8>) -> Result<usize> {
+        // Between the look at a pipe's data and their removal, another call would see them, too.
+        let _only_reader = (self.source.is_pipe()).then(|| self.call.monitor.pipe_reader.lock());
+        self.source.read(count.min(PIECE), data)?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let outcome = self.output.write(self.call, self.spot(), data);
+        let written = *outcome.as_ref().unwrap_or(&0);
+        self.source.advance(data.len(), written)?;
+        outcome
     }
 
     fn spot(&self) -> WritePosition {
@@ -185,7 +192,7 @@ pub fn sendfile(call: &mut Call<'_>) -> Result<Answer> {
 
 fn is_directory(call: &Call<'_>, fd: i32) -> Result<bool> {
     Ok(call
-        .shadow(fd)?
+        .open_shadow(fd)?
         .is_some_and(|shadow| shadow.place().node.is_dir()))
 }
 
@@ -241,7 +248,7 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::Value(done as i64))
 }
 
-/// splice(2) from a pipe into a shadow file: fd_in, off_in, fd_out, off_out, len, flags.
+/// splice(2) from a pipe into a virtual file: fd_in, off_in, fd_out, off_out, len, flags.
 pub fn splice(call: &mut Call<'_>) -> Result<Answer> {
     // SPLICE_F_MOVE, SPLICE_F_NONBLOCK, SPLICE_F_MORE and SPLICE_F_GIFT.
     const KNOWN: u32 = 0xf;
@@ -250,14 +257,13 @@ pub fn splice(call: &mut Call<'_>) -> Result<Answer> {
     }
     let output = match Output::of(call, call.int(2)) {
         Ok(None) => return out_of_store(call, call.int(0), Errno::EINVAL),
-        output => output,
+        output => output?.ok_or(Errno::EBADF)?,
     };
     let source = Source::pipe(call, call.int(0))?;
     if call.arg(1) != 0 {
         return Err(Errno::ESPIPE.into());
     }
     let to = offset_at(call, call.arg(3))?;
-    let output = output?.ok_or(Errno::EBADF)?;
     if output.flags & libc::O_APPEND != 0 {
         return Err(Errno::EINVAL.into());
     }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use goanna_sys::{memfile, stat};
 use goanna_vfs::{Errno, PlaceKey, Result};
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice, tee};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Whence, lseek, pipe2, read};
 
 use crate::Monitor;
@@ -35,7 +36,8 @@ enum Kind {
     /// Anything else. The kernel copies what it has into `scratch`, or says why it does not.
     Other { ofd: OwnedFd, scratch: OwnedFd },
     /// The read end of a pipe, and a pipe of ours. What is in the first one is duplicated into ours, and taken out of the first
-    /// only when it is written. Another process that reads the pipe in between can see the same bytes.
+    /// only when it is written. A process that reads the pipe by a call which the monitor does not answer can see the same bytes in
+    /// between.
     Pipe {
         ofd: OwnedFd,
         ours: (OwnedFd, OwnedFd),
@@ -75,7 +77,8 @@ impl Source {
     /// The pipe that is descriptor `fd` of the caller. EBADF for its other end, EINVAL for what is no pipe.
     pub fn pipe(call: &Call<'_>, fd: i32) -> Result<Self, Errno> {
         let ofd = call.task.descriptor(fd)?;
-        if Monitor::access_mode(&ofd)? == libc::O_WRONLY {
+        let flags = Monitor::writable(&ofd)?.1;
+        if flags & libc::O_ACCMODE == libc::O_WRONLY || flags & libc::O_PATH != 0 {
             return Err(Errno::EBADF);
         }
         if stat::fstat(ofd.as_fd())?.st_mode & libc::S_IFMT != libc::S_IFIFO {
@@ -106,6 +109,11 @@ impl Source {
                 }
             }
         }
+    }
+
+    /// Whether this is a pipe, which gives each byte to one of its readers.
+    pub fn is_pipe(&self) -> bool {
+        matches!(self.kind, Kind::Pipe { .. })
     }
 
     /// Whether a read can wait for something else than a disk.
@@ -173,6 +181,10 @@ impl Source {
             Kind::Pipe { ofd, ours, size } => {
                 let len = len.min(*size);
                 let got = tee(ofd, &ours.1, len, SpliceFFlags::SPLICE_F_NONBLOCK)?;
+                // tee(2) also returns 0 where another reader emptied the pipe during the call.
+                if got == 0 && !has_hung_up(ofd)? {
+                    return Err(Errno::EAGAIN.into());
+                }
                 data.resize(got, 0);
                 if got > 0 {
                     let got = read(&ours.0, data)?;
@@ -215,6 +227,13 @@ impl Source {
             _ => Ok(false),
         }
     }
+}
+
+/// Whether a pipe is empty and has no writer.
+fn has_hung_up(pipe: &OwnedFd) -> Result<bool, Errno> {
+    let mut polled = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+    poll(&mut polled, PollTimeout::ZERO)?;
+    Ok(polled[0].revents() == Some(PollFlags::POLLHUP))
 }
 
 /// Takes `len` bytes, which were seen there, out of a pipe, without waiting for them: another reader may have them.

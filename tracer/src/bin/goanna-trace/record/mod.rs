@@ -19,6 +19,7 @@ use goanna_tracer::capture::{CaptureError, Data, Details, Source, Wanted};
 use goanna_tracer::{Error, Event, Pipeline, Sink, context};
 
 use crate::common::{FAILED, Failure, detail, message, message_of_lines};
+use goanna_sys::plural::{counted, counted_as};
 use tracer::Tracer;
 
 /// Bytes of one call's data that are captured at most.
@@ -80,7 +81,7 @@ pub struct Record {
     /// them), buffer, block, rotate, keep, on-error and sync-writes.
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_A_TRACER)]
     config: Option<PathBuf>,
-    /// Follow this running process, with all its threads and its later children, until it ends or an interrupt; repeatable
+    /// Follow this running process, with all its threads and its later children, until it ends or goanna-trace is interrupted; may be given several times
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Vec<i32>,
     /// Record which pages of files the programs read and write through mappings
@@ -202,14 +203,13 @@ fn finish(sink: &Several, tracers: &[Tracer]) -> Result<(), Error> {
             None => tracer.output.display().to_string(),
         };
         if summary.dropped > 0 {
-            message(&format!(
-                "{} records are missing in the trace",
-                summary.dropped
-            ));
+            let missing = counted_as(summary.dropped, "record is", "records are");
+            message(&format!("{missing} missing in the trace"));
         }
         detail(&format!(
-            "{name}: {} records, {} bytes",
-            summary.records, summary.bytes
+            "{name}: {}, {}",
+            counted(summary.records, "record"),
+            counted(summary.bytes, "byte")
         ));
     }
     Ok(())

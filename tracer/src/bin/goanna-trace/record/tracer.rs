@@ -68,7 +68,7 @@ pub struct Tracer {
     /// Collect this many bytes before a write; 0 writes each block at once [default: 256K]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     buffer: Option<u64>,
-    /// Bytes of a block before compression [default: chosen for the output, at least 16K]
+    /// Bytes of a block before compression [default: 512K with zstd, else at least 16K]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     block: Option<u64>,
     /// Begin a new file after this size (10M) or time (60s)

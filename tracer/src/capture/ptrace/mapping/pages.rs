@@ -226,7 +226,7 @@ impl Follower<'_> {
                 Ok(Some(result))
             }
             Injected::Preempted(event) => {
-                self.preempted.push_back(event);
+                self.reports.push(event);
                 Ok(None)
             }
         }

@@ -1,5 +1,6 @@
 //! Permissions, owners and times.
 
+pub mod flags;
 pub mod xattr;
 
 use goanna_vfs::{Errno, Result, Stamp, TimeSet, ops};

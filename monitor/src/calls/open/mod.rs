@@ -16,9 +16,8 @@ use nix::sys::stat::Mode;
 
 use super::lease;
 use crate::call::{Answer, Call, Resolved, Work};
+use crate::process::deliveries::Delivery;
 use crate::process::task::acting_as;
-use crate::ptracer::pause::Delivery;
-use crate::table::filter::shadow_files;
 use crate::watches::report::{self, Touch};
 use mount_lists::ListOfMounts;
 
@@ -165,7 +164,7 @@ impl Request {
     fn attempt(&self, call: &Call<'_>) -> Result<Answer> {
         let creates = self.flags & libc::O_CREAT != 0 && self.flags & libc::O_PATH == 0;
         // From before the back end has it open until the tracee has it.
-        let delivery = call.monitor.pause.deliver(call.task.tid);
+        let delivery = call.monitor.pause.deliveries.begin(call.task.tid);
         let end = if creates {
             self.find_or_missing(call)?
         } else {
@@ -332,7 +331,7 @@ impl Request {
                 if self.flags & libc::O_DIRECT != 0 {
                     return Err(Errno::EINVAL.into());
                 }
-                let fd = directory(call, caller, place, self.flags)?;
+                let fd = directory(call, caller, place, self.flags, true)?;
                 report::opened(call, place, &fd, self.flags);
                 Ok(Answer::Install {
                     fd,
@@ -379,27 +378,34 @@ impl Request {
         opened: Opened,
         delivery: Delivery,
     ) -> Result<Answer> {
+        let writes = self.flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let writes_host_file = writes && matches!(opened.native, Native::All);
         if let Native::Reads { handle } = opened.native {
             call.monitor.shadows.register_file(place, handle)?;
             report::opened(call, place, &opened.fd, self.flags);
         }
+        // The last close of a host file's writer ends ETXTBSY, and inotify(7) reports closes. An open that has waited for a lease holds no
+        // descriptor any more that a later check would count.
         Ok(Answer::Install {
             fd: opened.fd,
             cloexec: self.cloexec(),
-            // An open that has waited for a lease holds no descriptor any more that a later check would count.
-            counts: call.may_wait,
+            counts: call.may_wait || writes_host_file || call.monitor.watches.in_use(),
             delivery: Some(delivery),
         })
     }
 
     fn reference(&self, call: &Call<'_>, place: &Place) -> Result<Answer> {
+        // At a ptrace stop the tracee opens it again, with O_PATH; a notification can install a descriptor without O_PATH only.
+        let installed = call.notification.is_some();
         let fd = if place.node.is_dir() {
-            directory(call, &*call.caller()?, place, self.flags)?
+            directory(call, &*call.caller()?, place, self.flags, installed)?
         } else if self.flags & libc::O_DIRECTORY != 0 {
             return Err(Errno::ENOTDIR.into());
         } else {
-            let sees_writes = shadow_files(&call.monitor.mounts);
-            call.monitor.shadows.reference(place, sees_writes)?
+            let sees_writes = call.monitor.mounts.any_caches_content();
+            call.monitor
+                .shadows
+                .reference(place, sees_writes, installed)?
         };
         Ok(Answer::Install {
             fd,
@@ -465,18 +471,26 @@ fn may_get_descriptor(call: &Call<'_>) -> Result<()> {
     }
 }
 
-/// A directory's backing directory; of the host's own tree the directory itself, from which walks continue by its path.
-fn directory(call: &Call<'_>, caller: &Caller, place: &Place, flags: i32) -> Result<OwnedFd> {
+/// A directory's backing directory; of the host's own tree the directory itself, from which walks continue by its path. `installed`: a
+/// notification installs the descriptor, which then has no `O_PATH`.
+fn directory(
+    call: &Call<'_>,
+    caller: &Caller,
+    place: &Place,
+    flags: i32,
+    installed: bool,
+) -> Result<OwnedFd> {
+    let kept = if installed { 0 } else { libc::O_PATH };
     match place.mount.fs.host_path(&place.node) {
         Some(path) if place.mount.is_host() => open_as(
             caller,
             &path,
-            OFlag::from_bits_retain(flags & libc::O_NOATIME)
+            OFlag::from_bits_retain(flags & (libc::O_NOATIME | kept))
                 | OFlag::O_RDONLY
                 | OFlag::O_DIRECTORY
                 | OFlag::O_CLOEXEC,
         ),
-        _ => call.monitor.shadows.open_directory(place, flags),
+        _ => call.monitor.shadows.open_directory(place, flags, installed),
     }
 }
 

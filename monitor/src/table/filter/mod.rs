@@ -7,7 +7,6 @@
 
 use goanna_sys::filter::Insn;
 use goanna_syscalls::SysnoSet;
-use goanna_vfs::Mounts;
 
 use crate::inprocess::calls::admits_cookie;
 use crate::table::{AnyOf, Condition, Entry, MAP_FILE, MAP_SHARED_FILE, ROWS, Rule};
@@ -89,7 +88,7 @@ pub enum Delivery {
 pub struct Purpose {
     /// How answered calls reach the monitor.
     pub delivery: Delivery,
-    /// Whether any mount hands out shadow files, so that data calls must be seen.
+    /// Whether any mount gives programs shadow descriptors of files, so that data calls must be seen.
     pub shadow_files: bool,
     /// What the program inherits from outside of the run.
     pub inherited: Option<Watch>,
@@ -97,11 +96,6 @@ pub struct Purpose {
     pub key: Option<u64>,
     /// Calls of interest to observers: each of them is stopped by ptrace, whatever becomes of it.
     pub interest: SysnoSet,
-}
-
-/// Whether any of `mounts` hands out shadow files.
-pub fn shadow_files(mounts: &Mounts) -> bool {
-    mounts.iter().any(|mount| !mount.fs.opens_host_files())
 }
 
 /// The verdict on a call.
@@ -189,6 +183,10 @@ impl Verdict {
             }
             Rule::ReadIf(all, _) => Self::all(all, answered),
             Rule::Notify(_) | Rule::Data(_) => Self::always(answered),
+            Rule::NotifyOrStop(all, _) => Self {
+                otherwise: answered,
+                ..Self::all(all, RET_TRACE)
+            },
             Rule::NotifyIf(condition, _) => Self::when(condition, answered),
             Rule::NotifyOrTrace(condition, _, all) => Self::tested(Test::Either {
                 all: std::slice::from_ref(condition),

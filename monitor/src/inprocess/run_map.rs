@@ -1,0 +1,73 @@
+//! The map of a store's attributes that a run has, from which stubs answer stat(2) and access(2)
+//! ([ADR 0098](../../../docs/decisions/0098-attributes-in-shared-memory.md)). `shared` puts entries into it.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use goanna_sys::stub::map::AttributeMap;
+use goanna_vfs::{Mount, Mounts, SharedAttributes};
+
+/// Paths that are remembered, of calls that have come to the monitor once.
+const REMEMBERED: usize = 4096;
+
+/// The map of a run, and what leads into it.
+#[derive(Debug)]
+pub struct RunMap {
+    map: Arc<AttributeMap>,
+    /// The number of the run in the map: the start of absolute paths, and the space of its backing directories.
+    run: u64,
+    pub(super) mount: Arc<Mount>,
+    /// `/NAME`, if the mount point is in the root directory.
+    pub(super) prefix: Option<Vec<u8>>,
+    hasher: RandomState,
+    asked: Box<[AtomicU64]>,
+}
+
+impl RunMap {
+    /// That of the first mount that has one. None where something is mounted in a mount, which the map does not see.
+    pub(super) fn of(mounts: &Mounts) -> Option<Self> {
+        if mounts.nested() {
+            return None;
+        }
+        let mut all = mounts.iter();
+        let (mount, map) = all.find_map(|mount| Some((mount, attributes(mount)?.map()?)))?;
+        let mut in_root = mounts.on_host().filter(|(dir, ..)| dir.is_empty());
+        let named = in_root.find(|(.., other)| Arc::ptr_eq(other, mount));
+        Some(Self {
+            run: map.new_id(),
+            map,
+            mount: Arc::clone(mount),
+            prefix: named.map(|(_, name, _)| [b"/", name].concat()),
+            hasher: RandomState::new(),
+            asked: (0..REMEMBERED).map(|_| AtomicU64::new(0)).collect(),
+        })
+    }
+
+    /// The map.
+    pub fn map(&self) -> &AttributeMap {
+        &self.map
+    }
+
+    /// The number of the run in it.
+    pub(super) fn run(&self) -> u64 {
+        self.run
+    }
+
+    /// The host object with this inode number in the run-time directory is a new one.
+    pub fn forget_backing(&self, ino: u64) {
+        self.map.forget_object(self.run, ino);
+    }
+
+    /// Whether it was asked for this path before: an entry costs as much as several answers.
+    pub(super) fn is_repeated(&self, start: u64, path: &[u8]) -> bool {
+        let hash = self.hasher.hash_one((start, path));
+        let place = self.asked.get(hash as usize % REMEMBERED);
+        place.is_some_and(|place| place.swap(hash, Ordering::Relaxed) == hash)
+    }
+}
+
+/// What the file system of `mount` shares, if it shares attributes.
+pub(super) fn attributes(mount: &Mount) -> Option<&dyn SharedAttributes> {
+    mount.fs.content()?.shared_attributes()
+}

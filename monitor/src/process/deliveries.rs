@@ -1,0 +1,40 @@
+//! Threads that are about to get a descriptor of a file's object. A commit that changes the object in place stops them, too.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// The threads that are about to get a descriptor, each as often as it was noted.
+#[derive(Debug, Default)]
+pub struct Deliveries(Arc<Mutex<Vec<i32>>>);
+
+/// As long as this lives, a descriptor of a file's object may be on its way to a thread, which a commit then stops as if it
+/// had it.
+#[derive(Debug)]
+pub struct Delivery {
+    all: Arc<Mutex<Vec<i32>>>,
+    tid: i32,
+}
+
+impl Deliveries {
+    /// Thread `tid` is about to get a descriptor.
+    pub fn begin(&self, tid: i32) -> Delivery {
+        self.0.lock().push(tid);
+        let all = Arc::clone(&self.0);
+        Delivery { all, tid }
+    }
+
+    /// The threads that are about to get one now.
+    pub fn threads(&self) -> Vec<i32> {
+        self.0.lock().clone()
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        let mut all = self.all.lock();
+        if let Some(index) = all.iter().position(|tid| *tid == self.tid) {
+            all.swap_remove(index);
+        }
+    }
+}

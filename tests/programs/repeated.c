@@ -1,0 +1,33 @@
+/* Makes one call again and again: `repeated access|readlink|stat|statx|fstat|fstatx COUNT PATH`. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* As the standard library of Rust asks. */
+#define MASK (STATX_BASIC_STATS | STATX_BTIME)
+
+int main(int argc, char **argv)
+{
+	struct statx more;
+	struct stat meta;
+	char text[100];
+
+	if (argc != 4)
+		return 2;
+	int fd = open(argv[3], O_RDONLY);
+	for (int i = 0; i < atoi(argv[2]); i++) {
+		long result = !strcmp(argv[1], "access") ? access(argv[3], R_OK)
+			: !strcmp(argv[1], "readlink") ? readlink(argv[3], text, sizeof text)
+			: !strcmp(argv[1], "stat") ? stat(argv[3], &meta)
+			: !strcmp(argv[1], "fstat") ? fstat(fd, &meta)
+			: !strcmp(argv[1], "fstatx") ? statx(fd, "", AT_EMPTY_PATH, MASK, &more)
+			: statx(AT_FDCWD, argv[3], 0, MASK, &more);
+
+		if (result < 0)
+			return 1;
+	}
+	return 0;
+}

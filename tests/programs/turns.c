@@ -1,0 +1,44 @@
+/* A process gets its turn beside younger ones that make calls without a pause. */
+#include "step.h"
+
+#define CHILDREN 3
+#define CALLS 2000
+/* The most calls of a child while its parent makes one. The kernel's scheduler is not fair for so short a time, either. */
+#define RATIO 20
+
+static void call(void)
+{
+	close(open("file", O_CREAT | O_RDWR, 0644));
+}
+
+static void steps(void)
+{
+	volatile long *made = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t child[CHILDREN];
+	long more = 0;
+
+	for (int i = 0; i < CHILDREN; i++) {
+		child[i] = MUST(fork());
+		if (child[i] == 0)
+			for (;; made[i]++)
+				call();
+	}
+	for (int i = 0; i < CHILDREN; i++)
+		while (made[i] == 0)
+			usleep(100);
+	long before[CHILDREN];
+	for (int i = 0; i < CHILDREN; i++)
+		before[i] = made[i];
+	for (int n = 0; n < CALLS; n++)
+		call();
+	for (int i = 0; i < CHILDREN; i++)
+		if (made[i] - before[i] > more)
+			more = made[i] - before[i];
+	IS("the parent has its turn", more < RATIO * CALLS);
+	if (more >= RATIO * CALLS)
+		note("a child made %ld calls while its parent made %d", more, CALLS);
+	for (int i = 0; i < CHILDREN; i++) {
+		kill(child[i], SIGKILL);
+		waitpid(child[i], NULL, 0);
+	}
+}
