@@ -34,7 +34,7 @@ static long one(int at, const char *path, int flags, unsigned mask)
 		(!(mask & STATX_BTIME) || (found.stx_btime.tv_sec != 0 && found.stx_btime.tv_sec <= found.stx_ctime.tv_sec));
 	if (!same || !rest_is_zero)
 		return same ? -2000 : -3000;
-	/* ext4 tells the time of creation to those who ask, btrfs to all. */
+	/* ext4 reports the time of creation only if STATX_BTIME is in the mask, btrfs always. */
 	return found.stx_mask & ~(mask & STATX_BTIME ? 0 : STATX_BTIME);
 }
 

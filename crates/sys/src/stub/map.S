@@ -155,29 +155,22 @@ goanna_map_start:
 # The attributes in slot rsi, while it has id rax, into the buffer at r11, or as a struct statx into that at r8.
 .Lstub_map_stat:
 	lea (%rdi,%rsi),%rdx
-	testl $STATX,KIND(%rsp)
-	jnz .Lstub_map_statx
 	lea SLOT_STAT(%rdx),%rsi
 	mov %r11,%rdi
 	mov $18,%ecx
-	cmp %rax,(%rdx)
-	jne .Lstub_map_slow
-	rep movsq
-	cmp %rax,(%rdx)
-	jne .Lstub_map_slow
-	xor %eax,%eax
-	jmp .Lstub_map_done
-
-.Lstub_map_statx:
+	testl $STATX,KIND(%rsp)
+	jz 1f
 	lea SLOT_STATX(%rdx),%rsi
 	mov %r8,%rdi
 	mov $20,%ecx
-	cmp %rax,(%rdx)
+1:	cmp %rax,(%rdx)
 	jne .Lstub_map_slow
 	rep movsq
 	cmp %rax,(%rdx)
 	jne .Lstub_map_slow
 	xor %eax,%eax
+	testl $STATX,KIND(%rsp)
+	jz .Lstub_map_done
 	mov $12,%ecx
 	rep stosq
 	mov (.Lstub_mount - .Lstub_slow)(%r9),%rax

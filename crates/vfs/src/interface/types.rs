@@ -211,6 +211,16 @@ pub struct Attr {
     pub version: u64,
 }
 
+/// The word of two fields of 32 bits that follow one another.
+fn two(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+/// The words of a `struct timespec`; as those of a `struct statx_timestamp`, its padding is zero.
+fn time_words(time: Stamp) -> [u64; 2] {
+    [time.sec.cast_unsigned(), u64::from(time.nsec)]
+}
+
 fn put_words(out: &mut [u8], words: impl Iterator<Item = u64>) {
     for (field, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
         *field = word.to_ne_bytes();
@@ -228,9 +238,7 @@ impl Attr {
 
     /// A `struct stat` of x86-64.
     pub fn to_stat(&self) -> [u8; 144] {
-        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        let time = |time: Stamp| [time.sec.cast_unsigned(), u64::from(time.nsec)];
-        let [atime, mtime, ctime] = [self.atime, self.mtime, self.ctime].map(time);
+        let [atime, mtime, ctime] = [self.atime, self.mtime, self.ctime].map(time_words);
         let head = [
             self.dev,
             self.ino,
@@ -258,8 +266,6 @@ impl Attr {
 
     /// A `struct statx`, with the basic fields and the time of creation where it is known. The attributes have the values of the flags.
     pub fn to_statx(&self, is_mount_root: bool) -> [u8; 256] {
-        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        let time = |time: Stamp| [time.sec.cast_unsigned(), u64::from(time.nsec)];
         let root = libc::STATX_ATTR_MOUNT_ROOT as u64;
         let shown = u64::from(file_flags::PROTECTED | file_flags::NO_DUMP);
         let birth = self.btime.map_or(0, |_| libc::STATX_BTIME);
@@ -274,7 +280,7 @@ impl Attr {
             root | shown,
         ];
         let birth = self.btime.unwrap_or_default();
-        let times = [self.atime, birth, self.ctime, self.mtime].map(time);
+        let times = [self.atime, birth, self.ctime, self.mtime].map(time_words);
         let devices =
             [self.rdev, self.dev].map(|device| two(libc::major(device), libc::minor(device)));
         let mut out = [0; 256];
