@@ -117,6 +117,7 @@ in_every_place! {
     process => |place| check(&place, "process", false);
     killed => |place| check(&place, "killed", false);
     turns => |place| check(&place, "turns", false);
+    cpus_of_threads_that_open_files => |place| check(&place, "cpus", false);
     eintr => |place| check(&place, "eintr", false);
     process_static => |place| check(&place, "process", true);
     descendants => |place| check(&place, "descend", false);

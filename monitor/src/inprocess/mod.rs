@@ -116,6 +116,8 @@ pub struct InProcess {
     calls: AtomicU32,
     /// By thread.
     spaces: Mutex<HashMap<i32, Arc<Space>>>,
+    /// One of them is to get the map of attributes. Most calls come when none is, and look at no space for it.
+    map_is_due: AtomicBool,
     /// The map of attributes, once a process has asked for it.
     shared: OnceLock<Option<Arc<RunMap>>>,
     answered: AtomicU64,
@@ -134,6 +136,7 @@ impl InProcess {
             libraries: Libraries::default(),
             calls: AtomicU32::new(0),
             spaces: Mutex::default(),
+            map_is_due: AtomicBool::new(false),
             shared: OnceLock::new(),
             answered: AtomicU64::new(0),
         }
@@ -159,7 +162,9 @@ impl InProcess {
         };
         let is_host = || has_host_directory(call);
         let library = |mapping: &Mapping| self.library(constants, call, mapping);
-        space.observe(constants, (call.task.tid, call.nr, ip), library, is_host);
+        if space.observe(constants, (call.task.tid, call.nr, ip), library, is_host) {
+            self.map_is_due.store(true, Ordering::Relaxed);
+        }
         if !constants.mount_points.is_asked() && space.is_patched() {
             constants.mount_points.ask();
         }
@@ -348,6 +353,10 @@ impl InProcess {
         let Some(constants) = &self.constants else {
             return;
         };
+        if !self.map_is_due.load(Ordering::Relaxed) {
+            return;
+        }
+        self.map_is_due.store(false, Ordering::Relaxed);
         if !self
             .space(tid)
             .is_some_and(|space| space.takes_map(constants, tid))

@@ -406,21 +406,22 @@ impl Space {
         areas.find_map(|area| Some((area.base, area.site_returning_to(address)?)))
     }
 
-    /// Thread `tid` waits in call `nr` at the instruction before `ip`. See [`super::InProcess::observe`].
+    /// Thread `tid` waits in call `nr` at the instruction before `ip`. See [`super::InProcess::observe`]. Whether the process is to get the map of
+    /// attributes.
     pub fn observe(
         &self,
         constants: &Constants,
         (tid, nr, ip): (i32, u32, u64),
         library: impl FnOnce(&Mapping) -> Examined,
         has_host_directory: impl FnOnce() -> bool,
-    ) {
+    ) -> bool {
         let mut state = self.state.lock();
         if state.is_off || tid != self.owner {
-            return;
+            return false;
         }
         if state.calls < constants.calls_before {
             state.calls += 1;
-            return;
+            return false;
         }
         let known = state
             .areas
@@ -428,7 +429,7 @@ impl Space {
             .position(|area| area.code().contains(&ip));
         let index = match known {
             Some(index) => index,
-            None if state.looked.iter().any(|code| code.contains(&ip)) => return,
+            None if state.looked.iter().any(|code| code.contains(&ip)) => return false,
             None => match look(tid, ip, state.awaited.take(), library) {
                 Looked::Area(area) => {
                     state.areas.push(area);
@@ -436,31 +437,32 @@ impl Space {
                 }
                 Looked::Awaited(mapping) => {
                     state.awaited = Some(mapping);
-                    return;
+                    return false;
                 }
                 Looked::NoSites(code) => {
                     if state.looked.len() >= LOOKED_MAX {
                         state.looked.clear();
                     }
                     state.looked.extend(code);
-                    return;
+                    return false;
                 }
             },
         };
         let used = state.areas.get_mut(index).map(|area| area.used(nr, ip));
         let Some(used @ (Use::Patched | Use::Due(_))) = used else {
-            return;
+            return false;
         };
         if !state.host_directory && has_host_directory() {
             state.host_directory = true;
             state.set_flags(constants, tid);
         }
-        if matches!(used, Use::Patched)
-            && let Map::Missed(calls) = &mut state.map
-        {
+        let Use::Due(site) = used else {
+            let Map::Missed(calls) = &mut state.map else {
+                return false;
+            };
             *calls = calls.saturating_add(1);
-        }
-        let Use::Due(site) = used else { return };
+            return *calls > constants.map_after;
+        };
         let data = (state.flags(constants), state.map_words());
         let patched = state
             .areas
@@ -471,6 +473,7 @@ impl Space {
             state.is_off = true;
             state.set_flags(constants, tid);
         }
+        false
     }
 
     /// See [`Area::count`].

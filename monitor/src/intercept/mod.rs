@@ -4,7 +4,7 @@
 
 pub mod executor;
 pub mod in_flight;
-pub mod latency_hold;
+pub mod one_cpu;
 pub mod pool;
 pub mod receiver;
 pub mod waiting;

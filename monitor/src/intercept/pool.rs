@@ -10,7 +10,7 @@ use goanna_vfs::{Errno, FsError, Result};
 use nix::sys::signal::SigSet;
 
 use crate::call::{Answer, Call, Work};
-use crate::intercept::latency_hold::LatencyHold;
+use crate::intercept::one_cpu::OneCpu;
 use crate::intercept::receiver::{ReceiverSlots, Ticket};
 use crate::intercept::waiting::{Rejoined, Waiting};
 use crate::participants::profile::profiled;
@@ -27,7 +27,6 @@ struct Pool {
     monitor: Arc<Monitor>,
     listener: Arc<Listener>,
     receivers: ReceiverSlots,
-    latency_hold: LatencyHold,
 }
 
 /// Starts answering. The threads end when no tracee is left.
@@ -36,7 +35,6 @@ pub fn start(monitor: &Arc<Monitor>, listener: Listener) -> std::io::Result<()> 
         monitor: Arc::clone(monitor),
         listener: Arc::new(listener),
         receivers: ReceiverSlots::default(),
-        latency_hold: LatencyHold::start()?,
     });
     // The receiver, and one to take its slot.
     add(&pool)?;
@@ -123,13 +121,14 @@ fn answer(pool: &Pool, crowded: bool, notification: &Notification) {
         monitor.in_process.offer_map(monitor, listener, tid, id);
     }
     let installs = matches!(outcome, Ok(Answer::Install { .. }));
-    if installs && !crowded {
-        pool.latency_hold.keep();
-    }
     // If other tracees need this CPU, too, the kernel should choose another one.
     let spread = crowded && !installs && listener.set_sync_wake_up(false).is_ok();
     let installing = installs.then(|| monitor.installs.enter(notification.tid));
-    reply(monitor, listener, notification, outcome);
+    // Where they do, no CPU is idle.
+    let one_cpu = (installs && !crowded)
+        .then(|| OneCpu::enter(notification.tid))
+        .flatten();
+    reply(monitor, listener, notification, outcome, one_cpu);
     drop(installing);
     if spread {
         let _ = listener.set_sync_wake_up(true);
@@ -200,6 +199,7 @@ fn reply(
     listener: &Arc<Listener>,
     notification: &Notification,
     outcome: Result<Answer>,
+    one_cpu: Option<OneCpu>,
 ) {
     let id = notification.id;
     let result = match outcome {
@@ -216,9 +216,10 @@ fn reply(
             counts,
             delivery,
         }) => {
-            let installed = if counts {
+            let installed = if counts || one_cpu.is_some() {
                 let number = listener.install_keep(id, fd.as_fd(), cloexec, None);
                 drop(fd);
+                drop(one_cpu);
                 number.and_then(|number| listener.reply(id, Reply::Value(number.into())))
             } else {
                 listener.install(id, fd.as_fd(), cloexec).map(drop)
@@ -275,7 +276,7 @@ fn wait_for(
     let (shared, replier, notification) =
         (Arc::clone(monitor), Arc::clone(listener), *notification);
     let deliver = move |waiting, outcome| match outcome {
-        Some(outcome) => reply(&shared, &replier, &notification, outcome),
+        Some(outcome) => reply(&shared, &replier, &notification, outcome, None),
         None => park(&shared, &replier, &notification, waiting),
     };
     let deliver = Box::new(deliver);

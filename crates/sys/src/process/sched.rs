@@ -1,19 +1,11 @@
-//! Scheduling policy of the calling thread (sched_setscheduler(2)), and since when another thread sleeps.
-#![allow(unsafe_code, reason = "nix has no wrapper for sched_setscheduler(2)")]
+//! Since when another thread sleeps.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-
-/// Lets the calling thread run only where a CPU would otherwise be idle (`SCHED_IDLE`). An ordinary user can't take this
-/// back.
-pub fn lowest_priority() -> Result<(), Errno> {
-    let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: `param` is a live sched_param; 0 is the calling thread.
-    let r = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) };
-    Errno::result(r).map(drop)
-}
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity, sched_yield};
+use nix::unistd::Pid;
 
 /// A sleep of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,29 +74,14 @@ impl Schedule {
 
 /// Runs `f` on a CPU, just after the scheduler has noted that this thread runs.
 fn on_cpu<T>(cpu: usize, f: impl FnOnce() -> T) -> Result<T, Errno> {
-    let size = size_of::<libc::cpu_set_t>();
-    // SAFETY: a cpu_set_t is plain integers.
-    let mut before: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    // SAFETY: the sets are live and of that size, and `cpu` is in their range; 0 is the calling thread.
-    let r = unsafe {
-        libc::CPU_SET(cpu, &mut one);
-        match libc::sched_getaffinity(0, size, &raw mut before) {
-            0 => libc::sched_setaffinity(0, size, &raw const one),
-            failed => failed,
-        }
-    };
-    Errno::result(r)?;
-    // SAFETY: no arguments.
-    unsafe { libc::sched_yield() };
+    let this = Pid::from_raw(0);
+    let mut one = CpuSet::new();
+    one.set(cpu).map_err(|_| Errno::EOPNOTSUPP)?;
+    let before = sched_getaffinity(this)?;
+    sched_setaffinity(this, &one)?;
+    sched_yield()?;
     let result = f();
-    // SAFETY: the set is live and of that size.
-    let r = unsafe { libc::sched_setaffinity(0, size, &raw const before) };
-    Errno::result(r)?;
+    sched_setaffinity(this, &before)?;
     Ok(result)
 }
 
@@ -113,6 +90,8 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::thread;
 
+    use nix::unistd::gettid;
+
     use super::*;
 
     #[test]
@@ -120,8 +99,7 @@ mod tests {
         let (sender, receiver) = channel();
         let (wake, woken) = channel::<()>();
         let sleeper = thread::spawn(move || {
-            // SAFETY: no arguments.
-            sender.send(unsafe { libc::gettid() }).unwrap();
+            sender.send(gettid().as_raw()).unwrap();
             let called = Instant::now();
             let _ = woken.recv();
             called

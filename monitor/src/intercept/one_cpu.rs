@@ -1,0 +1,140 @@
+//! Keeps a tracee on the answering thread's CPU while it takes a descriptor.
+//!
+//! Installing a descriptor is the one answer for which the answering thread waits: the tracee takes the descriptor in the kernel, and
+//! wakes the thread afterwards. The scheduler puts each of them on an idle CPU, so both cross to another one; where that is a halted
+//! virtual CPU, a wake-up takes 10 to 20 us. For the moment both may run on this CPU only. The tracee stays
+//! in its call until it may run on all its CPUs again, so no program sees the difference. See docs/decisions/0120.
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use nix::unistd::Pid;
+
+const OURSELVES: Pid = Pid::from_raw(0);
+
+/// While this exists, the calling thread and a tracee run on one CPU.
+#[derive(Debug)]
+pub struct OneCpu {
+    tracee: Pid,
+    /// The CPUs that each may run on otherwise.
+    theirs: CpuSet,
+    ours: CpuSet,
+    here: CpuSet,
+}
+
+impl OneCpu {
+    /// Keeps thread `tid` on the CPU of the calling thread. `None` where it may run on one CPU only, must not run on this one, or
+    /// its CPUs must not be changed.
+    pub fn enter(tid: i32) -> Option<Self> {
+        let tracee = Pid::from_raw(tid);
+        let theirs = sched_getaffinity(tracee).ok()?;
+        let ours = sched_getaffinity(OURSELVES).ok()?;
+        let cpu = sched_getcpu().ok()?;
+        let mut here = CpuSet::new();
+        here.set(cpu).ok()?;
+        if theirs == here || theirs.is_set(cpu) != Ok(true) {
+            return None;
+        }
+        sched_setaffinity(tracee, &here).ok()?;
+        let entered = Self {
+            tracee,
+            theirs,
+            ours,
+            here,
+        };
+        sched_setaffinity(OURSELVES, &here).ok()?;
+        Some(entered)
+    }
+}
+
+impl Drop for OneCpu {
+    /// Fails for a tracee that has been killed.
+    fn drop(&mut self) {
+        // Otherwise another process has chosen its CPUs since.
+        if sched_getaffinity(self.tracee) == Ok(self.here) {
+            let _ = sched_setaffinity(self.tracee, &self.theirs);
+        }
+        let _ = sched_setaffinity(OURSELVES, &self.ours);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use nix::unistd::gettid;
+
+    use super::*;
+
+    /// Runs `test` with the thread id of a thread that waits.
+    fn beside_a_waiting_thread(test: impl FnOnce(i32)) {
+        let (sender, receiver) = channel();
+        let (end, ended) = channel::<()>();
+        let waiting = thread::spawn(move || {
+            sender.send(gettid().as_raw()).unwrap();
+            let _ = ended.recv();
+        });
+        test(receiver.recv().unwrap());
+        drop(end);
+        waiting.join().unwrap();
+    }
+
+    fn cpus(tid: i32) -> CpuSet {
+        sched_getaffinity(Pid::from_raw(tid)).unwrap()
+    }
+
+    fn count(cpus: &CpuSet) -> usize {
+        let all = 0..CpuSet::count();
+        all.filter(|&cpu| cpus.is_set(cpu) == Ok(true)).count()
+    }
+
+    #[test]
+    fn both_run_on_one_cpu_for_the_moment_and_on_theirs_afterwards() {
+        beside_a_waiting_thread(|tid| {
+            let before = cpus(tid);
+            let one = OneCpu::enter(tid);
+            assert_eq!(one.is_some(), count(&before) > 1);
+            assert_eq!(count(&cpus(tid)), 1);
+            assert_eq!(cpus(0), cpus(tid));
+            drop(one);
+            assert_eq!((cpus(tid), cpus(0)), (before, before));
+        });
+    }
+
+    #[test]
+    fn cpus_that_were_chosen_meanwhile_stay() {
+        beside_a_waiting_thread(|tid| {
+            let before = cpus(tid);
+            let Some(one) = OneCpu::enter(tid) else {
+                assert_eq!(count(&before), 1);
+                return;
+            };
+            let mut other = before;
+            other.unset(sched_getcpu().unwrap()).unwrap();
+            sched_setaffinity(Pid::from_raw(tid), &other).unwrap();
+            drop(one);
+            assert_eq!((cpus(tid), cpus(0)), (other, before));
+        });
+    }
+
+    #[test]
+    fn a_thread_with_one_cpu_is_left_alone() {
+        beside_a_waiting_thread(|tid| {
+            let all = 0..CpuSet::count();
+            for cpu in all.filter(|&cpu| cpus(0).is_set(cpu) == Ok(true)) {
+                let mut one = CpuSet::new();
+                one.set(cpu).unwrap();
+                sched_setaffinity(Pid::from_raw(tid), &one).unwrap();
+                assert!(OneCpu::enter(tid).is_none());
+                assert_eq!(cpus(tid), one);
+            }
+        });
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_is_none() {
+        let ended = thread::spawn(|| gettid().as_raw()).join().unwrap();
+        let ours = cpus(0);
+        assert!(OneCpu::enter(ended).is_none());
+        assert_eq!(cpus(0), ours);
+    }
+}
