@@ -1,4 +1,4 @@
-/* Makes one call again and again: `repeated access|readlink|stat|statx|fstat|fstatx COUNT PATH`. */
+/* Makes one call again and again: `repeated access|readlink|stat|statx|fstat|fstatx|write|pwrite COUNT PATH`. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -13,16 +13,18 @@ int main(int argc, char **argv)
 {
 	struct statx more;
 	struct stat meta;
-	char text[100];
+	char text[100] = "";
 
 	if (argc != 4)
 		return 2;
-	int fd = open(argv[3], O_RDONLY);
+	int fd = open(argv[3], strstr(argv[1], "write") ? O_WRONLY : O_RDONLY);
 	for (int i = 0; i < atoi(argv[2]); i++) {
 		long result = !strcmp(argv[1], "access") ? access(argv[3], R_OK)
 			: !strcmp(argv[1], "readlink") ? readlink(argv[3], text, sizeof text)
 			: !strcmp(argv[1], "stat") ? stat(argv[3], &meta)
 			: !strcmp(argv[1], "fstat") ? fstat(fd, &meta)
+			: !strcmp(argv[1], "write") ? write(fd, text, 50)
+			: !strcmp(argv[1], "pwrite") ? pwrite(fd, text, 50, i % 1000)
 			: !strcmp(argv[1], "fstatx") ? statx(fd, "", AT_EMPTY_PATH, MASK, &more)
 			: statx(AT_FDCWD, argv[3], 0, MASK, &more);
 

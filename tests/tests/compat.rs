@@ -117,6 +117,7 @@ in_every_place! {
     process => |place| check(&place, "process", false);
     killed => |place| check(&place, "killed", false);
     turns => |place| check(&place, "turns", false);
+    writes_in_rows => |place| check(&place, "granted", false);
     cpus_of_threads_that_open_files => |place| check(&place, "cpus", false);
     eintr => |place| check(&place, "eintr", false);
     process_static => |place| check(&place, "process", true);
@@ -281,6 +282,22 @@ fn attributes_in_a_store_are_answered_in_the_process() {
     for call in ["access", "stat", "statx", "fstat", "fstatx"] {
         check_in_process(&place, call, &format!("{}/d/file", place.top()));
     }
+}
+
+/// A process writes to a file in a store itself, and the file is what it has written.
+#[test]
+fn writes_to_a_store_are_made_in_the_process() {
+    let place = Place::amino();
+    if !uses_stubs(&place) {
+        return;
+    }
+    finish(&mut place.shell(": > file")).expect(0);
+    let path = format!("{}/file", place.top());
+    check_in_process(&place, "write", &path);
+    check_in_process(&place, "pwrite", &path);
+    let cat = finish(place.amino_command("cat").arg("/file")).expect(0);
+    assert_eq!(cat.stdout, vec![0; 50 * 20_000]);
+    place.fsck();
 }
 
 /// cp -a makes eight calls that concern a new file in a store. The refused clone, the copy of nothing at the end, and fchmod(2), which

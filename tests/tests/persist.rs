@@ -241,6 +241,95 @@ fn a_killed_monitor_keeps_what_was_synced() {
     }
 }
 
+/// A process that writes to a file itself (docs/decisions/0121), and makes other files by calls that come to the monitor, is killed with the monitor.
+fn writes_of_a_process_after_kill(engine: Engine, after: Duration) {
+    let place = Place::new(Backend::Amino(engine), Intercept::Notify, User::Own);
+    let program = program("records", &place.path("host"), false);
+    let noted = place.path("host/done");
+    let mut child = place
+        .run()
+        .arg(&program)
+        .arg(place.top())
+        .arg(&noted)
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let done = || -> u64 {
+        let text = fs::read_to_string(&noted).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    while done() < 500 {
+        assert!(Instant::now() < end, "it did not start");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(after);
+    let (owner, _) = place.owner().unwrap();
+    rustix::process::kill_process(Pid::from_raw(owner).unwrap(), Signal::KILL).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(125));
+    let acknowledged = done();
+    place.fsck();
+    let out = place.make_dir("out").join("all");
+    finish(place.amino_command("export").arg("/").arg(&out)).expect(0);
+    let made = |name: &str| name.strip_prefix('m')?.parse::<u64>().ok();
+    let entries = fs::read_dir(&out).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut made: Vec<u64> = names.filter_map(|name| made(&name)).collect();
+    made.sort_unstable();
+    let last = made.last().copied().unwrap_or(0);
+    assert_eq!(made, (50..=last).step_by(50).collect::<Vec<_>>());
+    assert!(
+        last <= acknowledged + 50,
+        "{last}, {acknowledged} were made"
+    );
+    // All records before the last file, and no part of one.
+    let log = fs::read_to_string(out.join("log")).unwrap_or_default();
+    let records = log.len() as u64 / 8;
+    assert_eq!(log.len() % 8, 0);
+    assert!(
+        (last..=last + 50).contains(&records),
+        "{records} records, {last} before the last file"
+    );
+    for (line, number) in log.lines().zip(1_u64..) {
+        assert_eq!(line, format!("{number:07}"));
+    }
+}
+
+#[test]
+fn a_killed_monitor_leaves_the_writes_of_a_process_in_order() {
+    let times: &[u64] = if is_long() {
+        &[0, 30, 100, 500, 1500, 3000, 5000]
+    } else {
+        &[100, 1700]
+    };
+    for engine in [Engine::Fjall, Engine::Sled] {
+        for &ms in times {
+            writes_of_a_process_after_kill(engine, Duration::from_millis(ms));
+        }
+    }
+}
+
+#[test]
+fn the_store_has_what_a_process_wrote_itself() {
+    let place = Place::amino();
+    let host = place.path("host");
+    let program = program("granted", &host, false);
+    let native = place.make_dir("native");
+    finish(place.native(&program).arg(&native).arg(&host)).expect(0);
+    finish(place.run().arg(&program).arg(place.top()).arg(&host)).expect(0);
+    let out = place.make_dir("out").join("all");
+    finish(place.amino_command("export").arg("/w").arg(&out)).expect(0);
+    for name in ["file", "alarms", "one", "two", "refused"] {
+        let wanted = fs::read(native.join("w").join(name)).unwrap();
+        let found = fs::read(out.join(name)).unwrap();
+        assert!(found == wanted, "{name}: {} bytes", found.len());
+    }
+    place.fsck();
+}
+
 /// Mounts a small tmpfs at `dir` until it is dropped.
 struct SmallDisk<'a>(&'a Path);
 

@@ -319,7 +319,9 @@ impl Volume {
                 cache.is_some_and(|cache| cache.is_mapped()),
             )
         };
-        let mut state = inode.state.lock();
+        let Some(mut state) = self.lock_without_grant(&inode) else {
+            return;
+        };
         let (mut is_unused, mapped) = unused(&state);
         if is_unused && mapped {
             drop(state);
@@ -328,7 +330,10 @@ impl Volume {
             if self.pick_up(&inode).is_err() {
                 return;
             }
-            state = inode.state.lock();
+            state = match self.lock_without_grant(&inode) {
+                Some(state) => state,
+                None => return,
+            };
             // Another thread may have opened it in the meantime.
             (is_unused, _) = unused(&state);
         }
@@ -367,6 +372,7 @@ impl Volume {
         if self.is_snapshot {
             return Ok(());
         }
+        let _operation = self.operation();
         let Some(node) = node else {
             self.pick_up_all()?;
             self.flush()?;
@@ -387,6 +393,7 @@ impl Volume {
         range: Range<u64>,
         durable: bool,
     ) -> Result<(), Errno> {
+        let _operation = self.operation();
         let inode = self.inode(node)?;
         if inode.state.lock().uncommitted {
             return Err(Errno::ESTALE);

@@ -227,6 +227,7 @@ impl Identity for AminoFs {
         all.push(subscriber);
         self.subscribers.any.store(true, SeqCst);
         drop(all);
+        self.end_grants();
         // Operations that saw no subscriber do not report; they end before the subscriber makes its first copy.
         self.store.wait_for_operations();
         Ok(())

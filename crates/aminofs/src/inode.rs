@@ -88,6 +88,8 @@ pub(crate) struct State {
     /// Pages that the store may hold; a superset until `stored_exact`.
     pub stored: RangeSet,
     pub stored_exact: bool,
+    /// A program may write to the content itself (`content/grants.rs`).
+    pub is_granted: bool,
     /// The content of a regular file in use.
     pub cache: Option<Content>,
     /// The order of a directory in use.
@@ -202,6 +204,7 @@ impl State {
             committed: false,
             stored: RangeSet::up_to(pages),
             stored_exact: pages == 0,
+            is_granted: false,
             cache: None,
             dir: None,
             copy: None,

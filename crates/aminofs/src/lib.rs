@@ -12,7 +12,8 @@
 //! # Lock order
 //!
 //! 1. the store's operation barrier (`OpGuard`, shared by operations, exclusive for the committer that collects),
-//! 2. `names`, the namespace lock: exclusive to change names, shared to look one up or to see a consistent inode,
+//! 2. `names`, the namespace lock: exclusive to change names, shared to look one up or to see a consistent inode;
+//!    or the lock under which the map of attributes is opened and closed, and then the list of grants (`content/grants.rs`),
 //! 3. one inode's state (never two at once),
 //! 4. leaves: the dentry cache, the inode table, the dirty set, the idle list, the inode allocator,
 //! 5. the store's own locks.
@@ -54,6 +55,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::content::cost::META_COST;
 use crate::content::failures::Failures;
+use crate::content::grants::Grants;
 use crate::directory::dentry::DentryCache;
 use crate::identity::{Subscribers, Versions};
 use crate::inode::{Home, Inode, PAGE, ReapJob, Seen, State, Table};
@@ -149,6 +151,7 @@ pub struct Volume {
     versions: Versions,
     subscribers: Subscribers,
     shared: Shared,
+    grants: Grants,
     inos: Mutex<InoPool>,
     housekeeper: Mutex<Option<JoinHandle<()>>>,
 }
@@ -233,6 +236,7 @@ impl Volume {
             versions: Versions::of(&superblock),
             subscribers: Subscribers::default(),
             shared: Shared::default(),
+            grants: Grants::default(),
             inos: Mutex::new(InoPool {
                 next: superblock.next_ino,
                 superblock,
@@ -253,6 +257,7 @@ impl Volume {
         if self.is_snapshot {
             return Ok(());
         }
+        let _operation = self.operation();
         // Space for changes that cannot be collected now was not reported to a program yet.
         let picked_up = self.pick_up_all();
         self.stop_housekeeper();

@@ -11,6 +11,7 @@ impl AminoFs {
     /// The file system as it is now, between two operations, without what open transactions have changed. Later changes do
     /// not show in it. It keeps the store open as long as it is used, with what [`amino_txn::Snapshot`] keeps.
     pub fn snapshot(&self) -> Result<Arc<Self>, Error> {
+        let _operation = self.operation();
         if !self.is_snapshot {
             // What cannot be stored for want of space is no part of the store yet.
             let _ = self.pick_up_all();

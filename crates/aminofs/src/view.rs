@@ -60,6 +60,7 @@ impl AminoFs {
         caller: &Caller,
         op: impl FnOnce(&View<'_>) -> Result<T>,
     ) -> Result<T> {
+        let _operation = self.operation();
         let txn = self.transactions.of_call(caller.txn)?;
         // Recursively: a sink that readdir calls may call the file system.
         let _using = txn.as_ref().map(|txn| txn.using.read_recursive());

@@ -22,6 +22,8 @@ pub struct Constants {
     pub calls_of_run_before: u32,
     /// Calls of patched sites that come to the monitor all the same, before a process gets the map of attributes.
     pub map_after: u32,
+    /// Writes to files of a store from patched sites, before a process gets an area for writes.
+    pub writes_after: u32,
     /// Libraries are looked into at once, and not while the process goes on.
     pub examines_at_once: bool,
     /// [`hash`] of each name that leads from the host into a mount, or into /proc.
@@ -38,9 +40,9 @@ pub fn hash(name: &[u8]) -> u64 {
         .fold(0u64, |hash, &byte| hash.rotate_left(7) ^ u64::from(byte))
 }
 
-/// Where a process has the map of attributes, the number of the run in it, and the ID of the mount: the three words at
-/// [`stub::Layout::map`].
-pub type MapWords = [u64; 3];
+/// The address of the map of attributes in a process, the number of the run in the map, the ID of the mount, the address of the area for writes, and the
+/// process ID: the words at [`stub::Layout::map`].
+pub type MapWords = [u64; 5];
 
 /// The common code and its data.
 pub fn common(constants: &Constants, counter: u64, flags: u8, map: MapWords) -> Vec<u8> {

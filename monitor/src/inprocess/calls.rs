@@ -5,12 +5,12 @@ use goanna_sys::stub::kind;
 /// Calls that name no file by a path, or read what a path names, and the kind of stub for each. Those that change names, and
 /// opens that create, truncate or write, are none of them.
 const KINDS: &[(i64, u32)] = &[
-    (libc::SYS_write, kind::DESCRIPTOR),
+    (libc::SYS_write, kind::DESCRIPTOR | kind::WRITE),
     (libc::SYS_stat, 0),
     (libc::SYS_fstat, kind::STAT_RSI),
     (libc::SYS_lstat, kind::NO_FOLLOW),
     (libc::SYS_ioctl, kind::REQUEST),
-    (libc::SYS_pwrite64, kind::DESCRIPTOR),
+    (libc::SYS_pwrite64, kind::DESCRIPTOR | kind::WRITE),
     (libc::SYS_writev, kind::DESCRIPTOR),
     (libc::SYS_access, kind::ACCESS),
     (libc::SYS_fsync, kind::DESCRIPTOR),

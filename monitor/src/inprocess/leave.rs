@@ -3,7 +3,7 @@
 //! no handler runs between what a stub has looked at and the call that it makes.
 
 use goanna_sys::stub::{self, frame};
-use goanna_sys::tracee;
+use goanna_sys::{procfs, tracee};
 use goanna_vfs::Errno;
 
 use super::InProcess;
@@ -36,19 +36,44 @@ impl InProcess {
         if let Some(left) = space.area(at, left) {
             return left;
         }
-        leave_map(&space, tid, regs)
+        leave_map(&space, tid, is_refused, regs)
     }
 }
 
-/// As [`leave`], of a thread in the code of the map of attributes, which makes no call and has a frame.
-fn leave_map(space: &Space, tid: i32, regs: &mut Registers) -> Option<Left> {
-    if !space.is_in_map(regs.rip) {
-        return None;
-    }
+/// As [`leave`], of a thread in the code of the map of attributes, which has a frame. The only call with an effect there is a write.
+fn leave_map(space: &Space, tid: i32, is_refused: bool, regs: &mut Registers) -> Option<Left> {
+    let offset = space.offset_in_map(regs.rip)?;
     let frame = Frame::read(tid, regs).ok()?;
     let (base, site) = space.site_returning_to(frame.ret)?;
+    let write = stub::write_layout();
+    let is_at_call = offset == write.made;
+    let is_made = (write.made..write.end).contains(&offset) && !(is_refused && is_at_call);
+    let kept = |at: u64| word(tid, regs.rsp.wrapping_add(at));
+    let result = if is_made && offset >= write.kept {
+        kept(frame::RESULT).ok()?
+    } else {
+        regs.rax
+    };
+    let has_moved = is_made && i64::from(site.nr) == libc::SYS_write && result.cast_signed() > 0;
+    let lost = if has_moved {
+        let (from, object) = (kept(frame::WROTE_FROM).ok()?, kept(frame::OBJECT).ok()?);
+        // The stub makes the same comparison.
+        let at = procfs::description_offset(tid, frame.rdi as i32);
+        (at != Ok(from.wrapping_add(result))).then_some(object)
+    } else {
+        None
+    };
     frame.put_back(regs, true);
-    Some(before(regs, base, &site))
+    space.leaves_write(lost);
+    if !is_made {
+        return Some(before(regs, base, &site));
+    }
+    regs.rip = frame.ret;
+    regs.rax = result;
+    if regs.orig_rax != NO_CALL {
+        regs.orig_rax = if is_at_call { site.nr.into() } else { NO_CALL };
+    }
+    Some(Left::After)
 }
 
 fn word(tid: i32, address: u64) -> Result<u64, Errno> {

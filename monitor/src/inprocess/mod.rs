@@ -9,6 +9,8 @@
 //! * `elf` and `sites` look into a library, once in a run.
 //! * `area` makes the bytes, and `space` keeps what is in an address space.
 //! * [`run_map`] is the map of attributes from which stubs answer for files in a store; `shared` fills it.
+//! * A process that often writes to files of a store gets an area for grants, by which it writes without the monitor
+//!   ([ADR 0121](../../../docs/decisions/0121-writes-by-grants.md)). The back end makes the grants.
 //! * `mount_points` learns whether mount points exist on the host, because a link may lead into one then.
 //! * `leave` takes a thread out of a stub before a signal's handler runs, so that a handler never sees one.
 
@@ -26,7 +28,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -36,9 +38,10 @@ use std::time::{Duration, Instant};
 
 use goanna_sys::mappings::{self, Mapping};
 use goanna_sys::notify::Listener;
+use goanna_sys::stub::writes::WriteArea;
 use goanna_sys::{memfile, stat, stub};
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Errno, Mounts};
+use goanna_vfs::{Errno, Mounts, Place};
 use parking_lot::Mutex;
 
 use crate::Monitor;
@@ -51,7 +54,7 @@ pub use leave::Left;
 use mount_points::MountPoints;
 use run_map::RunMap;
 use sites::{Library, Refusal};
-use space::Space;
+use space::{Space, WriteAccess};
 
 /// Largest library that is looked into.
 const LIBRARY_MAX: u64 = 64 << 20;
@@ -68,6 +71,8 @@ const CALLS_OF_RUN_BEFORE: u32 = 1024;
 const WATCH_AFTER: Duration = Duration::from_millis(20);
 /// Calls of patched sites that come to the monitor all the same, before a process gets the map of attributes.
 const MAP_AFTER: u32 = 32;
+/// Writes to files of a store from patched sites before a process gets an area for writes.
+const WRITES_AFTER: u32 = 32;
 
 /// The reason why no call of a run is answered in the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +123,8 @@ pub struct InProcess {
     spaces: Mutex<HashMap<i32, Arc<Space>>>,
     /// One of them is to get the map of attributes. Most calls come when none is, and look at no space for it.
     map_is_due: AtomicBool,
+    /// A process is to get an area for writes.
+    area_is_due: AtomicBool,
     /// The map of attributes, once a process has asked for it.
     shared: OnceLock<Option<Arc<RunMap>>>,
     answered: AtomicU64,
@@ -137,6 +144,7 @@ impl InProcess {
             calls: AtomicU32::new(0),
             spaces: Mutex::default(),
             map_is_due: AtomicBool::new(false),
+            area_is_due: AtomicBool::new(false),
             shared: OnceLock::new(),
             answered: AtomicU64::new(0),
         }
@@ -264,7 +272,9 @@ impl InProcess {
         let inherited = if flags & VM != 0 {
             Arc::clone(&parent)
         } else {
-            Arc::new(parent.copied(child))
+            let copied = parent.copied(child);
+            copied.leave_area_to(&parent, constants, child);
+            Arc::new(copied)
         };
         if flags & (SHARED | VM) != 0 && !takes_turns {
             parent.turn_off(constants, tid);
@@ -347,12 +357,15 @@ impl InProcess {
         }
     }
 
-    /// Gives the process of `tid` the map of attributes if it is due. The thread waits in call `id`, which is answered next, and returns to its program when
-    /// it has mapped the memory.
-    pub fn offer_map(&self, monitor: &Arc<Monitor>, listener: &Listener, tid: i32, id: u64) {
+    /// Gives the process of `tid` the map of attributes, or an area for writes, if one is due. The thread waits in call `id`, which is answered next, and
+    /// returns to its program when it has mapped the memory.
+    pub fn offer_memory(&self, monitor: &Arc<Monitor>, listener: &Listener, tid: i32, id: u64) {
         let Some(constants) = &self.constants else {
             return;
         };
+        if self.area_is_due.load(Ordering::Relaxed) {
+            return self.offer_area(monitor, listener, tid, id);
+        }
         if !self.map_is_due.load(Ordering::Relaxed) {
             return;
         }
@@ -376,7 +389,6 @@ impl InProcess {
             made
         });
         let Some(shared) = shared else { return };
-        let (number, accepted) = (map::Number::default(), Arc::new(AtomicBool::new(false)));
         let (of, run) = (Arc::clone(monitor), shared.run());
         let mount = monitor.mounts.id(&shared.mount);
         let mapped = Box::new(move |tid, address| {
@@ -385,19 +397,82 @@ impl InProcess {
                 space.mapped(constants, tid, [address, run, mount]);
             }
         });
-        let request = MapRequest {
-            tid,
-            script: map::MapAttributes::new(Arc::clone(&number), mapped),
-            accepted: Arc::clone(&accepted),
+        let memory = map::Memory {
+            // The area for writes is mapped behind the map later. A mapping at an address that the kernel chooses could fill a hole in which
+            // the program expects EFAULT.
+            len: stub::map::LEN + stub::writes::LEN,
+            access: libc::PROT_READ | libc::PROT_EXEC,
+            at: None,
+            is_private: false,
         };
-        monitor
-            .mailbox
-            .post(Message::MapAttributes(Box::new(request)));
-        if accepted.load(Ordering::Acquire)
-            && let Ok(installed) = listener.install_keep(id, shared.map().file(), true, None)
-        {
-            let _ = number.set(installed);
+        let file = shared.map().file();
+        install(monitor, (listener, tid, id), (file, memory), mapped);
+    }
+
+    /// Asks the back end to grant the calling thread further writes to the file at `place`, where its write has just ended at `offset`. Returns whether there
+    /// is a grant.
+    pub fn wrote(
+        &self,
+        call: &Call<'_>,
+        place: &Place,
+        offset: impl FnOnce() -> Option<u64>,
+    ) -> bool {
+        let Some(constants) = &self.constants else {
+            return false;
+        };
+        let Some(Some(shared)) = self.shared.get() else {
+            return false;
+        };
+        let tid = call.task.tid;
+        let is_shared = Arc::ptr_eq(&place.mount, &shared.mount);
+        let Some(space) = self.space(tid).filter(|_| is_shared) else {
+            return false;
+        };
+        match space.write_access(constants, tid) {
+            WriteAccess::By(area) => {
+                let (Some(offset), Ok(caller)) = (offset(), call.caller()) else {
+                    return false;
+                };
+                let attributes = run_map::attributes(&shared.mount);
+                attributes.is_some_and(|attributes| {
+                    attributes.grant_writes(&caller, &place.node, offset, &area)
+                })
+            }
+            WriteAccess::Due => {
+                self.area_is_due.store(true, Ordering::Relaxed);
+                false
+            }
+            WriteAccess::No => false,
         }
+    }
+
+    /// Gives the process of `tid`, which waits in call `id`, an area for writes if it is to get one.
+    fn offer_area(&self, monitor: &Arc<Monitor>, listener: &Listener, tid: i32, id: u64) {
+        let Some(constants) = &self.constants else {
+            return;
+        };
+        self.area_is_due.store(false, Ordering::Relaxed);
+        let takes = |space: Arc<Space>| space.takes_area(constants, tid);
+        let Some(at) = self.space(tid).and_then(takes) else {
+            return;
+        };
+        let Ok(area) = WriteArea::new().map(Arc::new) else {
+            return;
+        };
+        let (of, own) = (Arc::clone(monitor), Arc::clone(&area));
+        let mapped = Box::new(move |tid, address| {
+            let inside = &of.in_process;
+            if let (Some(constants), Some(space)) = (&inside.constants, inside.space(tid)) {
+                space.has_area(constants, tid, own, address);
+            }
+        });
+        let memory = map::Memory {
+            len: stub::writes::LEN,
+            access: libc::PROT_READ | libc::PROT_WRITE,
+            at: Some(at),
+            is_private: true,
+        };
+        install(monitor, (listener, tid, id), (area.file(), memory), mapped);
     }
 
     /// Thread `tid` is about to change its working directory to something else than a directory of the host.
@@ -437,6 +512,27 @@ impl InProcess {
         }
         let libraries = self.libraries.lock();
         libraries.get(&key).cloned().unwrap_or(Examined::NotYet)
+    }
+}
+
+/// Has thread `tid`, which waits in call `id`, map `memory` from `file` before it returns to its program.
+fn install(
+    monitor: &Monitor,
+    (listener, tid, id): (&Listener, i32, u64),
+    (file, memory): (BorrowedFd<'_>, map::Memory),
+    mapped: map::Mapped,
+) {
+    let (number, accepted) = (map::Number::default(), Arc::new(AtomicBool::new(false)));
+    let request = MapRequest {
+        tid,
+        script: map::MapMemory::new(Arc::clone(&number), memory, mapped),
+        accepted: Arc::clone(&accepted),
+    };
+    monitor.mailbox.post(Message::MapMemory(Box::new(request)));
+    if accepted.load(Ordering::Acquire)
+        && let Ok(installed) = listener.install_keep(id, file, true, None)
+    {
+        let _ = number.set(installed);
     }
 }
 
@@ -558,6 +654,7 @@ fn constants(mounts: &Mounts, run_dir: &Path, counts: bool) -> Result<Constants,
         calls_before: asked.unwrap_or(CALLS_BEFORE),
         calls_of_run_before: asked.unwrap_or(CALLS_OF_RUN_BEFORE),
         map_after: asked.unwrap_or(MAP_AFTER),
+        writes_after: asked.unwrap_or(WRITES_AFTER),
         examines_at_once: asked.is_some(),
         names,
         list_inode: list_inode(mounts)?,

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use goanna_sys::mappings::{self, Mapping};
+use goanna_sys::stub::writes::WriteArea;
 use goanna_sys::stub::{self, flag};
 use goanna_sys::tracee;
 use goanna_vfs::Errno;
@@ -46,6 +47,9 @@ struct State {
     /// A library that was not looked into yet.
     awaited: Option<Mapping>,
     map: Map,
+    writes: Writes,
+    /// An ancestor had its area behind the map, so the memory there was not copied: the program may have mapped something else there.
+    is_open_behind_map: bool,
 }
 
 /// The map of attributes in an address space.
@@ -55,7 +59,47 @@ enum Map {
     Missed(u32),
     /// It was asked for, or the process is not to have it.
     Never,
-    At(MapWords),
+    /// The first three of the [`MapWords`].
+    At([u64; 3]),
+}
+
+/// The area for writes of a process (docs/decisions/0121).
+#[derive(Debug, Clone)]
+enum Writes {
+    /// There is none. This many writes have come to the monitor from patched sites.
+    Missed(u32),
+    /// It was asked for.
+    Never,
+    /// The area, and its address.
+    At(Arc<OwnArea>, u64),
+}
+
+impl Default for Writes {
+    fn default() -> Self {
+        Self::Missed(0)
+    }
+}
+
+/// An area, as long as its process has it mapped.
+#[derive(Debug)]
+struct OwnArea(Arc<WriteArea>);
+
+impl Drop for OwnArea {
+    fn drop(&mut self) {
+        // The process has ended or executed a program, perhaps killed in the middle of a write.
+        self.0.set_idle();
+    }
+}
+
+/// Whether a process can get grants.
+#[derive(Debug)]
+pub enum WriteAccess {
+    /// It can, by this area.
+    By(Arc<WriteArea>),
+    /// It is to get an area.
+    Due,
+    /// It cannot.
+    No,
 }
 
 impl Default for Map {
@@ -243,16 +287,19 @@ impl Area {
 }
 
 impl State {
-    fn map_words(&self) -> MapWords {
-        match self.map {
-            Map::At(words) => words,
-            _ => [0; 3],
-        }
+    fn map_words(&self, owner: i32) -> MapWords {
+        let Map::At([map, run, mount]) = self.map else {
+            return [0; 5];
+        };
+        let (writes, owner) = match self.writes {
+            Writes::At(_, address) => (address, u64::from(owner.unsigned_abs())),
+            _ => (0, 0),
+        };
+        [map, run, mount, writes, owner]
     }
 
-    fn set_map(&mut self, constants: &Constants, tid: i32, map: Map) {
-        self.map = map;
-        let words = self.map_words().map(u64::to_le_bytes);
+    fn set_map_words(&self, constants: &Constants, tid: i32, owner: i32) {
+        let words = self.map_words(owner).map(u64::to_le_bytes);
         for area in &self.areas {
             area.set(constants, tid, stub::layout().map, words.as_flattened());
         }
@@ -318,8 +365,18 @@ impl Space {
         if state.areas.is_empty() {
             state.calls = 0;
         }
+        state.is_open_behind_map |= !matches!(state.writes, Writes::Missed(_));
+        state.writes = Writes::default();
         let state = Mutex::new(state);
         Self { owner, state }
+    }
+
+    /// Takes the address of the area of `parent`, of whose memory this is a copy, out of the stubs of thread `tid`: the area was not copied, and a process in another
+    /// PID namespace may have the owner's number. Nothing runs in this memory.
+    pub fn leave_area_to(&self, parent: &Self, constants: &Constants, tid: i32) {
+        if matches!(parent.state.lock().writes, Writes::At(..)) {
+            self.state.lock().set_map_words(constants, tid, self.owner);
+        }
     }
 
     /// See [`Space::with_own_filters`].
@@ -381,22 +438,88 @@ impl Space {
     }
 
     /// Thread `tid`, which is stopped and alone in this memory, has mapped the attributes.
-    pub fn mapped(&self, constants: &Constants, tid: i32, words: MapWords) {
+    pub fn mapped(&self, constants: &Constants, tid: i32, words: [u64; 3]) {
         let mut state = self.state.lock();
-        state.set_map(constants, tid, Map::At(words));
+        state.map = Map::At(words);
+        state.set_map_words(constants, tid, self.owner);
+    }
+
+    /// Counts a write of thread `tid`, which waits in its call, to a file of a store.
+    pub fn write_access(&self, constants: &Constants, tid: i32) -> WriteAccess {
+        let mut state = self.state.lock();
+        let has_map = matches!(state.map, Map::At(_));
+        if !has_map || state.is_off || tid != self.owner {
+            return WriteAccess::No;
+        }
+        match &mut state.writes {
+            Writes::At(area, _) => WriteAccess::By(Arc::clone(&area.0)),
+            Writes::Missed(calls) => {
+                *calls = calls.saturating_add(1);
+                if *calls > constants.writes_after {
+                    WriteAccess::Due
+                } else {
+                    WriteAccess::No
+                }
+            }
+            Writes::Never => WriteAccess::No,
+        }
+    }
+
+    /// The address at which the process of `tid`, which waits in a call, maps its area for writes, and the flag of mmap(2) for that. `None` if the process is to get
+    /// none; a process is asked to map an area once.
+    pub fn takes_area(&self, constants: &Constants, tid: i32) -> Option<(u64, i32)> {
+        let mut state = self.state.lock();
+        let Map::At([map, ..]) = state.map else {
+            return None;
+        };
+        let Writes::Missed(calls) = state.writes else {
+            return None;
+        };
+        if calls <= constants.writes_after || state.is_off || tid != self.owner {
+            return None;
+        }
+        state.writes = Writes::Never;
+        let firmly = if state.is_open_behind_map {
+            // The program may have something there by now.
+            libc::MAP_FIXED_NOREPLACE
+        } else {
+            libc::MAP_FIXED
+        };
+        Some((map + stub::map::LEN as u64, firmly))
+    }
+
+    /// Thread `tid`, which is stopped and alone in this memory, has mapped `area` at `address`.
+    pub fn has_area(&self, constants: &Constants, tid: i32, area: Arc<WriteArea>, address: u64) {
+        let mut state = self.state.lock();
+        state.writes = Writes::At(Arc::new(OwnArea(area)), address);
+        state.set_map_words(constants, tid, self.owner);
+    }
+
+    /// Ends a write whose thread the supervisor takes out of the code of the map. `lost` is the inode number of the object, if the offset of the write is not
+    /// known.
+    pub fn leaves_write(&self, lost: Option<u64>) {
+        if let Writes::At(area, _) = &self.state.lock().writes {
+            if let Some(ino) = lost {
+                area.0.set_somewhere(ino);
+            }
+            area.0.set_idle();
+        }
     }
 
     /// Takes the map from the process of thread `tid` for good. Nothing runs in this memory.
     pub fn forget_map(&self, constants: &Constants, tid: i32) {
         let mut state = self.state.lock();
-        state.set_map(constants, tid, Map::Never);
+        state.map = Map::Never;
+        state.set_map_words(constants, tid, self.owner);
     }
 
-    /// Whether the instruction at `ip` is in the map of attributes.
-    pub fn is_in_map(&self, ip: u64) -> bool {
-        let end = |start: u64| start.saturating_add(stub::map::CODE_SIZE as u64);
-        let map = self.state.lock().map;
-        matches!(map, Map::At([start, ..]) if (start..end(start)).contains(&ip))
+    /// The offset of the instruction at `ip` in the code of the map of attributes.
+    pub fn offset_in_map(&self, ip: u64) -> Option<usize> {
+        let Map::At([start, ..]) = self.state.lock().map else {
+            return None;
+        };
+        let offset = usize::try_from(ip.checked_sub(start)?).ok()?;
+        (offset < stub::map::CODE_SIZE).then_some(offset)
     }
 
     /// The patched site whose `syscall` ends at `address`, and where its library begins.
@@ -463,7 +586,7 @@ impl Space {
             *calls = calls.saturating_add(1);
             return *calls > constants.map_after;
         };
-        let data = (state.flags(constants), state.map_words());
+        let data = (state.flags(constants), state.map_words(self.owner));
         let patched = state
             .areas
             .get_mut(index)

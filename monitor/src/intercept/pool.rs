@@ -118,7 +118,7 @@ fn answer(pool: &Pool, crowded: bool, notification: &Notification) {
         Ok(Answer::Value(_)) | Err(FsError::Errno(Errno::ENOENT))
     ) {
         let (tid, id) = (notification.tid, notification.id);
-        monitor.in_process.offer_map(monitor, listener, tid, id);
+        monitor.in_process.offer_memory(monitor, listener, tid, id);
     }
     let installs = matches!(outcome, Ok(Answer::Install { .. }));
     // If other tracees need this CPU, too, the kernel should choose another one.

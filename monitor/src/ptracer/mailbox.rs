@@ -16,7 +16,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::answer::Answer;
 use crate::intercept::waiting::Waiting;
-use crate::ptracer::inject::map::MapAttributes;
+use crate::ptracer::inject::map::MapMemory;
 use crate::ptracer::rewrite::Registers;
 
 /// The answer to a call at a ptrace stop, which took long.
@@ -40,12 +40,12 @@ pub struct Park {
     pub at_stop: Option<(u64, Registers)>,
 }
 
-/// A request to map the attributes of a store into a process.
+/// A request to map memory that the monitor shares into a process.
 pub struct MapRequest {
     /// The thread, which waits in a call.
     pub tid: i32,
     /// What it is to do.
-    pub script: MapAttributes,
+    pub script: MapMemory,
     /// Set where it will be done.
     pub accepted: Arc<AtomicBool>,
 }
@@ -62,8 +62,8 @@ pub enum Message {
     Due(i32, u64),
     /// To send PTRACE_INTERRUPT to the thread.
     Interrupt(i32),
-    /// To have the thread map the attributes of a store before it returns from its call.
-    MapAttributes(Box<MapRequest>),
+    /// To have the thread map memory before it returns from its call.
+    MapMemory(Box<MapRequest>),
     /// To see the result of the call that the thread is in, which is about to change the path.
     Watch(i32, Vec<u8>),
     /// To let the thread exit, whose core files are where they belong.

@@ -189,8 +189,8 @@ impl Supervisor {
             }
             // It may have been killed.
             Message::Interrupt(tid) => drop(ptrace::interrupt(tid)),
-            Message::MapAttributes(request) => {
-                let begun = self.injector.map_attributes(request.tid, request.script);
+            Message::MapMemory(request) => {
+                let begun = self.injector.map_memory(request.tid, request.script);
                 request.accepted.store(begun.is_ok(), Ordering::Release);
             }
             Message::Watch(tid, path) => drop(self.watch(tid, path)),

@@ -31,6 +31,7 @@ impl DirtySource for Volume {
         if self.dirty_bytes() < COLLECT_BYTES {
             return;
         }
+        let _operation = self.operation();
         let dirty: Vec<Arc<Inode>> = self.dirty.lock().values().cloned().collect();
         for inode in dirty {
             let guard = self.store.enter();
@@ -44,6 +45,7 @@ impl DirtySource for Volume {
     }
 
     fn collect(&self, out: &mut Changes) {
+        self.end_grants_to_collect();
         let dirty = std::mem::take(&mut *self.dirty.lock());
         self.dirty_bytes.store(0, Relaxed);
         let mut kept = 0;

@@ -5,6 +5,7 @@ pub(crate) mod cost;
 pub(crate) mod failures;
 pub(crate) mod fallocate;
 pub(crate) mod fill;
+pub(crate) mod grants;
 pub(crate) mod idle;
 pub(crate) mod relocate;
 pub(crate) mod write;

@@ -11,8 +11,9 @@ use std::sync::{Arc, OnceLock};
 
 use amino_schema::{MetaFlags, ROOT_INO};
 use goanna_sys::stub::map::{AttributeMap, Attributes, DIRS_MAX, PATH_MAX, STATX_SIZE, Slot};
+use goanna_sys::stub::writes::WriteArea;
 use goanna_vfs::{Attr, Caller, FileKind, NAME_MAX, Node, Result, SharedAttributes};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::inode::{Inode, State};
 use crate::view::View;
@@ -39,10 +40,17 @@ impl Shared {
 impl Volume {
     /// Closes the map while a transaction is open, and opens it afterwards. Called whenever the number of transactions has changed.
     pub(crate) fn settle_map(&self) {
-        let _alone = self.shared.closing.lock();
+        let closing = self.lock_map();
         if let Some(map) = self.shared.map() {
             map.set_closed(self.transactions.count.load(SeqCst) > 0);
         }
+        drop(closing);
+        self.end_grants();
+    }
+
+    /// The map is not opened or closed while this exists.
+    pub(crate) fn lock_map(&self) -> MutexGuard<'_, ()> {
+        self.shared.closing.lock()
     }
 
     /// Takes the attributes of an inode out of the map, and all paths that lead through it as a directory.
@@ -172,6 +180,7 @@ impl SharedAttributes for AminoFs {
     }
 
     fn share_object(&self, node: &Node, space: u64, ino: u64) {
+        let _operation = self.operation();
         let (Some(map), Some(inode)) = (self.shared.map(), node.pin_arc::<Inode>()) else {
             return;
         };
@@ -194,5 +203,15 @@ impl SharedAttributes for AminoFs {
         let _: Result<()> = self.view(&Caller::with_ids(0, 0), |view| {
             view.do_share_path(run, path, from, rest)
         });
+    }
+
+    fn grant_writes(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        offset: u64,
+        area: &Arc<WriteArea>,
+    ) -> bool {
+        self.grants_writes() && self.do_grant_writes(caller, node, offset, area).is_some()
     }
 }

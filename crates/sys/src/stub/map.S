@@ -1,12 +1,12 @@
 # The code at the start of the shared map of attributes (map.rs), which programs map with it. A stub jumps here with its frame on the stack,
 # and with
 #   r9   the address of `.Lstub_slow`
-#   r10d 0 for the attributes of a descriptor, 1 for a path
+#   r10d 0 for the attributes of a descriptor, 1 for a path, 2 for a write to a descriptor of memory
 #   r11  a struct stat: of the descriptor, which is the program's buffer unless that is for a struct statx; or of the directory that a
 #        relative path starts at.
 #   r8   the program's buffer, if it is for a struct statx
-# It makes no calls, and goes back to `.Lstub_slow`, or to `.Lstub_done` with the answer in rax. Until then only the program's buffer has
-# changed. Each id in the map is given once. So an entry was valid while it was read if its id is the same before and afterwards.
+# It goes back to `.Lstub_slow`, or to `.Lstub_done` with the answer in rax. Except for a write it makes no calls, and until it goes back only the program's
+# buffer has changed. Each id in the map is given once. So an entry was valid while it was read if its id is the same before and afterwards.
 .set MAP_CLOSED, 4096          # the layout of the map, in bytes
 .set MAP_OBJECTS, 8192
 .set OBJECTS, 16384            # entries
@@ -29,6 +29,19 @@
 .set STATX_TIMES, 0xc0         # STATX_MTIME, STATX_CTIME
 .set STATX_ANSWERED, 0x1fff    # the basic fields, STATX_BTIME, STATX_MNT_ID
 
+.set WRITES_BUSY, 8            # the layout of the area for writes (writes.rs), in bytes
+.set WRITES_SLOTS, 64
+.set WRITES_SLOT_SHIFT, 6
+.set WRITES_SLOT_MASK, 31
+.set GRANT_START, 8
+.set GRANT_END, 16
+.set GRANT_LOW, 24
+.set GRANT_HIGH, 32
+.set BASE, HOW                 # in the frame of a write: the address of `.Lstub_slow`,
+.set GRANT, HOW + 8            # of the grant,
+.set WROTE_FROM, HOW + 16      # the offset,
+.set RESULT, STAT              # and the result
+
 .macro spread_into reg         # an index from rax, not yet bounded
 	imul $SPREAD,%rax,\reg
 	shr $20,\reg
@@ -36,11 +49,13 @@
 
 	.section .rodata.goanna_stub, "a", @progbits
 	.balign 16
-	.globl goanna_map_start, goanna_map_end
+	.globl goanna_map_start, goanna_map_write_made, goanna_map_write_kept, goanna_map_end
 goanna_map_start:
 	lea goanna_map_start(%rip),%rdi
 	cmpq $0,MAP_CLOSED(%rdi)
 	jne .Lstub_map_slow
+	cmp $2,%r10d
+	je .Lstub_map_write
 	testl $STATX,KIND(%rsp)
 	jz 2f
 	testl $~STATX_ANSWERED,R10(%rsp)
@@ -212,6 +227,111 @@ goanna_map_start:
 .Lstub_map_done:
 	add $(.Lstub_done - .Lstub_slow),%r9
 .Lstub_map_slow:
+	jmp *%r9
+
+# A write to the object with the struct stat at r11. Only the process that the area was made for has it: a child of vfork(2) shares the stub, but not the
+# process ID. The first check of the grant only saves the calls. The second one counts: the owner of the store revokes a grant and then waits until the process
+# is not busy.
+9:	movq $0,WRITES_BUSY(%rdi)
+	jmp *%r9
+.Lstub_map_write:
+	mov (.Lstub_writes - .Lstub_slow)(%r9),%r10
+	test %r10,%r10
+	jz .Lstub_map_slow
+	mov %r9,BASE(%rsp)
+	mov $SYS_getpid,%eax
+	syscall
+	cmp (.Lstub_owner - .Lstub_slow)(%r9),%rax
+	jne .Lstub_map_slow
+	mov STAT+ST_INO(%rsp),%rax
+	mov %eax,%ecx
+	and $WRITES_SLOT_MASK,%ecx
+	shl $WRITES_SLOT_SHIFT,%ecx
+	lea WRITES_SLOTS(%r10,%rcx),%r10
+	mov %r10,GRANT(%rsp)
+	cmp %rax,(%r10)
+	jne .Lstub_map_slow
+	mov RDI(%rsp),%rdi
+	mov $F_GETFL,%esi
+	mov $SYS_fcntl,%eax
+	syscall
+	test $(O_DSYNC | O_DIRECT | O_PATH),%eax
+	jnz .Lstub_map_slow
+	test $O_ACCMODE,%eax
+	jz .Lstub_map_slow
+# As long as the grant exists, no other process changes the size.
+	test $O_APPEND,%eax
+	mov STAT+ST_SIZE(%rsp),%rax
+	jnz 1f
+	mov R10(%rsp),%rax
+	cmpl $SYS_write,NR(%rsp)
+	jne 1f
+	xor %esi,%esi
+	mov $SEEK_CUR,%edx
+	mov $SYS_lseek,%eax
+	syscall
+# Within one page: the kernel copies that, or nothing of it, even if the process is killed meanwhile.
+1:	test %rax,%rax
+	js .Lstub_map_slow
+	mov RDX(%rsp),%rdx
+	lea -1(%rdx),%rcx
+	cmp $4095,%rcx
+	ja .Lstub_map_slow
+	mov %eax,%ecx
+	and $4095,%ecx
+	add %edx,%ecx
+	cmp $4096,%ecx
+	ja .Lstub_map_slow
+	mov %rax,WROTE_FROM(%rsp)
+	lea (%rax,%rdx),%rcx
+	mov %r10,%rdi
+	and $-4096,%rdi
+	mov STAT+ST_INO(%rsp),%rdx
+	mov $1,%esi
+	xchg %rsi,WRITES_BUSY(%rdi)
+	cmp %rdx,(%r10)
+	jne 9b
+	cmp GRANT_START(%r10),%rax
+	jb 9b
+	cmp GRANT_END(%r10),%rcx
+	ja 9b
+	cmp GRANT_LOW(%r10),%rax
+	jae 2f
+	mov %rax,GRANT_LOW(%r10)
+2:	cmp GRANT_HIGH(%r10),%rcx
+	jbe 3f
+	mov %rcx,GRANT_HIGH(%r10)
+3:	mov (.Lstub_key - .Lstub_slow)(%r9),%rcx
+	lea goanna_map_write_made(%rip),%r9
+	xor %rcx,%r9
+	mov RDI(%rsp),%rdi
+	mov RSI(%rsp),%rsi
+	mov RDX(%rsp),%rdx
+	mov R10(%rsp),%r10
+	mov NR(%rsp),%eax
+	syscall
+goanna_map_write_made:
+	mov %rax,RESULT(%rsp)
+goanna_map_write_kept:
+	mov GRANT(%rsp),%r10
+	cmpl $SYS_write,NR(%rsp)
+	jne 4f
+# If another process that shares the description has moved its offset meanwhile, this write may have gone anywhere.
+	test %rax,%rax
+	js 4f
+	xor %esi,%esi
+	mov $SEEK_CUR,%edx
+	mov $SYS_lseek,%eax
+	syscall
+	sub RESULT(%rsp),%rax
+	cmp WROTE_FROM(%rsp),%rax
+	je 4f
+	movq $-1,GRANT_HIGH(%r10)
+4:	and $-4096,%r10
+	mov BASE(%rsp),%r9
+	movq $0,WRITES_BUSY(%r10)
+	mov RESULT(%rsp),%rax
+	add $(.Lstub_done - .Lstub_slow),%r9
 	jmp *%r9
 goanna_map_end:
 	.previous

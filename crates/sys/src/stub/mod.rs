@@ -8,6 +8,7 @@
 use std::arch::global_asm;
 
 pub mod map;
+pub mod writes;
 
 global_asm!(
     include_str!("stub.S"),
@@ -34,6 +35,8 @@ unsafe extern "C" {
     static goanna_stub_map: u8;
     static goanna_stub_run: u8;
     static goanna_stub_mount: u8;
+    static goanna_stub_writes: u8;
+    static goanna_stub_owner: u8;
     static goanna_stub_end: u8;
     static goanna_stub_site: u8;
     static goanna_stub_site_framed: u8;
@@ -44,6 +47,8 @@ unsafe extern "C" {
     static goanna_stub_site_jump: u8;
     static goanna_stub_site_end: u8;
     static goanna_map_start: u8;
+    static goanna_map_write_made: u8;
+    static goanna_map_write_kept: u8;
     static goanna_map_end: u8;
 }
 
@@ -81,6 +86,8 @@ pub mod kind {
     pub const LINK: u32 = 32768;
     /// The fifth argument points to a `struct statx`.
     pub const STATX: u32 = 65536;
+    /// write(2) and pwrite64(2).
+    pub const WRITE: u32 = 131_072;
 }
 
 /// Bits of the data at [`Layout::flags`].
@@ -130,6 +137,21 @@ pub struct Layout {
     pub run: usize,
     /// The mount's ID, which statx(2) reports.
     pub mount: usize,
+    /// The address of the area for writes ([`writes`]), or zero.
+    pub writes: usize,
+    /// The process that has the area.
+    pub owner: usize,
+}
+
+/// Where the parts of a write are in the code of the map, in bytes from its start.
+#[derive(Debug, Clone, Copy)]
+pub struct WriteLayout {
+    /// Behind the call, whose result is in rax.
+    pub made: usize,
+    /// From here on the result is in the frame.
+    pub kept: usize,
+    /// Behind the code.
+    pub end: usize,
 }
 
 /// Where the parts of a site's code are, in bytes from its start.
@@ -159,6 +181,12 @@ pub mod frame {
     pub const RET: u64 = 16;
     /// r9, rdi, rsi, rdx and r10 of the caller.
     pub const REGISTERS: u64 = 24;
+    /// The offset of a write under a grant.
+    pub const WROTE_FROM: u64 = 88;
+    /// The result of that write.
+    pub const RESULT: u64 = 96;
+    /// The inode number of the object that is written to.
+    pub const OBJECT: u64 = 104;
 }
 
 /// The bytes from `start` to `end`.
@@ -210,6 +238,19 @@ pub fn layout() -> Layout {
         map: at(&raw const goanna_stub_map),
         run: at(&raw const goanna_stub_run),
         mount: at(&raw const goanna_stub_mount),
+        writes: at(&raw const goanna_stub_writes),
+        owner: at(&raw const goanna_stub_owner),
+    }
+}
+
+/// The parts of a write in the code of the map of attributes.
+pub fn write_layout() -> WriteLayout {
+    let start = (&raw const goanna_map_start).addr();
+    let at = |symbol: *const u8| symbol.addr() - start;
+    WriteLayout {
+        made: at(&raw const goanna_map_write_made),
+        kept: at(&raw const goanna_map_write_kept),
+        end: at(&raw const goanna_map_end),
     }
 }
 
@@ -251,6 +292,8 @@ mod tests {
             layout.map,
             layout.run,
             layout.mount,
+            layout.writes,
+            layout.owner,
             common().len(),
         ];
         assert!(order.is_sorted() && order[0] == 0);
@@ -259,10 +302,11 @@ mod tests {
         for field in [parts.return_address, parts.kind, parts.number, parts.jump] {
             assert_eq!(site()[field - 4..field], 0x7fff_ffff_u32.to_le_bytes());
         }
-        assert_eq!(
-            (layout.run - layout.map, layout.mount - layout.map),
-            (8, 16)
-        );
+        let words = [layout.run, layout.mount, layout.writes, layout.owner];
+        assert_eq!(words.map(|at| at - layout.map), [8, 16, 24, 32]);
+        let write = write_layout();
+        let order = [write.made, write.kept, write.end];
+        assert!(order.is_sorted() && write.end == map_code().len());
         println!("{} + {} bytes", common().len(), site().len());
     }
 

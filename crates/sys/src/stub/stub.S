@@ -35,6 +35,7 @@
 .set LIST, 16384       # getdents64(2)
 .set LINK, 32768       # readlink(2), readlinkat(2)
 .set STATX, 65536      # a struct statx is at r8
+.set WRITE, 131072      # write(2), pwrite64(2)
 
 .set OFF, 1            # bits of `flags`
 .set CWD_UNKNOWN, 2
@@ -65,14 +66,17 @@
 .set O_ACCMODE, 3
 .set O_WRONLY, 1
 .set O_APPEND, 0x400
+.set O_DSYNC, 0x1000
 .set O_DIRECT, 0x4000
 .set O_PATH, 0x200000
 .set SEEK_CUR, 1
 .set F_GETFL, 3
 .set FICLONE, 0x40049409
+.set SYS_write, 1
 .set SYS_fstat, 5
 .set SYS_lseek, 8
 .set SYS_rt_sigprocmask, 14
+.set SYS_getpid, 39
 .set SYS_fcntl, 72
 .set SYS_newfstatat, 262
 .set SYS_readlinkat, 267
@@ -87,7 +91,7 @@
 	.globl goanna_stub_site, goanna_stub_site_return, goanna_stub_site_kind, goanna_stub_site_number, goanna_stub_site_jump
 	.globl goanna_stub_site_framed, goanna_stub_site_saved, goanna_stub_site_end
 	.globl goanna_stub_magic, goanna_stub_key, goanna_stub_devices, goanna_stub_names, goanna_stub_list_inode, goanna_stub_counter
-	.globl goanna_stub_flags, goanna_stub_map, goanna_stub_run, goanna_stub_mount
+	.globl goanna_stub_flags, goanna_stub_map, goanna_stub_run, goanna_stub_mount, goanna_stub_writes, goanna_stub_owner
 
 # The caller's argument registers.
 .macro arguments
@@ -552,7 +556,15 @@ goanna_stub_saved:
 	jz 1f
 	test %rsi,%rsi
 	jnz .Lstub_slow
-1:	host_descriptor
+1:	stat_of_descriptor
+	mov (%r11),%rcx
+	cmp .Lstub_devices+8(%rip),%rcx
+	jne 2f
+	testl $WRITE,KIND(%rsp)
+	jz .Lstub_slow
+	mov $2,%r10d
+	jmp .Lstub_mapped
+2:	host_object
 	mov NR(%rsp),%eax
 	jmp .Lstub_final
 
@@ -758,6 +770,10 @@ goanna_stub_run:
 .Lstub_run:	.quad 0
 goanna_stub_mount:
 .Lstub_mount:	.quad 0
+goanna_stub_writes:
+.Lstub_writes:	.quad 0
+goanna_stub_owner:
+.Lstub_owner:	.quad 0
 	.balign 16
 goanna_stub_end:
 

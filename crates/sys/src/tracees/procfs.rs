@@ -263,6 +263,15 @@ pub fn cwd_identity(tid: i32) -> Result<(u64, u64), Errno> {
     Ok((meta.dev(), meta.ino()))
 }
 
+/// The offset of the open file description behind a descriptor.
+pub fn description_offset(tid: i32, fd: i32) -> Result<u64, Errno> {
+    let info = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).map_err(gone)?;
+    let offset = info.lines().find_map(|line| line.strip_prefix("pos:"));
+    offset
+        .and_then(|offset| offset.trim().parse().ok())
+        .ok_or(Errno::EIO)
+}
+
 /// Path of the working directory, with " (deleted)" after it when it was removed.
 pub fn cwd(tid: i32) -> Result<Vec<u8>, Errno> {
     link(&format!("/proc/{tid}/cwd")).map_err(gone)

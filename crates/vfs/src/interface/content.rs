@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use goanna_sys::stub::map::AttributeMap;
+use goanna_sys::stub::writes::WriteArea;
 
 use crate::{Caller, Node, Opened, Result};
 
@@ -100,4 +101,14 @@ pub trait SharedAttributes: Send + Sync {
     /// Puts `path` into the map: what `rest` leads to from the directory `from`, if every user may go there, by no symbolic link and no `..`.
     /// It begins at the run `run`, or at `from` itself.
     fn share_path(&self, run: Option<u64>, path: &[u8], from: &Node, rest: &[u8]);
+
+    /// Grants the process that has `area` further writes to `node` around `offset`, until the next operation of the file system (docs/decisions/0121).
+    /// `caller` has just written there, and waits in that call. Returns whether there is a grant now.
+    fn grant_writes(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        offset: u64,
+        area: &Arc<WriteArea>,
+    ) -> bool;
 }

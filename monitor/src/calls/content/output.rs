@@ -2,15 +2,20 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use goanna_sys::limits;
 use goanna_vfs::{Errno, OpenFile, Place, Result, WritePosition};
+use nix::sys::stat::fstat;
+use nix::unistd::{Whence, lseek};
 
 use crate::Monitor;
 use crate::call::{Call, Descriptor};
 use crate::shadow::Shadow;
 use crate::watches::report::{self, Touch};
+
+/// How much a file may grow by writes under a grant, before the monitor sees the next write, bytes.
+const GRANTED_VOLUME: u64 = 64 << 10;
 
 /// The virtual file behind a descriptor that a call wants to write through.
 pub struct Output {
@@ -67,6 +72,26 @@ impl Output {
         Ok(written)
     }
 
+    /// Grants the tracee its next writes, after `done` bytes were written at `spot`. Not while programs watch files of the run: such writes cause
+    /// no events.
+    pub fn grant_next(&self, call: &Call<'_>, spot: WritePosition, done: u64) {
+        if self.flags & libc::O_DSYNC != 0 || call.monitor.watches.in_use() {
+            return;
+        }
+        let appends = self.flags & libc::O_APPEND != 0;
+        let end = || match spot {
+            WritePosition::At(offset) if !appends => offset.checked_add(done),
+            WritePosition::At(_) | WritePosition::End => {
+                u64::try_from(fstat(&self.ofd).ok()?.st_size).ok()
+            }
+            WritePosition::Cursor => u64::try_from(lseek(&self.ofd, 0, Whence::SeekCur).ok()?).ok(),
+        };
+        if call.monitor.in_process.wrote(call, &self.place, end) {
+            // The file may grow by as much until its size is checked again.
+            self.volume.fetch_add(GRANTED_VOLUME, Ordering::Relaxed);
+        }
+    }
+
     /// As much of `data` as RLIMIT_FSIZE lets in.
     fn within_limit<'d>(
         &self,
@@ -87,7 +112,7 @@ impl Output {
             let start = match spot {
                 WritePosition::At(offset) if self.flags & libc::O_APPEND == 0 => offset,
                 WritePosition::Cursor if self.flags & libc::O_APPEND == 0 => {
-                    nix::unistd::lseek(&self.ofd, 0, nix::unistd::Whence::SeekCur)? as u64
+                    lseek(&self.ofd, 0, Whence::SeekCur)? as u64
                 }
                 _ => {
                     self.place

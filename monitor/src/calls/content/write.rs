@@ -61,6 +61,9 @@ fn write_to(
         }
     }
     super::outgrow::after_growth(call, fd, output, done as u64);
+    if done > 0 {
+        output.grant_next(call, spot, done as u64);
+    }
     Ok(Answer::Value(done as i64))
 }
 

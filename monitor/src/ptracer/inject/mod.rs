@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 use crate::ptracer::rewrite::Registers;
 pub use fetch::Fetch;
 use filter::InstallFilter;
-use map::MapAttributes;
+use map::MapMemory;
 pub use receive::Receive;
 
 /// What a script says.
@@ -36,7 +36,7 @@ enum Script {
     /// Of one that was interrupted somewhere.
     InstallFilter(InstallFilter),
     /// Of one that was interrupted in a call which the monitor has answered.
-    MapAttributes(MapAttributes),
+    MapMemory(MapMemory),
     /// Of one whose own call has failed, which then has this script's result.
     Receive(Box<Receive>),
     /// Of one that then makes its own call.
@@ -53,7 +53,7 @@ impl Script {
     ) -> Result<Step, Errno> {
         match self {
             Self::InstallFilter(script) => script.next(stopped, result),
-            Self::MapAttributes(script) => script.next(stopped, result),
+            Self::MapMemory(script) => script.next(stopped, result),
             Self::Receive(script) => script.next(stopped, result, saved),
             Self::Fetch(script) => script.next(stopped, result),
         }
@@ -115,11 +115,11 @@ impl Injector {
     }
 
     /// Begins to have `target` run `script`, when it is about to return from its call. EBUSY where another script is on its way. ESRCH.
-    pub fn map_attributes(&mut self, target: i32, script: MapAttributes) -> Result<(), Errno> {
+    pub fn map_memory(&mut self, target: i32, script: MapMemory) -> Result<(), Errno> {
         if self.by_tid.contains_key(&target) {
             return Err(Errno::EBUSY);
         }
-        self.interrupt(target, Script::MapAttributes(script), Vec::new())
+        self.interrupt(target, Script::MapMemory(script), Vec::new())
     }
 
     fn interrupt_to_filter(&mut self, target: i32, waiting: Vec<i32>) -> Result<(), Errno> {
@@ -272,7 +272,7 @@ impl Injector {
         let received = match injection.script {
             Script::InstallFilter(_) => return Stop::Filtered(outcome.map(drop), waiting),
             Script::Receive(_) => injection.saved.map(|saved| saved.rax.cast_signed()),
-            Script::Fetch(_) | Script::MapAttributes(_) => None,
+            Script::Fetch(_) | Script::MapMemory(_) => None,
         };
         let then = if waiting.is_empty() {
             Stop::Taken

@@ -1,0 +1,177 @@
+//! The memory through which a process learns its grants, and reports its writes under them (the end of `map.S`, docs/decisions/0121).
+//!
+//! An area is one page of memory, shared by one tracee and the monitor. A word near its start is not zero while the process writes. Slots follow.
+//! A slot with an inode number is a *grant*: the process may write to that cache object between two offsets. Before each write it extends the slot's range
+//! of written offsets. The inode number selects the slot.
+//!
+//! The process can store anything in its area, so the monitor only takes from it that content may have changed.
+#![allow(unsafe_code, reason = "mmap(2), and atomic access to what it maps")]
+
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::memfile;
+
+/// Size of an area, bytes.
+pub const LEN: usize = 4096;
+
+// The layout, as in `map.S`. Offsets and sizes in bytes.
+const BUSY_AT: usize = 8;
+const SLOTS_AT: usize = 64;
+const SLOT_SIZE: usize = 64;
+const SLOTS: u64 = 32;
+const SLOT_INO: usize = 0;
+const SLOT_START: usize = 8;
+const SLOT_END: usize = 16;
+const SLOT_LOW: usize = 24;
+const SLOT_HIGH: usize = 32;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct WriteArea {
+    file: OwnedFd,
+    start: NonNull<AtomicU64>,
+}
+
+// SAFETY: the memory belongs to the value and to no thread; all access to it is atomic.
+unsafe impl Send for WriteArea {}
+// SAFETY: as above.
+unsafe impl Sync for WriteArea {}
+
+/// The part of a file that a process has written under a grant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Written {
+    /// Nothing.
+    Nothing,
+    /// At most these offsets.
+    Within(Range<u64>),
+    /// Any part: another process has moved the offset of the open file description during a write.
+    Somewhere,
+}
+
+impl WriteArea {
+    /// An area without grants.
+    pub fn new() -> Result<Self, Errno> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = memfd_create("writes", flags)?;
+        memfile::set_len(file.as_fd(), LEN as u64)?;
+        // If the program could truncate the file, the monitor's next access would be SIGBUS.
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+        // SAFETY: a new shared mapping at an address that the kernel chooses.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                LEN,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        let start = NonNull::new(start.cast()).ok_or(Errno::ENOMEM)?;
+        Ok(Self { file, start })
+    }
+
+    /// A descriptor to map the area by, with `PROT_READ | PROT_WRITE` and `MAP_SHARED`.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at.is_multiple_of(8) && at < LEN);
+        // SAFETY: the mapping is LEN bytes long and aligned to a page, and lives as long as `self`. The file is sealed against shrinking.
+        unsafe { self.start.add(at % LEN / 8).as_ref() }
+    }
+
+    /// The offset of the slot of a grant for the object with this inode number.
+    pub fn slot_of(ino: u64) -> usize {
+        SLOTS_AT + (ino % SLOTS) as usize * SLOT_SIZE
+    }
+
+    /// Allows the process to write to the object with inode number `ino` between these offsets, in bytes. The slot must have no grant.
+    pub fn grant(&self, ino: u64, offsets: Range<u64>) {
+        let slot = Self::slot_of(ino);
+        self.word(slot + SLOT_START).store(offsets.start, SeqCst);
+        self.word(slot + SLOT_END).store(offsets.end, SeqCst);
+        self.word(slot + SLOT_LOW).store(u64::MAX, SeqCst);
+        self.word(slot + SLOT_HIGH).store(0, SeqCst);
+        self.word(slot + SLOT_INO).store(ino, SeqCst);
+    }
+
+    /// Ends the grant. The process begins no further write under it, but may be [in the middle of one](WriteArea::is_busy).
+    pub fn revoke(&self, ino: u64) {
+        self.word(Self::slot_of(ino) + SLOT_INO).store(0, SeqCst);
+    }
+
+    /// Whether the process may be in the middle of a write.
+    pub fn is_busy(&self) -> bool {
+        self.word(BUSY_AT).load(SeqCst) != 0
+    }
+
+    /// Records that the process is in no write: the supervisor has taken it out of the stub, or it has ended.
+    pub fn set_idle(&self) {
+        self.word(BUSY_AT).store(0, SeqCst);
+    }
+
+    /// Records that a write under the grant for `ino` may have gone anywhere in the object.
+    pub fn set_somewhere(&self, ino: u64) {
+        self.word(Self::slot_of(ino) + SLOT_HIGH)
+            .store(u64::MAX, SeqCst);
+    }
+
+    /// The part that the process has written under the grant for `ino`.
+    pub fn written(&self, ino: u64) -> Written {
+        let slot = Self::slot_of(ino);
+        let low = self.word(slot + SLOT_LOW).load(SeqCst);
+        let high = self.word(slot + SLOT_HIGH).load(SeqCst);
+        match high {
+            u64::MAX => Written::Somewhere,
+            high if high <= low => Written::Nothing,
+            high => Written::Within(low..high),
+        }
+    }
+}
+
+impl Drop for WriteArea {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made in `new`, and nothing refers to it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), LEN) };
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_begins_with_nothing_written() {
+        let area = WriteArea::new().unwrap();
+        assert!(!area.is_busy());
+        area.grant(33, 4096..8192);
+        assert_eq!(WriteArea::slot_of(33), WriteArea::slot_of(1));
+        assert_eq!(area.written(33), Written::Nothing);
+        let slot = WriteArea::slot_of(33);
+        // As a stub does.
+        area.word(slot + SLOT_LOW).store(5000, SeqCst);
+        area.word(slot + SLOT_HIGH).store(6000, SeqCst);
+        area.revoke(33);
+        assert_eq!(area.written(33), Written::Within(5000..6000));
+        assert_eq!(area.word(slot + SLOT_INO).load(SeqCst), 0);
+        area.set_somewhere(33);
+        assert_eq!(area.written(33), Written::Somewhere);
+        area.grant(1, 0..4096);
+        assert_eq!(area.written(1), Written::Nothing);
+    }
+}
