@@ -1,4 +1,4 @@
-//! POSIX access control lists (acl(5)): their layout as an extended attribute, and what the kernel does with them
+//! POSIX access control lists (acl(5)): their layout as an extended attribute, and the kernel's operations on them
 //! (`fs/posix_acl.c`).
 
 use crate::{Attr, Caller, Errno};
@@ -9,7 +9,7 @@ const ENTRY: usize = 8;
 /// The id of entries that have none.
 const NO_ID: u32 = u32::MAX;
 
-/// What an entry is about. A list has its entries in this order.
+/// The tag type of an entry. A list has its entries in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u16)]
 pub enum Tag {
@@ -21,7 +21,7 @@ pub enum Tag {
     GroupObj = 0x04,
     /// The group whose id the entry has.
     Group = 0x08,
-    /// The most that entries other than those of the owner and of others grant.
+    /// The mask: the maximum permissions of all entries except those of the owner and of others.
     Mask = 0x10,
     /// Everybody else.
     Other = 0x20,
@@ -48,7 +48,7 @@ impl Tag {
 /// One entry of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AclEntry {
-    /// What the entry is about.
+    /// The tag type.
     pub tag: Tag,
     /// `R_OK`, `W_OK`, `X_OK`; other bits make the list invalid.
     pub perm: u16,
@@ -61,9 +61,9 @@ pub struct AclEntry {
 pub struct Acl(Vec<AclEntry>);
 
 impl Acl {
-    /// The attribute with the list that says who may access a file.
+    /// The attribute that holds a file's access list.
     pub const ACCESS: &[u8] = b"system.posix_acl_access";
-    /// The attribute with the list that a directory's new entries inherit.
+    /// The attribute that holds a directory's default list, which new entries inherit.
     pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
     /// Whether attribute `name` holds an access control list.
@@ -72,7 +72,7 @@ impl Acl {
     }
 
     /// Reads an attribute's value; `None` for a list without entries, which stands for no list. EINVAL for a malformed value,
-    /// EOPNOTSUPP for another version. [`Acl::check`] tells whether the entries make a list.
+    /// EOPNOTSUPP for another version. [`Acl::check`] tests whether the entries form a valid list.
     pub fn parse(value: &[u8]) -> Result<Option<Self>, Errno> {
         if value.is_empty() {
             return Ok(None);
@@ -138,26 +138,26 @@ impl Acl {
         self.0.iter().filter_map(bits).sum()
     }
 
-    /// Whether the list says no more than its [`Acl::mode`].
+    /// Whether [`Acl::mode`] expresses the whole list: it has no mask and names no user or group.
     pub fn is_mode(&self) -> bool {
         let further = |entry: &AclEntry| entry.tag.has_id() || entry.tag == Tag::Mask;
         !self.0.iter().any(further)
     }
 
-    /// Makes the list that of a file whose permission bits were set to `mode` (`posix_acl_chmod`).
+    /// Changes the list as chmod(2) with `mode` changes that of a file (`posix_acl_chmod`).
     #[must_use]
     pub fn with_mode(self, mode: u32) -> Self {
         self.map_classes(|_, bits| bits, mode)
     }
 
-    /// Makes a directory's default list that of a new file for which a program asked for `mode`: it grants nothing that the program
-    /// has not asked for (`posix_acl_create`).
+    /// Turns a directory's default list into the list of a new file that a program creates with `mode`. The result grants nothing
+    /// beyond `mode` (`posix_acl_create`).
     #[must_use]
     pub fn inherited(self, mode: u32) -> Self {
         self.map_classes(|perm, bits| perm & bits, mode)
     }
 
-    /// Replaces the permissions of the entries behind permission bits by what `change` makes of them and of these bits of `mode`.
+    /// Sets the permissions of each entry that permission bits show to `change(permissions, bits of mode)`.
     fn map_classes(mut self, change: impl Fn(u16, u16) -> u16, mode: u32) -> Self {
         let shifts: Vec<_> = self.0.iter().map(|entry| self.shift(entry.tag)).collect();
         for (entry, shift) in self.0.iter_mut().zip(shifts) {
@@ -168,7 +168,8 @@ impl Acl {
         self
     }
 
-    /// Where in a mode the permissions of the entry with `tag` are; `None` for one that no permission bits show.
+    /// The position in a mode of the permission bits that show the entry with `tag`; `None` for an entry that no permission bits
+    /// show.
     fn shift(&self, tag: Tag) -> Option<u32> {
         let masked = self.0.iter().any(|entry| entry.tag == Tag::Mask);
         match tag {
@@ -197,7 +198,7 @@ impl Acl {
                 Tag::Other => return !in_group && enough(entry.perm),
                 _ => false,
             };
-            // Of the groups that the caller is in, one that grants all is enough.
+            // It is enough that one of the caller's groups is granted all of `mask`.
             if is_callers && enough(entry.perm) {
                 return enough(masked(entry.perm));
             }

@@ -51,8 +51,8 @@ pub struct Caller {
     pub real_gid: u32,
     /// Supplementary groups, sorted.
     pub groups: Arc<[u32]>,
-    /// Effective capabilities, one bit each: in the caller's own user namespace. Ask [`Caller::capable`] or
-    /// [`Caller::capable_over`] what they are worth.
+    /// Effective capabilities, one bit each: in the caller's own user namespace. [`Caller::capable`] and
+    /// [`Caller::capable_over`] determine whether they apply to the mounts or to an inode.
     pub caps: u64,
     /// The capabilities that access(2) uses.
     pub real_caps: u64,
@@ -80,7 +80,7 @@ impl Caller {
     }
 
     /// Process 1 with these ids, no further group and a umask of 022. User 0 has all capabilities, any other user none. A
-    /// start for callers that differ in a few fields.
+    /// base for callers that differ in a few fields.
     pub fn with_ids(uid: u32, gid: u32) -> Self {
         let caps = if uid == 0 { u64::MAX } else { 0 };
         Self {
@@ -138,7 +138,7 @@ impl Caller {
         }
     }
 
-    /// As [`Caller::outside_uid`], for groups.
+    /// The monitor's group id for the caller's `gid`, like [`Caller::outside_uid`].
     pub fn outside_gid(&self, gid: u32) -> Option<u32> {
         match &self.user_ns {
             None => Some(gid),

@@ -1,8 +1,8 @@
-//! The file-system switch (Goanna 3.4 and 3.7): what a back end implements, and what all back ends share.
+//! The file-system switch (Goanna 3.4 and 3.7): the interface of the back ends, and the code that they share.
 //!
 //! * [`FileSystem`] is the operations vector. A read-only back end writes six methods; every other method
 //!   has a default that answers what Linux answers for a missing operation.
-//! * [`CachedContent`] is what the monitor asks of a back end that keeps the content of open files in memory.
+//! * [`CachedContent`] is the monitor's interface to a back end that keeps the content of open files in memory.
 //! * [`Mounts`] maps canonical paths to mounted back ends; [`walk`] resolves a path through them.
 //! * [`ops`] holds the rules Linux's VFS applies above any file system (permissions, sticky directories,
 //!   set-id clearing, read-only mounts), so that back ends need not repeat them.

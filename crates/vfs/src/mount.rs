@@ -76,9 +76,9 @@ pub enum MountError {
     BadPath,
     /// Something is mounted there already.
     Busy,
-    /// The mount point, or what leads to it, exists and is no directory.
+    /// The mount point, or a component of its path, exists and is no directory.
     NotDirectory,
-    /// What leads to the mount point could not be read.
+    /// A component of the mount point's path could not be read.
     Lookup(FsError),
 }
 
@@ -116,18 +116,18 @@ const MAJOR: u32 = 0xa31;
 #[derive(Debug)]
 pub struct Mounts {
     host: Arc<Mount>,
-    /// All but the host's, in the order in which they were mounted.
+    /// All mounts but the host's, in the order in which they were mounted.
     in_order: Vec<Arc<Mount>>,
     /// The same, to find one by its mount point; nothing depends on the order of this map.
     by_target: HashMap<Vec<u8>, Arc<Mount>>,
     nested: bool,
     link_free: LinkFree,
-    /// Mount points that callers were found to reach on the host a moment ago.
+    /// Mount points that callers could recently reach on the host.
     reached: LinkFree,
 }
 
 impl Mounts {
-    /// A table with nothing but the host's tree, served by `host` where the kernel cannot be left to it.
+    /// A table with the host's tree alone. `host` serves those calls on it that cannot be passed on to the kernel.
     pub fn new(host: Arc<dyn FileSystem>) -> Self {
         let host = Arc::new(Mount {
             fs: host,
@@ -145,12 +145,12 @@ impl Mounts {
         }
     }
 
-    /// What walks have learned of the host's directories.
+    /// The cache of host directories whose paths walks have found free of links.
     pub fn link_free(&self) -> &LinkFree {
         &self.link_free
     }
 
-    /// Mounts `fs` at `target`. Symbolic links in `target` are resolved through what is mounted so far;
+    /// Mounts `fs` at `target`. Symbolic links in `target` are resolved through the mounts made so far;
     /// directories that lead to it and do not exist appear as read-only ones.
     pub fn add(
         &mut self,
@@ -223,7 +223,7 @@ impl Mounts {
         for id in [caller.uid, caller.gid].iter().chain(&*caller.groups) {
             key.extend(id.to_ne_bytes());
         }
-        // What is missing on the host appears in the run.
+        // Other errors do not matter: a directory that is missing on the host appears in the run.
         let refused =
             || self.host_place(caller, target).err() == Some(FsError::Errno(Errno::EACCES));
         if self.reached.holds(&key, || !refused()) {
@@ -281,8 +281,8 @@ impl Mounts {
         index.unwrap_or(self.in_order.len()) as u64
     }
 
-    /// Where the directory lies that a synthetic mount is shown in: its canonical path on the host (empty for the root), or the
-    /// mount. A synthetic directory has the file system of that one.
+    /// The directory that shows a synthetic mount: the canonical path of a host directory (empty for the root), or the mount
+    /// that the directory is in. A synthetic directory appears to be on the same file system.
     pub fn around(&self, synthetic: &Mount) -> Around<'_> {
         let mut path = synthetic.target.as_slice();
         while let Some(slash) = path.iter().rposition(|&byte| byte == b'/') {
@@ -297,7 +297,7 @@ impl Mounts {
         }
     }
 
-    /// Whether any of them gives programs descriptors of cache objects, and not of host files.
+    /// Whether any mount gives programs descriptors of cache objects, and not of host files.
     pub fn any_caches_content(&self) -> bool {
         self.iter().any(|mount| !mount.fs.opens_host_files())
     }
@@ -392,7 +392,7 @@ impl Mounts {
     }
 }
 
-/// See [`Mounts::around`].
+/// The directory that shows a synthetic mount; see [`Mounts::around`].
 #[derive(Debug)]
 pub enum Around<'m> {
     /// On the host.
@@ -414,7 +414,7 @@ pub struct Place {
 pub type PlaceKey = (usize, u64);
 
 impl Place {
-    /// What all handles of the same inode have in common, however often it was looked up. Mounts live as long as the
+    /// The key of the inode: all handles of the same inode have the same key. Mounts live as long as the
     /// run, so their addresses are not used again.
     pub fn key(&self) -> PlaceKey {
         (Arc::as_ptr(&self.mount) as usize, self.node.ino())

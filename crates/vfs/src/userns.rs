@@ -1,4 +1,4 @@
-//! User namespaces other than the monitor's: which ids they have, and what those are here (user_namespaces(7)).
+//! User namespaces other than the monitor's: their ids, and the monitor's ids for them (user_namespaces(7)).
 
 use crate::Attr;
 

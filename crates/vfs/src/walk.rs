@@ -111,11 +111,11 @@ pub struct Walk<'a> {
     left_host: bool,
     /// The walk, or the last absolute link in it, started at the root.
     from_root: bool,
-    /// Host paths that the walk went up from without a look whether they are directories.
+    /// Host paths that the walk left by `..` without a check whether they are directories.
     unseen: Vec<Vec<u8>>,
 }
 
-/// What is left of a walk.
+/// What a walk is to find.
 enum Goal {
     Object { follow: bool },
     Parent,
@@ -168,9 +168,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The object called `name` in `dir`. `through`: what is wanted lies behind it if it is a link, so the
-    /// target of a symbolic link is read (which sets its access time) and returned, too, and a magic link of
-    /// /proc is gone through.
+    /// The object called `name` in `dir`. With `through`, the walk is to follow the object if it is a link: the target of a
+    /// symbolic link is read (which sets its access time) and returned, too, and a magic link of /proc is followed.
     pub fn step(
         &mut self,
         dir: &Pos,
@@ -187,7 +186,8 @@ impl<'a> Walk<'a> {
         Ok((next, link))
     }
 
-    /// From here on the kernel cannot repeat the walk, so it does not say either what is wrong with the host's part.
+    /// From here on the kernel cannot repeat the walk. So it cannot report errors in the host's part either: check that part
+    /// now.
     fn leave_host(&mut self) -> Result<()> {
         self.left_host = true;
         self.unseen
@@ -226,7 +226,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Where a walk fails that went up from something on the host that is no directory, the kernel would not have come so far.
+    /// Runs the walk. If it fails after it has left something on the host that is no directory by `..`, the error is that of
+    /// the directory: the kernel would have failed there.
     fn find(&mut self, start: Pos, path: &[u8], goal: &Goal) -> Result<Found> {
         let found = self.run(start, path, goal);
         match found {
@@ -323,8 +324,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The end of a walk that stays on the host and meets no symbolic link, which is most of them: at most two system
-    /// calls tell, where the walk proper asks for each component. `None`: walk.
+    /// The result of a walk that stays on the host and meets no symbolic link, as most walks do. It takes at most two system
+    /// calls, where a walk takes one for each component. `None`: walk component by component.
     fn straight(&self, start: &Pos, path: &[u8], goal: &Goal) -> Option<Found> {
         let Pos::Host(base) = start else { return None };
         if self.resolve != 0 {
@@ -388,7 +389,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Where the absolute target of a link found in `dir` starts; EXDEV where that is not allowed.
+    /// The start of a walk along the absolute target of a link found in `dir`; EXDEV where that is not allowed.
     pub fn link_start(&mut self, dir: &Pos) -> Result<Pos> {
         let start = self.absolute_start()?;
         if self.resolve & libc::RESOLVE_NO_XDEV != 0 && !same_mount(dir, &start) {
@@ -405,7 +406,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// As [`Walk::must_be_directory`], and EACCES: Linux wants search permission for `.` and `..`, too.
+    /// ENOTDIR unless `at` is a directory, EACCES without search permission, which Linux requires for `.` and `..`, too. As
+    /// [`Walk::must_be_directory`], it checks only mounted places.
     fn may_search(&self, at: &Pos) -> Result<()> {
         match at {
             Pos::Mounted(place) => ops::may_search(self.caller, place),
@@ -520,8 +522,8 @@ impl<'a> Walk<'a> {
         ))
     }
 
-    /// A component that is missing or unreadable counts as plain: the kernel says what is wrong, or [`is_directory`] where
-    /// the walk comes back from it and enters a mount.
+    /// A component that is missing or unreadable counts as one that is no link. The kernel reports the error, or
+    /// [`is_directory`] does where the walk goes up from it and enters a mount.
     fn step_host(&self, dir: &[u8], name: &[u8], through: bool) -> Result<(Pos, Option<Vec<u8>>)> {
         let mut path = dir.to_vec();
         path.push(b'/');
@@ -538,7 +540,7 @@ impl<'a> Walk<'a> {
         }
         path.extend_from_slice(name);
         if let Some(mount) = self.mounts.at(&path) {
-            // From elsewhere the kernel would ask less: not about the directories above the start.
+            // For a relative path the kernel would not check the directories above the start.
             if self.from_root {
                 self.mounts.may_reach(self.caller, &path)?;
             }
@@ -595,8 +597,8 @@ fn is_directory(path: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a symbolic link, or what cannot be told from one, is at `path`, whose directory is free of links. Where the
-/// kernel refuses to look it will refuse again.
+/// Whether `path`, whose directory is free of links, may be a symbolic link. EACCES counts as no link: the kernel will
+/// refuse the call, too.
 fn is_link(path: &[u8]) -> bool {
     let read = nix::fcntl::readlink(OsStr::from_bytes(path));
     !matches!(

@@ -1,4 +1,4 @@
-//! Why an operation of a file system fails, and how its caller waits where a lock was in the way.
+//! Errors of file-system operations, and the wait for a lock that blocked an operation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -83,26 +83,26 @@ pub type Done = Box<dyn FnOnce(Result<bool, Errno>) + Send>;
 
 /// A lock that blocked one operation. Back ends with transactions implement it, so that callers can wait.
 pub trait Blocker: Send + Sync {
-    /// See [`Wait::wait`].
+    /// Implements [`Wait::wait`].
     fn wait(&self, waited: Duration, slice: Duration) -> Result<bool, Errno>;
 
-    /// See [`Wait::notify`].
+    /// Implements [`Wait::notify`].
     fn notify(&self, done: Done);
 
-    /// See [`Wait::limit`].
+    /// Implements [`Wait::limit`].
     fn limit(&self) -> Duration;
 
-    /// See [`Wait::cancel`].
+    /// Implements [`Wait::cancel`].
     fn cancel(&self);
 }
 
 impl Wait {
-    /// The wait for what `blocker` stands for.
+    /// The wait for the lock that `blocker` stands for.
     pub fn new(blocker: impl Blocker + 'static) -> Self {
         Self(Arc::new(blocker))
     }
 
-    /// Blocks the calling thread, at most for `slice`, until the lock may be free: true when it is worth to restart the
+    /// Blocks the calling thread, at most for `slice`, until the lock may be free. Returns true when the caller should restart the
     /// operation, false when the time has passed or the wait was cancelled. `waited` is how long the operation has waited so far, in all
     /// its attempts.
     ///
@@ -112,8 +112,8 @@ impl Wait {
         self.0.wait(waited, slice)
     }
 
-    /// Begins a wait that blocks no thread: calls `done` once, with what [`Wait::wait`] would return, except that the caller has to
-    /// look after the time: it calls [`Wait::cancel`] when the operation has waited for [`Wait::limit`].
+    /// Begins a wait that blocks no thread: calls `done` once, with the result of [`Wait::wait`]. No time limit ends this wait: the caller
+    /// calls [`Wait::cancel`] when the operation has waited for [`Wait::limit`].
     ///
     /// `done` is called by the thread that ends the wait, which may hold locks of the file system, or by this one before `notify` returns.
     /// It must not block, nor use the file system.
@@ -132,7 +132,7 @@ impl Wait {
     }
 }
 
-/// Restarts `attempt` until it meets no lock; the calling thread blocks meanwhile. EDEADLK, ETIMEDOUT as [`Wait::wait`].
+/// Restarts `attempt` until no lock blocks it; the calling thread waits meanwhile. EDEADLK, ETIMEDOUT as [`Wait::wait`].
 pub fn wait_for_locks<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T, Errno> {
     let since = Instant::now();
     loop {
@@ -144,11 +144,11 @@ pub fn wait_for_locks<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T, Er
     }
 }
 
-/// How often [`look_up_again`] looks a path up that keeps leading to a file which has been removed in the meantime.
+/// Maximum number of attempts of [`look_up_again`], if the file found is removed each time.
 const LOOKUPS: usize = 8;
 
-/// Restarts `attempt`, which looks a file up and opens or reads it, where the file was removed in between (ESTALE). So a program that
-/// opens a file always finds the old file or the new one while another program replaces it by rename(2), as on Linux.
+/// Repeats `attempt`, which looks a file up and then opens or reads it, when the file was removed between these steps (ESTALE). So a
+/// program that opens a file always finds the old file or the new one while another program replaces it by rename(2), as on Linux.
 pub fn look_up_again<T, E: PartialEq<Errno>>(
     mut attempt: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {

@@ -31,8 +31,8 @@ pub trait FileSystem: Send + Sync + 'static {
         false
     }
 
-    /// True when the file system itself cannot be written, and not only this mount of it: EROFS then comes before what
-    /// permissions forbid, as the kernel asks its superblock first (`sb_permission` in `fs/namei.c`).
+    /// True when the file system itself cannot be written, and not only this mount of it: EROFS then comes before
+    /// errors of permission checks, because the kernel checks its superblock first (`sb_permission` in `fs/namei.c`).
     fn is_read_only(&self) -> bool {
         false
     }
@@ -42,7 +42,7 @@ pub trait FileSystem: Send + Sync + 'static {
         false
     }
 
-    /// The size of the largest file that can be, in bytes: an offset beyond is EINVAL for lseek(2).
+    /// Maximum size of a file in bytes. lseek(2) fails with EINVAL for an offset beyond it.
     fn largest_file(&self) -> u64 {
         i64::MAX.unsigned_abs()
     }
@@ -57,7 +57,7 @@ pub trait FileSystem: Send + Sync + 'static {
         None
     }
 
-    /// Names of files that outlive this process, and reports of changes, where the back end has them.
+    /// Ids of files that outlive this process, and reports of changes, where the back end has them.
     fn identity(&self) -> Option<&dyn Identity> {
         None
     }
@@ -86,14 +86,13 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Opens a regular file with the access mode and status flags of `flags` (`O_CREAT`, `O_EXCL`,
     /// `O_NOFOLLOW`, `O_DIRECTORY` are settled before); truncates it under `O_TRUNC`.
     fn open(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Opened>;
-    /// Reads without an open file description (exec, copies, tools). Short only at the end.
+    /// Reads without an open file description (exec, copies, tools). The result is short only at the end of the file.
     fn read_at(&self, caller: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
     // Names.
 
-    /// Creates and opens a regular file; EEXIST when the name is taken. `mode` is as the program gave it;
-    /// the caller's umask is the back end's to apply, owner and group are the caller's (or the set-gid
-    /// directory's).
+    /// Creates and opens a regular file; EEXIST when the name is taken. `mode` is as the program gave it; the back end
+    /// applies the caller's umask. Owner and group are the caller's (or the group is that of the set-gid directory).
     fn create(
         &self,
         caller: &Caller,
@@ -138,8 +137,8 @@ pub trait FileSystem: Send + Sync + 'static {
     fn link(&self, caller: &Caller, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
         Err(Errno::EROFS.into())
     }
-    /// Gives the host file that a tracee has open as `file` a further name, where it is one of this back end's: a file
-    /// of [`Native::All`], which no node stands for. EXDEV for others; else as [`FileSystem::link`].
+    /// Gives a further name to the host file that a tracee has open as `file`, if the file belongs to this back end:
+    /// no node stands for a file of [`Native::All`]. EXDEV for other files; else as [`FileSystem::link`].
     fn link_open(
         &self,
         caller: &Caller,

@@ -35,17 +35,17 @@ pub struct Change {
 /// Receives reports of changes.
 pub trait Subscriber: Send + Sync {
     /// These files have changed. The call that changed them waits for this method and returns afterwards, so the method should
-    /// be short. It may read the file system for a caller in no transaction; for a member of the transaction whose commit is
-    /// reported, a read waits for that commit and never returns. Reports of two calls that run at the same time may come in any
-    /// order; the larger version is the later one.
+    /// be short. It may read the file system for a caller without a transaction. A read for a participant of the transaction whose commit is
+    /// reported would wait for that commit, and never return. Reports of two calls that run at the same time may come in any order; the larger
+    /// version is the later one.
     fn changed(&self, changes: &[Change]);
 
-    /// No further report comes: the back end lies in another process, which has ended or has not waited for this subscriber any
-    /// longer. A cache drops all its copies, and subscribes again before it makes new ones.
+    /// No further reports follow: the back end is in another process, which has ended or has stopped waiting for this subscriber. A cache
+    /// drops all its copies, and subscribes again before it makes new ones.
     fn lost(&self);
 }
 
-/// A back end's names of files, and its reports of changes.
+/// A back end's ids of files, and its reports of changes.
 ///
 /// # Order
 ///

@@ -1,35 +1,35 @@
 //! A short-lived cache of host directories whose paths are free of symbolic links.
 //!
 //! Compilers ask about thousands of files in a few dozen directories; asking the kernel about the directory each time
-//! takes a fifth of the time of such a call. What is kept here only decides whether the kernel or the monitor walks a path, and
-//! matters only where a link leads into a mount: then a link made by a process outside the run is seen up to
-//! [`FRESH`] late. Links made inside it are seen at once: the monitor reports each call that could make one, and while
-//! the kernel may be performing it the cache stays empty.
+//! takes a fifth of the time of such a call. The cache only decides whether the kernel or the monitor walks a path. An outdated
+//! entry matters only where a link leads into a mount: a link that a process outside the run makes takes effect up to [`FRESH`]
+//! late. Links made inside the run take effect at once: the monitor reports each call that could make one, and the cache stays
+//! empty while the kernel may be performing that call.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// How long a directory stays known.
+/// How long an entry is valid.
 const FRESH: Duration = Duration::from_millis(50);
 /// Maximum number of directories that are kept. One more empties the cache.
 const MAX: usize = 4096;
 
-/// See the module.
+/// The cache of directories whose paths are free of symbolic links.
 #[derive(Debug, Default)]
 pub struct LinkFree(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// When each was asked for.
+    /// When each directory was checked.
     dirs: HashMap<Box<[u8]>, Instant>,
-    /// A name was changing less than [`FRESH`] before.
+    /// Until then a call that changes names may be running, so nothing is added.
     unsettled_until: Option<Instant>,
 }
 
 impl LinkFree {
-    /// Whether the absolute path `dir` is free of links: known, or as `ask` determines.
+    /// Whether the absolute path `dir` is free of links, from the cache or by `ask`.
     pub fn holds(&self, dir: &[u8], ask: impl FnOnce() -> bool) -> bool {
         let now = Instant::now();
         {
@@ -43,7 +43,7 @@ impl LinkFree {
             return false;
         }
         let mut known = self.0.lock();
-        // Settled since before it was asked, or else the answer may be older than the change.
+        // A call that changes names may have run since `ask` was called: then its answer may be outdated.
         if known.unsettled_until.is_none_or(|until| until <= now) {
             if known.dirs.len() >= MAX {
                 known.dirs.clear();

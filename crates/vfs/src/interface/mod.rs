@@ -1,4 +1,4 @@
-//! What a back end implements, and the values that pass through it. Start with [`fs`].
+//! The traits that a back end implements, and the values that they exchange. Start with [`fs`].
 
 pub mod backend;
 pub mod content;

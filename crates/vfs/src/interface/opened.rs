@@ -14,10 +14,10 @@ pub enum Native {
     All,
     /// Everything that reads: the descriptor is a filled cache object (memfd) that always holds the file's
     /// whole content. Calls that change or describe the file come to the back end. `handle` is the back
-    /// end's own hold on that object, with which "does anybody else still have it
-    /// open?" is asked.
+    /// end's own handle of that object; with it the back end learns whether another process has the object
+    /// open.
     Reads {
-        /// See [`Native::Reads`].
+        /// The back end's own handle of the object.
         handle: Arc<ObjectHandle>,
     },
 }
@@ -42,7 +42,7 @@ pub struct OpenFile<'a> {
     pub flags: i32,
 }
 
-/// Where a write goes.
+/// The position of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WritePosition {
     /// At the open file description's offset, which advances; at the end under `O_APPEND`.

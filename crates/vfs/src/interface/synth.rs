@@ -1,10 +1,11 @@
-//! The empty, read-only directory that represents a mount point's parents that do not exist on the host.
+//! Empty, read-only directories. They stand for those parents of a mount point that do not exist on the
+//! host.
 
 use crate::{
     Attr, Caller, DirEntry, Errno, FileKind, FileSystem, Node, Opened, Result, Stamp, StatFs,
 };
 
-/// A file system of one empty directory. What is mounted below it is found by the mount table.
+/// A file system of one empty directory. The mount table finds the mounts below it.
 #[derive(Debug)]
 pub struct SynthFs {
     ino: u64,

@@ -42,21 +42,21 @@ pub struct TxnStatus {
     pub inodes: usize,
     /// Bytes of log that a commit would take, at most.
     pub bytes: u64,
-    /// Locks held, shared and other.
+    /// Shared locks held.
     pub shared_locks: usize,
-    /// See `shared_locks`.
+    /// Exclusive locks held.
     pub exclusive_locks: usize,
     /// Calls that failed with EDEADLK or ETIMEDOUT, nested transactions included: a retry may succeed.
     pub conflicts: u64,
 }
 
-/// The programs of a run, for a back end whose files they read in the kernel, without a call.
+/// The programs of a run, seen from a back end: they read its files in the kernel, without a call to the back end.
 pub trait Readers: Send + Sync {
     /// Stops every thread that could read one of `objects` through a descriptor or a mapping, and returns when none of them
-    /// can. Objects are named by `(st_dev, st_ino)`. Returns which threads have which of them.
+    /// can. Objects are named by `(st_dev, st_ino)`. Returns a [`Holder`] for each thread and each object that it has.
     fn pause(&self, objects: &[(u64, u64)]) -> Vec<Holder>;
 
-    /// Lets the threads continue that were stopped; once for each pause.
+    /// Lets the stopped threads continue. To be called once for each [`Readers::pause`].
     fn resume(&self);
 }
 
@@ -69,44 +69,43 @@ pub struct Holder {
     pub txn: Option<TxnId>,
 }
 
-/// A back end's transactions. Which one a call belongs to is [`crate::Caller::txn`]; a call of none is a transaction of its
-/// own, which reads what was committed and waits for no one unless it changes something.
+/// A back end's transactions. A call belongs to the transaction [`crate::Caller::txn`]. A call without one is a transaction of its own:
+/// it reads the committed state, and waits for locks only if it changes something.
 ///
 /// Every method of [`crate::FileSystem`] may answer [`crate::FsError::Blocked`] while a transaction is open; the methods here never do.
 pub trait Transactions: Send + Sync {
-    /// From now on `readers` are stopped while a commit changes what they read without a call.
+    /// Registers `readers`: from now on, a commit stops them while it changes files that they read without a call.
     fn attach_readers(&self, readers: Weak<dyn Readers>);
 
     /// Begins a transaction, inside `parent` if that is given.
     fn begin(&self, parent: Option<TxnId>) -> Result<TxnId, Errno>;
 
-    /// Begins an outermost transaction of a whole run: every descriptor of the file system that its programs have is
-    /// younger than it, and none is left when it ends. Its programs therefore read, map and execute natively what
-    /// [`crate::FileSystem::open`] gives them, which is the transaction's own content; [`crate::CachedContent::has_own_content`] is
-    /// false for it, but not for transactions inside it. EIO.
+    /// Begins a run transaction: its programs get all their descriptors of this file system after its begin, and lose them before its
+    /// end. Therefore they read, map and execute natively the objects that [`crate::FileSystem::open`] gives them, which hold the
+    /// transaction's own content; [`crate::CachedContent::has_own_content`] is false for it, but not for transactions inside it. EIO.
     fn begin_run(&self) -> Result<TxnId, Errno>;
 
     /// Commits the transaction: its changes become its parent's or, of an outermost one, visible to all, in one step. Returns
-    /// whether there are changes, which [`Transactions::harden`] brings to the disk. EBUSY, without effect, while a transaction
+    /// whether there are changes, which [`Transactions::harden`] makes durable. EBUSY, without effect, while a transaction
     /// inside it is open; any other failure (ENOSPC, EIO) has aborted it.
     fn commit(&self, id: TxnId) -> Result<bool, Errno>;
 
-    /// Waits until what was committed has reached the disk, if `durable`, or for `None` the back end's durability, says so.
-    /// EIO, ENOSPC: it may be lost when the machine stops.
+    /// Waits until all committed changes are on the disk, if `durable` is true; `None` stands for the back end's durability level.
+    /// After EIO or ENOSPC they may be lost when the machine stops.
     fn harden(&self, durable: Option<bool>) -> Result<(), Errno>;
 
-    /// Ends the transaction, and those inside it, without a trace.
+    /// Aborts the transaction and those nested in it. None of their changes remain.
     fn abort(&self, id: TxnId);
 
-    /// Whether `id` is an open transaction of this back end in which a file's descriptors can show other content than its members read:
-    /// every one but the outermost of a whole run.
+    /// Whether `id` is an open transaction of this back end in which a file's descriptors can show other content than its participants
+    /// read: every transaction except a run transaction.
     fn is_explicit(&self, id: TxnId) -> bool;
 
-    /// Figures. ENOENT for one that is not open.
+    /// The transaction's figures. ENOENT if it is not open.
     fn status(&self, id: TxnId) -> Result<TxnStatus, Errno>;
 
-    /// Of an outermost transaction: the most bytes that it can take, once after calls in it have failed with ENOSPC because of its
-    /// size.
+    /// The maximum size in bytes of an outermost transaction, once after calls in it have failed with ENOSPC because of its size;
+    /// `None` otherwise.
     fn take_refused(&self, id: TxnId) -> Option<u64> {
         let _ = id;
         None

@@ -153,12 +153,12 @@ pub mod file_flags {
     pub const NO_ATIME: u32 = 0x80;
     /// Names cannot be removed, and metadata cannot be changed.
     pub const PROTECTED: u32 = IMMUTABLE | APPEND_ONLY;
-    /// Those that a file system of ours can keep.
+    /// The flags that this project's file systems can store.
     pub const KEPT: u32 = PROTECTED | NO_DUMP | NO_ATIME;
-    /// Those that a new inode takes over from its directory.
+    /// The flags that a new inode inherits from its directory.
     pub const INHERITED: u32 = NO_DUMP | NO_ATIME;
 
-    /// Those that forbid fallocate(2) with this `mode`. A file that only grows may get space for its growth in advance.
+    /// The flags that forbid fallocate(2) with this `mode`. A file that only grows may get space for its growth in advance.
     pub const fn against_fallocate(mode: i32) -> u32 {
         if mode & !libc::FALLOC_FL_KEEP_SIZE == 0 {
             IMMUTABLE
@@ -171,8 +171,8 @@ pub mod file_flags {
 /// What stat(2) and statx(2) report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attr {
-    /// Device number of the file system, in the encoding of `makedev(3)`; 0 for one without a number of its own, to which the
-    /// switch gives one for each mount.
+    /// Device number of the file system, in the encoding of `makedev(3)`; 0 for a file system without a number of its own: the switch
+    /// then assigns one to each mount.
     pub dev: u64,
     /// Inode number.
     pub ino: u64,
@@ -200,13 +200,13 @@ pub struct Attr {
     pub ctime: Stamp,
     /// Creation, where known.
     pub btime: Option<Stamp>,
-    /// See [`file_flags`].
+    /// Flags of chattr(1), as in [`file_flags`].
     pub flags: u32,
-    /// Whether the inode may have an access control list that says more than the mode: the attribute [`crate::Acl::ACCESS`]. False
-    /// spares the look.
+    /// Whether the inode may have an access control list that says more than the mode: the attribute [`crate::Acl::ACCESS`]. If it is
+    /// false, callers need not read that attribute.
     pub may_have_acl: bool,
     /// Another number after each change of content, attributes or, of a directory, names; a larger one where the back end has
-    /// versions of its own. What is written through a mapping counts from the moment at which the back end finds it, at the latest at
+    /// versions of its own. A write through a mapping counts from the moment at which the back end detects it: at the latest at
     /// msync(2), fsync(2) and the last close. 0 in a file system that never changes.
     pub version: u64,
 }
@@ -333,11 +333,11 @@ impl Attr {
 pub enum TimeSet {
     /// The clock at the moment of the call (`UTIME_NOW`).
     Now,
-    /// A given time.
+    /// This time.
     At(Stamp),
 }
 
-/// Changes to an inode's metadata; `None` leaves a field as it is. The change time is the back end's to set.
+/// Changes to an inode's metadata; `None` leaves a field as it is. The back end sets the change time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetAttr {
     /// Permission, set-id and sticky bits (no type bits).
@@ -350,7 +350,7 @@ pub struct SetAttr {
     pub atime: Option<TimeSet>,
     /// New modification time.
     pub mtime: Option<TimeSet>,
-    /// New flags, of [`file_flags`]; a back end that lets the host judge may get others.
+    /// New flags, of [`file_flags`]; a back end that leaves the checks to the host may receive others.
     pub flags: Option<u32>,
 }
 
@@ -375,7 +375,7 @@ pub struct StatFs {
     pub magic: u64,
     /// Block size in bytes.
     pub block_size: u64,
-    /// Blocks in all, free, and free for ordinary users.
+    /// Blocks in all.
     pub blocks: u64,
     /// Free blocks.
     pub blocks_free: u64,

@@ -32,9 +32,9 @@ pub fn chmod(caller: &Caller, place: &Place, mode: u32) -> Result<()> {
     fs(place).setattr(caller, &place.node, &set)
 }
 
-/// What a change of the flags of chattr(1) to `flags` answers before it is made, as ioctl_iflags(2): EROFS; EPERM unless
-/// owner or `CAP_FOWNER`, for a change of [`file_flags::PROTECTED`] without `CAP_LINUX_IMMUTABLE`, and, as ext4 has it, for
-/// any change of what stays immutable. A back end that checks access answers itself.
+/// Checks a change of the flags of chattr(1) to `flags`, as ioctl_iflags(2): EROFS; EPERM unless owner or `CAP_FOWNER`, for
+/// a change of [`file_flags::PROTECTED`] without `CAP_LINUX_IMMUTABLE`, and, as on ext4, for any change of a file that
+/// stays immutable. A back end that checks access makes these checks itself.
 pub fn may_set_flags(caller: &Caller, place: &Place, flags: u32) -> Result<()> {
     writable(place)?;
     if !checks_permissions(place) {
@@ -74,9 +74,9 @@ pub fn set_flags(caller: &Caller, place: &Place, flags: u32) -> Result<()> {
 /// chown(2); `None` leaves an id as it is (the call's -1).
 ///
 /// EROFS; EINVAL for an id that the caller's user namespace does not have; EPERM unless `CAP_CHOWN`, or the owner keeps
-/// itself as owner and gives a group it is in. Of anything but a directory the set-user-id bit goes, and the
-/// set-group-id bit with it when the group may execute (or the caller is not of the group), also for root and also
-/// when neither id changes.
+/// itself as owner and gives a group it is in. Unless the file is a directory, the set-user-id bit is cleared, and the
+/// set-group-id bit, too, when the group may execute the file (or the caller is not in the group). This also holds for
+/// root, and when neither id changes.
 pub fn chown(caller: &Caller, place: &Place, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
     writable(place)?;
     let known = |id: Option<u32>, outside: &dyn Fn(u32) -> Option<u32>| {
@@ -110,7 +110,7 @@ pub fn chown(caller: &Caller, place: &Place, uid: Option<u32>, gid: Option<u32>)
     fs(place).setattr(caller, &place.node, &set)
 }
 
-/// The mode bits without set-id bits that a change of owner or content clears; `None` when none is.
+/// The mode bits without the set-id bits that a change of owner or content clears; `None` when it clears none.
 /// `new_gid` is the group the file is about to get.
 fn without_set_id(caller: &Caller, attr: &Attr, new_gid: Option<u32>) -> Option<u32> {
     let mut mode = attr.perm() & !libc::S_ISUID;
@@ -151,7 +151,7 @@ pub fn drop_set_id(caller: &Caller, place: &Place) -> Result<()> {
 
 /// utimensat(2); `None` leaves a time as it is (`UTIME_OMIT`); a NULL array is both [`TimeSet::Now`].
 ///
-/// Nothing to do with two `None`, not even a check. EROFS. Both `Now`: owner, or write permission (EACCES);
+/// With two `None` it does nothing, and checks nothing. EROFS. Both `Now`: owner, or write permission (EACCES);
 /// anything else: owner or `CAP_FOWNER` (EPERM).
 pub fn utimens(
     caller: &Caller,
@@ -188,8 +188,9 @@ pub fn utimens(
     fs(place).setattr(caller, &place.node, &set)
 }
 
-/// truncate(2) to `size` bytes: EINVAL when negative, EISDIR, EINVAL for what is no regular file, EACCES,
-/// EROFS. EFBIG is the back end's. ftruncate(2) goes to the back end directly: its descriptor was judged.
+/// truncate(2) to `size` bytes: EINVAL when negative, EISDIR, EINVAL for other kinds than regular files, EACCES, EROFS. The
+/// back end answers EFBIG. ftruncate(2) goes to the back end directly: the open that made its descriptor has checked
+/// permissions.
 pub fn truncate(caller: &Caller, place: &Place, size: i64) -> Result<()> {
     let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
     match place.node.kind() {

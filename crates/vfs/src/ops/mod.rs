@@ -1,9 +1,9 @@
 //! The rules Linux's VFS applies above any file system.
 //!
 //! Free functions over a [`crate::Place`] and a [`crate::Caller`]. Each checks in the order of the kernel (`fs/namei.c`,
-//! `fs/attr.c`, `fs/open.c`, `fs/xattr.c`), because which of two applicable errors a program gets is part of
-//! the interface, then calls the trait method. A back end whose [`crate::FileSystem::checks_access`] is true
-//! checks permissions itself; properties of the mount (EROFS, EXDEV) are checked here for all.
+//! `fs/attr.c`, `fs/open.c`, `fs/xattr.c`), because the order decides which of two errors a program gets, then calls the
+//! trait method. A back end whose [`crate::FileSystem::checks_access`] is true checks permissions itself; properties of
+//! the mount (EROFS, EXDEV) are checked here for all.
 //!
 //! Names are single components, never empty, `.` or `..`. The caller has the path, so it handles these, trailing slashes,
 //! and mount points (EBUSY).

@@ -14,8 +14,8 @@ pub fn lookup(caller: &Caller, dir: &Place, name: &[u8]) -> Result<Node> {
     fs(dir).lookup(caller, &dir.node, name)
 }
 
-/// What the kernel's `filename_create` and `may_create` answer together: a taken name is EEXIST before any
-/// `objection` is heard, so that `mkdir -p` works through read-only and foreign directories.
+/// The result of the kernel's `filename_create` and `may_create` together: a taken name is EEXIST, whatever `objection`
+/// is, so that `mkdir -p` works through read-only and foreign directories.
 fn unless_exists(caller: &Caller, dir: &Place, name: &[u8], objection: Result<()>) -> Result<()> {
     let errno = match objection {
         Err(FsError::Errno(errno)) => errno,
@@ -28,7 +28,8 @@ fn unless_exists(caller: &Caller, dir: &Place, name: &[u8], objection: Result<()
     }
 }
 
-/// May `caller` add `name` to `dir`? `more` is asked after the directory's own permissions.
+/// Checks whether `caller` may add `name` to `dir`. `more` is a further check, after that of the directory's
+/// permissions.
 pub(super) fn may_create(
     caller: &Caller,
     dir: &Place,
@@ -43,7 +44,8 @@ pub(super) fn may_create(
     unless_exists(caller, dir, name, objection)
 }
 
-/// A back end without the operation answers EROFS from its default; a taken name still comes first.
+/// The result of an operation that makes `name`. A back end without the operation answers EROFS by default; a taken name
+/// is EEXIST nevertheless.
 pub(super) fn made<T>(caller: &Caller, dir: &Place, name: &[u8], result: Result<T>) -> Result<T> {
     if matches!(result, Err(FsError::Errno(Errno::EROFS))) {
         unless_exists(caller, dir, name, Err(Errno::EROFS.into()))?;
@@ -51,8 +53,8 @@ pub(super) fn made<T>(caller: &Caller, dir: &Place, name: &[u8], result: Result<
     result
 }
 
-/// `mode_strip_sgid`: a group-executable set-gid file would carry the group of a set-gid directory, which is
-/// only for its members to hand out.
+/// `mode_strip_sgid`: clears the set-group-id bit of a group-executable file that inherits the group of a set-gid
+/// directory, unless the caller is in that group or has `CAP_FSETID`.
 pub(super) fn creation_mode(caller: &Caller, dir: &Place, mode: u32) -> Result<u32> {
     let risky = libc::S_ISGID | libc::S_IXGRP;
     if mode & risky != risky || !checks_permissions(dir) {
@@ -65,8 +67,8 @@ pub(super) fn creation_mode(caller: &Caller, dir: &Place, mode: u32) -> Result<u
     Ok(mode)
 }
 
-/// What mknod(2) is to make with `mode`, decided before its path is looked at: EPERM for directories, EINVAL for what it
-/// cannot make.
+/// The kind of file that mknod(2) makes with `mode`, determined before the call resolves its path: EPERM for
+/// directories, EINVAL for other kinds that it cannot make.
 pub fn node_kind(mode: u32) -> Result<FileKind> {
     match FileKind::from_mode(mode).ok_or(Errno::EINVAL)? {
         FileKind::Directory => Err(Errno::EPERM.into()),
@@ -164,13 +166,13 @@ pub fn unlink(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     fs(dir).unlink(caller, &dir.node, name)
 }
 
-/// rmdir(2): as [`unlink`]; ENOTDIR, ENOTEMPTY. EBUSY for a mount point is the caller's.
+/// rmdir(2): as [`unlink`]; ENOTDIR, ENOTEMPTY. The caller answers EBUSY for a mount point.
 pub fn rmdir(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     may_delete(caller, dir, name)?;
     fs(dir).rmdir(caller, &dir.node, name)
 }
 
-/// What unlink(2) settles before it looks for `name` in `dir`: ENOTDIR, EACCES without search permission, EROFS.
+/// The checks of unlink(2) before it looks `name` up in `dir`: ENOTDIR, EACCES without search permission, EROFS.
 pub fn begin_unlink(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     may_search(caller, dir)?;
     writable_dir(caller, dir, name)
@@ -195,7 +197,8 @@ fn may_delete(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     not_stuck(caller, dir, sticky, &victim)
 }
 
-/// EROFS, but EACCES before it when a back end that judges refuses the search for `name` in `dir`.
+/// EROFS on a read-only mount. EACCES comes before it when a back end that checks access refuses the search for `name`
+/// in `dir`.
 fn writable_dir(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     let verdict = writable(dir);
     if verdict.is_err()
@@ -225,10 +228,10 @@ pub fn rename_flags(flags: u32) -> Result<()> {
     Ok(())
 }
 
-/// What rename(2) settles before it looks for either name: EACCES without search permission, EXDEV, EROFS.
+/// The checks of rename(2) before it looks up either name: EACCES without search permission, EXDEV, EROFS.
 pub fn begin_rename(caller: &Caller, from_dir: &Place, from: &[u8], to_dir: &Place) -> Result<()> {
     let same_mount = Arc::ptr_eq(&from_dir.mount, &to_dir.mount);
-    // Where the back end judges, it also orders what is wrong with the two directories.
+    // A back end that checks access also decides which directory's error comes first.
     if checks_permissions(from_dir) || !same_mount {
         may_search(caller, from_dir)?;
         may_search(caller, to_dir)?;
@@ -243,7 +246,7 @@ pub fn begin_rename(caller: &Caller, from_dir: &Place, from: &[u8], to_dir: &Pla
 ///
 /// EINVAL for unknown or contradicting `flags`, EXDEV across mounts, EROFS, ENOENT, EEXIST under
 /// `RENAME_NOREPLACE`, then permissions: to write both directories, the sticky bit of both, and to write a
-/// directory that changes its parent, since its `..` changes. EBUSY for mount points is the caller's.
+/// directory that changes its parent, since its `..` changes. The caller answers EBUSY for mount points.
 /// `RENAME_WHITEOUT` reaches only back ends that check access themselves; others answer EINVAL.
 pub fn rename(
     caller: &Caller,
@@ -308,7 +311,7 @@ impl Rename<'_> {
             Ok((rights.permit(self.caller, rename_mask), growing, sticky))
         };
         let (from_verdict, from_growing, from_sticky) = judge(self.from_dir)?;
-        // The usual case, a new version put in the old one's place, needs no look at either.
+        // The usual case, a new version that replaces the old one in its directory, needs no look-up of either name.
         if same_dir && from_verdict.is_ok() && from_growing.is_ok() && !from_sticky {
             return Ok(());
         }
@@ -337,7 +340,7 @@ impl Rename<'_> {
         if self.flags & libc::RENAME_EXCHANGE != 0 && ends.target.is_none() {
             return Err(Errno::ENOENT.into());
         }
-        // Two names of one inode: nothing happens, so nothing is judged. Loops the back end refuses.
+        // With two names of one inode, rename(2) does nothing, so nothing is checked. The back end refuses loops.
         if ends.target.as_ref().map(Node::ino) == Some(ends.source.ino()) {
             return Ok(());
         }

@@ -27,7 +27,8 @@ fn may_open(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
         writable(place)?;
     }
     file_system_permits(place, open_mask(flags))?;
-    // On a read-only mount a back end that judges is never asked, and its EACCES comes before EROFS.
+    // On a read-only mount, also check for a back end that checks access: its open is never called, and EACCES comes
+    // before EROFS.
     if checks_permissions(place) || writable(place).is_err() {
         let rights = rights(caller, place)?;
         rights.permit(caller, open_mask(flags))?;
@@ -46,8 +47,8 @@ fn may_open(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
     Ok(())
 }
 
-/// What an open of a directory, fifo, socket or device with `flags` must pass: EACCES, EPERM for `O_NOATIME` of what is
-/// somebody else's.
+/// The checks of an open of a directory, fifo, socket or device with `flags`: EACCES, EPERM for `O_NOATIME` on a file
+/// of another user.
 pub fn may_open_other(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
     access(caller, place, open_mask(flags))?;
     if flags & libc::O_NOATIME != 0 && checks_permissions(place) {
@@ -63,8 +64,8 @@ pub fn may_open_other(caller: &Caller, place: &Place, flags: i32) -> Result<()> 
 /// `O_EXCL`, `O_NOFOLLOW` and `O_DIRECTORY` are settled ([`check_sticky_create`] under `O_CREAT`).
 ///
 /// ELOOP for a symbolic link and EISDIR for a directory opened for writing (or at all: directories are not
-/// opened through this), EACCES, EPERM for `O_NOATIME` of somebody else's file, EROFS. Fifos, sockets and
-/// devices are the caller's matter (ENXIO here).
+/// opened through this), EACCES, EPERM for `O_NOATIME` on a file of another user, EROFS. The caller handles fifos,
+/// sockets and devices (ENXIO here).
 pub fn open_existing(caller: &Caller, place: &Place, flags: i32) -> Result<Opened> {
     match place.node.kind() {
         FileKind::Regular => {}
@@ -81,9 +82,9 @@ pub fn open_existing(caller: &Caller, place: &Place, flags: i32) -> Result<Opene
     Ok(opened)
 }
 
-/// What an open with `O_CREAT` that found an existing `place` in `dir` must pass (`fs.protected_regular`,
-/// `fs.protected_fifos` of the running kernel): EISDIR for a directory, EACCES. Also for back ends that check
-/// access, which are never shown the `O_CREAT`.
+/// The checks of an open with `O_CREAT` that found an existing `place` in `dir` (`fs.protected_regular`,
+/// `fs.protected_fifos` of the running kernel): EISDIR for a directory, EACCES. Also for back ends that check access:
+/// they never receive the `O_CREAT`.
 pub fn check_sticky_create(caller: &Caller, dir: &Place, place: &Place) -> Result<()> {
     let rules = Protections::of_kernel();
     match place.node.kind() {

@@ -8,7 +8,7 @@ use crate::{
     file_flags,
 };
 
-/// The hardening switches of the running kernel, read once: what it enforces natively holds under us too.
+/// The hardening switches of the running kernel, read once: files in mounts get the same protection as those of the host.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Protections {
     pub hardlinks: u8,
@@ -38,7 +38,7 @@ impl Protections {
     }
 }
 
-/// What decides whether a certain caller may access an inode.
+/// The data that decide whether a caller may access an inode.
 pub(super) struct Rights {
     /// The inode's attributes.
     pub attr: Attr,
@@ -47,7 +47,7 @@ pub(super) struct Rights {
 }
 
 impl Rights {
-    /// What decides about `caller`'s access to an inode of `fs`.
+    /// Reads the data that decide about `caller`'s access to an inode of `fs`.
     pub fn of(caller: &Caller, fs: &dyn FileSystem, node: &Node) -> Result<Self> {
         let attr = fs.getattr(caller, node)?;
         // The kernel does not look at a list that grants the group class nothing, either.
@@ -138,7 +138,7 @@ pub fn access(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
     Ok(())
 }
 
-/// Whether what is written to a file of this kind is kept in its file system.
+/// Whether data written to a file of this kind are stored in its file system.
 fn is_stored(kind: FileKind) -> bool {
     matches!(
         kind,
@@ -175,7 +175,7 @@ pub fn may_search(caller: &Caller, dir: &Place) -> Result<()> {
     if !dir.node.is_dir() {
         return Err(Errno::ENOTDIR.into());
     }
-    // Every component of every path comes by here. This spares the look at the inode where it cannot matter.
+    // This runs for every component of every path, so it reads the inode's attributes only where they can matter.
     if !checks_permissions(dir)
         || caller.capable(caps::DAC_OVERRIDE)
         || caller.capable(caps::DAC_READ_SEARCH)
@@ -208,7 +208,7 @@ fn may_follow_by(
     Err(Errno::EACCES)
 }
 
-/// `may_create_in_sticky`: opening an existing fifo or file of somebody else with `O_CREAT` in a sticky
+/// `may_create_in_sticky`: opening an existing fifo or file of another user with `O_CREAT` in a sticky
 /// directory that others can write to.
 pub(super) fn may_create_in_sticky(
     rules: Protections,
@@ -251,7 +251,7 @@ pub(super) fn may_link(rules: Protections, caller: &Caller, rights: &Rights) -> 
     if safe { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// Whether the sticky bit of `dir` keeps `caller` from removing what it cannot act as the owner of.
+/// Whether the sticky bit of `dir` keeps `caller` from removing files unless it can act as their owner.
 pub(super) fn sticky_for(caller: &Caller, dir: &Attr) -> bool {
     dir.mode & libc::S_ISVTX != 0 && dir.uid != caller.uid && !caller.capable(caps::FOWNER)
 }

@@ -25,7 +25,7 @@ pub fn check_xattr_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The kernel's `xattr_permission`, and the capability module's word on writing `security.*`.
+/// The kernel's `xattr_permission`, and the capability module's check of writes to `security.*`.
 fn may(caller: &Caller, place: &Place, name: &[u8], mask: i32) -> Result<()> {
     if !checks_permissions(place) {
         return Ok(());
@@ -69,7 +69,7 @@ fn may(caller: &Caller, place: &Place, name: &[u8], mask: i32) -> Result<()> {
     Ok(rights.permit(caller, mask)?)
 }
 
-/// getxattr(2): the whole value; the program's buffer size (ERANGE) is the caller's matter.
+/// getxattr(2): the whole value. The caller checks the size of the program's buffer (ERANGE).
 pub fn getxattr(caller: &Caller, place: &Place, name: &[u8]) -> Result<Vec<u8>> {
     check_xattr_name(name)?;
     may(caller, place, name, libc::R_OK)?;
