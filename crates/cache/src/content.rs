@@ -1,4 +1,4 @@
-//! The content of an open file that changes: its cache object, and in which pages it differs from what is stored.
+//! The content of an open file that changes: its cache object, and the pages in which it differs from the stored content.
 
 use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,20 +41,20 @@ impl ChangedPages {
         &self.erased
     }
 
-    /// The pages `start..end` changed. How many of them had not changed before.
+    /// Records that the pages `start..end` changed. Returns how many of them had not changed before.
     pub fn change(&mut self, start: u64, end: u64) -> u64 {
         self.erased.remove(start, end);
         self.changed.insert(start, end)
     }
 
-    /// The changed page `page` was stored. Whether it had changed.
+    /// Records that the back end has stored `page`. Returns whether the page had changed.
     pub fn stored(&mut self, page: u64) -> bool {
         let had_changed = self.changed.contains(page);
         self.changed.remove(page, page + 1);
         had_changed
     }
 
-    /// The pages `start..end` were erased, and the back end may have stored those in `stored`.
+    /// Records that the pages `start..end` were erased. Of them, the back end may have stored those in `stored`.
     pub fn erase(&mut self, start: u64, end: u64, stored: &RangeSet) {
         self.changed.remove(start, end);
         for (from, to) in stored.intersect(start, end) {
@@ -73,7 +73,7 @@ impl<const PAGE: u64> Deref for Content<PAGE> {
 }
 
 impl<const PAGE: u64> Content<PAGE> {
-    /// A content of `size` zeros that differs nowhere from what is stored, and a writable descriptor to fill it with. With
+    /// A content of `size` zeros that counts as stored, and a writable descriptor to fill it with. With
     /// `large_dir` the object is a nameless file there instead of memory.
     pub fn create(size: u64, large_dir: Option<&Path>) -> Result<(Self, OwnedFd)> {
         let (object, writer) = CacheObject::create(size, large_dir)?;
@@ -95,12 +95,12 @@ impl<const PAGE: u64> Content<PAGE> {
         Ok(opened)
     }
 
-    /// Which pages differ from what is stored.
+    /// The pages that differ from the stored content.
     pub fn pages(&self) -> &ChangedPages {
         &self.pages
     }
 
-    /// Records changes, and that they were stored.
+    /// The same, to record that pages changed or were stored.
     pub fn pages_mut(&mut self) -> &mut ChangedPages {
         &mut self.pages
     }
@@ -120,28 +120,29 @@ impl<const PAGE: u64> Content<PAGE> {
         !std::mem::replace(&mut self.is_mapped, true)
     }
 
-    /// Records that no program holds the object or a mapping of it any more.
+    /// Records that no program has a descriptor or a mapping of the object any more.
     pub fn release(&mut self) {
         (self.in_use, self.is_mapped) = (false, false);
     }
 
-    /// For a content that replaces another one: determines and returns whether programs hold the object.
+    /// Determines anew whether programs have the object open, for a content that replaces another one.
     pub fn refresh_use(&mut self) -> bool {
         self.in_use = !self.object.is_unused();
         self.in_use
     }
 
-    /// Whether the content is in the list of those that may be dropped ([`crate::IdleList`]).
+    /// Whether the content is in the list of contents that may be dropped ([`crate::IdleList`]).
     pub fn is_idle(&self) -> bool {
         self.is_idle
     }
 
-    /// Records that the content is in that list, or no longer. Whether that is a change.
+    /// Records whether the content is in that list. Returns whether that is a change.
     pub fn set_idle(&mut self, is_idle: bool) -> bool {
         std::mem::replace(&mut self.is_idle, is_idle) != is_idle
     }
 
-    /// The object is a new one, and programs hold descriptors of one that was lost with the host's disk.
+    /// Records that programs have descriptors of another object: this one replaces an object that was lost with the host's
+    /// disk.
     pub fn leave_descriptors_behind(&mut self) {
         self.has_stale_descriptors = true;
     }
@@ -151,13 +152,13 @@ impl<const PAGE: u64> Content<PAGE> {
         Ok(!self.has_stale_descriptors || self.object.is_object_of(fd)?)
     }
 
-    /// Puts another object with the same content in the place of this one, which is returned.
+    /// Replaces the object by another one with the same content. Returns the former object.
     pub fn exchange_object(&mut self, object: CacheObject) -> CacheObject {
         std::mem::replace(&mut self.object, object)
     }
 
     /// Moves a content of `size` bytes from memory to a nameless file in `large_dir`, and opens it there with `flags`.
-    /// Nothing has changed when that fails.
+    /// An error leaves the content unchanged.
     pub fn relocate(&mut self, size: u64, large_dir: &Path, flags: i32) -> Result<Opened> {
         let (object, writer) = CacheObject::create(size, Some(large_dir))?;
         self.object.copy_to(&writer, size)?;
@@ -175,9 +176,9 @@ impl<const PAGE: u64> Content<PAGE> {
         Ok(pages.collect())
     }
 
-    /// Finds the pages of `range` that programs changed through mappings: those not known to have changed that differ from
-    /// what `read_stored` returns for them. The back end may have stored the pages in `stored`; others read as zeros. The
-    /// content has `size` bytes. Pages found before an error are in `found`.
+    /// Finds the pages of `range` that programs changed through mappings: the pages that are not recorded as changed and
+    /// differ from the result of `read_stored`. The back end may have stored the pages in `stored`; others read as zeros.
+    /// The content has `size` bytes. Pages found before an error are in `found`.
     pub fn find_mapped_changes<D: AsRef<[u8]>>(
         &self,
         range: Range<u64>,
@@ -195,7 +196,7 @@ impl<const PAGE: u64> Content<PAGE> {
             }
             let is_stored = stored.contains(page) && !self.pages.erased.contains(page);
             if !is_stored {
-                // Holes on both sides are passed over at once.
+                // Where both are holes, nothing is compared.
                 let data = self.object.next_data(page * PAGE)?;
                 let data = data.map_or(end, |at| at / PAGE);
                 let next = stored.intersect(page, end).next();

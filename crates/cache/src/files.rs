@@ -28,7 +28,7 @@ const SMALL: u64 = 64 << 10;
 /// Bytes read at once.
 const PIECE: usize = 256 << 10;
 
-/// How a back end reads its files: all that [`FileCache`] needs to give descriptors of them.
+/// Reads the files of a back end: the interface that [`FileCache`] needs to give descriptors of them.
 #[allow(
     unused_variables,
     reason = "defaults answer without looking at their arguments"
@@ -44,7 +44,7 @@ pub trait FileSource: Send + Sync + 'static {
     /// of the content is read.
     fn size(&self, file: &Node) -> Result<u64>;
 
-    /// Reads content; short only at the end of the file.
+    /// Reads content. The result is short only at the end of the file.
     fn read_at(&self, file: &Node, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
     /// The first offset at or after `offset` where the content may be other than zeros. `None` when only zeros follow:
@@ -67,7 +67,7 @@ pub struct Limits {
     pub large_file_bytes: u64,
     /// Bytes of memory above which objects that no program has open are dropped.
     pub bytes: u64,
-    /// Number of objects above which those are dropped that no program has open.
+    /// Number of objects above which objects that no program has open are dropped.
     pub objects: usize,
 }
 
@@ -145,7 +145,7 @@ impl<S: FileSource> FileCache<S> {
     }
 
     /// A new open file description of a file, with `flags` as for open(2). The first open of a file reads all of it.
-    /// EROFS for an open that could change the file, ENXIO for what is no regular file.
+    /// EROFS for an open that could change the file, ENXIO unless the file is regular.
     pub fn open(&self, file: &Node, flags: i32) -> Result<Opened> {
         if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
             return Err(Errno::EROFS);
@@ -185,8 +185,8 @@ impl<S: FileSource> FileCache<S> {
         filled.object.open(flags)
     }
 
-    /// Waits until the monitor has let go of old descriptors, if there are too many, but no longer than two of its sweeps
-    /// take.
+    /// If the monitor holds too many handles, waits until it has dropped those of closed files, but no longer than two of its
+    /// sweeps take.
     fn wait_for_descriptors(&self) {
         let mut state = self.state.lock();
         for _ in 0..50 {
@@ -234,8 +234,8 @@ impl<S: FileSource> FileCache<S> {
         Ok(())
     }
 
-    /// Lets the kernel copy what it can: into memory by sendfile(2), without a detour through the monitor's; on disk by
-    /// copy_file_range(2), which shares blocks where a file system can. How many bytes are done.
+    /// Lets the kernel copy as much as it can: into memory by sendfile(2), without a detour through the monitor's; on disk by
+    /// copy_file_range(2), which shares blocks where a file system can. Returns the number of bytes copied.
     fn copy_in_kernel(&self, file: &Node, size: u64, writer: BorrowedFd<'_>, on_disk: bool) -> u64 {
         let source = self.source.in_host_file(file).filter(|_| size > SMALL);
         let Some((source, from)) = source else {
@@ -265,7 +265,7 @@ impl<S: FileSource> FileCache<S> {
 }
 
 impl<S: FileSource> CachedContent for FileCache<S> {
-    /// Memory is kept for the next open; an object on disk goes at once.
+    /// An object in memory is kept for the next open; an object on disk is dropped at once.
     fn released(&self, file: &Node) {
         let Ok(key) = self.source.key(file) else {
             return;
@@ -302,7 +302,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    /// Drops objects that no program has open, the least recently used first, until no more than `target` is left.
+    /// Drops objects that no program has open, the least recently used first, until they take no more than `target`.
     fn evict(&mut self, target: Usage) {
         let last_use = |slot: &Slot| slot.last_use.load(Ordering::Relaxed);
         let mut by_age: Vec<_> = self

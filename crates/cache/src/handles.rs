@@ -1,4 +1,4 @@
-//! Bounds the descriptors of objects that the monitor still holds.
+//! Limits the number of handles of cache objects that the monitor holds.
 //!
 //! The monitor keeps the handle of an open file until its next sweep, twice a second, however soon the program closes
 //! it. A program that reads many small files makes tens of thousands in that time: before the process runs out of
@@ -19,7 +19,7 @@ pub(crate) struct OpenHandles {
 }
 
 impl Default for OpenHandles {
-    /// Half of the descriptors that the process may have.
+    /// The limit is half of the descriptors that the process may have.
     fn default() -> Self {
         let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1 << 20, |(soft, _)| soft);
         Self {
@@ -35,7 +35,7 @@ impl OpenHandles {
         self.handles.push(Arc::downgrade(handle));
     }
 
-    /// Whether there are so many that an open should wait for a sweep.
+    /// Whether there are so many handles that an open should wait for a sweep.
     pub fn are_too_many(&mut self) -> bool {
         let limit = self.limit.max(self.lasting + self.lasting / 4);
         if self.handles.len() < limit {
@@ -45,7 +45,7 @@ impl OpenHandles {
         self.handles.len() >= limit
     }
 
-    /// Records that waiting did not help: opens wait again when there are a quarter more.
+    /// Records that waiting did not help: opens wait again when there are a quarter more handles.
     pub fn accept_all(&mut self) {
         self.lasting = self.handles.len();
     }

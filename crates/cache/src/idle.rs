@@ -1,12 +1,13 @@
-//! Files whose content no program uses, kept for the next open: the oldest goes first.
+//! Files whose content no program uses. Their content is kept for the next open, and dropped in the order in which
+//! it became unused.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// A list of files by inode number, in the order in which they were put in, and how much memory their contents take.
+/// A list of files by inode number, in the order in which they were added, and the memory that their contents take.
 #[derive(Debug)]
 pub struct IdleList<T> {
     files: HashMap<u64, Idle<T>>,
-    /// Inode numbers by the number of the put.
+    /// Inode numbers by the number of the addition.
     order: BTreeMap<u64, u64>,
     puts: u64,
     bytes: u64,
@@ -46,7 +47,7 @@ impl<T> IdleList<T> {
         self.bytes
     }
 
-    /// Puts in a file with a content of `bytes`. One that is in the list keeps its place.
+    /// Adds a file with a content of `bytes`. A file that is in the list already keeps its place.
     pub fn put(&mut self, ino: u64, file: T, bytes: u64) {
         self.bytes += bytes;
         let put = match self.files.get(&ino) {

@@ -4,18 +4,18 @@
 //! one: a *cache object*, which is a memfd, or a nameless host file for content that is too large for memory. The object
 //! holds the file's whole content, so programs read, seek, lock and map it in the kernel, without the monitor.
 //!
-//! * [`FileCache`] serves files that do not change while they are mounted. The back end says how it reads a file
-//!   ([`FileSource`]) and gets descriptors. Read `files.rs` next.
-//! * [`Content`] is for files that change: an object, in which pages it differs from what the back end has stored, and
-//!   whether programs hold or map it. The back end keeps it with the file's state. Read `content.rs` next.
+//! * [`FileCache`] serves files that do not change while they are mounted. The back end implements how a file is read ([`FileSource`]) and
+//!   gets descriptors. Read `files.rs` next.
+//! * [`Content`] is for files that change: an object, the pages in which it differs from the stored content, and whether programs have it
+//!   open or mapped. The back end keeps it with the file's state. Read `content.rs` next.
 //! * [`CacheObject`] is the object itself; [`Transfer`] copies content from one to another.
 //! * [`RangeSet`] is a set of pages; [`IdleList`] orders files whose content may be dropped.
 //!
-//! An object always holds the whole content before a program gets a descriptor of it: programs read it without asking.
+//! An object always holds the whole content before a program gets a descriptor of it: programs read it without calling the monitor.
 //!
 //! # Example
 //!
-//! A back end with one file says how it reads it, and opens it:
+//! A back end with one file implements how it reads the file, and opens it:
 //!
 //! ```
 //! use goanna_cache::{FileCache, FileSource, Result};

@@ -41,7 +41,7 @@ impl CacheObject {
     /// theirs. With `large_dir` it is a nameless file there instead of memory.
     pub fn create(size: u64, large_dir: Option<&Path>) -> Result<(Self, OwnedFd)> {
         let first = match large_dir {
-            // Without seals: a program could forbid the cache to write.
+            // Seals are forbidden: with them, a program could keep the cache from writing.
             None => marked(memfile::create(c"amino")?),
             Some(dir) => nameless_file(dir, 0o700)?,
         };
@@ -51,7 +51,7 @@ impl CacheObject {
         Ok((Self::of(first.as_fd(), large_dir.is_some())?, first))
     }
 
-    /// An object that does not change any more once `fill` has filled it: memory is sealed against writing and growing.
+    /// An object that nothing changes after `fill` has filled it: memory is sealed against writing and growing.
     /// It is a nameless file in the first of `large_dirs` where one can be made, else memory. `fill` gets a writable
     /// descriptor of `size` zeros, and whether that is a host file.
     pub fn create_fixed(
@@ -66,7 +66,7 @@ impl CacheObject {
         memfile::set_len(first.as_fd(), size)?;
         fill(first.as_fd(), on_disk)?;
         if !on_disk {
-            // Not against shrinking: that is how the cache gives memory back at once.
+            // Not against shrinking: the cache shrinks objects to free their memory at once.
             let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_GROW;
             fcntl(&first, FcntlArg::F_ADD_SEALS(seals))?;
         }
@@ -103,13 +103,13 @@ impl CacheObject {
         })
     }
 
-    /// A descriptor to change the content with, to be closed at once. ETXTBSY while the file is executed, as on any file
-    /// system.
+    /// A writable descriptor, which the caller closes at once after the change. ETXTBSY while the file is executed, as on
+    /// any file system.
     pub fn writer(&self) -> Result<OwnedFd> {
         self.handle.open(libc::O_WRONLY)
     }
 
-    /// A descriptor to read the content with.
+    /// A readable descriptor.
     pub fn reader(&self) -> Result<OwnedFd> {
         self.handle.open(libc::O_RDONLY)
     }
@@ -120,12 +120,12 @@ impl CacheObject {
         u64::try_from(stat.st_blocks).ok()
     }
 
-    /// Fills `buf` from `offset`; short only at the end.
+    /// Fills `buf` from `offset`. The result is short only at the end of the object.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.handle.with(|fd| memfile::pread(fd, buf, offset))
     }
 
-    /// Sets the object's size, which takes no descriptor.
+    /// Sets the object's size. This needs no writable descriptor.
     pub fn resize(&self, size: u64) -> Result<()> {
         self.handle.resize(size)
     }
@@ -183,12 +183,12 @@ impl CacheObject {
         self.handle.open_for_write_elsewhere()
     }
 
-    /// Gives the memory of an unused object back now: the monitor may hold its handle for a while.
+    /// Frees the memory of an unused object now: the monitor may hold its handle for a while.
     pub fn free(self) {
         if !self.on_disk
             && let Ok(writer) = self.handle.open(libc::O_RDWR)
         {
-            // If this fails, the last holder of the handle gives the memory back.
+            // If this fails, the memory is freed with the last handle.
             let _ = memfile::set_len(writer.as_fd(), 0);
         }
     }
@@ -217,19 +217,19 @@ fn marked(file: OwnedFd) -> OwnedFd {
     file
 }
 
-/// As [`memfile::create`], but one that can be sealed.
+/// Creates a memfd as [`memfile::create`] does, but one that can be sealed.
 fn sealable_memory() -> Result<OwnedFd> {
     /// Programs in it can be executed (Linux 6.3); not in every version of the bindings.
     const MFD_EXEC: libc::c_uint = 0x10;
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     match memfd_create("amino", flags | MFdFlags::from_bits_retain(MFD_EXEC)) {
-        // Before that version; or executable ones are forbidden here.
+        // Linux before 6.3; or the system forbids executable memfds.
         Err(Errno::EINVAL | Errno::EACCES) => memfd_create("amino", flags),
         other => other,
     }
 }
 
-/// Copies the bytes `start..end` of what `read` reads to the same place of `to`, up to the end of what there is.
+/// Copies the bytes `start..end` from `read` to the same offsets of `to`, or fewer where `read` reports the end.
 pub(crate) fn copy_range(
     mut read: impl FnMut(u64, &mut [u8]) -> Result<usize>,
     to: BorrowedFd<'_>,

@@ -14,7 +14,7 @@ impl RangeSet {
         set
     }
 
-    /// Whether the set has no page.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }

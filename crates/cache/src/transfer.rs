@@ -18,14 +18,14 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// From one object to another. ETXTBSY while the file of the other is executed.
+    /// Copies from one object to another. ETXTBSY while the file of the other is executed.
     pub fn between(from: &CacheObject, to: &CacheObject) -> Result<Self> {
         let writer = to.writer()?;
         let reader = from.reader()?;
         Ok(Self { reader, writer })
     }
 
-    /// Within one object.
+    /// Moves content within one object.
     pub fn within(object: &CacheObject) -> Result<Self> {
         Self::between(object, object)
     }
@@ -36,7 +36,7 @@ impl Transfer {
         Ok((dev, ino))
     }
 
-    /// Allocates what a later copy to `offset..offset+len` needs, so that it does not fail in an object in memory.
+    /// Allocates the memory for a later copy to `offset..offset+len`, so that the copy cannot fail in an object in memory.
     pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
         memfile::allocate(self.writer.as_fd(), offset, len)
     }
@@ -62,7 +62,7 @@ impl Transfer {
     }
 
     /// Moves the `len` bytes at the offset `from` to the offset `to`, where the two ranges may overlap. Holes stay holes, and
-    /// cost nothing however long they are. What `from..from+len` holds outside of `to..to+len` stays.
+    /// their length does not matter for the cost. The part of `from..from+len` outside of `to..to+len` is unchanged.
     pub fn shift(&self, from: u64, to: u64, len: u64) -> Result<()> {
         let mut at = 0;
         let mut parts = Vec::new();

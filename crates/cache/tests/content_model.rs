@@ -122,7 +122,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Finds what was written without the back end's knowledge.
+    /// Finds writes through mappings, which the back end does not see.
     fn pick_up(&mut self) {
         let mut found = Vec::new();
         let stored = |page| Ok(self.pages.get(&page));
@@ -136,7 +136,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Stores what changed, and only that.
+    /// Stores the changed pages, and only those.
     fn store(&mut self) {
         let pages = std::mem::take(self.content.pages_mut());
         for (start, end) in pages.erased().ranges() {
@@ -155,7 +155,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// The content of what is stored.
+    /// The stored content.
     fn filled(&self) -> Content<PAGE> {
         let (content, writer) = Content::create(self.size, None).unwrap();
         for (page, data) in &self.pages {
@@ -267,7 +267,8 @@ fn all_of(content: &Content<PAGE>, size: u64) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// After every step a program reads what the model has, and what is stored with what counts as changed is the content.
+    /// After every step a program reads the model's bytes, and the stored content together with the changed pages equals
+    /// them.
     #[test]
     fn content_and_store_agree_with_a_vector(steps in prop::collection::vec(step(), 1..40)) {
         let dir = tempfile::tempdir().unwrap();

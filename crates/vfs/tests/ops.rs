@@ -1,4 +1,4 @@
-//! What a mount decides, whatever its back end: read-only, no execution, its borders. The expected outcomes
+//! Errors that depend on the mount alone, whatever its back end: read-only, no execution, calls across mounts. The expected outcomes
 //! are those of a read-only bind mount (Linux 6.18). Permissions are compared with the kernel itself in
 //! goanna-passfs's tests.
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
@@ -96,14 +96,15 @@ fn a_read_only_file_system_comes_before_permissions() {
     assert_eq!(made.err(), Some(Errno::EEXIST.into()));
 }
 
-/// A call on what is in a directory.
+/// A call on the entries of a directory.
 type Call = fn(&Caller, &Place) -> Result<()>;
 
 fn on(c: &Caller, dir: &Place, name: &str) -> Result<Place> {
     Ok(at(dir, ops::lookup(c, dir, name.as_bytes())?))
 }
 
-/// What changes something, and its errors on a read-only mount: in directories that the caller may enter, and in one that it may not.
+/// Calls that change something, and their errors on a read-only mount: in directories that the caller may search, and in one that it
+/// may not.
 const CHANGES: &[(&str, Call, [Errno; 2])] = &[
     (
         "mkdir",
