@@ -7,8 +7,8 @@ use std::path::Path;
 
 use crate::Errno;
 
-/// `bytes`, a name or a path, as text that is safe on a terminal: whatever is no printable UTF-8 becomes `\n`, `\t` or `\xNN`,
-/// and a backslash `\\`, so that two different names never look alike.
+/// Escapes a name or a path for a terminal: bytes that are no printable UTF-8 become `
+/// `, `\t` or `\xNN`, and a backslash becomes `\\`, so that two different names never look alike.
 pub fn escape(bytes: &[u8]) -> String {
     render(bytes, |c| c == '\\' || is_unsafe(c))
 }
@@ -26,17 +26,17 @@ pub fn io_error_text(error: &io::Error) -> String {
     }
 }
 
-/// A message in which names are escaped: whatever else in it is not safe on a terminal, or would end its line, is escaped, too.
+/// Escapes the rest of a message in which names are escaped already: all that is not safe on a terminal, or would end the line.
 pub fn escape_message(text: &str) -> String {
     render(text.as_bytes(), is_unsafe)
 }
 
-/// `bytes` as text in which only what is no UTF-8 is written `\xNN`.
+/// `bytes` as text in which only invalid UTF-8 is written as `\xNN`.
 pub fn escape_invalid(bytes: &[u8]) -> String {
     render(bytes, |_| false)
 }
 
-/// Characters that control a terminal, end a line, or make text appear in another order than it is.
+/// Whether the character controls a terminal, ends a line, or changes the order in which text is shown.
 fn is_unsafe(c: char) -> bool {
     let reorders =
         matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

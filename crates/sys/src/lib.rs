@@ -1,9 +1,10 @@
 //! The kernel as the monitor sees it: launching and seizing tracees, seccomp notifications, tracee memory,
-//! memfds and per-thread credentials. The only crate with `unsafe` but for C interfaces; each file that needs it says why.
+//! memfds and per-thread credentials. No other crate has `unsafe`, except for C interfaces; each file that needs it
+//! explains why.
 //!
 //! Everything here is a thin, checked layer over one system call or a few; no policy. Errors are [`Errno`]
 //! values as the kernel gave them, so that the monitor can hand them to a tracee unchanged.
-//! What an ordinary user may do works as an ordinary user; what needs privilege fails with `EPERM`.
+//! Operations that need a privilege fail with `EPERM` without it; all others work for an ordinary user.
 //!
 //! [`escape`] and [`plural`] are the exceptions: text for people, which every program of the project needs.
 //!

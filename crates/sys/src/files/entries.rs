@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
 
-/// Which of the two calls reads the entries; each has a layout of its own.
+/// The call that reads the entries. Each of the two has a layout of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntriesCall {
     /// getdents(2).
@@ -14,8 +14,8 @@ pub enum EntriesCall {
     New,
 }
 
-/// Reads entries of the directory `fd` from its position on, at most `room` bytes. Empty at the end. EINVAL when not one
-/// entry fits, ENOENT for a removed directory.
+/// Reads entries of the directory `fd` from its position on, at most `room` bytes. Empty at the end. EINVAL when the
+/// next entry does not fit, ENOENT for a removed directory.
 pub fn read(call: EntriesCall, fd: BorrowedFd<'_>, room: usize) -> Result<Vec<u8>, Errno> {
     let number = match call {
         EntriesCall::Old => libc::SYS_getdents,

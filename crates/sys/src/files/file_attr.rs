@@ -26,7 +26,7 @@ pub fn words(attributes: &[u8; SIZE]) -> [u64; 3] {
     [word(0), word(1), word(2)]
 }
 
-/// The attributes of the host's object at `path` itself, not of what a link leads to.
+/// The attributes of the host's object at `path`, without following a symbolic link.
 pub fn get(path: &CStr) -> Result<[u8; SIZE], Errno> {
     let mut out = FileAttr([0; SIZE]);
     // SAFETY: `path` ends with a NUL, and `out` has the size that the call is given.
@@ -43,7 +43,7 @@ pub fn get(path: &CStr) -> Result<[u8; SIZE], Errno> {
     Ok(out.0)
 }
 
-/// Sets the attributes of the host's object at `path` itself.
+/// Sets the attributes of the host's object at `path`, without following a symbolic link.
 pub fn set(path: &CStr, attributes: &[u8; SIZE]) -> Result<(), Errno> {
     let given = FileAttr(*attributes);
     // SAFETY: `path` ends with a NUL, and `given` has the size that the call is given.

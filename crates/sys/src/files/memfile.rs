@@ -1,9 +1,9 @@
 //! Memfds: files that live in memory and have an identity of their own (memfd_create(2)).
 //!
 //! The description that memfd_create returns counts neither as a reader nor as a writer of the inode; descriptions
-//! from [`reopen`] do. So the monitor can keep what [`create`] gave it and determine by a lease whether another process has the file
-//! open: in any process, by descriptor or by a mapping that outlived it. `O_PATH` descriptors and further mentions
-//! of the created description itself (dup, fork, ADDFD) do not count: never install that one in a tracee.
+//! from [`reopen`] do. So the monitor can keep the descriptor that [`create`] returned, and determine by a lease whether any process
+//! has the file open, by a descriptor or by a mapping that outlived it. `O_PATH` descriptors do not count, and neither do duplicates
+//! of the created descriptor (dup, fork, ADDFD): never install that description in a tracee.
 #![allow(
     unsafe_code,
     reason = "memfd_create(2), fcntl(2) leases, fallocate(2), pread(2) and pwrite(2)"
@@ -24,7 +24,7 @@ pub fn create(name: &CStr) -> Result<OwnedFd, Errno> {
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     };
     match attempt(libc::MFD_CLOEXEC | libc::MFD_EXEC) {
-        // Linux before 6.3 does not know MFD_EXEC and does what it says.
+        // Linux before 6.3 does not know MFD_EXEC: there, every memfd is executable.
         Err(Errno::EINVAL) => attempt(libc::MFD_CLOEXEC),
         // vm.memfd_noexec = 2. Such a file can be given seals, by which a tracee could forbid us to write.
         Err(Errno::EACCES) => {
@@ -63,7 +63,7 @@ pub fn sealed<E: From<Errno>>(
     Ok(fd)
 }
 
-/// A new open file description of what `fd` refers to, with `flags` as for open(2); close-on-exec is added.
+/// A new open file description of the file of `fd`, with `flags` as for open(2); close-on-exec is added.
 /// Permissions are checked again, as the calling thread's.
 pub fn reopen(fd: BorrowedFd<'_>, flags: i32) -> Result<OwnedFd, Errno> {
     let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
@@ -93,20 +93,20 @@ pub fn reopen(fd: BorrowedFd<'_>, flags: i32) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Whether no one has the file open or mapped besides `fd`, which is what [`create`] returned or a read-only
-/// description of the caller's own. `false` when it cannot be known (leases disabled, or not the file's owner).
+/// Whether `fd` is the only open file description of the file, and nothing else maps it. `fd` is the descriptor that [`create`]
+/// returned, or a read-only one of the caller's. `false` when this cannot be determined (leases disabled, or not the file's owner).
 pub fn sole_opener(fd: BorrowedFd<'_>) -> bool {
     lease_granted(fd, libc::F_WRLCK)
 }
 
-/// Whether someone has the file open for writing, or mapped from such a description, besides `fd`, which is as for
-/// [`sole_opener`]. `true` when it cannot be known.
+/// Whether the file has an open file description for writing other than `fd`, or a mapping made from one. `fd` is as for
+/// [`sole_opener`]. `true` when this cannot be determined.
 pub fn open_for_write_elsewhere(fd: BorrowedFd<'_>) -> bool {
     !lease_granted(fd, libc::F_RDLCK)
 }
 
 /// A write lease is granted when the inode has no other reader or writer, a read lease when it has no writer at all.
-/// The created description cannot be asked itself: it takes itself for one writer, while the inode counts none.
+/// A lease on the created description itself would not work: it expects itself as one writer, while the inode counts none.
 fn lease_granted(fd: BorrowedFd<'_>, kind: libc::c_int) -> bool {
     // SAFETY: integers only.
     let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
@@ -116,12 +116,12 @@ fn lease_granted(fd: BorrowedFd<'_>, kind: libc::c_int) -> bool {
     reopen(fd, libc::O_RDONLY | libc::O_NONBLOCK).is_ok_and(|probe| try_lease(probe.as_fd(), kind))
 }
 
-/// As [`sole_opener`], for a description that is known to be read-only: without the question whether it is.
+/// As [`sole_opener`], for a description that the caller knows to be read-only: this saves the check.
 pub(crate) fn sole_reader(fd: BorrowedFd<'_>) -> bool {
     try_lease(fd, libc::F_WRLCK)
 }
 
-/// As [`open_for_write_elsewhere`], for a description that is known to be read-only.
+/// As [`open_for_write_elsewhere`], for a description that the caller knows to be read-only.
 pub(crate) fn has_other_writer(fd: BorrowedFd<'_>) -> bool {
     !try_lease(fd, libc::F_RDLCK)
 }
@@ -129,10 +129,9 @@ pub(crate) fn has_other_writer(fd: BorrowedFd<'_>) -> bool {
 fn try_lease(fd: BorrowedFd<'_>, kind: libc::c_int) -> bool {
     const F_SETSIG: libc::c_int = 10;
     let fd = fd.as_raw_fd();
-    // An open of the file while we hold the lease makes the kernel signal us, by default with SIGIO, which
-    // kills; SIGURG is ignored unless handled. That opener waits until the lease is gone, at once. The kernel forgets
-    // the signal when the lease is given back (lease_modify in fs/locks.c), so it is set before each one.
-    // SAFETY: integers only.
+    // An open of the file while we hold the lease makes the kernel signal us, by default with SIGIO, which kills; SIGURG is ignored
+    // unless handled. The opening thread waits until we release the lease, which we do at once. With the release the kernel forgets
+    // the signal (lease_modify in fs/locks.c), so we set it before each lease. SAFETY: integers only.
     unsafe {
         if libc::fcntl(fd, F_SETSIG, libc::SIGURG) < 0 {
             return false;
@@ -145,12 +144,12 @@ fn try_lease(fd: BorrowedFd<'_>, kind: libc::c_int) -> bool {
     }
 }
 
-/// Allocates room for `[offset, offset + len)` where there is none, so that writing there cannot fail; the size stays.
+/// Allocates memory for the holes in `[offset, offset + len)`, so that writing there cannot fail. The size does not change.
 pub fn allocate(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
     fallocate(fd, libc::FALLOC_FL_KEEP_SIZE, offset, len)
 }
 
-/// Frees the memory of `[offset, offset + len)`, which then reads as zeros; the size stays.
+/// Frees the memory of `[offset, offset + len)`, which then reads as zeros. The size does not change.
 pub fn punch(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     fallocate(fd, mode, offset, len)
@@ -221,8 +220,8 @@ pub fn set_len(fd: BorrowedFd<'_>, len: u64) -> Result<(), Errno> {
     }
 }
 
-/// Transfers at `offset` until `len` bytes are transferred, or a call transfers none; the count. `transfer` is told how many
-/// bytes are done, and the position of the next one. An error after some bytes is not reported.
+/// Transfers at `offset` until `len` bytes are transferred, or a call transfers none; returns the count. `transfer` gets the number
+/// of bytes done, and the position of the next one. An error after some bytes is not reported.
 fn transfer_all(
     len: usize,
     offset: u64,
@@ -242,7 +241,7 @@ fn transfer_all(
     Ok(done)
 }
 
-/// Reads at `offset` until `buf` is full or the file ends; the count. An error after some bytes is not reported.
+/// Reads at `offset` until `buf` is full or the file ends; returns the count. An error after some bytes is not reported.
 pub fn pread(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
     transfer_all(buf.len(), offset, |done, at| {
         let rest = &mut buf[done..];
@@ -251,8 +250,7 @@ pub fn pread(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Result<usize, E
     })
 }
 
-/// As [`pwrite`], at `offset` also when the description appends (`RWF_NOAPPEND`, since Linux 6.9; before, a description
-/// that appends does).
+/// As [`pwrite`], at `offset` even when the description has `O_APPEND` (`RWF_NOAPPEND`, since Linux 6.9; older kernels append).
 pub fn pwrite_at(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<usize, Errno> {
     const RWF_NOAPPEND: libc::c_int = 0x20;
     let written = transfer_all(data.len(), offset, |done, at| {
@@ -270,8 +268,8 @@ pub fn pwrite_at(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<usize, 
     }
 }
 
-/// Writes at `offset` until all of `data` is written; the count is smaller only when an error (`ENOSPC`, `EFBIG`)
-/// came after some bytes.
+/// Writes at `offset` until all of `data` is written. The count is smaller only when an error (`ENOSPC`, `EFBIG`) occurred after
+/// some bytes.
 pub fn pwrite(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<usize, Errno> {
     transfer_all(data.len(), offset, |done, at| {
         let rest = &data[done..];

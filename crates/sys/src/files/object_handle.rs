@@ -1,4 +1,4 @@
-//! The monitor's own descriptors of cache objects, as many as there are files in use: also beyond the limit on descriptors.
+//! The monitor's own descriptors of cache objects. Their number is not bound by the limit on descriptors.
 //!
 //! The limit (RLIMIT_NOFILE) holds for each descriptor table. Where half of this process's own is used up, further objects go
 //! to a shelf: a thread that has a table to itself, in which it keeps an `O_PATH` descriptor of each object. Every thread can
@@ -26,13 +26,13 @@ pub struct ObjectHandle {
 
 #[derive(Debug)]
 enum Kept {
-    /// Kept by a read-only description.
+    /// A read-only description of the object.
     Here(OwnedFd),
     Shelved(Shelved),
 }
 
 impl ObjectHandle {
-    /// The handle of the object that `fd` refers to: a read-only description of its own ([`memfile::reopen`]).
+    /// Makes a handle of the object that `fd` refers to, with a read-only description of its own ([`memfile::reopen`]).
     pub fn new(fd: OwnedFd) -> Result<Self, Errno> {
         Self::keep(fd, limits::nofile()? / 2)
     }
@@ -73,7 +73,7 @@ impl ObjectHandle {
         }
     }
 
-    /// Sets the size of the object in bytes, which takes no descriptor. ETXTBSY while it is executed.
+    /// Sets the size of the object in bytes, without a writable descriptor. ETXTBSY while it is executed.
     pub fn resize(&self, size: u64) -> Result<(), Errno> {
         let path = match &self.kept {
             Kept::Here(fd) => format!("/proc/self/fd/{}", fd.as_raw_fd()),
@@ -88,25 +88,26 @@ impl ObjectHandle {
         }
     }
 
-    /// Whether [`ObjectHandle::sole_opener`] and [`ObjectHandle::open_for_write_elsewhere`] find out without opening the object,
-    /// which inotify(7) would report.
+    /// Whether [`ObjectHandle::sole_opener`] and [`ObjectHandle::open_for_write_elsewhere`] work without opening the object:
+    /// inotify(7) would report the open.
     pub fn asks_silently(&self) -> bool {
         matches!(self.kept, Kept::Here(_))
     }
 
-    /// Whether no one else has the object open or mapped. `false` when it cannot be known.
+    /// Whether no other process has the object open or mapped. `false` when this cannot be determined.
     pub fn sole_opener(&self) -> bool {
-        // An O_PATH descriptor on a shelf does not count, so the one that is asked is the only one of ours.
+        // An O_PATH descriptor on a shelf does not count, so only one description of ours does: the one that gets the lease.
         self.with(|fd| Ok(memfile::sole_reader(fd))) == Ok(true)
     }
 
-    /// Whether someone has the object open for writing, or mapped from such a description. `true` when it cannot be known.
+    /// Whether another process has the object open for writing, or mapped from such a description. `true` when this cannot be
+    /// determined.
     pub fn open_for_write_elsewhere(&self) -> bool {
         self.with(|fd| Ok(memfile::has_other_writer(fd))) != Ok(false)
     }
 }
 
-/// An object's place on a shelf; given up when dropped.
+/// An object's place on a shelf. Dropping it frees the place.
 #[derive(Debug)]
 struct Shelved {
     tid: i32,
@@ -141,7 +142,7 @@ impl Drop for Shelved {
 }
 
 enum Request {
-    /// Keep the object behind this descriptor of the process; the answer is the number here.
+    /// Keep the object behind this descriptor of the process; reply with the shelf's own descriptor number.
     Keep(RawFd, Sender<Result<RawFd, Errno>>),
     /// Close this one.
     Drop(RawFd),
@@ -218,7 +219,7 @@ impl Shelf {
     }
 }
 
-/// Gives this thread an empty descriptor table of its own; its id.
+/// Gives this thread an empty descriptor table of its own; returns the thread's id.
 fn own_table() -> Result<i32, Errno> {
     // SAFETY: integers only. The thread uses no descriptor that it had before: the others keep theirs.
     unsafe {
@@ -254,8 +255,8 @@ fn serve(requests: &Receiver<Request>) {
     }
 }
 
-/// Held by tests that start a child, and by those that ask who has an object open: until its execve a child has copies of all
-/// descriptors.
+/// Held by tests that start a child, and by tests that check which objects are open: until its execve a child has copies of
+/// all descriptors.
 #[cfg(test)]
 pub(crate) static DESCRIPTORS: Mutex<()> = Mutex::new(());
 

@@ -1,4 +1,5 @@
-//! A file that gets its name when it is complete. Until then, and after a failure, the name stays with the file that had it.
+//! Replaces a file atomically: the new file gets the name when it is complete. Until then, and after a failure, the name refers
+//! to the old file.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -10,7 +11,7 @@ use tempfile::{Builder, TempPath};
 /// The new content of a file, in a temporary file in the same directory. Removed unless it is [finished](Self::finish).
 #[derive(Debug)]
 pub struct Replacement {
-    /// `None` for what is no regular file, such as `/dev/null`, which is written itself.
+    /// `None` for another kind of file than a regular one, such as `/dev/null`: that file itself is written.
     temporary: Option<TempPath>,
     path: PathBuf,
 }
@@ -21,13 +22,13 @@ impl Replacement {
     ///
     /// # Errors
     ///
-    /// EISDIR for a directory; what creating a file in the directory gives.
+    /// EISDIR for a directory; the errors of creating a file in the directory.
     pub fn begin(path: &Path) -> io::Result<Self> {
         Self::create(path, None)
     }
 
-    /// As [`begin`](Self::begin), for content that only the owner may read. The mode is 0600 in any case, and a symbolic link is
-    /// replaced itself: somebody else's link in a shared directory cannot direct the content to another place.
+    /// As [`begin`](Self::begin), for content that only the owner may read. The mode is 0600 in any case, and a symbolic link
+    /// itself is replaced: another user's link in a shared directory cannot direct the content to another place.
     ///
     /// # Errors
     ///
@@ -69,12 +70,12 @@ impl Replacement {
         self.temporary.as_deref().unwrap_or(&self.path)
     }
 
-    /// Gives the file its name, when its content is on the disk: after a crash of the machine the name has the old content or
-    /// all of the new one.
+    /// Makes the content durable, then gives the file its name: after a crash of the machine the file has the old content or
+    /// all of the new content.
     ///
     /// # Errors
     ///
-    /// What fsync(2) and rename(2) give.
+    /// The errors of fsync(2) and rename(2).
     pub fn finish_synced(self) -> io::Result<()> {
         if let Some(temporary) = &self.temporary {
             File::open(temporary)?.sync_all()?;
@@ -82,11 +83,11 @@ impl Replacement {
         self.finish()
     }
 
-    /// Gives the file its name.
+    /// Gives the file its name, without waiting for the disk.
     ///
     /// # Errors
     ///
-    /// What rename(2) gives.
+    /// The errors of rename(2).
     pub fn finish(self) -> io::Result<()> {
         match self.temporary {
             Some(temporary) => Ok(temporary.persist(&self.path)?),
@@ -105,7 +106,7 @@ mod tests {
         fs::metadata(path).unwrap().permissions().mode() & 0o777
     }
 
-    /// Nothing but the name changes hands: neither a failure nor a link loses what was there.
+    /// Neither a failure nor a link loses the old content.
     #[test]
     fn the_name_changes_hands_only_when_the_file_is_complete() {
         let dir = tempfile::tempdir().unwrap();

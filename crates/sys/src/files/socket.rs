@@ -1,5 +1,5 @@
-//! Socket addresses as bytes: names of Unix sockets are up to 108 bytes long without a NUL at the end, which types for
-//! addresses do not hold.
+//! Socket addresses as bytes: a name of a Unix socket may have 108 bytes without a NUL at the end, which the usual address types
+//! cannot hold.
 #![allow(
     unsafe_code,
     reason = "bind(2), sendmsg(2), getsockname(2) and getpeername(2)"
@@ -28,8 +28,8 @@ pub fn bind(socket: BorrowedFd<'_>, address: &[u8]) -> Result<(), Errno> {
     Errno::result(r).map(drop)
 }
 
-/// sendmsg(2) of `data` to `address` (empty: to the peer) with the control messages `control`, as the kernel takes them; how much
-/// was sent. Never SIGPIPE.
+/// sendmsg(2) of `data` to `address` (empty: to the peer) with the control messages `control`, in the kernel's layout. Returns
+/// the number of bytes sent. Never raises SIGPIPE.
 pub fn send(
     socket: BorrowedFd<'_>,
     address: &[u8],
@@ -64,17 +64,17 @@ pub fn send(
 
 /// getsockname(2): the whole address.
 pub fn name(socket: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
-    // SAFETY: `address` and `len` are what `ask` promises.
+    // SAFETY: `ask` passes a buffer and its size.
     ask(|address, len| unsafe { libc::getsockname(socket.as_raw_fd(), address, len) })
 }
 
 /// getpeername(2): the whole address.
 pub fn peer_name(socket: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
-    // SAFETY: `address` and `len` are what `ask` promises.
+    // SAFETY: `ask` passes a buffer and its size.
     ask(|address, len| unsafe { libc::getpeername(socket.as_raw_fd(), address, len) })
 }
 
-/// Calls `fill` with room for an address and the size of that room.
+/// Calls `fill` with a buffer for an address and its size.
 fn ask(
     fill: impl FnOnce(*mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int,
 ) -> Result<Vec<u8>, Errno> {

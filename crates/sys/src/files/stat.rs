@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
 
-/// Device, inode and mode (type and permission bits) of what `fd` refers to; `O_PATH` descriptors too.
+/// Device, inode and mode (type and permission bits) of the object that `fd` refers to; works for `O_PATH` descriptors, too.
 pub fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64, u32), Errno> {
     let raw = fstat(fd)?;
     Ok((raw.st_dev, raw.st_ino, raw.st_mode))
@@ -29,7 +29,7 @@ pub fn fstat(fd: BorrowedFd<'_>) -> Result<libc::stat, Errno> {
 #[repr(C, align(8))]
 struct StatxBytes([u8; 256]);
 
-/// statx(2) of the host's object at `path` itself, not of what a link leads to, with all fields that this kernel knows.
+/// statx(2) of the host's object at `path`, without following a symbolic link, with all fields that this kernel knows.
 pub fn statx(path: &CStr, mask: u32) -> Result<[u8; 256], Errno> {
     const { assert!(size_of::<libc::statx>() == size_of::<StatxBytes>()) };
     let mut out = StatxBytes([0; 256]);

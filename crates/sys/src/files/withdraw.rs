@@ -1,4 +1,4 @@
-//! Taking a file's write access from a library that has the file open.
+//! Takes write access to a file away from a library that has the file open.
 #![allow(unsafe_code, reason = "dup3(2) onto descriptors of other owners")]
 
 use std::fs::{self, File};
@@ -12,10 +12,10 @@ const DESCRIPTORS: &str = "/proc/thread-self/fd";
 const FLAGS: &str = "/proc/thread-self/fdinfo";
 
 /// Makes every descriptor of this process that has the file of `read_only` open for reading and writing a duplicate of
-/// `read_only`. From then on its owner reads as before, and each write fails with EBADF. A call in progress ends as it would
-/// have. A lock of the former open file description (flock(2)) lasts until these calls have ended. Returns how many descriptors there were.
+/// `read_only`. From then on the library reads as before, and each of its writes fails with EBADF. A call in progress is not affected. A
+/// lock of the former open file description (flock(2)) lasts until these calls have ended. Returns the number of descriptors replaced.
 ///
-/// The caller must keep the owner from closing the descriptors meanwhile.
+/// The caller must keep the library from closing the descriptors meanwhile.
 pub fn withdraw_writing(read_only: &File) -> io::Result<usize> {
     let wanted = read_only.metadata()?;
     let is_same = |path: &Path| {
@@ -86,7 +86,7 @@ mod tests {
         let mut text = String::new();
         owned.read_to_string(&mut text).unwrap();
         assert_eq!(text, "content");
-        // The lock is now that of the description which both share.
+        // The lock now belongs to the description that both share.
         drop(read_only);
         let third = File::open(&path).unwrap();
         assert!(third.try_lock().is_err());

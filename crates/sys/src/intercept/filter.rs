@@ -1,4 +1,4 @@
-//! One classic BPF instruction, the unit of a seccomp filter (linux/filter.h). Compiling filters is the monitor's.
+//! One classic BPF instruction, the unit of a seccomp filter (linux/filter.h). The monitor compiles the filters.
 
 /// One instruction, laid out as `struct sock_filter`.
 #[repr(C)]

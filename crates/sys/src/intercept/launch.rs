@@ -1,8 +1,8 @@
 //! Starts a program under a seccomp filter whose listener this process holds, from the program's first instruction on.
 //!
 //! fork; the child installs the filter and waits at a gate; the parent takes the listener, seizes the child, starts
-//! to answer and opens the gate; the child executes the program. From the filter on, every call of the child except
-//! read(2) on the gate may be trapped (that one stopped by ptrace), so the child reports through shared memory and not through a descriptor.
+//! to answer and opens the gate; the child executes the program. Once the filter is installed, it may trap every call of the child (read(2) on
+//! the gate it may only stop by ptrace), so the child reports through shared memory and not through a descriptor.
 #![allow(
     unsafe_code,
     reason = "fork(2), seccomp(2) and what may run between fork and execve"
@@ -31,14 +31,14 @@ pub struct Launch {
     /// The filter; empty for none. It must let read(2) through or stop it by ptrace, unless it is installed
     /// [late](Self::filter_behind_gate).
     pub filter: Vec<Insn>,
-    /// Whether the filter is installed only when the gate is open: for one that stops the calls which the child makes up to there. The child
-    /// must be seized before.
+    /// Whether the child installs the filter only when the gate is open, because the filter stops calls that the child makes before. The child
+    /// must be seized before that.
     pub filter_behind_gate: bool,
-    /// Whether set-uid programs keep their effect. A filter then needs `CAP_SYS_ADMIN`.
+    /// Whether set-uid programs keep their effect (no `PR_SET_NO_NEW_PRIVS`). A filter then needs `CAP_SYS_ADMIN`.
     pub privileges: bool,
     /// Whether the filter gets a listener (a filter that uses `SECCOMP_RET_USER_NOTIF` needs one).
     pub listener: bool,
-    /// Signals that the caller has blocked and the program is not to have blocked.
+    /// Signals that the caller has blocked, and that are unblocked in the program.
     pub unblock: Vec<i32>,
     /// The process that is to trace the program, when it is not the caller: with Yama's ptrace_scope 1, a program must
     /// ask for it to be traced by a process other than its ancestors.
@@ -48,17 +48,16 @@ pub struct Launch {
 /// Why a program could not be brought to its gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
-    /// `EBUSY`: a filter up the chain has a listener already (another monitor's).
+    /// `EBUSY`: an outer filter has a listener already (that of another monitor).
     #[error("another seccomp listener is in place")]
     ListenerBusy,
-    /// `EINVAL`: the kernel knows the call but not what the filter or its flags ask for (Linux before 5.19), or the
-    /// filter is malformed.
+    /// `EINVAL`: the kernel knows the call but not an action or a flag of the filter (Linux before 5.19), or the filter is malformed.
     #[error("the kernel refuses the seccomp filter or its flags")]
     FilterInvalid,
     /// `ENOSYS`: no seccomp filters in this kernel, or an outer filter hides them.
     #[error("the kernel has no seccomp filters")]
     FilterUnsupported,
-    /// `EPERM` or `EACCES`: something forbids us filters.
+    /// `EPERM` or `EACCES`: filters are forbidden here.
     #[error("seccomp filters are not permitted here")]
     FilterForbidden,
     /// Any other errno of seccomp(2).
@@ -107,7 +106,7 @@ pub struct Gate {
     report: ExecReport,
 }
 
-/// Where the child leaves the errno of a failed execve.
+/// The memory in which the child stores the errno of a failed execve.
 #[derive(Debug)]
 pub struct ExecReport {
     shared: Mapping,
@@ -121,10 +120,10 @@ impl Launched {
 }
 
 impl Gate {
-    /// Lets the child through; see [`Launched::go`].
+    /// Opens the gate; see [`Launched::go`].
     pub fn open(self) -> Result<ExecReport, Errno> {
         let byte = [1u8];
-        // A killed child must give EPIPE, not SIGPIPE; the pipe is a socket for the sake of that flag.
+        // For a killed child the call must fail with EPIPE, without SIGPIPE. Only sockets have a flag for that, so the gate is a socket pair.
         // SAFETY: `byte` is live and one byte long.
         let r = unsafe {
             libc::send(
@@ -140,8 +139,8 @@ impl Gate {
 }
 
 impl ExecReport {
-    /// Why the filter could not be installed [behind the gate](Launch::filter_behind_gate); `None` as long as it could. The child has then
-    /// exited with status 125.
+    /// The error of installing the filter [behind the gate](Launch::filter_behind_gate), after which the child exits with status 125. `None` if
+    /// there was none so far.
     pub fn filter_error(&self) -> Option<LaunchError> {
         match self.shared.get().filter_errno.load(Ordering::Acquire) {
             0 => None,
@@ -149,8 +148,8 @@ impl ExecReport {
         }
     }
 
-    /// Why execve failed; `None` as long as it has not. Ask when the child has exited: its status is then 127
-    /// (`ENOENT`) or 126 (any other errno), which programs use themselves too.
+    /// The error of execve; `None` if it has not failed. Call this when the child has exited with status 127 (`ENOENT`) or 126 (any other
+    /// errno): programs exit with these statuses, too.
     pub fn exec_errno(&self) -> Option<Errno> {
         match self.shared.get().exec_errno.load(Ordering::Acquire) {
             0 => None,
@@ -216,7 +215,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Everything the child needs, made before fork since it must not allocate.
+/// All data that the child needs. They are made before fork, because the child must not allocate.
 struct Prepared<'a> {
     launch: &'a Launch,
     argv: Vec<*const libc::c_char>,
@@ -334,7 +333,7 @@ static UNTRACED_STEP: libc::timespec = libc::timespec {
 fn child(prepared: &Prepared<'_>) -> ! {
     let shared = prepared.shared;
     reset_signals();
-    // SAFETY: integers and a live rlimit64 only; the parent's end must go so that its death ends our read.
+    // SAFETY: integers and a live rlimit64 only; the parent's end must be closed here, so that the parent's death ends our read.
     unsafe {
         libc::close(prepared.gate_parent);
         if let Some(nofile) = prepared.nofile.as_ref() {
@@ -342,11 +341,11 @@ fn child(prepared: &Prepared<'_>) -> ! {
         }
     }
     if let Some(tracer) = prepared.launch.tracer {
-        // SAFETY: integers only. EINVAL where there is no Yama to be asked.
+        // SAFETY: integers only. EINVAL where Yama is not enabled.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, tracer, 0, 0, 0) };
     }
     // The parent may have made itself unreadable (`secret::forbid_reading`), which a child inherits until its execve: then no
-    // process could trace it. What the parent hides is not in the child.
+    // process could trace it. The child has no copy of the memory that the parent protects.
     // SAFETY: integers only.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) };
     let installed = if prepared.launch.filter_behind_gate {
@@ -407,7 +406,7 @@ fn wait_at_gate(gate: RawFd) {
             -1 if Errno::last() == Errno::EINTR => {}
             // The filter has read(2) stopped, and nobody traces us yet.
             -1 if Errno::last() == Errno::ENOSYS && begun.elapsed() < UNTRACED_MAX => {
-                // SAFETY: a live timespec. Where the filter has this stopped, too, we ask again at once.
+                // SAFETY: a live timespec. Where the filter stops this call, too, we try again at once.
                 unsafe { libc::nanosleep(&raw const UNTRACED_STEP, std::ptr::null_mut()) };
             }
             _ => exit_now(125),
@@ -420,8 +419,8 @@ fn exit_now(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Resets every handler (they are the monitor's code), keeps what is ignored (nohup), except the signals that the
-/// monitor and the Rust runtime ignore for their own sake.
+/// Resets every handler (they are the monitor's code). Ignored signals stay ignored (nohup), except those that the monitor and the Rust runtime
+/// ignore for themselves.
 fn reset_signals() {
     for signal in 1..=64 {
         // SAFETY: sigaction is plain integers, for which zero is a value; signals that may not be changed give EINVAL.
@@ -443,7 +442,7 @@ fn reset_signals() {
     }
 }
 
-/// Installs the filter; the listener's number, or -1 without one.
+/// Installs the filter; returns the listener's number, or -1 without one.
 fn install(launch: &Launch) -> Result<i32, Errno> {
     if !launch.privileges {
         // Also without a filter: a tracee behaves the same, whichever way it is traced.
@@ -478,7 +477,7 @@ fn install(launch: &Launch) -> Result<i32, Errno> {
 
 fn set_state(shared: &Shared, state: u32) {
     shared.state.store(state, Ordering::Release);
-    // The filter may trap or refuse even this call; the parent looks by itself from time to time.
+    // The filter may trap or refuse even this call, so the parent also checks from time to time.
     // SAFETY: the futex word is live shared memory.
     unsafe {
         libc::syscall(
@@ -512,7 +511,7 @@ fn await_filter(
             tv_sec: 0,
             tv_nsec: 10_000_000,
         };
-        // Woken, timed out, interrupted or too late: all are answered by looking again.
+        // Woken, timed out, interrupted or too late: in each case the caller checks again.
         // SAFETY: the futex word is live shared memory, `step` a live timespec.
         unsafe {
             libc::syscall(

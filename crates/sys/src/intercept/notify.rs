@@ -40,14 +40,14 @@ pub enum Reply {
     Continue,
 }
 
-/// What [`Listener::wait_readable`] saw.
+/// Result of [`Listener::wait_readable`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ready {
     /// A notification waits (another thread may take it first).
     Notification,
-    /// No task carries the filter any more; nothing will ever come.
+    /// No task has the filter any more: no notification will come.
     HangUp,
-    /// Nothing came within the time.
+    /// No notification came within the time.
     TimedOut,
 }
 
@@ -62,9 +62,9 @@ impl Listener {
         self.0
     }
 
-    /// Asks for synchronous wake-ups, or for ordinary ones (Linux 6.6). Synchronous, the receiver is woken on the calling
-    /// tracee's CPU and the tracee on that of the thread that answers, which makes a round trip about six times faster.
-    /// May change at any time. `EINVAL` or `ENOTTY` on older kernels; nothing is lost but speed.
+    /// Switches to synchronous wake-ups, or to ordinary ones (Linux 6.6). With synchronous wake-ups the kernel wakes the
+    /// receiver on the calling tracee's CPU, and the tracee on that of the thread that answers: a round trip is about six
+    /// times faster. May be called at any time. `EINVAL` or `ENOTTY` on older kernels, which are only slower.
     pub fn set_sync_wake_up(&self, sync: bool) -> Result<(), Errno> {
         const SYNC_WAKE_UP: libc::c_ulong = 1;
         let flags = if sync { SYNC_WAKE_UP } else { 0 };
@@ -199,8 +199,8 @@ impl Listener {
         })
     }
 
-    /// Whether call `id` still waits for its answer. Check it after looking anything up by thread id and before
-    /// using what was found: the thread may have died and its id may name another.
+    /// Whether call `id` still waits for its answer. Check this after every look-up by thread id and before using the
+    /// result: the thread may have died, and its id may belong to another thread.
     pub fn still_valid(&self, id: u64) -> bool {
         let mut raw = id;
         retry(|| {
@@ -243,7 +243,7 @@ impl AsFd for Listener {
     }
 }
 
-/// The listener's requests take a mutex interruptibly: a signal gives EINTR before anything has happened.
+/// The listener's requests wait for a mutex interruptibly: after a signal they fail with EINTR, without effect.
 fn retry(mut call: impl FnMut() -> libc::c_int) -> Result<i32, Errno> {
     loop {
         match Errno::result(call()) {

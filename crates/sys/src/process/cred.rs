@@ -46,7 +46,7 @@ thread_local! {
     static OWN_UMASK: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// Held where threads must share their umask, by the one that has changed it: containers forbid unshare(2).
+/// Held by a thread while its umask is changed, where all threads must share one umask: containers forbid unshare(2).
 static SHARED_UMASK: Mutex<()> = Mutex::new(());
 
 /// Credentials of this process, as they were at the first call (make it early, outside [`acting_as`]).
@@ -83,7 +83,7 @@ fn own_groups() -> Vec<u32> {
         let mut groups = vec![0u32; usize::try_from(count).unwrap_or(0)];
         // SAFETY: `groups` has room for `count` ids.
         let got = unsafe { libc::getgroups(count, groups.as_mut_ptr()) };
-        // Fails only if there have come to be more of them in between.
+        // Fails only if the number of groups has grown in between.
         if let Ok(got) = usize::try_from(got) {
             groups.truncate(got);
             groups.sort_unstable();
@@ -93,7 +93,7 @@ fn own_groups() -> Vec<u32> {
 }
 
 /// Gives this thread a umask and a working directory of its own; [`acting_as`] does so too when it must change the
-/// umask. Costs nothing the second time. `EPERM`: something forbids it, as containers do; then threads take turns with
+/// umask. The second call does nothing. `EPERM`: something forbids it, as containers do; then threads take turns with
 /// their umasks.
 pub fn thread_owns_fs() -> Result<(), Errno> {
     if OWN_UMASK.get().is_some() {
@@ -126,8 +126,8 @@ fn own_umask() -> (u32, Option<MutexGuard<'static, ()>>) {
     }
 }
 
-/// Runs `f` on this thread with `credentials`, and with `umask` if it creates something. What equals the monitor's own is left alone, and everything is
-/// put back afterwards, also when `f` panics.
+/// Runs `f` on this thread with `credentials`, and with `umask` if it creates something. Changes only what differs from the monitor's own credentials,
+/// and restores them afterwards, also when `f` panics.
 ///
 /// `EPERM`: the ids differ and we may not change them; `f` has not run.
 pub fn acting_as<R>(
@@ -136,7 +136,7 @@ pub fn acting_as<R>(
     f: impl FnOnce() -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     let (own, own_caps) = own();
-    // Given back after the umask has been put back.
+    // Released after the umask is restored.
     let mut _turn = None;
     let mut restore = Restore {
         own,
@@ -182,7 +182,7 @@ pub fn acting_as<R>(
     result
 }
 
-/// What must be put back, in an order in which each step is permitted.
+/// The credentials to restore, in an order in which each step is permitted.
 struct Restore {
     own: &'static OwnIds,
     groups: bool,
@@ -231,8 +231,7 @@ fn set_groups(groups: &[u32]) -> Result<(), Errno> {
     Errno::result(r).map(drop)
 }
 
-/// setfsuid and setfsgid return the former id and no error, so the outcome has to be asked for with an id that
-/// cannot be.
+/// setfsuid and setfsgid return the former id and no error, so a second call, with an invalid id, returns the id that is now set.
 fn set_fs_id(call: libc::c_long, id: u32) -> Result<(), Errno> {
     // SAFETY: integers only.
     let now = unsafe {

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use nix::errno::Errno;
 
-/// What the limit on descriptors was before [`raise_nofile`]: programs we launch get that one, since some size
-/// tables by it and `select` cannot name descriptors above 1023.
+/// The limit on descriptors before [`raise_nofile`]. Programs that we launch get it, because some of them allocate tables of
+/// that size, and `select` cannot handle descriptors above 1023.
 static INHERITED_NOFILE: OnceLock<libc::rlimit64> = OnceLock::new();
 
 /// Raises the limit on open descriptors: to the system's (`fs.nr_open`) with CAP_SYS_RESOURCE, else the soft limit to the hard
@@ -48,7 +48,7 @@ pub fn nofile() -> Result<u64, Errno> {
     get(0, libc::RLIMIT_NOFILE).map(|limit| limit.rlim_cur)
 }
 
-/// The limit on descriptors of this process, if all that it allows are open.
+/// The limit on descriptors of this process, if it is reached.
 pub fn exhausted_nofile() -> Option<u64> {
     // SAFETY: a copy of standard input is made and closed; nothing else knows its number.
     let copied = unsafe {
@@ -61,8 +61,8 @@ pub fn exhausted_nofile() -> Option<u64> {
     (copied == Err(Errno::EMFILE)).then(|| nofile().unwrap_or(0))
 }
 
-/// Raises the soft limits on file sizes, address space and processor time to the hard ones: of a process that works for others
-/// than the process that started it. A limit that cannot be raised stays.
+/// Raises the soft limits on file sizes, address space and processor time to the hard ones, in a process that does not only
+/// work for the process that started it. A limit that cannot be raised stays.
 pub fn raise_others() {
     for resource in [
         libc::RLIMIT_FSIZE,
@@ -78,12 +78,12 @@ pub fn raise_others() {
     }
 }
 
-/// Entries of the descriptor table that are made at once: 128 KiB.
+/// Size of the descriptor table that [`widen_descriptor_table`] allocates, in entries: 128 KiB.
 const TABLE_ENTRIES: libc::c_int = 16 << 10;
 
 /// Makes the descriptor table large while it belongs to one thread. When a table that threads share grows, the kernel
 /// waits until no CPU can be looking at the old one (`synchronize_rcu`), 5 to 20 ms each of the ten times it doubles.
-/// A limit below that size is no error: then less than that will be needed.
+/// A limit below that size is no error: then the process needs no larger table.
 pub fn widen_descriptor_table() {
     // SAFETY: a copy of standard input is made and closed; nothing else knows its number.
     unsafe {

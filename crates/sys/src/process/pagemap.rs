@@ -1,4 +1,5 @@
-//! `/proc/PID/pagemap`: which pages of a process's memory are of a kind, by the `PAGEMAP_SCAN` ioctl (Linux 6.7).
+//! `/proc/PID/pagemap`: finds the pages of a process's memory that have given properties, by the `PAGEMAP_SCAN` ioctl (Linux
+//! 6.7).
 //!
 //! `region.rs` finds private copies with it, `tracees/page_watch.rs` the pages that a tracee has touched.
 #![allow(unsafe_code, reason = "the PAGEMAP_SCAN ioctl")]
@@ -19,8 +20,8 @@ pub const PRESENT: u64 = 1 << 3;
 /// Swapped out.
 pub const SWAPPED: u64 = 1 << 4;
 
-/// Which pages a scan finds, and what it does with them. A page is found that has all categories of `all`, none of `none` and,
-/// unless `any` is 0, one of `any`.
+/// The condition of a scan, and its effect. It finds the pages that have all categories of `all`, none of `none` and, unless
+/// `any` is 0, one of `any`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Selection {
     /// Categories that a page must have.
@@ -38,11 +39,11 @@ pub struct Selection {
 #[derive(Debug)]
 pub struct Pagemap(File);
 
-/// How many runs of pages one call returns: 6 KiB.
+/// Maximum number of page ranges that one call returns: 6 KiB.
 const RUNS: usize = 256;
 
 impl Pagemap {
-    /// Opens this process's page table. The value continues to mean this process in a child of fork(2).
+    /// Opens this process's page table. In a child of fork(2) the value still refers to the parent.
     ///
     /// ENOTTY: Linux before 6.7. ENOENT: no /proc. EACCES: the process has made itself unreadable (`PR_SET_DUMPABLE`).
     pub fn own() -> Result<Self, Errno> {
@@ -62,7 +63,7 @@ impl Pagemap {
         Ok(pagemap)
     }
 
-    /// Calls `each` for every run of selected pages between the addresses of `range`, in order.
+    /// Calls `each` for every range of selected pages between the addresses of `range`, in order.
     pub fn scan(
         &self,
         range: Range<u64>,

@@ -1,9 +1,9 @@
-//! Memory over a base: what recoverable memory is made of.
+//! Memory over a base, the building block of recoverable memory.
 //!
 //! A [`Region`] is a memfd mapped twice. Programs use the private mapping; the kernel copies a page of it at the first write,
-//! whoever writes: a thread, a system call, a ptracer. The shared mapping is the *base*, which only the functions
-//! here change. So the base is a before-image of all private copies, to which [`Region::discard`] returns, and
-//! [`Region::private_pages`] says which pages were copied. No page is protected, and no signal is used.
+//! whether by a thread, a system call or a ptracer. The shared mapping is the *base*, which only the functions here change.
+//! So the base is a before-image of all private copies, to which [`Region::discard`] returns, and [`Region::private_pages`]
+//! reports which pages were copied. No page is protected, and no signal is used.
 //!
 //! Private pages that have no copy show the base, also after it changed; this is Linux's behaviour, POSIX leaves it open.
 #![allow(
@@ -29,8 +29,8 @@ pub type Page = [u8; PAGE];
 /// Pages by number, counted from the start of a region.
 pub type Pages = Range<usize>;
 
-/// A private mapping of zeros over its base. Not inherited by fork(2): parent and child would share the base, but neither
-/// the copies nor the knowledge of what is in them.
+/// A private mapping of zeros over its base. Not inherited by fork(2): parent and child would share the base, but not the
+/// private copies.
 #[derive(Debug)]
 pub struct Region {
     private: NonNull<u8>,
@@ -44,11 +44,11 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// A region of at least `len` bytes, rounded up to whole pages. Takes no memory before it is touched, then a page in the
-    /// base for each page read, and a second one for each page written.
+    /// A region of at least `len` bytes, rounded up to whole pages. It takes no memory at first, then a page in the base for
+    /// each page read, and a second one for each page written.
     ///
     /// EINVAL: `len` is 0. EFBIG: it is beyond the limit on file sizes, at which the kernel would send SIGXFSZ.
-    /// ENOMEM: no such room in the address space. EMFILE, ENFILE.
+    /// ENOMEM: the address space has no free range of this size. EMFILE, ENFILE.
     pub fn new(len: usize) -> Result<Self, Errno> {
         let len = len.checked_next_multiple_of(PAGE).ok_or(Errno::ENOMEM)?;
         if len == 0 {
@@ -73,7 +73,7 @@ impl Region {
         self.len
     }
 
-    /// Where the region starts; it stays there. Memory behind the pointer is valid as long as the region.
+    /// The start of the region, which never moves. Memory behind the pointer is valid as long as the region.
     pub fn start(&self) -> NonNull<u8> {
         self.private
     }
@@ -84,14 +84,14 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.private.as_ptr(), self.len) }
     }
 
-    /// The content, to be written.
+    /// The content, writable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: `len` mapped bytes, exclusively ours.
         unsafe { std::slice::from_raw_parts_mut(self.private.as_ptr(), self.len) }
     }
 
-    /// The word at `offset`, `None` when it is not aligned to 8 bytes or not inside. Other than a slice, this touches nothing
-    /// else of a region into which the program has pointers.
+    /// The word at `offset`, `None` when it is not aligned to 8 bytes or not inside. Unlike a slice, this makes no reference
+    /// to the rest of the region, into which the program has pointers.
     pub fn load(&self, offset: usize) -> Option<u64> {
         let at = self.word(offset)?;
         // SAFETY: `word` has checked that eight mapped, aligned bytes are there.
@@ -115,8 +115,8 @@ impl Region {
         inside.then(|| unsafe { self.private.as_ptr().add(offset) }.cast())
     }
 
-    /// Makes the base's page equal to the private one. When they differ, `before` gets the base's first; whether they
-    /// did. `false` beyond the region.
+    /// Copies the private page to the base's page. If they differ, `before` first gets the content of the base's. Returns
+    /// whether they differed; `false` beyond the region.
     pub fn absorb(&mut self, page: usize, before: impl FnOnce(&Page)) -> bool {
         let Some(at) = self.offset(page) else {
             return false;
@@ -136,7 +136,7 @@ impl Region {
         differs
     }
 
-    /// Sets the base's page. Nothing happens beyond the region.
+    /// Sets the content of the base's page. Does nothing beyond the region.
     pub fn restore(&mut self, page: usize, content: &Page) {
         if let Some(at) = self.offset(page) {
             // SAFETY: `at` lies in the base with all of its page; `content` is not in it, since that is borrowed mutably.
@@ -144,14 +144,14 @@ impl Region {
         }
     }
 
-    /// Calls `each` for every run of pages that are private copies, in memory or swapped out, in order. `pagemap` is that of
-    /// this process.
+    /// Calls `each` for every range of pages that are private copies, in memory or swapped out, in order. `pagemap` is that
+    /// of this process.
     pub fn private_pages(
         &self,
         pagemap: &Pagemap,
         mut each: impl FnMut(Pages),
     ) -> Result<(), Errno> {
-        // Neither of a file nor absent: a copy that belongs to this mapping.
+        // A page that belongs to no file and is present or swapped out is a private copy.
         let copies = Selection {
             none: pagemap::FILE,
             any: pagemap::PRESENT | pagemap::SWAPPED,
@@ -189,7 +189,7 @@ impl Region {
         Errno::result(unsafe { libc::madvise(at.as_ptr().cast(), len, advice) }).map(drop)
     }
 
-    /// Gives the value up without unmapping, in a process that never had the mappings: a child of fork.
+    /// Drops the value without unmapping, in a process that does not have the mappings: a child of fork.
     pub fn forget(self) {
         std::mem::forget(self);
     }

@@ -1,4 +1,4 @@
-//! Since when another thread sleeps.
+//! Finds out since when another thread sleeps.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -10,16 +10,16 @@ use nix::unistd::Pid;
 /// A sleep of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sleep {
-    /// When it began; never earlier than it did.
+    /// When it began, or slightly later.
     pub began: Instant,
-    /// How often the thread had gone to sleep by then, this time included.
+    /// The number of sleeps of the thread up to this one, included.
     pub number: u64,
 }
 
-/// The sleep that thread `tid` is in, or was in last. `EOPNOTSUPP` where `/proc` does not show it.
+/// The current or last sleep of thread `tid`. `EOPNOTSUPP` where `/proc` does not show it.
 ///
-/// The scheduler notes when a thread last ran (`se.exec_start`), by a clock of the CPU it ran on. So the calling thread looks at
-/// that clock, on that CPU, by making the scheduler note when it runs itself.
+/// The scheduler records when a thread last ran (`se.exec_start`), by the clock of the CPU that it ran on. To read that clock,
+/// the calling thread runs on the same CPU and reads its own record.
 pub fn sleep(tid: i32) -> Result<Sleep, Errno> {
     let stat = fs::read(format!("/proc/{tid}/stat")).map_err(|_| Errno::ESRCH)?;
     let stat = String::from_utf8_lossy(&stat);
@@ -37,12 +37,12 @@ pub fn sleep(tid: i32) -> Result<Sleep, Errno> {
     Ok(Sleep { began, number })
 }
 
-/// How often thread `tid` has gone to sleep.
+/// The number of sleeps of thread `tid`.
 pub fn sleeps(tid: i32) -> Result<u64, Errno> {
     Schedule::of(&tid.to_string()).map(|schedule| schedule.sleeps)
 }
 
-/// What the scheduler knows of a thread.
+/// The scheduler's records of a thread.
 struct Schedule {
     /// By the clock of its CPU.
     last_ran: Duration,
@@ -72,7 +72,7 @@ impl Schedule {
     }
 }
 
-/// Runs `f` on a CPU, just after the scheduler has noted that this thread runs.
+/// Runs `f` on a CPU, just after the scheduler has recorded that this thread runs.
 fn on_cpu<T>(cpu: usize, f: impl FnOnce() -> T) -> Result<T, Errno> {
     let this = Pid::from_raw(0);
     let mut one = CpuSet::new();

@@ -1,4 +1,4 @@
-//! Memory for keys: locked against swapping, left out of core dumps and of forked children, and wiped when it goes.
+//! Memory for keys: locked against swapping, left out of core dumps and of forked children, and wiped when it is freed.
 #![allow(
     unsafe_code,
     reason = "mmap(2), mlock(2), madvise(2) and prctl(2); a value lives in the mapping"
@@ -26,9 +26,8 @@ unsafe impl<T: Send> Send for Locked<T> {}
 unsafe impl<T: Sync> Sync for Locked<T> {}
 
 impl<T> Locked<T> {
-    /// Puts what `make` returns into locked memory, and overwrites the part of the stack that `make` has used: the value was there before it was
-    /// moved. ENOMEM, EPERM or EAGAIN where the kernel does not lock it: the limit
-    /// `RLIMIT_MEMLOCK` is too low.
+    /// Moves the result of `make` into locked memory, and overwrites the part of the stack that `make` has used, where the value was before.
+    /// ENOMEM, EPERM or EAGAIN when the kernel does not lock the memory, because `RLIMIT_MEMLOCK` is too low.
     pub fn new(make: impl FnOnce() -> T) -> Result<Self, Errno> {
         const {
             assert!(align_of::<T>() <= 4096, "a mapping is aligned to pages");
@@ -71,7 +70,7 @@ impl<T> Locked<T> {
     }
 }
 
-/// Writes what `make` returns to `place`. A function of its own, so that what it leaves on the stack is below its caller's frame.
+/// Writes the result of `make` to `place`. A function of its own, so that its remains on the stack are below its caller's frame.
 #[inline(never)]
 fn put<T>(place: NonNull<T>, make: impl FnOnce() -> T) {
     // SAFETY: the only caller passes a mapping that is writable, aligned and large enough for a `T`.

@@ -8,7 +8,7 @@ use std::ffi::CStr;
 
 use crate::Errno;
 
-/// Result of a call: what the kernel returned, or its error.
+/// Result of a call: the kernel's return value, or its error.
 pub type Returned = Result<i64, Errno>;
 
 fn returned(value: libc::c_long) -> Returned {
@@ -335,7 +335,7 @@ pub fn mkdir(fd: i32, name: &CStr, mode: u32) -> Returned {
     returned(unsafe { libc::syscall(libc::SYS_mkdirat, fd, name.as_ptr(), mode) })
 }
 
-/// mknodat(2) of what is no device: `EPERM` for one.
+/// mknodat(2) of anything but a device: `EPERM` for a device.
 pub fn mknod(fd: i32, name: &CStr, mode: u32) -> Returned {
     if matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK) {
         return Err(Errno::EPERM);
@@ -414,16 +414,16 @@ pub fn utimes(fd: i32, name: &CStr, times: Option<[(i64, i64); 2]>) -> Returned 
     returned(unsafe { libc::syscall(libc::SYS_utimensat, fd, name, pointer, flags) })
 }
 
-/// What an extended attribute call does, with the memory that it needs.
+/// An operation on extended attributes, with its buffers.
 #[derive(Debug)]
 pub enum Attribute<'a> {
-    /// Reads this attribute. With an empty buffer it returns the length.
+    /// Reads the attribute of this name. With an empty buffer it returns the length.
     Get(&'a CStr, &'a mut [u8]),
-    /// Sets this one, with `XATTR_*` flags.
+    /// Sets the attribute of this name, with `XATTR_*` flags.
     Set(&'a CStr, &'a [u8], i32),
     /// Lists names.
     List(&'a mut [u8]),
-    /// Removes this one.
+    /// Removes the attribute of this name.
     Remove(&'a CStr),
 }
 
@@ -507,7 +507,7 @@ pub fn own_directory() -> Result<(), Errno> {
     Errno::result(unsafe { libc::unshare(libc::CLONE_FS) }).map(drop)
 }
 
-/// The bytes of a range that are in the page cache as a whole; `None` when the kernel does not report it.
+/// The number of bytes of a range that are in the page cache; `None` when the kernel does not report it.
 pub fn is_cached(fd: i32, offset: u64, length: u64) -> Option<bool> {
     const CACHESTAT: libc::c_long = 451;
     let range = [offset, length];

@@ -13,7 +13,7 @@ struct Area {
     length: usize,
 }
 
-// SAFETY: an area is an address range; what may be done with its bytes is up to its users.
+// SAFETY: an area is only an address range; its users are responsible for accesses to its bytes.
 unsafe impl Send for Area {}
 // SAFETY: as above.
 unsafe impl Sync for Area {}
@@ -48,7 +48,7 @@ impl Drop for Area {
     }
 }
 
-/// A file whose bytes are read through memory. No process may shorten it meanwhile: a read behind its end would kill this one.
+/// A file that is read through a mapping. No process may shorten it meanwhile: a read behind its end would kill this one.
 #[derive(Debug)]
 pub struct View {
     area: Option<Area>,
@@ -70,7 +70,7 @@ impl View {
         Ok(Self { area })
     }
 
-    /// The bytes of a range, if it is one of the file.
+    /// The bytes of a range, if it lies in the file.
     pub fn bytes(&self, offset: u64, length: usize) -> Option<&[u8]> {
         let area = self.area.as_ref()?;
         let offset = usize::try_from(offset).ok()?;
@@ -82,7 +82,7 @@ impl View {
         Some(unsafe { std::slice::from_raw_parts(area.start.as_ptr().add(offset), length) })
     }
 
-    /// Gives the pages back to the page cache: they no longer count as memory of this process.
+    /// Unmaps the pages: they stay in the page cache and no longer count as memory of this process.
     pub fn release(&self) {
         if let Some(area) = &self.area {
             // The pages are read again when they are needed.
@@ -90,7 +90,7 @@ impl View {
         }
     }
 
-    /// Has the kernel read a range ahead.
+    /// Makes the kernel read a range ahead.
     pub fn expect(&self, offset: u64, length: usize) {
         const PAGE: usize = 4096;
         let start = usize::try_from(offset).unwrap_or(usize::MAX) / PAGE * PAGE;

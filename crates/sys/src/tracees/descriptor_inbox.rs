@@ -20,7 +20,7 @@ use nix::sys::socket::{
 pub struct DescriptorInbox {
     socket: OwnedFd,
     address: Vec<u8>,
-    /// Messages that are expected: the sender's process, and what is in them. Those that have come have their descriptor.
+    /// The expected messages: the sender's process and the text. Messages that have arrived also have their descriptor.
     expected: Mutex<HashMap<MessageKey, Option<OwnedFd>>>,
 }
 
@@ -28,7 +28,7 @@ pub struct DescriptorInbox {
 type MessageKey = (i32, u64);
 
 impl DescriptorInbox {
-    /// A new inbox, under a name that the kernel chooses.
+    /// A new inbox; the kernel chooses its name.
     pub fn new() -> Result<Self, Errno> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
@@ -45,7 +45,7 @@ impl DescriptorInbox {
         })
     }
 
-    /// Its address, a `struct sockaddr_un` as long as it is.
+    /// The address of the inbox: a `struct sockaddr_un`, cut to its real length.
     pub fn address(&self) -> &[u8] {
         &self.address
     }
@@ -64,12 +64,12 @@ impl DescriptorInbox {
         self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for messages: the kernel lets few of them wait (`net.unix.max_dgram_qlen`).
+    /// Receives the messages that wait, since the kernel queues few of them (`net.unix.max_dgram_qlen`).
     pub fn empty(&self) -> Result<(), Errno> {
         loop {
             let mut text = [0; 8];
             let mut data = [IoSliceMut::new(&mut text)];
-            // More descriptors than the room is for are closed by the kernel.
+            // The kernel closes descriptors that do not fit the buffer.
             let mut control = nix::cmsg_space!([i32; 4], libc::ucred);
             let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
             let socket = self.socket.as_raw_fd();
@@ -105,7 +105,7 @@ impl DescriptorInbox {
     }
 }
 
-/// A message that the inbox expects as long as this value exists. Dropping it forgets the message of a sender that has died.
+/// A message that the inbox expects as long as this value exists. Drop it when the sender has died.
 #[derive(Debug)]
 pub struct Expected {
     descriptor_inbox: Arc<DescriptorInbox>,
@@ -113,7 +113,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// The descriptor that has come (close-on-exec). `EAGAIN`: it has not.
+    /// The descriptor of the message (close-on-exec). `EAGAIN`: the message has not arrived.
     pub fn take(self) -> Result<OwnedFd, Errno> {
         self.descriptor_inbox.empty()?;
         let come = self

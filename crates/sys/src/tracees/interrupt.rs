@@ -53,8 +53,8 @@ impl Waiter {
         Ok(Self { tid })
     }
 
-    /// Makes the call the thread waits in fail with `EINTR`. A poke that comes just before the call is lost: poke again
-    /// until the thread has answered. `ESRCH`: it has ended.
+    /// Makes the call that the thread waits in fail with `EINTR`. A poke just before the call is lost: repeat it until the thread has reacted.
+    /// `ESRCH`: the thread has ended.
     pub fn poke(&self) -> Result<(), Errno> {
         // SAFETY: integers only; tgkill reaches threads of this process alone.
         let r = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.tid, poke_signal()) };
@@ -62,8 +62,8 @@ impl Waiter {
     }
 }
 
-/// Runs `wait`, which pokes interrupt. After it they are pending until the next one, so that no other call of the thread
-/// fails with EINTR.
+/// Runs `wait`, which pokes interrupt. Pokes after it stay pending until the next `wait`, so that no other call of the thread fails with
+/// EINTR.
 pub fn while_interruptible<T>(wait: impl FnOnce() -> T) -> T {
     mask_pokes(libc::SIG_UNBLOCK);
     let waited = wait();
@@ -93,14 +93,14 @@ fn install() -> Result<(), Errno> {
     Errno::result(r).map(drop)
 }
 
-/// Whether a signal is pending for thread `tid` that would end a wait: not blocked, and handled or fatal or stopping. A
-/// tracee's ignored signals stay pending, too, and do not count. `ESRCH`: it is gone.
+/// Whether thread `tid` has a pending signal that would end a wait: one that is not blocked, and is handled, fatal or stopping. Ignored
+/// signals do not count, although those of a tracee stay pending, too. `ESRCH`: the thread is gone.
 pub fn is_interrupted(tid: i32) -> Result<bool, Errno> {
     let masks = Masks::of(tid)?;
     Ok(masks.pending & !masks.blocked & !masks.without_effect != 0)
 }
 
-/// Whether `signal` would do anything to thread `tid`: it is neither ignored nor, without a handler, one whose default is to be.
+/// Whether `signal` would have an effect on thread `tid`: the thread neither ignores it nor leaves it to a default action that ignores it.
 /// `ESRCH`: the thread is gone.
 pub fn has_effect(tid: i32, signal: i32) -> Result<bool, Errno> {
     Ok(Masks::of(tid)?.without_effect & bit(signal) == 0)
@@ -146,7 +146,7 @@ fn bit(signal: i32) -> u64 {
         .unwrap_or(0)
 }
 
-/// Sets of signals, as the kernel has them of a thread.
+/// A thread's sets of signals in the kernel.
 struct Masks {
     pending: u64,
     blocked: u64,
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(waited, Err(Errno::EINTR));
     }
 
-    /// The supervisor's own calls failed with EINTR when another thread had a message for it.
+    /// The supervisor's own calls failed with EINTR when another thread poked it.
     #[test]
     fn a_poke_ends_no_other_call_than_the_interruptible_one() {
         let waited = poked(Waiter::with_own_mask, || {

@@ -16,7 +16,7 @@ pub struct Mapping {
     pub end: u64,
     /// The file's offset at `start`, bytes.
     pub offset: u64,
-    /// The file system as /proc names it, which on btrfs is not what stat(2) says.
+    /// The device number of the file system in /proc; on btrfs it differs from that of stat(2).
     pub dev: u64,
     /// The file's inode number.
     pub ino: u64,
@@ -45,7 +45,7 @@ struct Query {
 
 /// `PROCMAP_QUERY`, of Linux 6.11.
 const PROCMAP_QUERY: libc::c_ulong = 0xc068_6611;
-/// The mapping at the address or the next one, if it is of a file.
+/// Find the mapping of a file at the address, or the next one.
 const NEXT_FILE: u64 = 0x10 | 0x20;
 
 /// The mappings of files by thread `tid` that have an address in `start..end`, in order. ESRCH, EACCES.
@@ -92,7 +92,8 @@ fn queried(maps: &File, start: u64, end: u64) -> Result<Vec<Mapping>, Errno> {
             address,
             ..Query::default()
         };
-        // SAFETY: the kernel reads and writes `query`, whose size it is told, and no name or build id without room for one.
+        // SAFETY: the kernel reads and writes `query`, which holds its size, and writes no name or build id, since their
+        // sizes are zero.
         let result = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
         match Errno::result(result) {
             Ok(_) => {}
@@ -109,7 +110,7 @@ fn queried(maps: &File, start: u64, end: u64) -> Result<Vec<Mapping>, Errno> {
             dev: libc::makedev(query.dev_major, query.dev_minor),
             ino: query.ino,
         });
-        // It never ends before `address`, but what the kernel says must not make this loop forever.
+        // The mapping never ends before `address`, but this loop must end whatever the kernel reports.
         address = query.end.max(address.saturating_add(1));
     }
     Ok(found)

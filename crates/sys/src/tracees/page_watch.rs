@@ -1,9 +1,9 @@
-//! Which pages of a mapping a process has touched: userfaultfd(2) with asynchronous write protection, and [`crate::pagemap`].
+//! Finds the pages of a mapping that a process has touched: userfaultfd(2) with asynchronous write protection, and [`crate::pagemap`].
 //!
-//! A write to a write-protected page takes the protection off, and the process continues without the help of any other program; so the pages without
-//! protection are those that were written. In a range that is registered the kernel maps one page at a fault, and not its neighbours as well
-//! ("fault-around"); so the pages that are mapped are those that were read or written. Accesses of the kernel itself count, as by a read(2) into
-//! the mapping. An ordinary user may do all this with own processes.
+//! A write to a write-protected page takes the protection off, and the process continues without the help of any other program; so the written pages
+//! are those without protection. In a registered range the kernel maps one page at a fault, without its neighbours (no "fault-around"); so the
+//! touched pages are those that are mapped. Accesses of the kernel itself count, too, such as a read(2) into the mapping. An ordinary user may watch
+//! own processes.
 #![allow(unsafe_code, reason = "ioctl(2) of userfaultfd")]
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -53,7 +53,7 @@ struct WriteProtect {
 
 const _: () = assert!(size_of::<Register>() == 32);
 
-/// Watches ranges of one process's address space. Dropping it ends that.
+/// Watches ranges of one process's address space until it is dropped.
 #[derive(Debug)]
 pub struct PageWatch {
     userfaultfd: OwnedFd,
@@ -61,7 +61,7 @@ pub struct PageWatch {
 }
 
 impl PageWatch {
-    /// Of process `pid`, which has made `userfaultfd` with [`CREATE_FLAGS`]. `EINVAL`: the kernel is too old.
+    /// Watches process `pid`, which has created `userfaultfd` with [`CREATE_FLAGS`]. `EINVAL`: the kernel is too old.
     pub fn new(userfaultfd: OwnedFd, pid: i32) -> Result<Self, Errno> {
         let mut api = Api {
             api: UFFD_API,

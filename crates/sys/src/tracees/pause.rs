@@ -1,8 +1,8 @@
 //! Stops single threads of tracees for an instant, from any thread of the tracer's process.
 //!
-//! SIGSTOP cannot be blocked, ignored or consumed, and a tracee that gets one stops for its delivery and reports that to
-//! its tracer; only the tracer can continue it. The SIGSTOP of this module carries a value by which the tracer recognises it, so that it
-//! continues the tracee without delivering it.
+//! SIGSTOP cannot be blocked, ignored or consumed, and a tracee that receives one stops and reports it to its tracer; only the tracer
+//! can continue the tracee. The SIGSTOP of this module carries a value by which the tracer recognises it, so that it continues the
+//! tracee without delivering it.
 #![allow(
     unsafe_code,
     reason = "rt_tgsigqueueinfo(2) has no safe interface, and siginfo_t is a union"
@@ -29,8 +29,8 @@ struct Queued {
 
 const _: () = assert!(size_of::<Queued>() == size_of::<libc::siginfo_t>());
 
-/// Sends our SIGSTOP to thread `tid` of process `pid`. A thread in the kernel stops before it returns to its program.
-/// `ESRCH`: it has ended.
+/// Sends our SIGSTOP to thread `tid` of process `pid`. A thread in the kernel stops before it returns to its program. `ESRCH`: the
+/// thread has ended.
 pub fn stop(pid: i32, tid: i32) -> Result<(), Errno> {
     let queued = Queued {
         signal: libc::SIGSTOP,

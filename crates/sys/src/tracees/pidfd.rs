@@ -10,12 +10,12 @@ use crate::procfs;
 /// `PIDFD_THREAD` (Linux 6.9): the descriptor names one thread, which need not be its group's leader.
 const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
 
-/// Opens a descriptor for thread `tid`; where the kernel cannot name a thread, for its process, which has the same
-/// descriptor table unless the thread unshared it. `ESRCH`: no such thread.
+/// Opens a descriptor for thread `tid`. Before Linux 6.9 the descriptor is for the thread's process, which has the
+/// same descriptor table unless the thread unshared it. `ESRCH`: no such thread.
 pub fn open(tid: i32) -> Result<OwnedFd, Errno> {
     match open_raw(tid, PIDFD_THREAD) {
         Err(Errno::EINVAL) => match open_raw(tid, 0) {
-            // Not a leader; the kernel says EINVAL or, later, ENOENT.
+            // The thread is not a leader: EINVAL or, on later kernels, ENOENT.
             Err(Errno::EINVAL | Errno::ENOENT) => open_raw(procfs::status(tid)?.tgid, 0),
             other => other,
         },
@@ -38,7 +38,7 @@ fn open_raw(pid: i32, flags: libc::c_int) -> Result<OwnedFd, Errno> {
 
 /// Sends `signal` to the process behind `pidfd`, which is of [`open_process`]. `ESRCH`: it has been reaped.
 pub fn send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> Result<(), Errno> {
-    // SAFETY: integers, and a null pointer that the kernel takes for no details.
+    // SAFETY: integers, and a null pointer, which stands for no details.
     let r = unsafe {
         let details = std::ptr::null::<libc::siginfo_t>();
         libc::syscall(
@@ -52,8 +52,8 @@ pub fn send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> Result<(), Errno> {
     Errno::result(r).map(drop)
 }
 
-/// Copies descriptor `fd` of the task behind `pidfd` (close-on-exec here; same open file description). `EBADF`: it
-/// has no such descriptor; `ESRCH`: it is gone; `EPERM`: we may not ptrace it.
+/// Copies descriptor `fd` of the task behind `pidfd` (close-on-exec here; same open file description). `EBADF`:
+/// the task has no such descriptor; `ESRCH`: the task is gone; `EPERM`: we may not ptrace it.
 pub fn getfd(pidfd: BorrowedFd<'_>, fd: i32) -> Result<OwnedFd, Errno> {
     // SAFETY: takes integers only.
     let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) };

@@ -48,7 +48,7 @@ pub enum How {
     Clone,
 }
 
-/// What a wait reported of a tracee or child.
+/// The state of a tracee or child that a wait reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     /// Exited with this status; the tid is free. A thread-group leader is reported when its last thread has gone.
@@ -72,7 +72,7 @@ pub enum Status {
     NewChild {
         /// The child's tid.
         child: i32,
-        /// By which call.
+        /// The call that made the child.
         how: How,
     },
     /// Entry or exit of a call after [`Stopped::cont_syscall`].
@@ -127,7 +127,7 @@ pub struct Stopped {
 }
 
 impl Stopped {
-    /// A value for a tracee whose own one was lost in a panic of its tracer. If the tracee runs, or has ended, each request
+    /// A new value for a tracee, after a panic of its tracer has lost the first one. If the tracee runs, or has ended, each request
     /// answers `ESRCH`.
     pub fn recover(tid: i32) -> Self {
         Self { tid }
@@ -199,7 +199,7 @@ impl Stopped {
         request(libc::PTRACE_SETOPTIONS, self.tid, options.bits())
     }
 
-    /// Has it stop again after it was continued, as [`interrupt`] does.
+    /// Makes it stop again after it is continued, as [`interrupt`] does.
     pub fn interrupt(&self) -> Result<(), Errno> {
         interrupt(self.tid)
     }
@@ -219,7 +219,7 @@ impl Stopped {
         request(libc::PTRACE_LISTEN, self.tid, 0)
     }
 
-    /// Lets go of it, delivering `signal` (0: none).
+    /// Detaches from it, delivering `signal` (0: none).
     pub fn detach(self, signal: i32) -> Result<(), Errno> {
         request(libc::PTRACE_DETACH, self.tid, signal)
     }
@@ -256,7 +256,7 @@ impl Event {
         }
     }
 
-    /// What is reported of it.
+    /// The state that is reported.
     pub fn status(&self) -> Status {
         match self {
             Self::Ended { status, .. } | Self::Stopped(_, status) => *status,
@@ -275,10 +275,10 @@ pub fn wait(flags: i32) -> Result<Option<Event>, Errno> {
     }
 }
 
-/// As [`wait`], but `None` also when a signal ends the wait. `leaving` gets the end of a task, and how it ended, before
-/// the task is reaped: until then nobody learns of that end, not even the task's parent. Where it returns false the task is not
-/// reaped, and the result is `None`; [`reap`] must follow. Until then [`wait_stopped`] and [`ended`] report on other tasks. `flags`
-/// say what is waited for: `WEXITED`, `WSTOPPED`, or both.
+/// As [`wait`], but `None` also when a signal ends the wait. Before a task that has ended is reaped, `leaving` gets its id and status:
+/// until the reaping no other process can see that the task has ended, not even its parent. If `leaving` returns false, the task is not
+/// reaped, and the result is `None`; the caller must [`reap`] it later. Until then [`wait_stopped`] and [`ended`] report on other tasks.
+/// `flags` select the events: `WEXITED`, `WSTOPPED`, or both.
 pub fn wait_leaving(
     flags: i32,
     mut leaving: impl FnMut(i32, Status) -> bool,
@@ -313,13 +313,13 @@ pub fn wait_stopped(flags: i32) -> Result<Option<Event>, Errno> {
     decoded(wait_id(None, libc::WSTOPPED | flags)?)
 }
 
-/// Whether there is a report of tracee `tid`: it has stopped again, or ended, since its last one was taken.
+/// Whether tracee `tid` has a report that was not taken yet: it has stopped again, or ended.
 pub fn has_report(tid: i32) -> bool {
     let report = wait_id(Some(tid), ANY | libc::WNOWAIT | libc::WNOHANG);
     report.is_ok_and(|report| report.is_some())
 }
 
-/// How tracee `tid` has ended, if it has and is not reaped.
+/// The status of tracee `tid`, if it has ended and is not reaped yet.
 pub fn ended(tid: i32) -> Result<Option<Status>, Errno> {
     let flags = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
     match wait_id(Some(tid), flags)? {
@@ -341,13 +341,14 @@ fn decoded(report: Option<Report>) -> Result<Option<Event>, Errno> {
     Ok(status.map(|status| Event::new(report.tid, status)))
 }
 
-/// The next report of any child or tracee of this thread, whose end is reaped. `None` also when a signal ends the wait. One call to the
-/// kernel, where [`wait`] needs two. `ECHILD`: none is left.
+/// The next report of any child or tracee of this thread; a task that has ended is reaped. `None` also when a signal ends the wait. It
+/// makes one call to the kernel, where [`wait`] needs two. `ECHILD`: none is left.
 pub fn wait_once() -> Result<Option<Event>, Errno> {
     decoded(wait_id(None, ANY)?)
 }
 
-/// The next report of tracee `tid`, whose end is reaped. `None`: it is gone, or the event's message is lost because it was killed.
+/// The next report of tracee `tid`, which is reaped if it has ended. `None`: it is gone, or the event's message is lost because it was
+/// killed.
 pub fn wait_for(tid: i32) -> Result<Option<Event>, Errno> {
     match wait_id(Some(tid), ANY)? {
         Some(report) => Ok(decode(tid, report.raw)?.map(|status| Event::new(tid, status))),
@@ -361,7 +362,7 @@ pub const ANY: i32 = libc::WEXITED | libc::WSTOPPED;
 /// Tracees of any kind, of this thread only: others may be tracing, too.
 const THIS_THREADS: libc::c_int = libc::__WALL | libc::__WNOTHREAD;
 
-/// What waitid(2) reports.
+/// A report of waitid(2).
 struct Report {
     tid: i32,
     is_end: bool,
@@ -383,7 +384,7 @@ fn wait_id(tid: Option<i32>, flags: i32) -> Result<Option<Report>, Errno> {
             Ok(_) => {}
             Err(Errno::EINTR) if tid.is_some() => continue,
             Err(Errno::EINTR) => return Ok(None),
-            // That one task has nothing more to report; whether any is left is asked next.
+            // This task has no further report. The caller's next wait finds out whether other tasks are left.
             Err(Errno::ECHILD) if tid.is_some() => return Ok(None),
             Err(e) => return Err(e),
         }
@@ -441,7 +442,7 @@ fn decode(tid: i32, raw: i32) -> Result<Option<Status>, Errno> {
     }
 }
 
-/// See [`Stopped::event_message`].
+/// The message of a tracee's event, as for [`Stopped::event_message`].
 fn event_message(tid: i32) -> Result<i32, Errno> {
     let mut message: libc::c_ulong = 0;
     // SAFETY: `message` is a live unsigned long, which is what this request fills.
@@ -513,11 +514,11 @@ pub enum SignalOrigin {
     Process(i32),
     /// The kernel has sent it: for a terminal, or because of a limit.
     Kernel,
-    /// The receiver's own doing: a fault, a timer, a child.
+    /// The receiver itself has caused it: by a fault, a timer, a child.
     Own,
 }
 
-/// Attaches to thread `tid` without stopping it. `EPERM`: another tracer has it, or it is not ours to trace.
+/// Attaches to thread `tid` without stopping it. `EPERM`: another tracer has it, or we may not trace it.
 pub fn seize(tid: i32, options: Options) -> Result<(), Errno> {
     // SAFETY: the request takes both arguments by value.
     let r = unsafe {

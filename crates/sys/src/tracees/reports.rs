@@ -1,8 +1,8 @@
 //! Reports of tracees that wait for their turn.
 //!
-//! waitid(2) reports on the youngest tracee first (`ptrace_do_wait` in `kernel/exit.c`). A tracer that handles what it is given and
-//! waits again never sees an older tracee while two younger ones stop again as fast as it continues them. So a tracer takes all
-//! reports that there are, and waits again when it has handled them.
+//! waitid(2) reports on the youngest tracee first (`ptrace_do_wait` in `kernel/exit.c`). A tracer that handles each report and waits
+//! again would never see an older tracee while two younger ones stop again as fast as it continues them. So a tracer takes all reports
+//! that are available, and waits again when it has handled them.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use nix::errno::Errno;
 
 use super::ptrace::{self, Event};
 
-/// See the module's documentation.
+/// The queue of reports that the tracer has taken and not handled yet.
 #[derive(Debug, Default)]
 pub struct Reports(VecDeque<Event>);
 
@@ -22,7 +22,7 @@ impl Reports {
         self.0.push_back(report);
     }
 
-    /// The oldest report. A stop that its thread has been killed in is left out: the end is reported by the kernel.
+    /// The oldest report. Leaves out a stop whose thread was killed in it: the kernel reports the thread's end.
     pub fn take(&mut self) -> Option<Event> {
         while let Some(report) = self.0.pop_front() {
             if report.status().is_end() || !ptrace::has_report(report.tid()) {
@@ -32,8 +32,8 @@ impl Reports {
         None
     }
 
-    /// Adds all that the kernel has to report now, behind `first`, and gives the oldest. `next_end` takes an end, if there is one and it
-    /// may be taken, as [`ptrace::wait_leaving`] with `WEXITED | WNOHANG` does.
+    /// Adds `first` and then all reports that the kernel has now, and returns the oldest report. `next_end` takes an end, if there is
+    /// one and it may be taken, as [`ptrace::wait_leaving`] with `WEXITED | WNOHANG` does.
     pub fn gather(
         &mut self,
         first: Event,
@@ -48,7 +48,7 @@ impl Reports {
             self.push(end);
         }
         match self.0.len() == before {
-            // Nothing can have happened to it since.
+            // No later report can have replaced it.
             true => self.0.pop_front(),
             false => self.take(),
         }

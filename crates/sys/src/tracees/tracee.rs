@@ -1,6 +1,6 @@
 //! A tracee's memory: process_vm_readv(2) and process_vm_writev(2), or /proc/TID/mem where those are refused.
 //!
-//! Addresses and lengths come from the tracee and are never trusted: what is not mapped gives `EFAULT`, and no
+//! Addresses and lengths come from the tracee and are never trusted: an address that is not mapped gives `EFAULT`, and no
 //! length makes the monitor allocate more than the caller allows. Copy once, then check the copy: the tracee's other threads
 //! may change their memory at any time.
 #![allow(unsafe_code, reason = "process_vm_readv(2) and process_vm_writev(2)")]
@@ -21,14 +21,14 @@ const BATCH: usize = 32;
 /// Most paths are shorter; the rest of the page is read only if this much has no NUL.
 const SHORT_STRING: usize = 256;
 
-/// Which way bytes go.
+/// The direction of a transfer.
 #[derive(Clone, Copy)]
 enum Way {
     FromTracee,
     ToTracee,
 }
 
-/// Reads from `addr` until `buf` is full or memory ends; the count. `EFAULT`: not one byte is readable. `ESRCH`: no
+/// Reads from `addr` until `buf` is full or memory ends; returns the count. `EFAULT`: not one byte is readable. `ESRCH`: no
 /// such task.
 pub fn read(tid: i32, addr: u64, buf: &mut [u8]) -> Result<usize, Errno> {
     let remote = [(addr, buf.len())];
@@ -68,7 +68,7 @@ pub fn read_cstr(tid: i32, addr: u64, max: usize) -> Result<Vec<u8>, Errno> {
     Err(Errno::ENAMETOOLONG)
 }
 
-/// Writes as much of `data` at `addr` as memory takes; the count. `EFAULT`: none.
+/// Writes `data` at `addr` until memory ends; returns the count. `EFAULT`: not one byte is writable.
 pub fn write(tid: i32, addr: u64, data: &[u8]) -> Result<usize, Errno> {
     write_vec(tid, &[(addr, data.len())], data)
 }
@@ -79,7 +79,7 @@ pub fn write_forced(tid: i32, addr: u64, data: &[u8]) -> Result<(), Errno> {
     write_all_forced(tid, &[(addr, data)])
 }
 
-/// As [`write_forced`], several pieces in this order.
+/// Writes several pieces in this order, each as [`write_forced`] does.
 pub fn write_all_forced(tid: i32, pieces: &[(u64, &[u8])]) -> Result<(), Errno> {
     let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
     let memory = std::fs::OpenOptions::new()
@@ -132,8 +132,8 @@ pub fn read_iovecs(tid: i32, addr: u64, count: usize) -> Result<Vec<(u64, usize)
     Ok(vector)
 }
 
-/// Appends to `out` what `vector` names, at most `limit` bytes, until memory ends; the count. `EFAULT`: there was
-/// something to read and none of it is readable. `ENOMEM`: no room for that much.
+/// Appends the memory of `vector` to `out`, at most `limit` bytes, until memory ends; returns the count. `EFAULT`: not one
+/// byte is readable. `ENOMEM`: the monitor has too little memory.
 pub fn read_vec(
     tid: i32,
     vector: &[(u64, usize)],
@@ -162,8 +162,7 @@ pub fn read_vec(
     Ok(n)
 }
 
-/// Scatters `data` over `vector` until either ends or memory does; the count. `EFAULT`: there was something to
-/// write and none of it could be.
+/// Scatters `data` over `vector` until either ends or memory does; returns the count. `EFAULT`: not one byte is writable.
 pub fn write_vec(tid: i32, vector: &[(u64, usize)], data: &[u8]) -> Result<usize, Errno> {
     // SAFETY: `data` is live for its length, and this way it is only read.
     unsafe {
@@ -271,7 +270,7 @@ unsafe fn move_by_file(
 ) -> Result<usize, Errno> {
     let io = |error: std::io::Error| match error.raw_os_error() {
         Some(libc::ENOENT) => Errno::ESRCH,
-        // What is not mapped: EIO. Addresses above i64::MAX do not fit an offset: EINVAL.
+        // An address that is not mapped: EIO. Addresses above i64::MAX do not fit an offset: EINVAL.
         Some(libc::EIO | libc::EINVAL | libc::EOVERFLOW) => Errno::EFAULT,
         Some(errno) => Errno::from_raw(errno),
         None => Errno::EFAULT,

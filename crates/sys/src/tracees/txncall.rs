@@ -20,7 +20,7 @@ use nix::errno::Errno;
 /// The call's number: "amn" in ASCII, far above Linux's own, below the x32 ABI's.
 pub const NUMBER: i64 = 0x61_6d_6e;
 
-/// The version of what is described here, which [`Op::Version`] returns.
+/// The version of this interface, which [`Op::Version`] returns.
 pub const VERSION: i64 = 2;
 
 /// Length of a transaction's identifier: 128 random bits as lower-case hexadecimal digits, without a NUL.
@@ -40,10 +40,10 @@ pub fn is_name(text: &[u8]) -> bool {
 /// How deep transactions can be nested.
 pub const DEPTH_MAX: usize = 64;
 
-/// What is asked. Errors of all: ENOSYS outside of `amino run`; EINVAL for an unknown operation, flags, or a malformed
+/// The operations. Errors of all of them: ENOSYS outside of `amino run`; EINVAL for an unknown operation, flags, or a malformed
 /// identifier; EFAULT for a bad buffer; ESRCH when `target` is no process of this run; EPERM when it is another user's;
 /// EOPNOTSUPP when no store is mounted. For [`Op::Begin`], [`Op::Resume`] and
-/// [`Op::Attach`]: EAGAIN when the program has seccomp filters of its own, beside which that of members has no place.
+/// [`Op::Attach`]: EAGAIN when the program has seccomp filters of its own: the filter of participants cannot be added to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Op {
@@ -62,18 +62,19 @@ pub enum Op {
     Status = 4,
     /// Sets the current transaction, with those around it, aside; writes its identifier to `buf`. ENODATA, EINVAL.
     Suspend = 5,
-    /// Makes a transaction that `target` suspended the current one again; `buf` holds its identifier. ENOENT when it
-    /// suspended none of that identifier, EBUSY when there is a current one.
+    /// Resumes a transaction that `target` has suspended: it is the current one again. `buf` holds its identifier. ENOENT when
+    /// `target` has suspended no such transaction, EBUSY when there is a current one.
     Resume = 6,
     /// Joins a transaction of another process of the same user; `buf` holds its identifier. ENOENT when none of that
     /// identifier is open, EPERM when it is another user's, EBUSY when there is a current one.
     Attach = 7,
-    /// Leaves the current transaction, and those around it, without ending them. One that its last process leaves is aborted. ENODATA.
+    /// Leaves the current transaction, and those around it, without ending them. A transaction is aborted when its last process leaves
+    /// it. ENODATA.
     Detach = 8,
-    /// Begins a transaction that the run holds under a name, nested in the current one of `target`; nobody participates in it
-    /// at first. `buf` has [`NAME_MAX`] bytes: the name, filled up with NULs; the identifier is written over it. `number` is
-    /// after how many seconds the transaction is aborted, 0 for never. Returns its depth. EINVAL for a malformed name, EEXIST when
-    /// a transaction of this name and user is open, EMLINK beyond [`DEPTH_MAX`]. Since version 2.
+    /// Begins a transaction that the run holds under a name, nested in the current one of `target`; it has no participants at first.
+    /// `buf` has [`NAME_MAX`] bytes: the name, filled up with NULs; the identifier is written over it. After `number` seconds the
+    /// transaction is aborted; 0 means never. Returns its depth. EINVAL for a malformed name, EEXIST when a transaction of this name
+    /// and user is open, EMLINK beyond [`DEPTH_MAX`]. Since version 2.
     BeginNamed = 9,
     /// Joins the transaction of the caller's user whose name `buf` holds. ENOENT when there is none, EBUSY when the current one
     /// is neither that one nor around it. Since version 2.
@@ -112,7 +113,7 @@ impl Op {
     }
 }
 
-/// Makes the call; what `op` returns. `buf` is read or written as `op` says.
+/// Makes the call, and returns the result of `op`, which reads or writes `buf`.
 pub fn call(op: Op, target: i32, buf: &mut [u8]) -> Result<i64, Errno> {
     call_with(op, target, buf, 0)
 }
