@@ -2,16 +2,16 @@
 
 use goanna_vfs::{Attr, DirEntry, StatFs};
 
-/// What statx(2) reports beside the attributes.
+/// The fields of statx(2) that are not in the attributes.
 #[derive(Debug)]
 pub struct StatxMore {
     /// The root of a mount.
     pub is_mount_root: bool,
-    /// The mount's ID, and the bit of the mask that says which kind of ID it is.
+    /// The mount's ID, and the bit of the mask that shows the kind of ID.
     pub mount_id: Option<(u32, u64)>,
-    /// The alignment in bytes that reads and writes under O_DIRECT need, where programs ask for it and the host has no such object.
+    /// The alignment in bytes that reads and writes under O_DIRECT need, if the program asks for it and no host object answers.
     pub direct_alignment: Option<u32>,
-    /// A `struct statx` of the host's object, whose further fields are to be shown.
+    /// A `struct statx` of the host's object, from which the remaining fields are taken.
     pub host: Option<[u8; 256]>,
 }
 
@@ -107,7 +107,7 @@ impl<const N: usize> Layout<N> {
     }
 }
 
-/// Which of the two directory-entry layouts a call returns.
+/// The layout of directory entries that a call returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DirentLayout {
     /// getdents(2): the type is the record's last byte.
@@ -141,7 +141,7 @@ impl Dirents {
         }
     }
 
-    /// Takes away what begins in the first `len` bytes and ends behind them, and all that follows.
+    /// Shortens the content to the records that lie in the first `len` bytes as a whole.
     pub fn cut(&mut self, len: usize) {
         let mut end = 0;
         // Each record has its cookie at 8 and its length at 16.
@@ -161,7 +161,7 @@ impl Dirents {
         self.bytes.truncate(end);
     }
 
-    /// Appends an entry whose cookie is a position of the open directory; false when it does not fit.
+    /// Appends an entry, whose cookie is a position in the open directory. Returns false when it does not fit.
     pub fn push(&mut self, entry: DirEntry<'_>) -> bool {
         let header = if self.layout == DirentLayout::New {
             19

@@ -1,4 +1,4 @@
-//! One call of a tracee: its arguments, the objects they name, and its answer.
+//! One call of a tracee: its arguments, and the objects that they name.
 
 use std::cell::OnceCell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ use crate::intercept::waiting;
 use crate::process::task::{Cwd, Task};
 use crate::shadow::{Shadow, names_only};
 
-/// What a descriptor of the tracee refers to.
+/// The object that a descriptor of the tracee refers to.
 pub enum Descriptor {
     /// Not a virtual object.
     Native,
@@ -24,11 +24,11 @@ pub enum Descriptor {
     Shadow(Arc<Shadow>, OwnedFd),
 }
 
-/// Where a path leads.
+/// The result of resolving a path.
 pub enum Target {
-    /// To the host, by a path that the kernel resolves in the same way.
+    /// An object on the host. The kernel resolves the path in the same way.
     PassOn,
-    /// To this place; on the host's own mount when the kernel cannot use the path unchanged.
+    /// This place. It is on the host's own mount when the kernel cannot use the path unchanged.
     At(Place),
 }
 
@@ -38,14 +38,14 @@ pub struct Entry {
     pub dir: Place,
     /// The last component.
     pub last: Last,
-    /// Slashes followed it.
+    /// The path ends with slashes.
     pub must_be_dir: bool,
-    /// A mount point is there: it exists, and cannot be removed (EBUSY).
+    /// The name is a mount point: it exists, and cannot be removed (EBUSY).
     pub covered: bool,
 }
 
 impl Entry {
-    /// The name, where `.` or `..` or nothing answers `errno`.
+    /// The name. `errno` if the last component is `.`, `..` or missing.
     pub fn name(&self, errno: Errno) -> Result<&[u8], Errno> {
         match &self.last {
             Last::Name(name) => Ok(name),
@@ -57,9 +57,9 @@ impl Entry {
 /// The result of a walk, from which the caller decides whether the kernel or the monitor performs the call.
 #[derive(Clone)]
 pub struct Resolved<T> {
-    /// Where it ended.
+    /// The result of the walk.
     pub at: T,
-    /// The kernel, given the same path, would have walked the same way.
+    /// Whether the kernel would resolve the path in the same way.
     pub native: bool,
 }
 
@@ -71,9 +71,9 @@ pub struct Call<'m> {
     pub task: Arc<Task>,
     /// Call number.
     pub nr: u32,
-    /// Where the call can be given descriptors while it waits; none at a ptrace stop.
+    /// The notification, by which descriptors can be installed while the call waits; none at a ptrace stop.
     pub notification: Option<(Arc<Listener>, u64)>,
-    /// The call is answered on a thread that may wait, whose waits a signal for the caller ends with EINTR.
+    /// Whether the call is answered on a thread that may wait: a signal for the caller ends such a wait with EINTR.
     pub may_wait: bool,
     args: [u64; 6],
     caller: OnceCell<Arc<Caller>>,
@@ -93,7 +93,7 @@ impl<'m> Call<'m> {
         }
     }
 
-    /// Whether a signal for the caller is to end what is being done for the call.
+    /// Whether a signal for the caller is pending, so that the work for the call must end.
     pub fn is_interrupted(&self) -> bool {
         if self.may_wait {
             waiting::is_interrupted()
@@ -102,7 +102,7 @@ impl<'m> Call<'m> {
         }
     }
 
-    /// Runs `f`, which needs the caller to be in the call; `None` where it is not any more.
+    /// Runs `f` while the caller stays in the call; `None` if it has left the call.
     pub fn while_in_call<T>(&self, f: impl FnOnce() -> T) -> Option<T> {
         if self.may_wait {
             waiting::while_in_call(f)
@@ -111,12 +111,12 @@ impl<'m> Call<'m> {
         }
     }
 
-    /// What names the file that it opens.
+    /// The argument that names the file that the call opens.
     pub fn opened(&self) -> Option<Named> {
         signature(self.nr)?.opened(&self.args, |how| self.read_u64(how).ok())
     }
 
-    /// What names the file that it changes if it succeeds.
+    /// The argument that names the file that the call changes if it succeeds.
     pub fn changed(&self) -> Option<Named> {
         signature(self.nr)?.changed(&self.args, |how| self.read_u64(how).ok())
     }
@@ -152,7 +152,8 @@ impl<'m> Call<'m> {
         Ok(Arc::clone(self.caller.get_or_init(|| caller)))
     }
 
-    /// The thread's current transaction has changed since [`Call::caller`] was asked.
+    /// Forgets the credentials, because the thread's current transaction has changed since [`Call::caller`] read
+    /// them.
     pub fn forget_caller(&mut self) {
         self.caller.take();
     }
@@ -197,10 +198,10 @@ impl<'m> Call<'m> {
         Ok((self.monitor.shadows.of_descriptor(&ofd)?, ofd))
     }
 
-    /// What descriptor `fd` is. EBADF.
+    /// The object that descriptor `fd` refers to. EBADF.
     pub fn descriptor(&self, fd: i32) -> Result<Descriptor> {
         Ok(match self.descriptor_of_any(fd) {
-            // A descriptor of the host need not be sent to the monitor.
+            // The thread need not send us a descriptor of the host.
             Err(FsError::Errno(Errno::EPERM)) if self.shadow(fd)?.is_none() => {
                 self.task.wanted();
                 Descriptor::Native
@@ -300,13 +301,13 @@ impl<'m> Call<'m> {
         })
     }
 
-    /// Where a walk of an open(2) starts, for [`crate::calls::open`], which steps through links itself.
+    /// The start of a walk for open(2), in which [`crate::calls::open`] follows links itself.
     pub fn walk_start(&self, dirfd: i32, path: &[u8]) -> Result<Resolved<Pos>> {
         let (at, native) = self.start(dirfd, path)?;
         Ok(Resolved { at, native })
     }
 
-    /// A walk's end as something to operate on.
+    /// The result of a walk as the target of an operation.
     pub fn target(&self, resolved: Resolved<Pos>) -> Result<Target> {
         match resolved.at {
             Pos::Host(_) if resolved.native => Ok(Target::PassOn),
@@ -314,7 +315,7 @@ impl<'m> Call<'m> {
         }
     }
 
-    /// The object at `pos`, on whichever mount. ENOENT on the host.
+    /// The object at `pos`, in a mount or on the host. ENOENT on the host.
     pub fn place(&self, pos: Pos) -> Result<Place> {
         match pos {
             Pos::Mounted(place) => Ok(place),
@@ -350,7 +351,7 @@ impl<'m> Call<'m> {
         self.entry_of(resolved)
     }
 
-    /// A parent walk's end as an entry to operate on.
+    /// The result of a walk to a parent as the entry of an operation.
     pub fn entry_of(&self, resolved: Resolved<Parent>) -> Result<Option<Entry>> {
         let Parent {
             dir,
@@ -369,7 +370,7 @@ impl<'m> Call<'m> {
         }))
     }
 
-    /// Whether something is mounted on the entry `last` of `dir`.
+    /// Whether the entry `last` of `dir` is a mount point.
     pub fn covers(&self, dir: &Pos, last: &Last) -> Result<bool> {
         let Last::Name(name) = last else {
             return Ok(false);
@@ -380,7 +381,7 @@ impl<'m> Call<'m> {
         let mut path = match dir.path(&*self.caller()?) {
             Ok((path, _)) => path,
             Err(blocked @ FsError::Blocked(_)) => return Err(blocked),
-            // Nothing can be mounted where no path leads.
+            // A directory without a path has no mount points in it.
             Err(_) => return Ok(false),
         };
         if path != b"/" {
@@ -396,7 +397,7 @@ fn host_pos(path: Vec<u8>) -> Pos {
     Pos::Host(if path == b"/" { Vec::new() } else { path })
 }
 
-/// Answers a walk's questions about /proc for one task.
+/// /proc as one task sees it, for walks.
 pub struct TaskView<'m> {
     monitor: &'m Monitor,
     pid: i32,
@@ -438,7 +439,7 @@ fn is_mapping(path: &[u8]) -> bool {
 }
 
 impl Monitor {
-    /// The virtual object a magic link of /proc leads to: a tracee's working directory, descriptor or program.
+    /// The virtual object that a magic link of /proc leads to: a tracee's working directory, descriptor or program.
     pub fn behind_magic_link(&self, path: &[u8]) -> Option<Place> {
         use std::ffi::OsStr;
         use std::os::unix::ffi::OsStrExt;

@@ -7,7 +7,7 @@ use goanna_vfs::{Errno, Result, caps};
 
 use crate::call::{Answer, Call, Target};
 
-/// What the kernel may do at `target`; otherwise EPERM without `CAP_SYS_ADMIN`, and `refusal` with it.
+/// Passes the call on where `target` is on the host. Otherwise EPERM without `CAP_SYS_ADMIN`, and `refusal` with it.
 fn on_host(call: &Call<'_>, target: &Target, refusal: Errno) -> Result<Answer> {
     match target {
         Target::PassOn => Ok(Answer::PassOn),
@@ -42,7 +42,7 @@ pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
     on_host(call, &target, Errno::EOPNOTSUPP)
 }
 
-/// umount2(2): target, flags. EBUSY for a mount of the run, which its other processes use; EINVAL for what is not a mount point.
+/// umount2(2): target, flags. EBUSY for a mount of the run, which its other processes use; EINVAL if `target` is no mount point.
 pub fn umount2(call: &mut Call<'_>) -> Result<Answer> {
     const NOFOLLOW: i32 = libc::UMOUNT_NOFOLLOW;
     let known = libc::MNT_FORCE | libc::MNT_DETACH | libc::MNT_EXPIRE | NOFOLLOW;

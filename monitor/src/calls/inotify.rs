@@ -17,7 +17,7 @@ pub fn add_watch(call: &mut Call<'_>) -> Result<Answer> {
     let follow = mask & libc::IN_DONT_FOLLOW == 0;
     let both = libc::IN_MASK_ADD | libc::IN_MASK_CREATE;
     if mask == 0 || mask & both == both || !is_inotify(call.task.tid, call.int(0)) {
-        // What is wrong with these comes before what is wrong with the path.
+        // Errors of these arguments come before errors of the path.
         return Ok(Answer::PassOn);
     }
     let place = match call.object(libc::AT_FDCWD, &call.path(1)?, follow)? {
@@ -44,7 +44,7 @@ pub fn add_watch(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::Value(watch.into()))
 }
 
-/// A watch on a host file that a mount shows: the kernel reports what happens to it.
+/// A watch on a host file that a mount shows: the kernel reports its events.
 fn on_host(
     call: &Call<'_>,
     inotify: std::os::fd::BorrowedFd<'_>,
@@ -82,7 +82,7 @@ fn is_virtual(place: &Place) -> bool {
     !place.mount.is_host()
 }
 
-/// fcntl(2) with `F_NOTIFY`: EINVAL for a directory in a mount, as of a kernel without it.
+/// fcntl(2) with `F_NOTIFY`: EINVAL for a directory in a mount, as on a kernel without this operation.
 pub fn notify_directory(call: &Call<'_>) -> Result<Answer> {
     match call.shadow(call.int(0))?.as_deref() {
         Some(Shadow::Dir { .. }) => Err(Errno::EINVAL.into()),

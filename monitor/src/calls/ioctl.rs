@@ -1,8 +1,8 @@
 //! Requests of ioctl(2) that could change a cache object behind the back end.
 //!
-//! A file system has requests that clone, punch, exchange and freeze files, and more with each release of Linux. So nothing
-//! of a virtual file reaches its cache object but what is listed here as harmless; the rest answers what a file system
-//! without such requests answers. The filter lets requests pass that no file system has ([`DEVICE_TYPES`]).
+//! A file system has requests that clone, punch, exchange and freeze files, and more with each release of Linux. So only
+//! those requests reach the cache object of a virtual file that are listed here as harmless; the others fail as on a file
+//! system without such requests. The filter lets requests pass that no file system has ([`DEVICE_TYPES`]).
 
 use std::os::fd::OwnedFd;
 
@@ -19,7 +19,7 @@ use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::{Shadow, names_only};
 use crate::watches::report::{self, Touch};
 
-/// The bits of a request that say which driver it belongs to (`_IOC_TYPE`).
+/// The bits of a request that identify its driver (`_IOC_TYPE`).
 pub const TYPE_BITS: u32 = 0xff00;
 
 /// Types of requests that programs make often and that no file system has: they run in the kernel unseen.
@@ -61,7 +61,7 @@ const FICLONE: u32 = request(WRITES, 0x94, 9, 4);
 const FICLONERANGE: u32 = request(WRITES, 0x94, 13, 32);
 const FIDEDUPERANGE: u32 = request(READS | WRITES, 0x94, 54, 24);
 
-// Without the size of what the argument points at, which differs between releases.
+// Without the size of the argument's structure, which differs between releases.
 const SIZE_BITS: u32 = 0x3fff << 16;
 const LOOP_SET_FD: u32 = 0x4c00;
 const LOOP_CHANGE_FD: u32 = 0x4c06;
@@ -87,7 +87,7 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Answer> {
             Shadow::File { place, .. } => of_file(call, place, &ofd),
             Shadow::Dir { .. } if names_only(&ofd)? => Err(Errno::EBADF.into()),
             Shadow::Dir { place, .. } => of_directory(call, place, &ofd),
-            // A device answers for itself, but its inode is ours.
+            // The device answers its own requests, but requests on the inode belong to the back end.
             Shadow::Special { place, .. } if call.uint(1) == FS_IOC_SETFLAGS => {
                 set_flags(call, place)
             }
@@ -109,7 +109,7 @@ fn of_file(call: &Call<'_>, place: &Place, ofd: &OwnedFd) -> Result<Answer> {
         FS_IOC_RESVSP | FS_IOC_RESVSP64 => reserve(call, ofd, 0),
         FS_IOC_UNRESVSP | FS_IOC_UNRESVSP64 => reserve(call, ofd, libc::FALLOC_FL_PUNCH_HOLE),
         FS_IOC_ZERO_RANGE => reserve(call, ofd, libc::FALLOC_FL_ZERO_RANGE),
-        // They report properties of the cache object, and change nothing.
+        // These requests report properties of the cache object, and change nothing.
         FIBMAP | FS_IOC_FIEMAP => Ok(Answer::PassOn),
         _ => of_inode(call, place),
     }
@@ -147,7 +147,7 @@ fn of_inode(call: &Call<'_>, place: &Place) -> Result<Answer> {
         FS_IOC_FSSETXATTR => set_attributes(call, place),
         FIFREEZE | FITHAW if !call.caller()?.capable(caps::SYS_ADMIN) => Err(Errno::EPERM.into()),
         FIFREEZE | FITHAW => Err(Errno::EOPNOTSUPP.into()),
-        // They report properties of the cache object or the backing directory, and change nothing.
+        // These requests report properties of the cache object or the backing directory, and change nothing.
         FIGETBSZ | FS_IOC_GETVERSION => Ok(Answer::PassOn),
         _ => Err(Errno::ENOTTY.into()),
     }
@@ -175,7 +175,7 @@ fn set_attributes(call: &Call<'_>, place: &Place) -> Result<Answer> {
     flags::set(call, place, attributes)
 }
 
-/// FICLONE to a virtual file or directory: refused as by ext4, whose programs then copy.
+/// FICLONE to a virtual file or directory: refused as on ext4; programs then copy.
 fn clone(call: &Call<'_>, place: &Place, ofd: &OwnedFd, from: i32) -> Result<Answer> {
     let Descriptor::Shadow(shadow, source) = call.descriptor(from)? else {
         return Err(Errno::EXDEV.into());
@@ -197,7 +197,7 @@ fn clone(call: &Call<'_>, place: &Place, ofd: &OwnedFd, from: i32) -> Result<Ans
     Err(Errno::EOPNOTSUPP.into())
 }
 
-/// The requests of XFS that every file system of Linux answers as fallocate(2).
+/// The requests of XFS that Linux performs as fallocate(2) on every file system.
 fn reserve(call: &Call<'_>, ofd: &OwnedFd, mode: i32) -> Result<Answer> {
     let given = call.read(call.arg(2), SPACE_RESV)?;
     let whence = given.get(2..4).and_then(|bytes| bytes.try_into().ok());
@@ -220,7 +220,7 @@ fn reserve(call: &Call<'_>, ofd: &OwnedFd, mode: i32) -> Result<Answer> {
 /// Requests on the host's descriptors that name a further descriptor.
 fn of_host(call: &Call<'_>) -> Result<Answer> {
     let argument = call.arg(2);
-    // A bad pointer is the kernel's to report, among its other errors.
+    // The kernel reports a bad pointer, in the order of its errors.
     let descriptor_at = |offset: u64| {
         let read = call.read_u32(argument.wrapping_add(offset));
         read.map_or(-1, u32::cast_signed)
@@ -242,7 +242,8 @@ fn of_host(call: &Call<'_>) -> Result<Answer> {
     }
 }
 
-/// FICLONE from a virtual file to a host file: not of content that is another for the caller's transaction.
+/// FICLONE from a virtual file to a host file: refused if the caller's transaction has another content than the cache
+/// object.
 fn clone_out(call: &Call<'_>, from: i32) -> Result<Answer> {
     if call.descriptor(from).is_ok() && Content::of(call, from)?.is_some() {
         return Err(Errno::EXDEV.into());
@@ -250,7 +251,7 @@ fn clone_out(call: &Call<'_>, from: i32) -> Result<Answer> {
     Ok(Answer::PassOn)
 }
 
-/// A device that keeps the file and writes to it when it likes, as a mapping does.
+/// A device that keeps the file, and may write to it at any time, as a mapping does.
 fn hand_over(call: &Call<'_>, fd: i32) -> Result<Answer> {
     if let Ok(Descriptor::Shadow(shadow, ofd)) = call.descriptor(fd)
         && let Shadow::File { place, .. } = &*shadow
@@ -261,7 +262,7 @@ fn hand_over(call: &Call<'_>, fd: i32) -> Result<Answer> {
     Ok(Answer::PassOn)
 }
 
-/// Requests that exchange content with the files `fds`, or write to them, and that programs can do without.
+/// Requests that exchange content with the files `fds`, or write to them. Programs have alternatives to them.
 fn refuse_shadows(call: &Call<'_>, fds: &[i32]) -> Result<Answer> {
     let is_shadow = |fd: &i32| matches!(call.descriptor(*fd), Ok(Descriptor::Shadow(..)));
     if fds.iter().any(is_shadow) {

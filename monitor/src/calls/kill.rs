@@ -1,4 +1,4 @@
-//! Calls by which processes of a run send each other signals. The kernel performs them. Before, the monitor notes since when the
+//! Calls by which processes of a run send each other signals. The kernel performs them. Before that, the monitor records since when the
 //! receiver sleeps, because a signal without effect interrupts that sleep (`ptracer::undisturbed`). A SIGKILL is recorded for the end of the
 //! run's transaction, which distinguishes it from kills by processes outside (`participants::run_end`).
 
@@ -10,7 +10,7 @@ use nix::unistd::{Pid, getpgid};
 
 use crate::call::{Answer, Call};
 
-/// kill(2) and its relatives.
+/// kill(2), tkill(2), tgkill(2) and similar calls.
 pub fn send(call: &mut Call<'_>) -> Result<Answer> {
     let monitor = call.monitor;
     if signal(call) == libc::SIGKILL {
@@ -18,7 +18,7 @@ pub fn send(call: &mut Call<'_>) -> Result<Answer> {
             monitor.ending.condemn(targets(call));
         }
     } else {
-        // The kernel wakes the first thread of a process, unless that one blocks the signal.
+        // The kernel wakes the first thread of a process, unless that thread blocks the signal.
         let of_run = |pid: &i32| monitor.alive.contains(*pid);
         let targets = targets(call).into_iter().filter(of_run);
         targets.for_each(|pid| monitor.sleeps.note(pid));

@@ -53,7 +53,7 @@ pub fn unlinkat(call: &mut Call<'_>) -> Result<Answer> {
     }
 }
 
-/// A directory and a path from there. A path that cannot be read is an error only when it is looked at.
+/// A directory and a path from there. A path that cannot be read is an error only when it is resolved.
 type Name = (i32, Result<Vec<u8>, Errno>);
 
 fn move_name(
@@ -176,18 +176,18 @@ fn add_name(
     }
 }
 
-/// Whether the directory is one of procfs, which answers ENOENT when a new name is looked up, before anything else is judged.
+/// Whether the directory is one of procfs, which answers ENOENT when a new name is looked up, before all other checks.
 fn is_procfs(dir: &Place) -> bool {
     let path = dir.mount.fs.host_path(&dir.node);
     let statfs = path.and_then(|path| nix::sys::statfs::statfs(&path).ok());
     statfs.is_some_and(|statfs| statfs.filesystem_type() == nix::sys::statfs::PROC_SUPER_MAGIC)
 }
 
-/// What a link is made to.
+/// The object that link(2) gives a further name.
 enum Source {
-    /// What a path leads to.
+    /// The object that a path leads to.
     At(Resolved<Pos>),
-    /// A host file that the tracee has open: it may be one that a back end handed out.
+    /// A host file that the tracee has open; it may belong to a pass-through mount.
     Open(OwnedFd),
 }
 
@@ -199,7 +199,7 @@ impl Source {
                 return Ok(Self::At(Resolved { at, native }));
             }
             let ofd = call.task.descriptor(dirfd)?;
-            // Linux asks that the thread has the very credentials that the descriptor was opened with.
+            // Linux requires that the thread has the same credentials object with which the descriptor was opened.
             if !call.caller()?.capable(caps::DAC_READ_SEARCH)
                 && !call.monitor.tasks.have_kept_credentials()
             {
@@ -240,7 +240,8 @@ fn own_descriptor(call: &Call<'_>, path: &[u8]) -> Result<Option<i32>> {
     Ok(number.and_then(|number| number.parse().ok()))
 }
 
-/// The name a link gets: EEXIST for what must exist already, ENOENT for a missing name with a slash behind.
+/// The new name: EEXIST for names that must exist (`.`, `..`, the root, mount points), ENOENT for a missing name with a
+/// slash behind it.
 fn new_name<'e>(call: &Call<'_>, entry: &'e Entry) -> Result<&'e [u8]> {
     let name = entry.name(Errno::EEXIST)?;
     if entry.covered {
@@ -328,7 +329,8 @@ fn put_target(call: &Call<'_>, buffer: u64, target: &[u8], size: usize) -> Resul
     Ok(Answer::Value(shown.len() as i64))
 }
 
-/// A tracee's working directory, program or descriptor: virtual objects are shown by their virtual path.
+/// The target of a magic link to a working directory, program or descriptor of a tracee: virtual objects have their virtual
+/// path.
 fn read_magic(call: &Call<'_>, link: &[u8], buffer: u64, size: usize) -> Result<Answer> {
     let path = match call.monitor.behind_magic_link(link) {
         Some(place) => {
@@ -346,9 +348,9 @@ fn read_magic(call: &Call<'_>, link: &[u8], buffer: u64, size: usize) -> Result<
     put_target(call, buffer, &path, size)
 }
 
-/// The path in a mount of a host file that a back end hands out natively. A tracee that opened the same file
-/// by its host path sees this path, too: the kernel holds but one object. Of several mounts that show the file the one with
-/// the innermost source counts; a path that another mount covers does not lead to it.
+/// The path in a pass-through mount of a host file. A tracee that opened the same file by its host path sees this path,
+/// too: for the kernel it is one object. Of several mounts that show the file, the one with the innermost source counts. A
+/// path that another mount covers does not lead to the file.
 fn through_mount(call: &Call<'_>, link: &[u8]) -> Option<Vec<u8>> {
     let shown = nix::fcntl::readlink(OsStr::from_bytes(link)).ok()?;
     let mounts = &call.monitor.mounts;

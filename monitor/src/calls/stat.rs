@@ -15,7 +15,7 @@ fn attr(call: &Call<'_>, place: &Place) -> Result<Attr> {
     Ok(caller.shown(Attr { dev, ..attr }))
 }
 
-/// The device number of the file system at `place`, whose back end says that it is `dev`.
+/// The device number of the file system at `place`, for the number `dev` of its back end.
 fn device(call: &Call<'_>, place: &Place, dev: u64) -> Result<u64> {
     let mounts = &call.monitor.mounts;
     if !place.mount.is_synthetic() {
@@ -42,7 +42,7 @@ fn put_stat(call: &Call<'_>, target: Target, buffer: usize) -> Result<Answer> {
     Ok(Answer::DONE)
 }
 
-/// The answer of `answer`; the process can find what it says of `path` from `dirfd` in the map of attributes afterwards.
+/// Runs `answer`, and publishes its result for `path` from `dirfd` in the process's map of attributes.
 fn sharing(
     call: &Call<'_>,
     dirfd: i32,
@@ -126,7 +126,7 @@ pub fn statx(call: &mut Call<'_>) -> Result<Answer> {
     })
 }
 
-/// What reads and writes under O_DIRECT are told to be aligned to. Those of a cache object need no alignment, but programs allocate
+/// The alignment that is reported for reads and writes under O_DIRECT. Those on a cache object need none, but programs allocate
 /// their buffers by it.
 const SECTOR: u32 = 512;
 
@@ -138,7 +138,7 @@ fn more(call: &Call<'_>, place: &Place, mask: u32) -> StatxMore {
         0 => (libc::STATX_MNT_ID, mounts.id(mount)),
         bit => (bit, mounts.unique_id(mount)),
     };
-    // Only what a program asks for is looked up on the host.
+    // The host is asked only for fields that the program asks for.
     let host = (mount.is_host() || mask & STATX_BEHIND_MOUNT_ID != 0)
         .then(|| mount.fs.host_path(&place.node))
         .flatten()

@@ -12,19 +12,19 @@ use crate::call::{Answer, Call, Work};
 use crate::participants::offsets;
 use crate::process::task::credentials;
 
-/// A request: the thread that makes it, and the thread or process that it concerns.
+/// A request: the calling thread, and the thread or process that it concerns.
 #[derive(Debug, Clone)]
 pub struct Request {
     op: Op,
     caller: i32,
     uid: u32,
-    /// The process that it is for, when that is another.
+    /// The process that the request concerns, if it is not the caller's.
     pub target: Option<i32>,
     buf: u64,
     len: usize,
     id: Option<TxnId>,
     name: String,
-    /// What the operation takes further.
+    /// The remaining arguments of the operation.
     number: u32,
 }
 
@@ -144,7 +144,7 @@ impl Request {
         self.id.ok_or(Errno::EINVAL)
     }
 
-    /// Writes as much of `text` as there is room for; the length of all of it.
+    /// Writes as much of `text` as fits the buffer; returns the length of all of it.
     fn put_text(&self, text: &str) -> Result<i64, Errno> {
         let shown = text.as_bytes().get(..self.len);
         self.put(shown.unwrap_or(text.as_bytes()))?;
@@ -158,7 +158,7 @@ impl Request {
         goanna_sys::tracee::write_all(self.caller, self.buf, text)
     }
 
-    /// The answer; what may wait for the disk, and for calls that are in progress, is worked out on a thread that may wait.
+    /// Performs the operation. Where it may wait for the disk, or for calls in progress, it runs on a thread that may wait.
     pub fn answer(self, monitor: &Arc<Monitor>) -> Result<Answer> {
         match self.op {
             Op::Commit | Op::Abort | Op::Detach | Op::CommitNamed | Op::AbortNamed => {

@@ -26,7 +26,7 @@ const KNOWN: u64 = 0x8001_effb;
 /// Of these, the flags that Linux ignores: `FS_XFLAG_PREALLOC` and `FS_XFLAG_HASATTR`, which tell how a file is stored.
 const ONLY_READ: u32 = 0x8000_0002;
 
-/// What a program wants to set.
+/// The attributes that a program sets.
 #[derive(Clone, Copy)]
 pub struct Attributes {
     /// Flags of the extended form.
@@ -46,7 +46,7 @@ pub fn get(call: &Call<'_>, place: &Place) -> Result<u32> {
     Ok(to_extended(flags))
 }
 
-/// Sets the flags of `place`: errors as [`ops::may_set_flags`], then EOPNOTSUPP for what no back end keeps.
+/// Sets the flags of `place`: errors as [`ops::may_set_flags`], then EOPNOTSUPP for attributes that no back end keeps.
 pub fn set(call: &Call<'_>, place: &Place, wanted: Attributes) -> Result<Answer> {
     let Attributes { flags, others } = wanted;
     let set = EXTENDED.iter().filter(|(bit, _)| flags & bit != 0);
@@ -73,13 +73,14 @@ fn size(call: &Call<'_>) -> Result<usize> {
     }
 }
 
-/// The host's file that a pass-through mount shows at `place`. The host answers for it: it may keep what `fs.flags` does not have.
+/// The host's file that a pass-through mount shows at `place`. The host answers for it: it may keep attributes that `fs.flags` does
+/// not have.
 fn host_file(place: &Place) -> Option<CString> {
     let path = place.mount.fs.host_path(&place.node)?;
     CString::new(path.into_os_string().into_vec()).ok()
 }
 
-/// EOPNOTSUPP for what has no flags: ext4 has them for regular files and directories only.
+/// EOPNOTSUPP for kinds of files without flags: ext4 has flags for regular files and directories only.
 fn has_flags(place: &Place) -> Result<()> {
     match place.node.kind() {
         FileKind::Regular | FileKind::Directory => Ok(()),

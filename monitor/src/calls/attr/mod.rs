@@ -97,7 +97,7 @@ pub fn fchownat(call: &mut Call<'_>) -> Result<Answer> {
     set_owner(call, target, call.uint(2), call.uint(3))
 }
 
-/// Access and modification time as a call gave them.
+/// Access and modification time in the arguments of a call.
 type Times = (Option<TimeSet>, Option<TimeSet>);
 
 fn set_times(call: &Call<'_>, target: Target, times: Times) -> Result<Answer> {
@@ -127,7 +127,7 @@ fn pairs(call: &Call<'_>, address: u64) -> Result<[(i64, i64); 2]> {
 
 const NOW: Times = (Some(TimeSet::Now), Some(TimeSet::Now));
 
-/// The inner result is EINVAL for times that are none, which Linux finds after the path.
+/// The inner result is EINVAL for invalid times: Linux checks them after the path.
 fn timespecs(call: &Call<'_>, address: u64) -> Result<Result<Times, Errno>> {
     if address == 0 {
         return Ok(Ok(NOW));

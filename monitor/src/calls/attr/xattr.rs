@@ -16,7 +16,7 @@ const SIZE_MAX: usize = 65536;
 const PAGE: u64 = 4096;
 const ARGS: u64 = 16;
 
-/// How a call says which file it means. What else is wrong with its arguments comes first, as in Linux.
+/// Finds the file that a call names. As in Linux, it is called after all other arguments were checked.
 type Find = fn(&Call<'_>) -> Result<Target>;
 
 fn followed(call: &Call<'_>) -> Result<Target> {
@@ -54,8 +54,8 @@ pub(super) fn at_flags(call: &Call<'_>, index: usize) -> Result<i32> {
     Ok(flags)
 }
 
-/// What the directory descriptor and the path in the first two arguments mean. With an empty path, or NULL, under
-/// `AT_EMPTY_PATH` the descriptor is meant, which must not be an O_PATH one (EBADF).
+/// The file that the directory descriptor and the path in the first two arguments name. With an empty path, or NULL,
+/// under `AT_EMPTY_PATH` it is that of the descriptor, which must not be an O_PATH one (EBADF).
 pub(super) fn path_or_descriptor(call: &Call<'_>, flags: i32) -> Result<Target> {
     let path = path_or_null(call, 1, flags)?;
     let is_empty = path.is_empty() && flags & libc::AT_EMPTY_PATH != 0;
@@ -73,7 +73,7 @@ fn name(call: &Call<'_>, index: usize) -> Result<Vec<u8>> {
     }
 }
 
-/// Where the program's value or list is, how long, and the flags of a change.
+/// The address and the length of the program's value or list, and the flags of a change.
 struct Buffer {
     address: u64,
     size: u64,
@@ -112,7 +112,7 @@ impl Buffer {
         })
     }
 
-    /// Gives the program `bytes`. Size 0 asks for the length; a buffer too small is ERANGE.
+    /// Copies `bytes` to the program. A size of 0 only asks for the length; ERANGE for a buffer that is too small.
     fn put(&self, call: &Call<'_>, bytes: &[u8]) -> Result<Answer> {
         if self.size > 0 {
             if (self.size as usize) < bytes.len() {
@@ -150,7 +150,7 @@ fn set(call: &Call<'_>, find: Find, named: usize, given: &Buffer) -> Result<Answ
     changed(call, &place, &name)
 }
 
-/// Tells of a changed attribute whoever must know.
+/// Updates the backing object and reports the event after an attribute has changed.
 fn changed(call: &Call<'_>, place: &Place, name: &[u8]) -> Result<Answer> {
     if name == Acl::ACCESS {
         let caller = call.caller()?;

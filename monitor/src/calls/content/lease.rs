@@ -1,10 +1,10 @@
-//! Operations of fcntl(2) that the kernel would answer for a cache object.
+//! Operations of fcntl(2) that, unseen by the monitor, would act on a cache object.
 //!
 //! Leases (`F_SETLEASE`): the kernel signals the holder when another process opens the file, and that process waits until
 //! the lease is released, 45 s at most.
 //!
-//! A file of the host has the host's leases. An open that meets one waits on a thread of the executor, not in the pool. Files in
-//! a store can have none: their cache objects are opened for work that must not wait, such as a commit.
+//! A file of the host has the host's leases. An open that must wait for a lease does so on a thread of the executor, not in the
+//! pool. Files in a store can have none: their cache objects are opened for work that must not wait, such as a commit.
 
 use std::os::fd::AsFd;
 
@@ -26,7 +26,7 @@ pub fn control(call: &mut Call<'_>) -> Result<Answer> {
     }
 }
 
-/// Seals are of files in memory. Those of a cache object are the monitor's affair.
+/// Refuses seals: only memfds have them, and those of a cache object belong to the monitor.
 fn seals(call: &Call<'_>) -> Result<Answer> {
     let Descriptor::Shadow(shadow, ofd) = call.descriptor(call.int(0))? else {
         return Ok(Answer::PassOn);
@@ -46,7 +46,7 @@ fn seals(call: &Call<'_>) -> Result<Answer> {
 
 fn set(call: &Call<'_>) -> Result<Answer> {
     let Descriptor::Shadow(shadow, _) = call.descriptor(call.int(0))? else {
-        // The kernel grants none while we still have what a program is getting.
+        // The kernel grants no lease while the monitor still has a descriptor that a program is getting.
         call.monitor.installs.settle_all();
         return Ok(Answer::PassOn);
     };
@@ -63,7 +63,7 @@ fn set(call: &Call<'_>) -> Result<Answer> {
     if caller.uid != owner && !caller.capable(caps::LEASE) {
         return Err(Errno::EACCES.into());
     }
-    // As where somebody else has the file open: we do.
+    // As if another process had the file open: the monitor has.
     Err(Errno::EAGAIN.into())
 }
 

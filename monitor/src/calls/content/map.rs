@@ -1,9 +1,9 @@
 //! File mappings. The kernel maps the cache object, so shared mappings, reads and writes of all processes are coherent; the
 //! back end must only know that content can change without a call.
 //!
-//! In an explicit transaction a private mapping is of the content as the transaction has it at that moment. A shared one is
-//! refused where it would show something else than reads, or where what is written through it could not be taken back: ENODEV,
-//! as by file systems without shared mappings. Where the whole run is one transaction, the cache object is its own.
+//! In an explicit transaction a private mapping has the content that the transaction has at that moment. A shared mapping is
+//! refused if it would differ from the result of reads, or if an abort could not undo writes through it: ENODEV, as on file
+//! systems without shared mappings. A run transaction has cache objects of its own.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -15,12 +15,12 @@ use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::Shadow;
 
-/// The largest changed content that is mapped, bytes: it is copied into the tracee.
+/// Maximum size in bytes of a changed content that can be mapped: it is copied into the tracee.
 const COPY_MAX: usize = 1 << 30;
 
 /// mmap(2) of a file: with MAP_SHARED, and any by a participant of a transaction.
 pub fn mmap(call: &mut Call<'_>) -> Result<Answer> {
-    // A bad descriptor is the kernel's to report, among the other errors of mmap in their order.
+    // The kernel reports a bad descriptor, in the order of the errors of mmap.
     let Ok(Descriptor::Shadow(shadow, ofd)) = call.descriptor(call.int(4)) else {
         return Ok(Answer::PassOn);
     };
@@ -55,7 +55,7 @@ fn is_inside(call: &Call<'_>, place: &Place) -> Result<bool> {
     Ok(call.monitor.participants.cover(&place.mount) && call.caller()?.txn.is_some())
 }
 
-/// From now on the file's cache object can change without a call. ENODEV where a transaction could not take that back.
+/// Records that the file's cache object can change without a call from now on. ENODEV where an abort could not undo that.
 pub fn share(call: &Call<'_>, place: &Place) -> Result<()> {
     if let Some(content) = place.mount.fs.content() {
         content.map_shared(&*call.caller()?, &place.node)?;

@@ -1,10 +1,10 @@
 //! A file that grows too large for memory while it is being written.
 //!
-//! Its back end moves the content to a host file, and the writer's descriptor is exchanged for one of that,
-//! while the writer waits for the answer to its write. That is safe when nobody else can use the old
-//! object: the writer has one thread and one descriptor of the file, no mapping and no lock, and no other
-//! tracee holds it. Large files are nearly always written so (cp, dd, tar, ld); others stay in memory until they are
-//! closed. A descriptor that is on its way through a socket at this moment is not seen.
+//! Its back end moves the content to a host file, and the monitor replaces the writer's descriptor by one of that file, while
+//! the writer waits for the answer to its write. That is safe when no other thread can use the old object: the writer has one
+//! thread and one descriptor of the file, no mapping and no lock, and no other tracee holds it. Large files are nearly always
+//! written so (cp, dd, tar, ld); others stay in memory until they are closed. A descriptor that is on its way through a
+//! socket at this moment is not seen.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,18 +22,19 @@ use crate::call::Call;
 use crate::shadow::Identity;
 use crate::watches::report;
 
-/// Files that could not be exchanged, with the offset from which on it is tried again.
+/// Files whose descriptor could not be replaced, with the offset at which the monitor tries again.
 #[derive(Debug, Default)]
 pub struct Reluctant {
     retry_at: Mutex<HashMap<Identity, u64>>,
 }
 
-/// Bytes written to a file between two questions whether it has outgrown memory: the question takes a lock that
-/// other writers of the file hold for long, and what holds little data takes little memory, whatever its size.
+/// Bytes written to a file between two checks whether it has outgrown memory. The check takes a lock that other writers of
+/// the file hold for long; and a file with little data takes little memory, whatever its size.
 const VOLUME_TO_ASK: u64 = 256 << 10;
 
-/// After a change through descriptor `fd` that may have made the file larger, by at most `volume` bytes of content.
-/// What goes wrong here leaves the file in memory, and the call's own answer as it was. Whether the descriptor was exchanged.
+/// Moves a file that has outgrown memory, after a call through descriptor `fd` that may have added up to `volume` bytes of
+/// content. An error leaves the file in memory, and does not change the answer to the call. Returns whether the descriptor
+/// was replaced.
 pub fn after_growth(call: &Call<'_>, fd: i32, output: &Output, volume: u64) -> bool {
     let before = output.volume.fetch_add(volume, Ordering::Relaxed);
     if before.saturating_add(volume) < VOLUME_TO_ASK {
@@ -70,7 +71,7 @@ pub fn after_growth(call: &Call<'_>, fd: i32, output: &Output, volume: u64) -> b
     exchanged
 }
 
-/// Whether descriptor `fd` of a single-threaded caller is the only way to the object.
+/// Whether only descriptor `fd` of the caller, which has one thread, refers to the object.
 fn exclusive(call: &Call<'_>, fd: i32, identity: Identity) -> Result<bool> {
     let pid = call.caller()?.pid;
     let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
@@ -82,7 +83,7 @@ fn exclusive(call: &Call<'_>, fd: i32, identity: Identity) -> Result<bool> {
     if threads != 1 || locked {
         return Ok(false);
     }
-    // Also of those that have made no call yet.
+    // All threads, including those that have made no call yet.
     let all = call.monitor.alive.all();
     let elsewhere = |&tid: &i32| may_map(tid, inode) || holds(tid, identity, (pid, fd));
     Ok(!all.iter().any(elsewhere))
@@ -98,7 +99,7 @@ fn may_map(tid: i32, inode: u64) -> bool {
     }
 }
 
-/// Whether the thread has another descriptor of the object than `known`, of which the first part is a thread.
+/// Whether the thread has a descriptor of the object other than `known`, a thread and its descriptor.
 fn holds(tid: i32, identity: Identity, known: (i32, i32)) -> bool {
     let is_object = |number: &i32| {
         fs::metadata(format!("/proc/{tid}/fd/{number}"))

@@ -1,5 +1,5 @@
-//! Reads by participants of transactions. All others read natively, on the cache object, which has the committed content; a
-//! transaction that has changed the file must be given its own.
+//! Reads by participants of transactions. All others read natively, on the cache object, which has the committed content; a transaction
+//! that has changed the file must get its own content.
 //!
 //! These calls come at ptrace stops, under the second filter of participants ([`crate::table::filter::compile_participant`]).
 
@@ -16,10 +16,10 @@ use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::Shadow;
 use crate::table::conditions::{FAR, HINTS};
 
-/// Read from the file system and written to the tracee at once.
+/// Number of bytes that are read and then written to the tracee in one step.
 const PIECE: usize = 4 << 20;
 
-/// A file whose content a transaction sees otherwise than its descriptor shows.
+/// A file whose content in the caller's transaction may differ from that of the cache object.
 pub struct Content {
     place: Place,
     ofd: OwnedFd,
@@ -27,7 +27,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// `None` where the kernel's answer is right. A transaction that asks has a shared lock on the file from then on.
+    /// `None` where the kernel's answer is right. This takes a shared lock on the file for the transaction.
     pub fn of(call: &Call<'_>, fd: i32) -> Result<Option<Self>> {
         let Some(content) = Self::perhaps(call, fd)? else {
             return Ok(None);
@@ -51,7 +51,7 @@ impl Content {
     /// A readable file of a store.
     fn readable(call: &Call<'_>, fd: i32) -> Result<Option<Self>> {
         let caller = call.caller()?;
-        // A bad descriptor is the kernel's to report.
+        // The kernel reports a bad descriptor.
         let Ok(Descriptor::Shadow(shadow, ofd)) = call.descriptor(fd) else {
             return Ok(None);
         };
@@ -107,7 +107,7 @@ impl Content {
     }
 }
 
-/// As [`fill_segments`], of what the caller's transaction has changed.
+/// Fills the segments with content that the caller's transaction has changed; otherwise passes the call on.
 fn read_segments(
     call: &Call<'_>,
     segments: impl FnOnce() -> Result<Vec<(u64, usize)>>,
@@ -121,7 +121,8 @@ fn read_segments(
     })
 }
 
-/// Fills the tracee's `segments` from `offset`, or from the descriptor's own, which then advances, with what `data` has of `content`.
+/// Fills the tracee's `segments` with bytes of `content`, which `data` returns, from `offset`, or from the descriptor's own offset,
+/// which then advances.
 fn fill_segments(
     call: &Call<'_>,
     content: &Content,
@@ -189,8 +190,8 @@ pub fn preadv(call: &mut Call<'_>) -> Result<Answer> {
     read_segments(call, || many(call), offset(call.arg(3))?)
 }
 
-/// preadv2(2): its flags are hints here; one that Linux does not know is the kernel's to refuse. The kernel refuses two more for a cache
-/// object, and so the monitor reads.
+/// preadv2(2): its flags are hints here; the kernel refuses a flag that it does not know. For a cache object it also refuses two valid
+/// flags, so the monitor reads instead.
 pub fn preadv2(call: &mut Call<'_>) -> Result<Answer> {
     // All but RWF_ATOMIC, which is for direct writes.
     const KNOWN: i32 = 0x1bf;
@@ -216,8 +217,8 @@ pub fn preadv2(call: &mut Call<'_>) -> Result<Answer> {
     read_segments(call, || many(call), at)
 }
 
-/// lseek(2): EINVAL beyond the largest file, which comes as a notification; in transactions from the end, and over holes, of
-/// which a changed content has none.
+/// lseek(2): EINVAL beyond the largest file, which comes as a notification; in transactions from the end, and for holes: a changed
+/// content counts as one without holes.
 pub fn lseek(call: &mut Call<'_>) -> Result<Answer> {
     let (by, whence) = (call.arg(1) as i64, call.int(2));
     if whence == libc::SEEK_SET && is_beyond(call, by)? {

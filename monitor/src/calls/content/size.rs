@@ -87,7 +87,7 @@ pub fn fallocate(call: &mut Call<'_>) -> Result<Answer> {
 
 /// fallocate(2) of the call's first argument, which is a shadow's descriptor.
 pub fn allocate(call: &Call<'_>, mode: i32, offset: i64, len: i64) -> Result<Answer> {
-    // Linux looks at these before it asks whether the descriptor may write.
+    // Linux checks these before it checks whether the descriptor may write.
     const KEEP_SIZE: i32 = libc::FALLOC_FL_KEEP_SIZE;
     const SHIFTS: i32 = libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE;
     let offset = u64::try_from(offset).map_err(|_| Errno::EINVAL)?;

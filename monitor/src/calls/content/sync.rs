@@ -9,12 +9,12 @@ use goanna_vfs::{Errno, FsError, Place, Result};
 use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::Shadow;
 
-/// sync(2): every back end, then the host. Errors have nowhere to go, as in Linux.
+/// sync(2): every back end, then the host. It reports no errors, as in Linux.
 pub fn sync(call: &mut Call<'_>) -> Result<Answer> {
     let inside = call.caller()?.txn.is_some();
     for mount in call.monitor.mounts.iter() {
         if inside && call.monitor.participants.cover(mount) {
-            // It reaches the disk with its transaction.
+            // The changes reach the disk with the transaction.
             continue;
         }
         let _ = mount.fs.sync(None);
@@ -22,7 +22,7 @@ pub fn sync(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::PassOn)
 }
 
-/// Whether what the caller has changed reaches the disk with its transaction, or not at all.
+/// Whether the caller's changes reach the disk with its transaction, or not at all.
 pub fn with_commit(call: &Call<'_>, place: &Place) -> Result<bool> {
     Ok(call.caller()?.txn.is_some() && call.monitor.participants.cover(&place.mount))
 }
@@ -55,7 +55,7 @@ pub fn fdatasync(call: &mut Call<'_>) -> Result<Answer> {
     sync_inode(call)
 }
 
-/// sync_file_range(2): durable, which is more than was asked for.
+/// sync_file_range(2): makes the whole file durable, which is more than the program asks for.
 pub fn sync_file_range(call: &mut Call<'_>) -> Result<Answer> {
     let known = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
@@ -78,7 +78,7 @@ pub fn syncfs(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::DONE)
 }
 
-/// msync(2): what was written through mappings in the range reaches the back end; with MS_SYNC it is made durable. The
+/// msync(2): the back end gets the writes through mappings in the range; with MS_SYNC it makes them durable. The
 /// kernel checks the range.
 pub fn msync(call: &mut Call<'_>) -> Result<Answer> {
     let durable = call.int(2) & libc::MS_SYNC != 0;
@@ -101,14 +101,14 @@ pub fn msync(call: &mut Call<'_>) -> Result<Answer> {
 fn sync_range(call: &Call<'_>, place: &Place, range: Range<u64>, durable: bool) -> Result<()> {
     let members = &call.monitor.participants;
     if members.is_run() && members.cover(&place.mount) {
-        // What is mapped is the run's own, and reaches the disk with it.
+        // The mapped object belongs to the run transaction, and reaches the disk with it.
         return Ok(());
     }
     let Some(content) = place.mount.fs.content() else {
         return Ok(());
     };
     match content.sync_mapped(&place.node, range, durable) {
-        // What a transaction has made, and mapped, reaches the disk with it.
+        // A file that a transaction has made and mapped reaches the disk with it.
         Err(FsError::Errno(Errno::ESTALE)) => Ok(()),
         other => other,
     }

@@ -1,8 +1,8 @@
 //! Directories of the host that lead to mounts: their lists show mount points that the host does not have.
 //!
 //! The kernel keeps the position in the host's directory, and each file system has positions of its own. So the mount points
-//! come with the first entries of a list, after its first entry, and have that entry's position. All further reads are
-//! the kernel's.
+//! come with the first entries of a list, after its first entry, and have that entry's position. The kernel performs all
+//! further reads.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,7 +31,7 @@ pub fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
         return Ok(Answer::PassOn);
     }
     let (_, ofd) = call.descriptor_of_any(call.int(0))?;
-    // O_PATH, and what is no directory any more, are the kernel's to refuse.
+    // The kernel refuses O_PATH descriptors, and objects that are no directory any more.
     let at_start = lseek(ofd.as_fd(), 0, Whence::SeekCur) == Ok(0);
     if at_start {
         first_entries(call, layout, &ofd, &missing)
@@ -67,7 +67,7 @@ fn first_entries(
     };
     let room = usize::try_from(call.int(2)).unwrap_or(0);
     let needed = of_mounts(layout, mounts, 0).bytes.len();
-    // A buffer without room for the mount points and one entry is too small: what it leaves out would never be shown.
+    // A buffer without room for the mount points and one entry is too small: entries left out here would never be shown.
     let rest = room.checked_sub(needed).ok_or(Errno::EINVAL)?;
     let native = entries::read(number, ofd.as_fd(), rest.min(ENTRIES_MAX))?;
     let mut out = Dirents::new(layout, room, 0);
@@ -80,7 +80,7 @@ fn first_entries(
     }
     let put = tracee::write(call.task.tid, call.arg(1), &out.bytes);
     if put != Ok(out.bytes.len()) {
-        // The memory ends before the count: as many entries as it takes.
+        // The program's memory ends before the count: return as many entries as fit.
         out.cut(put.unwrap_or(0));
         lseek(ofd.as_fd(), out.position as i64, Whence::SeekSet)?;
         if out.bytes.is_empty() {

@@ -33,7 +33,7 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
     }
     let caller = call.caller()?;
     let start = lseek(ofd.as_fd(), 0, Whence::SeekCur)? as u64;
-    // A negative count has room for nothing.
+    // A negative count fits no entry.
     let room = usize::try_from(call.int(2)).unwrap_or(0).min(1 << 20);
     let mut out = Dirents::new(layout, room, start);
     let fs = &place.mount.fs;
@@ -73,7 +73,7 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
     }
     let put = tracee::write(call.task.tid, call.arg(1), &out.bytes)?;
     if put < out.bytes.len() {
-        // The memory ends before the count: as many entries as it takes.
+        // The program's memory ends before the count: return as many entries as fit.
         out.cut(put);
         if out.bytes.is_empty() {
             return Err(Errno::EFAULT.into());
@@ -234,7 +234,7 @@ fn make_node(
     }
     let caller = call.caller()?;
     if entry.must_be_dir {
-        // Linux: a name that may only be a directory's cannot be made as anything else.
+        // As in Linux, a path that ends with a slash can only become a directory.
         return Err(ops::lookup(&caller, &entry.dir, name)
             .map_or(Errno::ENOENT.into(), |_| Errno::EEXIST.into()));
     }

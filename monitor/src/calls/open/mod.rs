@@ -21,7 +21,7 @@ use crate::process::task::acting_as;
 use crate::watches::report::{self, Touch};
 use mount_lists::ListOfMounts;
 
-/// The arguments of an open, whichever call brought them.
+/// The arguments of an open, from any of the calls.
 struct Request {
     dirfd: i32,
     path: Vec<u8>,
@@ -118,8 +118,7 @@ fn validate(flags: u64, mode: u64, resolve: u64) -> Result<(i32, u32)> {
     Ok((bits, mode as u32))
 }
 
-/// What is wrong with the flags of any open, before its path is looked at: EINVAL, or EAGAIN for what `RESOLVE_CACHED`
-/// can never do.
+/// Checks the flags of any open, before its path is resolved: EINVAL, or EAGAIN for opens that `RESOLVE_CACHED` forbids in any case.
 fn accept(flags: i32, resolve: u64) -> Result<()> {
     const UNNAMED: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
     if flags & libc::O_PATH != 0 {
@@ -142,7 +141,7 @@ fn accept(flags: i32, resolve: u64) -> Result<()> {
 
 const PAGE: usize = 4096;
 
-/// Where an open ends.
+/// The object that an open leads to.
 enum End {
     PassOn,
     Existing(Place),
@@ -163,7 +162,7 @@ impl Request {
 
     fn attempt(&self, call: &Call<'_>) -> Result<Answer> {
         let creates = self.flags & libc::O_CREAT != 0 && self.flags & libc::O_PATH == 0;
-        // From before the back end has it open until the tracee has it.
+        // Lives from before the back end opens the file until the tracee has the descriptor.
         let delivery = call.monitor.pause.deliveries.begin(call.task.tid);
         let end = if creates {
             self.find_or_missing(call)?
@@ -251,7 +250,7 @@ impl Request {
                 && !call.monitor.mounts.nested()
                 && let Pos::Mounted(dir) = parent.dir
             {
-                // Whatever has the name, the answer is EEXIST. The back end gives it, so the name is looked up only there.
+                // If the name exists, the answer is EEXIST in any case. The back end's create returns it, so no look-up is needed here.
                 return Ok(End::Missing { dir, name });
             }
             match walk.step(&parent.dir, &name, true) {
@@ -384,8 +383,8 @@ impl Request {
             call.monitor.shadows.register_file(place, handle)?;
             report::opened(call, place, &opened.fd, self.flags);
         }
-        // The last close of a host file's writer ends ETXTBSY, and inotify(7) reports closes. An open that has waited for a lease holds no
-        // descriptor any more that a later check would count.
+        // The close of the last writer of a host file ends ETXTBSY, and inotify(7) reports closes. After a wait for a lease, the open
+        // holds no descriptor that a later check would count.
         Ok(Answer::Install {
             fd: opened.fd,
             cloexec: self.cloexec(),
@@ -415,8 +414,7 @@ impl Request {
         })
     }
 
-    /// The tracee gets the real fifo or device: that of a host directory, or the one in the run-time
-    /// directory that all tracees of this inode share.
+    /// The tracee gets a real fifo or device: that of a host directory, or the backing object of the inode, which all tracees share.
     fn open_special(&self, call: &Call<'_>, caller: &Caller, place: &Place) -> Result<Answer> {
         ops::may_open_other(caller, place, self.flags)?;
         may_get_descriptor(call)?;

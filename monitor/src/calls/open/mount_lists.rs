@@ -23,7 +23,7 @@ use crate::process::task::{acting_as, credentials};
 /// Maximum length of a list in bytes. The list of a host with 100,000 mounts is shorter.
 const LIST_MAX: u64 = 64 << 20;
 
-/// A list of a process of the run.
+/// A list of mounts, of a process of the run.
 pub struct ListOfMounts {
     list: MountList,
     path: Vec<u8>,

@@ -1,5 +1,5 @@
 //! Datagrams to names of Unix sockets in a mount: the tracee sends them itself, to the host object. So the receiver sees the
-//! tracee's credentials, descriptors travel, and a full queue makes the tracee wait, not the monitor.
+//! tracee's credentials and gets its descriptors, and a full queue makes the tracee wait, not the monitor.
 //!
 //! The calls come here at ptrace stops, and only those of programs that may have a Unix socket (`watch.rs`).
 
@@ -9,11 +9,11 @@ use super::{host_address, rights, unix_socket};
 use crate::call::Call;
 use crate::ptracer::rewrite::{Addressed, AddressedKind, MMSGHDR, MSGHDR, Rewrite};
 
-/// More messages than this Linux does not take from one call (`UIO_MAXIOV`).
+/// Maximum number of messages that Linux sends in one call (`UIO_MAXIOV`).
 const MAX_MESSAGES: u64 = 1024;
 
-/// Where the datagram on descriptor `fd` to the address of `len` bytes at `address` is to go, as an address of the host. `None`
-/// when the kernel performs the call unchanged, with all its errors.
+/// The host address to which the datagram on descriptor `fd` goes, for the program's address of `len` bytes at `address`.
+/// `None` when the kernel performs the call unchanged, with all its errors.
 fn destination(call: &Call<'_>, fd: i32, address: u64, len: u64) -> Result<Option<Vec<u8>>> {
     use nix::sys::socket::{SockType, getsockopt, sockopt};
     let sends_datagrams = unix_socket(call, fd)
@@ -55,8 +55,8 @@ fn message(call: &Call<'_>) -> Result<Option<Addressed>> {
     Ok(readdress(call, &mut send, 0)?.then_some(send))
 }
 
-/// A message that cannot be sent ends the call, as it does in the kernel: those before it are sent. So does one that the
-/// monitor is to send ([`rights`]); the program then sends the rest.
+/// As in the kernel, a message that cannot be sent ends the call, after the messages before it were sent. A message that the
+/// monitor must send ([`rights`]) also ends it; the program then sends the rest.
 fn messages(call: &Call<'_>) -> Result<Option<Addressed>> {
     let count = u64::from(call.uint(2)).min(MAX_MESSAGES);
     let Ok(image) = call.read(call.arg(1), count as usize * MMSGHDR.0) else {
@@ -89,7 +89,8 @@ fn messages(call: &Call<'_>) -> Result<Option<Addressed>> {
     Ok(changed.then_some(send))
 }
 
-/// Gives the `struct msghdr` at `at` in the image the address of a host object; false when its own is right.
+/// Replaces the address in the `struct msghdr` at `at` of the image by that of a host object; false when it needs no
+/// replacement.
 fn readdress(call: &Call<'_>, send: &mut Addressed, at: usize) -> Result<bool> {
     let field = |at: usize| send.image.get(at..).and_then(<[u8]>::first_chunk::<8>);
     let (Some(name), Some(len)) = (field(at), field(at + 8)) else {

@@ -1,5 +1,5 @@
-//! Names of Unix sockets in a mount: the name is the back end's, the kernel's socket is bound to an object on the host, which
-//! is in the run-time directory where the back end has no host files.
+//! Names of Unix sockets in a mount: the back end has the name, and the kernel's socket is bound to an object on the host.
+//! That is in the run-time directory if the back end has no host files.
 //!
 //! The monitor binds ([`bind`]) and the tracee connects and sends, by an address of the host object. So the credentials a peer
 //! sees are the tracee's, and the tracee waits itself. `name.rs` makes the kernel keep the name that the program gave.
@@ -41,7 +41,7 @@ fn address_of(path: &[u8]) -> Vec<u8> {
 }
 
 /// The path in the socket address of `len` bytes at `address`; `None` for other families, unnamed and abstract
-/// addresses, and addresses that the kernel will refuse itself.
+/// addresses, and addresses that the kernel refuses itself.
 fn path(call: &Call<'_>, address: u64, len: u64) -> Option<Vec<u8>> {
     if !(3..=ADDRESS_MAX).contains(&len) {
         return None;
@@ -59,7 +59,7 @@ fn path_in(address: &[u8]) -> Option<&[u8]> {
     path.get(..end)
 }
 
-/// Descriptor `fd` of the tracee, if it is a Unix socket: the kernel looks at that before it looks at an address.
+/// Descriptor `fd` of the tracee, if it is a Unix socket: the kernel checks that before it reads an address.
 fn unix_socket(call: &Call<'_>, fd: i32) -> Option<OwnedFd> {
     let socket = call.task.descriptor(fd).ok()?;
     let domain = rustix::net::sockopt::socket_domain(&socket).ok()?;
@@ -90,7 +90,7 @@ pub fn bind(call: &mut Call<'_>) -> Result<Answer> {
             error
         }
     };
-    // As Linux has it, the umask counts here even where a default access control list takes its place.
+    // As in Linux, the umask applies here even if the directory has a default access control list.
     let mode = libc::S_IFSOCK | fstat(&socket)?.st_mode & 0o777 & !caller.umask;
     let names = report::begin(call);
     let node = ops::mknod(&caller, &entry.dir, name, mode, 0).map_err(in_use)?;
@@ -100,7 +100,7 @@ pub fn bind(call: &mut Call<'_>) -> Result<Answer> {
     };
     if let Err(errno) = bind_host_object(call, &socket, &path, &entry, name, &place) {
         return match ops::unlink(&caller, &entry.dir, name) {
-            // A name on the host is gone with the attempt.
+            // On the host the attempt has removed the name.
             Ok(()) | Err(FsError::Errno(Errno::ENOENT)) => Err(errno),
             Err(other) => Err(other),
         };
@@ -128,12 +128,12 @@ fn bind_host_object(
     };
     let dir = entry.dir.mount.fs.host_path(&entry.dir.node);
     let dir = dir.ok_or(Errno::ENOENT)?;
-    // The back end has just made the name that bind(2) insists on making itself.
+    // The back end has just made the name, but bind(2) must make it itself.
     let _ = std::fs::remove_file(&object);
     names.bind_in(shadows.rundir(), &caller, socket, path, &dir, name)
 }
 
-/// Runs `f` on a thread of its own, whose root and working directory nobody shares.
+/// Runs `f` on a thread of its own, which shares its root and working directory with no other thread.
 fn apart<R: Send>(f: impl FnOnce() -> Result<R> + Send) -> Result<R> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
@@ -172,7 +172,7 @@ fn bind_by(caller: Option<&Caller>, socket: &OwnedFd, path: &[u8]) -> Result<()>
 }
 
 /// The host object of the socket that `path` names, by a path that fits an address; `None` when the kernel finds it by that
-/// name. EACCES without permission to write; ECONNREFUSED for what is no socket, or nobody has bound in this run.
+/// name. EACCES without permission to write; ECONNREFUSED if it is no socket, or if no process of this run has bound it.
 fn peer(call: &Call<'_>, path: &[u8]) -> Result<Option<PathBuf>> {
     let resolved: Resolved<Pos> = call.resolve(libc::AT_FDCWD, path, true)?;
     let Target::At(place) = call.target(resolved)? else {
@@ -250,7 +250,7 @@ fn show_name(
     let Some(given) = path_in(&kept).and_then(|path| names.given(path)) else {
         return Ok(Answer::PassOn);
     };
-    // As the kernel does: what fits is copied, the length is the whole one's, with the NUL.
+    // As in the kernel, the part that fits is copied, and the length is that of the whole name with its NUL.
     let mut address = address_of(&given);
     address.resize(2 + given.len() + 1, 0);
     let room = call.read_u32(call.arg(2))?.cast_signed();

@@ -1,10 +1,11 @@
-//! The name that the kernel keeps of a bound socket: what bind(2) was given. It is shown by getsockname, getpeername, accept,
+//! The name that the kernel keeps of a bound socket: the argument of bind(2). It is shown by getsockname, getpeername, accept,
 //! recvfrom, recvmsg and `/proc/net/unix`.
 //!
-//! So a socket is bound, where possible, by the very bytes the program gave: in directories of the same names, which are made in
-//! the run-time directory for that moment, by a thread whose working directory or root they are. The object then moves to its
-//! place, where the kernel finds it by its inode. A root of its own needs CAP_SYS_CHROOT; without it a socket with an absolute
-//! name is bound by the path of its host object, and [`Names`] has the name that the program gave.
+//! So where possible, the monitor binds a socket by the same bytes that the program gave. It makes directories of the same names
+//! in the run-time directory, and binds on a thread that has them as its working directory or root. Then it removes these
+//! directories and moves the object to its place, where the kernel finds it by its inode. A root of its own needs
+//! CAP_SYS_CHROOT; without it a socket with an absolute name is bound by the path of its host object, and [`Names`] has the name
+//! that the program gave.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -33,12 +34,12 @@ pub struct Names {
 }
 
 impl Names {
-    /// Whether the kernel keeps the right names of all sockets.
+    /// Whether the kernel keeps the right name of every socket.
     pub fn is_empty(&self) -> bool {
         self.by_kept.read().is_empty()
     }
 
-    /// What the program called the socket of which the kernel keeps the name `kept`.
+    /// The name that the program gave to the socket for which the kernel keeps the name `kept`.
     pub fn given(&self, kept: &[u8]) -> Option<Vec<u8>> {
         self.by_kept.read().get(kept).cloned()
     }
@@ -132,7 +133,7 @@ fn bind_as_called(rundir: &RunDir, socket: &OwnedFd, path: &[u8], object: &Path)
     let is_absolute = path.first() == Some(&b'/');
     let mut start = tree.0.clone();
     if !is_absolute {
-        // As deep as the path can lead upwards.
+        // As deep as the `..` components of the path can lead upwards.
         for _ in parents.iter().filter(|step| **step == b"..") {
             start.push("-");
             make_passage(&start).map_err(errno)?;
@@ -155,7 +156,7 @@ fn bind_as_called(rundir: &RunDir, socket: &OwnedFd, path: &[u8], object: &Path)
     apart(|| {
         if is_absolute {
             rustix::process::chroot(&tree.0).map_err(|error| match error {
-                // It would be taken for bind's.
+                // The program would take this errno for one of bind(2).
                 rustix::io::Errno::INVAL => Errno::EPERM,
                 error => Errno::from_raw(error.raw_os_error()),
             })?;
@@ -166,13 +167,13 @@ fn bind_as_called(rundir: &RunDir, socket: &OwnedFd, path: &[u8], object: &Path)
     Ok(fs::rename(at.join(OsStr::from_bytes(name)), object).map_err(errno)?)
 }
 
-/// The components of a path but for those that lead nowhere.
+/// The components of a path, without empty ones and `.`.
 fn steps(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|&b| b == b'/')
         .filter(|step| !matches!(*step, b"" | b"."))
 }
 
-/// A directory in the run-time directory, for a moment.
+/// A temporary directory in the run-time directory.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -182,8 +183,8 @@ impl Tree {
         Ok(Self(path))
     }
 
-    /// Makes directories so that all but the last component of the relative `path` lead to `target`. EINVAL where the path is
-    /// not made of names alone.
+    /// Makes directories so that all but the last component of the relative `path` lead to `target`. EINVAL if the path has
+    /// other components than names.
     fn link_to(&self, path: &[u8], target: &str) -> Result<()> {
         let steps: Vec<&[u8]> = path.split(|&b| b == b'/').collect();
         let is_name = |step: &&[u8]| !matches!(*step, b"" | b"." | b"..");
@@ -204,7 +205,7 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // What cannot be removed goes with the run-time directory.
+        // Directories that cannot be removed here are removed with the run-time directory.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

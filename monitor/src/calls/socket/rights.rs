@@ -1,8 +1,8 @@
 //! Descriptors that leave the run in a message (SCM_RIGHTS).
 //!
-//! A descriptor of a file in a store refers to its cache object, which belongs to the store: what a process outside of the run
-//! writes to it no lock and no transaction sees. So the monitor sends such a message itself, and in it copies of the
-//! files, which nobody can change. See docs/decisions/0038.
+//! A descriptor of a file in a store refers to its cache object, which belongs to the store: no lock and no transaction would
+//! cover the writes of a process outside of the run. So the monitor sends such a message itself, with copies of the files,
+//! which no process can change. See docs/decisions/0038.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -21,9 +21,9 @@ use crate::shadow::Shadow;
 
 /// Maximum size of a message's control data: `net.core.optmem_max` is 128 KiB.
 const CONTROL_MAX: u64 = 1 << 20;
-/// Maximum number of bytes of a message that are sent at once; of a stream the program sends the rest.
+/// Maximum number of bytes that the monitor sends of one message; on a stream the program sends the rest.
 const DATA_MAX: usize = 16 << 20;
-/// More parts Linux does not take in one message (`UIO_MAXIOV`).
+/// Maximum number of parts of a message (`UIO_MAXIOV`).
 const MAX_PARTS: u64 = 1024;
 /// A larger file is not copied: ENOMEM.
 const COPY_MAX: u64 = 1 << 30;
@@ -126,7 +126,7 @@ pub fn leave(call: &Call<'_>, header: &[u8; MSGHDR]) -> bool {
         && unix_socket(call, call.int(0)).is_some_and(|socket| !stays(call, &socket, header.name))
 }
 
-/// As [`leave`], for the call: of several messages, the first.
+/// Whether the call sends a descriptor of a file in a store out of the run. Of several messages only the first is checked.
 pub fn leave_in(call: &Call<'_>) -> bool {
     let message = matches!(i64::from(call.nr), libc::SYS_sendmsg | libc::SYS_sendmmsg);
     let count = message && (i64::from(call.nr) == libc::SYS_sendmsg || call.uint(2) > 0);
@@ -135,7 +135,7 @@ pub fn leave_in(call: &Call<'_>) -> bool {
     header.is_some_and(|header| leave(call, header))
 }
 
-/// Whether the receiver of what is sent on `socket` to the address `name`, if it has one, is a process of the run.
+/// Whether a message on `socket`, to the address `name` if it has one, is received by a process of the run.
 fn stays(call: &Call<'_>, socket: &OwnedFd, name: (u64, u64)) -> bool {
     // Sockets for datagrams have no credentials of a peer, unless they are a pair.
     let peer = getsockopt(socket, sockopt::PeerCredentials).map_or(0, |peer| peer.pid());
@@ -150,7 +150,7 @@ fn stays(call: &Call<'_>, socket: &OwnedFd, name: (u64, u64)) -> bool {
         let resolved = call.resolve(libc::AT_FDCWD, &path, true).ok()?;
         call.target(resolved).ok()
     });
-    // Nobody outside of the run finds the host object of such a name.
+    // No process outside of the run can find the host object of such a name.
     matches!(place, Some(Target::At(place)) if place.mount.fs.host_path(&place.node).is_none())
 }
 
@@ -185,7 +185,7 @@ pub fn send(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::Value(len as i64))
 }
 
-/// The address of `len` bytes at `at`, as the monitor is to use it.
+/// The address of `len` bytes at `at`, as the monitor must give it to sendmsg(2).
 fn address(call: &Call<'_>, (at, len): (u64, u64)) -> Result<Vec<u8>> {
     if at == 0 || len == 0 {
         return Ok(Vec::new());
@@ -207,7 +207,7 @@ fn address(call: &Call<'_>, (at, len): (u64, u64)) -> Result<Vec<u8>> {
     })
 }
 
-/// What is sent for descriptor `fd`: a copy where it is of a file in a store.
+/// The descriptor to send for `fd`: that of a copy, if it refers to a file in a store.
 fn outward(call: &Call<'_>, fd: i32) -> Result<OwnedFd> {
     let (shadow, ofd) = call.descriptor_of_any(fd)?;
     let Some(Shadow::File { place, .. }) = shadow.as_deref() else {

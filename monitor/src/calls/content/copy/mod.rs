@@ -1,7 +1,7 @@
 //! Copies between descriptors inside the kernel, where one end is a virtual file.
 //!
-//! A shadow source needs nothing: the kernel reads its cache object. The back end must learn what a shadow destination
-//! gets, so the monitor reads the source and writes. Next: `source.rs`.
+//! The kernel can read a virtual source from its cache object. The back end must learn of all writes to a virtual destination,
+//! so there the monitor reads the source and writes. Next: `source.rs`.
 
 mod source;
 
@@ -37,7 +37,7 @@ fn put_offset(call: &Call<'_>, address: u64, offset: Option<u64>) -> Result<(), 
     }
 }
 
-/// How much a call is to copy. EINVAL for a negative count.
+/// The number of bytes that a call is to copy. EINVAL for a negative count.
 fn count(value: u64) -> Result<usize, Errno> {
     let count = isize::try_from(value).map_err(|_| Errno::EINVAL)?;
     Ok(count.unsigned_abs().min(MAX_RW_COUNT))
@@ -47,7 +47,7 @@ fn count(value: u64) -> Result<usize, Errno> {
 struct Copy<'c, 'm> {
     call: &'c Call<'m>,
     source: Source,
-    /// The destination: its number, and what it is.
+    /// The descriptor of the destination: its number, and its object.
     fd: i32,
     output: Output,
     /// The offset that the program gave for it.
@@ -55,8 +55,8 @@ struct Copy<'c, 'm> {
 }
 
 impl Copy<'_, '_> {
-    /// Copies up to `count` bytes, and less only at the end of the source, of the space, or when a signal arrives. An error
-    /// after some bytes is not reported, as by Linux.
+    /// Copies up to `count` bytes; fewer only at the end of the source, when the space is exhausted, or when a signal arrives.
+    /// An error after some bytes is not reported, as by Linux.
     fn run(&mut self, count: usize) -> Result<usize> {
         let mut done = 0;
         let mut data = Vec::new();
@@ -64,7 +64,7 @@ impl Copy<'_, '_> {
             match self.piece(count - done, &mut data) {
                 Ok(0) => break,
                 Ok(written) => done += written,
-                // A call that has done something cannot be made from the start again.
+                // A call that has had an effect cannot be restarted.
                 Err(FsError::Blocked(lock)) if done > 0 => {
                     let may_wait = self.call.may_wait;
                     if !may_wait || !wait_for_lock(&lock, Instant::now()).unwrap_or(false) {
@@ -92,9 +92,9 @@ impl Copy<'_, '_> {
         Ok(written)
     }
 
-    /// Writes up to `count` bytes of the source, and takes what was written out of it.
+    /// Writes up to `count` bytes of the source, and removes the written bytes from it.
     fn transfer(&mut self, count: usize, data: &mut Vec<u8>) -> Result<usize> {
-        // Between the look at a pipe's data and their removal, another call would see them, too.
+        // Between the duplication of a pipe's data and their removal, another call would read them, too.
         let _only_reader = (self.source.is_pipe()).then(|| self.call.monitor.pipe_reader.lock());
         self.source.read(count.min(PIECE), data)?;
         if data.is_empty() {
@@ -111,8 +111,8 @@ impl Copy<'_, '_> {
     }
 }
 
-/// To a file or socket of the host: the kernel copies, unless it would copy something else than the transaction sees; then
-/// `refused` makes the program read and write.
+/// A copy to a file or socket of the host. The kernel performs it, unless the caller's transaction has another content than
+/// the cache object: then the call fails with `refused`, so that the program reads and writes.
 fn out_of_store(call: &Call<'_>, fd: i32, refused: Errno) -> Result<Answer> {
     match Content::of(call, fd)? {
         None => Ok(Answer::PassOn),
@@ -223,7 +223,7 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Answer> {
     if len.checked_add(begin_from.max(begin_to)).is_none() {
         return Err(Errno::EOVERFLOW.into());
     }
-    // Only what the source has counts, and what the limit on file sizes leaves.
+    // The length is cut to the end of the source, and to the limit on file sizes.
     let mut len = source.left_from(begin_from)?.min(len);
     if len > 0 {
         let spot = to.map_or(WritePosition::Cursor, WritePosition::At);

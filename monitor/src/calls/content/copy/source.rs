@@ -16,7 +16,7 @@ use crate::shadow::Shadow;
 
 /// Bytes that are read and written at once.
 pub const PIECE: usize = 4 << 20;
-/// A buffer of this size costs less than to ask how much there is to read.
+/// To allocate a buffer of this size costs less than to find out how much there is to read.
 const SMALL: usize = 16 << 10;
 
 /// A source. Where the program gave no offset, the description's own advances.
@@ -33,10 +33,10 @@ enum Kind {
     File(OwnedFd),
     /// A file that the caller's transaction has changed.
     Changed(Content),
-    /// Anything else. The kernel copies what it has into `scratch`, or says why it does not.
+    /// Any other source. The kernel copies its data into `scratch`, or fails with the errno for the program.
     Other { ofd: OwnedFd, scratch: OwnedFd },
-    /// The read end of a pipe, and a pipe of ours. What is in the first one is duplicated into ours, and taken out of the first
-    /// only when it is written. A process that reads the pipe by a call which the monitor does not answer can see the same bytes in
+    /// The read end of a pipe, and a pipe of ours. Data of the first one are duplicated into ours, and removed from the first only
+    /// when they are written. A process that reads the pipe by a call which the monitor does not answer can see the same bytes in
     /// between.
     Pipe {
         ofd: OwnedFd,
@@ -74,7 +74,7 @@ impl Source {
         })
     }
 
-    /// The pipe that is descriptor `fd` of the caller. EBADF for its other end, EINVAL for what is no pipe.
+    /// The pipe that is descriptor `fd` of the caller. EBADF for its other end, EINVAL for anything but a pipe.
     pub fn pipe(call: &Call<'_>, fd: i32) -> Result<Self, Errno> {
         let ofd = call.task.descriptor(fd)?;
         let flags = Monitor::writable(&ofd)?.1;
@@ -96,8 +96,8 @@ impl Source {
         })
     }
 
-    /// EISDIR for a directory, EINVAL for everything else that is no regular file. EXDEV, on which programs read and write, for a
-    /// file whose size does not tell what it holds.
+    /// EISDIR for a directory, EINVAL for all other kinds but regular files. EXDEV for a file whose size is not that of its
+    /// content: programs then read and write.
     pub fn must_be_file(&self) -> Result<(), Errno> {
         match &self.kind {
             Kind::File(_) | Kind::Changed(_) => Ok(()),
@@ -116,17 +116,17 @@ impl Source {
         matches!(self.kind, Kind::Pipe { .. })
     }
 
-    /// Whether a read can wait for something else than a disk.
+    /// Whether a read can wait for anything but a disk.
     pub fn may_wait(&self) -> bool {
         matches!(self.kind, Kind::Other { .. })
     }
 
-    /// What can be read from here to the end, by the file's size.
+    /// The number of bytes from the current offset to the end, by the file's size.
     pub fn left(&self) -> Result<u64> {
         self.left_from(self.position()?)
     }
 
-    /// As [`Source::left`], from `position` on.
+    /// The number of bytes from `position` to the end, by the file's size.
     pub fn left_from(&self, position: u64) -> Result<u64> {
         let size = match &self.kind {
             Kind::File(ofd) | Kind::Other { ofd, .. } | Kind::Pipe { ofd, .. } => {
@@ -137,7 +137,7 @@ impl Source {
         Ok(size.saturating_sub(position))
     }
 
-    /// Where the next read begins, of a source that has offsets.
+    /// The position of the next read, of a source that has offsets.
     pub fn position(&self) -> Result<u64> {
         match (&self.kind, self.offset) {
             (_, Some(offset)) => Ok(offset),
@@ -195,7 +195,7 @@ impl Source {
         Ok(())
     }
 
-    /// Of the `got` bytes that the last read gave, `used` were written: the next read begins behind these.
+    /// Records that `used` of the `got` bytes of the last read were written: the next read begins behind these.
     pub fn advance(&mut self, got: usize, used: usize) -> Result<()> {
         if let Some(offset) = &mut self.offset {
             *offset += used as u64;
@@ -212,7 +212,7 @@ impl Source {
         Ok(())
     }
 
-    /// The pipe, which can be read as soon as it has data, or no writer.
+    /// The pipe, which is readable when it has data or no writer.
     pub fn to_wait_for(&self) -> Result<OwnedFd, Errno> {
         match &self.kind {
             Kind::Pipe { ofd, .. } => ofd.try_clone().map_err(errno),
@@ -220,7 +220,7 @@ impl Source {
         }
     }
 
-    /// Whether the description's own flags forbid to wait.
+    /// Whether the description has `O_NONBLOCK`.
     pub fn is_nonblocking(&self) -> Result<bool, Errno> {
         match &self.kind {
             Kind::Pipe { ofd, .. } => Ok(Monitor::writable(ofd)?.1 & libc::O_NONBLOCK != 0),
@@ -236,7 +236,7 @@ fn has_hung_up(pipe: &OwnedFd) -> Result<bool, Errno> {
     Ok(polled[0].revents() == Some(PollFlags::POLLHUP))
 }
 
-/// Takes `len` bytes, which were seen there, out of a pipe, without waiting for them: another reader may have them.
+/// Removes `len` bytes, which were duplicated before, from a pipe. It does not wait: another reader may have taken them.
 fn take_out(pipe: &OwnedFd, ours: &(OwnedFd, OwnedFd), mut len: usize) -> Result<(), Errno> {
     let mut block = [0; 16384];
     while len > 0 {
