@@ -20,9 +20,9 @@ pub struct Facility {
     pub present: bool,
     /// Whether it is required: nothing runs without it.
     pub required: bool,
-    /// What it is for.
+    /// Its purpose.
     pub purpose: &'static str,
-    /// The result, or why it does not work.
+    /// The result, or the reason why it does not work.
     pub detail: String,
 }
 
@@ -163,7 +163,7 @@ fn wake_up(notify: &Probe) -> Result<String, String> {
 
 fn seizing(launched: &Probe) -> Result<String, String> {
     let Ok(launched) = launched else {
-        // The line for filters says why.
+        // The line for filters has the reason.
         return Ok("PTRACE_SEIZE works".into());
     };
     match ptrace::seize(launched.pid, ptrace::Options::MONITOR) {
@@ -190,7 +190,7 @@ fn run_directory() -> Result<RunDir, String> {
     RunDir::create().map_err(|error| error.to_string())
 }
 
-/// What to do where `call` has failed, for which `why` is the reason.
+/// The user's remedy for a failure of `call`, with the reason `why`.
 fn to_allow(why: &str, call: &str) -> String {
     let filtered = procfs::status(std::process::id().cast_signed())
         .is_ok_and(|status| status.seccomp == 2 && !crate::inside());

@@ -9,7 +9,7 @@ use goanna_vfs::{Errno, Result};
 use crate::Monitor;
 use crate::table::entry;
 
-/// Notifies the user of a panic at `what`.
+/// Reports a panic to the user; `what` describes the work that has panicked.
 pub fn report(monitor: &Monitor, what: &str, panic: &(dyn Any + Send)) {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -19,7 +19,7 @@ pub fn report(monitor: &Monitor, what: &str, panic: &(dyn Any + Send)) {
     ));
 }
 
-/// Call `nr` of thread `tid`, in words, for [`report`].
+/// Describes call `nr` of thread `tid`, for [`report`].
 pub fn of_call(nr: u32, tid: i32) -> String {
     match entry(nr) {
         Some(entry) => format!("{} of thread {tid}, which fails with EIO", entry.name),
@@ -27,7 +27,7 @@ pub fn of_call(nr: u32, tid: i32) -> String {
     }
 }
 
-/// Runs `f`, a part of answering call `nr` of thread `tid`. EIO where it panics.
+/// Runs `f`, which answers call `nr` of thread `tid` or a part of it. EIO if it panics.
 pub fn guarded<T>(
     monitor: &Monitor,
     (nr, tid): (u32, i32),
@@ -39,7 +39,7 @@ pub fn guarded<T>(
     })
 }
 
-/// Runs `f`, which answers no call: `what`.
+/// Runs `f`, which answers no call; `what` describes its work.
 pub fn contained(monitor: &Monitor, what: &str, f: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(f)) {
         report(monitor, what, &*panic);

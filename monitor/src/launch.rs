@@ -26,21 +26,21 @@ pub fn inside() -> bool {
         && procfs::status(std::process::id() as i32).is_ok_and(|s| s.seccomp == 2)
 }
 
-/// A command line, and what finding its program depends on.
+/// A command line, and the settings by which its program is found.
 #[derive(Debug, Clone)]
 pub struct Command {
     /// The program and its arguments.
     pub argv: Vec<OsString>,
-    /// Where programs are looked for, as PATH has it.
+    /// The directories in which programs are searched, in the format of PATH.
     pub search: OsString,
-    /// The working directory; empty when it cannot be told.
+    /// The working directory; empty when it cannot be determined.
     pub directory: PathBuf,
     /// The credentials to run it with.
     pub caller: Caller,
 }
 
 impl Command {
-    /// As this process would run it.
+    /// The command with this process's PATH, working directory and credentials.
     pub fn here(argv: Vec<OsString>) -> std::result::Result<Self, Error> {
         Ok(Self {
             argv,
@@ -51,7 +51,7 @@ impl Command {
     }
 }
 
-/// A program that was found, and what the mounts ask of the filter it is started under.
+/// A program that was found, and the properties of the mounts that its filter depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     /// The file to execute, as given to execve(2).

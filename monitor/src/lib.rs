@@ -1,12 +1,12 @@
 //! The monitor (Goanna 3): runs an unmodified program and its children, and routes their file calls through
 //! the switch.
 //!
-//! * [`table`] says how each system call is treated; [`table::filter`] makes the seccomp filter of it.
+//! * [`table`] defines how each system call is treated; [`table::filter`] generates the seccomp filter from it.
 //! * `intercept` answers notifications: it finds the row, makes a [`call::Call`], and runs the row's handler
 //!   from [`calls`].
 //! * `ptracer` has the supervisor: process tree, signals, and the few calls whose arguments must change.
-//! * `run` follows a command to its end; `state` is what the threads of a run share.
-//! * [`shadow`] maps host objects to virtual ones; it keeps nothing that the kernel keeps.
+//! * `run` follows a command to its end; `state` holds the state that the threads of a run share.
+//! * [`shadow`] maps host objects to virtual ones; it keeps no state that the kernel already has.
 //!
 //! Files depend on each other in one direction, with one exception: [`Monitor`] (`state`) holds the state of every module, and the
 //! functions of those modules get it as an argument. So `state` and the modules form one family; apart from `Monitor` there is no cycle.
@@ -14,8 +14,8 @@
 //! Threads of a run: one supervisor (the thread that calls [`Run::follow`]; ptrace belongs to a thread), a small pool, one
 //! sweeper, one for signals, and those of the executor: a clock, and threads that run attempts. A call that waits holds none
 //! ([ADR 0067](../../docs/decisions/0067-calls-that-wait-hold-no-thread.md)). Lock order: the table of `profiled` comes first; `tasks` and `shadows` tables and
-//! `programs` are leaves, as are the registry of `participants` and the supervisor's `mailbox`; none is held while a tracee or a back end is waited for, but
-//! `programs` while a program is copied, and that of `profiled` while a transaction begins.
+//! `programs` are leaves, as are the registry of `participants` and the supervisor's `mailbox`; no thread waits for a tracee or a back end while it holds one
+//! of them, except `programs` while a program is copied, and the table of `profiled` while a transaction begins.
 
 mod abi;
 pub mod answer;
@@ -62,15 +62,15 @@ pub use signals::{End, Signals};
 pub use state::Monitor;
 pub use stats::Stats;
 
-/// Makes the process ready to host a monitor and back ends. To be called before the first thread is started.
+/// Prepares the process to host a monitor and back ends. Call this before the first thread is started.
 pub fn prepare() -> io::Result<Signals> {
-    // The limit bounds how many files can be in use; tracees keep the one they had.
+    // The number of files in use depends on this limit; tracees keep their former limit.
     let _ = limits::raise_nofile();
     limits::widen_descriptor_table();
     hold_signals()
 }
 
-/// Holds the signals that would end this process, which waits for a command. To be called before the first thread is started.
+/// Blocks the signals that would end this process while it waits for a command. Call this before the first thread is started.
 pub fn hold_signals() -> io::Result<Signals> {
     Signals::hold()
 }

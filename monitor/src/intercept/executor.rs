@@ -1,4 +1,4 @@
-//! The threads that calls share which wait: jobs run on threads that may block, at an instant, or when a descriptor can be read.
+//! The threads that waiting calls share. They run jobs at once, at an instant, or when a descriptor can be read, and may block.
 //!
 //! A wait itself takes no thread. One thread, the clock, sleeps until the next instant or descriptor, and only hands jobs on. The others run
 //! jobs; each may block in the kernel, so a job that finds no idle thread starts another one.
@@ -19,23 +19,23 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::SigSet;
 use parking_lot::{Condvar, Mutex};
 
-/// What is to be done.
+/// A piece of work.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// A job that is not due yet.
+/// Identifies a job that is not due yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(u64);
 
 /// Threads without a job that are kept for the next one.
 const IDLE_MAX: usize = 2;
-/// When the clock tries again to start a thread that could not be started.
+/// The time after which the clock tries again to start a thread.
 const RETRY: Duration = Duration::from_millis(10);
-/// The clock sleeps no longer.
+/// Maximum time that the clock sleeps.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
-/// What the clock's epoll reports for its own descriptor. No job has this number.
+/// The number that the clock's epoll reports for the clock's own descriptor. No job has it.
 const WAKE: u64 = 0;
 
-/// See the module's documentation. Clones share their threads, which end after the last clone and the last job.
+/// Runs jobs on threads that may block. Clones share their threads, which end after the last clone and the last job.
 #[derive(Clone, Default)]
 pub struct Executor(Arc<Owner>);
 
@@ -53,7 +53,7 @@ struct Shared {
 struct Jobs {
     queue: VecDeque<Job>,
     idle: usize,
-    /// Threads that have been started and have not looked for a job yet.
+    /// Threads that were started and have not taken a job yet.
     starting: usize,
     is_closed: bool,
 }
@@ -97,7 +97,7 @@ impl Drop for Owner {
 }
 
 impl Executor {
-    /// Runs `job` on a thread that may block. EAGAIN where none can be started; then it is not run.
+    /// Runs `job` on a thread that may block. EAGAIN where none can be started; then the job does not run.
     pub fn run(&self, job: Job) -> Result<(), Errno> {
         let shared = &self.0.0;
         let mut jobs = shared.jobs.lock();
@@ -143,7 +143,7 @@ impl Executor {
         Ok(id)
     }
 
-    /// Takes a job back that is not due yet.
+    /// Cancels a job that is not due yet.
     pub fn withdraw(&self, id: Id) -> Option<Job> {
         let clock = self.0.0.clock.lock().clone()?;
         let mut alarms = clock.alarms.lock();
@@ -174,7 +174,7 @@ impl Shared {
         drop(jobs);
         self.added.notify_one();
         if !is_staffed && let Ok(clock) = self.clock() {
-            // It tries again.
+            // The clock tries again.
             clock.wake();
         }
     }
@@ -248,7 +248,7 @@ impl Clock {
     }
 
     fn wake(&self) {
-        // It fails where it would wake the clock more than once.
+        // The write fails only if the clock has many wake-ups pending.
         let _ = self.wake.write(1);
     }
 
@@ -279,7 +279,7 @@ impl Clock {
         }
     }
 
-    /// Takes the jobs out whose instant has come; how long it is to the next one.
+    /// Removes and returns the jobs that are due, and the time until the next one.
     fn take_due(&self, now: Instant) -> (Vec<Job>, Duration) {
         let mut alarms = self.alarms.lock();
         let mut due = Vec::new();
@@ -292,7 +292,8 @@ impl Clock {
         (due, SLEEP_MAX)
     }
 
-    /// The descriptor is removed by name: the program has other descriptors of the same open file, which would keep it in the set.
+    /// The descriptor is removed explicitly: the program has other descriptors of the same open file description, which would keep it in the
+    /// set.
     fn take_readable(&self, alarms: &mut Alarms, id: Id) -> Option<Job> {
         let (fd, job) = alarms.readable.remove(&id)?;
         let _ = self.epoll.delete(fd.as_fd());

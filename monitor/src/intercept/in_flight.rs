@@ -1,20 +1,21 @@
 //! Calls that are being answered, and the threads that must wait for them.
 //!
-//! In the kernel a call ends before its caller does: after a wait for a killed child nothing changes any more.
-//! A notification's caller dies at once, while its call is still being answered here. So the supervisor, whose wait
-//! comes before the parent's, lets the call end before it reaps the caller. It does not wait for that itself (`ptracer/dying.rs`).
+//! In the kernel a call ends before its caller does: when wait(2) reports a killed child, no call of the child is in progress.
+//! A notification's caller dies at once, while its call is still being answered here. So the supervisor, which learns of the death
+//! before the parent, reaps the caller only when the call has ended. Meanwhile it serves other threads (`ptracer/dying.rs`).
 //!
-//! The descriptor that a tracee gets is ours for a moment longer. Where it was opened for writing, the file may be
-//! executed next; so an exec waits until the threads that install descriptors have closed theirs, or it would fail with ETXTBSY.
+//! The monitor has its own copy of a descriptor that a tracee gets for a moment longer. If it is open for writing, the program may
+//! execute the file next; so an exec waits until the threads that install descriptors have closed theirs, or it would fail with
+//! ETXTBSY.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// A call that takes longer (a failing disk) no longer keeps the end of its caller from being known.
+/// After this time a call (on a failing disk, for example) no longer delays the report that its caller has ended.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// All calls that are being answered.
 #[derive(Debug, Default)]
 pub struct InFlight {
     calls: Mutex<Calls>,
@@ -24,7 +25,7 @@ pub struct InFlight {
 #[derive(Debug, Default)]
 struct Calls {
     begun: u64,
-    /// Which call, and whose.
+    /// The calls by number, each with the caller's thread id.
     under_way: Vec<(u64, i32)>,
 }
 
@@ -36,7 +37,7 @@ pub struct Guard<'a> {
 }
 
 impl InFlight {
-    /// A call of `tid` is about to be answered.
+    /// Registers a call of `tid`, which is about to be answered.
     pub fn enter(&self, tid: i32) -> Guard<'_> {
         let mut calls = self.calls.lock();
         calls.begun += 1;
@@ -56,7 +57,7 @@ impl InFlight {
         self.wait_while(|_, whose| whose == tid);
     }
 
-    /// Waits until every call that is being answered now has been.
+    /// Waits until every call that is being answered now has its answer.
     pub fn settle_all(&self) {
         let begun = self.calls.lock().begun;
         self.wait_while(|number, _| number <= begun);

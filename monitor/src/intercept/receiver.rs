@@ -1,12 +1,12 @@
-//! Receiver slots: which thread of the pool receives the next notification.
+//! Receiver slots: they decide which thread of the pool receives the next notification.
 //!
 //! Every thread that waits for a notification is woken by each, on the CPU of the tracee that calls: measured 20 us a call
 //! with four waiting threads, 14 with two, 11 with one. So there is one slot for a receiver, and a standby takes it when
 //! the receiver's call takes long (a sync, a full store).
 //!
-//! One receiver also draws all tracees to one CPU: it finds the call of a second one while it is still on the CPU of the
-//! first, and wakes it there. Where tracees call at the same time there is a second slot, and those they serve are woken
-//! on idle CPUs: two tracees that do nothing but call get 13 us a call each instead of 22.
+//! One receiver also draws all tracees to one CPU: it receives the call of a second tracee while it is still on the CPU of
+//! the first, and wakes the second one there. So when tracees call at the same time there is a second slot, and tracees
+//! are woken on idle CPUs: two tracees that do nothing but call need 13 us a call each instead of 22.
 
 use std::time::{Duration, Instant};
 
@@ -14,33 +14,33 @@ use parking_lot::{Condvar, Mutex};
 
 /// A call that takes longer than this no longer keeps others waiting.
 const PATIENCE: Duration = Duration::from_millis(3);
-/// How often in a row a standby finds no call that is being answered before it stops to look.
+/// Number of checks without a call in progress after which a standby stops checking.
 const IDLE_LOOKS: u32 = 32;
 /// Calls of two tracees that follow each other closer than this are made at the same time: between parent and child lie
 /// a fork or an exit, which take longer.
 const CLOSE: Duration = Duration::from_micros(250);
-/// What such a change of tracees adds to the score; every call subtracts 1: a change every 16 calls holds it.
+/// Each such change of tracees adds this to the score, and every call subtracts 1: one change in 16 calls keeps the score.
 const CHANGE: u32 = 16;
-/// From this score on tracees are taken to call at the same time.
+/// From this score on, tracees count as calling at the same time.
 const CROWD: u32 = 32;
 const SCORE_MAX: u32 = 16 * CROWD;
 const SLOTS_MAX: usize = 2;
 
-/// See the module.
+/// The slots of the threads that receive notifications.
 #[derive(Debug, Default)]
 pub struct ReceiverSlots {
     state: Mutex<State>,
     free: Condvar,
 }
 
-/// Proof of having taken a slot; another may have taken it since.
+/// Shows that a thread has taken a slot; another thread may have taken the slot over since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket(u64);
 
 #[derive(Debug)]
 struct Slot {
     ticket: Ticket,
-    /// Since when its holder has been answering a call; `None` while it waits for one.
+    /// When the holder began to answer its call; `None` while it waits for one.
     answering: Option<Instant>,
 }
 
@@ -48,13 +48,13 @@ struct Slot {
 struct State {
     last: u64,
     slots: Vec<Slot>,
-    /// A standby looks after slow holders; one is enough.
+    /// A standby checks for slow holders; one is enough.
     watched: bool,
-    /// No standby looks after them until the next call.
+    /// No standby checks for slow holders until the next call.
     resting: bool,
     /// Threads that wait for a slot.
     standbys: usize,
-    /// No call will come any more.
+    /// No further call will come.
     closed: bool,
     /// The last call: its thread and time.
     called: Option<(i32, Instant)>,
@@ -140,13 +140,13 @@ impl ReceiverSlots {
         self.state.lock().standbys
     }
 
-    /// Lets every thread leave: no call will come any more.
+    /// Ends the wait of every thread, because no further call will come.
     pub fn close(&self) {
         self.state.lock().closed = true;
         self.free.notify_all();
     }
 
-    /// The holder has a call of `tid` to answer; whether other tracees call at the same time.
+    /// Records that the holder answers a call of `tid`. Returns whether other tracees call at the same time.
     pub fn begin(&self, ticket: Ticket, tid: i32) -> bool {
         let mut state = self.state.lock();
         let now = Instant::now();
@@ -161,7 +161,7 @@ impl ReceiverSlots {
         state.crowded()
     }
 
-    /// The call is answered; whether the slot is still the holder's.
+    /// Records that the call is answered. Returns whether the holder still has the slot.
     pub fn end(&self, ticket: Ticket) -> bool {
         let mut state = self.state.lock();
         if state.slots.len() > state.slots_wanted() {
@@ -204,7 +204,7 @@ mod tests {
             thread::spawn(move || {
                 let ticket = other.take().unwrap();
                 done.send(ticket).unwrap();
-                // Slow as well, so that the second standby gets its turn.
+                // This holder is slow, too, so that the second standby takes its slot.
                 other.begin(ticket, 1);
             });
         }

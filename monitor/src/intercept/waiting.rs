@@ -1,13 +1,14 @@
 //! Calls whose answer takes long: they wait for a lock of a transaction, or for something that programs control, such as the
-//! other end of a pipe. Attempts to answer one run on threads of the [`Executor`], so that no thread that answers other calls waits with it.
+//! other end of a pipe. Attempts to answer such a call run on threads of the [`Executor`], so that the threads that answer other calls do
+//! not wait.
 //!
-//! A call that waits for a lock or for a descriptor holds no thread: the attempt fails, and another one is made when the lock is free or the
-//! descriptor can be read. Only where the kernel has no such event (the open of a FIFO, a lease, the rest of a message) does the
-//! attempt block its thread. See docs/decisions/0067.
+//! A call that waits for a lock or for a descriptor holds no thread: the attempt fails, and the next one runs when the lock is free or the
+//! descriptor can be read. Only where the kernel has no such event (the open of a FIFO, a lease, the rest of a message) does the attempt
+//! block its thread. See docs/decisions/0067.
 //!
-//! The caller stays in its call for [`PATIENCE`]. Then the supervisor parks it ([`crate::ptracer`]): it sleeps where a signal
-//! wakes it, and the kernel reports that to the supervisor as a stop. Nothing looks at the caller meanwhile. What
-//! ends the wait early calls [`Waiting::interrupt`].
+//! The caller stays in its call for [`PATIENCE`]. Then the supervisor parks it ([`crate::ptracer`]): the caller sleeps in a call that
+//! signals interrupt, and the kernel reports such a signal to the supervisor as a stop. No thread polls meanwhile. [`Waiting::interrupt`]
+//! ends the wait early.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -38,12 +39,12 @@ const REPEAT: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 /// when the answer is there.
 pub type Deliver = Box<dyn FnOnce(Arc<Waiting>, Option<Result<Answer>>) + Send>;
 
-/// A call that is being worked out.
+/// A call whose answer takes long.
 pub struct Waiting {
     /// The caller.
     pub tid: i32,
     call: Received,
-    /// When the call, or the one that it repeats, met the lock that it waits for.
+    /// When the wait for a lock began, in this call or in the call that it repeats.
     since: Instant,
     executor: Executor,
     interrupted: AtomicBool,
@@ -69,7 +70,7 @@ struct Progress {
     outcome: Option<Result<Answer>>,
 }
 
-/// Which of [`Progress::timers`].
+/// Indexes of [`Progress::timers`].
 const PATIENCE_TIMER: usize = 0;
 const LIMIT_TIMER: usize = 1;
 
@@ -86,7 +87,7 @@ impl Waiting {
         })
     }
 
-    /// Whether its answer is there.
+    /// Whether the call has its answer.
     pub fn is_done(&self) -> bool {
         self.progress.lock().is_done
     }
@@ -95,7 +96,7 @@ impl Waiting {
         self.interrupted.load(Ordering::SeqCst)
     }
 
-    /// Begins the work, and the time after which the caller is parked.
+    /// Begins the work, and starts the timer after which the caller is parked.
     fn start(
         self: &Arc<Self>,
         monitor: &Arc<Monitor>,
@@ -121,10 +122,10 @@ impl Waiting {
         Ok(())
     }
 
-    /// Called when the caller has waited long enough in its call.
+    /// Gives the caller to the supervisor for parking, when it has waited in its call for [`PATIENCE`].
     fn park(self: &Arc<Self>) {
         let mut parked = self.parked.lock();
-        // Without it the answer is being delivered.
+        // If it was taken, the answer is being delivered.
         let Some(deliver) = self.progress.lock().deliver.take() else {
             return;
         };
@@ -133,7 +134,7 @@ impl Waiting {
         deliver(Arc::clone(self), None);
     }
 
-    /// Attempts the call on this thread, and has the next attempt made after the wait that it asks for.
+    /// Attempts the call on this thread. If the attempt asks for a wait, schedules the next attempt after that.
     fn attempt(self: &Arc<Self>, monitor: &Arc<Monitor>, mut attempt: Attempt) {
         let mut outcome = self.work(&mut attempt);
         if let Ok(Answer::Block(work)) = outcome {
@@ -172,7 +173,7 @@ impl Waiting {
         }
     }
 
-    /// Waits for `lock`, without a thread; then attempts the call again.
+    /// Waits for `lock` without blocking a thread; then attempts the call again.
     fn wait_for(self: &Arc<Self>, monitor: &Arc<Monitor>, lock: Wait, attempt: Attempt) {
         let limit = self.since.checked_add(lock.limit());
         if limit.is_none_or(|limit| limit <= Instant::now()) {
@@ -188,7 +189,7 @@ impl Waiting {
             progress.timers[LIMIT_TIMER] = timer.and_then(Result::ok);
             progress.lock = Some(lock.clone());
         }
-        // Looked at after the lock can be found: an interruption that comes later cancels the wait.
+        // Checked after the lock is stored above: a later interruption finds it there and cancels the wait.
         if self.is_interrupted() {
             lock.cancel();
         }
@@ -203,7 +204,7 @@ impl Waiting {
         });
     }
 
-    /// The wait for `lock` is over.
+    /// Continues after the wait for `lock`.
     fn settled(
         self: &Arc<Self>,
         monitor: &Arc<Monitor>,
@@ -224,7 +225,7 @@ impl Waiting {
         }
     }
 
-    /// Waits until `fd` can be read, without a thread; then attempts the call again.
+    /// Waits until `fd` can be read, without blocking a thread; then attempts the call again.
     fn wait_until_readable(
         self: &Arc<Self>,
         monitor: &Arc<Monitor>,
@@ -244,7 +245,7 @@ impl Waiting {
         match self.executor.when_readable(fd, job) {
             Ok(id) => {
                 progress.readable = Some(id);
-                // One that comes later finds the descriptor.
+                // A later interruption finds the descriptor.
                 if self.is_interrupted() {
                     progress.end_wait(&self.executor);
                 }
@@ -326,7 +327,7 @@ impl Progress {
     }
 }
 
-/// What there is for a caller that makes its call again.
+/// The state of a waiting call when its caller makes the call again.
 pub enum Rejoined {
     /// Its answer.
     Answered(Result<Answer>),
@@ -334,7 +335,7 @@ pub enum Rejoined {
     Waits(Arc<Waiting>),
 }
 
-/// All calls of a run that are being worked out.
+/// All calls of a run whose answers take long.
 #[derive(Default)]
 pub struct WaitingCalls {
     table: Mutex<Table>,
@@ -345,7 +346,7 @@ pub struct WaitingCalls {
 #[derive(Default)]
 struct Table {
     by_tid: HashMap<i32, Arc<Waiting>>,
-    /// Calls whose wait for a lock a signal has interrupted: the limit of the wait holds for the call that repeats it, too.
+    /// Calls whose wait for a lock was interrupted by a signal. The call that repeats such a call continues the same time limit.
     interrupted: HashMap<i32, Interrupted>,
 }
 
@@ -394,7 +395,7 @@ impl WaitingCalls {
         self.entries.load(Ordering::SeqCst) == 0
     }
 
-    /// Begins to work out `call` of thread `tid` by `work`; `deliver` gets the answer. EAGAIN, EMFILE where no thread can be started.
+    /// Begins `work`, which answers `call` of thread `tid`; `deliver` gets the answer. EAGAIN, EMFILE where no thread can be started.
     pub fn begin(
         &self,
         monitor: &Arc<Monitor>,
@@ -418,8 +419,8 @@ impl WaitingCalls {
         started
     }
 
-    /// What there is for thread `tid`, which makes `call`. Where it makes another call than the one that is being worked out,
-    /// that one is not wanted any more.
+    /// The state of the waiting call of thread `tid`, which makes `call`. If that is another call than the waiting one, the waiting one is
+    /// abandoned.
     pub fn rejoin(&self, tid: i32, call: Received) -> Option<Rejoined> {
         if self.is_empty() {
             return None;
@@ -438,7 +439,7 @@ impl WaitingCalls {
         self.take(&waiting).map(Rejoined::Answered)
     }
 
-    /// Takes the answer out, once.
+    /// Takes the answer, once.
     pub fn take(&self, waiting: &Waiting) -> Option<Result<Answer>> {
         let outcome = waiting.progress.lock().outcome.take();
         let is_repeated = matches!(outcome, Some(Ok(Answer::Again)))
@@ -461,18 +462,18 @@ impl WaitingCalls {
         outcome
     }
 
-    /// Puts back an answer that was taken out, for the caller to find when it makes its call again.
+    /// Puts back an answer that was taken: the caller finds it when it makes its call again.
     pub fn put_back(&self, waiting: &Arc<Waiting>, outcome: Result<Answer>) {
         waiting.progress.lock().outcome = Some(outcome);
         self.with(|table| table.by_tid.insert(waiting.tid, Arc::clone(waiting)));
     }
 
-    /// Whether a call of `tid` is being worked out.
+    /// Whether `tid` has a waiting call.
     pub fn has(&self, tid: i32) -> bool {
         !self.is_empty() && self.with(|table| table.by_tid.contains_key(&tid))
     }
 
-    /// Thread `tid` does not wait any more: it has ended, or has left its call.
+    /// Abandons the call of thread `tid`, which has ended or has left its call.
     pub fn abandon(&self, tid: i32) {
         if self.is_empty() {
             return;
@@ -488,7 +489,8 @@ impl WaitingCalls {
 }
 
 thread_local! {
-    /// What this thread works out. Not found by the caller's number: the caller may wait in another call by now.
+    /// The call that this thread answers. It cannot be found by the caller's thread id, because the caller may wait in another call by
+    /// now.
     static WORKING_ON: RefCell<Option<Arc<Waiting>>> = const { RefCell::new(None) };
 }
 
@@ -496,12 +498,12 @@ fn current() -> Option<Arc<Waiting>> {
     WORKING_ON.with_borrow(Clone::clone)
 }
 
-/// Whether the call that this thread works out is to end soon.
+/// Whether the work for the call that this thread answers must end soon.
 pub fn is_interrupted() -> bool {
     current().is_none_or(|waiting| waiting.interrupted.load(Ordering::SeqCst))
 }
 
-/// Runs `f` while the caller stays in the call that this thread works out; `None` where it has been parked.
+/// Runs `f` while the caller stays in the call that this thread answers; `None` if the caller has been parked.
 pub fn while_in_call<T>(f: impl FnOnce() -> T) -> Option<T> {
     let Some(waiting) = current() else {
         return Some(f());
@@ -510,14 +512,14 @@ pub fn while_in_call<T>(f: impl FnOnce() -> T) -> Option<T> {
     (!*parked).then(f)
 }
 
-/// Waits, on a thread that works out a call, for the lock that this call met; false when a signal, or death, ends the wait.
-/// EDEADLK, ETIMEDOUT.
+/// Waits, on a thread that answers a waiting call, for the lock that blocks this call. False when a signal or the death of the caller ends
+/// the wait. EDEADLK, ETIMEDOUT.
 pub fn wait_for_lock(lock: &Wait, since: Instant) -> Result<bool, Errno> {
     let Some(waiting) = current() else {
         return Ok(false);
     };
     waiting.progress.lock().lock = Some(lock.clone());
-    // An interruption after this look cancels the wait.
+    // An interruption after this check cancels the wait.
     while !waiting.interrupted.load(Ordering::SeqCst) {
         if lock.wait(since.elapsed(), Duration::MAX)? {
             return Ok(true);

@@ -1,12 +1,12 @@
 //! Observers of a run: they see the calls of its programs, decoded, with their results.
 //!
-//! An observer says which calls it wants to see, and these alone change their way: the filter stops them by ptrace, whether the
-//! monitor answers them, the kernel performs them, or they are refused. A call that the monitor answers has its result at that stop;
-//! of one that the kernel performs the supervisor sees the end at its exit stop. So each call is seen once, on one thread, in the
-//! order in which the calls begin and end. See docs/decisions/0044.
+//! An observer selects the calls that it wants to see. Only these are treated differently: the filter stops them by ptrace, whether the
+//! monitor answers them, the kernel performs them, or they are refused. A call that the monitor answers has its result at that stop; the
+//! supervisor sees the end of a call that the kernel performs at its exit stop. So observers see each call once, on one thread, in the order
+//! in which the calls begin and end. See docs/decisions/0044.
 //!
-//! Without an observer nothing is decoded, and the filter is as it would be. Next: `ptracer/observed.rs`, how the supervisor follows
-//! a call from its entry to its end; `observe/names.rs`, what arguments name.
+//! Without an observer nothing is decoded, and the filter is as it would be. Next: `ptracer/observed.rs`, follows a call from its entry to
+//! its end; `observe/names.rs`: finds the files that arguments name.
 
 mod names;
 
@@ -19,16 +19,16 @@ pub(crate) use names::{Files, TaskNames};
 
 /// Receives the calls of a run. Its methods run on the supervisor's thread while the calling thread is stopped, so slow methods slow the run.
 pub trait Observer: Send + Sync {
-    /// The calls that it wants to see. It is asked once, before the run begins.
+    /// The calls that it wants to see. Called once, before the run begins.
     fn interest(&self) -> SysnoSet;
 
-    /// How much of a call's memory it wants copied.
+    /// Limits on the memory that is copied for a call.
     fn limits(&self) -> Limits {
         Limits::default()
     }
 
-    /// A call begins. It is followed by [`Observer::exit`], or by another `enter` of the same thread where the call has been taken
-    /// back without effect, for a signal that came first.
+    /// A call begins. Next comes [`Observer::exit`], or another `enter` of the same thread if a signal that came first has cancelled the call
+    /// without effect.
     fn enter(&self, call: &DecodedCall, subject: &Subject) {
         let _ = (call, subject);
     }
@@ -36,7 +36,7 @@ pub trait Observer: Send + Sync {
     /// A call has ended.
     fn exit(&self, call: &Ended<'_>);
 
-    /// A thread began: of a new process where thread and process id are the same. `parent` is the process that made it.
+    /// A thread has begun, in a new process if thread and process id are the same. `parent` is the process that started it.
     fn began(&self, subject: &Subject, parent: i32, at_ns: u64) {
         let _ = (subject, parent, at_ns);
     }
@@ -57,11 +57,11 @@ pub trait Observer: Send + Sync {
 pub struct Ended<'a> {
     /// The thread that made it, as it was at the entry.
     pub subject: &'a Subject,
-    /// What it called.
+    /// The call.
     pub call: &'a DecodedCall,
-    /// When it was seen to begin, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// When the supervisor saw it begin, in nanoseconds of `CLOCK_MONOTONIC`.
     pub entered_ns: u64,
-    /// How it ended; `None` when the thread died in it.
+    /// Its outcome; `None` when the thread died in it.
     pub outcome: Option<&'a Outcome>,
     /// The files that arguments (by index) or the result (index 6) name, after the call.
     pub files: &'a [(u8, File)],
@@ -104,22 +104,22 @@ impl Observers {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no observers.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Calls that are stopped for them.
+    /// The calls that are stopped for the observers.
     pub fn interest(&self) -> SysnoSet {
         self.interest
     }
 
-    /// The most that any of them wants copied.
+    /// The largest limits of all observers.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Those that want to see call `nr`.
+    /// The observers that want to see call `nr`.
     pub fn of_call(&self, nr: u32) -> impl Iterator<Item = &dyn Observer> {
         let all = self
             .all
@@ -128,7 +128,7 @@ impl Observers {
         all.map(|(_, one)| &**one)
     }
 
-    /// All of them.
+    /// All observers.
     pub fn iter(&self) -> impl Iterator<Item = &dyn Observer> {
         self.all.iter().map(|(_, one)| &**one)
     }

@@ -38,7 +38,7 @@ impl TaskNames<'_, '_> {
         if follow {
             match self.0.resolve(directory, path, true) {
                 Ok(found) => return self.position(&found.at),
-                // It is to be made, or there is none.
+                // The call will make the file, or it does not exist.
                 Err(FsError::Errno(Errno::ENOENT)) => {}
                 Err(errno) => return Err(errno),
             }
@@ -72,7 +72,7 @@ impl Names for TaskNames<'_, '_> {
 pub struct Files<'c, 'm>(pub &'c Call<'m>);
 
 impl Files<'_, '_> {
-    /// Those of the arguments, and that of the result (index 6), after `call` has ended with `result`.
+    /// The files of the arguments, and that of the result (index 6), after `call` has ended with `result`.
     pub fn of(&self, call: &DecodedCall, result: i64) -> Vec<(u8, File)> {
         let Some(signature) = call.signature else {
             return Vec::new();

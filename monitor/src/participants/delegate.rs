@@ -1,5 +1,5 @@
-//! Operations that the monitor's process performs on a store for a tracee which asked for them over a socket: `aminod` does
-//! so for an `amino import` that runs inside `amino run`. They belong to the tracee's transaction, as its calls do.
+//! Operations on a store that the monitor's process performs for a tracee that has requested them over a socket: `aminod`
+//! does so for an `amino import` that runs inside `amino run`. They belong to the tracee's transaction, as its calls do.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use parking_lot::RwLock;
 
 use crate::Monitor;
 
-/// Whether the run continues. Each operation holds it shared, so that none is in progress once the run has ended.
+/// Whether the run continues. Each operation holds this lock shared, so that none is in progress once the run has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     closed: RwLock<bool>,
 }
 
 impl Gate {
-    /// Waits for the operations in progress, and lets no further ones begin.
+    /// Waits for the operations in progress, and refuses further ones.
     pub(crate) fn close(&self) {
         *self.closed.write() = true;
     }
@@ -46,7 +46,7 @@ impl Delegate {
         operation(self.0.participants.current(tid))
     }
 
-    /// The file that `fd`, a tracee's descriptor of a regular file of a mount, stands for; `None` for one of the host.
+    /// The file in a mount that `fd`, a tracee's descriptor, stands for; `None` for a file of the host.
     pub fn mounted(&self, fd: &OwnedFd) -> Result<Option<Place>> {
         let shadow = self.0.shadows.of_descriptor(fd)?;
         Ok(shadow.map(|shadow| shadow.place().clone()))

@@ -1,4 +1,5 @@
-//! Whose changes a transaction sees, and the ends of transactions, for what follows the changes of files ([`crate::watches`]).
+//! The visibility of changes in transactions, and reports of their ends, for a module that follows the changes of files
+//! ([`crate::watches`]).
 
 use std::sync::Arc;
 
@@ -10,17 +11,18 @@ use super::Participants;
 pub struct Ended<'a> {
     /// The transaction.
     pub id: TxnId,
-    /// The one around it; `None` for an outermost one.
+    /// The transaction around it; `None` for an outermost one.
     pub around: Option<TxnId>,
-    /// Whether its changes are those of the one around it now, or everybody's; if not, they are undone.
+    /// Whether it was committed: its changes now belong to the transaction around it, or are visible to all. If not, they are
+    /// undone.
     pub is_committed: bool,
-    /// Whether the transaction is this one or inside it.
+    /// Whether a transaction is the ended one or inside it.
     pub is_inside: &'a dyn Fn(Option<TxnId>) -> bool,
-    /// Whether the changes are seen by members of this transaction, or by those of none, after the commit.
+    /// Whether the participants of a transaction, or for `None` threads without one, see the changes after a commit.
     pub is_around: &'a dyn Fn(Option<TxnId>) -> bool,
 }
 
-/// Learns of the ends of transactions.
+/// Receives the ends of transactions.
 pub trait Ends: Send + Sync {
     /// Runs the back end's part of an end.
     fn during(&self, end: &mut dyn FnMut());
@@ -30,7 +32,7 @@ pub trait Ends: Send + Sync {
 }
 
 impl Participants {
-    /// Has `observer` learn of the ends of transactions.
+    /// Reports the ends of transactions to `observer` from now on.
     pub fn observe(&self, observer: Arc<dyn Ends>) {
         let _ = self.observer.set(observer);
     }
@@ -40,7 +42,8 @@ impl Participants {
         self.run.get() == Some(&id)
     }
 
-    /// Whether members of the transaction `view`, or for `None` threads of none, see what `change` has changed before it ends.
+    /// Whether the participants of the transaction `view`, or for `None` threads without one, see the changes of `change`
+    /// before it ends.
     pub fn shows(&self, view: Option<TxnId>, change: Option<TxnId>) -> bool {
         let Some(change) = change else {
             return true;
@@ -50,7 +53,7 @@ impl Participants {
             || self.registry.lock().chain(view).any(|id| id == change)
     }
 
-    /// Ends a transaction by `end`, for the observer.
+    /// Calls `end`, which ends a transaction, by way of the observer.
     pub(super) fn during<R>(&self, end: impl FnOnce() -> R) -> Option<R> {
         let Some(observer) = self.observer.get() else {
             return Some(end());
@@ -61,7 +64,7 @@ impl Participants {
         outcome
     }
 
-    /// Tells the observer of the end of a transaction that is still in the registry.
+    /// Reports the end of a transaction that is still in the registry to the observer.
     pub(super) fn tell_ended(&self, id: TxnId, is_committed: bool) {
         let Some(observer) = self.observer.get() else {
             return;

@@ -27,8 +27,8 @@ impl Participants {
         Ok(())
     }
 
-    /// Ends transactions without participants, innermost first: by a commit those whose profile commits. `last` says
-    /// which participant was the last, and what it did.
+    /// Ends transactions without participants, innermost first. Commits a transaction if its profile says so, and aborts it otherwise.
+    /// `last` describes the last participant, and its last action.
     pub(super) fn end_deserted(&self, ids: &[TxnId], last: &str) {
         for id in ids {
             let (deferred, around) = {
@@ -67,7 +67,7 @@ impl Participants {
         self.commit_deferred(around);
     }
 
-    /// Process `tid`, of which this is the last thread, ends what it began inside `id`, which was begun for it.
+    /// Ends the transactions that process `tid`, now a single thread, began inside `id`, which was begun for it.
     pub fn retreat(&self, tid: i32, id: TxnId) {
         let deserted = {
             let mut registry = self.registry.lock();
@@ -87,8 +87,8 @@ impl Participants {
         self.end_deserted(&deserted, &format!("process {tid}, ended"));
     }
 
-    /// Commits a transaction that was begun for a program, if it is open: at once, or when the last one inside it has
-    /// ended. A failure is reported.
+    /// Commits a transaction that was begun for a program, if it is open: at once, or when the last transaction inside it has ended.
+    /// Reports a failure to the user.
     pub fn commit_when_free(&self, id: TxnId, how: Deferred) {
         if let Some(open) = self.registry.lock().open.get_mut(&id) {
             open.deferred = Some(how);
@@ -101,8 +101,9 @@ impl Participants {
         self.is_ending.store(true, SeqCst);
     }
 
-    /// Something inside the transaction has ended. Commits it if it waits for that and nothing else inside it is open; then those
-    /// that waited for it. In a run that is being killed the part inside has not ended by itself, so the rest of the work is aborted, too.
+    /// Continues after the end of a transaction inside `id`. If `id` waits for its commit and no other transaction inside it is open,
+    /// commits it, and then those that waited for it. In a run that is being killed, aborts it instead: the inner transaction did not end
+    /// by itself.
     pub(super) fn commit_deferred(&self, id: Option<TxnId>) {
         let Some(id) = id else { return };
         if !self.is_ending.load(SeqCst) {
@@ -112,7 +113,7 @@ impl Participants {
         }
     }
 
-    /// Commits the transaction if it waits for that and nothing inside it is open; then those that waited for it.
+    /// Commits the transaction if it waits for its commit and no transaction inside it is open; then those that waited for it.
     fn commit_free(&self, id: TxnId) {
         let (deferred, around) = {
             let registry = self.registry.lock();
@@ -123,7 +124,7 @@ impl Participants {
         };
         match self.commit_one(id, durable) {
             Ok(()) => {}
-            // Something inside it is open; another thread was faster.
+            // A transaction inside it is open, or another thread commits it.
             Err(Errno::EBUSY | Errno::ENOENT) => return,
             Err(errno) => {
                 self.lost.fetch_add(1, Relaxed);
@@ -152,7 +153,7 @@ impl Participants {
             Ok(_) | Err(Errno::ENOENT) => drop(self.registry.lock().end(id, AfterAbort::GoOn)),
             Err(_) => restore(self.registry.lock().end(id, AfterAbort::GoOn)),
         }
-        // Its participants have left it by then: the disk takes long.
+        // By now its participants have left it, because the disk takes long.
         if outcome? {
             transactions.harden(durable)?;
         }

@@ -34,20 +34,20 @@ pub use offsets::{Offset, offsets};
 pub use registry::Deferred;
 use registry::{Open, Registry};
 
-/// See the module's documentation.
+/// The transactions of a run, and the threads that participate in them.
 #[derive(Default)]
 pub struct Participants {
     registry: Mutex<Registry>,
-    /// Whether there has ever been a transaction. If not, the other checks are skipped.
+    /// Whether a transaction has ever begun. If not, the other checks are skipped.
     used: AtomicBool,
-    /// Where the store is mounted that transactions belong to.
+    /// The mount of the store that transactions belong to.
     store: Option<Arc<Mount>>,
     /// The mounts that show files of that store in another form.
     layers: Vec<Arc<Mount>>,
-    /// The transaction of the whole run.
+    /// The run transaction.
     run: OnceLock<TxnId>,
     note: Option<Reporter>,
-    /// How many notes of aborted transactions there have been.
+    /// Number of notes of aborted transactions so far.
     noted: AtomicUsize,
     report: Option<Reporter>,
     /// Commits that failed without a caller to return the error to.
@@ -63,7 +63,7 @@ impl std::fmt::Debug for Participants {
     }
 }
 
-/// Whether `mount` shows files of the store that is mounted as `store`, which has its transactions.
+/// Whether `mount` shows files of the store that is mounted as `store`, and has the transactions of that store.
 fn is_over(mount: &Arc<Mount>, store: &Arc<Mount>) -> bool {
     let (Some(own), Some(transactions)) = (mount.fs.transactions(), store.fs.transactions()) else {
         return false;
@@ -72,9 +72,9 @@ fn is_over(mount: &Arc<Mount>, store: &Arc<Mount>) -> bool {
 }
 
 impl Participants {
-    /// No participants. Transactions belong to the first mount, in mount order, that has them and can be changed; where
-    /// all are read-only, to the first one. `note` is called with a line for transactions that are aborted though no program
-    /// asked for it, `tell` for each failed commit whose error cannot be returned to a program.
+    /// Without participants at first. Transactions belong to the first mount, in mount order, that has them and can be changed; where all are
+    /// read-only, to the first one. `note` receives a line for each transaction that is aborted without a program's request, `report` one for
+    /// each failed commit whose error cannot be returned to a program.
     pub fn new(mounts: &Mounts, note: Reporter, report: Reporter) -> Self {
         let with_transactions = || {
             let mounts = mounts.iter();
@@ -99,8 +99,8 @@ impl Participants {
         store.fs.transactions().ok_or(Errno::EOPNOTSUPP)
     }
 
-    /// Whether transactions cover what is in `mount`: in the store, and in mounts that show files of it. A further store is outside of them, as
-    /// the host is.
+    /// Whether transactions cover the files in `mount`: those of the store, and of mounts that show files of the store. They do not cover a
+    /// further store, nor the host.
     pub fn cover(&self, mount: &Arc<Mount>) -> bool {
         let is_mount = |covered: &Arc<Mount>| Arc::ptr_eq(covered, mount);
         self.store.as_ref().is_some_and(is_mount) || self.layers.iter().any(is_mount)
@@ -111,20 +111,20 @@ impl Participants {
         self.run.get().is_some()
     }
 
-    /// Makes the whole run a transaction, before anybody of it calls.
+    /// Begins the run transaction, before any program of the run makes a call.
     pub fn begin_run(&self) -> Result<(), Errno> {
         let id = self.transactions()?.begin_run()?;
         let _ = self.run.set(id);
         Ok(())
     }
 
-    /// Commits the run's transaction; returns when it is on the disk. EBUSY, and nothing has happened; any other
-    /// failure has aborted it, or is one of the disk.
+    /// Commits the run transaction; returns when it is on the disk. EBUSY has no effect; any other error has aborted it, or comes from the
+    /// disk.
     pub fn commit_run(&self) -> Result<(), Errno> {
         let id = *self.run.get().ok_or(Errno::ENODATA)?;
         let transactions = self.transactions()?;
         for layer in &self.layers {
-            // What programs have written through mappings.
+            // Writes through mappings.
             if let Err(error) = layer.fs.sync(None) {
                 let errno = error.errno().unwrap_or(Errno::EIO);
                 if errno != Errno::EBUSY {
@@ -140,7 +140,7 @@ impl Participants {
         Ok(())
     }
 
-    /// Aborts the run's transaction.
+    /// Aborts the run transaction.
     pub fn abort_run(&self) {
         if let (Some(id), Ok(transactions)) = (self.run.get(), self.transactions()) {
             transactions.abort(*id);
@@ -152,7 +152,7 @@ impl Participants {
         self.own(tid).or_else(|| self.run.get().copied())
     }
 
-    /// The thread's current transaction, other than the run's.
+    /// The thread's current transaction, except the run transaction.
     fn own(&self, tid: i32) -> Option<TxnId> {
         if !self.used.load(Relaxed) {
             return None;
@@ -196,7 +196,7 @@ impl Participants {
         }
     }
 
-    /// The thread has ended: so have the transactions that only it took part in.
+    /// The thread has ended. Ends the transactions in which only it participated.
     pub fn left(&self, tid: i32) {
         if !self.used.load(Relaxed) {
             return;
@@ -213,12 +213,12 @@ impl Participants {
         self.end_deserted(&deserted, &format!("process {tid} ({name}), ended"));
     }
 
-    /// How many commits failed without a caller to return the error to.
+    /// Number of commits that failed without a caller to return the error to.
     pub fn lost(&self) -> usize {
         self.lost.load(Relaxed)
     }
 
-    /// Begins a transaction, in the current one of the first of `tids`; it is all of theirs from then on. Returns its
+    /// Begins a transaction, nested in the current one of the first of `tids`. All of `tids` participate in it from then on. Returns its
     /// depth. EMLINK.
     pub fn begin(
         &self,

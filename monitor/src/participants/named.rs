@@ -1,9 +1,9 @@
 //! Named transactions: the run holds them, so that they outlive the process that has begun them, and tools that start a new shell
 //! for each step can use them.
 //!
-//! A name belongs to a user of the run. A named transaction stays open until it is committed, aborted, or its time has passed;
-//! at the end of the run it is aborted. A participant of one that was aborted by name does not continue outside: it keeps the
-//! identifier of the transaction as its current one, and the back end answers ECANCELED to each of its calls.
+//! A name belongs to a user of the run. A named transaction stays open until it is committed, aborted, or its time has passed; at
+//! the end of the run it is aborted. A participant of a transaction that was aborted by name does not continue outside of it: it
+//! keeps the identifier of the transaction as its current one, and the back end answers ECANCELED to each of its calls.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,7 +16,7 @@ use super::offsets::Offset;
 use super::registry::{AfterAbort, Held, Open};
 
 impl Participants {
-    /// Begins a transaction that the run holds as `name`, in the current one of the first of `tids`, for `seconds` if that
+    /// Begins a transaction that the run holds as `name`, nested in the current one of the first of `tids`, for `seconds` if that
     /// is not 0. Returns its depth. EEXIST, EMLINK.
     pub fn begin_named(
         &self,
@@ -79,7 +79,7 @@ impl Participants {
         };
         let outcome = self.commit_one(id, None);
         if let Some(held) = self.registry.lock().held_mut(id) {
-            // Another one is open inside it.
+            // Another transaction is open inside it.
             held.ending = false;
         }
         outcome?;
@@ -87,7 +87,7 @@ impl Participants {
         Ok(())
     }
 
-    /// Aborts the transaction of this user and name. What its participants do afterwards on the store fails. ENOENT.
+    /// Aborts the transaction of this user and name. Afterwards, operations of its participants on the store fail. ENOENT.
     pub fn abort_named(&self, uid: u32, name: &str) -> Result<(), Errno> {
         let id = self.registry.lock().named(uid, name);
         self.abort_with(id.ok_or(Errno::ENOENT)?, AfterAbort::Fail);
@@ -119,7 +119,7 @@ impl Participants {
         }
     }
 
-    /// The run has ended: aborts what is still open.
+    /// Aborts all named transactions that are still open, at the end of the run.
     pub fn end_named(&self) {
         if !self.used.load(Relaxed) {
             return;

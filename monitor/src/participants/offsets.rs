@@ -17,7 +17,8 @@ pub struct Offset {
 }
 
 impl Offset {
-    /// Whether `other`, of the process that started ours, is likely the same open file description.
+    /// Whether `other`, a descriptor of the parent process, is likely one of the same open file
+    /// description.
     pub fn is_twin(&self, other: &Self) -> bool {
         (self.fd, self.object, self.at) == (other.fd, other.object, other.at)
     }
@@ -44,7 +45,8 @@ pub fn offsets(pid: i32, is_ours: impl Fn((u64, u64)) -> bool) -> Vec<Offset> {
     fds.into_iter().filter_map(offset).collect()
 }
 
-/// Restores the offsets of descriptors. Leaves out those that were closed, or refer to another file by now.
+/// Restores the offsets of descriptors. Skips descriptors that were closed, or refer to another file by
+/// now.
 pub(super) fn restore(offsets: Vec<Offset>) {
     for Offset {
         pid,
@@ -62,7 +64,7 @@ pub(super) fn restore(offsets: Vec<Offset>) {
             }
             Ok(())
         };
-        // The process may have gone.
+        // The process may have ended.
         let _ = back();
     }
 }

@@ -1,4 +1,4 @@
-//! Changes that a transaction does not cover: those of the host, and of further mounts, by its participants. They take effect at
+//! Changes that a transaction does not cover: changes of the host, and of further mounts, by its participants. They take effect at
 //! once, and an abort does not undo them.
 //!
 //! The monitor knows the result of a change that it performs. When the kernel performs the change, the caller stops at the exit of
@@ -42,12 +42,13 @@ pub struct Policy {
     always: bool,
     report: Reporter,
     told: Mutex<Vec<Vec<u8>>>,
-    /// Threads whose call is restarted because we wanted to see its result. It is left alone then.
+    /// Threads whose call the kernel restarts, after we have stopped the thread to see the call's result. The restarted call is
+    /// not stopped.
     restarted: Mutex<HashSet<i32>>,
 }
 
 impl Policy {
-    /// `always`: the whole run is one transaction; `tell` is called with a line for the user.
+    /// `always`: the whole run is one transaction; `report` receives lines for the user.
     pub fn new(outside: Outside, always: bool, report: Reporter) -> Self {
         Self {
             outside,
@@ -58,7 +59,7 @@ impl Policy {
         }
     }
 
-    /// Whether there is anything to look for.
+    /// Whether changes need to be looked for.
     fn looks(&self) -> bool {
         match self.outside {
             Outside::Deny => true,
@@ -67,8 +68,8 @@ impl Policy {
         }
     }
 
-    /// Has `answer` answer a call, and sees to changes that the caller's transaction does not cover. EROFS where they are not
-    /// allowed.
+    /// Answers a call by `answer`, and applies the policy if it is a change that the caller's transaction does not cover. EROFS
+    /// where such changes are not allowed.
     pub fn around<'m>(
         &self,
         call: &mut Call<'m>,
@@ -82,8 +83,7 @@ impl Policy {
         })
     }
 
-    /// The path that the call is about to change outside of the caller's transaction, if it is. EROFS where that is not
-    /// allowed.
+    /// The path that the call is about to change outside of the caller's transaction, if any. EROFS where that is not allowed.
     fn before(&self, call: &Call<'_>) -> Result<Option<Vec<u8>>> {
         if !self.looks() || !self.always && call.caller()?.txn.is_none() {
             return Ok(None);
@@ -101,19 +101,19 @@ impl Policy {
         Ok((!is_known).then_some(path))
     }
 
-    /// The call that is about to change `path` has this answer.
+    /// Handles the answer to a call that is about to change `path`.
     fn after(&self, path: Vec<u8>, answer: Answer) -> Answer {
         match answer {
             Answer::PassOn => return Answer::Watched(path),
             Answer::Value(value) if value < 0 => {}
             Answer::Value(_) | Answer::Install { .. } => self.changed(path),
-            // Calls that wait: the open of a fifo, which is no file. The others are restarted.
+            // Calls that wait: either the open of a fifo, which stores nothing, or calls that will be restarted.
             _ => {}
         }
         answer
     }
 
-    /// The call of `tid` that was about to change `path`, and that the kernel has performed, has this result.
+    /// Handles the result of a call of `tid` that was about to change `path`, and that the kernel has performed.
     pub fn performed(&self, tid: i32, path: Vec<u8>, result: i64) {
         /// The numbers by which the kernel restarts calls.
         const RESTARTS: RangeInclusive<i64> = -516..=-512;
@@ -210,7 +210,7 @@ fn outside(call: &Call<'_>) -> Result<Option<Vec<u8>>> {
     Ok((!is_no_file(&path)).then_some(path))
 }
 
-/// Whether the host's path names a device, a pipe or a socket, or something of the kernel: what is written there is kept nowhere.
+/// Whether the host's path names a device, a pipe, a socket, or a file of the kernel: none of them stores written data.
 fn is_no_file(path: &[u8]) -> bool {
     let path = Path::new(OsStr::from_bytes(path));
     if path.starts_with("/proc") || path.starts_with("/sys") {

@@ -1,4 +1,4 @@
-//! Which transactions are open, and which threads participate in them. Plain data: nothing here calls the back end.
+//! The open transactions, and the threads that participate in them. Plain data: nothing here calls the back end.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use super::offsets::Offset;
 /// How to commit a transaction that was begun for a program.
 #[derive(Debug, Clone)]
 pub struct Deferred {
-    /// As [`goanna_vfs::Transactions::harden`] takes it.
+    /// The argument of [`goanna_vfs::Transactions::harden`].
     pub durable: Option<bool>,
     /// The program for which it was begun.
     pub program: Arc<str>,
@@ -20,7 +20,8 @@ pub struct Deferred {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Participant {
-    /// One that is not open was held under a name and was aborted: what the thread does in it fails (`named.rs`).
+    /// The current transaction. If it is not open any more, it was a named transaction that was aborted: the
+    /// thread's operations on the store fail (`named.rs`).
     pub(super) current: Option<TxnId>,
     pub(super) suspended: Vec<TxnId>,
     /// The name of the thread that is about to be reaped.
@@ -32,9 +33,9 @@ pub(super) struct Open {
     pub(super) parent: Option<TxnId>,
     pub(super) uid: u32,
     pub(super) offsets: Vec<Offset>,
-    /// It is committed when nothing inside it is open any more.
+    /// Set when it is to be committed as soon as no transaction inside it is open.
     pub(super) deferred: Option<Deferred>,
-    /// It stays open without participants.
+    /// Set when it stays open without participants.
     pub(super) held: Option<Held>,
 }
 
@@ -42,16 +43,16 @@ pub(super) struct Open {
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) name: Arc<str>,
-    /// When it is aborted, and how long it was to be held.
+    /// When it is aborted, and its life time in seconds.
     pub(super) expires: Option<(Instant, u32)>,
-    /// It is being committed, so no thread can join it any more.
+    /// Whether it is being committed, so that no thread can join it any more.
     pub(super) ending: bool,
 }
 
-/// What happens to the participants of a transaction that ends.
+/// What the participants of an aborted transaction do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterAbort {
-    /// They continue in the enclosing transaction, or outside of all.
+    /// They continue in the enclosing transaction, or without one.
     GoOn,
     /// Their operations on the store fail, so that no part of their work takes effect outside of the transaction.
     Fail,
@@ -88,7 +89,7 @@ impl Registry {
             .any(|root| self.chain(Some(root)).any(|at| at == id))
     }
 
-    /// Those of the transactions that have no participants.
+    /// Those of `ids` that have no participants.
     pub(super) fn deserted(&self, ids: impl IntoIterator<Item = TxnId>) -> Vec<TxnId> {
         let alone = |id: &TxnId| {
             let is_kept = |open: &Open| open.held.is_some();
@@ -99,7 +100,7 @@ impl Registry {
         ids.into_iter().filter(alone).collect()
     }
 
-    /// The open transactions of a participant: the current one, and those it suspended.
+    /// The open transactions of a participant: the current one, the suspended ones, and those around them.
     pub(super) fn of(&self, member: &Participant) -> Vec<TxnId> {
         let roots = member.suspended.iter().copied().chain(member.current);
         roots
@@ -128,7 +129,7 @@ impl Registry {
             }
             for suspended in &mut member.suspended {
                 if ended.contains(suspended) {
-                    // Removed below where nothing is around it.
+                    // Removed below if no transaction is around it.
                     *suspended = parent.unwrap_or(*suspended);
                 }
             }
@@ -140,7 +141,7 @@ impl Registry {
         gone.flat_map(|open| open.offsets).collect()
     }
 
-    /// The threads that participate in a transaction, in one that it is around included.
+    /// The threads that participate in a transaction, or in one inside it.
     pub(super) fn participants(&self, id: TxnId) -> Vec<i32> {
         let threads = self.threads.iter();
         let part = threads.filter(|(_, member)| self.takes_part(member, id));

@@ -1,5 +1,5 @@
-//! What users learn of transactions: those that are open, as JSON (`amino txn status` and `list`), and notes of those that the
-//! monitor aborted though no program asked for it.
+//! Reports on transactions to users: the open ones, as JSON (`amino txn status` and `list`), and notes of those that the
+//! monitor has aborted without a program's request.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::Participants;
 
-/// How many notes of aborted transactions there are at most.
+/// Maximum number of notes of aborted transactions.
 const NOTES_MAX: usize = 20;
 
 /// An open transaction.
@@ -25,7 +25,7 @@ struct OpenTransaction {
     shared_locks: usize,
     exclusive_locks: usize,
     conflicts: u64,
-    /// Those whose threads participate.
+    /// The processes that participate.
     processes: Vec<i32>,
 }
 
@@ -41,7 +41,7 @@ struct Status {
 struct Listed {
     name: Option<String>,
     parent: Option<String>,
-    /// How long the run still holds it.
+    /// The time in seconds until the run aborts it.
     expires_s: Option<u64>,
     #[serde(flatten)]
     open: OpenTransaction,
@@ -60,7 +60,7 @@ impl Participants {
         processes.sort_unstable();
         processes.dedup();
         let figures = self.transactions().and_then(|all| all.status(id));
-        // It has ended meanwhile.
+        // The transaction has ended meanwhile.
         let figures = figures.unwrap_or_default();
         OpenTransaction {
             id: id.to_string(),
@@ -153,7 +153,7 @@ impl Participants {
         }
     }
 
-    /// A transaction was aborted because it has no participants any more.
+    /// Notes that a transaction was aborted because it has no participants any more.
     pub(super) fn note_deserted(&self, id: TxnId, last: &str) {
         let first = self.noted.load(Relaxed) == 0;
         let hint = match first {
@@ -165,7 +165,7 @@ impl Participants {
         ));
     }
 
-    /// Transactions were aborted with the one around them.
+    /// Notes that transactions were aborted with the one around them.
     pub(super) fn note_ended_inside(&self, names: &[Arc<str>]) {
         for name in names {
             self.note_abort(&format!(

@@ -1,10 +1,10 @@
-//! How the processes of a run end: by themselves, or killed.
+//! Determines whether the processes of a run end by themselves, or are killed.
 //!
 //! The exit status of the command shows whether its work is done. There is no such status for processes that the command leaves
-//! running: when one of them is killed, its work is half-finished, and the run's transaction must not be committed. A
+//! running: when one of them is killed, its work is half-finished, and the run transaction must not be committed. A
 //! process counts as killed when a signal from outside of the run has ended it. Signals that processes of the run
-//! send to each other, and those that the kernel sends for what a process did itself (SIGSEGV, SIGPIPE, SIGXCPU), are the
-//! run's own.
+//! send to each other, and those that the kernel sends because of a process's own action (SIGSEGV, SIGPIPE, SIGXCPU), do not
+//! count.
 //!
 //! The stop for the delivery of a signal shows the sender. SIGKILL has no such stop. So the filter notifies the monitor
 //! of each SIGKILL that a process of the run sends ([`crate::calls::kill`]), before the kernel sends it.
@@ -22,12 +22,12 @@ use parking_lot::Mutex;
 use crate::process::living::Alive;
 use crate::{Reporter, Status};
 
-/// Why a run's transaction was aborted.
+/// Why a run transaction was aborted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Abort {
     /// The command failed.
     Status,
-    /// The run was ended: its launcher has gone, or a user asked for it.
+    /// The run was ended: its launcher has ended, or a user has requested it.
     Ended,
     /// A process that the command had left running was killed from outside.
     Killed {
@@ -40,11 +40,11 @@ pub enum Abort {
     },
 }
 
-/// How long after the command's end the user is notified of processes that continue. Most of them end sooner.
+/// The time from the command's end until the user is notified of processes that continue. Most of them end sooner.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Maximum number of their names that are shown to the user.
+/// Maximum number of names of processes in that message.
 const NAMED_MAX: usize = 10;
-/// Ended processes that are remembered as possible senders of signals.
+/// Number of ended threads that are remembered as possible senders of signals.
 const PAST_MAX: usize = 4096;
 
 /// Watches the processes of one run.
@@ -62,7 +62,7 @@ struct State {
     told: bool,
     /// Signals from outside that were delivered after the command's end, a bit each, by process.
     struck: HashMap<i32, u64>,
-    /// Processes that a process of the run has killed by SIGKILL, or has asked the kernel to kill.
+    /// Processes that a process of the run has killed by SIGKILL, or has set up the kernel to kill.
     condemned: HashSet<i32>,
     /// Threads of the run that have ended, the latest ones last.
     past: VecDeque<i32>,
@@ -93,7 +93,7 @@ impl Ending {
         self.state.lock().abort.clone()
     }
 
-    /// A process of the run sends SIGKILL to the processes `targets`, or has asked the kernel to.
+    /// A process of the run sends SIGKILL to the processes `targets`, or has set up the kernel to do so.
     pub fn condemn(&self, targets: impl IntoIterator<Item = i32>) {
         if self.is_transaction {
             self.state.lock().condemned.extend(targets);
@@ -105,7 +105,7 @@ impl Ending {
         if !self.is_transaction || self.state.lock().ended.is_none() {
             return;
         }
-        // A thread that was killed meanwhile reports nothing.
+        // For a thread that was killed meanwhile, nothing is recorded.
         let (Ok(origin), Ok(status)) = (stopped.signal_origin(), procfs::status(stopped.tid()))
         else {
             return;
@@ -194,7 +194,7 @@ fn bit(signal: i32) -> u64 {
 fn is_from_outside(signal: i32, origin: SignalOrigin, is_own: impl Fn(i32) -> bool) -> bool {
     match origin {
         SignalOrigin::Process(pid) => !is_own(pid),
-        // A terminal; the kernel sends all other signals because of an action of the process.
+        // These signals come from a terminal; the kernel sends all others because of an action of the process.
         SignalOrigin::Kernel => matches!(signal, libc::SIGINT | libc::SIGQUIT | libc::SIGHUP),
         SignalOrigin::Own => false,
     }
@@ -203,7 +203,7 @@ fn is_from_outside(signal: i32, origin: SignalOrigin, is_own: impl Fn(i32) -> bo
 /// The signal from outside that ended a process: it was `struck` by signals from outside, a bit each, and a process of
 /// the run had `condemned` it to SIGKILL.
 fn killed_by(how: Status, struck: u64, condemned: bool) -> Option<i32> {
-    // Handlers of shells exit with this status when they give way to a signal.
+    // Shells exit with this status plus the signal's number when a signal ends them.
     const BY_SIGNAL: i32 = 128;
     match how {
         Status::Signaled(libc::SIGKILL) => (!condemned).then_some(libc::SIGKILL),
@@ -215,7 +215,7 @@ fn killed_by(how: Status, struck: u64, condemned: bool) -> Option<i32> {
     }
 }
 
-/// The name of process `pid`, fit to be shown.
+/// The name of process `pid`, escaped for messages.
 fn name(pid: i32) -> String {
     let comm = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     comm.trim_ascii_end().escape_ascii().to_string()

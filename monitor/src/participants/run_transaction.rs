@@ -11,7 +11,7 @@ use goanna_vfs::{Errno, Result};
 pub use crate::participants::run_end::Abort;
 use crate::{Monitor, Status};
 
-/// The outcome of the transaction of a whole run.
+/// The outcome of a run transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
     /// It is committed, and on the disk.
@@ -22,11 +22,12 @@ pub enum Ending {
     Failed(Errno),
 }
 
-/// How often a commit is tried again while a thread that outlived its process still ends a transaction inside.
+/// Maximum number of retries of the commit, while a monitor thread is still ending a nested transaction of a process that
+/// has ended.
 const REPEATS: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The transaction of a whole run; aborted where it is dropped without an end.
+/// The run transaction. Dropping it without [`RunTransaction::end`] aborts it.
 #[derive(Debug)]
 pub struct RunTransaction {
     monitor: Arc<Monitor>,
@@ -43,8 +44,8 @@ impl RunTransaction {
         })
     }
 
-    /// Commits it durably if the command succeeded and no process that it left running was killed; else aborts it. No
-    /// process is left, and no descriptor.
+    /// Commits it durably if the command succeeded and no process that it left running was killed; else aborts it. All
+    /// processes must have ended, and all descriptors must be closed.
     pub fn end(mut self, status: Status) -> Ending {
         if status != Status::Exited(0) {
             return Ending::Aborted(Abort::Status);
@@ -53,7 +54,7 @@ impl RunTransaction {
             return Ending::Aborted(abort);
         }
         let ended = self.commit();
-        // A commit that failed has aborted it, but for one that could not begin.
+        // A failed commit has aborted it, unless the commit could not begin (EBUSY).
         self.open = ended == Err(Errno::EBUSY);
         match ended {
             Ok(()) => Ending::Committed,

@@ -1,12 +1,12 @@
 //! Core files of tracees whose working directory is in a mount.
 //!
-//! Where `core_pattern` is relative the kernel writes the file into the working directory, which here is a backing directory. At the
-//! stop for a signal that dumps, the tracee's user becomes the backing directory's owner, if it may write to the virtual
-//! directory; else the kernel can write no file there. At the stop before its exit the thread waits until its file is in the
-//! virtual directory, so that a parent that has waited for it finds the file.
+//! If `core_pattern` is relative, the kernel writes the file into the working directory, which is a backing directory here. At the
+//! stop for a signal that dumps core, the monitor makes the tracee's user the owner of the backing directory, if that user may write
+//! to the virtual directory; otherwise the kernel can write no file there. At the stop before its exit the thread waits until its
+//! file is in the virtual directory, so that a parent that has waited for it finds the file.
 //!
-//! While two processes dump into one directory at the same time, the first one's file may not be told from the other one's,
-//! which is not complete. So the last of them moves all files.
+//! While two processes dump into one directory at the same time, the monitor cannot distinguish the file of the first from that of
+//! the other, which is not complete. So all files are moved when the last of these processes exits.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Permissions};
@@ -44,7 +44,7 @@ const DUMPING: [i32; 10] = [
 ];
 /// In an exit code: a core was dumped.
 const DUMPED: i32 = 0x80;
-/// Copied at once.
+/// Bytes copied at once.
 const PIECE: usize = 1 << 20;
 
 /// A thread that a signal is about to end.
@@ -54,16 +54,16 @@ struct Dump {
     caller: Arc<Caller>,
 }
 
-/// A core file on its way.
+/// A core file that is to be moved.
 pub struct CoreFile {
-    /// Where it is in the run-time directory.
+    /// Its path in the run-time directory.
     path: PathBuf,
     name: Vec<u8>,
     place: Place,
     caller: Arc<Caller>,
 }
 
-/// The core files of one run. The supervisor's.
+/// The core files of one run; the supervisor owns them.
 #[derive(Default)]
 pub struct CoreFiles {
     dumps: HashMap<i32, Dump>,
@@ -105,7 +105,7 @@ impl CoreFiles {
         Ok(())
     }
 
-    /// The thread is about to exit: the files to move before it continues.
+    /// The files to move before the thread, which is about to exit, continues.
     pub fn exiting(&mut self, monitor: &Monitor, stopped: &Stopped) -> Vec<CoreFile> {
         let Some(dump) = self.dumps.remove(&stopped.tid()) else {
             return Vec::new();
@@ -118,12 +118,12 @@ impl CoreFiles {
         take_files(monitor, &dump).unwrap_or_default()
     }
 
-    /// The thread waits at its exit for its files to be moved.
+    /// Keeps the thread in its exit stop until its files are moved.
     pub fn hold(&mut self, stopped: Stopped) {
         self.held.insert(stopped.tid(), stopped);
     }
 
-    /// The files are where they belong. Returns thread `tid` if it still waits for that.
+    /// The files are in the virtual directory. Returns thread `tid` if it still waits for that.
     pub fn moved(&mut self, tid: i32) -> Option<Stopped> {
         self.held.remove(&tid)
     }
@@ -141,7 +141,7 @@ fn dumps_to_working_directory() -> bool {
     !matches!(pattern.first(), None | Some(b'|' | b'/' | b'@'))
 }
 
-/// Moves what processes have dumped into the backing directory to where the next dump does not touch it.
+/// Moves the dumped files out of the backing directory, so that the next dump does not overwrite them.
 fn take_files(monitor: &Monitor, dump: &Dump) -> std::io::Result<Vec<CoreFile>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(&dump.backing_dir)? {
@@ -167,7 +167,7 @@ impl CoreFile {
     /// Puts the file into the directory where the process was. A failure is reported to the user.
     pub fn deliver(self, monitor: &Monitor) {
         let outcome = wait_for_locks(|| self.copy(monitor));
-        // What is left goes with the run-time directory.
+        // If this fails, the file is removed with the run-time directory.
         let _ = fs::remove_file(&self.path);
         if let Err(errno) = outcome {
             let reason = match errno {
@@ -181,10 +181,10 @@ impl CoreFile {
         }
     }
 
-    /// As the kernel makes a core file: a new one in the place of any other file.
+    /// Copies the file to the virtual directory. As the kernel does for a core file, it replaces any file of that name by a new one.
     fn copy(&self, monitor: &Monitor) -> Result<()> {
         let (caller, dir) = (&*self.caller, &self.place);
-        // What else is wrong with the directory, or with what is there, shows at the creation.
+        // If the name could not be removed for another reason, the creation below fails.
         if let Err(blocked @ FsError::Blocked(_)) = ops::unlink(caller, dir, &self.name) {
             return Err(blocked);
         }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// The threads that are about to get a descriptor, each as often as it was noted.
+/// The threads that are about to get a descriptor, each once for every pending descriptor.
 #[derive(Debug, Default)]
 pub struct Deliveries(Arc<Mutex<Vec<i32>>>);
 
-/// As long as this lives, a descriptor of a file's object may be on its way to a thread, which a commit then stops as if it
-/// had it.
+/// While this exists, a thread may be about to get a descriptor of a file's object: a commit stops the thread as if it had
+/// the descriptor already.
 #[derive(Debug)]
 pub struct Delivery {
     all: Arc<Mutex<Vec<i32>>>,
@@ -17,14 +17,14 @@ pub struct Delivery {
 }
 
 impl Deliveries {
-    /// Thread `tid` is about to get a descriptor.
+    /// Records that thread `tid` is about to get a descriptor.
     pub fn begin(&self, tid: i32) -> Delivery {
         self.0.lock().push(tid);
         let all = Arc::clone(&self.0);
         Delivery { all, tid }
     }
 
-    /// The threads that are about to get one now.
+    /// The threads that are about to get a descriptor now.
     pub fn threads(&self) -> Vec<i32> {
         self.0.lock().clone()
     }

@@ -7,17 +7,17 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 
-/// Threads that are followed. None is reaped while it is in the set, so that no number is another's by the time it is
+/// Threads that are followed. None is reaped while it is in the set, so that its id cannot belong to another thread when it is
 /// killed. The set is a leaf in the lock order.
 #[derive(Debug, Default)]
 pub struct Alive {
     now: Mutex<HashSet<i32>>,
-    /// One bit for each number, of those that are or were followed.
+    /// One bit for each thread id that is or was followed.
     ever: Mutex<Vec<u64>>,
 }
 
 impl Alive {
-    /// `tid` is followed from now on.
+    /// Adds `tid`, which is followed from now on.
     pub fn add(&self, tid: i32) {
         self.now.lock().insert(tid);
         let (word, bit) = place(tid);
@@ -30,8 +30,7 @@ impl Alive {
         }
     }
 
-    /// Whether `tid` is or was followed. The number of one that has ended may be that of a process outside of the run now; then
-    /// it is taken as that.
+    /// Whether `tid` is or was followed. If a process outside of the run has the id of an ended thread now, the answer is no.
     pub fn has_followed(&self, tid: i32) -> bool {
         let (word, bit) = place(tid);
         let ever = self
@@ -42,7 +41,7 @@ impl Alive {
         ever && (self.contains(tid) || procfs::has_ended(tid))
     }
 
-    /// `tid` has ended and is about to be reaped.
+    /// Removes `tid`, which has ended and is about to be reaped.
     pub fn remove(&self, tid: i32) {
         self.now.lock().remove(&tid);
     }
@@ -52,12 +51,12 @@ impl Alive {
         self.now.lock().contains(&tid)
     }
 
-    /// All of them.
+    /// All followed threads.
     pub fn all(&self) -> Vec<i32> {
         self.now.lock().iter().copied().collect()
     }
 
-    /// Sends SIGKILL to all.
+    /// Sends SIGKILL to all followed threads.
     pub fn kill(&self) {
         for tid in &*self.now.lock() {
             // It may have ended.

@@ -1,9 +1,9 @@
 //! Tasks: for each tracee a descriptor of it, its credentials, and its working directory.
 //!
-//! Credentials, umask and working directory are the kernel's knowledge; what is kept here is a copy, valid
-//! until a call that changes them. Such a call is passed on, so it takes effect after we saw it: from then until
-//! the same thread's next call nothing is kept for its whole process, because threads share umask and working
-//! directory. Lock order: `by_tid`, then a process's state, then a task's copies; all are leaves to the rest.
+//! The kernel has the credentials, the umask and the working directory; this module keeps copies, which are valid until a call
+//! that changes them. Such a call is passed on, so it takes effect after we have seen it: from then until the next call of the
+//! same thread, no copies are kept for the whole process, because threads share umask and working directory. Lock order:
+//! `by_tid`, then a process's state, then a task's copies; all are leaves to the rest.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,10 +15,10 @@ use goanna_vfs::walk::Pos;
 use goanna_vfs::{Caller, Errno, IdMap, IdRange, Result, UserNamespace};
 use parking_lot::{Mutex, RwLock};
 
-/// A working directory: where it is, and whether it is the host's.
+/// A working directory: its position, and whether it is on the host.
 pub type Cwd = (Pos, bool);
 
-/// What the threads of a process have in common.
+/// The state that the threads of a process share.
 #[derive(Debug, Default)]
 struct Process {
     state: Mutex<Validity>,
@@ -33,14 +33,14 @@ struct Validity {
 }
 
 impl Process {
-    /// The epoch of what is read now, if it may be kept.
+    /// The epoch of a value that is read now, if a copy of it may be kept.
     fn stable_epoch(&self) -> Option<u64> {
         let state = self.state.lock();
         state.changing.is_empty().then_some(state.epoch)
     }
 }
 
-/// A copy of the kernel's knowledge, and the epoch it was made in.
+/// A copy of a value of the kernel, and the epoch in which it was made.
 type Copied<T> = Mutex<Option<(u64, T)>>;
 
 /// A call as it was received: number and arguments.
@@ -55,13 +55,13 @@ pub struct Task {
     process: Arc<Process>,
     caller: Copied<Arc<Caller>>,
     cwd: Copied<Cwd>,
-    /// The last call that was received and left to wait.
+    /// The last call, if it was received and may wait.
     left_to_wait: Mutex<Option<Received>>,
     /// Descriptors that the thread has sent us, for the call that it is stopped in.
     brought: Mutex<Brought>,
 }
 
-/// See [`Task::descriptor`].
+/// The descriptors for [`Task::descriptor`] that the thread has sent, and the one that it must send.
 #[derive(Debug, Default)]
 struct Brought {
     fds: HashMap<i32, Result<OwnedFd, Errno>>,
@@ -69,15 +69,15 @@ struct Brought {
 }
 
 impl Task {
-    /// Notes the last call received: one that may wait now, or (`None`) one that does not.
+    /// Records the last call received; `None` for a call that does not wait.
     pub fn note_left_to_wait(&self, call: Option<Received>) {
         *self.left_to_wait.lock() = call;
     }
 
     /// The tracee's open file description behind descriptor `fd`, shared with it. EBADF.
     ///
-    /// EPERM where pidfd_getfd(2) is refused: then the supervisor asks [`Task::wanted`], makes the thread send the
-    /// descriptor ([`crate::ptracer::inject`]) and the call again.
+    /// EPERM where pidfd_getfd(2) is refused: then the supervisor calls [`Task::wanted`], and makes the thread send the
+    /// descriptor ([`crate::ptracer::inject`]) and repeat its call.
     pub fn descriptor(&self, fd: i32) -> Result<OwnedFd, Errno> {
         match self.own_copy(fd) {
             Err(Errno::EPERM | Errno::ENOSYS) => self.brought(fd),
@@ -85,7 +85,7 @@ impl Task {
         }
     }
 
-    /// Device and inode of what descriptor `fd` refers to. EBADF.
+    /// Device and inode of the object that descriptor `fd` refers to. EBADF.
     pub fn identity(&self, fd: i32) -> Result<(u64, u64), Errno> {
         match self.own_copy(fd) {
             Ok(ofd) => stat::identity(ofd.as_fd()).map(|(dev, ino, _)| (dev, ino)),
@@ -120,12 +120,12 @@ impl Task {
         self.brought.lock().wanted.take()
     }
 
-    /// Descriptor `fd` has come, or cannot.
+    /// Stores descriptor `fd`, which the thread has sent, or the error.
     pub fn bring(&self, fd: i32, ofd: Result<OwnedFd, Errno>) {
         self.brought.lock().fds.insert(fd, ofd);
     }
 
-    /// The call that descriptors were brought for is answered.
+    /// Drops the descriptors that the thread has sent: its call is answered.
     pub fn forget_brought(&self) {
         self.brought.lock().fds.clear();
     }
@@ -144,7 +144,7 @@ impl Task {
         self.copied(&self.cwd, find, |_| true)
     }
 
-    /// The valid copy, or what `read` finds, which is copied if it may be by `keep`.
+    /// The valid copy, or the result of `read`, of which a copy is kept if `keep` allows it.
     fn copied<T: Clone, E>(
         &self,
         copy: &Copied<T>,
@@ -198,7 +198,7 @@ pub fn acting_as<R>(
 pub fn credentials(tid: i32) -> Result<Caller, Errno> {
     let status = procfs::status(tid)?;
     let user_ns = user_namespace(tid)?;
-    // Only for root is access(2) to have more than the real ids: all that it may make effective.
+    // access(2) uses capabilities only for root: all permitted ones.
     let root = match &user_ns {
         None => Some(0),
         Some(ns) => ns.uids.outside(0),
@@ -231,7 +231,7 @@ fn user_namespace(tid: i32) -> Result<Option<Arc<UserNamespace>>, Errno> {
     match procfs::user_namespace(tid) {
         theirs if theirs == *OURS => return Ok(None),
         Err(Errno::ESRCH) => return Err(Errno::ESRCH),
-        // Not known to be ours: its capabilities do not count.
+        // The namespace may not be ours, so its capabilities do not count.
         Err(_) => return Ok(Some(Arc::default())),
         Ok(_) => {}
     }
@@ -303,7 +303,7 @@ impl Tasks {
         Ok(task)
     }
 
-    /// See [`Task::note_left_to_wait`].
+    /// The last call of `tid`, if it was received and may wait ([`Task::note_left_to_wait`]).
     pub fn left_to_wait(&self, tid: i32) -> Option<Received> {
         let task = self.by_tid.read().get(&tid).cloned();
         task.and_then(|task| *task.left_to_wait.lock())
@@ -319,8 +319,8 @@ impl Tasks {
         process
     }
 
-    /// `child` is a new process that has copies of what `parent` has. Until its first call, which [`Tasks::get`] precedes, it can
-    /// change none of them. So the kernel is not asked for them if those of the parent are known.
+    /// `child` is a new process with copies of the credentials of `parent`. It cannot change them before its first call, which
+    /// comes after [`Tasks::get`]. So the kernel need not be asked for them if those of the parent are known.
     pub fn inherit(&self, parent: i32, child: i32) {
         let Some(parent) = self.by_tid.read().get(&parent).cloned() else {
             return;
@@ -371,7 +371,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// Forgets a thread that exited or became another program.
+    /// Forgets a thread that has ended or executes another program.
     pub fn remove(&self, tid: i32) {
         self.inherited.lock().remove(&tid);
         let removed = self.by_tid.write().remove(&tid);

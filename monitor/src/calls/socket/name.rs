@@ -156,7 +156,7 @@ fn bind_as_called(rundir: &RunDir, socket: &OwnedFd, path: &[u8], object: &Path)
     apart(|| {
         if is_absolute {
             rustix::process::chroot(&tree.0).map_err(|error| match error {
-                // The program would take this errno for one of bind(2).
+                // `bind_backing` would take EINVAL for that of a socket that has a name already.
                 rustix::io::Errno::INVAL => Errno::EPERM,
                 error => Errno::from_raw(error.raw_os_error()),
             })?;

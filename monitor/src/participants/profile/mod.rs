@@ -9,17 +9,17 @@ use crate::Status;
 
 type Matches = dyn Fn(&[u8]) -> bool + Send + Sync;
 
-/// Which programs a rule is for.
+/// The programs that a rule applies to.
 #[derive(Clone)]
 pub struct Programs(Arc<Matches>);
 
 impl Programs {
-    /// Those for whose path, as it was given to execve(2), `matches` is true.
+    /// The programs for which `matches` is true. It gets the path as it was given to execve(2).
     pub fn new(matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(matches))
     }
 
-    /// Whether the program at `path` is one of them.
+    /// Whether the rule applies to the program at `path`.
     pub fn contains(&self, path: &[u8]) -> bool {
         (self.0)(path)
     }
@@ -36,13 +36,13 @@ impl fmt::Debug for Programs {
 pub enum Begin {
     /// When the program is executed.
     Exec,
-    /// Whenever a process of it that has none opens a file of the store.
+    /// Whenever a process of the program that has no transaction opens a file of the store.
     Open,
-    /// Whenever a process of it that has none makes a call that changes the store.
+    /// Whenever a process of the program that has no transaction makes a call that changes the store.
     FirstWrite,
 }
 
-/// Where it ends, if the process does not exit before.
+/// Where a transaction ends, if the process does not exit before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// When the process that it began for exits.
@@ -54,20 +54,21 @@ pub enum End {
 /// A rule for some programs.
 #[derive(Debug, Clone)]
 pub struct Rule {
-    /// Which.
+    /// The programs.
     pub programs: Programs,
     /// Where a transaction begins.
     pub begin: Begin,
     /// Where it ends.
     pub end: End,
-    /// Exit statuses that abort it; `None`: every one but 0. So does death by a signal, always.
+    /// Exit statuses that abort it; `None`: all but 0. Death by a signal always aborts it.
     pub aborts: Option<Vec<u8>>,
-    /// Whether the commit of an outermost one waits for the disk; `None`: as the back end's durability says.
+    /// Whether the commit of an outermost transaction waits for the disk; `None`: the back end's durability level
+    /// decides.
     pub durable: Option<bool>,
 }
 
 impl Rule {
-    /// For every program; nothing but exit status 0 commits.
+    /// A rule for every program; only exit status 0 commits.
     fn for_all(begin: Begin, end: End) -> Self {
         Self {
             programs: Programs::new(|_| true),
@@ -78,7 +79,7 @@ impl Rule {
         }
     }
 
-    /// Whether a process that ended so commits.
+    /// Whether the transaction of a process that ended in this way is committed.
     pub(crate) fn commits(&self, status: Status) -> bool {
         match (status, &self.aborts) {
             (Status::Exited(code), None) => code == 0,
@@ -97,7 +98,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// These rules.
+    /// A profile of these rules.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
         Self {
             rules: rules.into_iter().map(Arc::new).collect(),

@@ -1,6 +1,7 @@
 //! Processes under a rule of the profile, and the transactions that were begun for them.
 //!
-//! Lock order: the table, then whatever beginning a transaction takes. No thread waits for a tracee while it holds them.
+//! Lock order: the table, then all locks that beginning a transaction takes. No thread waits for a tracee while it holds
+//! them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,7 +23,7 @@ use crate::shadow::{Identity, Shadow};
 use crate::table::Handler;
 use crate::{Monitor, Status};
 
-/// A descriptor, and what it refers to.
+/// A descriptor, and the object that it refers to.
 type Held = (i32, Identity);
 
 /// A transaction that was begun for a process.
@@ -31,21 +32,21 @@ struct Begun {
     id: TxnId,
     rule: Arc<Rule>,
     program: Arc<str>,
-    /// Files of the store that the process had open when it began.
+    /// Files of the store that the process had open when the transaction began.
     held: Vec<Held>,
-    /// Pending calls that it was begun for; none of them has succeeded yet; `None` when one has.
+    /// Number of pending calls for which it was begun; `None` when one of them has succeeded.
     tried_by: Option<usize>,
 }
 
 #[derive(Debug)]
 struct Process {
-    /// For transactions that begin from here on.
+    /// The rule for transactions that begin from now on.
     rule: Option<Arc<Rule>>,
     program: Arc<str>,
     open: Option<Begun>,
 }
 
-/// See the module's documentation.
+/// The processes that have a rule of the profile, and their transactions.
 #[derive(Debug, Default)]
 pub struct Profiled {
     profile: Option<Profile>,
@@ -62,7 +63,7 @@ impl Begun {
 }
 
 impl Profiled {
-    /// No process yet.
+    /// Without processes at first.
     pub fn new(profile: Option<Profile>) -> Self {
         Self {
             profile,
@@ -75,7 +76,8 @@ impl Profiled {
         self.profile.as_ref()?.rule(path)
     }
 
-    /// Process `pid` has executed `program`, which `rule` is for. A transaction that was begun for it continues.
+    /// Process `pid` has executed `program`, to which `rule` applies. A transaction that was begun for the process
+    /// continues.
     pub fn executed(
         &self,
         monitor: &Monitor,
@@ -159,7 +161,7 @@ impl Profiled {
         }
     }
 
-    /// A transaction that ends with the close of these descriptors, and how to commit it.
+    /// The transaction that ends with the close of these descriptors, if any, and how to commit it.
     fn last_close(
         &self,
         call: &Call<'_>,
@@ -183,7 +185,7 @@ impl Profiled {
         Some((begun.id, begun.deferred()))
     }
 
-    /// Whether a rule begins a transaction with this call; if so it has been begun.
+    /// Begins a transaction with this call if a rule says so. Returns whether the call is in such a transaction.
     fn before(&self, call: &mut Call<'_>) -> bool {
         let Ok(pid) = call.task.caller().map(|caller| caller.pid) else {
             return false;
@@ -229,7 +231,8 @@ impl Profiled {
         begun
     }
 
-    /// The call that [`Profiled::before`] was true for has this answer: without a success there was nothing to begin.
+    /// Handles the answer to a call for which [`Profiled::before`] was true: if the call has not succeeded, the
+    /// transaction is aborted.
     fn after(&self, call: &Call<'_>, answer: &Result<Answer>) {
         let Ok(pid) = call.task.caller().map(|caller| caller.pid) else {
             return;
@@ -247,11 +250,11 @@ impl Profiled {
         *calls = calls.saturating_sub(1);
         let is_last = *calls == 0;
         match answer {
-            // It is restarted.
+            // The call will be restarted.
             Err(FsError::Blocked(_)) | Ok(Answer::Wait | Answer::Readable(_)) => {}
             Ok(Answer::PassOn) | Err(_) => {
                 if is_last && let Some(begun) = process.open.take() {
-                    // With the table locked: nothing may begin inside it.
+                    // With the table locked, so that no transaction begins inside this one.
                     call.monitor.participants.abort_one(begun.id);
                 }
             }
@@ -266,7 +269,8 @@ impl Profiled {
 }
 
 impl Begun {
-    /// Whether the process has files of the store open that it opened since it began, other than those being closed.
+    /// Whether the process has files of the store open that it has opened since the transaction began, other than those
+    /// being closed.
     fn goes_on(&self, monitor: &Monitor, pid: i32, closed: Option<RangeInclusive<i32>>) -> bool {
         let is_closed = |fd: i32| closed.as_ref().is_some_and(|range| range.contains(&fd));
         held(monitor, pid)
@@ -275,10 +279,10 @@ impl Begun {
     }
 }
 
-/// How often is tried again what fails because its transaction is ending, which takes but an instant.
+/// Maximum number of retries of an operation that fails because its transaction is ending, which takes only an instant.
 const REPEATS: usize = 1000;
 
-/// Has `handler` answer a call, in a transaction that begins with it where a rule says so.
+/// Answers a call by `handler`, in a transaction that begins with the call if a rule says so.
 pub fn answer(call: &mut Call<'_>, handler: Handler) -> Result<Answer> {
     let handler = |call: &mut Call<'_>| look_up_again(|| handler(call));
     let profiled = &call.monitor.profiled;
@@ -288,7 +292,8 @@ pub fn answer(call: &mut Call<'_>, handler: Handler) -> Result<Answer> {
     }
     let begins = profiled.before(call);
     let mut answer = handler(call);
-    // Another thread has closed the last file in this instant; the program knows of no transaction.
+    // Another thread has just closed the last file, which has ended the transaction. The program must not see an error
+    // of a transaction that it did not begin.
     for _ in 0..REPEATS {
         if !matches!(answer, Err(FsError::Errno(Errno::ECANCELED))) || !profiled.knows(call) {
             break;
@@ -306,7 +311,7 @@ pub fn answer(call: &mut Call<'_>, handler: Handler) -> Result<Answer> {
     answer
 }
 
-/// The answer to a call that closes descriptors: the kernel's, after a commit where a rule says so.
+/// The answer to a call that closes descriptors: the kernel performs it, after a commit if a rule says so.
 pub fn close(monitor: &Arc<Monitor>, call: &Call<'_>) -> Answer {
     let ended = closed_by(call).and_then(|closed| monitor.profiled.last_close(call, closed));
     let Some((id, deferred)) = ended else {
@@ -334,7 +339,8 @@ fn closed_by(call: &Call<'_>) -> Option<RangeInclusive<i32>> {
     }
 }
 
-/// Begins a transaction of `rule` for process `pid`, because of its thread `tid`. Without one it continues as it is.
+/// Begins a transaction of `rule` for process `pid`, because of its thread `tid`. If that fails, the process continues
+/// without it.
 fn begin(
     monitor: &Monitor,
     pid: i32,
@@ -346,12 +352,13 @@ fn begin(
     let try_begin = || -> Result<Begun, Errno> {
         let status = procfs::status(tid)?;
         let mut tids = procfs::threads(pid)?;
-        // The first one's current transaction is the one around it.
+        // The current transaction of the first thread is the one around it.
         tids.retain(|&other| other != tid);
         tids.insert(0, tid);
         let is_ours = |object| monitor.shadows.find(object).is_some();
         let mut before = offsets(pid, is_ours);
-        // A process that has exited has no descriptors to set back, but shares them with the process that started it.
+        // When the process has exited, its offsets can be restored only through its parent, which shares open file
+        // descriptions with it.
         let parents = offsets(status.ppid, is_ours);
         let shared = |theirs: &Offset| before.iter().any(|own| own.is_twin(theirs));
         let parents: Vec<_> = parents.into_iter().filter(shared).collect();
@@ -371,7 +378,7 @@ fn begin(
         })
     };
     let mut begun = try_begin();
-    // The one around it is ending in this instant.
+    // The transaction around it is just ending.
     for _ in 0..REPEATS {
         if !matches!(begun, Err(Errno::ECANCELED)) {
             break;
@@ -381,7 +388,7 @@ fn begin(
     }
     match begun {
         Ok(begun) => Some(begun),
-        // It is gone.
+        // The process has ended.
         Err(Errno::ESRCH) => None,
         Err(errno) => {
             let why = errno.desc();
@@ -409,7 +416,7 @@ fn of_store(monitor: &Monitor, pid: i32, fd: i32) -> Option<Identity> {
     covered.then_some(identity)
 }
 
-/// Whether this names a file of the store, or a name that would be there.
+/// Whether this names a file of the store, existing or not.
 fn is_in_store(call: &Call<'_>, named: Named) -> bool {
     match named {
         Named::Path { dirfd, path, .. } => leads_into_store(call, dirfd, path),
@@ -422,7 +429,7 @@ fn is_in_store(call: &Call<'_>, named: Named) -> bool {
     }
 }
 
-/// Whether the path in argument `path` leads into the store, or its last name would be there.
+/// Whether the path in argument `path` leads into the store; its last component need not exist.
 fn leads_into_store(call: &Call<'_>, dirfd: Option<usize>, path: usize) -> bool {
     let members = &call.monitor.participants;
     let is_ours = |at: &Pos| matches!(at, Pos::Mounted(place) if members.cover(&place.mount));
