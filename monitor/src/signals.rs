@@ -1,7 +1,7 @@
 //! Signals to the monitor or the launcher: which of them it blocks and passes on to the command (`HELD`), and which end the run.
 //!
 //! Signals that would end the monitor are blocked in all its threads, those of back ends included, so they must be held
-//! before the first thread is started: a monitor that dies of Ctrl-C closes no store. The command gets the signals that
+//! before the first thread is started: a monitor that Ctrl-C kills would not close its stores. The command gets the signals that
 //! were meant for it; those that a terminal sends to the whole foreground group reach it anyway. Where the run is one
 //! transaction, a second request to end ends it. `amino txn run` has signals of its own (`crates/session/src/subprocess.rs`).
 
@@ -24,12 +24,12 @@ const HELD: [Signal; 7] = [
     Signal::SIGHUP,
     Signal::SIGUSR1,
     Signal::SIGUSR2,
-    // A write lease test that meets an open makes the kernel send it.
+    // The kernel sends it when a file is opened during a test by a write lease.
     Signal::SIGIO,
 ];
 
-/// Held signals. They stay held until the process ends: one that is still on its way when the command has ended must not
-/// end the monitor before its stores are closed.
+/// Held signals. They stay held until the process ends: a signal that arrives after the command's end must not end the monitor
+/// before its stores are closed.
 #[derive(Debug, Clone, Copy)]
 pub struct Signals {
     before: SigSet,
@@ -54,10 +54,10 @@ impl Signals {
             .collect()
     }
 
-    /// Sends the signals that come from now on to the command, our child `pid`. `end` ends the run, if it can be ended: it
-    /// is called at the second signal that asks for the end, and at the first one when the command has ended already.
+    /// Forwards the signals that arrive from now on to the command, our child `pid`. `end` ends the run, if it can be ended: it
+    /// is called at the second signal that requests the end, and at the first one when the command has ended already.
     pub fn forward_to(&self, pid: i32, end: Option<End>) -> io::Result<()> {
-        // Its number may be another process's once it has been reaped.
+        // When it has been reaped, its id may belong to another process.
         let process = pidfd::open_process(pid)?;
         let arrived = SignalFd::with_flags(&self.held, SfdFlags::SFD_CLOEXEC)?;
         let forward = move || {
@@ -98,10 +98,10 @@ fn is_forwarded(signal: Signal, code: i32) -> bool {
     }
 }
 
-/// Signals that follow another one so soon are one request: timeout(1) signals its child, and then the group that it is in.
+/// Signals within this time count as one request: timeout(1) signals its child, and then its process group.
 const SAME_REQUEST: Duration = Duration::from_millis(250);
 
-/// The signals so far that asked for the end of the run.
+/// The requests so far to end the run.
 #[derive(Debug, Default)]
 struct Requests {
     first: Option<Instant>,

@@ -44,14 +44,14 @@ pub struct Monitor {
     pub(crate) in_flight: InFlight,
     /// Descriptors being installed.
     pub(crate) installs: InFlight,
-    /// Which threads participate in which transaction.
+    /// The transactions, and the threads that participate in them.
     pub(crate) participants: Participants,
     pub(crate) outside: Policy,
     /// Processes for which transactions are begun.
     pub(crate) profiled: Profiled,
     /// Shadow objects.
     pub(crate) shadows: Shadows,
-    /// What tracees watch by inotify.
+    /// The inotify watches of tracees.
     pub(crate) watches: Arc<Watches>,
     /// Calls that are answered in the process.
     pub(crate) in_process: InProcess,
@@ -59,9 +59,9 @@ pub struct Monitor {
     pub(crate) socket_names: Names,
     /// Programs executed from mounts.
     pub(crate) programs: Programs,
-    /// Some file has been mapped shared and writable.
+    /// Whether a file has been mapped shared and writable.
     pub(crate) mapped: AtomicBool,
-    /// Large files that stay where they are for now.
+    /// Large files that stay in memory for now.
     pub(crate) reluctant: Reluctant,
     /// Held while a call moves data out of a pipe into a file. The locks of the back ends come after it.
     pub(crate) pipe_reader: Mutex<()>,
@@ -76,11 +76,11 @@ pub struct Monitor {
     pub(crate) executor: Executor,
     /// The threads that end with the run.
     pub(crate) alive: Alive,
-    /// Since when threads sleep for which a signal may follow.
+    /// When the present sleeps of threads began for which a signal may follow.
     pub(crate) sleeps: Arc<Sleeps>,
     /// Closed when the run has ended.
     pub(crate) gate: Gate,
-    /// How its processes end.
+    /// How the processes of the run end.
     pub(crate) ending: run_end::Ending,
     /// Whether threads are stopped for a commit.
     pub(crate) pause: Pause,
@@ -168,9 +168,9 @@ impl Monitor {
         Err(Errno::ENFILE.into())
     }
 
-    /// Sends a tracee the signal the kernel would have sent.
+    /// Sends a tracee the signal that the kernel would have sent.
     pub(crate) fn signal(&self, tid: i32, signal: i32) {
-        // It may have died meanwhile.
+        // The tracee may have died meanwhile.
         let _ = kill(Pid::from_raw(tid), Signal::try_from(signal).ok());
     }
 }

@@ -1,5 +1,5 @@
-//! Calls at their ptrace stops: those whose registers must change, and where notification is refused all that the monitor
-//! answers. Next: `rewrite.rs`, how a call gets other arguments.
+//! Calls at their ptrace stops: calls whose registers must change, and, where notification is refused, all calls that the
+//! monitor answers. Next: `rewrite.rs`, how a call gets other arguments.
 
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -30,7 +30,7 @@ use crate::table::filter::{CLOSER, MEMBER, compile_participant};
 use crate::table::{Handler, entry};
 use crate::{Monitor, defect};
 
-/// Flags with which a description is opened again; the others were about finding the file.
+/// Flags with which a file is opened again; the other flags only concern the path look-up.
 const REOPEN_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_PATH
     | libc::O_DIRECTORY
@@ -41,10 +41,10 @@ const REOPEN_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_DIRECT
     | libc::O_NOATIME;
 
-/// With which flags a description that has these is opened again.
+/// The flags for opening a file again, from the status flags of its description.
 const fn reopen_flags(status: i32) -> i32 {
     const UNNAMED: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
-    // O_TMPFILE has the bit of O_DIRECTORY, and opens no directory.
+    // O_TMPFILE contains the bit of O_DIRECTORY, but the file is no directory.
     if status & UNNAMED != 0 {
         status & REOPEN_FLAGS & !libc::O_DIRECTORY
     } else {
@@ -56,15 +56,15 @@ const fn reopen_flags(status: i32) -> i32 {
 pub(super) enum Next {
     /// The kernel performs it unchanged.
     Run,
-    /// Its registers are set: it does not happen, or it is restarted.
+    /// Its registers are set: the kernel skips it or restarts it.
     Skipped,
-    /// With other arguments.
+    /// The kernel performs another call instead.
     Instead(Rewrite),
-    /// Not yet: its answer, which has this number, is being worked out.
+    /// Not yet: a thread of the executor determines its answer, which has this number.
     Late(u64),
-    /// Not yet: another process gets a filter before.
+    /// Not yet: another process must get a filter first.
     Join(Request),
-    /// From the start, when the tracee has sent us this descriptor.
+    /// It is restarted when the tracee has sent us this descriptor.
     Fetch(i32),
 }
 
@@ -74,7 +74,7 @@ impl Next {
     }
 }
 
-/// What execve(2) or execveat(2) is to execute, and the address of the environment.
+/// The program of execve(2) or execveat(2), and the address of the environment.
 fn exec_of(call: &Call<'_>, nr: u32, args: [u64; 6]) -> Result<(Exec, u64)> {
     if i64::from(nr) == libc::SYS_execve {
         let exec = Exec {
@@ -135,7 +135,7 @@ impl Supervisor {
         watch::install(call, stopped, ours).map(Next::of)
     }
 
-    /// A program is about to be executed: one that a rule is for gets its filter before.
+    /// Handles execve(2). If a rule applies to the program, the process first gets the filter of participants.
     pub(super) fn execute(
         &mut self,
         call: &Call<'_>,
@@ -174,12 +174,12 @@ impl Supervisor {
 
     pub(super) fn call(&mut self, stopped: Stopped) -> Result<(), Errno> {
         let tid = stopped.tid();
-        // A thread that makes another call waits no longer.
+        // A thread that makes another call does not wait any more.
         let is_repeated = self.waits.seccomp_stop(tid);
         self.core_files.forget(tid);
         let regs = stopped.regs()?;
         if self.injector.has(tid) && !self.injector.is_calling(tid) {
-            // This stop has taken the place of the one that the thread was told to make.
+            // This stop has replaced the one that PTRACE_INTERRUPT asked for.
             stopped.interrupt()?;
         }
         if self.injector.is_calling(tid) || self.rewriter.seccomp_stop(tid, &regs) {
@@ -263,7 +263,7 @@ impl Supervisor {
         })
     }
 
-    /// The thread at a seccomp stop sends us its descriptor `fd` and makes its call again.
+    /// Makes the thread, which is at a seccomp stop, send us its descriptor `fd`, and then repeat its call.
     pub(super) fn fetch(
         &mut self,
         stopped: Stopped,
@@ -279,13 +279,13 @@ impl Supervisor {
         self.injector.fetch(stopped, regs, script)
     }
 
-    /// What the call at this stop becomes.
+    /// Determines how the call at this stop continues.
     pub(super) fn treat(&mut self, stopped: &Stopped, regs: &Registers) -> Result<Next> {
         let task = self.monitor.tasks.get(stopped.tid())?;
         let next = self.attempt(stopped, regs, &task);
         match (next, task.wanted()) {
             (_, Some(fd)) | (Ok(Next::Fetch(fd)), None) => Ok(Next::Fetch(fd)),
-            // The thread that answers it looks at them, too.
+            // The thread that determines the answer needs the descriptors, too.
             (Ok(waits @ (Next::Late(_) | Next::Join(_))), None) => Ok(waits),
             (next, None) => {
                 task.forget_brought();
@@ -396,12 +396,12 @@ impl Supervisor {
                 Ok(Next::Skipped)
             }
             Answer::Interrupted => {
-                // The kernel looks at such a result only before a signal or a stop, and another thread of the process may take
+                // The kernel handles such a result only before a signal or a stop, and another thread of the process may take
                 // the signal that has ended the wait.
                 stopped.interrupt()?;
                 Ok(Next::Instead(Rewrite::Interrupted))
             }
-            // Made an `Answer::Block` before.
+            // `attempt` has replaced these by `Answer::Block`.
             Answer::Wait | Answer::Readable(_) => Err(Errno::EIO.into()),
             Answer::OpenHost { path, flags } => Ok(Next::Instead(Rewrite::Open {
                 path,
@@ -412,7 +412,7 @@ impl Supervisor {
         }
     }
 
-    /// Has the executor work the answer out. Its result, or that the caller must be parked, comes to the mailbox.
+    /// Lets the executor determine the answer. The mailbox gets the answer, or a message that the caller must be parked.
     fn answer_late(&mut self, tid: i32, regs: Registers, work: Work) -> Result<Next> {
         self.last_late += 1;
         let (monitor, number) = (Arc::clone(&self.monitor), self.last_late);
@@ -443,7 +443,7 @@ impl Supervisor {
         late.map(|(_, stopped)| stopped)
     }
 
-    /// Lets a call continue whose answer took long.
+    /// Continues a call whose answer took long.
     pub(super) fn finish(&mut self, late: Late) {
         let Late {
             tid,
@@ -470,7 +470,7 @@ impl Supervisor {
     }
 }
 
-/// What answers the call `(nr, args)` of `tid` on a thread that may wait.
+/// The work that answers the call `(nr, args)` of `tid` on a thread that may wait.
 fn on_own_thread(
     monitor: &Arc<Monitor>,
     tid: i32,
@@ -504,14 +504,14 @@ pub fn call_of(regs: &Registers) -> (u32, [u64; 6]) {
     (regs.orig_rax as u32, args)
 }
 
-/// Makes the call at this seccomp stop not happen and return `value`.
+/// Skips the call at this seccomp stop: it returns `value`.
 pub fn skip(stopped: &Stopped, mut regs: Registers, value: i64) -> Result<(), Errno> {
     regs.orig_rax = u64::MAX;
     regs.rax = value as u64;
     stopped.set_regs(&regs)
 }
 
-/// Makes the call at this seccomp stop happen later, from the start: after a signal's handler, or at once.
+/// Restarts the call at this seccomp stop: after a signal's handler, or at once.
 pub fn make_again(stopped: &Stopped, mut regs: Registers) -> Result<(), Errno> {
     // The syscall instruction is two bytes long.
     regs.rip -= 2;

@@ -1,8 +1,8 @@
-//! Threads that have been killed in a call that the monitor still answers.
+//! Threads that were killed in a call that the monitor is still answering.
 //!
-//! The supervisor does not reap them until the call has ended ([`crate::intercept::in_flight`]), which may take long, for example on a
-//! file of a server that does not answer. Meanwhile it serves all other threads. The kernel would report the end of such a thread
-//! again and again, so the supervisor then waits for stops only, and looks for the ends of the other threads at intervals.
+//! The supervisor does not reap them until the call has ended ([`crate::intercept::in_flight`]), which may take long, for example when
+//! a file server does not respond. Meanwhile it serves all other threads. The kernel would report the end of such a thread again and
+//! again, so the supervisor then waits for stops only, and looks for the ends of the other threads at intervals.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ const INTERVALS: (Duration, Duration) = (Duration::from_micros(200), Duration::f
 struct Unreaped {
     tid: i32,
     how: ptrace::Status,
-    /// When it is reaped at the latest.
+    /// When it is reaped even if the call has not ended.
     until: Instant,
 }
 
@@ -46,7 +46,7 @@ impl Default for Dying {
 }
 
 impl Dying {
-    /// The supervisor looks for the ends of other threads next.
+    /// Makes the supervisor look for the ends of other threads next.
     pub fn look(&mut self) {
         self.is_look_due = true;
     }
@@ -55,7 +55,7 @@ impl Dying {
         self.threads.iter().any(|thread| thread.tid == tid)
     }
 
-    /// Takes a thread out that can be reaped.
+    /// Removes and returns a thread that can be reaped.
     fn take(&mut self, monitor: &Monitor) -> Option<Unreaped> {
         let now = Instant::now();
         let can_go = |thread: &Unreaped| thread.until <= now || !monitor.in_flight.has(thread.tid);
@@ -114,7 +114,7 @@ impl Supervisor {
             }
         }
         match ptrace::wait_stopped(0) {
-            // Nothing else is left to do.
+            // No other tracee is left.
             Err(Errno::ECHILD) => {
                 monitor.in_flight.settle(first);
                 Ok(None)
@@ -123,7 +123,7 @@ impl Supervisor {
         }
     }
 
-    /// A thread that has ended and may be reaped, beside those that are dying.
+    /// A thread that has ended and may be reaped, other than those that are dying.
     fn find_end(&mut self) -> Result<Option<i32>, Errno> {
         let all = self.known.iter().chain(self.early.keys()).copied();
         let others: Vec<i32> = all.filter(|tid| !self.dying.has(*tid)).collect();
@@ -137,7 +137,7 @@ impl Supervisor {
         Ok(None)
     }
 
-    /// Has the supervisor get [`Message::Look`] after the interval.
+    /// Sends the supervisor [`Message::Look`] after the interval.
     fn look_later(&mut self) -> Result<(), Errno> {
         let monitor = Arc::downgrade(&self.monitor);
         let wake = Box::new(move || {
@@ -151,11 +151,11 @@ impl Supervisor {
         executor.at(Instant::now() + interval, wake).map(drop)
     }
 
-    /// Thread `tid` has ended: whether it may be reaped now. If not, it is dying.
+    /// Handles the end of thread `tid`. Returns whether it may be reaped now; if not, it is dying.
     fn may_leave(&mut self, tid: i32, how: ptrace::Status) -> bool {
         let monitor = Arc::clone(&self.monitor);
         self.lineage.ended(tid);
-        // Before the check: a call that finds its caller is in flight by then.
+        // This comes before the check: a call that still finds its task is in flight by now.
         guard::leaving(&monitor, tid, || {
             monitor.tasks.remove(tid);
             monitor.waiting.abandon(tid);
@@ -169,7 +169,7 @@ impl Supervisor {
         true
     }
 
-    /// Thread `tid` is about to be reaped: nothing of it is in progress when its parent learns of its end.
+    /// Ends the state of thread `tid`, which is about to be reaped, before its parent can see its end.
     fn leaving(&mut self, tid: i32, how: ptrace::Status) {
         let monitor = Arc::clone(&self.monitor);
         guard::leaving(&monitor, tid, || {

@@ -70,11 +70,11 @@ impl Supervisor {
         };
         defect::report(&self.monitor, &what, &*panic);
         self.give_up(tid);
-        // It may have been killed, or continue already.
+        // The thread may have been killed, or may already run again.
         let _ = self.fail(Stopped::recover(tid), regs);
     }
 
-    /// Forgets what was in progress for thread `tid`.
+    /// Forgets the operations in progress for thread `tid`.
     fn give_up(&mut self, tid: i32) {
         self.late.remove(&tid);
         self.parking.forget(tid);

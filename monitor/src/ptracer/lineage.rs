@@ -1,7 +1,7 @@
-//! Which process each traced thread belongs to, and which process started that one.
+//! The process of each traced thread, and the parent of that process.
 //!
-//! The supervisor learns both where a child is reported. So it need not read `/proc/TID/status` of each process that ends, only of those
-//! whose parent has ended before, since the kernel gave these another parent.
+//! The supervisor learns both from the report of a new child. So when a process ends, it need not read `/proc/TID/status`, unless the
+//! parent ended first: then the kernel has given the process another parent.
 
 use std::collections::HashMap;
 
@@ -24,14 +24,14 @@ pub struct Lineage {
     last_number: u64,
 }
 
-/// What is known of the parent of a thread's process.
+/// The parent of a thread's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parent {
     /// This process.
     Process(i32),
     /// The thread is not the first one of its process, so no process gets SIGCHLD for its end.
     None,
-    /// The kernel must be asked.
+    /// The supervisor does not know it: the kernel must be asked.
     Unknown,
 }
 
@@ -94,7 +94,7 @@ impl Lineage {
         }
     }
 
-    /// Thread `tid` has been reaped, or has taken the number of its process's first thread by execve(2).
+    /// Thread `tid` was reaped, or has taken the id of its process's first thread by execve(2).
     pub fn forget(&mut self, tid: i32) {
         self.by_tid.remove(&tid);
     }
@@ -135,7 +135,7 @@ mod tests {
         lineage.forget(2);
         assert_eq!(lineage.parent(4), Parent::Unknown);
         assert_eq!(lineage.parent(5), Parent::Unknown);
-        // A later process with the number of the one that has ended.
+        // A later process has the id of the one that has ended.
         lineage.born(1, 2, 0);
         assert_eq!(lineage.parent(4), Parent::Unknown);
     }

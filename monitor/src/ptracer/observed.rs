@@ -1,9 +1,9 @@
 //! The calls that observers see, from entry to end.
 //!
 //! A call of interest begins at its seccomp stop. It ends there when the monitor answers it; else the thread is continued to its
-//! syscall-exit stop, where the kernel's result is. What the monitor does on the way with the thread is not the program's: a call that
-//! is restarted from the start, or made with other arguments, is one call. A call that a signal ends has two ends: the kernel's result
-//! at the exit stop, and what the delivery of the signal makes of it. So such a result is kept until then.
+//! syscall-exit stop, where the kernel's result is. Observers do not see the monitor's own steps: a call that is restarted, or made
+//! with other arguments, is one call. A call that a signal ends has two ends: the kernel's result at the exit stop, and the final
+//! result after the delivery of the signal. So such a result is kept until then.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,12 +42,12 @@ struct Open {
 pub(super) struct Observed {
     open: HashMap<i32, Open>,
     threads: HashMap<i32, Subject>,
-    /// The process that is to execute the run's command. What it does before is our doing.
+    /// The process that will execute the run's command. Its calls before that are the monitor's.
     gate: Option<i32>,
 }
 
 impl Supervisor {
-    /// The thread is at the seccomp stop of a call. Where only observers asked for that stop: how the call continues.
+    /// The thread is at the seccomp stop of a call. If the stop is only for observers, returns how the call continues.
     pub(super) fn observe_entry(
         &mut self,
         stopped: &Stopped,
@@ -112,12 +112,12 @@ impl Supervisor {
         self.observed.open.insert(tid, open);
     }
 
-    /// Whether the thread is to be continued to the exit stop of its call.
+    /// Whether the thread must be continued to the exit stop of its call.
     pub(super) fn is_observed(&self, tid: i32) -> bool {
         self.observed.open.contains_key(&tid)
     }
 
-    /// Continues a thread, which continues in the call that it is in.
+    /// Continues a thread in the call at which it is stopped.
     pub(super) fn resume(&self, stopped: Stopped) -> Result<(), Errno> {
         if self.is_observed(stopped.tid()) {
             stopped.cont_syscall(0)
@@ -143,7 +143,7 @@ impl Supervisor {
         }
     }
 
-    /// `signal` is delivered to the thread, and we do not restart its call. The kernel does where the signal is ignored.
+    /// `signal` is delivered to the thread, and we do not restart its call. The kernel does if the signal is ignored.
     pub(super) fn interrupted(&mut self, tid: i32, signal: i32) {
         let interrupted = self
             .observed
@@ -153,13 +153,13 @@ impl Supervisor {
         let Some((result, _)) = interrupted else {
             return;
         };
-        // One that has died meanwhile needs no result.
+        // A thread that has died meanwhile needs no result.
         if !RESTARTS.contains(&result) || has_effect(tid, signal).unwrap_or(true) {
             self.interrupted_call_is_over(tid);
         }
     }
 
-    /// The call of the thread that a signal has ended is not restarted, or later.
+    /// Ends the call of the thread that a signal has interrupted. If it is restarted later, that is a new call.
     pub(super) fn interrupted_call_is_over(&mut self, tid: i32) {
         let is_over = |open: &Open| open.interrupted.is_some();
         if self.observed.open.get(&tid).is_some_and(is_over)
@@ -170,7 +170,7 @@ impl Supervisor {
         }
     }
 
-    /// The call of `tid` that was interrupted continues.
+    /// The interrupted call of `tid` continues.
     pub(super) fn interrupted_call_goes_on(&mut self, tid: i32) {
         if let Some(open) = self.observed.open.get_mut(&tid) {
             open.interrupted = None;
@@ -211,7 +211,7 @@ impl Supervisor {
         }
     }
 
-    /// The thread as it is now. Its name is asked for once: calls that change it are seen.
+    /// The thread as it is now. Its name is read once, because calls that change it are observed.
     fn subject(&mut self, tid: i32) -> Option<Subject> {
         let caller = self.monitor.tasks.get(tid).ok()?.caller().ok()?;
         let known = self.observed.threads.get(&tid);
@@ -231,7 +231,7 @@ impl Supervisor {
         Some(subject)
     }
 
-    /// Process `pid` is to execute the run's command.
+    /// Process `pid` will execute the run's command.
     pub(super) fn observe_gate(&mut self, pid: i32) {
         self.observed.gate = Some(pid);
         self.observe_birth(0, pid);
@@ -263,7 +263,7 @@ impl Supervisor {
         if former != tid {
             self.observed.threads.remove(&former);
             let call = self.observed.open.remove(&former);
-            // The thread that had the number has gone, in whatever call it was.
+            // The thread that had this id has ended, whatever call it was in.
             if let Some(gone) = self.observed.open.remove(&tid) {
                 self.end(tid, gone, None, Treatment::Kernel);
             }

@@ -1,13 +1,14 @@
-//! Where a thread sleeps whose call waits ([`crate::intercept::waiting`]).
+//! Parking: makes a thread whose call waits ([`crate::intercept::waiting`]) sleep in futex(2).
 //!
-//! In a call that was received as a notification, or at a ptrace stop, a signal that arrives is pending, and nothing reports it.
-//! So the supervisor makes the thread leave that call and sleep in futex(2) instead. The kernel wakes it for a signal,
-//! and the supervisor sees the stop for the signal's delivery. The thread executes its own syscall instruction for this, and the
-//! futex is the four bytes of code there, so that nothing in its memory changes. When the answer is there the thread
-//! gets its registers back, and returns the result, or makes its call again to be given a descriptor.
+//! While a thread is in a call that was received as a notification, or at a ptrace stop, an arriving signal stays pending, and
+//! the supervisor gets no report. So the supervisor makes the thread leave that call and sleep in futex(2) instead. The kernel
+//! wakes it for a signal, and the supervisor sees the stop for the signal's delivery. The thread executes its own syscall
+//! instruction for this, and the futex is the four bytes of code there, so that nothing in its memory changes. When the answer
+//! is known, the supervisor restores the thread's registers. The thread then returns the result, or repeats its call to get a
+//! descriptor.
 //!
-//! A thread that cannot sleep there (a filter of the program refuses futex(2)) stays in its stop: then a signal waits for the
-//! answer, too. See docs/decisions/0036.
+//! A thread that cannot sleep there (a filter of the program refuses futex(2)) stays in its stop: then a signal is delivered
+//! only after the answer. See docs/decisions/0036.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,22 +35,22 @@ pub struct Parking {
 struct Parked {
     waiting: Arc<Waiting>,
     stage: Stage,
-    /// Of its own call.
+    /// The registers at its own call.
     saved: Option<Registers>,
-    /// How often it has been put to sleep.
+    /// Number of times it was put to sleep.
     attempts: u32,
 }
 
 enum Stage {
-    /// It leaves its call, and stops then.
+    /// It leaves its call, and will then stop.
     Leaving,
     /// It sleeps: before the entry stop of futex(2), or between that and the exit stop.
     Asleep { entered: bool },
-    /// It stays in its stop until the answer is there, and continues with this signal (0: none).
+    /// It stays in its stop until the answer is known, and then continues with this signal (0: none).
     Held { stopped: Stopped, signal: i32 },
 }
 
-/// How often a thread is put to sleep again whose sleep has ended without a signal.
+/// Maximum number of attempts to put a thread to sleep, if its sleep ends without a signal.
 const ATTEMPTS: u32 = 3;
 
 const ERESTARTSYS: i64 = -512;
@@ -58,7 +59,7 @@ const ERESTARTNOINTR: i64 = -513;
 const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
 impl Parking {
-    /// Whether the thread is here, or on its way.
+    /// Whether the thread is parked, or about to be.
     pub fn has(&self, tid: i32) -> bool {
         self.by_tid.contains_key(&tid)
     }
@@ -73,7 +74,7 @@ impl Parking {
         self.by_tid.get(&tid).and_then(|parked| parked.saved)
     }
 
-    /// The answer of the thread is there: the thread, if it is held, and the signal that it continues with.
+    /// The thread, if it is held in a stop, and the signal that it continues with, because its answer is known.
     fn release(&mut self, tid: i32) -> Option<(Stopped, i32)> {
         let parked = self.by_tid.get_mut(&tid)?;
         match std::mem::replace(&mut parked.stage, Stage::Leaving) {
@@ -101,7 +102,7 @@ impl Supervisor {
                 Some(stopped) => self.park_at_call(stopped, waiting, regs),
                 None => return,
             },
-            // It has ended.
+            // The thread has ended.
             None if !self.known.contains(&tid) => return,
             None => {
                 let parked = Parked {
@@ -114,7 +115,7 @@ impl Supervisor {
                 ptrace::interrupt(tid)
             }
         };
-        // Its end is reported next.
+        // ESRCH: the kernel reports the thread's end next.
         debug_assert!(matches!(outcome, Ok(()) | Err(Errno::ESRCH)));
     }
 
@@ -135,18 +136,19 @@ impl Supervisor {
         self.sleep(stopped, true)
     }
 
-    /// The answer to the call of `tid` is there.
+    /// The answer to the call of `tid` is known.
     pub(super) fn ready(&mut self, tid: i32) {
         let outcome = match self.parking.release(tid) {
             Some((stopped, signal)) => self.leave(stopped, signal),
-            // What it has to do is seen at its stop.
+            // The handler of its stop decides how it continues.
             None if self.parking.is_asleep(tid) => ptrace::interrupt(tid),
             None => Ok(()),
         };
         debug_assert!(matches!(outcome, Ok(()) | Err(Errno::ESRCH)));
     }
 
-    /// The thread, which is stopped, goes to sleep; at once on, if its answer is there. `at_call`: it is at the seccomp stop.
+    /// Puts the stopped thread to sleep, or continues it with its answer if that is known. `at_call`: it is at the seccomp
+    /// stop.
     fn sleep(&mut self, stopped: Stopped, at_call: bool) -> Result<(), Errno> {
         let tid = stopped.tid();
         let Some(parked) = self.parking.by_tid.get_mut(&tid) else {
@@ -157,7 +159,7 @@ impl Supervisor {
             parked.stage = Stage::Leaving;
             return stopped.cont(0);
         };
-        // Asked before it sleeps: an answer that comes later is reported.
+        // This check comes before the sleep: for a later answer there is a report.
         if parked.waiting.is_done() {
             return self.leave(stopped, 0);
         }
@@ -181,7 +183,7 @@ impl Supervisor {
             Stage::Leaving => {
                 let regs = stopped.regs()?;
                 if regs.rax.cast_signed() != ERESTARTNOINTR {
-                    // It has not left a call.
+                    // It was not in a call.
                     self.parking.forget(tid);
                     return stopped.cont(0);
                 }
@@ -236,7 +238,7 @@ impl Supervisor {
             return stopped.cont(signal);
         };
         let Stage::Asleep { entered } = &mut parked.stage else {
-            // It has not been put to sleep: the kernel restarts its call.
+            // It is not asleep yet: the kernel restarts its call.
             self.parking.forget(tid);
             return stopped.cont(delivered);
         };
@@ -253,12 +255,12 @@ impl Supervisor {
         if waiting.is_done() {
             return self.leave(stopped, signal);
         }
-        // Its end is reported.
+        // The end of the work is reported.
         parked.stage = Stage::Held { stopped, signal };
         Ok(())
     }
 
-    /// The thread, which is stopped, continues with its answer and `signal`.
+    /// Continues the stopped thread with its answer and `signal`.
     fn leave(&mut self, stopped: Stopped, signal: i32) -> Result<(), Errno> {
         let tid = stopped.tid();
         let Some(Parked { waiting, saved, .. }) = self.parking.by_tid.remove(&tid) else {
@@ -275,7 +277,7 @@ impl Supervisor {
             _ => Err(ERESTARTNOINTR),
         };
         if !is_final(&outcome) && !matches!(outcome, Ok(Answer::Again) | Err(FsError::Blocked(_))) {
-            // Given to the call that is restarted.
+            // The restarted call will get this answer.
             self.monitor.waiting.put_back(&waiting, outcome);
         }
         match result {
@@ -288,7 +290,7 @@ impl Supervisor {
                 };
                 stopped.set_regs(&regs)?;
             }
-            // The kernel looks at such a result only before a signal.
+            // The kernel handles such a result only before a signal.
             Err(_) if signal == 0 => make_again(&stopped, saved)?,
             Err(result) => {
                 self.observe_exit(tid, result);
@@ -303,7 +305,7 @@ impl Supervisor {
         stopped.cont(signal)
     }
 
-    /// What the call of thread `tid`, which waited, has come to. Counted if the call is over.
+    /// The outcome of the waiting call of thread `tid`. Counts the call in the figures if it is over.
     fn parked_outcome(
         &self,
         tid: i32,
@@ -313,7 +315,7 @@ impl Supervisor {
         let task = self.monitor.tasks.get(tid);
         let needs_descriptor = task.as_ref().is_ok_and(|task| task.wanted().is_some());
         let outcome = match self.monitor.waiting.take(waiting) {
-            // Its call is restarted, and asks for that descriptor.
+            // The call is restarted, and requests that descriptor.
             Some(_) if needs_descriptor => Ok(Answer::Again),
             Some(outcome) => self.monitor.report_shortage(outcome),
             None => Ok(Answer::Again),
@@ -327,7 +329,7 @@ impl Supervisor {
         outcome
     }
 
-    /// The thread, which is stopped, is to do something else; then it makes its call again.
+    /// Unparks the stopped thread for another purpose; afterwards it makes its call again.
     pub(super) fn leave_parking(&mut self, stopped: &Stopped) -> Result<(), Errno> {
         let Some(Parked { saved, .. }) = self.parking.by_tid.remove(&stopped.tid()) else {
             return Ok(());
@@ -343,7 +345,7 @@ impl Supervisor {
     }
 }
 
-/// Whether the program's call returns this.
+/// Whether this is the final result of the program's call.
 fn is_final(outcome: &Result<Answer>) -> bool {
     matches!(
         outcome,
@@ -351,7 +353,7 @@ fn is_final(outcome: &Result<Answer>) -> bool {
     )
 }
 
-/// The registers to sleep with, of a thread that has the registers `saved` in its own call. EFAULT.
+/// The registers with which a thread sleeps in futex(2); `saved` are those of its own call. EFAULT.
 fn sleeping(tid: i32, saved: &Registers, at_call: bool) -> Result<Registers, Errno> {
     // The syscall instruction is two bytes long.
     let instruction = saved.rip.checked_sub(2).ok_or(Errno::EFAULT)?;

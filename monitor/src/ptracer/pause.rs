@@ -1,12 +1,12 @@
-//! Stopping the programs that could read what a commit is changing.
+//! Stops programs that could read a file while a commit changes it.
 //!
 //! A program reads a file in a store without the monitor, from an object that a commit may have to change in place because the program
-//! has it open. While that lasts, every thread that could see it incomplete is stopped. The thread that commits sends each of them
-//! a SIGSTOP of our own ([`goanna_sys::pause`]), and waits until none is in its program or in a call that reads: a thread
-//! that sleeps in another call stops before it returns, so it needs no wait. The supervisor, which the stops are
-//! reported, lets the threads continue when the commit is done, and starts no new ones before ([`Pause::wait_until_over`]).
+//! has it open. During that change, every thread that could see incomplete content is stopped. The committing thread sends each of
+//! them a SIGSTOP of our own ([`goanna_sys::pause`]), and waits until none is in its program or in a call that reads: a thread that
+//! sleeps in another call stops before it returns, so it needs no wait. The supervisor gets the reports of these stops. It continues
+//! the threads when the commit is done, and starts no new ones before that ([`Pause::wait_until_over`]).
 //!
-//! Nothing here waits for another thread of the monitor, because those may be waiting for the commit.
+//! Nothing here waits for another thread of the monitor, because it may be waiting for the commit.
 //!
 //! Not stopped are processes outside of the run that have taken a descriptor out of it, and a process that takes a
 //! descriptor out of a socket in that very instant. A SIGCONT that comes in that instant ends the stop early.
@@ -26,11 +26,10 @@ use crate::Monitor;
 use crate::process::deliveries::Deliveries;
 use crate::shadow::Identity;
 
-/// A thread that does not stop for so long is hung in the kernel. The commit, which is in the log by then, does not wait for it any
-/// longer.
+/// A thread that does not stop within this time hangs in the kernel. The commit, which is in the log by then, stops waiting for it.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// How often threads are looked at that have not stopped yet.
+/// The interval at which threads that have not stopped yet are checked.
 const LOOK: Duration = Duration::from_micros(50);
 
 /// Commits that have stopped threads of a run.
@@ -70,10 +69,11 @@ impl Readers for Monitor {
         let limit = Instant::now() + LIMIT;
         let mut holders = Vec::new();
         let mut stopped = HashSet::new();
-        // A process that was not stopped yet may have given another one a descriptor, or started it: until no more are found.
+        // A process that was not stopped yet may have passed a descriptor to another one, or started it. So repeat until no more are
+        // found.
         loop {
             let before = stopped.len();
-            // Before the descriptors are looked at: a thread that is not among these has got its own by now.
+            // Read before the descriptors: a thread that is not among these already has its descriptor.
             let deliveries = self.pause.deliveries.threads();
             let mut left: HashSet<i32> = self.alive.all().into_iter().collect();
             while let Some(tid) = left.iter().next().copied() {
@@ -107,7 +107,7 @@ impl Readers for Monitor {
 }
 
 impl Monitor {
-    /// Stops all threads of the process of thread `tid`; which those were.
+    /// Stops all threads of the process of thread `tid`, and returns them.
     fn halt(&self, tid: i32, limit: Instant) -> HashSet<i32> {
         let mut sent = HashSet::new();
         let Ok(pid) = procfs::status(tid).map(|status| status.tgid) else {
@@ -120,7 +120,7 @@ impl Monitor {
                 .filter(|thread| sent.insert(*thread))
                 .collect();
             for thread in &new {
-                // It may have ended.
+                // The thread may have ended.
                 let _ = pause::stop(pid, *thread);
             }
             let all_stand = sent.iter().all(|thread| self.stands_still(*thread));
@@ -138,7 +138,7 @@ impl Monitor {
         match procfs::activity(tid) {
             Ok(Activity::Running) => false,
             Ok(Activity::Sleeping) => match procfs::sleeping_call(tid) {
-                // It runs again, or waits for a page.
+                // The thread runs again, or waits for a page.
                 Ok(None | Some(-1)) => false,
                 Ok(Some(nr)) if reads_content(nr) => self.in_flight.has(tid),
                 _ => true,
@@ -148,7 +148,7 @@ impl Monitor {
     }
 }
 
-/// Those of the objects that a process, whose threads these are, has open or mapped.
+/// Those of `objects` that the process of these threads has open or mapped.
 fn held_objects(threads: &[i32], objects: &[Identity]) -> Vec<Identity> {
     // A main thread that has ended before the others shows no descriptors.
     let shown = threads.iter().find_map(|tid| {

@@ -21,7 +21,7 @@ use crate::errno::errno;
 use crate::shadow::run_directory::{RunDir, make_passage};
 use crate::shadow::{Identity, guard};
 
-/// Linux reads this much of a program to see what it is (`BINPRM_BUF_SIZE`).
+/// Linux reads this many bytes of a program to recognise its format (`BINPRM_BUF_SIZE`).
 const HEAD: usize = 256;
 /// Linux allows four interpreters in a row, then ELOOP.
 const MAX_INTERPRETERS: usize = 4;
@@ -33,7 +33,7 @@ struct HostCopy {
     version: (Stamp, Stamp, u64),
 }
 
-/// Host copies of programs, and the virtual files of those that run.
+/// Host copies of programs, and the virtual files of the programs that run.
 #[derive(Debug, Default)]
 pub struct Programs {
     copies: Mutex<HashMap<PlaceKey, HostCopy>>,
@@ -94,7 +94,7 @@ impl Programs {
                 version,
             },
         ) {
-            // Processes that still execute it keep the file; only its name goes.
+            // Processes that still execute the file keep it; only its name is removed.
             let _ = fs::remove_file(&old.path);
         }
         Ok(path)
@@ -109,7 +109,8 @@ impl Programs {
     }
 }
 
-/// The descriptor must be closed before the kernel is asked to execute the file, or it says ETXTBSY.
+/// Copies a program to the host file `path`. It closes the file, because the kernel refuses to execute a file
+/// that is open for writing (ETXTBSY).
 fn copy_out(caller: &Caller, place: &Place, path: &Path) -> Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
@@ -133,11 +134,11 @@ fn copy_out(caller: &Caller, place: &Place, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What an execve becomes.
+/// How execve(2) continues.
 pub enum Plan {
     /// The kernel performs it unchanged.
     PassOn,
-    /// It executes this instead.
+    /// The kernel executes this program instead.
     Instead {
         /// Host path.
         program: Vec<u8>,
@@ -150,7 +151,7 @@ pub enum Plan {
 pub enum Arg {
     /// A string of ours.
     New(Vec<u8>),
-    /// The address of one of the tracee's.
+    /// The address of a string of the tracee.
     Old(u64),
 }
 
@@ -158,7 +159,7 @@ pub enum Arg {
 pub struct Exec {
     /// AT_FDCWD for execve.
     pub dirfd: i32,
-    /// The path given.
+    /// The path argument.
     pub path: Vec<u8>,
     /// Address of the argument vector.
     pub argv: u64,
@@ -167,7 +168,8 @@ pub struct Exec {
 }
 
 impl Exec {
-    /// Decides what the kernel is to execute. The errno of execve(2) where the program cannot be.
+    /// Determines the program that the kernel must execute. Fails with the errno of execve(2) if the program
+    /// cannot be executed.
     pub fn plan(&self, call: &Call<'_>) -> Result<Plan> {
         const AT_EXECVE_CHECK: i32 = 0x10000;
         let known = libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW | AT_EXECVE_CHECK;
@@ -180,7 +182,7 @@ impl Exec {
         let mut at = self.resolve(call)?;
         let mut name = self.script_name();
         let mut prefix: Vec<Vec<u8>> = Vec::new();
-        // Whether the kernel, left alone, would take the same way.
+        // Whether the kernel would find the same program for the unchanged call.
         let mut native = true;
         for _ in 0..=MAX_INTERPRETERS {
             native &= at.native && matches!(at.at, Pos::Host(_));
@@ -197,7 +199,7 @@ impl Exec {
                 };
                 return Ok(Plan::Instead { program, argv });
             };
-            // Each interpreter goes in front of what was to be executed before it.
+            // Each interpreter is put before the arguments so far.
             if prefix.is_empty() {
                 prefix.push(name);
             } else if let Some(first) = prefix.first_mut() {
@@ -237,7 +239,7 @@ impl Exec {
         }
     }
 
-    /// The name that a script gets as its own: as the kernel composes it for execveat.
+    /// The name that is passed to a script's interpreter, composed as in the kernel for execveat.
     fn script_name(&self) -> Vec<u8> {
         if self.dirfd == libc::AT_FDCWD || self.path.first() == Some(&b'/') {
             return self.path.clone();
@@ -269,7 +271,7 @@ impl Exec {
         Ok(path.into_os_string().into_vec())
     }
 
-    /// The interpreter's words, then the program's own arguments without its name.
+    /// The interpreter's arguments, then the program's own arguments without its name.
     fn new_argv(&self, call: &Call<'_>, prefix: Vec<Vec<u8>>) -> Result<Vec<Arg>> {
         const MAX_ARGS: u64 = 1 << 20;
         let mut argv: Vec<Arg> = prefix.into_iter().map(Arg::New).collect();
@@ -286,12 +288,13 @@ impl Exec {
     }
 }
 
-/// The beginning of a program; permission to execute it is checked where the kernel will not.
+/// The beginning of a program. For a virtual file, this also checks the permission to execute it, since the
+/// kernel will not.
 fn head(call: &Call<'_>, at: &Pos) -> Result<Vec<u8>> {
     let mut head = vec![0; HEAD];
     let got = match at {
         Pos::Host(path) => {
-            // What the monitor cannot read is the kernel's to judge, and is no script of ours.
+            // If the monitor cannot read the file, the kernel decides; the file is no script in a mount.
             let is_file = |file: &File| match file.metadata() {
                 Ok(meta) if meta.is_file() => {
                     note_set_id(call, path, &meta);
@@ -325,7 +328,8 @@ fn head(call: &Call<'_>, at: &Pos) -> Result<Vec<u8>> {
     Ok(head)
 }
 
-/// A host's program that may be executed but not read is the kernel's to look into.
+/// Reads the beginning of a virtual file. A host program that may be executed but not read counts as empty:
+/// the kernel reads it itself.
 fn read_head(caller: &Caller, place: &Place, head: &mut [u8]) -> Result<usize> {
     let fs = &place.mount.fs;
     match fs.read_at(caller, &place.node, 0, head) {
@@ -334,8 +338,8 @@ fn read_head(caller: &Caller, place: &Place, head: &mut [u8]) -> Result<usize> {
     }
 }
 
-/// Tracees have no_new_privs, so the kernel ignores set-id bits: said once, because a program that then fails
-/// does not say why.
+/// Notifies the user once that the kernel ignores set-id bits, because tracees have no_new_privs: a program
+/// that fails for this reason does not report it.
 fn note_set_id(call: &Call<'_>, path: &[u8], meta: &fs::Metadata) {
     let Ok(caller) = call.caller() else { return };
     let set_uid = meta.mode() & libc::S_ISUID != 0 && meta.uid() != caller.uid;
@@ -356,8 +360,8 @@ struct Shebang {
 }
 
 impl Shebang {
-    /// As `fs/binfmt_script.c` reads it: one optional argument, which may hold blanks; `None` for what is no
-    /// script, or names no interpreter, or names one too long to be whole.
+    /// Parses the line as `fs/binfmt_script.c` does: one optional argument, which may contain blanks. `None`
+    /// if the file is no script, names no interpreter, or the interpreter's name does not fit the buffer.
     fn parse(head: &[u8]) -> Option<Self> {
         let line = head.strip_prefix(b"#!")?;
         let end = line.iter().position(|&b| b == b'\n');

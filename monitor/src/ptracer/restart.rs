@@ -2,9 +2,10 @@
 //!
 //! A caller that waits for its notification to be received can be interrupted: the kernel takes the notification back
 //! and the call returns `ERESTARTSYS`, which becomes EINTR where the signal's handler was installed without
-//! `SA_RESTART`. Once it is received only death ends the wait (`WAIT_KILLABLE_RECV`). But stat(2) natively never returns
-//! EINTR, and no program expects it. So at the stop for the signal's delivery such a result is made `ERESTARTNOINTR`:
-//! the handler runs, then the call is restarted, as if the signal had come just before it.
+//! `SA_RESTART`. Once it is received only death ends the wait (`WAIT_KILLABLE_RECV`). But stat(2), for example, never
+//! returns EINTR natively, and no program expects it. So at the stop for the signal's delivery the supervisor replaces
+//! such a result by `ERESTARTNOINTR`: the handler runs, then the call is restarted, as if the signal had come just before
+//! it.
 
 use crate::process::task::Received;
 use crate::table::{Entry, entry};
@@ -12,7 +13,7 @@ use crate::table::{Entry, entry};
 const ERESTARTSYS: i64 = 512;
 const ERESTARTNOINTR: i64 = 513;
 
-/// Whether call `nr` can wait so that a signal natively interrupts it; the others answer or fail without EINTR.
+/// Whether a signal can natively interrupt call `nr` in a wait. All other calls return without EINTR.
 pub fn is_interruptible(nr: u32) -> bool {
     matches!(
         i64::from(nr),
@@ -49,9 +50,9 @@ pub fn is_interruptible(nr: u32) -> bool {
     )
 }
 
-/// The result that call `nr` is to have at a signal's delivery instead of `result`. `left_to_wait` is the last call of
-/// this thread that was received and then left to wait, in the kernel or with us: that one was interrupted rightly. A call
-/// that the filter lets pass, as one on data in a run without `shadow_files`, waits in the kernel alone.
+/// The result of call `nr` that replaces `result` at a signal's delivery. `left_to_wait` is the last call of this thread
+/// that was received and may wait, in the kernel or in the monitor: its interruption is right. A call that the filter
+/// allows, such as a data call in a run without `shadow_files`, waits in the kernel alone.
 pub fn instead(
     nr: u32,
     args: [u64; 6],

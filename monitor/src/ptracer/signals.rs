@@ -15,16 +15,16 @@ use crate::ptracer::mailbox::Message;
 use crate::ptracer::restart;
 use crate::ptracer::rewrite::{Boundary, Registers};
 
-/// Whether a stub has raised the signal, at a check before its call. The program must not get it: the call, which the thread makes
-/// again, reports what is wrong with its arguments, or is dispatched to the program's handler (PR_SET_SYSCALL_USER_DISPATCH).
+/// Whether a stub has caused the signal, at a check before its call. The program must not get it: the thread makes the call again.
+/// That call reports the error in its arguments, or is dispatched to the program's handler (PR_SET_SYSCALL_USER_DISPATCH).
 fn is_of_stub(stopped: &Stopped, signal: i32) -> Result<bool, Errno> {
     let can_be = matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGSYS);
     Ok(can_be && !matches!(stopped.signal_origin()?, SignalOrigin::Process(_)))
 }
 
 impl Supervisor {
-    /// Lets a signal be delivered, but for the stop that a commit asks for. A call that it took back from us unseen is made
-    /// again afterwards.
+    /// Delivers a signal, unless it is the SIGSTOP of a commit. If the signal has interrupted a call before the monitor received
+    /// it, the call is restarted afterwards.
     pub(super) fn deliver(&mut self, mut stopped: Stopped, signal: i32) -> Result<(), Errno> {
         let tid = stopped.tid();
         let is_ours = signal == libc::SIGSTOP && goanna_sys::pause::is_ours(&stopped)?;
@@ -38,7 +38,7 @@ impl Supervisor {
             };
             let monitor = &self.monitor;
             monitor.ending.deliver(&stopped, signal, &monitor.alive);
-            // Without it the file is lost, and nothing else.
+            // After an error here only the core file is lost.
             let _ = self.core_files.signal(monitor, &stopped, signal);
         }
         if self.parking.has(tid) {
@@ -53,7 +53,7 @@ impl Supervisor {
                 return stopped.cont(0);
             }
         }
-        // Outside of a call the number is -1, which is none of the table.
+        // Outside of a call the number is -1, which is not in the table.
         let (nr, args) = call_of(&regs);
         let result = regs.rax.cast_signed();
         let instead = if is_ours {
@@ -87,8 +87,8 @@ impl Supervisor {
         self.restart(stopped, signal, regs)
     }
 
-    /// Delivers a signal that has interrupted a notified call, and has the kernel restart the call where it would otherwise return
-    /// EINTR unseen by the monitor.
+    /// Delivers a signal that has interrupted a notified call, and makes the kernel restart the call where it would otherwise
+    /// return EINTR without the monitor.
     fn restart(&self, stopped: Stopped, signal: i32, mut regs: Registers) -> Result<(), Errno> {
         let tid = stopped.tid();
         let (nr, args) = call_of(&regs);
@@ -107,7 +107,7 @@ impl Supervisor {
         stopped.cont(signal)
     }
 
-    /// Has the supervisor get [`Message::Due`] at `deadline`. Where the clock cannot be started the wait lasts longer.
+    /// Sends the supervisor [`Message::Due`] at `deadline`. If the clock cannot be started, the wait lasts longer.
     fn wake_at(&self, tid: i32, deadline: Deadline) {
         let monitor = Arc::downgrade(&self.monitor);
         let wake = Box::new(move || {
@@ -128,7 +128,7 @@ impl Supervisor {
             return self.parked_syscall(stopped);
         }
         let mut regs = stopped.regs()?;
-        // A rewritten call first gets its registers back.
+        // For a rewritten call, the registers must be restored first.
         let is_rewritten = self.rewriter.is_running(tid);
         let boundary = (!is_rewritten)
             .then(|| self.waits.syscall_stop(tid, regs.rax.cast_signed()))
@@ -183,8 +183,8 @@ impl Supervisor {
         }
     }
 
-    /// The thread is at the exit stop of its own call, which has this result. The stop has taken the place of one that the thread
-    /// was told to make, if it was.
+    /// The thread is at the exit stop of its own call, which has this result. It has replaced the stop that PTRACE_INTERRUPT asked
+    /// for, if any.
     fn left(&mut self, stopped: Stopped, result: i64) -> Result<(), Errno> {
         let tid = stopped.tid();
         self.observe_exit(tid, result);

@@ -1,17 +1,17 @@
 //! Waits that are interrupted only because the thread is traced: by a signal without effect, or by a stop of our own.
 //!
 //! The kernel drops a signal that is ignored, and its receiver sleeps on. For a traced thread it queues every signal, since the
-//! tracer might deliver another one, and wakes the thread. Most calls then have a result that makes the kernel restart them when
-//! no handler has run; some (epoll_wait, sigtimedwait, semtimedop, recv with a timeout) have EINTR at once. At the stop for the
-//! delivery of a signal without effect, the supervisor makes that ERESTARTNOHAND: the kernel restarts the call, or makes it EINTR
-//! after all where it finds another signal whose handler runs. The same holds for the stop of a thread during a commit
+//! tracer might deliver another one, and wakes the thread. Most calls then return a result that makes the kernel restart them when no
+//! handler has run; some (epoll_wait, sigtimedwait, semtimedop, recv with a timeout) return EINTR at once. At the stop for the delivery
+//! of a signal without effect, the supervisor replaces EINTR by ERESTARTNOHAND: the kernel restarts the call, or returns EINTR
+//! nevertheless if it finds another signal whose handler runs. The same holds for the stop of a thread during a commit
 //! ([`crate::ptracer::pause`]).
 //!
 //! The kernel would give the restarted call its whole timeout again. So the supervisor ends it at the first one's deadline: it
-//! interrupts the thread then, and the call returns as at its timeout. When the first
-//! one began is known ([`Sleeps`]) where the end of a child interrupts it, and where a process of the run sends the signal: before the
-//! supervisor reaps the child, or the monitor passes on kill(2), it looks since when the receiver sleeps. Otherwise the time counts from
-//! the first interruption. See docs/decisions/0037 and 0078.
+//! interrupts the thread then, and the call returns as at its timeout. If the end of a child, or a signal from a process of the run,
+//! interrupts the call, the beginning of the wait is known ([`Sleeps`]): before the supervisor reaps the child, or the monitor passes on
+//! kill(2), it finds out since when the receiver sleeps. Otherwise the time counts from the first interruption. See docs/decisions/0037
+//! and 0078.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -50,7 +50,7 @@ struct Wait {
     number: u64,
     /// The deadline has passed, and the thread was interrupted.
     is_over: bool,
-    /// What it returns then.
+    /// The result of the call then.
     over: i64,
 }
 
@@ -62,7 +62,7 @@ type Noted = ((u32, [u64; 6]), Sleep);
 pub struct Sleeps(Mutex<HashMap<i32, Noted>>);
 
 impl Sleeps {
-    /// A signal for thread `tid` may follow: notes since when it sleeps in a wait with a timeout.
+    /// Records since when thread `tid` sleeps in a wait with a timeout, because a signal for it may follow.
     pub fn note(&self, tid: i32) {
         let Ok(Some(call)) = procfs::sleeping_call_with_args(tid) else {
             return;
@@ -75,7 +75,8 @@ impl Sleeps {
         }
     }
 
-    /// Thread `tid` is at a stop that may precede the one for the delivery of the signal, as of SIGCONT. That is one more sleep.
+    /// Thread `tid` is at a stop that may precede the one for the delivery of the signal, as for SIGCONT. The stop counts as one more
+    /// sleep.
     pub fn stopped(&self, tid: i32) {
         if let Some((_, sleep)) = self.0.lock().get_mut(&tid)
             && sched::sleeps(tid) == Ok(sleep.number + 1)
@@ -100,24 +101,24 @@ pub struct Waits {
 /// When a wait is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
-    /// Which wait of the thread.
+    /// The number of the thread's wait.
     pub number: u64,
-    /// When.
+    /// The instant.
     pub at: Instant,
 }
 
-/// What a wait is to return instead of EINTR.
+/// The result of a wait that replaces EINTR.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Instead {
-    /// This, and it is over.
+    /// The wait is over, with this result.
     Over(i64),
-    /// This, by which the kernel makes it again: the thread is to be continued to its next syscall stop, and [`Waits::due`] to be
-    /// called at the deadline.
+    /// The kernel restarts the wait because of this result. The caller continues the thread to its next syscall stop, and calls
+    /// [`Waits::due`] at the deadline.
     Restart(i64, Option<Deadline>),
 }
 
 impl Waits {
-    /// For threads whose sleeps are noted in `sleeps`.
+    /// Without waits; `sleeps` records the threads' sleeps.
     pub fn new(sleeps: Arc<Sleeps>) -> Self {
         Self {
             sleeps,
@@ -125,21 +126,22 @@ impl Waits {
         }
     }
 
-    /// A signal for thread `tid` may follow: notes since when it sleeps in a wait with a timeout, if it does not do so again.
+    /// Records since when thread `tid` sleeps in a wait with a timeout, because a signal for it may follow. Does nothing for a restarted
+    /// wait.
     pub fn note_sleep(&mut self, tid: i32) {
         if !self.by_tid.contains_key(&tid) {
             self.sleeps.note(tid);
         }
     }
 
-    /// When the call that `tid` was interrupted in began to wait, if that was noted and it has slept but once since.
+    /// When the interrupted call of `tid` began to wait, if that was recorded and the thread has slept only once since.
     fn noted(&mut self, tid: i32, call: (u32, [u64; 6])) -> Option<Instant> {
         let (_, sleep) = self.sleeps.take(tid).filter(|(noted, _)| *noted == call)?;
-        // The stop that it is in now is the next sleep.
+        // The thread's present stop is the next sleep.
         (sched::sleeps(tid) == Ok(sleep.number + 1)).then_some(sleep.began)
     }
 
-    /// `signal` is about to be delivered to `tid`, whose call `(nr, args)` has `result`. `None`: that stays.
+    /// `signal` is about to be delivered to `tid`, whose call `(nr, args)` has `result`. `None`: the result stays.
     pub fn signal(
         &mut self,
         tid: i32,
@@ -147,12 +149,12 @@ impl Waits {
         (nr, args): (u32, [u64; 6]),
         result: i64,
     ) -> Option<Instead> {
-        // One that has died meanwhile needs no result.
+        // A thread that has died meanwhile needs no result.
         let ends = || has_effect(tid, signal).unwrap_or(true);
         self.interrupted(tid, (nr, args), result, ends)
     }
 
-    /// A stop of our own has interrupted `tid`, whose call `(nr, args)` has `result`. `None`: that stays.
+    /// A stop of our own has interrupted `tid`, whose call `(nr, args)` has `result`. `None`: the result stays.
     pub fn stop(&mut self, tid: i32, (nr, args): (u32, [u64; 6]), result: i64) -> Option<Instead> {
         self.interrupted(tid, (nr, args), result, || false)
     }
@@ -207,7 +209,8 @@ impl Waits {
         })
     }
 
-    /// What this syscall stop of `tid` is, where the call's result is `result` if it has one.
+    /// Handles a syscall stop of `tid`; `result` is the call's result if it is the exit stop. `None` if the thread is in no restarted
+    /// wait.
     pub fn syscall_stop(&mut self, tid: i32, result: i64) -> Option<Boundary> {
         let wait = self.by_tid.get_mut(&tid)?;
         if wait.stage == Stage::Outside {
@@ -220,15 +223,15 @@ impl Waits {
         let (is_over, over) = (wait.is_over, wait.over);
         let is_interrupted = result == EINTR || RESTARTS.contains(&result);
         if is_interrupted && !is_over {
-            // The signal that has interrupted it is reported next.
+            // The kernel reports the signal that has interrupted the wait next.
             return Some(Boundary::Ends(None));
         }
         self.by_tid.remove(&tid);
         Some(Boundary::Ends((is_interrupted && is_over).then_some(over)))
     }
 
-    /// Thread `tid` is at the seccomp stop of a call: whether that is a restarted wait whose end the supervisor must see. Others
-    /// are over.
+    /// Whether the call of `tid`, which is at its seccomp stop, is a restarted wait whose end the supervisor must see. If not, forgets
+    /// the thread's wait.
     pub fn seccomp_stop(&mut self, tid: i32) -> bool {
         self.sleeps.take(tid);
         if self.is_inside(tid) {
@@ -244,7 +247,7 @@ impl Waits {
         wait.is_some_and(|wait| wait.stage == Stage::Inside)
     }
 
-    /// The thread has ended, or does something else.
+    /// Forgets the wait of a thread that has ended, or does something else.
     pub fn forget(&mut self, tid: i32) {
         self.by_tid.remove(&tid);
         self.sleeps.take(tid);
@@ -254,12 +257,13 @@ impl Waits {
 /// A syscall stop of a wait that was restarted.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Boundary {
-    /// It begins. `is_over`: at its deadline, and the stop has replaced the one that PTRACE_INTERRUPT asked for.
+    /// The wait begins.
     Begins {
-        /// The thread must be notified again.
+        /// Its deadline has passed, and this stop has replaced the one that PTRACE_INTERRUPT asked for: the thread must be interrupted
+        /// again.
         is_over: bool,
     },
-    /// It has ended, with this result instead of its own.
+    /// The wait has ended; this result replaces its own.
     Ends(Option<i64>),
 }
 
@@ -283,7 +287,7 @@ fn waits_to_send(nr: u32) -> bool {
     )
 }
 
-/// What the call returns at its timeout.
+/// The call's result at its timeout.
 fn when_over(tid: i32, nr: u32, args: [u64; 6]) -> i64 {
     match i64::from(nr) {
         libc::SYS_io_getevents => 0,
@@ -304,7 +308,7 @@ fn is_unix(tid: i32, args: [u64; 6]) -> bool {
     name.is_some_and(|name| name.family() == Some(AddressFamily::Unix))
 }
 
-/// How long the call waits; `None` is without end.
+/// The call's time limit; `None` for none.
 fn timeout(tid: i32, nr: u32, args: [u64; 6]) -> Option<Duration> {
     let [_, _, third, fourth, fifth, _] = args;
     match i64::from(nr) {

@@ -27,9 +27,9 @@ pub struct Config {
     pub mounts: Mounts,
     /// Receives notes about the run.
     pub note: Reporter,
-    /// Receives failures for which there is no caller to return them to.
+    /// Receives failures that cannot be returned to a caller.
     pub fail: Reporter,
-    /// Where transactions are inserted into programs.
+    /// The rules by which transactions are inserted into programs.
     pub profile: Option<Profile>,
     /// The treatment of changes that transactions do not cover.
     pub outside: Outside,
@@ -66,6 +66,6 @@ pub enum Stubs {
     Unused,
     /// Yes, where that is possible.
     Used,
-    /// As `Used`, and they are counted.
+    /// As `Used`; the calls are also counted.
     Counted,
 }

@@ -1,4 +1,4 @@
-//! Why a command could not be run, and what the user can do about it.
+//! Why a command could not be run, and the user's remedy.
 
 use std::ffi::OsString;
 use std::io;
@@ -47,7 +47,7 @@ impl Error {
         }
     }
 
-    /// What the user can do about it.
+    /// The user's remedy.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Launch(_) | Self::Trace(_) => Some("'goanna check' shows what the kernel offers"),

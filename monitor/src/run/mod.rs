@@ -53,8 +53,8 @@ pub struct Run {
 pub struct Killer(Arc<Monitor>);
 
 impl Killer {
-    /// Sends SIGKILL to all processes of the run, whose transaction is not committed from then on. A process that is starting
-    /// another one in that moment may leave that behind: call this until the run has ended.
+    /// Sends SIGKILL to all processes of the run, whose transaction is not committed from then on. A process that is just
+    /// starting another one may leave it behind: repeat this call until the run has ended.
     pub fn kill(&self) {
         self.0.ending.end_run();
         self.0.participants.end_run();
@@ -63,7 +63,7 @@ impl Killer {
 }
 
 impl Run {
-    /// A run by `config`.
+    /// A run with the configuration `config`.
     pub fn new(config: Config) -> Result<Self, Error> {
         let one_transaction = config.one_transaction;
         let run_dir = RunDir::create().map_err(Error::RunDir)?;
@@ -82,7 +82,7 @@ impl Run {
         })
     }
 
-    /// The program that `command` names, to be started by [`start`].
+    /// The program of `command`, for [`start`].
     pub fn find(&self, command: &Command) -> Result<Program, Error> {
         let mut program = launch::find(&self.monitor.mounts, command)?;
         program.key = self.monitor.in_process.key();
@@ -141,7 +141,7 @@ impl Run {
         listener: Option<OwnedFd>,
         open: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<Outcome, Error> {
-        // Where it is forbidden, threads take turns.
+        // Where this is forbidden, threads take turns.
         let _ = cred::thread_owns_fs();
         let monitor = self.monitor;
         let transaction = self
@@ -153,7 +153,7 @@ impl Run {
         supervisor.seize(pid).map_err(Error::Trace)?;
         if let Some(listener) = listener {
             let listener = Listener::from_fd(listener);
-            // Without it answers are only slower (Linux before 6.6).
+            // Without this, answers are only slower (Linux before 6.6).
             let _ = listener.set_sync_wake_up(true);
             intercept::pool::start(&monitor, listener).map_err(Error::Thread)?;
         }
@@ -177,7 +177,7 @@ impl Run {
     }
 }
 
-/// Why `argv` was not executed, if it was not: `report` is from its gate, and it has ended.
+/// The error if `argv` was not executed, according to the `report` of its gate. The process must have ended.
 pub fn not_executed(report: &ExecReport, argv: &[OsString]) -> Option<Error> {
     let command = argv.first().cloned().unwrap_or_default();
     Some(match report.exec_errno()? {

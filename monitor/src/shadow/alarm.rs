@@ -10,7 +10,7 @@ struct State {
     stopped: bool,
 }
 
-/// The sweeper waits for it.
+/// The alarm on which the sweeper waits.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
     state: Mutex<State>,
@@ -46,7 +46,8 @@ impl Alarm {
             if state.stopped {
                 return Alarmed::Stopped;
             }
-            // Before the alarm: a program that opens files all the time must not put off a whole sweep.
+            // Checked before the alarm: a program that opens files all the time must not delay a whole
+            // sweep.
             if Instant::now() >= due_at {
                 return Alarmed::TimedOut;
             }

@@ -1,4 +1,4 @@
-//! Host objects that the kernel judges in place of virtual ones: fifos, devices, sockets and copies of programs.
+//! Permissions of host objects that the kernel checks in place of virtual ones: fifos, devices, sockets and copies of programs.
 
 use std::fs;
 use std::io;
@@ -11,9 +11,9 @@ use rustix::fs::XattrFlags;
 
 use crate::errno::errno;
 
-/// Gives the host object at `path` the owner and the permissions of what it stands for, as `caller` sees it. An unprivileged
-/// monitor's tracees are all of its own user, and no other user passes the run-time directory: this user's own permissions suffice
-/// there.
+/// Gives the host object at `path` the owner and the permissions of its virtual object, as `caller` sees it. An unprivileged
+/// monitor's tracees are all of its own user, and no other user can pass the run-time directory: there this user's own permissions
+/// suffice.
 pub(crate) fn guard(caller: &Caller, place: &Place, path: &Path) -> Result<()> {
     let meta = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
@@ -32,7 +32,7 @@ pub(crate) fn guard(caller: &Caller, place: &Place, path: &Path) -> Result<()> {
     if owned && !has_acl && acl.is_none() {
         return Ok(set_mode(path, &meta, attr.perm())?);
     }
-    // Closed while its owner and its list are some and its permissions are others'.
+    // No permissions at all while the owner, the list and the permissions change one after the other.
     set_mode(path, &meta, 0)?;
     if has_acl {
         rustix::fs::lremovexattr(path, Acl::ACCESS)
@@ -47,7 +47,8 @@ pub(crate) fn guard(caller: &Caller, place: &Place, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Gives a host object the list `acl`. Where the host's file system keeps none, those whom the list names are refused.
+/// Gives a host object the list `acl`. If the host's file system does not support lists, users and groups that the list names get
+/// no access.
 fn set_acl(path: &Path, meta: &fs::Metadata, attr: &Attr, acl: &Acl) -> Result<(), Errno> {
     if rustix::fs::lsetxattr(path, Acl::ACCESS, &acl.encode(), XattrFlags::empty()).is_ok() {
         return Ok(());

@@ -16,23 +16,24 @@ use super::{
 };
 use crate::process::task::credentials;
 
-/// See [`Shadows::idle_directories`].
+/// The result of [`Shadows::idle_directories`].
 struct Idle {
     places: Vec<(Identity, Place)>,
-    /// Not only those of removed directories are to go.
+    /// Whether to drop all of them, and not only those of removed directories.
     all: bool,
 }
 
-/// See [`Shadows::references`].
+/// The result of [`Shadows::references`].
 #[derive(Default)]
 struct References {
     seen: Vec<(Identity, Place)>,
-    /// Not only those of objects without a name are to go.
+    /// Whether to drop all of them, and not only those of objects without a name.
     all: bool,
 }
 
 impl Shadows {
-    /// No event reports the close of a descriptor, so the descriptors of all threads are examined, at long intervals.
+    /// Drops directories, references and backing objects that no thread has. No event reports the close of their descriptors,
+    /// so this examines the descriptors of all threads, at long intervals.
     pub(super) fn sweep_others(&self, threads: impl FnOnce() -> Vec<i32>) {
         let is_after_removal = self.removals.load(Ordering::Relaxed) > 0;
         let removed = self.removed();
@@ -63,7 +64,7 @@ impl Shadows {
             return;
         };
         for (identity, place) in idle.places {
-            // Of one that an open transaction has made there is no path to find it again by: it stays.
+            // A directory that an open transaction has made has no path by which it could be found again: it stays.
             if !held.contains(&identity)
                 && let Ok(former) = Former::of(&own, &place)
                 && (idle.all || former.is_none())
@@ -95,7 +96,7 @@ impl Shadows {
         }
     }
 
-    /// Drops those that no thread holds.
+    /// Drops the references that no thread holds.
     fn forget_references(&self, references: &References, held: &HashSet<Identity>) {
         let mut table = self.table.write();
         let mut gone = Vec::new();
@@ -109,17 +110,17 @@ impl Shadows {
             table.references_kept = table.references.len();
         }
         drop(table);
-        // Perhaps the last references to inodes: their back ends are called with no lock held.
+        // These may be the last references to inodes. Dropping them calls the back ends, so no lock may be held.
         drop(gone);
     }
 
-    /// What is no directory and may have lost its names, while it is time to look for that.
+    /// The objects other than directories that may have lost their names, if it is time to look for such.
     fn removed(&self) -> Vec<Place> {
         let left = self.removals.load(Ordering::Relaxed);
         if left == 0 {
             return Vec::new();
         }
-        // A removal meanwhile starts over.
+        // A concurrent removal restarts the count.
         let _ =
             self.removals
                 .compare_exchange(left, left - 1, Ordering::Relaxed, Ordering::Relaxed);
@@ -151,17 +152,17 @@ impl Shadows {
         let shadow = identity.and_then(|identity| table.by_identity.remove(&identity));
         drop(table);
         if let Some(backing_object) = &gone {
-            // A socket that was not bound in this run has none.
+            // A socket that was not bound in this run has no host object.
             let _ = fs::remove_file(&backing_object.path);
         }
-        // Perhaps the last reference to the inode: its back end is called with no lock held.
+        // This may be the last reference to the inode. Dropping it calls the back end, so no lock may be held.
         drop((gone, shadow));
     }
 
-    /// Backing directories that no call has used since the previous sweep; `None` while it is not time to look for them.
+    /// Backing directories that no call has used since the previous sweep; `None` if it is not time to look for them.
     fn idle_directories(&self) -> Option<Idle> {
         let left = self.restless.load(Ordering::Relaxed);
-        // A removal meanwhile starts over.
+        // A concurrent removal restarts the count.
         let _ = self.restless.compare_exchange(
             left,
             left.saturating_sub(1),
@@ -211,13 +212,13 @@ impl Shadows {
             table.retired.add(identity, former);
         }
         drop(table);
-        // Perhaps the last reference to the directory: its back end is called with no lock held.
+        // This may be the last reference to the directory. Dropping it calls the back end, so no lock may be held.
         drop((gone, backing_object));
     }
 }
 
 impl Table {
-    /// Whether an `O_PATH` descriptor of what has this key may be open: it leads to the host object.
+    /// Whether an `O_PATH` descriptor of the object with this key may be open: it leads to the host object.
     fn is_referred_to(&self, key: &PlaceKey) -> bool {
         self.by_identity.values().any(
             |shadow| matches!(&**shadow, Shadow::Reference { place, .. } if place.key() == *key),
@@ -229,13 +230,14 @@ fn is_socket(place: &Place) -> bool {
     place.node.kind() == FileKind::Socket
 }
 
-/// Whether no name is left in any view. For an object that an open transaction has made this is not known: it stays.
+/// Whether the object has no name left in any view. This is not known for an object that an open transaction has made: it
+/// stays.
 fn has_no_name(own: &Caller, place: &Place) -> bool {
     let attr = place.mount.fs.getattr(own, &place.node);
     attr.is_ok_and(|attr| attr.nlink == 0)
 }
 
-/// What these threads have as descriptor or working directory.
+/// The objects that these threads have as descriptor or working directory.
 fn held_by(threads: Vec<i32>) -> HashSet<Identity> {
     let mut held = HashSet::new();
     for tid in threads {

@@ -48,9 +48,9 @@ pub enum Shadow {
     File {
         /// The virtual file.
         place: Place,
-        /// The back end's hold on the cache object.
+        /// The back end's handle of the cache object.
         handle: Arc<ObjectHandle>,
-        /// What was written since the back end was last asked whether it has outgrown memory ([`crate::calls::outgrow`]).
+        /// The number of bytes written since the last check whether the file has outgrown memory ([`crate::calls::outgrow`]).
         volume: Arc<AtomicU64>,
     },
     /// A directory: the object is a backing directory.
@@ -67,7 +67,7 @@ pub enum Shadow {
         /// The object.
         path: Arc<Path>,
     },
-    /// A file of /proc whose content is the monitor's: the object is a memfd with the content that it had when it was opened.
+    /// A file of /proc whose content the monitor provides: the object is a memfd with the content at the time of the open.
     Snapshot {
         /// The host's file.
         place: Place,
@@ -99,12 +99,12 @@ impl Shadow {
 /// A host object of the run-time directory.
 #[derive(Debug)]
 struct BackingObject {
-    /// `None`: a socket's.
+    /// `None` for a socket.
     identity: Option<Identity>,
-    /// What it stands for.
+    /// The virtual object that it stands for.
     place: Place,
     path: Arc<Path>,
-    /// The sweep before which it was last asked for: the thread that asked may not use it yet.
+    /// The sweep before which a call last used it: the calling thread may not hold it yet.
     asked: AtomicU64,
 }
 
@@ -114,13 +114,13 @@ struct Table {
     backing_objects: HashMap<PlaceKey, BackingObject>,
     /// The objects of `O_PATH` descriptors that no lease shows to be in use, and whether a sweep has seen them.
     references: HashMap<Identity, bool>,
-    /// References found held by the last sweep of all; the next one waits until there are twice as many.
+    /// Number of references that the last full sweep found held. The next full sweep waits until there are twice as many.
     references_kept: usize,
     /// Counts sweeps of backing directories.
     sweeps: u64,
-    /// What backing directories stood for that are no more.
+    /// The directories whose backing directories were removed.
     retired: Retired,
-    /// Directories looked for in vain at the last sweep; sweeping waits until there are twice as many.
+    /// Number of backing directories left by the last full sweep. The next one waits until there are twice as many.
     dirs_kept: usize,
 }
 
@@ -137,21 +137,21 @@ impl Table {
 pub struct Shadows {
     table: RwLock<Table>,
     rundir: RunDir,
-    /// Objects from which on an open looks for files to let go of, and does not leave it to the next sweep. Each takes a
-    /// descriptor of ours.
+    /// Number of objects from which on an open itself looks for unused files, and does not wait for the next sweep. Each object takes
+    /// a descriptor of ours.
     crowd: AtomicUsize,
     crowd_min: usize,
     sweeping: Mutex<()>,
     /// The map of attributes, where backing directories are objects.
     attributes: OnceLock<Arc<RunMap>>,
-    /// Files registered since the last sweep, and the number of them after which the sweeper does not wait for its time.
+    /// Files registered since the last sweep, and the number of them that starts a sweep early.
     new_files: AtomicUsize,
     many: AtomicUsize,
     /// Wakes the sweeper.
     pub(crate) alarm: Alarm,
-    /// Sweeps that are still to look for removed directories.
+    /// Number of sweeps that will still look for removed directories.
     restless: AtomicU64,
-    /// Sweeps that are still to look for removed fifos, sockets and devices.
+    /// Number of sweeps that will still look for removed fifos, sockets and devices.
     removals: AtomicU64,
 }
 
@@ -159,19 +159,19 @@ pub struct Shadows {
 /// `O_PATH` ones.
 const NAMES_ONLY: OFlag = OFlag::O_DSYNC;
 
-/// Whether this description of a backing directory is an `O_PATH` one, or stands for one.
+/// Whether this descriptor of a backing directory is an `O_PATH` descriptor, or stands for one.
 pub fn names_only(directory: &OwnedFd) -> Result<bool, Errno> {
     use nix::fcntl::{FcntlArg, fcntl};
     let flags = fcntl(directory.as_fd(), FcntlArg::F_GETFL)?;
     Ok(OFlag::from_bits_retain(flags).intersects(NAMES_ONLY | OFlag::O_PATH))
 }
 
-/// Number of new files after which they are looked through before the next sweep, unless half as many as there are files is more.
+/// Number of new files that starts a sweep of the files early. If half of the number of all files is more, that number counts.
 const MANY_FILES: usize = 1024;
-/// Backing directories below this number are never looked for in /proc.
+/// With fewer backing directories than this, /proc is not searched for unused ones.
 const DIRS_BEFORE_SWEEP: usize = 1024;
-/// Number of sweeps after the removal of a directory that check whether its backing directory is still held: the first few, since
-/// most are released at once, and then each tenth.
+/// Number of sweeps after the removal of a directory that check whether its backing directory is still held: the first few, since most
+/// are released at once, and then every tenth.
 const RESTLESS_SWEEPS: u64 = 60;
 const FIRST_SWEEPS: u64 = 4;
 /// Number of sweeps after the removal of a name that look for fifos, sockets and devices without names. In the committed state a
@@ -179,9 +179,9 @@ const FIRST_SWEEPS: u64 = 4;
 const REMOVAL_SWEEPS: u64 = 120;
 
 impl Shadows {
-    /// None yet; objects are made in `rundir`.
+    /// Without objects at first; objects are made in `rundir`.
     pub fn new(rundir: RunDir) -> Self {
-        // The limit has been raised before; this reads it.
+        // The limit was raised before; this call returns it.
         let limit = limits::raise_nofile().unwrap_or(1024);
         let crowd_min = usize::try_from(limit / 2).unwrap_or(usize::MAX);
         Self {
@@ -199,7 +199,7 @@ impl Shadows {
         }
     }
 
-    /// Backing directories are objects of this map from now on.
+    /// From now on, backing directories are objects of the map of attributes `map`.
     pub fn share_attributes(&self, map: &Arc<RunMap>) {
         let _ = self.attributes.set(Arc::clone(map));
     }
@@ -209,7 +209,7 @@ impl Shadows {
         &self.rundir
     }
 
-    /// What the object with this identity stands for.
+    /// The virtual object that the object with this identity stands for.
     pub fn find(&self, identity: Identity) -> Option<Arc<Shadow>> {
         self.table.read().by_identity.get(&identity).cloned()
     }
@@ -228,7 +228,7 @@ impl Shadows {
         exact.or_else(alike).cloned()
     }
 
-    /// The back end's hold on the cache object of a file that tracees have open.
+    /// The handle of the cache object of a file that tracees have open.
     pub fn open_file(&self, key: &PlaceKey) -> Option<Arc<ObjectHandle>> {
         let table = self.table.read();
         table
@@ -244,15 +244,15 @@ impl Shadows {
             })
     }
 
-    /// What an open file description stands for.
+    /// The virtual object that an open file description stands for.
     pub fn of_descriptor(&self, fd: &OwnedFd) -> Result<Option<Arc<Shadow>>> {
         let (dev, ino, _) = stat::identity(fd.as_fd())?;
         let links = || Ok(nix::sys::stat::fstat(fd)?.st_nlink);
         self.of_object((dev, ino), links)
     }
 
-    /// What the object behind a link in /proc stands for, such as a thread's descriptor or working directory, whose
-    /// identity is known.
+    /// The virtual object that stands behind a link in /proc, such as a thread's descriptor or working directory; `identity` is that
+    /// of the host object.
     pub fn of_link(
         &self,
         identity: Identity,
@@ -273,8 +273,8 @@ impl Shadows {
         }
     }
 
-    /// The directory whose backing directory had this identity. It has no links any more, which distinguishes it from a younger
-    /// object of the host with its inode number.
+    /// The directory whose backing directory had this identity. The removed backing directory has no links, which distinguishes it
+    /// from a later host object with the same inode number.
     fn find_retired(
         &self,
         identity: Identity,
@@ -295,17 +295,17 @@ impl Shadows {
         Ok(Some(Arc::new(Shadow::Dir { place, path })))
     }
 
-    /// A directory has been removed: what only its backing directory keeps is let go of soon.
+    /// Makes the next sweeps look for the backing directory of a directory that was just removed.
     pub fn directory_removed(&self) {
         self.restless.store(RESTLESS_SWEEPS, Ordering::Relaxed);
     }
 
-    /// A name of something that is no directory has been removed, or replaced.
+    /// Makes the next sweeps look for objects without names, because a name of a file other than a directory was removed or replaced.
     pub fn name_removed(&self) {
         self.removals.store(REMOVAL_SWEEPS, Ordering::Relaxed);
     }
 
-    /// Notes that tracees hold descriptors of `place`'s cache object. No lock of the back end is held.
+    /// Records that tracees hold descriptors of `place`'s cache object. The caller holds no lock of the back end.
     pub fn register_file(&self, place: &Place, handle: Arc<ObjectHandle>) -> Result<()> {
         let identity = handle.identity();
         if self.table.read().by_identity.contains_key(&identity) {
@@ -335,9 +335,9 @@ impl Shadows {
         Ok(())
     }
 
-    /// A fresh `O_PATH` descriptor of `place`. One that a notification is to install (`installed`) stands for such a descriptor. Where
-    /// calls that write come to the monitor (`sees_writes`), it is open for writing to a file that cannot be written: the kernel
-    /// answers EBADF to calls that would read.
+    /// A new `O_PATH` descriptor of `place`. If a notification will install it (`installed`), it is another descriptor that stands for
+    /// such a one. If calls that write come to the monitor (`sees_writes`), it is open for writing, to a file that cannot be written:
+    /// then the kernel answers EBADF to calls that would read.
     pub fn reference(&self, place: &Place, sees_writes: bool, installed: bool) -> Result<OwnedFd> {
         let place = place.clone();
         let made = memfile::sealed(c"path", |_| Ok::<_, Errno>(()))?;
@@ -351,7 +351,7 @@ impl Shadows {
         self.open_registered(made, access, |handle| Shadow::Reference { place, handle })
     }
 
-    /// A fresh descriptor for reading `content` instead of the host's file at `place`.
+    /// A new descriptor for reading `content` instead of the host's file at `place`.
     pub fn snapshot(&self, place: Place, content: &[u8]) -> Result<OwnedFd> {
         let made = memfile::sealed(c"list", |file| {
             let file = fs::File::from(file.try_clone_to_owned().map_err(errno)?);
@@ -387,20 +387,20 @@ impl Shadows {
         self.backing_object(place, || {
             let path = self.rundir.backing_dir();
             DirBuilder::new().mode(0o755).create(&path).map_err(errno)?;
-            // The umask took some of it; the virtual mode has decided which users may enter.
+            // The umask has removed some bits; the virtual mode decides which users may enter.
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(errno)?;
             Ok(path)
         })
     }
 
-    /// As [`Shadows::directory`], for a thread of `caller` to go to by its path.
+    /// The backing directory, as [`Shadows::directory`], for a thread of `caller` that will use its path.
     pub fn directory_for(&self, caller: &Caller, place: &Place) -> Result<Arc<Path>> {
         self.rundir.admit(caller.uid).map_err(errno)?;
         self.directory(place)
     }
 
     /// A descriptor of a virtual directory's backing directory, for a program that has opened the directory with `flags`.
-    /// `installed`: by a notification, which can install one without `O_PATH` only.
+    /// `installed`: a notification will install it, which is possible only without `O_PATH`.
     pub fn open_directory(&self, place: &Place, flags: i32, installed: bool) -> Result<OwnedFd> {
         /// Flags that F_GETFL(2) shows and that mean nothing for the backing directory.
         const SHOWN: i32 = libc::O_APPEND
@@ -420,8 +420,8 @@ impl Shadows {
         Ok(nix::fcntl::open(&*path, flags, Mode::empty())?)
     }
 
-    /// The host object behind a virtual fifo, device or socket, for `caller` to use by its path. It has the owner and the
-    /// permissions of the virtual one, so the kernel decides by them. bind(2) makes that of a socket.
+    /// The host object of a virtual fifo, device or socket, for `caller` to use by its path. It has the owner and the permissions of
+    /// the virtual object, so that the kernel checks them. The object of a socket is made by bind(2).
     pub fn backing(&self, caller: &Caller, place: &Place) -> Result<Arc<Path>> {
         use nix::sys::stat::{SFlag, mknod};
         let attr = place.mount.fs.getattr(caller, &place.node)?;
@@ -494,12 +494,12 @@ impl Shadows {
                 path: Arc::clone(&path),
             },
         };
-        // A socket's is not bound yet, and no descriptor leads to it: those of a socket are others.
+        // The object of a socket is not bound yet, and no descriptor leads to it: descriptors of a socket have another inode.
         let identity = fs::symlink_metadata(&path)
             .ok()
             .map(|meta| (meta.dev(), meta.ino()));
         if let Some(identity) = identity {
-            // The host may have given it the inode number of a former one.
+            // The host may have given it the inode number of a former object.
             if let Some(map) = self.attributes.get() {
                 map.forget_backing(identity.1);
             }
@@ -549,8 +549,8 @@ impl Shadows {
         self.many.store(MANY_FILES.max(kept / 2), Ordering::Relaxed);
     }
 
-    /// An open that races with us made its description before the test (then we are not alone) or registers
-    /// after the removal (then it inserts the file again); the back end tests again under its own lock.
+    /// Removes a file that no tracee has open. A concurrent open has made its description before the lease test, which then fails, or
+    /// it registers after the removal, and adds the file again. The back end tests again under its own lock.
     fn release(&self, identity: Identity, handle: &ObjectHandle) {
         let removed = {
             let mut table = self.table.write();

@@ -1,8 +1,8 @@
 //! Backing directories that were removed because no thread held them.
 //!
-//! A descriptor that waits in a socket is held by no thread. When it arrives its backing directory has gone, but the object that
-//! the kernel holds still has its identity. So the path of each directory is kept for a while, and the directory found again
-//! by it: the same one or none, as its inode number must be the same.
+//! No thread holds a descriptor that waits in a socket. When it arrives, its backing directory is removed, but the kernel's
+//! object still has the same identity. So the path of each directory is kept for a while, and the directory is found again by
+//! it. The inode number must be the same, so another directory is never found.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) struct Retired {
     oldest_first: VecDeque<Identity>,
 }
 
-/// Where a directory was. It does not keep the directory in memory.
+/// The former path of a directory. It does not keep the directory in memory.
 #[derive(Debug, Clone)]
 pub(super) struct Former {
     mount: Arc<goanna_vfs::Mount>,

@@ -9,8 +9,8 @@
 //!   x/RANDOM/NAME       host copy of a program that is executed from a mount
 //! ```
 //!
-//! The directory is at a place where every user may create files, so nothing found there is trusted: objects of another owner are
-//! neither opened nor waited for nor removed, and names that lead to something that its mode should guard are random.
+//! Every user may create files in the parent of this directory, so nothing found there is trusted: objects of another owner are
+//! not opened, waited for or removed. Names of objects that other users must not reach are random.
 
 use std::ffi::CStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -34,14 +34,14 @@ const DIGITS: usize = 16;
 pub struct RunDir {
     path: PathBuf,
     next: AtomicU64,
-    /// Other users may pass through.
+    /// Whether other users may pass through.
     open: AtomicBool,
     _lock: Flock<File>,
 }
 
 impl RunDir {
-    /// Makes one, in memory where programs can be executed from there, and removes what killed monitors of this user left
-    /// behind.
+    /// Makes a run-time directory, in memory if programs can be executed from there, and removes those that killed monitors of
+    /// this user have left behind.
     pub fn create() -> io::Result<Self> {
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         let candidates = [
@@ -53,7 +53,7 @@ impl RunDir {
             if statvfs(&base).is_ok_and(|s| s.flags().contains(FsFlags::ST_NOEXEC)) {
                 continue;
             }
-            // What cannot be removed does no harm.
+            // Files that cannot be removed do no harm.
             let _ = remove_stale(&base);
             match Self::create_in(&base) {
                 Ok(dir) => return Ok(dir),
@@ -66,7 +66,7 @@ impl RunDir {
     fn create_in(base: &Path) -> io::Result<Self> {
         let name = format!("{PREFIX}{}", random_name()?);
         let path = base.join(&name);
-        // Until it is locked it looks stale, so it has another name.
+        // Until it is locked it would look stale, so it has another name.
         let new = base.join(format!(".{name}"));
         DirBuilder::new().mode(0o700).create(&new)?;
         let open = || {
@@ -120,7 +120,7 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        // What cannot be removed is left to the next run.
+        // The next run removes the files that cannot be removed now.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
@@ -128,7 +128,7 @@ impl Drop for RunDir {
 /// Makes a directory that other users may pass through, if they know a name in it, and may not list.
 pub fn make_passage(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o711).create(path)?;
-    // The umask may have taken some of it.
+    // The umask may have removed some bits.
     fs::set_permissions(path, Permissions::from_mode(0o711))
 }
 
@@ -142,7 +142,7 @@ fn remove_stale(base: &Path) -> io::Result<()> {
     let base = rustix::fs::openat(CWD, base, flags, Mode::empty())?;
     let mode = rustix::fs::fstat(&base)?.st_mode;
     if mode & 0o022 != 0 && mode & libc::S_ISVTX == 0 {
-        // Others could put something else under a name between a look at it and its removal.
+        // Between a check of a name and its removal, other users could put another object under the name.
         return Ok(());
     }
     for entry in Dir::read_from(&base)? {
@@ -150,7 +150,7 @@ fn remove_stale(base: &Path) -> io::Result<()> {
         let name = entry.file_name();
         let digits = name.to_bytes().strip_prefix(PREFIX.as_bytes());
         if digits.is_some_and(|digits| digits.len() == DIGITS) {
-            // That of a running monitor is locked, another user's is not opened.
+            // The directory of a running monitor is locked; another user's directory is not opened.
             let _ = remove_if_stale(base.as_fd(), name);
         }
     }
@@ -165,7 +165,7 @@ fn remove_if_stale(base: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
     Ok(rustix::fs::unlinkat(base, name, AtFlags::REMOVEDIR)?)
 }
 
-/// Opens for reading what `name` in `dir` is, if it is of this type and belongs to this user: EPERM if not. A symbolic
+/// Opens `name` in `dir` for reading, if it is of this type and belongs to this user: EPERM if not. A symbolic
 /// link is not followed, and the open never waits: an `O_PATH` descriptor shows the type before the file is opened.
 fn open_own(dir: BorrowedFd<'_>, name: &CStr, file_type: FileType) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -178,7 +178,7 @@ fn open_own(dir: BorrowedFd<'_>, name: &CStr, file_type: FileType) -> io::Result
     Ok(memfile::reopen(found.as_fd(), libc::O_RDONLY)?)
 }
 
-/// Removes what is in a directory. The monitor made it: it is a few levels deep.
+/// Removes the content of a directory that the monitor has made: it is a few levels deep.
 fn remove_content(dir: &OwnedFd) -> io::Result<()> {
     for entry in Dir::read_from(dir)? {
         let entry = entry?;

@@ -1,18 +1,18 @@
 //! Conditions on argument registers that the seccomp filter tests.
 
-/// A test on one argument register that the filter itself can make: whether `args[arg] & mask == value`, on the
-/// low 32 bits, is what `holds` says.
+/// A test of one argument register in the filter: whether `(args[arg] & mask == value) == holds`, for the low or the high 32
+/// bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Condition {
     /// Argument number, 0 to 5.
     pub arg: u8,
-    /// Whether it is the high 32 bits that are looked at.
+    /// Whether the test is on the high 32 bits.
     pub high: bool,
     /// Bits that are compared.
     pub mask: u32,
-    /// What they are compared with.
+    /// The value that they are compared with.
     pub value: u32,
-    /// Whether they must be that, or must not.
+    /// Whether they must be equal, or must differ.
     pub holds: bool,
 }
 
@@ -25,14 +25,14 @@ impl Condition {
     }
 }
 
-/// Values of one argument register that the filter itself can look for, on the low 32 bits.
+/// A test of one argument register in the filter: whether its low 32 bits have one of several values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnyOf {
     /// Argument number, 0 to 5.
     pub arg: u8,
     /// Bits that are compared.
     pub mask: u32,
-    /// What they are compared with; at most 250.
+    /// The values that they are compared with; at most 250.
     pub values: &'static [u32],
 }
 
@@ -96,7 +96,7 @@ pub const fn sigkill(arg: u8) -> Condition {
         holds: true,
     }
 }
-/// A call that sends the signal in argument `arg`: with 0 it only asks whether it could.
+/// A call that sends the signal in argument `arg`: with 0 it only checks whether it could.
 pub const fn any_signal(arg: u8) -> Condition {
     Condition {
         arg,
@@ -164,7 +164,7 @@ pub const TO_ADDRESS: Condition = Condition {
     holds: false,
 };
 
-/// lseek(2) to an offset of 16 TiB or more, which no file system of ours has in a file but the kernel has in its cache object.
+/// lseek(2) to an offset of 16 TiB or more: the kernel allows it for a cache object, but no back end has such large files.
 pub const FAR: [Condition; 2] = [
     Condition {
         arg: 1,

@@ -1,7 +1,6 @@
 //! The system-call table: how every call of the running kernel is treated, and why.
 //!
-//! It is the single source of the seccomp filter, of the dispatch of notifications, and of what
-//! `goanna syscalls` prints.
+//! It is the single source of the seccomp filter, of the dispatch of notifications, and of the output of `goanna syscalls`.
 
 pub mod conditions;
 pub mod filter;
@@ -27,7 +26,7 @@ pub const DEVICE_REQUEST: AnyOf = AnyOf {
 /// How a call is treated.
 #[derive(Clone, Copy)]
 pub enum Rule {
-    /// Runs in the kernel, the monitor never sees it.
+    /// Allowed: it runs in the kernel without the monitor.
     Allow,
     /// Comes to the monitor, which answers it or passes it on.
     Notify(Handler),
@@ -39,10 +38,11 @@ pub enum Rule {
     NotifyOrTrace(Condition, Handler, &'static [Condition]),
     /// As [`Rule::Notify`] unless the argument has one of these values; then allowed.
     NotifyUnless(AnyOf, Handler),
-    /// As [`Rule::Notify`], but allowed in a run whose mounts all hand out host files: it changes the content
-    /// behind a descriptor, which then needs no monitor.
+    /// As [`Rule::Notify`], but allowed in a run in which all mounts give programs host files: it changes the content behind a
+    /// descriptor, for which the monitor is not needed then.
     Data(Handler),
-    /// mmap(2): as [`Rule::Data`] for a shared mapping of a file; in participants of transactions stopped by ptrace for any of a file.
+    /// mmap(2): as [`Rule::Data`] for a shared mapping of a file; in participants of transactions stopped by ptrace for any mapping of
+    /// a file.
     MapFile(Handler),
     /// Allowed; in participants of transactions stopped by ptrace and answered.
     Read(Handler),
@@ -56,8 +56,8 @@ pub enum Rule {
     Trace,
     /// As [`Rule::Trace`] when all conditions hold, else allowed.
     TraceIf(&'static [Condition]),
-    /// Allowed in programs that can have no Unix socket; in others stopped by ptrace. Else connections and messages of the network
-    /// would pay for names of sockets.
+    /// Allowed in programs that can have no Unix socket; in others stopped by ptrace. So only these programs pay for the names of
+    /// sockets, and not all connections and messages of the network.
     TraceSockets,
     /// Allowed in programs that have never made a Unix datagram socket; in others stopped by ptrace when the condition holds.
     TraceDatagrams(Condition),
@@ -75,7 +75,7 @@ pub struct Entry {
     pub name: &'static str,
     /// Treatment.
     pub rule: Rule,
-    /// Why, or what to know.
+    /// The reason, or a remark.
     pub note: &'static str,
 }
 
@@ -129,7 +129,7 @@ impl Rule {
         }
     }
 
-    /// What answers a call that came to the monitor.
+    /// The handler of a call that came to the monitor.
     pub fn handler(&self) -> Option<Handler> {
         match self {
             Self::Notify(handler)

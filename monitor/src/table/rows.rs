@@ -1,5 +1,5 @@
-//! How each call of Linux 6.18 on x86-64 is treated, one row each, by number. What its arguments mean is in
-//! `crates/syscalls/src/table/rows.rs`.
+//! How each call of Linux 6.18 on x86-64 is treated, one row each, by number. The meaning of the arguments
+//! is in `crates/syscalls/src/table/rows.rs`.
 
 use nix::errno::Errno;
 

@@ -1,4 +1,4 @@
-//! What happens to virtual files, and how the mirrors repeat it.
+//! Events of virtual files, and their repetition on the mirrors.
 
 use std::os::fd::OwnedFd;
 
@@ -16,7 +16,7 @@ pub(super) enum Event {
     Removed {
         name: Name,
         entry: Entry,
-        /// It was the last one.
+        /// Whether it was the file's last name.
         is_gone: bool,
     },
     /// A name was moved.
@@ -24,7 +24,7 @@ pub(super) enum Event {
         from: Name,
         to: Name,
         entry: Entry,
-        /// What the name led to before, and whether that was its last name.
+        /// The file that the new name led to before, and whether that was its last name.
         replaced: Option<(Entry, bool)>,
     },
     /// Two names were exchanged.
@@ -32,7 +32,7 @@ pub(super) enum Event {
         names: [Name; 2],
         entries: [Entry; 2],
     },
-    /// Something happened to a file without changing names.
+    /// A file has changed without a change of names.
     Touched { node: PlaceKey, touch: Touch },
     /// As `Touched` with [`Touch::Attrib`], reported by watches of the file itself only: its number of names has changed.
     Relinked { node: PlaceKey },
@@ -55,7 +55,7 @@ pub(super) struct Repeater<'a> {
     pub mirrors: &'a mut Mirrors,
     pub openings: Option<&'a Openings>,
     pub sees: &'a dyn Fn(View) -> bool,
-    /// Mirrors of files that have gone: they stay until these descriptors are closed.
+    /// Mirrors of removed files: they stay until these descriptors are closed.
     pub gone: Vec<(PlaceKey, OwnedFd)>,
 }
 
@@ -114,7 +114,7 @@ impl Repeater<'_> {
         }
     }
 
-    /// The file itself has lost a name.
+    /// Repeats the events of a file that has lost a name.
     fn unlinked(&mut self, entry: Entry, is_gone: bool) {
         for id in self.of(&entry.node) {
             if !is_gone {
@@ -180,7 +180,7 @@ impl Repeater<'_> {
     fn touched(&mut self, node: &PlaceKey, touch: Touch) {
         let open = self.openings.map_or(&[][..], |openings| openings.of(node));
         for (id, file) in open {
-            // That of a removed file is not found any more, but still watched.
+            // The mirror of a removed file is not found any more, but is still watched.
             if self.mirrors.get(*id).is_none() || self.shows(*id) {
                 touch.of(file);
             }

@@ -1,7 +1,7 @@
 //! Changes that other runs and commands make in a watched mount.
 //!
-//! The back end reports which files have changed, and not how. So a directory is compared with its mirror, and a file's times tell
-//! whether its content has changed or something else.
+//! The back end reports which files have changed, and not how. So a directory is compared with its mirror, and a file's times show
+//! whether its content or only its attributes have changed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -73,17 +73,17 @@ impl Handle {
     }
 }
 
-/// As the monitor itself, which may read everything.
+/// The monitor's own credentials, with which it may read everything, in the given view.
 fn observer(view: View) -> Option<Caller> {
     let own = credentials(std::process::id().cast_signed()).ok()?;
     Some(Caller { txn: view, ..own })
 }
 
 impl Watches {
-    /// Something other than this run's calls has changed these files.
+    /// Repeats changes of these files that calls of this run have not made.
     fn changed(&self, nodes: &[PlaceKey]) {
         let (mut dirs, files) = self.watched_among(nodes);
-        // A transaction that is committing right now would wait for itself if its view were read.
+        // A read in the view of a transaction that is committing now would wait for the commit, and so for itself.
         dirs.retain(|id| self.state.lock().mirrors.find_view(*id) == Some(None));
         self.compare(&dirs);
         let Some(caller) = observer(None) else {
@@ -141,7 +141,7 @@ impl Watches {
         (dirs, files)
     }
 
-    /// Repeats how the names in directories differ from those in their mirrors.
+    /// Repeats the differences between the names in directories and those in their mirrors.
     pub(super) fn compare(&self, ids: &[MirrorId]) {
         let places: Vec<(MirrorId, Place, View)> = {
             let state = self.state.lock();
@@ -161,7 +161,7 @@ impl Watches {
     }
 }
 
-/// How directories differ from their mirrors.
+/// Determines the differences between directories and their mirrors.
 #[derive(Default)]
 struct Comparison {
     removed: Vec<(MirrorId, Vec<u8>, Entry)>,

@@ -1,8 +1,7 @@
 //! Mirrors: the host objects on which inotify watches of virtual objects lie.
 //!
 //! The mirror of a directory is a directory with an empty entry for each name; that of anything else is an empty file. The kernel
-//! makes the events: each method here performs the operation on a mirror that raises exactly the event that the method is named
-//! after.
+//! makes the events: each method performs the operation on a mirror that raises exactly the event after which it is named.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder};
@@ -19,14 +18,14 @@ use rustix::fs::{
 
 use crate::errno::errno;
 
-/// The transaction whose changes a mirror shows before they are committed; `None`: what is committed.
+/// The transaction whose changes a mirror shows before they are committed; `None`: only the committed state.
 pub(super) type View = Option<TxnId>;
 
-/// Identifies a mirror, also after it has gone.
+/// Identifies a mirror, even after its removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct MirrorId(u64);
 
-/// What a name in a directory leads to.
+/// The file that a name in a directory leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     /// The inode.
@@ -41,7 +40,7 @@ pub(super) type Name = (PlaceKey, Vec<u8>);
 /// The names in a directory.
 pub(super) type Listing = Vec<(Vec<u8>, Entry)>;
 
-/// What happens to a file without changing a name.
+/// An event of a file without a change of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
     /// `IN_ATTRIB`
@@ -53,7 +52,7 @@ pub enum Touch {
 }
 
 impl Touch {
-    /// The times that raise the event when they are set.
+    /// The times whose setting raises the event.
     fn times(self) -> Timestamps {
         let set = |is_set: bool| Timespec {
             tv_sec: 0,
@@ -82,12 +81,12 @@ impl Touch {
     }
 }
 
-/// See the module's documentation.
+/// The mirror of one virtual object, for one view.
 #[derive(Debug)]
 pub(super) struct Mirror {
     /// The virtual object.
     pub place: Place,
-    /// Whose changes it shows.
+    /// The transaction whose changes it shows.
     pub view: View,
     /// The host object.
     pub path: PathBuf,
@@ -95,7 +94,7 @@ pub(super) struct Mirror {
     pub ino: u64,
     /// Masks of all watches that were added.
     pub mask: u32,
-    /// Of a directory.
+    /// The names, of a directory.
     pub names: HashMap<Vec<u8>, Entry>,
 }
 
@@ -112,7 +111,7 @@ pub(super) struct Mirrors {
     by_place: HashMap<PlaceKey, Vec<MirrorId>>,
     /// The names in mirrors that lead to an inode.
     by_node: HashMap<PlaceKey, Vec<(MirrorId, Vec<u8>)>>,
-    /// Where the mirrors are.
+    /// The directory of the mirrors.
     base: PathBuf,
     next: u64,
 }
@@ -146,7 +145,7 @@ impl Mirrors {
         self.all.get_mut(&id)
     }
 
-    /// Whose changes a mirror shows; the outer `None` for one that has gone.
+    /// The view of a mirror; the outer `None` for one that was removed.
     pub fn find_view(&self, id: MirrorId) -> Option<View> {
         self.get(id).map(|mirror| mirror.view)
     }
@@ -168,7 +167,7 @@ impl Mirrors {
         self.all.len()
     }
 
-    /// The names in mirrors that lead to an inode, one for each mirror: of several the youngest.
+    /// The names in mirrors that lead to an inode, one for each mirror: the youngest one.
     pub fn names_of(&self, node: &PlaceKey) -> Vec<(MirrorId, Vec<u8>)> {
         let all = self.by_node.get(node).map_or(&[][..], Vec::as_slice);
         let mut found: Vec<(MirrorId, Vec<u8>)> = Vec::new();
@@ -180,7 +179,7 @@ impl Mirrors {
         found
     }
 
-    /// Makes the mirror of `place` with these names. ENOSPC, where a program falls back to polling.
+    /// Makes the mirror of `place` with these names. ENOSPC: programs then fall back to polling.
     pub fn make(&mut self, place: &Place, view: View, names: Listing) -> Result<MirrorId, Errno> {
         let (id, path) = self.fresh();
         make_object(&path, place.node.is_dir()).map_err(errno)?;
@@ -256,7 +255,7 @@ impl Mirrors {
         }
     }
 
-    /// `IN_MOVED_FROM` and `IN_MOVED_TO`, with one cookie. A side without a mirror gets a temporary entry outside of all.
+    /// `IN_MOVED_FROM` and `IN_MOVED_TO`, with one cookie. A side without a mirror gets a temporary entry outside of all mirrors.
     pub fn rename(
         &mut self,
         from: Option<(MirrorId, &[u8])>,

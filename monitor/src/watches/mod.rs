@@ -1,14 +1,14 @@
-//! inotify(7) in mounts: the watches of tracees, and what the monitor does for them.
+//! inotify(7) in mounts: the watches of tracees, and how the monitor raises their events.
 //!
-//! A tracee's inotify descriptor is the kernel's own. What it watches in a mount is a *mirror*: a host object that stands for the
-//! virtual one (`mirrors`). A handler that has changed a watched file reports that (`report`), and the monitor repeats the change on
-//! the mirrors (`events`), so the kernel makes the events, merges them and counts their overflow. Reads and closes come to no
-//! handler; `openings` repeats them. What other runs and commands change comes as reports of the back end (`foreign`). A
-//! back end that shows host files needs none of that: the watch lies on the host file itself.
+//! A tracee's inotify descriptor is the kernel's own. In a mount it watches a *mirror*: a host object that stands for the virtual one
+//! (`mirrors`). A handler that has changed a watched file reports that (`report`), and the monitor repeats the change on the mirrors
+//! (`events`), so the kernel makes the events, merges them and counts their overflow. No handler sees reads and closes; `openings` repeats
+//! them. The back end reports changes by other runs and commands (`foreign`). For a back end with host files nothing of this is needed: the
+//! watch is on the host file itself.
 //!
-//! In a run without watches a handler looks at one flag. See ADR 0086.
+//! In a run without watches a handler only tests a flag. See ADR 0086.
 //!
-//! Lock order: `names`, then what the back end locks; `state` is a leaf but for the registry of the participants.
+//! Lock order: `names`, then the locks of the back end; `state` is a leaf but for the registry of the participants.
 
 mod events;
 mod foreign;
@@ -42,10 +42,10 @@ use openings::Openings;
 /// The limit on changes of a transaction that are kept for watches outside of it. Beyond it the monitor finds the changes in directories by
 /// comparing them with their mirrors.
 const PENDING_MAX: usize = 1 << 16;
-/// Sweeps between two looks for mirrors that no program watches any more.
+/// Number of sweeps between two searches for mirrors that no program watches any more.
 const SWEEPS_BETWEEN_LOOKS: u64 = 20;
 
-/// What a transaction has changed that watches outside of it do not see yet.
+/// The changes of a transaction that watches outside of it do not see yet.
 #[derive(Debug, Default)]
 struct Pending {
     events: Vec<Event>,
@@ -59,7 +59,7 @@ struct State {
     pending: HashMap<TxnId, Pending>,
     /// One for each mount with a watch.
     foreign: HashMap<usize, Option<Arc<Foreign>>>,
-    /// Ends the thread that repeats reads and closes, when it is dropped.
+    /// Dropping it ends the thread that repeats reads and closes.
     _stop: Option<OwnedFd>,
 }
 
@@ -75,11 +75,11 @@ pub struct Watches {
 }
 
 thread_local! {
-    /// The run whose call this thread answers, as the address of its [`Watches`]: it reports what it does itself.
+    /// The run whose call this thread answers, as the address of its [`Watches`]: the handler reports its changes itself.
     static ANSWERING: Cell<usize> = const { Cell::new(0) };
 }
 
-/// While it lives, the back end's reports of what the thread changes are ignored: the handler reports them itself.
+/// While this exists, the back end's reports of the thread's changes are ignored: the handler reports them itself.
 #[derive(Debug)]
 pub struct Answering(usize);
 
@@ -97,7 +97,7 @@ pub struct Request<'a> {
     pub view: Option<TxnId>,
     /// The tracee's inotify descriptor.
     pub inotify: BorrowedFd<'a>,
-    /// As inotify_add_watch(2) takes it.
+    /// The mask argument of inotify_add_watch(2).
     pub mask: u32,
     /// The directory for mirrors.
     pub base: &'a Path,
@@ -113,13 +113,13 @@ impl Watches {
         std::ptr::from_ref(self) as usize
     }
 
-    /// From now on the thread reports what it changes itself.
+    /// From now on the thread reports its changes itself.
     pub fn answering(&self) -> Option<Answering> {
         self.in_use()
             .then(|| Answering(ANSWERING.replace(self.address())))
     }
 
-    /// To be held while a name changes, until that is reported.
+    /// Returns a lock that a caller holds while a name changes, until the change is reported.
     fn hold_names(&self) -> RwLockReadGuard<'_, ()> {
         self.names.read()
     }
@@ -267,14 +267,14 @@ impl Ends for Watches {
                 state.pending.entry(around).or_default().add(pending);
             }
         } else {
-            // So have those inside it.
+            // The transactions inside it have ended, too.
             let inside = state
                 .pending
                 .extract_if(|id, _| (ended.is_inside)(Some(*id)));
             for (_, inner) in inside.collect::<Vec<_>>() {
                 pending.add(inner);
             }
-            // What is undone has changed once more.
+            // To undo a change is one more change.
             let is_touch = |event: &&Event| matches!(event, Event::Touched { .. });
             let touched: Vec<_> = pending.events.iter().filter(is_touch).cloned().collect();
             self.repeat(
@@ -358,7 +358,7 @@ fn repeat_openings(watches: &Weak<Watches>, inotify: &OwnedFd, stopped: &OwnedFd
     }
 }
 
-/// Inode numbers of all that these threads watch.
+/// Inode numbers of all objects that these threads watch.
 fn watched_by(threads: Vec<i32>) -> HashSet<u64> {
     let mut watched = HashSet::new();
     for tid in threads {

@@ -34,11 +34,11 @@ struct Held {
 struct Opening {
     place: PlaceKey,
     held: Vec<Held>,
-    /// What the monitor watches.
+    /// The object that the monitor watches.
     mask: WatchFlags,
-    /// Tells whether a program has it open; none for a directory.
+    /// Determines whether a program has it open; none for a directory.
     handle: Option<Arc<ObjectHandle>>,
-    /// Descriptors of the monitor that are about to be closed: for reading, for writing.
+    /// Number of descriptors that the monitor is about to close: for reading, for writing.
     own: [usize; 2],
 }
 
@@ -58,7 +58,7 @@ impl Opening {
     }
 }
 
-/// A file that is to be opened in the mirrors, too.
+/// An open of a file that the mirrors must repeat.
 pub(super) struct Open<'a> {
     pub place: PlaceKey,
     /// The tracee's open file description.
@@ -66,7 +66,7 @@ pub(super) struct Open<'a> {
     pub handle: Option<Arc<ObjectHandle>>,
     /// `O_RDONLY`, `O_WRONLY` or `O_RDWR`.
     pub access: i32,
-    /// The monitor closes one more description of the object: the tracee opens it anew.
+    /// Whether the tracee opens the object again, so that the monitor closes one more description of it.
     pub twice: bool,
     /// Whether reads are watched.
     pub reads: bool,
@@ -78,12 +78,12 @@ impl Open<'_> {
     }
 }
 
-/// See the module's documentation.
+/// The opens of watched files that are repeated on mirrors.
 #[derive(Debug)]
 pub(super) struct Openings {
     inotify: OwnedFd,
     by_watch: HashMap<i32, Opening>,
-    /// Mirrors of removed files that a program has still open.
+    /// Mirrors of removed files that a program still has open.
     dying: Vec<(Arc<ObjectHandle>, OwnedFd)>,
 }
 
@@ -98,7 +98,7 @@ impl Openings {
         })
     }
 
-    /// Becomes readable when a program has closed something.
+    /// Becomes readable when a program has closed a file.
     pub fn inotify(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
     }
@@ -191,7 +191,7 @@ impl Openings {
         self.dying.push((handle, mirror));
     }
 
-    /// Repeats what programs have done since the last call.
+    /// Repeats the accesses and closes of programs since the last call.
     pub fn repeat(&mut self) {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut events = Vec::new();
@@ -212,7 +212,7 @@ impl Openings {
         let Some(opening) = self.by_watch.get_mut(&watch) else {
             return;
         };
-        // The back end, too, reads what programs have written.
+        // The back end reads the object, too, to find writes of programs.
         let mut readers = opening.held.iter().filter(|held| held.reads);
         if events.contains(ReadFlags::ACCESS)
             && let Some(held) = readers.next_back()
@@ -246,7 +246,8 @@ impl Openings {
         let _ = inotify::remove_watch(&self.inotify, watch);
     }
 
-    /// Lets go of files that no program has open: the kernel merges equal events, and drops them when the queue is full.
+    /// Closes the mirrors of files that no program has open any more. This is needed because the kernel merges equal events, and drops
+    /// events when the queue is full.
     pub fn sweep(&mut self) {
         self.repeat();
         let is_closed = |handle: &Option<Arc<ObjectHandle>>| {

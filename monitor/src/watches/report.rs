@@ -1,4 +1,4 @@
-//! What handlers report: the changes that they have made.
+//! The functions by which handlers report the changes that they have made.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -21,7 +21,8 @@ pub(super) type IsOpen<'a> = dyn Fn(&PlaceKey) -> Option<Arc<ObjectHandle>> + 'a
 #[derive(Debug)]
 pub struct Names<'m>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'m, ()>);
 
-/// Before a call changes names: to be kept until that is reported. `None` where nothing is watched.
+/// Called before a call changes names. The caller keeps the lock until it has reported the change. `None` where nothing
+/// is watched.
 pub fn begin<'m>(call: &Call<'m>) -> Option<Names<'m>> {
     let watches = &call.monitor.watches;
     watches.in_use().then(|| Names(watches.hold_names()))
@@ -60,7 +61,7 @@ fn name(dir: &Place, name: &[u8]) -> Name {
     (dir.key(), name.to_vec())
 }
 
-/// A call has made `new` in `dir`, which leads to `node`.
+/// Reports that a call has made `new` in `dir`, which leads to `node`.
 pub fn created(call: &Call<'_>, names: Option<Names<'_>>, dir: &Place, new: &[u8], node: &Node) {
     if names.is_some() {
         let created = Event::Created {
@@ -71,7 +72,7 @@ pub fn created(call: &Call<'_>, names: Option<Names<'_>>, dir: &Place, new: &[u8
     }
 }
 
-/// A call has made `new` in `dir`, a further name of `node`.
+/// Reports that a call has made `new` in `dir`, a further name of `node`.
 pub fn linked(call: &Call<'_>, names: Option<Names<'_>>, dir: &Place, new: &[u8], node: &Node) {
     if names.is_some() {
         let entry = entry(dir, node);
@@ -105,7 +106,7 @@ impl<'m> Removal<'m> {
         }))
     }
 
-    /// The name has been removed.
+    /// Reports that the name was removed.
     pub fn done(self, call: &Call<'_>) {
         let is_gone = is_gone(call, &self.dir, &self.node);
         let removed = Event::Removed {
@@ -129,7 +130,7 @@ pub struct Move<'m> {
 }
 
 impl<'m> Move<'m> {
-    /// `None` where nothing is watched, or the rename is going to do nothing.
+    /// `None` where nothing is watched, or the rename will do nothing.
     pub fn begin(
         call: &Call<'m>,
         (from_dir, from): (&Place, &[u8]),
@@ -158,7 +159,7 @@ impl<'m> Move<'m> {
         }))
     }
 
-    /// The name has been moved; With `is_exchange` the other name has been moved, too.
+    /// Reports that the name was moved. With `is_exchange` the other name was moved, too.
     pub fn done(self, call: &Call<'_>, is_exchange: bool) {
         let source = entry(&self.dir, &self.source);
         let target = self.target.as_ref().map(|node| entry(&self.dir, node));
@@ -180,7 +181,8 @@ impl<'m> Move<'m> {
     }
 }
 
-/// The inode that a name leads to. `None` if there is none, or if the call is going to fail with the same error.
+/// The inode that a name leads to. `None` if there is none, or if the look-up fails, because then the call will fail with
+/// the same error.
 fn look(call: &Call<'_>, dir: &Place, name: &[u8]) -> Result<Option<Node>> {
     let caller = call.caller()?;
     match dir.mount.fs.lookup(&caller, &dir.node, name) {
@@ -199,7 +201,7 @@ fn is_gone(call: &Call<'_>, dir: &Place, node: &Node) -> bool {
     node.is_dir() || !matches!(attr, Some(Ok(attr)) if attr.nlink > 0)
 }
 
-/// Something has happened to a file, without a change of names.
+/// Reports an event of a file without a change of names.
 pub fn touched(call: &Call<'_>, place: &Place, touch: Touch) {
     if call.monitor.watches.in_use() {
         let node = place.key();
@@ -207,7 +209,7 @@ pub fn touched(call: &Call<'_>, place: &Place, touch: Touch) {
     }
 }
 
-/// A tracee is about to get `fd`, a descriptor of `place` that was opened with `flags`.
+/// Reports that a tracee is about to get `fd`, a descriptor of `place` that was opened with `flags`.
 pub fn opened(call: &Call<'_>, place: &Place, fd: &OwnedFd, flags: i32) {
     let watches = &call.monitor.watches;
     if !watches.in_use() {
@@ -255,7 +257,8 @@ pub fn opened(call: &Call<'_>, place: &Place, fd: &OwnedFd, flags: i32) {
     openings.open(open, &paths);
 }
 
-/// A tracee's descriptor `from` of a file is about to be exchanged for `to`, of another object, whose handle is `handle`.
+/// Reports that a tracee's descriptor `from` of a file is about to be replaced by `to`, of another object with the handle
+/// `handle`.
 pub fn relocated(call: &Call<'_>, from: &OwnedFd, to: &OwnedFd, handle: &Arc<ObjectHandle>) {
     let watches = &call.monitor.watches;
     if watches.in_use()

@@ -1,4 +1,5 @@
-//! The calls that run instead of those that programs make: their registers, and the strings and structures they point to.
+//! The calls that the kernel performs in place of those that programs make: their registers, and the strings and
+//! structures that these point to.
 
 use std::os::fd::OwnedFd;
 
@@ -12,7 +13,7 @@ pub type Registers = libc::user_regs_struct;
 /// The kernel's own result for a wait that a signal has ended.
 const ERESTARTSYS: i64 = -512;
 
-/// The call that is to run instead.
+/// The call that replaces the program's call.
 pub enum Rewrite {
     /// chdir(2) to a host path.
     Chdir(Vec<u8>),
@@ -36,27 +37,28 @@ pub enum Rewrite {
         /// Kept until the tracee has opened it.
         source: Option<OwnedFd>,
     },
-    /// The call itself, a sending or connecting one, to other addresses.
+    /// The call itself, which sends or connects, with other addresses.
     Addressed(Addressed),
     /// mmap(2) of memory that then gets this content, instead of a private mapping of a file.
     MapCopy(Vec<u8>),
-    /// No call: the kernel finds that a signal has ended it, and restarts it or makes it EINTR.
+    /// No call: it gets the kernel's result for a wait that a signal has ended, so that the kernel restarts it
+    /// or returns EINTR.
     Interrupted,
     /// seccomp(2): a further filter for all threads of the program, which then makes its own call again.
     Filter(Vec<Insn>),
 }
 
-/// A sending or connecting call with addresses of ours.
+/// A call that sends or connects, with addresses of ours.
 pub struct Addressed {
-    /// What goes to the scratch area: the structures the call takes, and the addresses.
+    /// The content of the scratch area: the structures of the call, and the addresses.
     pub image: Vec<u8>,
-    /// Positions of offsets in it that become pointers.
+    /// The positions in the image of offsets that become pointers.
     pub pointers: Vec<usize>,
-    /// Which call.
+    /// The call.
     pub kind: AddressedKind,
 }
 
-/// What the image of a [`Addressed`] begins with.
+/// The call of an [`Addressed`], and the beginning of its image.
 #[derive(Debug, Clone, Copy)]
 pub enum AddressedKind {
     /// connect(2): the address, of this length.
@@ -71,23 +73,24 @@ pub enum AddressedKind {
 
 /// Size of a `struct msghdr`.
 pub const MSGHDR: usize = 56;
-/// Size of a `struct mmsghdr`, and where in it the length is that the kernel sets.
+/// Size of a `struct mmsghdr`, and the offset of the length that the kernel sets in it.
 pub const MMSGHDR: (usize, usize) = (64, 56);
 
-/// What to do when a rewritten call returns, besides restoring the registers.
+/// The next step when a rewritten call returns, besides restoring the registers.
 pub(super) enum Then {
     Nothing,
-    /// The descriptor was kept open for the tracee to open again, by the path at `scratch`.
+    /// The tracee has opened the descriptor `source` again, by the path at `scratch`. It was kept open until
+    /// now.
     Opened {
         source: OwnedFd,
         cloexec: bool,
         scratch: u64,
     },
-    /// The program's own call is made.
+    /// The program's own call follows.
     Again,
     /// The memory that was mapped gets this content.
     Fill(Vec<u8>),
-    /// The lengths in the messages go from our copy to the program's.
+    /// The lengths in the messages are copied from our copy to the program's.
     Lengths {
         from: u64,
         to: u64,
@@ -144,7 +147,8 @@ impl Rewrite {
         strings as u64
     }
 
-    /// Sets the registers for the call, whose strings are to be at `base`; what is to be there.
+    /// Sets the registers for the call, and returns the bytes that must be at `base`: its strings and
+    /// structures.
     pub(super) fn apply(&self, base: u64, regs: &mut Registers) -> Vec<u8> {
         match self {
             Self::Chdir(path) => {
@@ -214,7 +218,7 @@ impl Rewrite {
 /// Flags of a mapping of memory instead of a file.
 const MAP_MEMORY: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
 
-/// A `struct sock_fprog` of the program, to lie at `base`, and the program behind it.
+/// A `struct sock_fprog` for address `base`, and the filter's program behind it.
 pub fn filter_image(program: &[Insn], base: u64) -> Vec<u8> {
     let mut image = (program.len() as u64).to_ne_bytes().to_vec();
     image.extend((base + FPROG as u64).to_ne_bytes());

@@ -1,8 +1,8 @@
 //! Calls that need other arguments: executed by the tracee with strings of ours in its memory.
 //!
-//! They are not written below the stack pointer: a goroutine's stack is small, and below it is other
-//! people's data. So the first such call of a thread is turned into an mmap of a scratch area, after
-//! which the tracee makes the rewritten call; children of fork and vfork inherit the area with the memory.
+//! The strings are not written below the stack pointer: a goroutine's stack is small, and other data lie below it. So the first
+//! such call of a thread is turned into an mmap of a scratch area, after which the tracee makes the rewritten call; children of
+//! fork and vfork inherit the area with the memory.
 //!
 //! `call.rs` has the calls. Registers are put back when the rewritten call returns: compilers rely on all but rax, rcx and r11.
 
@@ -26,46 +26,47 @@ struct Scratch {
 }
 
 enum Pending {
-    /// The scratch area is being mapped; then the rewritten call is made from the start.
+    /// The tracee maps the scratch area, and will then make the rewritten call.
     Mapping {
         saved: Registers,
         len: u64,
         rewrite: Rewrite,
     },
-    /// The rewritten call is about to meet the filter.
+    /// The rewritten call has not reached the filter yet.
     Ready {
         saved: Registers,
         rewritten: Registers,
         then: Then,
     },
-    /// The rewritten call runs; then the registers come back.
+    /// The rewritten call runs; the registers are restored when it returns.
     Running { saved: Registers, then: Then },
 }
 
-/// A tracee, at the exit stop of its call, may not open what it is to get. Its registers are set to continue with the error.
+/// A tracee at the exit stop of its call was not permitted to open the descriptor that it must get. Its registers are set to
+/// continue with the error.
 pub struct Refused {
     /// The descriptor.
     pub source: OwnedFd,
-    /// Whether it is to have close-on-exec.
+    /// Whether the tracee's descriptor gets close-on-exec.
     pub cloexec: bool,
-    /// Where the scratch area begins.
+    /// The start of the scratch area.
     pub scratch: u64,
 }
 
-/// What a syscall stop of a tracee was.
+/// The kind of a syscall stop.
 pub enum Boundary {
-    /// Of a call that is not rewritten.
+    /// A stop of a call that is not rewritten.
     Foreign,
-    /// The program's call, or the rewritten one, is about to be made.
+    /// The tracee will make the program's call, or the rewritten one.
     Again,
-    /// The rewritten call has this result. `answered`: the monitor's doing, not that of the program's own call.
+    /// The rewritten call has returned.
     Returned {
-        /// As the program gets it.
+        /// The result that the program gets.
         result: i64,
-        /// See there.
+        /// Whether the result is the monitor's answer, and not that of the program's own call.
         answered: bool,
     },
-    /// See there.
+    /// The tracee was not permitted to open the descriptor.
     Refused(Refused),
 }
 
@@ -74,9 +75,9 @@ pub enum Boundary {
 pub struct Rewriter {
     scratch: HashMap<i32, Scratch>,
     pending: HashMap<i32, Pending>,
-    /// Children that run in their parents' memory while these wait.
+    /// Children that run in the memory of their parents, which wait meanwhile.
     lenders: HashMap<i32, i32>,
-    /// Threads that were to get a filter and are to make their own call now, with or without it.
+    /// Threads whose installation of a filter is over, and that will make their own call now, with the filter or without it.
     filtered: HashSet<i32>,
 }
 
@@ -87,7 +88,7 @@ const EINTR: i64 = -(Errno::EINTR as i64);
 const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
 impl Rewriter {
-    /// Sets a tracee at its seccomp stop on the way to `rewrite`. It must then be continued with
+    /// Prepares a tracee at its seccomp stop for `rewrite`. It must then be continued with
     /// [`Stopped::cont_syscall`], and its next syscall stop given to [`Rewriter::syscall_stop`].
     pub fn start(
         &mut self,
@@ -98,7 +99,7 @@ impl Rewriter {
         let tid = stopped.tid();
         let need = rewrite.len();
         let scratch = match need {
-            // No string of ours, and perhaps no stop at which the rewritten call could be told from others.
+            // The rewritten call needs no string, and may have no seccomp stop of its own.
             0 => Some(Scratch { address: 0, len: 0 }),
             _ => self
                 .scratch
@@ -112,7 +113,7 @@ impl Rewriter {
         let mut regs = saved;
         let image = rewrite.apply(scratch.address, &mut regs);
         if tracee::write_all(tid, scratch.address, &image).is_err() {
-            // The program unmapped what it did not know was ours.
+            // The program has unmapped the scratch area, which it did not know.
             self.scratch.remove(&tid);
             return self.map(stopped, saved, rewrite);
         }
@@ -223,8 +224,8 @@ impl Rewriter {
             ),
             Pending::Ready { .. } => now,
         };
-        // A call that a signal ended is restarted by the kernel, as the one the program made, or by the supervisor
-        // ([`super::undisturbed`]); nothing else is, whatever a handler finds in rax.
+        // Only a call that a signal has ended may be restarted: by the kernel, as the program's own call, or by the supervisor
+        // ([`super::undisturbed`]). The others must not be, even if a signal arrives now.
         let result = regs.rax.cast_signed();
         if !RESTARTS.contains(&result) && result != EINTR {
             regs.orig_rax = u64::MAX;
@@ -285,7 +286,7 @@ impl Rewriter {
             self.scratch.insert(*lender, scratch);
         }
         if matches!(rewrite, Rewrite::Filter(_)) {
-            // seccomp(2) has no stop of its own: the program's call has, and finds the scratch area there.
+            // seccomp(2) has no seccomp stop. The program's call has one: it will find the scratch area mapped.
             return again(saved);
         }
         let then = rewrite.then(address, &saved);
@@ -305,20 +306,20 @@ impl Rewriter {
         matches!(self.pending.get(&tid), Some(Pending::Running { .. }))
     }
 
-    /// Memory of ours in `tid` that nothing is in now, a page at least.
+    /// Memory of ours in `tid` that is not in use now, at least a page.
     pub fn spare(&self, tid: i32) -> Option<u64> {
         let scratch = self.scratch.get(&tid)?;
         let free = !self.pending.contains_key(&tid) && scratch.len >= PAGE;
         free.then_some(scratch.address)
     }
 
-    /// Whether `tid` is at the call that it makes after a filter was to be installed; asked once.
+    /// Whether `tid` is at the call that it makes after the installation of a filter. Reset by this call.
     pub fn was_filtered(&mut self, tid: i32) -> bool {
         self.filtered.remove(&tid)
     }
 
-    /// `parent` is at the stop of the call that made `child`. A copy of its memory has a copy of the scratch area; a
-    /// child that borrows the memory, as vfork's does, leaves behind what it maps there.
+    /// `parent` is at the stop of the call that made `child`. A copy of its memory has a copy of the scratch area; an area that
+    /// a child maps while it borrows the memory, as after vfork, remains in the parent.
     pub fn inherit(&mut self, parent: i32, child: i32, flags: u64) {
         let shared = flags & libc::CLONE_VM as u64 != 0;
         let borrowed = flags & libc::CLONE_VFORK as u64 != 0;
@@ -333,7 +334,7 @@ impl Rewriter {
         }
     }
 
-    /// The thread is gone, or its memory is another program's.
+    /// The thread has ended, or its memory is that of another program.
     pub fn forget(&mut self, tid: i32) {
         self.scratch.remove(&tid);
         self.pending.remove(&tid);
@@ -342,7 +343,7 @@ impl Rewriter {
     }
 }
 
-/// The registers of a call that has returned, set to make it from the start, as `regs` has it.
+/// The registers for restarting a call that has returned, with the arguments in `regs`.
 fn again(regs: Registers) -> Registers {
     // The syscall instruction is two bytes long.
     Registers {
@@ -352,14 +353,14 @@ fn again(regs: Registers) -> Registers {
     }
 }
 
-/// What opening by way of `/proc` answers that is not about the file: permissions of the process and of the object, no such
-/// entry.
+/// Whether this is an error of an open by `/proc` that does not concern the file: missing permission for the process or the
+/// object, or no such entry.
 fn is_refusal(result: i64) -> bool {
     let refusals = [Errno::EACCES, Errno::EPERM, Errno::ENOENT];
     refusals.iter().any(|errno| -(*errno as i64) == result)
 }
 
-/// Puts `content` into memory that was mapped at `address`, if it was; the call's result.
+/// Writes `content` to the memory that was mapped at `address`, if the mapping has succeeded. Returns the result of the call.
 fn fill(tid: i32, address: u64, content: &[u8]) -> u64 {
     let failed = (-PAGE.cast_signed()..0).contains(&address.cast_signed());
     if failed || content.is_empty() || tracee::write_forced(tid, address, content).is_ok() {
@@ -368,7 +369,8 @@ fn fill(tid: i32, address: u64, content: &[u8]) -> u64 {
     -(Errno::ENOMEM as i64) as u64
 }
 
-/// What cannot be written the kernel could not have written, either; the messages are sent.
+/// Copies the lengths of `count` sent messages. An error is ignored: the kernel could not have written them either, and the
+/// messages are sent.
 fn copy_lengths(tid: i32, from: u64, to: u64, count: i64) {
     let (size, at) = MMSGHDR;
     for index in 0..u64::try_from(count).unwrap_or(0) {

@@ -1,9 +1,9 @@
 //! The seccomp filter, generated from the system-call table.
 //!
-//! seccompiler has one action for everything that matches and none that notifies, so we assemble the
-//! program ourselves (docs/decisions/0001): a binary search over ranges of calls with the same verdict, about
-//! nine comparisons a call. Calls whose verdict depends on the number alone and is "allow" never run it at
-//! all: the kernel keeps a bitmap of them.
+//! The crate seccompiler supports only one action for all matching calls, and no notifications, so we assemble the program
+//! ourselves (docs/decisions/0001): a binary search over ranges of calls with the same verdict, about nine comparisons a
+//! call. For calls whose verdict is "allow" whatever their arguments are, the kernel does not run the filter: it keeps a
+//! bitmap of them.
 
 use goanna_sys::filter::Insn;
 use goanna_syscalls::SysnoSet;
@@ -25,11 +25,11 @@ const RET_ALLOW: u32 = 0x7fff_0000;
 const RET_NOTIFY: u32 = 0x7fc0_0000;
 const RET_TRACE: u32 = 0x7ff0_0000;
 const RET_ERRNO: u32 = 0x0005_0000;
-/// The bits that say what is done; the others are its data.
+/// The bits of the action; the others are its data.
 const RET_ACTION: u32 = 0xffff_0000;
 
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
-/// Numbers from here on are the x32 ABI's.
+/// Numbers from here on belong to the x32 ABI.
 const X32_BIT: u32 = 0x4000_0000;
 
 const OFFSET_NR: u32 = 0;
@@ -40,7 +40,7 @@ const OFFSET_ARGS: u32 = 16;
 /// The event message of a stop of the transaction call, or of one of [`Rule::Trace`], in a program that has the filter
 /// of [`compile_participant`].
 pub const MEMBER: u32 = 2;
-/// As [`MEMBER`], where that filter also stops calls that close descriptors.
+/// As [`MEMBER`], if that filter also stops calls that close descriptors.
 pub const CLOSER: u32 = 3;
 
 /// The event message of a stop that only an observer asked for: without it the call would not have reached the monitor.
@@ -48,7 +48,7 @@ pub const OBSERVED: u32 = 8;
 /// The event message of a stop that an observer asked for at a call which the filter would refuse.
 pub const OBSERVED_REFUSAL: u32 = 9;
 
-/// Which sockets a program may have, and so which of its calls on sockets are stopped.
+/// The sockets that a program may have: they determine which of its calls on sockets are stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Watch {
     /// Unix sockets: calls that connect, and messages that may carry descriptors.
@@ -66,7 +66,7 @@ impl Watch {
         }
     }
 
-    /// The filter of [`compile_watch`] that a stop with this event message shows the program to have.
+    /// The filter of [`compile_watch`] that the program has, according to the event message of a stop.
     pub fn of_message(message: u32) -> Option<Self> {
         [Self::Sockets, Self::Datagrams]
             .into_iter()
@@ -74,7 +74,7 @@ impl Watch {
     }
 }
 
-/// How calls that the monitor answers are to reach it.
+/// How calls that the monitor answers reach it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
     /// By notification.
@@ -83,18 +83,18 @@ pub enum Delivery {
     Stop,
 }
 
-/// What a filter is made for.
+/// The parameters of a filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Purpose {
     /// How answered calls reach the monitor.
     pub delivery: Delivery,
     /// Whether any mount gives programs shadow descriptors of files, so that data calls must be seen.
     pub shadow_files: bool,
-    /// What the program inherits from outside of the run.
+    /// The Unix sockets that the program inherits from outside of the run.
     pub inherited: Option<Watch>,
     /// The key of the cookies by which stubs in the program make calls natively ([`crate::inprocess`]).
     pub key: Option<u64>,
-    /// Calls of interest to observers: each of them is stopped by ptrace, whatever becomes of it.
+    /// Calls of interest to observers: each of them is stopped by ptrace, however it is treated.
     pub interest: SysnoSet,
 }
 
@@ -103,9 +103,9 @@ pub struct Purpose {
 struct Verdict {
     /// The key of a cookie that lets the call pass: the sixth argument is then the instruction pointer XOR this.
     key: Option<u64>,
-    /// Where it depends on arguments.
+    /// The test of arguments.
     test: Test,
-    /// In all other cases.
+    /// The action in all other cases.
     otherwise: u32,
 }
 
@@ -232,7 +232,7 @@ impl Verdict {
         }
     }
 
-    /// The same, but stopped in every case.
+    /// The same verdict, but the call is stopped in every case.
     fn observed(mut self) -> Self {
         self.key = None;
         let stopped = |value: u32| match value {
@@ -283,20 +283,20 @@ pub fn compile(purpose: Purpose) -> Vec<Insn> {
 }
 
 /// A further filter for a program that may have the Unix sockets of `watch`: it stops calls that connect or send. The kernel
-/// takes the stricter verdict of all filters, and the younger filter's of two that are alike: so a stop shows whether the
-/// program has this filter ([`Watch::of_message`]), which it hands on to its children as it does the first.
+/// takes the strictest verdict of all filters, and among equal ones that of the youngest filter: so a stop shows whether the
+/// program has this filter ([`Watch::of_message`]). Children inherit it, as they inherit the first one.
 pub fn compile_watch(watch: Watch) -> Vec<Insn> {
     assemble(RET_ALLOW, |entry| Verdict::watching(&entry.rule, watch))
 }
 
-/// A further filter for a program that participates in a transaction: it stops calls that read, whose answer is not the
-/// kernel's where the transaction has changed the file; where the last close ends one (`closes`) also calls that close.
-/// Children inherit it, and it stays when the transaction has ended.
+/// A further filter for a program that participates in a transaction: it stops calls that read, because the monitor answers
+/// them if the transaction has changed the file. With `closes`, when the last close ends a transaction, it also stops calls
+/// that close. Children inherit it, and it stays when the transaction has ended.
 pub fn compile_participant(closes: bool) -> Vec<Insn> {
     assemble(RET_ALLOW, |entry| Verdict::of_member(&entry.rule, closes))
 }
 
-/// A program of the rows' verdicts; calls of foreign ABIs and calls the table does not know get `other`.
+/// Assembles a program from the verdicts of the table's rows; calls of foreign ABIs and unknown calls get `other`.
 fn assemble(other: u32, verdict: impl Fn(&'static Entry) -> Verdict) -> Vec<Insn> {
     let unknown = Verdict::always(other);
     let mut ranges: Vec<(u32, Verdict)> = Vec::new();
@@ -347,7 +347,7 @@ fn search(ranges: &[(u32, Verdict)]) -> Vec<Insn> {
 fn return_if(all: &[Condition], then: u32) -> Vec<Insn> {
     let mut program = Vec::new();
     for (index, condition) in all.iter().enumerate() {
-        // Past what is left of the tests, and past the verdict: at most two tests, of three instructions each.
+        // Skips the remaining tests and the verdict: at most two tests, of three instructions each.
         let fails = (3 * (all.len() - index - 1) + 1) as u8;
         let (jt, jf) = if condition.holds {
             (0, fails)
@@ -403,7 +403,7 @@ fn leaf(verdict: Verdict) -> Vec<Insn> {
             let argument = OFFSET_ARGS + 8 * u32::from(any.arg);
             let mut program = vec![insn(LD_W_ABS, 0, 0, argument), insn(AND, 0, 0, any.mask)];
             for (index, value) in any.values.iter().enumerate() {
-                // Past what is left of the tests, and past the verdict: the values are few.
+                // Skips the remaining tests and the verdict: the values are few.
                 let found = (any.values.len() - index) as u8;
                 program.push(insn(JEQ, found, 0, *value));
             }
