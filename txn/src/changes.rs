@@ -13,7 +13,7 @@ pub struct Changes {
     bytes: usize,
 }
 
-/// Bytes of log that a change with a key and a value of these lengths takes at most; what to pass to
+/// Maximum number of bytes of log for a change with a key and a value of these lengths. Pass it to
 /// [`crate::Store::reserve`] for a change that a [`crate::DirtySource`] will hand over later.
 pub const fn change_cost(key_len: usize, value_len: usize) -> usize {
     change_len_max(key_len, value_len)
@@ -37,7 +37,7 @@ impl Changes {
         self.set(key.into(), Some(value.into()));
     }
 
-    /// Deletes `key`; deleting what does not exist is no error.
+    /// Deletes `key`; a key that does not exist is no error.
     pub fn delete(&mut self, key: impl Into<Bytes>) {
         self.set(key.into(), None);
     }
@@ -95,7 +95,8 @@ impl Changes {
         self.map.is_empty()
     }
 
-    /// Upper bound of the bytes these changes take in the log; also the measure of what is pending.
+    /// Upper bound of the bytes that these changes take in the log; also the measure of pending
+    /// changes.
     pub const fn byte_size(&self) -> usize {
         self.bytes
     }

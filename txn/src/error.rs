@@ -10,12 +10,12 @@ use nix::errno::Errno;
 /// An error of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The directory exists and is something else; it was not touched.
+    /// The directory exists and is no store; it was not changed.
     #[error("{path} is not an Amino store: {why}", path = path.display())]
     NotAStore {
         /// The directory.
         path: PathBuf,
-        /// What was found instead.
+        /// The object found instead.
         why: &'static str,
     },
     /// The store was written by a newer program.
@@ -57,15 +57,15 @@ pub enum Error {
     /// The log cannot grow: the host's file system is full or a limit is reached. Nothing was changed.
     #[error("no space left for the log")]
     NoSpace,
-    /// The store is damaged: bytes are not what was written.
+    /// The store is damaged: some bytes differ from those written.
     #[error("damaged: {place}: {why}")]
     Damaged {
         /// The file and offset, or the record.
         place: String,
-        /// What is wrong.
+        /// The kind of damage.
         why: String,
     },
-    /// The host's file system refused something.
+    /// An operation on the host's file system failed.
     #[error("cannot {what} {path}", path = path.display())]
     Io {
         /// What was tried, as a verb.
@@ -75,7 +75,7 @@ pub enum Error {
         /// The host's error.
         source: io::Error,
     },
-    /// The storage engine refused something.
+    /// An operation of the storage engine failed.
     #[error("the {engine} engine cannot {what}: {why}")]
     Engine {
         /// The engine's name.
@@ -85,8 +85,8 @@ pub enum Error {
         /// The engine's message.
         why: String,
     },
-    /// An earlier write or sync failed. What was submitted since the last successful sync may be lost; the store
-    /// takes no more changes and must be opened again.
+    /// An earlier write or sync failed. Changes since the last successful sync may be lost; the store accepts no
+    /// more changes and must be opened again.
     #[error("the store has stopped: {why}; open it again to see what reached the disk")]
     Stopped {
         /// The failure that stopped it.
@@ -117,7 +117,7 @@ impl Error {
         move |source| Self::Io { what, path, source }
     }
 
-    /// Whether the host said that its disk, or the user's quota, is full.
+    /// Whether the error means that the host's disk, or the user's quota, is full.
     pub(crate) fn is_no_space(&self) -> bool {
         match self {
             Self::NoSpace => true,
@@ -126,9 +126,9 @@ impl Error {
         }
     }
 
-    /// Whether `error` says that the disk, or the user's quota, is full.
+    /// Whether `error` means that the disk, or the user's quota, is full.
     pub(crate) fn is_full(error: &io::Error) -> bool {
-        // An engine may hand on a copy without the number.
+        // An engine may pass on a copy of the error without its number.
         let kinds = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
         kinds.contains(&error.kind())
     }

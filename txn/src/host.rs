@@ -23,7 +23,7 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<(), Error> {
         .map_err(Error::io("sync", dir))
 }
 
-/// Preallocates; [`Error::NoSpace`] when that cannot be had.
+/// Preallocates disk space; [`Error::NoSpace`] when there is not enough.
 pub(crate) fn allocate(file: &File, path: &Path, from: u64, to: u64) -> Result<(), Error> {
     let (Ok(offset), Ok(len)) = (i64::try_from(from), i64::try_from(to - from)) else {
         return Err(Error::NoSpace);

@@ -10,14 +10,14 @@ use bytes::Bytes;
 
 use crate::Changes;
 
-/// More sealed layers than this are merged: each costs a reader a look-up.
+/// With more sealed layers than this, layers are merged: each layer costs readers a look-up.
 const SEALED_MAX: usize = 4;
 
 /// The header fields of a frame of the log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) author: Author,
-    /// Whether other processes took part.
+    /// Whether other processes made changes in it, too.
     pub(crate) others: bool,
     /// Whether it is an explicit transaction.
     pub(crate) transaction: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Waiting {
 enum Stage {
     /// To be written to the log, where this many bytes are reserved for it.
     Waiting { origin: Origin, reserved: u64 },
-    /// The log has it: up to this frame, where layers were merged.
+    /// It is in the log. If layers were merged, this is the last frame.
     Logged(u64),
     /// The engine is taking it over, so it must stay as it is.
     Applying(u64),
@@ -90,8 +90,8 @@ impl Layers {
             .map(Option::<&Bytes>::cloned)
     }
 
-    /// Closes the active layer, with `more`, to wait for the log; whether there is anything in it. Its frame has `reserved`
-    /// bytes of the log.
+    /// Seals the active layer, with `more`: it waits for the log, where `reserved` bytes are reserved for its frame. Returns
+    /// whether it has any changes.
     pub(crate) fn seal(&mut self, more: Changes, origin: Origin, reserved: u64) -> bool {
         self.active.merge(more);
         if self.active.is_empty() {
@@ -116,7 +116,7 @@ impl Layers {
         waiting.collect()
     }
 
-    /// How many layers wait for the log, and what is reserved for them there.
+    /// Number of layers that wait for the log, and the bytes reserved for them there.
     pub(crate) fn waiting_reserved(&self) -> (usize, u64) {
         let reserved = self.sealed.iter().filter_map(|layer| match layer.stage {
             Stage::Waiting { reserved, .. } => Some(reserved),
@@ -125,7 +125,7 @@ impl Layers {
         reserved.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes))
     }
 
-    /// The sealed layers as they are now, above which nothing was submitted yet.
+    /// The present sealed layers, without changes above them.
     pub(crate) fn frozen(&self) -> Self {
         Self {
             active: Changes::new(),
@@ -133,8 +133,8 @@ impl Layers {
         }
     }
 
-    /// The oldest layers that wait are in the log, as the frames `seqs`. Of layers that are only there for readers and the
-    /// engine some are merged.
+    /// Records that the oldest waiting layers are in the log, as the frames `seqs`. Merges some of the layers that only
+    /// readers and the engine still need.
     pub(crate) fn logged(&mut self, seqs: impl Iterator<Item = u64>) {
         let waits = |layer: &&mut Sealed| matches!(layer.stage, Stage::Waiting { .. });
         for (layer, seq) in self.sealed.iter_mut().filter(waits).zip(seqs) {
@@ -143,7 +143,8 @@ impl Layers {
         while self.sealed.len() > SEALED_MAX && self.merge_newest() {}
     }
 
-    /// Merges the newest two layers that are in the log and no more; whether there were two.
+    /// Merges the two newest layers that are in the log and that the engine is not taking over. Returns whether there were
+    /// two.
     fn merge_newest(&mut self) -> bool {
         let is_logged = |layer: &Sealed| matches!(layer.stage, Stage::Logged(_));
         let Some(newest) = self.sealed.iter().rposition(is_logged) else {

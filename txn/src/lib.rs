@@ -1,5 +1,5 @@
-//! The storage half of Amino: a redo log that makes changes durable, an engine that indexes them, and an overlay of what
-//! is not yet in the engine.
+//! The storage half of Amino: a redo log that makes changes durable, an engine that indexes them, and an overlay of changes that are not yet in
+//! the engine.
 //!
 //! A [`Store`] takes [`Changes`]; each set is one atomic step. Changes are visible at once and reach the disk in
 //! order, in the background or when a thread calls [`Store::sync`]. So a crash leaves a prefix of the steps, and at

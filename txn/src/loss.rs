@@ -1,15 +1,15 @@
-//! What could not be read of a damaged store or log, and where. `salvage.rs` and `log/kept.rs` collect these.
+//! The unreadable parts of a damaged store or log. `salvage.rs` and `log/kept.rs` collect them.
 
 use std::path::Path;
 
 use crate::Error;
 
-/// Something that could not be read.
+/// A part that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
     /// The file and offset, or the records.
     pub place: String,
-    /// What is wrong, or what is missing.
+    /// The damage, or the missing part.
     pub what: String,
 }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 use crate::Changes;
 use crate::engine::EngineKind;
 
-/// How a store is opened.
+/// The options for opening a store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The engine of a new store; of an existing one it must be the one it was created with.
+    /// The engine of a new store; an existing store must have been created with it.
     pub engine: EngineKind,
     /// Whether to make a store in a directory that is empty or does not exist.
     pub create: bool,
-    /// Longest time that a change stays in memory only.
+    /// Maximum time that a change stays in memory only.
     pub flush_interval: Duration,
     /// Bytes of changes not yet in the engine from which on [`crate::Store::throttle`] waits.
     pub max_pending_bytes: usize,
@@ -41,21 +41,21 @@ impl Default for Options {
 
 /// A component that keeps changes in memory in a form of its own, such as pages written by programs.
 pub trait DirtySource: Send + Sync {
-    /// A flush point is about to be chosen; all operations wait while [`DirtySource::collect`] works: what can be
-    /// submitted now need not be collected then. The caller holds the writer's lock only, so this may begin operations
-    /// and submit; it must not wait for the committer.
+    /// Prepares a flush point. All operations wait while [`DirtySource::collect`] runs, so submit as many changes as
+    /// possible now. The caller holds only the writer lock, so this method may begin operations and submit changes; it must
+    /// not wait for the committer.
     fn prepare(&self) {}
 
-    /// Adds all of them to `out` and forgets them. Called with no operation in progress, so what is added is the state
-    /// between two operations. Each must have been [reserved](crate::Store::reserve) when it arose. Must not call the store.
-    /// What cannot be handed over now stays in `dirty_bytes`, and so much of what was reserved stays reserved.
+    /// Moves all changes to `out`. No operation is in progress, so they are the state between two operations. Each change
+    /// must have been [reserved](crate::Store::reserve) when it was made. This method must not call the store. Changes that
+    /// cannot be handed over now continue to count in `dirty_bytes`, and as much of the reservations stays.
     fn collect(&self, out: &mut Changes);
 
-    /// About how many bytes of changes are kept. Called often.
+    /// Approximate number of bytes of changes that the source keeps. Called often.
     fn dirty_bytes(&self) -> usize;
 }
 
-/// Counters since the store was opened, and what is pending now.
+/// Counters since the store was opened, and the bytes pending now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Calls of `submit` that changed something.
@@ -77,7 +77,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// What was counted after `earlier`; what is pending is pending now.
+    /// The counts since `earlier`, and the bytes pending now.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             submits: self.submits - earlier.submits,

@@ -1,7 +1,7 @@
-//! Salvage: reads what is left of a damaged store.
+//! Salvage: reads the readable part of a damaged store.
 //!
-//! Nothing in the store is changed. What can be read of engine and log goes into a sound store in a directory of its own,
-//! which exists as long as [`Salvaged`]. What could not be read is listed.
+//! It does not change the store. It copies the readable part of the engine and the log to a sound store in a directory of
+//! its own, which exists as long as [`Salvaged`], and lists the unreadable parts.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -16,14 +16,14 @@ use crate::engine::{Engine, Snapshot, differences, link_tree, mend_journals};
 use crate::log::recover;
 use crate::{Changes, EngineKind, Error, Loss, Options, Store, dir};
 
-/// What goes into the new store at a time, bytes.
+/// Bytes that are submitted to the new store at a time.
 const BATCH: usize = 4 << 20;
 
 /// The readable part of a damaged store: a sound store, which is removed with this value.
 #[derive(Debug)]
 pub struct Salvaged {
     scratch: Scratch,
-    /// What could not be read; empty if the store is not damaged.
+    /// The unreadable parts; empty if the store is not damaged.
     pub losses: Vec<Loss>,
 }
 
@@ -45,7 +45,8 @@ impl Drop for Scratch {
 }
 
 impl Scratch {
-    /// Beside the store's files, where there is the space for them; elsewhere if that cannot be written to.
+    /// Makes a directory beside the store's files, where the space is likely enough; elsewhere if that directory is not
+    /// writable.
     fn make(store: &Path) -> Result<Self, Error> {
         let name = format!("salvage-{}-{:08x}", std::process::id(), fastrand::u32(..));
         let make = |path: &Path| DirBuilder::new().mode(0o700).create(path);
@@ -89,7 +90,7 @@ pub fn salvage(path: &Path) -> Result<Salvaged, Error> {
         match engine.snapshot() {
             Ok(view) => {
                 copy_entries(&*view, &mut into, &mut losses)?;
-                // Where entries cannot be read they are listed already.
+                // Unreadable entries are listed already.
                 let missing = differences(&*view).unwrap_or_default();
                 let place = path.join(dir::ENGINE).display().to_string();
                 losses.extend(missing.into_iter().map(|(_, what)| Loss::new(&place, what)));
@@ -138,7 +139,7 @@ impl Target {
     }
 }
 
-/// The header; a former one, or what the directory looks like, where that is damaged.
+/// The header. If it is damaged, a former one, or one that is derived from the directory.
 fn find_header(path: &Path, losses: &mut Vec<Loss>) -> Result<Header, Error> {
     match dir::read_header(path) {
         Ok(Some(header)) => return Ok(header),
@@ -165,7 +166,7 @@ fn find_header(path: &Path, losses: &mut Vec<Loss>) -> Result<Header, Error> {
     } else {
         EngineKind::Fjall
     };
-    // What a former header says of files and segments need not hold any more, but it knows engine and id.
+    // The files and segments in a former header may be outdated, but its engine and id are right.
     Ok(Header {
         engine: former
             .as_ref()
@@ -216,11 +217,11 @@ fn open_engine(
 
 /// A way to open a copy of an engine.
 enum Attempt {
-    /// As the checkpoint left it.
+    /// In the state of the checkpoint.
     Checkpoint(Option<Vec<FileSum>>),
-    /// fjall with the batches of its journals that are whole.
+    /// fjall with the undamaged batches of its journals.
     WholeBatches,
-    /// fjall with its tables alone, beside this journal.
+    /// fjall with its tables alone, and this journal emptied.
     Tables(Option<FileSum>),
     /// One copy of sled's, as it is.
     Side(&'static str),
@@ -341,7 +342,7 @@ fn name(key: &[u8]) -> String {
     }
 }
 
-/// A key behind `key` from which on entries can be read again: a nearby one, as far as trying some tells.
+/// A key behind `key` from which on entries can be read again. Tries a number of keys to find a near one.
 fn readable_after(view: &dyn Snapshot, key: &[u8]) -> Option<Vec<u8>> {
     let readable = |from: &[u8]| {
         let mut entries = view.range(Bound::Included(from), Bound::Unbounded);

@@ -12,7 +12,7 @@ use crate::commit::Shared;
 use crate::layers::{Layers, Overlay};
 use crate::{Error, engine};
 
-/// Changes that a scan takes from each layer at first, and at most at a time: most readers want only some entries.
+/// Number of changes that a scan takes from each layer at first, and the maximum: most readers want only some entries.
 const SCAN_CHUNK: usize = 128;
 const SCAN_CHUNK_MAX: usize = 8192;
 
@@ -31,10 +31,9 @@ pub trait Records {
 
 /// The store as it was between two operations. Nothing that happens later changes what it shows, however long it is kept.
 ///
-/// A snapshot owns what it needs and borrows nothing. It keeps the store's directory from being opened again, and it keeps
-/// what was overwritten since: fjall keeps it on disk, sled in memory. All of that is free again when it is dropped.
-/// On a full disk the engine may have to be opened again; what fjall then deletes is missing from older snapshots, and
-/// reading it from them is an error.
+/// A snapshot borrows nothing. While it exists, the store's directory cannot be opened again, and the engine keeps
+/// overwritten entries: fjall on disk, sled in memory. Dropping it frees all of that. On a full disk the engine may have to
+/// be opened again; entries that fjall deletes then are missing from older snapshots, and reading them is an error.
 pub struct Snapshot {
     layers: Layers,
     engine: Box<dyn engine::Snapshot>,
@@ -43,7 +42,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// `layers` above `engine`, which are of one moment.
+    /// `layers` above `engine`, both of the same moment.
     pub(crate) fn new(
         layers: Layers,
         engine: Box<dyn engine::Snapshot>,
@@ -56,7 +55,8 @@ impl Snapshot {
         }
     }
 
-    /// Reads all that the engine has. What is not as it was written, in words, with the tag of each key space concerned.
+    /// Reads all entries of the engine. Returns a description of each difference from the stored count, with the tag of the
+    /// key space.
     pub fn differences(&self) -> Result<Vec<(u8, String)>, Error> {
         engine::differences(&*self.engine)
     }
@@ -113,7 +113,7 @@ pub(crate) struct Merge<'a> {
 }
 
 impl<'a> Merge<'a> {
-    /// Of what `overlay` has, up to `end`.
+    /// The changes of `overlay`, up to `end`.
     pub(crate) fn new(overlay: Overlay, end: Bound<&'a [u8]>) -> Self {
         Self {
             changes: overlay.changes.into_iter().peekable(),
@@ -150,7 +150,7 @@ impl<'a> Merge<'a> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Visits the changes that are left; the key up to which the chunk came, `None` at the end.
+    /// Visits the remaining changes. Returns the key up to which the chunk is complete, `None` at the end.
     pub(crate) fn rest(self, visit: &mut Visit<'_>) -> Option<Bytes> {
         for (key, new) in self.changes {
             if new.is_some_and(|new| visit(&key, &new).is_break()) {

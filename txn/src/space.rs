@@ -1,6 +1,6 @@
-//! Space on the host's disk. A change is refused before it is made if the disk could become too full to log it, to apply it to
-//! the engine, and to let the engine rewrite its files. A ballast file is deleted when other programs have filled the disk
-//! nevertheless.
+//! Space on the host's disk. The store refuses a change beforehand if the disk could become too full to log it, to apply it to
+//! the engine, or to let the engine rewrite its files. When other programs have filled the disk nevertheless, it deletes a
+//! ballast file.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,7 +15,7 @@ use crate::host::allocate;
 
 /// Bytes granted between two checks of the disk.
 const GRANT: u64 = 1 << 20;
-/// The ballast is made when less than this is left.
+/// The ballast is made when less free space than this is left.
 const NEARLY_FULL: u64 = 1 << 30;
 const BALLAST: u64 = 16 << 20;
 /// Space that a removal leaves free, for the log's and the engine's own metadata.
@@ -29,12 +29,12 @@ pub(crate) enum Purpose {
     Removal,
 }
 
-/// The disk that the engine needs beside what it has, bytes.
+/// The disk space that the engine needs beyond its present files, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Needed {
-    /// For everything that was accepted.
+    /// For all accepted changes.
     pub(crate) accepted: u64,
-    /// At most for each byte that is accepted from now on.
+    /// Maximum for each byte of later changes.
     pub(crate) each: u64,
 }
 
@@ -62,7 +62,7 @@ impl Disk {
         })
     }
 
-    /// Space that stays free after a change that keeps its space.
+    /// Space that must stay free after a change that keeps its space.
     pub(crate) fn headroom(self) -> u64 {
         (self.total / 32)
             .clamp(16 << 20, 256 << 20)
@@ -77,7 +77,7 @@ impl Disk {
 /// The disk space that a store may use.
 pub(crate) struct DiskSpace {
     dir: PathBuf,
-    /// Bytes that can be granted without looking at the disk.
+    /// Bytes that can be granted without a check of the disk.
     grant: AtomicU64,
     looking: Mutex<()>,
     ballast: Mutex<bool>,
@@ -98,9 +98,8 @@ impl DiskSpace {
         Disk::of(&self.dir)
     }
 
-    /// Reserves room for `bytes` of changes, or fails with [`Error::NoSpace`]. `needed` is asked only when the disk must be
-    /// looked at. Returns how many bytes more there is room for, as far
-    /// as that was looked at.
+    /// Reserves disk space for `bytes` of changes, or fails with [`Error::NoSpace`]. Calls `needed` only when the disk must be
+    /// checked. Returns the number of further bytes that have space, as of the last check.
     pub(crate) fn reserve(
         &self,
         bytes: usize,
@@ -116,7 +115,7 @@ impl DiskSpace {
         self.look(bytes, purpose, needed)
     }
 
-    /// Reserves as [`DiskSpace::reserve`] does, but looks at the disk in any case.
+    /// Reserves as [`DiskSpace::reserve`] does, but checks the disk in any case.
     pub(crate) fn look(
         &self,
         bytes: usize,
@@ -146,7 +145,7 @@ impl DiskSpace {
         *self.ballast.lock()
     }
 
-    /// Gives up the ballast; whether there was any.
+    /// Deletes the ballast. Returns whether there was any.
     pub(crate) fn release_ballast(&self) -> bool {
         let mut held = self.ballast.lock();
         let released = *held && fs::remove_file(ballast_path(&self.dir)).is_ok();
@@ -154,8 +153,8 @@ impl DiskSpace {
         released
     }
 
-    /// Makes the ballast when the disk is nearly full and there is room for it beside what is `needed`. Without it the
-    /// store works, too.
+    /// Makes the ballast when the disk is nearly full and has space for it beside the `needed` bytes. The store also works
+    /// without it.
     pub(crate) fn keep_ballast(&self, needed: Needed) {
         let mut held = self.ballast.lock();
         if *held {

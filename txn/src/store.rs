@@ -31,23 +31,23 @@ enum Barrier<'a> {
     Alone(RwLockWriteGuard<'a, ()>),
 }
 
-/// A transaction that becomes a frame of the log. While it is being made no operation of others is in progress. Dropped
-/// without [`TransactionGuard::end`], its changes go with the single operations that follow.
+/// A transaction that becomes a frame of the log. While it exists, no other operation is in progress. If it is dropped without
+/// [`TransactionGuard::end`], its changes belong to the frame of the following single operations.
 #[must_use]
 pub struct TransactionGuard<'a> {
     shared: &'a Shared,
     guard: OpGuard<'a>,
-    /// After the guard, because it may be the last reference.
+    /// Dropped after the guard, because it may be the last reference.
     source: Option<Arc<dyn DirtySource>>,
 }
 
 impl<'a> TransactionGuard<'a> {
-    /// The value that [`Store::submit`] takes.
+    /// The operation guard, for [`Store::submit`].
     pub const fn operation(&self) -> &OpGuard<'a> {
         &self.guard
     }
 
-    /// Ends the transaction, which `by` has made: the author, and whether other processes took part; `None`: this process.
+    /// Ends the transaction. `by` is its author, and whether other processes made changes, too; `None`: this process.
     pub fn end(self, by: Option<(Author, bool)>) {
         let shared = self.shared;
         shared.end_transaction(self.source.as_deref(), by);
@@ -88,9 +88,9 @@ impl Drop for Committer {
 }
 
 impl Store {
-    /// Opens the store in `path`, or makes one there. What a crash has left in the log is applied first.
+    /// Opens the store in `path`, or makes one there. Replays the log first if a crash has left changes in it.
     ///
-    /// A directory that is something else is not touched.
+    /// A directory that is no store is not changed.
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
         options.engine.check_built_in()?;
         if dir::read_header(path)?.is_none() {
@@ -104,7 +104,7 @@ impl Store {
             dir::make(path)?;
         }
         let lock = dir::lock(path)?;
-        // Another process may have made or changed the store while the lock was not ours.
+        // Another process may have made or changed the store before we had the lock.
         let header = dir::read_header(path)?;
         let created = header.is_none();
         let header = match header {
@@ -149,18 +149,18 @@ impl Store {
             })
     }
 
-    /// The store as it is now, between two operations, with what the dirty source has.
+    /// The present state of the store, between two operations, including the changes of the dirty source.
     pub fn snapshot(&self) -> Result<Snapshot, Error> {
         self.shared.snapshot()
     }
 
-    /// Begins an operation: nothing it submits is split between two frames of the log.
+    /// Begins an operation: all that it submits is in one frame of the log.
     pub fn enter(&self) -> OpGuard<'_> {
         OpGuard(Barrier::Shared(self.shared.barrier.read()))
     }
 
-    /// Begins a transaction: what it submits, and what the dirty source has of it, is a frame of its own in the log. Fails
-    /// with [`Error::NoSpace`] when the log has no room for that.
+    /// Begins a transaction: all that it submits, and its changes in the dirty source, become one frame of the log. Fails with
+    /// [`Error::NoSpace`] when the log has no space for that.
     pub fn begin(&self) -> Result<TransactionGuard<'_>, Error> {
         let source = self.shared.source();
         if let Some(source) = &source {
@@ -175,18 +175,19 @@ impl Store {
         })
     }
 
-    /// Records that `actor` makes a single operation, which submits changes or leaves some to the dirty source. Called within it.
+    /// Records that `actor` makes a single operation, which submits changes or leaves some to the dirty source. Call this within
+    /// the operation.
     pub fn note_author(&self, actor: Actor) {
         self.shared.authors.note(actor);
     }
 
-    /// Sets whether segments of the log are kept that the store does not need any more. Those that were kept stay.
+    /// Sets whether the store keeps segments of the log that it does not need any more. Kept segments stay in any case.
     pub fn keep_log(&self, keep: bool) -> Result<(), Error> {
         self.shared.check()?;
         self.shared.log.set_keep(keep)
     }
 
-    /// The content of the segments that were kept; with `payloads` everything in them is read and checked.
+    /// The content of the kept segments; with `payloads` everything in them is read and checked.
     pub fn kept_log(&self, payloads: bool) -> Result<KeptLog, Error> {
         self.shared.log.kept(payloads)
     }
@@ -196,14 +197,14 @@ impl Store {
         drop(self.shared.barrier.write());
     }
 
-    /// Makes sure that `bytes` of changes that the dirty source will hand over can be logged, or fails with
-    /// [`Error::NoSpace`]. Called within the operation that causes them, before it changes anything.
+    /// Reserves space for `bytes` of changes that the dirty source will hand over, or fails with [`Error::NoSpace`]. Call this
+    /// within the operation that causes them, before it changes anything.
     pub fn reserve(&self, bytes: usize) -> Result<(), Error> {
         self.shared.check()?;
         self.shared.reserve(bytes, Purpose::Growth)
     }
 
-    /// Bytes of the host's disk that are free; 0 where that cannot be found out.
+    /// Free bytes of the host's disk; 0 if they cannot be determined.
     pub fn available_bytes(&self) -> u64 {
         let disk = self.shared.disk_space.disk();
         disk.map_or(0, |disk| disk.available)
@@ -216,8 +217,8 @@ impl Store {
         self.shared.reserve(bytes, Purpose::Removal)
     }
 
-    /// Makes `changes` visible at once and durable later, all or none of them. Reserves what they need, as a removal
-    /// when they delete something and put little; on failure nothing has changed.
+    /// Makes `changes` visible at once and durable later, atomically. Reserves the space for them, as a removal if they delete
+    /// entries and put little. A failure has no effect.
     pub fn submit(&self, _guard: &OpGuard<'_>, changes: Changes) -> Result<(), Error> {
         if changes.is_empty() {
             return Ok(());
@@ -229,8 +230,8 @@ impl Store {
         Ok(())
     }
 
-    /// As [`Store::submit`], for changes that were [reserved](Store::reserve) since the last cut and are not collected any
-    /// more: handed over before the next one.
+    /// As [`Store::submit`], for changes that were [reserved](Store::reserve) since the last flush point, and that the dirty
+    /// source will not hand over at the next one.
     pub fn submit_reserved(&self, _guard: &OpGuard<'_>, changes: Changes) -> Result<(), Error> {
         self.shared.check()?;
         if !changes.is_empty() {
@@ -244,13 +245,13 @@ impl Store {
         self.shared.sync()
     }
 
-    /// Gives back the disk space of what was deleted, as far as the engine can, and releases the log. Operations that change
-    /// something wait meanwhile.
+    /// Frees the disk space of deleted entries, as far as the engine can, and releases the log. Operations that change something
+    /// wait meanwhile.
     pub fn compact(&self) -> Result<(), Error> {
         self.shared.compact()
     }
 
-    /// Waits while more is pending than [`Options::max_pending_bytes`].
+    /// Waits while more than [`Options::max_pending_bytes`] are pending.
     pub fn throttle(&self) {
         self.shared.throttle();
     }
@@ -265,12 +266,12 @@ impl Store {
         self.shared.stats()
     }
 
-    /// What the store is, and its state.
+    /// The properties and the state of the store.
     pub fn info(&self) -> Info {
         self.shared.info()
     }
 
-    /// Writes everything out and releases the log. Other clones take no more changes; the directory can be opened
+    /// Applies all changes to the engine, and releases the log. Other clones accept no more changes; the directory can be opened
     /// again when the last of them is dropped.
     pub fn close(self) -> Result<(), Error> {
         self.committer.stop();
@@ -283,11 +284,11 @@ impl Store {
     }
 }
 
-/// What is there now, with everything submitted so far. Of what is submitted during a scan, the scan may show any part.
-/// `visit` may read and submit.
+/// The present records, with everything submitted so far. A scan may show any part of the changes that are submitted during the
+/// scan. `visit` may read and submit.
 impl Records for Store {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        // The lock is given back before the engine is read: a layer leaves only after the engine has it.
+        // The lock is released before the engine is read: a layer is removed only after the engine has it.
         let pending = self.shared.layers.read().get(key);
         match pending {
             Some(value) => Ok(value),
@@ -315,10 +316,11 @@ impl Records for Store {
     }
 }
 
-/// sled's files get what was applied at a checkpoint only; until then it is in memory.
+/// sled writes applied batches to its files only at a checkpoint; until then they are in memory.
 const SLED_CHECKPOINT_BYTES: u64 = 32 << 20;
 
-/// Bytes put in place of what is deleted that make no growth of it: metadata that moves with its name.
+/// Changes that delete entries and put at most this many bytes count as removals: metadata that moves with its name, for
+/// example.
 const REMOVAL_PUTS: usize = 4096;
 
 fn purpose(changes: &Changes) -> Purpose {
@@ -387,12 +389,12 @@ fn start(
         options.log_limit_bytes,
         recovered,
     )?;
-    // Numbers that a torn tail has used are given out again, so its segments must not be read again.
+    // Frame numbers of a torn tail will be used again, so its segments must not be read again.
     if !behind.is_empty() {
         log.freeze();
     } else if leftover && engine.is_persistent() || upgrade {
         if upgrade {
-            // So that the engine keeps what was counted now.
+            // So that the engine stores the present count.
             engine.apply(&Changes::new(), seq)?;
         }
         if !first_checkpoint(&engine, &log, &disk_space)? {
@@ -412,7 +414,7 @@ fn start(
     Ok(Shared::new(path, lock, options, found))
 }
 
-/// Brings the engine to the disk and releases the log; false when the disk is too full for it.
+/// Syncs the engine, and releases the log. Returns false when the disk is too full for it.
 fn first_checkpoint(engine: &Counted, log: &Log, disk_space: &DiskSpace) -> Result<bool, Error> {
     for _ in 0..2 {
         let done = engine.checkpoint(false, &mut |checkpoint| {
@@ -430,7 +432,7 @@ fn first_checkpoint(engine: &Counted, log: &Log, disk_space: &DiskSpace) -> Resu
     Ok(false)
 }
 
-/// Fails when the engine does not hold what it must hold at least.
+/// Fails when the engine has fewer transactions than it must have.
 fn check_engine(
     dir: &Path,
     header: &Header,
@@ -477,7 +479,7 @@ fn open_engine(
     }
 }
 
-/// Brings the engine up to the log's end as far as there is room on the disk.
+/// Applies the log to the engine up to its end, as far as the disk has space.
 struct CatchUp<'a> {
     engine: &'a Counted,
     disk_space: &'a DiskSpace,

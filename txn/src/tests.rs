@@ -26,7 +26,7 @@ fn put(store: &Store, key: &str, value: &str) -> Result<(), Error> {
     store.submit(&store.enter(), changes)
 }
 
-/// The kernel forgets pages it could not write, so a second fsync succeeds and means nothing.
+/// The kernel drops pages that it could not write, so a second fsync succeeds without effect.
 #[test]
 fn a_failed_sync_stops_the_store_for_good() {
     let dir = tempfile::tempdir().unwrap();
@@ -58,7 +58,8 @@ fn a_failed_sync_stops_the_store_for_good() {
     assert_eq!(store.get(b"c").unwrap(), None);
 }
 
-/// The engine got nothing before 8 MiB waited for it, or half a second had passed. So the end of a short run waited for all of it.
+/// The engine got no changes before 8 MiB waited for it, or half a second had passed. So the end of a short run waited for all of
+/// them.
 #[test]
 fn the_engine_takes_changes_while_others_are_made() {
     let dir = tempfile::tempdir().unwrap();
@@ -147,7 +148,7 @@ struct Owner {
 impl DirtySource for Owner {
     fn collect(&self, out: &mut Changes) {
         self.pages.collect(out);
-        // Time for the test to let go of its own reference, so that the store's is the last.
+        // Gives the test time to drop its own reference, so that the store's is the last.
         std::thread::sleep(Duration::from_millis(30));
     }
 
@@ -188,13 +189,13 @@ fn the_last_reference_to_the_source_may_be_the_commits_own() {
             owner.pages.dirty.lock().unwrap().push(1);
         }
         let syncing = std::thread::spawn(move || if by_sync { store.sync() } else { Ok(()) });
-        // The commit has collected what there is, and is not done.
+        // The commit has collected the changes, and is not finished.
         while owner.pages.dirty_bytes() > 0 {
             std::thread::yield_now();
         }
         drop(owner);
         syncing.join().unwrap().unwrap();
-        // Closing continues in the committer when it was the one to drop the store.
+        // If the committer has dropped the last reference to the store, closing continues in the committer.
         let again = (0..200).find_map(|_| {
             std::thread::sleep(Duration::from_millis(10));
             Store::open(&path, options()).ok()

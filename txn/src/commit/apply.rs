@@ -1,4 +1,4 @@
-//! The committer's work with the engine: it applies what the log has, makes checkpoints, and handles a full disk.
+//! The committer's work with the engine: it applies the changes in the log, makes checkpoints, and handles a full disk.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -7,13 +7,14 @@ use super::{DELETED_MIN, LOW, Shared};
 use crate::space::Purpose;
 use crate::{Changes, Error, dir};
 
-/// How long the committer waits before it applies again to an engine that met a full disk.
+/// How long the committer waits before it retries after a full disk has stopped the engine.
 const FULL_PAUSE: Duration = Duration::from_millis(500);
 /// On a full disk the engine is opened again when that gives back more than this.
 const RETURNABLE_LOW: u64 = 4 << 20;
 
 impl Shared {
-    /// Hands the engine every layer that is in the log; whether it has them all. Only by the committer thread.
+    /// Hands the engine every layer that is in the log. Returns whether it now has them all. Only the committer thread
+    /// calls this.
     pub(super) fn apply_logged(&self) -> Result<bool, Error> {
         loop {
             let next = self.layers.write().next_to_apply();
@@ -41,7 +42,7 @@ impl Shared {
         self.drained.notify_all();
     }
 
-    /// Hands the engine one layer; false when the disk is too full for it.
+    /// Hands the engine one layer. Returns false when the disk is too full for it.
     pub(super) fn apply(&self, changes: &Changes, seq: u64) -> Result<bool, Error> {
         let since = *self.engine_full.lock();
         if since.is_some_and(|since| since.elapsed() < FULL_PAUSE) {
@@ -102,7 +103,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Brings what is new in the engine to the disk and releases the log before it, with `all` the current segment, too;
+    /// Makes a checkpoint: syncs the engine, and releases the log before it, with `all` the current segment, too. Returns
     /// false when the disk is too full for it. `last`: the store is being closed.
     fn sync_engine(&self, all: bool, last: bool) -> Result<bool, Error> {
         let mut engine_failed = false;
@@ -157,8 +158,8 @@ impl Shared {
         Ok(())
     }
 
-    /// A checkpoint that needs no room for a new segment, because no operation is in progress until all of the log is
-    /// released: when the host's disk is full, and at the end.
+    /// A checkpoint that needs no space for a new segment, because no operation is in progress until all of the log is
+    /// released. For a full disk, and for the end.
     pub(super) fn stop_the_world(&self, closing: bool) -> Result<(), Error> {
         self.check()?;
         let source = self.source();
@@ -171,7 +172,7 @@ impl Shared {
         if closing {
             self.closed.store(true, SeqCst);
         } else {
-            // Before other programs take the released space.
+            // Done at once, before other programs take the released space.
             self.log.keep_for_removals();
         }
         drop((line, writer));
@@ -186,8 +187,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Lets the engine give back space after a checkpoint, and makes the ballast when there is enough of it. A failure that
-    /// leaves the engine unusable shows at the next batch.
+    /// Lets the engine free disk space after a checkpoint, and makes the ballast file when there is enough space. If a
+    /// failure leaves the engine unusable, the next batch reports it.
     pub(super) fn make_space(&self) -> Result<(), Error> {
         if !self.is_full() {
             let reclaim = self.deleted.load(SeqCst) >= DELETED_MIN;
@@ -200,7 +201,7 @@ impl Shared {
                 self.deleted.store(0, SeqCst);
                 let rewritten = self.engine.files().reclaim(disk.available);
                 if !matches!(rewritten, Ok(false)) {
-                    // Replaced files are deleted at the latest now.
+                    // By now the replaced files are deleted.
                     self.reopen_if_space()?;
                 }
                 if matches!(rewritten, Ok(true)) && self.engine.files().changes_by_itself() {

@@ -14,8 +14,8 @@ use crate::snapshot::Snapshot;
 use crate::space::Purpose;
 use crate::{Changes, Error};
 
-/// With more layers than this that wait for the log, the thread that has made the last one writes them: each costs a
-/// reader a look-up.
+/// When more layers than this wait for the log, the thread that has made the last one writes them: each layer costs readers
+/// a look-up.
 const WAITING_MAX: usize = 4;
 
 impl Shared {
@@ -57,8 +57,8 @@ impl Shared {
         snapshot
     }
 
-    /// Seals what came before a transaction, and reserves room in the log for that frame and the transaction's own. The
-    /// caller holds the barrier alone, and nothing has changed on failure.
+    /// Seals the changes before a transaction, and reserves log space for their frame and that of the transaction. The
+    /// caller holds the barrier exclusively. A failure has no effect.
     pub(crate) fn begin_transaction(&self, source: Option<&dyn DirtySource>) -> Result<(), Error> {
         self.check()?;
         self.reserve(OVERHEAD as usize, Purpose::Removal)?;
@@ -66,7 +66,7 @@ impl Shared {
         self.reserve(OVERHEAD as usize, Purpose::Removal)
     }
 
-    /// Seals what a transaction has changed since [`Shared::begin_transaction`]: it is a frame of its own.
+    /// Seals the changes of a transaction since [`Shared::begin_transaction`]: they become a frame of their own.
     pub(crate) fn end_transaction(
         &self,
         source: Option<&dyn DirtySource>,
@@ -83,8 +83,8 @@ impl Shared {
         }
     }
 
-    /// Chooses a flush point, and seals the single operations before it; the point's number. The caller holds the barrier
-    /// alone.
+    /// Chooses a flush point, seals the single operations before it, and returns the point's number. The caller holds the
+    /// barrier exclusively.
     pub(super) fn flush_point(&self, source: Option<&dyn DirtySource>) -> u64 {
         self.seal(source, self.authors.take(), false)
     }
@@ -121,8 +121,8 @@ impl Shared {
         number
     }
 
-    /// Appends the layers that wait for the log. With `durable`, the number of a flush point before which all of them lie or
-    /// were written, returns when they are on disk.
+    /// Appends the layers that wait for the log. `durable` is the number of a flush point: with it, returns when all changes
+    /// before that point are on disk.
     pub(super) fn write_out(&self, writer: &mut Writer, durable: Option<u64>) -> Result<(), Error> {
         let fail = |error: Error| self.fail(&error);
         let (waiting, reserved) = {

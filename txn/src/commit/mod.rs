@@ -7,8 +7,8 @@
 //! meanwhile wait; then their changes are durable, or one of them commits for all.
 //!
 //! Lock order, first to last: `writer`, `barrier`, `source` and the locks of the source, `layers`, the engine's, the
-//! log's `space`, `signals`. `leading` is held alone. An operation holds the barrier shared and never takes `writer`.
-//! The committer thread is the only one that applies to the engine, and holds none of these while it does, except in
+//! log's `space`, `signals`. No other lock is held together with `leading`. An operation holds the barrier shared and never takes
+//! `writer`. The committer thread is the only one that applies to the engine, and holds none of these while it does, except in
 //! [`Shared::stop_the_world`].
 //!
 //! When the host's disk is full and the engine cannot take a layer, the layer stays in memory: readers find it, the log has
@@ -34,16 +34,16 @@ use crate::options::{DirtySource, Info, Options, Stats};
 use crate::space::{DiskSpace, Needed, Purpose};
 use crate::{Changes, Error, dir};
 
-/// How long a throttled thread sleeps before it checks again by itself.
+/// How long a throttled thread sleeps before it checks again without a wake-up.
 const THROTTLE_RECHECK: Duration = Duration::from_millis(50);
 
-/// Bytes of changes that wait for the engine at most, before the committer applies them.
+/// When more bytes of changes than this wait for the engine, the committer applies them.
 const BATCH_BYTES: usize = 2 << 20;
 
 /// With less free space than this on the disk, a log longer than `LOW_LOG` is released.
 const LOW: u64 = 24 << 20;
 const LOW_LOG: u64 = 8 << 20;
-/// When a store is opened: with less free space than this, the disk counts as nearly full.
+/// If less space than this is free when a store is opened, the disk counts as nearly full.
 const LOW_AT_OPEN: u64 = 256 << 20;
 /// Number of deleted keys, mostly of pages, from which on the engine's files are rewritten without them.
 const DELETED_MIN: u64 = 64;
@@ -82,7 +82,7 @@ pub(crate) struct Shared {
     replayed: u64,
     /// The processes that made the changes which are not sealed.
     pub(crate) authors: Authors,
-    /// This process, the author of changes that no program makes.
+    /// This process: the author of changes that no program has made.
     owner: Author,
     pub(crate) engine: Counted,
     pub(crate) log: Log,
@@ -98,7 +98,7 @@ pub(crate) struct Shared {
     durable_seq: AtomicU64,
     /// Bytes in `layers`, also readable without a lock.
     pending: AtomicUsize,
-    /// As `pending`, without bytes that are only reserved in the log.
+    /// The same number, without bytes that are only reserved in the log.
     sealed: AtomicUsize,
     kick_sent: AtomicBool,
     /// The log could not grow: a checkpoint may help.
@@ -108,13 +108,13 @@ pub(crate) struct Shared {
     low: AtomicBool,
     /// Last frame applied; the engine must not forget it when it is opened again.
     applied_seq: AtomicU64,
-    /// Since when the engine cannot apply for want of space.
+    /// Since when the engine cannot apply because of a full disk.
     engine_full: Mutex<Option<Instant>>,
-    /// Whether it cannot; without a lock, because it is read often.
+    /// Whether it cannot. Kept without a lock, because it is read often.
     full: AtomicBool,
-    /// The engine has something that was not synced.
+    /// The engine has batches that are not synced.
     unsynced: AtomicBool,
-    /// Number of keys deleted since the engine gave back space.
+    /// Number of keys deleted since the engine last freed disk space.
     deleted: AtomicU64,
     closed: AtomicBool,
     failed: OnceLock<Arc<str>>,
@@ -124,7 +124,7 @@ pub(crate) struct Shared {
     signals: Mutex<Signals>,
     wake: Condvar,
     drained: Condvar,
-    /// Last, so that the directory is given free after the engine has let go of its files.
+    /// The last field, so that the directory is unlocked after the engine has closed its files.
     _lock: dir::Lock,
 }
 
@@ -135,7 +135,7 @@ pub(crate) struct Found {
     pub(crate) engine: Counted,
     pub(crate) log: Log,
     pub(crate) disk_space: DiskSpace,
-    /// Changes that the log has and the engine could not take, since the disk is full.
+    /// Changes in the log that the engine could not apply, because the disk is full.
     pub(crate) layers: Layers,
     /// Last frame in the log.
     pub(crate) seq: u64,
@@ -232,7 +232,7 @@ impl Shared {
 
     pub(crate) fn reserve(&self, bytes: usize, purpose: Purpose) -> Result<(), Error> {
         if purpose == Purpose::Removal && self.log.reserve_allocated(bytes as u64, 0) {
-            // On a full disk the log keeps it until the engine can take it.
+            // On a full disk the layer stays in the log until the engine can apply it.
             return Ok(());
         }
         let granted = if purpose == Purpose::Growth && self.is_full() {
@@ -254,21 +254,21 @@ impl Shared {
         })
     }
 
-    /// Whether the committer could make room.
+    /// Whether a checkpoint of the committer could free space.
     fn can_clean_up(&self) -> bool {
         self.log.used_bytes().saturating_add(self.accepted()) > LOW_LOG
             || self.deleted.load(SeqCst) >= DELETED_MIN
     }
 
-    /// Has the committer make room; the next operation waits for that in [`Shared::throttle`].
+    /// Requests that the committer free space. The next operation waits for that in [`Shared::throttle`].
     fn clean_up(&self) {
         if !self.log_full.swap(true, SeqCst) {
             self.kick();
         }
     }
 
-    /// Brings everything to the engine, and has that give back the disk space of what was deleted, as far as it can.
-    /// Operations that change something wait meanwhile.
+    /// Applies all changes to the engine, and lets it free the disk space of deleted entries, as far as it can. Operations that
+    /// change something wait meanwhile.
     pub(crate) fn compact(&self) -> Result<(), Error> {
         self.sync()?;
         self.deleted.fetch_max(DELETED_MIN, SeqCst);
@@ -281,12 +281,12 @@ impl Shared {
         self.check()
     }
 
-    /// Bytes that were accepted and are not in the engine.
+    /// Bytes of accepted changes that are not in the engine.
     fn accepted(&self) -> u64 {
         (self.sealed.load(SeqCst) as u64).saturating_add(self.log.reserved())
     }
 
-    /// The disk that the engine needs for all that was accepted, and for what is to come.
+    /// The disk space that the engine needs for all accepted changes, and for later ones.
     fn needed(&self) -> Needed {
         let engine = self.engine.files();
         Needed {
@@ -304,8 +304,8 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Bytes pending from which on the committer does not wait for its time. Few, so that the engine has nearly everything when the
-    /// store is closed (docs/decisions/0089).
+    /// Number of pending bytes that wakes the committer before its time. It is small, so that the engine has nearly everything when
+    /// the store is closed (docs/decisions/0089).
     fn batch_bytes(&self) -> usize {
         (self.options.max_pending_bytes / 4).min(BATCH_BYTES)
     }
@@ -329,8 +329,8 @@ impl Shared {
         pending
     }
 
-    /// The dirty source. To be dropped when no lock is held: it may be the last reference, and dropping the source may
-    /// close the store.
+    /// The dirty source. Drop it only when no lock is held: it may be the last reference, and dropping the source may close the
+    /// store.
     pub(crate) fn source(&self) -> Option<Arc<dyn DirtySource>> {
         self.source.read().as_ref().and_then(Weak::upgrade)
     }
@@ -349,7 +349,7 @@ impl Shared {
             self.clean_up();
         }
         let too_much = |now| now > self.options.max_pending_bytes || self.log_full.load(SeqCst);
-        // On a full disk nothing is drained, and what grows is refused.
+        // On a full disk nothing is drained, and changes that need space are refused.
         while too_much(now) && self.check().is_ok() && !self.is_full() {
             let mut signals = self.signals.lock();
             signals.kicked = true;
@@ -362,7 +362,7 @@ impl Shared {
 
     pub(crate) fn sync(&self) -> Result<(), Error> {
         self.counters.syncs.fetch_add(1, SeqCst);
-        // Every flush point chosen from now on includes what this thread submitted.
+        // Every flush point chosen from now on includes this thread's changes.
         let needed = self.flush_points.load(SeqCst) + 1;
         let mut leading = self.leading.lock();
         loop {
@@ -378,11 +378,11 @@ impl Shared {
         *leading = true;
         drop(leading);
         let source = self.source();
-        // When it is dropped, all threads whose changes this commit has made durable continue, and one of those that came
-        // meanwhile commits for the rest.
+        // Dropping it wakes the waiting threads: those whose changes this commit has made durable return, and one of the others
+        // commits for the rest.
         let _leader = Leader(self);
         let mut writer = self.writer.lock();
-        // The committer thread may have been at it meanwhile.
+        // The committer thread may have committed meanwhile.
         if self.durable_flush_point.load(SeqCst) >= needed {
             return Ok(());
         }
@@ -410,7 +410,7 @@ impl Shared {
                 signals.stop
             };
             if stop {
-                // Failures are kept; closing the store returns them.
+                // The store keeps the failure, and returns it when it is closed.
                 if self.low.load(SeqCst) && !self.is_full() {
                     let _ = self.stop_the_world(false).and_then(|()| self.make_space());
                 }
@@ -440,13 +440,13 @@ impl Shared {
             self.apply_logged()?;
         }
         if self.log_full.load(SeqCst) {
-            // What fills the log may not even be written yet.
+            // The changes that fill the log may not even be written yet.
             let made = self.stop_the_world(false).and_then(|()| self.make_space());
             self.log_full.store(false, SeqCst);
             self.notify_waiting();
             made?;
         } else if self.is_full() {
-            // With the next round, when the engine has taken what it could not.
+            // Only in the next round, when the engine has applied the layers that it could not apply before.
             self.log_full.store(due && self.apply_logged()?, SeqCst);
         } else if due && self.low.load(SeqCst) && !self.disk_space.has_ballast() {
             self.disk_space.keep_ballast(self.needed());

@@ -1,7 +1,8 @@
-//! The header of an open store on disk: always replaced as a whole, so that a crash leaves the former or the new one.
+//! The header of an open store on disk: it is always replaced atomically, so that a crash leaves the former header or
+//! the new one.
 //!
-//! The former one stays beside it as `AMINO.next` and is overwritten by the next but one: replacing the header takes no
-//! space, which a full disk does not have.
+//! The former header stays beside it as `AMINO.next`, and the next replacement overwrites that file: so the header can
+//! be replaced on a full disk.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -22,7 +23,7 @@ pub(crate) struct HeaderFile {
 }
 
 impl HeaderFile {
-    /// `header` is what the file says, or what its first version starts from.
+    /// `header` is the content of the file, or the base of its first version.
     pub(crate) fn new(dir: &Path, header: Header) -> Self {
         Self {
             dir: dir.to_owned(),
@@ -30,12 +31,12 @@ impl HeaderFile {
         }
     }
 
-    /// What the header says.
+    /// The present header.
     pub(crate) fn get(&self) -> Header {
         self.header.lock().clone()
     }
 
-    /// Changes the header; returns when the new one is on disk. On failure either may be there.
+    /// Changes the header; returns when the new one is on disk. After a failure the file may have either.
     pub(crate) fn update(&self, change: impl FnOnce(&mut Header)) -> Result<(), Error> {
         let mut header = self.header.lock();
         let mut new = header.clone();
@@ -58,14 +59,14 @@ fn replace(dir: &Path, header: &Header) -> Result<(), Error> {
         &path,
         RenameFlags::RENAME_EXCHANGE,
     );
-    // The first header has none to change places with, and some file systems exchange nothing.
+    // The first header has no former one to be exchanged with, and some file systems cannot exchange files.
     if exchanged.is_err() {
         fs::rename(&next, &path).map_err(Error::io("rename", &next))?;
     }
     sync_dir(dir)
 }
 
-/// Makes `path` a file with these bytes, which are on disk afterwards. Keeps the blocks that the file has.
+/// Writes these bytes to the file `path`, and syncs it. Keeps the blocks that the file has.
 pub(super) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);

@@ -1,8 +1,8 @@
 //! The directory of a store: recognises, creates and locks it.
 //!
-//! The header `AMINO` makes a directory a store and is the last thing that creation writes. Until then `AMINO.new` says
-//! that the files beside it are an incomplete store, so that an interrupted creation can be done again. How the header
-//! of an open store is replaced is in [`HeaderFile`].
+//! The header `AMINO` makes a directory a store and is the last thing that creation writes. Until then `AMINO.new` marks the files
+//! beside it as an incomplete store, so that an interrupted creation can be repeated. [`HeaderFile`] replaces the header of an open
+//! store.
 
 mod header;
 
@@ -30,21 +30,21 @@ pub(crate) const LOG: &str = "log";
 /// Directory of the engine's files.
 pub(crate) const ENGINE: &str = "engine";
 
-/// Longest time that the holder of the lock takes to write down its process id. It cannot when the disk is full.
+/// Maximum time that the holder of the lock takes to write its process id. On a full disk it cannot write it.
 const INTRODUCTION: Duration = Duration::from_secs(1);
 
-/// The store's lock file; the lock goes with it.
+/// The store's lock file. Dropping it releases the lock.
 pub(crate) struct Lock(#[expect(dead_code, reason = "held for its lock")] File);
 
-/// Reads the header of a store; `None` if `dir` does not exist, is empty, or holds an interrupted creation. The holder of
-/// the store replaces it at any time: after taking the lock it must be read again.
+/// Reads the header of a store; `None` if `dir` does not exist, is empty, or holds an interrupted creation. The holder of the lock may
+/// replace it at any time: read it again after taking the lock.
 pub(crate) fn read_header(dir: &Path) -> Result<Option<Header>, Error> {
     let path = dir.join(HEADER);
     let raw = match header_bytes(&path) {
         Ok(raw) => raw,
         Err(error) if error.kind() == io::ErrorKind::NotFound => match check_unused(dir) {
             Ok(()) => return Ok(None),
-            // Unless another process has just finished making it.
+            // Another process may just have finished making the store.
             Err(used) => header_bytes(&path).map_err(|_| used)?,
         },
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
@@ -69,7 +69,7 @@ pub(crate) fn read_header(dir: &Path) -> Result<Option<Header>, Error> {
     Ok(Some(header))
 }
 
-/// The header before the present one, or what else of a header there is; `None` if none can be read.
+/// The header before the present one, or any other header that can be read; `None` if there is none.
 pub(crate) fn former_header(dir: &Path) -> Option<Header> {
     let raw = header_bytes(&dir.join(NEXT_HEADER)).ok()?;
     Header::decode(&raw).ok()
@@ -93,7 +93,7 @@ fn check_unused(dir: &Path) -> Result<(), Error> {
     let names: Vec<_> = names
         .collect::<io::Result<_>>()
         .map_err(Error::io("list", dir))?;
-    // After the listing: what was there came after the first header.
+    // Checked after the listing: if another process is making a store, its files came after its mark or header.
     let begun = fs::read(dir.join(NEW_HEADER)).is_ok_and(|raw| Header::decode(&raw).is_ok());
     let ours = |name: &OsString| {
         let part = name == LOG || name == ENGINE || name == NEXT_HEADER;
@@ -108,7 +108,7 @@ fn check_unused(dir: &Path) -> Result<(), Error> {
     })
 }
 
-/// Makes `dir`, for its owner alone, if it does not exist; its parent must.
+/// Makes `dir`, accessible only to its owner, if it does not exist. Its parent must exist.
 pub(crate) fn make(dir: &Path) -> Result<(), Error> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => sync_dir(
@@ -140,7 +140,7 @@ pub(crate) fn lock(dir: &Path) -> Result<Lock, Error> {
             Err(TryLockError::Error(error)) => return Err(Error::io("lock", &path)(error)),
         }
         match holder(&file) {
-            // A process has the lock a moment before the file says which process that is.
+            // A process has the lock a moment before it has written its id to the file.
             None if begun.elapsed() < INTRODUCTION => sleep(Duration::from_millis(1)),
             holder => {
                 let (pid, command) = holder.unwrap_or_else(|| (0, "unknown".to_owned()));
@@ -160,7 +160,7 @@ pub(crate) fn lock(dir: &Path) -> Result<Lock, Error> {
         std::process::id(),
         command.join(" ").replace('\n', " ")
     );
-    // Written in place, because a full disk may have no block for a file that was emptied. It is only information for other processes.
+    // Written in place, because a full disk may have no block for a truncated file. It is only information for other processes.
     let written = file
         .write_all_at(text.as_bytes(), 0)
         .and_then(|()| file.set_len(text.len() as u64))
@@ -181,7 +181,7 @@ fn holder(file: &File) -> Option<(u32, String)> {
     Some((pid, lines.next()?.to_owned()))
 }
 
-/// Begins to make a store in the locked and unused `dir`; clears away what an interrupted attempt has left.
+/// Begins to make a store in the locked and unused `dir`; removes the files of an interrupted attempt.
 pub(crate) fn begin(dir: &Path, engine: EngineKind) -> Result<Header, Error> {
     check_unused(dir)?;
     for part in [LOG, ENGINE] {
@@ -214,8 +214,7 @@ pub(crate) fn begin(dir: &Path, engine: EngineKind) -> Result<Header, Error> {
     Ok(header)
 }
 
-/// Removes the mark of a store that is being made. Its header is on disk, so from now on the store is opened and never created
-/// again.
+/// Removes the mark of a store that is being made. The header is on disk: from now on the store is opened, and never created again.
 pub(crate) fn finish(dir: &Path) {
     let _ = fs::remove_file(dir.join(NEW_HEADER));
 }

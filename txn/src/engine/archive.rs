@@ -25,18 +25,18 @@ const ENTRIES_AT: u64 = 8;
 /// An entry without a name: position and size of a section (8 bytes each), size of the name (2).
 const ENTRY_MIN: u64 = 8 + 8 + 2;
 
-/// Which version of a keyspace fjall reads (8 bytes), the checksum of its file (16), kind of checksum.
+/// The version of a keyspace that fjall reads (8 bytes), the checksum of its file (16), kind of checksum.
 const CURRENT_LEN: usize = 8 + 16 + 1;
 const SUM_AT: usize = 8;
 const KIND_AT: usize = SUM_AT + 16;
 /// The kind that is XXH3 of 128 bits.
 const XXH3: u8 = 0;
 
-/// Checks the version file that the file `current` of the keyspace in `dir` names. fjall does not.
+/// Checks the version file that the file `current` of the keyspace in `dir` names, because fjall does not.
 pub(super) fn check_version(dir: &Path, current: &str) -> Result<(), Error> {
     let path = dir.join(current);
     let raw = match fs::read(&path) {
-        // fjall takes the keyspace for one that was never finished, or says what is missing.
+        // fjall takes the keyspace for one that was never finished, or reports the missing file.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         raw => raw.map_err(Error::io("read", &path))?,
     };
@@ -55,7 +55,7 @@ pub(super) fn check_version(dir: &Path, current: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks the table of contents of each table in the directory `dir`, as far as fjall does not do that itself.
+/// Checks the table of contents of each table in the directory `dir`, where fjall does not.
 pub(super) fn check_tables(dir: &Path) -> Result<(), Error> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -91,8 +91,8 @@ fn check(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Whether the file has the bytes that the entries in its table of contents take at least, or has no trailer: fjall refuses such a
-/// table if a version names it. None does where a full disk or a crash has kept the table from being completed.
+/// Whether the file is large enough for the entries that its table of contents claims. A file without a trailer passes: fjall refuses it if a version names the
+/// table, and no version names a table that a full disk or a crash has left incomplete.
 fn has_room_for_entries(file: &File) -> io::Result<bool> {
     let Some(end) = file.metadata()?.len().checked_sub(TRAILER) else {
         return Ok(true);

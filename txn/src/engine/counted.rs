@@ -1,5 +1,5 @@
 //! An engine that counts its entries: each batch updates the number and the sum of the entries, which the engine stores in the
-//! same batch. So an engine that went back to a former state, or lost entries, is detected.
+//! same batch. So the store detects an engine that has gone back to a former state, or has lost entries.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::{Engine, EngineKind, Files, NoFiles, Snapshot};
 use crate::{Changes, Error};
 
-/// An engine that counts. One thread applies; everybody reads.
+/// An engine that counts. One thread applies batches; any thread reads.
 pub(crate) struct Counted {
     engine: Box<dyn Engine>,
     holdings: Mutex<Holdings>,
@@ -23,7 +23,7 @@ pub(crate) struct Counted {
 /// The state of the count when an engine is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// The engine is new: nothing was ever applied to it.
+    /// The engine is new: it has had no batch.
     Empty,
     /// An older version of the program has written it, without a count; its entries were counted now.
     Uncounted,
@@ -32,7 +32,7 @@ pub(crate) enum Origin {
 }
 
 impl Counted {
-    /// Opens the engine in `dir`; `files` is what the checkpoint says of its files.
+    /// Opens the engine in `dir`; `files` is the checkpoint's record of its files.
     pub(crate) fn open(
         kind: EngineKind,
         dir: &Path,
@@ -56,7 +56,7 @@ impl Counted {
         self.engine.get(key)
     }
 
-    /// As [`Engine::snapshot`].
+    /// The state between two batches, as [`Engine::snapshot`].
     pub(crate) fn snapshot(&self) -> Result<Box<dyn Snapshot>, Error> {
         self.engine.snapshot()
     }
@@ -78,7 +78,7 @@ impl Counted {
         Ok(())
     }
 
-    /// Brings everything applied to the disk; `publish` writes down what is relied on from then on.
+    /// Makes a checkpoint: everything applied is on disk, and `publish` records the files that it relies on.
     pub(crate) fn checkpoint(
         &self,
         last: bool,
@@ -91,7 +91,7 @@ impl Counted {
         })
     }
 
-    /// As [`Files::reopen`].
+    /// Opens the files again, as [`Files::reopen`].
     pub(crate) fn reopen(&self) -> Result<(), Error> {
         self.files().reopen()?;
         *self.holdings.lock() = match self.engine.applied()? {
@@ -101,7 +101,7 @@ impl Counted {
         Ok(())
     }
 
-    /// What the engine holds.
+    /// The count of the engine's entries.
     pub(crate) fn holdings(&self) -> Holdings {
         self.holdings.lock().clone()
     }
@@ -116,7 +116,7 @@ impl Counted {
         self.engine.files().unwrap_or(&NoFiles)
     }
 
-    /// Whether what was synced is still there when the engine is opened again.
+    /// Whether synced entries are still there when the engine is opened again.
     pub(crate) fn is_persistent(&self) -> bool {
         self.engine.is_persistent()
     }
@@ -135,7 +135,7 @@ fn count(view: &dyn Snapshot, seq: u64) -> Result<Holdings, Error> {
     Ok(holdings)
 }
 
-/// Reads all entries of `view`; what differs from what the engine says it holds, in words, one for each key space.
+/// Reads all entries of `view`. Returns descriptions of the differences from the stored count, one for each key space.
 pub(crate) fn differences(view: &dyn Snapshot) -> Result<Vec<(u8, String)>, Error> {
     let said = match view.get(APPLIED)? {
         Some(raw) => Holdings::decode(&raw)?,
@@ -145,7 +145,7 @@ pub(crate) fn differences(view: &dyn Snapshot) -> Result<Vec<(u8, String)>, Erro
     Ok(compare(&said, &found))
 }
 
-/// What is different in `found`, in words, for each key space.
+/// Descriptions of the differences of `found`, one for each key space.
 pub(crate) fn compare(expected: &Holdings, found: &Holdings) -> Vec<(u8, String)> {
     let tags: BTreeSet<u8> = expected
         .spaces

@@ -35,8 +35,8 @@ pub(super) fn sum_up_to(path: &Path, len: u64) -> Result<(u64, u64), Error> {
     }
 }
 
-/// Makes `to`, which does not exist, a copy of the directory `from`. Files that an engine never writes to again are linked
-/// where that can be.
+/// Copies the directory `from` to `to`, which does not exist. Files that an engine never writes to again are linked where
+/// possible.
 pub(crate) fn link_tree(from: &Path, to: &Path) -> Result<(), Error> {
     link_entries(from, to).map_err(Error::io("copy the engine to", to))
 }

@@ -1,9 +1,9 @@
 //! The engine fjall: log-structured merge trees.
 //!
-//! Its journal is written with every batch and never synced for a batch: the store's log has what it may lose. A checkpoint has
-//! everything in tables, or, where little was changed, in journals that are synced and whose length and sum it keeps. When
-//! the engine is opened, what the journals have beyond that is dropped: fjall refuses a journal with a damaged tail, and
-//! the log applies it all again.
+//! Its journal is written with every batch and never synced for a batch: the store's log has all changes that the journal may lose.
+//! At a checkpoint everything is in tables, or, after few changes, in synced journals, of which the checkpoint records the length
+//! and the sum. When the engine is opened, the rest of the journals is dropped: fjall refuses a journal with a damaged tail, and
+//! the log is replayed anyway.
 
 use std::fs::{self, OpenOptions};
 use std::ops::Bound;
@@ -32,21 +32,21 @@ use crate::{Changes, Error};
 
 const CACHE_BYTES: u64 = 64 << 20;
 const KEYSPACE: &str = "amino";
-/// Where fjall keeps its keyspaces, and the file of each that names its present version.
+/// The directory of fjall's keyspaces, and the file of each that names its present version.
 const KEYSPACES: &str = "keyspaces";
 const CURRENT: &str = "current";
-/// Where a keyspace keeps its tables.
+/// The directory of a keyspace's tables.
 const TABLES: &str = "tables";
 
 /// One thread flushes while another compacts.
 const WORKERS: usize = 2;
-/// A compaction rewrites at most about this many bytes at a time: level 0 and what it overlaps of a level of that size.
+/// A compaction rewrites at most about this many bytes at a time: level 0, and the overlapping part of a level of that size.
 const COMPACTION_MAX: u64 = 512 << 20;
 /// A journal that the engine has to read at every start is emptied by the last checkpoint when it is longer than this.
 const UNSETTLED_MAX: u64 = 512 << 10;
-/// Number of tables in level 0 from which on no more are made for a short start. (At 30 fjall stops writes.)
+/// With this many tables in level 0, no more are made just to shorten the next start. (At 30 fjall stops writes.)
 const L0_RUNS: usize = 12;
-/// With less space than this beside that for what was applied, a checkpoint relies on journals.
+/// With less free space than this, besides that for the applied changes, a checkpoint relies on journals.
 const FLUSH_ROOM: u64 = 8 << 20;
 const FLUSH_POLL: Duration = Duration::from_micros(300);
 
@@ -57,15 +57,15 @@ struct Opened {
 
 /// One fjall keyspace. Its journal is written with every batch but synced only at our checkpoints.
 ///
-/// fjall takes no more batches once it has met a full disk; all that was applied is in its files then, and it can be
-/// opened again.
+/// After an error of a full disk, fjall accepts no more batches. All applied batches are in its files then, and it can be opened
+/// again.
 pub(super) struct FjallEngine {
     dir: PathBuf,
     /// `None` while it cannot be opened again. Read recursively: a visitor of one range may read another.
     opened: RwLock<Option<Opened>>,
-    /// Everything in the journal is in tables that are synced, too, and the checkpoint relies on these alone.
+    /// Everything in the journal is also in synced tables, and the checkpoint relies on these alone.
     settled: AtomicBool,
-    /// See [`FjallEngine::is_or_was_full`].
+    /// Whether the disk was nearly full at some batch since the engine was opened ([`FjallEngine::is_or_was_full`]).
     was_full: AtomicBool,
 }
 
@@ -86,8 +86,7 @@ fn error(what: &'static str) -> impl Fn(fjall::Error) -> Error {
     }
 }
 
-/// Why the database in `dir` does not open. Damage in a journal is named by its file: the newest may have lost what was
-/// never synced, and then the log has it.
+/// The error with which the database in `dir` does not open. For damage in a journal it names the file.
 fn cannot_open(dir: &Path, why: fjall::Error) -> Error {
     match why {
         fjall::Error::Io(source) => Error::Io {
@@ -158,10 +157,10 @@ fn keyspaces(dir: &Path) -> Vec<String> {
     names.filter(|name| dir.join(name).exists()).collect()
 }
 
-/// Drops from the journals in `dir` what came after the checkpoint that relied on `relied_on`, which must be as it was.
+/// Drops the part of the journals in `dir` after the checkpoint, which relied on `relied_on`. That part must be unchanged.
 ///
-/// A journal that is shorter or missing is no damage in itself: fjall removes one whose batches are all in tables. If they
-/// are not, the engine opens with less than the checkpoint has, and that is detected.
+/// A journal that is shorter or missing is no damage in itself: fjall removes one whose batches are all in tables. If they are not,
+/// the engine opens with fewer entries than the checkpoint has, which is detected.
 fn cut_back(dir: &Path, relied_on: &[FileSum]) -> Result<(), Error> {
     if !dir.is_dir() {
         return Err(Error::Damaged {
@@ -185,8 +184,8 @@ fn cut_back(dir: &Path, relied_on: &[FileSum]) -> Result<(), Error> {
         }
     }
     if journals(dir).is_empty() {
-        // fjall must find a journal, or it would count from zero again. This one has a number that the checkpoint does not
-        // list: after a crash before the next checkpoint, what it holds is not taken for what the checkpoint relies on.
+        // fjall must find a journal, or it would count from zero again. This one has a number that the checkpoint does not list:
+        // after a crash before the next checkpoint, it is not taken for a journal that the checkpoint relies on.
         let numbers = relied_on
             .iter()
             .filter_map(|file| journal_number(&file.name));
@@ -207,7 +206,7 @@ fn check_present(path: &Path) -> Result<(), Error> {
     })
 }
 
-/// Cuts the journal at `path` back to what the checkpoint says of it; removes one that is shorter.
+/// Truncates the journal at `path` to the length that the checkpoint has recorded; removes it if it is shorter.
 fn cut_journal(path: &Path, FileSum { len, sum, .. }: &FileSum) -> Result<(), Error> {
     let found = match files::sum(path, *len) {
         Err(error) if error.is_not_found() => return Ok(()),
@@ -239,10 +238,10 @@ fn cut_journal(path: &Path, FileSum { len, sum, .. }: &FileSum) -> Result<(), Er
 const BATCH_START: usize = 1 + 4 + 8;
 const BATCH_END: usize = 1 + 8 + 4;
 const BATCH_MAGIC: &[u8] = b"FJL\x03";
-/// Places that look like the end of a batch, at most, that are tried for one.
+/// Maximum number of places that look like the end of a batch and are tried as its end.
 const ENDS_TRIED: usize = 256;
 
-/// Leaves out of the journals in `dir`, a copy, the batches that are damaged, with which fjall would refuse them all.
+/// Removes damaged batches from the journals in `dir`, which is a copy: because of them fjall would refuse all batches.
 pub(crate) fn mend_journals(dir: &Path) -> Result<(), Error> {
     for (_, path) in journals(dir) {
         let raw = fs::read(&path).map_err(Error::io("read", &path))?;
@@ -294,7 +293,7 @@ fn disk_bytes(dir: &Path) -> u64 {
     blocks.sum::<u64>() * 512
 }
 
-/// Checks what fjall would take for granted in its versions and tables.
+/// Checks the versions and tables of fjall, where fjall does not check them itself.
 fn check_archives(dir: &Path) -> Result<(), Error> {
     let keyspaces = fs::read_dir(dir.join(KEYSPACES)).into_iter().flatten();
     for keyspace in keyspaces.filter_map(Result::ok) {
@@ -306,7 +305,7 @@ fn check_archives(dir: &Path) -> Result<(), Error> {
 
 fn open(dir: &Path) -> Result<Opened, Error> {
     check_archives(dir)?;
-    // Our log already holds what the journal would lose, so it is not compressed, and the store syncs it.
+    // Our log already has all changes that the journal may lose, so the journal is not compressed, and the store syncs it.
     let builder = Database::builder(dir)
         .manual_journal_persist(true)
         .worker_threads(WORKERS)
@@ -339,14 +338,14 @@ impl FjallEngine {
             .map_err(|_| self.error("be used")(fjall::Error::Poisoned))
     }
 
-    /// Whether the disk is nearly full, or was when something was applied since the engine was opened.
+    /// Whether the disk is nearly full, or was at some batch since the engine was opened.
     fn is_or_was_full(&self) -> bool {
         let full = Disk::of(&self.dir).is_ok_and(|disk| disk.available < disk.headroom());
         self.was_full.fetch_or(full, SeqCst) || full
     }
 
-    /// Distinguishes a failed write from a full disk. A background thread that fails leaves no reason behind but the disk, on which
-    /// there may be room again by now.
+    /// Distinguishes a failed write from a full disk. When a background thread has failed, only the state of the disk shows the
+    /// reason, and the disk may have free space again by now.
     fn error(&self, what: &'static str) -> impl Fn(fjall::Error) -> Error {
         move |why| match why {
             fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
@@ -361,14 +360,14 @@ impl FjallEngine {
         }
     }
 
-    /// Closes the database, whose lock keeps others from opening it, and empties its journal if that can be.
+    /// Closes the database, whose lock keeps others from opening it, and empties its journal if possible.
     fn close(&self, opened: &mut Option<Opened>) {
         *opened = None;
         if !self.settled.load(SeqCst) {
             return;
         }
-        // All of it is in tables. fjall would read it, entry by entry, at the next start to find that out; it must find
-        // a journal, though, or it would count from zero again.
+        // All of the journal is in tables. At the next start fjall would read it entry by entry to find that out. It must find a
+        // journal, though, or it would count from zero again.
         if let [(_, path)] = &journals(&self.dir)[..]
             && let Ok(journal) = OpenOptions::new().write(true).open(path)
         {
@@ -376,7 +375,7 @@ impl FjallEngine {
         }
     }
 
-    /// Writes what was applied to tables and waits for it.
+    /// Writes the applied batches to tables, and waits for that.
     fn flush(&self, opened: &Opened) -> Result<(), Error> {
         let sealed = opened.entries.rotate_memtable();
         sealed.map_err(self.error("seal a memtable"))?;
@@ -389,7 +388,8 @@ impl FjallEngine {
         Ok(())
     }
 
-    /// The journals, and how much of them is relied on: nothing when all of it is in tables, but the newest must be there.
+    /// The journals, and the length of each that the checkpoint relies on: 0 when everything is in tables, but then the newest must
+    /// exist.
     fn relied_on(&self, flushed: bool) -> Result<Vec<FileSum>, Error> {
         let mut journals = journals(&self.dir);
         journals.sort_unstable();
@@ -405,7 +405,7 @@ impl FjallEngine {
             })
         });
         let mut relied_on: Vec<_> = relied_on.collect::<Result<_, Error>>()?;
-        // That they are there is enough.
+        // It is enough that they exist.
         relied_on.extend(keyspaces(&self.dir).into_iter().map(|name| FileSum {
             name,
             len: 0,
@@ -447,7 +447,7 @@ impl Engine for FjallEngine {
         let opened = self.opened()?;
         self.settled.store(false, SeqCst);
         self.is_or_was_full();
-        // Written through, so that opening again after a failure finds every batch that was applied.
+        // Written to the kernel at once, so that a new open after a failure finds every applied batch.
         let mut batch = opened
             .database
             .batch()
@@ -516,7 +516,7 @@ impl Files for FjallEngine {
         let tables = opened.entries.disk_space();
         let mut compaction = 0;
         if tables > 0 {
-            // What a compaction in progress has written, or left to be deleted, is taken from the disk already.
+            // A compaction in progress has already taken the space for its output, and for files that are yet to be deleted.
             let files = disk_bytes(&opened.entries.path().join(TABLES));
             let taken = files.saturating_sub(tables);
             compaction = tables
@@ -528,7 +528,7 @@ impl Files for FjallEngine {
     }
 
     fn space_per_byte(&self) -> u64 {
-        // In the journal and in tables; what a compaction takes depends on the tables that are there.
+        // A byte is written to the journal and to tables. The space for a compaction depends on the present tables.
         2
     }
 
@@ -545,7 +545,7 @@ impl Files for FjallEngine {
         if opened.entries.disk_space() >= available {
             return Ok(false);
         }
-        // Tables are rewritten without what they say is deleted, and not without what memory says.
+        // A rewrite drops entries whose deletion is in tables, but not those whose deletion is only in memory.
         self.flush(&opened)?;
         let done = opened.entries.major_compact();
         done.map_err(self.error("compact its tables"))

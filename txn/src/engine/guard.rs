@@ -39,7 +39,7 @@ pub(super) struct Guarded {
     panicked: Panicked,
 }
 
-/// Whether an engine or one of its snapshots has panicked, and the message. Snapshots share it with their engine.
+/// The message of a panic of an engine or of one of its snapshots, if any. Snapshots share it with their engine.
 #[derive(Clone)]
 struct Panicked {
     engine: &'static str,
@@ -69,7 +69,7 @@ fn of(engine: &dyn Engine) -> &dyn Files {
     engine.files().unwrap_or(&NoFiles)
 }
 
-/// Opens an engine by `open`, which calls [`open_files`] for what the engine's library opens.
+/// Opens an engine by `open`, which calls [`open_files`] to let the engine's library open its files.
 pub(super) fn open<E: Engine + 'static>(
     name: &'static str,
     dir: &Path,
@@ -98,7 +98,7 @@ pub(super) fn open_files<T: Send + 'static>(
 
 /// The result of `call`, or the message of its panic. `call` runs on a thread of its own, which stops forever where it panics.
 ///
-/// Unwinding would drop what is half open. An engine panics a second time then where a panic has poisoned one of its locks, and that
+/// Unwinding would drop a half-open engine. If a panic has poisoned one of its locks, the engine would panic a second time then, which
 /// aborts the process.
 fn halt_at_panic<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
@@ -108,7 +108,7 @@ fn halt_at_panic<T: Send + 'static>(
     let panicked = send.clone();
     let run = move || {
         HALT.set(Some(Box::new(move |why| drop(panicked.send(Err(why))))));
-        // The other end waits for it.
+        // The receiver waits for it.
         let _ = send.send(Ok(call()));
     };
     thread::Builder::new()
@@ -122,7 +122,7 @@ fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     inside(call).map_err(|panic| words(&*panic))
 }
 
-/// The result of `call`, or its panic, of which nothing is printed. For a thread that calls an engine for another one.
+/// The result of `call`, or its panic, without a printed message. For a thread that calls an engine for another one.
 pub(super) fn inside<T>(call: impl FnOnce() -> T) -> thread::Result<T> {
     keep_quiet();
     let outer = INSIDE.replace(true);
@@ -186,8 +186,8 @@ impl Guarded {
 }
 
 impl Drop for Guarded {
-    /// Closes the engine on a thread that halts where it panics: an engine that has panicked may panic twice more when it is closed,
-    /// and the second of these aborts the process.
+    /// Closes the engine on a thread that halts if it panics: an engine that has panicked may panic twice more while it is closed, and
+    /// the second of these panics would abort the process.
     fn drop(&mut self) {
         let engine = self.engine.take();
         // This thread closes it if no other one can be started.
@@ -434,7 +434,7 @@ mod tests {
         println!("{}", engine.get(b"a").unwrap_err());
         drop(engine);
         println!("closed");
-        // While threads have halted in the hook.
+        // This is checked while threads have halted in the hook.
         let panicked = thread::spawn(|| panic!("elsewhere")).join();
         println!("went on: {}", panicked.is_err());
         // A halted thread holds std's lock on the panic hook, which the end of a test executable takes.

@@ -1,7 +1,7 @@
 //! Storage engines: an ordered map that applies batches whole and in order. The log provides durability; an engine
 //! must be on disk only at a checkpoint.
 //!
-//! The store uses an engine through `Counted`, which knows what the engine must hold.
+//! The store uses an engine through `Counted`, which knows the number and the sum of its entries.
 
 mod archive;
 mod counted;
@@ -67,7 +67,7 @@ impl EngineKind {
     }
 
     /// Opens the engine in `dir`, creating it where there is none. `files` is what the last checkpoint recorded of its files;
-    /// files that are not as they were then are an error, and what came after it may be dropped.
+    /// files that have changed since are an error, and later additions may be dropped.
     pub fn open(self, dir: &Path, files: Option<&[FileSum]>) -> Result<Box<dyn Engine>, Error> {
         let name = self.name();
         match self {
@@ -90,15 +90,15 @@ pub trait Engine: Send + Sync {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error>;
 
     /// The state between two batches. It stays as it is, however long the caller keeps it: through batches, checkpoints,
-    /// [`Files::reclaim`] and [`Files::reopen`]. What it needs of memory or disk beyond the current state is free again
-    /// when it is dropped.
+    /// [`Files::reclaim`] and [`Files::reopen`]. Dropping it frees the memory and the disk space that it needs beyond the
+    /// current state.
     fn snapshot(&self) -> Result<Box<dyn Snapshot>, Error>;
 
     /// Applies all changes or none, and keeps `applied` with them. Called by one thread at a time. A full disk
     /// is an error of its own ([`Error::NoSpace`] or the host's), here and at a checkpoint; [`Files::reopen`] must follow it.
     fn apply(&self, changes: &Changes, applied: &[u8]) -> Result<(), Error>;
 
-    /// Brings everything applied to the disk, and has `publish` write down the files that this relies on. The `last`
+    /// Makes a checkpoint: syncs all applied batches, and calls `publish` to record the files that this relies on. The `last`
     /// checkpoint before the engine is closed should not take long. When `publish` fails, the former checkpoint holds.
     fn checkpoint(
         &self,
@@ -106,10 +106,10 @@ pub trait Engine: Send + Sync {
         publish: &mut dyn FnMut(Vec<FileSum>) -> Result<(), Error>,
     ) -> Result<(), Error>;
 
-    /// What the last batch has left; `None` in an engine to which nothing was ever applied.
+    /// The value `applied` of the last batch; `None` in an engine without a batch.
     fn applied(&self) -> Result<Option<Bytes>, Error>;
 
-    /// Whether what was synced is still there when the engine is opened again.
+    /// Whether synced entries are still there when the engine is opened again.
     fn is_persistent(&self) -> bool;
 
     /// Its files on the store's disk; `None` for an engine without files.
@@ -120,23 +120,23 @@ pub trait Engine: Send + Sync {
 
 /// The files of an engine on the store's disk, which can become full.
 pub trait Files {
-    /// Opens the files again after a full disk made writing fail. What was applied is still there. When even that needs
-    /// space that is not there, the engine cannot be read until a later call succeeds.
+    /// Opens the files again after a write has failed because of a full disk. All applied batches are still there. If even
+    /// this needs more space than is free, the engine cannot be read until a later call succeeds.
     fn reopen(&self) -> Result<(), Error>;
 
     /// Bytes of disk that the engine may still need until its present content and `pending` more bytes are in its files.
     fn space_needed(&self, pending: u64) -> u64;
 
-    /// By how much [`Files::space_needed`] grows at most with each pending byte.
+    /// The maximum growth of [`Files::space_needed`] for each pending byte.
     fn space_per_byte(&self) -> u64;
 
-    /// Bytes of disk that opening again would give back.
+    /// Bytes of disk that a new open would free.
     fn returnable(&self) -> u64 {
         0
     }
 
-    /// Rewrites the files without what was deleted, if `available` bytes are enough for it, and waits for it. Whether it
-    /// did: opening again, or a checkpoint, gives back space then. [`Files::reopen`] must follow an error.
+    /// Rewrites the files without deleted entries, if `available` bytes are enough, and waits for that. Returns whether it
+    /// did: then a new open, or a checkpoint, frees space. [`Files::reopen`] must follow an error.
     fn reclaim(&self, available: u64) -> Result<bool, Error>;
 
     /// Bytes of the files, as far as the engine knows.
@@ -173,7 +173,7 @@ impl Files for NoFiles {
     }
 }
 
-/// An engine's state at one moment. It owns what it needs of the engine.
+/// An engine's state at one moment. It owns the parts of the engine that it needs.
 pub trait Snapshot: Send + Sync {
     /// The value of `key`.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error>;

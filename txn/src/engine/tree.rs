@@ -1,4 +1,5 @@
-//! Whole directories of an engine that has two copies: their sums, making one like the other, disk behind the files' ends.
+//! Operations on whole directories of an engine with two copies: sums, copying one to the other, and disk space behind the
+//! ends of files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -60,7 +61,8 @@ pub(super) fn spare(path: &Path) -> u64 {
     })
 }
 
-/// Gives a file the disk that it needs to grow to `end`; its length stays. [`Error::NoSpace`] when that cannot be had.
+/// Allocates the disk space that a file needs to grow to `end`; its length stays. [`Error::NoSpace`] when there is not
+/// enough.
 pub(super) fn allocate_behind(path: &Path, end: u64) -> Result<(), Error> {
     let file = match OpenOptions::new().write(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -75,7 +77,7 @@ pub(super) fn allocate_behind(path: &Path, end: u64) -> Result<(), Error> {
         match fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, offset, bytes) {
             Err(Errno::EINTR) => {}
             Err(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) => return Err(Error::NoSpace),
-            // Where a file system cannot do that, this much is certain.
+            // The result if the file system cannot allocate.
             Err(Errno::EOPNOTSUPP) if Disk::of(path)?.available < end.saturating_sub(from) => {
                 return Err(Error::NoSpace);
             }
@@ -85,7 +87,7 @@ pub(super) fn allocate_behind(path: &Path, end: u64) -> Result<(), Error> {
     }
 }
 
-/// Gives back the disk that a file has behind its end. No other thread changes its length.
+/// Frees the disk space that a file has behind its end. No other thread changes its length.
 pub(super) fn trim(path: &Path) -> Result<(), Error> {
     let file = match OpenOptions::new().write(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -95,8 +97,8 @@ pub(super) fn trim(path: &Path) -> Result<(), Error> {
     trimmed.map_err(Error::io("trim", path))
 }
 
-/// Makes the directory `to` of `dir` a copy of `from` there. Keeps the blocks of files that are there already: on a full
-/// disk others would take what was given back.
+/// Copies the directory `from` in `dir` to `to` in `dir`. Keeps the blocks of existing files: on a full disk other
+/// programs would take freed blocks.
 pub(super) fn overwrite_tree(dir: &Path, from: &str, to: &str) -> Result<(), Error> {
     let wanted = names(dir, from)?;
     let of_copy = |name: &str| name.replacen(from, to, 1);

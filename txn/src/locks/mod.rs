@@ -1,22 +1,22 @@
 //! The lock manager of transactions: strict two-phase locking with nesting (DESIGN 7).
 //!
 //! Owners form a forest: the owner of a nested transaction is a child of its parent's owner. A lock blocks all owners but
-//! its holder and the holder's descendants; so a child can lock what its ancestors hold, and a parent waits for its child.
+//! its holder and the holder's descendants; so a child can lock resources that its ancestors hold, and a parent waits for its child.
 //! When a child commits, its locks become its parent's.
 //!
-//! [`Locks::acquire`] never waits: it returns the conflict. The caller undoes its operation, releases everything that others could
-//! need, and begins a wait ([`Locks::notify`], or [`Locks::wait`] for a thread that blocks). While a wait lasts, its owner depends on
-//! the owners that hold the lock, and so do the owner's ancestors, which cannot end before it. When these dependencies form a cycle,
-//! none of its transactions could continue, and the wait that completes the cycle fails with [`Deadlock`]. Dependencies are derived
-//! from the locks held at that moment and never stored, so there are no stale ones.
+//! [`Locks::acquire`] never waits: it returns the conflict. The caller undoes its operation, releases everything that other operations
+//! could need, and begins a wait ([`Locks::notify`], or [`Locks::wait`] for a thread that blocks). While a wait lasts, its owner depends on
+//! the owners that hold the lock, and so do the owner's ancestors, which cannot end before it. When these dependencies form a cycle, none
+//! of its transactions could continue, and the wait that completes the cycle fails with [`Deadlock`]. Dependencies are derived from the
+//! locks held at that moment and never stored, so there are no stale ones.
 //!
-//! A thread that waits in slices has a wait only during a slice. A deadlock is found all the same if the gaps between slices are
-//! short: by the thread that returns while the others wait.
+//! A thread that waits in slices has a wait only during a slice. If the gaps between slices are short, a deadlock is found nevertheless: by
+//! the thread that returns while the others wait.
 //!
 //! There is no queue: the first waiting owner that returns gets the lock, and new readers are admitted while others read. So a
 //! stream of overlapping readers can delay a writer up to the caller's limit. If a waiting writer stopped new readers instead, one
-//! transaction that stays open for minutes, and one writer that waits for it, would stop all other reads. Moreover, a single operation
-//! returns as another owner, so it could not keep a place in a queue.
+//! transaction that stays open for minutes, and one writer that waits for it, would stop all other reads. Moreover, a single operation has
+//! a new owner after each wait, so it could not keep a place in a queue.
 //!
 //! Lock order: the one mutex in here is a leaf; nothing else is taken while it is held. The thread that ends a wait reports it after it has
 //! released the mutex.
@@ -32,14 +32,14 @@ use parking_lot::Condvar;
 use state::{Done, State};
 use sync::Mutex;
 
-/// What is locked.
+/// An object that can be locked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Resource {
-    /// An inode's metadata and content; of a directory its own attributes, not its entries.
+    /// An inode's metadata and content. For a directory, its own attributes, but not its entries.
     Inode(u64),
     /// The set of entries of a directory: its listing, and whether it is empty.
     Entries(u64),
-    /// A name in a directory, whether there is an entry or not, so that there are no phantoms.
+    /// A name in a directory, whether an entry exists or not, so that there are no phantoms.
     Name(u64, Arc<[u8]>),
 }
 
@@ -54,11 +54,11 @@ pub enum Mode {
     Exclusive,
 }
 
-/// A transaction, or a single operation, as the lock manager knows it.
+/// A transaction, or a single operation, in the lock manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner(u64);
 
-/// A conflict: a lock that is not free. [`Locks::wait`] takes it. Clones are the same conflict.
+/// A conflict: a lock that is not free. Pass it to [`Locks::wait`]. Clones are the same conflict.
 #[derive(Debug, Clone)]
 pub struct Conflict {
     owner: Owner,
@@ -73,12 +73,12 @@ pub struct Conflict {
 #[error("transactions wait for each other in a circle")]
 pub struct Deadlock;
 
-/// How many resources an owner has locked.
+/// Numbers of the resources that an owner has locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Those it only reads.
+    /// Resources that it only reads.
     pub shared: usize,
-    /// The others: [`Mode::Exclusive`] and [`Mode::Intent`].
+    /// The other resources: [`Mode::Exclusive`] and [`Mode::Intent`].
     pub exclusive: usize,
 }
 
@@ -89,7 +89,7 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// A new owner, which has no locks. It is there until [`Locks::end`] or [`Locks::pass_to_parent`].
+    /// A new owner, without locks. It exists until [`Locks::end`] or [`Locks::pass_to_parent`].
     pub fn begin(&self, parent: Option<Owner>) -> Owner {
         self.state.lock().begin(parent)
     }
@@ -110,12 +110,12 @@ impl Locks {
         })
     }
 
-    /// Begins a wait until a conflict is gone. Calls `done` once, with true when another [`Locks::acquire`] is worth it, though
-    /// somebody else may be first; with false when the wait was cancelled; with [`Deadlock`] as soon as the owner waits in a circle. The
-    /// thread that ends the wait calls it, this one included, and holds no mutex of the lock manager then.
+    /// Begins a wait for the end of a conflict. Calls `done` once: with true when the caller should repeat [`Locks::acquire`], although
+    /// another owner may be first; with false when the wait was cancelled; with [`Deadlock`] as soon as the owner waits in a circle. The
+    /// thread that ends the wait, which may be this one, calls it, and holds no mutex of the lock manager then.
     ///
-    /// The conflict of an owner that has ended, as that of a single operation, is waited for, too, and never in a circle; that of an owner
-    /// that ends meanwhile is gone.
+    /// An owner that has ended, such as that of a single operation, can wait, too, and never in a circle. If the owner ends during the
+    /// wait, the wait is over.
     pub fn notify(
         &self,
         conflict: &Conflict,
@@ -124,7 +124,7 @@ impl Locks {
         self.begin_wait(conflict, Box::new(done));
     }
 
-    /// Waits as [`Locks::notify`] describes it, at most for `slice`: false when the time has passed.
+    /// Waits for the outcome that [`Locks::notify`] describes, at most for `slice`: false when the time has passed.
     pub fn wait(&self, conflict: &Conflict, slice: Duration) -> Result<bool, Deadlock> {
         let outcome = Arc::new(Outcome::default());
         let reported = Arc::clone(&outcome);
@@ -147,7 +147,7 @@ impl Locks {
         })
     }
 
-    /// Changes the state; then reports the waits that have ended by this.
+    /// Changes the state; then reports the waits that this has ended.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock();
         let result = change(&mut state);
@@ -159,7 +159,7 @@ impl Locks {
         result
     }
 
-    /// Ends the waits for this conflict, those to come included.
+    /// Ends the waits for this conflict, and all later ones.
     pub fn cancel(&self, conflict: &Conflict) {
         self.change(|state| {
             conflict.cancelled.store(true, Ordering::SeqCst);
@@ -167,7 +167,7 @@ impl Locks {
         });
     }
 
-    /// Ends an owner, whose descendants have ended before: releases its locks, and checks the waits for them.
+    /// Ends an owner: releases its locks, and checks the waits for them. Its descendants must have ended before.
     pub fn end(&self, owner: Owner) {
         self.change(|state| state.end(owner));
     }
@@ -183,7 +183,7 @@ impl Locks {
     }
 }
 
-/// The outcome of a wait, for the thread that blocks until it is there.
+/// The outcome of a wait, for the thread that blocks until it is known.
 #[derive(Default)]
 struct Outcome {
     reported: parking_lot::Mutex<Option<Result<bool, Deadlock>>>,
@@ -196,7 +196,7 @@ impl Outcome {
         self.is_there.notify_one();
     }
 
-    /// Waits for it, at most for `limit`.
+    /// Waits for the outcome, at most for `limit`.
     fn get(&self, limit: Option<Duration>) -> Option<Result<bool, Deadlock>> {
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut reported = self.reported.lock();

@@ -1,4 +1,4 @@
-//! Which owner holds which resource, and which waits for which: the state under the lock manager's mutex.
+//! The state under the lock manager's mutex: the resources that each owner holds, and the waits.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Conflict, Counts, Deadlock, Mode, Owner, Resource};
 
-/// Resources for which the table keeps its memory.
+/// Number of resources for which the table keeps its memory.
 const KEPT_CAPACITY: usize = 1 << 14;
 
 /// A set of modes.
@@ -26,7 +26,7 @@ impl Modes {
         Self(self.0 | other.0)
     }
 
-    /// Whether one owner's set is in the way of another's wish.
+    /// Whether the modes that one owner holds conflict with a mode that another owner requests.
     fn clash_with(self, mode: Mode) -> bool {
         let compatible = match mode {
             Mode::Shared | Mode::Intent => Self::of(mode),
@@ -44,7 +44,7 @@ pub(super) struct Holder {
 /// An owner that has not ended.
 struct Open {
     parent: Option<Owner>,
-    /// What it holds, each once.
+    /// The resources that it holds, each once.
     held: Vec<Resource>,
 }
 
@@ -172,7 +172,7 @@ impl State {
                 holders.push(Holder { owner, modes });
             }
         }
-        // An owner that waits for the resource depends on one owner more, or on one for more modes.
+        // Owners that wait for the resource now depend on one more owner, or on more modes of one.
         self.settle(self.ids(|wait| wait.resource == *resource));
         true
     }
@@ -197,7 +197,7 @@ impl State {
         let Some(parent) = parent.filter(|parent| self.is_open(*parent)) else {
             return self.end(owner);
         };
-        // They depend on the parent from then on, and that may wait for them.
+        // The waits depend on the parent from now on, which may itself wait for their owners.
         let dependents = self.dependents(owner);
         let Some(open) = self.open.remove(&owner) else {
             return;
@@ -252,7 +252,7 @@ impl State {
         counts
     }
 
-    /// Begins a wait, which may be over at once. Its number.
+    /// Begins a wait, which may be over at once. Returns its number.
     pub(super) fn add_wait(&mut self, conflict: &Conflict, done: Done) -> u64 {
         self.last_wait += 1;
         let id = self.last_wait;
@@ -280,7 +280,7 @@ impl State {
         self.settle(self.ids(|wait| Arc::ptr_eq(&wait.cancelled, flag)));
     }
 
-    /// Looks at these waits again, in this order, and takes out those that are over.
+    /// Checks these waits again, in this order, and removes those that are over.
     pub(super) fn settle(&mut self, ids: Vec<u64>) {
         for id in ids {
             let Some(at) = self.waits.iter().position(|wait| wait.id == id) else {
@@ -315,7 +315,7 @@ impl State {
         selected.map(|wait| wait.id).collect()
     }
 
-    /// The waits of `owner`, and those for something it holds.
+    /// The waits of `owner`, and those for resources that it holds.
     fn dependents(&self, owner: Owner) -> Vec<u64> {
         self.ids(|wait| {
             let mut holders = self.table.get(&wait.resource).into_iter().flatten();

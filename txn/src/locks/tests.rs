@@ -14,7 +14,7 @@ use super::*;
 const R: Resource = Resource::Inode(1);
 const S: Resource = Resource::Entries(1);
 
-/// As [`Locks::wait`], for as long as it takes, with a thread of the model.
+/// Waits as [`Locks::wait`] does, without a limit, on a thread of the model.
 fn wait(locks: &Locks, conflict: &Conflict) -> Result<bool, Deadlock> {
     let (report, reported) = channel();
     locks.notify(conflict, move |outcome| report.send(outcome).unwrap());
@@ -43,7 +43,7 @@ fn threads(count: usize, work: impl Fn(usize) + Send + Sync + 'static) {
     }
 }
 
-/// The owners inside a resource, to see that no other one is.
+/// The owners inside a resource, to check that no conflicting owner is inside at the same time.
 #[derive(Default)]
 struct Inside([AtomicUsize; 3]);
 
@@ -99,7 +99,7 @@ fn many_threads_exclude_each_other_and_all_get_in() {
     );
 }
 
-/// As the file system does it: a single operation ends before it waits, and comes back as another.
+/// As in the file system, a single operation ends its owner before it waits, and returns with another one.
 #[test]
 fn operations_that_have_ended_are_woken_too() {
     fn model() {
@@ -166,8 +166,8 @@ fn one_of_two_upgrades_gets_through() {
     shuttle::check_dfs(model, None);
 }
 
-/// Circles that close without anybody coming to wait: by a lock that one more owner takes, and by a child's
-/// that becomes its parent's while that waits.
+/// Circles that close without a new wait: when one more owner takes a lock, and when a child's lock becomes that of its parent,
+/// which waits.
 #[test]
 fn a_circle_that_closes_behind_the_waiters_is_found() {
     fn shared_by_one_more() {
@@ -176,7 +176,7 @@ fn a_circle_that_closes_behind_the_waiters_is_found() {
         assert!(locks.acquire(reader, &R, Mode::Shared).is_ok());
         assert!(locks.acquire(writer, &S, Mode::Exclusive).is_ok());
         threads(3, move |number| match number {
-            // The writer waits for the reader, and once the other reads, too, for that.
+            // The writer waits for the reader, and also for the other owner as soon as that reads, too.
             0 => {
                 let _ = take(&locks, writer, &R, Mode::Exclusive);
                 locks.end(writer);
@@ -217,7 +217,7 @@ fn a_circle_that_closes_behind_the_waiters_is_found() {
     shuttle::check_random(passed_to_a_parent, 5_000);
 }
 
-/// What a child leaves to its parent stays locked until that ends.
+/// The locks that a child passes to its parent stay until the parent ends.
 #[test]
 fn a_childs_locks_are_kept_for_its_parent() {
     fn model() {
@@ -262,7 +262,7 @@ fn an_owner_that_ends_leaves_no_waiter_behind() {
     shuttle::check_random(model, 1_000);
 }
 
-/// Whether an owner waits in vain: all owners that can end do, and those that are left wait forever.
+/// Whether an owner waits in vain: after all owners that can end have ended, the remaining ones wait forever.
 fn somebody_is_stuck(state: &State, owners: &[Owner]) -> bool {
     let mut open: HashSet<_> = owners.iter().copied().collect();
     let mut waiting: Vec<_> = state.waits.iter().collect();

@@ -1,8 +1,8 @@
-//! The segments of the log that a store keeps though it does not need them any more: `amino run --keep-log`.
+//! The segments of the log that a store keeps although it does not need them any more: `amino run --keep-log`.
 //!
-//! They stay in the directory of the log, under another name. The header does not list them; it says which transactions they
-//! have, so that a segment that is missing, cut or damaged is detected. What a segment has behind its last whole frame does
-//! not count.
+//! They stay in the directory of the log, under another name. The header does not list the segments, but the transactions that
+//! they have, so that a missing, truncated or damaged segment is detected. Bytes behind the last whole frame of a segment do not
+//! count.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -17,7 +17,7 @@ use amino_schema::log::{
 use super::segment_files::{SUFFIX, segments};
 use crate::{Error, Loss};
 
-/// How the names of segments end that are kept.
+/// The suffix of the names of kept segments.
 const KEPT: &str = ".kept";
 
 const WINDOW: usize = 256 << 10;
@@ -25,7 +25,7 @@ const WINDOW: usize = 256 << 10;
 /// The content of the segments that were kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeptLog {
-    /// Whether more are kept from now on.
+    /// Whether the store keeps further segments from now on.
     pub keeps: bool,
     /// Number of segments.
     pub segments: u64,
@@ -35,7 +35,7 @@ pub struct KeptLog {
     pub transactions: u64,
     /// The times of the first and the last one, nanoseconds since 1970.
     pub times: Option<(u64, u64)>,
-    /// The gaps: transactions that should be there and cannot be read.
+    /// The gaps: transactions that should exist and cannot be read.
     pub losses: Vec<Loss>,
 }
 
@@ -57,18 +57,18 @@ pub(super) fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Gives a segment the name of one that is kept.
+/// Renames a segment as a kept one.
 pub(super) fn rename(path: &Path) -> std::io::Result<()> {
     fs::rename(path, path.with_extension(&KEPT[1..]))
 }
 
-/// The highest number of a segment in `dir` that is kept; 0 without one.
+/// The highest number of a kept segment in `dir`; 0 without one.
 pub(super) fn last_number(dir: &Path) -> Result<u64, Error> {
     let kept = segments(dir, KEPT)?;
     Ok(kept.last().map_or(0, |(number, _)| *number))
 }
 
-/// Whether a segment that the header does not list is kept, without the name of one: a crash came before that.
+/// Whether a segment that the header does not list is a kept one without the new name, because a crash came before the renaming.
 pub(super) fn is_kept(path: &Path, header: &Header) -> Result<bool, Error> {
     if header.kept.is_empty() {
         return Ok(false);
@@ -115,7 +115,7 @@ pub(super) fn read(dir: &Path, header: &Header, payloads: bool) -> Result<KeptLo
                 payloads,
                 &mut runs,
             )?,
-            // It was released a moment ago.
+            // It was just released.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(Error::io("open", &path)(error)),
         }
@@ -179,8 +179,8 @@ fn read_segment(
 }
 
 impl KeptLog {
-    /// Adds what `runs` have of the transactions `kept`, and lists what they lack. A run that does not begin where the one before
-    /// ended, or earlier, is what a crash has left behind a hole.
+    /// Adds the transactions of `kept` that `runs` contain, and lists the missing ones. A run that begins behind the end of the
+    /// one before is the remainder after a hole of a crash.
     fn add(&mut self, dir: &Path, kept: Kept, runs: &[Run]) {
         let mut next = kept.first;
         let mut last_path: Option<&Path> = None;

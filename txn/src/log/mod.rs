@@ -1,13 +1,13 @@
 //! The redo log on disk: one segment file that grows in steps, and a new one at each checkpoint.
 //!
-//! Space is reserved before it is used: [`Log::reserve`] succeeds only when the segment has room for everything that was
-//! reserved and not yet written, so that a change once accepted can always be logged. `reserved` is raised before
-//! `capacity` is read, and `capacity` is lowered before `reserved` is read, each sequentially consistent: one of two
-//! racing threads sees the other.
+//! Space is reserved before it is used: [`Log::reserve`] succeeds only when the segment has space for everything that is
+//! reserved and not yet written, so that an accepted change can always be logged. `reserved` is raised before `capacity` is
+//! read, and `capacity` is lowered before `reserved` is read, each sequentially consistent: one of two racing threads sees
+//! the other.
 //!
-//! A segment is used only when the store's header lists it with the length of its file, and goes only when the header does
-//! not list it any more: a segment that is missing or shorter is damage. [`note`] says up to where the log is synced. A
-//! store can keep the segments that it does not need any more ([`kept`]).
+//! A segment is used only after the store's header lists it with the length of its file, and removed only after the header
+//! does not list it any more: a segment that is missing or shorter is damage. [`note`] records up to which transaction the
+//! log is synced. A store can keep the segments that it does not need any more ([`kept`]).
 
 pub mod author;
 mod kept;
@@ -40,10 +40,10 @@ use crate::host::{allocate, now_ns, sync_dir};
 use crate::layers::Waiting;
 use crate::space::Purpose;
 
-/// Bytes that a frame takes beside its changes, at most.
+/// Maximum number of bytes of a frame beside its changes.
 pub(crate) const OVERHEAD: u64 = (FRAME_HEADER_LEN + FRAME_ALIGN) as u64;
 const HEADER: u64 = SEGMENT_HEADER_LEN as u64;
-/// Smallest step by which a segment grows when the host has no room for a whole one.
+/// Smallest step by which a segment grows when the host has no space for a whole one.
 const SMALL_STEP: u64 = 64 << 10;
 
 /// At most this many bytes are kept for removals: a few thousand of them.
@@ -80,7 +80,7 @@ impl Segment {
     }
 }
 
-/// A segment that nothing is appended to any more.
+/// A segment that is complete.
 #[derive(Debug)]
 pub(crate) struct Former {
     pub(crate) path: PathBuf,
@@ -109,8 +109,7 @@ impl Space {
     }
 }
 
-/// The log's writing end. Appending, rotating and releasing is done by the one thread that holds the writer lock;
-/// anybody reserves.
+/// The log, for writing. Only the thread that holds the writer lock appends, rotates and releases; any thread reserves.
 pub(crate) struct Log {
     dir: PathBuf,
     store_id: [u8; 16],
@@ -123,7 +122,8 @@ pub(crate) struct Log {
     capacity: AtomicU64,
     appended_bytes: AtomicU64,
     syncs: AtomicU64,
-    /// Nothing can be appended before what recovery has read is released: its numbers may be given out again.
+    /// Nothing can be appended before the segments that recovery has read are released, because their frame numbers may be
+    /// used again.
     frozen: AtomicBool,
     #[cfg(test)]
     pub(crate) fail_sync: std::sync::atomic::AtomicBool,
@@ -140,8 +140,8 @@ impl Former {
         }
     }
 
-    /// Renames a segment that is kept, and frees the disk space after its last frame. Both can be done later, or not at
-    /// all: only the frames count.
+    /// Renames a segment that is kept, and frees the disk space after its last frame. Both may happen later, or never: only
+    /// the frames count.
     fn put_aside(&self) {
         let trimmed = OpenOptions::new().write(true).open(&self.path);
         let _ = trimmed.and_then(|file| file.set_len(self.used));
@@ -187,13 +187,13 @@ impl Log {
         self.frozen.store(true, SeqCst);
     }
 
-    /// Whether everything is refused until then.
+    /// Whether the log still refuses everything for that reason.
     pub(crate) fn is_frozen(&self) -> bool {
         self.frozen.load(SeqCst)
     }
 
-    /// Reserves room for `bytes` of changes, or says that there is none and changes nothing. What grows leaves some
-    /// allocated room to removals.
+    /// Reserves space for `bytes` of changes, or fails without effect. A change that needs space leaves some allocated space
+    /// to removals.
     pub(crate) fn reserve(&self, bytes: u64, purpose: Purpose) -> Result<(), Error> {
         let kept = match purpose {
             Purpose::Growth => self.kept_for_removals(),
@@ -208,14 +208,14 @@ impl Log {
             .inspect_err(|_| self.release(bytes))
     }
 
-    /// Allocates what is kept for removals, if there is room for it.
+    /// Allocates the space that is kept for removals, if the disk has it.
     pub(crate) fn keep_for_removals(&self) {
         let mut space = self.space.lock();
-        // Without it the next removal looks for room itself.
+        // Otherwise the next removal allocates space itself.
         let _ = self.make_reserved_room(&mut space, self.kept_for_removals());
     }
 
-    /// Reserves room for `bytes` if it is allocated already, beside `kept`; whether it was.
+    /// Reserves space for `bytes` if the segment has that much allocated beside `kept`. Returns whether it had.
     pub(crate) fn reserve_allocated(&self, bytes: u64, kept: u64) -> bool {
         let reserved = self.reserved.fetch_add(bytes, SeqCst) + bytes;
         let fits = reserved.saturating_add(kept) <= self.capacity.load(SeqCst);
@@ -225,12 +225,13 @@ impl Log {
         fits
     }
 
-    /// Bytes of allocated room that are kept for removals.
+    /// Bytes of allocated space that are kept for removals.
     fn kept_for_removals(&self) -> u64 {
         KEPT_MAX.min(self.step / 16).min(self.limit / 16)
     }
 
-    /// Makes room for what is reserved and `kept` beside it, also for what is reserved meanwhile against the capacity before.
+    /// Allocates space for all reservations and `kept` beside them, including reservations that other threads make meanwhile
+    /// against the former capacity.
     fn make_reserved_room(&self, space: &mut Space, kept: u64) -> Result<(), Error> {
         loop {
             self.make_room(space, self.reserved().saturating_add(kept))?;
@@ -245,7 +246,7 @@ impl Log {
         self.reserved.load(SeqCst)
     }
 
-    /// Grows the current segment, or makes one, until it has room for a frame with `need` bytes of payload.
+    /// Grows the current segment, or makes one, until it has space for a frame with `need` bytes of payload.
     fn make_room(&self, space: &mut Space, need: u64) -> Result<(), Error> {
         if self.frozen.load(SeqCst) {
             return Err(Error::NoSpace);
@@ -276,7 +277,7 @@ impl Log {
         Ok(())
     }
 
-    /// Has the header list a segment, whose file is on disk. A full disk changes nothing.
+    /// Adds a segment, whose file is on disk, to the header's list. A full disk does not hinder this.
     fn list(&self, listed: SegmentSize) -> Result<(), Error> {
         let listing = self.header.update(|header| {
             let segments = &mut header.segments;
@@ -289,7 +290,7 @@ impl Log {
         })
     }
 
-    /// Allocates to at least `target`: by a whole step if the disk has the space, else by as little as suffices.
+    /// Allocates up to `target` at least: by a whole step if the disk has the space, otherwise only as much as needed.
     fn grow(
         &self,
         from: u64,
@@ -353,7 +354,7 @@ impl Log {
                 Ok(segment)
             }
             Err(error) => {
-                // Without a frame in it the file means nothing, whether or not it can be removed.
+                // A file without a frame means nothing, even if it cannot be removed.
                 let _ = fs::remove_file(&path);
                 Err(if error.is_no_space() {
                     Error::NoSpace
@@ -364,8 +365,8 @@ impl Log {
         }
     }
 
-    /// Appends a frame for each of `layers`, by one write, and gives back what was reserved for them. The frames' headers
-    /// are `headers`; their numbers follow each other.
+    /// Appends a frame for each of `layers`, by one write, and releases their reservations. The frames' headers are
+    /// `headers`; their numbers are consecutive.
     pub(crate) fn append(
         &self,
         layers: &[Waiting],
@@ -415,7 +416,7 @@ impl Log {
         Ok(())
     }
 
-    /// Gives back reservations that no frame needed, or whose frame is written.
+    /// Releases reservations that no frame needed, or whose frame is written.
     pub(crate) fn release(&self, reserved: u64) {
         // Saturating, so that a reservation made outside an operation cannot turn into a full log.
         let _ = self
@@ -423,7 +424,7 @@ impl Log {
             .fetch_update(SeqCst, SeqCst, |all| Some(all.saturating_sub(reserved)));
     }
 
-    /// Returns when every frame appended is on disk. After a failure nothing can be said about them any more.
+    /// Returns when every appended frame is on disk. After a failure their state is unknown.
     pub(crate) fn sync(&self) -> Result<(), Error> {
         let (file, path) = match &self.space.lock().current {
             Some(segment) => (segment.file.clone(), segment.path.clone()),
@@ -451,7 +452,7 @@ impl Log {
         space.old.push(former.former());
         let made = self.make_reserved_room(&mut space, self.kept_for_removals());
         if made.is_err() {
-            // It may be listed, so its file stays until a checkpoint.
+            // The header may list it, so its file stays until a checkpoint.
             let unused = space.current.take();
             space.old.pop();
             space.old.extend(unused.map(|segment| segment.former()));
@@ -466,14 +467,14 @@ impl Log {
         self.note.write(seq);
     }
 
-    /// Syncs that note. It distinguishes damage of the log from a torn tail after a power cut, too.
+    /// Syncs that note. After a power cut it distinguishes damage of the log from a torn tail.
     pub(crate) fn sync_note(&self) {
         self.note.sync();
     }
 
-    /// Writes a new checkpoint of the engine to the header, and deletes the segments that it makes superfluous, or keeps
-    /// them: all before the current one, whose frames the engine has. With `all` that one, too; then nothing is reserved nor
-    /// can be meanwhile.
+    /// Writes a new checkpoint of the engine to the header, and deletes or keeps the segments that are not needed any more:
+    /// all before the current one, since the engine has their frames. With `all`, the current one, too; then there must be
+    /// no reservations, and none meanwhile.
     pub(crate) fn release_segments(
         &self,
         all: bool,
@@ -508,7 +509,8 @@ impl Log {
             }
         }
         self.frozen.store(false, SeqCst);
-        // The directory is not synced: a segment that a power cut brings back is not listed and holds nothing new.
+        // The directory is not synced: if a segment exists again after a power cut, the header does not list it, and it has
+        // no new frames.
         Ok(())
     }
 
@@ -517,7 +519,7 @@ impl Log {
         self.header.update(|header| header.keep_log = keep)
     }
 
-    /// The content of the segments that were kept; with `payloads` everything in them is read.
+    /// The content of the kept segments; with `payloads` everything in them is read.
     pub(crate) fn kept(&self, payloads: bool) -> Result<KeptLog, Error> {
         // While the lock is held, no segment is released.
         let _space = self.space.lock();

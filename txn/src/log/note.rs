@@ -23,7 +23,7 @@ pub(super) struct Note {
     unsynced: AtomicBool,
 }
 
-/// The transaction up to which the note in the store's directory says that the log is on disk; 0 without a note.
+/// The transaction in the note of the store's directory, up to which the log is on disk; 0 without a note.
 pub(crate) fn read_synced(dir: &Path, store_id: &[u8; 16]) -> Result<u64, Error> {
     let path = dir.join(NAME);
     let mut raw = Vec::new();
@@ -62,7 +62,7 @@ impl Note {
         })
     }
 
-    /// Notes that everything up to `seq` is on disk. Takes no wait for the disk; one thread at a time.
+    /// Notes that everything up to `seq` is on disk. It does not wait for the disk. Only one thread at a time may call it.
     pub(super) fn write(&self, seq: u64) {
         let Some(file) = &self.file else { return };
         let second = self.second.fetch_xor(true, SeqCst);
@@ -71,7 +71,7 @@ impl Note {
         self.unsynced.store(true, SeqCst);
     }
 
-    /// Brings the note to the disk if it has changed.
+    /// Syncs the note if it has changed.
     pub(super) fn sync(&self) {
         if let Some(file) = &self.file
             && self.unsynced.swap(false, SeqCst)

@@ -21,11 +21,11 @@ use crate::{Changes, Error};
 /// The result of recovery.
 #[derive(Debug, Default)]
 pub(crate) struct Recovered {
-    /// Frames handed over.
+    /// Number of frames handed over.
     pub(crate) replayed: u64,
     /// The sequence number reached.
     pub(crate) seq: u64,
-    /// The files that were in use, and those that nobody needs.
+    /// The files that were in use, and those that are not needed.
     pub(crate) segments: Vec<Former>,
     /// The highest segment number seen.
     pub(crate) last_number: u64,
@@ -44,7 +44,7 @@ pub(crate) type Apply<'a> = dyn FnMut(u64, &Changes) -> Result<(), Error> + 'a;
 /// Receives reports of damage: an error ends the recovery, `Ok` continues it behind the damage.
 pub(crate) type Damage<'a> = dyn FnMut(Error) -> Result<(), Error> + 'a;
 
-/// Hands every frame of the store's log after `applied` to `apply`, in order, up to where the log ends.
+/// Hands every frame of the store's log after `applied` to `apply`, in order, up to the end of the log.
 pub(crate) fn recover<'a>(
     store: &Path,
     header: &Header,
@@ -74,7 +74,7 @@ pub(crate) fn recover<'a>(
         }
         let listed = expected.next_if(|listed| listed.number == number);
         if lists_segments && listed.is_none() {
-            // It was released, or never used.
+            // The segment was released, or never used.
             if !kept::is_kept(&path, header)? {
                 replay.state.segments.push(Former::unused(path));
             }
@@ -180,8 +180,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Notes that the last segment has frame `seq`, which ends at `end`, if it belongs to what was replayed and follows the
-    /// frames before.
+    /// Records that the last segment has frame `seq`, which ends at `end`, if the frame was replayed and follows the frames
+    /// before.
     fn note_frame(&mut self, seq: u64, end: usize) {
         let reached = self.state.seq;
         let Some(segment) = self.state.segments.last_mut() else {

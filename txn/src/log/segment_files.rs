@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// How the names of the segments that the log needs end.
+/// The suffix of the names of segments that the log needs.
 pub(super) const SUFFIX: &str = ".seg";
 
 /// The name of segment `number`: 16 hexadecimal digits and the suffix.

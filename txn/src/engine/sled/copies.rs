@@ -1,4 +1,4 @@
-//! The two copies: which one is open, which one rests, and whether a checkpoint's sums match their files.
+//! The two copies: one of them is open, the other one rests; and the check of a checkpoint's sums against their files.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -63,7 +63,7 @@ impl Opened {
     }
 }
 
-/// Which copies can be read.
+/// The copies that can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
     /// Before the first checkpoint: no copy rests.
@@ -125,7 +125,7 @@ fn check_side(dir: &Path, side: Side, listed: &[FileSum]) -> Result<Option<Error
     Ok(None)
 }
 
-/// Removes a directory if there is one.
+/// Removes a directory if it exists.
 pub(super) fn remove(dir: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", dir)(error)),
@@ -133,7 +133,7 @@ pub(super) fn remove(dir: &Path) -> Result<(), Error> {
     }
 }
 
-/// Takes over the files of a store that had one copy, in the engine's directory itself.
+/// Moves the files of an older store, which had one copy, from the engine's directory itself to a copy.
 pub(super) fn adopt(dir: &Path) -> Result<(), Error> {
     let copy = dir.join(Side::A.name());
     fs::create_dir_all(&copy).map_err(Error::io("create", &copy))?;

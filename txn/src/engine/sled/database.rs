@@ -19,7 +19,7 @@ use crate::engine::tree;
 use crate::space::Disk;
 
 const CACHE_BYTES: u64 = 64 << 20;
-/// How often sled is made to write where it cannot, and how long the first time takes at most; each further time it is twice as long.
+/// Maximum number of attempts to make sled write where it cannot, and the time limit of the first one; it doubles with each further attempt.
 const FAIL_ATTEMPTS: u8 = 14;
 const FAIL_PAUSE: Duration = Duration::from_millis(1);
 /// The unit in bytes by which sled's log grows in new stores. sled makes a file of its own for each node that is larger than
@@ -31,7 +31,7 @@ pub(super) const GROWTH: u64 = 3;
 const BEGUN_SEGMENTS: u64 = 2 * SEGMENT as u64;
 /// How long sled may write before the store checks whether a write has failed.
 const WRITE_PAUSE: Duration = Duration::from_millis(500);
-/// How long a write may take on a full disk before it is ended. Those that end by themselves take less.
+/// How long a write may take on a full disk before the store ends it. Writes that end by themselves take less.
 const STALL: Duration = Duration::from_secs(5);
 /// A key that no entry has.
 const ABSENT: &[u8] = b"\0absent";
@@ -121,7 +121,7 @@ fn write_by(
     write_or_end(database, put, is_full)
 }
 
-/// The same, where `is_full` says whether the disk is full.
+/// The same; `is_full` returns whether the disk is full.
 ///
 /// sled also makes files for large nodes when it moves old ones on threads of its own, which drop the error. The log's buffer that refers to such
 /// a file stays incomplete, and flush() waits for it forever (see [`abandon`]). So a write that takes long is ended if the disk was full meanwhile.
@@ -192,7 +192,7 @@ pub(super) fn close(dir: &Path, database: sled::Db) -> Result<(), Error> {
     drop(database);
     wait_for_close(dir)?;
     tree::trim(&dir.join(DB))?;
-    // flush() ends in sync_file_range(2), which writes no metadata and no disk cache out.
+    // flush() ends in sync_file_range(2), which neither writes metadata nor flushes the disk's cache.
     tree::sync_tree(dir).map_err(Error::io("sync", dir))
 }
 

@@ -35,7 +35,7 @@ use self::snapshot::{Former, SledSnapshot};
 use super::{Engine, Files, Snapshot, tree};
 use crate::{Changes, Error};
 
-/// Where a new copy is made before it replaces the old one.
+/// The directory in which a new copy is made before it replaces the old one.
 const REWRITTEN: &str = "new";
 
 /// Two sled databases; one of them is open.
@@ -44,7 +44,7 @@ const REWRITTEN: &str = "new";
 pub(super) struct SledEngine {
     dir: PathBuf,
     recent: RwLock<Arc<Recent>>,
-    /// The last link, which has nothing yet.
+    /// The last link, which is still empty.
     former: Mutex<Arc<Former>>,
     copies: Arc<Copies>,
 }
@@ -161,7 +161,7 @@ impl SledEngine {
         Ok(opened)
     }
 
-    /// Whether much of the open copy is deleted entries, and how many bytes of it are not.
+    /// If deleted entries take much of the open copy, the number of bytes of the other entries.
     fn is_worth_rewriting(&self, available: u64) -> Result<Option<u64>, Error> {
         let opened = self.opened()?;
         let mut live = 0_u64;

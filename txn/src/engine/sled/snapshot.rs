@@ -1,4 +1,5 @@
-//! Snapshots: the batches in memory, the open copy, and what checkpoints have overwritten there since.
+//! Snapshots: the batches in memory, the open copy, and the former values of entries that checkpoints have overwritten there
+//! since.
 
 use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
@@ -38,7 +39,7 @@ impl Drop for Former {
 
 pub(super) struct SledSnapshot {
     pub(super) recent: Arc<Recent>,
-    /// Former values that checkpoints have overwritten since. Must be read after the copy: a checkpoint records them before it
+    /// Former values that checkpoints have overwritten since. Read them after the copy: a checkpoint records them before it
     /// changes the copy.
     pub(super) former: Arc<Former>,
     pub(super) copies: Arc<Copies>,
