@@ -41,7 +41,7 @@ impl FileSystem for Cached {
         forward: root checks_access is_read_only opens_host_files largest_file transactions identity lookup parent path
             getattr readlink readdir read_at mknod mkdir symlink link unlink rmdir rename truncate fallocate setattr setxattr removexattr
             sync host_path flags statfs getxattr listxattr link_open write_at tmpfile;
-        own: kind content open create write;
+        own: kind shared_attributes content open create write;
     }
 
     fn kind(&self) -> &'static str {
@@ -72,10 +72,10 @@ impl FileSystem for Cached {
         &self,
         _: &Caller,
         file: OpenFile<'_>,
-        spot: WritePosition,
+        position: WritePosition,
         data: &[u8],
     ) -> Result<usize> {
-        let WritePosition::At(offset) = spot else {
+        let WritePosition::At(offset) = position else {
             return Ok(0);
         };
         Ok(memfile::pwrite(file.ofd, data, offset)?)

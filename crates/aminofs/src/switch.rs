@@ -54,6 +54,10 @@ impl FileSystem for AminoFs {
         Some(self)
     }
 
+    fn shared_attributes(&self) -> Option<&dyn SharedAttributes> {
+        Some(self)
+    }
+
     fn readlink(&self, caller: &Caller, node: &Node) -> Result<Vec<u8>> {
         self.view(caller, |view| view.do_readlink(node))
     }
@@ -148,10 +152,10 @@ impl FileSystem for AminoFs {
         &self,
         caller: &Caller,
         file: OpenFile<'_>,
-        spot: WritePosition,
+        position: WritePosition,
         data: &[u8],
     ) -> Result<usize> {
-        self.view(caller, |view| view.do_write(caller, file, spot, data))
+        self.view(caller, |view| view.do_write(caller, file, position, data))
     }
 
     fn truncate(&self, caller: &Caller, node: &Node, size: u64) -> Result<()> {
@@ -210,10 +214,6 @@ impl FileSystem for AminoFs {
 }
 
 impl CachedContent for AminoFs {
-    fn shared_attributes(&self) -> Option<&dyn SharedAttributes> {
-        Some(self)
-    }
-
     fn released(&self, node: &Node) {
         self.do_released(node);
     }

@@ -19,7 +19,7 @@ const PATHS: [&str; 12] = [
 ];
 
 fn shared(fs: &AminoFs) -> &dyn SharedAttributes {
-    fs.content().unwrap().shared_attributes().unwrap()
+    fs.shared_attributes().unwrap()
 }
 
 /// What programs are shown of a file. The ID of the mount is another one in each run.

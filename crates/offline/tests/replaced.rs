@@ -32,7 +32,7 @@ impl FileSystem for Replacing {
         forward: kind root checks_access is_read_only opens_host_files largest_file transactions content identity lookup parent path
             getattr readlink readdir open create tmpfile mknod mkdir symlink link link_open unlink rmdir rename write write_at
             truncate fallocate sync host_path setattr flags statfs getxattr setxattr listxattr removexattr;
-        own: read_at;
+        own: shared_attributes read_at;
     }
 
     fn read_at(&self, caller: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -127,21 +127,21 @@ impl FileSystem for Overtaking {
         forward: kind root checks_access is_read_only opens_host_files largest_file transactions content identity lookup parent path
             getattr readlink readdir open create tmpfile mknod mkdir symlink link link_open unlink rmdir rename read_at write_at
             truncate fallocate sync host_path setattr flags statfs getxattr listxattr removexattr;
-        own: setxattr write;
+        own: shared_attributes setxattr write;
     }
 
     fn write(
         &self,
         caller: &Caller,
         file: OpenFile<'_>,
-        spot: WritePosition,
+        position: WritePosition,
         data: &[u8],
     ) -> Result<usize> {
         if self.is_full {
             self.overtake(caller)?;
             return Err(Errno::ENOSPC.into());
         }
-        self.store.write(caller, file, spot, data)
+        self.store.write(caller, file, position, data)
     }
 
     fn setxattr(&self, caller: &Caller, _: &Node, _: &[u8], _: &[u8], _: i32) -> Result<()> {

@@ -69,5 +69,5 @@ impl RunMap {
 
 /// What the file system of `mount` shares, if it shares attributes.
 pub(super) fn attributes(mount: &Mount) -> Option<&dyn SharedAttributes> {
-    mount.fs.content()?.shared_attributes()
+    mount.fs.shared_attributes()
 }

@@ -4,13 +4,12 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use goanna_monitor::{Config, Interception, Reporter, Run};
 use goanna_passfs::PassFs;
-use goanna_vfs::{Caller, FileSystem, MountFlags, Mounts, Node, Opened, Result, forward};
+use goanna_tests::run_mounted;
+use goanna_vfs::{Caller, FileSystem, Node, Opened, Result, forward};
 
 /// Writes a line for each look-up and creation that it forwards.
 struct Counted {
@@ -32,7 +31,7 @@ impl FileSystem for Counted {
         forward: kind root checks_access is_read_only opens_host_files largest_file transactions content identity parent path
             getattr readlink readdir open read_at tmpfile mknod mkdir symlink link link_open unlink rmdir rename write write_at
             truncate fallocate sync host_path setattr flags statfs getxattr setxattr listxattr removexattr;
-        own: lookup create;
+        own: shared_attributes lookup create;
     }
 
     fn lookup(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
@@ -57,25 +56,14 @@ fn run(mut args: impl Iterator<Item = OsString>) -> std::result::Result<u8, Box<
     let (Some(out), Some(dir), Some(target)) = (args.next(), args.next(), args.next()) else {
         return Err("usage: lookups OUT DIR MOUNTPOINT COMMAND...".into());
     };
-    let signals = goanna_monitor::prepare()?;
-    let counted = Arc::new(Counted {
-        lower: PassFs::new(dir.as_ref())?,
-        out: Mutex::new(File::create(out)?),
-    });
-    let mut mounts = Mounts::new(Arc::new(PassFs::host()?));
-    let caller = goanna_monitor::credentials(std::process::id() as i32)?;
     let source = dir.to_string_lossy().into_owned();
-    mounts.add(
-        &caller,
-        &target.into_vec(),
-        counted,
-        MountFlags::empty(),
-        source,
-    )?;
-    let report = Reporter::new(|line| eprintln!("lookups: {line}"));
-    let run = Run::new(Config::new(mounts, report))?;
-    let outcome = run.command(args.collect(), Interception::Auto, &signals)?;
-    Ok(outcome.status.exit_code())
+    let counted = || -> std::result::Result<Arc<dyn FileSystem>, Box<dyn Error>> {
+        Ok(Arc::new(Counted {
+            lower: PassFs::new(dir.as_ref())?,
+            out: Mutex::new(File::create(out)?),
+        }))
+    };
+    run_mounted(counted, &source, target, args.collect())
 }
 
 fn main() -> ExitCode {

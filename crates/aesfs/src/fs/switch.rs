@@ -27,7 +27,7 @@ impl FileSystem for AesFs {
     forward! {
         lower: lower;
         forward: checks_access is_read_only transactions;
-        own: kind identity root opens_host_files largest_file content lookup parent path getattr readlink readdir
+        own: kind identity shared_attributes root opens_host_files largest_file content lookup parent path getattr readlink readdir
             open read_at create tmpfile mknod mkdir symlink link link_open unlink rmdir rename write write_at truncate
             fallocate sync host_path setattr flags statfs getxattr setxattr listxattr removexattr;
     }
@@ -237,7 +237,7 @@ impl FileSystem for AesFs {
         &self,
         caller: &Caller,
         file: OpenFile<'_>,
-        spot: WritePosition,
+        position: WritePosition,
         data: &[u8],
     ) -> Result<usize> {
         let inner = self.inner_for(caller, file.node)?;
@@ -246,7 +246,7 @@ impl FileSystem for AesFs {
         }
         let written = self
             .files
-            .change_open(inner, |state| self.write_in(state, file, spot, data));
+            .change_open(inner, |state| self.write_in(state, file, position, data));
         let written = self.on(caller, inner, written)?;
         self.drop_privileges(caller, inner)?;
         // O_SYNC contains O_DSYNC's bit.
@@ -487,12 +487,12 @@ impl AesFs {
         &self,
         state: &mut State,
         file: OpenFile<'_>,
-        spot: WritePosition,
+        position: WritePosition,
         data: &[u8],
     ) -> std::result::Result<usize, Failure> {
         let cipher = self.files.cipher();
         let appends = file.flags & libc::O_APPEND != 0;
-        let start = match spot {
+        let start = match position {
             _ if appends => state.size,
             WritePosition::End => state.size,
             WritePosition::Cursor => lseek(file.ofd, 0, Whence::SeekCur)? as u64,
@@ -515,7 +515,7 @@ impl AesFs {
         let written = state.write(cipher, start, data, |_, piece, at| {
             Ok(memfile::pwrite_at(file.ofd, piece, at)?)
         })?;
-        if spot == WritePosition::Cursor {
+        if position == WritePosition::Cursor {
             advance(file, appends, start, written)?;
         }
         Ok(written)

@@ -82,7 +82,7 @@ impl FileSystem for Dying {
         lower: lower;
         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity lookup parent path
             getattr readlink readdir read_at sync host_path flags statfs getxattr listxattr link_open write_at;
-        own: kind open create tmpfile mknod mkdir symlink link unlink rmdir rename write truncate fallocate setattr setxattr removexattr;
+        own: kind shared_attributes open create tmpfile mknod mkdir symlink link unlink rmdir rename write truncate fallocate setattr setxattr removexattr;
     }
 
     fn kind(&self) -> &'static str {
@@ -172,10 +172,10 @@ impl FileSystem for Dying {
         &self,
         _: &Caller,
         file: OpenFile<'_>,
-        spot: WritePosition,
+        position: WritePosition,
         data: &[u8],
     ) -> Result<usize> {
-        let WritePosition::At(offset) = spot else {
+        let WritePosition::At(offset) = position else {
             return Err(Errno::EINVAL.into());
         };
         match self.fate() {

@@ -80,11 +80,6 @@ pub trait CachedContent: Send + Sync {
     fn relocate_unused(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Option<Opened>> {
         Ok(None)
     }
-
-    /// The attributes of files as programs read them without the monitor, where the back end shares them.
-    fn shared_attributes(&self) -> Option<&dyn SharedAttributes> {
-        None
-    }
 }
 
 /// A back end that keeps the attributes of files in a map, which programs read themselves (docs/decisions/0098).

@@ -6,7 +6,7 @@ use goanna_sys::memfile;
 
 use crate::{
     Attr, CachedContent, Caller, DirEntry, Errno, Identity, Native, Node, OpenFile, Opened, Result,
-    SetAttr, StatFs, Transactions, WritePosition,
+    SetAttr, SharedAttributes, StatFs, Transactions, WritePosition,
 };
 
 /// A back end of the switch.
@@ -59,6 +59,12 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// Ids of files that outlive this process, and reports of changes, where the back end has them.
     fn identity(&self) -> Option<&dyn Identity> {
+        None
+    }
+
+    /// The map from which programs read attributes without the monitor, and the grants by which they write, where the back end has them. It walks
+    /// paths itself, so a layer forwards this only if names, attributes, permissions and content are the same in both.
+    fn shared_attributes(&self) -> Option<&dyn SharedAttributes> {
         None
     }
 
@@ -177,7 +183,7 @@ pub trait FileSystem: Send + Sync + 'static {
         &self,
         caller: &Caller,
         file: OpenFile<'_>,
-        spot: WritePosition,
+        position: WritePosition,
         data: &[u8],
     ) -> Result<usize> {
         Err(Errno::EBADF.into())

@@ -16,6 +16,7 @@ pub const METHODS: &[&str] = &[
     "transactions",
     "content",
     "identity",
+    "shared_attributes",
     "lookup",
     "parent",
     "path",
@@ -65,8 +66,8 @@ pub const METHODS: &[&str] = &[
 /// impl FileSystem for Keep {
 ///     forward! {
 ///         lower: lower;
-///         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity lookup parent path
-///             getattr readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
+///         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity shared_attributes lookup parent
+///             path getattr readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
 ///             fallocate sync host_path setattr flags statfs getxattr setxattr listxattr removexattr;
 ///         own: kind unlink rmdir;
 ///     }
@@ -94,8 +95,8 @@ pub const METHODS: &[&str] = &[
 /// impl FileSystem for Keep {
 ///     forward! {
 ///         lower: lower;
-///         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity lookup parent path
-///             getattr readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
+///         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity shared_attributes lookup parent
+///             path getattr readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
 ///             fallocate sync host_path setattr flags statfs getxattr setxattr listxattr removexattr;
 ///         own: kind rmdir;
 ///     }
@@ -147,6 +148,10 @@ macro_rules! forward_method {
     (identity $($of:tt)*) => {
         $crate::forward_method! { @ [$($of)*]
             identity() -> ::std::option::Option<&dyn $crate::Identity> }
+    };
+    (shared_attributes $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            shared_attributes() -> ::std::option::Option<&dyn $crate::SharedAttributes> }
     };
     (lookup $($of:tt)*) => {
         $crate::forward_method! { @ [$($of)*]
@@ -222,7 +227,7 @@ macro_rules! forward_method {
     };
     (write $($of:tt)*) => {
         $crate::forward_method! { @ [$($of)*]
-            write(caller: &$crate::Caller, file: $crate::OpenFile<'_>, spot: $crate::WritePosition, data: &[u8]) -> $crate::Result<usize> }
+            write(caller: &$crate::Caller, file: $crate::OpenFile<'_>, position: $crate::WritePosition, data: &[u8]) -> $crate::Result<usize> }
     };
     (write_at $($of:tt)*) => {
         $crate::forward_method! { @ [$($of)*]
