@@ -1,6 +1,6 @@
 //! The file-system switch (Goanna 3.4 and 3.7): the interface of the back ends, and the code that they share.
 //!
-//! * [`FileSystem`] is the operations vector. A read-only back end writes six methods; every other method
+//! * [`FileSystem`] is the operations vector. A read-only back end writes ten methods; every other method
 //!   has a default that answers what Linux answers for a missing operation.
 //! * [`CachedContent`] is the monitor's interface to a back end that keeps the content of open files in memory.
 //! * [`Mounts`] maps canonical paths to mounted back ends; [`walk`] resolves a path through them.

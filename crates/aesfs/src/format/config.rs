@@ -14,22 +14,6 @@ const VERSION: u64 = 2;
 /// The largest config file that is read, bytes.
 pub const MAX_BYTES: usize = 64 << 10;
 
-/// Bytes as base64 in JSON.
-pub(crate) mod base64_text {
-    use base64::Engine;
-    use base64::engine::general_purpose::STANDARD;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&STANDARD.encode(bytes))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
-        let text = String::deserialize(from)?;
-        STANDARD.decode(text).map_err(D::Error::custom)
-    }
-}
-
 /// The config file, as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -38,7 +22,7 @@ pub struct Config {
     #[serde(default)]
     pub creator: String,
     /// The master key, encrypted under a key that is derived from the password.
-    #[serde(with = "base64_text")]
+    #[serde(with = "super::base64_text")]
     encrypted_key: Vec<u8>,
     /// How that key is derived.
     scrypt_object: ScryptParams,

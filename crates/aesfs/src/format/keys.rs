@@ -101,7 +101,7 @@ impl std::fmt::Debug for Secret {
 #[serde(rename_all = "PascalCase")]
 pub struct ScryptParams {
     /// In base64.
-    #[serde(with = "super::config::base64_text")]
+    #[serde(with = "super::base64_text")]
     pub salt: Vec<u8>,
     /// Steps; a power of two.
     pub n: u64,

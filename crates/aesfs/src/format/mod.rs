@@ -17,6 +17,7 @@
 //! A block is authenticated together with its number and the file's id, so that blocks cannot be moved within a file or from
 //! one to another.
 
+mod base64_text;
 pub mod config;
 pub mod content;
 mod eme;
