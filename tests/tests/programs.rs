@@ -11,8 +11,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use goanna_tests::{
-    Backend, Engine, Intercept, Place, User, finish, finish_within, go_program, is_long,
-    may_become_another_user, same_tree, tools::has, tree,
+    Backend, Engine, Facility, Intercept, Place, User, finish, finish_within, go_program, is_long,
+    may_become_another_user, same_tree, skip, tools::has, tree,
 };
 
 /// One test a place; interception by ptrace is slow, so one back end represents all.
@@ -381,8 +381,11 @@ fn go(place: &Place) {
 /// `chattr +i` failed with EPERM, though the caller was the superuser. Files that have the flag are protected, and shown by `lsattr`.
 #[test]
 fn chattr_protects_a_file_until_the_flag_is_removed() {
-    if !has("chattr") || !has("lsattr") || !goanna_tests::is_root() {
+    if !has("chattr") || !has("lsattr") {
         return;
+    }
+    if !goanna_tests::is_root() {
+        return skip(Facility::Root, "only root may protect a file");
     }
     let place = Place::amino();
     let told = script(
