@@ -193,9 +193,13 @@ pub(crate) fn begin(dir: &Path, engine: EngineKind) -> Result<Header, Error> {
             _ => {}
         }
     }
+    let mut store_id = [0; 16];
+    // The ID tells stores apart for good, also those that were made at the same moment.
+    getrandom::fill(&mut store_id)
+        .map_err(|error| Error::io("make an ID for", dir)(error.into()))?;
     let header = Header {
         engine: engine.name().to_owned(),
-        store_id: std::array::from_fn(|_| fastrand::u8(..)),
+        store_id,
         checkpoint: None,
         segments: Vec::new(),
         keep_log: false,
