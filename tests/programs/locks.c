@@ -128,7 +128,7 @@ static void records(void)
 	T("seek end", ({ struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_END, .l_start = -2}; fcntl(fd, F_SETLK, &l); }));
 	CHILD("child", QUERY("from the end", fd, F_GETLK, F_WRLCK, 0, 0, me));
 	T("unlock all", record(fd, F_SETLK, F_UNLCK, 0, 0));
-	/* Waiting, interrupted, and a circle. */
+	/* Waiting, interrupted, and a deadlock. */
 	MUST(pipe(ready));
 	MUST(pipe(go));
 	T("first", record(fd, F_SETLK, F_WRLCK, 0, 1));
@@ -146,7 +146,7 @@ static void records(void)
 	}
 	MUST(read(ready[0], &byte, 1));
 	usleep(100000);
-	T("circle", record(fd, F_SETLKW, F_WRLCK, 1, 1));
+	T("deadlock", record(fd, F_SETLKW, F_WRLCK, 1, 1));
 	T("give up", record(fd, F_SETLK, F_UNLCK, 0, 0));
 	int status;
 	waitpid(child, &status, 0);

@@ -42,7 +42,7 @@ static void count(struct score *score, unsigned seed, int number)
 	for (int round = 0; kills || round < number;) {
 		snprintf(first, sizeof first, "a%d", rand_r(&seed) % FILES);
 		snprintf(second, sizeof second, "b%d", rand_r(&seed) % FILES);
-		/* In any order: circles of waiting come about. */
+		/* In any order: deadlocks come about. */
 		bool turned = rand_r(&seed) % 2;
 		if (txn(BEGIN) != 1) {
 			wrong(__FILE__, __LINE__, "begin: %s", strerrorname_np(errno));

@@ -146,7 +146,7 @@ fn anything_goes_at_random() {
 }
 
 #[test]
-fn both_of_a_circle_get_through_with_retries() {
+fn both_of_a_cycle_get_through_with_retries() {
     let text = r#"mkdir one two; echo 0 > one/a; echo 0 > two/b
         add() { amino -q txn run --retry 20 -- sh -c 'echo $1 >> $2; sleep 0.2; echo $1 >> $3' sh "$@" 2> /dev/null; echo "$1: $?"; }
         add first one/a two/b & add second two/b one/a & wait

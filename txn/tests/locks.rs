@@ -1,4 +1,4 @@
-//! The lock manager: what excludes what, nesting, circles, waits; against a naive model, and under threads.
+//! The lock manager: what excludes what, nesting, cycles, waits; against a naive model, and under threads.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
 use std::collections::BTreeMap;
@@ -285,9 +285,9 @@ fn a_parent_that_inherits_goes_on() {
     });
 }
 
-/// A single operation ends before it waits; it holds nothing, so it is in no circle.
+/// A single operation ends before it waits; it holds nothing, so it is in no cycle.
 #[test]
-fn an_operation_that_has_ended_waits_and_is_in_no_circle() {
+fn an_operation_that_has_ended_waits_and_is_in_no_cycle() {
     let locks = Locks::default();
     let (holder, operation) = (locks.begin(None), locks.begin(None));
     take(&locks, holder, &A, Exclusive);
@@ -307,7 +307,7 @@ fn an_operation_that_has_ended_waits_and_is_in_no_circle() {
 
 /// A thread for each of `waits`, which waits for what its owner, the first of the list, wants, and then ends
 /// all in the list. Exactly one gets the deadlock error, and the others continue.
-fn circle(locks: &Locks, waits: &[(Vec<Owner>, Resource, Mode)]) {
+fn cycle(locks: &Locks, waits: &[(Vec<Owner>, Resource, Mode)]) {
     let began = Instant::now();
     let told = AtomicUsize::new(0);
     // All conflicts are there before anybody ends.
@@ -332,16 +332,16 @@ fn circle(locks: &Locks, waits: &[(Vec<Owner>, Resource, Mode)]) {
 }
 
 #[test]
-fn two_in_a_circle() {
+fn two_in_a_cycle() {
     let locks = Locks::default();
     let (a, b) = (locks.begin(None), locks.begin(None));
     take(&locks, a, &A, Exclusive);
     take(&locks, b, &B, Exclusive);
-    circle(&locks, &[(vec![a], B, Shared), (vec![b], A, Shared)]);
+    cycle(&locks, &[(vec![a], B, Shared), (vec![b], A, Shared)]);
 }
 
 #[test]
-fn three_in_a_circle() {
+fn three_in_a_cycle() {
     let locks = Locks::default();
     let [a, b, c] = [A, B, C].map(|own| {
         let owner = locks.begin(None);
@@ -353,7 +353,7 @@ fn three_in_a_circle() {
         (vec![b], C, Intent),
         (vec![c], A, Exclusive),
     ];
-    circle(&locks, &waits);
+    cycle(&locks, &waits);
 }
 
 #[test]
@@ -362,12 +362,12 @@ fn two_owners_that_want_to_change_what_both_read() {
     let (a, b) = (locks.begin(None), locks.begin(None));
     take(&locks, a, &A, Shared);
     take(&locks, b, &A, Shared);
-    circle(&locks, &[(vec![a], A, Exclusive), (vec![b], A, Exclusive)]);
+    cycle(&locks, &[(vec![a], A, Exclusive), (vec![b], A, Exclusive)]);
 }
 
 /// The outermost hold, those inside wait.
 #[test]
-fn a_circle_through_nested_transactions() {
+fn a_cycle_through_nested_transactions() {
     let locks = Locks::default();
     let (p, q) = (locks.begin(None), locks.begin(None));
     take(&locks, p, &A, Exclusive);
@@ -378,12 +378,12 @@ fn a_circle_through_nested_transactions() {
         (vec![grandchild, inner, p], B, Shared),
         (vec![child, q], A, Shared),
     ];
-    circle(&locks, &waits);
+    cycle(&locks, &waits);
 }
 
 /// Two children of one parent can wait for each other, too; and for what their parent holds neither waits.
 #[test]
-fn siblings_in_a_circle() {
+fn siblings_in_a_cycle() {
     let locks = Locks::default();
     let parent = locks.begin(None);
     take(&locks, parent, &A, Shared);
@@ -391,12 +391,12 @@ fn siblings_in_a_circle() {
     let (a, b) = (locks.begin(Some(parent)), locks.begin(Some(parent)));
     take(&locks, a, &A, Exclusive);
     take(&locks, b, &B, Exclusive);
-    circle(&locks, &[(vec![a], B, Shared), (vec![b], A, Shared)]);
+    cycle(&locks, &[(vec![a], B, Shared), (vec![b], A, Shared)]);
 }
 
-/// The circle is not there before the parent has the lock: it cannot end before the child that waits.
+/// The cycle is not there before the parent has the lock: it cannot end before the child that waits.
 #[test]
-fn a_circle_that_closes_when_a_child_commits() {
+fn a_cycle_that_closes_when_a_child_commits() {
     let locks = Locks::default();
     let (parent, other) = (locks.begin(None), locks.begin(None));
     let (child, sibling) = (locks.begin(Some(parent)), locks.begin(Some(parent)));
@@ -405,16 +405,16 @@ fn a_circle_that_closes_when_a_child_commits() {
     thread::scope(|scope| {
         let waits = [(vec![sibling, parent], B, Shared), (vec![other], A, Shared)];
         let locks = &locks;
-        let all_told = scope.spawn(move || circle(locks, &waits));
+        let all_told = scope.spawn(move || cycle(locks, &waits));
         thread::sleep(SHORT);
         assert!(!all_told.is_finished());
         locks.pass_to_parent(child);
     });
 }
 
-/// A circle that one more reader closes, which comes while the writer waits and waits for the writer already.
+/// A cycle that one more reader closes, which comes while the writer waits and waits for the writer already.
 #[test]
-fn a_circle_that_closes_when_somebody_takes_a_lock() {
+fn a_cycle_that_closes_when_somebody_takes_a_lock() {
     let locks = Locks::default();
     let [writer, reader, other] = [(); 3].map(|()| locks.begin(None));
     take(&locks, reader, &A, Shared);
@@ -422,7 +422,7 @@ fn a_circle_that_closes_when_somebody_takes_a_lock() {
     thread::scope(|scope| {
         let waits = [(vec![writer], A, Exclusive), (vec![other], B, Shared)];
         let locks = &locks;
-        let all_told = scope.spawn(move || circle(locks, &waits));
+        let all_told = scope.spawn(move || cycle(locks, &waits));
         thread::sleep(SHORT);
         assert!(!all_told.is_finished());
         take(locks, other, &A, Shared);
@@ -432,7 +432,7 @@ fn a_circle_that_closes_when_somebody_takes_a_lock() {
 
 /// A chain, a fork, and a parent that waits for its own child.
 #[test]
-fn what_is_no_circle_is_not_taken_for_one() {
+fn what_is_no_cycle_is_not_taken_for_one() {
     let locks = Locks::default();
     let [a, b, c, d] = [(); 4].map(|()| locks.begin(None));
     let child = locks.begin(Some(a));

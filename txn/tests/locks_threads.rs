@@ -20,7 +20,7 @@ struct Shared {
     locks: Locks,
     held: [Mutex<Vec<(Owner, Mode)>>; RESOURCES],
     waits: AtomicUsize,
-    circles: AtomicUsize,
+    cycles: AtomicUsize,
 }
 
 /// A transaction and those around it, outermost first.
@@ -102,7 +102,7 @@ impl Stack<'_> {
     fn run(mut self) {
         for _ in 0..ROUNDS {
             while self.round().is_err() {
-                self.shared.circles.fetch_add(1, SeqCst);
+                self.shared.cycles.fetch_add(1, SeqCst);
                 while !self.owners.is_empty() {
                     self.end(false);
                 }
@@ -138,7 +138,7 @@ fn threads_exclude_each_other_and_all_get_through() {
             .recv_timeout(WATCHDOG)
             .expect("a thread failed or hangs");
     }
-    assert!(shared.waits.load(SeqCst) > 0 && shared.circles.load(SeqCst) > 0);
+    assert!(shared.waits.load(SeqCst) > 0 && shared.cycles.load(SeqCst) > 0);
     // Nothing is left behind.
     let owner = shared.locks.begin(None);
     for at in 0..RESOURCES {

@@ -75,7 +75,7 @@ pub(crate) struct State {
     pub linkable: bool,
     /// The store may hold an orphan record.
     pub orphan_stored: bool,
-    /// Space in the log is reserved, until the next cut, for deleting what the store holds of this orphan.
+    /// Space in the log is reserved, until the next flush point, for deleting what the store holds of this orphan.
     pub reap_reserved: bool,
     /// Without names, and not open: removed at the next flush point, even if a node still pins it.
     pub doomed: bool,

@@ -2,8 +2,8 @@
 //!
 //! Every method is one atomic step, and what a crash leaves is the result of a prefix of the steps: metadata
 //! operations submit their changes to the store at once; the content of files, and metadata that changes with every
-//! write, stay in memory (`collect`) and are handed over whenever the store cuts a batch, while no operation is in the
-//! middle. A file written and removed between two cuts costs the store nothing.
+//! write, stay in memory (`collect`) and are handed over at each flush point of the store, while no operation is in
+//! progress. A file written and removed between two flush points costs the store nothing.
 //!
 //! Intended differences from ext4: the access time changes only by utimensat(2) (as `noatime`);
 //! `fallocate` reserves nothing, it only sets the size; a directory's size is 32 bytes an entry, rounded up; of
@@ -141,7 +141,7 @@ pub struct Volume {
     dirty: Mutex<HashMap<u64, Arc<Inode>>>,
     dirty_bytes: AtomicU64,
     failures: Failures,
-    /// Log bytes reserved since the last cut for what is collected at the next.
+    /// Log bytes reserved since the last flush point, for the changes that the next one collects.
     reserved: AtomicUsize,
     mapped: Mutex<HashMap<u64, Weak<Inode>>>,
     idle: Mutex<IdleList<Arc<Inode>>>,
@@ -358,7 +358,7 @@ impl Volume {
         self.store.submit(guard, changes).map_err(|e| errno(&e))
     }
 
-    /// Makes sure that this many bytes of changes that the next cut collects can be logged.
+    /// Makes sure that this many bytes of changes that the next flush point collects can be logged.
     fn reserve(&self, bytes: usize) -> Result<(), Errno> {
         self.store.reserve(bytes).map_err(|e| errno(&e))?;
         self.reserved.fetch_add(bytes, Ordering::Relaxed);

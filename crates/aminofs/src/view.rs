@@ -418,7 +418,7 @@ impl View<'_> {
         }
     }
 
-    /// Makes sure that this many bytes of changes that the next cut, or the commit, collects can be logged.
+    /// Makes sure that this many bytes of changes that the next flush point, or the commit, collects can be logged.
     pub(crate) fn reserve(&self, bytes: usize) -> Result<()> {
         let Some(txn) = self.within else {
             return Ok(self.fs.reserve(bytes)?);

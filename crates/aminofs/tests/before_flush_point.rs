@@ -1,5 +1,5 @@
 //! What is submitted of a file before a flush point, and when its idle content is dropped, while operations continue; and what
-//! is reserved for a cut.
+//! is reserved for a flush point.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -13,7 +13,7 @@ use common::*;
 use amino_fs::{AminoFs, EngineKind, Options};
 use goanna_vfs::{FileSystem, WritePosition};
 
-/// More than the store collects at a cut without having it submitted before.
+/// More than the store collects at a flush point without having it submitted before.
 const BULK: usize = 300 << 10;
 
 const FILES: usize = 3;

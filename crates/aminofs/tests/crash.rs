@@ -364,7 +364,7 @@ impl Change {
 }
 
 /// As `victim`, with random operations, and another thread that syncs whenever so much is dirty that the store has it
-/// submitted before the cut.
+/// submitted before the flush point.
 #[test]
 fn dirty_victim() {
     const DIRTY: u64 = 300 << 10;
@@ -402,7 +402,7 @@ fn dirty_victim() {
     });
 }
 
-/// With one operation or a few between two cuts, what each reserves is not covered by what others do. (Debug builds of
+/// With one operation or a few between two flush points, what each reserves is not covered by what others do. (Debug builds of
 /// the file system assert that it is enough.)
 #[test]
 fn each_operation_reserves_what_it_takes() {
@@ -418,7 +418,7 @@ fn each_operation_reserves_what_it_takes() {
     let mut tree = Tree::default();
     for i in 1..4000 {
         let mut change = Change::number(i);
-        // Few files, so that those between two cuts concern the same.
+        // Few files, so that those between two flush points concern the same.
         for name in [&mut change.name, &mut change.other] {
             let digit = name.pop().map_or(0, |digit| u32::from(digit) % 2);
             *name = format!("{name}{digit}");

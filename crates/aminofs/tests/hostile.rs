@@ -268,7 +268,7 @@ fn inode_numbers_of_any_size() {
 
 /// A directory in itself, and one below itself.
 #[test]
-fn directories_in_circles() {
+fn directories_in_cycles() {
     for (parent, name, to) in [(2, "file", 2_u64), (2, "file", 1), (1, "small", 1)] {
         let done = check(&format!("{name} in {parent} is {to}"), |store, changes| {
             let raw = store.get(&key::path_key(1, b"dir")).unwrap().unwrap();

@@ -206,7 +206,7 @@ fn a_file_that_lives_shortly_never_reaches_the_store() {
     }
     fs.sync(None).unwrap();
     let written = fs.store().stats().log_bytes - before;
-    // Not the 5 MB of content. A cut in the middle can catch one or two of them.
+    // Not the 5 MB of content. A flush point in the middle can catch one or two of them.
     assert!(written < 400_000, "{written} bytes in the log");
     wait_for(&fs, [0, 0, 0, 0, 0, 1]);
     close_and_check(fs, &dir.path().join("store"));

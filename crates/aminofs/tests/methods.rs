@@ -647,7 +647,7 @@ fn a_full_store_refuses_and_keeps_what_it_has() {
     };
     assert_eq!(failed, Errno::ENOSPC);
     assert_eq!(names(&fs, "").len(), made + 1);
-    // What was reserved for the next cut and not needed is given back there: removing waits for it.
+    // What was reserved for the next flush point and not needed is given back there: removing waits for it.
     assert_eq!(fs.rmdir(&caller(), &fs.root(), b"d0"), Ok(()));
     file.close(&fs);
     close_and_check(fs, &path);

@@ -275,18 +275,18 @@ impl World {
         let index = self.rng.usize(..self.open.len());
         let at = self.rng.bool();
         let file = &self.open[index];
-        let spot = if at {
+        let position = if at {
             WritePosition::At(offset)
         } else {
             WritePosition::Cursor
         };
-        let ours = file.ours.write(&self.fs, spot, &data);
+        let ours = file.ours.write(&self.fs, position, &data);
         let theirs = if at {
             file.theirs.write_at(&data, offset)
         } else {
             nix::unistd::write(file.theirs.as_fd(), &data).map_err(Into::into)
         };
-        let what = format!("write {index} {spot:?} {}", data.len());
+        let what = format!("write {index} {position:?} {}", data.len());
         (what, ours.map(|n| n as u64), host(theirs).map(|n| n as u64))
     }
 

@@ -275,7 +275,7 @@ fn a_read_of_a_transactions_own_content_is_one_operation() {
 }
 
 #[test]
-fn waiting_has_a_limit_and_circles_are_refused() {
+fn waiting_has_a_limit_and_cycles_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let fs = open(dir.path());
     let (mut one, mut two) = (User::new(&fs, 1), User::new(&fs, 2));
@@ -334,8 +334,8 @@ fn a_commit_without_space_in_the_log_is_reported_and_aborts() {
     user.put("f", b"after").unwrap();
     let large = user.create("large").unwrap();
     for piece in 0..80 {
-        let spot = WritePosition::At(piece << 20);
-        user.write(&large, spot, &[7; 1 << 20]).unwrap();
+        let position = WritePosition::At(piece << 20);
+        user.write(&large, position, &[7; 1 << 20]).unwrap();
     }
     assert_eq!(user.commit(None), Err(Errno::ENOSPC.into()));
     assert_eq!(other.names("").unwrap(), ["f"]);

@@ -210,7 +210,7 @@ fn root_block(fixture: &Fixture, image: &str) -> u32 {
 }
 
 #[test]
-fn directories_in_circles_and_in_two_places_end() {
+fn directories_in_cycles_and_in_two_places_end() {
     let fixture = Fixture::new();
     fixture.write("tree/round/file", "file\n");
     fixture.write("tree/good", "good\n");

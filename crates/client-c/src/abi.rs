@@ -97,8 +97,8 @@ pub unsafe extern "C" fn amino_status(buf: *mut c_char, len: usize) -> c_int {
         slice::from_raw_parts_mut(buf.cast::<u8>(), len)
     };
     // The last byte stays the NUL.
-    let room = buf.len().saturating_sub(1);
-    length(Target::Me.status_into(buf.get_mut(..room).unwrap_or_default()))
+    let capacity = buf.len().saturating_sub(1);
+    length(Target::Me.status_into(buf.get_mut(..capacity).unwrap_or_default()))
 }
 
 fn length(outcome: Result<usize, Error>) -> c_int {

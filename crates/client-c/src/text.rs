@@ -22,7 +22,7 @@ pub fn of(code: i32) -> &'static CStr {
         Errno::ENOENT => c"there is no such transaction",
         Errno::ENOSPC => c"no space left to commit; the transaction was aborted",
         Errno::EIO => c"the disk failed at the commit; the transaction was aborted",
-        Errno::EDEADLK => c"a lock would have been waited for in a circle",
+        Errno::EDEADLK => c"deadlock: transactions would wait for each other's locks",
         Errno::ETIMEDOUT => c"a lock was not to be had in time",
         Errno::EPROTO => c"the monitor's answer is not understood",
         _ => c"unknown error",

@@ -57,7 +57,7 @@ pub enum Error {
     #[error("the disk failed at the commit; the transaction was aborted")]
     Io,
     /// `EDEADLK`: waiting for a lock would be a deadlock. A retry may succeed.
-    #[error("a lock would have been waited for in a circle")]
+    #[error("deadlock: transactions would wait for each other's locks")]
     Deadlock,
     /// `ETIMEDOUT`: a lock was not free in time. A retry may succeed.
     #[error("a lock was not to be had in time")]

@@ -130,7 +130,7 @@ fn overwrite(rvm: &mut Rvm, heap: Heap, block: NonNull<u8>, offset: isize, value
 
 /// One that is too small, and says that the next one is itself.
 #[test]
-fn a_list_that_runs_in_a_circle_is_damage() {
+fn a_list_that_runs_in_a_cycle_is_damage() {
     let (mut rvm, heap) = fixture(1 << 16);
     let block = heap.alloc(&mut rvm, layout(1024)).unwrap();
     heap.alloc(&mut rvm, layout(1)).unwrap();

@@ -259,11 +259,11 @@ fn copy_content(from: &File, target: &Target<'_>) -> Result<()> {
         at = lseek(from, data as i64, Whence::SeekHole)? as u64;
         let mut next = data;
         while next < at {
-            let room = usize::try_from(at - next).map_or(PIECE, |left| left.min(PIECE));
-            let piece = buffer.get_mut(..room).ok_or(Errno::EIO)?;
+            let chunk = usize::try_from(at - next).map_or(PIECE, |left| left.min(PIECE));
+            let piece = buffer.get_mut(..chunk).ok_or(Errno::EIO)?;
             from.read_exact_at(piece, next).map_err(errno)?;
             target.write(next, piece)?;
-            next += room as u64;
+            next += chunk as u64;
         }
     }
     target.set_size(size)

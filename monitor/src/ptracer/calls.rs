@@ -242,7 +242,7 @@ impl Supervisor {
             }
             Ok(Next::Fetch(fd)) => self.fetch(stopped, regs, fd),
             Err(FsError::Blocked(_)) => {
-                make_again(&stopped, regs)?;
+                restart(&stopped, regs)?;
                 stopped.cont(0)
             }
             Err(FsError::Errno(errno)) => {
@@ -392,7 +392,7 @@ impl Supervisor {
             }
             Answer::MapCopy(content) => Ok(Next::Instead(Rewrite::MapCopy(content))),
             Answer::Again => {
-                make_again(stopped, regs)?;
+                restart(stopped, regs)?;
                 Ok(Next::Skipped)
             }
             Answer::Interrupted => {
@@ -512,7 +512,7 @@ pub fn skip(stopped: &Stopped, mut regs: Registers, value: i64) -> Result<(), Er
 }
 
 /// Restarts the call at this seccomp stop: after a signal's handler, or at once.
-pub fn make_again(stopped: &Stopped, mut regs: Registers) -> Result<(), Errno> {
+pub fn restart(stopped: &Stopped, mut regs: Registers) -> Result<(), Errno> {
     // The syscall instruction is two bytes long.
     regs.rip -= 2;
     regs.rax = regs.orig_rax;

@@ -20,7 +20,7 @@ use goanna_syscalls::Treatment;
 use goanna_vfs::{Errno, FsError, Result};
 
 use super::Supervisor;
-use super::calls::make_again;
+use super::calls::restart;
 use crate::call::Answer;
 use crate::intercept::waiting::Waiting;
 use crate::ptracer::mailbox::Park;
@@ -291,7 +291,7 @@ impl Supervisor {
                 stopped.set_regs(&regs)?;
             }
             // The kernel handles such a result only before a signal.
-            Err(_) if signal == 0 => make_again(&stopped, saved)?,
+            Err(_) if signal == 0 => restart(&stopped, saved)?,
             Err(result) => {
                 self.observe_exit(tid, result);
                 self.interrupted_call_is_over(tid);

@@ -289,7 +289,7 @@ impl Performer {
         if let Some(returned) = self.read_without_copy(command, descriptor, length, offset) {
             return Outcome::Result(returned);
         }
-        self.room(length);
+        self.reserve(length);
         Outcome::Result(sys::read(descriptor, &mut self.buffer, length, offset))
     }
 
@@ -314,10 +314,10 @@ impl Performer {
         sent.ok().map(Ok)
     }
 
-    fn room(&mut self, length: usize) {
+    fn reserve(&mut self, length: usize) {
         if self.buffer.len() < length {
-            let room = length.next_power_of_two().min(BUFFER);
-            self.buffer.resize(room.max(self.buffer.len()), 0);
+            let capacity = length.next_power_of_two().min(BUFFER);
+            self.buffer.resize(capacity.max(self.buffer.len()), 0);
         }
     }
 
@@ -439,9 +439,9 @@ impl Performer {
                 sys::advise(fd, first.cast_signed(), second as usize, advice)
             }
             Call::Readdir => {
-                let room = (first as usize).min(BUFFER);
-                self.room(room);
-                let into = self.buffer.get_mut(..room).unwrap_or_default();
+                let capacity = (first as usize).min(BUFFER);
+                self.reserve(capacity);
+                let into = self.buffer.get_mut(..capacity).unwrap_or_default();
                 sys::entries(fd, into)
             }
             Call::Flock => self.flock(fd, first as i32),
@@ -503,8 +503,8 @@ impl Performer {
             Call::Stat => sys::stat(fd, name).map(|_| 0),
             Call::Access => sys::access(fd, name, first as i32, second as i32 & libc::AT_EACCESS),
             Call::Readlink => {
-                let room = (first as usize).min(libc::PATH_MAX as usize);
-                let into = self.buffer.get_mut(..room).unwrap_or_default();
+                let capacity = (first as usize).min(libc::PATH_MAX as usize);
+                let into = self.buffer.get_mut(..capacity).unwrap_or_default();
                 sys::readlink(fd, name, into)
             }
             Call::Chmod => sys::chmod(fd, name, first as u32 & 0o7777),
@@ -517,10 +517,10 @@ impl Performer {
 
     fn attribute(&mut self, command: &Command) -> Returned {
         let name = c_string(command.text.as_deref().unwrap_or_default())?;
-        let room = (number(command, 0) as usize).min(BUFFER);
-        self.room(room);
+        let capacity = (number(command, 0) as usize).min(BUFFER);
+        self.reserve(capacity);
         let mut buffer = std::mem::take(&mut self.buffer);
-        let into = buffer.get_mut(..room).unwrap_or_default();
+        let into = buffer.get_mut(..capacity).unwrap_or_default();
         let result = self.with_path(command, |path| {
             let what = match command.call {
                 Call::Getxattr => Attribute::Get(&name, into),

@@ -155,7 +155,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Plays a plan with a thread for each party. No operation may be refused but for a circle of waits.
+    /// Plays a plan with a thread for each party. No operation may be refused but for a cycle of waits.
     pub fn play_threaded(&self, plan: &Plan) -> History {
         let scene = self.scene(plan);
         self.run_all(&scene, plan.programs.clone(), None);

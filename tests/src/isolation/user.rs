@@ -124,7 +124,7 @@ impl User<'_> {
         &self,
         node: &goanna_vfs::Node,
         fd: &OwnedFd,
-        spot: WritePosition,
+        position: WritePosition,
         byte: u8,
     ) -> Result<()> {
         let file = OpenFile {
@@ -132,7 +132,7 @@ impl User<'_> {
             ofd: fd.as_fd(),
             flags: libc::O_RDWR,
         };
-        let written = self.fs().write(&self.caller, file, spot, &[byte])?;
+        let written = self.fs().write(&self.caller, file, position, &[byte])?;
         assert_eq!(written, 1);
         Ok(())
     }
@@ -231,13 +231,13 @@ impl Calls for User<'_> {
     }
 
     fn write(&mut self, file: &Reached, at: Option<u64>, byte: u8) -> Result<()> {
-        let spot = at.map_or(WritePosition::End, WritePosition::At);
+        let position = at.map_or(WritePosition::End, WritePosition::At);
         if let Some(held) = file.held.map(|number| &self.site.held[number]) {
             let fd = held.fd.as_ref().ok_or(Errno::EISDIR)?;
-            return self.write_to(&held.node, fd, spot, byte);
+            return self.write_to(&held.node, fd, position, byte);
         }
         let opened = self.fs().open(&self.caller, &file.node, libc::O_RDWR)?;
-        let result = self.write_to(&file.node, &opened.fd, spot, byte);
+        let result = self.write_to(&file.node, &opened.fd, position, byte);
         drop(opened);
         self.fs().released(&file.node);
         result

@@ -472,8 +472,8 @@ impl Engine for FjallEngine {
         if !flushed {
             let little = self.journal_bytes() <= UNSETTLED_MAX
                 || opened.entries.tree.l0_run_count() > L0_RUNS;
-            let room = opened.database.write_buffer_size().saturating_mul(2);
-            let fits = Disk::of(&self.dir)?.available > room.saturating_add(FLUSH_ROOM);
+            let needed = opened.database.write_buffer_size().saturating_mul(2);
+            let fits = Disk::of(&self.dir)?.available > needed.saturating_add(FLUSH_ROOM);
             flushed = fits && !(last && little);
             if flushed {
                 self.flush(&opened)?;

@@ -70,7 +70,7 @@ pub struct Conflict {
 
 /// A deadlock: owners wait for each other. One of them has to end without the lock that it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("transactions wait for each other in a circle")]
+#[error("deadlock: transactions wait for each other's locks")]
 pub struct Deadlock;
 
 /// Numbers of the resources that an owner has locked.
@@ -111,10 +111,10 @@ impl Locks {
     }
 
     /// Begins a wait for the end of a conflict. Calls `done` once: with true when the caller should repeat [`Locks::acquire`], although
-    /// another owner may be first; with false when the wait was cancelled; with [`Deadlock`] as soon as the owner waits in a circle. The
+    /// another owner may be first; with false when the wait was cancelled; with [`Deadlock`] as soon as the owner waits in a cycle. The
     /// thread that ends the wait, which may be this one, calls it, and holds no mutex of the lock manager then.
     ///
-    /// An owner that has ended, such as that of a single operation, can wait, too, and never in a circle. If the owner ends during the
+    /// An owner that has ended, such as that of a single operation, can wait, too, and never in a cycle. If the owner ends during the
     /// wait, the wait is over.
     pub fn notify(
         &self,

@@ -130,7 +130,7 @@ impl State {
     }
 
     /// Whether the owners that `wait` depends on depend on its own end.
-    pub(super) fn is_in_circle(&self, wait: &Wait) -> bool {
+    pub(super) fn is_in_cycle(&self, wait: &Wait) -> bool {
         let mut seen = HashSet::new();
         let mut to_see: Vec<_> = self.blockers_of(wait).collect();
         while let Some(owner) = to_see.pop() {
@@ -303,7 +303,7 @@ impl State {
         let ended = !wait.had_ended && !self.is_open(wait.owner);
         if ended || !self.is_blocked(wait) {
             Some(Ok(true))
-        } else if self.is_in_circle(wait) {
+        } else if self.is_in_cycle(wait) {
             Some(Err(Deadlock))
         } else {
             wait.cancelled.load(Ordering::SeqCst).then_some(Ok(false))

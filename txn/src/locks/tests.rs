@@ -1,4 +1,4 @@
-//! Models: threads in all orders that shuttle comes across, and the search for circles against a simulation. A wait has no limit
+//! Models: threads in all orders that shuttle comes across, and the search for cycles against a simulation. A wait has no limit
 //! in here, so a lost wake-up stops its model, and shuttle reports it with the order of steps that led there.
 
 use std::collections::HashSet;
@@ -120,10 +120,10 @@ fn operations_that_have_ended_are_woken_too() {
     shuttle::check_random(model, 3_000);
 }
 
-/// Two resources in opposite orders. An owner that gets a deadlock error gives up and restarts, so all complete; a circle
+/// Two resources in opposite orders. An owner that gets a deadlock error gives up and restarts, so all complete; a cycle
 /// that goes unnoticed stops the model.
 #[test]
-fn every_circle_is_found() {
+fn every_cycle_is_found() {
     fn model() {
         let (locks, inside) = (Locks::default(), [Inside::default(), Inside::default()]);
         threads(3, move |number| {
@@ -145,7 +145,7 @@ fn every_circle_is_found() {
     shuttle::check_pct(model, 1_000, 3);
 }
 
-/// Two owners that want to change what both read form a circle, and one of them gets through.
+/// Two owners that want to change what both read form a cycle, and one of them gets through.
 #[test]
 fn one_of_two_upgrades_gets_through() {
     fn model() {
@@ -169,7 +169,7 @@ fn one_of_two_upgrades_gets_through() {
 /// Circles that close without a new wait: when one more owner takes a lock, and when a child's lock becomes that of its parent,
 /// which waits.
 #[test]
-fn a_circle_that_closes_behind_the_waiters_is_found() {
+fn a_cycle_that_closes_behind_the_waiters_is_found() {
     fn shared_by_one_more() {
         let locks = Locks::default();
         let (reader, other, writer) = (locks.begin(None), locks.begin(None), locks.begin(None));
@@ -314,7 +314,7 @@ fn step(state: &mut State, owners: &mut Vec<Owner>) {
 }
 
 #[test]
-fn circles_are_found_where_somebody_is_stuck_and_nowhere_else() {
+fn cycles_are_found_where_somebody_is_stuck_and_nowhere_else() {
     let (stuck, free) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (stuck_seen, free_seen) = (Arc::clone(&stuck), Arc::clone(&free));
     let model = move || {
@@ -332,7 +332,7 @@ fn circles_are_found_where_somebody_is_stuck_and_nowhere_else() {
             for id in free_ones {
                 state.remove_wait(id);
             }
-            let found = state.waits.iter().any(|wait| state.is_in_circle(wait));
+            let found = state.waits.iter().any(|wait| state.is_in_cycle(wait));
             assert_eq!(found, somebody_is_stuck(&state, &owners));
             if found {
                 stuck.fetch_add(1, SeqCst);

@@ -1,11 +1,11 @@
 //! Hands the store the changes that are only in memory.
 //!
-//! Called by the store at each cut, while no operation is in progress: the state then is the result of all operations
-//! before and of none after. What is collected was reserved by the operations that caused it, and collecting calls
-//! nothing of the store.
+//! The store collects them at each flush point, while no operation is in progress: the state then is the result of all operations
+//! before it and of none after it. The operations have reserved the log space for their changes, and collecting does not call the
+//! store.
 //!
-//! A state may also be submitted earlier, as an operation of its own: before a cut, so that the cut is short, and when
-//! an idle content goes. Until the cut it may change again, and is then dirty again.
+//! A state may also be submitted earlier, as an operation of its own: before a flush point, to keep that short, and when an idle
+//! content is dropped. If it changes again before the flush point, it is dirty again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,7 +20,7 @@ use crate::content::cost::{META_COST, PAGE_COST, REAP_PAGES, deletes};
 use crate::inode::{Content, Home, Inode, PAGE, State};
 use crate::{Volume, errno};
 
-/// Bytes that are collected at a cut without having been looked at before.
+/// With fewer dirty bytes than this, nothing is submitted before the flush point.
 const COLLECT_BYTES: usize = 256 << 10;
 
 /// Pages that are read by one call. A few, because pages of a hole behind the first one are read, too.
@@ -37,7 +37,7 @@ impl DirtySource for Volume {
             let guard = self.store.enter();
             let _names = self.names.read();
             let mut state = inode.state.lock();
-            // The cut decides about orphans; a failed collection stays for it.
+            // Orphans, and files that cannot be read now, are collected at the flush point.
             if state.dirty && !state.gone && state.home != Home::Orphan {
                 let _ = self.hand_over(&guard, &inode, &mut state);
             }
@@ -52,7 +52,7 @@ impl DirtySource for Volume {
         for inode in dirty.into_values() {
             kept += self.collect_inode(&inode, out);
         }
-        // The store keeps promising as much as there are dirty bytes.
+        // The reservation for the files that are still dirty stays.
         self.dirty_bytes.fetch_add(kept as u64, Relaxed);
         let reserved = self.reserved.swap(kept, Relaxed);
         debug_assert!(
@@ -231,8 +231,8 @@ pub(crate) fn is_zero(content: &[u8]) -> bool {
 }
 
 impl Volume {
-    /// Submits what the store does not have of a file that has a name: as at a cut, only earlier. The prefix of operations
-    /// that a crash leaves is drawn by the store. The namespace lock is held, as the metadata lies with the name.
+    /// Submits the changes of a file that has a name, as at a flush point. The caller holds the namespace lock, because the metadata is stored
+    /// with the name.
     pub(crate) fn hand_over(
         &self,
         guard: &OpGuard<'_>,

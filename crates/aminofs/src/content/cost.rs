@@ -9,7 +9,7 @@ pub(crate) const META_COST: usize = 1024;
 /// Log bytes of one page's change.
 pub(crate) const PAGE_COST: usize = change_cost(17, PAGE_SIZE as usize + 1);
 
-/// Pages that are deleted in the cut that removes a file's last name; larger files go in steps, as orphans.
+/// Pages that are deleted at the flush point that removes a file's last name; larger files go in steps, as orphans.
 pub(crate) const REAP_PAGES: u64 = 1024;
 
 /// Log bytes of deleting this many pages.

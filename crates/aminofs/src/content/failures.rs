@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use goanna_vfs::{Errno, Result};
 use parking_lot::Mutex;
 
-/// The files whose content the last cut could not read. A leaf in the lock order.
+/// The files whose content the committer could not read at the last flush point. A leaf in the lock order.
 #[derive(Debug, Default)]
 pub(crate) struct Failures(Mutex<HashMap<u64, Failure>>);
 
@@ -139,7 +139,7 @@ mod tests {
             write(&fs, &caller(), file).unwrap();
         }
         let object = exchange_object(&broken.0, unreadable);
-        // Not only the first caller gets the error, and a cut in the background in between does not consume it.
+        // Not only the first caller gets the error, and a flush in the background in between does not consume it.
         for _ in 0..3 {
             assert_eq!(fs.sync(Some(&broken.0)), Err(Errno::EISDIR.into()));
             assert_eq!(fs.sync(None), Err(Errno::EISDIR.into()));

@@ -17,7 +17,7 @@ impl Volume {
         Content::create(size, dir.as_deref())
     }
 
-    /// Gives the file a cache object without its content, which is cut off.
+    /// Gives the file a cache object without its content, which is truncated.
     pub(crate) fn empty_cache(&self, state: &mut State) -> Result<(), Errno> {
         state.cache = Some(self.new_cache(0)?.0);
         if let Some(copy) = &mut state.copy {

@@ -158,7 +158,7 @@ impl View<'_> {
         &self,
         caller: &Caller,
         file: OpenFile<'_>,
-        spot: WritePosition,
+        position: WritePosition,
         data: &[u8],
     ) -> Result<usize> {
         let inode = self.inode(file.node)?;
@@ -170,7 +170,7 @@ impl View<'_> {
             let shown = Arc::ptr_eq(&inode, &self.anchor(&inode));
             let mut state = inode.state.lock();
             self.drop_capabilities(guard, inode.ino, &mut state)?;
-            self.write_locked(caller, (&inode, shown), &mut state, file, spot, data)
+            self.write_locked(caller, (&inode, shown), &mut state, file, position, data)
         })?;
         // O_SYNC contains O_DSYNC's bit.
         let synced = file.flags & libc::O_DSYNC != 0;
@@ -188,13 +188,13 @@ impl View<'_> {
         (inode, shown): (&Arc<Inode>, bool),
         state: &mut State,
         file: OpenFile<'_>,
-        spot: WritePosition,
+        position: WritePosition,
         data: &[u8],
     ) -> Result<usize> {
         state.unless_flagged(file_flags::IMMUTABLE)?;
         let size = state.meta.size;
         let append = file.flags & libc::O_APPEND != 0;
-        let start = match spot {
+        let start = match position {
             _ if append => size,
             WritePosition::End => size,
             WritePosition::Cursor => nix::unistd::lseek(file.ofd, 0, Whence::SeekCur)? as u64,
@@ -204,8 +204,8 @@ impl View<'_> {
         if (i64::MAX as u64).saturating_sub(start) < data.len() as u64 {
             return Err(Errno::EINVAL.into());
         }
-        let room = usize::try_from(MAX_FILE.saturating_sub(start)).unwrap_or(usize::MAX);
-        let data = data.get(..room).unwrap_or(data);
+        let available = usize::try_from(MAX_FILE.saturating_sub(start)).unwrap_or(usize::MAX);
+        let data = data.get(..available).unwrap_or(data);
         if data.is_empty() {
             return Err(Errno::EFBIG.into());
         }
@@ -231,7 +231,7 @@ impl View<'_> {
         } else {
             memfile::pwrite_at(cache.writer()?.as_fd(), data, start)?
         };
-        if spot == WritePosition::Cursor {
+        if position == WritePosition::Cursor {
             advance(file, append, start, written)?;
         }
         if written > 0 {

@@ -25,13 +25,13 @@ pub(crate) struct Dropped {
     home: Home,
     /// A name that it still has, when its directory is in memory.
     other: Option<Seen>,
-    /// The deletion of its content at the next cut is reserved.
+    /// The deletion of its content at the next flush point is reserved.
     reap_reserved: bool,
 }
 
 impl View<'_> {
     /// Removes `name` in directory `dir` of `inode`, a non-directory or an empty directory, within `changes`; space
-    /// for what follows at the next cut is reserved. The namespace lock is held exclusively.
+    /// for what follows at the next flush point is reserved. The namespace lock is held exclusively.
     pub(crate) fn plan_drop(
         &self,
         inode: &Arc<Inode>,

@@ -254,17 +254,17 @@ impl View<'_> {
     /// The name stands for `inode` now, and for something of kind `old` before; it keeps its place in the directory.
     fn entry_changed(
         &self,
-        spot: &WritePosition<'_>,
+        position: &WritePosition<'_>,
         inode: &Arc<Inode>,
         old: FileKind,
         time: Timestamp,
     ) {
         let subdirs = i64::from(is_dir(inode)) - i64::from(old == FileKind::Directory);
-        if self.overlay_entry(spot.dir, spot.name, Some(inode), (0, subdirs), time) {
+        if self.overlay_entry(position.dir, position.name, Some(inode), (0, subdirs), time) {
             return;
         }
         {
-            let mut state = spot.dir.state.lock();
+            let mut state = position.dir.state.lock();
             if is_dir(inode) {
                 state.meta.nlink += 1;
             }
@@ -272,13 +272,13 @@ impl View<'_> {
                 state.meta.nlink = state.meta.nlink.saturating_sub(1);
             }
             if let Some(order) = &mut state.dir {
-                order.set(spot.name, inode.ino, inode.kind);
+                order.set(position.name, inode.ino, inode.kind);
             }
             state.touch(time);
-            self.mark_dirty(spot.dir, &mut state);
+            self.mark_dirty(position.dir, &mut state);
         }
-        let name = Arc::clone(spot.name);
+        let name = Arc::clone(position.name);
         self.dentries
-            .put(spot.dir.ino, name, Some(Arc::clone(inode)));
+            .put(position.dir.ino, name, Some(Arc::clone(inode)));
     }
 }

@@ -169,7 +169,7 @@ impl Survey {
         let mut at = ino;
         while at != amino_schema::ROOT_INO {
             let ((parent, name), _, _) = self.files.get(&at)?.names.first()?;
-            // More steps than files: a circle.
+            // More steps than files: a cycle.
             if parts.len() > self.files.len() {
                 return None;
             }

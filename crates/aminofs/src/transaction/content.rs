@@ -99,7 +99,7 @@ struct CopiedPages {
 }
 
 impl CopiedPages {
-    /// Of a content of `size` bytes. Tiny contents lie with the metadata, which the cut stores.
+    /// Of a content of `size` bytes. Tiny contents lie with the metadata, which the next flush point stores.
     fn of(size: u64, is_wanted: bool) -> Self {
         Self {
             size,
@@ -252,7 +252,7 @@ impl Volume {
         }
     }
 
-    /// Puts the pages that were copied to the object of `into` into the commit's record: the cut need not read them again.
+    /// Puts the pages that were copied to the object of `into` into the commit's record, so that the next flush point need not read them again.
     fn store_copied(&self, copied: CopiedPages, into: &mut State, record: PageRecords<'_>) {
         let mut settled = 0;
         for (page, value) in copied.values {
@@ -313,7 +313,7 @@ fn change_in_place(
     if new > old {
         transfer.resize(new)?;
     }
-    // What was cut off and not written again is a hole. The page that the cut shortened is among those that changed.
+    // The range that was truncated and not written again is a hole. The page that the truncation shortened is among those that changed.
     let mut cleared = copy.low.div_ceil(PAGE);
     let end = old.min(new).div_ceil(PAGE);
     let punch = |from: u64, to: u64| transfer.punch(from * PAGE, to.saturating_sub(from) * PAGE);

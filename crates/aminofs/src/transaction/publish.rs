@@ -144,7 +144,7 @@ impl Volume {
         Ok(plans)
     }
 
-    /// Reserves what the commit and the cut after it put into the log. Nothing has changed yet.
+    /// Reserves what the commit and the flush point after it put into the log. Nothing has changed yet.
     fn reserve_all(
         &self,
         changes: &Changes,
@@ -161,13 +161,13 @@ impl Volume {
             }
             if let Some(cache) = &state.cache {
                 let dirty = usize::try_from(cache.pages().changed().len()).unwrap_or(usize::MAX);
-                // The first page, if it was inline before, and the one that a cut shortens.
+                // The first page, if it was inline before, and the one that a truncation shortens.
                 pages = pages.saturating_add(dirty).saturating_add(2);
             }
-            // What is cut off, or removed with the file, is deleted.
+            // Pages that are truncated, or removed with the file, are deleted.
             rest += deletes(base.stored.len() + 1);
         }
-        // The changes themselves are claimed here, and not again when they are submitted.
+        // The space for the changes themselves is reserved here, and not again when they are submitted.
         self.store
             .reserve_removal(changes.byte_size())
             .map_err(|error| errno(&error))?;

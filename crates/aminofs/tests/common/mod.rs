@@ -92,13 +92,13 @@ pub struct Handle {
 }
 
 impl Handle {
-    pub fn write(&self, fs: &AminoFs, spot: WritePosition, data: &[u8]) -> Result<usize> {
+    pub fn write(&self, fs: &AminoFs, position: WritePosition, data: &[u8]) -> Result<usize> {
         let file = OpenFile {
             node: &self.node,
             ofd: self.fd.as_fd(),
             flags: self.flags,
         };
-        fs.write(&caller(), file, spot, data)
+        fs.write(&caller(), file, position, data)
     }
 
     pub fn close(self, fs: &AminoFs) {

@@ -81,14 +81,14 @@ impl<'a> User<'a> {
         Ok(Handle { node, fd, flags })
     }
 
-    pub fn write(&self, handle: &Handle, spot: WritePosition, data: &[u8]) -> Result<usize> {
+    pub fn write(&self, handle: &Handle, position: WritePosition, data: &[u8]) -> Result<usize> {
         use std::os::fd::AsFd;
         let file = goanna_vfs::OpenFile {
             node: &handle.node,
             ofd: handle.fd.as_fd(),
             flags: handle.flags,
         };
-        self.fs.write(&self.caller, file, spot, data)
+        self.fs.write(&self.caller, file, position, data)
     }
 
     /// Makes the file, or rewrites it.

@@ -33,21 +33,21 @@ pub fn txn(args: Txn, loud: Loudness) -> Result<u8, Error> {
             let failed = |why| of_named("commit", &name, why);
             name.commit().map_err(failed)?;
         }
-        Command::Commit(_) => of_member("commit", Target::commit)?,
+        Command::Commit(_) => of_participant("commit", Target::commit)?,
         Command::Abort(txn::Ending { name: Some(name) }) => {
             let failed = |why| of_named("abort", &name, why);
             name.abort().map_err(failed)?;
         }
-        Command::Abort(_) => of_member("abort", Target::abort)?,
+        Command::Abort(_) => of_participant("abort", Target::abort)?,
         Command::Status(args) => match &args.name {
             Some(name) => status_of(name, args.json)?,
             None => status(&args)?,
         },
         Command::List(args) => list(&args)?,
-        Command::Suspend => print(of_member("suspend", Target::suspend)?.as_str())?,
+        Command::Suspend => print(of_participant("suspend", Target::suspend)?.as_str())?,
         Command::Resume(args) => of_shell("resume", |shell| shell.resume(&args.id))?,
         Command::Attach(args) => of_shell("attach", |shell| shell.attach(&args.id))?,
-        Command::Detach => of_member("detach", Target::detach)?,
+        Command::Detach => of_participant("detach", Target::detach)?,
         Command::Run(args) => {
             return match &args.r#in {
                 Some(name) => run_in(name, &args),
@@ -84,7 +84,7 @@ fn parent() -> Target {
 
 /// Makes calls for the shell, which participates in a transaction. It is our parent, or this process itself: a shell may execute
 /// the last command of a script in its own place. Then this process has another transaction than its parent.
-fn of_member<T>(
+fn of_participant<T>(
     command: &'static str,
     call: impl FnOnce(Target) -> Result<T, amino_client::Error>,
 ) -> Result<T, Error> {
@@ -108,7 +108,7 @@ fn print(line: &str) -> Result<(), Error> {
 }
 
 fn status(args: &txn::Status) -> Result<(), Error> {
-    let status = of_member("status", Target::status)?;
+    let status = of_participant("status", Target::status)?;
     if args.json {
         return print(status.raw());
     }

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use goanna_offline::copy::{Copied, Counts, Observer, Summary, Total};
+use goanna_offline::copy::{Copied, CopyObserver, Counts, Summary, Total};
 use goanna_sys::plural::{counted, counted_as};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
@@ -39,7 +39,7 @@ pub fn show_count(bar: &ProgressBar, number: u64, of: &str) {
     bar.tick();
 }
 
-impl Observer for CopyReport {
+impl CopyObserver for CopyReport {
     fn begin(&self, path: &[u8], counts: &Counts) {
         if !self.bar.is_hidden() {
             self.bar.set_message(counts.names().to_string());

@@ -292,8 +292,8 @@ fn write_all(
                     ofd: opened.fd.as_fd(),
                     flags: nix::libc::O_RDWR,
                 };
-                let spot = WritePosition::At(offset);
-                tree.retry_while_locked(|| tree.fs().write(&tree.caller, file, spot, data))?
+                let position = WritePosition::At(offset);
+                tree.retry_while_locked(|| tree.fs().write(&tree.caller, file, position, data))?
             }
         };
         if count == 0 {

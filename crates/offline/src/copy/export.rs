@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, OFlags};
 use super::content::Copied;
 use super::error::CopyError;
 use super::host::{self, At};
-use super::progress::{Observer, Progress, Summary, Total};
+use super::progress::{CopyObserver, Progress, Summary, Total};
 use crate::error::TWO_PLACES;
 use crate::{Entry, Error, Tree, absolute, join};
 
@@ -139,7 +139,7 @@ pub fn open_target(path: &Path, force: bool) -> Result<(OwnedFd, bool), Error> {
 
 impl<'a> Export<'a> {
     /// A copy from `tree` into the open directory `top`. With `force` it replaces files that are in the way.
-    pub fn new(tree: &'a Tree, force: bool, top: OwnedFd, observer: &'a dyn Observer) -> Self {
+    pub fn new(tree: &'a Tree, force: bool, top: OwnedFd, observer: &'a dyn CopyObserver) -> Self {
         Self {
             tree,
             force,

@@ -12,7 +12,7 @@ use rustix::fs::Stat;
 use super::content::ContentWriter;
 use super::error::CopyError;
 use super::host::{self, At};
-use super::progress::{Observer, Progress, Summary, Total};
+use super::progress::{CopyObserver, Progress, Summary, Total};
 use crate::{Error, Tree, absolute, join};
 
 /// A copy into a tree.
@@ -80,7 +80,7 @@ impl<'a> Import<'a> {
         writer: &'a dyn ContentWriter,
         leave_out: &Path,
         force: bool,
-        observer: &'a dyn Observer,
+        observer: &'a dyn CopyObserver,
     ) -> Self {
         let leave_out = rustix::fs::stat(leave_out).ok();
         Self {

@@ -1,6 +1,6 @@
 //! Copies directories between the host and a tree: [`Import`] and [`Export`].
 //!
-//! A copy continues when a single name fails; its [`Summary`] says which did. What happens meanwhile goes to an [`Observer`].
+//! A copy continues when a single name fails; its [`Summary`] says which did. What happens meanwhile goes to an [`CopyObserver`].
 
 mod content;
 mod error;
@@ -16,4 +16,4 @@ pub use error::CopyError;
 pub use export::{Export, Modes, Selection, make_target, open_target, total as export_total};
 pub use host::raise_descriptor_limit;
 pub use import::{Import, total as import_total};
-pub use progress::{Counts, Observer, Skipped, Summary, Total};
+pub use progress::{CopyObserver, Counts, Skipped, Summary, Total};

@@ -55,14 +55,14 @@ pub struct Summary {
 
 impl Summary {
     /// Records that `path` was not copied, and notifies `observer`.
-    pub fn skip(&mut self, path: Vec<u8>, why: String, observer: &dyn Observer) {
+    pub fn skip(&mut self, path: Vec<u8>, why: String, observer: &dyn CopyObserver) {
         observer.skip(&path, &why);
         self.skipped.push(Skipped { path, why });
     }
 }
 
 /// Receives the events of a copy while it runs.
-pub trait Observer {
+pub trait CopyObserver {
     /// The copy of `path` begins, after `counts`.
     fn begin(&self, path: &[u8], counts: &Counts);
     /// Part of a file was copied.
@@ -74,7 +74,7 @@ pub trait Observer {
 }
 
 /// Ignores all events.
-impl Observer for () {
+impl CopyObserver for () {
     fn begin(&self, _: &[u8], _: &Counts) {}
     fn copied(&self, _: Copied) {}
     fn skip(&self, _: &[u8], _: &str) {}
@@ -84,11 +84,11 @@ impl Observer for () {
 /// A copy in progress: its summary so far, and its observer.
 pub(super) struct Progress<'a> {
     pub summary: Summary,
-    pub observer: &'a dyn Observer,
+    pub observer: &'a dyn CopyObserver,
 }
 
 impl<'a> Progress<'a> {
-    pub fn new(observer: &'a dyn Observer) -> Self {
+    pub fn new(observer: &'a dyn CopyObserver) -> Self {
         Self {
             summary: Summary::default(),
             observer,

@@ -14,14 +14,14 @@ pub enum EntriesCall {
     New,
 }
 
-/// Reads entries of the directory `fd` from its position on, at most `room` bytes. Empty at the end. EINVAL when the
+/// Reads entries of the directory `fd` from its position on, at most `capacity` bytes. Empty at the end. EINVAL when the
 /// next entry does not fit, ENOENT for a removed directory.
-pub fn read(call: EntriesCall, fd: BorrowedFd<'_>, room: usize) -> Result<Vec<u8>, Errno> {
+pub fn read(call: EntriesCall, fd: BorrowedFd<'_>, capacity: usize) -> Result<Vec<u8>, Errno> {
     let number = match call {
         EntriesCall::Old => libc::SYS_getdents,
         EntriesCall::New => libc::SYS_getdents64,
     };
-    let mut bytes = vec![0_u8; room];
+    let mut bytes = vec![0_u8; capacity];
     // SAFETY: `bytes` has room for its length, which the kernel does not exceed.
     let got = unsafe { libc::syscall(number, fd.as_raw_fd(), bytes.as_mut_ptr(), bytes.len()) };
     bytes.truncate(Errno::result(got)? as usize);

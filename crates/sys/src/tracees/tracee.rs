@@ -284,7 +284,7 @@ unsafe fn move_by_file(
     for part in remote {
         let mut in_part = 0;
         while in_part < part.iov_len && done < len {
-            let room = (part.iov_len - in_part).min(len - done);
+            let chunk = (part.iov_len - in_part).min(len - done);
             let at = (part.iov_base.addr() as u64)
                 .checked_add(in_part as u64)
                 .ok_or(Errno::EFAULT)?;
@@ -292,8 +292,8 @@ unsafe fn move_by_file(
                 Way::FromTracee => {
                     // Through a buffer of our own, since `local` need not be initialised.
                     let mut page = [0u8; PAGE_SIZE];
-                    let room = room.min(PAGE_SIZE);
-                    let result = memory.read_at(&mut page[..room], at);
+                    let chunk = chunk.min(PAGE_SIZE);
+                    let result = memory.read_at(&mut page[..chunk], at);
                     if let Ok(n) = result {
                         // SAFETY: `done + n <= len`, and `page` has `n` bytes.
                         unsafe { local.add(done).copy_from_nonoverlapping(page.as_ptr(), n) };
@@ -301,8 +301,8 @@ unsafe fn move_by_file(
                     result
                 }
                 Way::ToTracee => {
-                    // SAFETY: `done + room <= len`, and this way `local` is valid for reads.
-                    let data = unsafe { std::slice::from_raw_parts(local.add(done), room) };
+                    // SAFETY: `done + chunk <= len`, and this way `local` is valid for reads.
+                    let data = unsafe { std::slice::from_raw_parts(local.add(done), chunk) };
                     memory.write_at(data, at)
                 }
             };

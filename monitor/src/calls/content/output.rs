@@ -57,29 +57,29 @@ impl Output {
     }
 
     /// Writes `data` as one operation.
-    pub fn write(&self, call: &Call<'_>, spot: WritePosition, data: &[u8]) -> Result<usize> {
-        let data = self.within_limit(call, spot, data)?;
+    pub fn write(&self, call: &Call<'_>, position: WritePosition, data: &[u8]) -> Result<usize> {
+        let data = self.within_limit(call, position, data)?;
         let file = OpenFile {
             node: &self.place.node,
             ofd: self.ofd.as_fd(),
             flags: self.flags,
         };
         let fs = &self.place.mount.fs;
-        let written = fs.write(&*call.caller()?, file, spot, data)?;
+        let written = fs.write(&*call.caller()?, file, position, data)?;
         if written > 0 {
             report::touched(call, &self.place, Touch::Modify);
         }
         Ok(written)
     }
 
-    /// Grants the tracee its next writes, after `done` bytes were written at `spot`. Not while programs watch files of the run: such writes cause
+    /// Grants the tracee its next writes, after `done` bytes were written at `position`. Not while programs watch files of the run: such writes cause
     /// no events.
-    pub fn grant_next(&self, call: &Call<'_>, spot: WritePosition, done: u64) {
+    pub fn grant_next(&self, call: &Call<'_>, position: WritePosition, done: u64) {
         if self.flags & libc::O_DSYNC != 0 || call.monitor.watches.in_use() {
             return;
         }
         let appends = self.flags & libc::O_APPEND != 0;
-        let end = || match spot {
+        let end = || match position {
             WritePosition::At(offset) if !appends => offset.checked_add(done),
             WritePosition::At(_) | WritePosition::End => {
                 u64::try_from(fstat(&self.ofd).ok()?.st_size).ok()
@@ -96,20 +96,20 @@ impl Output {
     fn within_limit<'d>(
         &self,
         call: &Call<'_>,
-        spot: WritePosition,
+        position: WritePosition,
         data: &'d [u8],
     ) -> Result<&'d [u8]> {
         if data.is_empty() {
             return Ok(data);
         }
-        let room = usize::try_from(self.room(call, spot)?).unwrap_or(usize::MAX);
-        Ok(data.get(..room).unwrap_or(data))
+        let available = usize::try_from(self.available(call, position)?).unwrap_or(usize::MAX);
+        Ok(data.get(..available).unwrap_or(data))
     }
 
-    /// How many bytes RLIMIT_FSIZE lets in at `spot`. EFBIG with SIGXFSZ for none.
-    pub fn room(&self, call: &Call<'_>, spot: WritePosition) -> Result<u64> {
+    /// How many bytes RLIMIT_FSIZE lets in at `position`. EFBIG with SIGXFSZ for none.
+    pub fn available(&self, call: &Call<'_>, position: WritePosition) -> Result<u64> {
         within_limit(call, |limit| {
-            let start = match spot {
+            let start = match position {
                 WritePosition::At(offset) if self.flags & libc::O_APPEND == 0 => offset,
                 WritePosition::Cursor if self.flags & libc::O_APPEND == 0 => {
                     lseek(&self.ofd, 0, Whence::SeekCur)? as u64
@@ -127,17 +127,17 @@ impl Output {
     }
 }
 
-/// RLIMIT_FSIZE is the tracee's, and so is the signal: how many bytes it leaves to a call, which `room` tells of the
-/// limit; no limit leaves `u64::MAX`. EFBIG with SIGXFSZ for none.
-pub fn within_limit(call: &Call<'_>, room: impl FnOnce(u64) -> Result<u64>) -> Result<u64> {
+/// The number of bytes that a call may write under the tracee's RLIMIT_FSIZE, which `available` computes from the limit; `u64::MAX` without a limit.
+/// EFBIG, and SIGXFSZ for the tracee, if that is zero.
+pub fn within_limit(call: &Call<'_>, available: impl FnOnce(u64) -> Result<u64>) -> Result<u64> {
     let limit = limits::prlimit_fsize(call.task.tid)?;
     if limit == libc::RLIM_INFINITY {
         return Ok(u64::MAX);
     }
-    let room = room(limit)?;
-    if room == 0 {
+    let available = available(limit)?;
+    if available == 0 {
         call.monitor.signal(call.task.tid, libc::SIGXFSZ);
         return Err(Errno::EFBIG.into());
     }
-    Ok(room)
+    Ok(available)
 }

@@ -20,12 +20,12 @@ fn write_segments(
     call: &Call<'_>,
     fd: i32,
     segments: impl FnOnce() -> Result<Vec<(u64, usize)>>,
-    spot: WritePosition,
+    position: WritePosition,
 ) -> Result<Answer> {
     let Some(output) = Output::of(call, fd)? else {
         return Ok(Answer::PassOn);
     };
-    write_to(call, fd, &output, segments, spot)
+    write_to(call, fd, &output, segments, position)
 }
 
 /// Writes the tracee's `segments` to `output`, which is descriptor `fd`.
@@ -34,20 +34,20 @@ fn write_to(
     fd: i32,
     output: &Output,
     segments: impl FnOnce() -> Result<Vec<(u64, usize)>>,
-    spot: WritePosition,
+    position: WritePosition,
 ) -> Result<Answer> {
     let segments = segments()?;
     let total: usize = segments.iter().map(|(_, len)| len).sum();
     let mut done = 0;
     while done < total {
         let outcome = read_segments(call, &segments, done).and_then(|data| {
-            let spot = match spot {
+            let position = match position {
                 WritePosition::At(offset) => {
                     WritePosition::At(offset.checked_add(done as u64).ok_or(Errno::EFBIG)?)
                 }
-                spot => spot,
+                position => position,
             };
-            Ok((output.write(call, spot, &data)?, data.len()))
+            Ok((output.write(call, position, &data)?, data.len()))
         });
         match outcome {
             Ok((written, len)) => {
@@ -62,7 +62,7 @@ fn write_to(
     }
     super::outgrow::after_growth(call, fd, output, done as u64);
     if done > 0 {
-        output.grant_next(call, spot, done as u64);
+        output.grant_next(call, position, done as u64);
     }
     Ok(Answer::Value(done as i64))
 }
@@ -106,8 +106,8 @@ pub fn write(call: &mut Call<'_>) -> Result<Answer> {
 
 /// pwrite64(2)
 pub fn pwrite64(call: &mut Call<'_>) -> Result<Answer> {
-    let spot = offset(call.arg(3))?;
-    write_segments(call, call.int(0), || one(call), spot)
+    let position = offset(call.arg(3))?;
+    write_segments(call, call.int(0), || one(call), position)
 }
 
 /// writev(2)
@@ -117,8 +117,8 @@ pub fn writev(call: &mut Call<'_>) -> Result<Answer> {
 
 /// pwritev(2)
 pub fn pwritev(call: &mut Call<'_>) -> Result<Answer> {
-    let spot = offset(call.arg(3))?;
-    write_segments(call, call.int(0), || many(call), spot)
+    let position = offset(call.arg(3))?;
+    write_segments(call, call.int(0), || many(call), position)
 }
 
 /// pwritev2(2): offset -1 means the description's own; RWF_APPEND, RWF_SYNC and RWF_DSYNC are honoured,
@@ -135,7 +135,7 @@ pub fn pwritev2(call: &mut Call<'_>) -> Result<Answer> {
         | RWF_NOAPPEND
         | RWF_DONTCACHE
         | RWF_NOSIGNAL;
-    let spot = match call.arg(3) {
+    let position = match call.arg(3) {
         _ if flags & libc::RWF_APPEND != 0 => WritePosition::End,
         u64::MAX => WritePosition::Cursor,
         value => offset(value)?,
@@ -160,7 +160,7 @@ pub fn pwritev2(call: &mut Call<'_>) -> Result<Answer> {
         }
         output.flags &= !libc::O_APPEND;
     }
-    let answer = write_to(call, call.int(0), &output, || many(call), spot)?;
+    let answer = write_to(call, call.int(0), &output, || many(call), position)?;
     if flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0 && matches!(answer, Answer::Value(1..)) {
         let shadow: Option<Arc<Shadow>> = call.shadow(call.int(0))?;
         if let Some(shadow) = shadow

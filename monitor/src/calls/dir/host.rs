@@ -65,12 +65,12 @@ fn first_entries(
         DirentLayout::Old => EntriesCall::Old,
         DirentLayout::New => EntriesCall::New,
     };
-    let room = usize::try_from(call.int(2)).unwrap_or(0);
+    let capacity = usize::try_from(call.int(2)).unwrap_or(0);
     let needed = of_mounts(layout, mounts, 0).bytes.len();
     // A buffer without room for the mount points and one entry is too small: entries left out here would never be shown.
-    let rest = room.checked_sub(needed).ok_or(Errno::EINVAL)?;
+    let rest = capacity.checked_sub(needed).ok_or(Errno::EINVAL)?;
     let native = entries::read(number, ofd.as_fd(), rest.min(ENTRIES_MAX))?;
-    let mut out = Dirents::new(layout, room, 0);
+    let mut out = Dirents::new(layout, capacity, 0);
     if let Some((length, position)) = first_record(&native) {
         let (first, others) = native.split_at_checked(length).ok_or(Errno::EIO)?;
         out.bytes.extend_from_slice(first);

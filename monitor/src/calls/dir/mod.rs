@@ -34,8 +34,8 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
     let caller = call.caller()?;
     let start = lseek(ofd.as_fd(), 0, Whence::SeekCur)? as u64;
     // A negative count fits no entry.
-    let room = usize::try_from(call.int(2)).unwrap_or(0).min(1 << 20);
-    let mut out = Dirents::new(layout, room, start);
+    let capacity = usize::try_from(call.int(2)).unwrap_or(0).min(1 << 20);
+    let mut out = Dirents::new(layout, capacity, start);
     let fs = &place.mount.fs;
     if start == 0 {
         let (ino, kind) = (place.node.ino(), FileKind::Directory);

@@ -253,9 +253,9 @@ fn show_name(
     // As in the kernel, the part that fits is copied, and the length is that of the whole name with its NUL.
     let mut address = address_of(&given);
     address.resize(2 + given.len() + 1, 0);
-    let room = call.read_u32(call.arg(2))?.cast_signed();
-    let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
-    if let Some(part) = address.get(..room.min(address.len())) {
+    let capacity = call.read_u32(call.arg(2))?.cast_signed();
+    let capacity = usize::try_from(capacity).map_err(|_| Errno::EINVAL)?;
+    if let Some(part) = address.get(..capacity.min(address.len())) {
         call.put(call.arg(1), part)?;
     }
     call.put(call.arg(2), &(address.len() as u32).to_ne_bytes())?;

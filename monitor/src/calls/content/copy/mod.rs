@@ -100,13 +100,13 @@ impl Copy<'_, '_> {
         if data.is_empty() {
             return Ok(0);
         }
-        let outcome = self.output.write(self.call, self.spot(), data);
+        let outcome = self.output.write(self.call, self.position(), data);
         let written = *outcome.as_ref().unwrap_or(&0);
         self.source.advance(data.len(), written)?;
         outcome
     }
 
-    fn spot(&self) -> WritePosition {
+    fn position(&self) -> WritePosition {
         self.to.map_or(WritePosition::Cursor, WritePosition::At)
     }
 }
@@ -226,8 +226,8 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Answer> {
     // The length is cut to the end of the source, and to the limit on file sizes.
     let mut len = source.left_from(begin_from)?.min(len);
     if len > 0 {
-        let spot = to.map_or(WritePosition::Cursor, WritePosition::At);
-        len = len.min(output.room(call, spot)?);
+        let position = to.map_or(WritePosition::Cursor, WritePosition::At);
+        len = len.min(output.available(call, position)?);
     }
     if source.file == Some(output.place.key()) && begin_from.abs_diff(begin_to) < len {
         return Err(Errno::EINVAL.into());
