@@ -90,6 +90,37 @@ static int rows(int fd)
 	return wrong;
 }
 
+/* Files that are written at once after they were made or truncated, by appends of many lengths, some of more than a page. */
+static int made_anew(void)
+{
+	static char data[100000];
+	int wrong = 0;
+
+	for (int i = 0; i < 200; i++) {
+		int how = any(2) ? O_TRUNC : O_EXCL;
+		char name[16];
+
+		snprintf(name, sizeof name, "new%d", how == O_EXCL ? i : any(i + 1));
+		memset(model, 0, SIZE);
+		model_size = 0;
+		int fd = open(name, O_RDWR | O_CREAT | how | (any(3) ? 0 : O_APPEND), 0644);
+		for (int j = any(5); j > 0; j--) {
+			long length = any(3) ? any(5000) + 1 : any(sizeof data) + 1;
+
+			if (model_size + length > SIZE)
+				break;
+			memset(data, 'a' + any(26), length);
+			wrong += write(fd, data, length) != length;
+			put(model_size, data, length);
+		}
+		wrong += !is_as_model(name, fd);
+		close(fd);
+		if (any(3) == 0)
+			wrong += unlink(name) != 0;
+	}
+	return wrong;
+}
+
 /* Both processes write records of one byte's repetition through one description: each record must be there once, whole. */
 static int by_two(void)
 {
@@ -282,6 +313,7 @@ static void steps(void)
 		MUST(write(fd, "y", 1));
 	SHOW("file");
 	close(fd);
+	note("made anew: %d", made_anew());
 	note("by two: %d", by_two());
 	note("with alarms: %d", with_alarms());
 	note("of the killed: %d", of_the_killed());

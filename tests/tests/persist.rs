@@ -330,6 +330,23 @@ fn the_store_has_what_a_process_wrote_itself() {
     place.fsck();
 }
 
+/// A process appends under a grant, and is killed in the middle of a write of many pages.
+#[test]
+fn a_killed_process_leaves_whole_appends() {
+    let place = Place::amino();
+    let program = program("killed_appends", &place.path("host"), false);
+    let run = finish(place.run().arg(&program).arg(place.top())).expect(0);
+    assert_eq!(run.text(), "0 0\n");
+    let out = place.make_dir("out").join("all");
+    finish(place.amino_command("export").arg("/").arg(&out)).expect(0);
+    for entry in fs::read_dir(&out).unwrap() {
+        let entry = entry.unwrap();
+        let len = entry.metadata().unwrap().len();
+        assert!(len == 100 || len % 60_000 == 0, "{entry:?}: {len}");
+    }
+    place.fsck();
+}
+
 /// Mounts a small tmpfs at `dir` until it is dropped.
 struct SmallDisk<'a>(&'a Path);
 

@@ -204,6 +204,11 @@ impl Store {
         self.shared.reserve(bytes, Purpose::Growth)
     }
 
+    /// Returns a part of a [reservation](Store::reserve) that is not needed, within the flush point's epoch in which it was made.
+    pub fn release(&self, bytes: usize) {
+        self.shared.log.release(bytes as u64);
+    }
+
     /// Free bytes of the host's disk; 0 if they cannot be determined.
     pub fn available_bytes(&self) -> u64 {
         let disk = self.shared.disk_space.disk();

@@ -365,6 +365,12 @@ impl Volume {
         Ok(())
     }
 
+    /// Returns a part of a reservation that is not needed. No flush point has come since it was made.
+    fn release_reserved(&self, bytes: usize) {
+        self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        self.store.release(bytes);
+    }
+
     /// As [`Volume::reserve`], for an operation that frees space in the end: possible when the disk is full for all others.
     fn reserve_removal(&self, bytes: usize) -> Result<(), Errno> {
         self.store.reserve_removal(bytes).map_err(|e| errno(&e))?;

@@ -409,9 +409,8 @@ impl InProcess {
         install(monitor, (listener, tid, id), (file, memory), mapped);
     }
 
-    /// Asks the back end to grant the calling thread further writes to the file at `place`, where its write has just ended at `offset`. Returns whether there
-    /// is a grant.
-    pub fn wrote(
+    /// Asks the back end to grant the calling thread writes to the file at `place` around `offset`. Returns whether there is a grant.
+    pub fn grant_writes(
         &self,
         call: &Call<'_>,
         place: &Place,

@@ -86,8 +86,7 @@ struct OwnArea(Arc<WriteArea>);
 
 impl Drop for OwnArea {
     fn drop(&mut self) {
-        // The process has ended or executed a program, perhaps killed in the middle of a write.
-        self.0.set_idle();
+        self.0.set_ended();
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use amino_schema::{INLINE_MAX, MetaFlags, Timestamp};
 use amino_txn::Actor;
 use goanna_sys::stub::writes::{WriteArea, Written};
-use goanna_vfs::{Caller, Node};
+use goanna_vfs::{Caller, GRANTED_GROWTH, Node};
 use nix::sys::stat::{FileStat, fstat};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -31,11 +31,11 @@ use crate::{AminoFs, Durability, Volume};
 /// A grant does not cross a multiple of this, bytes.
 const WINDOW: u64 = 1 << 20;
 
-/// How far behind the end of the file a grant reaches at most, bytes. The space for it is reserved.
-const GROWTH: u64 = 64 << 10;
+/// How far behind the end of a small file a grant reaches, bytes. The space for it is reserved, and returned if it is not used.
+const GROWTH_MIN: u64 = 64 << 10;
 
-/// How long an operation waits for a process that is in the middle of a write. A write is of one page at most, so a longer one waits for a page of the
-/// program's buffer.
+/// How long an operation waits for a process that is in the middle of a write. A write of at most a MiB that takes longer waits for a page of the program's
+/// buffer.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The grants of a volume.
@@ -54,6 +54,8 @@ struct Grant {
     /// The inode number of the cache object.
     object: u64,
     offsets: Range<u64>,
+    /// Bytes of log space that are reserved for the grant.
+    reserved: usize,
     actor: Actor,
     /// When the grant was made. All writes under it came later.
     since: Timestamp,
@@ -132,7 +134,10 @@ impl Volume {
                 becomes_idle(&grant.area)
             };
             let mut state = grant.inode.state.lock();
-            self.take_over(grant, &mut state);
+            let needed = self.take_over(grant, &mut state);
+            if !grant.is_late {
+                self.release_reserved(grant.reserved.saturating_sub(needed));
+            }
             state.is_granted = !is_over;
             // The next operation checks again.
             grant.is_late = !is_over;
@@ -141,15 +146,27 @@ impl Volume {
         self.grants.count.store(held.len(), SeqCst);
     }
 
-    /// Makes the range that was written under a grant part of the file's state.
-    fn take_over(&self, grant: &Grant, state: &mut State) {
+    /// Makes the range that was written under a grant part of the file's state. Returns how much of the reservation that takes.
+    fn take_over(&self, grant: &Grant, state: &mut State) -> usize {
         let written = grant.area.written(grant.object);
         if written == Written::Nothing {
-            return;
+            return 0;
+        }
+        if !grant.is_late
+            && let Some(before) = grant.area.size_before_end(grant.object)
+            && let Some(cache) = &state.cache
+            && self
+                .object(state, grant.object)
+                .is_some_and(|found| u64::try_from(found.st_size).unwrap_or(0) > before)
+        {
+            // The process was killed in the middle of its write. If this fails, a part of the write stays.
+            let _ = cache.resize(before.max(state.meta.size));
         }
         let Some(found) = self.object(state, grant.object) else {
-            return;
+            return 0;
         };
+        // All of it where it is not known how many pages have changed.
+        let mut needed = grant.reserved;
         let mut size = u64::try_from(found.st_size).unwrap_or(0);
         size = size.clamp(state.meta.size, MAX_FILE);
         match written {
@@ -159,6 +176,16 @@ impl Volume {
                 let start = range.start.max(grant.offsets.start);
                 let end = range.end.min(grant.offsets.end).min(size);
                 let (first, last) = pages_of(start, end.saturating_sub(start));
+                let pages = state
+                    .cache
+                    .as_ref()
+                    .map_or(0, |cache| cache.pages().changed().missing(first, last));
+                // The first page, too, which may have been inline before.
+                needed = (pages as usize + 1).saturating_mul(PAGE_COST) + state.meta_cost();
+                if grant.is_late {
+                    // The reservation has gone with a flush point since. Without space the changes stay in memory.
+                    let _ = self.reserve_removal(needed);
+                }
                 self.dirty_pages(state, first, last);
             }
             _ => {
@@ -178,6 +205,7 @@ impl Volume {
         state.touch(stamped.max(grant.since));
         self.store.note_author(grant.actor);
         self.mark_dirty(&grant.inode, state);
+        needed
     }
 
     /// The result of fstat(2) for the cache object with this inode number, if it still holds the content.
@@ -225,7 +253,8 @@ impl Volume {
         let was_inline = state.meta.size <= INLINE_MAX as u64;
         let pages = changed.missing(first, last) + u64::from(was_inline);
         let pages = usize::try_from(pages).ok()?.checked_mul(PAGE_COST)?;
-        self.reserve(pages + state.meta_cost()).ok()?;
+        let reserved = pages + state.meta_cost();
+        self.reserve(reserved).ok()?;
         self.unshare(inode.ino);
         state.is_granted = true;
         drop(state);
@@ -235,6 +264,7 @@ impl Volume {
             inode,
             object,
             offsets,
+            reserved,
             actor: Actor {
                 uid: caller.uid,
                 pid: caller.pid.unsigned_abs(),
@@ -250,6 +280,7 @@ impl Volume {
         area.revoke(object);
         if let Some(grant) = held.pop() {
             grant.inode.state.lock().is_granted = false;
+            self.release_reserved(grant.reserved);
         }
         self.grants.count.store(held.len(), SeqCst);
         None
@@ -284,7 +315,9 @@ impl State {
 /// The offsets of a grant for a process whose last write ended at `offset` of a file of `size` bytes.
 fn window(offset: u64, size: u64) -> Range<u64> {
     let start = offset - offset % WINDOW;
-    let growth = size.next_multiple_of(PAGE).clamp(PAGE, GROWTH);
+    let growth = size
+        .next_multiple_of(PAGE)
+        .clamp(GROWTH_MIN, GRANTED_GROWTH);
     let end = size.max(offset).next_multiple_of(PAGE) + growth;
     start..end.min(start + WINDOW)
 }
@@ -313,11 +346,11 @@ mod tests {
 
     #[test]
     fn a_grant_has_a_bound() {
-        assert_eq!(window(0, 0), 0..PAGE);
-        assert_eq!(window(5000, 5000), 0..2 * PAGE);
-        assert_eq!(window(100_000, 100_000), 0..7 * PAGE + GROWTH);
+        assert_eq!(window(0, 0), 0..GROWTH_MIN);
+        assert_eq!(window(5000, 5000), 0..2 * PAGE + GROWTH_MIN);
+        assert_eq!(window(100_000, 100_000), 0..2 * 25 * PAGE);
         assert_eq!(window(WINDOW - 1, WINDOW - 1), 0..WINDOW);
-        assert_eq!(window(WINDOW, WINDOW), WINDOW..WINDOW + GROWTH);
+        assert_eq!(window(WINDOW, WINDOW), WINDOW..WINDOW + GRANTED_GROWTH);
         assert_eq!(window(WINDOW + 1, 1 << 40), WINDOW..2 * WINDOW);
     }
 }

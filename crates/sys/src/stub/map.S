@@ -30,9 +30,12 @@
 .set STATX_ANSWERED, 0x1fff    # the basic fields, STATX_BTIME, STATX_MNT_ID
 
 .set WRITES_BUSY, 8            # the layout of the area for writes (writes.rs), in bytes
+.set WRITES_APPEND, 16
+.set WRITES_OBJECT, 24
 .set WRITES_SLOTS, 64
 .set WRITES_SLOT_SHIFT, 6
 .set WRITES_SLOT_MASK, 31
+.set WRITE_MAX, 1048576        # a longer write would keep operations waiting
 .set GRANT_START, 8
 .set GRANT_END, 16
 .set GRANT_LOW, 24
@@ -270,23 +273,30 @@ goanna_map_start:
 	mov $SEEK_CUR,%edx
 	mov $SYS_lseek,%eax
 	syscall
-# Within one page: the kernel copies that, or nothing of it, even if the process is killed meanwhile.
+# The kernel copies a range within one page at once, so a process that is killed leaves the whole write or nothing. A longer write must be at the end of the
+# file: the owner of the store truncates what a killed process leaves of it.
 1:	test %rax,%rax
 	js .Lstub_map_slow
 	mov RDX(%rsp),%rdx
 	lea -1(%rdx),%rcx
-	cmp $4095,%rcx
+	cmp $(WRITE_MAX - 1),%rcx
 	ja .Lstub_map_slow
-	mov %eax,%ecx
-	and $4095,%ecx
-	add %edx,%ecx
-	cmp $4096,%ecx
-	ja .Lstub_map_slow
-	mov %rax,WROTE_FROM(%rsp)
-	lea (%rax,%rdx),%rcx
 	mov %r10,%rdi
 	and $-4096,%rdi
+	mov %eax,%esi
+	and $4095,%esi
+	add %edx,%esi
+	xor %ecx,%ecx
+	cmp $4096,%esi
+	jbe 5f
+	cmp STAT+ST_SIZE(%rsp),%rax
+	jne .Lstub_map_slow
+	lea 1(%rax),%rcx
+5:	mov %rcx,WRITES_APPEND(%rdi)
+	mov %rax,WROTE_FROM(%rsp)
+	lea (%rax,%rdx),%rcx
 	mov STAT+ST_INO(%rsp),%rdx
+	mov %rdx,WRITES_OBJECT(%rdi)
 	mov $1,%esi
 	xchg %rsi,WRITES_BUSY(%rdi)
 	cmp %rdx,(%r10)

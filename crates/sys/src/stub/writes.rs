@@ -1,6 +1,7 @@
 //! The memory through which a process learns its grants, and reports its writes under them (the end of `map.S`, docs/decisions/0121).
 //!
-//! An area is one page of memory, shared by one tracee and the monitor. A word near its start is not zero while the process writes. Slots follow.
+//! An area is one page of memory, shared by one tracee and the monitor. A word near its start is not zero while the process writes. The next two words describe
+//! that write, if it appends more than a page: the size of the object before it, plus one, and the object's inode number. Slots follow.
 //! A slot with an inode number is a *grant*: the process may write to that cache object between two offsets. Before each write it extends the slot's range
 //! of written offsets. The inode number selects the slot.
 //!
@@ -10,8 +11,8 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -24,6 +25,8 @@ pub const LEN: usize = 4096;
 
 // The layout, as in `map.S`. Offsets and sizes in bytes.
 const BUSY_AT: usize = 8;
+const APPEND_AT: usize = 16;
+const OBJECT_AT: usize = 24;
 const SLOTS_AT: usize = 64;
 const SLOT_SIZE: usize = 64;
 const SLOTS: u64 = 32;
@@ -38,6 +41,8 @@ const SLOT_HIGH: usize = 32;
 pub struct WriteArea {
     file: OwnedFd,
     start: NonNull<AtomicU64>,
+    /// The process has ended in the middle of a write.
+    ended_busy: AtomicBool,
 }
 
 // SAFETY: the memory belongs to the value and to no thread; all access to it is atomic.
@@ -80,7 +85,11 @@ impl WriteArea {
             return Err(Errno::last());
         }
         let start = NonNull::new(start.cast()).ok_or(Errno::ENOMEM)?;
-        Ok(Self { file, start })
+        Ok(Self {
+            file,
+            start,
+            ended_busy: AtomicBool::new(false),
+        })
     }
 
     /// A descriptor to map the area by, with `PROT_READ | PROT_WRITE` and `MAP_SHARED`.
@@ -119,9 +128,24 @@ impl WriteArea {
         self.word(BUSY_AT).load(SeqCst) != 0
     }
 
-    /// Records that the process is in no write: the supervisor has taken it out of the stub, or it has ended.
+    /// Records that the process is in no write, because the supervisor has taken it out of the stub.
     pub fn set_idle(&self) {
         self.word(BUSY_AT).store(0, SeqCst);
+    }
+
+    /// Records that the process has ended, or has executed another program.
+    pub fn set_ended(&self) {
+        if self.is_busy() {
+            self.ended_busy.store(true, SeqCst);
+        }
+        self.set_idle();
+    }
+
+    /// The size that the object with inode number `ino` had before a write of more than a page, in the middle of which the process has ended.
+    pub fn size_before_end(&self, ino: u64) -> Option<u64> {
+        let is_object = self.word(OBJECT_AT).load(SeqCst) == ino;
+        (is_object && self.ended_busy.load(SeqCst))
+            .then(|| self.word(APPEND_AT).load(SeqCst).checked_sub(1))?
     }
 
     /// Records that a write under the grant for `ino` may have gone anywhere in the object.
@@ -173,5 +197,22 @@ mod tests {
         assert_eq!(area.written(33), Written::Somewhere);
         area.grant(1, 0..4096);
         assert_eq!(area.written(1), Written::Nothing);
+    }
+
+    #[test]
+    fn an_append_that_the_end_of_a_process_interrupts_has_a_size_before_it() {
+        let area = WriteArea::new().unwrap();
+        area.word(APPEND_AT).store(5001, SeqCst);
+        area.word(OBJECT_AT).store(33, SeqCst);
+        area.set_ended();
+        assert_eq!(area.size_before_end(33), None);
+        area.word(BUSY_AT).store(1, SeqCst);
+        area.set_ended();
+        assert!(!area.is_busy());
+        assert_eq!(area.size_before_end(33), Some(5000));
+        assert_eq!(area.size_before_end(34), None);
+        // A write within a page.
+        area.word(APPEND_AT).store(0, SeqCst);
+        assert_eq!(area.size_before_end(33), None);
     }
 }

@@ -82,6 +82,9 @@ pub trait CachedContent: Send + Sync {
     }
 }
 
+/// How much a file may grow by writes under one grant, bytes ([`SharedAttributes::grant_writes`]).
+pub const GRANTED_GROWTH: u64 = 256 << 10;
+
 /// A back end that keeps the attributes of files in a map, which programs read themselves (docs/decisions/0098).
 ///
 /// The back end takes attributes out of the map before a read of the file system, or of a cache object, can see another state, and closes the map

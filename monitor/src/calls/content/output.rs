@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use goanna_sys::limits;
-use goanna_vfs::{Errno, OpenFile, Place, Result, WritePosition};
+use goanna_vfs::{Errno, GRANTED_GROWTH, OpenFile, Place, Result, WritePosition};
 use nix::sys::stat::fstat;
 use nix::unistd::{Whence, lseek};
 
@@ -13,9 +13,6 @@ use crate::Monitor;
 use crate::call::{Call, Descriptor};
 use crate::shadow::Shadow;
 use crate::watches::report::{self, Touch};
-
-/// How much a file may grow by writes under a grant, before the monitor sees the next write, bytes.
-const GRANTED_VOLUME: u64 = 64 << 10;
 
 /// The virtual file behind a descriptor that a call wants to write through.
 pub struct Output {
@@ -72,12 +69,8 @@ impl Output {
         Ok(written)
     }
 
-    /// Grants the tracee its next writes, after `done` bytes were written at `position`. Not while programs watch files of the run: such writes cause
-    /// no events.
+    /// Grants the tracee its next writes, after `done` bytes were written at `position`.
     pub fn grant_next(&self, call: &Call<'_>, position: WritePosition, done: u64) {
-        if self.flags & libc::O_DSYNC != 0 || call.monitor.watches.in_use() {
-            return;
-        }
         let appends = self.flags & libc::O_APPEND != 0;
         let end = || match position {
             WritePosition::At(offset) if !appends => offset.checked_add(done),
@@ -86,9 +79,9 @@ impl Output {
             }
             WritePosition::Cursor => u64::try_from(lseek(&self.ofd, 0, Whence::SeekCur).ok()?).ok(),
         };
-        if call.monitor.in_process.wrote(call, &self.place, end) {
+        if grant(call, &self.place, self.flags, end) {
             // The file may grow by as much until its size is checked again.
-            self.volume.fetch_add(GRANTED_VOLUME, Ordering::Relaxed);
+            self.volume.fetch_add(GRANTED_GROWTH, Ordering::Relaxed);
         }
     }
 
@@ -125,6 +118,14 @@ impl Output {
             Ok(limit.saturating_sub(start))
         })
     }
+}
+
+/// Grants the tracee writes to the file at `place`, around the offset that `at` determines, through a description with `flags`. Returns whether there is a grant.
+/// There is none while programs watch files of the run, because such writes cause no events.
+pub fn grant(call: &Call<'_>, place: &Place, flags: i32, at: impl FnOnce() -> Option<u64>) -> bool {
+    flags & libc::O_DSYNC == 0
+        && !call.monitor.watches.in_use()
+        && call.monitor.in_process.grant_writes(call, place, at)
 }
 
 /// The number of bytes that a call may write under the tracee's RLIMIT_FSIZE, which `available` computes from the limit; `u64::MAX` without a limit.
