@@ -45,8 +45,8 @@ impl Drop for Scratch {
 }
 
 impl Scratch {
-    /// Makes a directory beside the store's files, where the space is likely enough; elsewhere if that directory is not
-    /// writable.
+    /// Makes a directory beside the store's files, because that disk has the space for a store; elsewhere if it cannot be
+    /// made there.
     fn make(store: &Path) -> Result<Self, Error> {
         let name = format!("salvage-{}-{:08x}", std::process::id(), fastrand::u32(..));
         let make = |path: &Path| DirBuilder::new().mode(0o700).create(path);

@@ -15,7 +15,7 @@ pub enum Error {
     /// The run or the store failed in this process.
     #[error(transparent)]
     Session(#[from] goanna_session::Error),
-    /// The same in the store's owner, which has sent its report.
+    /// The run or the store failed in the store's owner, which has sent its report.
     #[error("{}", .0.text)]
     Reported(Report),
     /// Signals could not be blocked.
@@ -33,7 +33,7 @@ pub enum Error {
     /// The store's owner speaks another version of the protocol.
     #[error("{}: in use by process {}, aminod of another version", escape_path(.0), .1)]
     OtherVersion(PathBuf, i32),
-    /// The store's owner sees other files.
+    /// The store's owner has other namespaces or another root.
     #[error(
         "the store is in use by process {0} (aminod), which has other mounts, processes or users in sight"
     )]
@@ -62,22 +62,22 @@ fn commands(count: usize) -> String {
     }
 }
 
-/// An error as its user reads it.
+/// An error, in the form that is shown to the user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// What failed, and why.
+    /// The failed operation, and the reason.
     pub text: String,
-    /// What the user can do about it.
+    /// The user's remedy.
     pub hint: Option<String>,
     /// The exit status of the command.
     pub code: u8,
 }
 
-/// What the program provides for `aminod`, which is a part of it.
+/// The parts of the program that `aminod` needs: it is the same executable.
 #[derive(Clone, Copy)]
 pub struct Program {
-    /// Makes of an error what the user of a client reads.
+    /// Turns an error into the report for the user of a client.
     pub describe: fn(&Error) -> Report,
-    /// The types of mounts there are.
+    /// The available types of mounts.
     pub types: MountTypes,
 }

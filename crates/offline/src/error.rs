@@ -16,10 +16,10 @@ pub enum Error {
         path: Vec<u8>,
         /// The error of the file system.
         errno: Errno,
-        /// Why: the errno's description, or more than that.
+        /// The reason: the errno's description, or a more detailed one.
         why: String,
     },
-    /// A directory was met before under another path, as happens in a damaged image.
+    /// A directory was already visited under another path, as can happen in a damaged image.
     #[error("{}: {TWO_PLACES}", escape(.0))]
     TwoPlaces(Vec<u8>),
     /// An operation on a host path failed.
@@ -30,12 +30,12 @@ pub enum Error {
         /// Why.
         why: io::Error,
     },
-    /// The target of an export holds something.
+    /// The target directory of an export is not empty.
     #[error("{}: the directory is not empty", escape_path(.0))]
     NotEmpty(PathBuf),
 }
 
-/// Why a directory that was met before is not entered again.
+/// The reason why a directory that was already visited is not entered again.
 pub(crate) const TWO_PLACES: &str = "the directory appears in two places";
 
 impl Error {

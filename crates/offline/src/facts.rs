@@ -7,7 +7,7 @@ use amino_schema::{DataRecord, DecodeError, FileKind, Meta, PathRecord, Super, k
 use amino_txn::{Records, Store};
 use serde::{Deserialize, Serialize};
 
-/// Counts of what a store holds.
+/// Counts of the files in a store.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Names, hard links included; the root has none.
@@ -91,7 +91,7 @@ pub struct Facts {
     pub engine: String,
     /// Format, and when it was made: nanoseconds since 1970.
     pub made: Option<(u32, u64)>,
-    /// What it holds.
+    /// Its counts.
     pub counts: Counts,
     /// Sequence number of the last commit.
     pub appended_seq: u64,
@@ -105,7 +105,7 @@ pub struct Facts {
     pub kept: Kept,
 }
 
-/// The segments of the log that a store keeps though it does not need them any more.
+/// The segments of the log that a store keeps although it does not need them any more.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// Whether the store continues to keep them.
@@ -137,7 +137,7 @@ impl Kept {
 }
 
 impl Facts {
-    /// The facts of an open store as it is now.
+    /// The present facts of an open store.
     pub fn of(store: &Store) -> Result<Self, amino_fs::Error> {
         let info = store.info();
         let snapshot = store.snapshot()?;

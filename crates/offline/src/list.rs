@@ -1,7 +1,7 @@
-//! Lists directories and reads files: what `ls`, `cat`, `stat` and `tree` show.
+//! Lists directories and reads files, for `ls`, `cat`, `stat` and `tree`.
 //!
 //! The functions pass their results to a closure, piece by piece, so that the memory they use depends neither on the number
-//! of files nor on their sizes. They also pass on an error of one file, and continue.
+//! of files nor on their sizes. They also pass on errors of single files, and continue.
 
 use std::collections::HashSet;
 
@@ -9,13 +9,13 @@ use goanna_vfs::{Attr, Errno, FileKind, Place, look_up_again};
 
 use crate::{Error, Tree, absolute, join};
 
-/// How much of a file is read at once, bytes.
+/// Number of bytes of a file that are read at once.
 const CHUNK: usize = 1 << 20;
 
 /// A file with its metadata.
 #[derive(Debug)]
 pub struct FileInfo {
-    /// Its name in the directory, or the path by which it was asked for.
+    /// Its name in the directory, or the requested path.
     pub name: Vec<u8>,
     /// Its path in the tree.
     pub path: Vec<u8>,
@@ -23,7 +23,7 @@ pub struct FileInfo {
     pub place: Place,
     /// Metadata.
     pub attr: Attr,
-    /// Of a symbolic link, the target.
+    /// The target, of a symbolic link.
     pub target: Option<Vec<u8>>,
 }
 
@@ -47,10 +47,10 @@ impl FileInfo {
     }
 }
 
-/// What [`list`] lists.
+/// The options of [`list`].
 #[derive(Debug, Clone, Copy)]
 pub struct ListOptions {
-    /// Symbolic links that are asked for are followed.
+    /// Follow symbolic links among the requested paths.
     pub follow: bool,
     /// Also names that begin with a dot.
     pub hidden: bool,
@@ -61,18 +61,18 @@ pub struct ListOptions {
 /// One step of [`list`].
 #[derive(Debug)]
 pub enum Listed {
-    /// The paths among those asked for that are no directories; comes once, before all directories.
+    /// The requested paths that are no directories. This step comes once, before all directories.
     Files(Vec<FileInfo>),
     /// A directory.
     Directory {
         /// Its path.
         path: Vec<u8>,
-        /// What is in it.
+        /// Its entries.
         entries: Vec<FileInfo>,
     },
-    /// A path that was asked for could not be listed.
+    /// A requested path could not be listed.
     PathFailed(Error),
-    /// Something below such a path could not be listed.
+    /// An entry below a requested path could not be listed.
     EntryFailed(Error),
 }
 
@@ -106,7 +106,7 @@ pub fn list<'a, E>(
     Ok(())
 }
 
-/// As ls(1): a link named on the command line is followed, but one that leads nowhere is shown itself.
+/// As in ls(1), follows a link that was named on the command line, but shows a dangling link itself.
 fn resolve(tree: &Tree, path: &[u8], follow: bool) -> Result<Place, Error> {
     let place = match tree.resolve(path, follow) {
         Err(Errno::ENOENT) => tree.resolve(path, false),
@@ -115,7 +115,7 @@ fn resolve(tree: &Tree, path: &[u8], follow: bool) -> Result<Place, Error> {
     place.map_err(|errno| tree.error(path, errno))
 }
 
-/// Lists the directory `top`; if asked for, all directories below it, too.
+/// Lists the directory `top`, and on request all directories below it.
 fn list_below<E>(
     tree: &Tree,
     top: (Vec<u8>, Place),
@@ -152,7 +152,7 @@ fn list_below<E>(
     Ok(())
 }
 
-/// What is in a directory. Entries without readable metadata go to `failed` and are left out.
+/// The entries of a directory. Entries with unreadable metadata go to `failed` and are left out.
 fn entries<E>(
     tree: &Tree,
     path: &[u8],
@@ -202,7 +202,7 @@ pub fn read<E: From<Error>>(
     let mut offset = 0;
     loop {
         visit(buffer.get(..count).unwrap_or_default())?;
-        // Short only at the end.
+        // A read is short only at the end of the file.
         if count < buffer.len() {
             return Ok(());
         }
@@ -214,7 +214,7 @@ pub fn read<E: From<Error>>(
 /// Extended attributes, by name.
 pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// All metadata of the file `path`; of a symbolic link its own, or with `follow` that of the file it leads to.
+/// All metadata of the file `path`. With `follow`, a symbolic link is followed.
 pub fn stat(tree: &Tree, path: &[u8], follow: bool) -> Result<(FileInfo, Xattrs), Error> {
     let path = absolute(path);
     let fail = |errno| tree.error(&path, errno);
@@ -223,12 +223,12 @@ pub fn stat(tree: &Tree, path: &[u8], follow: bool) -> Result<(FileInfo, Xattrs)
     Ok((FileInfo::of(tree, path.clone(), path, place)?, xattrs))
 }
 
-/// What [`walk`] enters.
+/// The options of [`walk`].
 #[derive(Debug, Clone, Copy)]
 pub struct WalkOptions {
     /// Also names that begin with a dot.
     pub hidden: bool,
-    /// How many levels to descend; `None`: all.
+    /// Number of levels to descend; `None`: all.
     pub levels: Option<u32>,
 }
 
@@ -242,11 +242,11 @@ pub enum Walked<'a> {
         /// For each level from the top, whether the entry on the way to this file is the last of its directory.
         is_last: &'a [bool],
     },
-    /// Something could not be listed.
+    /// An entry could not be listed.
     Failed(Error),
 }
 
-/// What is left to visit of a directory.
+/// The entries of a directory that are yet to be visited.
 type Level = std::iter::Peekable<std::vec::IntoIter<FileInfo>>;
 
 /// Visits the directory `path` and all below it, parents first, in the order of names.

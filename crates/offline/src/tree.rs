@@ -1,4 +1,4 @@
-//! A file system with the credentials of its user: what all functions of this crate work on.
+//! A file system with the credentials of its user: all functions of this crate work on one.
 
 use std::fmt::{Display, Formatter};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,7 +35,7 @@ impl Display for Source {
 pub struct ErrorDetails(Mutex<Option<(Errno, String)>>);
 
 impl ErrorDetails {
-    /// Records why the operation that is about to fail with `errno` does so.
+    /// Records the reason of an operation that is about to fail with `errno`.
     pub fn set(&self, errno: Errno, why: String) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((errno, why));
     }
@@ -53,7 +53,7 @@ type StillWanted = Box<dyn Fn() -> bool + Send + Sync>;
 pub struct Tree {
     /// The credentials.
     pub caller: Caller,
-    /// What holds it.
+    /// The kind of source that the tree comes from.
     pub source: Source,
     details: Option<Arc<ErrorDetails>>,
     mounts: Mounts,
@@ -69,7 +69,7 @@ const WAIT_STEP: Duration = Duration::from_millis(10);
 pub struct Entry {
     /// Its name.
     pub name: Vec<u8>,
-    /// What it names.
+    /// The kind of the file.
     pub place: Place,
 }
 
@@ -98,7 +98,8 @@ impl Tree {
         self
     }
 
-    /// Restarts `attempt` until it meets no transaction's lock. EINTR when the result is no longer wanted; EDEADLK, ETIMEDOUT.
+    /// Restarts `attempt` until no transaction's lock blocks it. EINTR when the result is no longer wanted; EDEADLK,
+    /// ETIMEDOUT.
     pub fn retry_while_locked<T>(
         &self,
         mut attempt: impl FnMut() -> Result<T>,
@@ -127,21 +128,21 @@ impl Tree {
         Err(Errno::EINTR)
     }
 
-    /// Marks the tree as that of an image, whose file system records in `details` why it fails.
+    /// Marks the tree as that of an image, whose file system records the reasons of failures in `details`.
     pub fn of_image(mut self, details: Arc<ErrorDetails>) -> Self {
         self.source = Source::Image;
         self.details = Some(details);
         self
     }
 
-    /// Why the operation failed that has just answered `errno`.
+    /// The detailed reason of the operation that has just failed with `errno`.
     pub fn why(&self, errno: Errno) -> String {
         let details = self.details.as_ref();
         let why = details.and_then(|details| details.take(errno));
         why.unwrap_or_else(|| errno.desc().to_owned())
     }
 
-    /// The error of an operation on `path` that has just answered `errno`.
+    /// The error of an operation on `path` that has just failed with `errno`.
     pub fn error(&self, path: &[u8], errno: Errno) -> Error {
         Error::InTree {
             path: path.to_owned(),
@@ -168,7 +169,7 @@ impl Tree {
         self.place(self.fs().root())
     }
 
-    /// What `path` names; it may begin with a slash or not.
+    /// The inode that `path` names. A slash at its beginning makes no difference.
     pub fn resolve(&self, path: &[u8], follow: bool) -> Result<Place, Errno> {
         if path.contains(&0) {
             return Err(Errno::EINVAL);

@@ -277,7 +277,7 @@ impl Log {
         Ok(())
     }
 
-    /// Adds a segment, whose file is on disk, to the header's list. A full disk does not hinder this.
+    /// Adds a segment, whose file is on disk, to the header's list. NoSpace has no effect.
     fn list(&self, listed: SegmentSize) -> Result<(), Error> {
         let listing = self.header.update(|header| {
             let segments = &mut header.segments;

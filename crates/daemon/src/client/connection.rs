@@ -16,7 +16,7 @@ use crate::Error;
 use crate::protocol::message::{Answer, Hello, NAME, Request, VERSION};
 use crate::protocol::{Link, socket};
 
-/// How long the end of an owner is waited for after it has closed the connection, milliseconds.
+/// How long a client waits for the end of an owner after it has closed the connection, in milliseconds.
 const REAP_LIMIT: u8 = 5;
 
 /// A connection to the owner of a store.
@@ -30,7 +30,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// To the owner of the store `dir`; `None` where it has none.
+    /// Connects to the owner of the store `dir`; `None` where it has none.
     pub fn present(dir: &Path) -> Result<Option<Self>, Error> {
         let fail = |why: io::Error| SessionError::host(dir, why);
         match socket::connect(dir).map_err(fail)? {
@@ -39,7 +39,7 @@ impl Connection {
         }
     }
 
-    /// To the owner of the store `dir`, or to a new one, which does not have the store yet.
+    /// Connects to the owner of the store `dir`, or starts one, which has not opened the store yet.
     pub(crate) fn present_or_new(dir: &Path) -> Result<Self, Error> {
         loop {
             if let Some(owner) = Self::present(dir)? {
@@ -88,7 +88,7 @@ impl Connection {
         self.ask_with(request, None)
     }
 
-    /// As [`Connection::ask`], with a descriptor.
+    /// Sends a request with a descriptor.
     pub(crate) fn ask_with(
         &self,
         request: &Request,

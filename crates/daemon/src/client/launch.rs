@@ -23,7 +23,7 @@ use crate::protocol::message::{Answer, Request, Run, Started};
 /// Maximum number of owners that may end before they have answered.
 const FAILURES_MAX: u32 = 5;
 
-/// Shows the user what a run reports meanwhile.
+/// Shows the user the reports of a run.
 #[derive(Clone, Copy)]
 pub struct Messages<'a> {
     /// Shows a note.
@@ -32,7 +32,7 @@ pub struct Messages<'a> {
     pub failure: &'a dyn Fn(&str),
 }
 
-/// Runs the command `argv` as `plan` says, whose first mount is the store in `dir`. `trace` gets a trace of it.
+/// Runs the command `argv` by `plan`, whose first mount is the store in `dir`. `trace` gets a trace of the run.
 pub fn run(
     dir: &Path,
     mut plan: Plan,
@@ -79,7 +79,7 @@ pub fn run(
     let end: Option<End> =
         one_transaction.then(|| -> End { Box::new(move || link.shutdown_write()) });
     let (result, report) = follow(&owner, launched, &signals, end, messages)?;
-    // The kernel has reported its end to the tracer before, so this does not wait.
+    // The kernel has reported the command's end to the tracer before, so this does not wait.
     waitpid(pid, None).map_err(SessionError::Subprocess)?;
     owner.wait_for_end();
     match report.and_then(|report| goanna_monitor::not_executed(&report, &command.argv)) {
@@ -128,7 +128,7 @@ fn find(
     }
 }
 
-/// The next answer that is no note.
+/// The next answer other than a note; shows the notes before it.
 fn answer_after_notes(owner: &Connection, messages: Messages<'_>) -> Result<Answer, Error> {
     loop {
         match owner.answer()? {

@@ -15,8 +15,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// How often to look for such an owner.
 pub(super) const STEP: Duration = Duration::from_millis(5);
 
-/// Reaches the store `dir` by `through`, where it has an owner, else by `open`, which opens it for this process alone.
-/// `through` returns `None` where the owner has ended before it answered.
+/// Reaches the store `dir` by `through` if it has an owner, otherwise by `open`, which opens it in this process.
+/// `through` returns `None` if the owner has ended before it has answered.
 pub fn reach<T>(
     dir: &Path,
     through: impl Fn(Connection) -> Result<Option<T>, Error>,
@@ -44,7 +44,8 @@ pub fn reach<T>(
     }
 }
 
-/// The owner of the store `dir`. Where this user may not look for one, opening the store fails with the reason.
+/// The owner of the store `dir`. If this user is not permitted to look for it, the result is `None`: opening the
+/// store then fails with the reason.
 fn present(dir: &Path) -> Result<Option<Connection>, Error> {
     match Connection::present(dir) {
         Err(Error::Session(SessionError::Host { why, .. }))

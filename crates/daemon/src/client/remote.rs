@@ -39,7 +39,7 @@ pub struct RemoteFs {
     owner_ended: AtomicBool,
 }
 
-/// Keeps a node at the owner. The next request names the nodes that were dropped.
+/// A node that the owner keeps while this value exists. The next request lists the dropped nodes.
 struct Pin {
     handle: Handle,
     dropped: Arc<Mutex<Vec<Handle>>>,
@@ -69,8 +69,9 @@ fn name(name: &[u8]) -> ByteBuf {
 }
 
 impl RemoteFs {
-    /// The tree of the store that `owner` has open, which is to have been made with `engine`; `None` where it has ended.
-    /// With [`Access::Read`] it is the tree of this moment, and stays so, unless this process is in a transaction of the store.
+    /// The tree of the store that `owner` has open; `None` where the owner has ended. Fails if the store was made with another
+    /// engine than `engine`. With [`Access::Read`] it is a snapshot of this moment, unless this process is in a transaction of
+    /// the store.
     pub fn attach(
         owner: Connection,
         engine: Option<Engine>,
@@ -126,7 +127,7 @@ impl RemoteFs {
         self.ask_with(operation, None)
     }
 
-    /// As [`RemoteFs::ask`], with a descriptor.
+    /// Sends a request with a descriptor, and receives the answer.
     fn ask_with(
         &self,
         operation: Operation,
@@ -152,7 +153,7 @@ impl RemoteFs {
         }
     }
 
-    /// The owner has ended, or has sent an unexpected answer.
+    /// The error when the owner has ended, or has sent an unexpected answer.
     fn lost(&self) -> Errno {
         self.owner_ended.store(true, SeqCst);
         Errno::EIO
@@ -200,7 +201,7 @@ impl RemoteFs {
     }
 }
 
-/// Has the owner of the store make files with the content of host files.
+/// Makes files with the content of host files, through the owner of the store.
 pub struct RemoteWriter(pub Arc<RemoteFs>);
 
 impl ContentWriter for RemoteWriter {
@@ -372,7 +373,8 @@ impl FileSystem for RemoteFs {
     }
 }
 
-/// The owner reports changes while this value lives. It waits two seconds for a subscriber, then the subscription is lost.
+/// A subscription: the owner reports changes while this value exists. It waits two seconds for a subscriber; after that the
+/// subscription is lost.
 ///
 /// A subscriber must not use this value, which may be held by a change that waits for the subscriber. It may use another one of
 /// the same owner.

@@ -24,13 +24,14 @@ pub(super) fn first(owner: &Connection, request: &Request) -> Result<Option<Answ
     }
 }
 
-/// Disconnects. Returns when the owner has noticed; if no other client uses the store, the owner has closed it.
+/// Disconnects, and waits until the owner has handled that: if no other client uses the store, the owner has then closed it.
 pub(super) fn leave(owner: Connection) {
     owner.link.shutdown_write();
     owner.wait_for_end();
 }
 
-/// Has `owner` check the store; `progress` receives the number of records read so far. `None` where the owner has ended before.
+/// Requests that `owner` check the store; `progress` receives the number of records read so far. `None` where the owner has ended
+/// before.
 pub fn check(owner: Connection, progress: &dyn Fn(u64)) -> Result<Option<check::Report>, Error> {
     let mut answer = match first(&owner, &Request::Check)? {
         Some(answer) => answer,
@@ -50,7 +51,7 @@ pub fn check(owner: Connection, progress: &dyn Fn(u64)) -> Result<Option<check::
     }
 }
 
-/// Has `owner` give back the disk space of what was deleted. `None` where the owner has ended before.
+/// Requests that `owner` free the disk space of deleted data. `None` where the owner has ended before.
 pub fn compact(owner: Connection) -> Result<Option<()>, Error> {
     match first(&owner, &Request::Compact)? {
         Some(Answer::Compacted) => {
@@ -62,8 +63,8 @@ pub fn compact(owner: Connection) -> Result<Option<()>, Error> {
     }
 }
 
-/// Has `owner` write its store, which is in `dir`, as a stream, and copies that to `out`; `progress` receives the number of bytes
-/// copied. `None` where the owner has ended before.
+/// Requests that `owner` write its store, which is in `dir`, as a stream, and copies that to `out`; `progress` receives the
+/// number of bytes copied. `None` where the owner has ended before.
 pub fn dump(
     owner: Connection,
     dir: &Path,
@@ -80,7 +81,7 @@ pub fn dump(
     }
     drop(writer);
     let copied = copy(&mut reader, out, progress);
-    // The owner sees that nothing is read any more.
+    // Closing the pipe shows the owner that no process reads it any more.
     drop(reader);
     let answer = owner.answer();
     let bytes = copied.map_err(|why| Error::Dump(dir.to_owned(), why))?;

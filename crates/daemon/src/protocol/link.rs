@@ -17,7 +17,8 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// No message is longer, in bytes: command lines and environments of Linux are not, and data comes in pieces.
+/// Maximum length of a message in bytes. Command lines and environments of Linux are shorter, and data is sent in
+/// pieces.
 const LENGTH_MAX: u32 = 64 << 20;
 
 /// One end of a connection. Several threads may send; one receives.
@@ -28,7 +29,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Over `stream`.
+    /// A link over `stream`.
     pub fn new(stream: UnixStream) -> Self {
         Self {
             stream,
@@ -63,7 +64,7 @@ impl Link {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
         let _sending = self.sending.lock();
-        // All at once, so that the other end is woken once.
+        // Sent in one call, so that the other end is woken only once.
         let parts = [&length, &body[..], data];
         let slices = parts.map(IoSlice::new);
         let mut sent = loop {
@@ -80,25 +81,25 @@ impl Link {
         Ok(())
     }
 
-    /// Receives the data that came with the last message, which says how much it is.
+    /// Receives the data behind the last message, which contained its length.
     pub fn receive_data(&self, data: &mut [u8]) -> io::Result<()> {
         (&self.stream).read_exact(data)
     }
 
-    /// Fails sends that the other end lets wait for longer than `limit`.
+    /// Sets a limit on sends: they fail if the other end does not receive for longer than `limit`.
     pub fn limit_sends(&self, limit: Duration) -> io::Result<()> {
         self.stream.set_write_timeout(Some(limit))
     }
 
-    /// Closes this direction: the other end receives what was sent before, and then sees the connection closed.
+    /// Closes this direction: the other end still receives earlier messages, and then sees the connection closed.
     pub fn shutdown_write(&self) {
-        // It fails only where the connection is closed already.
+        // This fails only if the connection is closed already.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
     /// Closes the other direction: [`Link::receive`] answers `None` from now on. This end may continue to send.
     pub fn shutdown_read(&self) {
-        // It fails only where the connection is closed already.
+        // This fails only if the connection is closed already.
         let _ = self.stream.shutdown(Shutdown::Read);
     }
 

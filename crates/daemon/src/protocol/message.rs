@@ -30,18 +30,18 @@ pub struct Hello {
 pub enum Request {
     /// Follow a command.
     Run(Box<Run>),
-    /// Let the client work on the tree: [`super::operation::TreeRequest`]s follow until the client leaves.
+    /// Let the client work on the tree: [`super::operation::TreeRequest`]s follow until the client disconnects.
     Attach {
-        /// The engine that the store is to have.
+        /// The engine that the store must have.
         engine: Option<Engine>,
-        /// What the client does with the tree.
+        /// The client's access to the tree.
         access: Access,
     },
-    /// Check the store as it is now.
+    /// Check the present state of the store.
     Check,
-    /// Write the store as it is now, as a stream, to the pipe that comes with this request.
+    /// Write the present state of the store as a stream to the pipe that comes with this request.
     Dump,
-    /// Give back the disk space of what was deleted.
+    /// Free the disk space of deleted data.
     Compact,
     /// Send the facts about the store.
     Facts,
@@ -49,24 +49,24 @@ pub enum Request {
     Status,
     /// Close the store and end.
     Stop {
-        /// Also when commands use the store, which are killed.
+        /// Also when commands use the store: these are killed.
         force: bool,
     },
 }
 
-/// What a client does with the tree.
+/// A client's access to the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Access {
-    /// It reads the tree, as it is at the moment of the request.
+    /// It reads the state of the tree at the moment of the request.
     Read,
-    /// It reads and changes the tree, which others change at the same time.
+    /// It reads and changes the tree, which other processes change at the same time.
     Change,
 }
 
-/// A run that its launcher asks for.
+/// A run that a launcher requests.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// What is mounted, with absolute paths, and by which rules the command runs.
+    /// The mounts, with absolute paths, and the rules of the run.
     pub plan: Plan,
     /// The command and its arguments.
     pub argv: Vec<OsString>,
@@ -90,7 +90,7 @@ pub enum Answer {
     Again,
     /// The request failed.
     Failed(Report),
-    /// The command was found: the launcher is to start it.
+    /// The command was found: the launcher must start it.
     Found {
         /// As [`goanna_monitor::Program`] has it.
         file: Vec<u8>,
@@ -99,27 +99,27 @@ pub enum Answer {
         /// As [`goanna_monitor::Program`] has it.
         key: Option<u64>,
     },
-    /// The monitor follows the command: the launcher is to open the gate.
+    /// The monitor follows the command: the launcher must open the gate.
     Followed,
     /// A note to show.
     Note(String),
     /// A failure to show.
     Failure(String),
-    /// The command and all its children have ended, and what it did is on the disk.
+    /// The command and all its children have ended, and their changes are on the disk.
     Ended(RunResult),
     /// The root of the tree.
     Attached(NodeId),
-    /// How many records are checked so far.
+    /// Number of records checked so far.
     Progress(u64),
-    /// What the check has found.
+    /// The result of the check.
     Checked(check::Report),
     /// The whole store was written: number of records, bytes of keys and values.
     Dumped(u64, u64),
-    /// The space was given back.
+    /// The space was freed.
     Compacted,
-    /// What the store is and holds, and how many commands are followed.
+    /// The facts about the store, and the number of commands that are followed.
     Facts(Facts, usize),
-    /// Which commands use the store.
+    /// The commands that use the store.
     Status(Status),
     /// The owner closes the store and ends.
     Ending,
@@ -130,7 +130,7 @@ pub enum Answer {
 pub struct Status {
     /// Its process id.
     pub pid: i32,
-    /// How long it has been there, seconds.
+    /// The time since its start, in seconds.
     pub seconds: u64,
     /// The commands it follows.
     pub runs: Vec<Followed>,
@@ -145,7 +145,7 @@ pub struct Followed {
     pub pid: i32,
     /// The command and its arguments.
     pub argv: Vec<OsString>,
-    /// How long it has run, seconds.
+    /// The time since its start, in seconds.
     pub seconds: u64,
 }
 

@@ -100,7 +100,7 @@ pub enum TreeAnswer {
     Entries(Vec<Entry>, bool),
     /// Bytes of data and of holes that were copied since the last such answer. Another answer follows.
     Copied(u64, u64),
-    /// Why a file's content could not be copied.
+    /// The error of copying a file's content.
     NotCopied(Reason),
 }
 
@@ -111,7 +111,7 @@ pub struct NodeId {
     pub handle: Handle,
     /// Inode number.
     pub ino: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
 }
 
@@ -122,20 +122,20 @@ pub struct Entry {
     pub name: ByteBuf,
     /// Inode number.
     pub ino: u64,
-    /// What it names.
+    /// The kind of the file.
     pub kind: FileKind,
-    /// Where the next `readdir` begins.
+    /// The position at which the next `readdir` begins.
     pub cookie: u64,
 }
 
 /// A [`CopyError`] whose errnos are numbers.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reason {
-    /// The host refused something.
+    /// An operation on the host failed.
     Host(i32),
-    /// The store refused something.
+    /// An operation on the store failed.
     Store(i32),
-    /// A reason that is no errno.
+    /// A reason without an errno.
     Other(String),
 }
 

@@ -23,14 +23,14 @@ fn short(dir: &Path) -> io::Result<(File, PathBuf)> {
     Ok((dir, path))
 }
 
-/// Listens in the store `dir`, whose lock this process has. Removes the socket of a dead owner before.
+/// Listens in the store `dir`, of which this process has the lock. First removes the socket of a dead owner.
 pub fn listen(dir: &Path) -> io::Result<UnixListener> {
     remove(dir)?;
     let (_dir, path) = short(dir)?;
     UnixListener::bind(&path)
 }
 
-/// Removes the socket: clients that come from now on find no owner.
+/// Removes the socket: from now on clients find no owner.
 pub fn remove(dir: &Path) -> io::Result<()> {
     match std::fs::remove_file(dir.join(NAME)) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -52,7 +52,8 @@ pub fn connect(dir: &Path) -> io::Result<Option<UnixStream>> {
     }
 }
 
-/// The process at the other end: its id, 0 where that is in an outer or a sibling PID name space, and its user's.
+/// The ids of the process at the other end and of its user. The process id is 0 if that process is in an outer or a sibling
+/// PID namespace.
 pub fn peer(stream: &impl std::os::fd::AsFd) -> io::Result<(i32, u32)> {
     let peer = getsockopt(stream, sockopt::PeerCredentials)?;
     Ok((peer.pid(), peer.uid()))

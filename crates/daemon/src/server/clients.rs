@@ -1,4 +1,4 @@
-//! The clients of `aminod`: which processes use the store, and what each of them runs.
+//! The registry of the clients of `aminod`: the processes that use the store, and their commands.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -30,21 +30,21 @@ pub struct Registry {
 #[derive(Default)]
 struct Clients {
     present: BTreeMap<u64, ClientEntry>,
-    /// Connections of clients that have left. When the process ends they stay open until the store is closed, for which
-    /// those clients wait.
+    /// Connections of clients that have disconnected. When `aminod` ends, they stay open until the store is closed,
+    /// because those clients wait for that.
     left: Vec<Arc<Link>>,
     next_id: u64,
     /// No new clients are served.
     ending: bool,
 }
 
-/// A client as the registry knows it.
+/// The registry's data of a client.
 struct ClientEntry {
     link: Arc<Link>,
     run: Option<(Followed, Instant, Delegate)>,
 }
 
-/// A client as its thread knows it.
+/// A client, for the thread that serves it.
 pub struct Client {
     /// The connection to it.
     pub link: Arc<Link>,
@@ -56,7 +56,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Registers that it runs the command `argv`, process `pid`. `delegate` performs operations for processes of that run.
+    /// Registers the client's command `argv`, process `pid`. `delegate` performs operations for processes of that run.
     pub fn set_run(&self, pid: i32, argv: &[OsString], delegate: Delegate) {
         let run = Followed {
             launcher: self.pid,
@@ -79,7 +79,7 @@ impl Client {
 }
 
 impl Registry {
-    /// Of the open `store`, without clients. `wake` wakes the main thread.
+    /// A registry of the open `store`, without clients. `wake` wakes the main thread.
     pub fn new(store: OpenStore, wake: UnixStream, program: Program) -> Self {
         Self {
             store,
@@ -114,7 +114,7 @@ impl Registry {
 
     /// Ends the process at a client's request.
     pub fn stop(&self, force: bool) -> Answer {
-        // The client that asks is one of them.
+        // The requesting client is one of them.
         let others = self.clients.lock().present.len().saturating_sub(1);
         if others > 0 && !force {
             return self.failed(Error::Busy(self.store.0.clone(), others));
@@ -123,7 +123,7 @@ impl Registry {
         Answer::Ending
     }
 
-    /// Serves no new clients, and disconnects those there are, which kills what they run.
+    /// Refuses new clients, and disconnects the present ones, which kills their commands.
     pub fn end(&self) {
         let mut clients = self.clients.lock();
         clients.ending = true;
@@ -161,25 +161,25 @@ impl Registry {
         })
     }
 
-    /// Whether a client is there.
+    /// Whether there is a client.
     pub fn has_clients(&self) -> bool {
         !self.clients.lock().present.is_empty()
     }
 
-    /// Ends the process if its last client has left, or if it is to end; whether that is so.
+    /// Ends the process if its last client has disconnected, or if its end was requested. Returns whether it ends.
     pub fn end_if_unused(&self) -> bool {
         let mut clients = self.clients.lock();
         if clients.ending || clients.present.is_empty() {
             clients.ending = true;
             return true;
         }
-        // The store stays open for other clients, so those that have left need not wait until it is closed.
+        // The store stays open for other clients, so disconnected clients need not wait until it is closed.
         clients.left.clear();
         false
     }
 }
 
-/// The client leaves when its thread ends, also by a panic.
+/// Unregisters the client when its thread ends, also by a panic.
 impl Drop for Client {
     fn drop(&mut self) {
         let mut clients = self.registry.clients.lock();

@@ -31,7 +31,7 @@ use crate::protocol::message::{Answer, Hello, NAME, Request, Run, VERSION};
 use crate::protocol::{Link, socket};
 use crate::{Error, Program};
 
-/// How often to look whether the last client has left.
+/// The interval of checks whether the last client has disconnected.
 const STEP: Duration = Duration::from_millis(10);
 
 /// Whether this process was started as `aminod`.
@@ -77,14 +77,14 @@ pub fn serve(dir: Option<OsString>, program: Program) -> Result<(), Error> {
         sleep(STEP);
     }
     let (dir, fs) = &registry.store;
-    // The changes of each run were brought to the disk before its client received the end.
+    // The changes of each run were on the disk before its client received the end.
     store::close(dir, fs)?;
     // The last clients wait until the registry is dropped.
     fs.leak_caches();
     Ok(())
 }
 
-/// Takes the connection that was handed over as standard input, and puts /dev/null in its place.
+/// Takes the connection that this process has got as standard input, and replaces it by /dev/null.
 fn first_client() -> io::Result<UnixStream> {
     let connection = io::stdin().as_fd().try_clone_to_owned()?;
     socket::peer(&connection)?;
@@ -102,7 +102,7 @@ fn detach() -> io::Result<()> {
     Ok(())
 }
 
-/// Has panics written to a log in the store: this process has no terminal.
+/// Writes panics to a log in the store, because this process has no terminal.
 #[expect(clippy::disallowed_methods, reason = "before the store is opened")]
 fn log_panics(dir: &Path) {
     let log = dir.join("aminod.log");
@@ -116,15 +116,15 @@ fn log_panics(dir: &Path) {
     }));
 }
 
-/// Receives the signals that ask this process to end; blocks the others that would end it.
+/// Receives the signals that request this process's end; blocks other signals that would end it.
 fn signals() -> Result<SignalFd, Errno> {
     goanna_monitor::prepare().map_err(|_| Errno::EINVAL)?;
     let asked: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
     SignalFd::with_flags(&asked, SfdFlags::SFD_CLOEXEC)
 }
 
-/// Sends the first message to a client; returns its process id. `PermissionDenied` for another user's process, and for one
-/// that sees other files or processes than this one.
+/// Sends the first message to a client; returns its process id. `PermissionDenied` for another user's process, and for a
+/// process with other namespaces or another root.
 fn greet(stream: UnixStream, program: Program) -> io::Result<(Link, i32)> {
     let (pid, uid) = socket::peer(&stream)?;
     if uid != nix::unistd::geteuid().as_raw() {
@@ -171,7 +171,7 @@ fn open(
     Ok(Some(((dir.to_owned(), fs), listener)))
 }
 
-/// Accepts clients until the last has left, or this process is to end.
+/// Accepts clients until the last one has disconnected, or this process must end.
 fn accept(
     registry: &Arc<Registry>,
     listener: &UnixListener,
@@ -220,7 +220,7 @@ fn take_client(
     spawned.map(drop)
 }
 
-/// Serves requests of `client` until its run has ended, or it leaves. `first` was received before.
+/// Serves requests of `client` until its run has ended, or it disconnects. `first` is its first request.
 fn serve_client(client: &Client, mut first: Option<(Run, Option<OwnedFd>)>) {
     let registry = &client.registry;
     loop {
@@ -248,11 +248,11 @@ fn serve_client(client: &Client, mut first: Option<(Run, Option<OwnedFd>)>) {
     }
 }
 
-/// Checks the store as it is now, while other clients change it.
+/// Checks the present state of the store, while other clients may change it.
 fn check(client: &Client) -> Answer {
     let (dir, fs) = &client.registry.store;
     let progress = &mut |records| {
-        // The answer after this one notices a client that has left.
+        // If the client has disconnected, the next answer fails.
         let _ = client.link.send(&Answer::Progress(records), None);
     };
     match check_open(fs.store(), progress) {
@@ -261,7 +261,7 @@ fn check(client: &Client) -> Answer {
     }
 }
 
-/// Gives back the disk space of what was deleted, while other clients use the store.
+/// Frees the disk space of deleted data, while other clients use the store.
 fn compact(registry: &Registry) -> Answer {
     let (dir, fs) = &registry.store;
     match store::compact(dir, fs) {
@@ -270,7 +270,7 @@ fn compact(registry: &Registry) -> Answer {
     }
 }
 
-/// Writes the store as it is now to `pipe`. A client that has left closes the other end.
+/// Writes the present state of the store to `pipe`. A client that disconnects closes the other end.
 fn dump(registry: &Registry, pipe: Option<OwnedFd>) -> Answer {
     let (dir, fs) = &registry.store;
     let dumped = match pipe {
@@ -283,7 +283,7 @@ fn dump(registry: &Registry, pipe: Option<OwnedFd>) -> Answer {
     }
 }
 
-/// What the store is and holds, with the number of commands that this process follows.
+/// The facts about the store, and the number of commands that this process follows.
 fn facts(registry: &Registry) -> Answer {
     let (dir, fs) = &registry.store;
     match Facts::of(fs.store()) {

@@ -1,8 +1,8 @@
 //! Reports changes of the store to a client that keeps copies of files ([`Identity::subscribe`](goanna_vfs::Identity::subscribe)).
 //!
-//! The promise is that of a subscriber in this process: a call that has changed a file returns after the client's subscriber has
-//! received the report. A client has [`LIMIT`] to acknowledge it. A client that does not, because it is stopped or hangs, loses its
-//! subscription: `aminod` closes the connection, which the client notices, and the call returns.
+//! The guarantee is the same as for a subscriber in this process: a call that has changed a file returns after the client's
+//! subscriber has received the report. A client has [`LIMIT`] to acknowledge it. A client that does not, because it is stopped or
+//! hangs, loses its subscription: `aminod` closes the connection, by which the client learns of the loss, and the call returns.
 
 use std::sync::Arc;
 use std::thread;
@@ -24,7 +24,7 @@ pub struct Reports(Arc<Forwarder>);
 
 struct Forwarder {
     link: Link,
-    /// Number of messages sent. Held while one is sent, so that the client receives them in this order.
+    /// Number of messages sent. The mutex is held while a message is sent, so that the client receives them in this order.
     sent: Mutex<u64>,
     received: Mutex<Received>,
     /// Wakes the threads that wait for an acknowledgement.
@@ -82,7 +82,7 @@ impl Forwarder {
         self.lose();
     }
 
-    /// Closes the connection. Nobody waits for the client any more.
+    /// Closes the connection. From now on no thread waits for the client.
     fn lose(&self) {
         self.received.lock().is_lost = true;
         self.wake.notify_all();
@@ -102,7 +102,7 @@ impl Forwarder {
         Some(*sent)
     }
 
-    /// Waits until the client has acknowledged message `number`; whether it has.
+    /// Waits until the client has acknowledged message `number`. Returns whether it has.
     fn wait(&self, number: u64) -> bool {
         let deadline = Instant::now() + LIMIT;
         let mut received = self.received.lock();

@@ -1,4 +1,4 @@
-//! A run that a client asks for: `aminod` mounts, follows the command, and brings its changes to the disk.
+//! A run that a client requests: `aminod` makes the mounts, follows the command, and makes its changes durable.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -15,22 +15,22 @@ use super::clients::Client;
 use crate::protocol::Link;
 use crate::protocol::message::{Answer, Run, Started};
 
-/// How often the processes of a run that is to end are killed, milliseconds.
+/// The interval in milliseconds at which the processes of a run that must end are killed again.
 const STEP_MS: u8 = 10;
 
-/// Follows the run that `client` asks for, and answers with its result or failure. `trace` is the file for a trace of it.
+/// Follows the run that `client` requests, and answers with its result or failure. `trace` is the file for a trace of it.
 pub fn follow(client: &Client, run: Run, trace: Option<OwnedFd>) {
     let answer = match perform_run(client, run, trace) {
         Ok(Some(result)) => Answer::Ended(result),
-        // The launcher has left.
+        // The launcher has disconnected.
         Ok(None) => return,
         Err(error) => client.registry.failed(error),
     };
-    // It may have left by now.
+    // The launcher may have disconnected by now.
     let _ = client.link.send(&answer, None);
 }
 
-/// The result of the run; `None` where the launcher has left before the command began.
+/// The result of the run; `None` if the launcher has disconnected before the command began.
 fn perform_run(
     client: &Client,
     run: Run,
@@ -103,7 +103,7 @@ fn sender(link: &Arc<Link>, answer: impl Fn(String) -> Answer + Send + Sync + 's
     })
 }
 
-/// Calls `follow`, which follows a run. Kills the run when the launcher leaves.
+/// Calls `follow`, which follows a run. Kills the run when the launcher disconnects.
 fn watched(
     link: &Link,
     killer: Killer,
@@ -130,13 +130,13 @@ fn watched(
     })
 }
 
-/// Waits until the launcher has left (true), or the run has ended, which closes the other end of `run` (false).
+/// Waits until the launcher has disconnected (true), or the run has ended, which closes the other end of `run` (false).
 fn launcher_leaves(link: &Link, run: &UnixStream) -> bool {
     loop {
         let mut fds = [link.as_fd(), run.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         match poll(&mut fds, PollTimeout::NONE) {
             Err(Errno::EINTR) => continue,
-            // A launcher that cannot be watched may have left.
+            // A launcher that cannot be watched may have disconnected.
             Err(_) => return true,
             Ok(_) => {}
         }

@@ -1,14 +1,14 @@
 //! Serves a client that works on the tree of the store: an offline command.
 //!
-//! The server checks permissions, by the same rules as for programs ([`ops`]), with the credentials that the kernel reports of
-//! the client, not with any that the client sends. The client's user owns the directory of the store, so that the
-//! client could read and change all of it without this server. The check is for processes that gave up rights and kept the
-//! user: root without `CAP_DAC_OVERRIDE` meets the same EACCES here as when it opens the store itself. Only the umask is not
-//! the client's: copies have the modes of their originals.
+//! The server checks permissions, by the same rules as for programs ([`ops`]), with the client's credentials as the kernel
+//! reports them. The client's user owns the directory of the store, so the client could read and change all of it without this
+//! server. The check matters for processes that have dropped rights and kept the user: root without `CAP_DAC_OVERRIDE` gets
+//! the same EACCES here as when it opens the store itself. Only the umask is not the client's, because copies have the modes
+//! of their originals.
 //!
 //! A client that runs inside `amino run` on this store works in its transaction, as its system calls below the mount point do
-//! ([`goanna_monitor::Delegate`]). Any other client sees what is committed: one that only reads sees it as it was at its first
-//! request, in a snapshot; one that changes something sees it as it is now, and waits for locks.
+//! ([`goanna_monitor::Delegate`]). Any other client sees the committed state: a client that only reads sees a snapshot of the
+//! moment of its first request; a client that changes something sees the present state, and waits for locks.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,15 +34,15 @@ use crate::protocol::operation::{
 
 /// Maximum number of entries in one answer.
 const ENTRIES_MAX: usize = 1000;
-/// How much of a file is copied between two answers that report it, bytes.
+/// Number of bytes that are copied between two answers that report the progress.
 const REPORT_EVERY: u64 = 8 << 20;
 /// Maximum number of subscriptions of one client.
 const SUBSCRIPTIONS_MAX: usize = 16;
 
-/// What the server keeps for one client.
+/// The server's state for one client.
 struct TreeSession<'a> {
     link: &'a Link,
-    /// What `tree` shows: the store or a snapshot of it.
+    /// The file system that `tree` shows: the store or a snapshot of it.
     fs: Arc<AminoFs>,
     tree: Tree,
     nodes: HashMap<Handle, Node>,
@@ -53,7 +53,7 @@ struct TreeSession<'a> {
     subscriptions: Vec<Reports>,
 }
 
-/// Serves `client` until it leaves.
+/// Serves `client` until it disconnects.
 pub fn serve(client: &Client, engine: Option<Engine>, access: Access) {
     let (dir, fs) = &client.registry.store;
     let link = &client.link;
@@ -70,7 +70,7 @@ pub fn serve(client: &Client, engine: Option<Engine>, access: Access) {
             return;
         }
     };
-    // It has died.
+    // The client has died.
     let Ok(mut caller) = goanna_monitor::credentials(client.pid) else {
         return;
     };
@@ -116,7 +116,7 @@ pub fn serve(client: &Client, engine: Option<Engine>, access: Access) {
     }
 }
 
-/// The file system that `client` works on. In a transaction it is the store itself, whose locks keep what was read as it is.
+/// The file system that `client` works on. In a transaction it is the store itself: locks keep the read data unchanged.
 fn tree_for(
     client: &Client,
     delegate: Option<&Delegate>,
@@ -237,7 +237,7 @@ impl TreeSession<'_> {
         Ok(Performed::Answer(answer))
     }
 
-    /// Operations that change something.
+    /// Performs an operation that changes something.
     fn change(&self, operation: &Operation) -> Result<Performed> {
         let caller = &self.tree.caller;
         let dir_and_name = |dir: &Handle, name| Ok::<_, Errno>((self.place(*dir)?, checked(name)?));
@@ -350,7 +350,7 @@ impl TreeSession<'_> {
             since.holes += copied.holes;
             if since.data + since.holes >= REPORT_EVERY {
                 let Copied { data, holes } = std::mem::take(&mut since);
-                // The last answer notices a client that has left.
+                // If the client has disconnected, the last answer fails.
                 let _ = link.send(&TreeAnswer::Copied(data, holes), None);
             }
         };

@@ -1,17 +1,17 @@
-//! Why a single name was not copied; the copy continues.
+//! The error of a single name that was not copied; the copy continues.
 
 use std::borrow::Cow;
 
 use goanna_vfs::{Errno, io_error_text};
 use thiserror::Error;
 
-/// See the module.
+/// Why a single name was not copied.
 #[derive(Debug, Error)]
 pub enum CopyError {
-    /// The host refused something.
+    /// An operation on the host failed.
     #[error("on the host: {}", io_error_text(&(*.0).into()))]
     Host(rustix::io::Errno),
-    /// The tree's file system refused something.
+    /// An operation on the tree's file system failed.
     #[error("in the store: {}", .0.desc())]
     Tree(Errno),
     /// A reason that is no errno.

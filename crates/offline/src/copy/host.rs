@@ -31,7 +31,7 @@ pub fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// Opens the directory a user named; symbolic links in that path are the user's own and followed.
+/// Opens the directory that a user has named. Follows symbolic links in that path, because the user chose it.
 pub fn open_top(path: &std::path::Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     fs::open(path, flags, Mode::empty())
@@ -73,7 +73,7 @@ pub fn times(stat: &Stat) -> (Stamp, Stamp) {
 }
 
 impl At<'_> {
-    /// Its status; of a symbolic link, its own.
+    /// Its status, without following a symbolic link.
     pub fn stat(self) -> Result<Stat> {
         fs::statat(self.dir, self.name, AtFlags::SYMLINK_NOFOLLOW)
     }
@@ -84,7 +84,7 @@ impl At<'_> {
         fs::openat(self.dir, self.name, flags, Mode::empty())
     }
 
-    /// Opens a regular file for reading; never waits for a fifo that took its place.
+    /// Opens a regular file for reading. It does not wait if a fifo has replaced the file.
     pub fn open_file(self) -> Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         fs::openat(self.dir, self.name, flags, Mode::empty())
@@ -97,7 +97,7 @@ impl At<'_> {
         fs::openat(self.dir, self.name, flags, Mode::RUSR | Mode::WUSR)
     }
 
-    /// Makes a directory with mode 0700 and opens it; returns also whether it was made. With `merge` it may exist already.
+    /// Makes a directory with mode 0700 and opens it. Also returns whether it was made. With `merge` it may exist already.
     pub fn make_dir(self, merge: bool) -> Result<(OwnedFd, bool)> {
         let made = match fs::mkdirat(self.dir, self.name, Mode::RWXU) {
             Ok(()) => true,

@@ -24,26 +24,26 @@ pub enum DumpError {
     EndsEarly {
         /// Number of the block, from 0.
         block: u64,
-        /// Bytes of the stream that were there.
+        /// Bytes of the stream before its end.
         offset: u64,
     },
-    /// The stream's header is not as it was written.
+    /// The stream's header is damaged.
     #[error(transparent)]
     Header(DecodeError),
-    /// A block is not as it was written.
+    /// A block is damaged.
     #[error("block {block}, at byte {offset} of the dump, is damaged: {why}")]
     Block {
         /// Its number, from 0.
         block: u64,
         /// Where it starts in the stream, bytes.
         offset: u64,
-        /// What is wrong.
+        /// The kind of damage.
         why: String,
     },
-    /// Something follows the end of the dump.
+    /// There is data behind the end of the dump.
     #[error("the dump has {0} records and ends, but bytes follow")]
     BytesBehind(u64),
-    /// There is something where the store would be made.
+    /// The path of the new store exists already.
     #[error("{}: exists and is not empty", escape_path(.0))]
     Exists(PathBuf),
     /// The directory of the new store cannot be made.
@@ -51,7 +51,7 @@ pub enum DumpError {
     Host {
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: io::Error,
     },
     /// The store cannot be read or written.

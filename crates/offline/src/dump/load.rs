@@ -11,9 +11,8 @@ use bytes::Bytes;
 use super::read::Reader;
 use super::{DumpError, DumpTotals};
 
-/// Makes the store `dir`, which must not exist or be an empty directory, of a dump. The store appears when all of it has been read,
-/// checked and brought to the disk; before, and after a failure, there is nothing at `dir`. `progress` receives the number of
-/// records.
+/// Makes the store `dir`, which must not exist or be an empty directory, of a dump. The store appears at `dir` only when all of it
+/// was read, checked and synced; before, and after a failure, nothing exists there. `progress` receives the number of records.
 pub fn load(
     from: impl Read,
     dir: &Path,
@@ -26,7 +25,7 @@ pub fn load(
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    // Beside the final place, so that it can be renamed; its name says what it is, should the machine fail before.
+    // Beside the final place, so that it can be renamed. Its name shows its purpose, in case the machine stops before.
     let beside = tempfile::Builder::new()
         .prefix(".amino-load-")
         .tempdir_in(parent)
@@ -79,7 +78,7 @@ fn fill(
     Ok(())
 }
 
-/// The superblock of a dump, as that of `store`: a store of its own, which is complete.
+/// Adapts the superblock of a dump to `store`, which has an id of its own and is complete.
 fn superblock_of(store: &Store, dumped: &Bytes) -> Result<Bytes, DecodeError> {
     let info = store.info();
     let superblock = Super {

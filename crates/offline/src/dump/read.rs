@@ -17,7 +17,7 @@ pub struct Reader<R> {
     block: u64,
     /// Bytes read.
     offset: u64,
-    /// What was read.
+    /// The totals so far.
     totals: DumpTotals,
     /// The last key read.
     last: Bytes,
@@ -76,7 +76,7 @@ impl<R: Read> Reader<R> {
         Ok(result)
     }
 
-    /// What was read so far.
+    /// The totals so far.
     pub const fn totals(&self) -> DumpTotals {
         self.totals
     }
@@ -165,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// So many records, some of which do not compress.
+    /// This number of records, some of which do not compress.
     struct Numbered(u32);
 
     impl Records for Numbered {
@@ -206,7 +206,7 @@ mod tests {
         dump
     }
 
-    /// Reads to the end; the number of records.
+    /// Reads to the end. Returns the number of records.
     fn read(dump: &[u8]) -> Result<u64, DumpError> {
         let mut reader = Reader::open(dump)?;
         let mut count = 0;

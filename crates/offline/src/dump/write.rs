@@ -11,7 +11,7 @@ use amino_txn::{Records, Store};
 
 use super::DumpError;
 
-/// Bytes of records from which on a block is written. Larger blocks do not become smaller by much.
+/// Number of bytes of records at which a block is written. Larger blocks would compress only slightly better.
 const BLOCK_TARGET: usize = 1 << 20;
 /// zstd's own default.
 const LEVEL: i32 = 3;
@@ -80,7 +80,7 @@ struct Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    /// Adds a record. Whether a block was written.
+    /// Adds a record. Returns whether a block was written.
     fn add(&mut self, key: &[u8], value: &[u8]) -> Result<bool, DumpError> {
         put_record(&mut self.payload, key, value);
         self.records += 1;
