@@ -49,7 +49,7 @@ const DUMP_MAGIC: &[u8; 8] = b"AMINDUMP";
 const BLOCK_MAGIC: &[u8; 4] = b"ADBK";
 const DUMP_CRC_AT: usize = 60;
 
-/// What a dump says about itself.
+/// The header of a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DumpHeader {
     /// Id of the store that was dumped.
@@ -106,7 +106,7 @@ fn header_sum(raw: &[u8; DUMP_HEADER_LEN]) -> u32 {
     u32::from_le_bytes(sum)
 }
 
-/// What a block contains.
+/// The kind of a block's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockKind {
     /// Records.
@@ -118,7 +118,7 @@ pub enum BlockKind {
 /// The header of a block, without its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// What it contains.
+    /// The kind of its content.
     pub kind: BlockKind,
     /// Whether the payload is stored as a zstd frame.
     pub is_compressed: bool,
@@ -183,7 +183,7 @@ impl BlockHeader {
         if header.number != number {
             return Err(reader.error(8, "it is the header of another block"));
         }
-        // zstd makes nothing longer than this; a larger length is damage, and would be memory.
+        // zstd's output is never longer than this. A larger length is damage, and would cost memory.
         if header.payload_len > BLOCK_MAX || header.stored_len > BLOCK_MAX {
             return Err(reader.error(16, "a block of this length is never written"));
         }

@@ -1,6 +1,6 @@
 //! The error of all decoders.
 
-/// Bytes that are not what the layout says they must be.
+/// Bytes that do not have the expected layout.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("damaged {record}: {why} at byte {offset}")]
 pub struct DecodeError {
@@ -8,6 +8,6 @@ pub struct DecodeError {
     pub record: &'static str,
     /// Offset, in bytes from the start of the record, where decoding failed.
     pub offset: usize,
-    /// What is wrong there.
+    /// The error there.
     pub why: &'static str,
 }

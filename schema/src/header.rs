@@ -1,6 +1,6 @@
-//! The header: the file `AMINO` of a store's directory. It records what the log and the engine must at least hold.
+//! The header: the file `AMINO` of a store's directory. It records the minimum content of the log and the engine.
 //!
-//! Text, one field a line, so that a person who finds the directory can tell what it is:
+//! It is text, one field a line, so that a person who finds the directory can recognise it:
 //!
 //! ```text
 //! amino store
@@ -47,14 +47,14 @@ const KEEP_LOG: &str = "keep log";
 const SUM_FIELD: &str = "crc32c ";
 const NOT_A_NUMBER: &str = "a number is missing or malformed";
 
-/// What the header says.
+/// The fields of the header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// Name of the storage engine, a word.
     pub engine: String,
     /// Random id of the store.
     pub store_id: [u8; 16],
-    /// What the engine holds; `None` in a store of format 1.
+    /// The content that the engine must have; `None` in a store of format 1.
     pub checkpoint: Option<Checkpoint>,
     /// The segments of the log that are in use, in ascending order.
     pub segments: Vec<SegmentSize>,
@@ -64,7 +64,7 @@ pub struct Header {
     pub kept: Vec<Kept>,
 }
 
-/// Transactions, without a gap, whose frames are in segments of the log that were kept.
+/// A range of transactions, without gaps, whose frames are in kept segments of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kept {
     /// The first one.
@@ -73,16 +73,16 @@ pub struct Kept {
     pub last: u64,
 }
 
-/// What an engine holds when everything up to a transaction is in it and on disk.
+/// The content of an engine when everything up to a transaction is applied and on disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The transaction's sequence number, and what the engine held then.
+    /// The transaction's sequence number, and the engine's counts then.
     pub holdings: Holdings,
-    /// What its files held then, as far as the engine relies on them.
+    /// The sums of the files that the engine relied on then.
     pub files: Vec<FileSum>,
 }
 
-/// A file, or the beginning of one, that must still be what it was.
+/// A file, or the beginning of one, that must be unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileSum {
     /// Its path in the engine's directory, without spaces and line ends.
@@ -98,7 +98,7 @@ pub struct FileSum {
 pub struct SegmentSize {
     /// Its number.
     pub number: u64,
-    /// Bytes that its file has at least.
+    /// Minimum size of its file in bytes.
     pub bytes: u64,
 }
 
@@ -208,7 +208,7 @@ fn error(offset: usize, why: &'static str) -> DecodeError {
     }
 }
 
-/// The lines before the checksum, which must be theirs.
+/// The lines before the checksum, after a check of it.
 fn check_sum(raw: &[u8]) -> Result<&str, DecodeError> {
     if raw.len() > HEADER_LEN_MAX {
         return Err(error(HEADER_LEN_MAX, "it is too long"));
@@ -240,7 +240,7 @@ impl<'a> Lines<'a> {
         error(self.at, why)
     }
 
-    /// The next line without its `name`; `None`, and nothing is read, if it has another one.
+    /// The next line without its `name`. `None` if it has another name: then nothing is read.
     fn optional(&mut self, name: &str) -> Option<&'a str> {
         let (line, rest) = self.rest.split_once('\n')?;
         let value = line.strip_prefix(name)?;

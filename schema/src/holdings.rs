@@ -1,7 +1,7 @@
-//! What an engine holds, counted: the number of entries of each key space and a sum over them.
+//! Counts of an engine's content: the number of entries of each key space, and a sum over them.
 //!
-//! The sum does not depend on the order in which entries came, and an entry can be taken out of it again, so it is kept
-//! up to date with each batch. Two engines with the same holdings hold the same entries.
+//! The sum does not depend on the order in which entries were added, and an entry can be removed from it, so each batch
+//! updates it. Two engines with the same holdings hold the same entries.
 //!
 //! The engine keeps its holdings under [`crate::key::APPLIED`], written in the same batch as the entries: version u8 = 2,
 //! sequence number u64, then for each key space in ascending order its tag u8, entries u64, sum u64; CRC-32C u32. The
@@ -27,7 +27,7 @@ pub struct Tally {
     pub sum: u64,
 }
 
-/// What an engine holds after a transaction.
+/// The counts of an engine's content after a transaction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// Sequence number of the last transaction applied.
@@ -45,14 +45,14 @@ fn tag(key: &[u8]) -> u8 {
 }
 
 impl Holdings {
-    /// Counts an entry in.
+    /// Adds an entry to the counts.
     pub fn add(&mut self, key: &[u8], value: &[u8]) {
         let tally = self.spaces.entry(tag(key)).or_default();
         tally.entries = tally.entries.wrapping_add(1);
         tally.sum = tally.sum.wrapping_add(hash(key, value));
     }
 
-    /// Takes an entry out that was counted in.
+    /// Removes an entry from the counts.
     pub fn remove(&mut self, key: &[u8], value: &[u8]) {
         let tag = tag(key);
         let tally = self.spaces.entry(tag).or_default();
@@ -100,7 +100,7 @@ impl Holdings {
     }
 }
 
-/// A checksum of bytes that come in pieces: that of [`crate::header::FileSum`].
+/// A checksum of bytes that are added in pieces, for [`crate::header::FileSum`].
 #[derive(Default)]
 pub struct Sum(Xxh3);
 
@@ -115,7 +115,7 @@ impl Sum {
         self.0.update(bytes);
     }
 
-    /// The checksum of all that was added.
+    /// The checksum of all added bytes.
     pub fn finish(&self) -> u64 {
         self.0.digest()
     }

@@ -10,8 +10,8 @@
 //! | `S`                                   | [`crate::Super`]                             |
 //! | `X` ino:u64 name                      | a value, [`crate::record::decode_xattr`]     |
 //!
-//! Names are bytes: anything but `/` and NUL. Only the root directory's entry (parent 0) and no other has an empty
-//! name. Keys whose first byte is 0 belong to the storage engine's adapter and are never seen above it.
+//! Names are bytes: anything but `/` and NUL. Only the root directory's entry (parent 0) has an empty name. Keys
+//! whose first byte is 0 belong to the storage engine's adapter, which hides them.
 
 use crate::{DecodeError, PAGE_SIZE, ROOT_PARENT, SIZE_MAX};
 
@@ -23,7 +23,7 @@ const PATH: u8 = b'P';
 const SUPER: u8 = b'S';
 const XATTR: u8 = b'X';
 
-/// Where an engine keeps what it holds ([`crate::holdings::Holdings`]).
+/// The key under which an engine stores the counts of its content ([`crate::holdings::Holdings`]).
 pub const APPLIED: &[u8] = b"\0applied";
 
 /// Prefix of every path key.
@@ -80,7 +80,7 @@ pub fn page_prefix(ino: u64) -> Vec<u8> {
     with_id(PAGE, ino, 0)
 }
 
-/// Key that says `name` in `parent` is one of the names of the hard-linked file `ino`.
+/// Key of the link index: `name` in `parent` is one of the names of the hard-linked file `ino`.
 pub fn link_key(ino: u64, parent: u64, name: &[u8]) -> Vec<u8> {
     let mut key = with_id(LINK, ino, 8 + name.len());
     key.extend_from_slice(&parent.to_be_bytes());
@@ -125,7 +125,7 @@ pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// A key taken apart.
+/// A parsed key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParsedKey<'a> {
     /// A name in a directory.
@@ -217,7 +217,7 @@ fn check_name(raw: &[u8], name: &[u8], parent: u64) -> Result<(), DecodeError> {
 }
 
 impl<'a> ParsedKey<'a> {
-    /// Takes `raw` apart; refuses bytes that no builder in this module makes.
+    /// Parses `raw`; refuses bytes that no builder in this module makes.
     pub fn parse(raw: &'a [u8]) -> Result<Self, DecodeError> {
         let Some(&tag) = raw.first() else {
             return Err(DecodeError {

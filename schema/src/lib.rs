@@ -1,7 +1,7 @@
 //! Byte layouts of everything Amino stores, and nothing else: no I/O, no locks, no clock.
 //!
 //! A store is one ordered key space ([`key`]), the values under those keys ([`record`], [`meta`]), a redo log
-//! ([`log`], [`synced`]) and a header ([`header`]) that records what must at least be there. A [`dump`] is a store as a stream.
+//! ([`log`], [`synced`]) and a header ([`header`]) that records their minimum content. A [`dump`] is a store as a stream.
 //! Integers inside keys are big-endian so that byte order is numeric order; integers inside values are little-endian. Every value
 //! starts with a version byte. [`trace`] and [`replay`] have the files of `goanna-trace` and `replayer`.
 //!
@@ -25,7 +25,7 @@ pub use key::ParsedKey;
 pub use meta::{FileKind, Meta, MetaFlags, Timestamp};
 pub use record::{DataRecord, OrphanRecord, PathRecord, Super};
 
-/// Bytes of a data page in a newly created store; [`Super::page_size`] holds what a given store uses.
+/// Bytes of a data page in a newly created store; [`Super::page_size`] has the size in a given store.
 pub const PAGE_SIZE: u32 = 16 * 1024;
 
 /// The largest size of a file: the largest offset that the system calls have. Readers refuse larger ones, and pages behind it, so that

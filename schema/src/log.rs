@@ -76,7 +76,7 @@ const FLAG_OTHERS: u8 = 2;
 const FRAME_HEADER_LEN_1: usize = 64;
 const FRAME_CRC_AT_1: usize = 56;
 
-/// What a segment file says about itself, and what the checksums of its frames start with.
+/// The header of a segment file. The checksums of its frames start with parts of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// Random id of the store.
@@ -169,7 +169,7 @@ pub struct FrameHeader {
     pub payload_len: u64,
     /// Sequence number; grows by one from frame to frame.
     pub seq: u64,
-    /// The transaction that this one follows: whose result it changes.
+    /// The transaction that this one follows: it changes the result of that one.
     pub parent: u64,
     /// Every frame up to this sequence number was on disk when this one was written.
     pub durable: u64,
@@ -305,13 +305,13 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Forgets all frames and keeps the memory.
+    /// Removes all frames, but keeps the memory.
     pub fn clear(&mut self) {
         self.raw.clear();
         self.frames.clear();
     }
 
-    /// Makes room in memory for this many bytes of frames.
+    /// Allocates memory for this many bytes of frames.
     pub fn reserve(&mut self, bytes: usize) {
         self.raw.reserve(bytes);
     }
@@ -395,10 +395,10 @@ pub(crate) fn put_change(out: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
 /// A change as it was logged: a key, and its new value or `None` for a deletion.
 pub type Change = (Bytes, Option<Bytes>);
 
-/// Takes a payload apart; keys and values share memory with `payload`.
+/// Parses a payload; keys and values share memory with `payload`.
 pub fn read_changes(payload: &Bytes, count: u32) -> Result<Vec<Change>, DecodeError> {
     let mut reader = Reader::new("log frame payload", payload);
-    // Each change takes at least two bytes, which bounds what a damaged count can make us allocate.
+    // Each change takes at least two bytes, which limits the memory that a damaged count can make us allocate.
     let mut changes = Vec::with_capacity((count as usize).min(payload.len() / 2));
     for _ in 0..count {
         let len = usize::try_from(reader.varint()?).unwrap_or(usize::MAX);

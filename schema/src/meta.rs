@@ -116,12 +116,12 @@ impl MetaFlags {
         self.0 & other.0 == other.0
     }
 
-    /// Those of [`MetaFlags::FILE_FLAGS`] that are set.
+    /// The set flags of [`MetaFlags::FILE_FLAGS`].
     pub const fn file_flags(self) -> u32 {
         self.0 & Self::FILE_FLAGS.0
     }
 
-    /// Replaces those of [`MetaFlags::FILE_FLAGS`].
+    /// Replaces the flags of [`MetaFlags::FILE_FLAGS`].
     pub const fn set_file_flags(&mut self, flags: u32) {
         self.0 = self.0 & !Self::FILE_FLAGS.0 | flags & Self::FILE_FLAGS.0;
     }
@@ -136,7 +136,7 @@ impl MetaFlags {
     }
 }
 
-/// What `stat` tells about a file, and the content of small ones.
+/// The attributes of a file, and the content of small files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
     /// Type (`S_IFMT`) and permission bits.
@@ -159,7 +159,7 @@ pub struct Meta {
     pub ctime: Timestamp,
     /// Creation.
     pub btime: Timestamp,
-    /// See [`MetaFlags`].
+    /// The flags of the file.
     pub flags: MetaFlags,
     /// Distinguishes files that had the same inode number one after the other. 0 for a file that was made before generations
     /// were stored.

@@ -1,7 +1,7 @@
 //! The values stored under the keys of [`crate::key`].
 //!
 //! Path, data, orphan and super records end with a CRC-32C (4 bytes, little-endian) of all bytes before it. Pages and
-//! attribute values carry none: the log and the engine check their blocks, and a page is the bulk of what is stored.
+//! attribute values carry none: the log and the engine check their blocks, and pages are the largest part of the data.
 
 use bytes::Bytes;
 
@@ -19,16 +19,16 @@ const CRC_LEN: usize = 4;
 /// Value of a link index entry: the version byte alone.
 pub const LINK_VALUE: &[u8] = &[VERSION];
 
-/// What a name stands for.
+/// The file that a name stands for.
 ///
 /// Layout: version u8 = 2, kind u8 (`d_type`), ino u64, has-metadata u8 (0 or 1), metadata if so, crc u32.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathRecord {
     /// Inode number, never 0.
     pub ino: u64,
-    /// Type, so that readdir needs nothing else.
+    /// Type, so that readdir needs no other record.
     pub kind: FileKind,
-    /// The metadata when this is the file's only name; `None` sends the reader to the [`DataRecord`].
+    /// The metadata when this is the file's only name; `None`: the [`DataRecord`] has it.
     pub meta: Option<Meta>,
 }
 
@@ -139,7 +139,7 @@ impl OrphanRecord {
 /// engine name (LEB128 length, bytes of UTF-8), session u32, first session u32, closed u8 (0 or 1), crc u32.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Super {
-    /// Version of the whole schema: what the keys mean.
+    /// Version of the whole schema.
     pub format: u32,
     /// Bytes of a page; a power of two from 512 to 1 MiB.
     pub page_size: u32,
@@ -154,8 +154,8 @@ pub struct Super {
     /// The number of times that the store was opened and changed. Versions that files get in a session are larger than
     /// those of all earlier sessions.
     pub session: u32,
-    /// The first session after the last crash. A crash may have undone changes whose versions were seen; so files that
-    /// have not changed since then count as changed at the start of that session.
+    /// The first session after the last crash. A crash may have undone changes after programs have seen their
+    /// versions. So files that have not changed since then count as changed at the start of that session.
     pub first_session: u32,
     /// The session has ended without a crash, and all its changes are durable.
     pub closed: bool,

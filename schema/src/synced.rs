@@ -1,6 +1,6 @@
 //! The file `synced`: the last transaction up to which the log is on disk.
 //!
-//! It is written after the log was synced, and is not synced itself. So each version of it that a crash can leave is true.
+//! It is written after the log was synced, and is not synced itself. So every version that a crash can leave is correct.
 //! Two slots of [`SLOT_LEN`] bytes are written in turns, so that a torn write leaves the other one:
 //! magic `AMINOSYN`, store id (16 bytes), sequence number u64, CRC-32C u32, zeros.
 
@@ -26,7 +26,7 @@ pub fn encode_slot(store_id: &[u8; 16], seq: u64) -> Vec<u8> {
     out
 }
 
-/// The highest sequence number that a slot of `note` has; `None` when no slot is whole.
+/// The highest sequence number in a valid slot of `note`; `None` without one.
 pub fn read_note(store_id: &[u8; 16], note: &[u8]) -> Option<u64> {
     let slots = note.chunks(SLOT_LEN);
     slots

@@ -73,7 +73,8 @@ impl<'a> Reader<'a> {
         self.array()
     }
 
-    /// Reads an LEB128 number. Nearly all end within the next eight bytes: these are read as one word, without a loop over its bytes.
+    /// Reads an LEB128 number. Nearly all numbers end within eight bytes: so the next eight bytes are read as one word, without a
+    /// loop.
     #[inline]
     pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {
         let rest = self.raw.get(self.at..).unwrap_or_default();
@@ -194,7 +195,8 @@ pub(crate) fn share(raw: &Bytes, field: &[u8]) -> Bytes {
 mod tests {
     use super::*;
 
-    /// A number near the end of the bytes, or a long one, is not read as a word. The loop that reads it must give the same.
+    /// A number near the end of the bytes, or a long one, is not read as a word. The loop that reads it must give the same
+    /// result.
     #[test]
     fn a_number_of_any_length_is_read_at_any_distance_from_the_end() {
         let of_bits = |bits: u32| {

@@ -1,4 +1,4 @@
-//! The credentials of this process, for what it does on a file system itself.
+//! The credentials of this process, for its own operations on a file system.
 
 use goanna_vfs::Caller;
 

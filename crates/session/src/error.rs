@@ -21,7 +21,7 @@ pub enum Error {
     Spec {
         /// As it was given.
         spec: Vec<u8>,
-        /// What is wrong.
+        /// The error in it.
         why: SpecError,
     },
     /// A line of a mount file is wrong.
@@ -31,7 +31,7 @@ pub enum Error {
         file: PathBuf,
         /// Its line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The error in it.
         why: SpecError,
     },
     /// A profile file cannot be read.
@@ -47,7 +47,7 @@ pub enum Error {
     Profile {
         /// The file.
         file: PathBuf,
-        /// Line, key, and what is wrong.
+        /// Line, key, and the error.
         why: ProfileError,
     },
     /// A mount failed.
@@ -63,7 +63,7 @@ pub enum Error {
     MountPoint {
         /// As it was given.
         at: Vec<u8>,
-        /// What is wrong.
+        /// The error in it.
         why: MountPointError,
     },
     /// The store does not exist.
@@ -125,7 +125,7 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         why: String,
-        /// What the user can do about it.
+        /// The user's remedy.
         hint: Option<&'static str>,
     },
     /// A plan has a mount of a type that this program does not have.
@@ -159,7 +159,7 @@ pub enum MountPointError {
 /// Why a store cannot be used. The message leaves out the store's directory, which [`Error`] names.
 #[derive(Debug, ThisError)]
 pub enum StoreError {
-    /// The directory exists and is something else.
+    /// The directory exists and is no store.
     #[error("not an amino store: {0}")]
     NotAStore(&'static str),
     /// Another process has it open.
@@ -181,7 +181,7 @@ pub enum StoreError {
     /// A newer program wrote it.
     #[error("{0}")]
     NewerVersion(String),
-    /// It is damaged: its content is not what was written.
+    /// It is damaged.
     #[error("{0}")]
     Damaged(String),
     /// Any other failure.
@@ -230,7 +230,7 @@ impl Error {
         }
     }
 
-    /// An error of a store that was to be checked.
+    /// An error of opening a store for a check.
     pub fn unchecked(dir: &Path, why: impl Into<StoreError>) -> Self {
         Self::Unchecked {
             dir: dir.to_owned(),

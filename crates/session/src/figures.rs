@@ -1,4 +1,4 @@
-//! `--stats`: what a run did, as data.
+//! `--stats`: the figures of a run.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::mounts::OpenStore;
 
-/// What a run did.
+/// The figures of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     /// From the start of the command to the end of its last child.
@@ -27,7 +27,7 @@ pub struct Figures {
     pub stores: Vec<StoreFigures>,
 }
 
-/// What a store did during a run; of a store that other commands use, what it did for them, too.
+/// The figures of a store during a run. If other commands use the store, their work is included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreFigures {
     /// The store.
@@ -39,7 +39,7 @@ pub struct StoreFigures {
     pub commits: u64,
     /// Bytes of the log.
     pub log_bytes: u64,
-    /// Syncs that were asked for.
+    /// Number of requested syncs.
     pub syncs: u64,
     /// Syncs of the disk.
     pub disk_syncs: u64,
@@ -63,7 +63,8 @@ impl StoreFigures {
 }
 
 impl Figures {
-    /// Of a run that took `elapsed`, and whose `stores` had the counters `before` at its start.
+    /// The figures of a run that took `elapsed`; `before` are the counters of `stores` at its
+    /// start.
     pub(crate) fn new(
         elapsed: Duration,
         monitor: &Stats,

@@ -1,8 +1,8 @@
 //! Runs: their description, and their execution.
 //!
 //! A [`Plan`] describes a run: the mounts, the options, and where transactions are inserted. [`perform`] makes the mounts,
-//! has the command run, brings its changes to the disk, and returns a [`RunResult`]. The crate prints nothing: its
-//! [`Error`] says what happened, and the commands (`crates/cli`) add what the user can do about it.
+//! runs the command, makes its changes durable, and returns a [`RunResult`]. The crate prints nothing: it returns an
+//! [`Error`], to which the commands (`crates/cli`) add a hint for the user.
 //!
 //! * [`mounts`] has mount specifications, mount files, and the mount table made of them.
 //! * [`store`] opens, makes and closes stores.

@@ -1,10 +1,10 @@
-//! The values that options of a run can have: durability, engine, treatment of changes outside. The options together are
-//! [`Plan`](crate::Plan), in `plan.rs`.
+//! The values of the options of a run: durability, engine, treatment of changes outside of transactions. The options
+//! together are [`Plan`](crate::Plan), in `plan.rs`.
 
 use amino_fs::{Durability, EngineKind};
 use serde::{Deserialize, Serialize};
 
-/// When programs wait for the disk.
+/// The durability level: when programs wait for the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Level {
     /// Only at fsync(2) and similar calls.
@@ -55,12 +55,12 @@ impl From<Engine> for EngineKind {
     }
 }
 
-/// How changes are treated that a program makes within a transaction, but outside of the store.
+/// The treatment of changes that a program makes within a transaction, but outside of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outside {
-    /// They happen.
+    /// They are allowed.
     Allow,
-    /// They happen, and a note names each path.
+    /// They are allowed, and a note names each path.
     Warn,
     /// They fail with EROFS.
     Deny,

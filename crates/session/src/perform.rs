@@ -1,4 +1,4 @@
-//! Performs a run: makes the mounts, has the command run, and brings the changes to the disk.
+//! Performs a run: makes the mounts, runs the command, and makes the changes durable.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::profile::ProfileSource;
 use crate::trace::{Recorder, TraceFile};
 use crate::{AbortReason, Error, Figures, Plan, RunResult, StoreError, store};
 
-/// Where a run is performed.
+/// The environment of a run.
 pub struct Environment<'a> {
-    /// The types of mounts there are.
+    /// The available types of mounts.
     pub types: MountTypes,
     /// A store that this process has open already, and that stays open.
     pub owned: Option<&'a OpenStore>,
@@ -28,11 +28,11 @@ pub struct Environment<'a> {
     pub fail: Reporter,
     /// Observers of the calls of the run's programs.
     pub observers: Vec<Arc<dyn Observer>>,
-    /// Where a trace of the run goes, if the plan asks for one.
+    /// The file for a trace of the run, if the plan requests one.
     pub trace: Option<TraceFile>,
 }
 
-/// Mounts what the plan says, has `start` run the command, and brings its changes to the disk.
+/// Makes the plan's mounts, runs the command by `start`, and makes its changes durable.
 pub fn perform(
     plan: &Plan,
     environment: Environment<'_>,
@@ -83,7 +83,7 @@ pub fn perform(
     .and_then(start);
     let elapsed = begun.elapsed();
     let traced = recorder.map_or(Ok(()), |recorder| recorder.finish());
-    // Also after a failure. Every store is brought to the disk, even if one fails.
+    // Also after a failure. Every store is synced, even if one fails.
     let bring = |(dir, fs): &(PathBuf, Arc<AminoFs>)| bring_to_disk(dir, fs, owned);
     let flushed: Vec<Result<(), Error>> = stores.iter().map(bring).collect();
     let outcome = outcome?;
@@ -99,7 +99,7 @@ pub fn perform(
     Ok(result(outcome, figures))
 }
 
-/// Whether calls are answered in the process, as the plan asks.
+/// The plan's setting for calls that are answered in the process.
 fn stubs(plan: &Plan) -> Stubs {
     match (plan.in_process, plan.figures) {
         (false, _) => Stubs::Unused,
@@ -108,7 +108,7 @@ fn stubs(plan: &Plan) -> Stubs {
     }
 }
 
-/// Makes a store durable. It stays open only where it is the one that its owner has open.
+/// Makes a store durable. It stays open only if this process is its owner.
 fn bring_to_disk(dir: &Path, fs: &Arc<AminoFs>, owned: Option<&OpenStore>) -> Result<(), Error> {
     match owned {
         Some((own, _)) if mounts::real(own) == mounts::real(dir) => store::flush(dir, fs),
@@ -135,8 +135,8 @@ fn result(outcome: Outcome, figures: Option<Figures>) -> RunResult {
     }
 }
 
-/// The status of a run whose transaction was aborted, and the reason. The status is that of the command, or says what
-/// happened to the processes that it left running.
+/// The status of a run whose transaction was aborted, and the reason. The status is that of the command, or, if the
+/// command succeeded, that of the processes that it left running.
 fn aborted(abort: Abort, status: Status) -> (Status, AbortReason) {
     match abort {
         Abort::Status => (status, AbortReason::CommandFailed),

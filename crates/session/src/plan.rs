@@ -12,32 +12,32 @@ use crate::{Engine, Error, Figures, Outside};
 /// The description of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// What is mounted; transactions are those of the first store.
+    /// The mounts. Transactions are those of the first store.
     pub specs: Vec<MountSpec>,
-    /// The engine of that store, if the run makes it.
+    /// The engine of the first store, if the run makes the store.
     pub engine: Option<Engine>,
-    /// Whether that store keeps the segments of its log from now on; `None`: as before.
+    /// Whether the first store keeps the segments of its log from now on; `None`: as before.
     pub keep_log: Option<bool>,
-    /// Stores are made also where there is no directory to make them in.
+    /// Make missing parent directories of new stores, too.
     pub create: bool,
-    /// The first store is at the default place.
+    /// Whether the first store is at the default place.
     pub default_store: bool,
     /// The whole command is one transaction.
     pub one_transaction: bool,
-    /// Where transactions are inserted.
+    /// The rules by which transactions are inserted.
     pub profile: Option<ProfileSource>,
-    /// How changes are treated that they do not cover.
+    /// The treatment of changes that transactions do not cover.
     pub outside: Outside,
     /// The file that gets a trace of the run, as the user names it.
     pub trace: Option<PathBuf>,
-    /// The result has figures.
+    /// Whether the result has figures.
     pub figures: bool,
-    /// Calls that concern no mount are answered in the process.
+    /// Whether calls that concern no mount are answered in the process.
     pub in_process: bool,
 }
 
 impl Plan {
-    /// Where the run makes stores that do not exist.
+    /// The places at which the run makes missing stores.
     pub fn create(&self) -> Create {
         if self.create {
             Create::WithParents
@@ -46,7 +46,7 @@ impl Plan {
         }
     }
 
-    /// Fails where a transaction of the whole run would span two stores: they could not commit at the same instant.
+    /// Fails if a run transaction would span two stores: they could not commit atomically.
     pub fn check(&self) -> Result<(), Error> {
         let others = self.specs.iter().skip(1);
         let mut changed =
@@ -63,22 +63,22 @@ impl Plan {
 pub struct RunResult {
     /// The command's exit status, or the signal that killed it.
     pub ended: Result<i32, i32>,
-    /// The figures, if the plan asks for them.
+    /// The figures, if the plan requests them.
     pub figures: Option<Figures>,
-    /// Why the transaction of the run was aborted, if it was.
+    /// Why the run transaction was aborted, if it was.
     pub aborted: Option<AbortReason>,
-    /// How many transactions of the profile could not be committed.
+    /// Number of transactions of the profile that could not be committed.
     pub lost: usize,
 }
 
-/// Why the transaction of a run was aborted.
+/// Why a run transaction was aborted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AbortReason {
     /// The command failed.
     CommandFailed,
     /// The run was ended before all of its processes had ended.
     RunEnded,
-    /// A process was killed that the command had left running.
+    /// A process that the command had left running was killed.
     ProcessKilled {
         /// The process's name.
         name: String,

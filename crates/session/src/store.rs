@@ -19,7 +19,7 @@ pub fn default_dir() -> Option<PathBuf> {
     xdg_dir(env::var_os("XDG_DATA_HOME"), env::var_os("HOME"))
 }
 
-/// By the XDG base directory specification, which ignores relative paths.
+/// The XDG base directory specification ignores relative paths.
 fn xdg_dir(
     data_home: Option<std::ffi::OsString>,
     home: Option<std::ffi::OsString>,
@@ -31,18 +31,18 @@ fn xdg_dir(
         .map(|data| data.join("amino"))
 }
 
-/// How to open a store.
+/// The options for opening a store.
 #[derive(Debug, Clone, Copy)]
 pub struct Opening {
     /// The engine of a store that is made now.
     pub engine: Option<Engine>,
-    /// When programs wait for the disk.
+    /// The durability level.
     pub durability: Level,
     /// Whether a store is made where there is none.
     pub create: Create,
 }
 
-/// Where a store is made that does not exist.
+/// The places at which a missing store may be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Create {
     /// Nowhere.
@@ -95,7 +95,7 @@ pub fn open(dir: &Path, opening: Opening, caller: &Caller) -> Result<Arc<AminoFs
     })
 }
 
-/// As [`open_patiently`]; calls `note` when it has made a store.
+/// Opens the store as [`open_patiently`] does; calls `note` when it has made a store.
 pub fn open_or_make(
     dir: &Path,
     opening: Opening,
@@ -123,10 +123,10 @@ fn is_refusal(kind: ErrorKind) -> bool {
     )
 }
 
-/// Longest time that a command waits for another one that has the store.
+/// Maximum time that a command waits for another one that has the store open.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// As [`open`]; waits up to `PATIENCE` for a command that has opened the store for its own work.
+/// Opens the store as [`open`] does; waits up to `PATIENCE` for a command that has opened the store for its own work.
 pub fn open_patiently(
     dir: &Path,
     opening: Opening,
@@ -160,8 +160,8 @@ pub fn is_held_by(error: &Error, name: &str) -> bool {
     program.and_then(Path::file_name) == Some(OsStr::new(name))
 }
 
-/// Whether a store could not be opened because the program `name` has it open that was started for the store `dir`. Where it was
-/// started for another store, a run has mounted both: it takes no clients for `dir`, and has that until the run ends.
+/// Whether a store could not be opened because the program `name` has it open, and was started for the store `dir`. If it was
+/// started for another store, a run has mounted both: it accepts no clients for `dir`, and has `dir` open until the run ends.
 pub fn is_owned_by(error: &Error, name: &str, dir: &Path) -> bool {
     if !is_held_by(error, name) {
         return false;
@@ -176,7 +176,7 @@ pub fn is_owned_by(error: &Error, name: &str, dir: &Path) -> bool {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let own = line.split(|&byte| byte == 0).nth(1).unwrap_or_default();
     let real = |path: &Path| std::fs::canonicalize(path).ok();
-    // A process that has just ended counts as the owner: the next attempt shows the truth.
+    // A process that has just ended counts as the owner: the next attempt corrects that.
     real(Path::new(OsStr::from_bytes(own))).is_none_or(|own| Some(own) == real(dir))
 }
 
@@ -210,7 +210,7 @@ pub fn keep_log(dir: &Path, fs: &AminoFs, keep: bool) -> Result<(), Error> {
     kept.map_err(|why| Error::store(dir, amino_fs::Error::from(why)))
 }
 
-/// Fails where there is no directory at all.
+/// Fails if the directory does not exist.
 pub fn must_exist(dir: &Path) -> Result<(), Error> {
     if dir.try_exists().map_err(|why| Error::host(dir, why))? {
         return Ok(());
@@ -218,25 +218,25 @@ pub fn must_exist(dir: &Path) -> Result<(), Error> {
     Err(Error::NoStore(dir.to_owned()))
 }
 
-/// Gives back the disk space of what was deleted, as far as the store's engine can.
+/// Frees the disk space of deleted data, as far as the store's engine can.
 pub fn compact(dir: &Path, fs: &AminoFs) -> Result<(), Error> {
     let compacted = fs.store().compact();
     compacted.map_err(|why| Error::store(dir, amino_fs::Error::from(why)))
 }
 
-/// Brings everything to the disk and closes the store. A failure means that changes may be lost, whatever was answered before.
+/// Syncs and closes the store. After a failure, changes may be lost even if earlier syncs succeeded.
 pub fn close(dir: &Path, fs: &AminoFs) -> Result<(), Error> {
     fs.close().map_err(|why| Error::store(dir, why))
 }
 
-/// Brings everything to the disk, and leaves the store open. A failure means the same as one of [`close`].
+/// Syncs the store, and leaves it open. A failure means the same as for [`close`].
 pub fn flush(dir: &Path, fs: &AminoFs) -> Result<(), Error> {
     let what = "bring its changes to the disk";
     let failed = |errno| Error::store(dir, StoreError::operation(what, errno));
     wait_for_locks(|| fs.sync(None)).map_err(failed)
 }
 
-/// The directory that a store is made in.
+/// The parent directory of a new store.
 fn parent(dir: &Path) -> Option<&Path> {
     let parent = dir.parent();
     parent.filter(|parent| !parent.as_os_str().is_empty())
@@ -258,7 +258,7 @@ fn parent_must_exist(dir: &Path) -> Result<(), Error> {
     }
 }
 
-/// Makes the directories above a store that is about to be made, for its owner alone.
+/// Makes the directories above a new store, accessible only to their owner.
 fn make_parents(dir: &Path) -> Result<(), Error> {
     let Some(parent) = parent(dir) else {
         return Ok(());

@@ -33,7 +33,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks them until the process ends. For processes of one thread.
+    /// Blocks the signals until the process ends. The process must have one thread.
     pub fn block() -> Result<Self, Errno> {
         let blocked: SigSet = BLOCKED.into_iter().collect();
         let before = SigSet::thread_get_mask()?;
@@ -46,13 +46,13 @@ impl Signals {
         })
     }
 
-    /// Whether one arrived since they were blocked.
+    /// Whether one of the signals has arrived since they were blocked.
     pub fn any_arrived(&mut self) -> Result<bool, Errno> {
         while self.next()?.is_some() {}
         Ok(self.any)
     }
 
-    /// The next one, and whether a terminal has sent it, which sends it to the command, too.
+    /// The next signal, and whether a terminal has sent it: the command then gets it from the terminal, too.
     fn next(&mut self) -> Result<Option<(Signal, bool)>, Errno> {
         let Some(info) = self.arrived.read_signal()? else {
             return Ok(None);
@@ -69,7 +69,7 @@ pub fn run(command: &[OsString], signals: &mut Signals) -> Result<Status, Error>
     let pid = spawn(command, signals.before)?;
     let watched = watch(pid, signals);
     if watched.is_err() {
-        // No process would end its transaction.
+        // Otherwise no process would end the command's transaction.
         let _ = kill(pid, Signal::SIGKILL);
     }
     let ended = waitpid(pid, None).map_err(Error::Subprocess)?;
@@ -77,7 +77,7 @@ pub fn run(command: &[OsString], signals: &mut Signals) -> Result<Status, Error>
     match ended {
         WaitStatus::Exited(_, code) => Ok(Status::Exited(code)),
         WaitStatus::Signaled(_, signal, _) => Ok(Status::Signaled(signal as i32)),
-        // The flags ask for no other report.
+        // With these flags there is no other report.
         _ => Err(Error::Subprocess(Errno::ECHILD)),
     }
 }
@@ -116,7 +116,7 @@ fn attributes(mask: SigSet) -> Result<PosixSpawnAttr, Errno> {
     Ok(attr)
 }
 
-/// Returns when `pid` has ended; it is not reaped before. Signals that a terminal does not send to it are sent on.
+/// Returns when `pid` has ended, without reaping it. Forwards signals to it, except those from a terminal.
 fn watch(pid: Pid, signals: &mut Signals) -> Result<(), Errno> {
     let process = pidfd::open_process(pid.as_raw())?;
     loop {
@@ -142,13 +142,13 @@ fn send_on(process: BorrowedFd<'_>, signal: Signal, by_terminal: bool) -> Result
         return Ok(());
     }
     match pidfd::send_signal(process, signal as i32) {
-        // It has ended meanwhile.
+        // The process has ended meanwhile.
         Err(Errno::ESRCH) => Ok(()),
         sent => sent,
     }
 }
 
-/// Waits until one of the two can be read, and returns which.
+/// Waits until one of the two descriptors is readable, and returns which.
 fn wait(arrived: BorrowedFd<'_>, process: BorrowedFd<'_>) -> Result<(bool, bool), Errno> {
     let mut fds = [arrived, process].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
     match poll(&mut fds, PollTimeout::NONE) {

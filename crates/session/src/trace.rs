@@ -18,12 +18,12 @@ use goanna_tracer::{Event, OutputFilter, Pipeline, PipelineOptions, Sink, contex
 
 use crate::Error;
 
-/// Blocks that may wait for the thread that compresses and writes them.
+/// Maximum number of blocks that wait for the thread that compresses and writes them.
 const QUEUE: usize = 64;
 /// Level of zstd.
 const LEVEL: i32 = 3;
 
-/// The file that a trace goes to.
+/// The file that receives a trace.
 #[derive(Debug)]
 pub struct TraceFile {
     /// Its name in messages.
@@ -37,7 +37,7 @@ pub struct TraceFile {
 }
 
 impl TraceFile {
-    /// Makes the file `name` for a trace of the command `argv` in this process's working directory, or empties it.
+    /// Creates the file `name`, or truncates it, for a trace of the command `argv`. Records this process's working directory.
     pub fn create(name: &Path, argv: &[OsString]) -> Result<Self, Error> {
         let file = File::create(name).map_err(|why| Error::host(name, why))?;
         Ok(Self {
@@ -49,7 +49,7 @@ impl TraceFile {
     }
 }
 
-/// The calls that a trace has: those on files, descriptors, mappings, sockets, the working directory and processes.
+/// The calls in a trace: those on files, descriptors, mappings, sockets, the working directory and processes.
 pub fn interest() -> SysnoSet {
     SysnoSet::of(goanna_syscalls::Signature::concerns_files)
 }
@@ -89,7 +89,7 @@ impl Recorder {
         })
     }
 
-    /// Ends the trace. Records that could not be written were reported before.
+    /// Ends the trace. If records could not be written, `fail` has received that already.
     pub fn finish(&self) -> Result<(), Error> {
         self.pipeline.finish().map(drop).map_err(Error::Trace)
     }

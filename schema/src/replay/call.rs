@@ -85,7 +85,7 @@ calls! {
 }
 
 impl Call {
-    /// Whether the replayer makes it for itself: it stands for no call of the trace.
+    /// Whether the command is the replayer's own, and stands for no call of the trace.
     pub fn is_own(self) -> bool {
         matches!(
             self,

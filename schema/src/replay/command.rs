@@ -1,4 +1,4 @@
-//! A command: one operation of a lane, and what must come before it.
+//! A command: one operation of a lane, and the commands that must be done before it.
 //!
 //! ```text
 //! call u8 | flags u8 | order - that before | start - that before (zigzag) | duration | expected (zigzag), if flag 2
@@ -9,7 +9,7 @@
 //! data:     length | 0 unknown   or   1 | number | for each: offset, length, CRC-32C u32   or   2 | number | for each: hash, 16 bytes
 //! ```
 //!
-//! Everything without a size is LEB128; names and texts have their length before them. Flag 1 says that the call overlapped one that it
+//! Everything without a size is LEB128; names and texts have their length before them. Flag 1: the call overlapped another one that it
 //! conflicts with.
 
 use super::{Call, MAX_LANES, MAX_NAME, MAX_PATH, MAX_SLOTS};
@@ -27,21 +27,21 @@ pub struct Command {
     pub start_ns: u64,
     /// How long the call took.
     pub duration_ns: u64,
-    /// The result register of the call; `None` when the trace does not tell.
+    /// The result register of the call; `None` when the trace does not have it.
     pub expected: Option<i64>,
     /// The call overlapped another one that it conflicts with, so that its result may differ.
     pub is_racy: bool,
     /// Commands of other lanes that must be done before.
     pub waits: Vec<Wait>,
-    /// Files that it is about; at most two.
+    /// The files that it operates on; at most two.
     pub targets: Vec<Target>,
     /// Further operands, as [`Call`] lists them; at most 8.
     pub numbers: Vec<u64>,
     /// The slot that gets the new descriptor.
     pub result: Option<u32>,
-    /// A name or target that is no file's.
+    /// A text other than the name of a file, such as a link's target.
     pub text: Option<Vec<u8>>,
-    /// What is written, or what was read.
+    /// The data that are written, or were read.
     pub data: Option<Data>,
 }
 
@@ -54,7 +54,7 @@ pub struct Wait {
     pub order: u64,
 }
 
-/// A file that a command is about.
+/// A file that a command operates on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A descriptor in this slot.
@@ -75,13 +75,13 @@ pub struct Place {
 /// Data that is read or written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Data {
-    /// Bytes asked for.
+    /// Number of requested bytes.
     pub length: u64,
-    /// What they are, as far as that is known.
+    /// Their content, as far as it is known.
     pub content: Content,
 }
 
-/// What is known of data.
+/// The known content of data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     /// Nothing.
@@ -177,7 +177,7 @@ impl Command {
         }
     }
 
-    /// Reads a command into this one, whose memory is used again; `lane` is its own. After an error, the command has no meaning.
+    /// Reads a command into this one, whose memory is reused; `lane` is its own lane. After an error, the command has no meaning.
     pub(super) fn decode(
         &mut self,
         reader: &mut Reader<'_>,

@@ -24,11 +24,11 @@ use crate::wire::{Reader, put_varint};
 pub struct Index {
     /// The context of the trace.
     pub context: Pairs,
-    /// When the first call began and the last one ended, in nanoseconds of the trace's clock.
+    /// The begin of the first call and the end of the last one, in nanoseconds of the trace's clock.
     pub times: (u64, u64),
-    /// How many slots descriptors need.
+    /// Number of slots for descriptors.
     pub slots: u32,
-    /// How many slots mappings need.
+    /// Number of slots for mappings.
     pub mappings: u32,
     /// Paths of directories, relative to the root. A path is repeated when another directory replaces the first one.
     pub directories: Vec<Vec<u8>>,
@@ -36,7 +36,7 @@ pub struct Index {
     pub lanes: Vec<Lane>,
     /// Files that must be there before the replay, parents first.
     pub initial: Vec<Initial>,
-    /// What was counted: calls that became commands and those that did not, by reason.
+    /// Counts of calls: those that became commands, and those that did not, by reason.
     pub counts: Counts,
 }
 
@@ -64,7 +64,7 @@ pub struct Located {
 pub struct Initial {
     /// Its path, relative to the root.
     pub path: Vec<u8>,
-    /// What it is.
+    /// Its kind.
     pub what: What,
     /// Permission bits; `None` when not known.
     pub mode: Option<u32>,
@@ -78,7 +78,7 @@ pub struct Initial {
     pub attributes: Vec<Attribute>,
 }
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
     /// A regular file.
@@ -188,7 +188,7 @@ impl Index {
         })
     }
 
-    /// A number that was counted.
+    /// The count of this name.
     pub fn count(&self, name: &str) -> u64 {
         let found = self.counts.iter().find(|(it, _)| it == name);
         found.map_or(0, |(_, number)| *number)

@@ -1,8 +1,8 @@
-//! Compiled replays: what `replayer compile` makes of a trace. `docs/replay-format.md` draws the file.
+//! Compiled replays: the output of `replayer compile`. `docs/replay-format.md` draws the file.
 //!
-//! A file is a [`Head`], command blocks and buffers in any order, and an [`Index`]. A [`Command`] is one operation of one lane; a lane is
-//! what one thread of the replay performs. A reader checks every number before it uses it, as the file may be hostile: see
-//! [`Block::commands`] and [`Index::decode`].
+//! A file is a [`Head`], command blocks and buffers in any order, and an [`Index`]. A [`Command`] is one operation of one lane; one
+//! thread of the replay performs the commands of a lane. A reader checks every number before its use, because the file may be hostile:
+//! see [`Block::commands`] and [`Index::decode`].
 //!
 //! ```text
 //! head | block of lane 0 | buffer | buffer | block of lane 1 | ... | index

@@ -31,7 +31,7 @@ const MAX_STORED: u32 = MAX_BLOCK + (MAX_BLOCK >> 7) + 4096;
 const IDENTITY_LEN: usize = 80;
 const CODECS: usize = 8;
 
-/// What a block holds. Readers skip blocks of other kinds.
+/// The kind of a block's content. Readers skip blocks of unknown kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Definitions: [`super::Schema`].
@@ -104,10 +104,10 @@ impl Codec {
     }
 }
 
-/// What a block says about itself.
+/// The fields of a block's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// What it holds.
+    /// The kind of its content.
     pub kind: Kind,
     /// Bytes of the payload before the codecs.
     pub raw_len: u32,
@@ -131,7 +131,7 @@ pub struct BlockHeader {
     pub lost: u64,
 }
 
-/// A block header as found, with what belongs to the stored payload.
+/// A block header that was read, with the fields of the stored payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
     /// The block.
@@ -145,7 +145,7 @@ impl BlockHeader {
     /// Bytes of a stored header.
     pub const LEN: usize = 100;
 
-    /// The codecs, or the byte that stands for none that is known.
+    /// The codecs, or the first byte that stands for no known codec.
     pub fn codecs(&self) -> Result<Vec<Codec>, u8> {
         let used = self.codecs.iter().take_while(|&&byte| byte != 0);
         used.map(|&byte| Codec::from_byte(byte).ok_or(byte))

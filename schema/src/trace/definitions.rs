@@ -54,13 +54,13 @@ pub struct Argument {
     pub size: u8,
     /// Unit of a number, such as `bytes` or `ns`; may be empty.
     pub unit: String,
-    /// What it stands for, such as `path` or `fd`; `docs/trace-format.md` lists the roles.
+    /// Its role, such as `path` or `fd`; `docs/trace-format.md` lists the roles.
     pub role: String,
     /// Names of values: index of a symbol set.
     pub symbols: Option<u32>,
     /// Memory cell that elision compares with. Arguments that often have equal values share one.
     pub cell: u32,
-    /// What the values were before they were anonymised, if they were.
+    /// The original type, if the values were anonymised.
     pub hidden: Option<Hidden>,
 }
 
@@ -82,9 +82,9 @@ pub struct Symbols {
     pub name: String,
     /// Whether values are bits that may occur together.
     pub bits: bool,
-    /// Of bits: those that together hold one value, such as the access mode of open(2).
+    /// For bits: the mask of those that together hold one value, such as the access mode of open(2).
     pub field: u64,
-    /// Value and name. Of bits, masks of several come first.
+    /// Values and their names. For bits, masks of several bits come first.
     pub values: Vec<(u64, String)>,
 }
 
@@ -177,7 +177,7 @@ impl Schema {
         out
     }
 
-    /// Reads a payload. Every index in the result is one that exists.
+    /// Reads a payload. All indexes in the result are valid.
     pub fn decode(raw: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new("schema", raw);
         let symbols = list(&mut reader, symbol_set)?;
@@ -278,7 +278,7 @@ fn put_list<T>(out: &mut Vec<u8>, items: &[T], put: impl Fn(&mut Vec<u8>, &T)) {
     }
 }
 
-/// Definitions; what follows the known part of one is skipped.
+/// Reads definitions. Bytes behind the known part of a definition are skipped.
 fn list<T>(
     reader: &mut Reader<'_>,
     read: impl Fn(&mut Reader<'_>) -> Result<T, DecodeError>,

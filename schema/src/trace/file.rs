@@ -30,7 +30,7 @@ pub const FILE_HEADER_LEN: usize = 32;
 /// 1: arguments may be hidden. 2: blocks may have columns.
 const MINOR: u16 = 2;
 
-/// What a file says about itself before its first block.
+/// The file header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileHeader {
     /// Random number of the stream, as in its blocks.
@@ -49,7 +49,7 @@ impl FileHeader {
         out
     }
 
-    /// Reads the start of a file. Minor versions only add what older programs skip.
+    /// Reads the start of a file. Later minor versions only add parts that older programs skip.
     pub fn decode(raw: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new("file header", raw);
         if reader.take(MAGIC.len())? != MAGIC {
@@ -132,7 +132,7 @@ impl Footer {
         out
     }
 
-    /// Bytes of a whole footer whose first ones are `raw`; `None` when it is none.
+    /// The length of the footer that begins with `raw`; `None` if `raw` is no footer.
     pub fn len(raw: &[u8]) -> Option<usize> {
         let mut reader = Reader::new("footer", raw);
         let found = reader.take(Self::MAGIC.len()).ok()? == Self::MAGIC;
@@ -140,7 +140,7 @@ impl Footer {
         (found && len <= Self::MAX).then_some(Self::HEAD + len as usize + Self::TAIL)
     }
 
-    /// Reads a whole footer, and where it says that it starts.
+    /// Reads a whole footer. Also returns its offset in the file, as it records it.
     pub fn decode(raw: &[u8]) -> Result<(Self, u64), DecodeError> {
         let mut reader = Reader::new("footer", raw);
         if reader.take(Self::MAGIC.len())? != Self::MAGIC {

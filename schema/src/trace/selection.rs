@@ -1,10 +1,10 @@
-//! Schemas made of other schemas: the part that the records of a stream need, and the union of the schemas of a stream.
+//! Derives schemas from others: the part that the records of a stream need, and the union of the schemas of a stream.
 
 use std::collections::HashMap;
 
 use super::{Argument, Message, Schema, Symbols};
 
-/// Two schemas define a message of one number in different ways.
+/// An error: two schemas define the message of the same number in different ways.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "message {id} is {first:?} in one schema of the trace and {second:?}, or has other fields, in another one"
@@ -19,8 +19,8 @@ pub struct Conflict {
 }
 
 impl Schema {
-    /// The messages for whose positions `used` says so, and what they need. Records of these messages read the same with either schema:
-    /// the numbers of messages and cells stay.
+    /// The schema of the messages for whose positions `used` is true, with the definitions that they need. Their records can be read
+    /// with either schema, because the numbers of messages and cells do not change.
     pub fn subset(&self, used: impl Fn(usize) -> bool) -> Self {
         let mut part = Self::default();
         let mut known = Known::default();
@@ -32,7 +32,7 @@ impl Schema {
         part
     }
 
-    /// Adds the messages of `other` that this schema does not have; whether there were any.
+    /// Adds the messages of `other` that this schema does not have. Returns whether there were any.
     pub fn extend(&mut self, other: &Self) -> Result<bool, Conflict> {
         let mut new = Vec::new();
         for message in &other.messages {

@@ -1,5 +1,5 @@
-//! What is mounted: mount specifications ([`MountSpec`]), mount files ([`parse`] reads both), and the mount table made of them
-//! ([`build`]). The caller says which types of mounts there are ([`MountTypes`]).
+//! The mounts of a run: mount specifications ([`MountSpec`]), mount files ([`parse`] reads both), and the mount table made of
+//! them ([`build`]). The caller passes the available types of mounts ([`MountTypes`]).
 
 mod mount_file;
 mod spec;

@@ -3,7 +3,7 @@
 use super::spec::{MountSpec, SpecError};
 use super::types::MountTypes;
 
-/// The mounts of a file's text, or the number of the line (from 1) that is wrong, and why.
+/// Parses a file's text. An error has the number of the wrong line, from 1.
 pub fn parse(types: MountTypes, text: &[u8]) -> Result<Vec<MountSpec>, (usize, SpecError)> {
     let mut mounts = Vec::new();
     for (index, line) in text.split(|&b| b == b'\n').enumerate() {

@@ -11,10 +11,10 @@ use thiserror::Error;
 use super::types::{MountType, MountTypes, durability, type_list};
 use crate::Level;
 
-/// A mount as the user asked for it.
+/// A mount, as the user has specified it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountSpec {
-    /// Which back end.
+    /// The back end and its source.
     pub source: Source,
     /// The mount point: an absolute path.
     pub target: Vec<u8>,
@@ -24,7 +24,7 @@ pub struct MountSpec {
     pub no_exec: bool,
 }
 
-/// What is mounted.
+/// The source of a mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     /// An amino store.
@@ -32,10 +32,10 @@ pub enum Source {
         /// The store's directory.
         #[serde(with = "path_as_bytes")]
         dir: PathBuf,
-        /// When programs wait for the disk.
+        /// The durability level.
         durability: Level,
     },
-    /// What another back end shows.
+    /// The source of another back end.
     Backend {
         /// The type of the mount.
         name: String,
@@ -79,7 +79,7 @@ impl Source {
     }
 }
 
-/// What is wrong with a specification or with a line of a mount file.
+/// An error in a specification or in a line of a mount file.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SpecError {
     /// No `=`, or nothing before it.
@@ -201,7 +201,7 @@ impl MountSpec {
         Self::build(types, kind, source.bytes, target.bytes, &options)
     }
 
-    /// A mount of these fields, without escapes.
+    /// Makes a mount of these fields, which have no escapes.
     pub fn build(
         types: MountTypes,
         kind: &[u8],
@@ -246,7 +246,7 @@ impl MountSpec {
         })
     }
 
-    /// What /proc/self/mounts shows as the source.
+    /// The source as /proc/self/mounts shows it.
     pub fn source_text(&self) -> String {
         escape(self.source.path().as_os_str().as_bytes())
     }
@@ -261,7 +261,7 @@ fn known_type(types: MountTypes, name: &[u8]) -> Result<MountType, SpecError> {
 struct Options {
     read_only: bool,
     no_exec: bool,
-    /// Those of the type.
+    /// The options of the type.
     own: MountOptions,
 }
 

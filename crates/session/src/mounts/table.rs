@@ -27,7 +27,7 @@ pub struct MountedStores {
     pub stores: Vec<OpenStore>,
 }
 
-/// The mounts of the mount file `config`, and then those that `specifications` name.
+/// Parses the mounts of the mount file `config`, and then those of `specifications`.
 pub fn parse(
     types: MountTypes,
     config: Option<&Path>,
@@ -95,7 +95,7 @@ fn check_mount_point(spec: &MountSpec) -> Result<(), Error> {
     Ok(())
 }
 
-/// `path` without symbolic links as far as it exists, absolute.
+/// `path` as an absolute path. Symbolic links are resolved in the part of it that exists.
 pub fn real(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut existing = path.as_path();
@@ -115,9 +115,9 @@ pub fn real(path: &Path) -> PathBuf {
     }
 }
 
-/// How [`build`] opens what is mounted.
+/// The settings with which [`build`] opens stores and back ends.
 pub struct Builder<'a> {
-    /// The types of mounts there are.
+    /// The available types of mounts.
     pub types: MountTypes,
     /// The credentials of the user of the run.
     pub caller: &'a Caller,
@@ -155,7 +155,7 @@ pub fn build(specs: &[MountSpec], mut how: Builder<'_>) -> Result<MountedStores,
                     let over = inside.as_ref().and_then(|place| {
                         let opened =
                             backend.open_over(&place.mount.fs, &place.node, path, options)?;
-                        // Nothing can be changed through a mount that is read-only.
+                        // Through a read-only mount nothing can be changed.
                         flags |= place.mount.flags & MountFlags::READ_ONLY;
                         Some(opened)
                     });
@@ -186,7 +186,8 @@ pub fn build(specs: &[MountSpec], mut how: Builder<'_>) -> Result<MountedStores,
     Ok(built)
 }
 
-/// Where `source` lies in one of `mounts`; `None` for the host, and for what cannot be looked up, which the back end then reports.
+/// The place of `source` in one of `mounts`. `None` if it is on the host, or cannot be looked up: then the back end reports the
+/// error.
 fn place_inside(mounts: &Mounts, caller: &Caller, source: &Path) -> Option<Place> {
     let source = std::path::absolute(source).ok()?;
     let found = walk::resolve_mounted(mounts, caller, source.as_os_str().as_bytes());
@@ -293,7 +294,7 @@ mod tests {
         assert_eq!(real(&bytes), bytes);
     }
 
-    /// A back end that exists nowhere but here.
+    /// A back end that exists only in this test.
     struct Empty;
 
     impl Backend for Empty {

@@ -11,7 +11,7 @@ use crate::Level;
 pub enum MountType {
     /// An amino store.
     Store,
-    /// A back end that is opened by itself.
+    /// A back end with its own function for opening it.
     Backend(&'static dyn Backend),
 }
 
@@ -58,7 +58,7 @@ impl MountType {
         }
     }
 
-    /// Checks the values of options. The error says what is wrong.
+    /// Checks the values of options. The error is a message.
     pub fn check(self, options: &MountOptions) -> Result<(), String> {
         match self {
             Self::Store => durability(options).map(drop),

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub use self::rules::ProfileError;
 use crate::Error;
 
-/// A profile as it was given: the name of a built-in one, or a file's and its text.
+/// A profile as the user has given it: the name of a built-in one, or the name and the text of a file.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ProfileSource {
     name: OsString,
@@ -40,7 +40,7 @@ impl ProfileSource {
         Ok(source)
     }
 
-    /// What it says.
+    /// The parsed profile.
     pub fn parse(&self) -> Result<Profile, Error> {
         match self.name.as_bytes() {
             b"exec" => Ok(Profile::exec()),

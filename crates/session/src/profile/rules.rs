@@ -11,7 +11,7 @@ use thiserror::Error as ThisError;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// What is wrong in a profile file, and where.
+/// An error in a profile file, and its position.
 #[derive(Debug, PartialEq, Eq, ThisError)]
 #[error("{line}: {}{why}", key.as_ref().map(|key| format!("{key}: ")).unwrap_or_default())]
 pub struct ProfileError {
@@ -38,7 +38,7 @@ enum Why {
 
 const KEYS: &str = "programs, begin, end, aborts and durability";
 
-/// A file's text, in which errors name lines.
+/// A file's text, which converts positions to line numbers for errors.
 struct Lines<'t>(&'t str);
 
 impl Lines<'_> {
@@ -134,7 +134,8 @@ fn rule(source: &Lines<'_>, value: &Value<'_>) -> Result<Rule, ProfileError> {
     })
 }
 
-/// A pattern with a slash is for the path that a program is executed by, one without for its last component.
+/// A pattern with a slash is matched with the path by which a program is executed, a pattern without one
+/// with the last component of that path.
 fn patterns(source: &Lines<'_>, value: &Value<'_>) -> Result<Programs, ProfileError> {
     const WHAT: &str = "an array of patterns, as in [\"tar\", \"/opt/*/bin/*\"]";
     let wrong = || source.must_be(value, "programs", WHAT);

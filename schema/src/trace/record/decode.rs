@@ -18,11 +18,11 @@ pub struct Records {
     schema: Arc<Schema>,
     payload: Vec<u8>,
     at: usize,
-    /// Where the records end, or the bodies without fields of a block with columns.
+    /// The end of the records. In a block with columns, the end of the bodies, which have no fields.
     end: usize,
-    /// By cell, what remains of its column.
+    /// The remaining part of each cell's column.
     columns: Option<Vec<Range<usize>>>,
-    /// How many more records are read.
+    /// Number of further records to read.
     most: u32,
     shapes: Vec<Arc<Shape>>,
     lanes: Vec<Vec<Cell>>,
@@ -118,7 +118,7 @@ impl Records {
             }
             lengths.push((cell, len));
         }
-        // Where the payload was cut, the last columns are shorter than they say.
+        // If the payload is truncated, the last columns are shorter than their recorded length.
         let bounded = |start: usize, len: usize| start.saturating_add(len).min(payload.len());
         let at = reader.at();
         let end = bounded(at, bodies);
@@ -138,14 +138,14 @@ impl Records {
         })
     }
 
-    /// Ends after so many further records.
+    /// Ends after this number of further records.
     #[must_use]
     pub fn limited(mut self, records: u32) -> Self {
         self.most = records;
         self
     }
 
-    /// Records of messages that the schema does not have, which were skipped so far.
+    /// Number of skipped records so far: those of messages that the schema does not have.
     pub fn unknown(&self) -> u64 {
         self.unknown
     }
@@ -210,7 +210,7 @@ impl Records {
         }
         self.at += if has_columns { reader.at() } else { outer.at() };
         let Some(message) = shape.message else {
-            // Without the definition, nobody knows which columns the record has fields in.
+            // Without the definition, it is unknown which columns have fields of the record.
             return match has_columns {
                 true => Err(reader.error(0, "a message is not in the schema")),
                 false => Ok(None),

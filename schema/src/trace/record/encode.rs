@@ -52,7 +52,7 @@ struct Earlier<'a> {
 }
 
 impl Encoder {
-    /// An encoder of records of `schema`. Without `elide`, fields are written out whatever came before them.
+    /// An encoder of records of `schema`. Without `elide`, all fields are written in full.
     pub fn new(schema: Arc<Schema>, elide: bool) -> Self {
         let first = Lane {
             thread: 0,
@@ -103,7 +103,7 @@ impl Encoder {
         self.records
     }
 
-    /// Ends the block: its payload. The next record starts another one.
+    /// Ends the block, and returns its payload. The next record starts another block.
     pub fn finish(&mut self) -> Vec<u8> {
         self.records = 0;
         self.used_lanes = 0;
@@ -170,7 +170,7 @@ impl Encoder {
         }
     }
 
-    /// Makes the thread's lane the current one; its number, if that is another than before.
+    /// Makes the thread's lane the current one. Returns its number if it was not the current one before.
     fn enter_lane(&mut self, thread: u64) -> Option<u8> {
         let before = self.current;
         if self.used_lanes == 0 {
@@ -241,7 +241,7 @@ impl Encoder {
                 put_varint(&mut self.body, id);
                 self.body
                     .extend_from_slice(shape.get(8..).unwrap_or_default());
-                // Of two shapes with one hash, the second one is defined each time.
+                // If two shapes have the same hash, the second one is defined at each use.
                 if (self.defined_shapes as usize) < MAX_SHAPES {
                     self.defined_shapes += 1;
                     let entry = (self.defined_shapes, shape.into());
@@ -270,7 +270,7 @@ impl Encoder {
                 before.text = Some((bytes, span));
                 code
             }
-            // A number for an argument of bytes, or bytes for a number: the caller's mistake, and nothing that could be stored.
+            // A number for an argument of bytes, or bytes for a number: a mistake of the caller; the value cannot be stored.
             Value::Number(_) | Value::Bytes(_) => ABSENT,
         }
     }
@@ -416,7 +416,7 @@ fn fits(argument: &Argument, number: u64) -> bool {
     }
 }
 
-/// Keys are hashes already.
+/// A hasher for keys that are hashes already.
 #[derive(Debug, Default, Clone, Copy)]
 struct Hashed(u64);
 

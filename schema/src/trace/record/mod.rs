@@ -9,7 +9,7 @@
 //! | message id * 2 (LEB128), plus 1 when the number of a lane follows the shape |
 //! | codes, 4 bits for each argument, the first one in the lower half of a byte |
 //!
-//! Then the lane, a byte, if the shape says so, and the fields. What follows them in the body is skipped.
+//! Then the lane, a byte, if the shape says so, and the fields. Bytes behind them in the body are skipped.
 //!
 //! A *lane* is a set of memory cells, one for each cell number of the schema; a writer gives each thread a lane, so that the records of
 //! one thread are compared with each other. A block starts with lane 0, whose cells are 0 and empty. The lane with the next free
@@ -89,7 +89,7 @@ const NULL: u8 = 8;
 const UNREAD: u8 = 9;
 const JOINED: u8 = 10;
 
-/// What elision compares the next value of an argument with.
+/// A memory cell: elision compares the next value of an argument with it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cell {
     number: u64,

@@ -9,7 +9,7 @@ pub(super) struct Span {
     len: u32,
 }
 
-/// Strings in the order in which they came.
+/// Strings in the order in which they were added.
 #[derive(Debug, Default)]
 pub(super) struct Strings {
     bytes: Vec<u8>,
@@ -63,7 +63,7 @@ impl Strings {
         self.end(start)
     }
 
-    /// Enters the string that starts there and ends with the last byte.
+    /// Adds the string that starts at this offset and ends with the last byte.
     fn end(&mut self, start: usize) -> Span {
         let span = Span {
             start: start as u32,
