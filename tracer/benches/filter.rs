@@ -48,7 +48,7 @@ fn call() -> Call {
     }
 }
 
-/// Predicates that do not hold, and a last one.
+/// An expression of predicates that do not hold, followed by `last`.
 fn expression(number: usize, what: &str, last: &str) -> String {
     let others = (1..number).map(|at| format!("{what}{at}"));
     let all: Vec<String> = others.chain([last.to_string()]).collect();

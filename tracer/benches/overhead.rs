@@ -141,8 +141,8 @@ type Part = fn(&Cost) -> Duration;
 const CLOCK: Part = |it| it.clock;
 const CPU: Part = |it| it.cpu;
 
-/// The median time of some runs in milliseconds, and their median ratio to the native run of the same round. What disturbs the machine for
-/// longer than a round disturbs both, and leaves the ratio.
+/// The median time of some runs in milliseconds, and their median ratio to the native run of the same round. A disturbance that lasts longer than a
+/// round affects both runs, and hardly changes the ratio.
 fn medians(runs: &Runs, native: &Runs, part: Part) -> Option<(f64, f64)> {
     let times = runs.iter().flatten();
     let times = times.map(|it| part(it).as_secs_f64() * 1e3).collect();
@@ -242,8 +242,8 @@ fn measure() -> Option<()> {
     Some(())
 }
 
-/// Programs of which nothing is selected. What is left: the start and the end of the tracer, the kernel's check of the seccomp filter at each
-/// call, and the stops at the begin and the end of processes.
+/// Measures programs of which the filter selects no call. The remaining costs are the start and the end of the tracer, the kernel's check of the
+/// seccomp filter at each call, and the stops at the begin and the end of processes.
 fn unselected(program: &str, trace: &str, place: &Path, rounds: usize) {
     let ours = [
         env!("CARGO_BIN_EXE_goanna-trace"),

@@ -1,4 +1,5 @@
-//! What an event costs in the pipeline: assembly, elision, output filters. The goal is at most 1 us an event.
+//! Measures the cost of an event in the pipeline: assembly, elision, output filters. The goal is at most 1 us
+//! an event.
 //!
 //! `cargo bench -p goanna-tracer --bench pipeline`; the figure is the time for one event ("elem").
 

@@ -1,4 +1,4 @@
-//! What can go wrong between a source and the trace, and between a trace and its reader.
+//! Errors of the pipeline, between a source and the trace, and of readers of traces.
 
 use std::io;
 use std::path::PathBuf;

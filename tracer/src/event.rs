@@ -1,16 +1,16 @@
-//! What sources report.
+//! The events that sources report.
 
 use std::sync::Arc;
 
 pub use goanna_syscalls::File;
 use goanna_syscalls::{DecodedCall, Outcome, Subject, Value};
 
-/// Something that a source saw.
+/// An event that a source observed.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// A system call, once it has ended, or has been given up because the thread died in it.
     Call(Box<Call>),
-    /// A thread or process began; also reported for those that exist when the capture begins.
+    /// A thread or process began; also reported for threads and processes that exist when the capture begins.
     Began {
         /// The new thread.
         subject: Subject,
@@ -96,7 +96,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The thread or process that it is about.
+    /// The thread or process that the event concerns.
     pub fn subject(&self) -> Option<&Subject> {
         match self {
             Self::Call(call) => Some(&call.subject),
@@ -110,7 +110,7 @@ impl Event {
         }
     }
 
-    /// The name of the call, if this is one that has succeeded.
+    /// The name of the call, if the event is a call that has succeeded.
     pub fn succeeded(&self) -> Option<&'static str> {
         match self {
             Self::Call(call) if !(-4095..0).contains(&call.outcome?.result) => {
@@ -137,7 +137,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// The path of the file that it is about: that of its first path, else of its first descriptor, else of its result.
+    /// The path of the file that the call concerns: that of its first path, else of its first descriptor, else of its
+    /// result.
     pub fn path(&self) -> Option<&[u8]> {
         let arguments = || self.call.args.iter();
         let files = || {

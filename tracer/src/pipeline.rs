@@ -55,7 +55,7 @@ pub struct PipelineOptions {
     pub report: Box<dyn Fn(&Error) + Send>,
     /// The input filter. Without one the trace has all events, also calls that only another tracer of the same capture has asked for.
     pub select: Option<Filter>,
-    /// What the context block says. [`crate::context::of_machine`] has what is known without the command.
+    /// The pairs of the context block. [`crate::context::of_machine`] has those that do not depend on the command.
     pub context: pairs::Pairs,
 }
 
@@ -72,18 +72,18 @@ impl Default for PipelineOptions {
     }
 }
 
-/// What became of a trace.
+/// The totals of a finished trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
     /// Records that went to the output.
     pub records: u64,
-    /// Those of them that are in blocks which could not be written.
+    /// Records among them in blocks that could not be written.
     pub dropped: u64,
     /// Bytes written.
     pub bytes: u64,
 }
 
-/// Writes a trace of the events that it takes.
+/// Writes a trace of the events that it receives.
 pub struct Pipeline {
     inner: Mutex<Inner>,
 }

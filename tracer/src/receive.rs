@@ -1,7 +1,8 @@
 //! The other end of [`crate::output::SocketOutput`]: receives the streams of many senders at once, each into a file.
 //!
-//! Anyone who reaches the address can connect. A peer is trusted from its first block on that has been checked, with the key where there is one.
-//! Before that block it gets no file and no entry in the table of streams, it has a limited time, and all such peers share a limited memory.
+//! Anyone who reaches the address can connect. The receiver trusts a peer once it has checked the peer's first block, with the key if it has one.
+//! Before that block the peer gets no file and no entry in the table of streams; it has a limited time, and all such peers share a limited
+//! memory.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -29,7 +30,7 @@ pub struct Receiver {
     keys: Keys,
     streams: Mutex<Streams>,
     ended: Notify,
-    /// Bytes that first blocks may still take.
+    /// Number of bytes still available to first blocks.
     unchecked: Semaphore,
     first_block_within: Duration,
     report: Box<dyn Fn(String) + Send + Sync>,
@@ -70,7 +71,8 @@ const MAX_INDEXED: usize = 1 << 20;
 const FIRST_BLOCK_WITHIN: Duration = Duration::from_secs(30);
 /// Maximum number of bytes of first blocks that are not checked yet, of all connections together.
 const UNCHECKED_BYTES: usize = 2 * MAX_BLOCK as usize;
-/// First blocks up to this size do not count. A new stream begins with such a one, so that strangers with large ones do not hold it up.
+/// First blocks up to this size do not count. A new stream begins with a small block, so that unauthenticated peers with large blocks do not
+/// delay it.
 const SMALL_BLOCK: u32 = 64 << 10;
 /// Time until the next attempt to accept a connection, after one failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -155,7 +157,7 @@ impl Receiver {
         }
     }
 
-    /// Receives from all that connect.
+    /// Receives from all peers that connect.
     async fn serve<S>(
         self: &Arc<Self>,
         mut accept: impl AsyncFnMut() -> std::io::Result<(S, String)>,
@@ -298,7 +300,7 @@ impl Receiver {
     }
 }
 
-/// Tells the sender which block is expected next.
+/// Sends the sender the number of the block that is expected next.
 async fn answer(
     stream: &mut (impl AsyncWrite + Unpin),
     next: u64,

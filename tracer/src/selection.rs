@@ -1,4 +1,4 @@
-//! Which events a trace has: what its filter selects.
+//! Selects the events of a trace by its filter.
 
 use std::sync::Arc;
 

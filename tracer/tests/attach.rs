@@ -1,4 +1,4 @@
-//! Attaching to running processes, and letting go of them.
+//! Attaching to running processes, and detaching from them.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -19,7 +19,7 @@ use goanna_tracer::capture::ptrace::{Ptrace, Target};
 use goanna_tracer::capture::{Data, Ending, Source, Wanted};
 use goanna_tracer::select::Filter;
 
-/// Between two looks at the tracer, and between two signals to it: without a pause they leave it no time on an idle machine.
+/// Pause between two checks of the tracer, and between two signals to it: without a pause the test leaves it no CPU time.
 const PAUSE: Duration = Duration::from_millis(1);
 
 #[test]

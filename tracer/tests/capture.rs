@@ -1,4 +1,4 @@
-//! What the ptrace source reports of small programs.
+//! Tests of the events that the ptrace source reports of small programs.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -197,7 +197,7 @@ fn stat_counts_and_schema_names_what_a_trace_holds() {
     }
     let (_, text, _) = place.text(&["schema", "t", "--json"]);
     let schema: serde_json::Value = serde_json::from_str(&text).unwrap();
-    // Those of which the trace has records, and no others.
+    // Only the messages of which the trace has records.
     let messages = schema["messages"].as_array().unwrap();
     assert_eq!(messages.len(), 3, "{messages:?}");
 }

@@ -19,7 +19,7 @@ use goanna_tracer::capture::{Data, Ending};
 use goanna_tracer::event::Call;
 use goanna_tracer::select::Filter;
 
-/// What is compared of a call: its name, the arguments that are no addresses and no process ids, and its result.
+/// The compared parts of a call: its name, the arguments that are no addresses and no process ids, and its result.
 fn normal(signature: &Signature, args: &[u64], result: Option<i64>) -> String {
     let values = signature.params.iter().zip(args).map(|(param, &value)| {
         let value = match param.bits {
@@ -176,8 +176,8 @@ fn has(program: &str) -> bool {
     found
 }
 
-/// Compares two runs of a script in a new directory each, at the same addresses: a compiler makes one more brk(2) in some runs, by
-/// where its heap begins.
+/// Compares two runs of a script in a new directory each, at the same addresses: where a compiler's heap begins decides whether it
+/// makes one more brk(2).
 fn compare(script: &str, filter: &str, per_thread: bool) {
     let names: Vec<&str> = {
         let wanted = Filter::parse(filter).unwrap().traced_calls();
@@ -279,7 +279,7 @@ fn a_go_program_is_captured_as_strace_does() {
     assert!(built.success());
     // Which thread of the runtime makes a call, and how it waits, differs from run to run.
     let filter = "op in {open, create, mkdir, unlink, rmdir, rename, readdir, truncate} or call in {pwrite64, pread64}";
-    // A pending signal, such as one of the runtime's preemption, makes getdents64 return a part of what there is.
+    // A pending signal, such as one of the runtime's preemption, makes getdents64 return a part of the entries.
     let script = format!(
         "GODEBUG=asyncpreemptoff=1,updatemaxprocs=0,containermaxprocs=0 {}",
         program.display()

@@ -53,7 +53,7 @@ fn the_kernel_counts_as_many_calls_as_are_captured() {
     fs::write(instance.join("options/event-fork"), "1").unwrap();
     // From its own note on (appended: without any note, the kernel counts all processes), the kernel counts the calls of the shell and of its descendants.
     let noted = instance.join("set_event_pid");
-    // Until then those of a process that does not exist.
+    // Until then, the kernel counts the calls of a process that does not exist.
     fs::write(&noted, "4194303").unwrap();
     fs::write(instance.join("events/syscalls/enable"), "1").unwrap();
     let script = format!(

@@ -1,4 +1,5 @@
-//! Traces that were cut, damaged or tampered with: what is intact is read, what is not is named, and nothing panics.
+//! Traces that were cut, damaged or tampered with: the reader returns the intact records, reports the damage, and
+//! does not panic.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
@@ -93,7 +94,7 @@ fn blocks(trace: &[u8]) -> Vec<(Range<usize>, BlockHeader)> {
 
 type Read = (Vec<Vec<u64>>, Vec<Problem>);
 
-/// The fields of each record, and what the reader complains about.
+/// The fields of each record, and the findings of the reader.
 fn read(trace: &[u8], keys: &Keys) -> Result<Read, Error> {
     let (mut rows, mut problems) = (Vec::new(), Vec::new());
     let mut reader = Reader::new(Cursor::new(trace), keys)?;

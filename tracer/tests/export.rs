@@ -1,4 +1,4 @@
-//! Exports to formats of other programs: what those read is what the trace has.
+//! Exports to formats of other programs: these programs read the content of the trace.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
@@ -69,7 +69,7 @@ fn babeltrace_reads_the_ctf_of_a_trace() {
     let dir = tempfile::tempdir().unwrap();
     let events = trace(&dir.path().join("t"));
     assert_eq!(export(dir.path(), "ctf", "ctf"), (Some(0), String::new()));
-    // A directory that has something already is left alone.
+    // The export refuses a directory that is not empty, and leaves it unchanged.
     assert_eq!(export(dir.path(), "ctf", "ctf").0, Some(125));
     assert_eq!(export(dir.path(), "ctf", "-").0, Some(125));
     let read = Command::new("babeltrace2")

@@ -1,4 +1,4 @@
-//! Programs that do what makes a tracer lose calls: `programs/hard.c`. Each of their marks must be recorded once.
+//! Programs that could make a tracer lose calls: `programs/hard.c`. Each of their marks must be recorded once.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

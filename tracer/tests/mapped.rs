@@ -21,7 +21,8 @@ use goanna_tracer::capture::ptrace::{Ptrace, Target};
 use goanna_tracer::capture::{Data, Ending, Source, Wanted};
 use goanna_tracer::select::Filter;
 
-/// What was touched: for each process, the first of them first, the pages read and the pages written, each as often as reported.
+/// The touched pages: for each process, in the order of their first reports, the pages read and the pages written, each as often
+/// as reported.
 type Touched = Vec<[Vec<u64>; 2]>;
 
 /// Captures pages only.
@@ -49,7 +50,7 @@ fn capture_on(
     (ending.unwrap(), of_file(&events, file), events)
 }
 
-/// What was touched of a file.
+/// The touched pages of a file.
 fn of_file(events: &[Event], file: &Path) -> Touched {
     let inode = std::fs::metadata(file).unwrap().ino();
     let mut processes: BTreeMap<i32, [Vec<u64>; 2]> = BTreeMap::new();
@@ -75,7 +76,7 @@ fn of_file(events: &[Event], file: &Path) -> Touched {
     processes.into_values().collect()
 }
 
-/// What the capture says is missing.
+/// The losses that the capture reports.
 fn lost(events: &[Event]) -> Vec<String> {
     let reasons = events.iter().filter_map(|event| match event {
         Event::Lost { reason, .. } => Some(reason.to_string()),
@@ -165,7 +166,7 @@ fn a_program_that_is_watched_already_when_it_gets_a_filter_of_its_own_stays_so()
     }
 }
 
-/// An inherited filter might kill the program for the call that makes a watch. The trace says that pages are missing.
+/// An inherited filter might kill the program for the call that makes a watch. The trace reports that pages are missing.
 #[test]
 fn a_program_with_an_inherited_filter_runs_and_the_trace_says_what_is_missing() {
     for change in [|source| source, Ptrace::without_filter] as [fn(Ptrace) -> Ptrace; 2] {

@@ -132,7 +132,7 @@ fn no_tool_panics_on_a_mutated_trace() {
     }
 }
 
-/// An index whose checksum is right is compared with the blocks: what it names may be anything.
+/// An index with a right checksum is compared with the blocks: its entries may be arbitrary.
 #[test]
 fn no_index_makes_the_reader_panic_or_hides_a_record() {
     let dir = tempfile::tempdir().unwrap();

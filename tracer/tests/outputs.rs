@@ -48,7 +48,7 @@ fn run(
     finished.map(|_| ())
 }
 
-/// Number of records, and what the reader complains about.
+/// Number of records, and the findings of the reader.
 fn read(source: impl std::io::Read) -> (u64, Vec<Problem>) {
     let mut reader = Reader::new(source, &Keys::default()).unwrap();
     let (mut count, mut problems) = (0, Vec::new());
@@ -144,7 +144,7 @@ fn synchronous_and_unbuffered_files_hold_each_block_at_once() {
     events
         .iter()
         .for_each(|event| pipeline.take(event).unwrap());
-    // Nobody has ended the trace, and yet only the last block is missing.
+    // The trace has no end, but only the last block is missing.
     let (records, problems) = read(File::open(&path).unwrap());
     assert!(
         records > 0 && records + 100 > events.len() as u64,

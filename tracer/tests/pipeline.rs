@@ -44,7 +44,7 @@ fn keys() -> Keys {
     }
 }
 
-/// Each record as a line, and what the reader complains about.
+/// Each record as a line, and the findings of the reader.
 fn read(path: &Path, keys: &Keys) -> (Vec<String>, Vec<Finding>) {
     let (mut lines, mut findings) = (Vec::new(), Vec::new());
     let mut reader = Reader::open(path, keys).unwrap();

@@ -151,8 +151,8 @@ fn the_golden_trace_with_columns_is_read_as_when_it_was_written() {
     golden("version-1.2");
 }
 
-/// A trace that an earlier version wrote, with what it holds: later versions must read it, and so must the reader in Python.
-/// `GOANNA_BLESS=NAME` rewrites it, which is right only when the format gets a new version.
+/// Checks a trace that an earlier version wrote against its stored records: later versions must read it, and so must the
+/// reader in Python. `GOANNA_BLESS=NAME` rewrites it, which is right only when the format gets a new version.
 fn golden(name: &str) {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let trace = golden.join(format!("{name}.gtr"));

@@ -99,7 +99,7 @@ fn a_filter_selects_what_is_in_the_trace() {
     );
 }
 
-/// As a service manager's or a container's first process starts one: getsid(2) then answers 0.
+/// The tracer is started as by a service manager or the first process of a container: getsid(2) then returns 0.
 #[test]
 fn a_command_whose_session_began_in_an_outer_pid_namespace_is_recorded() {
     const UNSHARE: [&str; 5] = [
@@ -241,7 +241,8 @@ fn several_tracers_run_at_once_from_a_configuration_file() {
     assert!(of_context(&context, "command").contains("sh"));
 }
 
-/// A tracer without a filter records the calls that concern files. One beside it that asks for getpid(2) made it record those, too.
+/// A tracer without a filter records the calls that concern files. A second tracer that selects getpid(2) made the first one record
+/// those calls, too.
 #[test]
 fn a_tracer_without_a_filter_records_no_calls_that_another_one_asks_for() {
     const TRACERS: &str = "[[tracer]]\nfilter = 'call == getpid'\n[tracer.outputs]\nfile = \"pids\"\n\

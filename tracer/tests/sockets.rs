@@ -62,7 +62,7 @@ fn records(path: &Path) -> u64 {
     count
 }
 
-/// A receiver as a user starts it. A test that fails leaves none behind: it would hold the test runner's output open.
+/// A receiver as a user starts it. A failing test kills it: otherwise it would keep the test runner's output open.
 struct Receiver(Child);
 
 impl Receiver {
@@ -78,7 +78,7 @@ impl Drop for Receiver {
     }
 }
 
-/// A receiver, and where it listens.
+/// Starts a receiver, and returns it with the address on which it listens.
 fn listen(dir: &Path, on: &str, more: &[&str]) -> (Receiver, Address) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_goanna-trace"));
     command
@@ -93,7 +93,7 @@ fn listen(dir: &Path, on: &str, more: &[&str]) -> (Receiver, Address) {
     let mut line = String::new();
     lines.read_line(&mut line).unwrap();
     let address = line.trim().rsplit(' ').next().unwrap().parse().unwrap();
-    // What it says later goes nowhere, and does not fill the pipe.
+    // Its later output is discarded, so that it does not fill the pipe.
     std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
     (Receiver(child), address)
 }
@@ -234,7 +234,7 @@ fn beginning(number: u8, len: u32) -> Vec<u8> {
 }
 
 /// Anyone can connect. The receiver opened a file for each header that it got, kept all of them open, and ended when it could open no more
-/// (100 here); and it kept 16 MiB for each stranger that announced a block of that size.
+/// (100 here); and it kept 16 MiB for each unauthenticated peer that announced a block of that size.
 #[test]
 fn strangers_take_neither_files_nor_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -255,7 +255,7 @@ fn strangers_take_neither_files_nor_memory() {
             let mut connection = TcpStream::connect(host).unwrap();
             let patience = Duration::from_millis(500);
             connection.set_write_timeout(Some(patience)).unwrap();
-            // What the receiver does not want to keep stays in the buffers of the socket.
+            // The bytes that the receiver does not read stay in the buffers of the socket.
             let _ = connection.write_all(&beginning(number, 15 << 20));
             connection
         })
@@ -286,7 +286,7 @@ fn setrlimit_of(pid: Pid, files: u64) {
     rustix::process::prlimit(pid, rustix::process::Resource::Nofile, limit).unwrap();
 }
 
-/// Connections that do not send anything held their places for ever.
+/// Connections that sent nothing occupied their places for ever.
 #[test]
 fn a_connection_without_a_block_is_closed() {
     let dir = tempfile::tempdir().unwrap();

@@ -59,7 +59,7 @@ struct Counter {
 /// Positions of the messages in the schema.
 const COUNTER: usize = 0;
 const BUCKET: usize = 1;
-/// Maximum number of keys of files, processes and so on. What comes later is counted under the key `(others)`.
+/// Maximum number of keys of files, processes and so on. Further ones are counted under the key `(others)`.
 const MAX_KEYS: usize = 1 << 18;
 const OTHERS: &[u8] = b"(others)";
 
@@ -171,7 +171,7 @@ impl Aggregate {
     }
 }
 
-/// What follows the last dot of the file's name; empty without one.
+/// The extension: the part of the file's name after the last dot; empty without a dot.
 fn extension(path: &[u8]) -> &[u8] {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let mut parts = name.rsplitn(2, |&byte| byte == b'.');

@@ -48,7 +48,7 @@ impl Definitions {
         cell: &str,
         symbols: Option<u32>,
     ) -> u32 {
-        // Each start of a tracer comes here thousands of times: no allocation for what is known.
+        // Each start of a tracer comes here thousands of times: do not allocate for a known cell.
         let cell = match self.cells.get(cell) {
             Some(cell) => *cell,
             None => {

@@ -53,18 +53,18 @@ use crate::{Error, Event};
 /// }
 /// ```
 pub trait Assembly: Send {
-    /// The messages that it writes. The pipeline calls this once, before the first event.
+    /// The messages that the assembly writes. The pipeline calls this once, before the first event.
     fn schema(&mut self) -> Schema;
 
-    /// Takes an event.
+    /// Processes an event.
     fn event(&mut self, event: &Event, out: &mut Writer) -> Result<(), Error>;
 
-    /// Writes what is left when the capture ends.
+    /// Writes the remaining records when the capture ends.
     fn finish(&mut self, _out: &mut Writer) -> Result<(), Error> {
         Ok(())
     }
 
-    /// The pairs of the context block that describe it: names and values.
+    /// The pairs of the context block that describe the assembly: names and values.
     fn describe(&self) -> Vec<(String, String)> {
         Vec::new()
     }

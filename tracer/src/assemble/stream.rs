@@ -62,7 +62,7 @@ const HASH: usize = 16;
 /// Bytes of content that one hash covers.
 const CHUNK: usize = 64 << 10;
 const MAX_STORED: usize = 1 << 20;
-/// Longest string in a record. Those of programs are shorter: PATH_MAX, and what the capture takes of argv.
+/// Longest string in a record. Strings of programs are shorter: PATH_MAX limits paths, and the capture limits argv.
 const MAX_TEXT: usize = 1 << 20;
 
 impl StreamAssembly {
@@ -294,7 +294,7 @@ struct OfThread<'e> {
 }
 
 impl<'e> OfThread<'e> {
-    /// `None` for calls and lost events, which are of another form. The values have the order of `plan.rs`.
+    /// Converts an event; `None` for calls and lost events, which have another form. The values have the order of `plan.rs`.
     fn of(event: &'e Event) -> Option<Self> {
         use Value::{Bytes, Number};
         let numbers = |values: &[u64]| values.iter().map(|it| Number(*it)).collect();

@@ -12,9 +12,9 @@ use crate::output::{Block, Output, Progress, Stream};
 /// How records are cut into blocks.
 #[derive(Debug, Clone)]
 pub struct WriterOptions {
-    /// Bytes of payload after which a block ends. `None` for what the stages of output prefer.
+    /// Bytes of payload after which a block ends. `None` for the size that the stages of output prefer.
     pub block: Option<usize>,
-    /// Whether fields that follow from earlier ones are left out.
+    /// Whether fields whose values follow from earlier records are left out.
     pub elide: bool,
     /// When a new file begins.
     pub rotate: RotateWhen,
@@ -39,7 +39,7 @@ pub struct RotateWhen {
     pub after: Option<Duration>,
 }
 
-/// What assemblies write records to.
+/// Receives the records of assemblies.
 pub struct Writer {
     options: WriterOptions,
     block: usize,
@@ -47,7 +47,7 @@ pub struct Writer {
     /// Whether the blocks have columns. zstd compresses columns better; without zstd, more is recovered of a torn block of records.
     in_columns: bool,
     schema: Arc<Schema>,
-    /// By position in the schema: whether the stream has records of the message.
+    /// Whether the stream has records of a message, by the message's position in the schema.
     used: Vec<bool>,
     /// Whether the schema block that was written last lacks a message of the next block.
     grown: bool,
@@ -225,7 +225,7 @@ impl Writer {
         &self.stream.progress
     }
 
-    /// Hands on everything that is buffered.
+    /// Passes all buffered records on to the stages of output.
     pub fn flush(&mut self) -> Result<(), Error> {
         if !self.encoder.is_empty() {
             self.end_block()?;

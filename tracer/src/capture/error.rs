@@ -1,4 +1,4 @@
-//! Why a capture fails.
+//! Errors of captures.
 
 use std::ffi::OsString;
 
@@ -22,7 +22,7 @@ pub enum CaptureError {
     /// The command could not be started.
     #[error("cannot start the command: {0}")]
     Launch(#[from] LaunchError),
-    /// A process cannot be attached to.
+    /// The tracer cannot attach to a process.
     #[error("process {pid}: {why}")]
     Attach {
         /// Its id.
@@ -30,7 +30,7 @@ pub enum CaptureError {
         /// Why.
         why: String,
     },
-    /// The kernel refuses something else.
+    /// Another call of the tracer failed.
     #[error("cannot trace: {0}")]
     Kernel(#[from] Errno),
     /// The trace cannot continue.

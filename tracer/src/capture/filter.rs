@@ -1,4 +1,4 @@
-//! The seccomp filter of a traced command: it stops the calls that are wanted, and lets all others pass without a cost.
+//! The seccomp filter of a traced command: it stops the wanted calls, and lets all others pass almost without a cost.
 //!
 //! The kernel keeps a bitmap of the calls that a filter allows whatever their arguments are, and does not run the filter for them.
 
@@ -59,7 +59,7 @@ pub fn compile(set: &CallSet) -> Vec<Insn> {
 mod tests {
     use super::*;
 
-    /// What the program returns for a call.
+    /// The value that the filter returns for a call.
     fn run(program: &[Insn], arch: u32, nr: u32, argument: u32) -> u32 {
         let (mut at, mut accumulator) = (0, 0);
         loop {

@@ -1,4 +1,4 @@
-//! Sources of events: where a trace comes from.
+//! Sources of events.
 //!
 //! A [`Source`] sends [`Event`](crate::Event)s to a [`Sink`]: every call of the programs that it follows which may be [wanted](Wanted), and
 //! the beginnings and ends of their threads. [`ptrace`] follows a command or running processes; [`filter`] makes the seccomp filter that
@@ -39,8 +39,8 @@ impl Ending {
 /// Captures what programs do.
 ///
 /// A source reports each call once, when it has ended: with the result; without one where the thread died in it, or the
-/// capture ended first. For each thread the order of the reports is the order in which its calls ended. What a source cannot see it reports as
-/// [`Event::Lost`](crate::Event::Lost).
+/// capture ended first. For each thread the order of the reports is the order in which its calls ended. It reports events that it cannot see
+/// as [`Event::Lost`](crate::Event::Lost).
 pub trait Source {
     /// Captures until the programs have ended or the capture is ended from outside. An error of the sink ends the capture.
     fn capture(&mut self, wanted: &Wanted, sink: &dyn Sink) -> Result<Ending, CaptureError>;

@@ -1,4 +1,4 @@
-//! What tracers want of a source.
+//! The events and facts that tracers request from a source.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use goanna_syscalls::{Limits, Subject};
 
 use crate::select::{CallSet, Filter, Verdict};
 
-/// How much of the data that programs read and write is captured.
+/// How much of the data of reads and writes is captured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Data {
     /// Nothing; the length of each transfer is known nevertheless.
     #[default]
     None,
-    /// So many bytes of each call at most.
+    /// At most so many bytes of each call.
     UpTo(usize),
 }
 
@@ -35,7 +35,7 @@ impl Default for Details {
     }
 }
 
-/// What a source is asked for: the union of what several tracers want.
+/// The request to a source: the union of the events and facts that several tracers want.
 #[derive(Debug)]
 pub struct Wanted {
     filters: Vec<Arc<Filter>>,
@@ -46,7 +46,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// What tracers with these filters want.
+    /// The request of tracers with these filters.
     pub fn new(filters: Vec<Arc<Filter>>, data: Data) -> Self {
         let mut calls = CallSet::default();
         for filter in &filters {
@@ -82,7 +82,7 @@ impl Wanted {
         self
     }
 
-    /// What is determined about files.
+    /// The facts that are determined about files.
     pub fn details(&self) -> Details {
         self.details
     }
@@ -92,7 +92,7 @@ impl Wanted {
         &self.calls
     }
 
-    /// Whether call `nr` of `subject` may be wanted, as far as its entry tells.
+    /// Whether call `nr` of `subject` may be wanted, as far as that is known at its entry.
     pub fn may_want(&self, nr: u32, subject: &Subject) -> bool {
         let rejects = |filter: &Arc<Filter>| filter.at_entry(nr, subject) == Verdict::Rejected;
         self.calls.contains(nr) && !self.filters.iter().all(rejects)

@@ -10,7 +10,7 @@ use crate::Error;
 
 const PURPOSE: &str = "goanna-trace encrypt";
 
-/// Encrypts each block. A stream has its own key, so that the sequence number makes a nonce that no other block has.
+/// Encrypts each block. A stream has its own key, so that the sequence number is a unique nonce.
 pub struct Encrypt {
     key: Key,
     cipher: Option<([u8; 16], Aes256Gcm)>,

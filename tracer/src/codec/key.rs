@@ -76,7 +76,7 @@ pub(crate) fn mac(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// Whether both are equal, in a time that does not tell where they differ.
+/// Whether both are equal, compared in a time that does not depend on where they differ.
 pub(crate) fn equal(one: &[u8], other: &[u8]) -> bool {
     let differences = one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b));
     one.len() == other.len() && std::hint::black_box(differences) == 0

@@ -62,7 +62,7 @@ impl Transform for Zstd {
     }
 }
 
-/// What can be decompressed of the beginning of a frame; at most `most` bytes.
+/// Decompresses as much as possible of the beginning of a frame, at most `most` bytes.
 pub(crate) fn prefix(stored: &[u8], most: usize) -> Vec<u8> {
     let mut out = Vec::new();
     let Ok(decoder) = zstd::stream::read::Decoder::with_buffer(stored) else {

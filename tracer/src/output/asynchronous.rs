@@ -8,7 +8,7 @@ use crate::Error;
 
 /// Hands blocks to a thread, through a queue of bounded length. A full queue blocks the source: nothing is dropped.
 ///
-/// The next call returns an error of a later stage.
+/// When a later stage fails, the next call returns the error.
 pub struct Asynchronous {
     queue: usize,
     next: Option<Box<dyn Output>>,

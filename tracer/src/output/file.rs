@@ -31,7 +31,7 @@ impl Default for FileOptions {
     }
 }
 
-/// How segments are kept. When a new one begins is decided by the pipeline.
+/// How many segments are kept. The pipeline decides when a new segment begins.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rotation {
     /// Number of segments that stay; older ones are removed. `None` keeps all.
@@ -87,7 +87,7 @@ struct Segment {
 
 /// Bytes that may wait for a disk that has no space, beyond the buffer.
 const SPARE: usize = 1 << 20;
-/// Maximum number of blocks that an index names: those after them are found by reading on.
+/// Maximum number of blocks that an index names: readers find later blocks by reading on.
 const MAX_INDEXED: usize = 1 << 20;
 
 impl FileOutput {
@@ -248,7 +248,7 @@ impl Output for FileOutput {
             if let Err(why) = result {
                 let kept = current.pending.len() <= buffer + SPARE;
                 let written = current.written - start;
-                // What is partly in the file already must be finished; a later block can be refused.
+                // A block that is partly in the file already must be finished; a later block can be refused.
                 if !kept && written <= before as u64 {
                     current.pending.truncate(before - written as usize);
                     current.footer.blocks.truncate(indexed);

@@ -3,11 +3,11 @@
 use super::{Block, Output, Progress, Stream};
 use crate::Error;
 
-/// What to do when a driver cannot write: a disk is full, a receiver has gone.
+/// The reaction to a driver that cannot write, for example to a full disk or to a receiver that has gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnFailure {
-    /// The program continues. Blocks that cannot be written are missing in the trace, which says so: the next block that can be written shows
-    /// the gap and the number of records in it.
+    /// The program continues. Blocks that cannot be written are missing in the trace: the next block that can be written shows the gap and
+    /// the number of records in it.
     #[default]
     Continue,
     /// The source gets the error and ends the program.

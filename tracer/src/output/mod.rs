@@ -1,8 +1,8 @@
-//! Where blocks go: output filters, each with the next stage behind it, and an output driver at the end.
+//! The stages of output: output filters, each with the next stage behind it, and an output driver at the end.
 //!
 //! A stage gets whole blocks, in order. Filters that transform the payload are [`Transform`]s in a [`Transformed`] stage; the
-//! [`Asynchronous`] stage moves all later ones to a thread of their own. [`Guard`] stands before the driver and does what the user chose
-//! for the case that it fails.
+//! [`Asynchronous`] stage moves all later ones to a thread of their own. [`Guard`] stands before the driver, and applies the user's choice
+//! when the driver fails.
 
 mod asynchronous;
 mod file;
@@ -33,7 +33,7 @@ use crate::codec::Transform;
 /// A block on its way out.
 #[derive(Debug, Clone)]
 pub struct Block {
-    /// Its header. The lengths and checksums of the stored payload are made by the driver.
+    /// Its header. The driver computes the lengths and checksums of the stored payload.
     pub header: BlockHeader,
     /// The payload, as far as the stages have transformed it.
     pub payload: Vec<u8>,
@@ -41,7 +41,7 @@ pub struct Block {
     pub starts_file: bool,
 }
 
-/// What a stage knows of its stream.
+/// The properties of a stream that its stages know.
 #[derive(Debug, Clone)]
 pub struct Stream {
     /// Random number of the stream.
@@ -103,10 +103,10 @@ pub trait Output: Send {
     /// Takes a block. It may wait, which holds the source back.
     fn write(&mut self, block: Block) -> Result<(), Error>;
 
-    /// Hands on what is buffered.
+    /// Passes all buffered bytes on.
     fn flush(&mut self) -> Result<(), Error>;
 
-    /// Ends the stream: everything is handed on, and nothing more comes.
+    /// Ends the stream: passes everything on. No call follows.
     fn release(&mut self) -> Result<(), Error>;
 
     /// Bytes of payload that suit it, before codecs. The pipeline takes the largest that any stage prefers.
@@ -118,7 +118,7 @@ fn file_header(serial: [u8; 16]) -> Vec<u8> {
     FileHeader { serial }.encode()
 }
 
-/// Whether two paths lead to the same file, which is there. A program that read the one and wrote the other would destroy its input.
+/// Whether two paths lead to the same existing file. A program that read the one and wrote the other would destroy its input.
 pub fn is_same_file(one: &Path, other: &Path) -> bool {
     match (one.canonicalize(), other.canonicalize()) {
         (Ok(one), Ok(other)) => one == other,

@@ -2,9 +2,9 @@
 //!
 //! The sender begins each connection with a file header, and the receiver answers with 8 bytes: the sequence number, little-endian, of the
 //! block that it expects next. It answers the same after each block. So the sender knows what has arrived: it keeps everything else in a
-//! spool, connects again when a connection breaks, and sends the rest of the spool again. No block is lost or doubled by that.
+//! spool, connects again when a connection breaks, and sends the rest of the spool again. So no block is lost or stored twice.
 //!
-//! The program is held back for a bounded time only. When the spool is full because the receiver is slow or gone, a write waits for
+//! The program waits for a bounded time only. When the spool is full because the receiver is slow or gone, a write waits for
 //! [`SocketOptions::patience`] at most; then the block is refused, and the next one that arrives shows the gap.
 
 use std::collections::VecDeque;
@@ -83,7 +83,7 @@ pub struct SocketOutput {
     /// Blocks that the receiver has not confirmed: sequence number and bytes.
     spool: VecDeque<(u64, Vec<u8>)>,
     spooled: usize,
-    /// Blocks of the spool that went through the current connection.
+    /// The number of blocks of the spool that were sent through the current connection.
     sent: usize,
     answer: Vec<u8>,
     last_attempt: Option<Instant>,
@@ -259,7 +259,7 @@ impl SocketOutput {
         Ok(())
     }
 
-    /// Pumps until the spool has at most `bytes`, or patience has ended.
+    /// Sends and receives until the spool has at most `bytes`, or patience has ended.
     fn wait(&mut self, bytes: usize) -> io::Result<()> {
         let begin = Instant::now();
         loop {
@@ -292,7 +292,7 @@ impl Output for SocketOutput {
         }
         self.spooled += bytes.len();
         self.spool.push_back((block.header.sequence, bytes));
-        // What cannot be sent now waits in the spool.
+        // Blocks that cannot be sent now stay in the spool.
         let _ = self.pump();
         Ok(())
     }

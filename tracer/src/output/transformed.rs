@@ -22,7 +22,8 @@ impl Transformed {
     }
 }
 
-/// A block that is compressed alone needs enough to find repetitions in.
+/// Preferred size of a block: each block is compressed alone, and needs enough bytes to contain
+/// repetitions.
 const PREFERRED: usize = 256 << 10;
 
 impl Output for Transformed {

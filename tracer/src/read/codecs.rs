@@ -25,7 +25,7 @@ impl Codecs {
         }
     }
 
-    /// Whether the block names an HMAC, if a key for it was given.
+    /// Whether the header of the block names an HMAC; true if no key was given.
     pub(super) fn authenticates(&self, header: &BlockHeader) -> bool {
         self.authenticate.is_none() || header.codecs.contains(&Codec::HmacSha256.byte())
     }
@@ -94,12 +94,13 @@ impl Codecs {
 pub struct Checker(Option<Codecs>);
 
 impl Checker {
-    /// With a key for HMAC; without one, every block is taken.
+    /// Checks with the key for HMAC; without a key, accepts every block.
     pub fn new(keys: &Keys) -> Self {
         Self(keys.authenticate.is_some().then(|| Codecs::new(keys)))
     }
 
-    /// Fails unless the block carries an HMAC that verifies. Where it was encrypted after that, the other key is needed, too.
+    /// Fails unless the block carries an HMAC that verifies. If the block was encrypted after that, the other key is needed,
+    /// too.
     pub fn check(&mut self, header: &BlockHeader, stored: &[u8]) -> Result<(), Error> {
         let Some(codecs) = &mut self.0 else {
             return Ok(());

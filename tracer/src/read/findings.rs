@@ -1,4 +1,4 @@
-//! Findings: how a trace differs from what its writer left.
+//! Findings: the differences between a trace and the bytes that its writer wrote.
 
 use std::fmt;
 
@@ -92,7 +92,7 @@ pub enum Problem {
     NoEnd,
     /// The index does not fit the blocks.
     WrongIndex,
-    /// Events never became records, as the writer says.
+    /// Events never became records; the writer has recorded their number.
     Lost {
         /// How many.
         events: u64,
@@ -101,7 +101,7 @@ pub enum Problem {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What the writer says that it lost has no place in the file.
+        // Events that the writer lost have no position in the file.
         if !matches!(self.what, Problem::Lost { .. }) {
             write!(f, "byte {}: ", self.offset)?;
         }
@@ -158,12 +158,12 @@ impl fmt::Display for Problem {
 }
 
 impl Problem {
-    /// Records that are lost by it, as far as that is known.
+    /// The number of records that are lost by the problem, as far as it is known.
     pub fn lost_records(&self) -> u64 {
         self.lost().unwrap_or(0)
     }
 
-    /// As [`Problem::lost_records`], `None` for a problem by which none are.
+    /// Like [`Problem::lost_records`], but `None` for a problem that loses no records.
     fn lost(&self) -> Option<u64> {
         match self {
             Self::Missing { records, .. }

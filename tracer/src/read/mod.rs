@@ -1,6 +1,8 @@
-//! Readers of traces. [`Reader`] gives the blocks' contents in order, and a [`Finding`] for everything that is not as its writer left it.
+//! Readers of traces. [`Reader`] returns the contents of the blocks in order, and a [`Finding`] for each place that differs from what the
+//! writer wrote.
 //!
-//! `scan.rs` finds blocks in damaged bytes, `codecs.rs` undoes what output filters did, `order.rs` compares sequence numbers.
+//! `scan.rs` finds blocks in damaged bytes, `codecs.rs` undoes the transformations of output filters, `order.rs` compares sequence
+//! numbers.
 
 mod codecs;
 mod findings;
@@ -38,7 +40,7 @@ pub struct Keys {
     pub encrypt: Option<Key>,
 }
 
-/// What a trace holds, in its order.
+/// A part of a trace, as [`Reader`] returns it.
 #[derive(Debug)]
 pub enum Item {
     /// Where and how it was made. Each segment has one.
@@ -49,7 +51,7 @@ pub enum Item {
     Records(BlockHeader, Box<Records>),
     /// The stream, or this file of it, ends here.
     End(pairs::Pairs),
-    /// Something is not as it should be.
+    /// A place where the trace is damaged or altered.
     Finding(Finding),
 }
 
@@ -58,7 +60,7 @@ pub struct Reader<R> {
     scanner: Scanner<R>,
     codecs: Codecs,
     schemas: HashMap<u32, Arc<Schema>>,
-    /// Schemas that blocks name and that have not come.
+    /// Schemas that blocks name and that have not been read.
     missing: HashSet<u32>,
     order: Order,
     ready: VecDeque<Item>,
@@ -98,7 +100,7 @@ impl Reader<File> {
 }
 
 impl<R: Read + 'static> Reader<R> {
-    /// The same reader, of a source whose type does not matter any more.
+    /// Converts the reader to one with a boxed source.
     pub fn boxed(self) -> Reader<Box<dyn Read>> {
         Reader {
             scanner: self.scanner.boxed(),
@@ -158,7 +160,7 @@ impl<R: Read> Reader<R> {
         self.last_offset
     }
 
-    /// What comes next; `None` at the end. Fails when the bytes are no trace, or the input cannot be read.
+    /// Reads the next part; `None` at the end. Fails when the bytes are no trace, or the input cannot be read.
     #[allow(clippy::should_implement_trait)] // an iterator would have to end after an error
     pub fn next(&mut self) -> Result<Option<Item>, Error> {
         loop {
@@ -209,7 +211,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// A block header that is intact.
+    /// Handles an intact block header.
     fn arrive(&mut self, offset: u64, stored: &Stored) {
         let header = stored.header;
         self.seen = true;
@@ -226,7 +228,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Compares a block's number with those before it; whether its content is new.
+    /// Compares a block's number with those before it. Returns whether its content is new.
     fn place(&mut self, offset: u64, header: &BlockHeader, start: Option<u64>) -> bool {
         let ready = &mut self.ready;
         self.order.arrive(header, start, |what| {
@@ -325,7 +327,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// A block at the end of the input that is not whole: its first records may be.
+    /// Handles an incomplete block at the end of the input: its first records may be complete.
     fn cut(&mut self, offset: u64, header: &BlockHeader, stored: &[u8]) {
         let sequence = header.sequence;
         let whole = self.codecs.prefix(header, stored);

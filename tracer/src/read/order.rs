@@ -20,7 +20,7 @@ pub(super) struct Order {
 const MAX_MISSING: usize = 4096;
 
 impl Order {
-    /// Takes a block; whether its content is new. `start` is where a context block says that its file begins.
+    /// Enters a block, and returns whether its content is new. `start` is where a context block says that its file begins.
     pub(super) fn arrive(
         &mut self,
         header: &BlockHeader,
@@ -88,7 +88,7 @@ impl Order {
         });
     }
 
-    /// A file that does not begin with block 0 is a segment, or has lost its beginning.
+    /// Handles a file that does not begin with block 0: it is a segment, or has lost its beginning.
     fn explain(
         &mut self,
         header: &BlockHeader,
@@ -113,7 +113,7 @@ impl Order {
         }
     }
 
-    /// The end of the input.
+    /// Handles the end of the input.
     pub(super) fn finish(&mut self, mut find: impl FnMut(Problem)) {
         if let Some((first, records)) = self.unexplained.take() {
             self.gap(0, first, records, &mut find);

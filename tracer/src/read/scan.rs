@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use amino_schema::trace::{BlockHeader, FILE_HEADER_LEN, FileHeader, Footer, MAGIC, SYNC, Stored};
 
-/// What was found at a position of a trace.
+/// A block or garbage at a position of a trace.
 #[derive(Debug)]
 pub(super) struct Found {
     /// Where it starts.
@@ -30,12 +30,13 @@ pub(super) enum What {
 pub(super) struct Scanner<R> {
     source: R,
     buffer: Vec<u8>,
-    /// Bytes of the buffer that are done with.
+    /// Number of bytes at the front of the buffer that are consumed.
     start: usize,
     /// Where `start` is in the input.
     offset: u64,
     ended: bool,
-    /// That of the stream, once known. Bytes of other traces are garbage: they may be content that a program wrote.
+    /// The serial of the stream, once known. Bytes of other traces are garbage: they may be content that a program
+    /// wrote.
     serial: Option<[u8; 16]>,
 }
 
@@ -96,7 +97,7 @@ impl<R: Read> Scanner<R> {
         self.offset += len as u64;
     }
 
-    /// What comes next; `None` at the end.
+    /// Finds the next block or garbage; `None` at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<Found>> {
         self.fill(BlockHeader::LEN)?;
         let offset = self.offset;
@@ -105,7 +106,7 @@ impl<R: Read> Scanner<R> {
             let what = self.whole()?;
             if garbage > 0 && (what.is_some() || self.starts_block(self.rest())) {
                 let what = What::Garbage(garbage);
-                // What was found is put back: it comes with the next call.
+                // The piece is put back: the next call returns it.
                 return Ok(Some(Found { offset, what }));
             }
             if let Some(what) = what {
@@ -123,7 +124,7 @@ impl<R: Read> Scanner<R> {
         Ok((garbage > 0).then_some(Found { offset, what }))
     }
 
-    /// Bytes to the next place where something might start, at least one.
+    /// Number of bytes to the next place where a block might start, at least one.
     fn next_candidate(&self) -> usize {
         let rest = self.rest();
         let starts = |window: &[u8]| {
@@ -150,7 +151,7 @@ impl<R: Read> Scanner<R> {
         ours.then_some(stored)
     }
 
-    /// What is at the front of the buffer, if it is a part of a trace. Consumes nothing.
+    /// The piece of a trace at the front of the buffer, if there is one. Consumes nothing.
     fn whole(&mut self) -> io::Result<Option<Piece>> {
         let header = self.rest().get(..FILE_HEADER_LEN).map(FileHeader::decode);
         if let Some(Ok(header)) = header
@@ -191,7 +192,7 @@ impl<R: Read> Scanner<R> {
         self.serial = Some(stored.header.serial);
         self.skip(BlockHeader::LEN);
         let len = stored.stored_len as usize;
-        // An error of the input shows as its end; the next call meets it again.
+        // An error of the input counts as its end here; the next call gets the error again.
         let failed = self.fill(len).is_err();
         let payload = self.rest().get(..len);
         if payload.is_some_and(|payload| stored.matches(payload)) {

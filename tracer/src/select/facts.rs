@@ -10,7 +10,7 @@ use super::operation::{self, OperationSet};
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     call: &'a Call,
-    /// The bytes that it asks for.
+    /// The number of bytes that the call requests.
     pub size: Option<i64>,
     /// Its result.
     pub result: Option<i64>,

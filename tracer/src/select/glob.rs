@@ -1,5 +1,5 @@
-//! Patterns for names and paths: `*` (anything without a slash), `**` (anything), `?`, `[a-z]`, `[!a-z]`, and `\` before a character that is
-//! meant as it is. Matching neither allocates nor recurses.
+//! Patterns for names and paths: `*` (anything without a slash), `**` (anything), `?`, `[a-z]`, `[!a-z]`, and `\` before a character that
+//! stands for itself. Matching neither allocates nor recurses.
 
 /// One element of a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ pub struct Glob(Box<[Element]>);
 type Resume = Option<(usize, usize)>;
 
 impl Glob {
-    /// Compiles a pattern. The error says what is wrong with it, at which byte.
+    /// Compiles a pattern. The error has the byte position and a description of the fault.
     pub fn new(pattern: &[u8]) -> Result<Self, (usize, &'static str)> {
         let mut elements = Vec::new();
         let mut at = 0;
@@ -67,8 +67,8 @@ impl Glob {
 
     /// Whether the whole of `text` matches.
     ///
-    /// After a mismatch only the last `*` takes another byte, and where that is a slash, the last `**`: what stands before it has already
-    /// matched as little as it can.
+    /// After a mismatch only the last `*` takes another byte, or the last `**` if that byte is a slash: the elements before it have
+    /// already matched as little as they can.
     pub fn matches(&self, text: &[u8]) -> bool {
         let (mut element, mut at) = (0, 0);
         let mut star: Resume = None;
@@ -222,7 +222,7 @@ mod tests {
         assert!(Glob::new(b"[a").is_err() && Glob::new(b"\\").is_err());
     }
 
-    /// What a pattern means, by trying everything.
+    /// Matches a pattern by trying every possibility.
     fn naive(elements: &[Element], text: &[u8]) -> bool {
         let Some((first, rest)) = elements.split_first() else {
             return text.is_empty();

@@ -1,4 +1,4 @@
-//! The directed acyclic graph that a filter becomes.
+//! Compiles a filter to a directed acyclic graph.
 //!
 //! A node is a test and two targets: another node, "yes" or "no". `a and b` is the graph of `a` with that of `b` in the place of its "yes";
 //! `a or b` has it in the place of "no"; `not a` exchanges both. So each test of the expression becomes at most one node, and equal
@@ -16,7 +16,7 @@ use super::operation::{CallSet, LIMIT};
 use super::parse::{Expression, Parsed};
 use super::predicate::{Number, Predicate, contains};
 
-/// What a test leads to.
+/// The target of an outcome of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Target {
     Node(usize),
@@ -24,7 +24,7 @@ enum Target {
     No,
 }
 
-/// What a node tests.
+/// The test of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Test {
     /// One of [`Graph::others`].
@@ -113,7 +113,7 @@ impl Graph {
         target == Target::Yes
     }
 
-    /// What the entry of a call settles; without `nr`, what the thread alone does.
+    /// The verdict that is known at the entry of a call; without `nr`, the one that the thread alone decides.
     pub fn at_entry(&self, nr: Option<u32>, subject: &Subject) -> Verdict {
         let mut target = self.root;
         while let Target::Node(at) = target {
@@ -198,7 +198,7 @@ impl Graph {
     }
 }
 
-/// The outcome of a test that is not of files' names.
+/// The outcome of a test that does not concern names of files.
 fn fact(test: &Predicate, facts: &Facts<'_>) -> bool {
     let number = |value: Option<i64>, ranges: &[(i64, i64)]| {
         value.is_some_and(|value| contains(ranges, value))
@@ -301,7 +301,7 @@ impl Compiler {
     }
 }
 
-/// The parts, those first that the call's number settles, then those that its entry settles.
+/// Sorts the parts: first those that the call's number decides, then those that its entry decides.
 fn in_order(mut parts: Vec<Expression>) -> Vec<Expression> {
     parts.sort_by_cached_key(Expression::rank);
     parts

@@ -3,7 +3,7 @@
 //! A filter is a boolean expression over a call, the thread that makes it and the files that it names, such as
 //! `(uid == 0 && name == "foo") || (gid == 4 && op == open)`. `parse.rs` reads the text, `graph.rs` makes of the expression a directed acyclic
 //! graph of tests, as the Berkeley Packet Filter has them: each test leads to another test, to "yes" or to "no", so that evaluation is one
-//! loop. [`names`] remembers which files have had a name that the filter asks for. Read [`Filter`] first.
+//! loop. [`names`] caches which files have had a name for which the filter tests. Read [`Filter`] first.
 //!
 //! ```text
 //! expression  = all { ("or" | "||") all }                 all   = unary { ("and" | "&&") unary }
@@ -44,7 +44,7 @@ pub use parse::FilterError;
 
 use graph::Graph;
 
-/// What is known of a call at its entry about whether a filter selects it.
+/// Whether a filter selects a call, as far as that is known at the call's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It is selected, whatever happens.
@@ -85,7 +85,7 @@ impl Filter {
         &self.text
     }
 
-    /// The calls of which the filter can select one. A call that is not in the set need not be seen at all.
+    /// The calls that the filter can select. A call that is not in the set need not be seen at all.
     pub fn calls(&self) -> CallSet {
         self.graph.calls()
     }
@@ -114,7 +114,7 @@ impl Filter {
         NameCache::new(self.graph.file_predicates())
     }
 
-    /// What is known of call `nr` of `subject` at its entry.
+    /// Whether the filter selects call `nr` of `subject`, as far as that is known at its entry.
     pub fn at_entry(&self, nr: u32, subject: &Subject) -> Verdict {
         self.graph.at_entry(Some(nr), subject)
     }

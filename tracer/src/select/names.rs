@@ -1,9 +1,9 @@
-//! Which files have a name that a filter asks for: the name cache of Tracefs (section 3).
+//! Caches which files have a name for which a filter tests: the name cache of Tracefs (section 3).
 //!
 //! A call on a descriptor knows the file, but not each of its names: a file that was opened as `foo` may be renamed, or have a second name. The
 //! cache keeps, by device and inode number, which tests of names held for a file under the names it was seen with. So it answers for files
-//! with several names, and a path that was seen before is not compared again. It has a fixed size; a file that it has
-//! forgotten is judged by the path of the call at hand.
+//! with several names, and a path that was seen before is not compared again. It has a fixed size; for a file whose entry was replaced, only
+//! the path of the present call counts.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -82,7 +82,7 @@ impl NameCache {
             return evaluate(tests, named.path, &mut self.call);
         };
         if !is_known || *seen != path {
-            // A file with one name has lost the others; so has a new file with the number of one that is gone.
+            // A file with one link has lost its other names. A new file that reuses an inode number has none of the former file's names.
             if !is_known || file.links == 1 {
                 bits.fill(0);
             }

@@ -1,4 +1,4 @@
-//! Sets of calls and of operations, and what else a filter asks about a call.
+//! Sets of calls and of operations, and other properties of a call that a filter tests.
 
 use goanna_syscalls::{Class, DecodedCall, Kind, Operation, SIGNATURES, SysnoSet, Value};
 
@@ -75,7 +75,7 @@ impl OperationSet {
         self.0 >> operation as u32 & 1 == 1
     }
 
-    /// Whether the number of each call tells if it does one of the operations.
+    /// Whether the number of a call always decides if the call does one of the operations.
     pub fn is_known_by_number(self) -> bool {
         let bases = Operation::ALL.iter();
         bases.copied().all(|base| self.has_usual(base).is_some())
@@ -97,7 +97,7 @@ impl OperationSet {
     }
 }
 
-/// What a call whose number stands for `operation` may do instead; see [`DecodedCall::operation`].
+/// The operations that a call whose number stands for `operation` may do instead; see [`DecodedCall::operation`].
 const fn depending_on_arguments(operation: Operation) -> &'static [Operation] {
     match operation {
         Operation::Open => &[Operation::Create],
@@ -118,7 +118,7 @@ pub fn call_names() -> impl Iterator<Item = &'static str> {
     SIGNATURES.iter().map(|signature| signature.name)
 }
 
-/// The calls that touch files, descriptors, mappings, sockets, the working directory or the process tree, and those that nobody knows.
+/// The calls that touch files, descriptors, mappings, sockets, the working directory or the process tree, and unknown calls.
 pub fn concerning_files() -> CallSet {
     let concerns = |nr: &u32| {
         goanna_syscalls::signature(*nr).is_none_or(goanna_syscalls::Signature::concerns_files)
@@ -126,7 +126,7 @@ pub fn concerning_files() -> CallSet {
     (0..=LIMIT).filter(concerns).collect()
 }
 
-/// The bytes that a call which reads or writes data asks for.
+/// The number of bytes that a call which reads or writes data requests.
 pub fn size(call: &DecodedCall) -> Option<i64> {
     let signature = call.signature?;
     if !signature.class.intersects(Class::READ | Class::WRITE) {

@@ -38,7 +38,7 @@ impl Expression {
     }
 }
 
-/// What [`parse`] returns.
+/// The result of [`parse`].
 #[derive(Debug, Clone)]
 pub struct Parsed {
     /// The expression; no deeper than `MAX_DEPTH`.
@@ -46,7 +46,7 @@ pub struct Parsed {
 }
 
 impl Parsed {
-    /// What holds for everything.
+    /// The expression that holds for everything.
     pub fn everything() -> Self {
         Self {
             expression: Expression::All(Vec::new()),
@@ -54,7 +54,7 @@ impl Parsed {
     }
 }
 
-/// Why a text is no filter. Displayed with the text and a line of carets below the place.
+/// An error in the text of a filter. Its display shows the text and a line of carets below the place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterError {
     /// What is wrong.
@@ -120,7 +120,7 @@ enum Token {
     Sign(&'static str),
 }
 
-/// Longer ones before their beginnings.
+/// Operators and punctuation; a longer one stands before its prefixes.
 const SIGNS: [&str; 18] = [
     "&&", "||", "==", "!=", "!~", "<=", ">=", "=", "<", ">", "~", "!", "(", ")", "{", "}", ",", "&",
 ];
@@ -444,7 +444,7 @@ impl Parser<'_> {
         Err(self.error_at(self.start, 1, "a string without a closing quote".into()))
     }
 
-    /// That the current token should be something else.
+    /// The error that the current token is not the wanted one.
     fn unexpected(&self, wanted: &str) -> FilterError {
         let found = match &self.token {
             Token::End => "the end".into(),
@@ -601,7 +601,7 @@ pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
 
 /// The number of letters to insert, delete or replace, or of neighbours to exchange, so that `a` becomes `b`.
 fn distance(a: &str, b: &str) -> usize {
-    // A longer word is near nothing that has a name here.
+    // No name here is near to a longer word.
     let a: Vec<char> = a.chars().take(64).collect();
     let b: Vec<char> = b.chars().take(64).collect();
     let mut before: Vec<usize> = Vec::new();

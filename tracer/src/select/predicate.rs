@@ -39,23 +39,23 @@ pub enum Number {
     Ret,
 }
 
-/// What a test of a file looks at.
+/// The part of a path that a test of a file compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
     /// The last component.
     Name,
-    /// What follows the last full stop of the last component; a full stop at its beginning does not count.
+    /// The part of the last component after its last full stop; a full stop at its beginning does not count.
     Extension,
     /// All of it.
     Path,
 }
 
-/// What a string is to be.
+/// The strings that pass a test.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Text {
     /// One of these; sorted.
     OneOf(Box<[Box<[u8]>]>),
-    /// What the pattern matches.
+    /// The strings that the pattern matches.
     Like(Glob),
 }
 
@@ -69,8 +69,8 @@ impl Text {
 }
 
 impl Predicate {
-    /// When the test is made, compared with others: those that the call's entry settles come first, those that it settles without a look at
-    /// the thread before the rest.
+    /// The place of the test in the order of tests: first those that the call's number decides, then those that the entry and the thread
+    /// decide, then the others.
     pub fn rank(&self) -> u8 {
         match self {
             Self::Call(_) => 0,
@@ -83,7 +83,7 @@ impl Predicate {
         }
     }
 
-    /// The outcome of the test at the entry of a call; `nr` is `None` for an event that is no call. `None` where the entry does not settle it.
+    /// The outcome of the test at the entry of a call; `nr` is `None` for an event that is no call. `None` if the entry does not decide it.
     pub fn at_entry(&self, nr: Option<u32>, subject: &Subject) -> Option<bool> {
         match self {
             Self::Call(set) => nr.map(|nr| set.contains(nr)),

@@ -1,4 +1,4 @@
-//! Writes what is intact of a damaged trace to a new one.
+//! Writes the intact records of a damaged trace to a new trace.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::rewrite::{Change, Changed, Rewrite};
 use crate::Error;
 use crate::read::{Finding, Reader};
 
-/// What became of a damaged trace.
+/// The totals of a recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recovered {
     /// Records that are in the new trace.
@@ -21,7 +21,8 @@ pub struct Recovered {
     pub lost: u64,
 }
 
-/// Writes every record that can be read to a new trace at `path`, compressed with zstd. `report` gets what is lost or altered.
+/// Writes every record that can be read to a new trace at `path`, compressed with zstd. `report` receives a finding for each
+/// lost or altered place.
 pub fn recover<R: Read>(
     reader: &mut Reader<R>,
     path: &Path,

@@ -13,7 +13,7 @@ use crate::assemble::{Writer, WriterOptions};
 use crate::codec::Zstd;
 use crate::output::{FileOptions, FileOutput, Output, Transformed};
 
-/// What happens to the contents of a trace on their way to a new one.
+/// The change that a copy applies to the contents of a trace.
 pub(super) trait Change {
     /// The schema of the changed records. Messages keep their numbers, and each message the number of its arguments.
     fn schema(&mut self, schema: &Schema) -> Result<Schema, Error>;

@@ -1,4 +1,4 @@
-//! What the subcommands share: the trace they read, keys, exit statuses, messages.
+//! Code that the subcommands share: the trace they read, keys, exit statuses, messages.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -48,7 +48,7 @@ impl KeyFiles {
     }
 }
 
-/// What is read: a file, or what comes through a pipe.
+/// The source of a trace: a file, or a pipe.
 pub type Input = Box<dyn Read>;
 
 impl Source {
@@ -96,14 +96,14 @@ impl Source {
     }
 }
 
-/// Why a subcommand ends early.
+/// The reason why a subcommand ends early.
 #[derive(Debug)]
 pub enum Failure {
     /// The command line is wrong.
     Usage(String),
     /// An error that names its file itself.
     Error(Error),
-    /// Something about a trace.
+    /// An error that concerns a trace.
     Trace(PathBuf, Error),
     /// The error has been shown already.
     Reported,

@@ -1,4 +1,5 @@
-//! `goanna-trace`: records what programs do to files, and reads, checks and converts traces. Each subcommand has a file of its own.
+//! `goanna-trace`: records the system calls of programs on files, and reads, checks and converts traces. Each subcommand has a file of
+//! its own.
 
 mod anonymize;
 mod cat;

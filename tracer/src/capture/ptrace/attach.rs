@@ -86,7 +86,7 @@ impl Follower<'_> {
                 match ptrace::seize(tid, self.options()) {
                     Ok(()) => {}
                     Err(Errno::ESRCH) => continue,
-                    // A child of a seized thread, whose report is to come.
+                    // A child of a seized thread: the kernel reports it later.
                     Err(Errno::EPERM) if is_ours(tid) => continue,
                     Err(errno) => return Err(refused(errno)),
                 }
@@ -143,15 +143,15 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Detaches from all threads: each is interrupted, and continues from its next stop as if it had never been traced.
+    /// Detaches from all threads: interrupts each, and continues it from its next stop as if it had never been traced.
     fn detach_all(&mut self) -> Result<(), CaptureError> {
         self.end_watch();
         for (&tid, thread) in &mut self.threads {
-            // One that has ended is reported below.
+            // If the thread has ended, its end is reported below.
             thread.is_interrupted = ptrace::interrupt(tid).is_ok();
         }
         for (_, stopped) in std::mem::take(&mut self.early) {
-            // One that was killed reports its end.
+            // If the thread was killed, the kernel reports its end.
             let _ = stopped.detach(0);
         }
         loop {
@@ -170,11 +170,11 @@ impl Follower<'_> {
         }
     }
 
-    /// Lets go of a thread at its stop, if that is possible there. A thread that was killed in its stop reports its end.
+    /// Detaches from a stopped thread, if that is possible in this stop. If the thread was killed in its stop, the kernel reports its end.
     fn let_go(&mut self, stopped: Stopped, status: Status) {
         let tid = stopped.tid();
         if !self.threads.contains_key(&tid) && !matches!(status, Status::Exec { .. }) {
-            // The stop of its parent that says whose child it is comes after this one.
+            // The parent's stop that identifies the child comes after this one.
             let _ = stopped.detach(0);
             return;
         }
@@ -189,7 +189,7 @@ impl Follower<'_> {
         let is_inside = thread.is_some_and(|thread| thread.is_inside);
         let stopped = self.take(tid);
         if status == Status::SyscallStop && is_inside {
-            // The stop at the call's entry has taken the place of the one to come, but the call is interrupted nevertheless.
+            // The stop at the call's entry has replaced the requested one, but the call is interrupted nevertheless.
             let _ = stopped.map(|stopped| stopped.cont_syscall(0));
             return;
         }
@@ -203,7 +203,7 @@ impl Follower<'_> {
     }
 }
 
-/// The stop or end to report now, if there is one.
+/// The next stop or end that the kernel can report without waiting.
 fn wait_now() -> Result<Option<ptrace::Event>, Errno> {
     match ptrace::wait(libc::WNOHANG) {
         Err(Errno::ECHILD) => Ok(None),

@@ -22,7 +22,7 @@ use super::thread::{Mode, Thread, subject};
 use crate::Sink;
 use crate::capture::{CaptureError, Ending, Wanted, filter};
 
-/// Runs a command to its end, and to that of its descendants. Uses a seccomp filter where `filtered` and the kernel allow it.
+/// Runs a command until it and its descendants have ended. Uses a seccomp filter where `filtered` and the kernel allow it.
 pub fn run(
     command: &[OsString],
     filtered: bool,
@@ -38,7 +38,7 @@ pub fn run(
     let mut launch = prepare(&path, command)?;
     launch.unblock = signals.map(Signals::of_command).unwrap_or_default();
     let is_root = cred::own_ids().uid == 0;
-    // Without the no_new_privs flag a filter needs a right that even root may lack.
+    // Without the no_new_privs flag, installing a filter needs a capability that even root may lack.
     let attempts = [
         (true, true, filtered && is_root),
         (true, false, filtered),
@@ -109,7 +109,8 @@ fn end(
     is_complete: bool,
 ) -> Result<Ending, CaptureError> {
     if !is_complete {
-        // The kernel kills the tracees of a thread that ends or of a process that does; the sink's error is to be returned before.
+        // The kernel kills the tracees when the tracing thread or its process ends. Kill them here, so that the sink's error is
+        // returned before.
         follower.kill_all();
     }
     if let Some(error) = follower.failure {
@@ -155,7 +156,7 @@ fn find(name: &OsStr) -> Result<PathBuf, CaptureError> {
     })
 }
 
-/// The calls of 32-bit programs have other numbers and arguments.
+/// Refuses a 32-bit program: its calls have other numbers and arguments.
 fn refuse_32_bit(name: &OsStr, path: &Path) -> Result<(), CaptureError> {
     let mut beginning = [0; 5];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut beginning));

@@ -26,7 +26,7 @@ impl Memory for Remote {
     }
 }
 
-/// What the names of files depend on in the tracer itself.
+/// The properties of the tracer on which the names of files depend.
 #[derive(Debug)]
 pub struct Tracer {
     root: Option<Root>,
@@ -35,7 +35,7 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// This process.
+    /// Describes this process.
     pub fn this() -> Self {
         Self {
             root: Root::of("self"),
@@ -64,14 +64,14 @@ impl Root {
     }
 }
 
-/// The names of a stopped thread.
+/// Resolves the paths and descriptors of a stopped thread.
 pub struct ThreadNames<'a> {
     tracer: &'a Tracer,
     tid: i32,
     pid: i32,
     has_our_root: &'a Cell<Option<bool>>,
     details: Details,
-    /// The files of the paths asked for, in order.
+    /// The files of the resolved paths, in order.
     paths: RefCell<Vec<Option<OwnedFd>>>,
 }
 
@@ -158,7 +158,7 @@ impl<'a> ThreadNames<'a> {
         if is_absolute {
             return in_root(path);
         }
-        // RESOLVE_IN_ROOT takes the directory that a path starts in for the root, so the path has to start in the root.
+        // With RESOLVE_IN_ROOT the directory in which a path starts is its root, so the path must start in the root.
         let root_path = self.path_of(&root)?;
         let start = self.path_of(&self.open_start(directory)?)?;
         let start = start.strip_prefix(&*root_path).unwrap_or(&start);
@@ -194,7 +194,7 @@ impl<'a> ThreadNames<'a> {
         })
     }
 
-    /// The path with the parts replaced whose meaning depends on the process: `/proc/self`, and `/dev/fd`, which leads there.
+    /// Replaces the parts of a path that depend on the process: `/proc/self`, and `/dev/fd`, which leads there.
     fn of_this_process<'p>(&self, path: &'p [u8]) -> Cow<'p, [u8]> {
         if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
             return path.into();
@@ -218,7 +218,8 @@ impl<'a> ThreadNames<'a> {
         path.into()
     }
 
-    /// The path of a file that the tracer has open. `None` where it lies below the tracer's own directory in /proc: the program meant its own.
+    /// The path of a file that the tracer has open. `None` where it lies below the tracer's own directory in /proc: the program meant its own
+    /// directory.
     fn path_of(&self, file: &OwnedFd) -> Option<Box<[u8]>> {
         let link = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
         let path = link.into_os_string().into_vec();
@@ -256,7 +257,7 @@ impl Names for ThreadNames<'_> {
     }
 }
 
-/// The names of a call that has opened a file. The new descriptor shows where the path has led.
+/// Resolves the paths of a call that has opened a file. The new descriptor shows the file to which the path has led.
 struct Opened<'a> {
     names: &'a ThreadNames<'a>,
     path: Option<Box<[u8]>>,

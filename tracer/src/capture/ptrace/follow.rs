@@ -32,22 +32,22 @@ pub struct Follower<'a> {
     pub(super) wanted: &'a Wanted,
     pub(super) sink: &'a dyn Sink,
     pub(super) tracer: Tracer,
-    /// What the seccomp filter stops.
+    /// The calls that the seccomp filter stops.
     pub(super) stopped_calls: CallSet,
     pub(super) threads: HashMap<i32, Thread>,
     /// New threads that wait in their first stop for their parent's report.
     pub(super) early: HashMap<i32, Stopped>,
     /// The command, and how it has ended.
     pub(super) command: Option<(i32, Option<i32>)>,
-    /// Set when the capture is to end.
+    /// Set to request the end of the capture.
     pub(super) ends: Arc<AtomicBool>,
-    /// What is known of mapped files, where their pages are wanted.
+    /// The mapped files, if their pages are wanted.
     pub(super) pages: Option<Pages>,
     /// The threads that share the tracer's CPU.
     pub(super) one_cpu: OneCpu,
     /// Reports still to be handled, for example of stops that came while a thread was to perform a call for the tracer.
     pub(super) reports: Reports,
-    /// The error of the sink, which takes no more events.
+    /// The error with which the sink has refused an event.
     pub(super) failure: Option<Error>,
 }
 
@@ -75,7 +75,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// What threads are seized with.
+    /// The ptrace options with which threads are seized.
     pub(super) fn options(&self) -> Options {
         match self.wanted.wants_pages() {
             true => Options::TRACER | Options::TRACEEXIT,
@@ -127,7 +127,7 @@ impl<'a> Follower<'a> {
         Ok(None)
     }
 
-    /// Follows new threads of whose parents no report has come.
+    /// Follows new threads whose parents have not reported them.
     fn adopt(&mut self) {
         for (tid, stopped) in std::mem::take(&mut self.early) {
             let parent = procfs::status(tid).map(|status| {
@@ -140,12 +140,12 @@ impl<'a> Follower<'a> {
             // Its filters are not known.
             self.add(tid, Mode::EachCall, parent.unwrap_or(0), monotonic_ns());
             self.one_cpu.has_found(tid);
-            // One that was killed reports its end.
+            // If the thread was killed, the kernel reports its end.
             let _ = self.keep(stopped).and_then(|()| self.resume(tid, 0));
         }
     }
 
-    /// Handles one report. A tracee that was killed in its stop answers `ESRCH`: its end is reported next.
+    /// Handles one report. `ESRCH` means that the tracee was killed in its stop: the kernel reports its end next.
     pub(super) fn stop(&mut self, event: ptrace::Event) -> Result<(), CaptureError> {
         let now = monotonic_ns();
         let outcome = match event {
@@ -164,7 +164,7 @@ impl<'a> Follower<'a> {
     fn handle(&mut self, stopped: Stopped, status: Status, now: u64) -> Result<(), Errno> {
         let tid = stopped.tid();
         if !self.threads.contains_key(&tid) && !matches!(status, Status::Exec { .. }) {
-            // A child's first stop may be reported before the stop of its parent that says whose child it is.
+            // A child's first stop may be reported before the stop of its parent that identifies the child.
             self.early.insert(tid, stopped);
             return Ok(());
         }
@@ -179,7 +179,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Records what a stop of a thread shows.
+    /// Updates the state of a thread at its stop.
     pub(super) fn note(&mut self, stopped: Stopped, status: Status, now: u64) -> Result<(), Errno> {
         let tid = stopped.tid();
         let call = match status {
@@ -214,7 +214,7 @@ impl<'a> Follower<'a> {
         Ok(())
     }
 
-    /// Keeps a thread in its stop. One of which nothing is known, since it has been killed, runs on to its end.
+    /// Keeps a thread in its stop. A thread that is not known, because it was killed before, continues to its end.
     fn keep(&mut self, stopped: Stopped) -> Result<(), Errno> {
         match self.threads.get_mut(&stopped.tid()) {
             Some(thread) => {
@@ -225,7 +225,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// A thread that is kept in its stop, to be continued. `None`: another stop of it is to be handled before.
+    /// Takes a thread that is kept in its stop, so that it can be continued. `None`: another stop of the thread must be handled before.
     pub(super) fn take(&mut self, tid: i32) -> Option<Stopped> {
         let thread = self.threads.get_mut(&tid)?;
         thread.stopped.take()
@@ -244,7 +244,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Lets a thread run to its next stop, unless another stop of it is to be handled before.
+    /// Lets a thread run to its next stop, unless another stop of the thread must be handled before.
     pub(super) fn resume(&mut self, tid: i32, signal: i32) -> Result<(), Errno> {
         let Some(thread) = self.threads.get_mut(&tid) else {
             return Ok(());
@@ -274,7 +274,7 @@ impl<'a> Follower<'a> {
                 args,
                 is_native,
             } => {
-                // A thread that stops at each call stops twice at the entry of one that our filter stops.
+                // A thread that stops at each call stops twice at the entry of a call that our filter stops.
                 let thread = self.threads.get_mut(&tid);
                 if thread.is_some_and(|thread| !std::mem::replace(&mut thread.is_inside, true)) {
                     self.begin(tid, nr, args, is_native, now);
@@ -375,7 +375,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Does what the tracer itself must do after a call.
+    /// Performs the tracer's own work after a call.
     fn succeeded(&mut self, tid: i32, own: Own) {
         let pid = self.threads.get(&tid).map(|thread| thread.subject.pid);
         let of_process = |thread: &Thread| Some(thread.subject.pid) == pid;
@@ -405,7 +405,7 @@ impl<'a> Follower<'a> {
                     if of_process(thread) && thread.mode == Mode::Filtered {
                         thread.mode = Mode::EachCall;
                         if other != tid {
-                            // It runs; from its next stop on, each call stops it. A thread that has ended needs nothing.
+                            // The thread runs; from its next stop on, it stops at each call. A thread that has ended needs nothing.
                             thread.is_interrupted = ptrace::interrupt(other).is_ok();
                         }
                     }
@@ -446,7 +446,7 @@ impl<'a> Follower<'a> {
             }
         }
         if let Some(stopped) = early {
-            // A child that was killed reports its end.
+            // If the child was killed, the kernel reports its end.
             let _ = self.keep(stopped);
             self.watch_inherited(child);
             let _ = self.resume(child, 0);
@@ -455,7 +455,7 @@ impl<'a> Follower<'a> {
 
     /// Follows a thread from now on.
     pub(super) fn add(&mut self, tid: i32, mode: Mode, parent: i32, now: u64) {
-        // A thread that has been killed already reports its end; nothing else is known of it.
+        // If the thread has been killed already, the kernel reports its end; nothing else is known of it.
         let Ok(subject) = subject(tid) else { return };
         self.send(&Event::Began {
             subject: subject.clone(),

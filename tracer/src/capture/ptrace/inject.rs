@@ -5,7 +5,7 @@ use goanna_sys::{Errno, tracee};
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// What became of an injected call.
+/// The outcome of an injected call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Injected {
     /// The thread has performed it, and is stopped as before. The number is the result register.
@@ -14,7 +14,7 @@ pub enum Injected {
     Preempted(Event),
 }
 
-/// Where a stopped thread can perform a call.
+/// The place at which a stopped thread can perform a call.
 #[derive(Debug)]
 pub struct Site {
     /// The registers that the thread continues with.
@@ -25,7 +25,7 @@ pub struct Site {
 
 impl Site {
     /// The instruction of the last call of a thread that is stopped just after it: at the exit of that call, or at the first stop of a
-    /// new process. `EINVAL`: the thread is not.
+    /// new process. `EINVAL`: the thread is stopped elsewhere.
     pub fn of(stopped: &Stopped) -> Result<Self, Errno> {
         let saved = stopped.regs()?;
         let instruction = saved.rip.wrapping_sub(SYSCALL.len() as u64);
@@ -38,7 +38,7 @@ impl Site {
         Ok(Self { saved, instruction })
     }
 
-    /// Makes the thread perform call `nr`. `ESRCH`: it was killed.
+    /// Makes the thread perform call `nr`. `ESRCH`: the thread was killed.
     pub fn perform(
         &self,
         mut stopped: Stopped,
@@ -64,7 +64,7 @@ impl Site {
         let mut has_begun = false;
         loop {
             stopped.cont_syscall(0)?;
-            // A thread without a report was killed; its end is reported to the next wait for any thread.
+            // A thread without a report was killed; the next wait for any thread reports its end.
             let status;
             (stopped, status) = match ptrace::wait_for(tid)?.ok_or(Errno::ESRCH)? {
                 Event::Stopped(stopped, status) => (stopped, status),

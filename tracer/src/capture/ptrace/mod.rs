@@ -28,7 +28,7 @@ use std::sync::atomic::AtomicBool;
 use super::{CaptureError, Ending, Source, Wanted};
 use crate::Sink;
 
-/// What is followed.
+/// The programs to follow.
 #[derive(Debug, Clone)]
 pub enum Target {
     /// A command with its arguments, and all its descendants.

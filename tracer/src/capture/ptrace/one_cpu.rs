@@ -23,11 +23,11 @@ const SHORT_NS: u64 = 200_000;
 const OFTEN: u8 = 16;
 /// The child of such a thread needs fewer.
 const OFTEN_OF_CHILD: u8 = 8;
-/// A kept thread that runs for longer than this, or waits in a call, gets its CPUs back.
+/// A kept thread that runs, or waits in a call, for longer than this gets its CPUs back.
 const LONG_NS: u64 = 4_000_000;
 /// How often the watch looks.
 const LOOK: Duration = Duration::from_millis(2);
-/// How long one CPU serves; the scheduler may know a better one by then.
+/// How long the tracer stays on one CPU; after that time the scheduler may choose a better one.
 const SERVES_NS: u64 = 100_000_000;
 
 /// How a thread runs between its stops.
@@ -35,18 +35,18 @@ const SERVES_NS: u64 = 100_000_000;
 pub struct Pace {
     /// When it was continued last; 0 before the first time.
     continued_ns: u64,
-    /// Short times more than long ones.
+    /// The number of short times minus that of long ones, between 0 and [`OFTEN`].
     short: u8,
     /// Its own CPUs, if it was kept when it was continued last.
     own: Option<CpuSet>,
-    /// It cannot be kept: it has one CPU only, or others than the tracer.
+    /// The thread cannot be kept: it has one CPU only, or other CPUs than the tracer.
     is_left_alone: bool,
-    /// It is in a call that asks for CPUs or sets some.
+    /// The thread is in a call that asks for CPUs or sets some.
     pub asks: bool,
 }
 
 impl Pace {
-    /// That of a new child of the thread with this pace.
+    /// The pace of a new child of the thread with this pace.
     pub fn of_child(&self) -> Self {
         Self {
             short: self.short.min(OFTEN - OFTEN_OF_CHILD),
@@ -82,7 +82,7 @@ impl Shared {
     }
 }
 
-/// Lets a thread run on these CPUs. One that has ended needs none.
+/// Lets a thread run on these CPUs. A thread that has ended needs none.
 fn give(tid: i32, cpus: &CpuSet) {
     let _ = sched_setaffinity(Pid::from_raw(tid), cpus);
 }
@@ -104,7 +104,7 @@ pub struct OneCpu {
 }
 
 impl OneCpu {
-    /// Keeps no thread yet; and none ever where the calling thread has one CPU only.
+    /// Keeps no thread yet. If the calling thread has one CPU only, never keeps one.
     pub fn new() -> Self {
         let own = sched_getaffinity(Pid::from_raw(0)).ok();
         let mut one = Self::never();
@@ -171,7 +171,7 @@ impl OneCpu {
         }
     }
 
-    /// Moves a stopped thread to the tracer's CPU. The thread's own CPUs; `None` where it must not move.
+    /// Moves a stopped thread to the tracer's CPU, and returns the thread's own CPUs; `None` if it must not move.
     fn keep(&mut self, tid: i32, now: u64) -> Option<CpuSet> {
         let own = sched_getaffinity(Pid::from_raw(tid)).ok()?;
         if count(&own) < 2 {
@@ -209,7 +209,7 @@ impl OneCpu {
         }
     }
 
-    /// Gives a thread whose parent is not known the tracer's own CPUs, if it has inherited the one.
+    /// Gives a thread whose parent is not known the tracer's own CPUs, if it has inherited the tracer's one CPU.
     pub fn has_found(&self, tid: i32) {
         let cpus = sched_getaffinity(Pid::from_raw(tid));
         if let Some(own) = &self.own
@@ -220,7 +220,7 @@ impl OneCpu {
         }
     }
 
-    /// Gives all threads their own CPUs back, before one of them sees which it has.
+    /// Gives all threads their own CPUs back, before one of them asks which CPUs it has.
     pub fn release_all(&mut self) {
         self.shared.0.lock().release(|_| true);
         self.leave_cpu();
@@ -264,7 +264,7 @@ impl Drop for OneCpu {
         self.shared.0.lock().has_ended = true;
         self.shared.1.notify_one();
         if let Some(watch) = self.watch.take() {
-            // It has nothing to report.
+            // The thread returns no result.
             let _ = watch.join();
         }
     }
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!((cpus(tid), cpus(0)), (all, all));
         run(&mut one, tid, &mut pace, OFTEN, SHORT_NS - 1);
         assert!(pace.own.is_some());
-        // The process is stopped for us only: to the watch it runs.
+        // The process is stopped here, but counts as running for the watch.
         wait_for_all(tid, all);
         let now = monotonic_ns();
         one.stopped(tid, &mut pace, now);
@@ -367,7 +367,7 @@ mod tests {
         let mut pace = Pace::default();
         one.continues(tid, &mut pace, || false);
         run(&mut one, tid, &mut pace, OFTEN, SHORT_NS - 1);
-        // As the kernel copies the parent's.
+        // As the kernel does: a child inherits its parent's CPUs.
         let mut inherited = CpuSet::new();
         inherited.set(0).unwrap();
         give(child, &inherited);

@@ -4,7 +4,7 @@
 use crate::capture::filter::PRCTL_SEEN;
 use crate::select::CallSet;
 
-/// What the tracer must do when a call has succeeded.
+/// The tracer's own work after a call has succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Own {
     /// Nothing.
@@ -48,7 +48,7 @@ pub fn calls() -> CallSet {
 }
 
 impl Own {
-    /// What the tracer must do when call `nr` with `args` has succeeded.
+    /// The tracer's own work after call `nr` with `args` has succeeded.
     pub fn of(nr: u32, args: &[u64; 6]) -> Self {
         let [operation, flags, ..] = *args;
         match i64::from(nr) {

@@ -1,7 +1,7 @@
 //! Signals sent to the tracer while it follows programs.
 //!
-//! They are blocked in all its threads, so they must be held before the first thread is started. A tracer that died would take a traced command
-//! with it: the kernel fails calls that a filter wants to stop where there is no tracer.
+//! They are blocked in all its threads, so they must be held before the first thread is started. If the tracer died, the traced command could
+//! not continue: without a tracer, the kernel fails the calls that the filter would stop.
 
 use std::io;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Signals {
         ours.map(|signal| signal as i32).collect()
     }
 
-    /// Sends the signals that ask for an end on to process `pid`. Those of a terminal reach it anyway.
+    /// Sends the signals that ask for an end on to process `pid`. A terminal sends its signals to that process itself.
     pub(super) fn forward_to(&self, pid: i32) -> io::Result<()> {
         let process = pidfd::open_process(pid)?;
         self.on_each(move |signal| {

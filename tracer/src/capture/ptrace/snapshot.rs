@@ -1,4 +1,4 @@
-//! What a process has open and mapped when it is attached to.
+//! Reports the descriptors and mappings of a process when the tracer attaches to it.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -26,7 +26,7 @@ pub fn descriptors(tracer: &Tracer, thread: &Thread) -> Vec<Event> {
             true => format!("/proc/{tid}/cwd"),
             false => format!("/proc/{tid}/fd/{number}"),
         };
-        // It may have been closed meanwhile, by a thread that runs.
+        // A running thread may have closed it meanwhile.
         let stat = rustix::fs::stat(at).ok()?;
         let (flags, offset) = match is_directory {
             true => (libc::O_PATH as u32, 0),

@@ -17,7 +17,7 @@ use crate::event::File;
 /// Which calls stop a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Those that our seccomp filter stops, at their entry.
+    /// The calls that our seccomp filter stops, at their entry.
     Filtered,
     /// All of them.
     EachCall,
@@ -26,9 +26,9 @@ pub enum Mode {
 /// A call that has begun.
 #[derive(Debug)]
 pub struct Pending {
-    /// What is recorded of it; `None` where it only concerns the tracer itself.
+    /// The record of the call; `None` if the call concerns only the tracer itself.
     pub recorded: Option<Recorded>,
-    /// What the tracer itself must do when it has succeeded.
+    /// The tracer's own work after the call has succeeded.
     pub own: Own,
     /// How it changes mappings, where they are watched.
     pub mapping: Option<Change>,
@@ -40,7 +40,7 @@ pub struct Recorded {
     pub subject: Subject,
     pub call: DecodedCall,
     pub entered_ns: u64,
-    /// Of each path argument, in order: the file that it named at the entry.
+    /// The file that each path argument named at the entry, in order.
     pub paths: Vec<Option<OwnedFd>>,
     /// The files of descriptors that the call closes.
     pub closing: Vec<(u8, File)>,
@@ -64,7 +64,7 @@ impl Recorded {
 pub struct Thread {
     pub subject: Subject,
     pub mode: Mode,
-    /// While it is stopped.
+    /// The handle of its stop, while it is stopped.
     pub stopped: Option<Stopped>,
     pub pending: Option<Pending>,
     /// The entry of a call has been seen, and its exit is still to come.
@@ -109,7 +109,7 @@ pub fn umask(tid: i32) -> Option<u32> {
     procfs::status(tid).ok().map(|status| status.umask)
 }
 
-/// What /proc says of a thread. `ESRCH`: it is gone.
+/// Reads the user, session and name of a thread from /proc. `ESRCH`: the thread is gone.
 pub fn subject(tid: i32) -> Result<Subject, Errno> {
     let status = procfs::status(tid)?;
     let comm = procfs::comm(status.tgid)?;

@@ -1,4 +1,5 @@
-//! Hides single values. The cipher is AES-SIV without a nonce: equal values become equal ones, and nothing else shows.
+//! Hides single values. The cipher is AES-SIV without a nonce: equal values become equal ones; apart from lengths, nothing else is
+//! revealed.
 //!
 //! Strings are padded to 16 bytes before, and numbers have 8, so that lengths reveal little. A hidden value is text in the alphabet of
 //! base64url, which has neither the `/` of paths nor the dot of extensions. Content and its hashes stay bytes.
@@ -12,10 +13,10 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 
 use crate::codec::Key;
 
-/// A key at work.
+/// The cipher with the key of a field.
 pub(super) struct Cipher {
     siv: Aes256Siv,
-    /// Strings that were hidden, or shown, lately.
+    /// A cache of strings that were hidden or shown.
     known: HashMap<Box<[u8]>, Box<[u8]>>,
 }
 
@@ -87,7 +88,7 @@ impl Cipher {
         Some(u64::from_le_bytes(bytes.try_into().ok()?))
     }
 
-    /// A byte string that is hidden.
+    /// Hides a byte string.
     pub(super) fn hide(&mut self, bytes: &[u8], cut: Cut) -> Option<Vec<u8>> {
         match cut {
             Cut::Whole => self.hide_string(bytes),

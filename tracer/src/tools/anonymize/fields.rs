@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use amino_schema::trace::{Argument, Message, Type};
 
-/// A sort of values that is hidden with a key of its own.
+/// A kind of values that has its own key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Field {
     /// Paths; each component by itself.
@@ -23,7 +23,7 @@ pub enum Field {
     Socket,
     /// Hashes of content.
     Hash,
-    /// What the trace says of the machine and the command: host, boot, command, directory, mounts, filter.
+    /// The description of the machine and the command: host, boot, command, directory, mounts, filter.
     Context,
     /// Processes, threads and sessions.
     Pid,
@@ -140,7 +140,7 @@ const INODES: [&str; 5] = [
 pub struct Fields(Vec<Field>);
 
 impl Fields {
-    /// Names, users, and what content could be recognised by.
+    /// Names, users, and the hashes by which content could be recognised.
     pub const NAMES: [Field; 9] = [
         Field::Path,
         Field::Text,

@@ -10,7 +10,7 @@ use super::Field;
 use crate::Error;
 use crate::codec::Key;
 
-/// The keys of fields. Whoever has one can read that field.
+/// The keys of fields. The key of a field is enough to read that field.
 #[derive(Debug, Clone, Default)]
 pub struct FieldKeys(BTreeMap<Field, Key>);
 
@@ -60,7 +60,7 @@ impl FieldKeys {
         Ok(keys)
     }
 
-    /// Makes a file with a random key for each field, which only its owner can read. Fails when there is a file.
+    /// Creates a file with a random key for each field. Only its owner can read it. Fails if the file exists.
     pub fn create(path: &Path) -> Result<Self, Error> {
         let mut keys = Self::default();
         let mut text = String::from(

@@ -2,7 +2,7 @@
 //! with the keys.
 //!
 //! `fields.rs` says which arguments belong to which field, `keys.rs` reads and makes key files, `cipher.rs` hides single values. After
-//! section 2.7 of the paper on Tracefs; `docs/decisions/0071-anonymised-with-aes-siv.md` says what differs.
+//! section 2.7 of the paper on Tracefs; `docs/decisions/0071-anonymised-with-aes-siv.md` lists the differences.
 
 mod cipher;
 mod fields;
@@ -26,7 +26,7 @@ use cipher::{Cipher, Cut};
 pub use fields::{Field, Fields};
 pub use keys::FieldKeys;
 
-/// What is hidden, and how.
+/// Which fields are hidden, and how.
 #[derive(Debug, Clone, Default)]
 pub struct Anonymize {
     /// The fields to hide.
@@ -37,7 +37,7 @@ pub struct Anonymize {
     pub data: DataRule,
 }
 
-/// What happens to content that a trace has.
+/// The treatment of content in a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DataRule {
     /// It is left out.
@@ -62,7 +62,7 @@ impl FromStr for DataRule {
     }
 }
 
-/// What became of a trace.
+/// The totals of an anonymised trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Anonymized {
     /// Records that were read.
@@ -96,7 +96,7 @@ const KEPT: [&str; 14] = [
 ];
 const CLOCKS: [&str; 2] = ["clock", "clock.monotonic"];
 
-/// Writes the trace to a new one at `path` with fields hidden. `report` gets what is lost or altered.
+/// Writes the trace to a new one at `path` with fields hidden. `report` receives a finding for each lost or altered place.
 pub fn anonymize<R: Read>(
     reader: &mut Reader<R>,
     path: &Path,

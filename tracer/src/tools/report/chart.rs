@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-/// Colours of series, by the class names that the style sheet of the page defines; the last one is for what is left.
+/// Number of series with a colour, by the class names that the style sheet of the page defines; the last one is for
+/// the rest.
 pub(super) const SERIES: usize = 8;
 
 const WIDTH: f64 = 1060.0;
@@ -128,7 +129,7 @@ fn open(width: f64, height: f64) -> String {
     format!(r#"<svg viewBox="0 0 {width} {height}" role="img">"#)
 }
 
-/// The class of a series of `count`; the last one is what is left.
+/// The class of a series of `count`; the last series is the rest.
 pub(super) fn class(series: usize, count: usize) -> String {
     if series + 1 >= count {
         "rest".to_owned()

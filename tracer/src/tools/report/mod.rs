@@ -1,5 +1,5 @@
-//! What a report shows: calls over time, busiest files and processes, latencies, sizes, errors. `page.rs` makes the page of it,
-//! `chart.rs` its drawings.
+//! Collects the figures of a report: calls over time, busiest files and processes, latencies, sizes, errors. `page.rs` makes
+//! the page, `chart.rs` its drawings.
 
 mod chart;
 mod page;
@@ -102,7 +102,7 @@ impl Histogram {
     }
 }
 
-/// Maximum number of files, processes and kinds of errors; what comes later is counted together.
+/// Maximum number of files, processes and kinds of errors; further ones are counted together.
 const MAX_NAMES: usize = 1 << 16;
 const OTHERS: &str = "(others)";
 

@@ -14,7 +14,7 @@ const LINES: usize = 20;
 const LATENCIES: usize = 9;
 
 impl Report {
-    /// The page, which needs nothing else.
+    /// The page as one file without references to others.
     pub fn html(&self, title: &str) -> String {
         let mut page = format!(
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n\

@@ -26,7 +26,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// Counts a call. One that began before the first one counts for the first interval.
+    /// Counts a call. A call that began before the first counted one belongs to the first interval.
     pub(super) fn add(&mut self, time_ns: u64, operation: &str) {
         let start = *self.start_ns.get_or_insert(time_ns);
         let since = time_ns.saturating_sub(start);

@@ -22,9 +22,9 @@ use crate::common::{FAILED, Failure, detail, message, message_of_lines};
 use goanna_sys::plural::{counted, counted_as};
 use tracer::Tracer;
 
-/// Bytes of one call's data that are captured at most.
+/// Maximum number of bytes of one call's data that are captured.
 const MAX_DATA: usize = 16 << 20;
-/// What the options of a tracer are called where a configuration file has them.
+/// The options of a tracer that the command line cannot set beside a configuration file.
 const OF_A_TRACER: [&str; 16] = [
     "output",
     "to",
@@ -109,7 +109,7 @@ impl Sink for Several {
 }
 
 impl Record {
-    /// Records; the exit status.
+    /// Records, and returns the exit status.
     pub fn run(self) -> Result<u8, Failure> {
         let target = if self.pid.is_empty() {
             Target::Command(self.command.clone())
@@ -169,7 +169,7 @@ impl Record {
     }
 }
 
-/// What all tracers together need of the capture.
+/// The union of the events and facts that the tracers need from the capture.
 fn wanted(tracers: &[Tracer]) -> Result<Wanted, Failure> {
     let mut filters = Vec::new();
     let mut data = Data::None;

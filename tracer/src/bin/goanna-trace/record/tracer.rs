@@ -22,7 +22,8 @@ use goanna_tracer::{OutputFilter, Pipeline, PipelineOptions};
 use super::filters::OutputFilters;
 use crate::common::{Failure, message};
 
-/// Blocks that may wait for the thread that compresses, encrypts and writes them; then the programs wait.
+/// Maximum number of blocks that wait for the thread which compresses, encrypts and writes them. When there are as many, the traced programs
+/// wait.
 const QUEUE: usize = 16;
 
 /// The options of one tracer.
@@ -88,7 +89,7 @@ impl Tracer {
         Filter::parse(&self.filter).map_err(|error| format!("--filter: {error}"))
     }
 
-    /// What the tracer needs to know of files.
+    /// The facts about files that the tracer needs.
     pub fn details(&self) -> Details {
         match self.assemble.as_str() {
             "aggregate" => Details::default(),
@@ -99,7 +100,7 @@ impl Tracer {
         }
     }
 
-    /// Begins its trace. `context` describes the command.
+    /// Begins the tracer's trace. `context` describes the command.
     pub fn start(&self, context: Pairs) -> Result<Pipeline, Failure> {
         let assembly: Box<dyn Assembly> = if self.assemble == "aggregate" {
             let period = self

@@ -51,7 +51,7 @@ pub struct Mapped {
 /// The mappings of a process.
 #[derive(Debug, Default)]
 pub struct Process {
-    /// `None` where the process could not make a userfaultfd, and was not asked again.
+    /// `None` if the process could not make a userfaultfd; the tracer does not try again.
     pub watch: Option<PageWatch>,
     pub mappings: Vec<Mapped>,
     pub has_failed: bool,
@@ -61,12 +61,12 @@ pub struct Process {
 #[derive(Debug)]
 pub struct Pages {
     pub processes: HashMap<i32, Process>,
-    /// The seccomp filters that a program has when it has none of its own. Another one might not let it make a userfaultfd.
+    /// The number of seccomp filters that a program has without installing one itself. Further ones might forbid it to make a userfaultfd.
     pub filters: u32,
 }
 
 impl Pages {
-    /// None yet. `with_filter`: the programs have the filter of the tracer.
+    /// Has no process yet. `with_filter`: the programs have the filter of the tracer.
     pub fn new(with_filter: bool) -> Self {
         let inherited = procfs::status(std::process::id().cast_signed());
         let inherited = inherited.map_or(0, |status| status.seccomp_filters);
@@ -135,7 +135,7 @@ fn runs(numbers: &[u64]) -> Vec<(u64, u64)> {
 }
 
 impl Process {
-    /// The mapping that an mremap(2) has made of one here, at `start`.
+    /// Removes the mapping that an mremap(2) has moved, and returns it at its new address `start`.
     pub fn moved(&mut self, change: Change, start: u64) -> Option<Mapped> {
         let [from, len, new_len, ..] = change.args;
         if change.nr != libc::SYS_mremap {
@@ -160,7 +160,7 @@ impl Process {
 }
 
 impl Change {
-    /// Call `nr`, if it changes mappings.
+    /// The change that call `nr` makes; `None` if it changes no mappings.
     pub fn of(nr: u32, args: [u64; 6]) -> Option<Self> {
         let nr = i64::from(nr);
         CALLS.contains(&nr).then_some(Self { nr, args })

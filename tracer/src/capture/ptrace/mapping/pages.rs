@@ -1,11 +1,11 @@
-//! Which pages of mapped files the followed programs read and write (`--mmap`).
+//! Reports the pages of mapped files that the followed programs read and write (`--mmap`).
 //!
 //! A process that maps a file makes a userfaultfd on the tracer's behalf, by two injected calls, and the tracer watches the mapping with it; see
 //! [`goanna_sys::page_watch`]. The tracer examines a mapping before the mapping or the process ends: at the entry of munmap(2), mremap(2),
 //! madvise(2), execve(2) and of an mmap(2) at a fixed address, when a thread exits, and when the capture ends. Each examination reports the pages
 //! written since the last one; a page that was only read is reported once.
 //!
-//! See docs/decisions/0069 for what this does not see.
+//! docs/decisions/0069 lists the accesses that this misses.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -24,7 +24,7 @@ use crate::capture::Details;
 use crate::event::File;
 
 impl Follower<'_> {
-    /// Handles the entry of a call of thread `tid`. Returns what to do when the call has succeeded.
+    /// Handles the entry of a call of thread `tid`. Returns the change to apply when the call has succeeded.
     pub(in crate::capture::ptrace) fn mapping_begins(
         &mut self,
         tid: i32,
@@ -75,7 +75,7 @@ impl Follower<'_> {
         }
     }
 
-    /// The mapping that an mmap(2) of thread `tid` has made, if it is one of a file.
+    /// The mapping that an mmap(2) of thread `tid` has made, if it maps a file.
     fn mapped(&self, tid: i32, change: Change, start: u64) -> Option<Mapped> {
         let [_, len, _, flags, fd, offset] = change.args;
         if flags & libc::MAP_ANONYMOUS as u64 != 0 {
@@ -98,7 +98,8 @@ impl Follower<'_> {
         is_regular(&file).then_some(file)
     }
 
-    /// The mappings that thread `tid` begins with, whose process has just been made as a copy of process `parent`. None if it belongs to `parent`.
+    /// The mappings with which the new thread `tid` begins, if its process is a new copy of process `parent`. None if the thread belongs to
+    /// `parent`.
     pub(in crate::capture::ptrace) fn mappings_for_copy(
         &self,
         tid: i32,
@@ -206,7 +207,7 @@ impl Follower<'_> {
         PageWatch::new(ours?, pid).map(Some)
     }
 
-    /// Makes thread `tid` perform a call; its result. `None`: another stop came first, which is handled later.
+    /// Makes thread `tid` perform a call, and returns its result. `None`: another stop came first; it is handled later.
     fn perform(
         &mut self,
         tid: i32,
