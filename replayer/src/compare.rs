@@ -271,7 +271,7 @@ impl Streams {
     }
 }
 
-/// Makes operations of steps.
+/// Converts steps to operations.
 struct Operations<'a> {
     slots: HashMap<u32, Vec<u8>>,
     has_data: bool,

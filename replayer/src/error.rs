@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of the replayer.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use amino_schema::DecodeError;
 use goanna_sys::Errno;
 use goanna_sys::escape::escape;
 
-/// Why compiling, preparing or replaying failed.
+/// An error of compiling, preparing or replaying.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The trace cannot be read.
@@ -95,7 +95,7 @@ pub enum Error {
         /// Their paths relative to the root, with what is wrong.
         conflicts: Vec<String>,
     },
-    /// The initial state does not fit.
+    /// The initial state exceeds the free space.
     #[error("the initial state has {needed} bytes, and there is room for {free}")]
     Space {
         /// Its bytes.
@@ -103,7 +103,7 @@ pub enum Error {
         /// Bytes that are free where the root is.
         free: u64,
     },
-    /// The machine does not have what is needed.
+    /// The kernel refused a resource.
     #[error("{what}: {why}")]
     System {
         /// What was tried.

@@ -3,7 +3,7 @@
 //!
 //! The design follows Replayfs (Joukov, Wong, Zadok; FAST 2005). The stages are [`source`] (the operations of a trace, on descriptors and
 //! paths), [`compile`] (commands, lanes, dependencies, buffers), [`prepare`] and [`run`]; [`compare`] uses [`source`], too.
-//! [`import`] makes traces of what other programs have recorded. The byte layout
+//! [`import`] converts recordings of other programs. The byte layout
 //! of compiled files is in `schema::replay`.
 
 pub mod compare;

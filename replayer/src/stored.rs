@@ -90,7 +90,7 @@ impl Stored {
     }
 }
 
-/// Something that is wrong with a compiled replay as a whole.
+/// An error that concerns a compiled replay as a whole.
 pub fn wrong(why: &'static str) -> DecodeError {
     DecodeError {
         record: "compiled replay",

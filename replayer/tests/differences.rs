@@ -1,4 +1,4 @@
-//! Results that are not those of the trace are reported, and so are commands that are missing.
+//! The replay reports results that differ from the trace, and missing commands.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -48,7 +48,7 @@ fn is_call(event: &Event, name: &str, result: i64) -> bool {
 
 const RENAMING: &str = "import os\nos.mkdir('d')\nos.mkdir('d/e')\nos.chmod('d/e', 0o700)\nos.rename('d/e', 'd/f')\nos.mkdir('d/e')";
 
-/// Records a program while `alter` changes its events; the report of the replay on an empty directory.
+/// Records a program while `alter` changes its events, and returns the report of the replay on an empty directory.
 fn replay_of_altered(alter: impl Fn(&mut Event) -> bool + Send + Sync) -> (i32, String) {
     let command = ["python3", "-S", "-c", RENAMING];
     let what = (DataMode::Full, Groups::default());
@@ -120,7 +120,7 @@ fn stop_ends_the_replay_at_the_first_difference_and_off_reports_none() {
 #[test]
 fn a_replay_stops_at_the_given_command() {
     let workload = workload();
-    // Nothing but the directory is made before its number is reached.
+    // Before the number is reached, the replay makes only the directory.
     let until = (1..20).find(|number| {
         let output = workload.replay(&["--until", &number.to_string()]);
         assert_eq!(output.status.code(), Some(0));

@@ -112,7 +112,7 @@ os.write(log, b'text')";
     workload.assert_faithful();
 }
 
-/// What the trace needs and did not make stands in the compiled replay.
+/// The compiled replay lists the files that the trace needs and did not make.
 #[test]
 fn the_initial_state_is_made_from_the_trace() {
     let script = "
@@ -137,7 +137,7 @@ fn the_initial_state_is_made_from_the_trace() {
     workload.assert_faithful();
 }
 
-/// Without the states of files, the modes of new files follow from what the calls asked for and from the mask of the command.
+/// Without the states of files, the modes of new files follow from the requested modes and from the mask of the command.
 #[test]
 fn files_get_the_modes_that_the_mask_of_the_command_leaves() {
     let groups = "time,process,user,arguments,paths,results".parse().unwrap();

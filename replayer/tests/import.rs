@@ -171,7 +171,8 @@ fn threads_are_imported() {
     imported.assert_replayed();
 }
 
-/// The text of a call may stand in two lines, and a child's first line before that which says whose child it is.
+/// The text of a call may take two lines, and a child's first line may come before the line that names its
+/// parent.
 #[test]
 fn calls_in_two_lines_are_put_together() {
     let text = r#"10 1.000000 openat(AT_FDCWD</w>, "f", O_WRONLY|O_CREAT|O_TRUNC, 0666) = 3</w/f> <0.000010>
@@ -257,7 +258,7 @@ fn what_cannot_be_read_is_named_with_line_and_column() {
     assert!(message.contains("--directory"), "{message}");
 }
 
-/// Whatever the text is: no panic, and no trace of half of it.
+/// No text makes the importer panic, or leave an incomplete trace.
 #[test]
 fn damaged_text_is_refused_or_imported() {
     let whole = "10 1.000000 openat(AT_FDCWD</w>, \"f\", O_WRONLY|O_CREAT, 0666) = 3</w/f> <0.000010>\n\

@@ -34,7 +34,7 @@ impl Scratch {
             .unwrap()
     }
 
-    /// Compiles, prepares and runs a trace below `root`; what `run` prints.
+    /// Compiles, prepares and runs a trace below `root`, and returns the output of `run`.
     fn replay(&self, trace: &str, root: &Path) -> String {
         let compiled = self.path("compiled");
         let run = |arguments: &[&Path]| {
@@ -167,7 +167,7 @@ fn lines_that_are_no_actions_are_named() {
     );
 }
 
-/// Whatever the log is: no panic, and no trace of half of it.
+/// No log makes the importer panic, or leave an incomplete trace.
 #[test]
 fn damaged_logs_are_refused_or_imported() {
     let whole = "fio version 3 iolog\n0 /d/a add\n10 /d/a open\n20 /d/a read 0 4096\n30 /d/a sync 0 0\n40 /d/a close\n";

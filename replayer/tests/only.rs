@@ -1,4 +1,4 @@
-//! `replayer run --only`: a part of a replay, with what it depends on.
+//! `replayer run --only`: a part of a replay, with the commands on which it depends.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -26,7 +26,7 @@ fn workload() -> Workload {
     Workload::new(&["sh", "-c", SCRIPT], DataMode::Full, |_| {})
 }
 
-/// Replays what `filter` selects; the names and contents of the tree, and the report.
+/// Replays the commands that `filter` selects, and returns the names of the tree and the report.
 fn only(workload: &Workload, filter: &str) -> (Vec<String>, Value) {
     let root = workload.path("replayed");
     fs::remove_dir_all(&root).unwrap();

@@ -40,7 +40,8 @@ fn get(path: &Path, name: &str) -> Vec<u8> {
     value[..length].to_vec()
 }
 
-/// A directory with what a replay finds hard to invent: links, modes, attributes, a hole, a file that the workload does not use.
+/// Makes a directory with files that a trace does not show completely: links, modes, attributes, a hole, a file that the
+/// workload does not use.
 fn before(directory: &Path) {
     fs::create_dir_all(directory.join("old/below")).unwrap();
     fs::write(directory.join("old/file"), "as it was").unwrap();

@@ -1,4 +1,4 @@
-//! `--reads` says which reads a replay performs.
+//! `--reads` selects the reads that a replay performs.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -20,7 +20,7 @@ pub enum Kind {
     Alone,
 }
 
-/// Something that operations share.
+/// A resource that operations share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Resource(u64);
 
@@ -92,7 +92,7 @@ impl Range {
     }
 }
 
-/// What a command uses.
+/// The resources that a command uses.
 #[derive(Debug, Default)]
 pub struct Uses {
     pub resources: Vec<(Resource, Kind)>,
@@ -119,7 +119,7 @@ pub struct Issuer {
 #[derive(Debug, Default)]
 pub struct Must {
     pub waits: Vec<Wait>,
-    /// A command that it conflicts with overlapped it.
+    /// A conflicting command overlapped it in the trace.
     pub is_racy: bool,
 }
 
@@ -139,7 +139,7 @@ pub struct Dependencies {
     files: HashMap<u64, Ranges>,
     /// The order of the last command of each lane.
     last: HashMap<u32, u64>,
-    /// By two lanes: the order up to which the first one is known to follow the second one.
+    /// For two lanes: the order up to which the first one is known to follow the second one.
     known: HashMap<(u32, u32), u64>,
     /// Lanes whose next command waits for all commands before that order.
     barrier: HashMap<u32, Vec<Wait>>,
@@ -276,7 +276,7 @@ impl Dependencies {
         self.barrier = self.last.keys().map(|&lane| (lane, all.clone())).collect();
     }
 
-    /// If the table has been emptied: makes the first command of a new lane wait, as that of each other lane does.
+    /// If the table has been emptied, makes the first command of a new lane wait, like the next command of each other lane.
     pub fn of_new_lane(&mut self, lane: u32) {
         if let Some(all) = self.barrier.values().next().cloned() {
             self.barrier.insert(lane, all);

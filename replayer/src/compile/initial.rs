@@ -36,12 +36,12 @@ pub struct State {
     initial: BTreeMap<Vec<u8>, Initial>,
     /// Initial files with several names.
     inodes: HashMap<(u64, u64), Vec<u8>>,
-    /// Further names of them, and the first one.
+    /// The further names of these files, each with the first name.
     links: BTreeMap<Vec<u8>, Vec<u8>>,
     next: FileId,
 }
 
-/// Maximum number of ranges of a file that are kept; beyond, all of it counts as written.
+/// Maximum number of ranges of a file that are kept; with more of them, the whole file counts as written.
 const MAX_WRITTEN: usize = 256;
 /// Maximum number of extended attributes of a file that are kept.
 const MAX_ATTRIBUTES: usize = 1024;
@@ -96,7 +96,7 @@ impl State {
         match self.names.get(path) {
             Some(Some(file)) => return Some(*file),
             Some(None) => {
-                // A process that was not traced has made it.
+                // A process that was not traced has created the file.
                 let file = self.make(None);
                 self.names.insert(path.to_vec(), Some(file));
                 return Some(file);
@@ -145,7 +145,7 @@ impl State {
         }
     }
 
-    /// Whether it is known if `path` exists.
+    /// Whether `path` exists; `None` if that is not known.
     pub fn is_present(&self, path: &[u8]) -> Option<bool> {
         self.names.get(path).map(Option::is_some)
     }

@@ -10,7 +10,7 @@ pub struct Thread {
     pub lane: Option<u32>,
     /// The commands that its next command waits for.
     pub waits: Vec<Wait>,
-    /// Its process' last command before it began, or its own last one.
+    /// The thread's last command, or that of its process before the thread began.
     pub last: Option<Wait>,
 }
 

@@ -1,7 +1,8 @@
 //! Compiles a trace, in one pass and with bounded memory.
 //!
-//! Each step of the trace ([`crate::source`]) becomes a command of a lane (`lanes.rs`). It waits for what it must follow (`depend.rs`, with
-//! `uses.rs` for the resources of a step). `held.rs` follows descriptors, `initial.rs` determines the initial state, `output.rs` writes.
+//! Each step of the trace ([`crate::source`]) becomes a command of a lane (`lanes.rs`). The command waits for the commands that it must
+//! follow (`depend.rs`, with `uses.rs` for the resources of a step). `held.rs` follows descriptors, `initial.rs` determines the initial
+//! state, `output.rs` writes.
 
 mod depend;
 mod held;
@@ -38,7 +39,7 @@ pub struct Options<'a> {
     pub keys: Keys,
 }
 
-/// What compiling found.
+/// The figures and findings of a compilation.
 #[derive(Debug, Default)]
 pub struct Summary {
     /// Bytes of the parts.
@@ -66,7 +67,7 @@ const TOO_MANY: &str = "threads beyond the most that may be";
 /// Maximum number of findings that are kept.
 const MAX_FINDINGS: usize = 100;
 
-/// Compiles `trace` into `out`. `progress` gets the bytes of the trace that were read.
+/// Compiles `trace` into `out`. `progress` receives the number of bytes of the trace that were read.
 pub fn compile(
     trace: &Path,
     out: &Path,
@@ -157,7 +158,7 @@ impl Visitor for Compiler<'_> {
 }
 
 impl Compiler<'_> {
-    /// The parent's lane copies the descriptors, so that it cannot close them before.
+    /// Begins a thread. The parent's lane copies the descriptors, so that it cannot close them before.
     fn begin(
         &mut self,
         tid: i32,
@@ -318,7 +319,7 @@ impl Compiler<'_> {
         Some(Place { directory, name })
     }
 
-    /// Another directory may be at `path` from now on, and at what is below it.
+    /// Forgets the directories at `path` and below it: another directory may be there from now on.
     fn forget_directories(&mut self, path: &[u8]) {
         self.directories.retain(|directory, _| {
             let rest = directory.strip_prefix(path);

@@ -1,4 +1,5 @@
-//! The compiled file while it is written: buffers, each content once, and blocks of commands, as they come.
+//! Writes the compiled file: buffers, each content once, and blocks of commands, in the order in which they
+//! are complete.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,7 +27,7 @@ pub struct Output {
     blocks: Vec<Block>,
     lanes: Vec<Lane>,
     pending: usize,
-    /// Bytes of commands, of buffers, and of buffers that were there already.
+    /// Bytes of the parts that have been written.
     pub sizes: Sizes,
 }
 

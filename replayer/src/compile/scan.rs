@@ -1,4 +1,4 @@
-//! Follows the steps: what they show about the state before the trace, and how they change descriptors.
+//! Follows the steps: derives from them the state before the trace, and the changes of descriptors.
 
 use amino_schema::replay::{Call, What};
 
@@ -25,7 +25,7 @@ impl Compiler<'_> {
         self.observe_descriptors(step);
     }
 
-    /// Whether a path of a call was there, as its result tells.
+    /// Records whether a path of a call existed, as the call's result shows.
     fn observe_path(&mut self, step: &Step, target: &Subject, path: &[u8]) {
         let is_last = step
             .targets
@@ -80,7 +80,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// What a call shows and changes of the attributes of its file.
+    /// Records the attributes that a call shows or changes.
     fn observe_attributes(&mut self, step: &Step) {
         let target = step.targets.first();
         let file = match target.map(|target| &target.name) {
@@ -102,7 +102,7 @@ impl Compiler<'_> {
             (Call::Chmod, None) => self.state.changed_mode(file),
             (Call::Chown, None) => self.state.changed_owner(file),
             (Call::Getxattr, None) => {
-                // A call without room for the value returns its length only.
+                // A call without a buffer for the value returns only the value's length.
                 let has_value = step.number(0) > 0;
                 let hashes = step.data.as_ref().map(|data| data.hashes.as_slice());
                 let buffer = match hashes {
@@ -133,7 +133,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// The names that a call makes, moves and removes.
+    /// Records the names that a call makes, moves and removes.
     fn observe_names(&mut self, step: &Step) {
         if step.failed() {
             return;
@@ -180,7 +180,7 @@ impl Compiler<'_> {
             self.state.present(path, None, What::Directory);
             None
         } else if has(libc::O_CREAT) {
-            // A file that was there and is empty now is as good as a new one.
+            // A file that existed and is empty now is equivalent to a new one.
             let was_there = info.is_some_and(|info| info.size > 0) && !has(libc::O_EXCL);
             match self.state.is_present(path) {
                 Some(true) => self.state.file_of(path),
@@ -213,7 +213,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// What was read and written.
+    /// Records the content that was read and the ranges that were written.
     fn observe_content(&mut self, step: &Step) {
         let Some(Name::Slot(slot)) = step.targets.first().map(|target| &target.name) else {
             return;
@@ -270,7 +270,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Descriptors and mappings that begin and end.
+    /// Records the descriptors and mappings that begin and end.
     fn observe_descriptors(&mut self, step: &Step) {
         let slot = step.targets.first().and_then(|target| match target.name {
             Name::Slot(slot) => Some(slot),

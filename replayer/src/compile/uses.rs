@@ -1,5 +1,5 @@
-//! Which resources a step uses, and how: steps that use the same resource keep their order, unless both only read it. Calls
-//! that are not named here, such as fsync(2), use only their descriptor's slot.
+//! Determines the resources that a step uses, and how: steps that use the same resource keep their order, unless both only
+//! read it. Calls that are not named here, such as fsync(2), use only their descriptor's slot.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

@@ -24,14 +24,14 @@ const MAX_TRANSFER: u64 = 0x7fff_f000;
 const JOB: i32 = 1;
 /// The descriptor of the first file.
 const FIRST_DESCRIPTOR: i32 = 3;
-/// Where relative names are, unless `directory` says it: a log does not show the working directory.
+/// The directory of relative names, unless `directory` is given: a log does not show the working directory.
 const WORKING_DIRECTORY: &[u8] = b"/fio";
 
-/// Makes the trace `out` of fio's log in `log`. `progress` gets the bytes that were read; the log is read twice.
+/// Converts fio's log `log` to the trace `out`. `progress` receives the number of bytes that were read; the log is read twice.
 ///
 /// # Errors
 ///
-/// [`Error::Text`] names line and column of what is no log; [`Error::NoFiles`] is the one for a log without any file.
+/// [`Error::Text`] has the line and column of an invalid entry; a log without any file fails with [`Error::NoFiles`].
 pub fn fio(
     log: &Path,
     out: &Path,
@@ -69,7 +69,7 @@ pub fn fio(
     })
 }
 
-/// What a line asks for.
+/// The action of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     Add,
@@ -118,7 +118,7 @@ struct Log {
 }
 
 impl Log {
-    /// Reads the first line, which tells the version.
+    /// Opens a log, and reads the first line, which has the version.
     fn open(path: &Path) -> Result<Self, Error> {
         let mut lines = Lines::open(path, MAX_LINE)?;
         let mut line = Vec::new();
@@ -175,7 +175,7 @@ impl Log {
             b"read" => What::Read(range()?),
             b"write" => What::Write(range()?),
             b"trim" => What::Trim(range()?),
-            // An offset and a length may follow, which mean nothing.
+            // An offset and a length may follow; they have no meaning.
             b"sync" => What::Sync,
             b"datasync" => What::DataSync,
             b"wait" if self.version == 2 => {
@@ -279,7 +279,7 @@ fn absolute(cwd: &[u8], name: &[u8]) -> Box<[u8]> {
     [cwd, b"/", name].concat().into()
 }
 
-/// The job, as the process that fio is.
+/// The job, represented as fio's process.
 struct Job<'a> {
     trace: &'a Trace<'a>,
     files: &'a mut Files,
@@ -288,7 +288,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Reads the log for the second time; the number of calls.
+    /// Reads the log for the second time, and returns the number of calls.
     fn run(&mut self, log: &Path, cwd: &[u8], progress: &mut dyn FnMut(u64)) -> Result<u64, Error> {
         self.begin(cwd)?;
         let mut actions = Log::open(log)?;
@@ -333,7 +333,7 @@ impl Job<'_> {
         })
     }
 
-    /// The call that an action is; `None` for those that fio makes no call for.
+    /// The call of an action; `None` for actions without a call.
     fn call(&mut self, action: &Action) -> Result<Option<Call>, &'static str> {
         let Some(facts) = self.files.by_name.get_mut(&action.name) else {
             return Err("the log has changed while it was read");

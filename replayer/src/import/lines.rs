@@ -1,4 +1,4 @@
-//! The lines of a text, with the place of what is wrong in them.
+//! Reads the lines of a text, and makes errors with the position in a line.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -11,7 +11,7 @@ use crate::Error;
 pub struct Lines {
     path: PathBuf,
     file: BufReader<File>,
-    /// Bytes of a line that is refused.
+    /// A line of this many bytes is refused.
     limit: u64,
     /// Number of the last line, from 1.
     pub number: u64,
@@ -48,12 +48,12 @@ impl Lines {
         Ok(true)
     }
 
-    /// What is wrong at byte `at` of the last line, from 0.
+    /// An error at byte `at` of the last line, from 0.
     pub fn wrong(&self, at: usize, why: &'static str) -> Error {
         self.wrong_in(self.number.max(1), at, why)
     }
 
-    /// What is wrong at byte `at` of a line that was read before.
+    /// An error at byte `at` of a line that was read before.
     pub fn wrong_in(&self, line: u64, at: usize, why: &'static str) -> Error {
         Error::Text {
             path: self.path.clone(),

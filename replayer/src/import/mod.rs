@@ -1,4 +1,4 @@
-//! Makes traces of what other programs have recorded: the text of strace (`strace/`), the logs of fio (`fio.rs`).
+//! Converts recordings of other programs to traces: the text of strace (`strace/`), the logs of fio (`fio.rs`).
 
 mod fio;
 mod lines;
@@ -21,12 +21,12 @@ use crate::Error;
 /// How to import.
 #[derive(Debug, Default)]
 pub struct Options<'a> {
-    /// The directory that is replayed by default. `None`: of strace's text the first working directory that it shows, of fio's log the
-    /// deepest directory that holds all files.
+    /// The directory that is replayed by default. `None` stands for the first working directory in strace's text, and for the deepest
+    /// directory that holds all files of fio's log.
     pub directory: Option<&'a Path>,
 }
 
-/// What importing found.
+/// The figures and findings of an import.
 #[derive(Debug, Default)]
 pub struct Summary {
     /// Calls in the trace.
@@ -44,7 +44,7 @@ pub struct Summary {
 /// Level of compression of the trace.
 const LEVEL: i32 = 3;
 
-/// The trace that is made. It gets its name when it is complete.
+/// The trace that is written. It gets its name when it is complete.
 struct Trace<'a> {
     path: &'a Path,
     replacement: Replacement,
@@ -52,7 +52,7 @@ struct Trace<'a> {
 }
 
 impl<'a> Trace<'a> {
-    /// `source` is the program that has recorded, `directory` what is replayed by default.
+    /// Begins the trace. `source` is the program that has made the recording, `directory` is replayed by default.
     fn begin(path: &'a Path, source: &str, directory: &[u8]) -> Result<Self, Error> {
         // Neither strace's text nor fio's log has the ids of users.
         let groups = Groups {
@@ -91,7 +91,7 @@ impl<'a> Trace<'a> {
         })
     }
 
-    /// Ends the trace, which gets its name unless what filled it has failed; its bytes.
+    /// Ends the trace, and returns its size. The trace gets its name unless `filled` is an error.
     fn end<T>(self, filled: Result<T, Error>) -> Result<(T, u64), Error> {
         let filled = filled?;
         let path = self.path;
@@ -110,7 +110,7 @@ fn context(source: &str, directory: &[u8]) -> Pairs {
     vec![
         ("program".into(), program.into()),
         ("source".into(), source.into()),
-        // Times are those of the day already.
+        // The times are wall-clock times already.
         ("clock".into(), b"0".to_vec()),
         ("clock.monotonic".into(), b"0".to_vec()),
         ("directory".into(), directory.to_vec()),

@@ -1,4 +1,5 @@
-//! Finds out which files of the initial state are below a directory, and whether there is room for the others.
+//! Finds out which files of the initial state are below a directory, and whether there is enough free space
+//! for the others.
 
 use std::fs::File;
 

@@ -40,7 +40,7 @@ pub fn make(stored: &Stored, root: i32, file: &Initial, made: &mut Made) -> Resu
     Ok(())
 }
 
-/// Sets the owner of a name in a directory. An ordinary user cannot, unless it is the owner that the file has.
+/// Sets the owner of a name in a directory. An ordinary user can only set the owner that the file already has.
 pub fn set_owner(
     directory: i32,
     name: &CStr,
@@ -59,7 +59,8 @@ pub fn set_owner(
     }
 }
 
-/// Sets an extended attribute of a file. Counts one that the file system does not take, or that only root can set.
+/// Sets an extended attribute of a file. Counts attributes that the file system refuses, or that only root can
+/// set.
 pub fn set_attribute(
     root: i32,
     path: &[u8],
@@ -166,7 +167,7 @@ fn regular(
     closed.map(drop)
 }
 
-/// Writes what is known of a file's content, and generated content around it.
+/// Writes the known parts of a file's content, and generated content around them.
 fn fill(stored: &Stored, fd: i32, file: &Initial, made: &mut Made) -> Result<(), Error> {
     let failed = |why| Error::Place {
         path: file.path.clone(),

@@ -1,7 +1,7 @@
 //! Creates the initial state of a replay below a directory.
 //!
-//! `check.rs` finds out what is missing before anything is created, `make.rs` creates files as the trace shows them, `snapshot.rs` copies
-//! them from a directory.
+//! `check.rs` finds out which files are missing before any is created, `make.rs` creates files as the trace shows them, `snapshot.rs`
+//! copies them from a directory.
 
 mod check;
 mod make;
@@ -35,7 +35,7 @@ pub struct Made {
     pub known: u64,
     /// Bytes of regular files.
     pub bytes: u64,
-    /// Files that were there already, as they should be.
+    /// Files that existed already with the right type.
     pub present: u64,
     /// Files whose owner only root can set.
     pub skipped_owners: u64,
@@ -47,11 +47,11 @@ pub struct Made {
 
 /// Makes the initial state of the compiled replay at `path` below `root`: as the trace shows it, or as a copy of `snapshot`.
 ///
-/// Everything is checked before the first file is made. `root` is made if its parent exists.
+/// All checks precede the first change. `root` is created if its parent exists.
 ///
 /// # Errors
 ///
-/// [`Error::Snapshot`] names what the snapshot does not have, [`Error::Conflict`] files below `root` that have another type.
+/// [`Error::Snapshot`] lists the files that the snapshot lacks, [`Error::Conflict`] the files below `root` that have another type.
 pub fn prepare(path: &Path, root: &Path, snapshot: Option<&Path>) -> Result<Made, Error> {
     let stored = Stored::open(path)?;
     let snapshot = match snapshot {
@@ -124,7 +124,7 @@ fn from_trace(stored: &Stored, root: i32) -> Result<Made, Error> {
         make(stored, root, file, &mut made)?;
         made.files += 1;
     }
-    // Directories last: one without the right to write could not be filled.
+    // Directories last: files cannot be created in a directory without write permission.
     for file in stored.index.initial.iter().rev() {
         if let (What::Directory, Some(mode)) = (&file.what, file.mode) {
             let set = at(root, &file.path, |directory, name| {

@@ -150,7 +150,8 @@ impl Snapshot {
                 false => attributes(root_fd, entry).map_err(failed)?,
             }
         }
-        // Directories last: one without the right to write could not be filled, and new entries change the times.
+        // Directories last: files cannot be created in a directory without write permission, and new entries
+        // change its times.
         for entry in directories.into_iter().rev() {
             attributes(root_fd, entry).map_err(|why| Error::Place {
                 path: entry.path.clone(),
@@ -238,7 +239,7 @@ impl Snapshot {
     }
 }
 
-/// Whether an entry is below `root`. An error: as a file of another type.
+/// Whether an entry is below `root`. It is an error if a file of another type is there.
 fn found(root: i32, entry: &Entry) -> Result<bool, Errno> {
     let found = at(root, &entry.path, |directory, name| {
         sys::stat(directory, name).map(|it| i64::from(it.mode))

@@ -1,4 +1,4 @@
-//! How exactly calls were issued: how much later than they were due.
+//! The accuracy of issue times: how much later than due calls were issued.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ pub struct Accuracy {
     seconds: Vec<Second>,
 }
 
-/// What was issued in a second.
+/// The calls that were issued in a second.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Second {
     /// Calls.
@@ -81,7 +81,7 @@ impl Accuracy {
         }
     }
 
-    /// Adds what another lane has seen.
+    /// Adds the figures of another lane.
     pub fn merge(&mut self, other: &Self) {
         if self.buckets.len() < other.buckets.len() {
             self.buckets.resize(other.buckets.len(), 0);
@@ -128,7 +128,7 @@ impl Accuracy {
         self.total.max_ns
     }
 
-    /// Figures for people.
+    /// The figures as text.
     pub fn text(&self) -> String {
         let micros = |ns: u64| ns as f64 / 1e3;
         format!(
@@ -140,7 +140,7 @@ impl Accuracy {
         )
     }
 
-    /// Figures for programs.
+    /// The figures as JSON.
     pub fn json(&self) -> Value {
         let second = |second: &Second| {
             json!({

@@ -15,7 +15,7 @@ use super::shared::Shared;
 use super::verify;
 use crate::Error;
 
-/// What a lane did.
+/// The figures of a lane.
 #[derive(Debug, Default)]
 pub struct Done {
     pub commands: u64,
@@ -37,7 +37,7 @@ struct Lane {
     done: Done,
 }
 
-/// Performs lane `number`. Others see it end even if it fails.
+/// Performs lane `number`. Marks it as ended even if it fails, so that no other lane waits for it.
 pub fn run(shared: &Arc<Shared>, number: u32) -> Done {
     let mut lane = Lane {
         number,
@@ -85,7 +85,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Performs a block; the order of its last command, or `None` when the replay ends here.
+    /// Performs a block, and returns the order of its last command, or `None` if the replay ends here.
     fn block(&mut self, at: Located, after: u64) -> Result<Option<u64>, Error> {
         let shared = Arc::clone(&self.shared);
         let raw = shared.bytes(at.offset, at.length as usize);

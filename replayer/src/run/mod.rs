@@ -1,7 +1,7 @@
 //! Replays a compiled trace below a directory.
 //!
 //! Each lane is a thread (`lane.rs`). It waits for other lanes (`progress.rs`) and for the time (`pace.rs`), performs its commands
-//! (`perform.rs`, with `places.rs` for paths) and checks the results (`verify.rs`). `shared.rs` has what lanes share,
+//! (`perform.rs`, with `places.rs` for paths) and checks the results (`verify.rs`). `shared.rs` has the state that lanes share,
 //! `only/` finds the part that a filter selects.
 
 mod accuracy;
@@ -41,7 +41,7 @@ use shared::Shared;
 
 /// Bytes of a lane's stack.
 const STACK: usize = 512 << 10;
-/// Handles of directories that a lane keeps at most.
+/// Maximum number of handles of directories that a lane keeps.
 const HANDLES: u64 = 32;
 
 /// Replays the compiled file at `path`.

@@ -26,7 +26,7 @@ pub struct Options {
 /// When calls are made.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Speed {
-    /// As soon as what they must follow is done.
+    /// As soon as the commands that they must follow are done.
     Fast,
     /// At the times of the trace, this many times as fast: 1 is on time.
     Factor(f64),

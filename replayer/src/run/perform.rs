@@ -32,11 +32,11 @@ pub enum Outcome {
 pub struct Performer {
     pub shared: Arc<Shared>,
     places: Places,
-    /// What reads read into.
+    /// The destination of reads.
     pub buffer: Vec<u8>,
 }
 
-/// Bytes of a lane's buffer. Longer reads overwrite what they have read.
+/// Bytes of a lane's buffer. Longer reads use the same bytes repeatedly.
 const BUFFER: usize = 1 << 20;
 /// Bytes of the smallest buffer.
 const FIRST_BUFFER: usize = 64 << 10;
@@ -208,7 +208,7 @@ impl Performer {
         if operation & (libc::LOCK_NB | libc::LOCK_UN) == 0 {
             self.patiently(|| sys::flock(fd, operation | libc::LOCK_NB))?;
         }
-        // The lock is there already: this is the call of the trace, which does not wait.
+        // The lock is held already: this is the call of the trace, which does not wait.
         sys::flock(fd, operation)
     }
 
@@ -225,7 +225,7 @@ impl Performer {
         sys::lock(fd, command, range)
     }
 
-    /// Puts a descriptor into a slot. Closes the old one, which is left over from a call that had another result in the trace.
+    /// Puts a descriptor into a slot. Closes the old one, which remains if a call had another result in the trace.
     fn replace(&self, slot: u32, descriptor: i32) {
         let before = self.shared.hold(slot, descriptor);
         if before >= 0 && before != descriptor {
@@ -293,8 +293,8 @@ impl Performer {
         Outcome::Result(sys::read(descriptor, &mut self.buffer, length, offset))
     }
 
-    /// Performs a long read whose content is not compared: sendfile(2) finds the same pages in the page cache, and copies none. `None` where the
-    /// kernel refuses, and where a copy costs less.
+    /// Performs a long read whose content is not compared: sendfile(2) uses the same pages of the page cache, without a copy. `None` if the
+    /// kernel refuses, or if a copy costs less.
     fn read_without_copy(
         &self,
         command: &Command,
@@ -385,7 +385,7 @@ impl Performer {
         })
     }
 
-    /// Performs a call on a path that leads to the command's file and nowhere else: that of a descriptor in /proc.
+    /// Performs a call on a path that leads only to the command's file: the path of a descriptor in /proc.
     fn with_path(&mut self, command: &Command, act: impl FnOnce(&CStr) -> Returned) -> Returned {
         let target = command.targets.first().ok_or(Errno::EINVAL)?;
         let (descriptor, is_own) = match target {

@@ -10,7 +10,7 @@ use goanna_sys::replay::{self as sys, PLAIN, WITHIN};
 
 use crate::source::{STAND_IN, STAND_IN_FILE, note};
 
-/// Handles of a lane. Lanes share none, so that none is closed while another lane uses it.
+/// The handles of a lane. Lanes share no handles, so that no lane closes one while another lane uses it.
 #[derive(Debug)]
 pub struct Places {
     root: i32,
@@ -19,7 +19,7 @@ pub struct Places {
     uses: u64,
     /// A tracer sees the calls: they are announced, and a call whose directory is missing is made nevertheless.
     is_watched: bool,
-    /// Where calls are made whose directory is missing, or no directory.
+    /// The directory for calls whose own directory is missing, or is no directory.
     empty: Option<i32>,
     file: Option<OwnedFd>,
 }
@@ -50,7 +50,7 @@ impl Places {
 
     fn note(&self, offset: i64, what: u64) {
         if self.is_watched {
-            // Only traces of the replay look at it.
+            // Only readers of a trace of the replay use the result.
             let _ = sys::advise(
                 self.root,
                 offset,
@@ -89,8 +89,8 @@ impl Places {
         Ok(handle)
     }
 
-    /// A directory in which a call fails with `why`, as it would have in one that could not be opened. Without a tracer there is no need
-    /// for the call, and the error is the result.
+    /// A directory in which a call fails with `why`: it replaces a directory that could not be opened. Without a tracer the call is not
+    /// needed, and the error is the result.
     pub fn stand_in(&mut self, why: Errno) -> Result<i32, Errno> {
         if !self.is_watched {
             return Err(why);

@@ -6,7 +6,7 @@ use super::accuracy::Accuracy;
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 240.0;
-/// Room around a panel for its axes.
+/// Space around a panel for its axes.
 const MARGIN: f64 = 60.0;
 /// Maximum number of points of a curve.
 const MAX_POINTS: usize = 2000;

@@ -21,7 +21,7 @@ pub struct Difference {
     pub expected: String,
     /// The result in the replay.
     pub got: String,
-    /// A race in the trace explains it.
+    /// A race in the trace explains the difference.
     pub is_race: bool,
 }
 
@@ -80,7 +80,7 @@ impl Differences {
         }
     }
 
-    /// A command overlapped this one in the trace.
+    /// Records that another command overlapped this one in the trace.
     pub fn raced(&mut self, order: u64) {
         if self.raced.len() < MAX_RACED {
             self.raced.insert(order);
@@ -88,7 +88,7 @@ impl Differences {
     }
 }
 
-/// What a replay did and found.
+/// The figures and differences of a replay.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Commands that were performed, without the replayer's own.
@@ -135,7 +135,7 @@ impl Report {
         })
     }
 
-    /// For people.
+    /// The report as text.
     pub fn text(&self) -> String {
         let mut lines = Vec::new();
         for difference in self.first() {
@@ -202,7 +202,7 @@ impl Report {
         lines.join("\n")
     }
 
-    /// For programs.
+    /// The report as JSON.
     pub fn json(&self) -> Value {
         let first = self.first().map(|difference| {
             json!({

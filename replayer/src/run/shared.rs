@@ -45,14 +45,14 @@ pub struct Shared {
     touched: AtomicU64,
     /// Content of writes whose content is not known.
     pub generated: Vec<u8>,
-    /// `/dev/null`, to which the kernel sends what long reads return, without copying it. `None` where copies are wanted: a tracer
-    /// must see the reads.
+    /// `/dev/null`, to which the kernel sends the data of long reads without a copy. `None` if a tracer must see the reads.
     pub sink: Option<File>,
 }
 
 /// Bytes of the compiled file that may be in memory at the same time.
 const HORIZON: u64 = 24 << 20;
-/// Bytes of generated content. A write of the longest length takes at most as many pieces of it as a call may have.
+/// Bytes of generated content. A write of the maximum length needs at most as many pieces of it as a call may have
+/// (`IOV_MAX`).
 const GENERATED: usize = 2 << 20;
 
 impl Shared {
@@ -170,7 +170,7 @@ impl Shared {
         slot.map_or(-1, |slot| slot.load(Ordering::Acquire))
     }
 
-    /// Puts a descriptor into a slot; the one that was there before.
+    /// Puts a descriptor into a slot, and returns the former one.
     pub fn hold(&self, slot: u32, descriptor: i32) -> i32 {
         let slot = self.slots.get(slot as usize);
         slot.map_or(-1, |slot| slot.swap(descriptor, Ordering::AcqRel))

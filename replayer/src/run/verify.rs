@@ -11,14 +11,14 @@ use crate::Error;
 /// Bytes of content that a hash covers.
 const CHUNK: usize = 64 << 10;
 
-/// What is expected and what came instead.
+/// The expected result, and the result of the replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mismatch {
     pub expected: String,
     pub got: String,
 }
 
-/// Compares the result, and the content that `read` has, of what was read.
+/// Compares the result, and the content in `read`, if the call was a read.
 pub fn check(
     shared: &Shared,
     command: &Command,
@@ -79,7 +79,8 @@ fn same_bytes(
     Ok(true)
 }
 
-/// Whether two results say the same, where numbers and addresses of the process do not count.
+/// Whether two results are equivalent: descriptor numbers and addresses of the process do not
+/// count.
 fn agrees(command: &Command, expected: i64, got: i64) -> bool {
     let is_error = |result: i64| (-4095..0).contains(&result);
     if is_error(expected) || is_error(got) {

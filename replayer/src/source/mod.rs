@@ -24,7 +24,7 @@ use fields::Fields;
 use process::{Entry, Process, Slots, absolute, below};
 pub use step::{Info, Name, Payload, Seen, Step, Subject};
 
-/// A call of the replayer that stands for none of the trace announces itself by posix_fadvise(2) on the root directory, with
+/// Announcements of the replayer's own calls, which stand for no call of the trace: posix_fadvise(2) on the root directory, with
 /// `POSIX_FADV_NORMAL` and one of these as the length.
 pub mod note {
     /// The thread continues with the calls of the traced thread whose id is the offset.
@@ -45,13 +45,13 @@ pub trait Visitor {
     /// The context of the trace.
     fn context(&mut self, _context: &Pairs) {}
 
-    /// Something happened.
+    /// Receives an operation or event.
     fn see(&mut self, seen: Seen<'_>) -> Result<(), Error>;
 
     /// Bytes of the trace that were read so far.
     fn progress(&mut self, _bytes: u64) {}
 
-    /// Something of the trace was lost or altered.
+    /// Receives a finding: a lost or altered part of the trace.
     fn finding(&mut self, _finding: &Finding) {}
 }
 
@@ -62,7 +62,7 @@ pub struct Source {
     directory: Option<Vec<u8>>,
     processes: HashMap<i32, Process>,
     threads: HashMap<i32, i32>,
-    /// Of a traced replay: the threads whose calls a thread makes.
+    /// In the trace of a replay: the traced thread whose calls a thread of the replay makes.
     aliases: HashMap<i32, i32>,
     /// Threads whose next call is the replayer's own.
     own: HashSet<i32>,
@@ -272,7 +272,7 @@ impl Source {
         visitor.see(Seen::Ended { tid })
     }
 
-    /// The process has another program: descriptors that close on exec and mappings are gone.
+    /// Handles execve(2): the process loses its mappings and its close-on-exec descriptors.
     fn execute(
         &mut self,
         tid: i32,
@@ -449,7 +449,7 @@ impl Source {
         }
     }
 
-    /// What a note in the trace says of the thread that made it, and of its next call.
+    /// Handles a note in the trace: it concerns the thread that made it, and the thread's next call.
     fn note(&mut self, tid: i32, kind: u64, thread: i32) {
         let threads = match kind {
             note::OWN => &mut self.own,
@@ -463,7 +463,7 @@ impl Source {
         threads.insert(tid);
     }
 
-    /// Hands on the steps of a call of thread `tid`. A replayer's `own` calls only restore state.
+    /// Passes the steps of a call of thread `tid` to the visitor. A replayer's `own` calls only restore state.
     fn see_steps(
         &mut self,
         tid: i32,

@@ -36,7 +36,7 @@ pub struct Mapped {
     pub path: Vec<u8>,
 }
 
-/// Slots, and which of them are free. A thread gets those back that it has freed itself, so that threads do not wait for each other's.
+/// Slots, and which of them are free. A thread reuses the slots that it has freed itself, so that threads do not wait for each other.
 #[derive(Debug, Default)]
 pub struct Slots {
     free: HashMap<i32, Vec<u32>>,
@@ -45,7 +45,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// A slot for a thread; `None` when there are as many as may be.
+    /// A slot for a thread; `None` if `most` slots exist already.
     pub fn take(&mut self, tid: i32, most: u32) -> Option<u32> {
         let own = self.free.get_mut(&tid).and_then(Vec::pop);
         let slot = own.or_else(|| self.common.pop()).or_else(|| {
@@ -62,7 +62,7 @@ impl Slots {
         self.free.entry(tid).or_default().push(slot);
     }
 
-    /// A thread has ended: others may have what it has freed.
+    /// Records that a thread has ended: other threads may use the slots that it has freed.
     pub fn end(&mut self, tid: i32) {
         self.common
             .extend(self.free.remove(&tid).unwrap_or_default());

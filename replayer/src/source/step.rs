@@ -1,4 +1,4 @@
-//! The steps that consumers of a trace get: operations on descriptors and paths below one directory.
+//! The steps that consumers of a trace receive: operations on descriptors and paths below one directory.
 
 use amino_schema::replay::Call;
 
@@ -57,26 +57,26 @@ pub struct Step {
     pub left_ns: u64,
     /// The result register.
     pub result: Option<i64>,
-    /// What it does.
+    /// The operation.
     pub call: Call,
-    /// What it is about.
+    /// The files on which it operates.
     pub targets: Vec<Subject>,
     /// Further operands, as [`Call`] lists them.
     pub numbers: Vec<u64>,
     /// A string that names no file.
     pub text: Option<Vec<u8>>,
-    /// What was read or written.
+    /// The data that was read or written.
     pub data: Option<Payload>,
     /// The slot of the new descriptor.
     pub opened: Option<u32>,
 }
 
-/// A file that a step is about.
+/// A file on which a step operates.
 #[derive(Debug, Clone)]
 pub struct Subject {
     /// How the call names it.
     pub name: Name,
-    /// What was recorded of the file after the call.
+    /// The recorded state of the file after the call.
     pub info: Option<Info>,
 }
 
@@ -94,7 +94,7 @@ pub enum Name {
     },
 }
 
-/// What a trace records of a file.
+/// The state of a file, as a trace records it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Info {
     /// Device number.
@@ -107,7 +107,7 @@ pub struct Info {
     pub links: u64,
     /// Bytes.
     pub size: u64,
-    /// Owner and group, which only stat(2) and its like show.
+    /// Owner and group, which only stat(2) and similar calls show.
     pub owner: Option<(u32, u32)>,
 }
 
@@ -123,7 +123,7 @@ impl Info {
 pub struct Payload {
     /// Bytes asked for.
     pub length: u64,
-    /// Hashes of each 64 KiB of what was handed over, as far as they were recorded.
+    /// Hashes of each 64 KiB of the transferred data, as far as they were recorded.
     pub hashes: Vec<[u8; 16]>,
 }
 

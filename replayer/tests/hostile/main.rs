@@ -209,7 +209,7 @@ fn extreme_numbers_fail() {
             Call::Sync,
         ] {
             let length = if call == Call::Pwrite { 1 } else { number };
-            // A write of the most that the kernel takes would fill a disk.
+            // A write of the maximum length that the kernel accepts would fill a disk.
             let is_long = call == Call::Write && number <= i64::MAX as u64;
             let data = Some(Data {
                 length: if is_long { 1 } else { length },

@@ -289,7 +289,7 @@ fn random_traces_end_and_stay_below_the_root() {
         let trace = scene.path("trace");
         record(&trace, calls);
         if round % 2 == 1 {
-            // A trace that is damaged, too: what is left of it is compiled.
+            // The trace is damaged, too: its readable part is compiled.
             let mut raw = fs::read(&trace).unwrap();
             for _ in 0..4 {
                 let at = random.below(raw.len());

@@ -122,7 +122,7 @@ impl Scene {
         path
     }
 
-    /// Makes `initial` in the root, or says why it is refused.
+    /// Creates `initial` in the root, or returns the error.
     pub fn prepare(&self, initial: Vec<Initial>) -> Result<Made, Error> {
         let index = Index {
             initial,

@@ -101,7 +101,7 @@ pub fn record_altered(
     assert_eq!(ended.unwrap(), 0, "{command:?}");
 }
 
-/// Records a command; its exit status.
+/// Records a command, and returns its exit status.
 fn capture(
     trace: &Path,
     directory: &Path,
@@ -276,7 +276,7 @@ pub fn compare_traces(first: &Path, second: &Path) -> Comparison {
     compare(side(first), side(second)).unwrap()
 }
 
-/// What a tree holds: type, permissions, links, content or target, and extended attributes of each file.
+/// The content of a tree: type, permissions, links, content or target, and extended attributes of each file.
 pub fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut files = BTreeMap::new();
     let mut pending = vec![root.to_owned()];

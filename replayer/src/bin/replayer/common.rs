@@ -1,4 +1,4 @@
-//! What the subcommands share: keys, exit statuses, messages.
+//! Code that the subcommands share: keys, exit statuses, messages.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ impl KeyFiles {
     }
 }
 
-/// Why a subcommand fails.
+/// The reason why a subcommand fails.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
@@ -63,7 +63,7 @@ pub fn message(text: &str) {
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// Lines on stdout.
+/// Prints lines on stdout.
 pub fn print(text: &str) -> Result<(), Failure> {
     let written = writeln!(io::stdout(), "{text}");
     written.map_err(|why| Failure(format!("standard output: {why}")))
@@ -78,7 +78,7 @@ pub fn require_different(input: &Path, output: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Bytes for people.
+/// Formats a number of bytes with a unit.
 pub fn bytes(bytes: u64) -> String {
     match bytes {
         0..0x2800 => format!("{bytes} bytes"),

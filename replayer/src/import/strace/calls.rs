@@ -20,12 +20,12 @@ pub struct Item {
     pub what: What,
 }
 
-/// What a line says about its thread.
+/// The content of a line about its thread.
 #[derive(Debug)]
 pub enum What {
     /// A call that has ended.
     Call(Text),
-    /// The thread has ended: what strace says of it.
+    /// The thread has ended; the text is strace's description of its end.
     Ended(Vec<u8>),
     /// Nothing that an importer needs, except that the thread exists.
     Nothing,
@@ -37,7 +37,7 @@ pub struct Text {
     pub text: Vec<u8>,
     /// When the call began.
     pub entered_ns: u64,
-    /// Where the text has its parts from: offset in it, number of the line, offset in the line.
+    /// The origins of the parts of the text: offset in the text, number of the line, offset in the line.
     pieces: Vec<(usize, u64, usize)>,
 }
 
@@ -115,7 +115,7 @@ impl Calls {
         Ok(Some(Item { tid, at_ns, what }))
     }
 
-    /// What is wrong with a call, as an error that names line and column.
+    /// Converts an error in a call's text to one with line and column.
     pub fn wrong_in(&self, text: &Text, wrong: Wrong) -> Error {
         let mut pieces = text.pieces.iter().rev();
         let piece = pieces.find(|(from, ..)| *from <= wrong.at);

@@ -1,6 +1,6 @@
 //! Parses lines of strace's text: the thread, the time and the rest; calls that take two lines; the parts of a call.
 
-/// Why a line cannot be read, and at which byte of the text.
+/// An error in a line: the reason, and the byte of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wrong {
     /// Byte of the text, from 0.
@@ -60,7 +60,7 @@ impl<'a> Line<'a> {
         }))
     }
 
-    /// What follows `<... NAME resumed>`.
+    /// The text after `<... NAME resumed>`.
     pub fn resumed(&self) -> Option<(usize, &'a [u8])> {
         let rest = self.rest.strip_prefix(b"<... ")?;
         let end = find(rest, b" resumed>")? + b" resumed>".len();
@@ -216,7 +216,7 @@ fn skip_string(text: &[u8], at: usize) -> Result<usize, Wrong> {
     })
 }
 
-/// Where the path in angle brackets ends that begins at `at`. Within paths, strace escapes these brackets.
+/// The end of the path in angle brackets that begins at `at`. Within paths, strace escapes these brackets.
 pub fn skip_angles(text: &[u8], at: usize) -> Result<usize, Wrong> {
     let mut depth = 0_usize;
     let mut end = at;

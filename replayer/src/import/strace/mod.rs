@@ -1,4 +1,4 @@
-//! Makes traces of the text of `strace -f -ttt -T -y`.
+//! Converts the text of `strace -f -ttt -T -y` to traces.
 //!
 //! `line.rs` splits lines and calls into their parts, `calls.rs` joins the two lines of a call, `value.rs` parses arguments as the table of
 //! calls describes them. This file follows threads and writes the trace. It reads the text twice: a child's first line may come before the
@@ -32,7 +32,7 @@ const MAX_UNKNOWN: usize = 1000;
 /// Longest name of a process, as in `/proc/PID/comm`.
 const MAX_COMM: usize = 15;
 
-/// Makes the trace `out` of strace's text in `text`. `progress` gets the bytes that were read, of both times together.
+/// Converts strace's text `text` to the trace `out`. `progress` receives the number of bytes that were read, in both passes together.
 pub fn strace(
     text: &Path,
     out: &Path,
@@ -51,7 +51,7 @@ pub fn strace(
     Ok(Summary { bytes, ..summary })
 }
 
-/// Reads the text for the second time, and hands what it says to `trace`.
+/// Reads the text for the second time, and writes its events to `trace`.
 fn read(
     text: &Path,
     before: &Before,
@@ -85,7 +85,7 @@ struct Birth {
     is_thread: bool,
 }
 
-/// What must be known before the first line.
+/// The facts that must be known before the first line.
 #[derive(Debug, Default)]
 struct Before {
     births: HashMap<i32, VecDeque<Birth>>,
@@ -183,7 +183,7 @@ impl Importer<'_> {
         }
     }
 
-    /// A thread that has a line has begun before, perhaps before the recording.
+    /// Records that a thread has begun, at the latest before its first line.
     fn begin(&mut self, tid: i32, at_ns: u64) -> Result<(), Error> {
         if self.threads.contains_key(&tid) {
             return Ok(());
@@ -224,7 +224,7 @@ impl Importer<'_> {
         })
     }
 
-    /// The call that a text says; `None` for calls that no trace has.
+    /// Parses the text of a call; `None` for calls that no trace has.
     fn call(&mut self, item: &Item, text: &Text) -> Result<Option<Call>, Wrong> {
         let parts = split_call(&text.text)?;
         let name = String::from_utf8_lossy(parts.name);
@@ -320,7 +320,7 @@ impl Importer<'_> {
     }
 }
 
-/// What strace shows for parameter `index`: in the order of parameters, but for some calls.
+/// The argument that strace shows for parameter `index`: in the order of parameters, except for some calls.
 fn argument<'a>(signature: &Signature, parts: &Parts<'a>, index: usize) -> Option<Argument<'a>> {
     let shown = |index: usize| parts.arguments.get(index).copied();
     match (signature.name, index) {
@@ -341,7 +341,7 @@ fn argument<'a>(signature: &Signature, parts: &Parts<'a>, index: usize) -> Optio
     }
 }
 
-/// Gives buffers that strace shows in part, or not at all, the length that they had.
+/// Sets the length of buffers that strace shows in part or not at all.
 fn measure(call: &mut DecodedCall, signature: &Signature, result: Option<i64>) {
     for (index, param) in signature.params.iter().enumerate() {
         let length = match param.kind {
@@ -357,7 +357,7 @@ fn measure(call: &mut DecodedCall, signature: &Signature, result: Option<i64>) {
     }
 }
 
-/// A path that was opened leads to what strace shows behind the new descriptor.
+/// Resolves a path that was opened: it leads to the file that strace shows behind the new descriptor.
 fn resolve(call: &mut DecodedCall, signature: &Signature, parts: &Parts<'_>, result: Option<i64>) {
     let flags = call.open_flags().unwrap_or(0);
     let is_unnamed = flags & libc::O_TMPFILE as u64 == libc::O_TMPFILE as u64;

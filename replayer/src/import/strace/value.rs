@@ -1,11 +1,11 @@
-//! Arguments as strace shows them, and the values that the table of calls says they are.
+//! Converts arguments, as strace shows them, to the values that the table of calls describes.
 
 use goanna_syscalls::symbols::numbers::{ERRNO, SIGNALS};
 use goanna_syscalls::{Kind, Structure, Symbols, Time, TimeFormat, Value};
 
 use super::line::{Argument, Wrong, find, skip_angles, split_list};
 
-/// What a call shows besides its values.
+/// Facts about a call besides its values.
 #[derive(Debug, Default)]
 pub struct Notes {
     /// Names of flags and values that the table does not have; they count as 0.
@@ -38,7 +38,7 @@ pub fn string(argument: Argument<'_>) -> Result<(Vec<u8>, bool), Wrong> {
     }
 }
 
-/// Unescapes what follows a backslash; how many bytes that are.
+/// Unescapes the text after a backslash, and returns the number of bytes consumed.
 fn escape(text: &[u8], out: &mut Vec<u8>) -> usize {
     let digits = |text: &[u8], radix: u32, most: usize| {
         let digits = text.iter().take(most);
@@ -188,7 +188,7 @@ impl Notes {
         }
     }
 
-    /// The value of an argument of this kind, and what its register holds. `result` is that of the call.
+    /// The value of an argument of this kind, and the value of its register. `result` is the result of the call.
     pub fn value(
         &mut self,
         kind: Kind,
@@ -235,7 +235,7 @@ impl Notes {
         Ok((value.unwrap_or(Value::Unread(address)), address))
     }
 
-    /// What an argument points to; `None` where strace shows only the address.
+    /// The data to which an argument points; `None` if strace shows only the address.
     fn pointed(
         &mut self,
         kind: Kind,
@@ -290,7 +290,7 @@ impl Notes {
         })
     }
 
-    /// Data that was handed over: nothing of it where strace shows only the beginning.
+    /// Data that was read or written; without content if strace shows only the beginning.
     fn bytes(&mut self, data: Vec<u8>, is_whole: bool, len: Option<u64>) -> Value {
         self.cut += u64::from(!is_whole);
         let len = len.unwrap_or(data.len() as u64);

@@ -66,7 +66,7 @@ fn decoded(signature: &'static Signature, command: &Command, paths: &[Vec<u8>]) 
     }
 }
 
-/// The bytes that a command asks for.
+/// The number of bytes that a command requests.
 fn size(command: &Command) -> Option<u64> {
     let number = |index: usize| command.numbers.get(index).copied();
     match command.call {

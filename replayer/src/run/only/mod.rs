@@ -144,7 +144,7 @@ impl<'a> Merged<'a> {
     }
 }
 
-/// Something that a command needs as earlier ones have left it, or changes.
+/// A resource that a command changes, or needs in the state that earlier commands have left.
 #[derive(Debug, Clone, Copy)]
 struct Resource {
     key: u64,
@@ -152,7 +152,7 @@ struct Resource {
     is_needed: bool,
 }
 
-/// Sorts of resources.
+/// Kinds of resources.
 #[derive(Debug, Clone, Copy, Hash)]
 enum Sort {
     /// A name in a directory.
@@ -267,7 +267,7 @@ impl<'a> State<'a> {
         found
     }
 
-    /// Appends what a command needs and changes, and follows it.
+    /// Appends the resources that a command needs and changes, and applies the command to the state.
     fn resources(&mut self, command: &Command, out: &mut Vec<Resource>) {
         let failed = command.expected.is_some_and(|it| (-4095..0).contains(&it));
         let from = out.len();
@@ -434,7 +434,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// What a command needs and changes of files.
+/// Appends the resources of files that a command needs and changes.
 fn of_files(command: &Command, files: &[u64], out: &mut Vec<Resource>) {
     let truncates = first(command) & libc::O_TRUNC as u64 != 0;
     for (index, file) in files.iter().enumerate() {
@@ -447,7 +447,7 @@ fn of_files(command: &Command, files: &[u64], out: &mut Vec<Resource>) {
             Call::Read | Call::Pread | Call::Copy | Call::Clone | Call::Sync | Call::Map => {
                 out.push(needs(Sort::Content, file));
             }
-            // Where it counts from the end, or looks for holes.
+            // A seek may be relative to the end of the file, or look for holes.
             Call::Seek => out.push(needs(Sort::Content, file)),
             Call::Chmod | Call::Chown | Call::Utimes | Call::Setxattr | Call::Removexattr => {
                 out.push(changes(Sort::Attributes, file));

@@ -8,7 +8,7 @@ use crate::source::note;
 const FAILED_COPY: Skip = "failed copies from files outside of the directory";
 
 impl Look<'_, '_> {
-    /// Bytes that a read or write asked for, and the name of its buffer.
+    /// The name of the buffer of a read or write, and the number of bytes requested.
     fn asked(&self) -> (&'static str, u64) {
         if !self.fields.has("iov") {
             return ("buf", self.number("count"));
@@ -70,8 +70,8 @@ impl Look<'_, '_> {
         Ok(())
     }
 
-    /// The source is not below the directory: what it gave is written instead. A copy that failed gave nothing. A write in its place could
-    /// succeed: `O_APPEND` makes only the copy fail.
+    /// Replaces a copy from a file that is not below the directory by a write of the copied bytes. A copy that failed is skipped: a write
+    /// could succeed, as `O_APPEND` makes only the copy fail.
     fn copy_from_elsewhere(
         &mut self,
         target: super::Subject,

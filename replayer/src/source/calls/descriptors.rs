@@ -105,7 +105,7 @@ impl Look<'_, '_> {
         if let Some(new) = self.result().filter(|it| *it >= 0).map(|it| it as i32)
             && new != number
         {
-            // dup2(2) closes what the number named before.
+            // dup2(2) closes the descriptor that had the number before.
             let before = self.process.descriptors.get_mut(&new);
             step.opened = match before {
                 Some(entry) if self.name != "dup" && self.name != "fcntl" => {

@@ -59,7 +59,8 @@ impl Look<'_, '_> {
         self.steps.push(step);
     }
 
-    /// Removes the mappings that lie in the range as a whole. Parts of one stay mapped in the replay.
+    /// Removes the mappings that lie completely in the range. If only a part of a mapping is
+    /// unmapped, the replay keeps it all.
     pub(super) fn unmap(&mut self) -> Result<(), Skip> {
         if self.failed() {
             return Err(NOT_REPLAYED);

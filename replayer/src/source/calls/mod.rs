@@ -14,7 +14,7 @@ use super::process::{Entry, Process, Slots, absolute, below};
 use super::step::{Info, Name, Payload, Step, Subject};
 use super::{own, subject};
 
-/// Why a call makes no step.
+/// The reason why a call makes no step.
 type Skip = &'static str;
 
 pub const OUTSIDE: Skip = "outside of the directory";
@@ -33,7 +33,7 @@ fn is_stand_in(path: &[u8]) -> bool {
     path.ends_with(STAND_IN_FILE.as_bytes())
 }
 
-/// A call, and what it may change.
+/// A call, and the state that it may change.
 pub struct Look<'a, 'f> {
     pub name: &'a str,
     pub fields: &'a Fields<'f>,
@@ -86,7 +86,7 @@ impl Look<'_, '_> {
         }
     }
 
-    /// Calls on paths, and those that make descriptors of other things.
+    /// Handles calls on paths, and calls that make descriptors of other objects.
     fn by_path(&mut self, name: &str) -> Result<(), Skip> {
         match name {
             "stat" | "lstat" | "newfstatat" | "statx" | "fstat" => self.stat(),
@@ -255,14 +255,14 @@ impl Look<'_, '_> {
         Ok(())
     }
 
-    /// The call's result, a descriptor, names nothing below the directory.
+    /// Records that the call's result, a descriptor, names no file below the directory.
     pub fn foreign(&mut self) {
         if let Some(number) = self.result().filter(|it| *it >= 0) {
             self.reuse(number as i32);
         }
     }
 
-    /// The kernel gave out `number`, so that it was free: if it had a file, the record of its close is still to come.
+    /// Records that the kernel has assigned `number`, so that it was free: if it had a file, the record of its close comes later.
     pub fn reuse(&mut self, number: i32) {
         if let Some(entry) = self.process.descriptors.remove(&number) {
             self.process.closing.entry(number).or_default().push(entry);
@@ -281,7 +281,7 @@ impl Look<'_, '_> {
         earlier.or_else(|| self.process.descriptors.remove(&number))
     }
 
-    /// Descriptor `number` names another file from now on, or none, though no step says so.
+    /// Records that descriptor `number` names another file from now on, or none, although no step does that.
     pub fn forget(&mut self, number: i32) {
         if let Some(entry) = self.process.descriptors.remove(&number) {
             let mut step = self.step(Call::Release);
@@ -323,7 +323,7 @@ impl Look<'_, '_> {
         Err(NOT_REPLAYED)
     }
 
-    /// The permission bits with which a call makes a file: those that were recorded, else those that it asked for without the mask.
+    /// The permission bits with which a call makes a file: the recorded ones, else the requested ones without those of the mask.
     pub fn mode(&self, asked: u64, made: Option<Info>) -> u64 {
         match made.filter(|_| !self.failed()) {
             Some(info) => u64::from(info.mode & 0o7777),
