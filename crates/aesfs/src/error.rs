@@ -48,7 +48,7 @@ pub enum Error {
     /// The kernel does not lock memory for keys.
     #[error("cannot lock memory for keys: {0}")]
     Memory(io::Error),
-    /// There is no memory to derive the key: so many bytes.
+    /// This many bytes of memory, which are needed to derive the key, are not available.
     #[error("there is no memory to derive the key from the password: that takes {} MiB", .0 >> 20)]
     NoMemory(u64),
     /// The kernel gives no random numbers.
@@ -85,14 +85,14 @@ pub enum Damage {
 /// Why an operation on a volume failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// What the lower file system, or the cache, answered.
+    /// The error of the lower file system, or of the cache.
     Fs(FsError),
-    /// Something is damaged: EIO, and a report with the plain path.
+    /// A part of the volume is damaged: EIO, and a report with the plain path.
     Damage(Damage),
 }
 
 impl Failure {
-    /// The errno; `None` for damage, and for an operation that met a lock.
+    /// The errno; `None` for damage, and for an operation that a lock has blocked.
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::Fs(error) => error.errno(),
@@ -100,7 +100,7 @@ impl Failure {
         }
     }
 
-    /// The errno for the caller, where no report can be made of what is damaged.
+    /// The errno for the caller, where damage cannot be reported.
     pub fn unreported(self) -> FsError {
         match self {
             Self::Fs(error) => error,
@@ -128,7 +128,7 @@ impl From<Damage> for Failure {
 }
 
 impl From<Error> for Failure {
-    /// A cipher fails only where the kernel gives no random numbers.
+    /// A cipher fails only if the kernel returns no random numbers.
     fn from(_: Error) -> Self {
         Errno::EIO.into()
     }

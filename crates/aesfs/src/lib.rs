@@ -1,10 +1,10 @@
 //! The AES back end: encrypted directories in gocryptfs's format, as a layer over another back end.
 //!
-//! * [`format`](mod@format) says how everything is encrypted, and reads and writes no file.
+//! * [`format`](mod@format) encrypts and decrypts all parts, and reads and writes no file.
 //! * [`AesFs`] is the layer: it decrypts names and contents of a lower file system. Read `fs/mod.rs` next.
-//! * [`Volume`] is a volume in a directory of the host: its config file, passwords, and how it is made.
+//! * [`Volume`] is a volume in a directory of the host: its config file, its passwords, and its creation.
 //!
-//! What the format protects, and what it does not, is in `docs/aes.md`.
+//! `docs/aes.md` describes the protection that the format gives, and its limits.
 
 mod error;
 pub mod format;

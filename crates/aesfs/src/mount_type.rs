@@ -16,7 +16,7 @@ use crate::{AesFs, Damage, Error, Volume};
 /// `aes=/cipher/dir:/plain[,passfile=F][,extpass=COMMAND][,config=F][,memory=SIZE]`: shows an encrypted directory in plain. The directory may be in another
 /// mount of the run, such as a store's.
 pub struct AesBackend {
-    /// Asks for the password if no option names its source.
+    /// Asks the user for the password if no option names its source.
     pub ask: Ask,
     /// Receives reports of damage: the volume and the plain path in it.
     pub report: fn(&Path, &[u8], Damage),
@@ -104,7 +104,7 @@ impl AesBackend {
         self.unlock((Arc::new(lower), root), &volume, dir, options)
     }
 
-    /// The volume whose top directory is `root` in `lower`, and `dir` for the user.
+    /// Opens the volume whose top directory is `root` in `lower`; messages name it `dir`.
     fn unlock(
         &self,
         (lower, root): (Arc<dyn FileSystem>, Node),

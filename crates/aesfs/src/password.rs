@@ -1,4 +1,4 @@
-//! Where a password comes from. This crate does not talk to the terminal: its user provides a function that asks for a password.
+//! The sources of a password. This crate does not use the terminal: its caller provides a function that asks for a password.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,30 +14,30 @@ use crate::format::keys::Secret;
 /// The longest password, bytes.
 const MAX: usize = 2048;
 
-/// Asks for a password on the terminal; the text says what it is for.
+/// Asks for a password on the terminal; the text is the prompt.
 pub type Ask = fn(&str) -> io::Result<Secret>;
 
-/// Where a password comes from.
+/// The source of a password.
 #[derive(Debug, Clone)]
 pub enum PasswordSource {
     /// The first line of a file.
     File(PathBuf),
     /// The first line that a shell command prints.
     Command(Vec<u8>),
-    /// The next line of standard input. Nothing after it is read: a second password may follow.
+    /// The next line of standard input. The bytes after it are not read: a second password may follow.
     Stdin,
     /// The user, at the terminal.
     Terminal,
 }
 
 impl PasswordSource {
-    /// The source that options name: a file or else a command.
+    /// The source that options name: a file, or otherwise a command.
     pub fn named(file: Option<&Path>, command: Option<&[u8]>) -> Option<Self> {
         let file = file.map(|file| Self::File(file.to_owned()));
         file.or_else(|| command.map(|command| Self::Command(command.to_vec())))
     }
 
-    /// Reads the password; `ask` gets `prompt` if the user is to be asked.
+    /// Reads the password; calls `ask` with `prompt` if the source is the user.
     pub fn read(&self, prompt: &str, ask: Ask) -> Result<Secret, Error> {
         let secret = match self {
             Self::File(path) => {
@@ -84,7 +84,7 @@ fn of_command(command: &[u8]) -> Result<Secret, Error> {
 
 /// The bytes before the first newline.
 fn first_line(from: impl Read) -> io::Result<Secret> {
-    // Room for all of it: a vector that grows leaves copies behind.
+    // Allocated for all of the text: a vector that grows would leave copies in memory.
     let mut bytes = Vec::with_capacity(MAX + 2);
     let read = from.take(MAX as u64 + 2).read_to_end(&mut bytes);
     let end = bytes.iter().position(|byte| *byte == b'\n');

@@ -1,4 +1,4 @@
-//! A volume in a directory of the host: how it is made and opened, and how its password changes.
+//! A volume in a directory of the host: makes it, opens it, and changes its password.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -13,7 +13,7 @@ use crate::format::config::{self, Config, Features};
 use crate::format::keys::{self, MasterKey, Secret};
 use crate::format::names::{DIR_IV_FILE, DirIv};
 
-/// A volume, known by its config file. Nothing of it is decrypted yet.
+/// A volume and its config file. Nothing is decrypted yet.
 #[derive(Debug)]
 pub struct Volume {
     config_path: PathBuf,
@@ -71,7 +71,7 @@ impl Volume {
         is_empty.then_some(()).ok_or(Error::NotEmpty)
     }
 
-    /// Makes a volume in `dir`, an empty directory. The user must be shown the master key once.
+    /// Makes a volume in `dir`, an empty directory. The caller must show the master key to the user once.
     pub fn create(
         dir: &Path,
         config: Option<&Path>,
@@ -97,7 +97,7 @@ impl Volume {
         Ok((volume, master))
     }
 
-    /// What its config file says.
+    /// Its config file.
     pub fn config(&self) -> &Config {
         &self.config
     }

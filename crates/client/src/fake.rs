@@ -35,7 +35,7 @@ pub fn fail(op: Op, errno: Errno) {
     with(|monitor| monitor.failures.push((op, errno)));
 }
 
-/// An operation of the current transaction meets a lock of others.
+/// Simulates that a lock of another transaction blocks an operation of the current one.
 pub fn conflict() {
     with(|monitor| monitor.current.last_mut().unwrap().1 += 1);
 }
@@ -45,12 +45,12 @@ pub fn calls() -> Vec<(Op, i32)> {
     with(|monitor| monitor.calls.clone())
 }
 
-/// How often `op` was asked for.
+/// Number of calls of `op`.
 pub fn count(op: Op) -> usize {
     calls().iter().filter(|call| call.0 == op).count()
 }
 
-/// How many transactions are open.
+/// Number of open transactions.
 pub fn depth() -> usize {
     with(|monitor| monitor.current.len())
 }

@@ -1,7 +1,7 @@
 //! Transactions for programs that run under `amino run`.
 //!
 //! Each thread has a stack of transactions. The innermost is the *current* one: every operation on files of the store
-//! belongs to it. [`transaction`] is what most programs want:
+//! belongs to it. Most programs use [`transaction`]:
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,7 +19,7 @@
 //!
 //! The run holds a transaction with a [`Name`], so that it stays open without participants.
 //!
-//! Outside of `amino run` every call fails with [`Error::NotUnderAmino`]. Nothing here starts threads or keeps state.
+//! Outside of `amino run` every call fails with [`Error::NotUnderAmino`]. This crate starts no threads and keeps no state.
 
 mod error;
 #[cfg(test)]

@@ -72,8 +72,8 @@ impl fmt::Display for Name {
 }
 
 impl Target {
-    /// Begins a transaction that the run holds as `name`, nested in the target's current one; the target does not take part
-    /// in it. It is aborted after `expire_s` seconds, if that is not 0, and at the end of the run.
+    /// Begins a transaction that the run holds as `name`, nested in the target's current one; the target does not participate in
+    /// it. It is aborted after `expire_s` seconds, if that is not 0, and at the end of the run.
     ///
     /// [`Error::NameTaken`]; [`Error::TooDeep`] beyond 64 levels.
     pub fn begin_named(self, name: &Name, expire_s: u32) -> Result<Id, Error> {
@@ -103,16 +103,16 @@ pub struct List {
     raw: String,
 }
 
-/// One of them.
+/// An open transaction of the list.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 pub struct Listed {
     /// The name that the run holds it by.
     pub name: Option<Name>,
     /// The transaction around it.
     pub parent: Option<Id>,
-    /// After how many seconds it is aborted.
+    /// The number of seconds after which it is aborted.
     pub expires_s: Option<u64>,
-    /// The rest.
+    /// The other properties.
     #[serde(flatten)]
     pub open: Open,
 }

@@ -58,8 +58,8 @@ impl Target {
         self.call_for_id(Op::Suspend)
     }
 
-    /// Makes a transaction that the target suspended its current one again. [`Error::NotFound`] when there is
-    /// none of that identifier, [`Error::HasCurrent`] when there is a current one.
+    /// Resumes a transaction that the target has suspended: it is the current one again. [`Error::NotFound`] when there is
+    /// none with that identifier, [`Error::HasCurrent`] when there is a current one.
     pub fn resume(self, id: &Id) -> Result<(), Error> {
         self.call_with_id(Op::Resume, id)
     }
@@ -70,8 +70,8 @@ impl Target {
         self.call_with_id(Op::Attach, id)
     }
 
-    /// Leaves the current transaction, and those around it, without ending them. One that its last process leaves is
-    /// aborted. [`Error::NoTransaction`] without one.
+    /// Leaves the current transaction, and those around it, without ending them. A transaction is aborted when its last
+    /// process leaves it. [`Error::NoTransaction`] without one.
     pub fn detach(self) -> Result<(), Error> {
         self.call(Op::Detach, &mut []).map(drop)
     }
@@ -120,7 +120,7 @@ impl Target {
             Self::Process(pid) => pid,
         };
         call_with(op, pid, buf, number).map_err(|errno| {
-            // Sandboxes answer calls that they do not know with EPERM. A monitor never refuses its version.
+            // Sandboxes answer unknown calls with EPERM. A monitor never refuses to return its version.
             if errno == Errno::EPERM && call_with(Op::Version, 0, &mut [], 0).is_err() {
                 Error::NotUnderAmino
             } else {

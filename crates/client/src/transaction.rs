@@ -13,18 +13,18 @@ const PAUSE_MAX_MS: u64 = 640;
 
 /// A transaction of this thread that is aborted when it is dropped, unless it was committed.
 ///
-/// It stays in its thread, as the transaction does. What was begun inside and has not ended is aborted with it.
+/// It belongs to its thread, as the transaction does. Transactions inside it that have not ended are aborted with it.
 #[derive(Debug)]
 #[must_use = "a transaction that is dropped is aborted"]
 pub struct Transaction {
     id: Id,
     open: bool,
-    /// Neither Send nor Sync.
+    /// Makes the type neither Send nor Sync.
     thread: PhantomData<*const ()>,
 }
 
 impl Transaction {
-    /// Begins one in this thread. Errors: see [`Target::begin`].
+    /// Begins a transaction in this thread. Errors: see [`Target::begin`].
     pub fn begin() -> Result<Self, Error> {
         Ok(Self {
             id: Target::Me.begin()?,
@@ -38,7 +38,7 @@ impl Transaction {
         &self.id
     }
 
-    /// Commits it. After an error nothing was committed and the transaction is aborted.
+    /// Commits the transaction. After an error nothing was committed and the transaction is aborted.
     ///
     /// Errors: see [`Target::commit`]; [`Error::NotInnermost`] when a transaction that was begun inside has not ended:
     /// committing that one instead would lose this one silently.
@@ -46,7 +46,7 @@ impl Transaction {
         self.try_commit()
     }
 
-    /// Aborts it, and what was begun inside. [`Error::NoTransaction`] when it ended already.
+    /// Aborts the transaction, and those inside it. [`Error::NoTransaction`] when it ended already.
     pub fn abort(mut self) -> Result<(), Error> {
         self.open = false;
         self.end()
@@ -64,7 +64,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Whether an operation in it failed because of others' locks.
+    /// Whether an operation in it failed because of locks of other transactions.
     fn met_conflict(&self) -> bool {
         let stack = Target::Me
             .status()
@@ -97,7 +97,7 @@ impl Drop for Transaction {
 /// Runs `work` in a transaction and commits. When `work` or the commit fails because of locks of other transactions, aborts
 /// and tries again, up to `retries` times, after a short random pause. Aborts when `work` panics.
 ///
-/// Errors: what `work` failed with; [`Error`] as of [`Target::begin`] and [`Transaction::commit`], in which case nothing is
+/// Errors: the error of `work`; [`Error`] as of [`Target::begin`] and [`Transaction::commit`], in which case nothing is
 /// committed; [`Error::NotAborted`].
 pub fn transaction<T, E: From<Error> + Display>(
     retries: u32,
@@ -152,7 +152,7 @@ fn attempt<T, E: From<Error> + Display>(
     };
     failure.conflict |= transaction.met_conflict();
     match transaction.abort() {
-        // Ended by the failed commit, or by the work itself.
+        // The failed commit, or the work itself, has ended it.
         Ok(()) | Err(Error::NoTransaction) => Err(failure),
         Err(why) => Err(Failure {
             conflict: false,

@@ -1,4 +1,4 @@
-//! The operations of `FileSystem` on an image; an errno of one of them is chosen here.
+//! The operations of `FileSystem` on an image. They translate errors of the reader to errnos.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Weak};
@@ -208,7 +208,7 @@ impl Identity for IsoFs {
         })
     }
 
-    /// Nothing ever changes.
+    /// An image never changes.
     fn subscribe(&self, _: Weak<dyn Subscriber>) -> Result<()> {
         Ok(())
     }

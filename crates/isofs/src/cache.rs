@@ -36,7 +36,7 @@ impl Listings {
         Some(Arc::clone(listing))
     }
 
-    /// Two threads may have read the same directory: either listing will do.
+    /// Two threads may have read the same directory: either listing can be used.
     pub fn put(&self, key: Key, listing: &Arc<Listing>) {
         let mut held = self.held.lock();
         held.clock += 1;

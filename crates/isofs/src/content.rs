@@ -1,4 +1,4 @@
-//! How the content cache reads files of an image.
+//! The source from which the content cache reads files of an image.
 
 use std::fs::File;
 
@@ -9,7 +9,7 @@ use crate::entry::{Entry, Meta, Sections};
 use crate::format::zisofs::Zisofs;
 use crate::iso::Iso;
 
-/// What makes two contents the same: inode and place. An inode number alone is not enough, since a damaged image can give
+/// The key of a content: inode and place. An inode number alone is not enough, since a damaged image can give
 /// one to several files.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ContentKey {
@@ -35,7 +35,7 @@ impl FileSource for Iso {
         })
     }
 
-    /// A file that does not lie within the image whole cannot be opened.
+    /// A file that does not lie completely within the image cannot be opened.
     fn size(&self, file: &Node) -> Result<u64, Errno> {
         let meta = meta(file)?;
         self.check_content(meta).map_err(|error| error.errno())?;

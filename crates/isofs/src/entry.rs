@@ -20,12 +20,12 @@ pub struct Meta {
     pub ino: u64,
     /// Offset of the (first) directory record, in bytes.
     pub offset: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// Type and permission bits. Without Rock Ridge those of an extended attribute record, else 0555: programs of such an
     /// image can be executed, as under Linux.
     pub mode: u32,
-    /// Links, as recorded; 1 where nothing is.
+    /// Number of links, as recorded; 1 where it is not recorded.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -43,15 +43,15 @@ pub struct Meta {
     pub ctime: Stamp,
     /// Creation.
     pub btime: Option<Stamp>,
-    /// Marked as hidden. It is shown all the same, as under Linux.
+    /// Marked as hidden. It is shown nevertheless, as under Linux.
     pub hidden: bool,
     pub(crate) sections: Sections,
     /// An extended attribute record that counts, read when the name is looked up.
     pub(crate) attributes: Option<Place>,
     pub(crate) zisofs: Option<Zisofs>,
-    /// Why the content cannot be read.
+    /// The reason why the content cannot be read.
     pub(crate) refusal: Option<&'static str>,
-    /// Only the name and what the directory record itself says are known.
+    /// Only the name and the fields of the directory record itself are known.
     pub(crate) is_damaged: bool,
 }
 
@@ -107,7 +107,7 @@ impl Sections {
 }
 
 impl Meta {
-    /// Where the content, or the directory, begins; `None` when there is none.
+    /// The start of the content, or of the directory; `None` when there is none.
     pub(crate) fn start(&self, block_size: u32) -> Option<u64> {
         let section = self.sections.as_slice().first()?;
         Some(section.start(block_size))
@@ -119,7 +119,7 @@ impl Meta {
             Sections::Many(sections) => sections.capacity() * size_of::<Section>(),
             _ => 0,
         };
-        // The counts of its Arc, its place in two vectors, and what allocators add.
+        // The counts of its Arc, its place in two vectors, and the overhead of allocators.
         size_of::<Self>() + self.name.len() + sections + 64
     }
 

@@ -1,4 +1,4 @@
-//! Errors of images: the kind of record, its position, and what is wrong.
+//! Errors of images: the kind of record, its position, and the kind of error.
 
 use std::borrow::Cow;
 use std::{fmt, io};
@@ -52,7 +52,7 @@ impl fmt::Display for Record {
     }
 }
 
-/// Why an image, or something in it, cannot be read. Offsets are in bytes from the start of the image.
+/// Why an image, or a part of it, cannot be read. Offsets are in bytes from the start of the image.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The source failed.
@@ -72,11 +72,11 @@ pub enum Error {
     /// The image contains an impossible value.
     #[error("{record} at byte {offset}: {why}")]
     Damaged {
-        /// What is damaged.
+        /// The damaged record.
         record: Record,
         /// Where it begins.
         offset: u64,
-        /// What is wrong with it.
+        /// The kind of damage.
         why: Cow<'static, str>,
     },
     /// The image uses a feature that this reader does not support.
@@ -86,7 +86,7 @@ pub enum Error {
         record: Record,
         /// Where it begins.
         offset: u64,
-        /// What it is.
+        /// The feature.
         what: &'static str,
     },
     /// The image lacks the name space that was asked for.
@@ -97,7 +97,7 @@ pub enum Error {
     NoSession {
         /// The number asked for; sessions count from 1.
         asked: u32,
-        /// How many there are.
+        /// The number of sessions.
         found: usize,
     },
     /// An operation on something of the wrong kind: EISDIR, ENOTDIR or EINVAL.
@@ -106,7 +106,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The errno that a program gets: that of the source, EUCLEAN for damage, EOPNOTSUPP for what is refused.
+    /// The errno that a program gets: that of the source, EUCLEAN for damage, EOPNOTSUPP for unsupported
+    /// features.
     pub fn errno(&self) -> Errno {
         match self {
             Self::Read { source, .. } => source.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
@@ -117,7 +118,7 @@ impl Error {
         }
     }
 
-    /// What the user can do about it.
+    /// The user's remedy.
     pub fn hint(&self) -> Option<&'static str> {
         let is_choice = matches!(self, Self::NoNamespace(_) | Self::NoSession { .. });
         is_choice.then_some("goanna iso info lists the name spaces and sessions of an image")
@@ -132,5 +133,5 @@ impl Error {
     }
 }
 
-/// The result of everything in this crate.
+/// The result of the functions of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

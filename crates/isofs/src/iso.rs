@@ -1,4 +1,4 @@
-//! An open image: which session and name space are used; lookup, listing, walk, content. Read `reader.rs` next.
+//! An open image: the session and the name space in use; lookup, listing, walk, content. Read `reader.rs` next.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -25,16 +25,16 @@ use crate::{Error, Namespace, Record, Result};
 /// Directories above one that is still read; more do not fit into a path.
 const MAX_DEPTH: usize = 2048;
 
-/// How to read an image.
+/// The options for reading an image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Options {
-    /// Which names; by default Rock Ridge, then Joliet, then plain, whichever there is.
+    /// The kind of names. By default Rock Ridge; if it is missing, Joliet; otherwise plain.
     pub namespace: Option<Namespace>,
-    /// Which session, from 1; by default the last.
+    /// The session, from 1; by default the last.
     pub session: Option<u32>,
 }
 
-/// Which names an image has.
+/// The kinds of names that an image has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Namespaces {
     /// The identifier of the Rock Ridge extension, `RRIP_1991A` or one of its successors; empty when it is used without
@@ -92,7 +92,7 @@ pub enum Visit<'a> {
     Unreadable(&'a Arc<Entry>, Error),
 }
 
-/// The content of one compressed block, and whose it is: the place of the file's record, and the block's number.
+/// The content of one compressed block, and its key: the place of the file's record, and the block's number.
 type Unpacked = ((u64, u64), Arc<Vec<u8>>);
 
 /// An open image. All methods can be called by several threads at once.
@@ -254,8 +254,8 @@ impl Iso {
         Ok(listing)
     }
 
-    /// The names of `dir` and what they stand for, in the order of the image, also those of which
-    /// [`Iso::check_record`] says that they are damaged. ENOTDIR.
+    /// The names of `dir` with their entries, in the order of the image. They include those that [`Iso::check_record`] reports
+    /// as damaged. ENOTDIR.
     pub fn list(&self, dir: &Arc<Entry>) -> Result<Vec<Arc<Entry>>> {
         let listing = self.listing(dir)?;
         let entries = listing.names.iter().map(|meta| self.entry(dir, meta));
@@ -272,7 +272,7 @@ impl Iso {
         Ok(())
     }
 
-    /// What `name` of `dir` stands for. ENOTDIR.
+    /// The entry `name` of `dir`. ENOTDIR.
     pub fn lookup(&self, dir: &Arc<Entry>, name: &[u8]) -> Result<Option<Arc<Entry>>> {
         let listing = self.listing(dir)?;
         Ok(listing.get(name).map(|meta| self.entry(dir, meta)))
@@ -282,7 +282,7 @@ impl Iso {
         Entry::child(dir, self.reader.complete(meta))
     }
 
-    /// The entry at `path`, from the root; `.` and `..` mean what they do, symbolic links are not followed.
+    /// The entry at `path`, from the root; `.` and `..` have their usual meaning, symbolic links are not followed.
     pub fn resolve(&self, path: &[u8]) -> Result<Option<Arc<Entry>>> {
         let mut at = Arc::clone(&self.root);
         for name in path.split(|byte| *byte == b'/') {
@@ -337,7 +337,7 @@ impl Iso {
         self.reader.readlink(link)
     }
 
-    /// Reads content of a regular file; short only at its end. EISDIR, EINVAL for other kinds.
+    /// Reads content of a regular file. The result is short only at the end of the file. EISDIR, EINVAL for other kinds.
     pub fn read_at(&self, file: &Meta, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.check_readable(file)?;
         let len = file.size.saturating_sub(offset).min(buf.len() as u64) as usize;
@@ -365,8 +365,8 @@ impl Iso {
         }
     }
 
-    /// Checks that all of the content lies within the image: a file that does not is rejected before anything of it is
-    /// handed out. Pieces may overlap other files', but one file has no more bytes than the image.
+    /// Checks that all of the content lies within the image: otherwise the file is rejected before any of its content is
+    /// returned. Pieces may overlap other files', but one file has no more bytes than the image.
     pub fn check_content(&self, file: &Meta) -> Result<()> {
         self.check_readable(file)?;
         let block_size = self.block_size();

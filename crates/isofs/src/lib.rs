@@ -1,8 +1,8 @@
 //! ISO 9660 images: a reader, and the back end of the switch over it (Goanna 4.3).
 //!
 //! The reader works on any source that can be read at an offset ([`ReadAt`]), holds no lock while it reads, and starts
-//! without a scan: [`Iso::open`] reads the descriptors and one directory record; directories are read when they are asked
-//! for and kept in a cache of bounded size.
+//! without a scan: [`Iso::open`] reads the descriptors and one directory record; directories are read on demand and kept
+//! in a cache of bounded size.
 //!
 //! | module | what it reads |
 //! |---|---|
@@ -32,9 +32,9 @@
 //!
 //! An image is not trusted. Every length is checked against the image before anything is read or allocated, chains
 //! (continuation areas, relocated directories, directories within themselves, sessions) are followed a bounded number of
-//! times, and every error names the record and its place in bytes. Where an image contradicts itself in a way that
-//! Linux and others let pass, so do we: numbers recorded in both byte orders are read from the little-endian half.
-//! A name whose Rock Ridge fields are damaged is listed beside the sound ones, and an error when it is used.
+//! times, and every error names the record and its place in bytes. Contradictions in an image that Linux and others
+//! tolerate are tolerated here, too: numbers recorded in both byte orders are read from the little-endian half. A name
+//! with damaged Rock Ridge fields is listed with the sound ones; using it is an error.
 //!
 //! Limits: 64 descriptors a session, 64 continuation areas a record, 128 MiB and 512 MiB of memory a directory, 16384
 //! sections a file, 2048

@@ -56,8 +56,8 @@ impl Listing {
         self.names.get(*self.by_name.get(at)? as usize)
     }
 
-    /// Sorts the names, and keeps only one of equal ones: the first sound one, else the first. Equal names are versions of a
-    /// plain name, or damage.
+    /// Sorts the names, and keeps only one of equal ones: the first sound one, otherwise the first. Equal names are versions
+    /// of a plain name, or damage.
     fn finish(mut self) -> Self {
         let order = |names: &[Arc<Meta>]| {
             let mut order: Vec<u32> = (0..names.len() as u32).collect();
@@ -181,7 +181,7 @@ impl Reader {
         Ok(meta)
     }
 
-    /// Adds the fields of the record to `rock`, those before the first that is damaged.
+    /// Adds the fields of the record to `rock`, up to the first damaged one.
     fn rock(
         &self,
         record: &DirRecord<'_>,
@@ -505,8 +505,8 @@ impl Builder<'_> {
         self.add(meta, &record)
     }
 
-    /// A name with an invalid record: it is listed with the valid ones, and is an error for a caller that asks
-    /// more of it. What is no damage of one record is an error of the directory.
+    /// A name with an invalid record: it is listed with the valid ones, and any other use of it is an error. Damage that
+    /// concerns more than one record is an error of the directory.
     fn damaged(&self, record: DirRecord<'_>, error: Error) -> Result<Meta> {
         if !matches!(error, Error::Damaged { .. }) || self.continuations.is_exhausted {
             return Err(error);

@@ -9,10 +9,10 @@ use crate::{Error, Record, Result};
 
 /// A source of bytes that several threads can read at any offset at once.
 pub trait ReadAt: Send + Sync {
-    /// Fills `buf` from `offset` as far as there are bytes; the count. Short only at the end.
+    /// Fills `buf` from `offset`, and returns the count. It is short only at the end.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
 
-    /// How many bytes there are.
+    /// The size in bytes.
     fn size(&self) -> io::Result<u64>;
 
     /// The file itself, from which the kernel can copy.
@@ -132,7 +132,8 @@ impl Image {
         }
     }
 
-    /// The `len` bytes of a `record` at `offset`. What is allocated is within the image's size.
+    /// The `len` bytes of a `record` at `offset`. The check limits the allocation to the image's
+    /// size.
     pub fn read(&self, record: Record, offset: u64, len: u64) -> Result<Vec<u8>> {
         self.check(record, offset, len)?;
         let mut buf = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];

@@ -20,7 +20,7 @@ pub(crate) const CONTENT: u64 = DAC | OWNER;
 /// Capabilities that matter when an inode's owner, mode and times are changed.
 pub(crate) const METADATA: u64 = CONTENT | 1 << caps::CHOWN | 1 << caps::FSETID;
 
-/// Inodes of a call, and the capabilities that the kernel checks for each.
+/// The inodes of a call, and the capabilities that the kernel checks for each.
 pub(crate) type Concerned<'a> = &'a [(&'a Node, u64)];
 
 impl PassFs {
@@ -48,7 +48,7 @@ impl PassFs {
         self.with_credentials(caller, None, concerned, f)
     }
 
-    /// [`PassFs::as_caller`], with the caller's umask too.
+    /// Runs `f` as [`PassFs::as_caller`] does, and with the caller's umask.
     pub(crate) fn as_caller_creating<R>(
         &self,
         caller: &Caller,

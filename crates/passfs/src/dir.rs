@@ -150,7 +150,7 @@ impl PassFs {
         if !dir.is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        // By descriptor and not by ".", which would ask for search permission too.
+        // By descriptor and not by ".", which would also need search permission.
         let fd = self.as_caller(caller, &[(dir, CONTENT)], || {
             rustix::fs::open(pin.proc().as_c_str(), flags, Mode::empty()).map_err(os)
         })?;

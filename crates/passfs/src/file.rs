@@ -122,7 +122,7 @@ impl PassFs {
         self.lookup_path(caller, dir, name)
     }
 
-    /// The name goes to the inode, not to what a symbolic link points at. `AT_EMPTY_PATH` would need
+    /// The inode itself gets the name: a symbolic link is not followed. `AT_EMPTY_PATH` would need
     /// `CAP_DAC_READ_SEARCH`.
     pub(crate) fn add_name(
         &self,

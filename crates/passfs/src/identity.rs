@@ -1,6 +1,6 @@
 //! Ids and versions of the host's files, which stay valid after the monitor has ended.
 //!
-//! The host gives no generation and no change counter without a file handle of a program with rights. So the generation is
+//! The host returns no generation and no change counter without a file handle, which needs a privilege. So the generation is
 //! the time of creation, and the version the time of the last change: nanoseconds since 1970. Kernels before Linux 6.13 round
 //! it to a clock tick, so that two changes within some milliseconds can have one version. 0 where the host does not know the
 //! creation; then a file that gets the inode number of a removed one has its id.

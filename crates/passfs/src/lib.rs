@@ -35,7 +35,7 @@ use node::{Pin, Proc, os};
 /// The result of a host call, which never waits for the lock of a transaction.
 type Result<T> = std::result::Result<T, Errno>;
 
-/// Why a directory could not be passed through.
+/// The reason why a directory could not be passed through.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It could not be opened as a directory.
@@ -51,7 +51,7 @@ pub enum Error {
     Proc {
         /// The directory as given.
         dir: PathBuf,
-        /// What reading `/proc/self/fd` gave.
+        /// The error of reading `/proc/self/fd`.
         errno: Errno,
     },
 }
@@ -148,7 +148,7 @@ impl PassFs {
         Ok((self.node_behind(&fd)?, fd))
     }
 
-    /// The node of an open file, without a second look at its name.
+    /// The node of an open file, without a second look-up of its name.
     fn node_behind(&self, fd: &OwnedFd) -> Result<Node> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let path = rustix::fs::openat(CWD, Proc::of(fd.as_fd()).as_c_str(), flags, Mode::empty())

@@ -51,7 +51,7 @@ impl Pin {
     }
 }
 
-/// statx(2) of what a descriptor refers to.
+/// statx(2) of the object that a descriptor refers to.
 pub(crate) fn stat(fd: BorrowedFd<'_>, mask: StatxFlags) -> Result<Statx> {
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, mask).map_err(os)
 }

@@ -3,7 +3,7 @@
 /// Words of the bitmap of lists.
 pub(crate) const BITMAP_WORDS: usize = 4;
 
-/// How many lists there are; the last one takes whatever is larger.
+/// Number of lists; the last one takes all larger blocks.
 pub(crate) const COUNT: usize = 64 * BITMAP_WORDS;
 
 const EXACT_LOG: usize = 10;

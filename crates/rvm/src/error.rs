@@ -27,7 +27,7 @@ pub enum Error {
     /// Commit or abort without begin.
     #[error("no transaction")]
     NoTransaction,
-    /// There is no such region: never, not any more, or not since an abort.
+    /// There is no such region: it never existed, was unmapped, or an abort has removed it.
     #[error("no such region")]
     NoRegion,
     /// The heap has no free block of this size.
@@ -42,7 +42,7 @@ pub enum Error {
     /// The heap's own data was overwritten, by a write beyond a block for instance.
     #[error("the heap is damaged")]
     Damaged,
-    /// This is a child of fork; recoverable memory stayed with the parent.
+    /// This process is a child of fork(2): recoverable memory belongs to the parent alone.
     #[error("recoverable memory is not inherited by fork")]
     Forked,
 }

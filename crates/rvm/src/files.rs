@@ -5,13 +5,13 @@ use goanna_sys::txncall::{self, ID_LEN, Op, VERSION};
 
 use crate::Error;
 
-/// The file transactions that memory's go along with: one for each, nested alike.
+/// The file transactions that accompany those of memory: one for each, with the same nesting.
 pub trait Files {
     /// Begins a transaction, nested when there is a current one.
     fn begin(&mut self) -> Result<(), Errno>;
     /// Commits the current one. EBUSY: it is still open. Any other error: it was aborted, or another process has ended it.
     fn commit(&mut self) -> Result<(), Errno>;
-    /// Aborts the current one. ENODATA: it was already gone.
+    /// Aborts the current one. ENODATA: it had ended already.
     fn abort(&mut self) -> Result<(), Errno>;
 }
 
@@ -38,8 +38,8 @@ impl Files for NoFiles {
 pub struct AminoFiles(());
 
 impl AminoFiles {
-    /// Asks whether there is a monitor. [`Error::NotUnderAmino`], [`Error::Version`]; [`Error::Files`] with EOPNOTSUPP when
-    /// the run has no store.
+    /// Checks whether there is a monitor. [`Error::NotUnderAmino`], [`Error::Version`]; [`Error::Files`] with EOPNOTSUPP
+    /// when the run has no store.
     pub fn connect() -> Result<Self, Error> {
         match txncall::call(Op::Version, 0, &mut []) {
             Ok(VERSION) => Ok(Self(())),

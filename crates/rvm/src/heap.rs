@@ -11,28 +11,28 @@ use crate::{Error, RegionId, Rvm};
 /// An allocator over a region. All its data are in the region, so allocating and freeing roll back as writes do.
 ///
 /// Blocks are adjacent. Each starts with its size and a bit that says whether it is in use, and the size of the block before, so
-/// that free neighbours become one. Free blocks are in lists by size. What is read from the region is checked before
-/// it is followed, since the program can write there: damage is an error, not a wild access.
+/// that free neighbours become one. Free blocks are in lists by size. Data read from the region are checked before use, since the
+/// program can write there: damage is an error, not a wild access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heap {
     region: RegionId,
 }
 
 impl Heap {
-    /// A heap of `len` bytes, its own data of 2.1 KiB included, which it cannot exceed. Only what is used takes memory, so `len` may
-    /// be generous. Errors are those of [`Rvm::map`].
+    /// A heap of `len` bytes, its own data of 2.1 KiB included, which it cannot exceed. Only used parts take memory, so `len` may be
+    /// generous. Errors are those of [`Rvm::map`].
     pub fn new(rvm: &mut Rvm, len: usize) -> Result<Self, Error> {
         let region = rvm.map(len)?;
         Blocks::of(rvm, region)?.format()?;
         Ok(Self { region })
     }
 
-    /// The region, to be given up with [`Rvm::unmap`].
+    /// The region; [`Rvm::unmap`] frees it.
     pub fn region(self) -> RegionId {
         self.region
     }
 
-    /// Room for `layout`, whose content is undefined. It stays where it is.
+    /// Allocates a block for `layout`. Its content is undefined, and it never moves.
     ///
     /// [`Error::Full`]; [`Error::Alignment`] beyond 4096; [`Error::Damaged`]; [`Error::NoRegion`].
     pub fn alloc(self, rvm: &mut Rvm, layout: Layout) -> Result<NonNull<u8>, Error> {
@@ -43,7 +43,7 @@ impl Heap {
         Ok(start.with_addr(address))
     }
 
-    /// Frees what [`Heap::alloc`] has returned.
+    /// Frees a block that [`Heap::alloc`] has returned.
     ///
     /// [`Error::NotAllocated`] when it is not in use; [`Error::Damaged`]; [`Error::NoRegion`].
     pub fn free(self, rvm: &mut Rvm, block: NonNull<u8>) -> Result<(), Error> {
@@ -54,14 +54,14 @@ impl Heap {
     }
 }
 
-/// Where the bitmap of lists that are not empty begins; the heads of the lists follow, then the blocks.
+/// The position of the bitmap of non-empty lists; the heads of the lists follow, then the blocks.
 const BITMAP: usize = 0;
 const HEADS: usize = BITMAP + 8 * BITMAP_WORDS;
 const FIRST: usize = HEADS + 8 * COUNT;
 
 /// Of a block: its size and the bit for "in use"; then the size of the block before, 0 for the first.
 const HEADER: usize = 16;
-/// Sizes and places of blocks are multiples of it, and so is what is returned.
+/// Sizes and positions of blocks are multiples of it, and so are the returned pointers.
 const GRAIN: usize = 16;
 /// A header and the two links of a free block.
 const SMALLEST: usize = 32;

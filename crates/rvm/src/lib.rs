@@ -20,7 +20,7 @@
 //! # Memory and files
 //!
 //! [`Rvm`] takes a hook to file transactions. With [`AminoFiles`] each begin, commit and abort is one of the files below
-//! `amino run`, too, and a commit that files refuse aborts memory. [`NoFiles`] is memory alone.
+//! `amino run`, too, and if the commit of the files fails, memory is aborted, too. [`NoFiles`] is memory alone.
 //!
 //! # Rules and limits
 //!

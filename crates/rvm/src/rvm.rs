@@ -13,18 +13,18 @@ use crate::{Error, Files};
 /// Maximum nesting depth of transactions: that of file transactions.
 pub const DEPTH_MAX: usize = goanna_sys::txncall::DEPTH_MAX;
 
-/// How often begin unmaps all pages, so that the ones it has to look at are those that are in use: 25 ns each, against some
-/// 100 ns to map a page again when it is read, which Linux does for 16 at a time.
+/// Number of begins after which begin unmaps all pages, so that later it needs to examine only pages in use. To examine a
+/// page costs 25 ns; to map a page again at a read costs about 100 ns, and Linux maps 16 at a time.
 const REFRESH_BEGINS: u32 = 64;
 
-/// Names a region of an [`Rvm`]. Never used again for another one.
+/// Identifies a region of an [`Rvm`]. It is never reused for another region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(u64);
 
 /// Recoverable memory: regions, and the transactions over all of them.
 ///
-/// The base of each region has its content as of the last begin, so that to abort is to drop the private copies. A
-/// nested begin moves the base on; what it overwrites is kept by the level around it.
+/// The base of each region has its content as of the last begin, so that to abort is to drop the private copies. A nested
+/// begin updates the base; the level around it keeps the overwritten pages.
 pub struct Rvm {
     files: Box<dyn Files + Send>,
     pagemap: Pagemap,
@@ -39,7 +39,7 @@ pub struct Rvm {
     runs: Vec<Pages>,
 }
 
-/// What an abort of one transaction restores.
+/// The state that an abort of one transaction restores.
 #[derive(Default)]
 struct Level {
     /// Pages of the bases as they were at its begin, where nested begins have changed them since.
@@ -70,7 +70,7 @@ impl Rvm {
         })
     }
 
-    /// How many transactions are open within each other.
+    /// The present nesting depth of transactions.
     pub fn depth(&self) -> usize {
         self.levels.len()
     }
@@ -78,8 +78,8 @@ impl Rvm {
     /// Begins a transaction, nested when one is open; returns the depth, from 1 on. Costs time for each page of the regions
     /// that was lately in use, most for those written since the last begin.
     ///
-    /// [`Error::TooDeep`]; [`Error::Files`] as the hook says; [`Error::Memory`] when the kernel does not tell what was
-    /// written. After an error no transaction was begun.
+    /// [`Error::TooDeep`]; [`Error::Files`] as the hook returns it; [`Error::Memory`] when the kernel does not report the
+    /// written pages. After an error no transaction was begun.
     pub fn begin(&mut self) -> Result<usize, Error> {
         self.check_process()?;
         if self.depth() == DEPTH_MAX {
@@ -119,7 +119,7 @@ impl Rvm {
 
     /// Aborts the current transaction: memory is as it was at its begin.
     ///
-    /// [`Error::NoTransaction`]; [`Error::Files`] when files do not say that theirs was aborted; memory's was.
+    /// [`Error::NoTransaction`]; [`Error::Files`] when the file transaction could not be aborted; that of memory was.
     /// [`Error::Memory`] when the kernel does not drop a mapping's pages, for an unknown reason.
     pub fn abort(&mut self) -> Result<(), Error> {
         self.check_process()?;
@@ -158,8 +158,8 @@ impl Rvm {
 
     /// A region of at least `len` bytes of zeros, rounded up to whole pages. In a transaction it vanishes by abort.
     ///
-    /// [`Error::Memory`]: EINVAL for no length, ENOMEM for no room in the address space, EFBIG beyond the limit on file
-    /// sizes (`ulimit -f`), EMFILE, ENFILE.
+    /// [`Error::Memory`]: EINVAL for no length, ENOMEM without a free range in the address space, EFBIG beyond the limit on
+    /// file sizes (`ulimit -f`), EMFILE, ENFILE.
     pub fn map(&mut self, len: usize) -> Result<RegionId, Error> {
         self.check_process()?;
         let region = Region::new(len).map_err(Error::Memory)?;
@@ -172,8 +172,8 @@ impl Rvm {
         Ok(id)
     }
 
-    /// Gives a region up. In a transaction its memory is kept until the outermost commits, and an abort brings it back to
-    /// where it was. [`Error::NoRegion`].
+    /// Unmaps a region. In a transaction its memory is kept until the outermost one commits, and an abort restores it at
+    /// the same address. [`Error::NoRegion`].
     pub fn unmap(&mut self, id: RegionId) -> Result<(), Error> {
         self.check_process()?;
         let region = self.regions.remove(&id).ok_or(Error::NoRegion)?;
@@ -195,8 +195,8 @@ impl Rvm {
         self.region_mut(id).map(Region::bytes_mut)
     }
 
-    /// Where a region starts, for data structures with pointers. It stays there until it is unmapped. A write through
-    /// pointers ensures that no thread does during begin, commit and abort. [`Error::NoRegion`].
+    /// The start of a region, for data structures with pointers. It does not move until it is unmapped. The caller must
+    /// ensure that no thread writes through pointers during begin, commit and abort. [`Error::NoRegion`].
     pub fn start(&self, id: RegionId) -> Result<NonNull<u8>, Error> {
         self.region(id).map(Region::start)
     }
@@ -215,10 +215,10 @@ impl Rvm {
         self.regions.get_mut(&id).ok_or(Error::NoRegion)
     }
 
-    /// Moves the bases on to what memory holds. Pages that did not change since the last time lose their private copy,
-    /// those that did keep it: they are likely to be written again, which then costs no page fault.
+    /// Copies the changed pages of memory to the bases. Pages that did not change since the last time lose their private
+    /// copy; the others keep it, because they are likely to be written again, which then costs no page fault.
     ///
-    /// Stopped by an error halfway, it has done no harm: what it overwrote is kept by the level around.
+    /// An error halfway does no harm: the level around keeps the overwritten pages.
     fn absorb(&mut self) -> Result<(), Errno> {
         self.begins = self.begins.wrapping_add(1);
         let refresh = self.begins.is_multiple_of(REFRESH_BEGINS);
@@ -259,7 +259,7 @@ impl Rvm {
             for (at, page) in level.undo {
                 outer.undo.entry(at).or_insert(page);
             }
-            // Mapped by the outer one: it vanishes by an abort as by this unmap.
+            // The outer transaction has mapped it, so both an abort of that and this unmap remove it.
             level.unmapped.retain(|id, _| !outer.mapped.remove(id));
             outer.unmapped.append(&mut level.unmapped);
             outer.mapped.append(&mut level.mapped);

@@ -27,10 +27,10 @@ const TAG: usize = 16;
 /// The version in headers.
 const VERSION: [u8; 2] = [0, 2];
 
-/// The id in a file's header, which all its blocks are bound to.
+/// The id in a file's header, which authenticates all its blocks.
 pub type FileId = [u8; 16];
 
-/// How contents are encrypted.
+/// The encryption of contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cipher {
     /// AES-256-GCM with nonces of 128 bits, gocryptfs's default.
@@ -171,7 +171,7 @@ impl ContentCipher {
         })
     }
 
-    /// Which cipher it is.
+    /// The kind of cipher.
     pub fn cipher(&self) -> Cipher {
         self.cipher
     }
@@ -344,7 +344,7 @@ impl Nonces {
     fn take(&self, nonce: &mut [u8]) -> Result<(), Error> {
         let mut pool = self.pool.lock();
         if pool.bytes.len() - pool.used < nonce.len() {
-            // Marked as used up first: if getrandom(2) failed half-way, old numbers would be left.
+            // Marked as used up first: if getrandom(2) fails half-way, old numbers must not be used again.
             pool.used = pool.bytes.len();
             keys::random(&mut pool.bytes)?;
             pool.used = 0;

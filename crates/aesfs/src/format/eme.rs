@@ -64,7 +64,7 @@ impl Eme {
         apply(&mut mixed);
         let mut mask = sum;
         xor(&mut mask, &mixed);
-        // The first block becomes what makes the sum of all blocks come out as `mixed`.
+        // The first block is set so that the sum of all blocks is `mixed`.
         let mut first = mixed;
         xor(&mut first, tweak);
         let Some((head, rest)) = blocks.split_first_mut() else {

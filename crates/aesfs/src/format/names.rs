@@ -20,16 +20,16 @@ pub type DirIv = [u8; BLOCK];
 /// The file with a directory's IV.
 pub const DIR_IV_FILE: &[u8] = b"gocryptfs.diriv";
 
-/// What names of entries with long names begin with.
+/// The prefix of entries with long names.
 const LONG_PREFIX: &[u8] = b"gocryptfs.longname.";
 
-/// What is added to such a name for the file that has the encrypted name in it.
+/// The suffix of the file beside such an entry that contains the encrypted name.
 pub(crate) const LONG_SUFFIX: &[u8] = b".name";
 
 /// The IV of all names of extended attributes.
 const XATTR_IV: DirIv = *b"xattr_name_iv_xx";
 
-/// What encrypted names of extended attributes begin with.
+/// The prefix of encrypted names of extended attributes.
 const XATTR_PREFIX: &[u8] = b"user.gocryptfs.";
 
 /// The longest name, bytes.
@@ -38,10 +38,10 @@ const NAME_MAX: usize = 255;
 /// The largest encrypted name, bytes: a name of 255 bytes, padded, in base64.
 pub const ENCRYPTED_NAME_MAX: usize = 512;
 
-/// How a volume's names are encrypted.
+/// The encryption of a volume's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameKind {
-    /// Not at all.
+    /// Names are not encrypted.
     Plain,
     /// With EME.
     Encrypted {
@@ -49,7 +49,7 @@ pub enum NameKind {
         has_dir_iv: bool,
         /// Whether the encrypted form of long names is stored in a file of its own.
         has_long_names: bool,
-        /// Length in bytes from which on it is.
+        /// The length in bytes from which on it is stored so.
         long_name_max: usize,
         /// Whether the base64 is padded with `=`.
         is_padded: bool,
@@ -130,7 +130,7 @@ impl NameCipher {
         })
     }
 
-    /// How names are encrypted.
+    /// The encryption of names.
     pub fn kind(&self) -> NameKind {
         self.kind
     }
@@ -334,7 +334,7 @@ impl NameCipher {
     }
 }
 
-/// Whether it is an access control list, which the host's kernel judges by and which therefore stays as it is.
+/// Whether it is an access control list. The host's kernel must read such lists, so they are not encrypted.
 fn is_acl(name: &[u8]) -> bool {
     matches!(
         name,
@@ -390,7 +390,7 @@ mod tests {
         }
     }
 
-    /// Names that no entry can have are refused, although they are encrypted rightly.
+    /// Names that no entry can have are refused, even if they are encrypted correctly.
     #[test]
     fn no_name_leads_out_of_its_directory() {
         let cipher = cipher(255, false);

@@ -14,19 +14,19 @@ use crate::error::{Damage, Failure};
 use crate::format::content::FileId;
 use crate::format::names::{LONG_SUFFIX, LowerName};
 
-/// Something that is wrong with a volume.
+/// An error that was found in a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The plain path from the volume's root; names that do not decrypt appear as they are stored.
     pub path: Vec<u8>,
-    /// What is wrong.
+    /// The kind of the error.
     pub problem: Problem,
 }
 
-/// What is wrong with a path.
+/// The kind of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// Something does not decrypt.
+    /// A part cannot be decrypted.
     #[error("{0}")]
     Damaged(#[from] Damage),
     /// The host refuses to read it.
@@ -40,7 +40,7 @@ pub enum Problem {
     LeftOver,
 }
 
-/// Counts of what was checked.
+/// Counts of the parts that were checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Checked {
     /// Directories, with the root.
@@ -53,7 +53,7 @@ pub struct Checked {
     pub special: u64,
     /// Plain bytes of the files.
     pub bytes: u64,
-    /// What is wrong.
+    /// Number of errors found.
     pub findings: u64,
 }
 
@@ -214,7 +214,7 @@ impl Check<'_> {
             next = next.max(blocks.end);
         }
         if !size.is_multiple_of(PAGE) && next < end {
-            // A hole is a whole block: this one is refused.
+            // Only a whole block can be a hole, so this one is refused.
             self.blocks(&lower, &id, size, end - 1..end, path);
         }
     }

@@ -41,7 +41,7 @@ pub(crate) struct Dirs {
     /// This process, for the files of the format: a program need not have the right to read them.
     own: Caller,
     ivs: Mutex<HashMap<u64, (Node, DirIv)>>,
-    /// Held while an entry with a long name comes or goes, so that its two files agree.
+    /// Held while an entry with a long name is made or removed, so that its two files agree.
     long_names: Mutex<()>,
     temporary: AtomicU64,
     /// The temporary names under which the last [`REMEMBERED`] directories were removed, each with the entry that it had before. The lower file
@@ -49,7 +49,7 @@ pub(crate) struct Dirs {
     removed: Mutex<VecDeque<(Vec<u8>, Vec<u8>)>>,
 }
 
-/// Of how many removed directories the entries are remembered.
+/// Number of removed directories whose entries are remembered.
 const REMEMBERED: usize = 1024;
 
 impl Dirs {
@@ -58,7 +58,7 @@ impl Dirs {
             lower,
             cipher,
             root,
-            // Transactions are the caller's.
+            // The operation belongs to the caller's transaction.
             own: Caller::own(),
             ivs: Mutex::default(),
             removed: Mutex::default(),
@@ -142,7 +142,7 @@ impl Dirs {
         })
     }
 
-    /// The encrypted name of `name` in `dir`. ENAMETOOLONG for one that has none.
+    /// The encrypted name of `name` in `dir`. ENAMETOOLONG for a name that has none.
     pub fn encrypt(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<EncryptedName> {
         let iv = self.iv(caller, dir)?;
         let name = self.cipher.encrypt(name, &iv).ok_or(Errno::ENAMETOOLONG)?;
@@ -288,7 +288,7 @@ impl Dirs {
         let is_new = match self.write_internal(&own, dir, &name_file(&entry), &content) {
             Ok(()) => true,
             Err(failure) if failure.errno() == Some(Errno::EEXIST) => {
-                // The file belongs to an existing entry, or is left over from one that was not made.
+                // The file belongs to an existing entry, or remains of an entry that was not made.
                 let is_taken = self.lower.lookup(&own, dir, &entry).is_ok();
                 if !is_taken {
                     self.lower.unlink(&own, dir, &name_file(&entry))?;
@@ -443,8 +443,8 @@ impl Dirs {
         })
     }
 
-    /// Removes a directory that has nothing but an IV in it. It goes under a temporary name first: a crash leaves the directory as it was, or no
-    /// entry and the temporary name, never an entry without an IV.
+    /// Removes a directory that contains only an IV. It is first renamed to a temporary name: after a crash either the directory is unchanged,
+    /// or only the temporary name exists, but never an entry without an IV.
     fn rmdir_with_iv(&self, caller: &Caller, dir: &Node, entry: &[u8]) -> Result<()> {
         let own = self.own(caller);
         let node = self.lower.lookup(caller, dir, entry)?;
@@ -553,7 +553,7 @@ impl Dirs {
         if matches!(old, EncryptedName::Long { .. }) {
             let _guard = self.long_names.lock();
             let own = self.own(caller);
-            // It stays if the two were exchanged, or were names of one file.
+            // The file stays if the two names were exchanged, or were names of the same file.
             let left = self.lower.lookup(&own, from_dir, old.entry());
             if matches!(left, Err(FsError::Errno(Errno::ENOENT))) {
                 let _ = self.lower.unlink(&own, from_dir, &name_file(old.entry()));
@@ -562,7 +562,7 @@ impl Dirs {
         Ok(())
     }
 
-    /// Renames a directory over one that has nothing but an IV in it: the two are exchanged, and the empty one is removed.
+    /// Renames a directory over one that contains only an IV: the two are exchanged, and the empty one is removed.
     fn replace_empty(
         &self,
         caller: &Caller,

@@ -18,13 +18,13 @@ use super::state::{Content, State, read_id};
 use crate::error::Failure;
 use crate::format::content::ContentCipher;
 
-/// Bytes of decrypted contents that are kept though no program has the files open.
+/// Maximum bytes of decrypted contents that are kept although no program has the files open.
 const IDLE_BYTES: u64 = 128 << 20;
 
-/// How many such contents are kept. Each is a page at least, and an inode of the kernel.
+/// Maximum number of such contents. Each takes at least a page, and an inode of the kernel.
 const IDLE_FILES: usize = 4096;
 
-/// How often changes through shared mappings are looked for and stored; less often if that takes long.
+/// The interval at which changes through shared mappings are searched and stored; longer if that takes long.
 const STORE_MAPPED: Duration = Duration::from_secs(1);
 
 /// The search may take at most one in this many parts of a processor's time.
@@ -32,12 +32,12 @@ const STORE_SHARE: u32 = 20;
 
 type Result<T> = std::result::Result<T, Failure>;
 
-/// What gives a caller the right to change a file.
+/// The source of a caller's right to change a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Right {
-    /// The file's permissions as they are now.
+    /// The file's present permissions.
     Permissions,
-    /// A descriptor that is open for writing; without one, the permissions.
+    /// A descriptor that is open for writing. Without one, the permissions count.
     Descriptor,
 }
 
@@ -52,9 +52,9 @@ pub(crate) struct Files {
     cipher: Arc<ContentCipher>,
     table: Mutex<HashMap<u64, Arc<File>>>,
     idle: Mutex<IdleList<(u64, Arc<File>)>>,
-    /// What contents that programs have open may take.
+    /// The limit on contents that programs have open.
     memory: Arc<Memory>,
-    /// Whether the thread runs that stores what is written through mappings.
+    /// Whether the thread that stores writes through mappings is running.
     has_storer: AtomicBool,
 }
 
@@ -101,7 +101,7 @@ impl Files {
         }
     }
 
-    /// As [`Files::with_state`], for a file that is open. `None` for others.
+    /// Runs `op` on the state of a file that is open; `None` for other files.
     fn with_open<T>(&self, ino: u64, op: impl FnOnce(&mut State) -> T) -> Option<T> {
         let file = self.table.lock().get(&ino).map(Arc::clone)?;
         let mut state = file.state.lock();
@@ -191,7 +191,7 @@ impl Files {
         }
     }
 
-    /// Keeps that of two descriptors which allows more, and the other one as well if only that can be read.
+    /// Keeps the descriptor that allows more, and the other one, too, if only that one is readable.
     fn exchange_lower(&self, state: &mut State, lower: LowerFile) {
         let worth =
             |lower: &LowerFile| 2 * u8::from(lower.can_write()) + u8::from(lower.can_read());
@@ -227,7 +227,7 @@ impl Files {
             && !Self::has_changed(state)?
         {
             if !content.is_in_use() {
-                // It was kept for this open, and did not count.
+                // The content was kept, and did not count while no program had it open.
                 let blocks = content.blocks().unwrap_or(0);
                 state.share.reserve(blocks.saturating_mul(512))?;
             }
@@ -302,7 +302,7 @@ impl Files {
         })
     }
 
-    /// Sets the size of a file to nothing, which takes no more than the right to write.
+    /// Truncates a file to size 0. This needs only the right to write.
     pub fn clear(&self, caller: &Caller, node: &Node, right: Right) -> Result<()> {
         self.with_writable(caller, node, right, true, |state| self.load(state, true))
     }
@@ -333,7 +333,7 @@ impl Files {
         })
     }
 
-    /// Reads the content that programs with the file open see. `None`: no program has it open.
+    /// Reads the content as programs that have the file open see it. `None`: no program has it open.
     pub fn read_open(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
         self.with_open(node.ino(), |state| {
             Ok(state.content()?.read_at(offset, buf)?)
@@ -396,7 +396,7 @@ impl Files {
                 }
             }
             _ => {
-                // The monitor may hold the object for a while; its memory is given back now.
+                // The monitor may hold the object for a while, so its memory is freed now.
                 if let Some(content) = state.content.take() {
                     let _ = content.resize(0);
                 }
@@ -419,7 +419,7 @@ impl Files {
             };
             let Some((ino, file)) = file else { return };
             let mut state = file.state.lock();
-            // Opened again meanwhile.
+            // A program has opened the file again meanwhile.
             if state.lower.is_some() || state.is_removed {
                 continue;
             }
@@ -446,13 +446,13 @@ impl Files {
         Ok(())
     }
 
-    /// Stores what was written through mappings into the bytes `range`.
+    /// Stores writes through mappings to the bytes `range`.
     pub fn store_mapped(&self, node: &Node, range: Range<u64>) -> Result<()> {
         self.with_open(node.ino(), |state| self.store_mapped_in(state, range))
             .unwrap_or(Ok(()))
     }
 
-    /// Stores what was written through mappings, and makes the file durable.
+    /// Stores writes through mappings, and makes the file durable.
     pub fn sync(&self, node: &Node) -> Result<()> {
         let stored = self.with_open(node.ino(), |state| {
             self.store_all_mapped(state)?;
@@ -485,7 +485,7 @@ impl Files {
         result
     }
 
-    /// Stores what was written through mappings of all files. The next fsync(2) of a file reports its failure, too.
+    /// Stores writes through mappings of all files. If that fails for a file, the next fsync(2) of the file also reports the error.
     pub fn store_everything(&self) -> Result<()> {
         let files: Vec<_> = self.table.lock().values().map(Arc::clone).collect();
         let mut result = Ok(());
@@ -499,7 +499,7 @@ impl Files {
     }
 }
 
-/// Stores what programs write through mappings, periodically, until the file system is dropped.
+/// Periodically stores writes through mappings, until the file system is dropped.
 fn store_regularly(files: &Weak<Files>) {
     let mut pause = STORE_MAPPED;
     loop {

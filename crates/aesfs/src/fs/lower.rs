@@ -14,13 +14,13 @@ use goanna_vfs::{
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::fstat;
 
-/// How long a change waits for one that another process makes in the same file.
+/// Maximum time that a change waits for a change of the same file by another process.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// How often a waiting change tries again.
+/// The interval at which a waiting change retries.
 const LOCK_POLL: Duration = Duration::from_micros(200);
 
-/// Bytes written between two questions whether the file has outgrown memory in the lower file system.
+/// Bytes written between two checks whether the file has outgrown memory in the lower file system.
 const VOLUME_TO_ASK: u64 = 256 << 10;
 
 /// The part of the lower file's metadata that changes with its content.
@@ -49,7 +49,7 @@ pub(crate) struct LowerFile {
     opened: Option<Opened>,
     caller: Caller,
     access: i32,
-    /// Bytes written since it was last asked whether the file has outgrown memory.
+    /// Bytes written since the last check whether the file has outgrown memory.
     volume: AtomicU64,
 }
 
@@ -65,7 +65,7 @@ impl LowerFile {
         Ok(Self::of(fs, caller, node, opened, access))
     }
 
-    /// A file that was opened, or created, with the access mode of `access`.
+    /// Takes over a file that was opened, or created, with the access mode of `access`.
     pub fn of(
         fs: &Arc<dyn FileSystem>,
         caller: &Caller,
@@ -153,12 +153,12 @@ impl LowerFile {
         fcntl(fd, FcntlArg::F_OFD_SETLK(&lock)).map(drop)
     }
 
-    /// Fills `buf` from `offset`; short only at the end.
+    /// Fills `buf` from `offset`. The result is short only at the end of the file.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let opened = self.opened()?;
         match opened.native {
             Native::All => Ok(memfile::pread(opened.fd.as_fd(), buf, offset)?),
-            // A transaction may have changed the file otherwise than its descriptor shows.
+            // In a transaction the file may have another content than its descriptor shows.
             Native::Reads { .. } => self.fs.read_at(&self.caller, &self.node, offset, buf),
         }
     }
@@ -203,7 +203,7 @@ impl LowerFile {
             return;
         }
         let handle = Arc::clone(handle);
-        // Closed, since it would count as a program's.
+        // Closed here, because it would count as a program's descriptor.
         self.opened = None;
         let moved = content.relocate_unused(&self.caller, &self.node, self.access);
         self.opened = match moved {
@@ -259,7 +259,7 @@ impl LowerFile {
         }
     }
 
-    /// Makes what was written durable. What a transaction has made reaches the disk with it.
+    /// Makes all writes durable. A file that a transaction has made reaches the disk with the transaction.
     pub fn sync(&self) -> Result<()> {
         match self.fs.sync(Some(&self.node)) {
             Err(FsError::Errno(Errno::ESTALE)) if self.caller.txn.is_some() => Ok(()),
@@ -276,7 +276,7 @@ fn stamp(sec: i64, nsec: i64) -> Stamp {
 }
 
 impl Drop for LowerFile {
-    /// A lower file system with a content cache asks whether it has the only descriptor left.
+    /// A lower file system with a content cache checks whether it has the only descriptor left.
     fn drop(&mut self) {
         let is_cached = matches!(
             self.opened.take().map(|opened| opened.native),

@@ -1,4 +1,4 @@
-//! The bound on the memory of decrypted contents that programs have open.
+//! The limit on the memory of decrypted contents that programs have open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ impl Memory {
     }
 }
 
-/// The part of a volume's memory that belongs to one content. Dropping it gives the memory back.
+/// The part of a volume's memory that belongs to one content. Dropping it releases the share.
 #[derive(Debug)]
 pub(crate) struct Share {
     memory: Arc<Memory>,
@@ -68,7 +68,7 @@ impl Share {
         Ok(())
     }
 
-    /// Changes the share to `bytes`, which are taken already.
+    /// Changes the share to `bytes`, without a check of the limit: the memory is in use already.
     pub fn set(&mut self, bytes: u64) {
         let taken = &self.memory.taken;
         taken.fetch_add(bytes, Ordering::Relaxed);

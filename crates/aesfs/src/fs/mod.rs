@@ -28,7 +28,7 @@ use dirs::Dirs;
 use files::Files;
 use state::{PAGE, decrypt_read, plain_size};
 
-/// Receives reports of damage: the plain path from the volume's root, and what is wrong.
+/// Receives reports of damage: the plain path from the volume's root, and the kind of damage.
 pub type Report = Box<dyn Fn(&[u8], Damage) + Send + Sync>;
 
 /// An encrypted directory of a lower file system, in plain.
@@ -72,8 +72,8 @@ impl AesFs {
         Ok(pin.map(|pin| &pin.0).ok_or(Errno::EBADF)?)
     }
 
-    /// As [`AesFs::inner`], for an operation of `caller`. EOPNOTSUPP in a transaction in which the lower file system shows other content than
-    /// outside of it: a file has one decrypted content, which all programs share.
+    /// The lower node, as [`AesFs::inner`], for an operation of `caller`. EOPNOTSUPP in a transaction in which the lower file system shows
+    /// other content than outside of it: a file has one decrypted content, which all programs share.
     fn inner_for<'a>(&self, caller: &Caller, node: &'a Node) -> Result<&'a Node> {
         if let Some(id) = caller.txn {
             let transactions = self.lower.transactions();

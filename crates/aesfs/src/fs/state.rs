@@ -1,7 +1,7 @@
 //! The content of one file: how it is decrypted into the file's cache object, and how changes are encrypted and stored.
 //!
-//! A change is stored before its call returns: as after a native write(2), the data are then in the host's page cache. Only what programs
-//! write through shared mappings is stored later.
+//! A change is stored before its call returns: as after a native write(2), the data are then in the host's page cache. Only writes through shared
+//! mappings are stored later.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -76,7 +76,7 @@ impl State {
         Ok(self.lower.as_ref().ok_or(Errno::EBADF)?)
     }
 
-    /// The encrypted file, to be read. EACCES if the programs that have the file open may only write it.
+    /// The encrypted file, for reading. EACCES if the programs that have the file open may only write it.
     fn readable(&self) -> Result<&LowerFile> {
         let lower = self.lower()?;
         if lower.can_read() {
@@ -85,7 +85,7 @@ impl State {
         Ok(self.reader.as_ref().ok_or(Errno::EACCES)?)
     }
 
-    /// No program has the file open any more.
+    /// Closes the encrypted file, because no program has the file open any more.
     pub fn close_lower(&mut self) {
         (self.lower, self.reader) = (None, None);
     }
@@ -98,8 +98,8 @@ impl State {
         Ok(self.content.as_mut().ok_or(Errno::EIO)?)
     }
 
-    /// Reads the plain size and the file id from the encrypted file. Returns what was read for them: its first `len` bytes, of which the header is
-    /// a part, and its metadata before that.
+    /// Reads the plain size and the file id from the encrypted file. Returns the data that this has read: the first `len` bytes, which include the
+    /// header, and the metadata from before.
     fn read_header(&mut self, cipher: Cipher, len: usize) -> Result<(Vec<u8>, Version)> {
         let version = self.lower()?.version()?;
         let len = usize::try_from(version.size).map_or(len, |size| len.min(size));
@@ -131,11 +131,11 @@ impl State {
         result
     }
 
-    /// Takes memory for a write of `len` bytes at `start`. ENOSPC if there is none, as by a full file system.
+    /// Takes memory for a write of `len` bytes at `start`. ENOSPC if there is none, as on a full file system.
     pub fn reserve(&mut self, start: u64, len: u64) -> Result<()> {
         let end = start.saturating_add(len);
         let pages = blocks_of(start..end);
-        // A file without holes takes its size. One with holes takes at most what is written to it.
+        // A file without holes takes its size. A file with holes takes at most the bytes written to it.
         let whole = self.size.max(end).next_multiple_of(PAGE);
         let more = (pages.end - pages.start).saturating_mul(PAGE);
         let wanted = self.share.bytes().saturating_add(more).min(whole);
@@ -143,7 +143,7 @@ impl State {
         if self.share.reserve(wanted).is_ok() {
             return Ok(());
         }
-        // The share is an upper bound: what the object takes may be less, and what is written may replace something.
+        // The share is an upper bound: the object may take less, and a write may replace data.
         let content = self.content()?;
         let range = pages.start * PAGE..pages.end.saturating_mul(PAGE);
         let present = content
@@ -208,7 +208,7 @@ impl State {
         lower.unlock();
         cleared?;
         (self.id, self.size, self.version) = (None, 0, None);
-        // The open that empties the file did not ask whether another process has changed it.
+        // The open that truncates the file did not check whether another process has changed it.
         self.has_no_capability = false;
         Ok(())
     }
@@ -230,7 +230,7 @@ impl State {
             |(start, len): &(u64, u64)| encrypted_blocks(cipher.cipher(), *start, start + len);
         let data = segments.iter().map(blocks).map(|it| it.end - it.start);
         self.share.reserve(data.sum::<u64>().saturating_mul(PAGE))?;
-        // Of an empty file nothing is read.
+        // A readable descriptor. For an empty file any descriptor will do, because nothing is read.
         let lower = self.readable().or_else(|_| self.lower())?;
         let (created, writer) = self.object_to_fill()?;
         let leave_hole = |blocks: Range<u64>| match &self.content {
@@ -263,7 +263,7 @@ impl State {
                 in_pieces(blocks, piece)?;
             }
             if !self.size.is_multiple_of(PAGE) && next < end {
-                // A hole is a whole block: this one is refused.
+                // Only a whole block can be a hole, so this one is refused.
                 leave_hole(next..end - 1)?;
                 in_pieces(end - 1..end, piece)?;
                 next = end;
@@ -291,7 +291,7 @@ impl State {
         }
     }
 
-    /// Block `number` as it is now: from the cache object, else decrypted.
+    /// The present content of block `number`: from the cache object, otherwise decrypted.
     fn block(&self, cipher: &ContentCipher, number: u64) -> Result<Vec<u8>> {
         let len = self.size.saturating_sub(number * PAGE).min(PAGE);
         let Some(content) = &self.content else {
@@ -306,8 +306,8 @@ impl State {
         Ok(data)
     }
 
-    /// Encrypts and stores `data` at `start`, and changes the cache object by `change`, piece by piece. How much was written; an error
-    /// only if nothing was. The content is loaded, and `start` is not beyond its end.
+    /// Encrypts and stores `data` at `start`, and changes the cache object by `change`, piece by piece. Returns the number of bytes written; an
+    /// error only if none was. The content is loaded, and `start` is not beyond its end.
     pub fn write(
         &mut self,
         cipher: &ContentCipher,
@@ -392,7 +392,7 @@ impl State {
         for (number, block) in (first..).zip(plain.chunks(BLOCK)) {
             cipher.encrypt(block, number, Some(&id), &mut out)?;
         }
-        // From here on the header is there, even if the blocks are stored in part only.
+        // From here on the header exists, even if only a part of the blocks is stored.
         let written = self.lower()?.write_at(offset, &out);
         self.id = Some(id);
         Ok(written?)
@@ -530,7 +530,7 @@ impl State {
         Ok(())
     }
 
-    /// Stores what programs have written through mappings into the bytes `range`.
+    /// Stores writes through mappings to the bytes `range`.
     pub fn store_mapped(&mut self, cipher: &ContentCipher, range: Range<u64>) -> Result<()> {
         if !self.content.as_ref().is_some_and(Content::is_mapped) {
             return Ok(());
@@ -543,7 +543,7 @@ impl State {
             };
             match decrypt_blocks(lower, cipher, id, self.size, number..number + 1) {
                 Ok(data) => Ok(Some(data)),
-                // What cannot be read is stored again.
+                // A block that cannot be read is stored again.
                 Err(Failure::Damage(_)) => Ok(Some(vec![0xff; BLOCK])),
                 Err(failure) => Err(failure.errno().unwrap_or(Errno::EAGAIN)),
             }
@@ -596,7 +596,7 @@ fn decrypt_blocks(
     })
 }
 
-/// As [`decrypt_blocks`], of what `read` returns for an offset of the encrypted file.
+/// Decrypts blocks as [`decrypt_blocks`] does; `read` returns the data at an offset of the encrypted file.
 pub(crate) fn decrypt_read(
     cipher: &ContentCipher,
     id: &FileId,
@@ -614,7 +614,7 @@ pub(crate) fn decrypt_read(
     let mut encrypted = vec![0; plain.len() + overhead];
     let got = read(kind.offset(blocks.start), &mut encrypted)?;
     if got < encrypted.len() {
-        // Cut off since its size was read.
+        // The file was truncated since its size was read.
         return Err(Damage::Block(blocks.start + (got / kind.block()) as u64).into());
     }
     let pairs = encrypted.chunks(kind.block()).zip(plain.chunks_mut(BLOCK));
@@ -624,7 +624,7 @@ pub(crate) fn decrypt_read(
     Ok(plain)
 }
 
-/// Calls `work` for pieces of `blocks`, on two threads where there are many. The first error.
+/// Calls `work` for pieces of `blocks`, on two threads if there are many. Returns the first error.
 fn in_pieces(blocks: Range<u64>, work: impl Fn(Range<u64>) -> Result<()> + Sync) -> Result<()> {
     let next = AtomicU64::new(blocks.start);
     let run = || {
@@ -644,7 +644,7 @@ fn in_pieces(blocks: Range<u64>, work: impl Fn(Range<u64>) -> Result<()> + Sync)
         let result = run();
         let others = match other {
             Ok(other) => other.join().unwrap_or(Err(Errno::EIO.into())),
-            // This thread has done it all.
+            // This thread has done all the work.
             Err(_) => Ok(()),
         };
         result.and(others)

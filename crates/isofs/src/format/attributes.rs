@@ -1,8 +1,8 @@
 //! Extended attribute records (ECMA-119 section 9.5): owner, permissions and times of a file, in blocks of its own
 //! before the content. Images without Rock Ridge have no other attributes.
 //!
-//! Few images have them and few readers look at them, so a record with an error is ignored: a file
-//! that others read is read here, too.
+//! Few images have them and few readers use them, so a record with an error is ignored: a file that other readers can
+//! read can be read here, too.
 
 use goanna_vfs::Stamp;
 
@@ -22,7 +22,7 @@ const VERSION: u8 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     block: u32,
-    /// What the directory record says: owner, group and permissions count.
+    /// The flag of the directory record: owner, group and permissions count.
     is_protected: bool,
 }
 

@@ -11,7 +11,7 @@ const ENTRY: usize = 32;
 /// An image that a machine can boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootImage {
-    /// What it is for: 0 x86 (BIOS), 1 PowerPC, 2 Mac, 0xef EFI.
+    /// The platform: 0 x86 (BIOS), 1 PowerPC, 2 Mac, 0xef EFI.
     pub platform: u8,
     /// Whether it is marked as bootable.
     pub bootable: bool,
@@ -29,7 +29,7 @@ pub struct BootImage {
     pub section_id: String,
 }
 
-/// Reads the catalogue at `block`. Ends at the first entry that is none, so it cannot loop.
+/// Reads the catalogue at `block`. Ends at the first invalid entry, so it cannot loop.
 pub(crate) fn read(image: &Image, block: u32, block_size: u32) -> Result<Vec<BootImage>> {
     let offset = u64::from(block) * u64::from(block_size);
     let bytes = image.read(Record::BootCatalogue, offset, CATALOGUE)?;

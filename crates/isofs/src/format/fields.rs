@@ -53,7 +53,7 @@ impl<'a> Fields<'a> {
         self.array(at).map(u16::from_le_bytes)
     }
 
-    /// As [`Self::u16`] (7.3.3).
+    /// A 32-bit number, read as [`Self::u16`] (7.3.3).
     pub fn u32(&self, at: usize) -> Result<u32> {
         self.array(at).map(u32::from_le_bytes)
     }

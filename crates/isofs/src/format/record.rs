@@ -102,7 +102,7 @@ impl<'a> DirRecord<'a> {
         self.flags & flag != 0
     }
 
-    /// The System Use area: what follows the identifier, which is padded to an even place.
+    /// The System Use area: the bytes behind the identifier, which is padded to an even place.
     pub fn system_use(&self) -> Fields<'a> {
         let end = FIXED + self.identifier.len();
         let at = end + end % 2;

@@ -8,7 +8,7 @@ use crate::format::fields::Fields;
 use crate::format::zisofs::Zisofs;
 use crate::{Error, Record, Result};
 
-/// Longest name that is put together, in bytes.
+/// Longest name that is assembled, in bytes.
 const MAX_NAME: usize = 1024;
 
 /// The fields of one record.
@@ -55,7 +55,7 @@ pub(crate) struct RockTimes {
 }
 
 impl Rock {
-    /// Takes in one field. Fields of other extensions are passed over.
+    /// Adds one field. Fields of other extensions are ignored.
     pub fn add(&mut self, field: Fields<'_>) -> Result<()> {
         let Record::SystemUse(signature) = field.record else {
             return Ok(());
@@ -177,7 +177,7 @@ pub(crate) struct Link {
     separated: bool,
     /// A component with unknown flags.
     pub refusal: Option<&'static str>,
-    /// What is wrong with the target; other names are not affected. genisoimage writes wrong fields for long targets.
+    /// The error in the target; other names are not affected. genisoimage writes wrong fields for long targets.
     pub damage: Option<Error>,
 }
 

@@ -89,7 +89,7 @@ impl<'a> Continuations<'a> {
         Ok(())
     }
 
-    /// The fields of one area; where it is continued.
+    /// Visits the fields of one area. Returns the place of its continuation.
     fn area(
         &self,
         area: Fields<'_>,

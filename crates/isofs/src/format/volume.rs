@@ -14,7 +14,7 @@ pub(crate) const SECTOR: u64 = 2048;
 /// Sectors before the first descriptor of a session.
 pub(crate) const SYSTEM_AREA: u64 = 16;
 
-/// Descriptors looked at in one session. Real images have two to six.
+/// Maximum number of descriptors that are read in one session. Real images have two to six.
 const MAX_DESCRIPTORS: u64 = 64;
 
 /// The content of a primary or supplementary volume descriptor.
@@ -48,8 +48,8 @@ pub struct Volume {
     pub expires: Option<Stamp>,
     /// From when on it may be used.
     pub effective: Option<Stamp>,
-    /// Size of the volume in logical blocks. What lies beyond is none of it, in a session that is not the first,
-    /// counted from the start of the session or of the image: writers differ.
+    /// Size of the volume in logical blocks. Blocks beyond it do not belong to the volume. In a session other than
+    /// the first, writers count from the start of the session or of the image.
     pub blocks: u32,
     /// Bytes of a logical block: 512, 1024 or 2048.
     pub block_size: u32,
@@ -122,7 +122,7 @@ pub(crate) fn read(image: &Image, start: u64) -> Result<Descriptors> {
     let mut sector = start + SYSTEM_AREA;
     loop {
         let offset = sector * SECTOR;
-        // A truncated image may end within the set: what came before is used, if it suffices.
+        // A truncated image may end within the set: the descriptors before are used, if they suffice.
         let in_image = image.check(Record::VolumeDescriptor, offset, SECTOR);
         if in_image.is_err() && found.primary.is_some() {
             break;

@@ -184,7 +184,7 @@ impl<'a> Compressed<'a> {
         if start > end || start < table_end || end > self.len {
             return fail(format!("block {block} goes from {start} to {end}"));
         }
-        // What zlib cannot compress grows by less than a hundredth.
+        // Data that zlib cannot compress grow by less than a hundredth.
         if end - start > 2 * self.zisofs.block_size() {
             return fail(format!("block {block} has {} bytes", end - start));
         }
